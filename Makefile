@@ -1,0 +1,29 @@
+# Everything a user or CI does with the repository. The work itself is in scripts/.
+
+.DEFAULT_GOAL := help
+.PHONY: help run test bench-map fmt lint doc clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+run: ## install what is missing, build, and run the main benchmark (RUN_ARGS adds options to it)
+	@scripts/run
+
+test: ## install what is missing and run everything that CI runs (STEPS="tests doc" runs only those)
+	@scripts/test $(STEPS)
+
+bench-map: ## measure against Linux mmap and pread on zram and disk; rewrites docs/benchmarks/map.md (needs root)
+	@scripts/bench-map
+
+fmt: ## format the Rust code
+	@cargo fmt --all
+
+lint: ## check format, clippy, shell scripts and the house rules
+	@scripts/test format clippy shell tidy
+
+doc: ## build the library's documentation, warnings denied
+	@scripts/test doc
+
+clean: ## remove everything that was built
+	@cargo clean
+	@rm -rf fuzz/target fuzz/artifacts

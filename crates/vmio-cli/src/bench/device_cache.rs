@@ -1,0 +1,21 @@
+//! The page cache of a file, which one run must not leave to the next.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use anyhow::Context;
+
+/// Makes the file durable and drops its pages from the page cache.
+pub fn drop_page_cache(path: &Path) -> anyhow::Result<()> {
+    let context = || format!("cannot drop the page cache of {}", path.display());
+    let file = File::options().read(true).write(true).open(path).with_context(context)?;
+    file.sync_data().with_context(context)?;
+    // SAFETY: the descriptor is open for the duration of the call; no memory is passed.
+    let error = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error)).with_context(context);
+    }
+    Ok(())
+}

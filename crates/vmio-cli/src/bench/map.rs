@@ -1,0 +1,105 @@
+//! `vmio bench map`: loads and stores over a file larger than the memory for it.
+
+use anyhow::bail;
+use clap::Args;
+
+use super::engines::EngineKind;
+use super::matrix::Matrix;
+use super::op::Op;
+use super::output::OutputArgs;
+use super::pattern::Pattern;
+use super::quick;
+use super::report::{Style, report};
+use super::target::{Target, TargetArgs};
+use crate::size::{format_size, parse_size};
+
+const EXAMPLES: &str = "\
+Examples:
+  vmio bench map --quick
+  vmio bench map --size 2G --dir /data --cache 512M --pattern uniform --op read --threads 1,2,8
+  vmio bench map --device zram --op read,write --breakdown --json map.json
+  vmio bench map --file /dev/nvme0n1 --size 64G --cache 8G --pattern zipf:0.99 --op mixed:95 --overwrite
+
+Every run has a process of its own. Linux mmap gets a memory cgroup with the budget of the cache,
+which needs root; without, that column is left out. A zram device needs root too.";
+
+/// Measure loads and stores through vmio, Linux mmap and pread.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct MapArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Memory for the cache, and for the page cache of Linux mmap [default: 512M]
+    #[arg(long, value_parser = parse_size)]
+    cache: Option<u64>,
+    /// Patterns: uniform, zipf:EXPONENT, seq
+    #[arg(long, value_delimiter = ',', default_value = "uniform")]
+    pattern: Vec<Pattern>,
+    /// Operations: read, write, mixed:PERCENT_OF_READS
+    #[arg(long, value_delimiter = ',', default_value = "read")]
+    op: Vec<Op>,
+    /// Numbers of threads
+    #[arg(long, value_delimiter = ',', default_value = "1,2,8", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Vec<u32>,
+    /// Seconds to measure each run, after a warm-up that is not counted
+    #[arg(long, default_value_t = 5.0)]
+    secs: f64,
+    /// Engines to compare
+    #[arg(long, value_delimiter = ',', default_value = "vmio,mmap,pread")]
+    engines: Vec<EngineKind>,
+    #[command(flatten)]
+    output: OutputArgs,
+    /// Print the tables as Markdown
+    #[arg(long)]
+    markdown: bool,
+    /// Time the parts of every miss (adds clock reads to each)
+    #[arg(long)]
+    breakdown: bool,
+    /// The fixed set of measurements that takes less than two minutes
+    #[arg(long, conflicts_with_all = ["pattern", "op", "threads", "secs", "engines", "size", "cache", "breakdown"])]
+    quick: bool,
+}
+
+/// The size of a temporary file or fast device, unless given.
+const DEFAULT_SIZE_BYTES: u64 = 2 << 30;
+const DEFAULT_CACHE_BYTES: u64 = 512 << 20;
+
+/// Runs `vmio bench map`.
+pub fn run(args: &MapArgs) -> anyhow::Result<()> {
+    let style = if args.markdown { Style::Markdown } else { Style::Text };
+    if args.quick {
+        return quick::run(&args.target, &args.output, style);
+    }
+    if !(0.01..=86_400.0).contains(&args.secs) {
+        bail!("--secs {} is not between 0.01 and 86400", args.secs);
+    }
+    let matrix = Matrix {
+        engines: args.engines.clone(),
+        patterns: args.pattern.clone(),
+        ops: args.op.clone(),
+        threads: args.threads.clone(),
+        cache_bytes: args.cache.unwrap_or(DEFAULT_CACHE_BYTES),
+        measure_s: args.secs,
+        warm_up_s: (args.secs / 2.0).max(1.0),
+        breakdown: args.breakdown,
+    };
+    let target = Target::prepare(&args.target, DEFAULT_SIZE_BYTES)?;
+    args.output.text(&format!(
+        "{}, a cache of {}, {} s for each run\n",
+        target.description(),
+        format_size(matrix.cache_bytes),
+        args.secs
+    ));
+    let result = matrix.run(&target)?;
+    args.output.text(&report(&result, style));
+    args.output.results(&result.runs)?;
+    fail_on_verify_errors(result.runs.iter().map(|run| run.verify_errors).sum())
+}
+
+/// Wrong data makes the command fail, after everything was reported.
+pub fn fail_on_verify_errors(errors: u64) -> anyhow::Result<()> {
+    if errors > 0 {
+        bail!("{errors} words were not what they should be: do not trust this machine's data to vmio, and report this");
+    }
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! The runs of `vmio bench map`: every engine, pattern, operation and number of threads.
+
+use super::cgroup::MemoryCgroup;
+use super::child::{self, Job, ResidentRange, Task};
+use super::content;
+use super::device_cache::drop_page_cache;
+use super::engines::EngineKind;
+use super::op::Op;
+use super::pattern::Pattern;
+use super::spec::{RunResult, RunSpec};
+use super::target::Target;
+
+/// What to run; the runs are all combinations.
+#[derive(Clone, Debug)]
+pub struct Matrix {
+    /// Through what.
+    pub engines: Vec<EngineKind>,
+    /// Which pages.
+    pub patterns: Vec<Pattern>,
+    /// Loads or stores.
+    pub ops: Vec<Op>,
+    /// Numbers of threads.
+    pub threads: Vec<u32>,
+    /// The memory budget.
+    pub cache_bytes: u64,
+    /// How long to measure each.
+    pub measure_s: f64,
+    /// How long to warm up at least before each.
+    pub warm_up_s: f64,
+    /// Whether to time the parts of misses.
+    pub breakdown: bool,
+}
+
+/// Pages read back from the device after a run that stored.
+const SAMPLE_PAGES: u64 = 2048;
+
+/// The results in the order of the runs, and what had to be left out.
+#[derive(Default)]
+pub struct MatrixResult {
+    /// One for each run.
+    pub runs: Vec<RunResult>,
+    /// The resident memory of each run as sampled from outside.
+    pub resident: Vec<ResidentRange>,
+    /// Why a column is missing.
+    pub left_out: Option<String>,
+}
+
+impl Matrix {
+    /// Runs everything.
+    pub fn run(&self, target: &Target) -> anyhow::Result<MatrixResult> {
+        let mut result = MatrixResult::default();
+        let specs = self.specs(target);
+        for (index, spec) in specs.iter().enumerate() {
+            let cgroup = match spec.engine {
+                EngineKind::Mmap => match MemoryCgroup::create(spec.cache_bytes) {
+                    Ok(cgroup) => Some(cgroup),
+                    Err(error) => {
+                        result.left_out.get_or_insert(format!(
+                            "Linux mmap is left out: it needs a memory cgroup for a budget of its own, and {error:#}"
+                        ));
+                        continue;
+                    }
+                },
+                EngineKind::Vmio | EngineKind::Pread => None,
+            };
+            drop_page_cache(target.path())?;
+            let what = format!("run {} of {}: {}, {}", index + 1, specs.len(), spec.engine, spec.label());
+            let task =
+                Task { cgroup: cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()), job: Job::Map(spec.clone()) };
+            let (mut run, resident) = child::run::<RunResult>(&what, &task)?;
+            if spec.op.writes() {
+                drop_page_cache(target.path())?;
+                run.verify_errors +=
+                    content::count_invalid_in_sample(target.path(), spec.size_bytes, SAMPLE_PAGES, spec.seed)?;
+            }
+            result.runs.push(run);
+            result.resident.push(resident);
+        }
+        Ok(result)
+    }
+
+    fn specs(&self, target: &Target) -> Vec<RunSpec> {
+        let mut specs = Vec::new();
+        for &pattern in &self.patterns {
+            for &op in &self.ops {
+                for &threads in &self.threads {
+                    for &engine in &self.engines {
+                        specs.push(RunSpec {
+                            engine,
+                            pattern,
+                            op,
+                            threads,
+                            path: target.path().to_owned(),
+                            size_bytes: target.size_bytes(),
+                            cache_bytes: self.cache_bytes,
+                            measure_s: self.measure_s,
+                            warm_up_s: self.warm_up_s,
+                            breakdown: self.breakdown && engine == EngineKind::Vmio,
+                            seed: 0x5eed,
+                        });
+                    }
+                }
+            }
+        }
+        specs
+    }
+}

@@ -1,0 +1,69 @@
+//! `vmio bench`: memory-mapped I/O measured beside what Linux offers, every run in a process of
+//! its own.
+
+mod break_even;
+mod cgroup;
+mod child;
+mod content;
+mod device_cache;
+mod engines;
+mod fast_device;
+mod map;
+mod matrix;
+mod op;
+mod output;
+mod pattern;
+mod process;
+mod quick;
+mod report;
+mod scenarios;
+mod spec;
+mod table;
+mod target;
+mod worker;
+
+use clap::{Args, Subcommand};
+
+const EXAMPLES: &str = "\
+Examples:
+  vmio bench map --quick                               everything below, in under two minutes
+  vmio bench map --size 2G --dir /data --cache 512M --pattern uniform --op read --threads 1,2,8
+  vmio bench hit                                       what a hit costs beside private memory
+  vmio bench priority --device zram                    a range that a scan does not push out
+  vmio bench fresh --dir /data                         filling a file without reading it first
+  vmio bench sync --json sync.json                     stores while a sync runs over their pages";
+
+/// Measure memory-mapped I/O beside Linux mmap and pread.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
+#[derive(Subcommand)]
+enum BenchCommand {
+    Map(Box<map::MapArgs>),
+    Hit(scenarios::hit::HitArgs),
+    Priority(scenarios::priority::PriorityArgs),
+    Fresh(scenarios::fresh::FreshArgs),
+    Sync(scenarios::sync::SyncArgs),
+    /// Run one measurement and print its result (what the other commands start as a process)
+    #[command(hide = true)]
+    Child {
+        /// The task, as JSON
+        task: String,
+    },
+}
+
+/// Runs `vmio bench`.
+pub fn run(args: BenchArgs) -> anyhow::Result<()> {
+    match args.command {
+        BenchCommand::Map(args) => map::run(&args),
+        BenchCommand::Hit(args) => scenarios::hit::run(&args),
+        BenchCommand::Priority(args) => scenarios::priority::run(&args),
+        BenchCommand::Fresh(args) => scenarios::fresh::run(&args),
+        BenchCommand::Sync(args) => scenarios::sync::run(&args),
+        BenchCommand::Child { task } => child::serve(&task),
+    }
+}

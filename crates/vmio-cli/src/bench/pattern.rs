@@ -1,0 +1,232 @@
+//! Which page and word the next operation touches.
+
+use std::fmt;
+use std::str::FromStr;
+
+use rand::Rng;
+use rand::distr::Distribution;
+use rand::rngs::SmallRng;
+use rand_distr::Zipf;
+use serde::{Deserialize, Serialize};
+
+use super::content::{PAGE_BYTES, WORD_BYTES, WORDS_PER_PAGE};
+
+/// The access pattern of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Pattern {
+    /// Every page as likely as any other.
+    Uniform,
+    /// Page popularity by Zipf's law with this exponent, popular pages scattered over the file.
+    Zipf(f64),
+    /// Page after page, each thread in its own part of the file.
+    Sequential,
+}
+
+impl Pattern {
+    /// Whether neighbouring operations touch unrelated pages.
+    pub fn is_random(self) -> bool {
+        self != Self::Sequential
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let advice = || format!("{text:?} is not a pattern: write uniform, zipf:0.99 or seq");
+        match text {
+            "uniform" => Ok(Self::Uniform),
+            "seq" => Ok(Self::Sequential),
+            "zipf" => Ok(Self::Zipf(0.99)),
+            _ => {
+                let theta = text.strip_prefix("zipf:").ok_or_else(advice)?;
+                let theta: f64 = theta.parse().map_err(|_| advice())?;
+                if theta.is_finite() && (0.0..=10.0).contains(&theta) {
+                    Ok(Self::Zipf(theta))
+                } else {
+                    Err(format!("the Zipf exponent {theta} is not between 0 and 10"))
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uniform => f.write_str("uniform"),
+            Self::Zipf(theta) => write!(f, "zipf:{theta}"),
+            Self::Sequential => f.write_str("seq"),
+        }
+    }
+}
+
+impl TryFrom<String> for Pattern {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Pattern> for String {
+    fn from(pattern: Pattern) -> Self {
+        pattern.to_string()
+    }
+}
+
+/// The endless stream of word offsets of one thread.
+pub struct OffsetStream {
+    pages: PageChooser,
+}
+
+enum PageChooser {
+    Uniform { pages: u64 },
+    Zipf { ranks: Zipf<f64>, scatter: Scatter },
+    Sequential { first: u64, end: u64, next: u64 },
+}
+
+impl OffsetStream {
+    /// The stream of thread `thread` of `threads` over a file of `pages` pages (at least one).
+    pub fn new(pattern: Pattern, pages: u64, thread: u32, threads: u32) -> anyhow::Result<Self> {
+        assert!(pages > 0 && thread < threads);
+        let pages = match pattern {
+            Pattern::Uniform => PageChooser::Uniform { pages },
+            Pattern::Zipf(theta) => {
+                PageChooser::Zipf { ranks: Zipf::new(pages as f64, theta)?, scatter: Scatter::new(pages) }
+            }
+            Pattern::Sequential => {
+                let (thread, threads) = (u64::from(thread), u64::from(threads));
+                let first = (pages * thread / threads).min(pages - 1);
+                let end = (pages * (thread + 1) / threads).max(first + 1);
+                PageChooser::Sequential { first, end, next: first }
+            }
+        };
+        Ok(Self { pages })
+    }
+
+    /// The byte offset of the word to touch next.
+    pub fn next_offset(&mut self, random: &mut SmallRng) -> u64 {
+        let page = match &mut self.pages {
+            PageChooser::Uniform { pages } => random.random_range(0..*pages),
+            PageChooser::Zipf { ranks, scatter } => scatter.page_of(ranks.sample(random) as u64 - 1),
+            PageChooser::Sequential { first, end, next } => {
+                let page = *next;
+                *next = if page + 1 == *end { *first } else { page + 1 };
+                page
+            }
+        };
+        page * PAGE_BYTES + random.random_range(0..WORDS_PER_PAGE) * WORD_BYTES
+    }
+}
+
+/// A bijection of the page numbers: neighbours in popularity are no neighbours in the file.
+///
+/// A mix of invertible steps permutes the smallest power of two that holds all pages; values
+/// outside the file are mixed again until they fall inside (cycle walking keeps it a bijection).
+struct Scatter {
+    pages: u64,
+    bits: u32,
+}
+
+impl Scatter {
+    fn new(pages: u64) -> Self {
+        Self { pages, bits: pages.next_power_of_two().trailing_zeros().max(1) }
+    }
+
+    fn page_of(&self, rank: u64) -> u64 {
+        let mut page = rank.min(self.pages - 1);
+        loop {
+            page = self.mix(page);
+            if page < self.pages {
+                return page;
+            }
+        }
+    }
+
+    fn mix(&self, value: u64) -> u64 {
+        let mask = u64::MAX >> (u64::BITS - self.bits);
+        let half = self.bits.div_ceil(2);
+        let mut value = value;
+        value ^= value >> half;
+        value = value.wrapping_add(0x5851_f42d_4c95_7f2d) & mask;
+        value = value.wrapping_mul(0x9e37_79b9_7f4a_7c15) & mask;
+        value ^= value >> half;
+        value = value.wrapping_mul(0xbf58_476d_1ce4_e5b9) & mask;
+        value ^ (value >> half)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+
+    use super::*;
+
+    #[test]
+    fn patterns_print_as_they_are_read() {
+        for text in ["uniform", "zipf:0.99", "zipf:1.2", "seq"] {
+            assert_eq!(text.parse::<Pattern>().map(|pattern| pattern.to_string()), Ok(text.to_owned()));
+        }
+        for text in ["", "zipf:", "zipf:-1", "zipf:nan", "random"] {
+            assert!(text.parse::<Pattern>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_scatter_is_a_bijection() {
+        for pages in [1, 2, 3, 5, 64, 1000, 4096, 65_537] {
+            let scatter = Scatter::new(pages);
+            let mut seen = vec![false; pages as usize];
+            for rank in 0..pages {
+                let page = scatter.page_of(rank) as usize;
+                assert!(!seen[page], "two ranks of {pages} share page {page}");
+                seen[page] = true;
+            }
+        }
+    }
+
+    #[test]
+    fn offsets_are_words_inside_the_file() -> anyhow::Result<()> {
+        let mut random = SmallRng::seed_from_u64(1);
+        for pattern in [Pattern::Uniform, Pattern::Zipf(0.99), Pattern::Sequential] {
+            for pages in [1, 7, 100] {
+                let mut stream = OffsetStream::new(pattern, pages, 1, 3)?;
+                for _ in 0..1000 {
+                    let offset = stream.next_offset(&mut random);
+                    assert!(offset < pages * PAGE_BYTES && offset.is_multiple_of(WORD_BYTES));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn sequential_threads_cover_the_file_once() -> anyhow::Result<()> {
+        let mut random = SmallRng::seed_from_u64(1);
+        let mut visits = [0; 10];
+        for thread in 0..3 {
+            let mut stream = OffsetStream::new(Pattern::Sequential, 10, thread, 3)?;
+            for _ in 0..(10 * (thread + 1) / 3 - 10 * thread / 3) {
+                visits[(stream.next_offset(&mut random) / PAGE_BYTES) as usize] += 1;
+            }
+        }
+        assert_eq!(visits, [1; 10]);
+        Ok(())
+    }
+
+    #[test]
+    fn zipf_prefers_few_pages() -> anyhow::Result<()> {
+        let mut random = SmallRng::seed_from_u64(1);
+        let mut stream = OffsetStream::new(Pattern::Zipf(0.99), 10_000, 0, 1)?;
+        let mut visits = vec![0_u32; 10_000];
+        for _ in 0..100_000 {
+            visits[(stream.next_offset(&mut random) / PAGE_BYTES) as usize] += 1;
+        }
+        visits.sort_unstable_by(|a, b| b.cmp(a));
+        let top: u32 = visits[..100].iter().sum();
+        assert!(top > 40_000, "the first percent of the pages got only {top} of 100000 visits");
+        Ok(())
+    }
+}

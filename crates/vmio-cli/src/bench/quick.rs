@@ -1,0 +1,133 @@
+//! `vmio bench map --quick`: what there is to see, in less than two minutes.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::engines::EngineKind;
+use super::map::fail_on_verify_errors;
+use super::matrix::Matrix;
+use super::op::Op;
+use super::output::OutputArgs;
+use super::pattern::Pattern;
+use super::report::{Style, report};
+use super::scenarios::priority;
+use super::spec::RunResult;
+use super::target::{Target, TargetArgs};
+use crate::size::format_size;
+
+const SIZE_BYTES: u64 = 1 << 30;
+const CACHE_BYTES: u64 = 256 << 20;
+const RANGE_BYTES: u64 = 64 << 20;
+const MEASURE_S: f64 = 3.0;
+const WARM_UP_S: f64 = 1.0;
+const ALL_ENGINES: [EngineKind; 3] = [EngineKind::Vmio, EngineKind::Mmap, EngineKind::Pread];
+
+/// Collects the results of the parts.
+struct Quick<'a> {
+    target: Target,
+    output: &'a OutputArgs,
+    style: Style,
+    runs: Vec<RunResult>,
+}
+
+/// Runs the fixed set.
+pub fn run(target_args: &TargetArgs, output: &OutputArgs, style: Style) -> anyhow::Result<()> {
+    let start = Instant::now();
+    output.text(
+        "Root is used for two things: a zram device (so that the device's speed is not what you see)\n\
+         and a memory cgroup (so that Linux mmap gets the same budget). Without root a file in this\n\
+         folder is used, and Linux mmap is left out.\n",
+    );
+    let target_args = TargetArgs { size: Some(SIZE_BYTES), ..target_args.or_fast_device() };
+    let target = Target::prepare(&target_args, SIZE_BYTES)?;
+    output.text(&format!("Runs on {} with a cache of {}.\n", target.description(), format_size(CACHE_BYTES)));
+
+    let mut quick = Quick { target, output, style, runs: Vec::new() };
+    quick.bounded_memory()?;
+    let priority = quick.priority()?;
+    quick.part(
+        "3. The tail: while nine in ten operations take microseconds, what the unlucky ones wait is what users feel.",
+        &[Pattern::Uniform],
+        &[Op::Read, Op::Write],
+        &[2],
+    )?;
+    quick.part(
+        "4. Zipf 0.99: a few pages are popular, as in most stores; here a cache earns its keep.",
+        &[Pattern::Zipf(0.99)],
+        &[Op::Read],
+        &[2],
+    )?;
+    quick.part(
+        "5. Uniform: every page as likely as any other, the worst case for a cache; uncached pread may win.",
+        &[Pattern::Uniform],
+        &[Op::Read],
+        &[1, 8],
+    )?;
+    output.text(&format!("Done in {:.0} s.", start.elapsed().as_secs_f64()));
+
+    let verify_errors = quick.runs.iter().map(|run| run.verify_errors).sum();
+    let mut all = quick.runs.iter().map(serde_json::to_value).collect::<Result<Vec<Value>, _>>()?;
+    all.push(json!({ "scenario": "priority", "results": priority }));
+    output.results(&all)?;
+    fail_on_verify_errors(verify_errors)
+}
+
+impl Quick<'_> {
+    fn matrix(&self, patterns: &[Pattern], ops: &[Op], threads: &[u32]) -> Matrix {
+        Matrix {
+            engines: ALL_ENGINES.to_vec(),
+            patterns: patterns.to_vec(),
+            ops: ops.to_vec(),
+            threads: threads.to_vec(),
+            cache_bytes: CACHE_BYTES,
+            measure_s: MEASURE_S,
+            warm_up_s: WARM_UP_S,
+            breakdown: false,
+        }
+    }
+
+    fn part(&mut self, sentence: &str, patterns: &[Pattern], ops: &[Op], threads: &[u32]) -> anyhow::Result<()> {
+        self.output.text(sentence);
+        let result = self.matrix(patterns, ops, threads).run(&self.target)?;
+        self.output.text(&report(&result, self.style));
+        self.runs.extend(result.runs);
+        Ok(())
+    }
+
+    fn bounded_memory(&mut self) -> anyhow::Result<()> {
+        self.output.text(&format!(
+            "1. A file four times the cache, loads and stores all over it: resident memory stays within {} and a little.",
+            format_size(CACHE_BYTES)
+        ));
+        let mut matrix = self.matrix(&[Pattern::Uniform], &[Op::Mixed(50)], &[2]);
+        matrix.engines = vec![EngineKind::Vmio];
+        let result = matrix.run(&self.target)?;
+        for (run, resident) in result.runs.iter().zip(&result.resident) {
+            let max_rss_bytes = run.max_rss_bytes.unwrap_or(resident.max_bytes);
+            self.output.text(&format!(
+                "   {:.0} thousand operations a second over {}; resident at most {}, {:.1} % of the cache \
+                 ({} samples, the last {}); {} verify errors\n",
+                run.ops_per_s / 1e3,
+                format_size(run.size_bytes),
+                format_size(max_rss_bytes),
+                max_rss_bytes as f64 / CACHE_BYTES as f64 * 100.0,
+                resident.samples,
+                format_size(resident.last_bytes),
+                run.verify_errors
+            ));
+        }
+        self.runs.extend(result.runs);
+        Ok(())
+    }
+
+    fn priority(&self) -> anyhow::Result<Vec<priority::PriorityResult>> {
+        self.output.text(
+            "2. Priority: a range that you mark stays in memory, without a miss, while everything else streams by.",
+        );
+        let stream_bytes = self.target.size_bytes() - RANGE_BYTES;
+        let (results, text) = priority::compare(&self.target, RANGE_BYTES, stream_bytes, CACHE_BYTES)?;
+        self.output.text(&text);
+        Ok(results)
+    }
+}

@@ -1,0 +1,43 @@
+//! `vmio cat`: a file to standard output.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+
+use super::source::{Source, build_cache};
+use crate::size::parse_size;
+
+const EXAMPLES: &str = "\
+Examples:
+  vmio cat big.log | grep error
+  vmio cat --cache 16M big.log > copy.log
+  vmio cat --json big.log 2> report.json > /dev/null   (the report goes to standard error)";
+
+/// Write a file to standard output through a mapping.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CatArgs {
+    /// The file or block device to read
+    file: PathBuf,
+    /// Memory to use
+    #[arg(long, default_value = "64M", value_parser = parse_size)]
+    cache: u64,
+    /// Report on standard error as JSON when done
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `vmio cat`.
+pub fn run(args: &CatArgs) -> anyhow::Result<()> {
+    let cache = build_cache(args.cache)?;
+    let source = Source::open(&cache, &args.file)?;
+    let mut output = io::stdout().lock();
+    source.for_each_chunk("reading", |_, bytes| Ok(output.write_all(bytes)?))?;
+    output.flush()?;
+    if args.json {
+        eprintln!("{}", json!({ "file": args.file, "bytes": source.len_bytes() }));
+    }
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! `vmio cp`: a copy from mapping to mapping that appears under its name only when complete.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use serde_json::json;
+use tempfile::NamedTempFile;
+use vmio::backing::FileBacking;
+use vmio::{Access, Advice, Cache, Mapping, MappingOptions};
+
+use super::source::{Source, build_cache};
+use crate::cleanup::Cleanup;
+use crate::size::{format_size, parse_size};
+
+const EXAMPLES: &str = "\
+Examples:
+  vmio cp big.bin copy.bin
+  vmio cp --cache 256M --json big.bin /data/
+
+The copy is written to a temporary file beside DST, made durable, and renamed: DST is either
+absent (or what it was before) or complete.";
+
+/// Copy a file through two mappings.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CpArgs {
+    /// The file or block device to read
+    src: PathBuf,
+    /// The file to write, or a folder to write into
+    dst: PathBuf,
+    /// Memory to use for both mappings together
+    #[arg(long, default_value = "64M", value_parser = parse_size)]
+    cache: u64,
+    /// Print an object with source, destination and bytes
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `vmio cp`.
+pub fn run(args: &CpArgs) -> anyhow::Result<()> {
+    let destination = destination_of(&args.src, &args.dst)?;
+    let cache = build_cache(args.cache)?;
+    let source = Source::open(&cache, &args.src)?;
+    let folder = match destination.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let temporary =
+        NamedTempFile::new_in(folder).with_context(|| format!("cannot create a file in {}", folder.display()))?;
+    let temporary_path = temporary.path().to_owned();
+    let on_interrupt = Cleanup::register(move || drop(fs::remove_file(temporary_path)))?;
+
+    fill(&cache, &source, temporary.as_file(), temporary.path())
+        .with_context(|| format!("cannot write {}", destination.display()))?;
+    temporary.as_file().set_permissions(fs::metadata(&args.src)?.permissions())?;
+    temporary.as_file().sync_all()?;
+    temporary.persist(&destination).with_context(|| format!("cannot rename the copy to {}", destination.display()))?;
+    on_interrupt.disarm();
+    File::open(folder).and_then(|folder| folder.sync_all()).with_context(|| {
+        format!("the copy is complete, but its name may not survive a crash: cannot sync {}", folder.display())
+    })?;
+
+    if args.json {
+        let report = json!({ "source": args.src, "destination": destination, "bytes": source.len_bytes() });
+        println!("{report}");
+    } else {
+        eprintln!("{} copied to {}", format_size(source.len_bytes()), destination.display());
+    }
+    Ok(())
+}
+
+/// Where the copy goes: inside DST if that is a folder; never over the source itself.
+fn destination_of(src: &Path, dst: &Path) -> anyhow::Result<PathBuf> {
+    let destination = if dst.is_dir() {
+        let name = src.file_name().with_context(|| format!("{} has no file name", src.display()))?;
+        dst.join(name)
+    } else {
+        dst.to_owned()
+    };
+    if let Ok(old) = fs::metadata(&destination) {
+        if !old.is_file() {
+            bail!("{} exists and is not a regular file: choose another destination", destination.display());
+        }
+        let source = fs::metadata(src).with_context(|| format!("cannot open {}", src.display()))?;
+        if (source.dev(), source.ino()) == (old.dev(), old.ino()) {
+            bail!("{} and {} are the same file", src.display(), destination.display());
+        }
+    }
+    Ok(destination)
+}
+
+/// Copies the content and makes it durable: every write error surfaces here.
+fn fill(cache: &Cache, source: &Source, file: &File, path: &Path) -> anyhow::Result<()> {
+    if source.len_bytes() == 0 {
+        return Ok(());
+    }
+    file.set_len(source.len_bytes())?;
+    let backing = FileBacking::open(path, Access::ReadWrite)?;
+    let copy = Mapping::open(cache, backing, MappingOptions::new())?;
+    copy.advise(0..copy.len(), Advice::Fresh)?;
+    source.for_each_chunk("copying", |offset, bytes| Ok(copy.write_at(offset, bytes)?))?;
+    copy.close()?;
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! `vmio doctor`: what this machine offers, what vmio will use of it, and what could be changed.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use serde::Serialize;
+use vmio::Access;
+use vmio::backing::{Backing, FileBacking};
+use vmio::probe::{self, Probe};
+
+use crate::size::format_size;
+
+const EXAMPLES: &str = "\
+Examples:
+  vmio doctor
+  vmio doctor --file /data/big.bin
+  vmio doctor --json";
+
+/// Say what this kernel and device offer, what will be used, and what you could change.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct DoctorArgs {
+    /// Print an object instead of text
+    #[arg(long)]
+    json: bool,
+    /// Also look at this file or block device and its file system
+    #[arg(long)]
+    file: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    kernel: String,
+    cores: usize,
+    memory_bytes: Option<u64>,
+    swap_on: bool,
+    checks: Vec<Check>,
+    usable: bool,
+    file: Option<FileReport>,
+}
+
+#[derive(Serialize)]
+struct Check {
+    name: &'static str,
+    ok: bool,
+    used_for: &'static str,
+    /// Why not, and what to do about it.
+    advice: Option<String>,
+}
+
+#[derive(Serialize)]
+struct FileReport {
+    path: PathBuf,
+    kind: &'static str,
+    len_bytes: u64,
+    file_system: Option<String>,
+    direct_io: bool,
+    block_size_bytes: u64,
+    advice: Vec<String>,
+}
+
+/// Runs `vmio doctor`.
+pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
+    let report = examine(args.file.as_deref())?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print(&report);
+    }
+    Ok(())
+}
+
+fn examine(file: Option<&Path>) -> anyhow::Result<Report> {
+    let features = probe::probe();
+    let usable = matches!(features.userfaultfd, Probe::Yes) && matches!(features.write_protect, Probe::Yes);
+    let checks = vec![
+        check("userfaultfd", "taking page faults in user space", features.userfaultfd),
+        check("write-protect", "finding out which pages were stored to", features.write_protect),
+        check("batched unmap", "evicting many pages with one TLB shootdown", features.batched_unmap),
+        check("locked memory", "keeping the cache out of swap", features.lock_memory),
+    ];
+    Ok(Report {
+        kernel: features.kernel_release,
+        cores: features.cores,
+        memory_bytes: memory_bytes(),
+        swap_on: features.swap_on,
+        checks,
+        usable,
+        file: file.map(examine_file).transpose()?,
+    })
+}
+
+fn check(name: &'static str, used_for: &'static str, probe: Probe) -> Check {
+    let advice = match probe {
+        Probe::Yes => None,
+        Probe::No(advice) => Some(advice),
+    };
+    Check { name, ok: advice.is_none(), used_for, advice }
+}
+
+fn examine_file(path: &Path) -> anyhow::Result<FileReport> {
+    let context = || format!("cannot look at {}", path.display());
+    let metadata = fs::metadata(path).with_context(context)?;
+    let backing = FileBacking::open(path, Access::ReadOnly).with_context(context)?;
+    let file_system = file_system_of(path);
+    let mut advice = Vec::new();
+    if !backing.is_direct() {
+        advice.push(
+            "direct I/O is not offered here: reads and writes go through the page cache, which \
+             costs a copy and memory outside the budget; move the file to ext4, xfs or btrfs"
+                .to_owned(),
+        );
+    }
+    let block_size_bytes = backing.block_bytes();
+    if metadata.is_file() && !metadata.len().is_multiple_of(block_size_bytes) {
+        advice.push(format!(
+            "the length is not a multiple of the block size ({block_size_bytes}): the last page \
+             takes a slower path"
+        ));
+    }
+    if metadata.is_file() && metadata.blocks() * 512 < metadata.len() {
+        advice.push("the file is sparse: the first write-back of a page allocates its block".to_owned());
+    }
+    Ok(FileReport {
+        path: path.to_owned(),
+        kind: if metadata.file_type().is_block_device() { "block device" } else { "regular file" },
+        len_bytes: backing.len(),
+        file_system,
+        direct_io: backing.is_direct(),
+        block_size_bytes,
+        advice,
+    })
+}
+
+/// The type of the file system that holds `path`, from the longest mount point above it.
+fn file_system_of(path: &Path) -> Option<String> {
+    let path = fs::canonicalize(path).ok()?;
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    mounts
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(' ');
+            let (_, point, kind) = (fields.next()?, fields.next()?, fields.next()?);
+            path.starts_with(point).then(|| (point.len(), kind.to_owned()))
+        })
+        .max_by_key(|(length, _)| *length)
+        .map(|(_, kind)| kind)
+}
+
+fn memory_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let kibibytes = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = kibibytes.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+fn print(report: &Report) {
+    println!("kernel          {}", report.kernel);
+    println!("cores           {}", report.cores);
+    if let Some(bytes) = report.memory_bytes {
+        println!("memory          {}", format_size(bytes));
+    }
+    println!("swap            {}", if report.swap_on { "on" } else { "off" });
+    println!();
+    for check in &report.checks {
+        let verdict = if check.ok { "yes" } else { "no" };
+        println!("{:<15} {verdict:<4} {}", check.name, check.used_for);
+        if let Some(advice) = &check.advice {
+            println!("{:<15}      -> {advice}", "");
+        }
+    }
+    println!();
+    if report.usable {
+        println!("Will be used: the userfaultfd engine (faults handled by the faulting thread, no privileges).");
+    } else {
+        println!("vmio cannot run here until the lines marked -> are followed.");
+    }
+    if report.swap_on && report.checks.iter().any(|check| check.name == "locked memory" && !check.ok) {
+        println!("You could change: swap is on and the cache cannot be locked, so the kernel may swap it out.");
+    }
+    if let Some(file) = &report.file {
+        println!();
+        println!("{} ({}, {})", file.path.display(), file.kind, format_size(file.len_bytes));
+        println!("  file system   {}", file.file_system.as_deref().unwrap_or("unknown"));
+        println!("  direct I/O    {}", if file.direct_io { "yes: used, past the page cache" } else { "no" });
+        println!("  block size    {} B", file.block_size_bytes);
+        for advice in &file.advice {
+            println!("  -> {advice}");
+        }
+    }
+}

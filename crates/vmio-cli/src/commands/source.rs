@@ -1,0 +1,80 @@
+//! A file opened for one sequential pass through a mapping.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use vmio::backing::FileBacking;
+use vmio::{Access, Advice, Cache, Mapping, MappingOptions};
+
+use crate::progress::ByteProgress;
+
+/// Bytes copied out of the mapping at a time.
+pub const CHUNK_BYTES: usize = 1 << 20;
+
+/// The read-ahead window of a sequential pass.
+const WINDOW_BYTES: u32 = 1 << 20;
+
+/// A file, mapped for reading. An empty file has nothing to map.
+pub struct Source {
+    mapping: Option<Mapping>,
+    len_bytes: u64,
+}
+
+/// A cache for one pass over a file.
+pub fn build_cache(capacity_bytes: u64) -> anyhow::Result<Cache> {
+    Cache::builder()
+        .capacity(capacity_bytes)
+        .build()
+        .context("cannot build the cache (--cache sets its size; `vmio doctor` says what is missing)")
+}
+
+impl Source {
+    /// Maps a regular file or a block device.
+    pub fn open(cache: &Cache, path: &Path) -> anyhow::Result<Self> {
+        let metadata = fs::metadata(path).with_context(|| format!("cannot open {}", path.display()))?;
+        let kind = metadata.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            bail!("{} is neither a regular file nor a block device: only those can be mapped", path.display());
+        }
+        if kind.is_file() && metadata.len() == 0 {
+            // The permission to read is checked as for any other file.
+            fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+            return Ok(Self { mapping: None, len_bytes: 0 });
+        }
+        let backing =
+            FileBacking::open(path, Access::ReadOnly).with_context(|| format!("cannot open {}", path.display()))?;
+        let mapping = Mapping::open(cache, backing, MappingOptions::new())
+            .with_context(|| format!("cannot map {}", path.display()))?;
+        let len_bytes = mapping.len();
+        mapping.advise(0..len_bytes, Advice::Sequential { window_bytes: WINDOW_BYTES })?;
+        Ok(Self { mapping: Some(mapping), len_bytes })
+    }
+
+    /// The length of the file when it was opened.
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// Hands the whole content to `consume`, in order, with progress on the terminal.
+    pub fn for_each_chunk(
+        &self,
+        what: &str,
+        mut consume: impl FnMut(u64, &[u8]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let Some(mapping) = &self.mapping else { return Ok(()) };
+        let progress = ByteProgress::start(what, self.len_bytes);
+        let mut buffer = vec![0; CHUNK_BYTES];
+        let mut offset = 0;
+        while offset < self.len_bytes {
+            let chunk = (self.len_bytes - offset).min(CHUNK_BYTES as u64);
+            let bytes = &mut buffer[..chunk as usize];
+            mapping.read_at(offset, bytes).with_context(|| format!("cannot read {chunk} bytes at offset {offset}"))?;
+            consume(offset, bytes)?;
+            offset += chunk;
+            progress.add(chunk);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! The `vmio` command: what this machine offers, how memory-mapped I/O performs on it, and small
+//! tools that read and write files through a mapping.
+
+mod bench;
+mod cleanup;
+mod commands;
+mod progress;
+mod size;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+const EXAMPLES: &str = "\
+Examples:
+  vmio doctor                        what this kernel offers and what will be used
+  vmio sum --cache 64M big.bin       checksum of a file larger than memory
+  vmio cp big.bin copy.bin           copy through two mappings
+  vmio bench map --quick             the two-minute comparison with Linux mmap and pread
+  vmio bench map --size 2G --dir /data --cache 512M --threads 1,2,8
+
+Set VMIO_LOG=debug (or any tracing filter) to see what the library does.";
+
+/// Memory-mapped I/O for files larger than memory, with control of what is resident.
+#[derive(Parser)]
+#[command(name = "vmio", version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Doctor(commands::doctor::DoctorArgs),
+    Cat(commands::cat::CatArgs),
+    Cp(commands::cp::CpArgs),
+    Sum(commands::sum::SumArgs),
+    Bench(bench::BenchArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = EnvFilter::try_from_env("VMIO_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).without_time().init();
+
+    let outcome = match cli.command {
+        Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Cat(args) => commands::cat::run(&args),
+        Command::Cp(args) => commands::cp::run(&args),
+        Command::Sum(args) => commands::sum::run(&args),
+        Command::Bench(args) => bench::run(args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if reader_went_away(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("vmio: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// `vmio cat big | head` ends when `head` has seen enough: that is no failure.
+fn reader_went_away(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}

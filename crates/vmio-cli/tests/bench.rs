@@ -1,0 +1,192 @@
+//! `vmio bench` on tiny files: every engine verifies what it reads, and the JSON has every key.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{TestResult, refused, succeeded, vmio};
+use serde_json::Value;
+
+const KEYS: [&str; 16] = [
+    "engine",
+    "pattern",
+    "op",
+    "threads",
+    "ops_per_s",
+    "mean_us",
+    "p50_us",
+    "p99_us",
+    "p999_us",
+    "max_us",
+    "read_bytes",
+    "write_bytes",
+    "cpu_s_per_mop",
+    "max_rss_bytes",
+    "shootdowns",
+    "verify_errors",
+];
+
+/// Runs `bench` with JSON on standard output.
+fn bench(arguments: &[&str]) -> Result<Vec<Value>, Box<dyn std::error::Error>> {
+    let json = succeeded(vmio().arg("bench").args(arguments).args(["--json", "-"]))?;
+    Ok(serde_json::from_str(&json)?)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("temporary paths are text")
+}
+
+#[test]
+fn map_runs_every_engine_pattern_and_operation() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let runs = bench(&[
+        "map",
+        "--dir",
+        text(dir.path()),
+        "--size",
+        "16M",
+        "--cache",
+        "8M",
+        "--pattern",
+        "uniform,zipf:0.99,seq",
+        "--op",
+        "read,mixed:50",
+        "--threads",
+        "2",
+        "--secs",
+        "0.1",
+        "--engines",
+        "vmio,pread",
+        "--breakdown",
+    ])?;
+    assert_eq!(runs.len(), 12);
+    for run in &runs {
+        for key in KEYS {
+            assert!(run.get(key).is_some(), "{key} is missing in {run}");
+        }
+        assert_eq!(run["verify_errors"], 0, "{run}");
+        assert!(run["ops_per_s"].as_f64().is_some_and(|ops| ops > 0.0), "{run}");
+        assert_eq!(run["engine"] == "vmio", run["shootdowns"].is_u64(), "{run}");
+    }
+    assert_eq!(fs::read_dir(dir.path())?.count(), 0, "the temporary file is left");
+    Ok(())
+}
+
+#[test]
+fn mmap_runs_in_a_cgroup_or_is_left_out_with_a_reason() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let report = succeeded(
+        vmio()
+            .args(["bench", "map", "--size", "64M", "--cache", "32M", "--threads", "1", "--secs", "0.1"])
+            .args(["--engines", "mmap,pread", "--dir"])
+            .arg(dir.path()),
+    )?;
+    assert!(report.contains("\nmmap ") || report.contains("mmap is left out"), "{report}");
+    assert!(report.contains("\npread"), "{report}");
+    Ok(())
+}
+
+#[test]
+fn a_file_with_other_content_is_not_overwritten_unasked() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("file");
+    fs::write(&path, vec![7; 1 << 20])?;
+    let run = |overwrite: &[&str]| {
+        let mut command = vmio();
+        command.args(["bench", "map", "--cache", "4M", "--threads", "1", "--secs", "0.05"]);
+        command.args(["--engines", "pread", "--file"]).arg(&path).args(overwrite);
+        command
+    };
+    refused(&mut run(&[]), "DESTROYS")?;
+    assert!(fs::read(&path)? == vec![7; 1 << 20]);
+    succeeded(&mut run(&["--overwrite"]))?;
+    // Now it holds the content, and stays.
+    succeeded(&mut run(&[]))?;
+    assert_eq!(fs::metadata(&path)?.len(), 1 << 20);
+    Ok(())
+}
+
+#[test]
+fn a_damaged_word_is_found() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("file");
+    let run = || {
+        let mut command = vmio();
+        command.args(["bench", "map", "--cache", "4M", "--threads", "1", "--secs", "0.2", "--size", "16M"]);
+        command.args(["--engines", "pread", "--file"]).arg(&path);
+        command
+    };
+    succeeded(&mut run())?;
+    let mut content = fs::read(&path)?;
+    // Few enough for the sample that decides whether the file holds the content to pass them by,
+    // too many for the thousands of reads of a run to miss them all.
+    content[(8 << 20) + 4096..(8 << 20) + 9 * 4096].fill(0xff);
+    fs::write(&path, content)?;
+    let output = run().output()?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "wrong words were not noticed");
+    assert!(error.contains("not what they should be") || error.contains("DESTROYS"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn bad_arguments_are_refused_with_advice() -> TestResult {
+    refused(vmio().args(["bench", "map", "--pattern", "random"]), "zipf:0.99")?;
+    refused(vmio().args(["bench", "map", "--op", "append"]), "mixed:95")?;
+    refused(vmio().args(["bench", "map", "--engines", "nvme"]), "vmio, mmap or pread")?;
+    refused(vmio().args(["bench", "map", "--size", "2X"]), "512M")?;
+    refused(vmio().args(["bench", "map", "--size", "7", "--dir", "/tmp"]), "at least one page")?;
+    refused(vmio().args(["bench", "map", "--secs", "nan"]), "--secs")?;
+    refused(vmio().args(["bench", "map", "--threads", "0"]), "1..=1024")?;
+    refused(vmio().args(["bench", "map", "--file", "/absent/file"]), "--size")?;
+    refused(vmio().args(["bench", "map", "--size", "1M", "--dir", "/absent"]), "--dir")?;
+    refused(vmio().args(["bench", "child", "nonsense"]), "other bench commands")?;
+    Ok(())
+}
+
+#[test]
+fn the_scenarios_hold_on_a_small_scale() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let dir = text(dir.path());
+
+    let hit = bench(&["hit", "--dir", dir, "--size", "8M", "--rounds", "3"])?;
+    assert_eq!(hit[0]["misses"], 0, "{hit:?}");
+
+    let priority = bench(&["priority", "--dir", dir, "--range", "4M", "--stream", "64M", "--cache", "16M"])?;
+    assert_eq!(priority[0]["resident_pages"], 1024, "{priority:?}");
+    assert_eq!(priority[0]["misses"], 0, "{priority:?}");
+    assert_eq!(priority[0]["verify_errors"], 0, "{priority:?}");
+
+    let fresh = bench(&["fresh", "--dir", dir, "--size", "64M", "--cache", "16M"])?;
+    assert_eq!(fresh[0]["advised"], true);
+    assert_eq!(fresh[0]["read_bytes"], 0, "{fresh:?}");
+    assert_eq!(fresh[0]["cache_read_bytes"], 0, "{fresh:?}");
+    assert!(fresh.iter().all(|result| result["verify_errors"] == 0), "{fresh:?}");
+
+    let sync = bench(&["sync", "--dir", dir, "--size", "16M", "--cache", "32M", "--rounds", "2"])?;
+    assert!(sync[0]["stores"].as_u64().is_some_and(|stores| stores > 0), "{sync:?}");
+    assert!(sync.iter().all(|result| result["verify_errors"] == 0), "{sync:?}");
+    Ok(())
+}
+
+#[test]
+fn every_command_has_help_with_examples() -> TestResult {
+    for command in [
+        &["--help"][..],
+        &["doctor", "--help"],
+        &["cat", "--help"],
+        &["cp", "--help"],
+        &["sum", "--help"],
+        &["bench", "--help"],
+        &["bench", "map", "--help"],
+        &["bench", "hit", "--help"],
+        &["bench", "priority", "--help"],
+        &["bench", "fresh", "--help"],
+        &["bench", "sync", "--help"],
+    ] {
+        let help = succeeded(vmio().args(command))?;
+        assert!(help.contains("Examples:\n  vmio"), "{command:?}: {help}");
+    }
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! A regular file or a block device, read and written past the page cache (O_DIRECT).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::backing::{Access, Backing, Identity};
+use crate::sys::PAGE_BYTES;
+use crate::{Error, Result};
+
+/// A file or block device behind a mapping.
+///
+/// Whole blocks go through O_DIRECT. The last, partial block is written buffered at its exact length, since a direct
+/// write would lengthen the file. On a file system without O_DIRECT, or with blocks larger than a page, everything is
+/// buffered, and a warning says so: the bytes then take room in the page cache as well.
+pub struct FileBacking {
+    direct: File,
+    buffered: File,
+    is_direct: bool,
+    is_device: bool,
+    block_bytes: u64,
+    access: Access,
+    len: AtomicU64,
+    identity: Identity,
+    path: String,
+}
+
+impl FileBacking {
+    /// Opens an existing file or block device.
+    pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Self> {
+        let path = path.as_ref();
+        Self::open_io(path, access).map_err(|source| Error::Open { path: path.display().to_string(), source })
+    }
+
+    /// Creates a file of `len` zeros (sparse), or truncates an existing one to that, and opens it for writing.
+    pub fn create(path: impl AsRef<Path>, len: u64) -> Result<Self> {
+        let path = path.as_ref();
+        let created =
+            File::options().write(true).create(true).truncate(true).open(path).and_then(|file| file.set_len(len));
+        created.map_err(|source| Error::Open { path: path.display().to_string(), source })?;
+        Self::open(path, Access::ReadWrite)
+    }
+
+    fn open_io(path: &Path, access: Access) -> io::Result<Self> {
+        let mut options = File::options();
+        options.read(true).write(access == Access::ReadWrite);
+        let buffered = options.open(path)?;
+        let metadata = buffered.metadata()?;
+        let kind = metadata.file_type();
+        let is_device = kind.is_block_device();
+        if !kind.is_file() && !is_device {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a regular file nor a block device"));
+        }
+        let (block_bytes, len, identity) = if is_device {
+            let block_bytes = u64::from(rustix::fs::ioctl_blksszget(&buffered)?);
+            let identity = Identity { device: 0, inode: metadata.rdev() };
+            (block_bytes, device_len(&buffered)?, identity)
+        } else {
+            let identity = Identity { device: metadata.dev(), inode: metadata.ino() };
+            (direct_alignment(&buffered)?, metadata.len(), identity)
+        };
+        // Through /proc: the very same file, whatever the path names by now.
+        let same = format!("/proc/self/fd/{}", buffered.as_raw_fd());
+        let direct = options.custom_flags(libc::O_DIRECT).open(same);
+        let fits = (1..=PAGE_BYTES as u64).contains(&block_bytes);
+        let (direct, is_direct) = match direct {
+            Ok(direct) if fits => (direct, true),
+            other => {
+                let why = match other {
+                    Ok(_) => {
+                        format!("its blocks of {block_bytes} bytes are larger than a page, or it has no direct I/O")
+                    }
+                    Err(error) => error.to_string(),
+                };
+                tracing::warn!(path = %path.display(), why, "no direct I/O: reads and writes go through the page cache");
+                (buffered.try_clone()?, false)
+            }
+        };
+        let block_bytes = if fits { block_bytes } else { 1 };
+        let len = AtomicU64::new(len);
+        let path = path.display().to_string();
+        Ok(FileBacking { direct, buffered, is_direct, is_device, block_bytes, access, len, identity, path })
+    }
+
+    /// Whether whole blocks bypass the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
+    /// The unit of direct I/O in bytes.
+    pub fn block_bytes(&self) -> u64 {
+        self.block_bytes
+    }
+
+    /// Writes past an end that somebody has truncated since would bring the cut-off bytes back.
+    fn check_not_truncated(&self, end: u64) -> io::Result<()> {
+        if self.is_device || rustix::fs::fstat(&self.direct)?.st_size as u64 >= end {
+            return Ok(());
+        }
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+impl Backing for FileBacking {
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    fn access(&self) -> Access {
+        self.access
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let wanted = self.len().saturating_sub(offset).min(buffer.len() as u64) as usize;
+        let mut done = 0;
+        while done < wanted {
+            // A short direct read that ends inside a block is at the end of the file; or go on unaligned, buffered.
+            let aligned = (done as u64).is_multiple_of(self.block_bytes);
+            let file = if aligned { &self.direct } else { &self.buffered };
+            let target = if aligned { &mut buffer[done..] } else { &mut buffer[done..wanted] };
+            match file.read_at(target, offset + done as u64) {
+                Ok(0) => break,
+                Ok(bytes) => done += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done.min(wanted))
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let len = self.len();
+        let end = offset + data.len() as u64;
+        let data = &data[..(end.min(len).saturating_sub(offset)) as usize];
+        self.check_not_truncated(offset + data.len() as u64)?;
+        let direct = data.len() - data.len() % self.block_bytes as usize;
+        let (direct, tail) = data.split_at(direct);
+        self.direct.write_all_at(direct, offset)?;
+        if tail.is_empty() { Ok(()) } else { self.buffered.write_all_at(tail, offset + direct.len() as u64) }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.buffered.sync_data()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        if self.is_device {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "a block device has the length that it has"));
+        }
+        self.buffered.set_len(len)?;
+        self.len.store(len, Ordering::Release);
+        Ok(())
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        Some(self.identity)
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        let operation = match self.access {
+            Access::ReadOnly => FlockOperation::NonBlockingLockShared,
+            Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
+        };
+        match flock(self.buffered.as_fd(), operation) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn describe(&self) -> String {
+        self.path.clone()
+    }
+}
+
+/// The alignment that the file system asks of direct I/O; 0 if it has none.
+fn direct_alignment(file: &File) -> io::Result<u64> {
+    use rustix::fs::{AtFlags, StatxFlags, statx};
+    let answer = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(0x2000)); // STATX_DIOALIGN
+    match answer {
+        Ok(answer) if answer.stx_mask & 0x2000 != 0 => Ok(u64::from(answer.stx_dio_offset_align)),
+        // Linux before 6.1 does not say: the page size satisfies every file system there.
+        _ => Ok(PAGE_BYTES as u64),
+    }
+}
+
+fn device_len(device: &File) -> io::Result<u64> {
+    use std::io::Seek;
+    let mut device = device;
+    device.seek(io::SeekFrom::End(0))
+}

@@ -1,0 +1,103 @@
+//! A backing in memory, for tests and for measuring without a device.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::backing::{Access, Backing};
+use crate::sys::PAGE_BYTES;
+use crate::sys::sparse_array::SparseArray;
+
+/// The longest that a memory backing may grow to, in bytes.
+const MAX_LEN: u64 = 1 << 40;
+
+/// Bytes in memory, zeros until written. Nothing is durable.
+pub struct MemoryBacking {
+    words: SparseArray<AtomicU64>,
+    len: AtomicU64,
+}
+
+impl MemoryBacking {
+    /// `len` bytes of zeros, at most 1 TiB; memory is used only for what is written.
+    pub fn new(len: u64) -> crate::Result<Self> {
+        if len > MAX_LEN {
+            return Err(crate::Error::BadOption { option: "len", value: len.to_string(), expected: "at most 1 TiB" });
+        }
+        let words = SparseArray::new((MAX_LEN / 8) as usize)
+            .map_err(crate::Error::system("reserving address space for a memory backing"))?;
+        Ok(MemoryBacking { words, len: AtomicU64::new(len) })
+    }
+
+    fn word(&self, byte: u64) -> &AtomicU64 {
+        self.words.get((byte / 8) as usize)
+    }
+}
+
+impl Backing for MemoryBacking {
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    fn access(&self) -> Access {
+        Access::ReadWrite
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.len().saturating_sub(offset).min(buffer.len() as u64);
+        for (at, chunk) in (offset..).step_by(8).zip(buffer[..bytes as usize].chunks_mut(8)) {
+            chunk.copy_from_slice(&self.word(at).load(Ordering::Relaxed).to_le_bytes()[..chunk.len()]);
+        }
+        Ok(bytes as usize)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        if offset + data.len() as u64 > self.len().next_multiple_of(PAGE_BYTES as u64) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        for (at, chunk) in (offset..).step_by(8).zip(data.chunks(8)) {
+            let word = self.word(at);
+            let mut bytes = word.load(Ordering::Relaxed).to_le_bytes();
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        if len > MAX_LEN {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        // What is cut off must read as zeros if the length grows again.
+        let old = self.len.swap(len, Ordering::AcqRel);
+        for byte in (len..old).filter(|byte| *byte == len || byte.is_multiple_of(8)) {
+            let keep = byte % 8;
+            let kept = if keep == 0 { 0 } else { self.word(byte).load(Ordering::Relaxed) & ((1 << (8 * keep)) - 1) };
+            self.word(byte).store(kept, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        format!("memory backing of {} bytes", self.len())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_what_is_written_and_forgets_what_is_cut_off() {
+        let backing = MemoryBacking::new(5000).unwrap();
+        backing.write_at(4096, &[7; 904]).unwrap();
+        backing.set_len(4100).unwrap();
+        backing.set_len(5000).unwrap();
+        let mut page = [1; 4096];
+        assert_eq!(backing.read_at(4096, &mut page).unwrap(), 904);
+        assert_eq!(page[..4], [7; 4]);
+        assert!(page[4..904].iter().all(|byte| *byte == 0));
+    }
+}

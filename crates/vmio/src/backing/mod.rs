@@ -1,0 +1,74 @@
+//! Where the bytes live.
+
+mod file;
+mod memory;
+mod null;
+
+use std::io;
+
+pub use file::FileBacking;
+pub use memory::MemoryBacking;
+pub use null::NullBacking;
+
+/// What a mapping may do to its backing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Loads only.
+    ReadOnly,
+    /// Loads and stores.
+    ReadWrite,
+}
+
+/// Identifies a file or device within the system, so that opening it twice gives one region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Identity {
+    /// The device number: of the file system that holds the file, or 0 for a device.
+    pub device: u64,
+    /// The inode number, or the device's own number.
+    pub inode: u64,
+}
+
+/// Bytes by offset: reads and writes whole pages, flushes, tells its length.
+///
+/// `read_at`, `write_at` and `len` are called from the trap path, inside a signal handler of a thread that may hold
+/// any lock of the program: they must be async-signal-safe. They must not allocate, lock, or touch mapped memory
+/// (build errors with [`io::Error::from_raw_os_error`] or from an [`io::ErrorKind`], which do not allocate). Buffers
+/// start at a multiple of the page size; offsets are multiples of it.
+pub trait Backing: Send + Sync {
+    /// Length in bytes.
+    fn len(&self) -> u64;
+
+    /// Whether it holds no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What may be done to it.
+    fn access(&self) -> Access;
+
+    /// Fills the front of `buffer` from `offset`; returns how many bytes, fewer than asked for only at the end.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// Writes all of `data` at `offset`. `data` ends at a page boundary or at [`Self::len`]. An error means that any
+    /// part of it may have been written.
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
+
+    /// Returns once everything written before is durable.
+    fn flush(&self) -> io::Result<()>;
+
+    /// Changes the length. New bytes read as zeros.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// The identity of the file or device; `None` for a backing that only this object reaches.
+    fn identity(&self) -> Option<Identity> {
+        None
+    }
+
+    /// Takes the advisory lock that keeps other processes off; `Ok(false)` if somebody else holds it.
+    fn try_lock(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    /// What it is, for messages.
+    fn describe(&self) -> String;
+}

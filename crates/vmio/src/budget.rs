@@ -1,0 +1,134 @@
+//! The DRAM budget: how many more pages may be resident. Counts only; whose frames they are is the engine's business.
+//!
+//! As FastMap's per-core free lists (§3.3): a core takes from its own share, refills it from the pool in batches, and
+//! steals from the others when the pool is empty. Nothing is allocated or locked.
+
+use crossbeam_utils::CachePadded;
+
+use crate::atomic::{AtomicU32, Ordering};
+
+/// Free pages, spread over the cores.
+pub(crate) struct Budget {
+    pool: CachePadded<AtomicU32>,
+    cores: Box<[CachePadded<AtomicU32>]>,
+    batch_pages: u32,
+}
+
+/// A page was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// From the core's own share.
+    Local,
+    /// From the pool, or from another core: time to look whether enough is left.
+    Refilled,
+}
+
+impl Budget {
+    /// All `pages` free, in the pool.
+    pub(crate) fn new(pages: u32, cores: usize) -> Self {
+        let cores = cores.max(1);
+        let batch_pages = (pages / (16 * cores as u32)).clamp(1, 32);
+        Budget {
+            pool: CachePadded::new(AtomicU32::new(pages)),
+            cores: (0..cores).map(|_| CachePadded::new(AtomicU32::new(0))).collect(),
+            batch_pages,
+        }
+    }
+
+    /// Takes one page for the given core; `None` when nothing is free anywhere.
+    pub(crate) fn take(&self, core: usize) -> Option<Taken> {
+        let local = &self.cores[core % self.cores.len()];
+        if take_up_to(local, 1) == 1 {
+            return Some(Taken::Local);
+        }
+        let refill = take_up_to(&self.pool, self.batch_pages);
+        if refill > 0 {
+            if refill > 1 {
+                local.fetch_add(refill - 1, Ordering::SeqCst);
+            }
+            return Some(Taken::Refilled);
+        }
+        let others = self.cores.len();
+        (1..others).any(|step| take_up_to(&self.cores[(core + step) % others], 1) == 1).then_some(Taken::Refilled)
+    }
+
+    /// Gives pages back.
+    pub(crate) fn release(&self, pages: u32) {
+        self.pool.fetch_add(pages, Ordering::SeqCst);
+    }
+
+    /// Pages that are free now.
+    pub(crate) fn free(&self) -> u32 {
+        self.cores.iter().map(|core| core.load(Ordering::SeqCst)).sum::<u32>() + self.pool.load(Ordering::SeqCst)
+    }
+
+    /// Pages free in the pool alone: one load, never more than [`Self::free`].
+    pub(crate) fn pooled(&self) -> u32 {
+        self.pool.load(Ordering::Relaxed)
+    }
+}
+
+fn take_up_to(count: &AtomicU32, wanted: u32) -> u32 {
+    let mut available = count.load(Ordering::SeqCst);
+    while available > 0 {
+        let taken = available.min(wanted);
+        match count.compare_exchange_weak(available, available - taken, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => return taken,
+            Err(seen) => available = seen,
+        }
+    }
+    0
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_page_is_taken_once_from_any_core() {
+        let budget = Budget::new(100, 3);
+        let taken = (0..).take_while(|core| budget.take(*core).is_some()).count();
+        assert_eq!(taken, 100);
+        assert_eq!(budget.free(), 0);
+        budget.release(2);
+        assert_eq!(budget.take(7), Some(Taken::Refilled));
+        assert_eq!(budget.free(), 1);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_model {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    /// Never more taken than there are, none lost: the sum of free and taken is constant in every interleaving.
+    #[test]
+    fn loom_budget_is_conserved() {
+        loom::model(|| {
+            let budget = Arc::new(Budget::new(2, 2));
+            let threads: Vec<_> = (0..2)
+                .map(|core| {
+                    let budget = Arc::clone(&budget);
+                    thread::spawn(move || {
+                        let mut held = 0;
+                        if budget.take(core).is_some() {
+                            held += 1;
+                        }
+                        if core == 0 && held == 1 {
+                            budget.release(1);
+                            held -= 1;
+                        }
+                        if budget.take(core).is_some() {
+                            held += 1;
+                        }
+                        held
+                    })
+                })
+                .collect();
+            let held: u32 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+            assert_eq!(budget.free() + held, 2);
+        });
+    }
+}

@@ -1,0 +1,176 @@
+//! How a cache is made.
+
+use std::sync::Arc;
+
+use crate::cache::fault::handle_fault;
+use crate::cache::shared::{Parts, Shared, Watermarks};
+use crate::cache::write_batch::BATCH_PAGES;
+use crate::cache::{Cache, CacheCore};
+use crate::engine::{AnonymousFrames, SigbusEngine};
+use crate::error::{Error, Result};
+use crate::policy::PriorityFifo;
+use crate::probe;
+use crate::sys::fork::Generation;
+use crate::sys::{PAGE_BYTES, cpu};
+
+/// The smallest budget of pages: enough for every thread of an ordinary program to have its instruction's pages
+/// resident at the same time.
+const PAGES_MIN: u64 = 256;
+/// Merge buffers that are in use at a time, counted against the budget: those of two workers.
+const BUFFER_BYTES: u64 = 2 * (BATCH_PAGES * PAGE_BYTES) as u64;
+
+/// Whether the pages of the cache are locked in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LockMemory {
+    /// Lock if swap is on and the process may (CAP_IPC_LOCK); warn if swap is on and it may not. Without swap nothing
+    /// can push the pages out, and locking would only make evictions dearer.
+    #[default]
+    Auto,
+    /// Never lock.
+    Never,
+    /// Lock, or fail to build.
+    Require,
+}
+
+/// Options for a cache.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct CacheBuilder {
+    capacity_bytes: u64,
+    dirty_ratio: f64,
+    workers: Option<usize>,
+    lock_memory: LockMemory,
+    measures_misses: bool,
+}
+
+impl CacheBuilder {
+    pub(super) fn new() -> Self {
+        CacheBuilder {
+            capacity_bytes: 0,
+            dirty_ratio: 0.75,
+            workers: None,
+            lock_memory: LockMemory::Auto,
+            measures_misses: false,
+        }
+    }
+
+    /// The memory that the cache may use, in bytes: resident pages and merge buffers. Must be set; 6 MiB at least.
+    pub fn capacity(mut self, bytes: u64) -> Self {
+        self.capacity_bytes = bytes;
+        self
+    }
+
+    /// The share of the cache that may be dirty before write-back begins though nothing is evicted (FastMap §3.3);
+    /// 0.75 by default.
+    pub fn dirty_ratio(mut self, ratio: f64) -> Self {
+        self.dirty_ratio = ratio;
+        self
+    }
+
+    /// Background threads that evict and write; by default one per core, 2 to 16. One works at a time unless the
+    /// device is slow or the reserve of free pages runs low.
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = Some(workers);
+        self
+    }
+
+    /// Whether to lock the cache in memory.
+    pub fn lock_memory(mut self, lock: LockMemory) -> Self {
+        self.lock_memory = lock;
+        self
+    }
+
+    /// Times the parts of every miss for [`crate::Stats::miss_time`]; costs some 50 ns a part.
+    pub fn measure_misses(mut self, on: bool) -> Self {
+        self.measures_misses = on;
+        self
+    }
+
+    /// Builds the cache, starts its workers, and installs a SIGBUS handler; the handler that was there before gets
+    /// what is not vmio's.
+    pub fn build(self) -> Result<Cache> {
+        let page_bytes = rustix::param::page_size();
+        if page_bytes != PAGE_BYTES {
+            return Err(Error::BadOption {
+                option: "the kernel's page size",
+                value: page_bytes.to_string(),
+                expected: "4096 (other sizes are not supported yet)",
+            });
+        }
+        let pages = self.capacity_bytes.saturating_sub(BUFFER_BYTES) / PAGE_BYTES as u64;
+        let capacity_pages = match u32::try_from(pages) {
+            Ok(fitting) if pages >= PAGES_MIN => fitting,
+            _ => {
+                return Err(Error::BadOption {
+                    option: "capacity",
+                    value: format!("{} bytes", self.capacity_bytes),
+                    expected: "between 6 MiB (1 MiB of pages and the merge buffers) and 16 TiB",
+                });
+            }
+        };
+        if !(self.dirty_ratio > 0.0 && self.dirty_ratio <= 1.0) {
+            return Err(Error::BadOption {
+                option: "dirty_ratio",
+                value: self.dirty_ratio.to_string(),
+                expected: "above 0 and at most 1",
+            });
+        }
+        let cores = cpu::count();
+        let workers = self.workers.unwrap_or(cores.clamp(2, 16));
+        if !(1..=256).contains(&workers) {
+            return Err(Error::BadOption { option: "workers", value: workers.to_string(), expected: "1 to 256" });
+        }
+        let locks_memory = self.decide_on_locking()?;
+        let engine = SigbusEngine::new(handle_fault).map_err(|error| probe::explain_userfaultfd(&error))?;
+        let frames = AnonymousFrames::new(engine.userfaultfd(), locks_memory);
+        let parts = Parts {
+            generation: Generation::of_this_process().map_err(Error::system("marking the process"))?,
+            capacity_pages,
+            watermarks: watermarks(capacity_pages, self.dirty_ratio),
+            policy: Box::new(PriorityFifo::new(cores)),
+            engine: Box::new(engine),
+            frames: Box::new(frames),
+            locks_memory,
+            measures_misses: self.measures_misses,
+            workers: workers as u32,
+            cores,
+        };
+        let shared = Shared::new(parts).map_err(Error::system("reserving memory for the cache"))?;
+        let core = CacheCore::start(shared).map_err(Error::system("starting the workers of the cache"))?;
+        Ok(Cache { core: Arc::new(core) })
+    }
+
+    fn decide_on_locking(&self) -> Result<bool> {
+        let may_lock = probe::may_lock_memory();
+        match self.lock_memory {
+            LockMemory::Never => Ok(false),
+            LockMemory::Require if !may_lock => Err(Error::BadOption {
+                option: "lock_memory",
+                value: "Require".to_owned(),
+                expected: "Auto or Never without CAP_IPC_LOCK: the whole address range is charged at once, so no ulimit suffices",
+            }),
+            LockMemory::Require => Ok(true),
+            LockMemory::Auto => {
+                let swap = probe::swap_is_on();
+                if swap && !may_lock {
+                    tracing::warn!("swap is on and CAP_IPC_LOCK is missing: the kernel may swap pages of the cache");
+                }
+                Ok(swap && may_lock)
+            }
+        }
+    }
+}
+
+/// The reserve is large enough that the threads do not run through it before a worker gets a core (a few ms), and
+/// refilled in runs so long that their number does not show in the latency of 999 of 1000 accesses.
+fn watermarks(capacity_pages: u32, dirty_ratio: f64) -> Watermarks {
+    let low = (capacity_pages / 64).clamp(16, 16 * 1024);
+    let share = |ratio: f64| (f64::from(capacity_pages) * ratio) as u32;
+    Watermarks {
+        low,
+        high: 2 * low,
+        help: low / 4,
+        dirty: share(dirty_ratio),
+        dirty_help: share((1.0 + dirty_ratio) / 2.0),
+    }
+}

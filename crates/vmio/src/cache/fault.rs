@@ -1,0 +1,395 @@
+//! The miss path: from the trap to a page that the program may touch. Everything here is async-signal-safe.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use crate::backing::Access;
+use crate::budget::Taken;
+use crate::cache::address_table;
+use crate::cache::counters::Counter;
+use crate::cache::reclaim::{Goal, PASS_PAGES};
+use crate::cache::region::{ReadFailure, Region};
+use crate::cache::shared::Shared;
+use crate::error::Error;
+use crate::mapping::options::OnReadError;
+use crate::page::span_of;
+use crate::page::word::{Loaded, Snapshot, State};
+use crate::sys::signal::{FaultAccess, Resolution};
+use crate::sys::{PAGE_BYTES, cpu};
+
+/// Pages that a faulting thread evicts when it has to do it itself.
+const DIRECT_PAGES: usize = 64;
+/// Rounds of failed writes, without a page gained, after which a fault gives up.
+const FAILED_ROUNDS_MAX: u32 = 16;
+
+static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+
+/// Why a page could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FaultError {
+    /// It could not be read, or did not verify.
+    Unreadable(ReadFailure),
+    /// The cache is full of pages that cannot be given up.
+    Exhausted(&'static str),
+    /// A store to a read-only mapping.
+    ReadOnly,
+    /// A store to a page that could not be read.
+    Poisoned,
+    /// The kernel refused to install or un-protect the page.
+    Refused(i32),
+}
+
+impl FaultError {
+    /// The error to return for a page of a region.
+    pub(crate) fn into_error(self, region: &Region, page: u64) -> Error {
+        match self {
+            FaultError::Unreadable(failure) => region.read_error(page, failure),
+            FaultError::Exhausted(why) => {
+                Error::CacheExhausted { capacity_pages: u64::from(region.shared.capacity_pages), why }
+            }
+            FaultError::ReadOnly => Error::ReadOnly { backing: region.backing.describe() },
+            FaultError::Poisoned => region.read_error(page, ReadFailure::Kind(std::io::ErrorKind::InvalidData)),
+            FaultError::Refused(code) => {
+                Error::System { operation: "making a page visible", source: std::io::Error::from_raw_os_error(code) }
+            }
+        }
+    }
+}
+
+/// The process's fault handler: finds the region and resolves the fault in the faulting thread.
+pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
+    let Some(region) = address_table::find(address) else { return Resolution::Declined };
+    let Some(page) = region.page_at(address) else { return Resolution::Declined };
+    if !region.shared.generation.is_current() {
+        return Resolution::Declined;
+    }
+    let started = region.shared.measures_misses.then(Instant::now);
+    let store = match access {
+        FaultAccess::Load => false,
+        FaultAccess::Store => true,
+        // A load of a settled page does not fault, so on such a page it was a store.
+        FaultAccess::Unknown => region.word(page).load().is_settled_resident(),
+    };
+    let outcome = region.fault(page, store);
+    if let Some(started) = started {
+        let ns = started.elapsed().as_nanos() as u64;
+        let core = cpu::current();
+        region.shared.count(core, Counter::TimedMisses, 1);
+        region.shared.count(core, Counter::HandlerNs, ns);
+    }
+    if outcome.is_ok() { Resolution::Resolved } else { Resolution::Declined }
+}
+
+impl Region {
+    /// Makes a page resident, and writable if it is for a store.
+    pub(crate) fn fault(&self, page: u64, store: bool) -> Result<(), FaultError> {
+        if store && self.access == Access::ReadOnly {
+            return Err(FaultError::ReadOnly);
+        }
+        let word = self.word(page);
+        loop {
+            let seen = word.load();
+            match seen.state() {
+                State::Absent => {
+                    if let Ok(before) = word.begin_load() {
+                        return self.load(page, before, store);
+                    }
+                }
+                State::Clean | State::Dirty => {
+                    if !store {
+                        return Ok(());
+                    }
+                    if seen.is_poisoned() {
+                        return Err(FaultError::Poisoned);
+                    }
+                    if let Ok(before) = word.begin_upgrade() {
+                        return self.upgrade(page, before);
+                    }
+                }
+                State::Loading | State::Upgrading | State::Protecting | State::Evicting => {
+                    self.shared.count(cpu::current(), Counter::FaultWaits, 1);
+                    word.wait_while(Snapshot::is_busy);
+                }
+            }
+        }
+    }
+
+    /// A store to a resident page that is protected: because it is clean, or because its span was protected.
+    fn upgrade(&self, page: u64, before: Snapshot) -> Result<(), FaultError> {
+        let shared = &*self.shared;
+        let core = cpu::current();
+        shared.count(core, Counter::WriteProtectFaults, 1);
+        shared.count(core, Counter::ShootdownsStore, 1);
+        if let Err(error) = shared.frames.unprotect(self.address(page), PAGE_BYTES) {
+            self.word(page).fail_upgrade(before.state());
+            return Err(FaultError::Refused(error.raw_os_error().unwrap_or(libc::EFAULT)));
+        }
+        if before.state() == State::Dirty {
+            // It still holds what an earlier epoch stored.
+            self.word(page).finish_upgrade(before.epoch());
+        } else {
+            let epoch = self.epoch();
+            self.word(page).finish_upgrade(epoch);
+            self.became_dirty(page, epoch);
+            shared.slow_down_for_dirty(core);
+        }
+        Ok(())
+    }
+
+    /// Fetches a page whose word we have made Loading, with the pages behind it if the range is read in sequence.
+    fn load(&self, page: u64, before: Snapshot, store: bool) -> Result<(), FaultError> {
+        let shared = &*self.shared;
+        let core = cpu::current();
+        shared.count(core, if store { Counter::StoreMisses } else { Counter::LoadMisses }, 1);
+        let timed = shared.measures_misses.then(Instant::now);
+        if let Err(why) = shared.take_page(core) {
+            self.word(page).fail_load();
+            return Err(FaultError::Exhausted(why));
+        }
+        if let Some(started) = timed {
+            shared.count(core, Counter::BudgetNs, started.elapsed().as_nanos() as u64);
+        }
+        let loaded = if self.is_fresh(page, before) {
+            shared.count(core, Counter::FreshFills, 1);
+            let loaded = Loaded { fresh: true, ..Loaded::default() };
+            self.make_visible(core, page, &ZEROS, loaded, before, store)
+        } else {
+            let pages = 1 + self.claim_window(core, page);
+            self.read_and_install(core, page, pages, before, store)
+        };
+        if loaded.is_ok() && store {
+            shared.slow_down_for_dirty(core);
+        }
+        loaded
+    }
+
+    fn is_fresh(&self, page: u64, before: Snapshot) -> bool {
+        before.is_fresh() || (before.is_untouched() && self.span(span_of(page)).all_fresh())
+    }
+
+    /// Makes the absent neighbours after a missed page Loading, as far as the window and the free budget go.
+    fn claim_window(&self, core: usize, page: u64) -> u64 {
+        let end = (page + self.window(span_of(page))).min(self.pages());
+        let mut next = page + 1;
+        while next < end {
+            match self.word(next).begin_load() {
+                Err(_) => break,
+                Ok(before) if self.is_fresh(next, before) => {
+                    self.word(next).fail_load();
+                    break;
+                }
+                Ok(_) if self.shared.budget.take(core).is_none() => {
+                    self.word(next).fail_load();
+                    break;
+                }
+                Ok(_) => next += 1,
+            }
+        }
+        next - page - 1
+    }
+
+    /// Reads a run of Loading pages and makes them visible. Only the first one's failure is the caller's.
+    fn read_and_install(
+        &self,
+        core: usize,
+        page: u64,
+        pages: u64,
+        before: Snapshot,
+        store: bool,
+    ) -> Result<(), FaultError> {
+        let shared = &*self.shared;
+        let mut buffer = shared.page_buffers.acquire(core);
+        let data = &mut buffer.bytes()[..pages as usize * PAGE_BYTES];
+        let timed = shared.measures_misses.then(Instant::now);
+        let mut read = self.read(core, page, data);
+        if read.is_err() && pages > 1 {
+            // Perhaps a neighbour is at fault: they can wait until somebody wants them.
+            self.give_up(page + 1, pages - 1);
+            return self.read_and_install(core, page, 1, before, store);
+        }
+        if let Some(started) = timed {
+            shared.count(core, Counter::ReadNs, started.elapsed().as_nanos() as u64);
+        }
+        let (first, rest) = data.split_at_mut(PAGE_BYTES);
+        read = read.and_then(|()| self.verify(page, first));
+        let mut loaded = Loaded::default();
+        if let Err(failure) = read {
+            self.note_read_failure(page, failure);
+            match self.on_read_error {
+                OnReadError::Poison(pattern) if !store => {
+                    first.chunks_mut(8).for_each(|word| word.copy_from_slice(&pattern));
+                    loaded.poisoned = true;
+                }
+                _ => {
+                    self.give_up(page, pages);
+                    return Err(FaultError::Unreadable(failure));
+                }
+            }
+        }
+        let outcome = self.make_visible(core, page, first, loaded, before, store);
+        let good = rest
+            .chunks_mut(PAGE_BYTES)
+            .zip(page + 1..)
+            .take_while(|(data, neighbour)| outcome.is_ok() && self.verify(*neighbour, data).is_ok())
+            .count() as u64;
+        if good < pages - 1 {
+            self.give_up(page + 1 + good, pages - 1 - good);
+        }
+        if good > 0 {
+            shared.count(core, Counter::ReadAheadPages, good);
+            self.install_run(page + 1, &rest[..good as usize * PAGE_BYTES]);
+        }
+        outcome
+    }
+
+    /// Reads whole pages; what lies behind the end of the file is zeros.
+    fn read(&self, core: usize, page: u64, data: &mut [u8]) -> Result<(), ReadFailure> {
+        let offset = page * PAGE_BYTES as u64;
+        let bytes = self.backing.read_at(offset, data).map_err(|error| ReadFailure::from(&error))?;
+        self.shared.count(core, Counter::Reads, 1);
+        self.shared.count(core, Counter::ReadBytes, bytes as u64);
+        let expected = self.len().saturating_sub(offset).min(data.len() as u64) as usize;
+        if bytes < expected {
+            // The file has been truncated under us.
+            return Err(ReadFailure::Kind(std::io::ErrorKind::UnexpectedEof));
+        }
+        data[bytes..].fill(0);
+        Ok(())
+    }
+
+    fn verify(&self, page: u64, data: &[u8]) -> Result<(), ReadFailure> {
+        match &self.verifier {
+            Some(verifier) if !verifier.verify(page * PAGE_BYTES as u64, data) => Err(ReadFailure::Corrupt),
+            _ => Ok(()),
+        }
+    }
+
+    /// Installs one Loading page and settles its word.
+    fn make_visible(
+        &self,
+        core: usize,
+        page: u64,
+        data: &[u8],
+        loaded: Loaded,
+        before: Snapshot,
+        store: bool,
+    ) -> Result<(), FaultError> {
+        let shared = &*self.shared;
+        let timed = shared.measures_misses.then(Instant::now);
+        // SAFETY: the page's word says Loading, by us; its address lies in our attached range.
+        if let Err(error) = unsafe { shared.frames.install(self.address(page), data, !store) } {
+            self.give_up(page, 1);
+            return Err(FaultError::Refused(error.source.raw_os_error().unwrap_or(libc::EFAULT)));
+        }
+        if let Some(started) = timed {
+            shared.count(core, Counter::InstallNs, started.elapsed().as_nanos() as u64);
+        }
+        let epoch = self.epoch();
+        let visits = shared.policy.visits(shared.evicted_ago(before.history()));
+        // Counted first: as soon as the word is settled an evictor may take the page.
+        self.span(span_of(page)).add_resident();
+        self.word(page).finish_load(Loaded { dirty_in: store.then_some(epoch), visits, ..loaded });
+        self.queue_span(span_of(page));
+        if store {
+            self.became_dirty(page, epoch);
+        }
+        Ok(())
+    }
+
+    /// Installs a run of Loading pages that were read ahead.
+    fn install_run(&self, first: u64, data: &[u8]) {
+        let pages = (data.len() / PAGE_BYTES) as u64;
+        // SAFETY: as in `make_visible`, for every page of the run.
+        let installed = match unsafe { self.shared.frames.install(self.address(first), data, true) } {
+            Ok(()) => pages,
+            Err(error) => (error.installed_bytes / PAGE_BYTES) as u64,
+        };
+        for page in first..first + installed {
+            self.span(span_of(page)).add_resident();
+            self.word(page).finish_load(Loaded::default());
+            self.queue_span(span_of(page));
+        }
+        if installed < pages {
+            self.give_up(first + installed, pages - installed);
+        }
+    }
+
+    /// Loading pages that did not come to be: absent again, and their budget goes back.
+    fn give_up(&self, first: u64, pages: u64) {
+        (first..first + pages).for_each(|page| self.word(page).fail_load());
+        self.shared.release(pages as u32, false);
+    }
+}
+
+impl Shared {
+    /// Takes a page of the budget for a fault, evicting if it must. An error says what holds all pages.
+    fn take_page(&self, core: usize) -> Result<(), &'static str> {
+        match self.budget.take(core) {
+            Some(Taken::Local) => {}
+            Some(Taken::Refilled) => {
+                let free = self.budget.free();
+                if free < self.watermarks.low {
+                    self.wake_worker(free < self.watermarks.low / 2);
+                }
+            }
+            None => return self.take_page_hard(core),
+        }
+        // Short of pages: everybody writes a little, in place of somebody stopping for long.
+        if self.budget.pooled() < self.watermarks.help {
+            self.help_write(core);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn take_page_hard(&self, core: usize) -> Result<(), &'static str> {
+        let mut failed_rounds = 0;
+        let mut idle_rounds = 0_u32;
+        loop {
+            self.wake_worker(true);
+            let event = self.freed_event();
+            if self.budget.take(core).is_some() {
+                return Ok(());
+            }
+            if self.help_write(core) {
+                continue;
+            }
+            let Some(mut reclaimer) = self.spare_reclaimers.pop() else {
+                self.wait_for_free(event);
+                continue;
+            };
+            self.count(core, Counter::DirectReclaims, 1);
+            let goal = if idle_rounds > 1 { Goal::EvictHard } else { Goal::Evict };
+            let pass = reclaimer.pass(self, DIRECT_PAGES.min(PASS_PAGES), goal);
+            let _ = self.spare_reclaimers.push(reclaimer);
+            if pass.freed > 0 {
+                continue;
+            }
+            idle_rounds += 1;
+            failed_rounds = if pass.failed > 0 { failed_rounds + 1 } else { failed_rounds };
+            if failed_rounds > FAILED_ROUNDS_MAX {
+                return Err("its pages are dirty and cannot be written (sync returns the reason)");
+            }
+            if self.pinned_pages.load(Ordering::Relaxed) >= self.capacity_pages {
+                return Err("all of them are pinned");
+            }
+            self.wait_for_free(event);
+        }
+    }
+
+    /// Too many dirty pages: a thread that makes more of them writes some. While pages are evicted as well, the free
+    /// reserve tells who must help.
+    fn slow_down_for_dirty(&self, core: usize) {
+        if self.dirty_pages() > self.watermarks.dirty_help && self.budget.pooled() >= self.watermarks.high {
+            self.help_write(core);
+        }
+    }
+
+    /// Writes one run that waits, if there is one.
+    fn help_write(&self, core: usize) -> bool {
+        let Some(run) = self.write_queue.pop() else { return false };
+        self.count(core, Counter::HelpedWrites, 1);
+        run.write(self);
+        true
+    }
+}

@@ -1,0 +1,292 @@
+//! One mapped file: its range of addresses, its page words, and the bookkeeping of its dirty pages.
+
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::backing::{Access, Backing};
+use crate::cache::counters::Counter;
+use crate::cache::shared::Shared;
+use crate::error::{Error, Result};
+use crate::mapping::options::{MappingOptions, OnReadError, PageVerifier};
+use crate::page::dirty_spans::DirtySpans;
+use crate::page::span::Span;
+use crate::page::word::PageWord;
+use crate::page::{SPAN_PAGES, span_of};
+use crate::policy::SpanRef;
+use crate::sys::reservation::Reservation;
+use crate::sys::sparse_array::SparseArray;
+use crate::sys::{PAGE_BYTES, cpu};
+
+/// Address space is handed out in units of this, so that a fault finds its region by one look-up.
+pub(crate) const GRANULE_BYTES: u64 = 1 << 30;
+
+/// A mapped file.
+pub(crate) struct Region {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) backing: Box<dyn Backing>,
+    pub(crate) access: Access,
+    pub(crate) verifier: Option<Arc<dyn PageVerifier>>,
+    pub(crate) on_read_error: OnReadError,
+    range: Reservation,
+    words: SparseArray<PageWord>,
+    spans: SparseArray<Span>,
+    pub(crate) dirty_spans: DirtySpans,
+    len: AtomicU64,
+    priority: AtomicU8,
+    window: AtomicU16,
+    /// Parity of the sync epoch: a page that becomes dirty now is not part of a sync that has begun.
+    epoch: AtomicBool,
+    /// One sync at a time.
+    pub(crate) sync_lock: Mutex<()>,
+    failures: Mutex<Failures>,
+}
+
+/// What has gone wrong so far. Taken in the trap path as well: always with signals blocked.
+#[derive(Default)]
+pub(crate) struct Failures {
+    /// Failed page writes.
+    pub(crate) writes: u64,
+    /// The last of them: where, and why.
+    pub(crate) last_write: Option<(u64, io::Error)>,
+    /// The first failed flush.
+    pub(crate) flush: Option<io::ErrorKind>,
+    /// The first page that could not be had, until somebody asks.
+    pub(crate) read: Option<(u64, ReadFailure)>,
+}
+
+/// Why a page could not be read, in a form that needs no allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadFailure {
+    /// The system's error number.
+    Os(i32),
+    /// An error without one.
+    Kind(io::ErrorKind),
+    /// The verifier rejected it.
+    Corrupt,
+}
+
+impl From<&io::Error> for ReadFailure {
+    fn from(error: &io::Error) -> Self {
+        error.raw_os_error().map_or(ReadFailure::Kind(error.kind()), ReadFailure::Os)
+    }
+}
+
+impl Region {
+    /// Reserves address space for a backing and attaches it to the engine. Costs nothing until touched.
+    pub(crate) fn new(shared: Arc<Shared>, backing: Box<dyn Backing>, options: MappingOptions) -> Result<Self> {
+        let len = backing.len();
+        let reserved = options.reserve_bytes.unwrap_or(0).max(len).max(1);
+        let reserved = reserved.checked_next_multiple_of(GRANULE_BYTES).and_then(|bytes| usize::try_from(bytes).ok());
+        let Some(reserved) = reserved else {
+            return Err(Error::BadOption {
+                option: "reserve",
+                value: options.reserve_bytes.unwrap_or(len).to_string(),
+                expected: "a length that fits the address space",
+            });
+        };
+        let access = options.access.unwrap_or_else(|| backing.access());
+        if access == Access::ReadWrite && backing.access() == Access::ReadOnly {
+            return Err(Error::ReadOnly { backing: backing.describe() });
+        }
+        let pages = reserved / PAGE_BYTES;
+        let spans = reserved.div_ceil(crate::page::SPAN_BYTES);
+        let build = || -> io::Result<_> {
+            let range = Reservation::zeroed(reserved, GRANULE_BYTES as usize)?;
+            range.leave_out_on_fork()?;
+            range.small_pages_only()?;
+            shared.engine.attach(&range)?;
+            if access == Access::ReadOnly {
+                range.make_read_only()?;
+            }
+            if shared.locks_memory {
+                range.lock_on_fault()?;
+            }
+            Ok((range, SparseArray::new(pages)?, SparseArray::new(spans)?, DirtySpans::new(spans as u64)?))
+        };
+        let (range, words, spans, dirty_spans) =
+            build().map_err(Error::system("reserving address space for a mapping"))?;
+        Ok(Region {
+            shared,
+            backing,
+            access,
+            verifier: options.verifier,
+            on_read_error: options.on_read_error,
+            range,
+            words,
+            spans,
+            dirty_spans,
+            len: AtomicU64::new(len),
+            priority: AtomicU8::new(options.priority),
+            window: AtomicU16::new(1),
+            epoch: AtomicBool::new(false),
+            sync_lock: Mutex::new(()),
+            failures: Mutex::new(Failures::default()),
+        })
+    }
+
+    // ---- geometry
+
+    /// Length of the mapping in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn store_len(&self, len: u64) {
+        self.len.store(len, Ordering::Release);
+    }
+
+    /// Pages of the mapping, the last one possibly partial.
+    pub(crate) fn pages(&self) -> u64 {
+        self.len().div_ceil(PAGE_BYTES as u64)
+    }
+
+    /// The address space that the mapping may grow into, in bytes.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.range.len() as u64
+    }
+
+    /// The first byte.
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.range.base()
+    }
+
+    /// The address of a page.
+    pub(crate) fn address(&self, page: u64) -> usize {
+        debug_assert!(page * (PAGE_BYTES as u64) < self.reserved());
+        self.base() as usize + page as usize * PAGE_BYTES
+    }
+
+    /// The page at an address, if the mapping reaches that far.
+    pub(crate) fn page_at(&self, address: usize) -> Option<u64> {
+        let offset = address.checked_sub(self.base() as usize)? as u64;
+        (offset < self.pages() * PAGE_BYTES as u64).then_some(offset / PAGE_BYTES as u64)
+    }
+
+    /// The pages of a span that the mapping reaches.
+    pub(crate) fn pages_of_span(&self, span: u64) -> Range<u64> {
+        let first = span * SPAN_PAGES as u64;
+        first..(first + SPAN_PAGES as u64).min(self.pages()).max(first)
+    }
+
+    pub(crate) fn word(&self, page: u64) -> &PageWord {
+        self.words.get(page as usize)
+    }
+
+    pub(crate) fn span(&self, span: u64) -> &Span {
+        self.spans.get(span as usize)
+    }
+
+    pub(crate) fn spans(&self) -> u64 {
+        self.pages().div_ceil(SPAN_PAGES as u64)
+    }
+
+    /// The region that a queued span belongs to.
+    ///
+    /// # Safety
+    /// The span must have been queued by a region that still lives (the eviction gate is held for reading).
+    pub(crate) unsafe fn of_span<'a>(span: SpanRef) -> (&'a Region, u64) {
+        let (region, number) = span.get().owner();
+        // SAFETY: owners are set in `queue_span` only, to the address of a region in an Arc, which does not move.
+        (unsafe { &*region.cast::<Region>() }, number)
+    }
+
+    // ---- advice
+
+    pub(crate) fn set_priority(&self, priority: u8) {
+        self.priority.store(priority, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_window(&self, pages: u16) {
+        self.window.store(pages, Ordering::Relaxed);
+    }
+
+    /// Pages to read at a miss in a span.
+    pub(crate) fn window(&self, span: u64) -> u64 {
+        let window = self.span(span).window().unwrap_or_else(|| self.window.load(Ordering::Relaxed));
+        u64::from(window).clamp(1, crate::cache::page_buffers::WINDOW_PAGES_MAX as u64)
+    }
+
+    // ---- residency
+
+    /// Puts a span into the policy's queues if it is in none. Call it after its count of resident pages went up.
+    pub(crate) fn queue_span(&self, number: u64) {
+        let span = self.span(number);
+        if span.claim_queued() {
+            span.set_owner(std::ptr::from_ref(self).cast(), number, self.priority.load(Ordering::Relaxed));
+            self.shared.policy.admit(SpanRef::new(span));
+        }
+    }
+
+    // ---- dirtiness
+
+    /// The present sync epoch.
+    pub(crate) fn epoch(&self) -> bool {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// Starts the next sync epoch; returns the one that ended.
+    pub(crate) fn flip_epoch(&self) -> bool {
+        self.epoch.fetch_xor(true, Ordering::SeqCst)
+    }
+
+    /// Counts a page whose word has just become Dirty in `epoch`.
+    pub(crate) fn became_dirty(&self, page: u64, epoch: bool) {
+        let span = span_of(page);
+        self.span(span).add_dirty();
+        self.shared.add_dirty();
+        self.dirty_spans.insert(span);
+        // A sync that began since then would take the page for one of its own, or worse, the one after for one of
+        // the epoch before; the program's store has not happened yet, so the later epoch is as true.
+        let mut epoch = epoch;
+        while self.epoch() != epoch {
+            epoch = self.epoch();
+            self.word(page).move_to_epoch(epoch);
+        }
+    }
+
+    /// A page's write has ended, well or not.
+    pub(crate) fn settle_write(&self, page: u64, error: Option<io::Error>) {
+        let Some(error) = error else {
+            self.word(page).finish_write(None);
+            return;
+        };
+        {
+            // Noted before the word changes: a sync that waits for the page must find it.
+            let mut failures = self.failures();
+            failures.writes += 1;
+            failures.last_write = Some((page, error));
+        }
+        self.shared.count(cpu::current(), Counter::WriteErrors, 1);
+        let epoch = self.epoch();
+        if self.word(page).finish_write(Some(epoch)) {
+            self.became_dirty(page, epoch);
+        } else {
+            self.dirty_spans.insert(span_of(page));
+        }
+    }
+
+    // ---- failures
+
+    pub(crate) fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a page that could not be had.
+    pub(crate) fn note_read_failure(&self, page: u64, failure: ReadFailure) {
+        self.shared.count(cpu::current(), Counter::ReadErrors, 1);
+        self.failures().read.get_or_insert((page, failure));
+    }
+
+    /// The error for a page that could not be had.
+    pub(crate) fn read_error(&self, page: u64, failure: ReadFailure) -> Error {
+        let backing = self.backing.describe();
+        let offset = page * PAGE_BYTES as u64;
+        match failure {
+            ReadFailure::Corrupt => Error::Corrupt { backing, offset },
+            ReadFailure::Os(code) => Error::Read { backing, offset, source: io::Error::from_raw_os_error(code) },
+            ReadFailure::Kind(kind) => Error::Read { backing, offset, source: kind.into() },
+        }
+    }
+}

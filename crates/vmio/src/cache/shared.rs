@@ -1,0 +1,254 @@
+//! What all mappings of a cache share: the budget, the policy, the engine, and the events that threads wait for.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use crossbeam_queue::ArrayQueue;
+use crossbeam_utils::CachePadded;
+
+use crate::budget::Budget;
+use crate::cache::counters::{Counter, Counters};
+use crate::cache::page_buffers::PageBuffers;
+use crate::cache::reclaim::Reclaimer;
+use crate::cache::write_batch::{WriteBatch, WriteRun};
+use crate::engine::{FaultEngine, Frames};
+use crate::policy::Policy;
+use crate::sys::fork::Generation;
+use crate::sys::futex;
+
+/// Write runs that may wait for a thread; more are written by the thread that made them.
+const QUEUED_RUNS_MAX: usize = 4096;
+/// Evictions between two ticks of the eviction clock: an eighth of the cache.
+const CLOCK_TICKS_PER_TURNOVER: u64 = 8;
+/// A device that takes longer than this for a write is worth several threads that wait for it.
+const SLOW_WRITE_NS: u64 = 30_000;
+
+/// When the workers act; all in pages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watermarks {
+    /// Fewer free: the workers start to evict.
+    pub(crate) low: u32,
+    /// So many free: they stop.
+    pub(crate) high: u32,
+    /// Fewer free: a faulting thread writes one run itself, which slows all of them evenly.
+    pub(crate) help: u32,
+    /// More dirty: write-back begins though nothing must be evicted.
+    pub(crate) dirty: u32,
+    /// More dirty: storing threads help.
+    pub(crate) dirty_help: u32,
+}
+
+/// The state that mappings and workers share.
+pub(crate) struct Shared {
+    pub(crate) generation: Generation,
+    pub(crate) capacity_pages: u32,
+    pub(crate) watermarks: Watermarks,
+    pub(crate) budget: Budget,
+    pub(crate) policy: Box<dyn Policy>,
+    pub(crate) engine: Box<dyn FaultEngine>,
+    pub(crate) frames: Box<dyn Frames>,
+    /// Ranges are locked in memory.
+    pub(crate) locks_memory: bool,
+    pub(crate) counters: Counters,
+    pub(crate) measures_misses: bool,
+    pub(crate) page_buffers: PageBuffers,
+    /// Runs of pages that are copied and wait to be written, by whoever comes first.
+    pub(crate) write_queue: ArrayQueue<WriteRun>,
+    /// Evictors for faulting threads.
+    pub(crate) spare_reclaimers: ArrayQueue<Reclaimer>,
+    sync_batches: Mutex<Vec<WriteBatch>>,
+    /// Held for reading by whoever takes spans from the policy, for writing while a region's spans are taken out.
+    pub(crate) eviction_gate: RwLock<()>,
+    dirty_pages: CachePadded<AtomicI64>,
+    evicted_pages: CachePadded<AtomicU64>,
+    pub(crate) pinned_pages: AtomicU32,
+    freed: AtomicU32,
+    freed_waiters: AtomicU32,
+    work: AtomicU32,
+    pub(crate) workers: u32,
+    workers_asleep: AtomicU32,
+    write_ns: AtomicU64,
+    stopping: AtomicBool,
+}
+
+/// What [`Shared`] is made of.
+pub(crate) struct Parts {
+    pub(crate) generation: Generation,
+    pub(crate) capacity_pages: u32,
+    pub(crate) watermarks: Watermarks,
+    pub(crate) policy: Box<dyn Policy>,
+    pub(crate) engine: Box<dyn FaultEngine>,
+    pub(crate) frames: Box<dyn Frames>,
+    pub(crate) locks_memory: bool,
+    pub(crate) measures_misses: bool,
+    pub(crate) workers: u32,
+    pub(crate) cores: usize,
+}
+
+impl Shared {
+    pub(crate) fn new(parts: Parts) -> io::Result<Self> {
+        let spare_reclaimers = ArrayQueue::new(2);
+        while !spare_reclaimers.is_full() {
+            let _ = spare_reclaimers.push(Reclaimer::new()?);
+        }
+        Ok(Shared {
+            generation: parts.generation,
+            capacity_pages: parts.capacity_pages,
+            watermarks: parts.watermarks,
+            budget: Budget::new(parts.capacity_pages, parts.cores),
+            policy: parts.policy,
+            engine: parts.engine,
+            frames: parts.frames,
+            locks_memory: parts.locks_memory,
+            counters: Counters::new(parts.cores),
+            measures_misses: parts.measures_misses,
+            page_buffers: PageBuffers::new(parts.cores)?,
+            write_queue: ArrayQueue::new(QUEUED_RUNS_MAX),
+            spare_reclaimers,
+            sync_batches: Mutex::new(Vec::new()),
+            eviction_gate: RwLock::new(()),
+            dirty_pages: CachePadded::new(AtomicI64::new(0)),
+            evicted_pages: CachePadded::new(AtomicU64::new(0)),
+            pinned_pages: AtomicU32::new(0),
+            freed: AtomicU32::new(0),
+            freed_waiters: AtomicU32::new(0),
+            work: AtomicU32::new(0),
+            workers: parts.workers,
+            workers_asleep: AtomicU32::new(0),
+            write_ns: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// Adds to a counter of the given core.
+    #[inline]
+    pub(crate) fn count(&self, core: usize, counter: Counter, amount: u64) {
+        self.counters.add(core, counter, amount);
+    }
+
+    // ---- dirty pages
+
+    /// Dirty pages of all mappings.
+    pub(crate) fn dirty_pages(&self) -> u32 {
+        self.dirty_pages.load(Ordering::Relaxed).clamp(0, i64::from(u32::MAX)) as u32
+    }
+
+    /// One more dirty page; wakes a worker when that is one too many.
+    pub(crate) fn add_dirty(&self) {
+        if self.dirty_pages.fetch_add(1, Ordering::Relaxed) == i64::from(self.watermarks.dirty) {
+            self.wake_worker(false);
+        }
+    }
+
+    /// That many fewer dirty pages.
+    pub(crate) fn remove_dirty(&self, pages: usize) {
+        self.dirty_pages.fetch_sub(pages as i64, Ordering::Relaxed);
+    }
+
+    // ---- the eviction clock
+
+    /// The present time of the eviction clock, 1 to 255.
+    pub(crate) fn eviction_time(&self) -> u8 {
+        let ticks =
+            self.evicted_pages.load(Ordering::Relaxed) * CLOCK_TICKS_PER_TURNOVER / u64::from(self.capacity_pages);
+        (ticks % 255) as u8 + 1
+    }
+
+    /// How long ago an eviction was, in eighths of a turnover of the cache; wraps around after 32 turnovers.
+    pub(crate) fn evicted_ago(&self, time: u8) -> Option<u8> {
+        (time != 0).then(|| ((u16::from(self.eviction_time()) + 255 - u16::from(time)) % 255) as u8)
+    }
+
+    // ---- freed pages and work
+
+    /// Gives pages back to the budget and wakes those that wait for one.
+    pub(crate) fn release(&self, pages: u32, evicted: bool) {
+        if pages == 0 {
+            return;
+        }
+        self.budget.release(pages);
+        if evicted {
+            self.evicted_pages.fetch_add(u64::from(pages), Ordering::Relaxed);
+        }
+        self.freed.fetch_add(1, Ordering::SeqCst);
+        if self.freed_waiters.load(Ordering::SeqCst) > 0 {
+            futex::wake_all(&self.freed);
+        }
+    }
+
+    /// The number to pass to [`Self::wait_for_free`]; take it before looking whether something is free.
+    pub(crate) fn freed_event(&self) -> u32 {
+        self.freed.load(Ordering::SeqCst)
+    }
+
+    /// Sleeps until pages were freed since `event`, a millisecond at most.
+    pub(crate) fn wait_for_free(&self, event: u32) {
+        self.freed_waiters.fetch_add(1, Ordering::SeqCst);
+        futex::wait_for(&self.freed, event, Duration::from_millis(1));
+        self.freed_waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Wakes a worker if none is awake, or one more if `urgent`.
+    pub(crate) fn wake_worker(&self, urgent: bool) {
+        let asleep = self.workers_asleep.load(Ordering::SeqCst);
+        if asleep == self.workers || (urgent && asleep > 0) {
+            self.work.fetch_add(1, Ordering::SeqCst);
+            futex::wake_one(&self.work);
+        }
+    }
+
+    /// The number to pass to [`Self::sleep`]; take it before looking for work.
+    pub(crate) fn work_event(&self) -> u32 {
+        self.work.load(Ordering::SeqCst)
+    }
+
+    /// Puts a worker to sleep until there is work since `event`, or for `limit`.
+    pub(crate) fn sleep(&self, event: u32, limit: Option<Duration>) {
+        self.workers_asleep.fetch_add(1, Ordering::SeqCst);
+        match limit {
+            Some(limit) => futex::wait_for(&self.work, event, limit),
+            None => futex::wait(&self.work, event),
+        }
+        self.workers_asleep.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Tells all workers to end.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.work.fetch_add(1, Ordering::SeqCst);
+        futex::wake_all(&self.work);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    // ---- writing
+
+    /// Notes how long a write took.
+    pub(crate) fn note_write(&self, ns: u64) {
+        let before = self.write_ns.load(Ordering::Relaxed);
+        self.write_ns.store((before * 7 + ns) / 8, Ordering::Relaxed);
+    }
+
+    /// Whether a write mostly waits for the device, so that more threads mean more throughput.
+    pub(crate) fn writes_are_slow(&self) -> bool {
+        self.write_ns.load(Ordering::Relaxed) > SLOW_WRITE_NS
+    }
+
+    /// A merge buffer for a thread that syncs or advises.
+    pub(crate) fn take_sync_batch(&self) -> io::Result<WriteBatch> {
+        let pooled = self.sync_batches.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        pooled.map_or_else(WriteBatch::new, Ok)
+    }
+
+    /// Takes it back; one is kept.
+    pub(crate) fn return_sync_batch(&self, batch: WriteBatch) {
+        let mut pool = self.sync_batches.lock().unwrap_or_else(PoisonError::into_inner);
+        if pool.is_empty() {
+            pool.push(batch);
+        }
+    }
+}

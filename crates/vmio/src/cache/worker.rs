@@ -1,0 +1,94 @@
+//! The background threads: they keep a reserve of free pages, and the dirty pages below their ratio.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::cache::reclaim::{Goal, PASS_PAGES, Pass, Reclaimer};
+use crate::cache::shared::Shared;
+use crate::sys::signal::SignalsBlocked;
+
+/// How long a worker that cannot get on waits before the next try, at first and at most.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(250));
+/// Without evictions for so long, dirty pages above the ratio are written in their own right.
+const QUIET: Duration = Duration::from_millis(20);
+
+/// Starts a worker. It ends after [`Shared::stop`].
+pub(crate) fn spawn(shared: Arc<Shared>, number: u32) -> io::Result<JoinHandle<()>> {
+    let reclaimer = Reclaimer::new()?;
+    std::thread::Builder::new().name(format!("vmio-worker-{number}")).spawn(move || {
+        let _signals = SignalsBlocked::new();
+        Worker { shared, reclaimer, back_off: BACK_OFF.0 }.run();
+    })
+}
+
+struct Worker {
+    shared: Arc<Shared>,
+    reclaimer: Reclaimer,
+    back_off: Duration,
+}
+
+impl Worker {
+    fn run(&mut self) {
+        while !self.shared.is_stopping() {
+            let event = self.shared.work_event();
+            if let Some(run) = self.shared.write_queue.pop() {
+                run.write(&self.shared);
+            } else if self.shared.budget.free() < self.shared.watermarks.low {
+                self.refill_reserve();
+            } else if self.shared.dirty_pages() > self.shared.watermarks.dirty {
+                self.clean_when_quiet(event);
+            } else {
+                self.back_off = BACK_OFF.0;
+                self.shared.sleep(event, None);
+            }
+        }
+    }
+
+    /// Evicts until the reserve is full. Once begun, it goes on well past the point where it began: few long runs
+    /// disturb the program's threads less often than many short ones.
+    fn refill_reserve(&mut self) {
+        let mut goal = Goal::Evict;
+        while !self.shared.is_stopping() {
+            let free = self.shared.budget.free();
+            if free >= self.shared.watermarks.high {
+                return;
+            }
+            let wanted = ((self.shared.watermarks.high - free) as usize).min(PASS_PAGES);
+            let pass = self.reclaimer.pass(&self.shared, wanted, goal);
+            goal = if (pass.freed as usize) < wanted / 4 { Goal::EvictHard } else { Goal::Evict };
+            if pass.freed == 0 {
+                self.wait_after(pass);
+            } else {
+                self.back_off = BACK_OFF.0;
+            }
+        }
+    }
+
+    /// Eviction writes dirty pages anyway, and to write a page that stays resident makes the next store to it trap.
+    /// So this is for times when nothing is evicted.
+    fn clean_when_quiet(&mut self, event: u32) {
+        let time = self.shared.eviction_time();
+        self.shared.sleep(event, Some(QUIET));
+        if self.shared.eviction_time() != time || self.shared.budget.free() < self.shared.watermarks.low {
+            return;
+        }
+        while self.shared.dirty_pages() > self.shared.watermarks.dirty && !self.shared.is_stopping() {
+            let pass = self.reclaimer.pass(&self.shared, PASS_PAGES, Goal::Clean);
+            if pass.written == 0 {
+                return self.wait_after(pass);
+            }
+            self.back_off = BACK_OFF.0;
+        }
+    }
+
+    /// Nothing could be gained: everything is pinned, busy, or cannot be written.
+    fn wait_after(&mut self, pass: Pass) {
+        let event = self.shared.work_event();
+        self.shared.sleep(event, Some(self.back_off));
+        if pass.failed > 0 {
+            self.back_off = (self.back_off * 2).min(BACK_OFF.1);
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Write-back of a batch: protect, copy into a merge buffer, let go, then write neighbours together.
+//!
+//! A page stays readable throughout, and a thread that stores to it waits for the copy at most, never for the device.
+
+use std::io;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use crate::cache::counters::Counter;
+use crate::cache::region::Region;
+use crate::cache::shared::Shared;
+use crate::page::SPAN_PAGES;
+use crate::page::span::SpanGuard;
+use crate::page::word::{Snapshot, State};
+use crate::sys::reservation::Reservation;
+use crate::sys::{PAGE_BYTES, cpu, futex};
+
+/// Pages of a merge buffer (2 MiB).
+pub(crate) const BATCH_PAGES: usize = SPAN_PAGES;
+/// Pages of one write (1 MiB).
+const RUN_PAGES_MAX: usize = 256;
+
+/// Which dirty pages to collect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Select {
+    /// Those that can be taken at once, for eviction.
+    Available,
+    /// All, for a sync of a range.
+    All,
+    /// Those that became dirty in the sync epoch of this parity.
+    Epoch(bool),
+}
+
+impl Select {
+    fn epoch(self) -> Option<bool> {
+        match self {
+            Select::Epoch(epoch) => Some(epoch),
+            Select::Available | Select::All => None,
+        }
+    }
+
+    /// Whether a dirty page of that description is meant.
+    pub(crate) fn wants(self, word: Snapshot) -> bool {
+        word.state() == State::Dirty && self.epoch().is_none_or(|epoch| epoch == word.epoch())
+    }
+}
+
+/// A merge buffer and the pages whose copies are in it.
+pub(crate) struct WriteBatch {
+    buffer: Reservation,
+    pages: Vec<BatchPage>,
+    /// Runs not yet written; boxed, since runs in the queue point to it.
+    unfinished: Box<AtomicU32>,
+}
+
+/// A page whose copy lies in the slot of the same index.
+#[derive(Clone, Copy)]
+pub(crate) struct BatchPage {
+    region: *const Region,
+    /// Its number in the region.
+    pub(crate) page: u64,
+    pinned: bool,
+}
+
+// SAFETY: the pointer is dereferenced only while the region lives: see `region`.
+unsafe impl Send for BatchPage {}
+// SAFETY: as above; a BatchPage is never changed in place.
+unsafe impl Sync for BatchPage {}
+
+impl BatchPage {
+    /// The page's region.
+    pub(crate) fn region(&self) -> &Region {
+        // SAFETY: a batch is filled and written by one call, whose caller keeps the region alive: an evictor through
+        // the eviction gate, a syncing thread through its own handle.
+        unsafe { &*self.region }
+    }
+}
+
+/// Neighbouring pages that go to the device in one write.
+pub(crate) struct WriteRun {
+    region: *const Region,
+    first_page: u64,
+    pages: usize,
+    data: *const u8,
+    unfinished: *const AtomicU32,
+}
+
+// SAFETY: the pointers stay valid until `unfinished` is counted down: `WriteBatch::write` waits for that.
+unsafe impl Send for WriteRun {}
+
+impl WriteBatch {
+    pub(crate) fn new() -> io::Result<Self> {
+        let buffer = Reservation::zeroed(BATCH_PAGES * PAGE_BYTES, PAGE_BYTES)?;
+        Ok(WriteBatch { buffer, pages: Vec::with_capacity(BATCH_PAGES), unfinished: Box::new(AtomicU32::new(0)) })
+    }
+
+    /// How many more pages fit.
+    pub(crate) fn room(&self) -> usize {
+        BATCH_PAGES - self.pages.len()
+    }
+
+    /// The pages in it.
+    pub(crate) fn pages(&self) -> &[BatchPage] {
+        &self.pages
+    }
+
+    /// Empties it for the next round.
+    pub(crate) fn clear(&mut self) {
+        self.pages.clear();
+    }
+
+    /// Adds the selected dirty pages of a span, as far as there is room: from now on each is Clean with its write in
+    /// flight. For a sync, copies of pages pinned for writing too, which stay dirty. The caller holds the span's lock.
+    /// Returns how many pages were added; an error leaves them as they were.
+    pub(crate) fn collect(
+        &mut self,
+        region: &Region,
+        span: u64,
+        select: Select,
+        _held: &SpanGuard<'_>,
+    ) -> io::Result<usize> {
+        let start = self.pages.len();
+        for page in region.pages_of_span(span) {
+            if self.room() == 0 {
+                break;
+            }
+            let word = region.word(page);
+            let syncs = select != Select::Available;
+            let begun = loop {
+                match word.begin_protect(select.epoch()) {
+                    // A store trapped on a page that may be part of the sync: it is ready in an instant.
+                    Err(seen) if syncs && seen.state() == State::Upgrading => word.wait_while(Snapshot::is_busy),
+                    other => break other,
+                }
+            };
+            let pinned = match begun {
+                Ok(_) => false,
+                Err(seen) if syncs && select.wants(seen) && word.begin_write_while_pinned().is_ok() => true,
+                Err(_) => continue,
+            };
+            self.pages.push(BatchPage { region, page, pinned });
+        }
+        if let Err(error) = self.protect(region, start) {
+            for added in self.pages.drain(start..) {
+                if added.pinned {
+                    region.word(added.page).finish_write(None);
+                } else {
+                    region.word(added.page).fail_protect();
+                }
+            }
+            return Err(error);
+        }
+        for slot in start..self.pages.len() {
+            self.copy(region, slot);
+        }
+        let added = &self.pages[start..];
+        let cleaned = added.iter().filter(|added| !added.pinned).count();
+        region.span(span).remove_dirty(cleaned as u32);
+        region.shared.remove_dirty(cleaned);
+        Ok(added.len())
+    }
+
+    /// Protects from the first to the last added page with one shootdown, leaving out pages pinned for writing, on
+    /// which system calls would fail: their number cannot grow while the span is locked.
+    fn protect(&self, region: &Region, start: usize) -> io::Result<()> {
+        let mut protected = self.pages[start..].iter().filter(|added| !added.pinned).map(|added| added.page);
+        let Some(first) = protected.next() else { return Ok(()) };
+        let last = protected.next_back().unwrap_or(first);
+        let mut from = first;
+        for page in first..=last + 1 {
+            if page > last || region.word(page).load().is_pinned_for_writing() {
+                if page > from {
+                    let len = (page - from) as usize * PAGE_BYTES;
+                    region.shared.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
+                    region.shared.frames.protect(region.address(from), len)?;
+                }
+                from = page + 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, region: &Region, slot: usize) {
+        let added = self.pages[slot];
+        // SAFETY: the slot is ours alone until a run made of it is queued; the source page is resident (Protecting,
+        // or pinned) and readable. Where it is pinned for writing, a system call may change it meanwhile: the copy is
+        // then torn, and the page is written again after the pin ends, since it stays Dirty.
+        let copy = unsafe {
+            let target = self.buffer.base().add(slot * PAGE_BYTES);
+            ptr::copy_nonoverlapping(region.address(added.page) as *const u8, target, PAGE_BYTES);
+            std::slice::from_raw_parts_mut(target, PAGE_BYTES)
+        };
+        if let Some(verifier) = &region.verifier {
+            verifier.seal(added.page * PAGE_BYTES as u64, copy);
+        }
+        if !added.pinned {
+            region.word(added.page).finish_protect();
+        }
+    }
+
+    /// Writes everything that was collected and returns when it has landed, or failed: then those pages are dirty
+    /// again and the region has noted the failure. Other threads take part.
+    pub(crate) fn write(&self, shared: &Shared) {
+        if self.pages.is_empty() {
+            return;
+        }
+        let runs = || self.pages.chunk_by(|a, b| a.region == b.region && a.page + 1 == b.page);
+        let count: usize = runs().map(|run| run.len().div_ceil(RUN_PAGES_MAX)).sum();
+        self.unfinished.store(count as u32, Ordering::SeqCst);
+        let mut slot = 0;
+        for run in runs() {
+            for part in run.chunks(RUN_PAGES_MAX) {
+                let run = WriteRun {
+                    region: part[0].region,
+                    first_page: part[0].page,
+                    pages: part.len(),
+                    // SAFETY: the slot lies in the buffer.
+                    data: unsafe { self.buffer.base().add(slot * PAGE_BYTES) },
+                    unfinished: &raw const *self.unfinished,
+                };
+                slot += part.len();
+                if let Err(run) = shared.write_queue.push(run) {
+                    run.write(shared);
+                }
+            }
+        }
+        if count > 1 && shared.writes_are_slow() {
+            (1..count.min(shared.workers as usize)).for_each(|_| shared.wake_worker(true));
+        }
+        while self.unfinished.load(Ordering::SeqCst) > 0 {
+            match shared.write_queue.pop() {
+                Some(run) => run.write(shared),
+                None => {
+                    let left = self.unfinished.load(Ordering::SeqCst);
+                    if left > 0 {
+                        futex::wait(&self.unfinished, left);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl WriteRun {
+    /// Writes the run and settles its pages.
+    pub(crate) fn write(self, shared: &Shared) {
+        // SAFETY: the batch that made the run keeps region, data and counter valid until the counter goes down.
+        let (region, data, unfinished) = unsafe {
+            (&*self.region, std::slice::from_raw_parts(self.data, self.pages * PAGE_BYTES), &*self.unfinished)
+        };
+        let started = Instant::now();
+        let core = cpu::current();
+        let offset = self.first_page * PAGE_BYTES as u64;
+        match region.backing.write_at(offset, data) {
+            Ok(()) => (0..self.pages as u64).for_each(|at| region.settle_write(self.first_page + at, None)),
+            // One bad page must not hold its neighbours back: find it.
+            Err(_) if self.pages > 1 => {
+                for (page, data) in (self.first_page..).zip(data.chunks(PAGE_BYTES)) {
+                    let result = region.backing.write_at(page * PAGE_BYTES as u64, data);
+                    region.settle_write(page, result.err());
+                }
+            }
+            Err(error) => region.settle_write(self.first_page, Some(error)),
+        }
+        shared.note_write(started.elapsed().as_nanos() as u64);
+        shared.count(core, Counter::Writes, 1);
+        shared.count(core, Counter::WrittenBytes, data.len() as u64);
+        // The last access to what the batch owns: at zero it may be reused.
+        if unfinished.fetch_sub(1, Ordering::SeqCst) == 1 {
+            futex::wake_all(unfinished);
+        }
+    }
+}

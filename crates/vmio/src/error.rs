@@ -1,0 +1,165 @@
+//! What can go wrong, with the value that was wrong and what to do about it.
+
+use std::io;
+use std::ops::Range;
+
+/// The result of vmio's operations.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel denies userfaultfd or lacks what vmio needs of it.
+    #[error("userfaultfd is not to be had: {reason} (`vmio doctor` says what to change)")]
+    NoUserfaultfd {
+        /// What the kernel said, and what it means.
+        reason: String,
+    },
+    /// A system call that vmio cannot do without failed.
+    #[error("{operation} failed")]
+    System {
+        /// What was being done.
+        operation: &'static str,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// An option makes no sense or contradicts another.
+    #[error("option {option} is {value}: {expected}")]
+    BadOption {
+        /// The option's name.
+        option: &'static str,
+        /// What it was set to.
+        value: String,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// The backing could not be opened.
+    #[error("cannot open {path}")]
+    Open {
+        /// The path as given.
+        path: String,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Another process has the file mapped for writing (or this one wants to write and another reads).
+    #[error(
+        "{backing} is in use by another process: vmio does not share a writable file between processes; \
+         close it there, or open it read-only in both"
+    )]
+    InUse {
+        /// What was to be mapped.
+        backing: String,
+    },
+    /// This process already maps the file, through another cache or with other rights.
+    #[error("{backing} is already mapped in this process {how}")]
+    AlreadyMapped {
+        /// What was to be mapped.
+        backing: String,
+        /// In which way the present mapping differs.
+        how: &'static str,
+    },
+    /// A range lies outside the mapping.
+    #[error("bytes {}..{} lie outside the mapping of {len} bytes", range.start, range.end)]
+    OutOfRange {
+        /// The range as given.
+        range: Range<u64>,
+        /// The mapping's length.
+        len: u64,
+    },
+    /// A write was asked of a read-only mapping.
+    #[error("the mapping of {backing} is read-only")]
+    ReadOnly {
+        /// What is mapped.
+        backing: String,
+    },
+    /// A page could not be read from the backing.
+    #[error("cannot read the page at byte {offset} of {backing}")]
+    Read {
+        /// What is mapped.
+        backing: String,
+        /// Where the page starts.
+        offset: u64,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A page was read, but the mapping's verifier rejects its contents.
+    #[error("the page at byte {offset} of {backing} does not verify: its contents are not what was written")]
+    Corrupt {
+        /// What is mapped.
+        backing: String,
+        /// Where the page starts.
+        offset: u64,
+    },
+    /// Dirty pages could not be written. They stay in memory, dirty, and the next sync tries them again.
+    #[error("cannot write {failed_pages} page(s) of {backing}, the first at byte {offset}; they stay dirty in memory")]
+    Write {
+        /// What is mapped.
+        backing: String,
+        /// The first of them.
+        offset: u64,
+        /// How many.
+        failed_pages: u64,
+        /// Why the first one failed.
+        #[source]
+        source: io::Error,
+    },
+    /// The device could not be flushed. What it still holds of the writes before is unknown, now and for good.
+    #[error("flushing {backing} failed; what was written since the last good sync may be lost: reopen it")]
+    Flush {
+        /// What is mapped.
+        backing: String,
+        /// The kernel's answer at the first failure.
+        #[source]
+        source: io::Error,
+    },
+    /// No page can be given up: all are pinned, or dirty and unwritable.
+    #[error("the cache of {capacity_pages} pages has none to give up: {why}")]
+    CacheExhausted {
+        /// Its size.
+        capacity_pages: u64,
+        /// What holds the pages.
+        why: &'static str,
+    },
+    /// Pins may hold three quarters of the cache at most, else the rest of the program could not run.
+    #[error(
+        "pinning {wanted_pages} more pages would exceed the limit of {limit_pages}; drop pins or enlarge the cache"
+    )]
+    TooManyPins {
+        /// Pages of this request.
+        wanted_pages: u64,
+        /// The most that may be pinned at a time.
+        limit_pages: u64,
+    },
+    /// The file cannot grow beyond the address space that was reserved for it.
+    #[error("{requested} bytes exceed the {reserved} bytes reserved for this mapping: see MappingOptions::reserve")]
+    BeyondReservation {
+        /// The length asked for.
+        requested: u64,
+        /// What was reserved when it was opened.
+        reserved: u64,
+    },
+    /// The length of the backing could not be changed.
+    #[error("cannot change the length of {backing} to {requested} bytes")]
+    Resize {
+        /// What is mapped.
+        backing: String,
+        /// The length asked for.
+        requested: u64,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A forked child used a mapping of its parent.
+    #[error("this mapping belongs to the parent process: open the file anew in the child")]
+    Forked,
+}
+
+impl Error {
+    pub(crate) fn system(operation: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::System { operation, source }
+    }
+}

@@ -1,0 +1,254 @@
+//! What the program knows about its accesses, and tells.
+
+use std::io;
+use std::ops::Range;
+
+use crate::backing::Access;
+use crate::cache::counters::Counter;
+use crate::cache::page_buffers::WINDOW_PAGES_MAX;
+use crate::cache::write_batch::{Select, WriteBatch};
+use crate::error::{Error, Result};
+use crate::mapping::Mapping;
+use crate::page::word::Snapshot;
+use crate::page::{SPAN_PAGES, span_of};
+use crate::policy::SpanRef;
+use crate::sys::signal::SignalsBlocked;
+use crate::sys::unmap::UnmapList;
+use crate::sys::{PAGE_BYTES, cpu};
+
+/// Advice about a range of bytes. Priorities and read-ahead are kept per span of 2 MiB: a range that touches a span
+/// sets them for all of it. The other kinds apply to the pages that lie wholly within the range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Advice {
+    /// Nothing special: no read-ahead.
+    Normal,
+    /// Accesses jump about: no read-ahead.
+    Random,
+    /// Accesses go upwards: a miss reads this many bytes from its page on (128 KiB at most; 0 for that).
+    Sequential {
+        /// The read-ahead window.
+        window_bytes: u32,
+    },
+    /// The range will be wanted soon: read it now, as far as the cache has pages for it.
+    WillNeed,
+    /// The range will not be wanted soon: write back what is dirty and give its pages up.
+    DontNeed,
+    /// What the device holds in the range is garbage, and the program is about to write it: misses fill with zeros in
+    /// place of reading (kmmap's filter of reads before writes, Kreon §3.3.1). Resident pages stay as they are.
+    Fresh,
+    /// The program needs the contents no more: drop them without writing, and treat the range as fresh. What a load
+    /// sees before the next store is undefined.
+    Free,
+    /// The order of eviction, 0 (keep) to 255 (evict first), as in kmmap.
+    Priority(u8),
+}
+
+impl Mapping {
+    /// Tells the cache how a range will be used.
+    pub fn advise(&self, range: Range<u64>, advice: Advice) -> Result<()> {
+        self.check_range(&range)?;
+        let whole = self.whole_pages(&range);
+        match advice {
+            Advice::Normal | Advice::Random => self.set_window(&range, 1),
+            Advice::Sequential { window_bytes } => {
+                let pages = (window_bytes as usize).div_ceil(PAGE_BYTES);
+                let pages = if pages == 0 { WINDOW_PAGES_MAX } else { pages.min(WINDOW_PAGES_MAX) };
+                self.set_window(&range, pages as u16);
+            }
+            Advice::Priority(priority) => self.set_priority(&range, priority),
+            Advice::WillNeed => self.fetch(whole)?,
+            Advice::DontNeed => self.evict(whole)?,
+            Advice::Fresh => {
+                self.check_writable()?;
+                self.mark_fresh(whole);
+            }
+            Advice::Free => {
+                self.check_writable()?;
+                let _signals = SignalsBlocked::new();
+                self.discard_pages(whole.clone()).map_err(Error::system("dropping pages"))?;
+                self.mark_fresh(whole);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        match self.access() {
+            Access::ReadWrite => Ok(()),
+            Access::ReadOnly => Err(Error::ReadOnly { backing: self.describe() }),
+        }
+    }
+
+    fn is_all(&self, range: &Range<u64>) -> bool {
+        range.start == 0 && range.end == self.len()
+    }
+
+    fn touched_spans(range: &Range<u64>) -> Range<u64> {
+        let pages = Self::touched_pages(range);
+        pages.start / SPAN_PAGES as u64..pages.end.div_ceil(SPAN_PAGES as u64)
+    }
+
+    fn set_window(&self, range: &Range<u64>, pages: u16) {
+        let region = self.region();
+        let all = self.is_all(range);
+        if all {
+            region.set_window(pages);
+        }
+        for span in Self::touched_spans(range).map(|number| region.span(number)) {
+            // A span of a huge mapping that nothing is known of follows the mapping, and costs no memory.
+            if !all || span.window().is_some() {
+                span.set_window(pages);
+            }
+        }
+    }
+
+    fn set_priority(&self, range: &Range<u64>, priority: u8) {
+        let region = self.region();
+        let _signals = SignalsBlocked::new();
+        let all = self.is_all(range);
+        if all {
+            region.set_priority(priority);
+        }
+        for span in Self::touched_spans(range).map(|number| region.span(number)) {
+            if !all || span.has_priority() || span.is_touched() {
+                span.set_priority(priority);
+                if span.is_touched() {
+                    region.shared.policy.reprioritize(SpanRef::new(span));
+                }
+            }
+        }
+    }
+
+    fn fetch(&self, pages: Range<u64>) -> Result<()> {
+        let region = self.region();
+        for page in pages {
+            let free = region.shared.budget.free();
+            if free <= region.shared.watermarks.low {
+                break;
+            }
+            if !region.word(page).load().is_resident() {
+                let _signals = SignalsBlocked::new();
+                region.fetch(page).map_err(|failure| failure.into_error(region, page))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes back and gives up the pages of a range that nobody holds.
+    fn evict(&self, pages: Range<u64>) -> Result<()> {
+        let region = self.region();
+        let _signals = SignalsBlocked::new();
+        let mut batch = region.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
+        let written = self.write_back(&mut batch, pages.clone());
+        batch.clear();
+        region.shared.return_sync_batch(batch);
+        written.map_err(Error::system("write-protecting dirty pages"))?;
+        self.unmap_where(pages, Counter::EvictedClean, |page| region.word(page).begin_evict(true))
+            .map_err(Error::system("unmapping pages"))
+    }
+
+    fn write_back(&self, batch: &mut WriteBatch, pages: Range<u64>) -> io::Result<()> {
+        let region = self.region();
+        for number in span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64) {
+            if region.span(number).dirty() > 0 {
+                batch.collect(region, number, Select::Available, &region.span(number).lock())?;
+                batch.write(&region.shared);
+                batch.clear();
+            }
+        }
+        Ok(())
+    }
+
+    fn mark_fresh(&self, pages: Range<u64>) {
+        let region = self.region();
+        for number in pages.start / SPAN_PAGES as u64..pages.end.div_ceil(SPAN_PAGES as u64) {
+            let of_span = region.pages_of_span(number);
+            let part = of_span.start.max(pages.start)..of_span.end.min(pages.end);
+            let all = part == of_span;
+            if all {
+                region.span(number).set_all_fresh(true);
+            }
+            for page in part {
+                // In a span that is fresh as a whole, a page that was never touched needs no mark of its own.
+                if !(all && region.word(page).load().is_untouched()) {
+                    region.word(page).mark_fresh();
+                }
+            }
+        }
+    }
+
+    /// Drops pages without writing them. The caller has signals blocked.
+    pub(super) fn discard_pages(&self, pages: Range<u64>) -> io::Result<()> {
+        let region = self.region();
+        self.unmap_where(pages, Counter::EvictedClean, |page| {
+            let word = region.word(page);
+            loop {
+                word.wait_while(|word| word.is_busy() || word.in_flight());
+                let seen = word.load();
+                if seen.is_busy() || seen.in_flight() {
+                    continue;
+                }
+                if word.begin_discard() {
+                    region.span(span_of(page)).remove_dirty(1);
+                    region.shared.remove_dirty(1);
+                    return true;
+                }
+                if word.begin_evict(true) {
+                    return true;
+                }
+                if !word.load().is_settled_resident() || word.load().pins() > 0 {
+                    return false;
+                }
+            }
+        })
+    }
+
+    /// Unmaps the pages for which `begin` has made the word Evicting.
+    fn unmap_where(&self, pages: Range<u64>, counter: Counter, begin: impl Fn(u64) -> bool) -> io::Result<()> {
+        let region = self.region();
+        let shared = &region.shared;
+        let mut victims = Vec::with_capacity(SPAN_PAGES);
+        let mut list = UnmapList::with_capacity(SPAN_PAGES);
+        let mut next = pages.start;
+        while next < pages.end {
+            let end = pages.end.min(next + SPAN_PAGES as u64);
+            victims.extend((next..end).filter(|page| begin(*page)));
+            next = end;
+            if victims.is_empty() {
+                continue;
+            }
+            list.clear();
+            victims.iter().for_each(|page| list.push_page(region.address(*page)));
+            // SAFETY: every victim's word says Evicting, by us.
+            let unmapped = unsafe { shared.frames.unmap(&list) };
+            let core = cpu::current();
+            if let Ok(shootdowns) = &unmapped {
+                shared.count(core, Counter::ShootdownsEvict, *shootdowns);
+                shared.count(core, counter, victims.len() as u64);
+            }
+            let now = shared.eviction_time();
+            let freed = if unmapped.is_ok() { victims.len() as u32 } else { 0 };
+            for page in victims.drain(..) {
+                if freed > 0 {
+                    region.span(span_of(page)).remove_resident(1);
+                    region.word(page).finish_evict(now);
+                } else {
+                    region.word(page).fail_evict();
+                }
+            }
+            shared.release(freed, true);
+            unmapped?;
+        }
+        Ok(())
+    }
+}
+
+impl crate::cache::region::Region {
+    /// Makes a page resident that is not, with as many neighbours as one read brings.
+    fn fetch(&self, page: u64) -> std::result::Result<(), crate::cache::fault::FaultError> {
+        let word = self.word(page);
+        word.wait_while(Snapshot::is_busy);
+        self.fault(page, false)
+    }
+}

@@ -1,0 +1,107 @@
+//! How a file is mapped.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::backing::Access;
+
+/// Checks pages as they arrive from the device and prepares them as they leave.
+///
+/// Both methods are called with vmio's locks held, `verify` in a signal handler of the faulting thread: they must be
+/// async-signal-safe (no allocation, no lock, no access to mapped memory).
+pub trait PageVerifier: Send + Sync {
+    /// Whether the page that was read from byte `offset` is what was written there. The program cannot see it yet.
+    /// Bytes behind the end of the file are zeros.
+    fn verify(&self, offset: u64, page: &[u8]) -> bool;
+
+    /// Called with the copy of a page that is about to be written to byte `offset`, for example to put a checksum in.
+    /// The page in memory is not changed.
+    fn seal(&self, offset: u64, page: &mut [u8]);
+}
+
+/// What a plain load of a page gets that cannot be read, or does not verify.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnReadError {
+    /// SIGBUS with the address of the access, as with Linux mmap.
+    #[default]
+    Sigbus,
+    /// A page filled with this pattern, for a program that checks what it reads; [`crate::Mapping::take_read_error`]
+    /// tells what happened. A store to such a page is a SIGBUS all the same, and so is a store that misses it.
+    Poison([u8; 8]),
+}
+
+/// How a file is mapped: see the methods.
+#[derive(Clone)]
+pub struct MappingOptions {
+    pub(crate) access: Option<Access>,
+    pub(crate) priority: u8,
+    pub(crate) reserve_bytes: Option<u64>,
+    pub(crate) verifier: Option<Arc<dyn PageVerifier>>,
+    pub(crate) on_read_error: OnReadError,
+}
+
+impl MappingOptions {
+    /// The priority of ranges that were not given any.
+    pub const DEFAULT_PRIORITY: u8 = 128;
+
+    /// The backing's own access, the default priority, no verifier.
+    pub fn new() -> Self {
+        MappingOptions {
+            access: None,
+            priority: Self::DEFAULT_PRIORITY,
+            reserve_bytes: None,
+            verifier: None,
+            on_read_error: OnReadError::Sigbus,
+        }
+    }
+
+    /// Read-only or read-write; by default what the backing was opened for.
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = Some(access);
+        self
+    }
+
+    /// The priority of the whole mapping, 0 (keep) to 255 (evict first); see [`crate::Advice::Priority`].
+    pub fn priority(mut self, priority: u8) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Address space to set aside, so that the file can grow to this length in place. Costs no memory. By default,
+    /// and at least, the length rounded up to 1 GiB.
+    pub fn reserve(mut self, bytes: u64) -> Self {
+        self.reserve_bytes = Some(bytes);
+        self
+    }
+
+    /// Has every page checked as it arrives and prepared as it leaves.
+    pub fn verifier(mut self, verifier: impl PageVerifier + 'static) -> Self {
+        self.verifier = Some(Arc::new(verifier));
+        self
+    }
+
+    /// What plain loads get from an unreadable page.
+    pub fn on_read_error(mut self, what: OnReadError) -> Self {
+        self.on_read_error = what;
+        self
+    }
+}
+
+impl Default for MappingOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MappingOptions {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("MappingOptions")
+            .field("access", &self.access)
+            .field("priority", &self.priority)
+            .field("reserve_bytes", &self.reserve_bytes)
+            .field("verifies", &self.verifier.is_some())
+            .field("on_read_error", &self.on_read_error)
+            .finish()
+    }
+}

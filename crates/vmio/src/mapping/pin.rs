@@ -1,0 +1,165 @@
+//! Ranges that stay in memory, for system calls and for code that must not miss.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::backing::Access;
+use crate::cache::region::{ReadFailure, Region};
+use crate::error::{Error, Result};
+use crate::mapping::Mapping;
+use crate::mapping::opened::OpenRegion;
+use crate::page::word::{PinOutcome, Snapshot, State};
+use crate::page::{SPAN_PAGES, span_of};
+use crate::sys::PAGE_BYTES;
+use crate::sys::signal::SignalsBlocked;
+
+impl Mapping {
+    /// Makes a range resident and keeps it so until the pin is dropped. System calls may be given pointers into it,
+    /// to write there as well if it is pinned for [`Access::ReadWrite`]; then its pages are dirty until unpinned, and
+    /// a sync meanwhile writes what is there and writes them again later.
+    ///
+    /// Errors: a page that cannot be read ([`Error::Read`], [`Error::Corrupt`]); pins of more than three quarters of
+    /// the cache ([`Error::TooManyPins`]).
+    pub fn pin(&self, range: Range<u64>, access: Access) -> Result<Pin> {
+        self.check_range(&range)?;
+        let held = self.pin_pages(Self::touched_pages(&range), access)?;
+        let address = self.as_ptr() as usize + range.start as usize;
+        Ok(Pin { held, address, len: (range.end - range.start) as usize, access })
+    }
+
+    /// Pins whole pages.
+    pub(super) fn pin_pages(&self, pages: Range<u64>, access: Access) -> Result<PinnedPages> {
+        let region = self.region();
+        if access == Access::ReadWrite && region.access == Access::ReadOnly {
+            return Err(Error::ReadOnly { backing: region.backing.describe() });
+        }
+        let wanted = pages.end - pages.start;
+        let limit = region.shared.capacity_pages / 4 * 3;
+        let pinned = &region.shared.pinned_pages;
+        let admitted = pinned.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
+            u32::try_from(wanted).ok().and_then(|more| before.checked_add(more)).filter(|after| *after <= limit)
+        });
+        if admitted.is_err() {
+            return Err(Error::TooManyPins { wanted_pages: wanted, limit_pages: u64::from(limit) });
+        }
+        // From here on, dropping `held` gives back what has been pinned so far.
+        let first = pages.start;
+        let mut held = PinnedPages { opened: Arc::clone(&self.opened), pages: first..first, admitted: wanted as u32 };
+        let _signals = SignalsBlocked::new();
+        while held.pages.end < pages.end {
+            let span_end = (span_of(held.pages.end) + 1) * SPAN_PAGES as u64;
+            let end = pages.end.min(span_end);
+            match access {
+                Access::ReadOnly => pin_for_reading(region, &mut held.pages, end)?,
+                Access::ReadWrite => pin_for_writing(region, &mut held.pages, end)?,
+            }
+        }
+        Ok(held)
+    }
+}
+
+fn pin_for_reading(region: &Region, pinned: &mut Range<u64>, end: u64) -> Result<()> {
+    while pinned.end < end {
+        pin_page(region, pinned.end, false)?;
+        pinned.end += 1;
+    }
+    Ok(())
+}
+
+/// The flusher leaves pages alone that are pinned for writing when it protects a span. So that none becomes so after
+/// it has looked, the mark is set under the span's lock, and the pages are made writable after that.
+fn pin_for_writing(region: &Region, pinned: &mut Range<u64>, end: u64) -> Result<()> {
+    let first = pinned.end;
+    while pinned.end < end {
+        let page = pinned.end;
+        loop {
+            region.fault(page, true).map_err(|failure| failure.into_error(region, page))?;
+            let _held = region.span(span_of(page)).lock();
+            match region.word(page).pin(true) {
+                PinOutcome::Pinned => break,
+                PinOutcome::TooMany => return Err(too_many(region)),
+                // It was written back in between.
+                PinOutcome::NotResident(_) => {}
+            }
+        }
+        pinned.end += 1;
+    }
+    // Dirty pages may be protected still, from a write-back that was overtaken by a store or has failed.
+    let len = (end - first) as usize * PAGE_BYTES;
+    let unprotected = region.shared.frames.unprotect(region.address(first), len);
+    unprotected.map_err(Error::system("un-protecting pinned pages"))
+}
+
+fn pin_page(region: &Region, page: u64, for_writing: bool) -> Result<()> {
+    loop {
+        match region.word(page).pin(for_writing) {
+            PinOutcome::Pinned => return Ok(()),
+            PinOutcome::TooMany => return Err(too_many(region)),
+            PinOutcome::NotResident(word) if word.is_poisoned() && word.state() == State::Clean => {
+                return Err(region.read_error(page, ReadFailure::Kind(std::io::ErrorKind::InvalidData)));
+            }
+            PinOutcome::NotResident(word) if word.is_busy() => region.word(page).wait_while(Snapshot::is_busy),
+            PinOutcome::NotResident(_) => {
+                region.fault(page, for_writing).map_err(|failure| failure.into_error(region, page))?;
+            }
+        }
+    }
+}
+
+fn too_many(region: &Region) -> Error {
+    Error::TooManyPins { wanted_pages: 1, limit_pages: u64::from(region.shared.capacity_pages / 4 * 3) }
+}
+
+/// Pages that hold a pin each.
+pub(super) struct PinnedPages {
+    opened: Arc<OpenRegion>,
+    pages: Range<u64>,
+    admitted: u32,
+}
+
+impl Drop for PinnedPages {
+    fn drop(&mut self) {
+        let region = &*self.opened.region;
+        if !region.shared.generation.is_current() {
+            return;
+        }
+        self.pages.clone().for_each(|page| region.word(page).unpin());
+        region.shared.pinned_pages.fetch_sub(self.admitted, Ordering::SeqCst);
+    }
+}
+
+/// A range that stays in memory until this is dropped; keeps the mapping open.
+pub struct Pin {
+    held: PinnedPages,
+    address: usize,
+    len: usize,
+    access: Access,
+}
+
+impl Pin {
+    /// The first byte of the range.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.address as *const u8
+    }
+
+    /// The first byte of the range, for stores; `None` if it is pinned for reading only.
+    pub fn as_mut_ptr(&self) -> Option<*mut u8> {
+        (self.access == Access::ReadWrite).then_some(self.address as *mut u8)
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the range is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Pages held, the first and the last possibly in part.
+    pub fn pages(&self) -> u64 {
+        self.held.pages.end - self.held.pages.start
+    }
+}

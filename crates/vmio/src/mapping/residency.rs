@@ -1,0 +1,50 @@
+//! Which pages are in memory.
+
+use std::ops::Range;
+
+use crate::mapping::Mapping;
+use crate::sys::PAGE_BYTES;
+
+impl Mapping {
+    /// Whether the page of a byte is in memory right now; false behind the end. A hint: it may change at once.
+    pub fn is_resident(&self, offset: u64) -> bool {
+        offset < self.len() && self.region().word(offset / PAGE_BYTES as u64).load().is_resident()
+    }
+
+    /// Which of the pages that a range touches are in memory; what lies behind the end is left out.
+    pub fn residency(&self, range: Range<u64>) -> Residency {
+        let pages = Self::touched_pages(&(range.start..range.end.min(self.len())));
+        let count = pages.end.saturating_sub(pages.start);
+        let mut bits = vec![0_u64; count.div_ceil(64) as usize];
+        for (at, page) in pages.enumerate() {
+            if self.region().word(page).load().is_resident() {
+                bits[at / 64] |= 1 << (at % 64);
+            }
+        }
+        Residency { bits, pages: count }
+    }
+}
+
+/// A bitmap of resident pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Residency {
+    bits: Vec<u64>,
+    pages: u64,
+}
+
+impl Residency {
+    /// How many pages were looked at.
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// How many of them are in memory.
+    pub fn resident_pages(&self) -> u64 {
+        self.bits.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+
+    /// Whether the page of that index within the range is; false behind its end.
+    pub fn is_resident(&self, index: u64) -> bool {
+        self.bits.get((index / 64) as usize).is_some_and(|word| word >> (index % 64) & 1 == 1)
+    }
+}

@@ -1,0 +1,17 @@
+//! What is known of each page, of each span of 512 pages, and of which spans hold dirty pages.
+
+pub(crate) mod dirty_spans;
+#[cfg(all(test, loom))]
+mod loom_model;
+pub(crate) mod span;
+pub(crate) mod word;
+
+/// Bytes of a span: the unit by which neighbours stay together, as kmmap's shifted addresses keep them (Kreon §3.3.1).
+pub(crate) const SPAN_BYTES: usize = 2 << 20;
+/// Pages of a span.
+pub(crate) const SPAN_PAGES: usize = SPAN_BYTES / crate::sys::PAGE_BYTES;
+
+/// The span that a page belongs to.
+pub(crate) fn span_of(page: u64) -> u64 {
+    page / SPAN_PAGES as u64
+}

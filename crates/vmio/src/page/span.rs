@@ -1,0 +1,185 @@
+//! A span: 512 neighbouring pages (2 MiB) that are queued, protected and evicted together.
+
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use crate::sys::futex;
+use crate::sys::sparse_array::ZeroInit;
+
+const QUEUED: u32 = 1 << 0;
+const ALL_FRESH: u32 = 1 << 1;
+const HAS_PRIORITY: u32 = 1 << 2;
+const HAS_WINDOW: u32 = 1 << 3;
+const PRIORITY_SHIFT: u32 = 8;
+const WINDOW_SHIFT: u32 = 16;
+
+const UNLOCKED: u32 = 0;
+const LOCKED: u32 = 1;
+const CONTENDED: u32 = 2;
+
+/// What is known of a span; all zeros is a span that nobody has touched. One cache line.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub(crate) struct Span {
+    lock: AtomicU32,
+    flags: AtomicU32,
+    resident: AtomicU32,
+    dirty: AtomicU32,
+    /// The region's handle, set before the span is first queued. Its type belongs to a layer above.
+    region: AtomicPtr<()>,
+    number: AtomicU64,
+    /// Links of the policy's queues; the policy alone uses them.
+    pub(crate) next: AtomicPtr<Span>,
+    pub(crate) previous: AtomicPtr<Span>,
+    /// Which queue it stands in, as the policy numbers them; the policy alone uses it.
+    pub(crate) queue: AtomicU32,
+}
+
+const _: () = assert!(size_of::<Span>() == 64);
+
+// SAFETY: integers and null pointers: zero is valid and nothing needs a drop.
+unsafe impl ZeroInit for Span {}
+
+impl Span {
+    /// Remembers whose span this is; without a priority of its own it takes the owner's.
+    pub(crate) fn set_owner(&self, region: *const (), number: u64, priority: u8) {
+        self.number.store(number, Ordering::Relaxed);
+        self.set_flags(|flags| {
+            if flags & HAS_PRIORITY != 0 {
+                flags
+            } else {
+                flags & !(0xff << PRIORITY_SHIFT) | u32::from(priority) << PRIORITY_SHIFT
+            }
+        });
+        self.region.store(region.cast_mut(), Ordering::Release);
+    }
+
+    /// Whose it is, as given to [`Self::set_owner`], and which of theirs.
+    pub(crate) fn owner(&self) -> (*const (), u64) {
+        (self.region.load(Ordering::Acquire).cast_const(), self.number.load(Ordering::Relaxed))
+    }
+
+    /// One more page in memory.
+    pub(crate) fn add_resident(&self) {
+        self.resident.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// That many fewer pages in memory.
+    pub(crate) fn remove_resident(&self, pages: u32) {
+        let before = self.resident.fetch_sub(pages, Ordering::SeqCst);
+        debug_assert!(before >= pages);
+    }
+
+    /// Pages in memory.
+    pub(crate) fn resident(&self) -> u32 {
+        self.resident.load(Ordering::SeqCst)
+    }
+
+    /// One more dirty page.
+    pub(crate) fn add_dirty(&self) {
+        self.dirty.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// That many fewer dirty pages.
+    pub(crate) fn remove_dirty(&self, pages: u32) {
+        self.dirty.fetch_sub(pages, Ordering::SeqCst);
+    }
+
+    /// Dirty pages; may lag behind the words for an instant, in both directions.
+    pub(crate) fn dirty(&self) -> u32 {
+        // A page is counted after its word says Dirty, so the flusher may subtract first.
+        (self.dirty.load(Ordering::SeqCst) as i32).max(0) as u32
+    }
+
+    /// Claims the right to put the span into the policy's queues; true for one claimant until the mark is cleared.
+    pub(crate) fn claim_queued(&self) -> bool {
+        self.flags.load(Ordering::SeqCst) & QUEUED == 0 && self.flags.fetch_or(QUEUED, Ordering::SeqCst) & QUEUED == 0
+    }
+
+    /// The span has left the policy's queues.
+    pub(crate) fn clear_queued(&self) {
+        self.flags.fetch_and(!QUEUED, Ordering::SeqCst);
+    }
+
+    /// Every page of it that was never touched holds garbage on the device.
+    pub(crate) fn set_all_fresh(&self, fresh: bool) {
+        if fresh {
+            self.flags.fetch_or(ALL_FRESH, Ordering::SeqCst);
+        } else {
+            self.flags.fetch_and(!ALL_FRESH, Ordering::SeqCst);
+        }
+    }
+
+    /// As told to [`Self::set_all_fresh`].
+    pub(crate) fn all_fresh(&self) -> bool {
+        self.flags.load(Ordering::SeqCst) & ALL_FRESH != 0
+    }
+
+    /// Gives the span a priority of its own.
+    pub(crate) fn set_priority(&self, priority: u8) {
+        self.set_flags(|flags| {
+            flags & !(0xff << PRIORITY_SHIFT) | HAS_PRIORITY | u32::from(priority) << PRIORITY_SHIFT
+        });
+    }
+
+    /// Its own priority, or the one that it took from its owner.
+    pub(crate) fn priority(&self) -> u8 {
+        (self.flags.load(Ordering::SeqCst) >> PRIORITY_SHIFT) as u8
+    }
+
+    /// Gives the span a read-ahead window of its own, in pages.
+    pub(crate) fn set_window(&self, pages: u16) {
+        self.set_flags(|flags| flags & !(0xffff << WINDOW_SHIFT) | HAS_WINDOW | u32::from(pages) << WINDOW_SHIFT);
+    }
+
+    /// Its own read-ahead window in pages, if it was given one.
+    pub(crate) fn window(&self) -> Option<u16> {
+        let flags = self.flags.load(Ordering::SeqCst);
+        (flags & HAS_WINDOW != 0).then_some((flags >> WINDOW_SHIFT) as u16)
+    }
+
+    /// Whether it was given a priority of its own.
+    pub(crate) fn has_priority(&self) -> bool {
+        self.flags.load(Ordering::SeqCst) & HAS_PRIORITY != 0
+    }
+
+    /// Whether it was ever queued.
+    pub(crate) fn is_touched(&self) -> bool {
+        !self.region.load(Ordering::Acquire).is_null()
+    }
+
+    fn set_flags(&self, next: impl Fn(u32) -> u32) {
+        let _ = self.flags.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |flags| Some(next(flags)));
+    }
+
+    /// The right to protect pages of the span, if nobody has it.
+    pub(crate) fn try_lock(&self) -> Option<SpanGuard<'_>> {
+        self.lock
+            .compare_exchange(UNLOCKED, LOCKED, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then_some(SpanGuard { span: self })
+    }
+
+    /// Waits for the right to protect pages of the span. Never on the trap path.
+    pub(crate) fn lock(&self) -> SpanGuard<'_> {
+        if let Some(guard) = self.try_lock() {
+            return guard;
+        }
+        while self.lock.swap(CONTENDED, Ordering::Acquire) != UNLOCKED {
+            futex::wait(&self.lock, CONTENDED);
+        }
+        SpanGuard { span: self }
+    }
+}
+
+/// The right to protect pages of a span.
+pub(crate) struct SpanGuard<'a> {
+    span: &'a Span,
+}
+
+impl Drop for SpanGuard<'_> {
+    fn drop(&mut self) {
+        if self.span.lock.swap(UNLOCKED, Ordering::Release) == CONTENDED {
+            futex::wake_one(&self.span.lock);
+        }
+    }
+}

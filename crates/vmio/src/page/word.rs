@@ -1,0 +1,519 @@
+//! The page word: 32 bits that are the only authority on a page. Every transition is a compare-and-swap on it.
+//!
+//! ```text
+//!             begin_load                finish_load
+//!   Absent ──────────────▶ Loading ──────────────────▶ Clean ─┐ or Dirty
+//!     ▲  ▲                    │ fail_load               │  ▲  │ begin_upgrade (a store trapped)
+//!     │  └────────────────────┘                         │  │  ▼
+//!     │ finish_evict        begin_evict                 │  │ Upgrading ── finish_upgrade ──▶ Dirty
+//!     └────────── Evicting ◀────────────────────────────┘  │                                 │
+//!                                                          └── Protecting ◀── begin_protect ─┘
+//!                                              finish_protect (copied: write in flight)
+//! ```
+//!
+//! Loading, Upgrading, Protecting and Evicting belong to the one thread that entered them; others wait on the word.
+//! A page's frame is writable to the program in Dirty only (and in Loading, between install and finish); it may be
+//! write-protected in Dirty as well, so a trapped store on a Dirty page un-protects it.
+
+use crate::atomic::{AtomicU32, Ordering};
+
+const STATE_MASK: u32 = 0b111;
+const WAITERS: u32 = 1 << 4;
+const IN_FLIGHT: u32 = 1 << 5;
+const FRESH: u32 = 1 << 6;
+const POISONED: u32 = 1 << 7;
+const EPOCH: u32 = 1 << 8;
+const PINNED_FOR_WRITING: u32 = 1 << 9;
+const PIN_SHIFT: u32 = 10;
+const PIN_MAX: u32 = (1 << 10) - 1;
+const PIN_MASK: u32 = PIN_MAX << PIN_SHIFT;
+const HISTORY_SHIFT: u32 = 24;
+const HISTORY_MASK: u32 = 0xff << HISTORY_SHIFT;
+
+/// Where a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum State {
+    /// Not in memory.
+    Absent = 0,
+    /// One thread is fetching it.
+    Loading = 1,
+    /// In memory, write-protected, the same as on the device (or about to be: in flight).
+    Clean = 2,
+    /// In memory and newer than the device.
+    Dirty = 3,
+    /// A trapped store is making a Clean page Dirty.
+    Upgrading = 4,
+    /// The flusher protects and copies a Dirty page; stores to it wait, loads do not.
+    Protecting = 5,
+    /// A Clean page is being unmapped.
+    Evicting = 6,
+}
+
+/// One value of a page word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Snapshot(u32);
+
+impl Snapshot {
+    /// Where the page is.
+    pub(crate) fn state(self) -> State {
+        match self.0 & STATE_MASK {
+            0 => State::Absent,
+            1 => State::Loading,
+            2 => State::Clean,
+            3 => State::Dirty,
+            4 => State::Upgrading,
+            5 => State::Protecting,
+            _ => State::Evicting,
+        }
+    }
+
+    /// In memory and owned by nobody.
+    pub(crate) fn is_settled_resident(self) -> bool {
+        matches!(self.state(), State::Clean | State::Dirty)
+    }
+
+    /// Owned by one thread for a short while.
+    pub(crate) fn is_busy(self) -> bool {
+        !matches!(self.state(), State::Absent | State::Clean | State::Dirty)
+    }
+
+    /// Counted against the budget and present, or about to be.
+    pub(crate) fn is_resident(self) -> bool {
+        !matches!(self.state(), State::Absent | State::Loading)
+    }
+
+    /// A copy of it is on its way to the device.
+    pub(crate) fn in_flight(self) -> bool {
+        self.0 & IN_FLIGHT != 0
+    }
+
+    /// The device holds garbage here: fill with zeros in place of reading.
+    pub(crate) fn is_fresh(self) -> bool {
+        self.0 & FRESH != 0
+    }
+
+    /// It could not be read and holds the poison pattern.
+    pub(crate) fn is_poisoned(self) -> bool {
+        self.0 & POISONED != 0
+    }
+
+    /// Never resident so far: no history, nothing known.
+    pub(crate) fn is_untouched(self) -> bool {
+        self.0 & !WAITERS == 0
+    }
+
+    /// The parity of the sync epoch in which it became dirty.
+    pub(crate) fn epoch(self) -> bool {
+        self.0 & EPOCH != 0
+    }
+
+    /// How many pins hold it.
+    pub(crate) fn pins(self) -> u32 {
+        (self.0 & PIN_MASK) >> PIN_SHIFT
+    }
+
+    /// A pin holds it that lets system calls write to it.
+    pub(crate) fn is_pinned_for_writing(self) -> bool {
+        self.0 & PINNED_FOR_WRITING != 0
+    }
+
+    /// Of a resident page, the evictor's visits it may survive; of an absent one, when it was evicted (0: never).
+    pub(crate) fn history(self) -> u8 {
+        (self.0 >> HISTORY_SHIFT) as u8
+    }
+
+    fn with_state(self, state: State) -> Self {
+        Snapshot(self.0 & !STATE_MASK | state as u32)
+    }
+
+    fn with(self, flag: u32, on: bool) -> Self {
+        Snapshot(if on { self.0 | flag } else { self.0 & !flag })
+    }
+
+    fn with_history(self, history: u8) -> Self {
+        Snapshot(self.0 & !HISTORY_MASK | u32::from(history) << HISTORY_SHIFT)
+    }
+
+    fn with_pins(self, pins: u32) -> Self {
+        Snapshot(self.0 & !PIN_MASK | pins << PIN_SHIFT)
+    }
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{:?}", self.state())?;
+        for (flag, name) in
+            [(IN_FLIGHT, "in-flight"), (FRESH, "fresh"), (POISONED, "poisoned"), (PINNED_FOR_WRITING, "pinned-w")]
+        {
+            if self.0 & flag != 0 {
+                write!(out, "+{name}")?;
+            }
+        }
+        write!(out, " pins={} history={}", self.pins(), self.history())
+    }
+}
+
+/// What became of an attempt to pin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PinOutcome {
+    /// Pinned; the page stays resident until [`PageWord::unpin`].
+    Pinned,
+    /// Not settled in memory: fetch it or wait, then try again.
+    NotResident(Snapshot),
+    /// As many pins hold it as fit the word.
+    TooMany,
+}
+
+/// How a page arrived.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Loaded {
+    /// Dirty at once, in this sync epoch: a store missed it.
+    pub(crate) dirty_in: Option<bool>,
+    /// It could not be read and holds the poison pattern.
+    pub(crate) poisoned: bool,
+    /// It was filled with zeros because the device holds garbage there.
+    pub(crate) fresh: bool,
+    /// How many visits of the evictor it survives.
+    pub(crate) visits: u8,
+}
+
+/// The word itself. All zeros is an untouched, absent page.
+#[repr(transparent)]
+pub(crate) struct PageWord(AtomicU32);
+
+// SAFETY: an AtomicU32 of zero is valid and needs no drop; loom's is never placed in a sparse array.
+#[cfg(not(loom))]
+unsafe impl crate::sys::sparse_array::ZeroInit for PageWord {}
+
+impl PageWord {
+    /// An untouched page.
+    #[cfg(any(test, loom))]
+    #[cfg_attr(loom, allow(dead_code))]
+    pub(crate) fn new() -> Self {
+        PageWord(AtomicU32::new(0))
+    }
+
+    /// The word as it is now.
+    #[inline]
+    pub(crate) fn load(&self) -> Snapshot {
+        Snapshot(self.0.load(Ordering::SeqCst))
+    }
+
+    /// Replaces the word by what `next` makes of it, unless `next` declines; returns what it was.
+    fn update(&self, next: impl Fn(Snapshot) -> Option<Snapshot>) -> Result<Snapshot, Snapshot> {
+        let mut current = self.load();
+        loop {
+            let Some(wanted) = next(current) else { return Err(current) };
+            match self.0.compare_exchange_weak(current.0, wanted.0, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return Ok(current),
+                Err(seen) => current = Snapshot(seen),
+            }
+        }
+    }
+
+    /// As [`Self::update`] by the owner of a busy state, who may always proceed; wakes everybody who waits.
+    fn settle(&self, next: impl Fn(Snapshot) -> Snapshot) {
+        if let Ok(before) = self.update(|word| Some(next(word).with(WAITERS, false)))
+            && before.0 & WAITERS != 0
+        {
+            self.wake();
+        }
+    }
+
+    /// Absent → Loading. Returns what was known of the page.
+    pub(crate) fn begin_load(&self) -> Result<Snapshot, Snapshot> {
+        self.update(|word| (word.state() == State::Absent).then(|| word.with_state(State::Loading)))
+    }
+
+    /// Loading → Clean, or Dirty. A page filled in place of reading keeps its Fresh mark until it is dirty.
+    pub(crate) fn finish_load(&self, loaded: Loaded) {
+        self.settle(|word| {
+            debug_assert_eq!(word.state(), State::Loading);
+            let word = word.with_history(loaded.visits).with(POISONED, loaded.poisoned);
+            match loaded.dirty_in {
+                Some(epoch) => word.with_state(State::Dirty).with(EPOCH, epoch).with(FRESH, false),
+                None => word.with_state(State::Clean).with(FRESH, loaded.fresh),
+            }
+        });
+    }
+
+    /// Loading → Absent: the page could not be had. What was known of it stays.
+    pub(crate) fn fail_load(&self) {
+        self.settle(|word| {
+            debug_assert_eq!(word.state(), State::Loading);
+            word.with_state(State::Absent)
+        });
+    }
+
+    /// Clean or Dirty → Upgrading, for the thread whose store trapped. Returns what it was. Poisoned pages decline.
+    pub(crate) fn begin_upgrade(&self) -> Result<Snapshot, Snapshot> {
+        self.update(|word| {
+            (word.is_settled_resident() && !word.is_poisoned()).then(|| word.with_state(State::Upgrading))
+        })
+    }
+
+    /// Upgrading → Dirty in the given sync epoch, once the frame is writable.
+    pub(crate) fn finish_upgrade(&self, epoch: bool) {
+        self.settle(|word| {
+            debug_assert_eq!(word.state(), State::Upgrading);
+            word.with_state(State::Dirty).with(EPOCH, epoch).with(FRESH, false)
+        });
+    }
+
+    /// Upgrading → the state before it: the frame could not be made writable.
+    pub(crate) fn fail_upgrade(&self, before: State) {
+        self.settle(|word| word.with_state(before));
+    }
+
+    /// Notes that a Dirty page belongs to a later sync epoch than the trap that dirtied it thought.
+    pub(crate) fn move_to_epoch(&self, epoch: bool) {
+        let _ = self.update(|word| (word.state() == State::Dirty).then(|| word.with(EPOCH, epoch)));
+    }
+
+    /// Dirty → Protecting, for the flusher. Declines pages in flight (one write at a time) and pages pinned for
+    /// writing (system calls would fail on a protected page); with `only_epoch`, those of another epoch as well.
+    pub(crate) fn begin_protect(&self, only_epoch: Option<bool>) -> Result<Snapshot, Snapshot> {
+        self.update(|word| {
+            (word.state() == State::Dirty
+                && !word.in_flight()
+                && !word.is_pinned_for_writing()
+                && only_epoch.is_none_or(|epoch| epoch == word.epoch()))
+            .then(|| word.with_state(State::Protecting))
+        })
+    }
+
+    /// Protecting → Clean with its write in flight: the frame is protected and its contents are copied.
+    pub(crate) fn finish_protect(&self) {
+        self.settle(|word| {
+            debug_assert_eq!(word.state(), State::Protecting);
+            word.with_state(State::Clean).with(IN_FLIGHT, true)
+        });
+    }
+
+    /// Protecting → Dirty: it could not be protected.
+    pub(crate) fn fail_protect(&self) {
+        self.settle(|word| word.with_state(State::Dirty));
+    }
+
+    /// Marks a Dirty page that is pinned for writing as being written from a copy; it stays Dirty.
+    pub(crate) fn begin_write_while_pinned(&self) -> Result<Snapshot, Snapshot> {
+        self.update(|word| {
+            (word.state() == State::Dirty && word.is_pinned_for_writing() && !word.in_flight())
+                .then(|| word.with(IN_FLIGHT, true))
+        })
+    }
+
+    /// The write that was in flight has ended. After a failure a Clean page is Dirty again, in `failed_in`'s epoch;
+    /// returns whether that happened.
+    pub(crate) fn finish_write(&self, failed_in: Option<bool>) -> bool {
+        let next = |word: Snapshot| {
+            debug_assert!(word.in_flight());
+            let landed = word.with(IN_FLIGHT, false);
+            match failed_in {
+                Some(epoch) if word.state() == State::Clean => landed.with_state(State::Dirty).with(EPOCH, epoch),
+                _ => landed,
+            }
+        };
+        // WAITERS stays for the owner of a busy state to clear; whoever waits for the write is woken all the same.
+        match self.update(|word| Some(next(word).with(WAITERS, word.is_busy() && word.0 & WAITERS != 0))) {
+            Ok(before) => {
+                if before.0 & WAITERS != 0 {
+                    self.wake();
+                }
+                failed_in.is_some() && before.state() == State::Clean
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Clean → Evicting, unless it is in flight, pinned, or has visits left to survive (then one fewer).
+    pub(crate) fn begin_evict(&self, ignore_history: bool) -> bool {
+        let before = self.update(|word| {
+            if word.state() != State::Clean || word.in_flight() || word.pins() > 0 {
+                None
+            } else if word.history() > 0 && !ignore_history {
+                Some(word.with_history(word.history() - 1))
+            } else {
+                Some(word.with_state(State::Evicting))
+            }
+        });
+        before.is_ok_and(|word| word.history() == 0 || ignore_history)
+    }
+
+    /// Evicting → Absent, once the frame is gone; `history` is the time of the eviction (1 to 255).
+    pub(crate) fn finish_evict(&self, history: u8) {
+        self.settle(|word| {
+            debug_assert_eq!(word.state(), State::Evicting);
+            word.with_state(State::Absent).with(POISONED, false).with_history(history)
+        });
+    }
+
+    /// Evicting → Clean: the frame could not be unmapped.
+    pub(crate) fn fail_evict(&self) {
+        self.settle(|word| word.with_state(State::Clean));
+    }
+
+    /// Dirty → Evicting without a write, for a range that the program gave up (`Advice::Free`).
+    pub(crate) fn begin_discard(&self) -> bool {
+        self.update(|word| {
+            (word.state() == State::Dirty && !word.in_flight() && word.pins() == 0)
+                .then(|| word.with_state(State::Evicting))
+        })
+        .is_ok()
+    }
+
+    /// Marks an absent page as garbage on the device; false if it is in memory or on its way.
+    pub(crate) fn mark_fresh(&self) -> bool {
+        self.update(|word| (word.state() == State::Absent).then(|| word.with(FRESH, true))).is_ok()
+    }
+
+    /// Adds a pin to a settled resident page. For writing it must be Dirty.
+    pub(crate) fn pin(&self, for_writing: bool) -> PinOutcome {
+        let outcome = self.update(|word| {
+            let wanted = if for_writing { word.state() == State::Dirty } else { word.is_settled_resident() };
+            (wanted && word.pins() < PIN_MAX && !(word.is_poisoned())).then(|| {
+                let pinned = word.with_pins(word.pins() + 1);
+                if for_writing { pinned.with(PINNED_FOR_WRITING, true) } else { pinned }
+            })
+        });
+        match outcome {
+            Ok(_) => PinOutcome::Pinned,
+            Err(word) if word.pins() == PIN_MAX => PinOutcome::TooMany,
+            Err(word) => PinOutcome::NotResident(word),
+        }
+    }
+
+    /// Takes a pin away; with the last one the page may be protected and evicted again.
+    pub(crate) fn unpin(&self) {
+        let _ = self.update(|word| {
+            debug_assert!(word.pins() > 0);
+            let left = word.pins().saturating_sub(1);
+            let word = word.with_pins(left);
+            Some(if left == 0 { word.with(PINNED_FOR_WRITING, false) } else { word })
+        });
+    }
+
+    /// Sleeps while `waiting` holds of the word; somebody must be on the way to change that.
+    pub(crate) fn wait_while(&self, waiting: impl Fn(Snapshot) -> bool) {
+        loop {
+            match self.update(|word| waiting(word).then(|| word.with(WAITERS, true))) {
+                Ok(before) => self.sleep(before.with(WAITERS, true)),
+                Err(_) => return,
+            }
+        }
+    }
+
+    #[cfg(not(loom))]
+    fn sleep(&self, expected: Snapshot) {
+        crate::sys::futex::wait(&self.0, expected.0);
+    }
+
+    #[cfg(not(loom))]
+    fn wake(&self) {
+        crate::sys::futex::wake_all(&self.0);
+    }
+
+    // Under loom a waiter polls: what is explored is that somebody makes its condition false.
+    #[cfg(loom)]
+    fn sleep(&self, _expected: Snapshot) {
+        loom::thread::yield_now();
+    }
+
+    #[cfg(loom)]
+    fn wake(&self) {}
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_goes_round_once() {
+        let word = PageWord::new();
+        assert!(word.load().is_untouched());
+        word.begin_load().unwrap();
+        assert!(word.begin_load().is_err());
+        word.finish_load(Loaded::default());
+        assert_eq!(word.load().state(), State::Clean);
+        assert_eq!(word.begin_upgrade().unwrap().state(), State::Clean);
+        assert!(!word.begin_evict(false));
+        word.finish_upgrade(true);
+        assert!(word.load().epoch());
+        assert!(word.begin_protect(Some(false)).is_err());
+        word.begin_protect(Some(true)).unwrap();
+        word.finish_protect();
+        assert!(word.load().in_flight());
+        assert!(!word.begin_evict(false), "a page in flight stays");
+        assert!(!word.finish_write(None));
+        assert!(word.begin_evict(false));
+        word.finish_evict(7);
+        assert_eq!((word.load().state(), word.load().history()), (State::Absent, 7));
+    }
+
+    #[test]
+    fn a_failed_write_makes_the_page_dirty_again() {
+        let word = PageWord::new();
+        word.begin_load().unwrap();
+        word.finish_load(Loaded { dirty_in: Some(false), ..Loaded::default() });
+        word.begin_protect(None).unwrap();
+        word.finish_protect();
+        assert!(word.finish_write(Some(true)));
+        assert_eq!(word.load().state(), State::Dirty);
+        assert!(word.load().epoch());
+    }
+
+    #[test]
+    fn a_write_in_flight_is_not_submitted_twice() {
+        let word = PageWord::new();
+        word.begin_load().unwrap();
+        word.finish_load(Loaded { dirty_in: Some(false), ..Loaded::default() });
+        word.begin_protect(None).unwrap();
+        word.finish_protect();
+        word.begin_upgrade().unwrap();
+        word.finish_upgrade(false);
+        assert!(word.begin_protect(None).is_err());
+        assert!(!word.finish_write(Some(false)), "it was dirty already");
+        word.begin_protect(None).unwrap();
+    }
+
+    #[test]
+    fn pins_hold_a_page() {
+        let word = PageWord::new();
+        assert!(matches!(word.pin(false), PinOutcome::NotResident(_)));
+        word.begin_load().unwrap();
+        word.finish_load(Loaded::default());
+        assert!(matches!(word.pin(true), PinOutcome::NotResident(_)), "a clean page is write-protected");
+        assert_eq!(word.pin(false), PinOutcome::Pinned);
+        assert!(!word.begin_evict(true));
+        word.begin_upgrade().unwrap();
+        word.finish_upgrade(false);
+        assert_eq!(word.pin(true), PinOutcome::Pinned);
+        assert!(word.begin_protect(None).is_err());
+        word.unpin();
+        word.unpin();
+        assert!(!word.load().is_pinned_for_writing());
+        word.begin_protect(None).unwrap();
+    }
+
+    #[test]
+    fn history_is_a_number_of_visits() {
+        let word = PageWord::new();
+        word.begin_load().unwrap();
+        word.finish_load(Loaded { visits: 2, ..Loaded::default() });
+        assert!(!word.begin_evict(false));
+        assert!(!word.begin_evict(false));
+        assert!(word.begin_evict(false));
+    }
+
+    #[test]
+    fn pins_are_bounded() {
+        let word = PageWord::new();
+        word.begin_load().unwrap();
+        word.finish_load(Loaded::default());
+        for _ in 0..PIN_MAX {
+            assert_eq!(word.pin(false), PinOutcome::Pinned);
+        }
+        assert_eq!(word.pin(false), PinOutcome::TooMany);
+    }
+}

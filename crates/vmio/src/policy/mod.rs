@@ -1,0 +1,64 @@
+//! Which resident pages to give up next.
+
+mod priority_fifo;
+mod span_list;
+
+use std::ptr::NonNull;
+
+pub(crate) use priority_fifo::PriorityFifo;
+
+use crate::page::span::Span;
+
+/// A span that has resident pages. The cache keeps the region of every queued span alive, so it can be dereferenced.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SpanRef(NonNull<Span>);
+
+// SAFETY: a Span is shared between threads through atomics only.
+unsafe impl Send for SpanRef {}
+// SAFETY: as above.
+unsafe impl Sync for SpanRef {}
+
+impl SpanRef {
+    /// A reference that the policy may hold until the span is forgotten or found empty.
+    pub(crate) fn new(span: &Span) -> Self {
+        SpanRef(NonNull::from(span))
+    }
+
+    fn from_raw(span: *mut Span) -> Option<Self> {
+        NonNull::new(span).map(SpanRef)
+    }
+
+    fn as_raw(self) -> *mut Span {
+        self.0.as_ptr()
+    }
+
+    /// The span.
+    pub(crate) fn get(&self) -> &Span {
+        // SAFETY: a region takes its spans out of the policy (Policy::forget) and waits for the evictors that hold one
+        // before it unmaps them.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+/// Orders spans for eviction. Pages are chosen within the span by the evictor, who skips what is pinned, in flight,
+/// or has visits left to survive.
+pub(crate) trait Policy: Send + Sync {
+    /// The span has a resident page and stands in no queue. Called in the trap path: no lock, no allocation.
+    fn admit(&self, span: SpanRef);
+
+    /// Takes the next span to evict from; `core` spreads callers.
+    fn next(&self, core: usize) -> Option<SpanRef>;
+
+    /// Puts a span back that still has resident pages, behind all others of its priority.
+    fn put_back(&self, span: SpanRef);
+
+    /// The span's priority has changed: moves it if it is queued.
+    fn reprioritize(&self, span: SpanRef);
+
+    /// Removes every queued span for which `of` holds.
+    fn forget(&self, of: &dyn Fn(&Span) -> bool);
+
+    /// How many visits a page survives that was evicted so many eighths of a cache turnover ago (`None`: never, or
+    /// long ago).
+    fn visits(&self, evicted_ago: Option<u8>) -> u8;
+}

@@ -1,0 +1,262 @@
+//! kmmap's order (Kreon §3.3.1): the highest priority number first, first in first out within it; and a second
+//! visit for pages that came back soon after their eviction.
+
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crossbeam_utils::CachePadded;
+
+use crate::page::span::Span;
+use crate::policy::span_list::SpanList;
+use crate::policy::{Policy, SpanRef};
+
+const PRIORITIES: usize = 256;
+const EMPTY: i32 = -1;
+/// `Span::queue` of a span that an evictor holds or that nobody has queued.
+const IN_NO_QUEUE: u32 = 0;
+
+/// FIFO queues of spans by priority, sharded so that cores rarely meet.
+pub(crate) struct PriorityFifo {
+    shards: Box<[CachePadded<Shard>]>,
+    turn: AtomicUsize,
+}
+
+struct Shard {
+    /// A stack of spans that have just become resident, pushed by the trap path without a lock.
+    incoming: AtomicPtr<Span>,
+    /// The highest priority that is queued, or [`EMPTY`]: a hint for choosing the shard.
+    top: AtomicI32,
+    queues: Mutex<Queues>,
+}
+
+struct Queues {
+    lists: Box<[SpanList; PRIORITIES]>,
+}
+
+impl Queues {
+    fn top(&self) -> i32 {
+        self.lists.iter().rposition(|list| !list.is_empty()).map_or(EMPTY, |priority| priority as i32)
+    }
+
+    fn push(&mut self, span: SpanRef, priority: u8) {
+        span.get().queue.store(u32::from(priority) + 1, Ordering::Relaxed);
+        self.lists[usize::from(priority)].push_back(span);
+    }
+
+    fn remove(&mut self, span: SpanRef) -> bool {
+        let queue = span.get().queue.swap(IN_NO_QUEUE, Ordering::Relaxed);
+        if queue == IN_NO_QUEUE {
+            return false;
+        }
+        self.lists[queue as usize - 1].remove(span);
+        true
+    }
+}
+
+impl Shard {
+    fn new() -> Self {
+        Shard {
+            incoming: AtomicPtr::new(ptr::null_mut()),
+            top: AtomicI32::new(EMPTY),
+            queues: Mutex::new(Queues { lists: Box::new([SpanList::default(); PRIORITIES]) }),
+        }
+    }
+
+    /// Held for a few pointer updates, with signals blocked, by every thread: the trap path may wait for it.
+    fn lock(&self) -> MutexGuard<'_, Queues> {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        // The stack has the youngest on top: turn it round, so that the first in is the first out.
+        let mut reversed = ptr::null_mut();
+        let mut next = SpanRef::from_raw(self.incoming.swap(ptr::null_mut(), Ordering::Acquire));
+        while let Some(span) = next {
+            next = SpanRef::from_raw(span.get().next.load(Ordering::Relaxed));
+            span.get().next.store(reversed, Ordering::Relaxed);
+            reversed = span.as_raw();
+        }
+        let mut next = SpanRef::from_raw(reversed);
+        while let Some(span) = next {
+            next = SpanRef::from_raw(span.get().next.load(Ordering::Relaxed));
+            queues.push(span, span.get().priority());
+        }
+        queues
+    }
+
+    fn publish_top(&self, queues: &Queues) {
+        self.top.store(queues.top(), Ordering::Relaxed);
+    }
+}
+
+impl PriorityFifo {
+    /// Queues in as many shards as there are cores.
+    pub(crate) fn new(cores: usize) -> Self {
+        let shards = cores.next_power_of_two().min(64);
+        PriorityFifo {
+            shards: (0..shards).map(|_| CachePadded::new(Shard::new())).collect(),
+            turn: AtomicUsize::new(0),
+        }
+    }
+
+    fn shard(&self, span: SpanRef) -> &Shard {
+        let (region, number) = span.get().owner();
+        let hash = (number as usize).wrapping_add(region as usize >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15_usize);
+        &self.shards[(hash >> 32) & (self.shards.len() - 1)]
+    }
+}
+
+impl Policy for PriorityFifo {
+    fn admit(&self, span: SpanRef) {
+        let shard = self.shard(span);
+        let mut head = shard.incoming.load(Ordering::Relaxed);
+        loop {
+            span.get().next.store(head, Ordering::Relaxed);
+            match shard.incoming.compare_exchange_weak(head, span.as_raw(), Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(seen) => head = seen,
+            }
+        }
+    }
+
+    fn next(&self, core: usize) -> Option<SpanRef> {
+        // A span that came in since the last look may have the highest priority of all: sort those first.
+        for shard in &self.shards {
+            if !shard.incoming.load(Ordering::Relaxed).is_null() {
+                let queues = shard.lock();
+                shard.publish_top(&queues);
+            }
+        }
+        for _ in 0..2 * self.shards.len() {
+            // Among equals, take turns.
+            let start = core.wrapping_add(self.turn.fetch_add(1, Ordering::Relaxed));
+            let shards = self.shards.len();
+            let best = (0..shards).map(|step| &self.shards[(start + step) % shards]).reduce(|best, shard| {
+                if shard.top.load(Ordering::Relaxed) > best.top.load(Ordering::Relaxed) { shard } else { best }
+            })?;
+            let mut queues = best.lock();
+            let top = queues.top();
+            if top == EMPTY {
+                best.publish_top(&queues);
+                if self.shards.iter().all(|shard| shard.top.load(Ordering::Relaxed) == EMPTY) {
+                    return None;
+                }
+                continue;
+            }
+            let span = queues.lists[top as usize].pop_front();
+            if let Some(span) = span {
+                span.get().queue.store(IN_NO_QUEUE, Ordering::Relaxed);
+            }
+            best.publish_top(&queues);
+            return span;
+        }
+        None
+    }
+
+    fn put_back(&self, span: SpanRef) {
+        let shard = self.shard(span);
+        let mut queues = shard.lock();
+        queues.push(span, span.get().priority());
+        shard.publish_top(&queues);
+    }
+
+    fn reprioritize(&self, span: SpanRef) {
+        let shard = self.shard(span);
+        let mut queues = shard.lock();
+        if queues.remove(span) {
+            queues.push(span, span.get().priority());
+        }
+        shard.publish_top(&queues);
+    }
+
+    fn forget(&self, of: &dyn Fn(&Span) -> bool) {
+        for shard in &self.shards {
+            let mut queues = shard.lock();
+            for priority in 0..PRIORITIES {
+                let list = queues.lists[priority];
+                let mut next = list.iter().next();
+                while let Some(span) = next {
+                    next = SpanRef::from_raw(span.get().next.load(Ordering::Relaxed));
+                    if of(span.get()) {
+                        queues.remove(span);
+                    }
+                }
+            }
+            shard.publish_top(&queues);
+        }
+    }
+
+    fn visits(&self, evicted_ago: Option<u8>) -> u8 {
+        // A page that is wanted again within a turnover of the cache was worth keeping for another one.
+        u8::from(evicted_ago.is_some_and(|eighths| eighths <= 8))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn spans(count: u64) -> Vec<Span> {
+        let spans: Vec<Span> = (0..count).map(|_| Span::default()).collect();
+        for (number, span) in spans.iter().enumerate() {
+            span.set_owner(ptr::null(), number as u64, 100);
+        }
+        spans
+    }
+
+    fn drain(policy: &PriorityFifo) -> Vec<u64> {
+        std::iter::from_fn(|| policy.next(0)).map(|span| span.get().owner().1).collect()
+    }
+
+    #[test]
+    fn first_in_first_out_within_a_priority() {
+        let policy = PriorityFifo::new(1);
+        let spans = spans(5);
+        spans[1].set_priority(255);
+        spans[3].set_priority(0);
+        for span in &spans {
+            policy.admit(SpanRef::new(span));
+        }
+        assert_eq!(drain(&policy), [1, 0, 2, 4, 3]);
+        assert!(policy.next(0).is_none());
+    }
+
+    #[test]
+    fn the_highest_priority_of_all_shards_goes_first() {
+        let policy = PriorityFifo::new(8);
+        let spans = spans(64);
+        for (number, span) in spans.iter().enumerate() {
+            span.set_priority((number * 3) as u8);
+            policy.admit(SpanRef::new(span));
+        }
+        let mut expected: Vec<u64> = (0..64).collect();
+        expected.reverse();
+        assert_eq!(drain(&policy), expected);
+    }
+
+    #[test]
+    fn a_changed_priority_moves_a_queued_span() {
+        let policy = PriorityFifo::new(2);
+        let spans = spans(4);
+        for span in &spans {
+            policy.put_back(SpanRef::new(span));
+        }
+        spans[2].set_priority(200);
+        policy.reprioritize(SpanRef::new(&spans[2]));
+        spans[0].set_priority(1);
+        policy.reprioritize(SpanRef::new(&spans[0]));
+        let order = drain(&policy);
+        assert_eq!((order[0], order[3]), (2, 0));
+    }
+
+    #[test]
+    fn forgotten_spans_do_not_come_back() {
+        let policy = PriorityFifo::new(2);
+        let spans = spans(10);
+        for span in &spans {
+            policy.admit(SpanRef::new(span));
+        }
+        policy.forget(&|span| span.owner().1 % 2 == 0);
+        let mut left = drain(&policy);
+        left.sort_unstable();
+        assert_eq!(left, [1, 3, 5, 7, 9]);
+    }
+}

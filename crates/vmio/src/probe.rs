@@ -1,0 +1,124 @@
+//! What this machine offers, and what a user could change.
+
+use std::fs;
+use std::io;
+
+use crate::error::Error;
+use crate::sys::PAGE_BYTES;
+use crate::sys::cpu;
+use crate::sys::reservation::Reservation;
+use crate::sys::unmap::Unmapper;
+use crate::sys::userfaultfd::Userfaultfd;
+
+/// Whether something is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// It is.
+    Yes,
+    /// It is not: why, what follows, and what to do about it.
+    No(String),
+}
+
+impl Probe {
+    /// Whether it is there.
+    pub fn is_yes(&self) -> bool {
+        *self == Probe::Yes
+    }
+}
+
+/// What vmio found on this machine.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Features {
+    /// The running kernel.
+    pub kernel_release: String,
+    /// userfaultfd in SIGBUS mode.
+    pub userfaultfd: Probe,
+    /// Write-protection through it, which write-back needs.
+    pub write_protect: Probe,
+    /// Unmapping many scattered pages of this process with one TLB shootdown.
+    pub batched_unmap: Probe,
+    /// The right to lock the cache in memory.
+    pub lock_memory: Probe,
+    /// Whether swap is on.
+    pub swap_on: bool,
+    /// The page size in bytes.
+    pub page_bytes: usize,
+    /// Cores that the process may use.
+    pub cores: usize,
+}
+
+/// Tries everything out.
+pub fn probe() -> Features {
+    let userfaultfd = Userfaultfd::open();
+    let write_protect = match &userfaultfd {
+        Err(_) => Probe::No("needs userfaultfd".to_owned()),
+        Ok(userfaultfd) => match try_write_protect(userfaultfd) {
+            Ok(()) => Probe::Yes,
+            Err(error) => Probe::No(format!(
+                "{error}: the kernel lacks CONFIG_HAVE_ARCH_USERFAULTFD_WP; use Linux 5.7 or newer on x86-64 or arm64"
+            )),
+        },
+    };
+    let batched_unmap = if Unmapper::probe().is_batched() {
+        Probe::Yes
+    } else {
+        Probe::No("process_madvise(MADV_DONTNEED) on oneself needs Linux 6.13: each run of neighbouring pages costs a TLB shootdown".to_owned())
+    };
+    let lock_memory = if may_lock_memory() {
+        Probe::Yes
+    } else {
+        Probe::No("needs CAP_IPC_LOCK; matters only where swap is on".to_owned())
+    };
+    Features {
+        kernel_release: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+        userfaultfd: match &userfaultfd {
+            Ok(_) => Probe::Yes,
+            Err(error) => Probe::No(userfaultfd_advice(error)),
+        },
+        write_protect,
+        batched_unmap,
+        lock_memory,
+        swap_on: swap_is_on(),
+        page_bytes: rustix::param::page_size(),
+        cores: cpu::count(),
+    }
+}
+
+fn try_write_protect(userfaultfd: &Userfaultfd) -> io::Result<()> {
+    let page = Reservation::zeroed(PAGE_BYTES, PAGE_BYTES)?;
+    userfaultfd.register(page.base() as usize, PAGE_BYTES)?;
+    userfaultfd.write_protect(page.base() as usize, PAGE_BYTES, true)
+}
+
+fn userfaultfd_advice(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOSYS) => "the kernel was built without CONFIG_USERFAULTFD".to_owned(),
+        Some(libc::EPERM) => "the system call is denied, usually by a container's seccomp profile: allow \
+                              userfaultfd(2) in it"
+            .to_owned(),
+        Some(libc::EINVAL) => "the kernel is too old for UFFD_USER_MODE_ONLY or write-protection: Linux 5.11 is the \
+                               oldest that will do"
+            .to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+pub(crate) fn explain_userfaultfd(error: &io::Error) -> Error {
+    Error::NoUserfaultfd { reason: userfaultfd_advice(error) }
+}
+
+/// Whether any swap area is in use.
+pub(crate) fn swap_is_on() -> bool {
+    fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1)
+}
+
+/// Whether the process has CAP_IPC_LOCK, which locking a large range takes.
+pub(crate) fn may_lock_memory() -> bool {
+    const CAP_IPC_LOCK: u32 = 14;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask >> CAP_IPC_LOCK & 1 == 1)
+}

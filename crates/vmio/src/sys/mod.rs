@@ -1,0 +1,17 @@
+//! The system calls, signal handling and raw memory that vmio stands on.
+//!
+//! With [`crate::engine`] and the copy loops of [`crate::mapping`] and [`crate::cache`], the only place with
+//! `unsafe`. Everything here is async-signal-safe unless it says otherwise.
+
+pub(crate) mod cpu;
+pub(crate) mod errno;
+pub(crate) mod fork;
+pub(crate) mod futex;
+pub(crate) mod reservation;
+pub(crate) mod signal;
+pub(crate) mod sparse_array;
+pub(crate) mod unmap;
+pub(crate) mod userfaultfd;
+
+/// The page size that vmio is built for, in bytes; [`crate::CacheBuilder::build`] refuses to run on any other.
+pub const PAGE_BYTES: usize = 4096;

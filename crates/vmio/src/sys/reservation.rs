@@ -1,0 +1,102 @@
+//! Ranges of address space that cost nothing until they are touched.
+
+use std::io;
+use std::ptr::{self, NonNull};
+
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+
+/// A private anonymous range of zeros, without swap reserved for it; unmapped on drop.
+pub(crate) struct Reservation {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a Reservation is an address and a length; what threads do with the bytes is up to whoever gets the pointer.
+unsafe impl Send for Reservation {}
+// SAFETY: as above: no method reads or writes the bytes.
+unsafe impl Sync for Reservation {}
+
+impl Reservation {
+    /// Reserves `len` readable and writable bytes at a multiple of `align`; both are multiples of the page size.
+    pub(crate) fn zeroed(len: usize, align: usize) -> io::Result<Self> {
+        assert!(align.is_power_of_two() && align >= super::PAGE_BYTES && len > 0);
+        let padded = len.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice overlaps nothing.
+        let raw = unsafe {
+            mmap_anonymous(ptr::null_mut(), padded, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)?
+        };
+        let start = raw as usize;
+        let aligned = start.next_multiple_of(align);
+        let end = aligned + len.next_multiple_of(super::PAGE_BYTES);
+        // SAFETY: both pieces lie inside the mapping just made, which nobody else knows of.
+        unsafe {
+            if aligned > start {
+                munmap(start as *mut _, aligned - start)?;
+            }
+            if start + padded > end {
+                munmap(end as *mut _, start + padded - end)?;
+            }
+            mprotect(aligned as *mut _, end - aligned, MprotectFlags::READ | MprotectFlags::WRITE)?;
+        }
+        let base = NonNull::new(aligned as *mut u8).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Reservation { base, len: end - aligned })
+    }
+
+    /// Where it starts.
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Its length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Makes the range readable only: a store to it is a SIGSEGV.
+    pub(crate) fn make_read_only(&self) -> io::Result<()> {
+        // SAFETY: the range is ours, and read-only memory cannot break anybody who only reads it.
+        unsafe { mprotect(self.base().cast(), self.len, MprotectFlags::READ)? };
+        Ok(())
+    }
+
+    /// The kernel gives forked children zeros in place of the contents.
+    pub(crate) fn wipe_on_fork(&self) -> io::Result<()> {
+        self.advise(Advice::LinuxWipeOnFork)
+    }
+
+    /// The kernel leaves the range out of forked children altogether.
+    pub(crate) fn leave_out_on_fork(&self) -> io::Result<()> {
+        self.advise(Advice::LinuxDontFork)
+    }
+
+    /// No transparent huge pages: residency is decided page by page.
+    pub(crate) fn small_pages_only(&self) -> io::Result<()> {
+        match self.advise(Advice::LinuxNoHugepage) {
+            // A kernel built without transparent huge pages has nothing to turn off.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Keeps the pages that become resident from being swapped (MLOCK_ONFAULT).
+    pub(crate) fn lock_on_fault(&self) -> io::Result<()> {
+        // SAFETY: locking changes no contents; the range is ours.
+        unsafe { rustix::mm::mlock_with(self.base().cast(), self.len, rustix::mm::MlockFlags::ONFAULT)? };
+        Ok(())
+    }
+
+    fn advise(&self, advice: Advice) -> io::Result<()> {
+        // SAFETY: the advices used above neither free nor change bytes of the range in this process.
+        unsafe { madvise(self.base().cast(), self.len, advice)? };
+        Ok(())
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `zeroed`, is unmapped here only, and its owner outlives every use of it.
+        if let Err(error) = unsafe { munmap(self.base().cast(), self.len) } {
+            tracing::error!(%error, len = self.len, "unmapping a reservation failed");
+        }
+    }
+}

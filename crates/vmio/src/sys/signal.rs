@@ -1,0 +1,161 @@
+//! SIGBUS in the faulting thread, and keeping other signal handlers out of critical sections.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::OnceLock;
+
+use crate::sys::errno::PreservedErrno;
+
+/// What the interrupted instruction did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FaultAccess {
+    /// It was a load.
+    Load,
+    /// It was a store (or a read-modify-write).
+    Store,
+    /// The architecture does not tell.
+    #[cfg_attr(target_arch = "x86_64", allow(dead_code))]
+    Unknown,
+}
+
+/// What a fault handler made of a SIGBUS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resolution {
+    /// The access will succeed now: run the instruction again.
+    Resolved,
+    /// Not an address of ours, or a page that cannot be had: the previous handler decides.
+    Declined,
+}
+
+/// Resolves a fault at an address; must be async-signal-safe.
+pub(crate) type FaultHandler = fn(address: usize, access: FaultAccess) -> Resolution;
+
+struct Installed {
+    handler: FaultHandler,
+    previous: libc::sigaction,
+}
+
+static INSTALLED: OnceLock<Installed> = OnceLock::new();
+
+/// Has `handler` called for every SIGBUS of this process from now on; what it declines goes to the handler that was
+/// there before. The first call decides; later ones do nothing.
+pub(crate) fn install_sigbus_handler(handler: FaultHandler) -> io::Result<()> {
+    let mut failure = None;
+    INSTALLED.get_or_init(|| {
+        let mut previous = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: reads the present action into a zeroed sigaction of ours.
+        if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), previous.as_mut_ptr()) } != 0 {
+            failure = Some(io::Error::last_os_error());
+        }
+        // SAFETY: written by the call above, and valid when zeroed (the default action) if that failed.
+        Installed { handler, previous: unsafe { previous.assume_init() } }
+    });
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    // SAFETY: a zeroed sigaction is valid; the fields that matter are set below.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    action.sa_sigaction = on_sigbus as *const () as usize;
+    // On the alternate stack where there is one (Go and other runtimes insist); nothing may interrupt the handler,
+    // so a nested fault of the same thread cannot wait for itself.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    // SAFETY: fills a set that we own; then installs a handler that is async-signal-safe by the contract of
+    // FaultHandler and reads only INSTALLED, which is set by now.
+    unsafe {
+        libc::sigfillset(&mut action.sa_mask);
+        if libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let _errno = PreservedErrno::new();
+    let Some(installed) = INSTALLED.get() else { return };
+    // SAFETY: the kernel passes a valid siginfo and ucontext to an SA_SIGINFO handler.
+    let (code, address, access) = unsafe { ((*info).si_code, (*info).si_addr() as usize, access_of(context)) };
+    // Only BUS_ADRERR comes from a page fault; anything sent by kill() has a code of 0 or less.
+    if code == libc::BUS_ADRERR && (installed.handler)(address, access) == Resolution::Resolved {
+        return;
+    }
+    chain(&installed.previous, signal, info, context);
+}
+
+/// # Safety
+/// `context` must be the ucontext that the kernel gave to a signal handler.
+#[cfg(target_arch = "x86_64")]
+unsafe fn access_of(context: *mut libc::c_void) -> FaultAccess {
+    const WRITE: i64 = 1 << 1;
+    // SAFETY: by the caller.
+    let error_code = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
+    if error_code & WRITE != 0 { FaultAccess::Store } else { FaultAccess::Load }
+}
+
+/// # Safety
+/// None needed here: the context is not looked at.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn access_of(_context: *mut libc::c_void) -> FaultAccess {
+    FaultAccess::Unknown
+}
+
+/// Does what would have happened without us.
+fn chain(previous: &libc::sigaction, signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    match previous.sa_sigaction {
+        // The kernel does not let a fault be ignored either: with the default action back in place, the instruction
+        // runs again and the process dies of the same SIGBUS, at the same address.
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // SAFETY: a zeroed sigaction is the default action.
+            unsafe {
+                let default: libc::sigaction = MaybeUninit::zeroed().assume_init();
+                libc::sigaction(signal, &default, ptr::null_mut());
+                if (*info).si_code != libc::BUS_ADRERR {
+                    libc::raise(signal);
+                }
+            }
+        }
+        // SAFETY: the program installed this address as a handler of this kind.
+        handler => unsafe {
+            if previous.sa_flags & libc::SA_SIGINFO != 0 {
+                let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+                    std::mem::transmute(handler);
+                handler(signal, info, context);
+            } else {
+                let handler: extern "C" fn(libc::c_int) = std::mem::transmute(handler);
+                handler(signal);
+            }
+        },
+    }
+}
+
+/// Blocks every asynchronous signal of the thread until dropped: held wherever vmio owns a lock or a page word outside
+/// the trap path, since a handler of the program that then touches mapped memory would wait for its own thread.
+pub(crate) struct SignalsBlocked {
+    previous: libc::sigset_t,
+}
+
+impl SignalsBlocked {
+    /// Blocks them.
+    pub(crate) fn new() -> Self {
+        let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
+        let mut previous = MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: both sets are ours; changing the mask of the calling thread has no memory effects. Faults stay
+        // deliverable, so that a bug of ours is a crash at its place and not a kill without a trace.
+        unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            for fault in [libc::SIGBUS, libc::SIGSEGV, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP] {
+                libc::sigdelset(all.as_mut_ptr(), fault);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), previous.as_mut_ptr());
+            SignalsBlocked { previous: previous.assume_init() }
+        }
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: puts back the mask that `new` found.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.previous, ptr::null_mut()) };
+    }
+}

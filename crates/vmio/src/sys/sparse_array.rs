@@ -1,0 +1,58 @@
+//! Arrays that are mostly never touched: memory is used only where an element has been written.
+
+use std::io;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+
+use crate::sys::PAGE_BYTES;
+use crate::sys::reservation::Reservation;
+
+/// A type whose all-zero bytes are a valid value that needs no drop.
+///
+/// # Safety
+/// The implementor vouches for both.
+pub(crate) unsafe trait ZeroInit: Sync + Send {}
+
+// SAFETY: zero is a valid value of the integer inside, and nothing needs a drop.
+unsafe impl ZeroInit for AtomicU32 {}
+// SAFETY: as above.
+unsafe impl ZeroInit for AtomicU64 {}
+// SAFETY: zero is the null pointer, and nothing needs a drop.
+unsafe impl<T> ZeroInit for AtomicPtr<T> {}
+
+/// A fixed-length array of zero-initialised elements, shared through `&`.
+pub(crate) struct SparseArray<T: ZeroInit> {
+    reservation: Reservation,
+    len: usize,
+    elements: PhantomData<T>,
+}
+
+impl<T: ZeroInit> SparseArray<T> {
+    /// Reserves `len` elements; costs address space only.
+    pub(crate) fn new(len: usize) -> io::Result<Self> {
+        let bytes = len.max(1).checked_mul(size_of::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let reservation = Reservation::zeroed(bytes.next_multiple_of(PAGE_BYTES), PAGE_BYTES)?;
+        reservation.small_pages_only()?;
+        Ok(SparseArray { reservation, len, elements: PhantomData })
+    }
+
+    /// As many elements as fit a reservation of zeros.
+    pub(crate) fn over(reservation: Reservation) -> Self {
+        let len = reservation.len() / size_of::<T>();
+        SparseArray { reservation, len, elements: PhantomData }
+    }
+
+    /// How many elements there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The element at `index`; a wrong index is a bug of the caller.
+    #[inline]
+    pub(crate) fn get(&self, index: usize) -> &T {
+        assert!(index < self.len, "index {index} of a sparse array of {}", self.len);
+        // SAFETY: in bounds by the assertion; the memory is zeroed by the kernel and T is valid there (ZeroInit); it
+        // stays mapped as long as self; only shared references are ever made.
+        unsafe { &*self.reservation.base().cast::<T>().add(index) }
+    }
+}

@@ -1,0 +1,104 @@
+//! userfaultfd(2): page faults of a range come to us, and pages are put there and write-protected by us.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use linux_raw_sys::general::{
+    UFFD_API, UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_SIGBUS, UFFDIO_COPY_MODE_DONTWAKE, UFFDIO_COPY_MODE_WP,
+    UFFDIO_REGISTER_MODE_MISSING, UFFDIO_REGISTER_MODE_WP, uffdio_api, uffdio_copy, uffdio_range, uffdio_register,
+    uffdio_writeprotect,
+};
+use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_COPY, UFFDIO_REGISTER, UFFDIO_WRITEPROTECT};
+use rustix::mm::{UserfaultfdFlags, userfaultfd};
+
+use crate::sys::PAGE_BYTES;
+
+const WRITE_PROTECT: u64 = 1;
+const DONT_WAKE: u64 = 2;
+
+/// An open userfaultfd whose faults arrive as SIGBUS in the faulting thread.
+pub(crate) struct Userfaultfd {
+    fd: OwnedFd,
+}
+
+impl Userfaultfd {
+    /// Opens one that handles faults of user code only, which needs no privilege.
+    pub(crate) fn open() -> io::Result<Self> {
+        let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(1); // UFFD_USER_MODE_ONLY
+        // SAFETY: creating the descriptor changes no memory.
+        let fd = unsafe { userfaultfd(flags)? };
+        let mut api = uffdio_api {
+            api: u64::from(UFFD_API),
+            features: u64::from(UFFD_FEATURE_SIGBUS | UFFD_FEATURE_PAGEFAULT_FLAG_WP),
+            ioctls: 0,
+        };
+        let this = Userfaultfd { fd };
+        // SAFETY: `api` is the structure that this request reads and writes.
+        unsafe { this.ioctl(UFFDIO_API, &mut api)? };
+        Ok(this)
+    }
+
+    /// Asks for the missing and the write-protect faults of a range.
+    pub(crate) fn register(&self, address: usize, len: usize) -> io::Result<()> {
+        let mut register = uffdio_register {
+            range: uffdio_range { start: address as u64, len: len as u64 },
+            mode: u64::from(UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP),
+            ioctls: 0,
+        };
+        // SAFETY: `register` is the structure of this request; registering changes no contents.
+        unsafe { self.ioctl(UFFDIO_REGISTER, &mut register) }
+    }
+
+    /// Puts a copy of `data` at an absent range. Returns how many bytes went in before an error, if any.
+    ///
+    /// # Safety
+    /// The range at `address` must be registered with this userfaultfd, and its owner must expect the pages.
+    pub(crate) unsafe fn copy(&self, address: usize, data: &[u8], protect: bool) -> Result<(), (usize, io::Error)> {
+        debug_assert!(data.len().is_multiple_of(PAGE_BYTES));
+        let mut done = 0;
+        while done < data.len() {
+            let mut copy = uffdio_copy {
+                dst: (address + done) as u64,
+                src: data[done..].as_ptr() as u64,
+                len: (data.len() - done) as u64,
+                mode: u64::from(UFFDIO_COPY_MODE_DONTWAKE) | if protect { u64::from(UFFDIO_COPY_MODE_WP) } else { 0 },
+                copy: 0,
+            };
+            // SAFETY: `copy` is the structure of this request; `data` is readable; the caller vouches for the target.
+            match unsafe { self.ioctl(UFFDIO_COPY, &mut copy) } {
+                Ok(()) => done += copy.copy as usize,
+                Err(error) => {
+                    done += copy.copy.max(0) as usize;
+                    // EAGAIN: the address space is changing under us (or a part went in); go on from there.
+                    if error.raw_os_error() != Some(libc::EAGAIN) {
+                        return Err((done, error));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Write-protects a registered range, or lets it be written again. One TLB shootdown.
+    pub(crate) fn write_protect(&self, address: usize, len: usize, protect: bool) -> io::Result<()> {
+        loop {
+            let mut request = uffdio_writeprotect {
+                range: uffdio_range { start: address as u64, len: len as u64 },
+                mode: if protect { WRITE_PROTECT } else { DONT_WAKE },
+            };
+            // SAFETY: `request` is the structure of this request; protection changes no contents.
+            match unsafe { self.ioctl(UFFDIO_WRITEPROTECT, &mut request) } {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// # Safety
+    /// `argument` must be the structure that `request` expects.
+    unsafe fn ioctl<T>(&self, request: u32, argument: &mut T) -> io::Result<()> {
+        // SAFETY: the caller vouches for the pair.
+        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), request as _, std::ptr::from_mut(argument)) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,63 @@
+# shellcheck shell=bash
+# Shared by the scripts: messages, the right to be root, and installing what the machine lacks.
+# A script sources it after `set -euo pipefail`; it leaves the working directory at the repository's root.
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
+# shellcheck disable=SC2034 # used by the scripts that source this
+target_dir=${CARGO_TARGET_DIR:-target}
+
+say() { printf '==> %s\n' "$*"; }
+
+die() {
+    printf 'error: %s\n' "$*" >&2
+    exit 1
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+is_root() { [ "$(id -u)" -eq 0 ]; }
+
+# ask_for_root REASON...: true if commands may be run by as_root from here on. Says each reason before it asks.
+# VMIO_NO_ROOT=1 answers no for the user.
+ask_for_root() {
+    if is_root; then return 0; fi
+    if [ -n "${VMIO_NO_ROOT:-}" ] || ! have sudo; then return 1; fi
+    say "Root is wanted for:"
+    printf '      - %s\n' "$@"
+    if [ -t 0 ]; then sudo -v; else sudo -n true 2>/dev/null; fi
+}
+
+# as_root COMMAND...: after ask_for_root said yes. Never asks again: without the right it fails.
+as_root() { if is_root; then "$@"; else sudo -n "$@"; fi; }
+
+# missing_packages COMMAND=PACKAGE...: the packages whose command is not installed, one a line.
+missing_packages() {
+    local pair
+    for pair in "$@"; do
+        have "${pair%%=*}" || printf '%s\n' "${pair#*=}"
+    done | sort -u
+}
+
+# install_packages PACKAGE...: through apt, as root.
+install_packages() {
+    have apt-get || return 1
+    say "Installing $*"
+    as_root timeout 300 apt-get update -q &&
+        as_root env DEBIAN_FRONTEND=noninteractive timeout 600 apt-get install -q -y --no-install-recommends "$@"
+}
+
+# require_rust: a toolchain no older than the workspace asks for; an old one is updated where rustup is there.
+require_rust() {
+    local wanted found
+    if ! have cargo && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
+        PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
+        export PATH
+    fi
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    have cargo || die "no Rust toolchain found: install rustup, then Rust $wanted or newer, and run this again"
+    found=$(rustc --version | awk '{ print $2 }')
+    if [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ]; then return 0; fi
+    have rustup || die "Rust $found is installed, $wanted or newer is needed"
+    say "Rust $found is installed, $wanted or newer is needed: updating it"
+    rustup update stable --no-self-update
+}
