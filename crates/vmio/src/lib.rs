@@ -51,3 +51,8 @@ pub use mapping::options::{MappingOptions, OnReadError, PageVerifier};
 pub use mapping::{Advice, Mapping, Pin, Residency, SyncHandle};
 #[cfg(not(loom))]
 pub use sys::PAGE_BYTES;
+
+/// The README's example is compiled and run with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct ReadmeExamples;

@@ -81,8 +81,6 @@ pub struct ResidentRange {
     pub samples: u64,
     /// The largest.
     pub max_bytes: u64,
-    /// The last before the end.
-    pub last_bytes: u64,
 }
 
 fn read_while_watching(
@@ -109,7 +107,6 @@ fn read_while_watching(
                     activity.show_resident(bytes);
                     resident.samples += 1;
                     resident.max_bytes = resident.max_bytes.max(bytes);
-                    resident.last_bytes = bytes;
                 }
             }
         }

@@ -106,14 +106,14 @@ impl Quick<'_> {
         for (run, resident) in result.runs.iter().zip(&result.resident) {
             let max_rss_bytes = run.max_rss_bytes.unwrap_or(resident.max_bytes);
             self.output.text(&format!(
-                "   {:.0} thousand operations a second over {}; resident at most {}, {:.1} % of the cache \
-                 ({} samples, the last {}); {} verify errors\n",
+                "   {:.0} thousand operations a second over {}; resident at most {} ({:.1} % of the cache), \
+                 by {} samples at most {}; {} verify errors\n",
                 run.ops_per_s / 1e3,
                 format_size(run.size_bytes),
                 format_size(max_rss_bytes),
                 max_rss_bytes as f64 / CACHE_BYTES as f64 * 100.0,
                 resident.samples,
-                format_size(resident.last_bytes),
+                format_size(resident.max_bytes),
                 run.verify_errors
             ));
         }

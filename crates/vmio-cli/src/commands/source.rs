@@ -14,7 +14,7 @@ use crate::progress::ByteProgress;
 pub const CHUNK_BYTES: usize = 1 << 20;
 
 /// The read-ahead window of a sequential pass.
-const WINDOW_BYTES: u32 = 1 << 20;
+const WINDOW_BYTES: u32 = 128 << 10;
 
 /// A file, mapped for reading. An empty file has nothing to map.
 pub struct Source {

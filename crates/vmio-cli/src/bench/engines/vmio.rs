@@ -12,7 +12,7 @@ use crate::bench::content::PAGE_BYTES;
 use crate::bench::pattern::Pattern;
 
 /// The read-ahead window of sequential runs.
-const WINDOW_BYTES: u32 = 1 << 20;
+const WINDOW_BYTES: u32 = 128 << 10;
 
 /// A file mapped through a cache of its own.
 pub struct VmioEngine {
