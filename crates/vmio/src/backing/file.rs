@@ -40,9 +40,15 @@ impl FileBacking {
     /// Creates a file of `len` zeros (sparse), or truncates an existing one to that, and opens it for writing.
     pub fn create(path: impl AsRef<Path>, len: u64) -> Result<Self> {
         let path = path.as_ref();
-        let created =
-            File::options().write(true).create(true).truncate(true).open(path).and_then(|file| file.set_len(len));
-        created.map_err(|source| Error::Open { path: path.display().to_string(), source })?;
+        let failed = |source| Error::Open { path: path.display().to_string(), source };
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
+        // Nobody's data may go before it is clear that nobody has the file mapped; the lock ends with `file`.
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(Error::InUse { backing: path.display().to_string() }),
+            Err(error) => return Err(failed(error.into())),
+        }
+        file.set_len(0).and_then(|()| file.set_len(len)).map_err(failed)?;
         Self::open(path, Access::ReadWrite)
     }
 

@@ -72,10 +72,14 @@ impl Backing for MemoryBacking {
         }
         // What is cut off must read as zeros if the length grows again.
         let old = self.len.swap(len, Ordering::AcqRel);
-        for byte in (len..old).filter(|byte| *byte == len || byte.is_multiple_of(8)) {
-            let keep = byte % 8;
-            let kept = if keep == 0 { 0 } else { self.word(byte).load(Ordering::Relaxed) & ((1 << (8 * keep)) - 1) };
-            self.word(byte).store(kept, Ordering::Relaxed);
+        if len < old && !len.is_multiple_of(8) {
+            self.word(len).fetch_and((1 << (8 * (len % 8))) - 1, Ordering::Relaxed);
+        }
+        for byte in (len.next_multiple_of(8)..old).step_by(8) {
+            // A word that was never written stays without memory.
+            if self.word(byte).load(Ordering::Relaxed) != 0 {
+                self.word(byte).store(0, Ordering::Relaxed);
+            }
         }
         Ok(())
     }

@@ -122,7 +122,7 @@ impl CacheBuilder {
         }
         let locks_memory = self.decide_on_locking()?;
         let engine = SigbusEngine::new(handle_fault).map_err(|error| probe::explain_userfaultfd(&error))?;
-        let frames = AnonymousFrames::new(engine.userfaultfd(), locks_memory);
+        let frames = AnonymousFrames::new(engine.userfaultfd());
         let parts = Parts {
             generation: Generation::of_this_process().map_err(Error::system("marking the process"))?,
             capacity_pages,

@@ -1,6 +1,5 @@
 //! The miss path: from the trap to a page that the program may touch. Everything here is async-signal-safe.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::backing::Access;
@@ -14,6 +13,7 @@ use crate::error::Error;
 use crate::mapping::options::OnReadError;
 use crate::page::span_of;
 use crate::page::word::{Loaded, Snapshot, State};
+use crate::sys::abort::AbortOnUnwind;
 use crate::sys::signal::{FaultAccess, Resolution};
 use crate::sys::{PAGE_BYTES, cpu};
 
@@ -35,6 +35,8 @@ pub(crate) enum FaultError {
     ReadOnly,
     /// A store to a page that could not be read.
     Poisoned,
+    /// The page lies behind the end of the mapping, which has been shortened.
+    BeyondEnd,
     /// The kernel refused to install or un-protect the page.
     Refused(i32),
 }
@@ -46,6 +48,10 @@ impl FaultError {
             FaultError::Unreadable(failure) => region.read_error(page, failure),
             FaultError::Exhausted(why) => {
                 Error::CacheExhausted { capacity_pages: u64::from(region.shared.capacity_pages), why }
+            }
+            FaultError::BeyondEnd => {
+                let start = page * PAGE_BYTES as u64;
+                Error::OutOfRange { range: start..start + PAGE_BYTES as u64, len: region.len() }
             }
             FaultError::ReadOnly => Error::ReadOnly { backing: region.backing.describe() },
             FaultError::Poisoned => region.read_error(page, ReadFailure::Kind(std::io::ErrorKind::InvalidData)),
@@ -67,8 +73,12 @@ pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
     let store = match access {
         FaultAccess::Load => false,
         FaultAccess::Store => true,
-        // A load of a settled page does not fault, so on such a page it was a store.
-        FaultAccess::Unknown => region.word(page).load().is_settled_resident(),
+        // A load of a settled page does not fault, so on such a page it was a store; or another thread has settled it
+        // since, and where a store could not be allowed anyway, the instruction tells by faulting again.
+        FaultAccess::Unknown => {
+            let word = region.word(page).load();
+            word.is_settled_resident() && !word.is_poisoned() && region.access == Access::ReadWrite
+        }
     };
     let outcome = region.fault(page, store);
     if let Some(started) = started {
@@ -86,12 +96,18 @@ impl Region {
         if store && self.access == Access::ReadOnly {
             return Err(FaultError::ReadOnly);
         }
+        let _verifier_may_panic = AbortOnUnwind;
         let word = self.word(page);
         loop {
             let seen = word.load();
             match seen.state() {
                 State::Absent => {
                     if let Ok(before) = word.begin_load() {
+                        // The mapping may have been shortened meanwhile; who shortens it looks at the word after.
+                        if page >= self.pages() {
+                            word.fail_load();
+                            return Err(FaultError::BeyondEnd);
+                        }
                         return self.load(page, before, store);
                     }
                 }
@@ -120,20 +136,18 @@ impl Region {
         let core = cpu::current();
         shared.count(core, Counter::WriteProtectFaults, 1);
         shared.count(core, Counter::ShootdownsStore, 1);
-        if let Err(error) = shared.frames.unprotect(self.address(page), PAGE_BYTES) {
-            self.word(page).fail_upgrade(before.state());
-            return Err(FaultError::Refused(error.raw_os_error().unwrap_or(libc::EFAULT)));
-        }
+        let epoch = self.announce_dirty(page);
+        let unprotected = shared.frames.unprotect(self.address(page), PAGE_BYTES);
+        // Dirty in any case: had its last write failed meanwhile, "clean" would be a lie.
         if before.state() == State::Dirty {
             // It still holds what an earlier epoch stored.
             self.word(page).finish_upgrade(before.epoch());
         } else {
-            let epoch = self.epoch();
             self.word(page).finish_upgrade(epoch);
-            self.became_dirty(page, epoch);
+            self.count_dirty(page);
             shared.slow_down_for_dirty(core);
         }
-        Ok(())
+        unprotected.map_err(|error| FaultError::Refused(error.raw_os_error().unwrap_or(libc::EFAULT)))
     }
 
     /// Fetches a page whose word we have made Loading, with the pages behind it if the range is read in sequence.
@@ -178,7 +192,7 @@ impl Region {
                     self.word(next).fail_load();
                     break;
                 }
-                Ok(_) if self.shared.budget.take(core).is_none() => {
+                Ok(_) if next >= self.pages() || self.shared.budget.take(core).is_none() => {
                     self.word(next).fail_load();
                     break;
                 }
@@ -199,14 +213,16 @@ impl Region {
     ) -> Result<(), FaultError> {
         let shared = &*self.shared;
         let mut buffer = shared.page_buffers.acquire(core);
-        let data = &mut buffer.bytes()[..pages as usize * PAGE_BYTES];
         let timed = shared.measures_misses.then(Instant::now);
-        let mut read = self.read(core, page, data);
+        let mut pages = pages;
+        let mut read = self.read(core, page, &mut buffer.bytes()[..pages as usize * PAGE_BYTES]);
         if read.is_err() && pages > 1 {
             // Perhaps a neighbour is at fault: they can wait until somebody wants them.
             self.give_up(page + 1, pages - 1);
-            return self.read_and_install(core, page, 1, before, store);
+            pages = 1;
+            read = self.read(core, page, &mut buffer.bytes()[..PAGE_BYTES]);
         }
+        let data = &mut buffer.bytes()[..pages as usize * PAGE_BYTES];
         if let Some(started) = timed {
             shared.count(core, Counter::ReadNs, started.elapsed().as_nanos() as u64);
         }
@@ -245,7 +261,7 @@ impl Region {
     /// Reads whole pages; what lies behind the end of the file is zeros.
     fn read(&self, core: usize, page: u64, data: &mut [u8]) -> Result<(), ReadFailure> {
         let offset = page * PAGE_BYTES as u64;
-        let bytes = self.backing.read_at(offset, data).map_err(|error| ReadFailure::from(&error))?;
+        let bytes = self.backing.read_at(offset, data).map_err(|error| ReadFailure::from(&error))?.min(data.len());
         self.shared.count(core, Counter::Reads, 1);
         self.shared.count(core, Counter::ReadBytes, bytes as u64);
         let expected = self.len().saturating_sub(offset).min(data.len() as u64) as usize;
@@ -253,7 +269,9 @@ impl Region {
             // The file has been truncated under us.
             return Err(ReadFailure::Kind(std::io::ErrorKind::UnexpectedEof));
         }
-        data[bytes..].fill(0);
+        if bytes < data.len() {
+            data[bytes..].fill(0);
+        }
         Ok(())
     }
 
@@ -276,6 +294,7 @@ impl Region {
     ) -> Result<(), FaultError> {
         let shared = &*self.shared;
         let timed = shared.measures_misses.then(Instant::now);
+        let epoch = store.then(|| self.announce_dirty(page));
         // SAFETY: the page's word says Loading, by us; its address lies in our attached range.
         if let Err(error) = unsafe { shared.frames.install(self.address(page), data, !store) } {
             self.give_up(page, 1);
@@ -284,14 +303,13 @@ impl Region {
         if let Some(started) = timed {
             shared.count(core, Counter::InstallNs, started.elapsed().as_nanos() as u64);
         }
-        let epoch = self.epoch();
-        let visits = shared.policy.visits(shared.evicted_ago(before.history()));
+        let visits = shared.policy.visits(before.frequency(), shared.evicted_ago(before.history()));
         // Counted first: as soon as the word is settled an evictor may take the page.
         self.span(span_of(page)).add_resident();
-        self.word(page).finish_load(Loaded { dirty_in: store.then_some(epoch), visits, ..loaded });
+        self.word(page).finish_load(Loaded { dirty_in: epoch, visits, ..loaded });
         self.queue_span(span_of(page));
         if store {
-            self.became_dirty(page, epoch);
+            self.count_dirty(page);
         }
         Ok(())
     }
@@ -366,12 +384,9 @@ impl Shared {
                 continue;
             }
             idle_rounds += 1;
-            failed_rounds = if pass.failed > 0 { failed_rounds + 1 } else { failed_rounds };
+            failed_rounds = if pass.failed > 0 { failed_rounds + 1 } else { 0 };
             if failed_rounds > FAILED_ROUNDS_MAX {
-                return Err("its pages are dirty and cannot be written (sync returns the reason)");
-            }
-            if self.pinned_pages.load(Ordering::Relaxed) >= self.capacity_pages {
-                return Err("all of them are pinned");
+                return Err("its pages cannot be written (sync returns the reason) or unmapped");
             }
             self.wait_for_free(event);
         }

@@ -20,7 +20,9 @@ pub(crate) struct PageBuffers {
 
 impl PageBuffers {
     pub(crate) fn new(cores: usize) -> io::Result<Self> {
-        let memory = Reservation::zeroed(BUFFERS * BUFFER_BYTES, PAGE_BYTES)?;
+        let mut memory = Reservation::zeroed(BUFFERS * BUFFER_BYTES, PAGE_BYTES)?;
+        // A fork during a read into a buffer must not leave the device's bytes with the child.
+        memory.leave_out_on_fork()?;
         memory.small_pages_only()?;
         Ok(PageBuffers { memory, taken: (0..BUFFERS).map(|_| AtomicBool::new(false)).collect(), cores })
     }

@@ -37,7 +37,7 @@ pub(crate) struct Pass {
     pub(crate) freed: u32,
     /// Dirty pages written.
     pub(crate) written: u32,
-    /// Pages that could not be written.
+    /// Pages that could not be written, or not be unmapped.
     pub(crate) failed: u32,
     /// Spans looked at.
     pub(crate) spans: u32,
@@ -73,24 +73,21 @@ impl Reclaimer {
         self.gather(shared, core, wanted.min(PASS_PAGES), goal);
         pass.spans = self.held.len() as u32;
         // Clean pages first: somebody may be waiting for them, and writing takes longer.
-        let clean = self.unmap_victims(shared, core);
+        let clean = self.unmap_victims(shared, core, &mut pass);
         shared.count(core, Counter::EvictedClean, u64::from(clean));
         if !self.batch.pages().is_empty() {
             self.batch.write(shared);
+            pass.failed += self.batch.failed();
+            pass.written = self.batch.pages().len() as u32 - self.batch.failed();
             for written in self.batch.pages() {
                 let word = written.region().word(written.page);
-                if word.load().state() == State::Dirty {
-                    pass.failed += 1;
-                } else {
-                    pass.written += 1;
-                }
-                if goal != Goal::Clean && word.begin_evict(false) {
+                if goal != Goal::Clean && word.begin_evict(true) {
                     let span = SpanRef::new(written.region().span(span_of(written.page)));
                     self.victims.push((span, written.page));
                 }
             }
             self.batch.clear();
-            let dirty = self.unmap_victims(shared, core);
+            let dirty = self.unmap_victims(shared, core, &mut pass);
             shared.count(core, Counter::EvictedDirty, u64::from(dirty));
             pass.freed = dirty;
         }
@@ -119,15 +116,16 @@ impl Reclaimer {
             let dirty = span.get().dirty();
             let pays =
                 goal != Goal::Evict || dirty >= WORTH_PROTECTING || shared.dirty_pages() > shared.watermarks.dirty;
+            let select = if goal == Goal::Clean { Select::Available } else { Select::ToEvict };
             if dirty > 0 && pays {
                 // A failure to protect leaves the pages dirty; the pass goes on with what it has.
-                let _ = self.batch.collect(region, number, Select::Available, &locked);
+                let _ = self.batch.collect(region, region.pages_of_span(number), select, &locked);
             }
         }
     }
 
     /// Unmaps the victims and gives their budget back.
-    fn unmap_victims(&mut self, shared: &Shared, core: usize) -> u32 {
+    fn unmap_victims(&mut self, shared: &Shared, core: usize, pass: &mut Pass) -> u32 {
         if self.victims.is_empty() {
             return 0;
         }
@@ -138,23 +136,20 @@ impl Reclaimer {
             self.unmap.push_page(region.address(*page));
         }
         // SAFETY: every victim's word says Evicting, by us.
-        let unmapped = unsafe { shared.frames.unmap(&self.unmap) };
-        let freed = match unmapped {
-            Ok(shootdowns) => {
-                shared.count(core, Counter::ShootdownsEvict, shootdowns);
-                self.victims.len() as u32
-            }
-            Err(_) => 0,
-        };
+        let shootdowns = unsafe { shared.frames.unmap(&mut self.unmap) };
+        shared.count(core, Counter::ShootdownsEvict, shootdowns);
         let now = shared.eviction_time();
+        let mut freed = 0;
         for (span, page) in self.victims.drain(..) {
             // SAFETY: as in `gather`.
             let (region, _) = unsafe { Region::of_span(span) };
-            if freed > 0 {
+            if self.unmap.has_failed(region.address(page)) {
+                region.word(page).fail_evict(State::Clean);
+                pass.failed += 1;
+            } else {
                 span.get().remove_resident(1);
                 region.word(page).finish_evict(now);
-            } else {
-                region.word(page).fail_evict();
+                freed += 1;
             }
         }
         shared.release(freed, true);

@@ -38,6 +38,8 @@ pub(crate) struct Region {
     window: AtomicU16,
     /// Parity of the sync epoch: a page that becomes dirty now is not part of a sync that has begun.
     epoch: AtomicBool,
+    /// A sync of the whole mapping has begun and not succeeded: pages of any epoch may be left of it.
+    pub(crate) sync_is_incomplete: AtomicBool,
     /// One sync at a time.
     pub(crate) sync_lock: Mutex<()>,
     failures: Mutex<Failures>,
@@ -93,7 +95,7 @@ impl Region {
         let pages = reserved / PAGE_BYTES;
         let spans = reserved.div_ceil(crate::page::SPAN_BYTES);
         let build = || -> io::Result<_> {
-            let range = Reservation::zeroed(reserved, GRANULE_BYTES as usize)?;
+            let mut range = Reservation::zeroed(reserved, GRANULE_BYTES as usize)?;
             range.leave_out_on_fork()?;
             range.small_pages_only()?;
             shared.engine.attach(&range)?;
@@ -121,6 +123,7 @@ impl Region {
             priority: AtomicU8::new(options.priority),
             window: AtomicU16::new(1),
             epoch: AtomicBool::new(false),
+            sync_is_incomplete: AtomicBool::new(false),
             sync_lock: Mutex::new(()),
             failures: Mutex::new(Failures::default()),
         })
@@ -130,11 +133,12 @@ impl Region {
 
     /// Length of the mapping in bytes.
     pub(crate) fn len(&self) -> u64 {
-        self.len.load(Ordering::Acquire)
+        // Ordered against the page words: see `resize.rs`.
+        self.len.load(Ordering::SeqCst)
     }
 
     pub(crate) fn store_len(&self, len: u64) {
-        self.len.store(len, Ordering::Release);
+        self.len.store(len, Ordering::SeqCst);
     }
 
     /// Pages of the mapping, the last one possibly partial.
@@ -231,40 +235,39 @@ impl Region {
         self.epoch.fetch_xor(true, Ordering::SeqCst)
     }
 
-    /// Counts a page whose word has just become Dirty in `epoch`.
-    pub(crate) fn became_dirty(&self, page: u64, epoch: bool) {
-        let span = span_of(page);
-        self.span(span).add_dirty();
-        self.shared.add_dirty();
-        self.dirty_spans.insert(span);
-        // A sync that began since then would take the page for one of its own, or worse, the one after for one of
-        // the epoch before; the program's store has not happened yet, so the later epoch is as true.
-        let mut epoch = epoch;
-        while self.epoch() != epoch {
-            epoch = self.epoch();
-            self.word(page).move_to_epoch(epoch);
-        }
+    /// Announces that a page of ours (its word is busy) is about to become writable; returns the epoch in which it is
+    /// dirty. A sync that does not see the mark began before this epoch; one that does waits for the busy word.
+    /// So a store by any thread, from the instant the frame is writable, belongs to the right sync.
+    pub(crate) fn announce_dirty(&self, page: u64) -> bool {
+        self.dirty_spans.insert(span_of(page));
+        self.epoch()
     }
 
-    /// A page's write has ended, well or not.
-    pub(crate) fn settle_write(&self, page: u64, error: Option<io::Error>) {
+    /// Counts a page whose word has just become Dirty.
+    pub(crate) fn count_dirty(&self, page: u64) {
+        self.span(span_of(page)).add_dirty();
+        self.shared.add_dirty();
+    }
+
+    /// A page's write has ended, well or not; false if it failed.
+    pub(crate) fn settle_write(&self, page: u64, error: Option<io::Error>) -> bool {
         let Some(error) = error else {
             self.word(page).finish_write(None);
-            return;
+            return true;
         };
-        {
-            // Noted before the word changes: a sync that waits for the page must find it.
+        self.shared.count(cpu::current(), Counter::WriteErrors, 1);
+        self.dirty_spans.insert(span_of(page));
+        let dirty_again = {
+            // In one step for a sync: it either counts the failure as its own, or finds the page dirty.
             let mut failures = self.failures();
             failures.writes += 1;
             failures.last_write = Some((page, error));
+            self.word(page).finish_write(Some(self.epoch()))
+        };
+        if dirty_again {
+            self.count_dirty(page);
         }
-        self.shared.count(cpu::current(), Counter::WriteErrors, 1);
-        let epoch = self.epoch();
-        if self.word(page).finish_write(Some(epoch)) {
-            self.became_dirty(page, epoch);
-        } else {
-            self.dirty_spans.insert(span_of(page));
-        }
+        false
     }
 
     // ---- failures

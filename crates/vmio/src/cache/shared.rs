@@ -68,6 +68,7 @@ pub(crate) struct Shared {
     freed_waiters: AtomicU32,
     work: AtomicU32,
     pub(crate) workers: u32,
+    workers_on_fast_device: u32,
     workers_asleep: AtomicU32,
     write_ns: AtomicU64,
     stopping: AtomicBool,
@@ -116,6 +117,7 @@ impl Shared {
             freed_waiters: AtomicU32::new(0),
             work: AtomicU32::new(0),
             workers: parts.workers,
+            workers_on_fast_device: (parts.cores as u32 / 4).clamp(1, parts.workers),
             workers_asleep: AtomicU32::new(0),
             write_ns: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
@@ -190,11 +192,14 @@ impl Shared {
         self.freed_waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Wakes a worker if none is awake, or one more if `urgent`.
+    /// Wakes a worker if none is awake, or one more if `urgent` and more would not just take cores from the program:
+    /// they wait for a slow device, or there are cores enough.
     pub(crate) fn wake_worker(&self, urgent: bool) {
+        // First the event: a worker that is about to sleep either sees it or is counted as asleep.
+        self.work.fetch_add(1, Ordering::SeqCst);
         let asleep = self.workers_asleep.load(Ordering::SeqCst);
-        if asleep == self.workers || (urgent && asleep > 0) {
-            self.work.fetch_add(1, Ordering::SeqCst);
+        let useful = if self.writes_are_slow() { self.workers } else { self.workers_on_fast_device };
+        if asleep == self.workers || (urgent && asleep > self.workers - useful) {
             futex::wake_one(&self.work);
         }
     }

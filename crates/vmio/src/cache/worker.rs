@@ -11,6 +11,8 @@ use crate::sys::signal::SignalsBlocked;
 
 /// How long a worker that cannot get on waits before the next try, at first and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(250));
+/// A third of the weight of an ordinary thread: enough to protect and unmap, not to do all the writing as well.
+const NICE: i32 = 5;
 /// Without evictions for so long, dirty pages above the ratio are written in their own right.
 const QUIET: Duration = Duration::from_millis(20);
 
@@ -19,6 +21,11 @@ pub(crate) fn spawn(shared: Arc<Shared>, number: u32) -> io::Result<JoinHandle<(
     let reclaimer = Reclaimer::new()?;
     std::thread::Builder::new().name(format!("vmio-worker-{number}")).spawn(move || {
         let _signals = SignalsBlocked::new();
+        // Where all cores are busy, the threads that fault do most of the writing themselves, a run at a time; a worker
+        // of the same weight would take a core from them for a scheduler's tick each time.
+        if let Err(error) = rustix::process::nice(NICE) {
+            tracing::debug!(%error, "the worker keeps its priority");
+        }
         Worker { shared, reclaimer, back_off: BACK_OFF.0 }.run();
     })
 }
@@ -31,8 +38,12 @@ struct Worker {
 
 impl Worker {
     fn run(&mut self) {
-        while !self.shared.is_stopping() {
+        loop {
+            // First the event: whatever is said after this ends the sleep below.
             let event = self.shared.work_event();
+            if self.shared.is_stopping() {
+                return;
+            }
             if let Some(run) = self.shared.write_queue.pop() {
                 run.write(&self.shared);
             } else if self.shared.budget.free() < self.shared.watermarks.low {

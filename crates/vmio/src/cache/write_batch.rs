@@ -3,6 +3,7 @@
 //! A page stays readable throughout, and a thread that stores to it waits for the copy at most, never for the device.
 
 use std::io;
+use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -10,9 +11,10 @@ use std::time::Instant;
 use crate::cache::counters::Counter;
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
-use crate::page::SPAN_PAGES;
 use crate::page::span::SpanGuard;
 use crate::page::word::{Snapshot, State};
+use crate::page::{SPAN_PAGES, span_of};
+use crate::sys::abort::AbortOnUnwind;
 use crate::sys::reservation::Reservation;
 use crate::sys::{PAGE_BYTES, cpu, futex};
 
@@ -24,7 +26,9 @@ const RUN_PAGES_MAX: usize = 256;
 /// Which dirty pages to collect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Select {
-    /// Those that can be taken at once, for eviction.
+    /// Those that the evictor may write and then evict.
+    ToEvict,
+    /// Those that can be taken at once.
     Available,
     /// All, for a sync of a range.
     All,
@@ -36,7 +40,7 @@ impl Select {
     fn epoch(self) -> Option<bool> {
         match self {
             Select::Epoch(epoch) => Some(epoch),
-            Select::Available | Select::All => None,
+            Select::ToEvict | Select::Available | Select::All => None,
         }
     }
 
@@ -50,8 +54,16 @@ impl Select {
 pub(crate) struct WriteBatch {
     buffer: Reservation,
     pages: Vec<BatchPage>,
-    /// Runs not yet written; boxed, since runs in the queue point to it.
-    unfinished: Box<AtomicU32>,
+    /// Boxed, since runs in the queue point to it.
+    progress: Box<Progress>,
+}
+
+#[derive(Default)]
+struct Progress {
+    /// Runs not yet written.
+    unfinished: AtomicU32,
+    /// Pages that could not be written.
+    failed: AtomicU32,
 }
 
 /// A page whose copy lies in the slot of the same index.
@@ -83,16 +95,18 @@ pub(crate) struct WriteRun {
     first_page: u64,
     pages: usize,
     data: *const u8,
-    unfinished: *const AtomicU32,
+    progress: *const Progress,
 }
 
-// SAFETY: the pointers stay valid until `unfinished` is counted down: `WriteBatch::write` waits for that.
+// SAFETY: the pointers stay valid until `Progress::unfinished` is counted down: `WriteBatch::write` waits for that.
 unsafe impl Send for WriteRun {}
 
 impl WriteBatch {
     pub(crate) fn new() -> io::Result<Self> {
-        let buffer = Reservation::zeroed(BATCH_PAGES * PAGE_BYTES, PAGE_BYTES)?;
-        Ok(WriteBatch { buffer, pages: Vec::with_capacity(BATCH_PAGES), unfinished: Box::new(AtomicU32::new(0)) })
+        let mut buffer = Reservation::zeroed(BATCH_PAGES * PAGE_BYTES, PAGE_BYTES)?;
+        // A child that shared it copy-on-write could take the device's view of the pages with it.
+        buffer.leave_out_on_fork()?;
+        Ok(WriteBatch { buffer, pages: Vec::with_capacity(BATCH_PAGES), progress: Box::default() })
     }
 
     /// How many more pages fit.
@@ -110,25 +124,30 @@ impl WriteBatch {
         self.pages.clear();
     }
 
-    /// Adds the selected dirty pages of a span, as far as there is room: from now on each is Clean with its write in
+    /// Adds the selected dirty pages among some pages of a span, as far as there is room: from now on each is Clean with its write in
     /// flight. For a sync, copies of pages pinned for writing too, which stay dirty. The caller holds the span's lock.
     /// Returns how many pages were added; an error leaves them as they were.
     pub(crate) fn collect(
         &mut self,
         region: &Region,
-        span: u64,
+        pages: Range<u64>,
         select: Select,
         _held: &SpanGuard<'_>,
     ) -> io::Result<usize> {
         let start = self.pages.len();
-        for page in region.pages_of_span(span) {
+        let span = span_of(pages.start);
+        for page in pages {
             if self.room() == 0 {
                 break;
             }
             let word = region.word(page);
-            let syncs = select != Select::Available;
+            let syncs = matches!(select, Select::All | Select::Epoch(_));
             let begun = loop {
-                match word.begin_protect(select.epoch()) {
+                let begun = match select {
+                    Select::ToEvict => word.begin_protect_to_evict(),
+                    _ => word.begin_protect(select.epoch()),
+                };
+                match begun {
                     // A store trapped on a page that may be part of the sync: it is ready in an instant.
                     Err(seen) if syncs && seen.state() == State::Upgrading => word.wait_while(Snapshot::is_busy),
                     other => break other,
@@ -136,7 +155,9 @@ impl WriteBatch {
             };
             let pinned = match begun {
                 Ok(_) => false,
-                Err(seen) if syncs && select.wants(seen) && word.begin_write_while_pinned().is_ok() => true,
+                Err(seen) if syncs && select.wants(seen) && word.begin_write_while_pinned(region.epoch()).is_ok() => {
+                    true
+                }
                 Err(_) => continue,
             };
             self.pages.push(BatchPage { region, page, pinned });
@@ -192,6 +213,7 @@ impl WriteBatch {
             std::slice::from_raw_parts_mut(target, PAGE_BYTES)
         };
         if let Some(verifier) = &region.verifier {
+            let _verifier_may_panic = AbortOnUnwind;
             verifier.seal(added.page * PAGE_BYTES as u64, copy);
         }
         if !added.pinned {
@@ -207,7 +229,8 @@ impl WriteBatch {
         }
         let runs = || self.pages.chunk_by(|a, b| a.region == b.region && a.page + 1 == b.page);
         let count: usize = runs().map(|run| run.len().div_ceil(RUN_PAGES_MAX)).sum();
-        self.unfinished.store(count as u32, Ordering::SeqCst);
+        self.progress.failed.store(0, Ordering::SeqCst);
+        self.progress.unfinished.store(count as u32, Ordering::SeqCst);
         let mut slot = 0;
         for run in runs() {
             for part in run.chunks(RUN_PAGES_MAX) {
@@ -217,7 +240,7 @@ impl WriteBatch {
                     pages: part.len(),
                     // SAFETY: the slot lies in the buffer.
                     data: unsafe { self.buffer.base().add(slot * PAGE_BYTES) },
-                    unfinished: &raw const *self.unfinished,
+                    progress: &raw const *self.progress,
                 };
                 slot += part.len();
                 if let Err(run) = shared.write_queue.push(run) {
@@ -228,47 +251,58 @@ impl WriteBatch {
         if count > 1 && shared.writes_are_slow() {
             (1..count.min(shared.workers as usize)).for_each(|_| shared.wake_worker(true));
         }
-        while self.unfinished.load(Ordering::SeqCst) > 0 {
+        let unfinished = &self.progress.unfinished;
+        while unfinished.load(Ordering::SeqCst) > 0 {
             match shared.write_queue.pop() {
                 Some(run) => run.write(shared),
                 None => {
-                    let left = self.unfinished.load(Ordering::SeqCst);
+                    let left = unfinished.load(Ordering::SeqCst);
                     if left > 0 {
-                        futex::wait(&self.unfinished, left);
+                        futex::wait(unfinished, left);
                     }
                 }
             }
         }
+    }
+
+    /// How many pages the last [`Self::write`] could not write.
+    pub(crate) fn failed(&self) -> u32 {
+        self.progress.failed.load(Ordering::SeqCst)
     }
 }
 
 impl WriteRun {
     /// Writes the run and settles its pages.
     pub(crate) fn write(self, shared: &Shared) {
-        // SAFETY: the batch that made the run keeps region, data and counter valid until the counter goes down.
-        let (region, data, unfinished) = unsafe {
-            (&*self.region, std::slice::from_raw_parts(self.data, self.pages * PAGE_BYTES), &*self.unfinished)
-        };
+        let _backing_may_panic = AbortOnUnwind;
+        // SAFETY: the batch that made the run keeps region, data and counters valid until the count goes down.
+        let (region, data, progress) =
+            unsafe { (&*self.region, std::slice::from_raw_parts(self.data, self.pages * PAGE_BYTES), &*self.progress) };
         let started = Instant::now();
         let core = cpu::current();
         let offset = self.first_page * PAGE_BYTES as u64;
+        let settle = |page, error| {
+            if !region.settle_write(page, error) {
+                progress.failed.fetch_add(1, Ordering::SeqCst);
+            }
+        };
         match region.backing.write_at(offset, data) {
-            Ok(()) => (0..self.pages as u64).for_each(|at| region.settle_write(self.first_page + at, None)),
+            Ok(()) => (0..self.pages as u64).for_each(|at| settle(self.first_page + at, None)),
             // One bad page must not hold its neighbours back: find it.
             Err(_) if self.pages > 1 => {
                 for (page, data) in (self.first_page..).zip(data.chunks(PAGE_BYTES)) {
                     let result = region.backing.write_at(page * PAGE_BYTES as u64, data);
-                    region.settle_write(page, result.err());
+                    settle(page, result.err());
                 }
             }
-            Err(error) => region.settle_write(self.first_page, Some(error)),
+            Err(error) => settle(self.first_page, Some(error)),
         }
         shared.note_write(started.elapsed().as_nanos() as u64);
         shared.count(core, Counter::Writes, 1);
         shared.count(core, Counter::WrittenBytes, data.len() as u64);
         // The last access to what the batch owns: at zero it may be reused.
-        if unfinished.fetch_sub(1, Ordering::SeqCst) == 1 {
-            futex::wake_all(unfinished);
+        if progress.unfinished.fetch_sub(1, Ordering::SeqCst) == 1 {
+            futex::wake_all(&progress.unfinished);
         }
     }
 }

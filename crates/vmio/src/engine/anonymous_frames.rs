@@ -11,13 +11,12 @@ use crate::sys::userfaultfd::Userfaultfd;
 pub(crate) struct AnonymousFrames {
     userfaultfd: Arc<Userfaultfd>,
     unmapper: Unmapper,
-    locked: bool,
 }
 
 impl AnonymousFrames {
-    /// Frames of ranges attached to this userfaultfd; `locked` if the ranges are locked in memory.
-    pub(crate) fn new(userfaultfd: Arc<Userfaultfd>, locked: bool) -> Self {
-        AnonymousFrames { userfaultfd, unmapper: Unmapper::probe(), locked }
+    /// Frames of ranges attached to this userfaultfd.
+    pub(crate) fn new(userfaultfd: Arc<Userfaultfd>) -> Self {
+        AnonymousFrames { userfaultfd, unmapper: Unmapper::probe() }
     }
 }
 
@@ -37,8 +36,8 @@ impl Frames for AnonymousFrames {
         self.userfaultfd.write_protect(address, len, false)
     }
 
-    unsafe fn unmap(&self, pages: &UnmapList) -> io::Result<u64> {
+    unsafe fn unmap(&self, pages: &mut UnmapList) -> u64 {
         // SAFETY: the caller vouches for the pages; their next access faults, since the range is registered.
-        unsafe { self.unmapper.unmap(pages, self.locked) }
+        unsafe { self.unmapper.unmap(pages) }
     }
 }

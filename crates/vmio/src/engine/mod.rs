@@ -35,11 +35,11 @@ pub(crate) trait Frames: Send + Sync {
     /// Lets the range be stored to. One TLB shootdown.
     fn unprotect(&self, address: usize, len: usize) -> io::Result<()>;
 
-    /// Drops the listed pages; returns the number of TLB shootdowns that it took.
+    /// Drops the listed pages, but those that the list then says have failed; returns the number of TLB shootdowns.
     ///
     /// # Safety
     /// The pages lie in attached reservations, and the caller owns them (their words say Evicting).
-    unsafe fn unmap(&self, pages: &UnmapList) -> io::Result<u64>;
+    unsafe fn unmap(&self, pages: &mut UnmapList) -> u64;
 }
 
 /// An install that failed part of the way.

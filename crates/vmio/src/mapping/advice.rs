@@ -9,7 +9,7 @@ use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::write_batch::{Select, WriteBatch};
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
-use crate::page::word::Snapshot;
+use crate::page::word::{Snapshot, State};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::policy::SpanRef;
 use crate::sys::signal::SignalsBlocked;
@@ -66,7 +66,7 @@ impl Mapping {
             Advice::Free => {
                 self.check_writable()?;
                 let _signals = SignalsBlocked::new();
-                self.discard_pages(whole.clone()).map_err(Error::system("dropping pages"))?;
+                self.discard_pages(whole.clone());
                 self.mark_fresh(whole);
             }
         }
@@ -144,15 +144,18 @@ impl Mapping {
         batch.clear();
         region.shared.return_sync_batch(batch);
         written.map_err(Error::system("write-protecting dirty pages"))?;
-        self.unmap_where(pages, Counter::EvictedClean, |page| region.word(page).begin_evict(true))
-            .map_err(Error::system("unmapping pages"))
+        self.unmap_where(pages, |page| match region.word(page).begin_evict(true) {
+            true => Claim::Taken(State::Clean),
+            false => Claim::Left,
+        });
+        Ok(())
     }
 
     fn write_back(&self, batch: &mut WriteBatch, pages: Range<u64>) -> io::Result<()> {
         let region = self.region();
         for number in span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64) {
             if region.span(number).dirty() > 0 {
-                batch.collect(region, number, Select::Available, &region.span(number).lock())?;
+                batch.collect(region, region.pages_of_span(number), Select::Available, &region.span(number).lock())?;
                 batch.write(&region.shared);
                 batch.clear();
             }
@@ -179,69 +182,93 @@ impl Mapping {
     }
 
     /// Drops pages without writing them. The caller has signals blocked.
-    pub(super) fn discard_pages(&self, pages: Range<u64>) -> io::Result<()> {
+    pub(super) fn discard_pages(&self, pages: Range<u64>) {
         let region = self.region();
-        self.unmap_where(pages, Counter::EvictedClean, |page| {
+        self.unmap_where(pages, |page| {
             let word = region.word(page);
-            loop {
-                word.wait_while(|word| word.is_busy() || word.in_flight());
-                let seen = word.load();
-                if seen.is_busy() || seen.in_flight() {
-                    continue;
-                }
-                if word.begin_discard() {
-                    region.span(span_of(page)).remove_dirty(1);
-                    region.shared.remove_dirty(1);
-                    return true;
-                }
-                if word.begin_evict(true) {
-                    return true;
-                }
-                if !word.load().is_settled_resident() || word.load().pins() > 0 {
-                    return false;
-                }
+            let seen = word.load();
+            if seen.is_busy() || seen.in_flight() {
+                Claim::Busy
+            } else if word.begin_discard() {
+                region.span(span_of(page)).remove_dirty(1);
+                region.shared.remove_dirty(1);
+                Claim::Taken(State::Dirty)
+            } else if word.begin_evict(true) {
+                Claim::Taken(State::Clean)
+            } else if seen.is_settled_resident() && word.load().pins() == 0 {
+                Claim::Busy // It has changed under our eyes: look again.
+            } else {
+                Claim::Left
             }
-        })
+        });
     }
 
-    /// Unmaps the pages for which `begin` has made the word Evicting.
-    fn unmap_where(&self, pages: Range<u64>, counter: Counter, begin: impl Fn(u64) -> bool) -> io::Result<()> {
+    /// Unmaps the pages that `claim` takes. Waits for busy pages, but never while it holds others: whoever is busy
+    /// may be waiting for these.
+    fn unmap_where(&self, pages: Range<u64>, claim: impl Fn(u64) -> Claim) {
         let region = self.region();
-        let shared = &region.shared;
         let mut victims = Vec::with_capacity(SPAN_PAGES);
         let mut list = UnmapList::with_capacity(SPAN_PAGES);
         let mut next = pages.start;
         while next < pages.end {
-            let end = pages.end.min(next + SPAN_PAGES as u64);
-            victims.extend((next..end).filter(|page| begin(*page)));
-            next = end;
-            if victims.is_empty() {
+            let claimed = claim(next);
+            match claimed {
+                Claim::Taken(before) => victims.push((next, before)),
+                Claim::Left | Claim::Busy => {}
+            }
+            if claimed != Claim::Busy {
+                next += 1;
+            }
+            if claimed == Claim::Busy || victims.len() == SPAN_PAGES || next == pages.end {
+                self.unmap_victims(&mut victims, &mut list);
+            }
+            if claimed == Claim::Busy {
+                region.word(next).wait_while(|word| word.is_busy() || word.in_flight());
+            }
+        }
+    }
+
+    fn unmap_victims(&self, victims: &mut Vec<(u64, State)>, list: &mut UnmapList) {
+        if victims.is_empty() {
+            return;
+        }
+        let region = self.region();
+        let shared = &region.shared;
+        list.clear();
+        victims.iter().for_each(|(page, _)| list.push_page(region.address(*page)));
+        // SAFETY: every victim's word says Evicting, by us.
+        let shootdowns = unsafe { shared.frames.unmap(list) };
+        let core = cpu::current();
+        shared.count(core, Counter::ShootdownsEvict, shootdowns);
+        let now = shared.eviction_time();
+        let mut freed = 0;
+        for (page, before) in victims.drain(..) {
+            if !list.has_failed(region.address(page)) {
+                region.span(span_of(page)).remove_resident(1);
+                region.word(page).finish_evict(now);
+                freed += 1;
                 continue;
             }
-            list.clear();
-            victims.iter().for_each(|page| list.push_page(region.address(*page)));
-            // SAFETY: every victim's word says Evicting, by us.
-            let unmapped = unsafe { shared.frames.unmap(&list) };
-            let core = cpu::current();
-            if let Ok(shootdowns) = &unmapped {
-                shared.count(core, Counter::ShootdownsEvict, *shootdowns);
-                shared.count(core, counter, victims.len() as u64);
+            region.word(page).fail_evict(before);
+            if before == State::Dirty {
+                region.dirty_spans.insert(span_of(page));
+                region.count_dirty(page);
             }
-            let now = shared.eviction_time();
-            let freed = if unmapped.is_ok() { victims.len() as u32 } else { 0 };
-            for page in victims.drain(..) {
-                if freed > 0 {
-                    region.span(span_of(page)).remove_resident(1);
-                    region.word(page).finish_evict(now);
-                } else {
-                    region.word(page).fail_evict();
-                }
-            }
-            shared.release(freed, true);
-            unmapped?;
         }
-        Ok(())
+        shared.count(core, Counter::EvictedClean, u64::from(freed));
+        shared.release(freed, true);
     }
+}
+
+/// What became of an attempt to take a page away.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Claim {
+    /// Its word says Evicting now; before, it said this.
+    Taken(State),
+    /// It is absent or pinned, or stays for another reason.
+    Left,
+    /// Somebody is at work on it.
+    Busy,
 }
 
 impl crate::cache::region::Region {

@@ -112,9 +112,9 @@ impl Mapping {
     /// Copies bytes in, as by stores: they are durable after [`Self::sync`]. See [`Self::read_at`].
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.in_pages(offset, data.len(), |page, target, at| {
-            let pin = self.pin_pages(page..page + 1, Access::ReadWrite)?;
+            let pin = self.pin_page_for_store(page)?;
             for (byte, at) in data[at.clone()].iter().zip(target..) {
-                // SAFETY: as in `read_at`; pinned for writing, so the page is writable.
+                // SAFETY: as in `read_at`; should the page be protected again by now, the store traps like any other.
                 unsafe { AtomicU8::from_ptr(at as *mut u8) }.store(*byte, Ordering::Relaxed);
             }
             drop(pin);
@@ -145,6 +145,9 @@ impl Mapping {
     /// The first error of a page that was replaced by poison (see [`crate::OnReadError::Poison`]) or could not be
     /// read, since the last call.
     pub fn take_read_error(&self) -> Option<Error> {
+        if let Err(error) = self.opened.check_not_forked() {
+            return Some(error);
+        }
         let _signals = crate::sys::signal::SignalsBlocked::new();
         let failure = self.region().failures().read.take();
         failure.map(|(page, failure)| self.region().read_error(page, failure))
@@ -152,10 +155,10 @@ impl Mapping {
 
     /// Syncs and, with the last handle, unmaps; reports what a mere drop could only log.
     pub fn close(self) -> Result<()> {
-        match Arc::try_unwrap(self.opened) {
-            Ok(opened) => opened.close(),
-            // Others go on using it.
-            Err(shared) => Mapping { opened: shared }.sync(),
+        let synced = if Arc::strong_count(&self.opened) > 1 { self.sync() } else { Ok(()) };
+        match Arc::into_inner(self.opened) {
+            Some(last) => synced.and(last.close()),
+            None => synced, // Others go on using it.
         }
     }
 

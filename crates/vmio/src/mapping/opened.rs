@@ -1,7 +1,7 @@
 //! The life of an open region: one per file and process, from the first handle to the last.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 
 use crate::backing::{Access, Backing, Identity};
 use crate::cache::address_table;
@@ -11,58 +11,100 @@ use crate::cache::{Cache, CacheCore};
 use crate::error::{Error, Result};
 use crate::mapping::options::MappingOptions;
 use crate::sys::cpu;
+use crate::sys::fork::Generation;
 use crate::sys::signal::SignalsBlocked;
 
-static OPEN_FILES: Mutex<Option<HashMap<Identity, Weak<OpenRegion>>>> = Mutex::new(None);
+static OPEN_FILES: Mutex<BTreeMap<Identity, Weak<OpenRegion>>> = Mutex::new(BTreeMap::new());
+static FILE_CLOSED: Condvar = Condvar::new();
 
 /// A region in use. Dropping the last reference syncs and unmaps it.
 pub(crate) struct OpenRegion {
+    // Dropped in this order: the file is unlocked before its entry goes.
     pub(crate) region: Box<Region>,
     /// Keeps the workers alive that write the region's pages.
     pub(crate) cache: Arc<CacheCore>,
     closed: bool,
+    _entry: Option<Entry>,
+}
+
+/// The file's place among those that are open; given up when dropped.
+struct Entry {
+    identity: Identity,
+    generation: Generation,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // In a forked child, another thread of the parent may have held the lock when it was copied.
+        if self.generation.is_current() {
+            OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.identity);
+            FILE_CLOSED.notify_all();
+        }
+    }
 }
 
 impl OpenRegion {
     /// The region of a backing: the one that is open already if the process maps the file, else a new one.
     pub(crate) fn open(cache: &Cache, backing: Box<dyn Backing>, options: MappingOptions) -> Result<Arc<Self>> {
         let Some(identity) = backing.identity() else {
-            return Ok(Arc::new(Self::start(cache, backing, options)?));
+            return Ok(Arc::new(Self::start(cache, backing, options, None).map_err(|(error, _)| error)?));
         };
+        let generation = cache.core().shared.generation;
         let mut open_files = OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner);
-        let open_files = open_files.get_or_insert_with(HashMap::new);
-        if let Some(opened) = open_files.get(&identity).and_then(Weak::upgrade)
-            // An entry inherited by a forked child is the parent's.
-            && opened.region.shared.generation.is_current()
-        {
-            let wanted = options.access.unwrap_or_else(|| backing.access());
-            let how = if !Arc::ptr_eq(&opened.cache, cache.core()) {
-                "through another cache"
-            } else if wanted == Access::ReadWrite && opened.region.access == Access::ReadOnly {
-                "read-only"
-            } else {
-                return Ok(opened);
-            };
-            return Err(Error::AlreadyMapped { backing: backing.describe(), how });
+        while let Some(present) = open_files.get(&identity) {
+            if let Some(opened) = present.upgrade() {
+                // An entry inherited by a forked child is the parent's.
+                if !opened.region.shared.generation.is_current() {
+                    break;
+                }
+                let wanted = options.access.unwrap_or_else(|| backing.access());
+                let how = if !Arc::ptr_eq(&opened.cache, cache.core()) {
+                    "through another cache"
+                } else if wanted == Access::ReadWrite && opened.region.access == Access::ReadOnly {
+                    "read-only"
+                } else {
+                    return Ok(opened);
+                };
+                // Dropping what may be the last handle takes this lock.
+                drop(open_files);
+                return Err(Error::AlreadyMapped { backing: backing.describe(), how });
+            }
+            // Its last handle is going: it syncs and unlocks the file.
+            open_files = FILE_CLOSED.wait(open_files).unwrap_or_else(PoisonError::into_inner);
         }
-        let locked = backing.try_lock().map_err(Error::system("locking the file"))?;
-        if !locked {
+        if !backing.try_lock().map_err(Error::system("locking the file"))? {
             return Err(Error::InUse { backing: backing.describe() });
         }
-        let opened = Arc::new(Self::start(cache, backing, options)?);
-        open_files.retain(|_, opened| opened.strong_count() > 0);
+        let entry = Entry { identity, generation };
+        let opened = Self::start(cache, backing, options, Some(entry));
+        let opened = match opened {
+            Ok(opened) => Arc::new(opened),
+            Err((error, entry)) => {
+                drop(open_files);
+                drop(entry);
+                return Err(error);
+            }
+        };
         open_files.insert(identity, Arc::downgrade(&opened));
         Ok(opened)
     }
 
-    fn start(cache: &Cache, backing: Box<dyn Backing>, options: MappingOptions) -> Result<Self> {
+    fn start(
+        cache: &Cache,
+        backing: Box<dyn Backing>,
+        options: MappingOptions,
+        entry: Option<Entry>,
+    ) -> Result<Self, (Error, Option<Entry>)> {
         let core = Arc::clone(cache.core());
         if !core.shared.generation.is_current() {
-            return Err(Error::Forked);
+            return Err((Error::Forked, entry));
         }
-        let region = Box::new(Region::new(Arc::clone(&core.shared), backing, options)?);
-        address_table::insert(&region)?;
-        Ok(OpenRegion { region, cache: core, closed: false })
+        let region = Region::new(Arc::clone(&core.shared), backing, options).map(Box::new);
+        let region = region.and_then(|region| address_table::insert(&region).map(|()| region));
+        match region {
+            Ok(region) => Ok(OpenRegion { region, cache: core, closed: false, _entry: entry }),
+            Err(error) => Err((error, entry)),
+        }
     }
 
     /// Refuses to go on in a forked child.
@@ -79,7 +121,9 @@ impl OpenRegion {
     fn shut_down(&mut self) -> Result<()> {
         self.closed = true;
         let region = &*self.region;
-        let synced = if region.access == Access::ReadWrite { region.sync_pages(None) } else { Ok(()) };
+        // All that is dirty, of whatever epoch: there is no sync after this one.
+        let synced =
+            if region.access == Access::ReadWrite { region.sync_pages(Some(0..region.pages())) } else { Ok(()) };
         let _signals = SignalsBlocked::new();
         {
             // Nobody evicts meanwhile; afterwards nobody finds a span of ours.

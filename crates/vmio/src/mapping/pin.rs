@@ -55,13 +55,31 @@ impl Mapping {
                 Access::ReadWrite => pin_for_writing(region, &mut held.pages, end)?,
             }
         }
+        // A mapping that is being shortened looks for pins after it has set its new length.
+        if held.pages.end > region.pages() {
+            let bytes = pages.start * PAGE_BYTES as u64..pages.end * PAGE_BYTES as u64;
+            return Err(Error::OutOfRange { range: bytes, len: region.len() });
+        }
         Ok(held)
+    }
+
+    /// Pins one page for reading that a store will not miss: resident, and dirty already if it can be had.
+    pub(super) fn pin_page_for_store(&self, page: u64) -> Result<PinnedPages> {
+        let region = self.region();
+        if region.access == Access::ReadOnly {
+            return Err(Error::ReadOnly { backing: region.backing.describe() });
+        }
+        if region.word(page).load().state() != State::Dirty {
+            let _signals = SignalsBlocked::new();
+            region.fault(page, true).map_err(|failure| failure.into_error(region, page))?;
+        }
+        self.pin_pages(page..page + 1, Access::ReadOnly)
     }
 }
 
 fn pin_for_reading(region: &Region, pinned: &mut Range<u64>, end: u64) -> Result<()> {
     while pinned.end < end {
-        pin_page(region, pinned.end, false)?;
+        pin_page(region, pinned.end)?;
         pinned.end += 1;
     }
     Ok(())
@@ -74,7 +92,9 @@ fn pin_for_writing(region: &Region, pinned: &mut Range<u64>, end: u64) -> Result
     while pinned.end < end {
         let page = pinned.end;
         loop {
-            region.fault(page, true).map_err(|failure| failure.into_error(region, page))?;
+            if region.word(page).load().state() != State::Dirty {
+                region.fault(page, true).map_err(|failure| failure.into_error(region, page))?;
+            }
             let _held = region.span(span_of(page)).lock();
             match region.word(page).pin(true) {
                 PinOutcome::Pinned => break,
@@ -91,9 +111,9 @@ fn pin_for_writing(region: &Region, pinned: &mut Range<u64>, end: u64) -> Result
     unprotected.map_err(Error::system("un-protecting pinned pages"))
 }
 
-fn pin_page(region: &Region, page: u64, for_writing: bool) -> Result<()> {
+fn pin_page(region: &Region, page: u64) -> Result<()> {
     loop {
-        match region.word(page).pin(for_writing) {
+        match region.word(page).pin(false) {
             PinOutcome::Pinned => return Ok(()),
             PinOutcome::TooMany => return Err(too_many(region)),
             PinOutcome::NotResident(word) if word.is_poisoned() && word.state() == State::Clean => {
@@ -101,7 +121,7 @@ fn pin_page(region: &Region, page: u64, for_writing: bool) -> Result<()> {
             }
             PinOutcome::NotResident(word) if word.is_busy() => region.word(page).wait_while(Snapshot::is_busy),
             PinOutcome::NotResident(_) => {
-                region.fault(page, for_writing).map_err(|failure| failure.into_error(region, page))?;
+                region.fault(page, false).map_err(|failure| failure.into_error(region, page))?;
             }
         }
     }

@@ -1,10 +1,13 @@
 //! Growing and shrinking the file under a mapping.
 
 use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::backing::Access;
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
+use crate::page::word::Snapshot;
+use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
@@ -21,24 +24,33 @@ impl Mapping {
         if len > region.reserved() {
             return Err(Error::BeyondReservation { requested: len, reserved: region.reserved() });
         }
-        let old = {
-            let _signals = SignalsBlocked::new();
-            // A sync and a change of length would tread on each other's feet.
-            let _no_sync = region.sync_lock.lock().unwrap_or_else(PoisonError::into_inner);
-            let old = region.len();
-            if len < old {
-                self.shrink(old, len)?
-            } else {
-                self.set_backing_len(len)?
-            }
-            region.store_len(len);
-            old
-        };
-        let tail = old % PAGE_BYTES as u64;
-        if len > old && tail != 0 {
-            // Whatever the program stored behind the old end in the last page is not part of the file.
-            let end = len.min(old - tail + PAGE_BYTES as u64);
-            self.write_at(old, &vec![0; (end - old) as usize])?;
+        let _signals = SignalsBlocked::new();
+        // A sync and a change of length would tread on each other's feet.
+        let _no_sync = region.sync_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = region.len();
+        if len < old {
+            return self.shrink(old, len);
+        }
+        if len > old {
+            self.clear_tail(old)?;
+        }
+        self.set_backing_len(len)?;
+        region.store_len(len);
+        Ok(())
+    }
+
+    /// Zeros behind the end in the last page: whatever the program stored there is not part of the file.
+    fn clear_tail(&self, len: u64) -> Result<()> {
+        let tail = len as usize % PAGE_BYTES;
+        let page = len / PAGE_BYTES as u64;
+        if tail == 0 || !self.is_resident(len - 1) {
+            return Ok(()); // What is read from the device ends with zeros.
+        }
+        let _pinned = self.pin_pages(page..page + 1, Access::ReadWrite)?;
+        let start = self.region().address(page);
+        for at in start + tail..start + PAGE_BYTES {
+            // SAFETY: the byte lies in a page that is pinned for writing; safe accesses to it are atomic.
+            unsafe { AtomicU8::from_ptr(at as *mut u8) }.store(0, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -54,23 +66,32 @@ impl Mapping {
 
     fn shrink(&self, old: u64, len: u64) -> Result<()> {
         let region = self.region();
-        let cut_off = len.div_ceil(PAGE_BYTES as u64)..region.pages();
-        if cut_off.clone().any(|page| region.word(page).load().pins() > 0) {
-            return Err(Error::Resize {
-                backing: region.backing.describe(),
-                requested: len,
-                source: std::io::Error::other("pages behind the new end are pinned"),
-            });
-        }
-        // No fault and no write-back reaches the pages behind the new end after this line; those that do already
-        // must be over before the file is cut, or they would lengthen it again.
+        let page = PAGE_BYTES as u64;
+        let cut_off = len.div_ceil(page)..old.div_ceil(page);
+        let affected = cut_off.start.saturating_sub(1)..cut_off.end;
+        // No fault begins behind the new end after this line, and no write-back that has yet to look at the length.
         region.store_len(len);
-        let kept = len.div_ceil(PAGE_BYTES as u64).saturating_sub(1)..cut_off.end;
-        kept.for_each(|page| region.word(page).wait_while(|word| word.is_busy() || word.in_flight()));
-        if let Err(error) = self.set_backing_len(len) {
+        let undo = |error| {
             region.store_len(old);
-            return Err(error);
+            Err(error)
+        };
+        affected.clone().for_each(|page| region.word(page).wait_while(Snapshot::is_busy));
+        if cut_off.clone().any(|page| region.word(page).load().pins() > 0) {
+            let source = std::io::Error::other("pages behind the new end are pinned");
+            return undo(Error::Resize { backing: region.backing.describe(), requested: len, source });
         }
-        self.discard_pages(cut_off).map_err(Error::system("unmapping the pages that were cut off"))
+        // Write-backs that looked before must have ended before the file is cut, or they would lengthen it again: each
+        // holds its span's lock until its pages are in flight. The page at the new end is kept from becoming so again.
+        let last_kept = region.span(span_of(affected.start)).lock();
+        (span_of(affected.start) + 1..=span_of(affected.end))
+            .take_while(|span| span * SPAN_PAGES as u64 <= affected.end)
+            .for_each(|span| drop(region.span(span).lock()));
+        affected.for_each(|page| region.word(page).wait_while(Snapshot::in_flight));
+        if let Err(error) = self.set_backing_len(len) {
+            return undo(error);
+        }
+        drop(last_kept);
+        self.discard_pages(cut_off);
+        Ok(())
     }
 }

@@ -27,6 +27,10 @@ const PINNED_FOR_WRITING: u32 = 1 << 9;
 const PIN_SHIFT: u32 = 10;
 const PIN_MAX: u32 = (1 << 10) - 1;
 const PIN_MASK: u32 = PIN_MAX << PIN_SHIFT;
+const FREQUENCY_SHIFT: u32 = 20;
+const FREQUENCY_MASK: u32 = 0b111 << FREQUENCY_SHIFT;
+/// Two quick returns in a row give a page this frequency.
+const FREQUENCY_KEPT_DIRTY: u8 = 3;
 const HISTORY_SHIFT: u32 = 24;
 const HISTORY_MASK: u32 = 0xff << HISTORY_SHIFT;
 
@@ -123,6 +127,15 @@ impl Snapshot {
         (self.0 >> HISTORY_SHIFT) as u8
     }
 
+    /// How many visits of the evictor it was worth when it came in last (0 to 7); kept while it is absent.
+    pub(crate) fn frequency(self) -> u8 {
+        ((self.0 & FREQUENCY_MASK) >> FREQUENCY_SHIFT) as u8
+    }
+
+    fn with_frequency(self, frequency: u8) -> Self {
+        Snapshot(self.0 & !FREQUENCY_MASK | u32::from(frequency) << FREQUENCY_SHIFT)
+    }
+
     fn with_state(self, state: State) -> Self {
         Snapshot(self.0 & !STATE_MASK | state as u32)
     }
@@ -174,7 +187,7 @@ pub(crate) struct Loaded {
     pub(crate) poisoned: bool,
     /// It was filled with zeros because the device holds garbage there.
     pub(crate) fresh: bool,
-    /// How many visits of the evictor it survives.
+    /// How many visits of the evictor it survives, 7 at most.
     pub(crate) visits: u8,
 }
 
@@ -230,7 +243,8 @@ impl PageWord {
     pub(crate) fn finish_load(&self, loaded: Loaded) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Loading);
-            let word = word.with_history(loaded.visits).with(POISONED, loaded.poisoned);
+            let visits = loaded.visits.min((FREQUENCY_MASK >> FREQUENCY_SHIFT) as u8);
+            let word = word.with_history(visits).with_frequency(visits).with(POISONED, loaded.poisoned);
             match loaded.dirty_in {
                 Some(epoch) => word.with_state(State::Dirty).with(EPOCH, epoch).with(FRESH, false),
                 None => word.with_state(State::Clean).with(FRESH, loaded.fresh),
@@ -253,22 +267,13 @@ impl PageWord {
         })
     }
 
-    /// Upgrading → Dirty in the given sync epoch, once the frame is writable.
+    /// Upgrading → Dirty in the given sync epoch: the frame is writable now, or could not be made so (a Dirty page may
+    /// be protected).
     pub(crate) fn finish_upgrade(&self, epoch: bool) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Upgrading);
             word.with_state(State::Dirty).with(EPOCH, epoch).with(FRESH, false)
         });
-    }
-
-    /// Upgrading → the state before it: the frame could not be made writable.
-    pub(crate) fn fail_upgrade(&self, before: State) {
-        self.settle(|word| word.with_state(before));
-    }
-
-    /// Notes that a Dirty page belongs to a later sync epoch than the trap that dirtied it thought.
-    pub(crate) fn move_to_epoch(&self, epoch: bool) {
-        let _ = self.update(|word| (word.state() == State::Dirty).then(|| word.with(EPOCH, epoch)));
     }
 
     /// Dirty → Protecting, for the flusher. Declines pages in flight (one write at a time) and pages pinned for
@@ -281,6 +286,20 @@ impl PageWord {
                 && only_epoch.is_none_or(|epoch| epoch == word.epoch()))
             .then(|| word.with_state(State::Protecting))
         })
+    }
+
+    /// Dirty → Protecting, for the evictor. Declines what [`Self::begin_protect`] declines, and pages that came back
+    /// soon several times and have visits left to survive (then one fewer). A page kept for less would trap its next
+    /// store, which costs more than the miss it saves.
+    pub(crate) fn begin_protect_to_evict(&self) -> Result<Snapshot, Snapshot> {
+        let keeps = |word: Snapshot| word.history() > 0 && word.frequency() >= FREQUENCY_KEPT_DIRTY;
+        let before = self.update(|word| {
+            let free = word.state() == State::Dirty && !word.in_flight() && !word.is_pinned_for_writing();
+            free.then(|| {
+                if keeps(word) { word.with_history(word.history() - 1) } else { word.with_state(State::Protecting) }
+            })
+        })?;
+        if keeps(before) { Err(before) } else { Ok(before) }
     }
 
     /// Protecting → Clean with its write in flight: the frame is protected and its contents are copied.
@@ -296,11 +315,12 @@ impl PageWord {
         self.settle(|word| word.with_state(State::Dirty));
     }
 
-    /// Marks a Dirty page that is pinned for writing as being written from a copy; it stays Dirty.
-    pub(crate) fn begin_write_while_pinned(&self) -> Result<Snapshot, Snapshot> {
+    /// Marks a Dirty page that is pinned for writing as being written from a copy. It stays Dirty, from now on in the
+    /// given epoch: what is stored after the copy belongs to the next sync.
+    pub(crate) fn begin_write_while_pinned(&self, epoch: bool) -> Result<Snapshot, Snapshot> {
         self.update(|word| {
             (word.state() == State::Dirty && word.is_pinned_for_writing() && !word.in_flight())
-                .then(|| word.with(IN_FLIGHT, true))
+                .then(|| word.with(IN_FLIGHT, true).with(EPOCH, epoch))
         })
     }
 
@@ -349,9 +369,9 @@ impl PageWord {
         });
     }
 
-    /// Evicting → Clean: the frame could not be unmapped.
-    pub(crate) fn fail_evict(&self) {
-        self.settle(|word| word.with_state(State::Clean));
+    /// Evicting → the state before it: the frame could not be unmapped.
+    pub(crate) fn fail_evict(&self, before: State) {
+        self.settle(|word| word.with_state(before));
     }
 
     /// Dirty → Evicting without a write, for a range that the program gave up (`Advice::Free`).

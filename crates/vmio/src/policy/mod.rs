@@ -58,7 +58,7 @@ pub(crate) trait Policy: Send + Sync {
     /// Removes every queued span for which `of` holds.
     fn forget(&self, of: &dyn Fn(&Span) -> bool);
 
-    /// How many visits a page survives that was evicted so many eighths of a cache turnover ago (`None`: never, or
-    /// long ago).
-    fn visits(&self, evicted_ago: Option<u8>) -> u8;
+    /// How many visits of the evictor a page survives that comes in now (7 at most), having been worth `before`
+    /// visits the last time and been evicted so many eighths of a cache turnover ago (`None`: never).
+    fn visits(&self, before: u8, evicted_ago: Option<u8>) -> u8;
 }

@@ -1,5 +1,5 @@
-//! kmmap's order (Kreon §3.3.1): the highest priority number first, first in first out within it; and a second
-//! visit for pages that came back soon after their eviction.
+//! kmmap's order (Kreon §3.3.1): the highest priority number first, first in first out within it; and further rounds
+//! for pages that come back soon after their eviction, the sooner and the more often, the more rounds.
 
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
@@ -13,6 +13,8 @@ use crate::policy::{Policy, SpanRef};
 
 const PRIORITIES: usize = 256;
 const EMPTY: i32 = -1;
+/// A page that is wanted no more leaves after so many rounds.
+const VISITS_MAX: u8 = 7;
 /// `Span::queue` of a span that an evictor holds or that nobody has queued.
 const IN_NO_QUEUE: u32 = 0;
 
@@ -184,9 +186,14 @@ impl Policy for PriorityFifo {
         }
     }
 
-    fn visits(&self, evicted_ago: Option<u8>) -> u8 {
-        // A page that is wanted again within a turnover of the cache was worth keeping for another one.
-        u8::from(evicted_ago.is_some_and(|eighths| eighths <= 8))
+    fn visits(&self, before: u8, evicted_ago: Option<u8>) -> u8 {
+        match evicted_ago {
+            // Missed while half the cache turned over: it should have stayed twice as long.
+            Some(0..=4) => 2 * before + 1,
+            Some(5..=8) => before,
+            _ => before / 2,
+        }
+        .min(VISITS_MAX)
     }
 }
 

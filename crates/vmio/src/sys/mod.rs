@@ -3,6 +3,7 @@
 //! With [`crate::engine`] and the copy loops of [`crate::mapping`] and [`crate::cache`], the only place with
 //! `unsafe`. Everything here is async-signal-safe unless it says otherwise.
 
+pub(crate) mod abort;
 pub(crate) mod cpu;
 pub(crate) mod errno;
 pub(crate) mod fork;

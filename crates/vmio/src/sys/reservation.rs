@@ -3,12 +3,15 @@
 use std::io;
 use std::ptr::{self, NonNull};
 
+use crate::sys::fork::Generation;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
 /// A private anonymous range of zeros, without swap reserved for it; unmapped on drop.
 pub(crate) struct Reservation {
     base: NonNull<u8>,
     len: usize,
+    /// Set if forked children do not have the range: what stands there in a child is something else.
+    only_in: Option<Generation>,
 }
 
 // SAFETY: a Reservation is an address and a length; what threads do with the bytes is up to whoever gets the pointer.
@@ -39,7 +42,7 @@ impl Reservation {
             mprotect(aligned as *mut _, end - aligned, MprotectFlags::READ | MprotectFlags::WRITE)?;
         }
         let base = NonNull::new(aligned as *mut u8).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Reservation { base, len: end - aligned })
+        Ok(Reservation { base, len: end - aligned, only_in: None })
     }
 
     /// Where it starts.
@@ -65,8 +68,10 @@ impl Reservation {
     }
 
     /// The kernel leaves the range out of forked children altogether.
-    pub(crate) fn leave_out_on_fork(&self) -> io::Result<()> {
-        self.advise(Advice::LinuxDontFork)
+    pub(crate) fn leave_out_on_fork(&mut self) -> io::Result<()> {
+        self.advise(Advice::LinuxDontFork)?;
+        self.only_in = Some(Generation::of_this_process()?);
+        Ok(())
     }
 
     /// No transparent huge pages: residency is decided page by page.
@@ -94,6 +99,9 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
+        if self.only_in.is_some_and(|generation| !generation.is_current()) {
+            return;
+        }
         // SAFETY: the range was mapped by `zeroed`, is unmapped here only, and its owner outlives every use of it.
         if let Err(error) = unsafe { munmap(self.base().cast(), self.len) } {
             tracing::error!(%error, len = self.len, "unmapping a reservation failed");

@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::sys::errno::PreservedErrno;
 
@@ -41,19 +41,20 @@ static INSTALLED: OnceLock<Installed> = OnceLock::new();
 /// Has `handler` called for every SIGBUS of this process from now on; what it declines goes to the handler that was
 /// there before. The first call decides; later ones do nothing.
 pub(crate) fn install_sigbus_handler(handler: FaultHandler) -> io::Result<()> {
-    let mut failure = None;
-    INSTALLED.get_or_init(|| {
-        let mut previous = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: reads the present action into a zeroed sigaction of ours.
-        if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), previous.as_mut_ptr()) } != 0 {
-            failure = Some(io::Error::last_os_error());
-        }
-        // SAFETY: written by the call above, and valid when zeroed (the default action) if that failed.
-        Installed { handler, previous: unsafe { previous.assume_init() } }
-    });
-    if let Some(error) = failure {
-        return Err(error);
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    if INSTALLED.get().is_some() {
+        return Ok(());
     }
+    let mut previous = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: reads the present action into a zeroed sigaction of ours, which is valid as it is if that fails.
+    let previous = unsafe {
+        if libc::sigaction(libc::SIGBUS, ptr::null(), previous.as_mut_ptr()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        previous.assume_init()
+    };
+    INSTALLED.get_or_init(|| Installed { handler, previous });
     // SAFETY: a zeroed sigaction is valid; the fields that matter are set below.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = on_sigbus as *const () as usize;

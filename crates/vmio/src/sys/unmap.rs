@@ -13,15 +13,17 @@ const IOV_MAX: usize = 1024;
 /// Page-aligned address ranges to unmap, neighbours merged. Its capacity is fixed: pushing never allocates.
 pub(crate) struct UnmapList {
     ranges: Vec<libc::iovec>,
+    /// Pages that the kernel would not unmap.
+    failed: Vec<usize>,
 }
 
 // SAFETY: the iovecs are plain addresses that only `Unmapper::unmap`'s caller gives a meaning.
 unsafe impl Send for UnmapList {}
 
 impl UnmapList {
-    /// Room for `capacity` separate ranges.
+    /// Room for `capacity` pages.
     pub(crate) fn with_capacity(capacity: usize) -> Self {
-        UnmapList { ranges: Vec::with_capacity(capacity) }
+        UnmapList { ranges: Vec::with_capacity(capacity), failed: Vec::with_capacity(capacity) }
     }
 
     /// Adds one page; must not be called more often than the capacity between clears.
@@ -39,6 +41,18 @@ impl UnmapList {
     /// Empties the list.
     pub(crate) fn clear(&mut self) {
         self.ranges.clear();
+        self.failed.clear();
+    }
+
+    /// Whether the last unmap left this page where it is.
+    pub(crate) fn has_failed(&self, address: usize) -> bool {
+        !self.failed.is_empty() && self.failed.contains(&address)
+    }
+
+    fn note_failed(&mut self, address: usize) {
+        if self.failed.len() < self.failed.capacity() {
+            self.failed.push(address);
+        }
     }
 }
 
@@ -46,20 +60,22 @@ impl UnmapList {
 pub(crate) struct Unmapper {
     this_process: Option<OwnedFd>,
     batched: AtomicBool,
+    advice: libc::c_int,
 }
 
 impl Unmapper {
-    /// Finds out whether the kernel unmaps scattered pages of the calling process in one call (Linux 6.13).
+    /// Finds out how the kernel unmaps: scattered pages of the calling process in one call (Linux 6.13), and pages
+    /// that are locked in memory, by us or by the program (Linux 5.18).
     pub(crate) fn probe() -> Self {
         let this_process = pidfd_open(getpid(), PidfdFlags::empty()).ok();
-        let unmapper = Unmapper { batched: AtomicBool::new(this_process.is_some()), this_process };
-        if unmapper.this_process.is_some() {
-            let works = crate::sys::reservation::Reservation::zeroed(PAGE_BYTES, PAGE_BYTES).is_ok_and(|page| {
-                let iovec = libc::iovec { iov_base: page.base().cast(), iov_len: PAGE_BYTES };
-                unmapper.process_madvise(&[iovec], libc::MADV_DONTNEED) == Ok(PAGE_BYTES)
-            });
-            unmapper.batched.store(works, Ordering::Relaxed);
+        let mut unmapper =
+            Unmapper { this_process, batched: AtomicBool::new(false), advice: libc::MADV_DONTNEED_LOCKED };
+        let Ok(page) = crate::sys::reservation::Reservation::zeroed(PAGE_BYTES, PAGE_BYTES) else { return unmapper };
+        if unmapper.madvise(page.base() as usize, PAGE_BYTES).is_err() {
+            unmapper.advice = libc::MADV_DONTNEED;
         }
+        let iovec = libc::iovec { iov_base: page.base().cast(), iov_len: PAGE_BYTES };
+        unmapper.batched = AtomicBool::new(unmapper.process_madvise(&[iovec]) == Ok(PAGE_BYTES));
         unmapper
     }
 
@@ -68,40 +84,53 @@ impl Unmapper {
         self.batched.load(Ordering::Relaxed)
     }
 
-    /// Drops the contents of every range in the list; returns how many TLB shootdowns that took.
+    /// Drops the contents of every page in the list but those that the list then says have failed; returns how many
+    /// TLB shootdowns that took.
     ///
     /// # Safety
     /// Nobody may need the contents of these pages any more, and they must be memory whose owner expects the next
     /// access to fault (a mapping registered with a userfaultfd).
-    pub(crate) unsafe fn unmap(&self, list: &UnmapList, locked: bool) -> io::Result<u64> {
-        let advice = if locked { libc::MADV_DONTNEED_LOCKED } else { libc::MADV_DONTNEED };
+    pub(crate) unsafe fn unmap(&self, list: &mut UnmapList) -> u64 {
         let mut shootdowns = 0;
         let mut at = 0;
         while at < list.ranges.len() && self.is_batched() {
             let end = list.ranges.len().min(at + IOV_MAX);
             let chunk = &list.ranges[at..end];
             shootdowns += 1;
-            match self.process_madvise(chunk, advice) {
+            match self.process_madvise(chunk) {
                 Ok(bytes) => at += whole_ranges(chunk, bytes),
                 Err(libc::EINTR | libc::EAGAIN) => {}
-                Err(_) => self.batched.store(false, Ordering::Relaxed),
+                Err(libc::ENOSYS | libc::EPERM) => self.batched.store(false, Ordering::Relaxed),
+                Err(_) => break,
             }
         }
-        for range in &list.ranges[at..] {
+        for index in at..list.ranges.len() {
+            let (start, len) = (list.ranges[index].iov_base as usize, list.ranges[index].iov_len);
             shootdowns += 1;
-            // SAFETY: the caller vouches for the contents of the range.
-            if unsafe { libc::madvise(range.iov_base, range.iov_len, advice) } != 0 {
-                return Err(io::Error::last_os_error());
+            if self.madvise(start, len).is_ok() {
+                continue;
+            }
+            // A part of the range may be gone: single pages go or stay as a whole.
+            for address in (start..start + len).step_by(PAGE_BYTES) {
+                if self.madvise(address, PAGE_BYTES).is_err() {
+                    list.note_failed(address);
+                }
             }
         }
-        Ok(shootdowns)
+        shootdowns
     }
 
-    fn process_madvise(&self, ranges: &[libc::iovec], advice: libc::c_int) -> Result<usize, libc::c_int> {
-        let Some(pidfd) = &self.this_process else { return Err(libc::EBADF) };
+    fn madvise(&self, address: usize, len: usize) -> io::Result<()> {
+        // SAFETY: what the advice does to the range is vouched for by our callers.
+        let done = unsafe { libc::madvise(address as *mut _, len, self.advice) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    fn process_madvise(&self, ranges: &[libc::iovec]) -> Result<usize, libc::c_int> {
+        let Some(pidfd) = &self.this_process else { return Err(libc::ENOSYS) };
         // SAFETY: the iovecs are valid for reading; what the advice does to the ranges is vouched for by our callers.
         let done = unsafe {
-            libc::syscall(libc::SYS_process_madvise, pidfd.as_raw_fd(), ranges.as_ptr(), ranges.len(), advice, 0)
+            libc::syscall(libc::SYS_process_madvise, pidfd.as_raw_fd(), ranges.as_ptr(), ranges.len(), self.advice, 0)
         };
         if done >= 0 {
             Ok(done as usize)
