@@ -96,16 +96,17 @@ impl Region {
         if store && self.access == Access::ReadOnly {
             return Err(FaultError::ReadOnly);
         }
-        let _verifier_may_panic = AbortOnUnwind;
+        let _verifier_may_panic = AbortOnUnwind::new();
         let word = self.word(page);
         loop {
             let seen = word.load();
             match seen.state() {
                 State::Absent => {
                     if let Ok(before) = word.begin_load() {
+                        self.span(span_of(page)).add_resident();
                         // The mapping may have been shortened meanwhile; who shortens it looks at the word after.
                         if page >= self.pages() {
-                            word.fail_load();
+                            self.forget_load(page);
                             return Err(FaultError::BeyondEnd);
                         }
                         return self.load(page, before, store);
@@ -157,7 +158,7 @@ impl Region {
         shared.count(core, if store { Counter::StoreMisses } else { Counter::LoadMisses }, 1);
         let timed = shared.measures_misses.then(Instant::now);
         if let Err(why) = shared.take_page(core) {
-            self.word(page).fail_load();
+            self.forget_load(page);
             return Err(FaultError::Exhausted(why));
         }
         if let Some(started) = timed {
@@ -178,7 +179,7 @@ impl Region {
     }
 
     fn is_fresh(&self, page: u64, before: Snapshot) -> bool {
-        before.is_fresh() || (before.is_untouched() && self.span(span_of(page)).all_fresh())
+        before.is_fresh() || (before.is_untouched() && self.untouched_is_fresh(span_of(page)))
     }
 
     /// Makes the absent neighbours after a missed page Loading, as far as the window and the free budget go.
@@ -186,18 +187,13 @@ impl Region {
         let end = (page + self.window(span_of(page))).min(self.pages());
         let mut next = page + 1;
         while next < end {
-            match self.word(next).begin_load() {
-                Err(_) => break,
-                Ok(before) if self.is_fresh(next, before) => {
-                    self.word(next).fail_load();
-                    break;
-                }
-                Ok(_) if next >= self.pages() || self.shared.budget.take(core).is_none() => {
-                    self.word(next).fail_load();
-                    break;
-                }
-                Ok(_) => next += 1,
+            let Ok(before) = self.word(next).begin_load() else { break };
+            self.span(span_of(next)).add_resident();
+            if self.is_fresh(next, before) || next >= self.pages() || self.shared.budget.take(core).is_none() {
+                self.forget_load(next);
+                break;
             }
+            next += 1;
         }
         next - page - 1
     }
@@ -275,6 +271,16 @@ impl Region {
         Ok(())
     }
 
+    /// What is wrong with a page that holds poison: reads it again to find out. If it is good by now, it has become so
+    /// since; the page comes back when it has been given up.
+    pub(crate) fn why_poisoned(&self, page: u64) -> ReadFailure {
+        let core = cpu::current();
+        let mut buffer = self.shared.page_buffers.acquire(core);
+        let data = &mut buffer.bytes()[..PAGE_BYTES];
+        let read = self.read(core, page, data).and_then(|()| self.verify(page, data));
+        read.err().unwrap_or(ReadFailure::Kind(std::io::ErrorKind::InvalidData))
+    }
+
     fn verify(&self, page: u64, data: &[u8]) -> Result<(), ReadFailure> {
         match &self.verifier {
             Some(verifier) if !verifier.verify(page * PAGE_BYTES as u64, data) => Err(ReadFailure::Corrupt),
@@ -304,8 +310,6 @@ impl Region {
             shared.count(core, Counter::InstallNs, started.elapsed().as_nanos() as u64);
         }
         let visits = shared.policy.visits(before.frequency(), shared.evicted_ago(before.history()));
-        // Counted first: as soon as the word is settled an evictor may take the page.
-        self.span(span_of(page)).add_resident();
         self.word(page).finish_load(Loaded { dirty_in: epoch, visits, ..loaded });
         self.queue_span(span_of(page));
         if store {
@@ -323,7 +327,6 @@ impl Region {
             Err(error) => (error.installed_bytes / PAGE_BYTES) as u64,
         };
         for page in first..first + installed {
-            self.span(span_of(page)).add_resident();
             self.word(page).finish_load(Loaded::default());
             self.queue_span(span_of(page));
         }
@@ -332,9 +335,15 @@ impl Region {
         }
     }
 
-    /// Loading pages that did not come to be: absent again, and their budget goes back.
+    /// A Loading page that did not come to be: absent again.
+    fn forget_load(&self, page: u64) {
+        self.word(page).fail_load();
+        self.span(span_of(page)).remove_resident(1);
+    }
+
+    /// The same for pages that have their budget, which goes back.
     fn give_up(&self, first: u64, pages: u64) {
-        (first..first + pages).for_each(|page| self.word(page).fail_load());
+        (first..first + pages).for_each(|page| self.forget_load(page));
         self.shared.release(pages as u32, false);
     }
 }

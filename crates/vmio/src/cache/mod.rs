@@ -118,7 +118,9 @@ impl CacheCore {
 impl Drop for CacheCore {
     fn drop(&mut self) {
         if !self.shared.generation.is_current() {
-            return; // The threads are the parent's.
+            // The threads are the parent's. Even to detach them is wrong: a thread of the child may have the same id.
+            std::mem::forget(std::mem::take(self.workers.get_mut().unwrap_or_else(PoisonError::into_inner)));
+            return;
         }
         self.shared.stop();
         for worker in self.workers.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {

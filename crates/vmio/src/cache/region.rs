@@ -15,6 +15,7 @@ use crate::page::span::Span;
 use crate::page::word::PageWord;
 use crate::page::{SPAN_PAGES, span_of};
 use crate::policy::SpanRef;
+use crate::sys::futex_lock::FutexLock;
 use crate::sys::reservation::Reservation;
 use crate::sys::sparse_array::SparseArray;
 use crate::sys::{PAGE_BYTES, cpu};
@@ -35,14 +36,27 @@ pub(crate) struct Region {
     pub(crate) dirty_spans: DirtySpans,
     len: AtomicU64,
     priority: AtomicU8,
+    /// Every page that was never touched holds garbage on the device.
+    all_fresh: AtomicBool,
     window: AtomicU16,
     /// Parity of the sync epoch: a page that becomes dirty now is not part of a sync that has begun.
     epoch: AtomicBool,
     /// A sync of the whole mapping has begun and not succeeded: pages of any epoch may be left of it.
     pub(crate) sync_is_incomplete: AtomicBool,
-    /// One sync at a time.
-    pub(crate) sync_lock: Mutex<()>,
+    /// One sync, or change of length, at a time: there are two epochs only.
+    sync_turn: FutexLock,
     failures: Mutex<Failures>,
+}
+
+/// The right to sync the region or to change its length.
+pub(crate) struct Turn<'a> {
+    region: &'a Region,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.region.sync_turn.release();
+    }
 }
 
 /// What has gone wrong so far. Taken in the trap path as well: always with signals blocked.
@@ -50,12 +64,21 @@ pub(crate) struct Region {
 pub(crate) struct Failures {
     /// Failed page writes.
     pub(crate) writes: u64,
-    /// The last of them: where, and why.
-    pub(crate) last_write: Option<(u64, io::Error)>,
+    /// The one with the lowest page since the last sync began: where, and why.
+    pub(crate) first_write: Option<(u64, io::Error)>,
     /// The first failed flush.
     pub(crate) flush: Option<io::ErrorKind>,
     /// The first page that could not be had, until somebody asks.
     pub(crate) read: Option<(u64, ReadFailure)>,
+}
+
+impl Failures {
+    fn note_write(&mut self, page: u64, error: io::Error) {
+        self.writes += 1;
+        if self.first_write.as_ref().is_none_or(|(first, _)| page <= *first) {
+            self.first_write = Some((page, error));
+        }
+    }
 }
 
 /// Why a page could not be read, in a form that needs no allocation.
@@ -121,10 +144,11 @@ impl Region {
             dirty_spans,
             len: AtomicU64::new(len),
             priority: AtomicU8::new(options.priority),
+            all_fresh: AtomicBool::new(false),
             window: AtomicU16::new(1),
             epoch: AtomicBool::new(false),
             sync_is_incomplete: AtomicBool::new(false),
-            sync_lock: Mutex::new(()),
+            sync_turn: FutexLock::default(),
             failures: Mutex::new(Failures::default()),
         })
     }
@@ -196,10 +220,29 @@ impl Region {
         (unsafe { &*region.cast::<Region>() }, number)
     }
 
+    /// The pages of a range that may be in memory or on their way in, found by the counts of their spans: of a huge
+    /// sparse range only the used part is looked at.
+    pub(crate) fn occupied(&self, pages: Range<u64>) -> impl Iterator<Item = u64> {
+        let spans = span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64);
+        spans.filter(|span| self.span(*span).resident() > 0).flat_map(move |span| {
+            let first = span * SPAN_PAGES as u64;
+            pages.start.max(first)..pages.end.min(first + SPAN_PAGES as u64)
+        })
+    }
+
     // ---- advice
 
     pub(crate) fn set_priority(&self, priority: u8) {
         self.priority.store(priority, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_all_fresh(&self) {
+        self.all_fresh.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether pages of a span that were never touched hold garbage on the device.
+    pub(crate) fn untouched_is_fresh(&self, span: u64) -> bool {
+        self.all_fresh.load(Ordering::SeqCst) || self.span(span).all_fresh()
     }
 
     pub(crate) fn set_window(&self, pages: u16) {
@@ -256,18 +299,37 @@ impl Region {
             return true;
         };
         self.shared.count(cpu::current(), Counter::WriteErrors, 1);
-        self.dirty_spans.insert(span_of(page));
         let dirty_again = {
-            // In one step for a sync: it either counts the failure as its own, or finds the page dirty.
+            // In one step for a sync: it either counts the failure as its own, or finds the page dirty and the mark of
+            // its span set. (A mark set any earlier could be cleared by a sync that finds the page still in flight.)
             let mut failures = self.failures();
-            failures.writes += 1;
-            failures.last_write = Some((page, error));
-            self.word(page).finish_write(Some(self.epoch()))
+            failures.note_write(page, error);
+            let dirty_again = self.word(page).finish_write(Some(self.epoch()));
+            self.dirty_spans.insert(span_of(page));
+            dirty_again
         };
         if dirty_again {
             self.count_dirty(page);
         }
         false
+    }
+
+    // ---- taking turns
+
+    /// Waits until no sync and no change of length is under way. The caller has signals blocked.
+    pub(crate) fn take_turn(&self) -> Turn<'_> {
+        self.sync_turn.acquire();
+        Turn { region: self }
+    }
+
+    /// As [`Self::take_turn`], if it is free.
+    pub(crate) fn try_take_turn(&self) -> Option<Turn<'_>> {
+        self.sync_turn.try_acquire().then(|| Turn { region: self })
+    }
+
+    /// Continues a turn that another thread has begun and forgotten.
+    pub(crate) fn resume_turn(&self) -> Turn<'_> {
+        Turn { region: self }
     }
 
     // ---- failures

@@ -2,10 +2,9 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use crate::cache::region::Region;
+use crate::cache::region::{Region, Turn};
 use crate::cache::write_batch::{Select, WriteBatch};
 use crate::error::{Error, Result};
 use crate::page::word::{Snapshot, State};
@@ -17,40 +16,72 @@ use crate::sys::signal::SignalsBlocked;
 /// many copies (50 µs). A quarter of a span costs four shootdowns in place of one, little beside writing it.
 const PART_PAGES: usize = SPAN_PAGES / 4;
 
+/// A sync that has begun: what belongs to it is decided.
+pub(crate) struct BegunSync {
+    select: Select,
+    failures_before: u64,
+    pages: Range<u64>,
+    whole: bool,
+}
+
 impl Region {
-    /// Writes the pages that were dirty at the call, of the whole mapping or of `[first, end)`, waits for every write
-    /// of such a page that is in flight, and flushes the device. Pages that become dirty during a sync of the whole
-    /// mapping are neither written nor held up (kmmap's msync, Kreon §3.3.1).
-    pub(crate) fn sync_pages(&self, part: Option<Range<u64>>) -> Result<()> {
-        let _signals = SignalsBlocked::new();
-        let _one_at_a_time = self.sync_lock.lock().unwrap_or_else(PoisonError::into_inner);
-        let failures_before = self.failures().writes;
-        let mut batch = self.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
-        let (pages, select, whole) = match part {
-            // A part must not end the epoch: the pages outside it would be taken for those of the epoch after.
-            Some(part) => (part, Select::All, false),
-            // Of a sync that failed, pages of either epoch may be left.
-            None if self.sync_is_incomplete.swap(true, Ordering::SeqCst) => (0..self.pages(), Select::All, true),
-            None => (0..self.pages(), Select::Epoch(self.flip_epoch()), true),
+    /// Begins a sync of the whole mapping: pages that become dirty from now on are not part of it.
+    pub(crate) fn begin_sync(&self, _turn: &Turn<'_>) -> BegunSync {
+        let failures_before = {
+            let mut failures = self.failures();
+            failures.first_write = None;
+            failures.writes
         };
-        let written = self.write_selected(&mut batch, pages, select);
+        // Of a sync that failed, pages of either epoch may be left.
+        let select = match self.sync_is_incomplete.swap(true, Ordering::SeqCst) {
+            true => Select::All,
+            false => Select::Epoch(self.flip_epoch()),
+        };
+        BegunSync { select, failures_before, pages: 0..self.pages(), whole: true }
+    }
+
+    /// Begins a sync of some pages. It does not end the epoch: the pages outside it would be taken for those of the
+    /// epoch after.
+    pub(crate) fn begin_sync_of(&self, pages: Range<u64>, _turn: &Turn<'_>) -> BegunSync {
+        let mut failures = self.failures();
+        failures.first_write = None;
+        BegunSync { select: Select::All, failures_before: failures.writes, pages, whole: false }
+    }
+
+    /// Writes what was dirty when the sync began, waits for every write of such a page that is in flight, and flushes
+    /// the device. Pages that became dirty since a sync of the whole mapping began are neither written nor held up
+    /// (kmmap's msync, Kreon §3.3.1). The caller has signals blocked.
+    pub(crate) fn finish_sync(&self, begun: BegunSync, _turn: Turn<'_>) -> Result<()> {
+        let mut batch = self.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
+        let written = self.write_selected(&mut batch, begun.pages, begun.select);
         batch.clear();
         self.shared.return_sync_batch(batch);
         written.map_err(Error::system("write-protecting dirty pages"))?;
         self.flush_device()?;
         let failure = {
             let failures = self.failures();
-            let count = failures.writes - failures_before;
-            failures.last_write.as_ref().filter(|_| count > 0).map(|(page, source)| (count, *page, copy_of(source)))
+            let count = failures.writes - begun.failures_before;
+            failures.first_write.as_ref().filter(|_| count > 0).map(|(page, source)| (count, *page, copy_of(source)))
         };
         if let Some((failed_pages, page, source)) = failure {
             let offset = page * PAGE_BYTES as u64;
             return Err(Error::Write { backing: self.backing.describe(), offset, failed_pages, source });
         }
-        if whole {
+        if begun.whole {
             self.sync_is_incomplete.store(false, Ordering::SeqCst);
         }
         Ok(())
+    }
+
+    /// Syncs the whole mapping, or some pages of it.
+    pub(crate) fn sync_pages(&self, part: Option<Range<u64>>) -> Result<()> {
+        let _signals = SignalsBlocked::new();
+        let turn = self.take_turn();
+        let begun = match part {
+            Some(pages) => self.begin_sync_of(pages, &turn),
+            None => self.begin_sync(&turn),
+        };
+        self.finish_sync(begun, turn)
     }
 
     fn write_selected(&self, batch: &mut WriteBatch, pages: Range<u64>, select: Select) -> io::Result<()> {
@@ -64,7 +95,7 @@ impl Region {
             // Only a sync clears the mark, before it looks: a page that becomes dirty later sets it again.
             self.dirty_spans.remove(number);
             let written = self.write_span(batch, number, select, &mut in_flight);
-            if written.is_err() || self.pages_of_span(number).any(|page| self.may_be_dirty(page)) {
+            if written.is_err() || self.pages_of_span(number).any(|page| self.needs_another_look(page)) {
                 self.dirty_spans.insert(number);
             }
             written?;
@@ -96,12 +127,13 @@ impl Region {
         }
         self.collect_parts(batch, number, select)?;
         // A page that somebody else had in flight, and that was stored to again, can be taken after that write only.
+        // Once is enough: a write that begins after this has what the sync wants, and is waited for below.
         let left = || {
             self.pages_of_span(number).filter(|page| {
                 select.wants(self.word(*page).load()) && !self.word(*page).load().is_pinned_for_writing()
             })
         };
-        if left().any(|page| self.word(page).load().in_flight()) {
+        if left().next().is_some() {
             batch.write(&self.shared);
             batch.clear();
             left().for_each(|page| self.word(page).wait_while(Snapshot::in_flight));
@@ -126,8 +158,12 @@ impl Region {
         Ok(())
     }
 
-    fn may_be_dirty(&self, page: u64) -> bool {
-        matches!(self.word(page).load().state(), State::Dirty | State::Loading | State::Upgrading | State::Protecting)
+    /// Whether the next sync must look at a page: it is dirty or may become so, or an evictor has put it in flight
+    /// since this sync looked.
+    fn needs_another_look(&self, page: u64) -> bool {
+        let word = self.word(page).load();
+        let may_be_dirty = [State::Dirty, State::Loading, State::Upgrading, State::Protecting].contains(&word.state());
+        may_be_dirty || word.in_flight()
     }
 
     /// A failed flush is for good: what the device lost of the writes before it cannot be told.

@@ -212,9 +212,14 @@ impl WriteBatch {
             ptr::copy_nonoverlapping(region.address(added.page) as *const u8, target, PAGE_BYTES);
             std::slice::from_raw_parts_mut(target, PAGE_BYTES)
         };
+        // What the program stored behind the end is not part of the file, nor of a checksum.
+        let offset = added.page * PAGE_BYTES as u64;
+        if let Some(tail) = copy.get_mut(region.len().saturating_sub(offset) as usize..) {
+            tail.fill(0);
+        }
         if let Some(verifier) = &region.verifier {
-            let _verifier_may_panic = AbortOnUnwind;
-            verifier.seal(added.page * PAGE_BYTES as u64, copy);
+            let _verifier_may_panic = AbortOnUnwind::new();
+            verifier.seal(offset, copy);
         }
         if !added.pinned {
             region.word(added.page).finish_protect();
@@ -274,7 +279,7 @@ impl WriteBatch {
 impl WriteRun {
     /// Writes the run and settles its pages.
     pub(crate) fn write(self, shared: &Shared) {
-        let _backing_may_panic = AbortOnUnwind;
+        let _backing_may_panic = AbortOnUnwind::new();
         // SAFETY: the batch that made the run keeps region, data and counters valid until the count goes down.
         let (region, data, progress) =
             unsafe { (&*self.region, std::slice::from_raw_parts(self.data, self.pages * PAGE_BYTES), &*self.progress) };

@@ -165,7 +165,15 @@ impl Mapping {
 
     fn mark_fresh(&self, pages: Range<u64>) {
         let region = self.region();
+        let whole_mapping = pages == (0..region.pages());
+        if whole_mapping {
+            region.set_all_fresh();
+        }
         for number in pages.start / SPAN_PAGES as u64..pages.end.div_ceil(SPAN_PAGES as u64) {
+            // A span of a huge mapping that nobody has touched costs no memory.
+            if whole_mapping && !region.span(number).is_touched() {
+                continue;
+            }
             let of_span = region.pages_of_span(number);
             let part = of_span.start.max(pages.start)..of_span.end.min(pages.end);
             let all = part == of_span;
@@ -209,23 +217,24 @@ impl Mapping {
         let region = self.region();
         let mut victims = Vec::with_capacity(SPAN_PAGES);
         let mut list = UnmapList::with_capacity(SPAN_PAGES);
-        let mut next = pages.start;
-        while next < pages.end {
-            let claimed = claim(next);
-            match claimed {
-                Claim::Taken(before) => victims.push((next, before)),
-                Claim::Left | Claim::Busy => {}
+        for page in region.occupied(pages) {
+            loop {
+                match claim(page) {
+                    Claim::Taken(before) => victims.push((page, before)),
+                    Claim::Left => {}
+                    Claim::Busy => {
+                        self.unmap_victims(&mut victims, &mut list);
+                        region.word(page).wait_while(|word| word.is_busy() || word.in_flight());
+                        continue;
+                    }
+                }
+                break;
             }
-            if claimed != Claim::Busy {
-                next += 1;
-            }
-            if claimed == Claim::Busy || victims.len() == SPAN_PAGES || next == pages.end {
+            if victims.len() == SPAN_PAGES {
                 self.unmap_victims(&mut victims, &mut list);
             }
-            if claimed == Claim::Busy {
-                region.word(next).wait_while(|word| word.is_busy() || word.in_flight());
-            }
         }
+        self.unmap_victims(&mut victims, &mut list);
     }
 
     fn unmap_victims(&self, victims: &mut Vec<(u64, State)>, list: &mut UnmapList) {

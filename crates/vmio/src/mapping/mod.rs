@@ -99,7 +99,7 @@ impl Mapping {
     /// same time are seen in part. A page that cannot be read is an error.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.in_pages(offset, buffer.len(), |page, source, at| {
-            let pin = self.pin_pages(page..page + 1, Access::ReadOnly)?;
+            let pin = self.pin_page(page, Access::ReadOnly)?;
             for (byte, at) in buffer[at.clone()].iter_mut().zip(source..) {
                 // SAFETY: the byte lies in a pinned page of the mapping; all safe accesses to it are atomic.
                 *byte = unsafe { AtomicU8::from_ptr(at as *mut u8) }.load(Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::backing::Access;
-use crate::cache::region::{ReadFailure, Region};
+use crate::cache::region::Region;
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 use crate::mapping::opened::OpenRegion;
@@ -23,29 +23,40 @@ impl Mapping {
     /// the cache ([`Error::TooManyPins`]).
     pub fn pin(&self, range: Range<u64>, access: Access) -> Result<Pin> {
         self.check_range(&range)?;
-        let held = self.pin_pages(Self::touched_pages(&range), access)?;
+        let pages = Self::touched_pages(&range);
+        let admitted = self.admit_pins(pages.end - pages.start)?;
+        let held = self.pin_pages(pages, access, admitted)?;
         let address = self.as_ptr() as usize + range.start as usize;
         Ok(Pin { held, address, len: (range.end - range.start) as usize, access })
     }
 
+    /// Counts a pin of the user's against the limit.
+    fn admit_pins(&self, pages: u64) -> Result<Admitted> {
+        let limit = limit_pages(self.region());
+        let pinned = &self.region().shared.pinned_pages;
+        let admitted = pinned.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
+            u32::try_from(pages).ok().and_then(|more| before.checked_add(more)).filter(|after| *after <= limit)
+        });
+        match admitted {
+            Ok(_) => Ok(Admitted { opened: Arc::clone(&self.opened), pages: pages as u32 }),
+            Err(_) => Err(Error::TooManyPins { wanted_pages: pages, limit_pages: u64::from(limit) }),
+        }
+    }
+
+    /// Pins a page for the time of one access of ours: outside the limit, since it never lasts.
+    pub(super) fn pin_page(&self, page: u64, access: Access) -> Result<PinnedPages> {
+        self.pin_pages(page..page + 1, access, Admitted { opened: Arc::clone(&self.opened), pages: 0 })
+    }
+
     /// Pins whole pages.
-    pub(super) fn pin_pages(&self, pages: Range<u64>, access: Access) -> Result<PinnedPages> {
+    fn pin_pages(&self, pages: Range<u64>, access: Access, admitted: Admitted) -> Result<PinnedPages> {
         let region = self.region();
         if access == Access::ReadWrite && region.access == Access::ReadOnly {
             return Err(Error::ReadOnly { backing: region.backing.describe() });
         }
-        let wanted = pages.end - pages.start;
-        let limit = region.shared.capacity_pages / 4 * 3;
-        let pinned = &region.shared.pinned_pages;
-        let admitted = pinned.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
-            u32::try_from(wanted).ok().and_then(|more| before.checked_add(more)).filter(|after| *after <= limit)
-        });
-        if admitted.is_err() {
-            return Err(Error::TooManyPins { wanted_pages: wanted, limit_pages: u64::from(limit) });
-        }
         // From here on, dropping `held` gives back what has been pinned so far.
         let first = pages.start;
-        let mut held = PinnedPages { opened: Arc::clone(&self.opened), pages: first..first, admitted: wanted as u32 };
+        let mut held = PinnedPages { admitted, pages: first..first };
         let _signals = SignalsBlocked::new();
         while held.pages.end < pages.end {
             let span_end = (span_of(held.pages.end) + 1) * SPAN_PAGES as u64;
@@ -73,13 +84,13 @@ impl Mapping {
             let _signals = SignalsBlocked::new();
             region.fault(page, true).map_err(|failure| failure.into_error(region, page))?;
         }
-        self.pin_pages(page..page + 1, Access::ReadOnly)
+        self.pin_page(page, Access::ReadOnly)
     }
 }
 
 fn pin_for_reading(region: &Region, pinned: &mut Range<u64>, end: u64) -> Result<()> {
     while pinned.end < end {
-        pin_page(region, pinned.end)?;
+        pin_when_resident(region, pinned.end)?;
         pinned.end += 1;
     }
     Ok(())
@@ -111,13 +122,13 @@ fn pin_for_writing(region: &Region, pinned: &mut Range<u64>, end: u64) -> Result
     unprotected.map_err(Error::system("un-protecting pinned pages"))
 }
 
-fn pin_page(region: &Region, page: u64) -> Result<()> {
+fn pin_when_resident(region: &Region, page: u64) -> Result<()> {
     loop {
         match region.word(page).pin(false) {
             PinOutcome::Pinned => return Ok(()),
             PinOutcome::TooMany => return Err(too_many(region)),
             PinOutcome::NotResident(word) if word.is_poisoned() && word.state() == State::Clean => {
-                return Err(region.read_error(page, ReadFailure::Kind(std::io::ErrorKind::InvalidData)));
+                return Err(region.read_error(page, region.why_poisoned(page)));
             }
             PinOutcome::NotResident(word) if word.is_busy() => region.word(page).wait_while(Snapshot::is_busy),
             PinOutcome::NotResident(_) => {
@@ -128,24 +139,37 @@ fn pin_page(region: &Region, page: u64) -> Result<()> {
 }
 
 fn too_many(region: &Region) -> Error {
-    Error::TooManyPins { wanted_pages: 1, limit_pages: u64::from(region.shared.capacity_pages / 4 * 3) }
+    Error::TooManyPins { wanted_pages: 1, limit_pages: u64::from(limit_pages(region)) }
+}
+
+fn limit_pages(region: &Region) -> u32 {
+    region.shared.capacity_pages / 4 * 3
+}
+
+/// A share of the pages that pins may hold; keeps the mapping open.
+struct Admitted {
+    opened: Arc<OpenRegion>,
+    pages: u32,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.opened.region.shared.pinned_pages.fetch_sub(self.pages, Ordering::SeqCst);
+    }
 }
 
 /// Pages that hold a pin each.
 pub(super) struct PinnedPages {
-    opened: Arc<OpenRegion>,
+    admitted: Admitted,
     pages: Range<u64>,
-    admitted: u32,
 }
 
 impl Drop for PinnedPages {
     fn drop(&mut self) {
-        let region = &*self.opened.region;
-        if !region.shared.generation.is_current() {
-            return;
+        let region = &*self.admitted.opened.region;
+        if region.shared.generation.is_current() {
+            self.pages.clone().for_each(|page| region.word(page).unpin());
         }
-        self.pages.clone().for_each(|page| region.word(page).unpin());
-        region.shared.pinned_pages.fetch_sub(self.admitted, Ordering::SeqCst);
     }
 }
 

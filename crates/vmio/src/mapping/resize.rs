@@ -1,6 +1,5 @@
 //! Growing and shrinking the file under a mapping.
 
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::backing::Access;
@@ -26,7 +25,7 @@ impl Mapping {
         }
         let _signals = SignalsBlocked::new();
         // A sync and a change of length would tread on each other's feet.
-        let _no_sync = region.sync_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let _no_sync = region.take_turn();
         let old = region.len();
         if len < old {
             return self.shrink(old, len);
@@ -46,7 +45,7 @@ impl Mapping {
         if tail == 0 || !self.is_resident(len - 1) {
             return Ok(()); // What is read from the device ends with zeros.
         }
-        let _pinned = self.pin_pages(page..page + 1, Access::ReadWrite)?;
+        let _pinned = self.pin_page(page, Access::ReadWrite)?;
         let start = self.region().address(page);
         for at in start + tail..start + PAGE_BYTES {
             // SAFETY: the byte lies in a page that is pinned for writing; safe accesses to it are atomic.
@@ -75,18 +74,18 @@ impl Mapping {
             region.store_len(old);
             Err(error)
         };
-        affected.clone().for_each(|page| region.word(page).wait_while(Snapshot::is_busy));
-        if cut_off.clone().any(|page| region.word(page).load().pins() > 0) {
+        region.occupied(affected.clone()).for_each(|page| region.word(page).wait_while(Snapshot::is_busy));
+        if region.occupied(cut_off.clone()).any(|page| region.word(page).load().pins() > 0) {
             let source = std::io::Error::other("pages behind the new end are pinned");
             return undo(Error::Resize { backing: region.backing.describe(), requested: len, source });
         }
         // Write-backs that looked before must have ended before the file is cut, or they would lengthen it again: each
         // holds its span's lock until its pages are in flight. The page at the new end is kept from becoming so again.
         let last_kept = region.span(span_of(affected.start)).lock();
-        (span_of(affected.start) + 1..=span_of(affected.end))
-            .take_while(|span| span * SPAN_PAGES as u64 <= affected.end)
+        (span_of(affected.start) + 1..affected.end.div_ceil(SPAN_PAGES as u64))
+            .filter(|span| region.span(*span).resident() > 0)
             .for_each(|span| drop(region.span(span).lock()));
-        affected.for_each(|page| region.word(page).wait_while(Snapshot::in_flight));
+        region.occupied(affected).for_each(|page| region.word(page).wait_while(Snapshot::in_flight));
         if let Err(error) = self.set_backing_len(len) {
             return undo(error);
         }

@@ -5,6 +5,8 @@ use std::thread::JoinHandle;
 
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
+use crate::sys::fork::Generation;
+use crate::sys::signal::SignalsBlocked;
 
 impl Mapping {
     /// Returns when every store that happened before the call is durable. Threads that go on storing are not held up:
@@ -21,15 +23,37 @@ impl Mapping {
         self.region().sync_pages(Some(Self::touched_pages(&range)))
     }
 
-    /// Starts a [`Self::sync`] in the background. Pages that become dirty after the call are not part of it.
+    /// Starts a [`Self::sync`] in the background. Pages that become dirty after the call are not part of it; only if
+    /// another sync of the mapping is under way, those count that become dirty until that has ended.
     pub fn sync_begin(&self) -> Result<SyncHandle> {
         self.opened.check_not_forked()?;
+        let begun = {
+            let _signals = SignalsBlocked::new();
+            let turn = self.region().try_take_turn();
+            turn.map(|turn| {
+                let begun = self.region().begin_sync(&turn);
+                // The thread below goes on with it.
+                std::mem::forget(turn);
+                begun
+            })
+        };
+        let has_turn = begun.is_some();
         let mapping = self.clone();
-        let thread = std::thread::Builder::new()
-            .name("vmio-sync".to_owned())
-            .spawn(move || mapping.sync())
-            .map_err(Error::system("starting a thread for the sync"))?;
-        Ok(SyncHandle { thread: Some(thread) })
+        let thread = std::thread::Builder::new().name("vmio-sync".to_owned()).spawn(move || match begun {
+            Some(begun) => {
+                let _signals = SignalsBlocked::new();
+                let region = mapping.region();
+                region.finish_sync(begun, region.resume_turn())
+            }
+            None => mapping.sync(),
+        });
+        let thread = thread.map_err(|source| {
+            if has_turn {
+                drop(self.region().resume_turn());
+            }
+            Error::System { operation: "starting a thread for the sync", source }
+        })?;
+        Ok(SyncHandle { thread: Some(thread), generation: self.region().shared.generation })
     }
 }
 
@@ -38,6 +62,7 @@ impl Mapping {
 #[must_use = "the outcome of the sync is known to `wait` alone"]
 pub struct SyncHandle {
     thread: Option<JoinHandle<Result<()>>>,
+    generation: Generation,
 }
 
 impl SyncHandle {
@@ -58,8 +83,10 @@ impl SyncHandle {
 
 impl Drop for SyncHandle {
     fn drop(&mut self) {
-        if let Some(thread) = self.thread.take()
-            && thread.is_finished()
+        let Some(thread) = self.thread.take() else { return };
+        if !self.generation.is_current() {
+            std::mem::forget(thread); // The parent's: see `CacheCore`.
+        } else if thread.is_finished()
             && let Ok(Err(error)) = thread.join()
         {
             tracing::error!(%error, "a sync failed whose handle was dropped");

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use crate::sys::futex;
+use crate::sys::futex_lock::FutexLock;
 use crate::sys::sparse_array::ZeroInit;
 
 const QUEUED: u32 = 1 << 0;
@@ -12,15 +12,11 @@ const HAS_WINDOW: u32 = 1 << 3;
 const PRIORITY_SHIFT: u32 = 8;
 const WINDOW_SHIFT: u32 = 16;
 
-const UNLOCKED: u32 = 0;
-const LOCKED: u32 = 1;
-const CONTENDED: u32 = 2;
-
 /// What is known of a span; all zeros is a span that nobody has touched. One cache line.
 #[repr(C, align(64))]
 #[derive(Default)]
 pub(crate) struct Span {
-    lock: AtomicU32,
+    lock: FutexLock,
     flags: AtomicU32,
     resident: AtomicU32,
     dirty: AtomicU32,
@@ -58,7 +54,7 @@ impl Span {
         (self.region.load(Ordering::Acquire).cast_const(), self.number.load(Ordering::Relaxed))
     }
 
-    /// One more page in memory.
+    /// One more page in memory or on its way in. Call it before looking whether the page may come in at all.
     pub(crate) fn add_resident(&self) {
         self.resident.fetch_add(1, Ordering::SeqCst);
     }
@@ -69,7 +65,7 @@ impl Span {
         debug_assert!(before >= pages);
     }
 
-    /// Pages in memory.
+    /// Pages in memory or on their way in.
     pub(crate) fn resident(&self) -> u32 {
         self.resident.load(Ordering::SeqCst)
     }
@@ -153,20 +149,12 @@ impl Span {
 
     /// The right to protect pages of the span, if nobody has it.
     pub(crate) fn try_lock(&self) -> Option<SpanGuard<'_>> {
-        self.lock
-            .compare_exchange(UNLOCKED, LOCKED, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
-            .then_some(SpanGuard { span: self })
+        self.lock.try_acquire().then(|| SpanGuard { span: self })
     }
 
     /// Waits for the right to protect pages of the span. Never on the trap path.
     pub(crate) fn lock(&self) -> SpanGuard<'_> {
-        if let Some(guard) = self.try_lock() {
-            return guard;
-        }
-        while self.lock.swap(CONTENDED, Ordering::Acquire) != UNLOCKED {
-            futex::wait(&self.lock, CONTENDED);
-        }
+        self.lock.acquire();
         SpanGuard { span: self }
     }
 }
@@ -178,8 +166,22 @@ pub(crate) struct SpanGuard<'a> {
 
 impl Drop for SpanGuard<'_> {
     fn drop(&mut self) {
-        if self.span.lock.swap(UNLOCKED, Ordering::Release) == CONTENDED {
-            futex::wake_one(&self.span.lock);
-        }
+        self.span.lock.release();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_attempt_leaves_the_lock_with_its_holder() {
+        let span = Span::default();
+        let held = span.try_lock();
+        assert!(held.is_some());
+        assert!(span.try_lock().is_none());
+        assert!(span.try_lock().is_none(), "the failed attempt before has released it");
+        drop(held);
+        assert!(span.try_lock().is_some());
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod cpu;
 pub(crate) mod errno;
 pub(crate) mod fork;
 pub(crate) mod futex;
+pub(crate) mod futex_lock;
 pub(crate) mod reservation;
 pub(crate) mod signal;
 pub(crate) mod sparse_array;

@@ -1,0 +1,37 @@
+//! A lock of four bytes that may lie in zeroed memory and be released by another thread than the one that took it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::sys::futex;
+
+const UNLOCKED: u32 = 0;
+const LOCKED: u32 = 1;
+const CONTENDED: u32 = 2;
+
+/// A lock without data. All zeros is unlocked.
+#[derive(Default)]
+pub(crate) struct FutexLock(AtomicU32);
+
+impl FutexLock {
+    /// Takes the lock if nobody has it.
+    pub(crate) fn try_acquire(&self) -> bool {
+        self.0.compare_exchange(UNLOCKED, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Takes the lock, waiting for it if need be.
+    pub(crate) fn acquire(&self) {
+        if self.try_acquire() {
+            return;
+        }
+        while self.0.swap(CONTENDED, Ordering::Acquire) != UNLOCKED {
+            futex::wait(&self.0, CONTENDED);
+        }
+    }
+
+    /// Gives the lock back, by or on behalf of who has it.
+    pub(crate) fn release(&self) {
+        if self.0.swap(UNLOCKED, Ordering::Release) == CONTENDED {
+            futex::wake_one(&self.0);
+        }
+    }
+}
