@@ -54,7 +54,7 @@ impl FaultError {
                 Error::OutOfRange { range: start..start + PAGE_BYTES as u64, len: region.len() }
             }
             FaultError::ReadOnly => Error::ReadOnly { backing: region.backing.describe() },
-            FaultError::Poisoned => region.read_error(page, ReadFailure::Kind(std::io::ErrorKind::InvalidData)),
+            FaultError::Poisoned => region.read_error(page, region.why_poisoned(page)),
             FaultError::Refused(code) => {
                 Error::System { operation: "making a page visible", source: std::io::Error::from_raw_os_error(code) }
             }
