@@ -90,7 +90,8 @@ pub(crate) struct Parts {
 
 impl Shared {
     pub(crate) fn new(parts: Parts) -> io::Result<Self> {
-        let spare_reclaimers = ArrayQueue::new(2);
+        // One thread at a time evicts for itself on a small machine; the others wait for what it frees.
+        let spare_reclaimers = ArrayQueue::new((parts.cores / 8).max(1));
         while !spare_reclaimers.is_full() {
             let _ = spare_reclaimers.push(Reclaimer::new()?);
         }
@@ -150,6 +151,11 @@ impl Shared {
     }
 
     // ---- the eviction clock
+
+    /// Pages evicted so far.
+    pub(crate) fn evicted_pages(&self) -> u64 {
+        self.evicted_pages.load(Ordering::Relaxed)
+    }
 
     /// The present time of the eviction clock, 1 to 255.
     pub(crate) fn eviction_time(&self) -> u8 {

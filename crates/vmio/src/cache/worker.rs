@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::cache::reclaim::{Goal, PASS_PAGES, Pass, Reclaimer};
 use crate::cache::shared::Shared;
@@ -13,7 +13,7 @@ use crate::sys::signal::SignalsBlocked;
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(250));
 /// A third of the weight of an ordinary thread: enough to protect and unmap, not to do all the writing as well.
 const NICE: i32 = 5;
-/// Without evictions for so long, dirty pages above the ratio are written in their own right.
+/// Without evictions or a filling cache for so long, dirty pages above the ratio are written in their own right.
 const QUIET: Duration = Duration::from_millis(20);
 
 /// Starts a worker. It ends after [`Shared::stop`].
@@ -78,11 +78,14 @@ impl Worker {
     }
 
     /// Eviction writes dirty pages anyway, and to write a page that stays resident makes the next store to it trap.
-    /// So this is for times when nothing is evicted.
+    /// So this is for times when nothing is evicted, nor about to be because the cache is filling up.
     fn clean_when_quiet(&mut self, event: u32) {
-        let time = self.shared.eviction_time();
+        let (evicted, free) = (self.shared.evicted_pages(), self.shared.budget.free());
+        let began = Instant::now();
         self.shared.sleep(event, Some(QUIET));
-        if self.shared.eviction_time() != time || self.shared.budget.free() < self.shared.watermarks.low {
+        let filled = free.saturating_sub(self.shared.budget.free());
+        let woken = began.elapsed() < QUIET;
+        if woken || self.shared.evicted_pages() != evicted || filled > self.shared.watermarks.help {
             return;
         }
         while self.shared.dirty_pages() > self.shared.watermarks.dirty && !self.shared.is_stopping() {
