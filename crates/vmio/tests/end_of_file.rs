@@ -1,0 +1,170 @@
+//! The end of a file: its last page is written at its exact length, a change of length is exact, and a file that
+//! somebody else has truncated is never lengthened again.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::path::Path;
+
+use vmio::backing::FileBacking;
+use vmio::{Access, Advice, Cache, Error, Mapping, MappingOptions};
+
+use support::{PAGE, at, load, read, roomy_cache, store, store_bytes, tiny_cache};
+
+fn open(cache: &Cache, path: &Path) -> Mapping {
+    let backing = FileBacking::open(path, Access::ReadWrite).unwrap();
+    Mapping::open(cache, backing, MappingOptions::new()).unwrap()
+}
+
+fn len(path: &Path) -> u64 {
+    path.metadata().unwrap().len()
+}
+
+#[test]
+fn the_last_page_is_written_at_its_exact_length() {
+    let cache = roomy_cache();
+    let folder = tempfile::tempdir().unwrap();
+    for tail in [1, 7, 511, 512, 513, 1000, 4095] {
+        let path = folder.path().join(tail.to_string());
+        let bytes: Vec<u8> = (0..5 * PAGE + tail).map(|at| at as u8 ^ (at >> 8) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let map = open(&cache, &path);
+        assert_eq!(read(&map, 0..map.len()).unwrap(), bytes);
+        // What a store leaves behind the end stays out of the file.
+        store_bytes(&map, at(5), &[0xEE; PAGE as usize]);
+        map.sync().unwrap();
+        let mut expected = bytes.clone();
+        expected[at(5) as usize..].fill(0xEE);
+        assert_eq!(std::fs::read(&path).unwrap(), expected, "tail of {tail}");
+        map.advise(0..map.len(), Advice::DontNeed).unwrap();
+        assert_eq!(read(&map, 0..map.len()).unwrap(), expected);
+        // SAFETY: the last page, whose bytes behind the end are zeros when it comes in.
+        let behind = unsafe { map.as_ptr().add(map.len() as usize).read_volatile() };
+        assert_eq!(behind, 0);
+        map.close().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), expected);
+    }
+}
+
+#[test]
+fn growth_brings_zeros_and_exact_lengths() {
+    let cache = roomy_cache();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let map = open(&cache, file.path());
+    assert!(map.is_empty());
+    map.sync().unwrap();
+    let mut expected = Vec::new();
+    for (round, new) in (1_u8..).zip([1, 10, 4096, 4097, 5000, 12_288, 100_001, 100_002, 3_000_000]) {
+        map.set_len(new).unwrap();
+        assert_eq!((map.len(), len(file.path())), (new, new));
+        expected.resize(new as usize, 0);
+        assert_eq!(read(&map, 0..new).unwrap(), expected);
+        map.write_at(new - 1, &[round]).unwrap();
+        expected[new as usize - 1] = round;
+        store_bytes(&map, new, &vec![0xEE; (new.next_multiple_of(PAGE) - new) as usize]);
+        if round % 2 == 0 {
+            map.sync().unwrap();
+        }
+    }
+    map.close().unwrap();
+    assert_eq!(std::fs::read(file.path()).unwrap(), expected);
+}
+
+#[test]
+fn shrinking_drops_what_is_cut_off_for_good() {
+    let cache = tiny_cache();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(400 * PAGE).unwrap();
+    let map = open(&cache, file.path());
+    for new in [399 * PAGE + 5, 300 * PAGE, 299 * PAGE + 4000, 1, 0] {
+        (0..map.len().div_ceil(PAGE)).for_each(|page| store(&map, at(page), 5));
+        map.set_len(new).unwrap();
+        assert_eq!(len(file.path()), new);
+        map.sync().unwrap();
+        assert_eq!(len(file.path()), new, "a write brought back what was cut off");
+        assert!(cache.stats().resident_pages <= new.div_ceil(PAGE));
+        map.set_len(400 * PAGE).unwrap();
+        let bytes = read(&map, new..map.len()).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0), "cut at {new}: cut-off bytes came back");
+        map.set_len(new.next_multiple_of(PAGE)).unwrap();
+    }
+    map.close().unwrap();
+    support::check_empty(&cache);
+}
+
+#[test]
+fn pinned_pages_are_not_cut_off() {
+    let cache = roomy_cache();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(10 * PAGE).unwrap();
+    let map = open(&cache, file.path());
+    let pin = map.pin(at(8)..at(9), Access::ReadWrite).unwrap();
+    assert!(matches!(map.set_len(8 * PAGE), Err(Error::Resize { .. })));
+    assert_eq!((map.len(), len(file.path())), (10 * PAGE, 10 * PAGE));
+    map.set_len(8 * PAGE + 1).unwrap();
+    drop(pin);
+    map.set_len(PAGE).unwrap();
+}
+
+#[test]
+fn a_file_truncated_by_others_gives_errors_and_is_never_lengthened() {
+    let cache = roomy_cache();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(20 * PAGE + 100).unwrap();
+    let map = open(&cache, file.path());
+    (0..21).step_by(2).for_each(|page| store(&map, at(page), 5));
+    file.as_file().set_len(9 * PAGE + 10).unwrap();
+    for _ in 0..3 {
+        assert!(matches!(map.sync(), Err(Error::Write { .. })));
+        assert_eq!(len(file.path()), 9 * PAGE + 10, "the file was lengthened");
+    }
+    assert!(matches!(read(&map, at(11)..at(12)), Err(Error::Read { .. })));
+    assert!(matches!(map.pin(at(9)..at(10), Access::ReadOnly), Err(Error::Read { .. })));
+    // What is in memory stays, what lies before the cut reaches the file.
+    assert_eq!(load(&map, at(10)), 5);
+    assert_eq!(load(&map, at(20)), 5);
+    let bytes = std::fs::read(file.path()).unwrap();
+    (0..9).step_by(2).for_each(|page| assert_eq!(bytes[at(page) as usize], 5, "page {page}"));
+    assert!(map.close().is_err());
+    assert_eq!(len(file.path()), 9 * PAGE + 10);
+    support::check_empty(&cache);
+}
+
+#[test]
+fn a_file_lengthened_by_others_keeps_their_bytes() {
+    let cache = roomy_cache();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(PAGE + 100).unwrap();
+    let map = open(&cache, file.path());
+    store(&map, at(1), 5);
+    std::os::unix::fs::FileExt::write_all_at(file.as_file(), &[9; 5000], PAGE + 100).unwrap();
+    map.close().unwrap();
+    let bytes = std::fs::read(file.path()).unwrap();
+    assert_eq!(bytes.len() as u64, PAGE + 5100);
+    assert_eq!(bytes[at(1) as usize], 5);
+    assert!(bytes[PAGE as usize + 100..].iter().all(|byte| *byte == 9));
+}
+
+#[test]
+fn a_mapping_grows_within_its_reservation_only() {
+    let cache = roomy_cache();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(5000).unwrap();
+    let map = open(&cache, file.path());
+    match map.set_len((1 << 30) + 1) {
+        Err(Error::BeyondReservation { requested, reserved }) => {
+            assert_eq!((requested, reserved), ((1 << 30) + 1, 1 << 30));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!((map.len(), len(file.path())), (5000, 5000));
+    map.set_len(1 << 30).unwrap();
+    map.write_at((1 << 30) - 1, b"x").unwrap();
+    map.close().unwrap();
+    let backing = FileBacking::open(file.path(), Access::ReadWrite).unwrap();
+    let map = Mapping::open(&cache, backing, MappingOptions::new().reserve(3 << 30)).unwrap();
+    map.set_len(3 << 30).unwrap();
+    assert_eq!(read(&map, (1 << 30) - 1..(1 << 30) + 1).unwrap(), b"x\0");
+    map.close().unwrap();
+    assert_eq!(len(file.path()), 3 << 30);
+}

@@ -1,0 +1,224 @@
+//! A forked child cannot touch its parent's mappings: its calls fail, its loads and stores are a segmentation fault,
+//! its drops neither sync nor unmap anything; and it may build a cache of its own.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::io::Read;
+use std::path::Path;
+
+use vmio::backing::FileBacking;
+use vmio::{Access, Advice, Cache, Error, Mapping, MappingOptions};
+
+use support::child::{Ended, fork, install_handler, isolated};
+use support::{PAGE, at, load, read, roomy_cache, store};
+
+const PAGES: u64 = 64;
+
+fn create(cache: &Cache, path: &Path) -> Mapping {
+    Mapping::open(cache, FileBacking::create(path, PAGES * PAGE).unwrap(), MappingOptions::new()).unwrap()
+}
+
+/// A cache, a mapping of a file with an unsynced store in page 1, and the file.
+fn parent() -> (Cache, Mapping, tempfile::NamedTempFile) {
+    let cache = roomy_cache();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let map = create(&cache, file.path());
+    store(&map, at(1), 11);
+    (cache, map, file)
+}
+
+fn on_disk(file: &tempfile::NamedTempFile, page: u64) -> u64 {
+    let bytes = std::fs::read(file.path()).unwrap();
+    u64::from_le_bytes(bytes[at(page) as usize..][..8].try_into().unwrap())
+}
+
+fn is_forked<T>(result: vmio::Result<T>) {
+    match result {
+        Err(Error::Forked) => {}
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("it worked"),
+    }
+}
+
+#[test]
+fn every_call_of_a_child_is_refused() {
+    isolated("every_call_of_a_child_is_refused", || {
+        let (cache, map, file) = parent();
+        let ended = fork(|| {
+            is_forked(read(&map, 0..8));
+            is_forked(map.write_at(0, b"x"));
+            is_forked(map.sync());
+            is_forked(map.flush(0..8));
+            is_forked(map.sync_begin());
+            is_forked(map.set_len(PAGE));
+            is_forked(map.pin(0..8, Access::ReadOnly));
+            is_forked(map.advise(0..PAGE, Advice::DontNeed));
+            is_forked(map.advise(0..PAGE, Advice::Free));
+            let other = tempfile::NamedTempFile::new().unwrap();
+            let backing = FileBacking::create(other.path(), PAGE).unwrap();
+            is_forked(Mapping::open(&cache, backing, MappingOptions::new()));
+            is_forked(map.close());
+            0
+        });
+        assert_eq!(ended, Ended::Exit(0));
+        drop(file);
+    })
+    .succeeds();
+}
+
+#[test]
+fn a_load_or_store_of_a_child_is_a_segmentation_fault_and_not_zeros() {
+    isolated("a_load_or_store_of_a_child_is_a_segmentation_fault_and_not_zeros", || {
+        let (_cache, map, _file) = parent();
+        install_handler(libc::SIGSEGV, libc::SIG_DFL, 0);
+        let resident = fork(|| load(&map, at(1)) as i32);
+        let absent = fork(|| load(&map, at(2)) as i32);
+        let stored = fork(|| {
+            store(&map, at(1), 99);
+            0
+        });
+        assert_eq!([resident, absent, stored], [Ended::Signal(libc::SIGSEGV); 3]);
+        assert_eq!(load(&map, at(1)), 11);
+    })
+    .succeeds();
+}
+
+#[test]
+fn a_child_that_drops_its_handles_does_not_sync() {
+    isolated("a_child_that_drops_its_handles_does_not_sync", || {
+        let (cache, map, file) = parent();
+        let pin = map.pin(at(3)..at(5), Access::ReadWrite).unwrap();
+        let handles = (cache, map, pin);
+        let ended = fork(|| {
+            // SAFETY: the child's copy of the handles; the parent's, which is read here, is not used by the child again.
+            drop(unsafe { std::ptr::read(&handles) });
+            0
+        });
+        assert_eq!(ended, Ended::Exit(0));
+        assert_eq!(on_disk(&file, 1), 0, "the child synced");
+        let (cache, map, pin) = handles;
+        // The parent goes on as if nothing had been.
+        assert_eq!(load(&map, at(1)), 11);
+        assert_eq!(cache.stats().pinned_pages, 2);
+        store(&map, at(1) + 8, 12);
+        map.sync().unwrap();
+        assert_eq!(on_disk(&file, 1), 11);
+        drop(pin);
+        assert_eq!(load(&map, at(40)), 0);
+        map.close().unwrap();
+    })
+    .succeeds();
+}
+
+#[test]
+fn the_parent_misses_stores_and_syncs_while_children_come_and_go() {
+    isolated("the_parent_misses_stores_and_syncs_while_children_come_and_go", || {
+        let (_cache, map, file) = parent();
+        for round in 1..=20 {
+            let ended = fork(|| i32::from(map.sync().is_ok()));
+            assert_eq!(ended, Ended::Exit(0));
+            (0..PAGES).for_each(|page| store(&map, at(page), round));
+            map.sync().unwrap();
+            assert_eq!(on_disk(&file, PAGES - 1), round);
+            map.advise(0..map.len(), Advice::DontNeed).unwrap();
+            assert!((0..PAGES).all(|page| load(&map, at(page)) == round));
+        }
+    })
+    .succeeds();
+}
+
+#[test]
+fn a_child_builds_a_cache_of_its_own() {
+    isolated("a_child_builds_a_cache_of_its_own", || {
+        let (_cache, map, file) = parent();
+        let own = tempfile::NamedTempFile::new().unwrap();
+        let ended = fork(|| {
+            let cache = roomy_cache();
+            let map = create(&cache, own.path());
+            (0..PAGES).for_each(|page| store(&map, at(page), page + 1));
+            map.sync().unwrap();
+            map.advise(0..map.len(), Advice::DontNeed).unwrap();
+            let right = (0..PAGES).all(|page| load(&map, at(page)) == page + 1);
+            map.close().unwrap();
+            i32::from(!right)
+        });
+        assert_eq!(ended, Ended::Exit(0));
+        assert_eq!(on_disk(&own, 9), 10);
+        assert_eq!((load(&map, at(1)), on_disk(&file, 1)), (11, 0));
+    })
+    .succeeds();
+}
+
+/// A child that has not yet executed another program holds copies of the parent's descriptors: they must not keep the
+/// file locked once the parent has closed its mapping.
+#[test]
+fn a_closed_file_can_be_opened_again_while_a_child_lives() {
+    isolated("a_closed_file_can_be_opened_again_while_a_child_lives", || {
+        let (cache, map, file) = parent();
+        let (mut wait, told) = std::io::pipe().unwrap();
+        // SAFETY: the child only waits for the pipe's other end to be closed, and leaves.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            drop(told);
+            let _ = wait.read(&mut [0]);
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(0) };
+        }
+        map.close().unwrap();
+        let backing = FileBacking::open(file.path(), Access::ReadWrite).unwrap();
+        let again = Mapping::open(&cache, backing, MappingOptions::new());
+        drop(told);
+        // SAFETY: waits for the child of above.
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        assert_eq!(load(&again.unwrap(), at(1)), 11);
+    })
+    .succeeds();
+}
+
+#[test]
+fn a_child_that_drops_its_handles_leaves_the_file_locked() {
+    isolated("a_child_that_drops_its_handles_leaves_the_file_locked", || {
+        let (cache, map, file) = parent();
+        let handles = (cache, map);
+        let ended = fork(|| {
+            // SAFETY: the child's copy of the handles; the parent's, which is read here, is not used by the child again.
+            drop(unsafe { std::ptr::read(&handles) });
+            let backing = FileBacking::open(file.path(), Access::ReadWrite).unwrap();
+            match Mapping::open(&roomy_cache(), backing, MappingOptions::new()) {
+                Err(Error::InUse { .. }) => 0,
+                Err(error) => panic!("{error}"),
+                Ok(_) => 1,
+            }
+        });
+        assert_eq!(ended, Ended::Exit(0));
+        assert_eq!(load(&handles.1, at(1)), 11);
+    })
+    .succeeds();
+}
+
+/// The parent's range is not part of the child, so the kernel may give its addresses to the child's own mapping.
+#[test]
+fn a_child_that_drops_inherited_handles_keeps_its_own_mappings() {
+    isolated("a_child_that_drops_inherited_handles_keeps_its_own_mappings", || {
+        let (cache, map, _file) = parent();
+        let own = tempfile::NamedTempFile::new().unwrap();
+        let ended = fork(|| {
+            let own_cache = roomy_cache();
+            let own_maps: Vec<Mapping> =
+                (0..8).map(|number| create(&own_cache, &own.path().with_extension(number.to_string()))).collect();
+            own_maps.iter().for_each(|own_map| store(own_map, at(1), 77));
+            let overlaps = own_maps.iter().any(|own_map| own_map.as_ptr() == map.as_ptr());
+            println!("the child's mapping has the parent's address: {overlaps}");
+            drop((map, cache));
+            let right = own_maps.iter().all(|own_map| load(own_map, at(1)) == 77 && load(own_map, at(2)) == 0);
+            for (number, own_map) in own_maps.into_iter().enumerate() {
+                own_map.close().unwrap();
+                std::fs::remove_file(own.path().with_extension(number.to_string())).unwrap();
+            }
+            i32::from(!right)
+        });
+        assert_eq!(ended, Ended::Exit(0));
+    })
+    .succeeds();
+}

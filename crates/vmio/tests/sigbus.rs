@@ -1,0 +1,214 @@
+//! A plain access to a page that cannot be had is a SIGBUS with the right address, delivered to the handler that the
+//! program had before the cache was built, or fatal. Each case runs in a process of its own.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use vmio::backing::FileBacking;
+use vmio::{Access, Mapping, MappingOptions, OnReadError};
+
+use support::child::{install_handler, isolated};
+use support::device::{Device, READ_EIO, WRITE_EIO};
+use support::{PAGE, at, cache_of, load, roomy_cache, store};
+
+const RIGHT: i32 = 42;
+const WRONG: i32 = 43;
+const PLAIN_HANDLER: i32 = 44;
+
+static EXPECTED: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn compare_address(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid siginfo; _exit is async-signal-safe.
+    unsafe {
+        let right = (*info).si_addr() as usize == EXPECTED.load(Ordering::SeqCst) && (*info).si_signo == libc::SIGBUS;
+        libc::_exit(if right { RIGHT } else { WRONG });
+    }
+}
+
+extern "C" fn plain_handler(_signal: i32) {
+    // SAFETY: async-signal-safe.
+    unsafe { libc::_exit(PLAIN_HANDLER) }
+}
+
+fn expect_at(map: &Mapping, offset: u64) {
+    EXPECTED.store(map.as_ptr() as usize + offset as usize, Ordering::SeqCst);
+}
+
+fn unreadable(options: MappingOptions) -> Mapping {
+    let device = Device::of_pages(64);
+    device.set_faults(7, READ_EIO);
+    Mapping::open(&roomy_cache(), device.backing(), options).unwrap()
+}
+
+#[test]
+fn a_load_of_an_unreadable_page_reaches_the_previous_handler_with_its_address() {
+    isolated("a_load_of_an_unreadable_page_reaches_the_previous_handler_with_its_address", || {
+        install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
+        let map = unreadable(MappingOptions::new());
+        assert_eq!(load(&map, at(6)), 0);
+        expect_at(&map, at(7) + 264);
+        load(&map, at(7) + 264);
+    })
+    .exits_with(RIGHT);
+}
+
+#[test]
+fn a_store_to_an_unreadable_page_reaches_the_previous_handler_with_its_address() {
+    isolated("a_store_to_an_unreadable_page_reaches_the_previous_handler_with_its_address", || {
+        install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO | libc::SA_ONSTACK);
+        let map = unreadable(MappingOptions::new());
+        expect_at(&map, at(7) + 8);
+        store(&map, at(7) + 8, 1);
+    })
+    .exits_with(RIGHT);
+}
+
+#[test]
+fn a_handler_without_siginfo_is_chained_too() {
+    isolated("a_handler_without_siginfo_is_chained_too", || {
+        install_handler(libc::SIGBUS, plain_handler as *const () as usize, 0);
+        load(&unreadable(MappingOptions::new()), at(7));
+    })
+    .exits_with(PLAIN_HANDLER);
+}
+
+#[test]
+fn with_the_default_action_an_unreadable_page_is_fatal() {
+    isolated("with_the_default_action_an_unreadable_page_is_fatal", || {
+        install_handler(libc::SIGBUS, libc::SIG_DFL, 0);
+        load(&unreadable(MappingOptions::new()), at(7));
+    })
+    .dies_of(libc::SIGBUS);
+}
+
+#[test]
+fn ignoring_the_signal_does_not_make_an_unreadable_page_spin() {
+    isolated("ignoring_the_signal_does_not_make_an_unreadable_page_spin", || {
+        install_handler(libc::SIGBUS, libc::SIG_IGN, 0);
+        load(&unreadable(MappingOptions::new()), at(7));
+    })
+    .dies_of(libc::SIGBUS);
+}
+
+#[test]
+fn a_store_that_misses_an_unreadable_page_is_a_signal_with_poison_too() {
+    isolated("a_store_that_misses_an_unreadable_page_is_a_signal_with_poison_too", || {
+        install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
+        let map = unreadable(MappingOptions::new().on_read_error(OnReadError::Poison([1; 8])));
+        expect_at(&map, at(7));
+        store(&map, at(7), 1);
+    })
+    .exits_with(RIGHT);
+}
+
+#[test]
+fn a_store_to_a_poisoned_page_is_a_signal() {
+    isolated("a_store_to_a_poisoned_page_is_a_signal", || {
+        install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
+        let map = unreadable(MappingOptions::new().on_read_error(OnReadError::Poison([1; 8])));
+        assert_eq!(load(&map, at(7)), u64::from_le_bytes([1; 8]));
+        expect_at(&map, at(7) + 16);
+        store(&map, at(7) + 16, 1);
+    })
+    .exits_with(RIGHT);
+}
+
+#[test]
+fn an_access_behind_the_last_page_is_a_signal() {
+    isolated("an_access_behind_the_last_page_is_a_signal", || {
+        install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
+        let map = unreadable(MappingOptions::new());
+        expect_at(&map, at(64));
+        // SAFETY: the address is reserved for the mapping; the access is a SIGBUS, which is what is tested.
+        unsafe { map.as_ptr().add(at(64) as usize).read_volatile() };
+    })
+    .exits_with(RIGHT);
+}
+
+#[test]
+fn a_cache_full_of_unwritable_pages_is_a_signal_for_a_load() {
+    isolated("a_cache_full_of_unwritable_pages_is_a_signal_for_a_load", || {
+        install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
+        let device = Device::of_pages(1000);
+        device.set_all_faults(WRITE_EIO);
+        let map = Mapping::open(&cache_of(256).build().unwrap(), device.backing(), MappingOptions::new()).unwrap();
+        for page in 0..1000 {
+            expect_at(&map, at(page));
+            store(&map, at(page), 1);
+        }
+    })
+    .exits_with(RIGHT);
+}
+
+#[test]
+fn a_file_truncated_by_others_is_a_signal_behind_its_new_end() {
+    isolated("a_file_truncated_by_others_is_a_signal_behind_its_new_end", || {
+        install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let backing = FileBacking::create(file.path(), 64 * PAGE).unwrap();
+        let map = Mapping::open(&roomy_cache(), backing, MappingOptions::new()).unwrap();
+        file.as_file().set_len(10 * PAGE).unwrap();
+        assert_eq!(load(&map, at(9)), 0);
+        assert!(matches!(map.pin(at(10)..at(11), Access::ReadOnly), Err(vmio::Error::Read { .. })));
+        expect_at(&map, at(10) + 8);
+        load(&map, at(10) + 8);
+    })
+    .exits_with(RIGHT);
+}
+
+#[test]
+fn a_store_to_a_read_only_mapping_is_a_segmentation_fault() {
+    isolated("a_store_to_a_read_only_mapping_is_a_segmentation_fault", || {
+        install_handler(libc::SIGSEGV, libc::SIG_DFL, 0);
+        let device = Device::of_pages(4);
+        let options = MappingOptions::new().access(Access::ReadOnly);
+        let map = Mapping::open(&roomy_cache(), device.backing(), options).unwrap();
+        assert_eq!(load(&map, at(1)), 0);
+        store(&map, at(1), 1);
+    })
+    .dies_of(libc::SIGSEGV);
+}
+
+#[test]
+fn a_bus_error_elsewhere_in_the_program_reaches_the_previous_handler() {
+    isolated("a_bus_error_elsewhere_in_the_program_reaches_the_previous_handler", || {
+        install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
+        let _map = unreadable(MappingOptions::new());
+        let file = tempfile::tempfile().unwrap();
+        // SAFETY: maps an empty file, so that the load behind its end is a SIGBUS.
+        unsafe {
+            let base =
+                libc::mmap(std::ptr::null_mut(), PAGE as usize, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
+            EXPECTED.store(base as usize, Ordering::SeqCst);
+            base.cast::<u8>().read_volatile();
+        }
+    })
+    .exits_with(RIGHT);
+}
+
+#[test]
+fn a_signal_sent_by_kill_reaches_the_previous_handler() {
+    isolated("a_signal_sent_by_kill_reaches_the_previous_handler", || {
+        install_handler(libc::SIGBUS, plain_handler as *const () as usize, 0);
+        let _map = unreadable(MappingOptions::new());
+        // SAFETY: a signal to ourselves.
+        unsafe { libc::raise(libc::SIGBUS) };
+    })
+    .exits_with(PLAIN_HANDLER);
+}
+
+/// A program may install its handler between two caches: it is still the one before ours.
+#[test]
+fn a_handler_installed_after_the_first_cache_is_chained_by_the_second() {
+    isolated("a_handler_installed_after_the_first_cache_is_chained_by_the_second", || {
+        let _first = roomy_cache();
+        install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
+        let map = unreadable(MappingOptions::new());
+        expect_at(&map, at(7));
+        load(&map, at(7));
+    })
+    .exits_with(RIGHT);
+}

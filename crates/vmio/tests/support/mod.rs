@@ -1,0 +1,154 @@
+//! What the integration tests share: small caches, plain loads and stores, a device with faults, child processes.
+#![allow(dead_code, clippy::unwrap_used)]
+
+pub mod child;
+pub mod device;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use vmio::{Cache, CacheBuilder, Mapping};
+
+/// The page size in bytes.
+pub const PAGE: u64 = vmio::PAGE_BYTES as u64;
+/// Pages of a span.
+pub const SPAN: u64 = 512;
+/// Memory of a cache that is not for pages.
+const BUFFER_BYTES: u64 = 4 << 20;
+
+/// Options for a cache of exactly that many pages.
+pub fn cache_of(pages: u64) -> CacheBuilder {
+    Cache::builder().capacity(BUFFER_BYTES + pages * PAGE)
+}
+
+/// A cache of 640 pages.
+pub fn tiny_cache() -> Cache {
+    cache_of(640).build().unwrap()
+}
+
+/// The smallest cache that can be built: 256 pages.
+pub fn minimal_cache() -> Cache {
+    cache_of(256).build().unwrap()
+}
+
+/// A cache that never evicts or writes back of its own accord what the tests put into it.
+pub fn roomy_cache() -> Cache {
+    cache_of(16 * 1024).dirty_ratio(1.0).build().unwrap()
+}
+
+/// The start of a page.
+pub fn at(page: u64) -> u64 {
+    page * PAGE
+}
+
+/// A plain load of the aligned word at a byte offset.
+pub fn load(map: &Mapping, offset: u64) -> u64 {
+    word(map, offset).load(Ordering::SeqCst)
+}
+
+/// A plain store to the aligned word at a byte offset.
+pub fn store(map: &Mapping, offset: u64, value: u64) {
+    word(map, offset).store(value, Ordering::SeqCst);
+}
+
+/// The aligned word at a byte offset of a mapping's pages.
+fn word(map: &Mapping, offset: u64) -> &AtomicU64 {
+    assert!(offset.is_multiple_of(8) && offset + 8 <= map.len().next_multiple_of(PAGE));
+    // SAFETY: aligned, within the pages of a mapping that lives as long as the reference, and only accessed as atomic.
+    unsafe { AtomicU64::from_ptr(map.as_mut_ptr().add(offset as usize).cast()) }
+}
+
+/// Plain loads of a range of bytes.
+pub fn load_bytes(map: &Mapping, range: Range<u64>) -> Vec<u8> {
+    assert!(range.end <= map.len());
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    // SAFETY: the range lies in the mapping, and no test that uses this lets another thread store to it.
+    unsafe {
+        std::ptr::copy_nonoverlapping(map.as_ptr().add(range.start as usize), bytes.as_mut_ptr(), bytes.len());
+    }
+    bytes
+}
+
+/// Plain stores to a range of bytes, up to the end of the last page.
+pub fn store_bytes(map: &Mapping, offset: u64, bytes: &[u8]) {
+    assert!(offset + bytes.len() as u64 <= map.len().next_multiple_of(PAGE));
+    for (byte, at) in bytes.iter().zip(offset as usize..) {
+        // SAFETY: within the pages of the mapping; accessed as atomic.
+        unsafe { AtomicU8::from_ptr(map.as_mut_ptr().add(at)) }.store(*byte, Ordering::Relaxed);
+    }
+}
+
+/// What a read gives, or the error that it returns.
+pub fn read(map: &Mapping, range: Range<u64>) -> vmio::Result<Vec<u8>> {
+    let mut bytes = vec![0xA5; (range.end - range.start) as usize];
+    map.read_at(range.start, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// What every cache must satisfy at any time.
+pub fn check_budget(cache: &Cache, mappings: &[&Mapping]) {
+    let stats = cache.stats();
+    assert!(stats.free_pages <= stats.capacity_pages, "{stats:?}");
+    assert!(stats.resident_pages <= stats.capacity_pages, "{stats:?}");
+    let resident: u64 = mappings.iter().map(|map| map.residency(0..map.len()).resident_pages()).sum();
+    assert!(resident <= stats.capacity_pages, "{resident} pages resident: {stats:?}");
+}
+
+/// A cache without mappings holds nothing: no page of the budget is lost, none is counted twice.
+pub fn check_empty(cache: &Cache) {
+    let stats = cache.stats();
+    assert_eq!((stats.resident_pages, stats.dirty_pages, stats.pinned_pages), (0, 0, 0), "{stats:?}");
+    assert_eq!(stats.free_pages, stats.capacity_pages, "{stats:?}");
+}
+
+/// A small fast random number generator.
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next number.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut value = self.0;
+        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ (value >> 31)
+    }
+
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+/// Ends the process with a message if the test hangs, in place of blocking the whole suite for ever.
+pub struct Watchdog {
+    _alive: mpsc::Sender<()>,
+}
+
+/// Watches until dropped.
+pub fn watchdog(test: &'static str) -> Watchdog {
+    let (alive, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        if ended.recv_timeout(Duration::from_secs(300)) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("{test} hangs");
+            std::process::abort();
+        }
+    });
+    Watchdog { _alive: alive }
+}
+
+/// Whether the test runs as root; prints why it is skipped if not.
+pub fn is_root(what: &str) -> bool {
+    let root = effective_root();
+    if !root {
+        println!("skipped: {what} needs root");
+    }
+    root
+}
+
+fn effective_root() -> bool {
+    // SAFETY: geteuid has no preconditions.
+    unsafe { libc::geteuid() == 0 }
+}
