@@ -5,11 +5,14 @@
 mod support;
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Error, Mapping, MappingOptions};
 
-use support::{PAGE, at, load, read, roomy_cache, store, store_bytes, tiny_cache};
+use support::device::Device;
+use support::{PAGE, at, load, read, roomy_cache, store, store_bytes, tiny_cache, watchdog};
 
 fn open(cache: &Cache, path: &Path) -> Mapping {
     let backing = FileBacking::open(path, Access::ReadWrite).unwrap();
@@ -104,6 +107,49 @@ fn pinned_pages_are_not_cut_off() {
     map.set_len(8 * PAGE + 1).unwrap();
     drop(pin);
     map.set_len(PAGE).unwrap();
+}
+
+/// A change of length that is refused, by the backing or because of a pin, has changed nothing, whatever evicts and
+/// writes back in the meantime.
+#[test]
+fn a_refused_cut_loses_nothing() {
+    let _watchdog = watchdog("a_refused_cut_loses_nothing");
+    const PAGES: u64 = 300;
+    for pinned in [false, true] {
+        let cache = roomy_cache();
+        let device = Device::of_pages(PAGES);
+        let map = Mapping::open(&cache, device.backing(), MappingOptions::new()).unwrap();
+        let pin = pinned.then(|| map.pin(at(PAGES - 1)..at(PAGES), Access::ReadOnly).unwrap());
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    // Refused while the new length is tried.
+                    let _ = map.advise(0..at(PAGES), Advice::DontNeed);
+                }
+            });
+            let mut lost = None;
+            for version in 1..=60 {
+                // Write-back beside the attempts, of pages around and behind the refused end.
+                for page in 0..PAGES {
+                    map.write_at(at(page), &version_bytes(version)).unwrap();
+                    if page % 20 == 0 {
+                        assert!(matches!(map.set_len(at(version) + 100), Err(Error::Resize { .. })));
+                        assert_eq!(map.len(), at(PAGES));
+                    }
+                }
+                let expected = version_bytes(version);
+                lost = lost.or((0..PAGES).find(|page| read(&map, at(*page)..at(page + 1)).unwrap() != expected));
+            }
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(lost, None, "a page was lost; pinned: {pinned}");
+        });
+        drop(pin);
+    }
+}
+
+fn version_bytes(version: u64) -> Vec<u8> {
+    vec![version as u8; PAGE as usize]
 }
 
 #[test]

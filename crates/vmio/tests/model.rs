@@ -138,7 +138,8 @@ impl Modelled {
             expected.iter().zip(found).position(|(expected, found)| expected.is_some_and(|byte| byte != *found));
         if let Some(wrong) = wrong {
             let (page, byte) = ((range.start + wrong as u64) / PAGE, (range.start + wrong as u64) % PAGE);
-            panic!("{how}: byte {byte} of page {page} is {}, not {:?}", found[wrong], expected[wrong]);
+            let (found, expected) = (found[wrong], expected[wrong]);
+            panic!("{how}: byte {byte} of page {page} of {len} bytes is {found}, not {expected:?}", len = self.len());
         }
     }
 

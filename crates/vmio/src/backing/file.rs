@@ -179,6 +179,10 @@ impl Backing for FileBacking {
         }
     }
 
+    fn unlock(&self) -> io::Result<()> {
+        Ok(flock(self.buffered.as_fd(), FlockOperation::Unlock)?)
+    }
+
     fn describe(&self) -> String {
         self.path.clone()
     }

@@ -69,6 +69,11 @@ pub trait Backing: Send + Sync {
         Ok(true)
     }
 
+    /// Gives the lock up, also on behalf of forked children that share it.
+    fn unlock(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// What it is, for messages.
     fn describe(&self) -> String;
 }

@@ -54,7 +54,7 @@ impl CacheBuilder {
         }
     }
 
-    /// The memory that the cache may use, in bytes: resident pages and merge buffers. Must be set; 6 MiB at least.
+    /// The memory that the cache may use, in bytes: resident pages and merge buffers. Must be set; 5 MiB at least.
     pub fn capacity(mut self, bytes: u64) -> Self {
         self.capacity_bytes = bytes;
         self
@@ -104,7 +104,7 @@ impl CacheBuilder {
                 return Err(Error::BadOption {
                     option: "capacity",
                     value: format!("{} bytes", self.capacity_bytes),
-                    expected: "between 6 MiB (1 MiB of pages and the merge buffers) and 16 TiB",
+                    expected: "between 5 MiB (1 MiB of pages and the merge buffers) and 16 TiB",
                 });
             }
         };

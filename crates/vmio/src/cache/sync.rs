@@ -128,11 +128,7 @@ impl Region {
         self.collect_parts(batch, number, select)?;
         // A page that somebody else had in flight, and that was stored to again, can be taken after that write only.
         // Once is enough: a write that begins after this has what the sync wants, and is waited for below.
-        let left = || {
-            self.pages_of_span(number).filter(|page| {
-                select.wants(self.word(*page).load()) && !self.word(*page).load().is_pinned_for_writing()
-            })
-        };
+        let left = || self.pages_of_span(number).filter(|page| select.wants(self.word(*page).load()));
         if left().next().is_some() {
             batch.write(&self.shared);
             batch.clear();

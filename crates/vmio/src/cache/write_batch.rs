@@ -140,26 +140,7 @@ impl WriteBatch {
             if self.room() == 0 {
                 break;
             }
-            let word = region.word(page);
-            let syncs = matches!(select, Select::All | Select::Epoch(_));
-            let begun = loop {
-                let begun = match select {
-                    Select::ToEvict => word.begin_protect_to_evict(),
-                    _ => word.begin_protect(select.epoch()),
-                };
-                match begun {
-                    // A store trapped on a page that may be part of the sync: it is ready in an instant.
-                    Err(seen) if syncs && seen.state() == State::Upgrading => word.wait_while(Snapshot::is_busy),
-                    other => break other,
-                }
-            };
-            let pinned = match begun {
-                Ok(_) => false,
-                Err(seen) if syncs && select.wants(seen) && word.begin_write_while_pinned(region.epoch()).is_ok() => {
-                    true
-                }
-                Err(_) => continue,
-            };
+            let Some(pinned) = begin_write(region, page, select) else { continue };
             self.pages.push(BatchPage { region, page, pinned });
         }
         if let Err(error) = self.protect(region, start) {
@@ -212,9 +193,10 @@ impl WriteBatch {
             ptr::copy_nonoverlapping(region.address(added.page) as *const u8, target, PAGE_BYTES);
             std::slice::from_raw_parts_mut(target, PAGE_BYTES)
         };
-        // What the program stored behind the end is not part of the file, nor of a checksum.
+        // What the program stored behind the end is not part of the file, nor of a checksum. (The end of the file: a cut
+        // that the mapping has begun may yet fail.)
         let offset = added.page * PAGE_BYTES as u64;
-        if let Some(tail) = copy.get_mut(region.len().saturating_sub(offset) as usize..) {
+        if let Some(tail) = copy.get_mut(region.backing.len().saturating_sub(offset) as usize..) {
             tail.fill(0);
         }
         if let Some(verifier) = &region.verifier {
@@ -273,6 +255,32 @@ impl WriteBatch {
     /// How many pages the last [`Self::write`] could not write.
     pub(crate) fn failed(&self) -> u32 {
         self.progress.failed.load(Ordering::SeqCst)
+    }
+}
+
+/// Makes a selected page ours to copy; true if it is a pinned one, which stays as it is. A page that somebody else has
+/// in flight is left out, wanted or not.
+fn begin_write(region: &Region, page: u64, select: Select) -> Option<bool> {
+    let word = region.word(page);
+    loop {
+        let begun = match select {
+            Select::ToEvict => word.begin_protect_to_evict(),
+            _ => word.begin_protect(select.epoch()),
+        };
+        let seen = match begun {
+            Ok(_) => return Some(false),
+            Err(_) if matches!(select, Select::ToEvict | Select::Available) => return None,
+            Err(seen) => seen,
+        };
+        if seen.state() == State::Upgrading {
+            // A store trapped on a page that may be part of the sync: it is ready in an instant.
+            word.wait_while(Snapshot::is_busy);
+        } else if !select.wants(seen) || seen.in_flight() {
+            return None;
+        } else if word.begin_write_while_pinned(region.epoch()).is_ok() {
+            return Some(true);
+        }
+        // Else it has changed under our eyes, a pin has ended for example: look again.
     }
 }
 

@@ -14,8 +14,14 @@ use crate::sys::cpu;
 use crate::sys::fork::Generation;
 use crate::sys::signal::SignalsBlocked;
 
-static OPEN_FILES: Mutex<BTreeMap<Identity, Weak<OpenRegion>>> = Mutex::new(BTreeMap::new());
+static OPEN_FILES: Mutex<BTreeMap<Identity, OpenFile>> = Mutex::new(BTreeMap::new());
 static FILE_CLOSED: Condvar = Condvar::new();
+
+/// A file that some mapping of the process has open, or is about to close.
+struct OpenFile {
+    opened: Weak<OpenRegion>,
+    generation: Generation,
+}
 
 /// A region in use. Dropping the last reference syncs and unmaps it.
 pub(crate) struct OpenRegion {
@@ -52,11 +58,10 @@ impl OpenRegion {
         let generation = cache.core().shared.generation;
         let mut open_files = OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(present) = open_files.get(&identity) {
-            if let Some(opened) = present.upgrade() {
-                // An entry inherited by a forked child is the parent's.
-                if !opened.region.shared.generation.is_current() {
-                    break;
-                }
+            if !present.generation.is_current() {
+                break; // Inherited by a forked child: the parent's.
+            }
+            if let Some(opened) = present.opened.upgrade() {
                 let wanted = options.access.unwrap_or_else(|| backing.access());
                 let how = if !Arc::ptr_eq(&opened.cache, cache.core()) {
                     "through another cache"
@@ -85,7 +90,7 @@ impl OpenRegion {
                 return Err(error);
             }
         };
-        open_files.insert(identity, Arc::downgrade(&opened));
+        open_files.insert(identity, OpenFile { opened: Arc::downgrade(&opened), generation });
         Ok(opened)
     }
 
@@ -136,6 +141,10 @@ impl OpenRegion {
             .fold((0, 0), |(resident, dirty), span| (resident + span.resident(), dirty + span.dirty()));
         region.shared.remove_dirty(dirty as usize);
         region.shared.release(resident, false);
+        // A forked child keeps the file open, and with it the lock that was taken before the fork.
+        if let Err(error) = region.backing.unlock() {
+            tracing::warn!(backing = region.backing.describe(), %error, "unlocking failed");
+        }
         synced
     }
 }

@@ -68,6 +68,15 @@ impl Mapping {
         let page = PAGE_BYTES as u64;
         let cut_off = len.div_ceil(page)..old.div_ceil(page);
         let affected = cut_off.start.saturating_sub(1)..cut_off.end;
+        let pinned = || region.occupied(cut_off.clone()).any(|page| region.word(page).load().pins() > 0);
+        let refused = || Error::Resize {
+            backing: region.backing.describe(),
+            requested: len,
+            source: std::io::Error::other("pages behind the new end are pinned"),
+        };
+        if pinned() {
+            return Err(refused());
+        }
         // No fault begins behind the new end after this line, and no write-back that has yet to look at the length.
         region.store_len(len);
         let undo = |error| {
@@ -75,9 +84,8 @@ impl Mapping {
             Err(error)
         };
         region.occupied(affected.clone()).for_each(|page| region.word(page).wait_while(Snapshot::is_busy));
-        if region.occupied(cut_off.clone()).any(|page| region.word(page).load().pins() > 0) {
-            let source = std::io::Error::other("pages behind the new end are pinned");
-            return undo(Error::Resize { backing: region.backing.describe(), requested: len, source });
+        if pinned() {
+            return undo(refused());
         }
         // Write-backs that looked before must have ended before the file is cut, or they would lengthen it again: each
         // holds its span's lock until its pages are in flight. The page at the new end is kept from becoming so again.
