@@ -41,9 +41,9 @@ pub struct MapArgs {
     /// Numbers of threads
     #[arg(long, value_delimiter = ',', default_value = "1,2,8", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Vec<u32>,
-    /// Seconds to measure each run, after a warm-up that is not counted
-    #[arg(long, default_value_t = 5.0)]
-    secs: f64,
+    /// Seconds to measure each run, after a warm-up that is not counted [default: 5]
+    #[arg(long)]
+    secs: Option<f64>,
     /// Engines to compare
     #[arg(long, value_delimiter = ',', default_value = "vmio,mmap,pread")]
     engines: Vec<EngineKind>,
@@ -55,40 +55,43 @@ pub struct MapArgs {
     /// Time the parts of every miss (adds clock reads to each)
     #[arg(long)]
     breakdown: bool,
-    /// The fixed set of measurements that takes less than two minutes
-    #[arg(long, conflicts_with_all = ["pattern", "op", "threads", "secs", "engines", "size", "cache", "breakdown"])]
+    /// The fixed set of measurements that takes less than two minutes; --size (1G), --cache (256M) and --secs (3) change
+    /// its scale
+    #[arg(long, conflicts_with_all = ["pattern", "op", "threads", "engines", "breakdown"])]
     quick: bool,
 }
 
 /// The size of a temporary file or fast device, unless given.
 const DEFAULT_SIZE_BYTES: u64 = 2 << 30;
 const DEFAULT_CACHE_BYTES: u64 = 512 << 20;
+const DEFAULT_MEASURE_S: f64 = 5.0;
 
 /// Runs `vmio bench map`.
 pub fn run(args: &MapArgs) -> anyhow::Result<()> {
     let style = if args.markdown { Style::Markdown } else { Style::Text };
+    if let Some(secs) = args.secs.filter(|secs| !(0.01..=86_400.0).contains(secs)) {
+        bail!("--secs {secs} is not between 0.01 and 86400");
+    }
     if args.quick {
-        return quick::run(&args.target, &args.output, style);
+        let scale = quick::Scale::new(args.target.size, args.cache, args.secs)?;
+        return quick::run(&args.target, scale, &args.output, style);
     }
-    if !(0.01..=86_400.0).contains(&args.secs) {
-        bail!("--secs {} is not between 0.01 and 86400", args.secs);
-    }
+    let measure_s = args.secs.unwrap_or(DEFAULT_MEASURE_S);
     let matrix = Matrix {
         engines: args.engines.clone(),
         patterns: args.pattern.clone(),
         ops: args.op.clone(),
         threads: args.threads.clone(),
         cache_bytes: args.cache.unwrap_or(DEFAULT_CACHE_BYTES),
-        measure_s: args.secs,
-        warm_up_s: (args.secs / 2.0).max(1.0),
+        measure_s,
+        warm_up_s: (measure_s / 2.0).max(1.0),
         breakdown: args.breakdown,
     };
     let target = Target::prepare(&args.target, DEFAULT_SIZE_BYTES)?;
     args.output.text(&format!(
-        "{}, a cache of {}, {} s for each run\n",
+        "{}, a cache of {}, {measure_s} s for each run\n",
         target.description(),
         format_size(matrix.cache_bytes),
-        args.secs
     ));
     let result = matrix.run(&target)?;
     args.output.text(&report(&result, style));

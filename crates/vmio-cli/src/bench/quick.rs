@@ -2,8 +2,10 @@
 
 use std::time::Instant;
 
+use anyhow::bail;
 use serde_json::{Value, json};
 
+use super::content::PAGE_BYTES;
 use super::engines::EngineKind;
 use super::map::fail_on_verify_errors;
 use super::matrix::Matrix;
@@ -16,15 +18,43 @@ use super::spec::RunResult;
 use super::target::{Target, TargetArgs};
 use crate::size::format_size;
 
-const SIZE_BYTES: u64 = 1 << 30;
-const CACHE_BYTES: u64 = 256 << 20;
-const RANGE_BYTES: u64 = 64 << 20;
-const MEASURE_S: f64 = 3.0;
 const WARM_UP_S: f64 = 1.0;
 const ALL_ENGINES: [EngineKind; 3] = [EngineKind::Vmio, EngineKind::Mmap, EngineKind::Pread];
 
+/// How much data and time the set takes; by default what fits two minutes.
+pub struct Scale {
+    size_bytes: u64,
+    cache_bytes: u64,
+    measure_s: f64,
+}
+
+impl Scale {
+    /// The defaults, with what the user has changed.
+    pub fn new(size_bytes: Option<u64>, cache_bytes: Option<u64>, measure_s: Option<f64>) -> anyhow::Result<Self> {
+        let scale = Scale {
+            size_bytes: size_bytes.unwrap_or(1 << 30),
+            cache_bytes: cache_bytes.unwrap_or(256 << 20),
+            measure_s: measure_s.unwrap_or(3.0),
+        };
+        if scale.size_bytes < 2 * scale.cache_bytes {
+            bail!(
+                "--size {} is less than twice the cache of {}: there would be little to see",
+                format_size(scale.size_bytes),
+                format_size(scale.cache_bytes)
+            );
+        }
+        Ok(scale)
+    }
+
+    /// The range that is told to stay: a quarter of the cache.
+    fn range_bytes(&self) -> u64 {
+        (self.cache_bytes / 4).next_multiple_of(PAGE_BYTES)
+    }
+}
+
 /// Collects the results of the parts.
 struct Quick<'a> {
+    scale: Scale,
     target: Target,
     output: &'a OutputArgs,
     style: Style,
@@ -32,18 +62,18 @@ struct Quick<'a> {
 }
 
 /// Runs the fixed set.
-pub fn run(target_args: &TargetArgs, output: &OutputArgs, style: Style) -> anyhow::Result<()> {
+pub fn run(target_args: &TargetArgs, scale: Scale, output: &OutputArgs, style: Style) -> anyhow::Result<()> {
     let start = Instant::now();
     output.text(
         "Root is used for two things: a zram device (so that the device's speed is not what you see)\n\
          and a memory cgroup (so that Linux mmap gets the same budget). Without root a file in this\n\
          folder is used, and Linux mmap is left out.\n",
     );
-    let target_args = TargetArgs { size: Some(SIZE_BYTES), ..target_args.or_fast_device() };
-    let target = Target::prepare(&target_args, SIZE_BYTES)?;
-    output.text(&format!("Runs on {} with a cache of {}.\n", target.description(), format_size(CACHE_BYTES)));
+    let target_args = TargetArgs { size: Some(scale.size_bytes), ..target_args.or_fast_device() };
+    let target = Target::prepare(&target_args, scale.size_bytes)?;
+    output.text(&format!("Runs on {} with a cache of {}.\n", target.description(), format_size(scale.cache_bytes)));
 
-    let mut quick = Quick { target, output, style, runs: Vec::new() };
+    let mut quick = Quick { scale, target, output, style, runs: Vec::new() };
     quick.bounded_memory()?;
     let priority = quick.priority()?;
     quick.part(
@@ -80,8 +110,8 @@ impl Quick<'_> {
             patterns: patterns.to_vec(),
             ops: ops.to_vec(),
             threads: threads.to_vec(),
-            cache_bytes: CACHE_BYTES,
-            measure_s: MEASURE_S,
+            cache_bytes: self.scale.cache_bytes,
+            measure_s: self.scale.measure_s,
             warm_up_s: WARM_UP_S,
             breakdown: false,
         }
@@ -98,7 +128,7 @@ impl Quick<'_> {
     fn bounded_memory(&mut self) -> anyhow::Result<()> {
         self.output.text(&format!(
             "1. A file four times the cache, loads and stores all over it: resident memory stays within {} and a little.",
-            format_size(CACHE_BYTES)
+            format_size(self.scale.cache_bytes)
         ));
         let mut matrix = self.matrix(&[Pattern::Uniform], &[Op::Mixed(50)], &[2]);
         matrix.engines = vec![EngineKind::Vmio];
@@ -111,7 +141,7 @@ impl Quick<'_> {
                 run.ops_per_s / 1e3,
                 format_size(run.size_bytes),
                 format_size(max_rss_bytes),
-                max_rss_bytes as f64 / CACHE_BYTES as f64 * 100.0,
+                max_rss_bytes as f64 / self.scale.cache_bytes as f64 * 100.0,
                 resident.samples,
                 format_size(resident.max_bytes),
                 run.verify_errors
@@ -125,8 +155,9 @@ impl Quick<'_> {
         self.output.text(
             "2. Priority: a range that you mark stays in memory, without a miss, while everything else streams by.",
         );
-        let stream_bytes = self.target.size_bytes() - RANGE_BYTES;
-        let (results, text) = priority::compare(&self.target, RANGE_BYTES, stream_bytes, CACHE_BYTES)?;
+        let range_bytes = self.scale.range_bytes();
+        let stream_bytes = self.target.size_bytes() - range_bytes;
+        let (results, text) = priority::compare(&self.target, range_bytes, stream_bytes, self.scale.cache_bytes)?;
         self.output.text(&text);
         Ok(results)
     }
