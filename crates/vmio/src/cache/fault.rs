@@ -6,9 +6,9 @@ use crate::backing::Access;
 use crate::budget::Taken;
 use crate::cache::address_table;
 use crate::cache::counters::Counter;
-use crate::cache::reclaim::{Goal, PASS_PAGES};
+use crate::cache::reclaim::Goal;
 use crate::cache::region::{ReadFailure, Region};
-use crate::cache::shared::Shared;
+use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::error::Error;
 use crate::mapping::options::OnReadError;
 use crate::page::span_of;
@@ -17,8 +17,6 @@ use crate::sys::abort::AbortOnUnwind;
 use crate::sys::signal::{FaultAccess, Resolution};
 use crate::sys::{PAGE_BYTES, cpu};
 
-/// Pages that a faulting thread evicts when it has to do it itself.
-const DIRECT_PAGES: usize = 64;
 /// Rounds of failed writes, without a page gained, after which a fault gives up.
 const FAILED_ROUNDS_MAX: u32 = 16;
 
@@ -249,7 +247,7 @@ impl Region {
         }
         if good > 0 {
             shared.count(core, Counter::ReadAheadPages, good);
-            self.install_run(page + 1, &rest[..good as usize * PAGE_BYTES]);
+            self.install_run(page + 1, &rest[..good as usize * PAGE_BYTES], store);
         }
         outcome
     }
@@ -318,17 +316,26 @@ impl Region {
         Ok(())
     }
 
-    /// Installs a run of Loading pages that were read ahead.
-    fn install_run(&self, first: u64, data: &[u8]) {
+    /// Installs a run of Loading pages that were read ahead. Behind a store they are writable and dirty like the page
+    /// that it missed: a stream of stores would trap on each of them.
+    fn install_run(&self, first: u64, data: &[u8], store: bool) {
         let pages = (data.len() / PAGE_BYTES) as u64;
+        // A window touches two spans at most. The epoch is the one after both marks are set.
+        let dirty_in = store.then(|| {
+            self.announce_dirty(first);
+            self.announce_dirty(first + pages - 1)
+        });
         // SAFETY: as in `make_visible`, for every page of the run.
-        let installed = match unsafe { self.shared.frames.install(self.address(first), data, true) } {
+        let installed = match unsafe { self.shared.frames.install(self.address(first), data, !store) } {
             Ok(()) => pages,
             Err(error) => (error.installed_bytes / PAGE_BYTES) as u64,
         };
         for page in first..first + installed {
-            self.word(page).finish_load(Loaded::default());
+            self.word(page).finish_load(Loaded { dirty_in, ..Loaded::default() });
             self.queue_span(span_of(page));
+            if store {
+                self.count_dirty(page);
+            }
         }
         if installed < pages {
             self.give_up(first + installed, pages - installed);
@@ -387,7 +394,7 @@ impl Shared {
             };
             self.count(core, Counter::DirectReclaims, 1);
             let goal = if idle_rounds > 1 { Goal::EvictHard } else { Goal::Evict };
-            let pass = reclaimer.pass(self, DIRECT_PAGES.min(PASS_PAGES), goal);
+            let pass = reclaimer.pass(self, DIRECT_PAGES, goal);
             let _ = self.spare_reclaimers.push(reclaimer);
             if pass.freed > 0 {
                 continue;

@@ -55,9 +55,10 @@ pub(crate) enum Goal {
 }
 
 impl Reclaimer {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// One that writes up to so many pages at a time, [`BATCH_PAGES`] at most.
+    pub(crate) fn new(batch_pages: usize) -> io::Result<Self> {
         Ok(Reclaimer {
-            batch: WriteBatch::new()?,
+            batch: WriteBatch::new(batch_pages.min(BATCH_PAGES))?,
             victims: Vec::with_capacity(VICTIMS_MAX),
             unmap: UnmapList::with_capacity(VICTIMS_MAX),
             held: Vec::with_capacity(SPANS_MAX),

@@ -12,12 +12,14 @@ use crate::budget::Budget;
 use crate::cache::counters::{Counter, Counters};
 use crate::cache::page_buffers::PageBuffers;
 use crate::cache::reclaim::Reclaimer;
-use crate::cache::write_batch::{WriteBatch, WriteRun};
+use crate::cache::write_batch::{BATCH_PAGES, WriteBatch, WriteRun};
 use crate::engine::{FaultEngine, Frames};
 use crate::policy::Policy;
 use crate::sys::fork::Generation;
 use crate::sys::futex;
 
+/// Pages that a faulting thread evicts when it has to do it itself.
+pub(crate) const DIRECT_PAGES: usize = 64;
 /// Write runs that may wait for a thread; more are written by the thread that made them.
 const QUEUED_RUNS_MAX: usize = 4096;
 /// Evictions between two ticks of the eviction clock: an eighth of the cache.
@@ -93,7 +95,7 @@ impl Shared {
         // One thread at a time evicts for itself on a small machine; the others wait for what it frees.
         let spare_reclaimers = ArrayQueue::new((parts.cores / 8).max(1));
         while !spare_reclaimers.is_full() {
-            let _ = spare_reclaimers.push(Reclaimer::new()?);
+            let _ = spare_reclaimers.push(Reclaimer::new(DIRECT_PAGES)?);
         }
         Ok(Shared {
             generation: parts.generation,
@@ -252,7 +254,7 @@ impl Shared {
     /// A merge buffer for a thread that syncs or advises.
     pub(crate) fn take_sync_batch(&self) -> io::Result<WriteBatch> {
         let pooled = self.sync_batches.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        pooled.map_or_else(WriteBatch::new, Ok)
+        pooled.map_or_else(|| WriteBatch::new(BATCH_PAGES), Ok)
     }
 
     /// Takes it back; one is kept.

@@ -18,7 +18,7 @@ use crate::sys::abort::AbortOnUnwind;
 use crate::sys::reservation::Reservation;
 use crate::sys::{PAGE_BYTES, cpu, futex};
 
-/// Pages of a merge buffer (2 MiB).
+/// Pages of a worker's merge buffer (2 MiB).
 pub(crate) const BATCH_PAGES: usize = SPAN_PAGES;
 /// Pages of one write (1 MiB).
 const RUN_PAGES_MAX: usize = 256;
@@ -102,16 +102,17 @@ pub(crate) struct WriteRun {
 unsafe impl Send for WriteRun {}
 
 impl WriteBatch {
-    pub(crate) fn new() -> io::Result<Self> {
-        let mut buffer = Reservation::zeroed(BATCH_PAGES * PAGE_BYTES, PAGE_BYTES)?;
+    /// Room for so many pages.
+    pub(crate) fn new(pages: usize) -> io::Result<Self> {
+        let mut buffer = Reservation::zeroed(pages * PAGE_BYTES, PAGE_BYTES)?;
         // A child that shared it copy-on-write could take the device's view of the pages with it.
         buffer.leave_out_on_fork()?;
-        Ok(WriteBatch { buffer, pages: Vec::with_capacity(BATCH_PAGES), progress: Box::default() })
+        Ok(WriteBatch { buffer, pages: Vec::with_capacity(pages), progress: Box::default() })
     }
 
     /// How many more pages fit.
     pub(crate) fn room(&self) -> usize {
-        BATCH_PAGES - self.pages.len()
+        self.buffer.len() / PAGE_BYTES - self.pages.len()
     }
 
     /// The pages in it.

@@ -25,7 +25,8 @@ pub enum Advice {
     Normal,
     /// Accesses jump about: no read-ahead.
     Random,
-    /// Accesses go upwards: a miss reads this many bytes from its page on (128 KiB at most; 0 for that).
+    /// Accesses go upwards: a miss reads this many bytes from its page on (128 KiB at most; 0 for that). A store that
+    /// misses makes all of them dirty, since the next stores will.
     Sequential {
         /// The read-ahead window.
         window_bytes: u32,
