@@ -16,8 +16,9 @@ use crate::sys::{PAGE_BYTES, cpu};
 /// The smallest budget of pages: enough for every thread of an ordinary program to have its instruction's pages
 /// resident at the same time.
 const PAGES_MIN: u64 = 256;
-/// Merge buffers that are in use at a time, counted against the budget: those of two workers.
-const BUFFER_BYTES: u64 = 2 * (BATCH_PAGES * PAGE_BYTES) as u64;
+/// What the cache keeps for itself, counted against the budget: the merge buffers of two workers, and 1 MiB for lists,
+/// page buffers and stacks.
+const OVERHEAD_BYTES: u64 = 2 * (BATCH_PAGES * PAGE_BYTES) as u64 + (1 << 20);
 
 /// Whether the pages of the cache are locked in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +55,7 @@ impl CacheBuilder {
         }
     }
 
-    /// The memory that the cache may use, in bytes: resident pages and merge buffers. Must be set; 5 MiB at least.
+    /// The memory that the cache may use, in bytes: resident pages and merge buffers. Must be set; 6 MiB at least.
     pub fn capacity(mut self, bytes: u64) -> Self {
         self.capacity_bytes = bytes;
         self
@@ -97,14 +98,14 @@ impl CacheBuilder {
                 expected: "4096 (other sizes are not supported yet)",
             });
         }
-        let pages = self.capacity_bytes.saturating_sub(BUFFER_BYTES) / PAGE_BYTES as u64;
+        let pages = self.capacity_bytes.saturating_sub(OVERHEAD_BYTES) / PAGE_BYTES as u64;
         let capacity_pages = match u32::try_from(pages) {
             Ok(fitting) if pages >= PAGES_MIN => fitting,
             _ => {
                 return Err(Error::BadOption {
                     option: "capacity",
                     value: format!("{} bytes", self.capacity_bytes),
-                    expected: "between 5 MiB (1 MiB of pages and the merge buffers) and 16 TiB",
+                    expected: "between 6 MiB (1 MiB of pages, the rest merge buffers) and 16 TiB",
                 });
             }
         };

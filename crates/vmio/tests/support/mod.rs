@@ -16,11 +16,11 @@ pub const PAGE: u64 = vmio::PAGE_BYTES as u64;
 /// Pages of a span.
 pub const SPAN: u64 = 512;
 /// Memory of a cache that is not for pages.
-const BUFFER_BYTES: u64 = 4 << 20;
+const OVERHEAD_BYTES: u64 = 5 << 20;
 
 /// Options for a cache of exactly that many pages.
 pub fn cache_of(pages: u64) -> CacheBuilder {
-    Cache::builder().capacity(BUFFER_BYTES + pages * PAGE)
+    Cache::builder().capacity(OVERHEAD_BYTES + pages * PAGE)
 }
 
 /// A cache of 640 pages.
