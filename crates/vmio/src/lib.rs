@@ -46,7 +46,7 @@ pub use cache::{Cache, CacheBuilder, LockMemory, MissTime, Stats};
 #[cfg(not(loom))]
 pub use error::{Error, Result};
 #[cfg(not(loom))]
-pub use mapping::options::{MappingOptions, OnReadError, PageVerifier};
+pub use mapping::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
 #[cfg(not(loom))]
 pub use mapping::{Advice, Mapping, Pin, Residency, SyncHandle};
 #[cfg(not(loom))]

@@ -8,7 +8,7 @@ use crate::sys::PAGE_BYTES;
 use crate::sys::cpu;
 use crate::sys::reservation::Reservation;
 use crate::sys::unmap::Unmapper;
-use crate::sys::userfaultfd::Userfaultfd;
+use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
 
 /// Whether something is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub struct Features {
 
 /// Tries everything out.
 pub fn probe() -> Features {
-    let userfaultfd = Userfaultfd::open();
+    let userfaultfd = Userfaultfd::open(StoreTracking::Trap);
     let write_protect = match &userfaultfd {
         Err(_) => Probe::No("needs userfaultfd".to_owned()),
         Ok(userfaultfd) => match try_write_protect(userfaultfd) {

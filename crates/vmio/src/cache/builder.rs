@@ -8,6 +8,7 @@ use crate::cache::write_batch::BATCH_PAGES;
 use crate::cache::{Cache, CacheCore};
 use crate::engine::{AnonymousFrames, SigbusEngine};
 use crate::error::{Error, Result};
+use crate::mapping::options::FrameHint;
 use crate::policy::PriorityFifo;
 use crate::probe;
 use crate::sys::fork::Generation;
@@ -19,6 +20,10 @@ const PAGES_MIN: u64 = 256;
 /// What the cache keeps for itself, counted against the budget: the merge buffers of two workers, and 1 MiB for lists,
 /// page buffers and stacks.
 const OVERHEAD_BYTES: u64 = 2 * (BATCH_PAGES * PAGE_BYTES) as u64 + (1 << 20);
+
+/// One page in so many waits out of sight before it is dropped: long enough for a page in use to be touched, short
+/// enough that few touches are of hidden pages.
+const HIDDEN_SHARE: u32 = 8;
 
 /// Whether the pages of the cache are locked in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +46,7 @@ pub struct CacheBuilder {
     dirty_ratio: f64,
     workers: Option<usize>,
     lock_memory: LockMemory,
+    frames: FrameHint,
     measures_misses: bool,
 }
 
@@ -51,6 +57,7 @@ impl CacheBuilder {
             dirty_ratio: 0.75,
             workers: None,
             lock_memory: LockMemory::Auto,
+            frames: FrameHint::Auto,
             measures_misses: false,
         }
     }
@@ -78,6 +85,12 @@ impl CacheBuilder {
     /// Whether to lock the cache in memory.
     pub fn lock_memory(mut self, lock: LockMemory) -> Self {
         self.lock_memory = lock;
+        self
+    }
+
+    /// The kind of frames for mappings that do not choose ([`crate::MappingOptions::frames`]).
+    pub fn frames(mut self, hint: FrameHint) -> Self {
+        self.frames = hint;
         self
     }
 
@@ -131,6 +144,7 @@ impl CacheBuilder {
             policy: Box::new(PriorityFifo::new(cores)),
             engine: Box::new(engine),
             frames: Box::new(frames),
+            frame_hint: self.frames,
             locks_memory,
             measures_misses: self.measures_misses,
             workers: workers as u32,
@@ -173,5 +187,6 @@ fn watermarks(capacity_pages: u32, dirty_ratio: f64) -> Watermarks {
         help: low / 4,
         dirty: share(dirty_ratio),
         dirty_help: share((1.0 + dirty_ratio) / 2.0),
+        hidden: capacity_pages / HIDDEN_SHARE,
     }
 }

@@ -11,6 +11,7 @@ pub(crate) enum Counter {
     LoadMisses,
     StoreMisses,
     WriteProtectFaults,
+    SoftMisses,
     FreshFills,
     ReadAheadPages,
     FaultWaits,
@@ -80,6 +81,8 @@ pub struct Stats {
     pub store_misses: u64,
     /// Stores that found their page resident but protected.
     pub write_protect_faults: u64,
+    /// Touches of a page that was out of the program's sight but still in memory ([`crate::FrameHint::Mixed`]).
+    pub soft_misses: u64,
     /// Misses filled with zeros because the range was advised fresh.
     pub fresh_fills: u64,
     /// Pages brought in beside a missed one.

@@ -9,6 +9,7 @@ use crate::cache::counters::Counter;
 use crate::cache::reclaim::Goal;
 use crate::cache::region::{ReadFailure, Region};
 use crate::cache::shared::{DIRECT_PAGES, Shared};
+use crate::engine::HideableFrames;
 use crate::error::Error;
 use crate::mapping::options::OnReadError;
 use crate::page::span_of;
@@ -111,6 +112,12 @@ impl Region {
                     }
                 }
                 State::Clean | State::Dirty => {
+                    if let Some(frames) = self.hideable() {
+                        match word.begin_reveal() {
+                            Ok(before) => return self.reveal(frames, page, before, store),
+                            Err(_) => continue,
+                        }
+                    }
                     if !store {
                         return Ok(());
                     }
@@ -124,9 +131,42 @@ impl Region {
                 State::Loading | State::Upgrading | State::Protecting | State::Evicting => {
                     self.shared.count(cpu::current(), Counter::FaultWaits, 1);
                     word.wait_while(Snapshot::is_busy);
+                    if self.hideable().is_some() && word.load().is_resident() {
+                        // Whoever was busy has most likely shown it: the instruction, or the caller, tries again.
+                        return Ok(());
+                    }
                 }
             }
         }
+    }
+
+    /// A touch of a page that is in memory, but out of sight. Or in sight, where a neighbour was hidden at the same
+    /// time as it came in, or a pin needs it to be Dirty: then it may have been stored to.
+    fn reveal(&self, frames: &dyn HideableFrames, page: u64, before: Snapshot, store: bool) -> Result<(), FaultError> {
+        let shared = &*self.shared;
+        let was_dirty = before.state() == State::Dirty;
+        let epoch = self.announce_dirty(page);
+        let protect = before.is_hidden() && !store && !before.needs_write();
+        if let Err(error) = frames.reveal(self.address(page), protect) {
+            self.word(page).fail_reveal(before);
+            return Err(FaultError::Refused(error.raw_os_error().unwrap_or(libc::EFAULT)));
+        }
+        let dirty_in = match (was_dirty, store) {
+            (true, _) => Some(before.epoch()),
+            (false, true) => Some(epoch),
+            (false, false) => None,
+        };
+        if !before.is_hidden() {
+            self.word(page).finish_reveal(dirty_in, before.history());
+        } else {
+            self.word(page).finish_reveal(dirty_in, shared.policy.visits_of_rescued(before.frequency()));
+            shared.eviction_queue.add_pages(-1);
+            shared.count(cpu::current(), Counter::SoftMisses, 1);
+        }
+        if store && !was_dirty {
+            self.count_dirty(page);
+        }
+        Ok(())
     }
 
     /// A store to a resident page that is protected: because it is clean, or because its span was protected.
@@ -136,7 +176,7 @@ impl Region {
         shared.count(core, Counter::WriteProtectFaults, 1);
         shared.count(core, Counter::ShootdownsStore, 1);
         let epoch = self.announce_dirty(page);
-        let unprotected = shared.frames.unprotect(self.address(page), PAGE_BYTES);
+        let unprotected = self.frames().unprotect(self.address(page), PAGE_BYTES);
         // Dirty in any case: had its last write failed meanwhile, "clean" would be a lie.
         if before.state() == State::Dirty {
             // It still holds what an earlier epoch stored.
@@ -298,9 +338,10 @@ impl Region {
     ) -> Result<(), FaultError> {
         let shared = &*self.shared;
         let timed = shared.measures_misses.then(Instant::now);
-        let epoch = store.then(|| self.announce_dirty(page));
+        // Where the kernel notes stores, any page in sight may become dirty.
+        let epoch = (store || self.hideable().is_some()).then(|| self.announce_dirty(page)).filter(|_| store);
         // SAFETY: the page's word says Loading, by us; its address lies in our attached range.
-        if let Err(error) = unsafe { shared.frames.install(self.address(page), data, !store) } {
+        if let Err(error) = unsafe { self.frames().install(self.address(page), data, !store) } {
             self.give_up(page, 1);
             return Err(FaultError::Refused(error.source.raw_os_error().unwrap_or(libc::EFAULT)));
         }
@@ -321,12 +362,14 @@ impl Region {
     fn install_run(&self, first: u64, data: &[u8], store: bool) {
         let pages = (data.len() / PAGE_BYTES) as u64;
         // A window touches two spans at most. The epoch is the one after both marks are set.
-        let dirty_in = store.then(|| {
+        let may_be_dirty = store || self.hideable().is_some();
+        let epoch = may_be_dirty.then(|| {
             self.announce_dirty(first);
             self.announce_dirty(first + pages - 1)
         });
+        let dirty_in = epoch.filter(|_| store);
         // SAFETY: as in `make_visible`, for every page of the run.
-        let installed = match unsafe { self.shared.frames.install(self.address(first), data, !store) } {
+        let installed = match unsafe { self.frames().install(self.address(first), data, !store) } {
             Ok(()) => pages,
             Err(error) => (error.installed_bytes / PAGE_BYTES) as u64,
         };

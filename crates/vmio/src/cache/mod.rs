@@ -4,6 +4,7 @@ pub(crate) mod address_table;
 mod builder;
 pub(crate) mod counters;
 pub(crate) mod fault;
+mod hiding;
 pub(crate) mod page_buffers;
 pub(crate) mod reclaim;
 pub(crate) mod region;
@@ -62,6 +63,7 @@ impl Cache {
             load_misses: total(Counter::LoadMisses),
             store_misses: total(Counter::StoreMisses),
             write_protect_faults: total(Counter::WriteProtectFaults),
+            soft_misses: total(Counter::SoftMisses),
             fresh_fills: total(Counter::FreshFills),
             read_ahead_pages: total(Counter::ReadAheadPages),
             fault_waits: total(Counter::FaultWaits),

@@ -11,6 +11,7 @@ use crate::page::word::State;
 use crate::page::{SPAN_PAGES, span_of};
 use crate::policy::SpanRef;
 use crate::sys::cpu;
+use crate::sys::pagemap::StoredPages;
 use crate::sys::unmap::UnmapList;
 
 /// Victims that a pass aims at, FastMap's batch (§3.3).
@@ -28,6 +29,9 @@ pub(crate) struct Reclaimer {
     victims: Vec<(SpanRef, u64)>,
     unmap: UnmapList,
     held: Vec<SpanRef>,
+    /// Spans out of the eviction queue.
+    dropping: Vec<SpanRef>,
+    stored: StoredPages,
 }
 
 /// What a pass achieved.
@@ -62,6 +66,8 @@ impl Reclaimer {
             victims: Vec::with_capacity(VICTIMS_MAX),
             unmap: UnmapList::with_capacity(VICTIMS_MAX),
             held: Vec::with_capacity(SPANS_MAX),
+            dropping: Vec::with_capacity(SPANS_MAX),
+            stored: StoredPages::new(),
         })
     }
 
@@ -71,20 +77,22 @@ impl Reclaimer {
         let _gate = shared.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
         let core = cpu::current();
         let mut pass = Pass::default();
-        self.gather(shared, core, wanted.min(PASS_PAGES), goal);
+        let wanted = wanted.min(PASS_PAGES);
+        self.gather(shared, core, wanted, goal);
         pass.spans = self.held.len() as u32;
         // Clean pages first: somebody may be waiting for them, and writing takes longer.
         let clean = self.unmap_victims(shared, core, &mut pass);
         shared.count(core, Counter::EvictedClean, u64::from(clean));
+        let mut written_hidden = 0;
         if !self.batch.pages().is_empty() {
             self.batch.write(shared);
             pass.failed += self.batch.failed();
             pass.written = self.batch.pages().len() as u32 - self.batch.failed();
             for written in self.batch.pages() {
-                let word = written.region().word(written.page);
-                if goal != Goal::Clean && word.begin_evict(true) {
-                    let span = SpanRef::new(written.region().span(span_of(written.page)));
-                    self.victims.push((span, written.page));
+                let region = written.region();
+                written_hidden += u32::from(region.hideable().is_some());
+                if goal != Goal::Clean && region.hideable().is_none() && region.word(written.page).begin_evict(true) {
+                    self.victims.push((SpanRef::new(region.span(span_of(written.page))), written.page));
                 }
             }
             self.batch.clear();
@@ -93,36 +101,103 @@ impl Reclaimer {
             pass.freed = dirty;
         }
         pass.freed += clean;
+        let left = (wanted as u32).saturating_sub(pass.freed);
+        pass.freed += self.drop_hidden(shared, core, left, goal, written_hidden);
         self.put_spans_back(shared);
         pass
     }
 
+    /// Finds victims: in spans whose frames can be hidden, those that wait in the eviction queue, which is kept filled
+    /// from the policy's order; in others, those that come first in the policy's order.
     fn gather(&mut self, shared: &Shared, core: usize, wanted: usize, goal: Goal) {
-        let mut visited = 0;
-        while self.victims.len() + self.batch.pages().len() < wanted && self.batch.room() > 0 && visited < SPANS_MAX {
-            let Some(span) = shared.policy.next(core) else { break };
-            self.held.push(span);
-            visited += 1;
-            // Somebody syncs or pins it right now: another time.
-            let Some(locked) = span.get().try_lock() else { continue };
-            // SAFETY: the span comes from the queue and the eviction gate is held.
-            let (region, number) = unsafe { Region::of_span(span) };
-            if goal != Goal::Clean {
-                for page in region.pages_of_span(number) {
-                    if self.victims.len() < PASS_PAGES + SPAN_PAGES && region.word(page).begin_evict(false) {
-                        self.victims.push((span, page));
-                    }
+        let mut waiting = 0;
+        let mut in_order = true;
+        while self.victims.len() + self.batch.pages().len().max(waiting) < wanted
+            && self.batch.room() > 0
+            && self.held.len().max(self.dropping.len()) < SPANS_MAX
+        {
+            let enough = shared.eviction_queue.pages() > shared.watermarks.hidden;
+            if goal != Goal::Clean && (enough || !in_order) {
+                if let Some(span) = shared.eviction_queue.pop() {
+                    waiting += self.prepare_drop(span);
+                    continue;
                 }
             }
-            let dirty = span.get().dirty();
-            let pays =
-                goal != Goal::Evict || dirty >= WORTH_PROTECTING || shared.dirty_pages() > shared.watermarks.dirty;
-            let select = if goal == Goal::Clean { Select::Available } else { Select::ToEvict };
-            if dirty > 0 && pays {
-                // A failure to protect leaves the pages dirty; the pass goes on with what it has.
-                let _ = self.batch.collect(region, region.pages_of_span(number), select, &locked);
+            if !in_order {
+                break;
+            }
+            match shared.policy.next(core) {
+                Some(span) => self.visit(shared, core, span, goal),
+                None => in_order = false,
             }
         }
+    }
+
+    /// Takes what a span has to give, when its turn has come in the policy's order.
+    fn visit(&mut self, shared: &Shared, core: usize, span: SpanRef, goal: Goal) {
+        self.held.push(span);
+        // Somebody syncs or pins it right now: another time.
+        let Some(locked) = span.get().try_lock() else { return };
+        // SAFETY: the span comes from the queue and the eviction gate is held.
+        let (region, number) = unsafe { Region::of_span(span) };
+        let pages = region.pages_of_span(number);
+        if goal != Goal::Clean
+            && let Some(frames) = region.hideable()
+        {
+            let hidden = region.hide(frames, pages, &mut self.stored, &locked);
+            shared.count(core, Counter::ShootdownsEvict, hidden.shootdowns);
+            if hidden.pages > 0 {
+                shared.eviction_queue.push(span);
+            }
+            return;
+        }
+        if goal != Goal::Clean {
+            for page in pages.clone() {
+                if self.victims.len() < PASS_PAGES + SPAN_PAGES && region.word(page).begin_evict(false) {
+                    self.victims.push((span, page));
+                }
+            }
+        }
+        let dirty = span.get().dirty();
+        let pays = goal != Goal::Evict || dirty >= WORTH_PROTECTING || shared.dirty_pages() > shared.watermarks.dirty;
+        let select = if goal == Goal::Clean { Select::Available } else { Select::ToEvict };
+        if dirty > 0 && pays {
+            // A failure to protect leaves the pages dirty; the pass goes on with what it has.
+            let _ = self.batch.collect(region, pages, select, &locked);
+        }
+    }
+
+    /// Has the dirty pages of a span written that waited in the eviction queue; returns how many pages it may give.
+    fn prepare_drop(&mut self, span: SpanRef) -> usize {
+        self.dropping.push(span);
+        // SAFETY: as in `visit`.
+        let (region, number) = unsafe { Region::of_span(span) };
+        let pages = region.pages_of_span(number);
+        // Where somebody else is at work, the clean pages will do.
+        if let Some(locked) = span.get().try_lock() {
+            let _ = self.batch.collect(region, pages.clone(), Select::ToEvict, &locked);
+        }
+        pages.filter(|page| region.word(*page).load().is_hidden()).count()
+    }
+
+    /// Drops what waited long enough, now that it is written.
+    fn drop_hidden(&mut self, shared: &Shared, core: usize, wanted: u32, goal: Goal, written: u32) -> u32 {
+        let mut dropped = 0;
+        for span in self.dropping.drain(..) {
+            // SAFETY: as in `visit`.
+            let (region, number) = unsafe { Region::of_span(span) };
+            let pages = region.pages_of_span(number);
+            dropped += region.drop_hidden(pages.clone(), wanted - dropped, goal == Goal::EvictHard, &mut self.unmap);
+            if pages.into_iter().any(|page| region.word(page).load().is_hidden()) {
+                shared.eviction_queue.push(span);
+            }
+        }
+        // Which of them had been written is not worth a note on each.
+        let dirty = dropped.min(written);
+        shared.count(core, Counter::EvictedDirty, u64::from(dirty));
+        shared.count(core, Counter::EvictedClean, u64::from(dropped - dirty));
+        shared.release(dropped, true);
+        dropped
     }
 
     /// Unmaps the victims and gives their budget back.
@@ -148,8 +223,7 @@ impl Reclaimer {
                 region.word(page).fail_evict(State::Clean);
                 pass.failed += 1;
             } else {
-                span.get().remove_resident(1);
-                region.word(page).finish_evict(now);
+                region.finish_evict(page, now);
                 freed += 1;
             }
         }

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::backing::{Access, Backing};
 use crate::cache::counters::Counter;
 use crate::cache::shared::Shared;
+use crate::engine::{Frames, HideableFrames};
 use crate::error::{Error, Result};
-use crate::mapping::options::{MappingOptions, OnReadError, PageVerifier};
+use crate::mapping::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
 use crate::page::dirty_spans::DirtySpans;
 use crate::page::span::Span;
 use crate::page::word::PageWord;
@@ -31,6 +32,7 @@ pub(crate) struct Region {
     pub(crate) verifier: Option<Arc<dyn PageVerifier>>,
     pub(crate) on_read_error: OnReadError,
     range: Reservation,
+    hideable: Option<Box<dyn HideableFrames>>,
     words: SparseArray<PageWord>,
     spans: SparseArray<Span>,
     pub(crate) dirty_spans: DirtySpans,
@@ -98,6 +100,32 @@ impl From<&io::Error> for ReadFailure {
     }
 }
 
+/// A store to a poisoned page would go unnoticed in frames whose stores the kernel tracks.
+fn choose_frames(shared: &Shared, options: &MappingOptions) -> Result<FrameHint> {
+    let poisons = matches!(options.on_read_error, OnReadError::Poison(_));
+    match options.frames {
+        FrameHint::Auto if poisons => Ok(FrameHint::ReadMostly),
+        FrameHint::Auto => Ok(shared.frame_hint),
+        FrameHint::Mixed if poisons => Err(Error::BadOption {
+            option: "frames",
+            value: "Mixed, with a poison pattern for unreadable pages".to_owned(),
+            expected: "ReadMostly or Auto: a store to a poisoned page would go unnoticed",
+        }),
+        hint => Ok(hint),
+    }
+}
+
+/// Where the kernel cannot do it, the mapping gets frames whose stores trap: slower for some programs, never wrong.
+fn attach_hideable(shared: &Shared, range: &Reservation) -> Option<Box<dyn HideableFrames>> {
+    match shared.engine.attach_hideable(range) {
+        Ok(frames) => Some(frames),
+        Err(error) => {
+            tracing::warn!(%error, "no frames whose stores the kernel tracks (Linux 6.7 has them): first stores trap");
+            None
+        }
+    }
+}
+
 impl Region {
     /// Reserves address space for a backing and attaches it to the engine. Costs nothing until touched.
     pub(crate) fn new(shared: Arc<Shared>, backing: Box<dyn Backing>, options: MappingOptions) -> Result<Self> {
@@ -115,22 +143,26 @@ impl Region {
         if access == Access::ReadWrite && backing.access() == Access::ReadOnly {
             return Err(Error::ReadOnly { backing: backing.describe() });
         }
+        let hint = choose_frames(&shared, &options)?;
         let pages = reserved / PAGE_BYTES;
         let spans = reserved.div_ceil(crate::page::SPAN_BYTES);
         let build = || -> io::Result<_> {
             let mut range = Reservation::zeroed(reserved, GRANULE_BYTES as usize)?;
+            let hideable = (hint == FrameHint::Mixed).then(|| attach_hideable(&shared, &range)).flatten();
             range.leave_out_on_fork()?;
             range.small_pages_only()?;
-            shared.engine.attach(&range)?;
+            if hideable.is_none() {
+                shared.engine.attach(&range)?;
+            }
             if access == Access::ReadOnly {
                 range.make_read_only()?;
             }
             if shared.locks_memory {
                 range.lock_on_fault()?;
             }
-            Ok((range, SparseArray::new(pages)?, SparseArray::new(spans)?, DirtySpans::new(spans as u64)?))
+            Ok((range, hideable, SparseArray::new(pages)?, SparseArray::new(spans)?, DirtySpans::new(spans as u64)?))
         };
-        let (range, words, spans, dirty_spans) =
+        let (range, hideable, words, spans, dirty_spans) =
             build().map_err(Error::system("reserving address space for a mapping"))?;
         Ok(Region {
             shared,
@@ -139,6 +171,7 @@ impl Region {
             verifier: options.verifier,
             on_read_error: options.on_read_error,
             range,
+            hideable,
             words,
             spans,
             dirty_spans,
@@ -230,6 +263,21 @@ impl Region {
         })
     }
 
+    // ---- frames
+
+    /// Its frames, if they can be hidden and the kernel notes their stores.
+    pub(crate) fn hideable(&self) -> Option<&dyn HideableFrames> {
+        self.hideable.as_deref()
+    }
+
+    /// Its frames.
+    pub(crate) fn frames(&self) -> &dyn Frames {
+        match &self.hideable {
+            Some(frames) => &**frames,
+            None => &*self.shared.frames,
+        }
+    }
+
     // ---- advice
 
     pub(crate) fn set_priority(&self, priority: u8) {
@@ -312,6 +360,26 @@ impl Region {
             self.count_dirty(page);
         }
         false
+    }
+
+    // ---- giving up
+
+    /// A page's frame is gone; it was evicted at that time.
+    pub(crate) fn finish_evict(&self, page: u64, time: u8) {
+        let word = self.word(page);
+        if word.load().is_hidden() {
+            self.shared.eviction_queue.add_pages(-1);
+        }
+        self.span(span_of(page)).remove_resident(1);
+        word.finish_evict(time);
+    }
+
+    /// How many pages are out of sight.
+    pub(crate) fn hidden_pages(&self) -> usize {
+        match self.hideable {
+            Some(_) => self.occupied(0..self.pages()).filter(|page| self.word(*page).load().is_hidden()).count(),
+            None => 0,
+        }
     }
 
     // ---- taking turns

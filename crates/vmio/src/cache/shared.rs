@@ -14,7 +14,8 @@ use crate::cache::page_buffers::PageBuffers;
 use crate::cache::reclaim::Reclaimer;
 use crate::cache::write_batch::{BATCH_PAGES, WriteBatch, WriteRun};
 use crate::engine::{FaultEngine, Frames};
-use crate::policy::Policy;
+use crate::mapping::options::FrameHint;
+use crate::policy::{EvictionQueue, Policy};
 use crate::sys::fork::Generation;
 use crate::sys::futex;
 
@@ -40,6 +41,8 @@ pub(crate) struct Watermarks {
     pub(crate) dirty: u32,
     /// More dirty: storing threads help.
     pub(crate) dirty_help: u32,
+    /// So many pages wait out of sight before the first of them is dropped.
+    pub(crate) hidden: u32,
 }
 
 /// The state that mappings and workers share.
@@ -49,8 +52,13 @@ pub(crate) struct Shared {
     pub(crate) watermarks: Watermarks,
     pub(crate) budget: Budget,
     pub(crate) policy: Box<dyn Policy>,
+    /// Spans with hidden pages.
+    pub(crate) eviction_queue: EvictionQueue,
     pub(crate) engine: Box<dyn FaultEngine>,
+    /// Frames whose first store traps; regions may have others of their own.
     pub(crate) frames: Box<dyn Frames>,
+    /// What mappings get that do not say.
+    pub(crate) frame_hint: FrameHint,
     /// Ranges are locked in memory.
     pub(crate) locks_memory: bool,
     pub(crate) counters: Counters,
@@ -84,6 +92,7 @@ pub(crate) struct Parts {
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) engine: Box<dyn FaultEngine>,
     pub(crate) frames: Box<dyn Frames>,
+    pub(crate) frame_hint: FrameHint,
     pub(crate) locks_memory: bool,
     pub(crate) measures_misses: bool,
     pub(crate) workers: u32,
@@ -105,6 +114,8 @@ impl Shared {
             policy: parts.policy,
             engine: parts.engine,
             frames: parts.frames,
+            frame_hint: parts.frame_hint,
+            eviction_queue: EvictionQueue::default(),
             locks_memory: parts.locks_memory,
             counters: Counters::new(parts.cores),
             measures_misses: parts.measures_misses,

@@ -32,8 +32,8 @@ impl Region {
             failures.first_write = None;
             failures.writes
         };
-        // Of a sync that failed, pages of either epoch may be left.
-        let select = match self.sync_is_incomplete.swap(true, Ordering::SeqCst) {
+        // Of a sync that failed, pages of either epoch may be left. Where the kernel notes stores, it does not say when.
+        let select = match self.sync_is_incomplete.swap(true, Ordering::SeqCst) || self.hideable().is_some() {
             true => Select::All,
             false => Select::Epoch(self.flip_epoch()),
         };
@@ -159,7 +159,7 @@ impl Region {
     fn needs_another_look(&self, page: u64) -> bool {
         let word = self.word(page).load();
         let may_be_dirty = [State::Dirty, State::Loading, State::Upgrading, State::Protecting].contains(&word.state());
-        may_be_dirty || word.in_flight()
+        may_be_dirty || word.in_flight() || self.hideable().is_some() && word.is_resident()
     }
 
     /// A failed flush is for good: what the device lost of the writes before it cannot be told.

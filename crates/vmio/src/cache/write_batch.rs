@@ -11,10 +11,12 @@ use std::time::Instant;
 use crate::cache::counters::Counter;
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
+use crate::engine::HideableFrames;
 use crate::page::span::SpanGuard;
 use crate::page::word::{Snapshot, State};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::abort::AbortOnUnwind;
+use crate::sys::pagemap::StoredPages;
 use crate::sys::reservation::Reservation;
 use crate::sys::{PAGE_BYTES, cpu, futex};
 
@@ -44,9 +46,14 @@ impl Select {
         }
     }
 
+    /// Whether pages are to be written that are pinned for writing, too.
+    fn is_sync(self) -> bool {
+        matches!(self, Select::All | Select::Epoch(_))
+    }
+
     /// Whether a dirty page of that description is meant.
     pub(crate) fn wants(self, word: Snapshot) -> bool {
-        word.state() == State::Dirty && self.epoch().is_none_or(|epoch| epoch == word.epoch())
+        word.needs_write() && self.epoch().is_none_or(|epoch| epoch == word.epoch())
     }
 }
 
@@ -54,6 +61,7 @@ impl Select {
 pub(crate) struct WriteBatch {
     buffer: Reservation,
     pages: Vec<BatchPage>,
+    stored: StoredPages,
     /// Boxed, since runs in the queue point to it.
     progress: Box<Progress>,
 }
@@ -107,7 +115,12 @@ impl WriteBatch {
         let mut buffer = Reservation::zeroed(pages * PAGE_BYTES, PAGE_BYTES)?;
         // A child that shared it copy-on-write could take the device's view of the pages with it.
         buffer.leave_out_on_fork()?;
-        Ok(WriteBatch { buffer, pages: Vec::with_capacity(pages), progress: Box::default() })
+        Ok(WriteBatch {
+            buffer,
+            pages: Vec::with_capacity(pages),
+            stored: StoredPages::new(),
+            progress: Box::default(),
+        })
     }
 
     /// How many more pages fit.
@@ -135,6 +148,9 @@ impl WriteBatch {
         select: Select,
         _held: &SpanGuard<'_>,
     ) -> io::Result<usize> {
+        if let Some(frames) = region.hideable() {
+            return self.collect_tracked(region, frames, pages, select);
+        }
         let start = self.pages.len();
         let span = span_of(pages.start);
         for page in pages {
@@ -184,16 +200,84 @@ impl WriteBatch {
         Ok(())
     }
 
+    /// The same over frames whose stores the kernel notes: takes its notes, and makes them again for pages that cannot
+    /// be written now. Nobody is kept from storing meanwhile: the copy may hold stores that came after the notes, which
+    /// the kernel then notes anew. An error leaves all pages dirty that may be.
+    fn collect_tracked(
+        &mut self,
+        region: &Region,
+        frames: &dyn HideableFrames,
+        pages: Range<u64>,
+        select: Select,
+    ) -> io::Result<usize> {
+        let start = self.pages.len();
+        let in_sight = select != Select::ToEvict;
+        let asked = match in_sight {
+            true => {
+                let len = (pages.end - pages.start) as usize * PAGE_BYTES;
+                region.shared.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
+                frames.stored_and_protect(region.address(pages.start), len, &mut self.stored)
+            }
+            false => Ok(()),
+        };
+        for page in pages.clone() {
+            let word = region.word(page);
+            let was_stored = in_sight && self.stored.contains((page - pages.start) as usize);
+            let takes = asked.is_ok() && self.room() > 0 && (in_sight || word.load().is_hidden());
+            match takes.then(|| begin_write_tracked(region, page, select, was_stored)).flatten() {
+                Some(pinned) => self.pages.push(BatchPage { region, page, pinned }),
+                None if was_stored => word.note_store(),
+                None => {}
+            }
+        }
+        asked?;
+        self.copy_tracked(region, frames, start)?;
+        Ok(self.pages.len() - start)
+    }
+
+    /// Copies added pages out of the memory file, in sight or not, neighbours together.
+    fn copy_tracked(&mut self, region: &Region, frames: &dyn HideableFrames, start: usize) -> io::Result<()> {
+        let mut slot = start;
+        while slot < self.pages.len() {
+            let first = self.pages[slot].page;
+            let run = self.pages[slot..].iter().zip(first..).take_while(|(added, page)| added.page == *page).count();
+            // SAFETY: the slots are ours alone until a run made of them is queued.
+            let target =
+                unsafe { std::slice::from_raw_parts_mut(self.buffer.base().add(slot * PAGE_BYTES), run * PAGE_BYTES) };
+            if let Err(error) = frames.read(region.address(first), target) {
+                for left in self.pages.drain(slot..) {
+                    match left.pinned {
+                        true => drop(region.word(left.page).finish_write(None)),
+                        false => {
+                            region.word(left.page).fail_copy();
+                            region.count_dirty(left.page);
+                        }
+                    }
+                }
+                return Err(error);
+            }
+            (slot..slot + run).for_each(|slot| self.finish_copy(region, slot));
+            slot += run;
+        }
+        Ok(())
+    }
+
     fn copy(&mut self, region: &Region, slot: usize) {
-        let added = self.pages[slot];
         // SAFETY: the slot is ours alone until a run made of it is queued; the source page is resident (Protecting,
         // or pinned) and readable. Where it is pinned for writing, a system call may change it meanwhile: the copy is
         // then torn, and the page is written again after the pin ends, since it stays Dirty.
-        let copy = unsafe {
-            let target = self.buffer.base().add(slot * PAGE_BYTES);
-            ptr::copy_nonoverlapping(region.address(added.page) as *const u8, target, PAGE_BYTES);
-            std::slice::from_raw_parts_mut(target, PAGE_BYTES)
-        };
+        unsafe {
+            let source = region.address(self.pages[slot].page) as *const u8;
+            ptr::copy_nonoverlapping(source, self.buffer.base().add(slot * PAGE_BYTES), PAGE_BYTES);
+        }
+        self.finish_copy(region, slot);
+    }
+
+    /// Makes the copy what the device is to get, and lets the page go.
+    fn finish_copy(&mut self, region: &Region, slot: usize) {
+        let added = self.pages[slot];
+        // SAFETY: as in `copy`.
+        let copy = unsafe { std::slice::from_raw_parts_mut(self.buffer.base().add(slot * PAGE_BYTES), PAGE_BYTES) };
         // What the program stored behind the end is not part of the file, nor of a checksum. (The end of the file: a cut
         // that the mapping has begun may yet fail.)
         let offset = added.page * PAGE_BYTES as u64;
@@ -270,7 +354,7 @@ fn begin_write(region: &Region, page: u64, select: Select) -> Option<bool> {
         };
         let seen = match begun {
             Ok(_) => return Some(false),
-            Err(_) if matches!(select, Select::ToEvict | Select::Available) => return None,
+            Err(_) if !select.is_sync() => return None,
             Err(seen) => seen,
         };
         if seen.state() == State::Upgrading {
@@ -282,6 +366,32 @@ fn begin_write(region: &Region, page: u64, select: Select) -> Option<bool> {
             return Some(true);
         }
         // Else it has changed under our eyes, a pin has ended for example: look again.
+    }
+}
+
+/// The same over frames whose stores the kernel notes.
+fn begin_write_tracked(region: &Region, page: u64, select: Select, was_stored: bool) -> Option<bool> {
+    let word = region.word(page);
+    loop {
+        let seen = match word.begin_write_tracked(was_stored) {
+            Ok(before) => {
+                if before.state() == State::Dirty {
+                    region.span(span_of(page)).remove_dirty(1);
+                    region.shared.remove_dirty(1);
+                }
+                return Some(false);
+            }
+            Err(_) if !select.is_sync() => return None,
+            Err(seen) => seen,
+        };
+        if seen.state() == State::Upgrading {
+            // Being revealed, or made dirty for a pin: it is ready in an instant.
+            word.wait_while(Snapshot::is_busy);
+        } else if seen.in_flight() || !(seen.needs_write() && seen.is_pinned_for_writing()) {
+            return None;
+        } else if word.begin_write_while_pinned(region.epoch()).is_ok() {
+            return Some(true);
+        }
     }
 }
 

@@ -4,20 +4,28 @@
 //! pages there and take them away. Neither knows of caches, policies or backings.
 
 mod anonymous_frames;
+mod memfd_frames;
 mod sigbus_engine;
 
 use std::io;
 
 pub(crate) use anonymous_frames::AnonymousFrames;
+pub(crate) use memfd_frames::MemfdFrames;
 pub(crate) use sigbus_engine::SigbusEngine;
 
+use crate::sys::pagemap::StoredPages;
 use crate::sys::reservation::Reservation;
 use crate::sys::unmap::UnmapList;
 
 /// Delivers the faults of ranges of address space.
 pub(crate) trait FaultEngine: Send + Sync {
     /// From now on a missing page in the range, or a store to a protected one, is a fault that the cache handles.
+    /// The first store to a page that is installed protected is a fault as well.
     fn attach(&self, range: &Reservation) -> io::Result<()>;
+
+    /// Puts frames under the range that can be hidden. From now on a missing or hidden page is a fault; of the first
+    /// store to a protected page the kernel takes a note.
+    fn attach_hideable(&self, range: &Reservation) -> io::Result<Box<dyn HideableFrames>>;
 }
 
 /// The memory behind the pages. This one owns no frames in advance: the kernel allocates on install and frees on
@@ -40,6 +48,29 @@ pub(crate) trait Frames: Send + Sync {
     /// # Safety
     /// The pages lie in attached reservations, and the caller owns them (their words say Evicting).
     unsafe fn unmap(&self, pages: &mut UnmapList) -> u64;
+}
+
+/// Frames that keep their contents while they are out of the program's sight, and whose stores the kernel notes. They
+/// are never [`Frames::protect`]ed by us; [`Frames::unmap`] gives their memory back, hidden or not.
+pub(crate) trait HideableFrames: Frames {
+    /// Takes a range out of the program's sight: the next touch of a page faults. One TLB shootdown.
+    ///
+    /// # Safety
+    /// The range lies in the attached reservation.
+    unsafe fn hide(&self, address: usize, len: usize) -> io::Result<()>;
+
+    /// Shows a page again; if it is in sight already, that is success, and nothing changes.
+    fn reveal(&self, address: usize, protect: bool) -> io::Result<()>;
+
+    /// Finds the pages of a span's range that were stored to since they were installed or revealed protected; still
+    /// known after they were hidden. True of every page that was installed or revealed writable, or is absent.
+    fn stored(&self, address: usize, len: usize, found: &mut StoredPages) -> io::Result<()>;
+
+    /// The same for pages in sight, which are protected again in the same step. One TLB shootdown.
+    fn stored_and_protect(&self, address: usize, len: usize, found: &mut StoredPages) -> io::Result<()>;
+
+    /// Copies resident pages, in sight or not.
+    fn read(&self, address: usize, buffer: &mut [u8]) -> io::Result<()>;
 }
 
 /// An install that failed part of the way.

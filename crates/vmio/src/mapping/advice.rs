@@ -7,11 +7,13 @@ use crate::backing::Access;
 use crate::cache::counters::Counter;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::write_batch::{Select, WriteBatch};
+use crate::engine::HideableFrames;
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 use crate::page::word::{Snapshot, State};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::policy::SpanRef;
+use crate::sys::pagemap::StoredPages;
 use crate::sys::signal::SignalsBlocked;
 use crate::sys::unmap::UnmapList;
 use crate::sys::{PAGE_BYTES, cpu};
@@ -141,10 +143,16 @@ impl Mapping {
         let region = self.region();
         let _signals = SignalsBlocked::new();
         let mut batch = region.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
-        let written = self.write_back(&mut batch, pages.clone());
+        let written = match region.hideable() {
+            Some(frames) => self.hide_and_drop(frames, &mut batch, pages.clone()),
+            None => self.write_back(&mut batch, pages.clone()),
+        };
         batch.clear();
         region.shared.return_sync_batch(batch);
         written.map_err(Error::system("write-protecting dirty pages"))?;
+        if region.hideable().is_some() {
+            return Ok(());
+        }
         self.unmap_where(pages, |page| match region.word(page).begin_evict(true) {
             true => Claim::Taken(State::Clean),
             false => Claim::Left,
@@ -160,6 +168,35 @@ impl Mapping {
                 batch.write(&region.shared);
                 batch.clear();
             }
+        }
+        Ok(())
+    }
+
+    /// A page in sight may be stored to at any time: only when it is hidden is what is written all there is.
+    fn hide_and_drop(&self, frames: &dyn HideableFrames, batch: &mut WriteBatch, pages: Range<u64>) -> io::Result<()> {
+        let region = self.region();
+        let shared = &region.shared;
+        let mut stored = StoredPages::new();
+        let mut list = UnmapList::with_capacity(SPAN_PAGES);
+        for number in span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64) {
+            let span = region.span(number);
+            if span.resident() == 0 {
+                continue;
+            }
+            let of_span = region.pages_of_span(number);
+            let part = of_span.start.max(pages.start)..of_span.end.min(pages.end);
+            let collected = {
+                let held = span.lock();
+                let hidden = region.hide(frames, part.clone(), &mut stored, &held);
+                shared.count(cpu::current(), Counter::ShootdownsEvict, hidden.shootdowns);
+                batch.collect(region, part.clone(), Select::ToEvict, &held)
+            };
+            batch.write(shared);
+            batch.clear();
+            let dropped = region.drop_hidden(part, u32::MAX, true, &mut list);
+            shared.count(cpu::current(), Counter::EvictedClean, u64::from(dropped));
+            shared.release(dropped, true);
+            collected?;
         }
         Ok(())
     }
@@ -247,15 +284,14 @@ impl Mapping {
         list.clear();
         victims.iter().for_each(|(page, _)| list.push_page(region.address(*page)));
         // SAFETY: every victim's word says Evicting, by us.
-        let shootdowns = unsafe { shared.frames.unmap(list) };
+        let shootdowns = unsafe { region.frames().unmap(list) };
         let core = cpu::current();
         shared.count(core, Counter::ShootdownsEvict, shootdowns);
         let now = shared.eviction_time();
         let mut freed = 0;
         for (page, before) in victims.drain(..) {
             if !list.has_failed(region.address(page)) {
-                region.span(span_of(page)).remove_resident(1);
-                region.word(page).finish_evict(now);
+                region.finish_evict(page, now);
                 freed += 1;
                 continue;
             }

@@ -10,6 +10,7 @@ use crate::cache::region::Region;
 use crate::cache::{Cache, CacheCore};
 use crate::error::{Error, Result};
 use crate::mapping::options::MappingOptions;
+use crate::page::span::Span;
 use crate::sys::cpu;
 use crate::sys::fork::Generation;
 use crate::sys::signal::SignalsBlocked;
@@ -133,13 +134,16 @@ impl OpenRegion {
         {
             // Nobody evicts meanwhile; afterwards nobody finds a span of ours.
             let _gate = region.shared.eviction_gate.write().unwrap_or_else(PoisonError::into_inner);
-            region.shared.policy.forget(&|span| std::ptr::eq(span.owner().0, std::ptr::from_ref(region).cast()));
+            let ours = |span: &Span| std::ptr::eq(span.owner().0, std::ptr::from_ref(region).cast());
+            region.shared.policy.forget(&ours);
+            region.shared.eviction_queue.forget(&ours);
         }
         address_table::remove(region);
         let (resident, dirty) = (0..region.spans())
             .map(|span| region.span(span))
             .fold((0, 0), |(resident, dirty), span| (resident + span.resident(), dirty + span.dirty()));
         region.shared.remove_dirty(dirty as usize);
+        region.shared.eviction_queue.add_pages(-(region.hidden_pages() as i64));
         region.shared.release(resident, false);
         // A forked child keeps the file open, and with it the lock that was taken before the fork.
         if let Err(error) = region.backing.unlock() {

@@ -31,6 +31,22 @@ pub enum OnReadError {
     Poison([u8; 8]),
 }
 
+/// What a mapping will be used for, by which its frames are chosen; docs/design/frames.md has the costs of each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FrameHint {
+    /// What the cache was built with ([`crate::CacheBuilder::frames`]); if that is `Auto` as well, `ReadMostly`.
+    #[default]
+    Auto,
+    /// Private anonymous pages. Cheapest to bring in and to evict; the first store to a page that was brought in by a
+    /// load costs a trap and a TLB shootdown.
+    ReadMostly,
+    /// Pages of a memory file whose stores the kernel tracks (Linux 6.7; else as `ReadMostly`, with a warning). The
+    /// first store to a page costs 1 µs and no shootdown, and pages that are about to be evicted wait out of sight,
+    /// where a touch rescues them. A sync may write stores that came after it began. Not with [`OnReadError::Poison`].
+    Mixed,
+}
+
 /// How a file is mapped: see the methods.
 #[derive(Clone)]
 pub struct MappingOptions {
@@ -39,6 +55,7 @@ pub struct MappingOptions {
     pub(crate) reserve_bytes: Option<u64>,
     pub(crate) verifier: Option<Arc<dyn PageVerifier>>,
     pub(crate) on_read_error: OnReadError,
+    pub(crate) frames: FrameHint,
 }
 
 impl MappingOptions {
@@ -53,6 +70,7 @@ impl MappingOptions {
             reserve_bytes: None,
             verifier: None,
             on_read_error: OnReadError::Sigbus,
+            frames: FrameHint::Auto,
         }
     }
 
@@ -86,6 +104,12 @@ impl MappingOptions {
         self.on_read_error = what;
         self
     }
+
+    /// The kind of memory that holds the resident pages.
+    pub fn frames(mut self, hint: FrameHint) -> Self {
+        self.frames = hint;
+        self
+    }
 }
 
 impl Default for MappingOptions {
@@ -102,6 +126,7 @@ impl fmt::Debug for MappingOptions {
             .field("reserve_bytes", &self.reserve_bytes)
             .field("verifies", &self.verifier.is_some())
             .field("on_read_error", &self.on_read_error)
+            .field("frames", &self.frames)
             .finish()
     }
 }

@@ -103,7 +103,8 @@ fn pin_for_writing(region: &Region, pinned: &mut Range<u64>, end: u64) -> Result
     while pinned.end < end {
         let page = pinned.end;
         loop {
-            if region.word(page).load().state() != State::Dirty {
+            let seen = region.word(page).load();
+            if seen.state() != State::Dirty || seen.is_hidden() {
                 region.fault(page, true).map_err(|failure| failure.into_error(region, page))?;
             }
             let _held = region.span(span_of(page)).lock();
@@ -118,7 +119,7 @@ fn pin_for_writing(region: &Region, pinned: &mut Range<u64>, end: u64) -> Result
     }
     // Dirty pages may be protected still, from a write-back that was overtaken by a store or has failed.
     let len = (end - first) as usize * PAGE_BYTES;
-    let unprotected = region.shared.frames.unprotect(region.address(first), len);
+    let unprotected = region.frames().unprotect(region.address(first), len);
     unprotected.map_err(Error::system("un-protecting pinned pages"))
 }
 

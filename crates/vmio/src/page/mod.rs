@@ -1,8 +1,11 @@
 //! What is known of each page, of each span of 512 pages, and of which spans hold dirty pages.
 
 pub(crate) mod dirty_spans;
+#[cfg_attr(loom, allow(dead_code))]
+mod hiding;
 #[cfg(all(test, loom))]
 mod loom_model;
+pub(crate) mod page_set;
 pub(crate) mod span;
 pub(crate) mod word;
 

@@ -9,6 +9,7 @@ const QUEUED: u32 = 1 << 0;
 const ALL_FRESH: u32 = 1 << 1;
 const HAS_PRIORITY: u32 = 1 << 2;
 const HAS_WINDOW: u32 = 1 << 3;
+const WAITS_TO_BE_DROPPED: u32 = 1 << 4;
 const PRIORITY_SHIFT: u32 = 8;
 const WINDOW_SHIFT: u32 = 16;
 
@@ -28,6 +29,8 @@ pub(crate) struct Span {
     pub(crate) previous: AtomicPtr<Span>,
     /// Which queue it stands in, as the policy numbers them; the policy alone uses it.
     pub(crate) queue: AtomicU32,
+    /// Link of the eviction queue; it alone uses it.
+    pub(crate) next_hidden: AtomicPtr<Span>,
 }
 
 const _: () = assert!(size_of::<Span>() == 64);
@@ -94,6 +97,16 @@ impl Span {
     /// The span has left the policy's queues.
     pub(crate) fn clear_queued(&self) {
         self.flags.fetch_and(!QUEUED, Ordering::SeqCst);
+    }
+
+    /// Claims the right to put the span into the eviction queue; true for one claimant until the mark is cleared.
+    pub(crate) fn claim_waiting(&self) -> bool {
+        self.flags.fetch_or(WAITS_TO_BE_DROPPED, Ordering::SeqCst) & WAITS_TO_BE_DROPPED == 0
+    }
+
+    /// The span has left the eviction queue.
+    pub(crate) fn clear_waiting(&self) {
+        self.flags.fetch_and(!WAITS_TO_BE_DROPPED, Ordering::SeqCst);
     }
 
     /// Every page of it that was never touched holds garbage on the device.

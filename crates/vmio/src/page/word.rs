@@ -18,11 +18,13 @@
 use crate::atomic::{AtomicU32, Ordering};
 
 const STATE_MASK: u32 = 0b111;
+/// Out of the program's sight: see `hiding.rs`.
+pub(super) const HIDDEN: u32 = 1 << 3;
 const WAITERS: u32 = 1 << 4;
 const IN_FLIGHT: u32 = 1 << 5;
-const FRESH: u32 = 1 << 6;
+pub(super) const FRESH: u32 = 1 << 6;
 const POISONED: u32 = 1 << 7;
-const EPOCH: u32 = 1 << 8;
+pub(super) const EPOCH: u32 = 1 << 8;
 const PINNED_FOR_WRITING: u32 = 1 << 9;
 const PIN_SHIFT: u32 = 10;
 const PIN_MAX: u32 = (1 << 10) - 1;
@@ -31,6 +33,8 @@ const FREQUENCY_SHIFT: u32 = 20;
 const FREQUENCY_MASK: u32 = 0b111 << FREQUENCY_SHIFT;
 /// Two quick returns in a row give a page this frequency.
 const FREQUENCY_KEPT_DIRTY: u8 = 3;
+/// The kernel noted a store, and its note was taken while the page could not be written back: see `hiding.rs`.
+pub(super) const STORED: u32 = 1 << 23;
 const HISTORY_SHIFT: u32 = 24;
 const HISTORY_MASK: u32 = 0xff << HISTORY_SHIFT;
 
@@ -92,6 +96,16 @@ impl Snapshot {
         self.0 & IN_FLIGHT != 0
     }
 
+    /// In memory, but not to be seen by the program.
+    pub(crate) fn is_hidden(self) -> bool {
+        self.0 & HIDDEN != 0
+    }
+
+    /// Settled, and known to be newer than the device.
+    pub(crate) fn needs_write(self) -> bool {
+        self.state() == State::Dirty || self.state() == State::Clean && self.0 & STORED != 0
+    }
+
     /// The device holds garbage here: fill with zeros in place of reading.
     pub(crate) fn is_fresh(self) -> bool {
         self.0 & FRESH != 0
@@ -136,15 +150,15 @@ impl Snapshot {
         Snapshot(self.0 & !FREQUENCY_MASK | u32::from(frequency) << FREQUENCY_SHIFT)
     }
 
-    fn with_state(self, state: State) -> Self {
+    pub(super) fn with_state(self, state: State) -> Self {
         Snapshot(self.0 & !STATE_MASK | state as u32)
     }
 
-    fn with(self, flag: u32, on: bool) -> Self {
+    pub(super) fn with(self, flag: u32, on: bool) -> Self {
         Snapshot(if on { self.0 | flag } else { self.0 & !flag })
     }
 
-    fn with_history(self, history: u8) -> Self {
+    pub(super) fn with_history(self, history: u8) -> Self {
         Snapshot(self.0 & !HISTORY_MASK | u32::from(history) << HISTORY_SHIFT)
     }
 
@@ -158,6 +172,8 @@ impl std::fmt::Debug for Snapshot {
         write!(out, "{:?}", self.state())?;
         for (flag, name) in
             [(IN_FLIGHT, "in-flight"), (FRESH, "fresh"), (POISONED, "poisoned"), (PINNED_FOR_WRITING, "pinned-w")]
+                .into_iter()
+                .chain([(HIDDEN, "hidden"), (STORED, "stored")])
         {
             if self.0 & flag != 0 {
                 write!(out, "+{name}")?;
@@ -214,7 +230,7 @@ impl PageWord {
     }
 
     /// Replaces the word by what `next` makes of it, unless `next` declines; returns what it was.
-    fn update(&self, next: impl Fn(Snapshot) -> Option<Snapshot>) -> Result<Snapshot, Snapshot> {
+    pub(super) fn update(&self, next: impl Fn(Snapshot) -> Option<Snapshot>) -> Result<Snapshot, Snapshot> {
         let mut current = self.load();
         loop {
             let Some(wanted) = next(current) else { return Err(current) };
@@ -226,7 +242,7 @@ impl PageWord {
     }
 
     /// As [`Self::update`] by the owner of a busy state, who may always proceed; wakes everybody who waits.
-    fn settle(&self, next: impl Fn(Snapshot) -> Snapshot) {
+    pub(super) fn settle(&self, next: impl Fn(Snapshot) -> Snapshot) {
         if let Ok(before) = self.update(|word| Some(next(word).with(WAITERS, false)))
             && before.0 & WAITERS != 0
         {
@@ -236,7 +252,7 @@ impl PageWord {
 
     /// Absent → Loading. Returns what was known of the page.
     pub(crate) fn begin_load(&self) -> Result<Snapshot, Snapshot> {
-        self.update(|word| (word.state() == State::Absent).then(|| word.with_state(State::Loading)))
+        self.update(|word| (word.state() == State::Absent).then(|| word.with_state(State::Loading).with(STORED, false)))
     }
 
     /// Loading → Clean, or Dirty. A page filled in place of reading keeps its Fresh mark until it is dirty.
@@ -332,6 +348,8 @@ impl PageWord {
             let landed = word.with(IN_FLIGHT, false);
             match failed_in {
                 Some(epoch) if word.state() == State::Clean => landed.with_state(State::Dirty).with(EPOCH, epoch),
+                // Being revealed, by a thread that may call it clean again.
+                Some(_) if word.is_hidden() => landed.with(STORED, true),
                 _ => landed,
             }
         };
@@ -365,7 +383,7 @@ impl PageWord {
     pub(crate) fn finish_evict(&self, history: u8) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Evicting);
-            word.with_state(State::Absent).with(POISONED, false).with_history(history)
+            word.with_state(State::Absent).with(POISONED | HIDDEN | STORED, false).with_history(history)
         });
     }
 
@@ -392,7 +410,7 @@ impl PageWord {
     pub(crate) fn pin(&self, for_writing: bool) -> PinOutcome {
         let outcome = self.update(|word| {
             let wanted = if for_writing { word.state() == State::Dirty } else { word.is_settled_resident() };
-            (wanted && word.pins() < PIN_MAX && !(word.is_poisoned())).then(|| {
+            (wanted && word.pins() < PIN_MAX && !word.is_poisoned() && !word.is_hidden()).then(|| {
                 let pinned = word.with_pins(word.pins() + 1);
                 if for_writing { pinned.with(PINNED_FOR_WRITING, true) } else { pinned }
             })

@@ -1,10 +1,12 @@
 //! Which resident pages to give up next.
 
+mod eviction_queue;
 mod priority_fifo;
 mod span_list;
 
 use std::ptr::NonNull;
 
+pub(crate) use eviction_queue::EvictionQueue;
 pub(crate) use priority_fifo::PriorityFifo;
 
 use crate::page::span::Span;
@@ -61,4 +63,7 @@ pub(crate) trait Policy: Send + Sync {
     /// How many visits of the evictor a page survives that comes in now (7 at most), having been worth `before`
     /// visits the last time and been evicted so many eighths of a cache turnover ago (`None`: never).
     fn visits(&self, before: u8, evicted_ago: Option<u8>) -> u8;
+
+    /// How many rounds of the eviction queue a page survives that was touched while it waited there.
+    fn visits_of_rescued(&self, before: u8) -> u8;
 }

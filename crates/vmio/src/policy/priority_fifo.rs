@@ -195,6 +195,10 @@ impl Policy for PriorityFifo {
         }
         .min(VISITS_MAX)
     }
+
+    fn visits_of_rescued(&self, before: u8) -> u8 {
+        before // Another round in sight is what it has gained.
+    }
 }
 
 #[cfg(all(test, not(loom)))]

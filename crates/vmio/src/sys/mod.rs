@@ -9,6 +9,8 @@ pub(crate) mod errno;
 pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod futex_lock;
+pub(crate) mod memory_file;
+pub(crate) mod pagemap;
 pub(crate) mod reservation;
 pub(crate) mod signal;
 pub(crate) mod sparse_array;

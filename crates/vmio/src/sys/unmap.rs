@@ -49,6 +49,23 @@ impl UnmapList {
         !self.failed.is_empty() && self.failed.contains(&address)
     }
 
+    /// Calls `drop` for the ranges from the given one on; where that fails, for each of its pages, since single pages go
+    /// or stay as a whole. Returns how many ranges there were.
+    pub(crate) fn drop_ranges(&mut self, from: usize, drop: impl Fn(usize, usize) -> bool) -> u64 {
+        for index in from..self.ranges.len() {
+            let (start, len) = (self.ranges[index].iov_base as usize, self.ranges[index].iov_len);
+            if drop(start, len) {
+                continue;
+            }
+            for address in (start..start + len).step_by(PAGE_BYTES) {
+                if !drop(address, PAGE_BYTES) {
+                    self.note_failed(address);
+                }
+            }
+        }
+        (self.ranges.len() - from.min(self.ranges.len())) as u64
+    }
+
     fn note_failed(&mut self, address: usize) {
         if self.failed.len() < self.failed.capacity() {
             self.failed.push(address);
@@ -104,20 +121,15 @@ impl Unmapper {
                 Err(_) => break,
             }
         }
-        for index in at..list.ranges.len() {
-            let (start, len) = (list.ranges[index].iov_base as usize, list.ranges[index].iov_len);
-            shootdowns += 1;
-            if self.madvise(start, len).is_ok() {
-                continue;
-            }
-            // A part of the range may be gone: single pages go or stay as a whole.
-            for address in (start..start + len).step_by(PAGE_BYTES) {
-                if self.madvise(address, PAGE_BYTES).is_err() {
-                    list.note_failed(address);
-                }
-            }
-        }
-        shootdowns
+        shootdowns + list.drop_ranges(at, |address, len| self.madvise(address, len).is_ok())
+    }
+
+    /// Takes a range of shared memory out of this address space; its file keeps the contents. One TLB shootdown.
+    ///
+    /// # Safety
+    /// The range must be memory whose owner expects the next access to fault.
+    pub(crate) unsafe fn zap(&self, address: usize, len: usize) -> io::Result<()> {
+        self.madvise(address, len)
     }
 
     fn madvise(&self, address: usize, len: usize) -> io::Result<()> {

@@ -4,45 +4,85 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use linux_raw_sys::general::{
-    UFFD_API, UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_SIGBUS, UFFDIO_COPY_MODE_DONTWAKE, UFFDIO_COPY_MODE_WP,
-    UFFDIO_REGISTER_MODE_MISSING, UFFDIO_REGISTER_MODE_WP, uffdio_api, uffdio_copy, uffdio_range, uffdio_register,
+    UFFD_API, UFFD_FEATURE_MINOR_SHMEM, UFFD_FEATURE_MISSING_SHMEM, UFFD_FEATURE_PAGEFAULT_FLAG_WP,
+    UFFD_FEATURE_SIGBUS, UFFD_FEATURE_WP_ASYNC, UFFD_FEATURE_WP_HUGETLBFS_SHMEM, UFFD_FEATURE_WP_UNPOPULATED,
+    UFFDIO_COPY_MODE_DONTWAKE, UFFDIO_COPY_MODE_WP, UFFDIO_REGISTER_MODE_MINOR, UFFDIO_REGISTER_MODE_MISSING,
+    UFFDIO_REGISTER_MODE_WP, uffdio_api, uffdio_continue, uffdio_copy, uffdio_range, uffdio_register,
     uffdio_writeprotect,
 };
-use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_COPY, UFFDIO_REGISTER, UFFDIO_WRITEPROTECT};
+use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_CONTINUE, UFFDIO_COPY, UFFDIO_REGISTER, UFFDIO_WRITEPROTECT};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
 use crate::sys::PAGE_BYTES;
 
 const WRITE_PROTECT: u64 = 1;
 const DONT_WAKE: u64 = 2;
+const CONTINUE_DONT_WAKE: u64 = 1;
+const CONTINUE_PROTECTED: u64 = 2;
+
+/// Who notices the first store to a page that was installed write-protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoreTracking {
+    /// We do: it is a fault. For private anonymous memory (Linux 5.7).
+    Trap,
+    /// The kernel notes it and lets it through, for [`crate::sys::pagemap`] to read (UFFD_FEATURE_WP_ASYNC, Linux 6.7).
+    /// For shared memory, of which a page that is there but not mapped is a fault too.
+    Kernel,
+}
+
+impl StoreTracking {
+    fn features(self) -> u32 {
+        match self {
+            StoreTracking::Trap => UFFD_FEATURE_PAGEFAULT_FLAG_WP,
+            StoreTracking::Kernel => {
+                UFFD_FEATURE_MISSING_SHMEM
+                    | UFFD_FEATURE_MINOR_SHMEM
+                    | UFFD_FEATURE_WP_HUGETLBFS_SHMEM
+                    | UFFD_FEATURE_WP_UNPOPULATED
+                    | UFFD_FEATURE_WP_ASYNC
+            }
+        }
+    }
+
+    fn register_modes(self) -> u32 {
+        match self {
+            StoreTracking::Trap => UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP,
+            // With MINOR alone, a page that was punched out would read as zeros, silently.
+            StoreTracking::Kernel => {
+                UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_MINOR | UFFDIO_REGISTER_MODE_WP
+            }
+        }
+    }
+}
 
 /// An open userfaultfd whose faults arrive as SIGBUS in the faulting thread.
 pub(crate) struct Userfaultfd {
     fd: OwnedFd,
+    tracking: StoreTracking,
 }
 
 impl Userfaultfd {
     /// Opens one that handles faults of user code only, which needs no privilege.
-    pub(crate) fn open() -> io::Result<Self> {
+    pub(crate) fn open(tracking: StoreTracking) -> io::Result<Self> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(1); // UFFD_USER_MODE_ONLY
         // SAFETY: creating the descriptor changes no memory.
         let fd = unsafe { userfaultfd(flags)? };
         let mut api = uffdio_api {
             api: u64::from(UFFD_API),
-            features: u64::from(UFFD_FEATURE_SIGBUS | UFFD_FEATURE_PAGEFAULT_FLAG_WP),
+            features: u64::from(UFFD_FEATURE_SIGBUS | tracking.features()),
             ioctls: 0,
         };
-        let this = Userfaultfd { fd };
+        let this = Userfaultfd { fd, tracking };
         // SAFETY: `api` is the structure that this request reads and writes.
         unsafe { this.ioctl(UFFDIO_API, &mut api)? };
         Ok(this)
     }
 
-    /// Asks for the missing and the write-protect faults of a range.
+    /// Asks for the faults of a range.
     pub(crate) fn register(&self, address: usize, len: usize) -> io::Result<()> {
         let mut register = uffdio_register {
             range: uffdio_range { start: address as u64, len: len as u64 },
-            mode: u64::from(UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP),
+            mode: u64::from(self.tracking.register_modes()),
             ioctls: 0,
         };
         // SAFETY: `register` is the structure of this request; registering changes no contents.
@@ -77,6 +117,23 @@ impl Userfaultfd {
             }
         }
         Ok(())
+    }
+
+    /// Maps a page that its file holds but the address space does not; one that is mapped already is left as it is.
+    pub(crate) fn map_existing(&self, address: usize, protect: bool) -> io::Result<()> {
+        loop {
+            let mut request = uffdio_continue {
+                range: uffdio_range { start: address as u64, len: PAGE_BYTES as u64 },
+                mode: CONTINUE_DONT_WAKE | if protect { CONTINUE_PROTECTED } else { 0 },
+                mapped: 0,
+            };
+            // SAFETY: `request` is the structure of this request; it changes no contents.
+            match unsafe { self.ioctl(UFFDIO_CONTINUE, &mut request) } {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => return Ok(()),
+                other => return other,
+            }
+        }
     }
 
     /// Write-protects a registered range, or lets it be written again. One TLB shootdown.

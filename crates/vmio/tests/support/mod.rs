@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use vmio::{Cache, CacheBuilder, Mapping};
+use vmio::{Cache, CacheBuilder, FrameHint, Mapping};
 
 /// The page size in bytes.
 pub const PAGE: u64 = vmio::PAGE_BYTES as u64;
@@ -20,7 +20,16 @@ const OVERHEAD_BYTES: u64 = 5 << 20;
 
 /// Options for a cache of exactly that many pages.
 pub fn cache_of(pages: u64) -> CacheBuilder {
-    Cache::builder().capacity(OVERHEAD_BYTES + pages * PAGE)
+    Cache::builder().capacity(OVERHEAD_BYTES + pages * PAGE).frames(frames())
+}
+
+/// The kind of frames that the suite is run with: what VMIO_TEST_FRAMES says, `anonymous` or `memfd`.
+pub fn frames() -> FrameHint {
+    match std::env::var("VMIO_TEST_FRAMES").as_deref() {
+        Ok("memfd") => FrameHint::Mixed,
+        Ok("anonymous") | Err(_) => FrameHint::ReadMostly,
+        Ok(other) => panic!("VMIO_TEST_FRAMES={other}: write anonymous or memfd"),
+    }
 }
 
 /// A cache of 640 pages.
@@ -78,6 +87,12 @@ pub fn store_bytes(map: &Mapping, offset: u64, bytes: &[u8]) {
         // SAFETY: within the pages of the mapping; accessed as atomic.
         unsafe { AtomicU8::from_ptr(map.as_mut_ptr().add(at)) }.store(*byte, Ordering::Relaxed);
     }
+}
+
+/// Whether the suite runs with frames whose stores the kernel notes: it does not say when they came, so a sync may write
+/// stores that came after it began, and there is no fault to count.
+pub fn kernel_notes_stores() -> bool {
+    frames() == FrameHint::Mixed
 }
 
 /// What a read gives, or the error that it returns.

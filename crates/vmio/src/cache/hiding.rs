@@ -1,0 +1,139 @@
+//! Spans whose frames can be hidden: taken out of sight when their turn comes, dropped when nobody has touched them
+//! since (kmmap's two queues, Kreon §3.3.1).
+
+use std::ops::Range;
+
+use crate::cache::region::Region;
+use crate::engine::HideableFrames;
+use crate::page::page_set::PageSet;
+use crate::page::span::SpanGuard;
+use crate::page::span_of;
+use crate::sys::PAGE_BYTES;
+use crate::sys::pagemap::StoredPages;
+use crate::sys::unmap::UnmapList;
+
+/// What became of a span.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hidden {
+    /// Pages that are out of sight now, some of them possibly from before.
+    pub(crate) pages: u32,
+    /// TLB shootdowns that it took.
+    pub(crate) shootdowns: u64,
+}
+
+impl Region {
+    /// Takes some pages of a span out of sight, and finds out which of them were stored to. The caller holds the span.
+    pub(crate) fn hide(
+        &self,
+        frames: &dyn HideableFrames,
+        pages: Range<u64>,
+        stored: &mut StoredPages,
+        _held: &SpanGuard<'_>,
+    ) -> Hidden {
+        let (mut ours, mut dirty) = (PageSet::default(), PageSet::default());
+        let mut hidden = Hidden::default();
+        for page in pages.clone() {
+            match self.word(page).begin_hide() {
+                Ok(before) => {
+                    ours.insert(page);
+                    if before.needs_write() {
+                        dirty.insert(page);
+                    }
+                }
+                Err(seen) => hidden.pages += u32::from(seen.is_hidden()),
+            }
+        }
+        let Some((first, last)) = ours.bounds(span_of(pages.start)) else { return hidden };
+        let gaps = self.claim_gaps(&ours, first..last);
+        let mut newly = 0;
+        let mut refused = PageSet::default();
+        for run in runs(first..last + 1, |page| ours.contains(page) || gaps.contains(page)) {
+            hidden.shootdowns += 1;
+            // SAFETY: every page of the run belongs to us, its word says Evicting; all lie in our attached range.
+            let outcome = unsafe { frames.hide(self.address(run.start), (run.end - run.start) as usize * PAGE_BYTES) };
+            if outcome.is_err() {
+                run.for_each(|page| refused.insert(page));
+            }
+        }
+        if frames.stored(self.address(first), (last + 1 - first) as usize * PAGE_BYTES, stored).is_err() {
+            stored.assume_all();
+        }
+        // From here on the pages can be dirty in the eyes of a sync.
+        let epoch = self.announce_dirty(first);
+        for page in first..=last {
+            let word = self.word(page);
+            if gaps.contains(page) {
+                word.release_absent();
+            } else if ours.contains(page) {
+                let known = dirty.contains(page);
+                let is_dirty = known || stored.contains((page - first) as usize);
+                if refused.contains(page) {
+                    word.fail_hide(is_dirty.then_some(epoch));
+                } else {
+                    word.finish_hide(is_dirty.then_some(epoch));
+                    newly += 1;
+                }
+                if is_dirty && !known {
+                    self.count_dirty(page);
+                }
+            }
+        }
+        self.shared.eviction_queue.add_pages(i64::from(newly));
+        hidden.pages += newly;
+        hidden
+    }
+
+    /// Drops hidden pages of a span, `limit` at most, that are clean and have been neither touched nor kept; returns how
+    /// many. Neighbours go in one step, with the absent pages between them.
+    pub(crate) fn drop_hidden(&self, pages: Range<u64>, limit: u32, ignore_history: bool, list: &mut UnmapList) -> u32 {
+        let mut ours = PageSet::default();
+        let mut left = limit;
+        for page in pages.clone() {
+            if left > 0 && self.word(page).begin_drop(ignore_history) {
+                ours.insert(page);
+                left -= 1;
+            }
+        }
+        let Some((first, last)) = ours.bounds(span_of(pages.start)) else { return 0 };
+        let gaps = self.claim_gaps(&ours, first..last);
+        list.clear();
+        (first..=last)
+            .filter(|page| ours.contains(*page) || gaps.contains(*page))
+            .for_each(|page| list.push_page(self.address(page)));
+        // SAFETY: every listed page belongs to us, its word says Evicting.
+        unsafe { self.frames().unmap(list) };
+        let now = self.shared.eviction_time();
+        let mut dropped = 0;
+        for page in first..=last {
+            if gaps.contains(page) {
+                self.word(page).release_absent();
+            } else if ours.contains(page) && list.has_failed(self.address(page)) {
+                self.word(page).finish_hide(None);
+            } else if ours.contains(page) {
+                self.finish_evict(page, now);
+                dropped += 1;
+            }
+        }
+        dropped
+    }
+
+    /// Makes the absent pages of a range ours, so that nothing comes in there while its neighbours go.
+    fn claim_gaps(&self, ours: &PageSet, pages: Range<u64>) -> PageSet {
+        let mut gaps = PageSet::default();
+        pages
+            .filter(|page| !ours.contains(*page) && self.word(*page).claim_absent())
+            .for_each(|page| gaps.insert(page));
+        gaps
+    }
+}
+
+/// The longest runs of pages of a range that belong to it.
+fn runs(pages: Range<u64>, belongs: impl Fn(u64) -> bool) -> impl Iterator<Item = Range<u64>> {
+    let mut from = pages.start;
+    std::iter::from_fn(move || {
+        let start = (from..pages.end).find(|page| belongs(*page))?;
+        let end = (start..pages.end).find(|page| !belongs(*page)).unwrap_or(pages.end);
+        from = end;
+        Some(start..end)
+    })
+}

@@ -1,0 +1,95 @@
+//! Pages of a memory file whose stores the kernel notes (userfaultfd WP_ASYNC): the first store to a page costs no
+//! fault of ours and no shootdown, and a page can be out of sight and still in memory.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::engine::{Frames, HideableFrames, InstallError};
+use crate::sys::memory_file::MemoryFile;
+use crate::sys::pagemap::{Pagemap, StoredPages};
+use crate::sys::reservation::Reservation;
+use crate::sys::unmap::{UnmapList, Unmapper};
+use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
+
+/// What the frames of all ranges share.
+#[derive(Clone)]
+pub(crate) struct Tracker {
+    userfaultfd: Arc<Userfaultfd>,
+    pagemap: Arc<Pagemap>,
+    unmapper: Arc<Unmapper>,
+}
+
+impl Tracker {
+    /// Opens what it takes; an error where the kernel cannot track stores (Linux 6.7 can).
+    pub(crate) fn open() -> io::Result<Self> {
+        Ok(Tracker {
+            userfaultfd: Arc::new(Userfaultfd::open(StoreTracking::Kernel)?),
+            pagemap: Arc::new(Pagemap::open()?),
+            unmapper: Arc::new(Unmapper::probe()),
+        })
+    }
+}
+
+/// The frames of one range.
+pub(crate) struct MemfdFrames {
+    base: usize,
+    file: MemoryFile,
+    tracker: Tracker,
+}
+
+impl MemfdFrames {
+    /// Puts a memory file under a reservation and registers it.
+    pub(crate) fn under(range: &Reservation, tracker: Tracker) -> io::Result<Self> {
+        let file = MemoryFile::new(range.len() as u64)?;
+        file.map_over(range)?;
+        tracker.userfaultfd.register(range.base() as usize, range.len())?;
+        Ok(MemfdFrames { base: range.base() as usize, file, tracker })
+    }
+
+    fn offset(&self, address: usize) -> u64 {
+        (address - self.base) as u64
+    }
+}
+
+impl Frames for MemfdFrames {
+    unsafe fn install(&self, address: usize, data: &[u8], protect: bool) -> Result<(), InstallError> {
+        // SAFETY: the caller vouches for the range.
+        unsafe { self.tracker.userfaultfd.copy(address, data, protect) }
+            .map_err(|(installed_bytes, source)| InstallError { installed_bytes, source })
+    }
+
+    fn protect(&self, address: usize, len: usize) -> io::Result<()> {
+        self.tracker.userfaultfd.write_protect(address, len, true)
+    }
+
+    fn unprotect(&self, _address: usize, _len: usize) -> io::Result<()> {
+        Ok(()) // The kernel does it when the store comes.
+    }
+
+    unsafe fn unmap(&self, pages: &mut UnmapList) -> u64 {
+        pages.drop_ranges(0, |address, len| self.file.punch(self.offset(address), len as u64).is_ok())
+    }
+}
+
+impl HideableFrames for MemfdFrames {
+    unsafe fn hide(&self, address: usize, len: usize) -> io::Result<()> {
+        // SAFETY: the range is registered, so the next access faults; the file keeps the contents.
+        unsafe { self.tracker.unmapper.zap(address, len) }
+    }
+
+    fn reveal(&self, address: usize, protect: bool) -> io::Result<()> {
+        self.tracker.userfaultfd.map_existing(address, protect)
+    }
+
+    fn stored(&self, address: usize, len: usize, found: &mut StoredPages) -> io::Result<()> {
+        self.tracker.pagemap.stored(address, len, found)
+    }
+
+    fn stored_and_protect(&self, address: usize, len: usize, found: &mut StoredPages) -> io::Result<()> {
+        self.tracker.pagemap.stored_and_protect(address, len, found)
+    }
+
+    fn read(&self, address: usize, buffer: &mut [u8]) -> io::Result<()> {
+        self.file.read(self.offset(address), buffer)
+    }
+}

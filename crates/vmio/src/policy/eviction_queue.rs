@@ -1,0 +1,109 @@
+//! kmmap's second queue (Kreon §3.3.1): spans whose pages are out of sight and wait, for a touch that rescues them or
+//! to be dropped, oldest first.
+
+use std::ptr;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::page::span::Span;
+use crate::policy::SpanRef;
+
+/// A queue of spans that hold hidden pages, and how many pages those are.
+#[derive(Default)]
+pub(crate) struct EvictionQueue {
+    spans: Mutex<Spans>,
+    pages: AtomicI64,
+}
+
+#[derive(Default)]
+struct Spans {
+    head: Option<SpanRef>,
+    tail: Option<SpanRef>,
+}
+
+impl Spans {
+    fn push(&mut self, span: SpanRef) {
+        span.get().next_hidden.store(ptr::null_mut(), Ordering::Relaxed);
+        match self.tail.replace(span) {
+            Some(tail) => tail.get().next_hidden.store(span.as_raw(), Ordering::Relaxed),
+            None => self.head = Some(span),
+        }
+    }
+
+    fn pop(&mut self) -> Option<SpanRef> {
+        let span = self.head?;
+        self.head = SpanRef::from_raw(span.get().next_hidden.load(Ordering::Relaxed));
+        if self.head.is_none() {
+            self.tail = None;
+        }
+        Some(span)
+    }
+}
+
+impl EvictionQueue {
+    /// Held for a few pointer updates, with signals blocked, by every thread: the trap path may wait for it.
+    fn lock(&self) -> MutexGuard<'_, Spans> {
+        self.spans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a span in whose pages were hidden, unless it stands there already.
+    pub(crate) fn push(&self, span: SpanRef) {
+        if span.get().claim_waiting() {
+            self.lock().push(span);
+        }
+    }
+
+    /// Takes the span out that came in first.
+    pub(crate) fn pop(&self) -> Option<SpanRef> {
+        let span = self.lock().pop()?;
+        span.get().clear_waiting();
+        Some(span)
+    }
+
+    /// Removes every span for which `of` holds.
+    pub(crate) fn forget(&self, of: &dyn Fn(&Span) -> bool) {
+        let mut spans = self.lock();
+        let mut kept = Spans::default();
+        while let Some(span) = spans.pop() {
+            if of(span.get()) {
+                span.get().clear_waiting();
+            } else {
+                kept.push(span);
+            }
+        }
+        *spans = kept;
+    }
+
+    /// So many more pages were hidden, or fewer are.
+    pub(crate) fn add_pages(&self, pages: i64) {
+        self.pages.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Pages that are hidden.
+    pub(crate) fn pages(&self) -> u32 {
+        self.pages.load(Ordering::Relaxed).clamp(0, i64::from(u32::MAX)) as u32
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_in_first_out_once_each_and_forgotten_when_told() {
+        let queue = EvictionQueue::default();
+        let spans: Vec<Span> = (0..6).map(|_| Span::default()).collect();
+        for (number, span) in spans.iter().enumerate() {
+            span.set_owner(ptr::null(), number as u64, 100);
+            queue.push(SpanRef::new(span));
+            queue.push(SpanRef::new(span));
+        }
+        let number = |span: SpanRef| span.get().owner().1;
+        assert_eq!(queue.pop().map(number), Some(0));
+        queue.forget(&|span| span.owner().1 % 2 == 1);
+        queue.push(SpanRef::new(&spans[0]));
+        queue.push(SpanRef::new(&spans[5]));
+        let left: Vec<u64> = std::iter::from_fn(|| queue.pop()).map(number).collect();
+        assert_eq!(left, [2, 4, 0, 5]);
+    }
+}

@@ -1,0 +1,45 @@
+//! A file without a name that lives in memory (memfd): frames that stay while they are not mapped.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+
+use crate::sys::reservation::Reservation;
+
+/// A sparse memory file.
+pub(crate) struct MemoryFile {
+    file: File,
+}
+
+impl MemoryFile {
+    /// One of that length, all of it holes.
+    pub(crate) fn new(len: u64) -> io::Result<Self> {
+        let file = File::from(memfd_create("vmio-frames", MemfdFlags::CLOEXEC)?);
+        file.set_len(len)?;
+        Ok(MemoryFile { file })
+    }
+
+    /// Maps the file's beginning over a whole reservation.
+    pub(crate) fn map_over(&self, range: &Reservation) -> io::Result<()> {
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: what is replaced is a reservation that nobody uses yet.
+        unsafe {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            mmap(range.base().cast(), range.len(), access, flags, &self.file, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Copies bytes out, mapped or not.
+    pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buffer, offset)
+    }
+
+    /// Gives the memory of a range back and takes its pages out of every mapping: they read as missing.
+    pub(crate) fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        Ok(fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)?)
+    }
+}
