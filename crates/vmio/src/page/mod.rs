@@ -4,6 +4,8 @@ pub(crate) mod dirty_spans;
 #[cfg_attr(loom, allow(dead_code))]
 mod hiding;
 #[cfg(all(test, loom))]
+mod loom_hiding;
+#[cfg(all(test, loom))]
 mod loom_model;
 pub(crate) mod page_set;
 pub(crate) mod span;
