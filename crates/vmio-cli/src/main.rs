@@ -38,6 +38,8 @@ enum Command {
     Cp(commands::cp::CpArgs),
     Sum(commands::sum::SumArgs),
     Bench(bench::BenchArgs),
+    Completions(commands::completions::CompletionsArgs),
+    Man(commands::man::ManArgs),
 }
 
 fn main() -> ExitCode {
@@ -51,6 +53,8 @@ fn main() -> ExitCode {
         Command::Cp(args) => commands::cp::run(&args),
         Command::Sum(args) => commands::sum::run(&args),
         Command::Bench(args) => bench::run(args),
+        Command::Completions(args) => commands::completions::run(&args),
+        Command::Man(args) => commands::man::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -184,6 +184,8 @@ fn every_command_has_help_with_examples() -> TestResult {
         &["bench", "priority", "--help"],
         &["bench", "fresh", "--help"],
         &["bench", "sync", "--help"],
+        &["completions", "--help"],
+        &["man", "--help"],
     ] {
         let help = succeeded(vmio().args(command))?;
         assert!(help.contains("Examples:\n  vmio"), "{command:?}: {help}");

@@ -1,7 +1,9 @@
 //! The small tools: each does one thing through a mapping.
 
 pub mod cat;
+pub mod completions;
 pub mod cp;
 pub mod doctor;
+pub mod man;
 mod source;
 pub mod sum;

@@ -32,3 +32,13 @@ pub fn refused(command: &mut Command, message: &str) -> TestResult {
     assert!(error.contains(message), "{command:?} said: {error}");
     Ok(())
 }
+
+/// The subcommands that `vmio COMMAND --help` lists, without `help` itself.
+#[allow(dead_code, reason = "not every test file needs it")]
+pub fn subcommands(command: &[&str]) -> Result<Vec<String>, Box<dyn Error>> {
+    let help = succeeded(vmio().args(command).arg("--help"))?;
+    let list = help.split("Commands:\n").nth(1).ok_or_else(|| format!("no commands in {help}"))?;
+    let names =
+        list.lines().take_while(|line| line.starts_with("  ")).filter_map(|line| line.split_whitespace().next());
+    Ok(names.filter(|name| *name != "help").map(str::to_owned).collect())
+}
