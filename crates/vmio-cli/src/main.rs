@@ -4,6 +4,7 @@
 mod bench;
 mod cleanup;
 mod commands;
+mod machine;
 mod progress;
 mod size;
 

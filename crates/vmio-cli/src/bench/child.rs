@@ -17,7 +17,7 @@ use super::engines::mmap::LinuxMapping;
 use super::engines::pread::PreadEngine;
 use super::engines::vmio::VmioEngine;
 use super::scenarios::{fresh, hit, priority, sync};
-use super::spec::{RunResult, RunSpec};
+use super::spec::{MeasuredRun, RunSpec};
 use super::{cgroup, process, worker};
 use crate::cleanup::Cleanup;
 use crate::progress::Activity;
@@ -132,7 +132,7 @@ pub fn serve(task: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn run_map(spec: &RunSpec, cgroup: Option<PathBuf>) -> anyhow::Result<RunResult> {
+fn run_map(spec: &RunSpec, cgroup: Option<PathBuf>) -> anyhow::Result<MeasuredRun> {
     let write = spec.op.writes();
     match spec.engine {
         EngineKind::Vmio => {

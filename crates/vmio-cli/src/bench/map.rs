@@ -1,7 +1,7 @@
 //! `vmio bench map`: loads and stores over a file larger than the memory for it.
 
 use anyhow::bail;
-use clap::Args;
+use clap::{Args, ValueHint};
 
 use super::engines::EngineKind;
 use super::matrix::Matrix;
@@ -10,6 +10,7 @@ use super::output::OutputArgs;
 use super::pattern::Pattern;
 use super::quick;
 use super::report::{Style, report};
+use super::report_file::{ReportFile, Setting};
 use super::target::{Target, TargetArgs};
 use crate::size::{format_size, parse_size};
 
@@ -18,6 +19,7 @@ Examples:
   vmio bench map --quick
   vmio bench map --size 2G --dir /data --cache 512M --pattern uniform --op read --threads 1,2,8
   vmio bench map --device zram --op read,write --breakdown --json map.json
+  vmio bench map --quick --report map.html
   vmio bench map --file /dev/nvme0n1 --size 64G --cache 8G --pattern zipf:0.99 --op mixed:95 --overwrite
 
 Every run has a process of its own. Linux mmap gets a memory cgroup with the budget of the cache,
@@ -49,6 +51,9 @@ pub struct MapArgs {
     engines: Vec<EngineKind>,
     #[command(flatten)]
     output: OutputArgs,
+    /// Write charts and tables to this file as a page of HTML, or the charts alone if it ends in .svg
+    #[arg(long, value_name = "OUT", value_parser = ReportFile::parse, value_hint = ValueHint::FilePath)]
+    report: Option<ReportFile>,
     /// Print the tables as Markdown
     #[arg(long)]
     markdown: bool,
@@ -74,7 +79,7 @@ pub fn run(args: &MapArgs) -> anyhow::Result<()> {
     }
     if args.quick {
         let scale = quick::Scale::new(args.target.size, args.cache, args.secs)?;
-        return quick::run(&args.target, scale, &args.output, style);
+        return quick::run(&args.target, scale, &args.output, args.report.as_ref(), style);
     }
     let measure_s = args.secs.unwrap_or(DEFAULT_MEASURE_S);
     let matrix = Matrix {
@@ -96,6 +101,10 @@ pub fn run(args: &MapArgs) -> anyhow::Result<()> {
     let result = matrix.run(&target)?;
     args.output.text(&report(&result, style));
     args.output.results(&result.runs)?;
+    if let Some(file) = &args.report {
+        file.write(&Setting::now(&target, matrix.cache_bytes, measure_s), &result)?;
+        args.output.text(&file.notice());
+    }
     fail_on_verify_errors(result.runs.iter().map(|run| run.verify_errors).sum())
 }
 

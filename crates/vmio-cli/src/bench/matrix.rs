@@ -5,9 +5,10 @@ use super::child::{self, Job, ResidentRange, Task};
 use super::content;
 use super::device_cache::drop_page_cache;
 use super::engines::EngineKind;
+use super::latency_curve::LatencyCurve;
 use super::op::Op;
 use super::pattern::Pattern;
-use super::spec::{RunResult, RunSpec};
+use super::spec::{MeasuredRun, RunResult, RunSpec};
 use super::target::Target;
 
 /// What to run; the runs are all combinations.
@@ -39,10 +40,22 @@ const SAMPLE_PAGES: u64 = 2048;
 pub struct MatrixResult {
     /// One for each run.
     pub runs: Vec<RunResult>,
+    /// The latencies of each run.
+    pub curves: Vec<LatencyCurve>,
     /// The resident memory of each run as sampled from outside.
     pub resident: Vec<ResidentRange>,
     /// Why a column is missing.
     pub left_out: Option<String>,
+}
+
+impl MatrixResult {
+    /// Adds the runs of another matrix to these.
+    pub fn append(&mut self, mut other: Self) {
+        self.runs.append(&mut other.runs);
+        self.curves.append(&mut other.curves);
+        self.resident.append(&mut other.resident);
+        self.left_out = self.left_out.take().or(other.left_out);
+    }
 }
 
 impl Matrix {
@@ -67,13 +80,14 @@ impl Matrix {
             let what = format!("run {} of {}: {}, {}", index + 1, specs.len(), spec.engine, spec.label());
             let task =
                 Task { cgroup: cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()), job: Job::Map(spec.clone()) };
-            let (mut run, resident) = child::run::<RunResult>(&what, &task)?;
+            let (MeasuredRun { result: mut run, curve }, resident) = child::run(&what, &task)?;
             if spec.op.writes() {
                 drop_page_cache(target.path())?;
                 run.verify_errors +=
                     content::count_invalid_in_sample(target.path(), spec.size_bytes, SAMPLE_PAGES, spec.seed)?;
             }
             result.runs.push(run);
+            result.curves.push(curve);
             result.resident.push(resident);
         }
         Ok(result)

@@ -3,11 +3,13 @@
 
 mod break_even;
 mod cgroup;
+mod charts;
 mod child;
 mod content;
 mod device_cache;
 mod engines;
 mod fast_device;
+mod latency_curve;
 mod map;
 mod matrix;
 mod op;
@@ -16,6 +18,7 @@ mod pattern;
 mod process;
 mod quick;
 mod report;
+mod report_file;
 mod scenarios;
 mod spec;
 mod table;
@@ -28,6 +31,7 @@ const EXAMPLES: &str = "\
 Examples:
   vmio bench map --quick                               everything below, in under two minutes
   vmio bench map --size 2G --dir /data --cache 512M --pattern uniform --op read --threads 1,2,8
+  vmio bench map --quick --report map.html             charts and tables in one page
   vmio bench hit                                       what a hit costs beside private memory
   vmio bench priority --device zram                    a range that a scan does not push out
   vmio bench fresh --dir /data                         filling a file without reading it first

@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use super::content::PAGE_BYTES;
 use super::engines::EngineKind;
 use super::map::fail_on_verify_errors;
-use super::matrix::Matrix;
+use super::matrix::{Matrix, MatrixResult};
 use super::op::Op;
 use super::output::OutputArgs;
 use super::pattern::Pattern;
 use super::report::{Style, report};
+use super::report_file::{ReportFile, Setting};
 use super::scenarios::priority;
-use super::spec::RunResult;
 use super::target::{Target, TargetArgs};
 use crate::size::format_size;
 
@@ -58,11 +58,17 @@ struct Quick<'a> {
     target: Target,
     output: &'a OutputArgs,
     style: Style,
-    runs: Vec<RunResult>,
+    result: MatrixResult,
 }
 
 /// Runs the fixed set.
-pub fn run(target_args: &TargetArgs, scale: Scale, output: &OutputArgs, style: Style) -> anyhow::Result<()> {
+pub fn run(
+    target_args: &TargetArgs,
+    scale: Scale,
+    output: &OutputArgs,
+    report_file: Option<&ReportFile>,
+    style: Style,
+) -> anyhow::Result<()> {
     let start = Instant::now();
     output.text(
         "Root is used for two things: a zram device (so that the device's speed is not what you see)\n\
@@ -73,7 +79,7 @@ pub fn run(target_args: &TargetArgs, scale: Scale, output: &OutputArgs, style: S
     let target = Target::prepare(&target_args, scale.size_bytes)?;
     output.text(&format!("Runs on {} with a cache of {}.\n", target.description(), format_size(scale.cache_bytes)));
 
-    let mut quick = Quick { scale, target, output, style, runs: Vec::new() };
+    let mut quick = Quick { scale, target, output, style, result: MatrixResult::default() };
     quick.bounded_memory()?;
     let priority = quick.priority()?;
     quick.part(
@@ -96,10 +102,15 @@ pub fn run(target_args: &TargetArgs, scale: Scale, output: &OutputArgs, style: S
     )?;
     output.text(&format!("Done in {:.0} s.", start.elapsed().as_secs_f64()));
 
-    let verify_errors = quick.runs.iter().map(|run| run.verify_errors).sum();
-    let mut all = quick.runs.iter().map(serde_json::to_value).collect::<Result<Vec<Value>, _>>()?;
+    let runs = &quick.result.runs;
+    let verify_errors = runs.iter().map(|run| run.verify_errors).sum();
+    let mut all = runs.iter().map(serde_json::to_value).collect::<Result<Vec<Value>, _>>()?;
     all.push(json!({ "scenario": "priority", "results": priority }));
     output.results(&all)?;
+    if let Some(file) = report_file {
+        file.write(&Setting::now(&quick.target, quick.scale.cache_bytes, quick.scale.measure_s), &quick.result)?;
+        output.text(&file.notice());
+    }
     fail_on_verify_errors(verify_errors)
 }
 
@@ -121,7 +132,7 @@ impl Quick<'_> {
         self.output.text(sentence);
         let result = self.matrix(patterns, ops, threads).run(&self.target)?;
         self.output.text(&report(&result, self.style));
-        self.runs.extend(result.runs);
+        self.result.append(result);
         Ok(())
     }
 
@@ -147,7 +158,7 @@ impl Quick<'_> {
                 run.verify_errors
             ));
         }
-        self.runs.extend(result.runs);
+        self.result.append(result);
         Ok(())
     }
 

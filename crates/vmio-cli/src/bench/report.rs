@@ -53,24 +53,39 @@ pub fn report(result: &MatrixResult, style: Style) -> String {
     if let Some(reason) = &result.left_out {
         text.push_str(&format!("{reason}\n"));
     }
-    let errors: u64 = result.runs.iter().map(|run| run.verify_errors).sum();
-    text.push_str(&match errors {
-        0 => "every word read was what it should be\n".to_owned(),
-        errors => format!("VERIFY ERRORS: {errors} words were not what they should be\n"),
-    });
-    text
+    text + &verdict(result) + "\n"
+}
+
+/// Whether the data was right.
+pub fn verdict(result: &MatrixResult) -> String {
+    match result.runs.iter().map(|run| run.verify_errors).sum() {
+        0_u64 => "every word read was what it should be".to_owned(),
+        errors => format!("VERIFY ERRORS: {errors} words were not what they should be"),
+    }
 }
 
 /// The runs of one pattern and operation.
 fn group(runs: &[RunResult], style: Style) -> String {
+    let table = table(runs);
+    let table = match style {
+        Style::Text => table.text(),
+        Style::Markdown => table.markdown() + "\n",
+    };
+    table + &remarks(runs, style)
+}
+
+/// The figures of the runs of one pattern and operation.
+pub fn table(runs: &[RunResult]) -> Table {
     let mut table = Table::new(&HEADER);
     for run in runs {
         table.row(row(run, sibling(runs, run, EngineKind::Mmap)));
     }
-    let mut text = match style {
-        Style::Text => table.text(),
-        Style::Markdown => table.markdown() + "\n",
-    };
+    table
+}
+
+/// What follows from the figures: where a cache begins to win, and where the time of a miss goes.
+pub fn remarks(runs: &[RunResult], style: Style) -> String {
+    let mut text = String::new();
     for run in runs.iter().filter(|run| run.engine == EngineKind::Vmio) {
         let sentence = sibling(runs, run, EngineKind::Pread).and_then(|uncached| break_even::sentence(run, uncached));
         if let Some(sentence) = sentence {

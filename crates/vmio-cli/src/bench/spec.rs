@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::engines::EngineKind;
+use super::latency_curve::LatencyCurve;
 use super::op::Op;
 use super::pattern::Pattern;
 
@@ -45,6 +46,15 @@ impl RunSpec {
 /// `1 thread`, `2 threads`.
 pub fn threads_label(threads: u32) -> String {
     format!("{threads} thread{}", if threads == 1 { "" } else { "s" })
+}
+
+/// All that a run's process says of it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct MeasuredRun {
+    /// What is published.
+    pub result: RunResult,
+    /// The latencies of all operations, for charts.
+    pub curve: LatencyCurve,
 }
 
 /// What came of one run; nulls where an engine cannot know.

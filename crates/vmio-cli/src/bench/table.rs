@@ -1,6 +1,8 @@
-//! A table in aligned text or in Markdown.
+//! A table in aligned text, in Markdown or in HTML.
 
 use std::fmt::Write;
+
+use maud::{Markup, html};
 
 /// Rows under a header; the first column is text, the others are numbers.
 pub struct Table {
@@ -51,6 +53,16 @@ impl Table {
         text
     }
 
+    /// The table as HTML.
+    pub fn html(&self) -> Markup {
+        html! {
+            table {
+                thead { tr { @for name in &self.header { th scope="col" { (name) } } } }
+                tbody { @for row in &self.rows { tr { @for cell in row { td { (cell) } } } } }
+            }
+        }
+    }
+
     fn lines(&self) -> impl Iterator<Item = &Vec<String>> {
         std::iter::once(&self.header).chain(&self.rows)
     }
@@ -66,6 +78,7 @@ mod tests {
         table.row(vec!["vmio".into(), "8.0".into()]);
         table.row(vec!["mmap".into(), "120.5".into()]);
         assert_eq!(table.text(), "engine    p99\nvmio      8.0\nmmap    120.5\n");
+        assert!(table.html().into_string().contains("<tr><td>mmap</td><td>120.5</td></tr>"));
         assert_eq!(table.markdown(), "| engine | p99 |\n|---|---:|\n| vmio | 8.0 |\n| mmap | 120.5 |\n");
     }
 }

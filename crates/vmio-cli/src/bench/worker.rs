@@ -13,10 +13,11 @@ use vmio::Stats;
 
 use super::content::{PAGE_BYTES, WORD_BYTES, word_at, word_is_valid};
 use super::engines::{Access, Engine};
+use super::latency_curve::LatencyCurve;
 use super::op::Op;
 use super::pattern::OffsetStream;
 use super::process::{Usage, max_rss_bytes};
-use super::spec::{CacheReport, MissParts, RunResult, RunSpec};
+use super::spec::{CacheReport, MeasuredRun, MissParts, RunResult, RunSpec};
 
 /// A histogram of latencies: 1 ns to 60 s, three digits.
 pub fn new_histogram() -> anyhow::Result<Histogram<u64>> {
@@ -52,7 +53,7 @@ struct ThreadResult {
 }
 
 /// Runs `spec` through `engine` and closes the engine.
-pub fn measure<E: Engine>(engine: E, spec: &RunSpec) -> anyhow::Result<RunResult> {
+pub fn measure<E: Engine>(engine: E, spec: &RunSpec) -> anyhow::Result<MeasuredRun> {
     if spec.size_bytes < PAGE_BYTES || spec.threads == 0 {
         bail!("a run needs at least one page and one thread");
     }
@@ -198,7 +199,7 @@ impl Window {
         spec: &RunSpec,
         threads: Vec<ThreadResult>,
         max_rss_bytes: Option<u64>,
-    ) -> anyhow::Result<RunResult> {
+    ) -> anyhow::Result<MeasuredRun> {
         let mut latencies = new_histogram()?;
         let mut verify_errors = 0;
         for thread in threads {
@@ -209,7 +210,7 @@ impl Window {
         let microseconds = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
         let shootdowns = self.stats.as_ref().map(|(before, after)| after.shootdowns - before.shootdowns);
         let stats = self.stats.map(|(before, after)| cache_report(&before, &after, &latencies, spec.breakdown));
-        Ok(RunResult {
+        let result = RunResult {
             engine: spec.engine,
             pattern: spec.pattern,
             op: spec.op,
@@ -229,7 +230,8 @@ impl Window {
             shootdowns,
             verify_errors,
             stats,
-        })
+        };
+        Ok(MeasuredRun { result, curve: LatencyCurve::from_histogram(&latencies) })
     }
 }
 

@@ -11,6 +11,7 @@ use vmio::Access;
 use vmio::backing::{Backing, FileBacking};
 use vmio::probe::{self, Probe};
 
+use crate::machine::memory_bytes;
 use crate::size::format_size;
 
 const EXAMPLES: &str = "\
@@ -148,13 +149,6 @@ fn file_system_of(path: &Path) -> Option<String> {
         })
         .max_by_key(|(length, _)| *length)
         .map(|(_, kind)| kind)
-}
-
-fn memory_bytes() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let kibibytes = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kibibytes: u64 = kibibytes.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes * 1024)
 }
 
 fn print(report: &Report) {

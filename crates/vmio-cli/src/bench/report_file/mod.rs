@@ -1,0 +1,67 @@
+//! `--report`: the results of `bench map` in a file to look at and to pass on.
+
+mod page;
+mod setting;
+mod sheet;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use super::matrix::MatrixResult;
+pub use setting::Setting;
+
+/// A file to write, in a folder that exists.
+#[derive(Clone, Debug)]
+pub struct ReportFile {
+    path: PathBuf,
+}
+
+impl ReportFile {
+    /// Takes a path from the command line; refuses one that could not be written when the runs are done.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let path = PathBuf::from(text);
+        let folder = match path.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        if !folder.is_dir() {
+            return Err(format!("there is no folder {}: create it or choose another", folder.display()));
+        }
+        if path.is_dir() || path.file_name().is_none() {
+            return Err(format!("{} is a folder: add the name of a file, such as map.html", path.display()));
+        }
+        Ok(Self { path })
+    }
+
+    /// Writes the report.
+    pub fn write(&self, setting: &Setting, result: &MatrixResult) -> anyhow::Result<()> {
+        let is_svg = self.path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"));
+        let text = if is_svg { sheet::sheet(setting, result) } else { page::page(setting, result) };
+        fs::write(&self.path, text.into_string()).with_context(|| format!("cannot write {}", self.path.display()))
+    }
+
+    /// What to tell the user when it is written.
+    pub fn notice(&self) -> String {
+        format!("the report is in {}", self.path.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_cannot_be_written_are_refused_before_the_runs() {
+        for path in ["map.html", "./map.svg", "/map"] {
+            assert!(ReportFile::parse(path).is_ok(), "{path}");
+        }
+        for (path, advice) in
+            [("absent/map.html", "no folder absent"), (".", "is a folder"), ("/", "is a folder"), ("", "is a folder")]
+        {
+            let error = ReportFile::parse(path).expect_err(path);
+            assert!(error.contains(advice), "{path}: {error}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The whole report as one page of HTML that needs nothing else.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::Setting;
+use crate::bench::charts::{self, Chart, RunGroup};
+use crate::bench::matrix::MatrixResult;
+use crate::bench::report::{Style, remarks, table, verdict};
+use crate::size::format_size;
+
+/// Closed as XML wants it, so that programs too can read the page.
+const META: &str = r#"<meta charset="utf-8"/><meta name="viewport" content="width=device-width, initial-scale=1"/>"#;
+
+/// The page.
+pub fn page(setting: &Setting, result: &MatrixResult) -> Markup {
+    let subtitle = setting.sizes();
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                (PreEscaped(META))
+                title { "vmio bench map, " (setting.date) }
+                style { (PreEscaped(include_str!("page.css"))) (PreEscaped(charts::style_sheet())) }
+            }
+            body {
+                h1 { "vmio bench map" }
+                (facts(setting))
+                @if let Some(reason) = &result.left_out { p class="warning" { (reason) } }
+                @let is_wrong = result.runs.iter().any(|run| run.verify_errors > 0);
+                p class=[is_wrong.then_some("warning")] { (verdict(result)) }
+                @for group in RunGroup::all(result) {
+                    (section(&group, &subtitle))
+                }
+                footer {
+                    "Latencies are those of single loads and stores, as the program waits for them. "
+                    "Bytes are what the kernel counted for the process at the device, page cache hits left out. "
+                    "Written by vmio " (env!("CARGO_PKG_VERSION")) "."
+                }
+            }
+        }
+    }
+}
+
+fn facts(setting: &Setting) -> Markup {
+    let facts = [
+        ("Processor", &setting.processor),
+        ("Memory", &setting.memory),
+        ("Kernel", &setting.kernel),
+        ("Date", &setting.date),
+        ("Data", &setting.target),
+        ("Cache", &format_size(setting.cache_bytes)),
+        ("Each run", &format!("{} s, after a warm-up that is not counted", setting.measure_s)),
+    ];
+    html! {
+        dl {
+            @for (name, value) in facts { div { dt { (name) } dd { (value) } } }
+            div { dt { "Command" } dd { code { (setting.command) } } }
+        }
+    }
+}
+
+fn section(group: &RunGroup, subtitle: &str) -> Markup {
+    let runs: Vec<_> = group.runs.iter().map(|(run, _)| run.clone()).collect();
+    let remarks = remarks(&runs, Style::Text);
+    html! {
+        section {
+            h2 { (group.heading()) }
+            div class="charts" { @for chart in group.charts(subtitle) { (figure(&chart)) } }
+            div class="wide" { (table(&runs).html()) }
+            @if !remarks.is_empty() { pre { (remarks) } }
+        }
+    }
+}
+
+fn figure(chart: &Chart) -> Markup {
+    let size = format!("0 0 {} {}", charts::WIDTH, charts::HEIGHT);
+    html! {
+        svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox=(size) role="img" aria-label=(chart.title) {
+            (chart.drawing)
+        }
+    }
+}
