@@ -18,7 +18,7 @@ fn tiny_run(dir: &Path, report: &str, arguments: &[&str]) -> Result<(Vec<Value>,
     let (json, report) = (dir.join("out.json"), dir.join(report));
     succeeded(
         vmio()
-            .args(["bench", "map", "--size", "16M", "--cache", "8M", "--secs", "0.2", "--op", "mixed:50", "--dir"])
+            .args(["bench", "map", "--size", "16M", "--cache", "8M", "--secs", "0.5", "--op", "mixed:50", "--dir"])
             .arg(dir)
             .arg("--json")
             .arg(&json)
@@ -100,11 +100,18 @@ fn assert_latencies_are_the_runs(chart: Node, run: &Value) {
     let curve = with_class(chart, "curve").find(|curve| curve.attribute("data-engine") == Some(engine(run)));
     let curve = curve.unwrap_or_else(|| panic!("no curve of {}", engine(run)));
     let points = coordinates(curve.attribute("d").unwrap_or_default());
-    assert!(points.len() >= 50, "{} points", points.len());
+    // A machine that is busy with something else may do few: the curve then ends early.
+    let operations =
+        title(curve).and_then(|title| title.rsplit_once(" of ")?.1.strip_suffix(" operations")?.parse().ok());
+    let operations: f64 = operations.unwrap_or_else(|| panic!("no number of operations in {:?}", title(curve)));
+    assert!(points.len() >= 50 || operations < 10.0, "{} points of {operations} operations", points.len());
     // To the right and up.
     assert!(points.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 >= pair[1].1), "{points:?}");
 
-    for (percentile, key) in [("50", "p50_us"), ("99", "p99_us")] {
+    for (percentile, key, enough) in [("50", "p50_us", 2.0), ("99", "p99_us", 100.0), ("99.9", "p999_us", 1000.0)] {
+        if operations < enough {
+            continue;
+        }
         let start = format!("{}: {percentile} % took at most ", engine(run));
         let mark = with_class(chart, "mark").filter_map(title).find(|title| title.starts_with(&start));
         let shown_us = latency_us(mark.unwrap_or_else(|| panic!("no mark for {start}")));
