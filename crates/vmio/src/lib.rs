@@ -50,6 +50,8 @@ pub use mapping::options::{FrameHint, MappingOptions, OnReadError, PageVerifier}
 #[cfg(not(loom))]
 pub use mapping::{Advice, Mapping, Pin, Residency, SyncHandle};
 #[cfg(not(loom))]
+pub use policy::EvictionPolicy;
+#[cfg(not(loom))]
 pub use sys::PAGE_BYTES;
 
 /// The README's example is compiled and run with the documentation's.

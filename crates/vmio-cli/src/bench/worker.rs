@@ -1,6 +1,6 @@
 //! Runs one spec in this process: threads, warm-up, measurement.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -38,12 +38,16 @@ const _: () = assert!(STORE_BIT < WORD_BYTES);
 const STEADY_GROWTH: u64 = 100;
 const STEADY_CHECK: Duration = Duration::from_millis(500);
 const WARM_UP_LIMIT: Duration = Duration::from_secs(30);
+/// How long the measurement is prolonged for threads that have not begun.
+const LATE_LIMIT: Duration = Duration::from_secs(30);
 
 struct Run<'a> {
     spec: &'a RunSpec,
     clock: Clock,
     phase: AtomicU8,
     failed: AtomicBool,
+    /// Threads that have measured something.
+    measuring: AtomicU32,
 }
 
 /// What one thread brings home.
@@ -57,7 +61,13 @@ pub fn measure<E: Engine>(engine: E, spec: &RunSpec) -> anyhow::Result<MeasuredR
     if spec.size_bytes < PAGE_BYTES || spec.threads == 0 {
         bail!("a run needs at least one page and one thread");
     }
-    let run = Run { spec, clock: Clock::new(), phase: AtomicU8::new(WARM_UP), failed: AtomicBool::new(false) };
+    let run = Run {
+        spec,
+        clock: Clock::new(),
+        phase: AtomicU8::new(WARM_UP),
+        failed: AtomicBool::new(false),
+        measuring: AtomicU32::new(0),
+    };
     let (window, threads) = thread::scope(|scope| -> anyhow::Result<_> {
         let workers: Vec<_> = (0..spec.threads)
             .map(|thread| {
@@ -85,6 +95,14 @@ impl Run<'_> {
         let (usage, stats, start) = (Usage::now()?, engine.stats(), Instant::now());
         self.phase.store(MEASURE, Ordering::Relaxed);
         self.sleep(Duration::from_secs_f64(self.spec.measure_s));
+        // On a machine that is busy with other things a thread may not even have begun.
+        let late = Instant::now();
+        while self.measuring.load(Ordering::Relaxed) < self.spec.threads && late.elapsed() < LATE_LIMIT {
+            self.sleep(Duration::from_millis(1));
+            if self.failed.load(Ordering::Relaxed) {
+                break;
+            }
+        }
         self.phase.store(STOP, Ordering::Relaxed);
         let elapsed = start.elapsed();
         Ok(Window { elapsed, usage: Usage::now()?.since(&usage), stats: stats.zip(engine.stats()) })
@@ -134,7 +152,12 @@ impl Run<'_> {
         };
         let mut latencies = new_histogram()?;
         worker.run_while(self, WARM_UP, |_| ())?;
-        worker.run_while(self, MEASURE, |nanoseconds| latencies.saturating_record(nanoseconds.max(1)))?;
+        worker.run_while(self, MEASURE, |nanoseconds| {
+            if latencies.is_empty() {
+                self.measuring.fetch_add(1, Ordering::Relaxed);
+            }
+            latencies.saturating_record(nanoseconds.max(1));
+        })?;
         Ok(ThreadResult { latencies, verify_errors: worker.verify_errors })
     }
 }

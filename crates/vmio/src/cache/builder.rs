@@ -9,7 +9,7 @@ use crate::cache::{Cache, CacheCore};
 use crate::engine::{AnonymousFrames, SigbusEngine};
 use crate::error::{Error, Result};
 use crate::mapping::options::FrameHint;
-use crate::policy::PriorityFifo;
+use crate::policy::{EvictionPolicy, PriorityFifo};
 use crate::probe;
 use crate::sys::fork::Generation;
 use crate::sys::{PAGE_BYTES, cpu};
@@ -47,6 +47,7 @@ pub struct CacheBuilder {
     workers: Option<usize>,
     lock_memory: LockMemory,
     frames: FrameHint,
+    policy: EvictionPolicy,
     measures_misses: bool,
 }
 
@@ -58,6 +59,7 @@ impl CacheBuilder {
             workers: None,
             lock_memory: LockMemory::Auto,
             frames: FrameHint::Auto,
+            policy: EvictionPolicy::default(),
             measures_misses: false,
         }
     }
@@ -85,6 +87,12 @@ impl CacheBuilder {
     /// Whether to lock the cache in memory.
     pub fn lock_memory(mut self, lock: LockMemory) -> Self {
         self.lock_memory = lock;
+        self
+    }
+
+    /// Which pages are given up first, within a priority.
+    pub fn policy(mut self, policy: EvictionPolicy) -> Self {
+        self.policy = policy;
         self
     }
 
@@ -141,7 +149,7 @@ impl CacheBuilder {
             generation: Generation::of_this_process().map_err(Error::system("marking the process"))?,
             capacity_pages,
             watermarks: watermarks(capacity_pages, self.dirty_ratio),
-            policy: Box::new(PriorityFifo::new(cores)),
+            policy: Box::new(PriorityFifo::new(cores, self.policy)),
             engine: Box::new(engine),
             frames: Box::new(frames),
             frame_hint: self.frames,

@@ -11,6 +11,18 @@ pub(crate) use priority_fifo::PriorityFifo;
 
 use crate::page::span::Span;
 
+/// Which pages are given up first, within a priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EvictionPolicy {
+    /// First in, first out, with further rounds for pages that were wanted again soon after their eviction. When a page
+    /// left is remembered in its word (a ghost list, as S3-FIFO has one, that costs no memory of its own).
+    #[default]
+    KeepRefaulted,
+    /// First in, first out, as in kmmap (Kreon §3.3.1): what a page's past was makes no difference.
+    Fifo,
+}
+
 /// A span that has resident pages. The cache keeps the region of every queued span alive, so it can be dereferenced.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SpanRef(NonNull<Span>);

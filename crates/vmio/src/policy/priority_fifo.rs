@@ -9,7 +9,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::page::span::Span;
 use crate::policy::span_list::SpanList;
-use crate::policy::{Policy, SpanRef};
+use crate::policy::{EvictionPolicy, Policy, SpanRef};
 
 const PRIORITIES: usize = 256;
 const EMPTY: i32 = -1;
@@ -22,6 +22,7 @@ const IN_NO_QUEUE: u32 = 0;
 pub(crate) struct PriorityFifo {
     shards: Box<[CachePadded<Shard>]>,
     turn: AtomicUsize,
+    policy: EvictionPolicy,
 }
 
 struct Shard {
@@ -91,11 +92,12 @@ impl Shard {
 
 impl PriorityFifo {
     /// Queues in as many shards as there are cores.
-    pub(crate) fn new(cores: usize) -> Self {
+    pub(crate) fn new(cores: usize, policy: EvictionPolicy) -> Self {
         let shards = cores.next_power_of_two().min(64);
         PriorityFifo {
             shards: (0..shards).map(|_| CachePadded::new(Shard::new())).collect(),
             turn: AtomicUsize::new(0),
+            policy,
         }
     }
 
@@ -187,6 +189,9 @@ impl Policy for PriorityFifo {
     }
 
     fn visits(&self, before: u8, evicted_ago: Option<u8>) -> u8 {
+        if self.policy == EvictionPolicy::Fifo {
+            return 0;
+        }
         match evicted_ago {
             // Missed while half the cache turned over: it should have stayed twice as long.
             Some(0..=4) => 2 * before + 1,
@@ -219,7 +224,7 @@ mod tests {
 
     #[test]
     fn first_in_first_out_within_a_priority() {
-        let policy = PriorityFifo::new(1);
+        let policy = PriorityFifo::new(1, EvictionPolicy::KeepRefaulted);
         let spans = spans(5);
         spans[1].set_priority(255);
         spans[3].set_priority(0);
@@ -232,7 +237,7 @@ mod tests {
 
     #[test]
     fn the_highest_priority_of_all_shards_goes_first() {
-        let policy = PriorityFifo::new(8);
+        let policy = PriorityFifo::new(8, EvictionPolicy::KeepRefaulted);
         let spans = spans(64);
         for (number, span) in spans.iter().enumerate() {
             span.set_priority((number * 3) as u8);
@@ -245,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_changed_priority_moves_a_queued_span() {
-        let policy = PriorityFifo::new(2);
+        let policy = PriorityFifo::new(2, EvictionPolicy::KeepRefaulted);
         let spans = spans(4);
         for span in &spans {
             policy.put_back(SpanRef::new(span));
@@ -259,8 +264,14 @@ mod tests {
     }
 
     #[test]
+    fn only_one_of_the_policies_keeps_what_comes_back_soon() {
+        let visits = |policy| PriorityFifo::new(1, policy).visits(1, Some(2));
+        assert_eq!((visits(EvictionPolicy::KeepRefaulted), visits(EvictionPolicy::Fifo)), (3, 0));
+    }
+
+    #[test]
     fn forgotten_spans_do_not_come_back() {
-        let policy = PriorityFifo::new(2);
+        let policy = PriorityFifo::new(2, EvictionPolicy::KeepRefaulted);
         let spans = spans(10);
         for span in &spans {
             policy.admit(SpanRef::new(span));
