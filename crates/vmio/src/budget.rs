@@ -3,15 +3,15 @@
 //! As FastMap's per-core free lists (§3.3): a core takes from its own share, refills it from the pool in batches, and
 //! steals from the others when the pool is empty. Nothing is allocated or locked.
 
-use crossbeam_utils::CachePadded;
+use std::ops::Deref;
 
-use crate::atomic::{AtomicU32, Ordering};
+use crate::atomic::{AtomicU64, Ordering};
 
-/// Free pages, spread over the cores.
-pub(crate) struct Budget {
-    pool: CachePadded<AtomicU32>,
-    cores: Box<[CachePadded<AtomicU32>]>,
-    batch_pages: u32,
+/// Free pages, spread over the cores, in words that others may look at.
+pub(crate) struct Budget<W> {
+    pool: W,
+    cores: Box<[W]>,
+    batch_pages: u64,
 }
 
 /// A page was taken.
@@ -23,16 +23,12 @@ pub(crate) enum Taken {
     Refilled,
 }
 
-impl Budget {
-    /// All `pages` free, in the pool.
-    pub(crate) fn new(pages: u32, cores: usize) -> Self {
-        let cores = cores.max(1);
-        let batch_pages = (pages / (16 * cores as u32)).clamp(1, 32);
-        Budget {
-            pool: CachePadded::new(AtomicU32::new(pages)),
-            cores: (0..cores).map(|_| CachePadded::new(AtomicU32::new(0))).collect(),
-            batch_pages,
-        }
+impl<W: Deref<Target = AtomicU64>> Budget<W> {
+    /// All `pages` free, in the pool. The words are zeros that nobody else changes, one for each core, 1 at least.
+    pub(crate) fn new(pages: u32, pool: W, cores: Box<[W]>) -> Self {
+        let batch_pages = (u64::from(pages) / (16 * cores.len() as u64)).clamp(1, 32);
+        pool.store(u64::from(pages), Ordering::SeqCst);
+        Budget { pool, cores, batch_pages }
     }
 
     /// Takes one page for the given core; `None` when nothing is free anywhere.
@@ -54,21 +50,22 @@ impl Budget {
 
     /// Gives pages back.
     pub(crate) fn release(&self, pages: u32) {
-        self.pool.fetch_add(pages, Ordering::SeqCst);
+        self.pool.fetch_add(u64::from(pages), Ordering::SeqCst);
     }
 
     /// Pages that are free now.
     pub(crate) fn free(&self) -> u32 {
-        self.cores.iter().map(|core| core.load(Ordering::SeqCst)).sum::<u32>() + self.pool.load(Ordering::SeqCst)
+        let of_cores: u64 = self.cores.iter().map(|core| core.load(Ordering::SeqCst)).sum();
+        (of_cores + self.pool.load(Ordering::SeqCst)) as u32
     }
 
     /// Pages free in the pool alone: one load, never more than [`Self::free`].
     pub(crate) fn pooled(&self) -> u32 {
-        self.pool.load(Ordering::Relaxed)
+        self.pool.load(Ordering::Relaxed) as u32
     }
 }
 
-fn take_up_to(count: &AtomicU32, wanted: u32) -> u32 {
+fn take_up_to(count: &AtomicU64, wanted: u64) -> u64 {
     let mut available = count.load(Ordering::SeqCst);
     while available > 0 {
         let taken = available.min(wanted);
@@ -80,13 +77,19 @@ fn take_up_to(count: &AtomicU32, wanted: u32) -> u32 {
     0
 }
 
+#[cfg(test)]
+fn budget_of_its_own(pages: u32, cores: usize) -> Budget<crossbeam_utils::CachePadded<AtomicU64>> {
+    let zero = || crossbeam_utils::CachePadded::new(AtomicU64::new(0));
+    Budget::new(pages, zero(), (0..cores).map(|_| zero()).collect())
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
     #[test]
     fn every_page_is_taken_once_from_any_core() {
-        let budget = Budget::new(100, 3);
+        let budget = budget_of_its_own(100, 3);
         let taken = (0..).take_while(|core| budget.take(*core).is_some()).count();
         assert_eq!(taken, 100);
         assert_eq!(budget.free(), 0);
@@ -107,7 +110,7 @@ mod loom_model {
     #[test]
     fn loom_budget_is_conserved() {
         loom::model(|| {
-            let budget = Arc::new(Budget::new(2, 2));
+            let budget = Arc::new(budget_of_its_own(2, 2));
             let threads: Vec<_> = (0..2)
                 .map(|core| {
                     let budget = Arc::clone(&budget);

@@ -38,6 +38,8 @@ mod policy;
 #[cfg(not(loom))]
 pub mod probe;
 mod sys;
+#[cfg(not(loom))]
+pub mod telemetry;
 
 #[cfg(not(loom))]
 pub use backing::Access;

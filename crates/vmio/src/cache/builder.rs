@@ -18,7 +18,7 @@ use crate::sys::{PAGE_BYTES, cpu};
 /// resident at the same time.
 const PAGES_MIN: u64 = 256;
 /// What the cache keeps for itself, counted against the budget: the merge buffers of two workers, and 1 MiB for lists,
-/// page buffers and stacks.
+/// page buffers, stacks, and the counters (a page, and one more a core).
 const OVERHEAD_BYTES: u64 = 2 * (BATCH_PAGES * PAGE_BYTES) as u64 + (1 << 20);
 
 /// One page in so many waits out of sight before it is dropped: long enough for a page in use to be touched, short

@@ -1,63 +1,109 @@
 //! What happened so far: per-core counters, summed when somebody asks.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-use crossbeam_utils::CachePadded;
+use crate::cache::shared::Shared;
+use crate::sys::cpu;
+use crate::telemetry::layout::Latency;
+use crate::telemetry::page::StatPage;
 
-/// The things that are counted.
-#[derive(Clone, Copy)]
-#[repr(usize)]
-pub(crate) enum Counter {
-    LoadMisses,
-    StoreMisses,
-    WriteProtectFaults,
-    SoftMisses,
-    FreshFills,
-    ReadAheadPages,
-    FaultWaits,
-    Reads,
-    ReadBytes,
-    Writes,
-    WrittenBytes,
-    HelpedWrites,
-    EvictedClean,
-    EvictedDirty,
-    DirectReclaims,
-    ShootdownsEvict,
-    ShootdownsWriteBack,
-    ShootdownsStore,
-    ReadErrors,
-    WriteErrors,
-    DropFailures,
-    TimedMisses,
-    HandlerNs,
-    BudgetNs,
-    ReadNs,
-    InstallNs,
+macro_rules! counters {
+    ($($counter:ident $name:literal,)*) => {
+        /// The things that are counted. A new one goes to the end, where readers of an earlier version pass it over.
+        #[derive(Clone, Copy, Debug)]
+        #[repr(usize)]
+        pub(crate) enum Counter {
+            $($counter,)*
+        }
+
+        /// The names of all counters in their order, as other programs see them.
+        pub(crate) const NAMES: &[&str] = &[$($name,)*];
+    };
 }
 
-const COUNTERS: usize = Counter::InstallNs as usize + 1;
+counters! {
+    LoadMisses "load_misses",
+    StoreMisses "store_misses",
+    SoftMisses "soft_misses",
+    WriteProtectFaults "write_protect_faults",
+    FreshFills "fresh_fills",
+    ReadAheadPages "read_ahead_pages",
+    FaultWaits "fault_waits",
+    Reads "reads",
+    ReadBytes "read_bytes",
+    Writes "writes",
+    WrittenBytes "written_bytes",
+    HelpedWrites "helped_writes",
+    EvictedClean "evicted_clean",
+    EvictedDirty "evicted_dirty",
+    DirectReclaims "direct_reclaims",
+    ShootdownsEvict "shootdowns_evict",
+    ShootdownsWriteBack "shootdowns_write_back",
+    ShootdownsStore "shootdowns_store",
+    ReadErrors "read_errors",
+    WriteErrors "write_errors",
+    DropFailures "drop_failures",
+    TimedMisses "timed_misses",
+    HandlerNs "handler_ns",
+    BudgetNs "budget_ns",
+    ReadNs "read_ns",
+    InstallNs "install_ns",
+}
 
-/// All counters of a cache.
+/// All counters of a cache, and its histograms: a view on its stat page.
 pub(crate) struct Counters {
-    cores: Box<[CachePadded<[AtomicU64; COUNTERS]>]>,
+    page: Arc<StatPage>,
 }
 
 impl Counters {
-    pub(crate) fn new(cores: usize) -> Self {
-        let zeros = || CachePadded::new([const { AtomicU64::new(0) }; COUNTERS]);
-        Counters { cores: (0..cores.max(1)).map(|_| zeros()).collect() }
+    pub(crate) fn new(page: &Arc<StatPage>) -> Self {
+        Counters { page: Arc::clone(page) }
     }
 
     /// Adds to a counter; `core` is a hint.
     #[inline]
     pub(crate) fn add(&self, core: usize, counter: Counter, amount: u64) {
-        self.cores[core % self.cores.len()][counter as usize].fetch_add(amount, Ordering::Relaxed);
+        self.page.counter(core, counter as usize).fetch_add(amount, Ordering::Relaxed);
+    }
+
+    /// What a core has counted so far; `core` is a hint.
+    #[inline]
+    pub(crate) fn of_core(&self, core: usize, counter: Counter) -> u64 {
+        self.page.counter(core, counter as usize).load(Ordering::Relaxed)
     }
 
     /// The sum over all cores.
     pub(crate) fn total(&self, counter: Counter) -> u64 {
-        self.cores.iter().map(|core| core[counter as usize].load(Ordering::Relaxed)).sum()
+        self.page.total(counter as usize)
+    }
+
+    /// Adds a duration to a histogram; `core` is a hint.
+    #[inline]
+    pub(crate) fn record(&self, core: usize, latency: Latency, ns: u64) {
+        self.page.record(core, latency, ns);
+    }
+}
+
+/// Adds the time since it began to a histogram when dropped.
+pub(crate) struct Timed<'a> {
+    shared: &'a Shared,
+    latency: Latency,
+    started: Instant,
+}
+
+impl<'a> Timed<'a> {
+    /// Takes the time of something that began just now, or before.
+    #[inline]
+    pub(crate) fn since(started: Instant, shared: &'a Shared, latency: Latency) -> Self {
+        Timed { shared, latency, started }
+    }
+}
+
+impl Drop for Timed<'_> {
+    fn drop(&mut self) {
+        self.shared.counters.record(cpu::current(), self.latency, self.started.elapsed().as_nanos() as u64);
     }
 }
 
@@ -123,6 +169,62 @@ pub struct Stats {
     pub miss_time: MissTime,
 }
 
+/// The pages of a cache, counted.
+pub(crate) struct PageCounts {
+    /// Those that it may hold.
+    pub(crate) capacity: u64,
+    /// Of these: free.
+    pub(crate) free: u64,
+    /// Dirty.
+    pub(crate) dirty: u64,
+    /// Pinned.
+    pub(crate) pinned: u64,
+}
+
+impl Stats {
+    /// The snapshot of a cache whose counters have these totals.
+    pub(crate) fn gather(pages: PageCounts, total: impl Fn(Counter) -> u64) -> Self {
+        let (evict, write_back, store) =
+            (total(Counter::ShootdownsEvict), total(Counter::ShootdownsWriteBack), total(Counter::ShootdownsStore));
+        Stats {
+            capacity_pages: pages.capacity,
+            resident_pages: pages.capacity.saturating_sub(pages.free),
+            dirty_pages: pages.dirty,
+            free_pages: pages.free,
+            pinned_pages: pages.pinned,
+            load_misses: total(Counter::LoadMisses),
+            store_misses: total(Counter::StoreMisses),
+            soft_misses: total(Counter::SoftMisses),
+            write_protect_faults: total(Counter::WriteProtectFaults),
+            fresh_fills: total(Counter::FreshFills),
+            read_ahead_pages: total(Counter::ReadAheadPages),
+            fault_waits: total(Counter::FaultWaits),
+            read_bytes: total(Counter::ReadBytes),
+            reads: total(Counter::Reads),
+            written_bytes: total(Counter::WrittenBytes),
+            writes: total(Counter::Writes),
+            helped_writes: total(Counter::HelpedWrites),
+            evicted_clean: total(Counter::EvictedClean),
+            evicted_dirty: total(Counter::EvictedDirty),
+            direct_reclaims: total(Counter::DirectReclaims),
+            shootdowns: evict.wrapping_add(write_back).wrapping_add(store),
+            shootdowns_evict: evict,
+            shootdowns_write_back: write_back,
+            shootdowns_store: store,
+            read_errors: total(Counter::ReadErrors),
+            write_errors: total(Counter::WriteErrors),
+            drop_failures: total(Counter::DropFailures),
+            miss_time: MissTime {
+                misses: total(Counter::TimedMisses),
+                handler_ns: total(Counter::HandlerNs),
+                budget_ns: total(Counter::BudgetNs),
+                read_ns: total(Counter::ReadNs),
+                install_ns: total(Counter::InstallNs),
+            },
+        }
+    }
+}
+
 /// The parts of all misses that were timed, in nanoseconds; the trap itself is outside and not in it.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
@@ -137,4 +239,18 @@ pub struct MissTime {
     pub read_ns: u64,
     /// Of that: making the page visible.
     pub install_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_format_document_names_every_counter_at_its_place() {
+        let document = include_str!("../../../../docs/formats/stat-page.md");
+        for (number, name) in NAMES.iter().enumerate() {
+            assert!(document.contains(&format!("\n| {number} | `{name}` |")), "{number} is {name}");
+        }
+        assert!(!document.contains(&format!("\n| {} | `", NAMES.len())), "the document has more counters");
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::backing::Access;
 use crate::budget::Taken;
 use crate::cache::address_table;
-use crate::cache::counters::Counter;
+use crate::cache::counters::{Counter, Timed};
 use crate::cache::reclaim::Goal;
 use crate::cache::region::{ReadFailure, Region};
 use crate::cache::shared::{DIRECT_PAGES, Shared};
@@ -17,6 +17,7 @@ use crate::page::word::{Loaded, Snapshot, State};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::signal::{FaultAccess, Resolution};
 use crate::sys::{PAGE_BYTES, cpu};
+use crate::telemetry::layout::Latency;
 
 /// Rounds of failed writes, without a page gained, after which a fault gives up.
 const FAILED_ROUNDS_MAX: u32 = 16;
@@ -192,6 +193,7 @@ impl Region {
     /// Fetches a page whose word we have made Loading, with the pages behind it if the range is read in sequence.
     fn load(&self, page: u64, before: Snapshot, store: bool) -> Result<(), FaultError> {
         let shared = &*self.shared;
+        let _timed = Timed::since(Instant::now(), shared, Latency::Miss);
         let core = cpu::current();
         shared.count(core, if store { Counter::StoreMisses } else { Counter::LoadMisses }, 1);
         let timed = shared.measures_misses.then(Instant::now);
@@ -295,7 +297,10 @@ impl Region {
     /// Reads whole pages; what lies behind the end of the file is zeros.
     fn read(&self, core: usize, page: u64, data: &mut [u8]) -> Result<(), ReadFailure> {
         let offset = page * PAGE_BYTES as u64;
-        let bytes = self.backing.read_at(offset, data).map_err(|error| ReadFailure::from(&error))?.min(data.len());
+        let timed = self.shared.times_read(core).then(|| Timed::since(Instant::now(), &self.shared, Latency::Read));
+        let read = self.backing.read_at(offset, data);
+        drop(timed);
+        let bytes = read.map_err(|error| ReadFailure::from(&error))?.min(data.len());
         self.shared.count(core, Counter::Reads, 1);
         self.shared.count(core, Counter::ReadBytes, bytes as u64);
         let expected = self.len().saturating_sub(offset).min(data.len() as u64) as usize;

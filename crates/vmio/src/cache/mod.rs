@@ -13,13 +13,14 @@ mod sync;
 mod worker;
 pub(crate) mod write_batch;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 pub use builder::{CacheBuilder, LockMemory};
 pub use counters::{MissTime, Stats};
 
-use crate::cache::counters::Counter;
+use crate::cache::counters::PageCounts;
 use crate::cache::shared::Shared;
 use crate::sys::PAGE_BYTES;
 
@@ -46,50 +47,21 @@ impl Cache {
         u64::from(self.core.shared.capacity_pages) * PAGE_BYTES as u64
     }
 
-    /// What it holds and what it has done so far.
+    /// What it holds and what it has done so far; nothing of that in a forked child of the process that built it.
     pub fn stats(&self) -> Stats {
         let shared = &*self.core.shared;
-        let total = |counter| shared.counters.total(counter);
-        let free_pages = u64::from(shared.budget.free());
         let capacity_pages = u64::from(shared.capacity_pages);
-        let (evict, write_back, store) =
-            (total(Counter::ShootdownsEvict), total(Counter::ShootdownsWriteBack), total(Counter::ShootdownsStore));
-        Stats {
-            capacity_pages,
-            resident_pages: capacity_pages.saturating_sub(free_pages),
-            dirty_pages: u64::from(shared.dirty_pages()),
-            free_pages,
-            pinned_pages: u64::from(shared.pinned_pages.load(std::sync::atomic::Ordering::Relaxed)),
-            load_misses: total(Counter::LoadMisses),
-            store_misses: total(Counter::StoreMisses),
-            write_protect_faults: total(Counter::WriteProtectFaults),
-            soft_misses: total(Counter::SoftMisses),
-            fresh_fills: total(Counter::FreshFills),
-            read_ahead_pages: total(Counter::ReadAheadPages),
-            fault_waits: total(Counter::FaultWaits),
-            read_bytes: total(Counter::ReadBytes),
-            reads: total(Counter::Reads),
-            written_bytes: total(Counter::WrittenBytes),
-            writes: total(Counter::Writes),
-            helped_writes: total(Counter::HelpedWrites),
-            evicted_clean: total(Counter::EvictedClean),
-            evicted_dirty: total(Counter::EvictedDirty),
-            direct_reclaims: total(Counter::DirectReclaims),
-            shootdowns: evict + write_back + store,
-            shootdowns_evict: evict,
-            shootdowns_write_back: write_back,
-            shootdowns_store: store,
-            read_errors: total(Counter::ReadErrors),
-            write_errors: total(Counter::WriteErrors),
-            drop_failures: total(Counter::DropFailures),
-            miss_time: MissTime {
-                misses: total(Counter::TimedMisses),
-                handler_ns: total(Counter::HandlerNs),
-                budget_ns: total(Counter::BudgetNs),
-                read_ns: total(Counter::ReadNs),
-                install_ns: total(Counter::InstallNs),
-            },
+        if !shared.generation.is_current() {
+            // The counters are the parent's, and not part of the child's memory.
+            return Stats { capacity_pages, ..Stats::default() };
         }
+        let pages = PageCounts {
+            capacity: capacity_pages,
+            free: u64::from(shared.budget.free()),
+            dirty: u64::from(shared.dirty_pages()),
+            pinned: shared.pinned_pages.load(Ordering::Relaxed),
+        };
+        Stats::gather(pages, |counter| shared.counters.total(counter))
     }
 }
 

@@ -195,7 +195,8 @@ impl Region {
     }
 
     pub(crate) fn store_len(&self, len: u64) {
-        self.len.store(len, Ordering::SeqCst);
+        let before = self.len.swap(len, Ordering::SeqCst);
+        self.shared.mapped_bytes.fetch_add(len.wrapping_sub(before), Ordering::Relaxed);
     }
 
     /// Pages of the mapping, the last one possibly partial.

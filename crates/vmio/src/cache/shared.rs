@@ -1,7 +1,7 @@
 //! What all mappings of a cache share: the budget, the policy, the engine, and the events that threads wait for.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
 use crate::budget::Budget;
-use crate::cache::counters::{Counter, Counters};
+use crate::cache::counters::{Counter, Counters, NAMES};
 use crate::cache::page_buffers::PageBuffers;
 use crate::cache::reclaim::Reclaimer;
 use crate::cache::write_batch::{BATCH_PAGES, WriteBatch, WriteRun};
@@ -17,7 +17,9 @@ use crate::engine::{FaultEngine, Frames};
 use crate::mapping::options::FrameHint;
 use crate::policy::{EvictionQueue, Policy};
 use crate::sys::fork::Generation;
-use crate::sys::futex;
+use crate::sys::{cpu, futex};
+use crate::telemetry::layout::{Gauge, Latency};
+use crate::telemetry::page::{Description, PublishedWord, StatPage};
 
 /// Pages that a faulting thread evicts when it has to do it itself.
 pub(crate) const DIRECT_PAGES: usize = 64;
@@ -25,6 +27,8 @@ pub(crate) const DIRECT_PAGES: usize = 64;
 const QUEUED_RUNS_MAX: usize = 4096;
 /// Evictions between two ticks of the eviction clock: an eighth of the cache.
 const CLOCK_TICKS_PER_TURNOVER: u64 = 8;
+/// One in so many device reads is timed: every miss is, and that is enough of reading the clock.
+const READ_SAMPLING: u64 = 8;
 /// A device that takes longer than this for a write is worth several threads that wait for it.
 const SLOW_WRITE_NS: u64 = 30_000;
 
@@ -50,7 +54,7 @@ pub(crate) struct Shared {
     pub(crate) generation: Generation,
     pub(crate) capacity_pages: u32,
     pub(crate) watermarks: Watermarks,
-    pub(crate) budget: Budget,
+    pub(crate) budget: Budget<PublishedWord>,
     pub(crate) policy: Box<dyn Policy>,
     /// Spans with hidden pages.
     pub(crate) eviction_queue: EvictionQueue,
@@ -71,9 +75,11 @@ pub(crate) struct Shared {
     sync_batches: Mutex<Vec<WriteBatch>>,
     /// Held for reading by whoever takes spans from the policy, for writing while a region's spans are taken out.
     pub(crate) eviction_gate: RwLock<()>,
-    dirty_pages: CachePadded<AtomicI64>,
+    dirty_pages: PublishedWord,
     evicted_pages: CachePadded<AtomicU64>,
-    pub(crate) pinned_pages: AtomicU32,
+    pub(crate) pinned_pages: PublishedWord,
+    pub(crate) mappings: PublishedWord,
+    pub(crate) mapped_bytes: PublishedWord,
     freed: AtomicU32,
     freed_waiters: AtomicU32,
     work: AtomicU32,
@@ -106,27 +112,36 @@ impl Shared {
         while !spare_reclaimers.is_full() {
             let _ = spare_reclaimers.push(Reclaimer::new(DIRECT_PAGES)?);
         }
+        let page = StatPage::new(Description {
+            capacity_pages: parts.capacity_pages,
+            cores: parts.cores,
+            counters: NAMES.len(),
+            read_sampling: READ_SAMPLING,
+        })?;
+        let free_pages = (0..page.cores()).map(|core| page.free_pages(core)).collect();
         Ok(Shared {
             generation: parts.generation,
             capacity_pages: parts.capacity_pages,
             watermarks: parts.watermarks,
-            budget: Budget::new(parts.capacity_pages, parts.cores),
+            budget: Budget::new(parts.capacity_pages, page.gauge(Gauge::PooledPages), free_pages),
             policy: parts.policy,
             engine: parts.engine,
             frames: parts.frames,
             frame_hint: parts.frame_hint,
             eviction_queue: EvictionQueue::default(),
             locks_memory: parts.locks_memory,
-            counters: Counters::new(parts.cores),
+            counters: Counters::new(&page),
             measures_misses: parts.measures_misses,
             page_buffers: PageBuffers::new(parts.cores)?,
             write_queue: ArrayQueue::new(QUEUED_RUNS_MAX),
             spare_reclaimers,
             sync_batches: Mutex::new(Vec::new()),
             eviction_gate: RwLock::new(()),
-            dirty_pages: CachePadded::new(AtomicI64::new(0)),
+            dirty_pages: page.gauge(Gauge::DirtyPages),
             evicted_pages: CachePadded::new(AtomicU64::new(0)),
-            pinned_pages: AtomicU32::new(0),
+            pinned_pages: page.gauge(Gauge::PinnedPages),
+            mappings: page.gauge(Gauge::Mappings),
+            mapped_bytes: page.gauge(Gauge::MappedBytes),
             freed: AtomicU32::new(0),
             freed_waiters: AtomicU32::new(0),
             work: AtomicU32::new(0),
@@ -144,23 +159,29 @@ impl Shared {
         self.counters.add(core, counter, amount);
     }
 
+    /// Whether the next device read of the given core is one of those that are timed.
+    #[inline]
+    pub(crate) fn times_read(&self, core: usize) -> bool {
+        self.counters.of_core(core, Counter::Reads).is_multiple_of(READ_SAMPLING)
+    }
+
     // ---- dirty pages
 
-    /// Dirty pages of all mappings.
+    /// Dirty pages of all mappings. The count is below zero while a page is cleaned before it has been counted.
     pub(crate) fn dirty_pages(&self) -> u32 {
-        self.dirty_pages.load(Ordering::Relaxed).clamp(0, i64::from(u32::MAX)) as u32
+        (self.dirty_pages.load(Ordering::Relaxed) as i64).clamp(0, i64::from(u32::MAX)) as u32
     }
 
     /// One more dirty page; wakes a worker when that is one too many.
     pub(crate) fn add_dirty(&self) {
-        if self.dirty_pages.fetch_add(1, Ordering::Relaxed) == i64::from(self.watermarks.dirty) {
+        if self.dirty_pages.fetch_add(1, Ordering::Relaxed) == u64::from(self.watermarks.dirty) {
             self.wake_worker(false);
         }
     }
 
     /// That many fewer dirty pages.
     pub(crate) fn remove_dirty(&self, pages: usize) {
-        self.dirty_pages.fetch_sub(pages as i64, Ordering::Relaxed);
+        self.dirty_pages.fetch_sub(pages as u64, Ordering::Relaxed);
     }
 
     // ---- the eviction clock
@@ -255,6 +276,7 @@ impl Shared {
     pub(crate) fn note_write(&self, ns: u64) {
         let before = self.write_ns.load(Ordering::Relaxed);
         self.write_ns.store((before * 7 + ns) / 8, Ordering::Relaxed);
+        self.counters.record(cpu::current(), Latency::Write, ns);
     }
 
     /// Whether a write mostly waits for the device, so that more threads mean more throughput.

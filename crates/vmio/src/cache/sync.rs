@@ -3,7 +3,9 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
+use crate::cache::counters::Timed;
 use crate::cache::region::{Region, Turn};
 use crate::cache::write_batch::{Select, WriteBatch};
 use crate::error::{Error, Result};
@@ -11,6 +13,7 @@ use crate::page::word::{Snapshot, State};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
+use crate::telemetry::layout::Latency;
 
 /// Pages that are protected and copied at a time: a thread that stores to one of them meanwhile waits for at most so
 /// many copies (50 µs). A quarter of a span costs four shootdowns in place of one, little beside writing it.
@@ -22,6 +25,7 @@ pub(crate) struct BegunSync {
     failures_before: u64,
     pages: Range<u64>,
     whole: bool,
+    started: Instant,
 }
 
 impl Region {
@@ -37,7 +41,7 @@ impl Region {
             true => Select::All,
             false => Select::Epoch(self.flip_epoch()),
         };
-        BegunSync { select, failures_before, pages: 0..self.pages(), whole: true }
+        BegunSync { select, failures_before, pages: 0..self.pages(), whole: true, started: Instant::now() }
     }
 
     /// Begins a sync of some pages. It does not end the epoch: the pages outside it would be taken for those of the
@@ -45,13 +49,20 @@ impl Region {
     pub(crate) fn begin_sync_of(&self, pages: Range<u64>, _turn: &Turn<'_>) -> BegunSync {
         let mut failures = self.failures();
         failures.first_write = None;
-        BegunSync { select: Select::All, failures_before: failures.writes, pages, whole: false }
+        BegunSync {
+            select: Select::All,
+            failures_before: failures.writes,
+            pages,
+            whole: false,
+            started: Instant::now(),
+        }
     }
 
     /// Writes what was dirty when the sync began, waits for every write of such a page that is in flight, and flushes
     /// the device. Pages that became dirty since a sync of the whole mapping began are neither written nor held up
     /// (kmmap's msync, Kreon §3.3.1). The caller has signals blocked.
     pub(crate) fn finish_sync(&self, begun: BegunSync, _turn: Turn<'_>) -> Result<()> {
+        let _timed = Timed::since(begun.started, &self.shared, Latency::Sync);
         let mut batch = self.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
         let written = self.write_selected(&mut batch, begun.pages, begun.select);
         batch.clear();

@@ -1,6 +1,7 @@
 //! The life of an open region: one per file and process, from the first handle to the last.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 
 use crate::backing::{Access, Backing, Identity};
@@ -108,7 +109,11 @@ impl OpenRegion {
         let region = Region::new(Arc::clone(&core.shared), backing, options).map(Box::new);
         let region = region.and_then(|region| address_table::insert(&region).map(|()| region));
         match region {
-            Ok(region) => Ok(OpenRegion { region, cache: core, closed: false, _entry: entry }),
+            Ok(region) => {
+                core.shared.mappings.fetch_add(1, Ordering::Relaxed);
+                core.shared.mapped_bytes.fetch_add(region.len(), Ordering::Relaxed);
+                Ok(OpenRegion { region, cache: core, closed: false, _entry: entry })
+            }
             Err(error) => Err((error, entry)),
         }
     }
@@ -145,6 +150,8 @@ impl OpenRegion {
         region.shared.remove_dirty(dirty as usize);
         region.shared.eviction_queue.add_pages(-(region.hidden_pages() as i64));
         region.shared.release(resident, false);
+        region.shared.mappings.fetch_sub(1, Ordering::Relaxed);
+        region.shared.mapped_bytes.fetch_sub(region.len(), Ordering::Relaxed);
         // A forked child keeps the file open, and with it the lock that was taken before the fork.
         if let Err(error) = region.backing.unlock() {
             tracing::warn!(backing = region.backing.describe(), %error, "unlocking failed");

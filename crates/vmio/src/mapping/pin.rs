@@ -35,7 +35,7 @@ impl Mapping {
         let limit = limit_pages(self.region());
         let pinned = &self.region().shared.pinned_pages;
         let admitted = pinned.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
-            u32::try_from(pages).ok().and_then(|more| before.checked_add(more)).filter(|after| *after <= limit)
+            before.checked_add(pages).filter(|after| *after <= u64::from(limit))
         });
         match admitted {
             Ok(_) => Ok(Admitted { opened: Arc::clone(&self.opened), pages: pages as u32 }),
@@ -155,7 +155,10 @@ struct Admitted {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        self.opened.region.shared.pinned_pages.fetch_sub(self.pages, Ordering::SeqCst);
+        let shared = &self.opened.region.shared;
+        if shared.generation.is_current() {
+            shared.pinned_pages.fetch_sub(u64::from(self.pages), Ordering::SeqCst);
+        }
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod futex;
 pub(crate) mod futex_lock;
 pub(crate) mod memory_file;
 pub(crate) mod pagemap;
+pub(crate) mod published_memory;
 pub(crate) mod reservation;
 pub(crate) mod signal;
 pub(crate) mod sparse_array;

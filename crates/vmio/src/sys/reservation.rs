@@ -1,12 +1,13 @@
 //! Ranges of address space that cost nothing until they are touched.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
 use crate::sys::fork::Generation;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
 
-/// A private anonymous range of zeros, without swap reserved for it; unmapped on drop.
+/// A private anonymous range of zeros, without swap reserved for it, or a shared one of a file; unmapped on drop.
 pub(crate) struct Reservation {
     base: NonNull<u8>,
     len: usize,
@@ -43,6 +44,15 @@ impl Reservation {
         }
         let base = NonNull::new(aligned as *mut u8).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Reservation { base, len: end - aligned, only_in: None })
+    }
+
+    /// The first `len` bytes of a file, a multiple of the page size, shared with whoever else maps them.
+    pub(crate) fn of_file(file: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let raw = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, file, 0)? };
+        let base = NonNull::new(raw.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Reservation { base, len, only_in: None })
     }
 
     /// Where it starts.

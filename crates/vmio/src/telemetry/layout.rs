@@ -1,0 +1,200 @@
+//! Where everything lies in a stat page. `docs/formats/stat-page.md` says the same to the byte.
+//!
+//! The page is an array of little-endian 64-bit words: a header block, then a block for each core. Writer and reader
+//! both find a word through this file alone.
+
+use crate::sys::PAGE_BYTES;
+
+/// The name of the memory file.
+pub(crate) const FILE_NAME: &str = "vmio-stat";
+/// The first word.
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"vmiostat");
+/// The layout that this library writes and reads. More counters, gauges or histograms at the end of theirs are not a
+/// new one: the header says how many there are.
+pub(crate) const VERSION: u64 = 1;
+
+/// Bytes of a word.
+pub(crate) const WORD_BYTES: usize = 8;
+/// Bytes of the header's block and of each core's: a page, so that no two cores share a cache line.
+pub(crate) const BLOCK_BYTES: usize = PAGE_BYTES;
+/// Words of a block.
+pub(crate) const BLOCK_WORDS: usize = BLOCK_BYTES / WORD_BYTES;
+/// More cores than this are not believed.
+pub(crate) const CORES_MAX: usize = 8192;
+
+/// The header's words.
+#[derive(Clone, Copy)]
+#[repr(usize)]
+pub(crate) enum Header {
+    /// [`MAGIC`]; written last.
+    Magic,
+    /// [`VERSION`].
+    Version,
+    /// Length of the file.
+    FileBytes,
+    /// [`BLOCK_BYTES`].
+    BlockBytes,
+    /// The process that the cache belongs to, as it knows itself.
+    ProcessId,
+    /// 1 for the first cache of the process, and so on.
+    CacheNumber,
+    /// When the cache was built, in nanoseconds since 1970.
+    StartedUnixNs,
+    /// The cache's pages.
+    PageBytes,
+    /// How many may be resident.
+    CapacityPages,
+    /// How many blocks follow.
+    Cores,
+    /// How many gauges are written.
+    Gauges,
+    /// How many counters a core has.
+    Counters,
+    /// How many histograms a core has.
+    Histograms,
+    /// Buckets of a histogram.
+    Buckets,
+    /// One in so many device reads is timed.
+    ReadSampling,
+}
+
+/// Values that go up and down, each on a cache line pair of its own in the header's block.
+#[derive(Clone, Copy)]
+#[repr(usize)]
+pub(crate) enum Gauge {
+    /// Free pages that no core has taken to itself.
+    PooledPages,
+    /// Resident pages that are newer than the device; below zero for an instant at times.
+    DirtyPages,
+    /// Pages held by pins.
+    PinnedPages,
+    /// Open mappings.
+    Mappings,
+    /// Their lengths.
+    MappedBytes,
+}
+
+/// The number of gauges.
+pub(crate) const GAUGES: usize = Gauge::MappedBytes as usize + 1;
+const GAUGES_START: usize = 128;
+const GAUGE_WORDS: usize = 16;
+/// Room for gauges.
+pub(crate) const GAUGES_MAX: usize = (BLOCK_WORDS - GAUGES_START) / GAUGE_WORDS;
+
+/// Durations of which each core has a histogram.
+#[derive(Clone, Copy)]
+#[repr(usize)]
+pub(crate) enum Latency {
+    /// A miss, from the claim of its page until it is visible.
+    Miss,
+    /// A read request to a backing.
+    Read,
+    /// A write request to a backing, and settling its pages.
+    Write,
+    /// A sync of a mapping or a part of it.
+    Sync,
+}
+
+/// The number of histograms.
+pub(crate) const LATENCIES: usize = Latency::Sync as usize + 1;
+/// Room for counters in a core's block.
+pub(crate) const COUNTERS_MAX: usize = CORE_FREE_PAGES;
+const CORE_FREE_PAGES: usize = 112;
+const HISTOGRAMS_START: usize = 128;
+const HISTOGRAM_WORDS: usize = 96;
+/// Room for histograms in a core's block.
+pub(crate) const HISTOGRAMS_MAX: usize = (BLOCK_WORDS - HISTOGRAMS_START) / HISTOGRAM_WORDS;
+
+/// Shorter durations are in the first bucket.
+const SHORTEST_POWER: u32 = 8;
+/// Durations of this power of two and above are in the last bucket.
+const LONGEST_POWER: u32 = 30;
+/// Buckets for each power of two.
+const STEPS: u64 = 4;
+/// Buckets of a histogram: one below the shortest power, four for each, one above.
+pub(crate) const BUCKETS: usize = (LONGEST_POWER - SHORTEST_POWER) as usize * STEPS as usize + 2;
+/// Behind a histogram's buckets: the sum of all durations.
+pub(crate) const SUM_NS: usize = BUCKETS;
+/// Behind that: the longest.
+pub(crate) const MAX_NS: usize = BUCKETS + 1;
+
+const _: () = {
+    assert!(Header::ProcessId as usize * WORD_BYTES == 32);
+    assert!(Header::Cores as usize * WORD_BYTES == 72);
+    assert!(Header::ReadSampling as usize * WORD_BYTES == 112);
+    assert!((Header::ReadSampling as usize) < GAUGES_START);
+    assert!(gauge(Gauge::PooledPages) * WORD_BYTES == 1024);
+    assert!(gauge(Gauge::MappedBytes) * WORD_BYTES == 1536);
+    assert!(GAUGES <= GAUGES_MAX && GAUGES_MAX == 24);
+    assert!(counter(0, 0) * WORD_BYTES == 4096);
+    assert!(free_pages(0) * WORD_BYTES == 4096 + 896);
+    assert!(histogram(0, 0) * WORD_BYTES == 4096 + 1024);
+    assert!(histogram(1, 3) * WORD_BYTES == 2 * 4096 + 1024 + 3 * 768);
+    assert!(BUCKETS == 90 && SUM_NS * WORD_BYTES == 720 && MAX_NS * WORD_BYTES == 728);
+    assert!(MAX_NS < HISTOGRAM_WORDS);
+    assert!(LATENCIES <= HISTOGRAMS_MAX && HISTOGRAMS_MAX == 4);
+};
+
+/// Bytes of the file.
+pub(crate) const fn file_bytes(cores: usize) -> usize {
+    (1 + cores) * BLOCK_BYTES
+}
+
+/// The word of a gauge.
+pub(crate) const fn gauge(gauge: Gauge) -> usize {
+    GAUGES_START + gauge as usize * GAUGE_WORDS
+}
+
+/// The word of a core's counter.
+pub(crate) const fn counter(core: usize, counter: usize) -> usize {
+    (1 + core) * BLOCK_WORDS + counter
+}
+
+/// The word that counts the free pages that a core has taken to itself, apart from its counters, since others look.
+pub(crate) const fn free_pages(core: usize) -> usize {
+    (1 + core) * BLOCK_WORDS + CORE_FREE_PAGES
+}
+
+/// The first word of a core's histogram.
+pub(crate) const fn histogram(core: usize, number: usize) -> usize {
+    (1 + core) * BLOCK_WORDS + HISTOGRAMS_START + number * HISTOGRAM_WORDS
+}
+
+/// The bucket of a duration.
+pub(crate) fn bucket_of(ns: u64) -> usize {
+    let power = ns.checked_ilog2().unwrap_or(0);
+    if power < SHORTEST_POWER {
+        return 0;
+    }
+    if power >= LONGEST_POWER {
+        return BUCKETS - 1;
+    }
+    let step = (ns >> (power - STEPS.ilog2())) % STEPS;
+    1 + (u64::from(power - SHORTEST_POWER) * STEPS + step) as usize
+}
+
+/// The shortest duration that is too long for a bucket; none is for the last one.
+pub(crate) fn bucket_end_ns(bucket: usize) -> u64 {
+    if bucket >= BUCKETS - 1 {
+        return u64::MAX;
+    }
+    // The end of one bucket is the start of the next.
+    let (power, step) = (SHORTEST_POWER + (bucket as u64 / STEPS) as u32, bucket as u64 % STEPS);
+    (STEPS + step) << (power - STEPS.ilog2())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_cover_every_duration_in_order() {
+        assert_eq!((bucket_of(0), bucket_of(255), bucket_of(256), bucket_of(319)), (0, 0, 1, 1));
+        assert_eq!((bucket_of(320), bucket_of(511), bucket_of(512)), (2, 4, 5));
+        assert_eq!((bucket_of((1 << 30) - 1), bucket_of(1 << 30), bucket_of(u64::MAX)), (88, 89, 89));
+        for bucket in 0..BUCKETS - 1 {
+            let end = bucket_end_ns(bucket);
+            assert_eq!((bucket_of(end - 1), bucket_of(end)), (bucket, bucket + 1));
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! What a cache does, seen from another process: `vmio stat` is made of this.
+//!
+//! Every [`crate::Cache`] counts in memory that others may read. A [`Reader`] finds it by the number of the process, with
+//! the right that a debugger needs to look (the same user, or CAP_SYS_PTRACE), and gives [`Snapshot`]s of it.
+
+pub(crate) mod histogram;
+pub(crate) mod layout;
+pub(crate) mod page;
+mod reader;
+mod snapshot;
+
+pub use histogram::Histogram;
+pub use reader::{ReadError, Reader};
+pub use snapshot::{PageError, Snapshot};

@@ -1,0 +1,192 @@
+//! Finding the caches of a running process.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, Dir, Mode, OFlags, openat, readlinkat};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::telemetry::layout;
+use crate::telemetry::snapshot::{PageError, Snapshot};
+
+/// A process whose caches are looked at, itself or another one. The process need not help, and notices nothing.
+///
+/// ```
+/// use vmio::telemetry::Reader;
+///
+/// let cache = vmio::Cache::builder().capacity(8 << 20).build()?;
+/// let reader = Reader::open(std::process::id())?;
+/// let snapshot = &reader.snapshots()?[0];
+/// assert_eq!(snapshot.stats.capacity_pages, cache.stats().capacity_pages);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Reader {
+    process_id: u32,
+    /// Its number in the PID namespace that it lives in.
+    own_process_id: u32,
+    /// Its folder in /proc, which is of no use once it has ended, though another may have its number.
+    folder: OwnedFd,
+    handle: OwnedFd,
+}
+
+/// Why a process cannot be looked at.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// There is none of that number, or it has ended.
+    #[error("there is no process {process_id}")]
+    NoSuchProcess {
+        /// The number.
+        process_id: u32,
+    },
+    /// The process belongs to somebody else.
+    #[error(
+        "no right to look at process {process_id}: that takes the same user (and a process that may be traced) or \
+         CAP_SYS_PTRACE"
+    )]
+    Denied {
+        /// Its number.
+        process_id: u32,
+    },
+    /// A stat page of the process cannot be understood.
+    #[error("cannot read a stat page of process {process_id}")]
+    Page {
+        /// Its number.
+        process_id: u32,
+        /// What is wrong with the page.
+        #[source]
+        source: PageError,
+    },
+    /// Something else went wrong.
+    #[error("cannot look at process {process_id}")]
+    System {
+        /// Its number.
+        process_id: u32,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Reader {
+    /// Finds a process by its number.
+    pub fn open(process_id: u32) -> Result<Reader, ReadError> {
+        let refused = |error: Errno| refused(process_id, error);
+        let pid = i32::try_from(process_id).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or(ReadError::NoSuchProcess { process_id })?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = openat(CWD, format!("/proc/{process_id}"), flags, Mode::empty()).map_err(refused)?;
+        // The number of a thread that is no process is refused here.
+        let handle = pidfd_open(pid, PidfdFlags::empty()).map_err(refused)?;
+        let mut reader = Reader { process_id, own_process_id: process_id, folder, handle };
+        // Had the process ended before the line above, the folder would be dead: both are of the same process.
+        reader.own_process_id = reader.innermost_process_id()?;
+        Ok(reader)
+    }
+
+    /// The number of the process, as it was given.
+    pub fn process_id(&self) -> u32 {
+        self.process_id
+    }
+
+    /// What each cache of the process does at this moment, in the order in which they were built. None if it does not
+    /// use vmio, has no cache open, or may not publish what it counts.
+    pub fn snapshots(&self) -> Result<Vec<Snapshot>, ReadError> {
+        if self.wait_for_end(Duration::ZERO)? {
+            return Err(ReadError::NoSuchProcess { process_id: self.process_id });
+        }
+        let refused = |error| self.refused(error);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let descriptors = openat(&self.folder, "fd", flags, Mode::empty()).map_err(refused)?;
+        let wanted = format!("/memfd:{} (deleted)", layout::FILE_NAME);
+        let mut snapshots = Vec::new();
+        for entry in Dir::read_from(&descriptors).map_err(refused)? {
+            let entry = entry.map_err(refused)?;
+            match readlinkat(&descriptors, entry.file_name(), Vec::new()) {
+                Ok(target) if target.as_bytes() == wanted.as_bytes() => {}
+                // Something else; the folder itself; closed since.
+                Ok(_) | Err(Errno::INVAL | Errno::NOENT) => continue,
+                Err(error) => return Err(refused(error)),
+            }
+            // Should the descriptor be another file by now, opening that must not block or claim a terminal.
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+            let file = match openat(&descriptors, entry.file_name(), flags, Mode::empty()) {
+                Ok(file) => file,
+                Err(Errno::NOENT | Errno::NXIO) => continue,
+                Err(error) => return Err(refused(error)),
+            };
+            match self.read(&File::from(file)) {
+                // A forked child has its parent's descriptors.
+                Ok(snapshot) if snapshot.process_id == self.own_process_id => snapshots.push(snapshot),
+                Ok(_) | Err(ReadError::Page { source: PageError::Unfinished, .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // A descriptor may have been duplicated.
+        snapshots.sort_by_key(|snapshot| snapshot.cache_number);
+        snapshots.dedup_by_key(|snapshot| snapshot.cache_number);
+        Ok(snapshots)
+    }
+
+    /// Waits for the process to end, for `limit` at most; whether it has ended.
+    pub fn wait_for_end(&self, limit: Duration) -> Result<bool, ReadError> {
+        let until = Instant::now().checked_add(limit);
+        loop {
+            let timeout = until.map(|until| {
+                let left = until.saturating_duration_since(Instant::now());
+                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+            });
+            match poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], timeout.as_ref()) {
+                Ok(ended) => return Ok(ended > 0),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(self.refused(error)),
+            }
+        }
+    }
+
+    /// Reads a page in one call; it is complete if its first word is.
+    fn read(&self, file: &File) -> Result<Snapshot, ReadError> {
+        let system = |source| ReadError::System { process_id: self.process_id, source };
+        let metadata = file.metadata().map_err(system)?;
+        // A file that is longer than any page can be need not be read to its end to be refused.
+        let len =
+            if metadata.is_file() { metadata.len().min(layout::file_bytes(layout::CORES_MAX) as u64 + 1) } else { 0 };
+        let mut bytes = vec![0; len as usize];
+        let read = file.read_at(&mut bytes, 0).map_err(system)?;
+        bytes.truncate(read);
+        Snapshot::parse(&bytes).map_err(|source| ReadError::Page { process_id: self.process_id, source })
+    }
+
+    /// What the process itself takes for its number.
+    fn innermost_process_id(&self) -> Result<u32, ReadError> {
+        let status = openat(&self.folder, "status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let mut text = String::new();
+        let read = File::from(status.map_err(|error| self.refused(error))?).read_to_string(&mut text);
+        read.map_err(|error| match Errno::from_io_error(&error) {
+            Some(error) => self.refused(error),
+            None => ReadError::System { process_id: self.process_id, source: error },
+        })?;
+        let numbers = text.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        let innermost = numbers.and_then(|numbers| numbers.split_whitespace().next_back()?.parse().ok());
+        // A kernel without PID namespaces does not have the line.
+        Ok(innermost.unwrap_or(self.process_id))
+    }
+
+    fn refused(&self, error: Errno) -> ReadError {
+        refused(self.process_id, error)
+    }
+}
+
+fn refused(process_id: u32, error: Errno) -> ReadError {
+    match error {
+        Errno::NOENT | Errno::SRCH | Errno::INVAL => ReadError::NoSuchProcess { process_id },
+        Errno::ACCESS | Errno::PERM => ReadError::Denied { process_id },
+        error => ReadError::System { process_id, source: error.into() },
+    }
+}
