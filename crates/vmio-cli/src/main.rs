@@ -19,6 +19,7 @@ Examples:
   vmio doctor                        what this kernel offers and what will be used
   vmio sum --cache 64M big.bin       checksum of a file larger than memory
   vmio cp big.bin copy.bin           copy through two mappings
+  vmio stat 4711 --watch             what the caches of a running process do, once a second
   vmio bench map --quick             the two-minute comparison with Linux mmap and pread
   vmio bench map --size 2G --dir /data --cache 512M --threads 1,2,8
 
@@ -38,6 +39,7 @@ enum Command {
     Cat(commands::cat::CatArgs),
     Cp(commands::cp::CpArgs),
     Sum(commands::sum::SumArgs),
+    Stat(commands::stat::StatArgs),
     Bench(bench::BenchArgs),
     Completions(commands::completions::CompletionsArgs),
     Man(commands::man::ManArgs),
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Command::Cat(args) => commands::cat::run(&args),
         Command::Cp(args) => commands::cp::run(&args),
         Command::Sum(args) => commands::sum::run(&args),
+        Command::Stat(args) => commands::stat::run(&args),
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => commands::completions::run(&args),
         Command::Man(args) => commands::man::run(&args),

@@ -6,4 +6,5 @@ pub mod cp;
 pub mod doctor;
 pub mod man;
 mod source;
+pub mod stat;
 pub mod sum;

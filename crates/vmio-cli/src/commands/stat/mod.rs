@@ -1,0 +1,148 @@
+//! `vmio stat`: what the caches of a running process do.
+
+mod interval;
+mod json;
+mod text;
+
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use clap::Args;
+use vmio::telemetry::{Reader, Snapshot};
+
+use interval::Interval;
+
+const EXAMPLES: &str = "\
+Examples:
+  vmio stat 4711                         totals of every cache since it was built
+  vmio stat $(pgrep my-database) --watch what happens in each second, until the process ends
+  vmio stat 4711 --watch 0.2             five times a second
+  vmio stat 4711 --watch --json | jq -c '.caches[] | .interval.misses_per_s'
+
+The process need not be told and is not slowed down: its caches count in memory that others may read. To look takes
+the right to trace it: the same user, or CAP_SYS_PTRACE. Quantiles are at most a quarter too long.";
+
+/// Show what the caches of a running process hold and do.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct StatArgs {
+    /// The process that uses the library
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    process_id: u32,
+    /// Print a line for each cache every so many seconds (1 if not given) until the process ends
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = parse_interval)]
+    watch: Option<Duration>,
+    /// Print an object for each sample, one a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// The caches of a process at one moment.
+struct Sample {
+    taken: Instant,
+    caches: Vec<Snapshot>,
+}
+
+impl Sample {
+    /// `None` if the process has ended.
+    fn take(reader: &Reader) -> anyhow::Result<Option<Self>> {
+        let caches = match reader.snapshots() {
+            Err(_) if reader.wait_for_end(Duration::ZERO)? => return Ok(None),
+            caches => caches?,
+        };
+        Ok(Some(Sample { taken: Instant::now(), caches }))
+    }
+
+    /// Each cache with what it has done since an earlier sample, or since it was built.
+    fn since<'a>(&'a self, earlier: &'a Sample) -> impl Iterator<Item = (&'a Snapshot, Interval)> {
+        let seconds = (self.taken - earlier.taken).as_secs_f64();
+        self.caches.iter().map(move |cache| {
+            let before = earlier.caches.iter().find(|before| before.cache_number == cache.cache_number);
+            (cache, Interval::between(before, cache, seconds))
+        })
+    }
+}
+
+/// Runs `vmio stat`.
+pub fn run(args: &StatArgs) -> anyhow::Result<()> {
+    let id = args.process_id;
+    let reader = Reader::open(id)?;
+    let command = command_name(id);
+    let Some(first) = Sample::take(&reader)? else { bail!("process {id} has ended") };
+    if first.caches.is_empty() {
+        bail!("process {id} ({command}) does not use vmio: it has no cache open");
+    }
+    let mut output = io::stdout().lock();
+    match args.watch {
+        Some(interval) => watch(&mut output, &reader, &command, first, interval, args.json)?,
+        None if args.json => {
+            let caches = first.caches.iter().map(|cache| json::cache(cache, None)).collect();
+            writeln!(output, "{}", json::sample(id, &command, caches))?;
+        }
+        None => text::write_totals(&mut output, id, &command, &first.caches)?,
+    }
+    output.flush()?;
+    Ok(())
+}
+
+fn watch(
+    output: &mut impl Write,
+    reader: &Reader,
+    command: &str,
+    first: Sample,
+    interval: Duration,
+    json: bool,
+) -> anyhow::Result<()> {
+    /// Lines after which a terminal has scrolled the header away.
+    const LINES: usize = 20;
+    let repeats_header = io::stdout().is_terminal();
+    let mut earlier = first;
+    let mut lines = 0;
+    while !reader.wait_for_end(interval)? {
+        let Some(sample) = Sample::take(reader)? else { break };
+        if json {
+            let caches = sample.since(&earlier).map(|(cache, interval)| json::cache(cache, Some(&interval))).collect();
+            writeln!(output, "{}", json::sample(reader.process_id(), command, caches))?;
+        } else {
+            for (cache, interval) in sample.since(&earlier) {
+                if lines == 0 || (repeats_header && lines % LINES == 0) {
+                    text::write_header(output)?;
+                }
+                text::write_interval(output, cache, &interval)?;
+                lines += 1;
+            }
+        }
+        output.flush()?;
+        earlier = sample;
+    }
+    Ok(())
+}
+
+/// The name that the kernel has for a process.
+fn command_name(process_id: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{process_id}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds @ 0.05..=3600.0) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("{text:?} is not a number of seconds from 0.05 to 3600")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_seconds_within_reason() {
+        assert_eq!(parse_interval("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_interval("60"), Ok(Duration::from_secs(60)));
+        for text in ["", "0", "-1", "1s", "nan", "inf", "1e9"] {
+            assert!(parse_interval(text).is_err(), "{text}");
+        }
+    }
+}
