@@ -3,12 +3,12 @@
 
 mod support;
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::Stdio;
 use std::time::Duration;
 
 use vmio::backing::MemoryBacking;
-use vmio::telemetry::{ReadError, Reader, Snapshot};
+use vmio::telemetry::{PageError, ReadError, Reader, Snapshot};
 use vmio::{Access, Cache, Mapping, MappingOptions};
 
 use support::child::{Ended, command, fork, is_child, isolated};
@@ -204,6 +204,44 @@ fn a_process_of_another_user_is_refused() {
             0
         });
         assert_eq!(ended, Ended::Exit(0));
+    })
+    .succeeds();
+}
+
+/// A memory file of the name that is looked for, with anything in it.
+fn published(bytes: &[u8]) -> std::fs::File {
+    let file = rustix::fs::memfd_create("vmio-stat", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let mut file = std::fs::File::from(file);
+    file.write_all(bytes).unwrap();
+    file
+}
+
+#[test]
+fn files_that_only_have_the_name_are_errors_or_passed_over() {
+    isolated("files_that_only_have_the_name_are_errors_or_passed_over", || {
+        let _cache = tiny_cache();
+        let reader = Reader::open(std::process::id()).unwrap();
+        let read = || match reader.snapshots() {
+            Ok(found) => Ok(found.len()),
+            Err(ReadError::Page { source, .. }) => Err(source),
+            Err(error) => panic!("{error}"),
+        };
+        // One that is being made.
+        let unfinished = [published(&[]), published(&[0; 4096])];
+        assert_eq!(read(), Ok(1));
+        drop(unfinished);
+        let mut page = b"vmiostat".to_vec();
+        page.resize(8192, 0);
+        let other = published(&[b'x'; 100]);
+        assert_eq!(read(), Err(PageError::NotAStatPage { magic: u64::from_le_bytes([b'x'; 8]) }));
+        drop(other);
+        page[8] = 2;
+        let newer = published(&page);
+        assert_eq!(read(), Err(PageError::UnknownVersion { found: 2, known: 1 }));
+        drop(newer);
+        page[8] = 1;
+        let _cut_off = published(&page[..512]);
+        assert_eq!(read(), Err(PageError::WrongLength { found: 512, expected: 4096 }));
     })
     .succeeds();
 }

@@ -1,0 +1,164 @@
+//! `vmio stat` on a running `vmio cat`, which stands still whenever nobody reads what it writes.
+
+mod common;
+
+use std::error::Error;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, copy, sink};
+use std::process::{Child, ChildStdout, Stdio};
+
+use common::{TestResult, patterned, refused, succeeded, vmio};
+use serde_json::Value;
+
+const FILE_BYTES: usize = 24 << 20;
+
+/// A `vmio cat` of a file three times its cache, and the file.
+struct Cat {
+    child: Child,
+    output: ChildStdout,
+    _file: tempfile::NamedTempFile,
+}
+
+impl Cat {
+    /// Starts it; its cache is at work.
+    fn start() -> Result<Self, Box<dyn Error>> {
+        let file = tempfile::NamedTempFile::new()?;
+        fs::write(&file, patterned(FILE_BYTES))?;
+        let mut child = vmio().args(["cat", "--cache", "8M"]).arg(file.path()).stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().ok_or("its output is piped")?;
+        let mut cat = Self { child, output, _file: file };
+        cat.read(1 << 20)?;
+        Ok(cat)
+    }
+
+    fn id(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    fn read(&mut self, bytes: usize) -> TestResult {
+        Ok(self.output.read_exact(&mut vec![0; bytes])?)
+    }
+
+    /// Reads the rest, and waits for the end.
+    fn finish(&mut self) -> TestResult {
+        copy(&mut self.output, &mut sink())?;
+        assert!(self.child.wait()?.success());
+        Ok(())
+    }
+}
+
+impl Drop for Cat {
+    fn drop(&mut self) {
+        // After `finish` there is nothing left to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The only cache in the object of a sample.
+fn only_cache(sample: &str) -> Result<Value, Box<dyn Error>> {
+    let sample: Value = serde_json::from_str(sample)?;
+    let caches = sample["caches"].as_array().ok_or("caches is a list")?;
+    assert_eq!((caches.len(), &sample["command"]), (1, &Value::from("vmio")));
+    Ok(caches[0].clone())
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a whole number"))
+}
+
+#[test]
+fn totals_grow_with_what_the_process_reads() -> TestResult {
+    let mut cat = Cat::start()?;
+    let first = only_cache(&succeeded(vmio().args(["stat", "--json", &cat.id()]))?)?;
+    assert_eq!((number(&first["cache"]), number(&first["mappings"])), (1, 1));
+    assert_eq!(number(&first["mapped_bytes"]), FILE_BYTES as u64);
+    assert_eq!(number(&first["capacity_bytes"]), number(&first["resident_bytes"]) + number(&first["free_bytes"]));
+    assert!(number(&first["capacity_bytes"]) <= 8 << 20);
+    let counters = &first["counters"];
+    assert!(number(&counters["read_bytes"]) >= 1 << 20, "{first}");
+    // Every miss is timed; of the reads, those of each core whose number is a multiple of eight.
+    assert_eq!(first["latency_ns"]["miss"]["count"], counters["load_misses"]);
+    let timed = number(&first["latency_ns"]["read"]["count"]);
+    assert!(timed >= 1 && timed <= number(&counters["reads"]), "{first}");
+    assert_eq!(number(&first["reads_timed_one_in"]), 8);
+    assert_eq!((number(&counters["soft_misses"]), number(&counters["store_misses"])), (0, 0));
+    assert!(first["latency_ns"]["sync"]["p50"].is_null() && first["interval"].is_null());
+
+    cat.read(16 << 20)?;
+    let second = only_cache(&succeeded(vmio().args(["stat", "--json", &cat.id()]))?)?;
+    for counter in ["load_misses", "reads", "read_bytes", "evicted_clean"] {
+        assert!(number(&second["counters"][counter]) > number(&counters[counter]), "{counter}: {second}");
+    }
+    let text = succeeded(vmio().args(["stat", &cat.id()]))?;
+    assert!(text.starts_with(&format!("process {} (vmio)\n", cat.id())), "{text}");
+    for part in ["cache 1: ", "24 MiB  in 1 mapping(s)", "evicted pages", "read (one in 8)", "p99.9"] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+    cat.finish()
+}
+
+#[test]
+fn watching_ends_with_the_process() -> TestResult {
+    let mut cat = Cat::start()?;
+    let mut watch = vmio().args(["stat", "--json", &cat.id(), "--watch", "0.05"]).stdout(Stdio::piped()).spawn()?;
+    let mut lines = BufReader::new(watch.stdout.take().ok_or("its output is piped")?).lines();
+    let first = only_cache(&lines.next().ok_or("a sample while the process lives")??)?;
+    assert!(first["interval"]["seconds"].as_f64().is_some_and(|seconds| seconds >= 0.05), "{first}");
+    cat.read(8 << 20)?;
+    // It has read more by now: some sample from here on says so.
+    let mut moved = false;
+    while !moved {
+        let sample = only_cache(&lines.next().ok_or("the process lives")??)?;
+        moved = sample["interval"]["misses_per_s"].as_f64().is_some_and(|rate| rate > 0.0);
+        assert_eq!(moved, sample["interval"]["miss_ns"]["p99"].is_u64(), "{sample}");
+    }
+    cat.finish()?;
+    for line in lines {
+        serde_json::from_str::<Value>(&line?)?;
+    }
+    assert!(watch.wait()?.success());
+    Ok(())
+}
+
+#[test]
+fn watching_for_people_has_a_header_and_a_line_a_sample() -> TestResult {
+    let mut cat = Cat::start()?;
+    let mut watch = vmio().args(["stat", &cat.id(), "--watch", "0.05"]).stdout(Stdio::piped()).spawn()?;
+    let mut lines = BufReader::new(watch.stdout.take().ok_or("its output is piped")?).lines();
+    let header = lines.next().ok_or("a header")??;
+    let line = lines.next().ok_or("a sample")??;
+    for column in ["misses/s", "p99", "in MB/s", "evict/s", "shoot/s", "dirty"] {
+        assert!(header.contains(column), "no {column:?} in {header}");
+    }
+    assert!(line.trim_start().starts_with('1') && line.ends_with('%'), "{line}");
+    cat.finish()?;
+    assert!(lines.all(|line| line.is_ok_and(|line| !line.contains("misses/s"))), "a file has one header");
+    assert!(watch.wait()?.success());
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_refused_with_a_reason() -> TestResult {
+    // Above the largest number that Linux gives to a process.
+    refused(vmio().args(["stat", "4194305"]), "there is no process 4194305")?;
+    refused(vmio().args(["stat", "4294967295", "--watch"]), "there is no process 4294967295")?;
+    let this = std::process::id().to_string();
+    refused(vmio().args(["stat", &this]), "does not use vmio")?;
+    // It is open to root at most, and not in every container to that: the same right shows its program.
+    let visible = fs::read_link("/proc/1/exe").is_ok();
+    refused(vmio().args(["stat", "1"]), if visible { "does not use vmio" } else { "CAP_SYS_PTRACE" })?;
+    refused(vmio().args(["stat", "0"]), "PID")?;
+    refused(vmio().args(["stat", "--watch", "1"]), "PID")?;
+    refused(vmio().args(["stat", "1", "--watch", "0"]), "seconds")?;
+    Ok(())
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() -> TestResult {
+    let mut cat = Cat::start()?;
+    let mut watch = vmio().args(["stat", &cat.id(), "--watch", "0.05"]).stdout(Stdio::piped()).spawn()?;
+    drop(watch.stdout.take());
+    assert!(watch.wait()?.success());
+    cat.finish()
+}
