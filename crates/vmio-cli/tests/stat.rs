@@ -77,8 +77,9 @@ fn totals_grow_with_what_the_process_reads() -> TestResult {
     assert!(number(&first["capacity_bytes"]) <= 8 << 20);
     let counters = &first["counters"];
     assert!(number(&counters["read_bytes"]) >= 1 << 20, "{first}");
-    // Every miss is timed; of the reads, those of each core whose number is a multiple of eight.
-    assert_eq!(first["latency_ns"]["miss"]["count"], counters["load_misses"]);
+    // Every miss is timed; one may begin or end while the page is read. Of the reads, the first of eight of each core.
+    let timed = number(&first["latency_ns"]["miss"]["count"]);
+    assert!(timed.abs_diff(number(&counters["load_misses"])) <= 2, "{first}");
     let timed = number(&first["latency_ns"]["read"]["count"]);
     assert!(timed >= 1 && timed <= number(&counters["reads"]), "{first}");
     assert_eq!(number(&first["reads_timed_one_in"]), 8);
