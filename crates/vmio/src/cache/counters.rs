@@ -50,6 +50,7 @@ counters! {
     BudgetNs "budget_ns",
     ReadNs "read_ns",
     InstallNs "install_ns",
+    MovedSpans "moved_spans",
 }
 
 /// All counters of a cache, and its histograms: a view on its stat page.
@@ -133,6 +134,8 @@ pub struct Stats {
     pub fresh_fills: u64,
     /// Pages brought in beside a missed one.
     pub read_ahead_pages: u64,
+    /// Spans of 2 MiB that came in as one huge page ([`crate::FrameHint::Stream`]).
+    pub moved_spans: u64,
     /// Times that a fault waited for another thread's work on the page.
     pub fault_waits: u64,
     /// Bytes read from the backings.
@@ -221,6 +224,7 @@ impl Stats {
                 read_ns: total(Counter::ReadNs),
                 install_ns: total(Counter::InstallNs),
             },
+            moved_spans: total(Counter::MovedSpans),
         }
     }
 }

@@ -12,8 +12,8 @@ use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::engine::HideableFrames;
 use crate::error::Error;
 use crate::mapping::options::OnReadError;
-use crate::page::span_of;
 use crate::page::word::{Loaded, Snapshot, State};
+use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::signal::{FaultAccess, Resolution};
 use crate::sys::{PAGE_BYTES, cpu};
@@ -21,6 +21,8 @@ use crate::telemetry::layout::Latency;
 
 /// Rounds of failed writes, without a page gained, after which a fault gives up.
 const FAILED_ROUNDS_MAX: u32 = 16;
+/// Rounds of eviction for the pages of a whole span, before it comes in page by page.
+const SPAN_ROUNDS_MAX: u32 = 4;
 
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
@@ -131,6 +133,9 @@ impl Region {
                 }
                 State::Loading | State::Upgrading | State::Protecting | State::Evicting => {
                     self.shared.count(cpu::current(), Counter::FaultWaits, 1);
+                    if self.streams {
+                        self.request_read_ahead(span_of(page));
+                    }
                     word.wait_while(Snapshot::is_busy);
                     if self.hideable().is_some() && word.load().is_resident() {
                         // Whoever was busy has most likely shown it: the instruction, or the caller, tries again.
@@ -196,6 +201,12 @@ impl Region {
         let _timed = Timed::since(Instant::now(), shared, Latency::Miss);
         let core = cpu::current();
         shared.count(core, if store { Counter::StoreMisses } else { Counter::LoadMisses }, 1);
+        if self.streams {
+            self.request_read_ahead(span_of(page));
+            if self.load_span(core, page, Shared::take_span) {
+                return Ok(());
+            }
+        }
         let timed = shared.measures_misses.then(Instant::now);
         if let Err(why) = shared.take_page(core) {
             self.forget_load(page);
@@ -295,7 +306,7 @@ impl Region {
     }
 
     /// Reads whole pages; what lies behind the end of the file is zeros.
-    fn read(&self, core: usize, page: u64, data: &mut [u8]) -> Result<(), ReadFailure> {
+    pub(crate) fn read(&self, core: usize, page: u64, data: &mut [u8]) -> Result<(), ReadFailure> {
         let offset = page * PAGE_BYTES as u64;
         let timed = self.shared.times_read(core).then(|| Timed::since(Instant::now(), &self.shared, Latency::Read));
         let read = self.backing.read_at(offset, data);
@@ -324,7 +335,7 @@ impl Region {
         read.err().unwrap_or(ReadFailure::Kind(std::io::ErrorKind::InvalidData))
     }
 
-    fn verify(&self, page: u64, data: &[u8]) -> Result<(), ReadFailure> {
+    pub(crate) fn verify(&self, page: u64, data: &[u8]) -> Result<(), ReadFailure> {
         match &self.verifier {
             Some(verifier) if !verifier.verify(page * PAGE_BYTES as u64, data) => Err(ReadFailure::Corrupt),
             _ => Ok(()),
@@ -391,7 +402,7 @@ impl Region {
     }
 
     /// A Loading page that did not come to be: absent again.
-    fn forget_load(&self, page: u64) {
+    pub(crate) fn forget_load(&self, page: u64) {
         self.word(page).fail_load();
         self.span(span_of(page)).remove_resident(1);
     }
@@ -421,6 +432,31 @@ impl Shared {
             self.help_write(core);
         }
         Ok(())
+    }
+
+    /// Takes the pages of a span for a fault, evicting if it must; fewer if others are faster.
+    fn take_span(&self, core: usize) -> usize {
+        let mut taken = 0;
+        for _ in 0..SPAN_ROUNDS_MAX {
+            let event = self.freed_event();
+            while taken < SPAN_PAGES && self.budget.take(core).is_some() {
+                taken += 1;
+            }
+            if taken == SPAN_PAGES {
+                break;
+            }
+            let Some(mut reclaimer) = self.spare_reclaimers.pop() else {
+                self.wait_for_free(event);
+                continue;
+            };
+            self.count(core, Counter::DirectReclaims, 1);
+            reclaimer.pass(self, SPAN_PAGES - taken, Goal::Evict);
+            let _ = self.spare_reclaimers.push(reclaimer);
+        }
+        if self.budget.free() < self.watermarks.low {
+            self.wake_worker(false);
+        }
+        taken
     }
 
     #[cold]

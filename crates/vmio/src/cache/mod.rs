@@ -9,6 +9,7 @@ pub(crate) mod page_buffers;
 pub(crate) mod reclaim;
 pub(crate) mod region;
 pub(crate) mod shared;
+pub(crate) mod stream;
 mod sync;
 mod worker;
 pub(crate) mod write_batch;

@@ -33,6 +33,9 @@ pub(crate) struct Region {
     pub(crate) on_read_error: OnReadError,
     range: Reservation,
     hideable: Option<Box<dyn HideableFrames>>,
+    /// Misses bring in whole spans.
+    pub(crate) streams: bool,
+    read_ahead_until: AtomicU64,
     words: SparseArray<PageWord>,
     spans: SparseArray<Span>,
     pub(crate) dirty_spans: DirtySpans,
@@ -115,6 +118,15 @@ fn choose_frames(shared: &Shared, options: &MappingOptions) -> Result<FrameHint>
     }
 }
 
+/// Without it, a stream reads ahead by small pages, as far as its window goes.
+fn installs_spans(shared: &Shared) -> bool {
+    let installs = shared.frames.installs_spans();
+    if !installs {
+        tracing::warn!("huge pages cannot be moved into a mapping (Linux 6.8 can): the stream comes in small pages");
+    }
+    installs
+}
+
 /// Where the kernel cannot do it, the mapping gets frames whose stores trap: slower for some programs, never wrong.
 fn attach_hideable(shared: &Shared, range: &Reservation) -> Option<Box<dyn HideableFrames>> {
     match shared.engine.attach_hideable(range) {
@@ -144,6 +156,14 @@ impl Region {
             return Err(Error::ReadOnly { backing: backing.describe() });
         }
         let hint = choose_frames(&shared, &options)?;
+        let streams = hint == FrameHint::Stream && installs_spans(&shared);
+        if hint == FrameHint::Stream && access == Access::ReadWrite {
+            return Err(Error::BadOption {
+                option: "frames",
+                value: "Stream, of a mapping that can be stored to".to_owned(),
+                expected: "Access::ReadOnly with it: a store could go unnoticed while a huge page comes in",
+            });
+        }
         let pages = reserved / PAGE_BYTES;
         let spans = reserved.div_ceil(crate::page::SPAN_BYTES);
         let build = || -> io::Result<_> {
@@ -154,7 +174,8 @@ impl Region {
             if hideable.is_none() {
                 shared.engine.attach(&range)?;
             }
-            if access == Access::ReadOnly {
+            // Huge pages can only be moved to memory that is writable: stores fault since pages are protected.
+            if access == Access::ReadOnly && !streams {
                 range.make_read_only()?;
             }
             if shared.locks_memory {
@@ -172,6 +193,8 @@ impl Region {
             on_read_error: options.on_read_error,
             range,
             hideable,
+            streams,
+            read_ahead_until: AtomicU64::new(0),
             words,
             spans,
             dirty_spans,
@@ -265,6 +288,15 @@ impl Region {
     }
 
     // ---- frames
+
+    /// Up to which span a scan's read-ahead was asked for.
+    pub(crate) fn read_ahead_until(&self) -> u64 {
+        self.read_ahead_until.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_read_ahead_until(&self, span: u64) {
+        self.read_ahead_until.store(span, Ordering::Relaxed);
+    }
 
     /// Its frames, if they can be hidden and the kernel notes their stores.
     pub(crate) fn hideable(&self) -> Option<&dyn HideableFrames> {

@@ -12,6 +12,7 @@ use crate::budget::Budget;
 use crate::cache::counters::{Counter, Counters, NAMES};
 use crate::cache::page_buffers::PageBuffers;
 use crate::cache::reclaim::Reclaimer;
+use crate::cache::stream::Streams;
 use crate::cache::write_batch::{BATCH_PAGES, WriteBatch, WriteRun};
 use crate::engine::{FaultEngine, Frames};
 use crate::mapping::options::FrameHint;
@@ -70,6 +71,7 @@ pub(crate) struct Shared {
     pub(crate) page_buffers: PageBuffers,
     /// Runs of pages that are copied and wait to be written, by whoever comes first.
     pub(crate) write_queue: ArrayQueue<WriteRun>,
+    pub(crate) streams: Streams,
     /// Evictors for faulting threads.
     pub(crate) spare_reclaimers: ArrayQueue<Reclaimer>,
     sync_batches: Mutex<Vec<WriteBatch>>,
@@ -134,6 +136,7 @@ impl Shared {
             measures_misses: parts.measures_misses,
             page_buffers: PageBuffers::new(parts.cores)?,
             write_queue: ArrayQueue::new(QUEUED_RUNS_MAX),
+            streams: Streams::new(parts.cores + parts.workers as usize)?,
             spare_reclaimers,
             sync_batches: Mutex::new(Vec::new()),
             eviction_gate: RwLock::new(()),

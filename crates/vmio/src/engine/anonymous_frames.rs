@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::engine::{Frames, InstallError};
+use crate::sys::reservation::Reservation;
 use crate::sys::unmap::{UnmapList, Unmapper};
 use crate::sys::userfaultfd::Userfaultfd;
 
@@ -26,6 +27,23 @@ impl Frames for AnonymousFrames {
         // SAFETY: the caller vouches for the range.
         unsafe { self.userfaultfd.copy(address, data, protect) }
             .map_err(|(installed_bytes, source)| InstallError { installed_bytes, source })
+    }
+
+    fn installs_spans(&self) -> bool {
+        self.userfaultfd.moves_pages()
+    }
+
+    unsafe fn install_span(&self, address: usize, source: &Reservation) -> io::Result<()> {
+        let len = source.len();
+        // The trap may have left a page of page tables behind, for which the kernel would split the huge page.
+        // SAFETY: the caller vouches for the span, which holds nothing.
+        unsafe { self.unmapper.zap(address, len)? };
+        // SAFETY: the caller vouches for both ends.
+        let moved = unsafe { self.userfaultfd.move_pages(address, source.base() as usize, len) };
+        moved.and_then(|()| self.userfaultfd.write_protect(address, len, true)).inspect_err(|_| {
+            // SAFETY: as above: what has arrived is the caller's, who takes it for absent.
+            let _ = unsafe { self.unmapper.zap(address, len) };
+        })
     }
 
     fn protect(&self, address: usize, len: usize) -> io::Result<()> {

@@ -37,6 +37,22 @@ pub(crate) trait Frames: Send + Sync {
     /// The range lies in an attached reservation, and the caller owns its pages (their words say Loading).
     unsafe fn install(&self, address: usize, data: &[u8], protect: bool) -> Result<(), InstallError>;
 
+    /// Whether [`Self::install_span`] works.
+    fn installs_spans(&self) -> bool {
+        false
+    }
+
+    /// Moves a whole span's memory to an absent span, write-protected: as one huge page, if `source` is one. Afterwards
+    /// `source` is without memory. On an error the span is absent.
+    ///
+    /// Between the move and the protection a store goes through unnoticed: for ranges that nobody may store to.
+    ///
+    /// # Safety
+    /// As for [`Self::install`]; and the pages of the whole span are the caller's, as `source` is.
+    unsafe fn install_span(&self, _address: usize, _source: &Reservation) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Makes stores to the range fault. One TLB shootdown.
     fn protect(&self, address: usize, len: usize) -> io::Result<()>;
 

@@ -142,6 +142,7 @@ impl OpenRegion {
             let ours = |span: &Span| std::ptr::eq(span.owner().0, std::ptr::from_ref(region).cast());
             region.shared.policy.forget(&ours);
             region.shared.eviction_queue.forget(&ours);
+            region.shared.streams.forget(region);
         }
         address_table::remove(region);
         let (resident, dirty) = (0..region.spans())

@@ -45,6 +45,10 @@ pub enum FrameHint {
     /// first store to a page costs 1 µs and no shootdown, and pages that are about to be evicted wait out of sight,
     /// where a touch rescues them. A sync may write stores that came after it began. Not with [`OnReadError::Poison`].
     Mixed,
+    /// Private anonymous pages that come and go as huge pages of 2 MiB, read ahead by the workers: for scans of read-only
+    /// mappings ([`crate::Access::ReadOnly`] is required). A miss reads 2 MiB wherever it is. A store is a SIGBUS, not
+    /// a SIGSEGV. Without Linux 6.8, as `ReadMostly`, with a warning.
+    Stream,
 }
 
 /// How a file is mapped: see the methods.

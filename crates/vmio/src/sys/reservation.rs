@@ -93,6 +93,14 @@ impl Reservation {
         }
     }
 
+    /// Huge pages where the range has room for them, if the kernel has any.
+    pub(crate) fn prefer_huge_pages(&self) -> io::Result<()> {
+        match self.advise(Advice::LinuxHugepage) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            other => other,
+        }
+    }
+
     /// Keeps the pages that become resident from being swapped (MLOCK_ONFAULT).
     pub(crate) fn lock_on_fault(&self) -> io::Result<()> {
         // SAFETY: locking changes no contents; the range is ours.

@@ -124,10 +124,11 @@ impl Unmapper {
         shootdowns + list.drop_ranges(at, |address, len| self.madvise(address, len).is_ok())
     }
 
-    /// Takes a range of shared memory out of this address space; its file keeps the contents. One TLB shootdown.
+    /// Takes a range out of this address space, with its page tables where it covers what they map; a file that is mapped
+    /// there keeps the contents. One TLB shootdown.
     ///
     /// # Safety
-    /// The range must be memory whose owner expects the next access to fault.
+    /// The range must be memory whose owner expects the next access to fault; if it is private, nobody may need it.
     pub(crate) unsafe fn zap(&self, address: usize, len: usize) -> io::Result<()> {
         self.madvise(address, len)
     }

@@ -4,10 +4,10 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use linux_raw_sys::general::{
-    UFFD_API, UFFD_FEATURE_MINOR_SHMEM, UFFD_FEATURE_MISSING_SHMEM, UFFD_FEATURE_PAGEFAULT_FLAG_WP,
+    UFFD_API, UFFD_FEATURE_MINOR_SHMEM, UFFD_FEATURE_MISSING_SHMEM, UFFD_FEATURE_MOVE, UFFD_FEATURE_PAGEFAULT_FLAG_WP,
     UFFD_FEATURE_SIGBUS, UFFD_FEATURE_WP_ASYNC, UFFD_FEATURE_WP_HUGETLBFS_SHMEM, UFFD_FEATURE_WP_UNPOPULATED,
     UFFDIO_COPY_MODE_DONTWAKE, UFFDIO_COPY_MODE_WP, UFFDIO_REGISTER_MODE_MINOR, UFFDIO_REGISTER_MODE_MISSING,
-    UFFDIO_REGISTER_MODE_WP, uffdio_api, uffdio_continue, uffdio_copy, uffdio_range, uffdio_register,
+    UFFDIO_REGISTER_MODE_WP, uffdio_api, uffdio_continue, uffdio_copy, uffdio_move, uffdio_range, uffdio_register,
     uffdio_writeprotect,
 };
 use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_CONTINUE, UFFDIO_COPY, UFFDIO_REGISTER, UFFDIO_WRITEPROTECT};
@@ -19,6 +19,9 @@ const WRITE_PROTECT: u64 = 1;
 const DONT_WAKE: u64 = 2;
 const CONTINUE_DONT_WAKE: u64 = 1;
 const CONTINUE_PROTECTED: u64 = 2;
+const MOVE_DONT_WAKE: u64 = 1;
+/// `_IOWR(0xAA, 5, struct uffdio_move)`.
+const UFFDIO_MOVE: u32 = 3 << 30 | (size_of::<uffdio_move>() as u32) << 16 | 0xaa << 8 | 5;
 
 /// Who notices the first store to a page that was installed write-protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,23 +62,34 @@ impl StoreTracking {
 pub(crate) struct Userfaultfd {
     fd: OwnedFd,
     tracking: StoreTracking,
+    moves: bool,
 }
 
 impl Userfaultfd {
     /// Opens one that handles faults of user code only, which needs no privilege.
     pub(crate) fn open(tracking: StoreTracking) -> io::Result<Self> {
+        // What the kernel does not know is an error: moving pages is new (Linux 6.8), and only anonymous ones are moved.
+        match tracking {
+            StoreTracking::Trap => Self::open_with(tracking, true).or_else(|_| Self::open_with(tracking, false)),
+            StoreTracking::Kernel => Self::open_with(tracking, false),
+        }
+    }
+
+    fn open_with(tracking: StoreTracking, moves: bool) -> io::Result<Self> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(1); // UFFD_USER_MODE_ONLY
         // SAFETY: creating the descriptor changes no memory.
         let fd = unsafe { userfaultfd(flags)? };
-        let mut api = uffdio_api {
-            api: u64::from(UFFD_API),
-            features: u64::from(UFFD_FEATURE_SIGBUS | tracking.features()),
-            ioctls: 0,
-        };
-        let this = Userfaultfd { fd, tracking };
+        let features = UFFD_FEATURE_SIGBUS | tracking.features() | if moves { UFFD_FEATURE_MOVE } else { 0 };
+        let mut api = uffdio_api { api: u64::from(UFFD_API), features: u64::from(features), ioctls: 0 };
+        let this = Userfaultfd { fd, tracking, moves };
         // SAFETY: `api` is the structure that this request reads and writes.
         unsafe { this.ioctl(UFFDIO_API, &mut api)? };
         Ok(this)
+    }
+
+    /// Whether [`Self::move_pages`] works.
+    pub(crate) fn moves_pages(&self) -> bool {
+        self.moves
     }
 
     /// Asks for the faults of a range.
@@ -134,6 +148,19 @@ impl Userfaultfd {
                 other => return other,
             }
         }
+    }
+
+    /// Moves the memory of a range of private pages to an absent range: one step for a huge page if both ends are
+    /// aligned and no page tables stand in the way. The target is writable. All or, on an error, possibly a part.
+    ///
+    /// # Safety
+    /// The range at `address` must be registered with this userfaultfd, and its owner must expect the pages; nobody else
+    /// may use the range at `source`, which is without memory afterwards.
+    pub(crate) unsafe fn move_pages(&self, address: usize, source: usize, len: usize) -> io::Result<()> {
+        let mut request =
+            uffdio_move { dst: address as u64, src: source as u64, len: len as u64, mode: MOVE_DONT_WAKE, move_: 0 };
+        // SAFETY: `request` is the structure of this request; the caller vouches for both ranges.
+        unsafe { self.ioctl(UFFDIO_MOVE, &mut request) }
     }
 
     /// Write-protects a registered range, or lets it be written again. One TLB shootdown.

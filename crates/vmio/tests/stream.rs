@@ -1,0 +1,108 @@
+//! Scans of read-only mappings by whole spans.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::thread;
+
+use vmio::{Access, Cache, Error, FrameHint, Mapping, MappingOptions};
+
+use support::child::isolated;
+use support::device::{Device, READ_EIO};
+use support::{SPAN, at, cache_of, check_empty, load, read, store, watchdog};
+
+fn options() -> MappingOptions {
+    MappingOptions::new().access(Access::ReadOnly).frames(FrameHint::Stream)
+}
+
+fn open(cache: &Cache, device: &Arc<Device>) -> Mapping {
+    Mapping::open(cache, device.backing(), options()).unwrap()
+}
+
+fn numbered(pages: u64) -> Arc<Device> {
+    let device = Device::of_pages(pages);
+    (0..pages).for_each(|page| device.set_word(at(page) + 8, page + 1));
+    device
+}
+
+/// A scan of much more than the cache holds finds every page, and few of them by a miss.
+#[test]
+fn a_scan_finds_every_page_and_seldom_misses() {
+    let _watchdog = watchdog("a_scan_finds_every_page_and_seldom_misses");
+    let cache = cache_of(16 * SPAN).build().unwrap();
+    let device = numbered(64 * SPAN + 100);
+    let map = open(&cache, &device);
+    for _ in 0..3 {
+        (0..64 * SPAN + 100).for_each(|page| assert_eq!(load(&map, at(page) + 8), page + 1));
+        support::check_budget(&cache, &[&map]);
+    }
+    let stats = cache.stats();
+    assert!(stats.load_misses <= 3 * (64 + 100), "{stats:?}");
+    assert!(stats.moved_spans >= 64, "{stats:?}");
+    drop(map);
+    check_empty(&cache);
+}
+
+/// Several threads that jump about in the same spans.
+#[test]
+fn threads_that_jump_about_see_what_is_there() {
+    let _watchdog = watchdog("threads_that_jump_about_see_what_is_there");
+    let cache = cache_of(8 * SPAN).build().unwrap();
+    let device = numbered(32 * SPAN);
+    let map = open(&cache, &device);
+    thread::scope(|scope| {
+        for seed in 0..4 {
+            let map = &map;
+            scope.spawn(move || {
+                let mut random = support::Random(seed);
+                for _ in 0..2_000 {
+                    let page = random.below(32 * SPAN);
+                    assert_eq!(load(map, at(page) + 8), page + 1);
+                }
+            });
+        }
+    });
+    drop(map);
+    check_empty(&cache);
+}
+
+/// One bad page does not spoil the rest of its span.
+#[test]
+fn the_neighbours_of_an_unreadable_page_can_be_had() {
+    let cache = cache_of(8 * SPAN).build().unwrap();
+    let device = numbered(2 * SPAN);
+    device.set_faults(77, READ_EIO);
+    let map = open(&cache, &device);
+    assert!((0..SPAN).filter(|page| *page != 77).all(|page| load(&map, at(page) + 8) == page + 1));
+    assert!(matches!(read(&map, at(77)..at(78)), Err(Error::Read { .. })));
+}
+
+/// A cache with less room than a span takes pages one by one.
+#[test]
+fn a_small_cache_scans_too() {
+    let cache = cache_of(256).build().unwrap();
+    let device = numbered(4 * SPAN);
+    let map = open(&cache, &device);
+    (0..4 * SPAN).for_each(|page| assert_eq!(load(&map, at(page) + 8), page + 1));
+}
+
+#[test]
+fn a_store_is_a_signal() {
+    isolated("a_store_is_a_signal", || {
+        let cache = cache_of(8 * SPAN).build().unwrap();
+        let device = numbered(2 * SPAN);
+        let map = open(&cache, &device);
+        assert_eq!(load(&map, at(3) + 8), 4);
+        store(&map, at(3) + 8, 9);
+    })
+    .dies_of(libc::SIGBUS);
+}
+
+#[test]
+fn a_mapping_that_can_be_stored_to_is_refused() {
+    let device = Device::of_pages(SPAN);
+    let options = MappingOptions::new().frames(FrameHint::Stream);
+    let refused = Mapping::open(&cache_of(2 * SPAN).build().unwrap(), device.backing(), options);
+    assert!(matches!(&refused, Err(Error::BadOption { option: "frames", .. })), "{refused:?}");
+}
