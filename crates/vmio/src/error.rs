@@ -61,6 +61,14 @@ pub enum Error {
         /// In which way the present mapping differs.
         how: &'static str,
     },
+    /// The engine of the cache cannot do what was asked for.
+    #[error("{what} cannot be had with the managed engine: {why}")]
+    NotManaged {
+        /// What was asked for.
+        what: &'static str,
+        /// Why not, and what to do instead.
+        why: &'static str,
+    },
     /// A range lies outside the mapping.
     #[error("bytes {}..{} lie outside the mapping of {len} bytes", range.start, range.end)]
     OutOfRange {

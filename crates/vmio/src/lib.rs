@@ -32,6 +32,8 @@ mod engine;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+mod managed;
+#[cfg(not(loom))]
 mod mapping;
 #[cfg(not(loom))]
 mod policy;
@@ -45,6 +47,8 @@ pub mod telemetry;
 pub use backing::Access;
 #[cfg(not(loom))]
 pub use cache::{Cache, CacheBuilder, LockMemory, MissTime, Stats};
+#[cfg(not(loom))]
+pub use engine::Engine;
 #[cfg(not(loom))]
 pub use error::{Error, Result};
 #[cfg(not(loom))]

@@ -104,6 +104,11 @@ fn userfaultfd_advice(error: &io::Error) -> String {
     }
 }
 
+/// Whether the error of opening a userfaultfd says that there will be none: denied, missing, or too old.
+pub(crate) fn lacks_userfaultfd(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS | libc::EINVAL))
+}
+
 pub(crate) fn explain_userfaultfd(error: &io::Error) -> Error {
     Error::NoUserfaultfd { reason: userfaultfd_advice(error) }
 }

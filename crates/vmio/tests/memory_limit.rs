@@ -55,7 +55,7 @@ impl Drop for MemoryGroup {
 }
 
 fn work() {
-    let cache = Cache::builder().capacity(CACHE_BYTES).build().unwrap();
+    let cache = Cache::builder().capacity(CACHE_BYTES).engine(support::engine()).build().unwrap();
     let pages = 3 * CACHE_BYTES / PAGE;
     let file = tempfile::NamedTempFile::new().unwrap();
     let backing = FileBacking::create(file.path(), pages * PAGE).unwrap();

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -181,6 +181,10 @@ impl Backing for FileBacking {
 
     fn unlock(&self) -> io::Result<()> {
         Ok(flock(self.buffered.as_fd(), FlockOperation::Unlock)?)
+    }
+
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.buffered.as_fd())
     }
 
     fn describe(&self) -> String {

@@ -5,6 +5,7 @@ mod memory;
 mod null;
 
 use std::io;
+use std::os::fd::BorrowedFd;
 
 pub use file::FileBacking;
 pub use memory::MemoryBacking;
@@ -72,6 +73,12 @@ pub trait Backing: Send + Sync {
     /// Gives the lock up, also on behalf of forked children that share it.
     fn unlock(&self) -> io::Result<()> {
         Ok(())
+    }
+
+    /// The file or device itself, opened for [`Self::access`], if there is one that the kernel can map:
+    /// [`crate::Engine::Managed`] needs it, and reads and writes through it alone.
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     /// What it is, for messages.

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use crate::cache::fault::handle_fault;
 use crate::cache::shared::{Parts, Shared, Watermarks};
 use crate::cache::write_batch::BATCH_PAGES;
-use crate::cache::{Cache, CacheCore};
-use crate::engine::{AnonymousFrames, SigbusEngine};
+use crate::cache::{Cache, CacheCore, Tender};
+use crate::engine::{AnonymousFrames, Engine, SigbusEngine};
 use crate::error::{Error, Result};
+use crate::managed::{Limits, ManagedCore};
 use crate::mapping::options::FrameHint;
 use crate::policy::{EvictionPolicy, PriorityFifo};
 use crate::probe;
@@ -49,6 +50,7 @@ pub struct CacheBuilder {
     frames: FrameHint,
     policy: EvictionPolicy,
     measures_misses: bool,
+    engine: Engine,
 }
 
 impl CacheBuilder {
@@ -61,6 +63,7 @@ impl CacheBuilder {
             frames: FrameHint::Auto,
             policy: EvictionPolicy::default(),
             measures_misses: false,
+            engine: Engine::Auto,
         }
     }
 
@@ -108,6 +111,12 @@ impl CacheBuilder {
         self
     }
 
+    /// How page faults are handled; by default what this machine allows ([`Engine::Auto`]).
+    pub fn engine(mut self, engine: Engine) -> Self {
+        self.engine = engine;
+        self
+    }
+
     /// Builds the cache, starts its workers, and installs a SIGBUS handler; the handler that was there before gets
     /// what is not vmio's.
     pub fn build(self) -> Result<Cache> {
@@ -142,13 +151,31 @@ impl CacheBuilder {
         if !(1..=256).contains(&workers) {
             return Err(Error::BadOption { option: "workers", value: workers.to_string(), expected: "1 to 256" });
         }
+        let generation = Generation::of_this_process().map_err(Error::system("marking the process"))?;
+        let watermarks = watermarks(capacity_pages, self.dirty_ratio);
+        let managed = Limits { generation, capacity_pages, dirty_pages: watermarks.dirty };
+        if self.engine == Engine::Managed {
+            return self.build_managed(managed);
+        }
+        let engine = match SigbusEngine::new(handle_fault) {
+            Ok(engine) => engine,
+            Err(error) if self.engine == Engine::Auto && probe::lacks_userfaultfd(&error) => {
+                let why = probe::explain_userfaultfd(&error);
+                tracing::warn!(
+                    %why,
+                    "Linux mmap takes the faults (Engine::Managed): the memory budget is kept within some milliseconds \
+                     and not at every instant, and only files and block devices can be mapped"
+                );
+                return self.build_managed(managed);
+            }
+            Err(error) => return Err(probe::explain_userfaultfd(&error)),
+        };
         let locks_memory = self.decide_on_locking()?;
-        let engine = SigbusEngine::new(handle_fault).map_err(|error| probe::explain_userfaultfd(&error))?;
         let frames = AnonymousFrames::new(engine.userfaultfd());
         let parts = Parts {
-            generation: Generation::of_this_process().map_err(Error::system("marking the process"))?,
+            generation,
             capacity_pages,
-            watermarks: watermarks(capacity_pages, self.dirty_ratio),
+            watermarks,
             policy: Box::new(PriorityFifo::new(cores, self.policy)),
             engine: Box::new(engine),
             frames: Box::new(frames),
@@ -160,7 +187,16 @@ impl CacheBuilder {
         };
         let shared = Shared::new(parts).map_err(Error::system("reserving memory for the cache"))?;
         let core = CacheCore::start(shared).map_err(Error::system("starting the workers of the cache"))?;
-        Ok(Cache { core: Arc::new(core) })
+        Ok(Cache { tender: Tender::Workers(Arc::new(core)) })
+    }
+
+    fn build_managed(&self, limits: Limits) -> Result<Cache> {
+        if self.lock_memory == LockMemory::Require {
+            let why = "file pages are never swapped, and the kernel may drop clean ones: use pins, or Engine::Sigbus";
+            return Err(Error::NotManaged { what: "LockMemory::Require", why });
+        }
+        let core = ManagedCore::start(limits).map_err(Error::system("starting the steward of the cache"))?;
+        Ok(Cache { tender: Tender::Steward(Arc::new(core)) })
     }
 
     fn decide_on_locking(&self) -> Result<bool> {

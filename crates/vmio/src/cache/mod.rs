@@ -23,14 +23,26 @@ pub use counters::{MissTime, Stats};
 
 use crate::cache::counters::PageCounts;
 use crate::cache::shared::Shared;
+use crate::engine::Engine;
+use crate::managed::ManagedCore;
 use crate::sys::PAGE_BYTES;
+use crate::sys::fork::Generation;
 
 /// A fixed budget of memory that any number of mappings share. A handle: cloning it gives another one.
 ///
 /// The budget covers resident pages and the buffers of the workers. It is used up only as pages are touched.
 #[derive(Clone)]
 pub struct Cache {
-    core: Arc<CacheCore>,
+    tender: Tender,
+}
+
+/// Who keeps a cache within its budget.
+#[derive(Clone)]
+pub(crate) enum Tender {
+    /// Workers that evict what vmio's own faults have brought in.
+    Workers(Arc<CacheCore>),
+    /// A steward that watches what the kernel's faults have brought in.
+    Steward(Arc<ManagedCore>),
 }
 
 impl Cache {
@@ -39,18 +51,57 @@ impl Cache {
         CacheBuilder::new()
     }
 
-    pub(crate) fn core(&self) -> &Arc<CacheCore> {
-        &self.core
+    pub(crate) fn tender(&self) -> &Tender {
+        &self.tender
+    }
+
+    /// The process that built it.
+    pub(crate) fn generation(&self) -> Generation {
+        match &self.tender {
+            Tender::Workers(core) => core.shared.generation,
+            Tender::Steward(core) => core.steward.generation(),
+        }
+    }
+
+    /// Whether this is a handle to the cache that those workers tend.
+    pub(crate) fn is_of_core(&self, other: &Arc<CacheCore>) -> bool {
+        matches!(&self.tender, Tender::Workers(core) if Arc::ptr_eq(core, other))
+    }
+
+    /// Whether this is a handle to the cache that this steward tends.
+    pub(crate) fn is_of_steward(&self, other: &Arc<ManagedCore>) -> bool {
+        matches!(&self.tender, Tender::Steward(core) if Arc::ptr_eq(core, other))
+    }
+
+    /// The engine that serves its mappings; what [`Engine::Auto`] has become.
+    pub fn engine(&self) -> Engine {
+        match &self.tender {
+            Tender::Workers(_) => Engine::Sigbus,
+            Tender::Steward(_) => Engine::Managed,
+        }
     }
 
     /// Bytes that its pages may take.
     pub fn capacity_bytes(&self) -> u64 {
-        u64::from(self.core.shared.capacity_pages) * PAGE_BYTES as u64
+        let pages = match &self.tender {
+            Tender::Workers(core) => core.shared.capacity_pages,
+            Tender::Steward(core) => core.steward.capacity_pages(),
+        };
+        u64::from(pages) * PAGE_BYTES as u64
     }
 
     /// What it holds and what it has done so far; nothing of that in a forked child of the process that built it.
     pub fn stats(&self) -> Stats {
-        let shared = &*self.core.shared;
+        match &self.tender {
+            Tender::Workers(core) => core.stats(),
+            Tender::Steward(core) => core.steward.stats(),
+        }
+    }
+}
+
+impl CacheCore {
+    fn stats(&self) -> Stats {
+        let shared = &*self.shared;
         let capacity_pages = u64::from(shared.capacity_pages);
         if !shared.generation.is_current() {
             // The counters are the parent's, and not part of the child's memory.

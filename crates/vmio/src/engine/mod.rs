@@ -4,12 +4,14 @@
 //! pages there and take them away. Neither knows of caches, policies or backings.
 
 mod anonymous_frames;
+mod choice;
 mod memfd_frames;
 mod sigbus_engine;
 
 use std::io;
 
 pub(crate) use anonymous_frames::AnonymousFrames;
+pub use choice::Engine;
 pub(crate) use memfd_frames::MemfdFrames;
 pub(crate) use sigbus_engine::SigbusEngine;
 

@@ -9,6 +9,8 @@ use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::write_batch::{Select, WriteBatch};
 use crate::engine::HideableFrames;
 use crate::error::{Error, Result};
+use crate::mapping::cached_file::CachedFile;
+use crate::mapping::mapped_file::{touched_pages, whole_pages};
 use crate::mapping::Mapping;
 use crate::page::word::{Snapshot, State};
 use crate::page::{SPAN_PAGES, span_of};
@@ -51,7 +53,13 @@ impl Mapping {
     /// Tells the cache how a range will be used.
     pub fn advise(&self, range: Range<u64>, advice: Advice) -> Result<()> {
         self.check_range(&range)?;
-        let whole = self.whole_pages(&range);
+        self.file().advise(range, advice)
+    }
+}
+
+impl CachedFile {
+    pub(super) fn take_advice(&self, range: Range<u64>, advice: Advice) -> Result<()> {
+        let whole = whole_pages(&range, self.region().len());
         match advice {
             Advice::Normal | Advice::Random => self.set_window(&range, 1),
             Advice::Sequential { window_bytes } => {
@@ -77,18 +85,18 @@ impl Mapping {
     }
 
     fn check_writable(&self) -> Result<()> {
-        match self.access() {
+        match self.region().access {
             Access::ReadWrite => Ok(()),
-            Access::ReadOnly => Err(Error::ReadOnly { backing: self.describe() }),
+            Access::ReadOnly => Err(Error::ReadOnly { backing: self.region().backing.describe() }),
         }
     }
 
     fn is_all(&self, range: &Range<u64>) -> bool {
-        range.start == 0 && range.end == self.len()
+        range.start == 0 && range.end == self.region().len()
     }
 
     fn touched_spans(range: &Range<u64>) -> Range<u64> {
-        let pages = Self::touched_pages(range);
+        let pages = touched_pages(range);
         pages.start / SPAN_PAGES as u64..pages.end.div_ceil(SPAN_PAGES as u64)
     }
 

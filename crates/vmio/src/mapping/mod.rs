@@ -1,6 +1,9 @@
 //! What the user holds: a file as a range of addresses.
 
 mod advice;
+mod cached_file;
+pub(crate) mod mapped_file;
+pub(crate) mod open_files;
 pub(crate) mod opened;
 pub(crate) mod options;
 mod pin;
@@ -9,8 +12,6 @@ mod resize;
 mod sync;
 
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 pub use advice::Advice;
 pub use pin::Pin;
@@ -18,12 +19,12 @@ pub use residency::Residency;
 pub use sync::SyncHandle;
 
 use crate::backing::{Access, Backing};
-use crate::cache::Cache;
-use crate::cache::region::Region;
+use crate::cache::{Cache, Tender};
 use crate::error::{Error, Result};
-use crate::mapping::opened::OpenRegion;
+use crate::managed::ManagedFile;
+use crate::mapping::cached_file::CachedFile;
+use crate::mapping::mapped_file::MappedFile;
 use crate::mapping::options::MappingOptions;
-use crate::sys::PAGE_BYTES;
 
 /// A file, device or other backing as a range of addresses, of which the cache keeps the useful part in memory.
 ///
@@ -33,8 +34,18 @@ use crate::sys::PAGE_BYTES;
 ///
 /// A thread that blocks SIGBUS is killed by its first miss. System calls cannot be given pointers to pages that may
 /// be evicted (they fail with EFAULT): [`Self::pin`] the range, or use [`Self::read_at`] and [`Self::write_at`].
+#[derive(Clone)]
 pub struct Mapping {
-    opened: Arc<OpenRegion>,
+    handle: Handle,
+}
+
+/// A handle of the engine that serves the mapping.
+#[derive(Clone)]
+enum Handle {
+    /// Faults are vmio's: [`crate::Engine::Sigbus`].
+    Cached(CachedFile),
+    /// Faults are the kernel's: [`crate::Engine::Managed`].
+    Managed(ManagedFile),
 }
 
 // SAFETY (of the Send and Sync that the compiler derives): Region is shared through atomics and locks only; the raw
@@ -46,16 +57,24 @@ impl Mapping {
     ///
     /// Another process that has the file mapped for writing is an [`Error::InUse`].
     pub fn open(cache: &Cache, backing: impl Backing + 'static, options: MappingOptions) -> Result<Mapping> {
-        Ok(Mapping { opened: OpenRegion::open(cache, Box::new(backing), options)? })
+        let backing = Box::new(backing);
+        let handle = match cache.tender() {
+            Tender::Workers(core) => Handle::Cached(CachedFile::open(cache, core, backing, options)?),
+            Tender::Steward(core) => Handle::Managed(ManagedFile::open(cache, core, backing, options)?),
+        };
+        Ok(Mapping { handle })
     }
 
-    pub(crate) fn region(&self) -> &Region {
-        &self.opened.region
+    fn file(&self) -> &dyn MappedFile {
+        match &self.handle {
+            Handle::Cached(file) => file,
+            Handle::Managed(file) => file,
+        }
     }
 
     /// Length in bytes.
     pub fn len(&self) -> u64 {
-        self.region().len()
+        self.file().len()
     }
 
     /// Whether it has no bytes.
@@ -65,23 +84,23 @@ impl Mapping {
 
     /// Whether stores are allowed.
     pub fn access(&self) -> Access {
-        self.region().access
+        self.file().access()
     }
 
     /// What is mapped, for messages.
     pub fn describe(&self) -> String {
-        self.region().backing.describe()
+        self.file().describe()
     }
 
     /// The first byte. Valid for loads of [`Self::len`] bytes as long as a handle or a [`Pin`] exists; loads behind
     /// the last page are a SIGBUS.
     pub fn as_ptr(&self) -> *const u8 {
-        self.region().base().cast_const()
+        self.file().base().cast_const()
     }
 
     /// The first byte, for stores; a store to a read-only mapping is a SIGSEGV.
     pub fn as_mut_ptr(&self) -> *mut u8 {
-        self.region().base()
+        self.file().base()
     }
 
     /// All bytes as a slice.
@@ -98,98 +117,40 @@ impl Mapping {
     /// Copies bytes out. Sound beside any other thread that uses `read_at` and `write_at`: bytes being written at the
     /// same time are seen in part. A page that cannot be read is an error.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        self.in_pages(offset, buffer.len(), |page, source, at| {
-            let pin = self.pin_page(page, Access::ReadOnly)?;
-            for (byte, at) in buffer[at.clone()].iter_mut().zip(source..) {
-                // SAFETY: the byte lies in a pinned page of the mapping; all safe accesses to it are atomic.
-                *byte = unsafe { AtomicU8::from_ptr(at as *mut u8) }.load(Ordering::Relaxed);
-            }
-            drop(pin);
-            Ok(())
-        })
+        self.check_range(&(offset..offset.saturating_add(buffer.len() as u64)))?;
+        self.file().read_at(offset, buffer)
     }
 
     /// Copies bytes in, as by stores: they are durable after [`Self::sync`]. See [`Self::read_at`].
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.in_pages(offset, data.len(), |page, target, at| {
-            let pin = self.pin_page_for_store(page)?;
-            for (byte, at) in data[at.clone()].iter().zip(target..) {
-                // SAFETY: as in `read_at`; should the page be protected again by now, the store traps like any other.
-                unsafe { AtomicU8::from_ptr(at as *mut u8) }.store(*byte, Ordering::Relaxed);
-            }
-            drop(pin);
-            Ok(())
-        })
-    }
-
-    /// Calls `each` with every page of a range: its number, the address of the range's part in it, and where that
-    /// part lies in the caller's buffer.
-    fn in_pages(
-        &self,
-        offset: u64,
-        len: usize,
-        mut each: impl FnMut(u64, usize, &Range<usize>) -> Result<()>,
-    ) -> Result<()> {
-        self.check_range(&(offset..offset.saturating_add(len as u64)))?;
-        let mut done = 0;
-        while done < len {
-            let at = offset + done as u64;
-            let in_page = PAGE_BYTES - at as usize % PAGE_BYTES;
-            let part = done..len.min(done + in_page);
-            each(at / PAGE_BYTES as u64, self.as_ptr() as usize + at as usize, &part)?;
-            done = part.end;
-        }
-        Ok(())
+        self.check_range(&(offset..offset.saturating_add(data.len() as u64)))?;
+        self.file().write_at(offset, data)
     }
 
     /// The first error of a page that was replaced by poison (see [`crate::OnReadError::Poison`]) or could not be
     /// read, since the last call.
     pub fn take_read_error(&self) -> Option<Error> {
-        if let Err(error) = self.opened.check_not_forked() {
+        if let Err(error) = self.file().check_not_forked() {
             return Some(error);
         }
-        let _signals = crate::sys::signal::SignalsBlocked::new();
-        let failure = self.region().failures().read.take();
-        failure.map(|(page, failure)| self.region().read_error(page, failure))
+        self.file().take_read_error()
     }
 
     /// Syncs and, with the last handle, unmaps; reports what a mere drop could only log.
     pub fn close(self) -> Result<()> {
-        let synced = if Arc::strong_count(&self.opened) > 1 { self.sync() } else { Ok(()) };
-        match Arc::into_inner(self.opened) {
-            Some(last) => synced.and(last.close()),
-            None => synced, // Others go on using it.
+        match self.handle {
+            Handle::Cached(file) => file.close(),
+            Handle::Managed(file) => file.close(),
         }
     }
 
     /// A range that lies within the mapping.
     fn check_range(&self, range: &Range<u64>) -> Result<()> {
-        self.opened.check_not_forked()?;
+        self.file().check_not_forked()?;
         if range.start <= range.end && range.end <= self.len() {
             return Ok(());
         }
         Err(Error::OutOfRange { range: range.clone(), len: self.len() })
-    }
-
-    /// The pages that lie wholly within a byte range, the last partial page of the file included if its end is.
-    fn whole_pages(&self, range: &Range<u64>) -> Range<u64> {
-        let page = PAGE_BYTES as u64;
-        let end = if range.end == self.len() { range.end.div_ceil(page) } else { range.end / page };
-        let first = range.start.div_ceil(page);
-        first..end.max(first)
-    }
-
-    /// The pages that a byte range touches.
-    fn touched_pages(range: &Range<u64>) -> Range<u64> {
-        let page = PAGE_BYTES as u64;
-        if range.is_empty() { 0..0 } else { range.start / page..range.end.div_ceil(page) }
-    }
-}
-
-impl Clone for Mapping {
-    /// Another handle to the same region.
-    fn clone(&self) -> Self {
-        Mapping { opened: Arc::clone(&self.opened) }
     }
 }
 

@@ -1,29 +1,20 @@
-//! The life of an open region: one per file and process, from the first handle to the last.
+//! The life of an open region, from the first handle to the last.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError};
 
-use crate::backing::{Access, Backing, Identity};
+use crate::backing::{Access, Backing};
 use crate::cache::address_table;
 use crate::cache::counters::Counter;
 use crate::cache::region::Region;
 use crate::cache::{Cache, CacheCore};
 use crate::error::{Error, Result};
+use crate::mapping::mapped_file::OpenedFile;
+use crate::mapping::open_files::{self, Entry, Opening};
 use crate::mapping::options::MappingOptions;
 use crate::page::span::Span;
 use crate::sys::cpu;
-use crate::sys::fork::Generation;
 use crate::sys::signal::SignalsBlocked;
-
-static OPEN_FILES: Mutex<BTreeMap<Identity, OpenFile>> = Mutex::new(BTreeMap::new());
-static FILE_CLOSED: Condvar = Condvar::new();
-
-/// A file that some mapping of the process has open, or is about to close.
-struct OpenFile {
-    opened: Weak<OpenRegion>,
-    generation: Generation,
-}
 
 /// A region in use. Dropping the last reference syncs and unmaps it.
 pub(crate) struct OpenRegion {
@@ -35,76 +26,33 @@ pub(crate) struct OpenRegion {
     _entry: Option<Entry>,
 }
 
-/// The file's place among those that are open; given up when dropped.
-struct Entry {
-    identity: Identity,
-    generation: Generation,
-}
-
-impl Drop for Entry {
-    fn drop(&mut self) {
-        // In a forked child, another thread of the parent may have held the lock when it was copied.
-        if self.generation.is_current() {
-            OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.identity);
-            FILE_CLOSED.notify_all();
-        }
-    }
-}
-
 impl OpenRegion {
     /// The region of a backing: the one that is open already if the process maps the file, else a new one.
-    pub(crate) fn open(cache: &Cache, backing: Box<dyn Backing>, options: MappingOptions) -> Result<Arc<Self>> {
-        let Some(identity) = backing.identity() else {
-            return Ok(Arc::new(Self::start(cache, backing, options, None).map_err(|(error, _)| error)?));
-        };
-        let generation = cache.core().shared.generation;
-        let mut open_files = OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(present) = open_files.get(&identity) {
-            if !present.generation.is_current() {
-                break; // Inherited by a forked child: the parent's.
-            }
-            if let Some(opened) = present.opened.upgrade() {
-                let wanted = options.access.unwrap_or_else(|| backing.access());
-                let how = if !Arc::ptr_eq(&opened.cache, cache.core()) {
-                    "through another cache"
-                } else if wanted == Access::ReadWrite && opened.region.access == Access::ReadOnly {
-                    "read-only"
-                } else {
-                    return Ok(opened);
-                };
-                // Dropping what may be the last handle takes this lock.
-                drop(open_files);
-                return Err(Error::AlreadyMapped { backing: backing.describe(), how });
-            }
-            // Its last handle is going: it syncs and unlocks the file.
-            open_files = FILE_CLOSED.wait(open_files).unwrap_or_else(PoisonError::into_inner);
-        }
-        if !backing.try_lock().map_err(Error::system("locking the file"))? {
-            return Err(Error::InUse { backing: backing.describe() });
-        }
-        let entry = Entry { identity, generation };
-        let opened = Self::start(cache, backing, options, Some(entry));
-        let opened = match opened {
-            Ok(opened) => Arc::new(opened),
-            Err((error, entry)) => {
-                drop(open_files);
-                drop(entry);
-                return Err(error);
-            }
-        };
-        open_files.insert(identity, OpenFile { opened: Arc::downgrade(&opened), generation });
-        Ok(opened)
+    pub(crate) fn open(
+        cache: &Cache,
+        core: &Arc<CacheCore>,
+        backing: Box<dyn Backing>,
+        options: MappingOptions,
+    ) -> Result<Arc<Self>> {
+        open_files::open(cache, backing, options, |backing, options, entry| Self::start(core, backing, options, entry))
     }
 
     fn start(
-        cache: &Cache,
+        core: &Arc<CacheCore>,
         backing: Box<dyn Backing>,
         options: MappingOptions,
         entry: Option<Entry>,
-    ) -> Result<Self, (Error, Option<Entry>)> {
-        let core = Arc::clone(cache.core());
+    ) -> Opening<Self> {
+        let core = Arc::clone(core);
         if !core.shared.generation.is_current() {
             return Err((Error::Forked, entry));
+        }
+        if entry.is_some() {
+            match backing.try_lock() {
+                Ok(true) => {}
+                Ok(false) => return Err((Error::InUse { backing: backing.describe() }, entry)),
+                Err(source) => return Err((Error::System { operation: "locking the file", source }, entry)),
+            }
         }
         let region = Region::new(Arc::clone(&core.shared), backing, options).map(Box::new);
         let region = region.and_then(|region| address_table::insert(&region).map(|()| region));
@@ -158,6 +106,16 @@ impl OpenRegion {
             tracing::warn!(backing = region.backing.describe(), %error, "unlocking failed");
         }
         synced
+    }
+}
+
+impl OpenedFile for OpenRegion {
+    fn belongs_to(&self, cache: &Cache) -> bool {
+        cache.is_of_core(&self.cache)
+    }
+
+    fn access(&self) -> Access {
+        self.region.access
     }
 }
 

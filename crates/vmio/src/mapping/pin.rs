@@ -8,6 +8,8 @@ use crate::backing::Access;
 use crate::cache::region::Region;
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
+use crate::mapping::cached_file::CachedFile;
+use crate::mapping::mapped_file::{HeldPages, touched_pages};
 use crate::mapping::opened::OpenRegion;
 use crate::page::word::{PinOutcome, Snapshot, State};
 use crate::page::{SPAN_PAGES, span_of};
@@ -23,11 +25,19 @@ impl Mapping {
     /// the cache ([`Error::TooManyPins`]).
     pub fn pin(&self, range: Range<u64>, access: Access) -> Result<Pin> {
         self.check_range(&range)?;
-        let pages = Self::touched_pages(&range);
-        let admitted = self.admit_pins(pages.end - pages.start)?;
-        let held = self.pin_pages(pages, access, admitted)?;
+        let pages = touched_pages(&range);
+        let count = pages.end - pages.start;
+        let held = self.file().pin(pages, access)?;
         let address = self.as_ptr() as usize + range.start as usize;
-        Ok(Pin { held, address, len: (range.end - range.start) as usize, access })
+        Ok(Pin { _held: held, pages: count, address, len: (range.end - range.start) as usize, access })
+    }
+}
+
+impl CachedFile {
+    /// Pins pages as long as the user holds on to them.
+    pub(super) fn pin_for_user(&self, pages: Range<u64>, access: Access) -> Result<PinnedPages> {
+        let admitted = self.admit_pins(pages.end - pages.start)?;
+        self.pin_pages(pages, access, admitted)
     }
 
     /// Counts a pin of the user's against the limit.
@@ -179,7 +189,8 @@ impl Drop for PinnedPages {
 
 /// A range that stays in memory until this is dropped; keeps the mapping open.
 pub struct Pin {
-    held: PinnedPages,
+    _held: HeldPages,
+    pages: u64,
     address: usize,
     len: usize,
     access: Access,
@@ -208,6 +219,6 @@ impl Pin {
 
     /// Pages held, the first and the last possibly in part.
     pub fn pages(&self) -> u64 {
-        self.held.pages.end - self.held.pages.start
+        self.pages
     }
 }

@@ -3,24 +3,29 @@
 use std::ops::Range;
 
 use crate::mapping::Mapping;
+use crate::mapping::mapped_file::touched_pages;
 use crate::sys::PAGE_BYTES;
 
 impl Mapping {
     /// Whether the page of a byte is in memory right now; false behind the end. A hint: it may change at once.
     pub fn is_resident(&self, offset: u64) -> bool {
-        offset < self.len() && self.region().word(offset / PAGE_BYTES as u64).load().is_resident()
+        let page = offset / PAGE_BYTES as u64;
+        let mut resident = false;
+        if offset < self.len() {
+            self.file().for_each_resident(page..page + 1, &mut |_| resident = true);
+        }
+        resident
     }
 
     /// Which of the pages that a range touches are in memory; what lies behind the end is left out.
     pub fn residency(&self, range: Range<u64>) -> Residency {
-        let pages = Self::touched_pages(&(range.start..range.end.min(self.len())));
+        let pages = touched_pages(&(range.start..range.end.min(self.len())));
         let count = pages.end.saturating_sub(pages.start);
         let mut bits = vec![0_u64; count.div_ceil(64) as usize];
-        for (at, page) in pages.enumerate() {
-            if self.region().word(page).load().is_resident() {
-                bits[at / 64] |= 1 << (at % 64);
-            }
-        }
+        self.file().for_each_resident(pages.clone(), &mut |page| {
+            let at = page - pages.start;
+            bits[(at / 64) as usize] |= 1 << (at % 64);
+        });
         Residency { bits, pages: count }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use crate::backing::Access;
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
+use crate::mapping::cached_file::CachedFile;
 use crate::page::word::Snapshot;
 use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::PAGE_BYTES;
@@ -15,7 +16,13 @@ impl Mapping {
     /// bytes are zeros. Bytes that are cut off must not be in use: accesses to them are a SIGBUS from now on, and
     /// pinned pages among them are an error.
     pub fn set_len(&self, len: u64) -> Result<()> {
-        self.opened.check_not_forked()?;
+        self.file().check_not_forked()?;
+        self.file().set_len(len)
+    }
+}
+
+impl CachedFile {
+    pub(super) fn resize(&self, len: u64) -> Result<()> {
         let region = self.region();
         if region.access == Access::ReadOnly {
             return Err(Error::ReadOnly { backing: region.backing.describe() });
@@ -42,7 +49,7 @@ impl Mapping {
     fn clear_tail(&self, len: u64) -> Result<()> {
         let tail = len as usize % PAGE_BYTES;
         let page = len / PAGE_BYTES as u64;
-        if tail == 0 || !self.is_resident(len - 1) {
+        if tail == 0 || !self.region().word(page).load().is_resident() {
             return Ok(()); // What is read from the device ends with zeros.
         }
         let _pinned = self.pin_page(page, Access::ReadWrite)?;

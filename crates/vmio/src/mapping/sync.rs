@@ -5,6 +5,8 @@ use std::thread::JoinHandle;
 
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
+use crate::mapping::cached_file::CachedFile;
+use crate::mapping::mapped_file::touched_pages;
 use crate::sys::fork::Generation;
 use crate::sys::signal::SignalsBlocked;
 
@@ -13,20 +15,26 @@ impl Mapping {
     /// a page is protected and copied, then let go. An error names a page that could not be written; such pages stay
     /// dirty, and the next sync tries them again.
     pub fn sync(&self) -> Result<()> {
-        self.opened.check_not_forked()?;
-        self.region().sync_pages(None)
+        self.file().check_not_forked()?;
+        self.file().sync(None)
     }
 
     /// As [`Self::sync`], for the pages that a range of bytes touches.
     pub fn flush(&self, range: Range<u64>) -> Result<()> {
         self.check_range(&range)?;
-        self.region().sync_pages(Some(Self::touched_pages(&range)))
+        self.file().sync(Some(touched_pages(&range)))
     }
 
     /// Starts a [`Self::sync`] in the background. Pages that become dirty after the call are not part of it; only if
     /// another sync of the mapping is under way, those count that become dirty until that has ended.
     pub fn sync_begin(&self) -> Result<SyncHandle> {
-        self.opened.check_not_forked()?;
+        self.file().check_not_forked()?;
+        self.file().sync_begin()
+    }
+}
+
+impl CachedFile {
+    pub(super) fn sync_in_background(&self) -> Result<SyncHandle> {
         let begun = {
             let _signals = SignalsBlocked::new();
             let turn = self.region().try_take_turn();
@@ -38,22 +46,20 @@ impl Mapping {
             })
         };
         let has_turn = begun.is_some();
-        let mapping = self.clone();
-        let thread = std::thread::Builder::new().name("vmio-sync".to_owned()).spawn(move || match begun {
+        let file = self.clone();
+        let thread = SyncHandle::spawn(self.region().shared.generation, move || match begun {
             Some(begun) => {
                 let _signals = SignalsBlocked::new();
-                let region = mapping.region();
+                let region = file.region();
                 region.finish_sync(begun, region.resume_turn())
             }
-            None => mapping.sync(),
+            None => file.region().sync_pages(None),
         });
-        let thread = thread.map_err(|source| {
+        thread.inspect_err(|_| {
             if has_turn {
                 drop(self.region().resume_turn());
             }
-            Error::System { operation: "starting a thread for the sync", source }
-        })?;
-        Ok(SyncHandle { thread: Some(thread), generation: self.region().shared.generation })
+        })
     }
 }
 
@@ -66,6 +72,13 @@ pub struct SyncHandle {
 }
 
 impl SyncHandle {
+    /// Runs a sync in a thread of its own.
+    pub(crate) fn spawn(generation: Generation, sync: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Self> {
+        let thread = std::thread::Builder::new().name("vmio-sync".to_owned()).spawn(sync);
+        let thread = thread.map_err(Error::system("starting a thread for the sync"))?;
+        Ok(SyncHandle { thread: Some(thread), generation })
+    }
+
     /// Whether the sync has ended.
     pub fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)

@@ -6,10 +6,14 @@
 pub(crate) mod abort;
 pub(crate) mod cpu;
 pub(crate) mod errno;
+pub(crate) mod file_map;
 pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod futex_lock;
+pub(crate) mod mapped_pages;
 pub(crate) mod memory_file;
+pub(crate) mod page_cache;
+pub(crate) mod page_scan;
 pub(crate) mod pagemap;
 pub(crate) mod published_memory;
 pub(crate) mod reservation;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use vmio::{Cache, CacheBuilder, FrameHint, Mapping};
+use vmio::{Cache, CacheBuilder, Engine, FrameHint, Mapping};
 
 /// The page size in bytes.
 pub const PAGE: u64 = vmio::PAGE_BYTES as u64;
@@ -18,9 +18,19 @@ pub const SPAN: u64 = 512;
 /// Memory of a cache that is not for pages.
 const OVERHEAD_BYTES: u64 = 5 << 20;
 
+/// The engine under test: what VMIO_TEST_ENGINE says (sigbus, managed), or the default.
+pub fn engine() -> Engine {
+    match std::env::var("VMIO_TEST_ENGINE").as_deref() {
+        Err(_) | Ok("") => Engine::Auto,
+        Ok("sigbus") => Engine::Sigbus,
+        Ok("managed") => Engine::Managed,
+        Ok(other) => panic!("VMIO_TEST_ENGINE is {other}"),
+    }
+}
+
 /// Options for a cache of exactly that many pages.
 pub fn cache_of(pages: u64) -> CacheBuilder {
-    Cache::builder().capacity(OVERHEAD_BYTES + pages * PAGE).frames(frames())
+    Cache::builder().capacity(OVERHEAD_BYTES + pages * PAGE).engine(engine()).frames(frames())
 }
 
 /// The kind of frames that the suite is run with: what VMIO_TEST_FRAMES says, `anonymous` or `memfd`.

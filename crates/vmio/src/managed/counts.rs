@@ -1,0 +1,36 @@
+//! What the steward has done so far.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters that only grow.
+#[derive(Default)]
+pub(crate) struct Counts {
+    /// Pages dropped that had not to be written.
+    pub(super) evicted_clean: Count,
+    /// Pages dropped after a write.
+    pub(super) evicted_dirty: Count,
+    /// Dirty pages whose write the steward began.
+    pub(super) written_pages: Count,
+    /// How often it began to write.
+    pub(super) writes: Count,
+    /// Ranges taken out of the page table.
+    pub(super) shootdowns: Count,
+    /// Failed writes and flushes.
+    pub(super) write_errors: Count,
+    /// Mappings whose last sync failed while they were dropped.
+    pub(super) drop_failures: Count,
+}
+
+/// A counter.
+#[derive(Default)]
+pub(super) struct Count(AtomicU64);
+
+impl Count {
+    pub(super) fn add(&self, amount: u64) {
+        self.0.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,274 @@
+//! A mapping whose faults the kernel handles.
+
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::backing::{Access, Backing};
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::managed::ManagedCore;
+use crate::managed::opened::OpenManaged;
+use crate::managed::pins;
+use crate::managed::region::ManagedRegion;
+use crate::mapping::mapped_file::{HeldPages, MappedFile, touched_pages, whole_pages};
+use crate::mapping::open_files;
+use crate::mapping::options::MappingOptions;
+use crate::mapping::{Advice, SyncHandle};
+use crate::sys::{PAGE_BYTES, page_cache};
+
+/// A handle to a managed file.
+#[derive(Clone)]
+pub(crate) struct ManagedFile {
+    opened: Arc<OpenManaged>,
+}
+
+impl ManagedFile {
+    /// Maps a backing that is a file or a device; the same as is open already if the process maps it.
+    pub(crate) fn open(
+        cache: &Cache,
+        core: &Arc<ManagedCore>,
+        backing: Box<dyn Backing>,
+        options: MappingOptions,
+    ) -> Result<Self> {
+        let start = |backing, options, entry| OpenManaged::start(core, backing, &options, entry);
+        Ok(ManagedFile { opened: open_files::open(cache, backing, options, start)? })
+    }
+
+    /// Syncs and, if this is the last handle, unmaps.
+    pub(crate) fn close(self) -> Result<()> {
+        let synced = if Arc::strong_count(&self.opened) > 1 { self.opened.sync() } else { Ok(()) };
+        match Arc::into_inner(self.opened) {
+            Some(last) => synced.and(last.close()),
+            None => synced, // Others go on using it.
+        }
+    }
+
+    fn region(&self) -> &ManagedRegion {
+        &self.opened.region
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        match self.region().access {
+            Access::ReadWrite => Ok(()),
+            Access::ReadOnly => Err(Error::ReadOnly { backing: self.describe() }),
+        }
+    }
+
+    /// Makes pages resident and mapped, so that they count and are given up like any others.
+    fn fetch(&self, pages: Range<u64>) -> Result<()> {
+        let bytes = bytes_of(&pages);
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.region().map.populate(&bytes).map_err(|error| self.read_error(&bytes, error))
+    }
+
+    /// The kernel says only that some page cannot be had: a read tells which one, and why.
+    fn read_error(&self, bytes: &Range<u64>, error: io::Error) -> Error {
+        let mut page = [0; PAGE_BYTES];
+        let mut fails = |offset: &u64| match self.region().file.read_at(&mut page, *offset) {
+            Ok(_) => None,
+            Err(source) => Some((*offset, source)),
+        };
+        let starts = bytes.clone().step_by(PAGE_BYTES);
+        let (offset, source) = starts.into_iter().find_map(|offset| fails(&offset)).unwrap_or((bytes.start, error));
+        Error::Read { backing: self.describe(), offset, source }
+    }
+
+    /// Writes back and drops what nobody else has mapped.
+    fn give_up(&self, pages: Range<u64>) -> Result<()> {
+        let region = self.region();
+        if region.has_failed() {
+            return Ok(());
+        }
+        for part in region.pins.free_parts(pages) {
+            let bytes = bytes_of(&part);
+            region.map.unmap(&bytes).map_err(Error::system("unmapping pages"))?;
+            if region.access == Access::ReadWrite {
+                page_cache::finish_write(region.file(), &bytes)
+                    .map_err(|error| self.opened.core.steward.note_failure(region, error))?;
+            }
+            page_cache::drop_clean(region.file(), &bytes).map_err(Error::system("dropping pages"))?;
+        }
+        Ok(())
+    }
+}
+
+impl MappedFile for ManagedFile {
+    fn base(&self) -> *mut u8 {
+        self.region().map.base()
+    }
+
+    fn len(&self) -> u64 {
+        self.region().len()
+    }
+
+    fn access(&self) -> Access {
+        self.region().access
+    }
+
+    fn describe(&self) -> String {
+        self.region().backing.describe()
+    }
+
+    fn check_not_forked(&self) -> Result<()> {
+        self.opened.check_not_forked()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        self.fetch(touched_pages(&(offset..offset + buffer.len() as u64)))?;
+        let read = self.region().file.read_exact_at(buffer, offset);
+        read.map_err(|source| Error::Read { backing: self.describe(), offset, source })
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        let pages = touched_pages(&(offset..offset + data.len() as u64));
+        let failed_pages = pages.end - pages.start;
+        self.fetch(pages)?;
+        let written = self.region().file.write_all_at(data, offset);
+        written.map_err(|source| Error::Write { backing: self.describe(), offset, failed_pages, source })
+    }
+
+    fn advise(&self, range: Range<u64>, advice: Advice) -> Result<()> {
+        let (region, whole) = (self.region(), whole_pages(&range, self.len()));
+        let touched = bytes_of(&touched_pages(&range));
+        let failed = Error::system("advising the kernel of a range");
+        match advice {
+            _ if range.is_empty() => Ok(()),
+            Advice::Normal | Advice::Random => region.map.no_read_ahead(&touched).map_err(failed),
+            Advice::Sequential { .. } => region.map.read_ahead(&touched).map_err(failed),
+            Advice::Priority(priority) => {
+                region.set_priority(touched_pages(&range), priority);
+                self.opened.core.steward.reorder();
+                Ok(())
+            }
+            Advice::WillNeed => {
+                let room = self.opened.core.steward.room_pages();
+                self.fetch(whole.start..whole.end.min(whole.start + room))
+            }
+            Advice::DontNeed => self.give_up(whole),
+            // The kernel has no such notion: what is stored is written, what is missed is read.
+            Advice::Fresh | Advice::Free => self.check_writable(),
+        }
+    }
+
+    fn pin(&self, pages: Range<u64>, access: Access) -> Result<HeldPages> {
+        if access == Access::ReadWrite {
+            self.check_writable()?;
+        }
+        let count = pages.end - pages.start;
+        let steward = &self.opened.core.steward;
+        let limit = steward.capacity_pages() / 4 * 3;
+        let admitted = steward.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
+            before.checked_add(count).filter(|after| *after <= u64::from(limit))
+        });
+        if admitted.is_err() {
+            return Err(Error::TooManyPins { wanted_pages: count, limit_pages: limit.into() });
+        }
+        self.region().pins.hold(pages.clone());
+        // From here on, dropping it gives everything back.
+        let held = PinnedPages { opened: Arc::clone(&self.opened), pages };
+        let bytes = bytes_of(&held.pages);
+        if bytes.is_empty() {
+            return Ok(Box::new(held));
+        }
+        self.fetch(held.pages.clone())?;
+        pins::lock(&self.region().map, &bytes, access == Access::ReadWrite).map_err(Error::system(
+            "locking pinned pages in memory (`ulimit -l` limits them: pin less, or raise it)",
+        ))?;
+        // A mapping that is being shortened looks for pins after it has set its new length.
+        if bytes.end > self.region().extent().end {
+            return Err(Error::OutOfRange { range: bytes, len: self.len() });
+        }
+        Ok(Box::new(held))
+    }
+
+    fn for_each_resident(&self, pages: Range<u64>, each: &mut dyn FnMut(u64)) {
+        let map = &self.region().map;
+        let base = map.base() as usize;
+        let found = self.opened.core.steward.scan().present(map.addresses(&bytes_of(&pages)), |run| {
+            (((run.start - base) / PAGE_BYTES) as u64..((run.end - base) / PAGE_BYTES) as u64).for_each(&mut *each);
+        });
+        if let Err(error) = found {
+            tracing::warn!(%error, "the kernel does not tell what is resident");
+        }
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.check_writable()?;
+        let region = self.region();
+        if len > region.map.len() as u64 {
+            return Err(Error::BeyondReservation { requested: len, reserved: region.map.len() as u64 });
+        }
+        let _one_at_a_time = region.take_turn();
+        let old = region.len();
+        let failed = |source| Error::Resize { backing: self.describe(), requested: len, source };
+        if len < old {
+            // No pin begins behind the new end after this line.
+            region.store_len(len);
+            let page = PAGE_BYTES as u64;
+            let cut = match region.pins.any(len.div_ceil(page)..old.div_ceil(page)) {
+                true => Err(io::Error::other("pages behind the new end are pinned")),
+                false => region.backing.set_len(len),
+            };
+            return cut.map_err(|source| {
+                region.store_len(old);
+                failed(source)
+            });
+        }
+        // Whatever the program stored behind the end, in the last page, is not part of the file.
+        let tail = old..old.next_multiple_of(PAGE_BYTES as u64);
+        if len > old && !tail.is_empty() {
+            let last = old / PAGE_BYTES as u64;
+            region.map.populate_for_stores(&bytes_of(&(last..last + 1))).map_err(failed)?;
+            region.map.clear(&tail);
+        }
+        region.backing.set_len(len).map_err(failed)?;
+        region.store_len(len);
+        Ok(())
+    }
+
+    fn sync(&self, part: Option<Range<u64>>) -> Result<()> {
+        let region = self.region();
+        let Some(pages) = part else { return self.opened.sync() };
+        if region.access == Access::ReadOnly {
+            return Ok(());
+        }
+        region.check_not_failed()?;
+        let synced = if pages.is_empty() { Ok(()) } else { region.map.sync(&bytes_of(&pages)) };
+        synced.map_err(|error| self.opened.core.steward.note_failure(region, error))
+    }
+
+    fn sync_begin(&self) -> Result<SyncHandle> {
+        let opened = Arc::clone(&self.opened);
+        SyncHandle::spawn(self.opened.core.steward.generation(), move || opened.sync())
+    }
+
+    fn take_read_error(&self) -> Option<Error> {
+        None
+    }
+}
+
+fn bytes_of(pages: &Range<u64>) -> Range<u64> {
+    pages.start * PAGE_BYTES as u64..pages.end * PAGE_BYTES as u64
+}
+
+/// Pages that a pin holds; keeps the mapping open.
+struct PinnedPages {
+    opened: Arc<OpenManaged>,
+    pages: Range<u64>,
+}
+
+impl Drop for PinnedPages {
+    fn drop(&mut self) {
+        let steward = &self.opened.core.steward;
+        if steward.generation().is_current() {
+            self.opened.region.pins.release(self.pages.clone(), &self.opened.region.map);
+            steward.pinned_pages.fetch_sub(self.pages.end - self.pages.start, Ordering::SeqCst);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! What of the managed files is in memory, and in which order it goes.
+//!
+//! A page leaves in two steps. A stretch of neighbouring pages is *unmapped*, with one TLB shootdown, and the writes of
+//! its dirty pages begin; it then waits in line. When its turn comes, those of its pages are dropped from the
+//! page cache that nobody has touched meanwhile: the others have been mapped again by a minor fault.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::backing::Access;
+use crate::managed::counts::Counts;
+use crate::managed::region::ManagedRegion;
+use crate::sys::PAGE_BYTES;
+use crate::sys::mapped_pages::MappedPages;
+use crate::sys::page_cache;
+use crate::sys::page_scan::PageScan;
+
+/// Stretches at the head of the line that are asked whether their writes have ended.
+const LOOK_AHEAD: usize = 8;
+
+/// What is counted, so that the number of resident pages can be told without a lock.
+#[derive(Default)]
+pub(super) struct Totals {
+    /// Mapped file pages of the process that are not ours.
+    foreign: AtomicI64,
+    /// Pages in line.
+    in_line: AtomicU64,
+}
+
+impl Totals {
+    /// Resident pages, about: ours that are mapped, and those in line. (Pages in line that were touched again count
+    /// twice until their turn.)
+    pub(super) fn resident(&self, mapped: u64) -> u64 {
+        let ours = mapped as i64 - self.foreign.load(Ordering::Relaxed);
+        ours.max(0) as u64 + self.in_line()
+    }
+
+    pub(super) fn in_line(&self) -> u64 {
+        self.in_line.load(Ordering::Relaxed)
+    }
+}
+
+/// A stretch that holds pages, as counted.
+struct Victim {
+    priority: u8,
+    age: u32,
+    region: Arc<ManagedRegion>,
+    stretch: u64,
+}
+
+/// Pages that are in no page table of ours but still in memory.
+struct Unmapped {
+    region: Arc<ManagedRegion>,
+    /// Where they lie, among others.
+    bytes: Range<u64>,
+    pages: u64,
+    /// Those of them that are being written.
+    dirty: u64,
+}
+
+/// The books of all files of a cache.
+pub(super) struct Ledger {
+    scan: Arc<PageScan>,
+    mapped: Arc<MappedPages>,
+    totals: Arc<Totals>,
+    counts: Arc<Counts>,
+    stretch_pages: u64,
+    /// After so many pages are unmapped, others of a class that goes first may have come in.
+    class_pages: u64,
+    regions: Vec<Arc<ManagedRegion>>,
+    /// What goes next, the first one last.
+    queue: Vec<Victim>,
+    line: VecDeque<Unmapped>,
+    /// Counts stretches as they are unmapped.
+    time: u32,
+    /// The priority of what goes at present.
+    class: Option<u8>,
+    unmapped_since_count: u64,
+    counted: Instant,
+    counting_took: Duration,
+    mapped_when_counted: u64,
+}
+
+impl Ledger {
+    pub(super) fn new(
+        (scan, mapped): (Arc<PageScan>, Arc<MappedPages>),
+        (totals, counts): (Arc<Totals>, Arc<Counts>),
+        stretch_pages: u64,
+        capacity_pages: u32,
+    ) -> Self {
+        Ledger {
+            scan,
+            mapped,
+            totals,
+            counts,
+            stretch_pages,
+            class_pages: u64::from(capacity_pages) / 8,
+            regions: Vec::new(),
+            queue: Vec::new(),
+            line: VecDeque::new(),
+            time: 1,
+            class: None,
+            unmapped_since_count: 0,
+            counted: Instant::now(),
+            counting_took: Duration::ZERO,
+            mapped_when_counted: 0,
+        }
+    }
+
+    // ---- files
+
+    pub(super) fn insert(&mut self, region: Arc<ManagedRegion>) -> io::Result<()> {
+        if self.regions.is_empty() {
+            self.totals.foreign.store(self.mapped.read()? as i64, Ordering::Relaxed);
+        }
+        self.regions.push(region);
+        Ok(())
+    }
+
+    /// Forgets a region; its pages leave the count as they are unmapped.
+    pub(super) fn remove(&mut self, region: &Arc<ManagedRegion>) {
+        self.regions.retain(|other| !Arc::ptr_eq(other, region));
+        self.queue.retain(|victim| !Arc::ptr_eq(&victim.region, region));
+        self.line.retain(|unmapped| !Arc::ptr_eq(&unmapped.region, region));
+        let in_line = self.line.iter().map(|unmapped| unmapped.pages).sum();
+        self.totals.in_line.store(in_line, Ordering::Relaxed);
+    }
+
+    pub(super) fn regions(&self) -> &[Arc<ManagedRegion>] {
+        &self.regions
+    }
+
+    /// What goes next has to be found out anew.
+    pub(super) fn reorder(&mut self) {
+        self.queue.clear();
+    }
+
+    // ---- counting
+
+    /// Resident pages, about.
+    pub(super) fn resident(&self) -> io::Result<u64> {
+        Ok(self.totals.resident(self.mapped.read()?))
+    }
+
+    /// Whether the last count is so old that the process may have mapped or unmapped other files since, and another
+    /// one would not cost more than a hundredth of the time.
+    pub(super) fn is_count_due(&self, after: Duration) -> io::Result<bool> {
+        let is_old = self.counted.elapsed() > after.max(100 * self.counting_took);
+        Ok(is_old && self.mapped.read()? != self.mapped_when_counted)
+    }
+
+    /// Counts the mapped pages, and puts their stretches into the order in which they shall go: by priority, then
+    /// those first that came in or were looked at longest ago.
+    pub(super) fn count(&mut self) -> io::Result<()> {
+        let began = Instant::now();
+        self.queue.clear();
+        let stretch_bytes = self.stretch_pages as usize * PAGE_BYTES;
+        let mut ours = 0;
+        for region in &self.regions {
+            let base = region.map.base() as usize;
+            let mut last = None;
+            self.scan.present(region.map.addresses(&region.extent()), |run| {
+                ours += (run.len() / PAGE_BYTES) as i64;
+                for stretch in (run.start - base) / stretch_bytes..(run.end - base).div_ceil(stretch_bytes) {
+                    if last.replace(stretch) == Some(stretch) {
+                        continue;
+                    }
+                    let age = region.ages.get(stretch);
+                    if age.load(Ordering::Relaxed) == 0 {
+                        age.store(self.time, Ordering::Relaxed);
+                    }
+                    let stretch = stretch as u64;
+                    let priority = region.priority(stretch * self.stretch_pages);
+                    let age = age.load(Ordering::Relaxed);
+                    self.queue.push(Victim { priority, age, region: Arc::clone(region), stretch });
+                }
+            })?;
+        }
+        // Of equals the one at the lower address goes first.
+        self.queue.reverse();
+        self.queue.sort_by_key(|victim| (victim.priority, std::cmp::Reverse(victim.age)));
+        self.mapped_when_counted = self.mapped.read()?;
+        self.totals.foreign.store(self.mapped_when_counted as i64 - ours, Ordering::Relaxed);
+        self.class = self.queue.last().map(|victim| victim.priority);
+        self.unmapped_since_count = 0;
+        self.counted = Instant::now();
+        self.counting_took = began.elapsed();
+        Ok(())
+    }
+
+    // ---- giving up
+
+    /// Unmaps the stretch that is to go next and begins to write it. Returns how many of its pages are dirty; `None`
+    /// if there is nothing to unmap.
+    pub(super) fn unmap_next(&mut self) -> io::Result<Option<u64>> {
+        let mut counted = false;
+        loop {
+            let next = self.queue.last();
+            let class_ends = next.is_some_and(|next| self.class.is_some_and(|class| next.priority < class));
+            if next.is_none() || (class_ends && self.unmapped_since_count > self.class_pages) {
+                if counted && next.is_none() {
+                    return Ok(None);
+                }
+                self.count()?;
+                counted = true;
+            }
+            let Some(victim) = self.queue.pop() else { return Ok(None) };
+            self.class = Some(victim.priority);
+            if let Some(dirty) = self.unmap(&victim)? {
+                return Ok(Some(dirty));
+            }
+        }
+    }
+
+    fn unmap(&mut self, victim: &Victim) -> io::Result<Option<u64>> {
+        let region = &victim.region;
+        if region.has_failed() {
+            return Ok(None);
+        }
+        self.time = self.time.checked_add(1).unwrap_or(1);
+        region.ages.get(victim.stretch as usize).store(self.time, Ordering::Relaxed);
+        let first = victim.stretch * self.stretch_pages;
+        let end = (first + self.stretch_pages).min(region.extent().end / PAGE_BYTES as u64);
+        let mut all_dirty = None;
+        for part in region.pins.free_parts(first..end.max(first)) {
+            let bytes = part.start * PAGE_BYTES as u64..part.end * PAGE_BYTES as u64;
+            let pages = self.scan.count(region.map.addresses(&bytes))?;
+            // Pages that the program has locked itself stay.
+            if pages == 0 || region.map.unmap(&bytes).is_err() {
+                continue;
+            }
+            self.counts.shootdowns.add(1);
+            self.unmapped_since_count += pages;
+            let dirty = if region.access == Access::ReadWrite { self.begin_write(region, &bytes, pages) } else { 0 };
+            *all_dirty.get_or_insert(0) += dirty;
+            self.totals.in_line.fetch_add(pages, Ordering::Relaxed);
+            self.line.push_back(Unmapped { region: Arc::clone(region), bytes, pages, dirty });
+        }
+        Ok(all_dirty)
+    }
+
+    /// Begins to write what is dirty of pages that are not mapped: so no page needs a shootdown of its own to be
+    /// write-protected. Returns how many are on their way; all may be if the kernel does not tell.
+    fn begin_write(&self, region: &Arc<ManagedRegion>, bytes: &Range<u64>, pages: u64) -> u64 {
+        let before = page_cache::look(region.file(), bytes);
+        let dirty = before.map_or(pages, |cached| cached.dirty);
+        if dirty > 0 {
+            self.counts.writes.add(1);
+            self.counts.written_pages.add(before.map_or(0, |cached| cached.dirty));
+            if let Err(error) = page_cache::start_write(region.file(), bytes) {
+                self.note_failure(region, error);
+            }
+        }
+        dirty + before.map_or(0, |cached| cached.in_write)
+    }
+
+    /// Drops the first stretch in line whose writes have ended; `false` if there is none.
+    pub(super) fn drop_next(&mut self) -> io::Result<bool> {
+        let is_written = |unmapped: &Unmapped| {
+            unmapped.dirty == 0
+                || page_cache::look(unmapped.region.file(), &unmapped.bytes).is_none_or(|now| now.in_write == 0)
+        };
+        let Some(index) = self.line.iter().take(LOOK_AHEAD).position(is_written) else { return Ok(false) };
+        self.drop_at(index)?;
+        Ok(true)
+    }
+
+    /// Drops the first stretch in line, waiting for its writes; `false` if the line is empty.
+    pub(super) fn drop_first(&mut self) -> io::Result<bool> {
+        let any = !self.line.is_empty();
+        if any {
+            self.drop_at(0)?;
+        }
+        Ok(any)
+    }
+
+    fn drop_at(&mut self, index: usize) -> io::Result<()> {
+        let Some(unmapped) = self.line.remove(index) else { return Ok(()) };
+        self.totals.in_line.fetch_sub(unmapped.pages, Ordering::Relaxed);
+        let Unmapped { region, bytes, pages, dirty } = unmapped;
+        if dirty > 0
+            && let Err(error) = page_cache::await_write(region.file(), &bytes)
+        {
+            self.note_failure(&region, error);
+        }
+        if region.has_failed() {
+            return Ok(()); // What was stored may be nowhere else.
+        }
+        // Only what is not mapped: for pages that it cannot drop, the kernel stops at each core to look for them.
+        let base = region.map.base() as usize;
+        let mut mapped_again = 0;
+        let mut from = bytes.start;
+        let drop_until = |from: u64, until: u64| page_cache::drop_clean(region.file(), &(from..until));
+        let mut dropped = Ok(());
+        self.scan.present(region.map.addresses(&bytes), |run| {
+            let (start, end) = ((run.start - base) as u64, (run.end - base) as u64);
+            mapped_again += (end - start) / PAGE_BYTES as u64;
+            if dropped.is_ok() {
+                dropped = drop_until(from, start);
+            }
+            from = end;
+        })?;
+        dropped.and_then(|()| drop_until(from, bytes.end))?;
+        let gone = pages.saturating_sub(mapped_again);
+        self.counts.evicted_dirty.add(dirty.min(gone));
+        self.counts.evicted_clean.add(gone - dirty.min(gone));
+        Ok(())
+    }
+
+    fn note_failure(&self, region: &Arc<ManagedRegion>, error: io::Error) {
+        self.counts.write_errors.add(1);
+        tracing::error!(backing = region.backing.describe(), %error, "writing dirty pages failed");
+        region.note_failure(error);
+    }
+}

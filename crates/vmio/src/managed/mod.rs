@@ -1,0 +1,51 @@
+//! The managed engine: Linux's own mmap takes the faults, and a steward keeps what is resident within the budget from
+//! outside, before the kernel has to reclaim.
+//!
+//! [`ManagedFile`] is what a mapping of it holds; `region` is one mapped file, `ledger` what of all files is in memory and
+//! in which order it goes, `steward` the thread that looks after it. docs/design/managed-engine.md says why it is so.
+
+mod cgroup;
+mod counts;
+mod file;
+mod ledger;
+mod opened;
+mod pins;
+mod region;
+mod steward;
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+pub(crate) use file::ManagedFile;
+pub(crate) use steward::{Limits, Steward};
+
+/// The steward and its thread; ends it when the last handle and the last mapping are gone.
+pub(crate) struct ManagedCore {
+    pub(crate) steward: Arc<Steward>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl ManagedCore {
+    pub(crate) fn start(limits: Limits) -> io::Result<Self> {
+        let steward = Arc::new(Steward::new(limits)?);
+        let thread = Arc::clone(&steward);
+        let thread = std::thread::Builder::new().name("vmio-steward".to_owned()).spawn(move || thread.run())?;
+        Ok(ManagedCore { steward, thread: Mutex::new(Some(thread)) })
+    }
+}
+
+impl Drop for ManagedCore {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        if !self.steward.generation().is_current() {
+            // The parent's. Even to detach it is wrong: a thread of the child may have the same id.
+            std::mem::forget(thread);
+            return;
+        }
+        self.steward.stop();
+        if thread.join().is_err() {
+            tracing::error!("the steward of the cache has panicked");
+        }
+    }
+}

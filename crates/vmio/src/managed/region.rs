@@ -1,0 +1,162 @@
+//! One file that the kernel maps for us.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::backing::{Access, Backing};
+use crate::cache::region::GRANULE_BYTES;
+use crate::error::{Error, Result};
+use crate::managed::pins::Pins;
+use crate::mapping::options::{MappingOptions, OnReadError};
+use crate::page::{SPAN_BYTES, SPAN_PAGES};
+use crate::sys::PAGE_BYTES;
+use crate::sys::file_map::FileMap;
+use crate::sys::sparse_array::SparseArray;
+
+/// A mapped file, as the steward sees it.
+pub(crate) struct ManagedRegion {
+    pub(super) map: FileMap,
+    /// The backing's own open file: its lock, and its record of failed writes.
+    pub(super) file: File,
+    pub(super) backing: Box<dyn Backing>,
+    pub(super) access: Access,
+    pub(super) pins: Pins,
+    len: AtomicU64,
+    priority: AtomicU32,
+    /// By span: the priority and one; 0 if it is the region's.
+    priorities: SparseArray<AtomicU32>,
+    /// By stretch: when it came in or was last given up, in the ledger's time; 0 if never.
+    pub(super) ages: SparseArray<AtomicU32>,
+    /// One change of length at a time.
+    turn: Mutex<()>,
+    has_failed: AtomicBool,
+    failure: Mutex<Option<io::ErrorKind>>,
+}
+
+impl ManagedRegion {
+    /// Maps what a backing opens. Costs nothing until touched.
+    pub(super) fn new(backing: Box<dyn Backing>, options: &MappingOptions, stretch_pages: u64) -> Result<Self> {
+        if options.verifier.is_some() {
+            let why = "pages reach the program and the device without passing vmio: use Engine::Sigbus";
+            return Err(Error::NotManaged { what: "a page verifier", why });
+        }
+        if options.on_read_error != OnReadError::Sigbus {
+            let why = "the kernel answers a load that fails with a SIGBUS: use Engine::Sigbus";
+            return Err(Error::NotManaged { what: "OnReadError::Poison", why });
+        }
+        let Some(file) = backing.file() else {
+            let why = "the kernel can only map files and block devices: use Engine::Sigbus, or a FileBacking";
+            return Err(Error::NotManaged { what: "a backing that is no file", why });
+        };
+        let file = file.try_clone_to_owned().map_err(Error::system("duplicating a descriptor")).map(File::from)?;
+        let access = options.access.unwrap_or_else(|| backing.access());
+        if access == Access::ReadWrite && backing.access() == Access::ReadOnly {
+            return Err(Error::ReadOnly { backing: backing.describe() });
+        }
+        let len = backing.len();
+        let reserved = options.reserve_bytes.unwrap_or(0).max(len).max(1);
+        let reserved = reserved.checked_next_multiple_of(GRANULE_BYTES).and_then(|bytes| usize::try_from(bytes).ok());
+        let Some(reserved) = reserved else {
+            return Err(Error::BadOption {
+                option: "reserve",
+                value: options.reserve_bytes.unwrap_or(len).to_string(),
+                expected: "a length that fits the address space",
+            });
+        };
+        let build = || -> io::Result<_> {
+            let map = FileMap::new(file.as_fd(), reserved, access == Access::ReadWrite)?;
+            map.no_read_ahead(&(0..reserved as u64))?;
+            let stretches = (reserved / PAGE_BYTES).div_ceil(stretch_pages as usize);
+            Ok((map, SparseArray::new(reserved.div_ceil(SPAN_BYTES))?, SparseArray::new(stretches)?))
+        };
+        let (map, priorities, ages) = build().map_err(Error::system("mapping the file"))?;
+        Ok(ManagedRegion {
+            map,
+            file,
+            backing,
+            access,
+            pins: Pins::default(),
+            len: AtomicU64::new(len),
+            priority: AtomicU32::new(options.priority.into()),
+            priorities,
+            ages,
+            turn: Mutex::new(()),
+            has_failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+        })
+    }
+
+    // ---- geometry
+
+    pub(super) fn len(&self) -> u64 {
+        self.len.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn store_len(&self, len: u64) {
+        self.len.store(len, Ordering::SeqCst);
+    }
+
+    /// All bytes of its pages.
+    pub(super) fn extent(&self) -> Range<u64> {
+        0..self.len().next_multiple_of(PAGE_BYTES as u64)
+    }
+
+    pub(super) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Waits until no change of length is under way.
+    pub(super) fn take_turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // ---- priorities
+
+    /// Sets the priority of the spans that a range of pages touches.
+    pub(super) fn set_priority(&self, pages: Range<u64>, priority: u8) {
+        let all = pages == (0..self.len().div_ceil(PAGE_BYTES as u64));
+        if all {
+            self.priority.store(priority.into(), Ordering::Relaxed);
+        }
+        for span in pages.start / SPAN_PAGES as u64..pages.end.div_ceil(SPAN_PAGES as u64) {
+            let own = self.priorities.get(span as usize);
+            // A span of a huge mapping that nothing is known of follows the mapping, and costs no memory.
+            if !all || own.load(Ordering::Relaxed) != 0 {
+                own.store(u32::from(priority) + 1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The priority of a page.
+    pub(super) fn priority(&self, page: u64) -> u8 {
+        let own = self.priorities.get(page as usize / SPAN_PAGES).load(Ordering::Relaxed);
+        own.checked_sub(1).unwrap_or_else(|| self.priority.load(Ordering::Relaxed)) as u8
+    }
+
+    // ---- failures
+
+    /// Whether a write or flush has failed. The kernel may then take pages for clean that are not: they must not be
+    /// dropped.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::SeqCst)
+    }
+
+    /// Remembers a failure for good, and turns it into the error of this and every later sync.
+    pub(super) fn note_failure(&self, source: io::Error) -> Error {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(source.kind());
+        self.has_failed.store(true, Ordering::SeqCst);
+        Error::Flush { backing: self.backing.describe(), source }
+    }
+
+    /// The error of a sync after a failure.
+    pub(super) fn check_not_failed(&self) -> Result<()> {
+        match *self.failure.lock().unwrap_or_else(PoisonError::into_inner) {
+            None => Ok(()),
+            Some(kind) => Err(Error::Flush { backing: self.backing.describe(), source: kind.into() }),
+        }
+    }
+}

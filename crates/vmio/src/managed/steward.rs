@@ -1,0 +1,369 @@
+//! The background thread that keeps the managed files within the budget: it looks, gives up what is too much before the
+//! kernel must, and sleeps no longer than the reserve of free pages will last.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::backing::Access;
+use crate::cache::Stats;
+use crate::error::Error;
+use crate::managed::cgroup::MemoryCgroups;
+use crate::managed::counts::Counts;
+use crate::managed::ledger::{Ledger, Totals};
+use crate::managed::region::ManagedRegion;
+use crate::page::SPAN_PAGES;
+use crate::sys::fork::Generation;
+use crate::sys::mapped_pages::MappedPages;
+use crate::sys::page_cache;
+use crate::sys::page_scan::PageScan;
+use crate::sys::signal::SignalsBlocked;
+
+/// Pages that come in per second while nobody looks, at most: some more than a fast device delivers.
+const ARRIVALS_PER_S: u64 = 250_000;
+/// How long the steward sleeps, at least and at most.
+const SLEEP: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(10));
+/// How long after a failure of its own.
+const BACK_OFF: Duration = Duration::from_millis(250);
+/// How old a look at the cgroups may be.
+const ROOM_AGE: Duration = Duration::from_millis(250);
+/// How old a count of the mapped pages may be: by itself, and when there seem to be too many.
+const COUNT_AGE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(100));
+/// How often the dirty pages are counted.
+const DIRTY_AGE: Duration = Duration::from_millis(100);
+/// The cgroups may leave less room than the capacity, but vmio does not give up more than this part of it.
+const BUDGET_MIN_PART: u64 = 8;
+
+/// What the steward keeps to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// The process that built the cache.
+    pub(crate) generation: Generation,
+    /// Pages that may be resident.
+    pub(crate) capacity_pages: u32,
+    /// Pages that may be dirty before they are written though nothing is given up.
+    pub(crate) dirty_pages: u32,
+}
+
+/// Looks after the managed files of a cache.
+pub(crate) struct Steward {
+    limits: Limits,
+    scan: Arc<PageScan>,
+    mapped: Arc<MappedPages>,
+    totals: Arc<Totals>,
+    pub(super) counts: Arc<Counts>,
+    pub(super) pinned_pages: AtomicU64,
+    /// The capacity, or what the cgroups leave of it.
+    budget_pages: AtomicU64,
+    /// At the last look.
+    dirty_pages: AtomicU64,
+    ledger: Mutex<Ledger>,
+    cgroups: MemoryCgroups,
+    stopping: AtomicBool,
+    has_files: Mutex<bool>,
+    woken: Condvar,
+}
+
+/// What the thread remembers from look to look.
+struct Watch {
+    room_looked: Option<Instant>,
+    dirty_looked: Instant,
+    dirty_took: Duration,
+    /// Resident pages when it left off.
+    left: u64,
+    sleep: Duration,
+    has_warned: bool,
+}
+
+impl Steward {
+    pub(super) fn new(limits: Limits) -> io::Result<Self> {
+        let (scan, mapped) = (Arc::new(PageScan::open()?), Arc::new(MappedPages::open()?));
+        let (totals, counts) = (Arc::new(Totals::default()), Arc::new(Counts::default()));
+        let looks = (Arc::clone(&scan), Arc::clone(&mapped));
+        let ledger = Ledger::new(
+            looks,
+            (Arc::clone(&totals), Arc::clone(&counts)),
+            stretch_pages(limits.capacity_pages),
+            limits.capacity_pages,
+        );
+        Ok(Steward {
+            limits,
+            scan,
+            mapped,
+            totals,
+            counts,
+            pinned_pages: AtomicU64::new(0),
+            budget_pages: AtomicU64::new(limits.capacity_pages.into()),
+            dirty_pages: AtomicU64::new(0),
+            ledger: Mutex::new(ledger),
+            cgroups: MemoryCgroups::of_this_process(),
+            stopping: AtomicBool::new(false),
+            has_files: Mutex::new(false),
+            woken: Condvar::new(),
+        })
+    }
+
+    pub(crate) fn generation(&self) -> Generation {
+        self.limits.generation
+    }
+
+    pub(crate) fn capacity_pages(&self) -> u32 {
+        self.limits.capacity_pages
+    }
+
+    /// The unit in which pages are given up.
+    pub(super) fn stretch_pages(&self) -> u64 {
+        stretch_pages(self.limits.capacity_pages)
+    }
+
+    pub(super) fn scan(&self) -> &PageScan {
+        &self.scan
+    }
+
+    // ---- files
+
+    /// Looks after a file from now on.
+    pub(super) fn insert(&self, region: Arc<ManagedRegion>) -> io::Result<()> {
+        self.ledger().insert(region)?;
+        *self.has_files.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.woken.notify_all();
+        Ok(())
+    }
+
+    /// Looks after it no more.
+    pub(super) fn remove(&self, region: &Arc<ManagedRegion>) {
+        let mut ledger = self.ledger();
+        ledger.remove(region);
+        *self.has_files.lock().unwrap_or_else(PoisonError::into_inner) = !ledger.regions().is_empty();
+    }
+
+    /// Priorities have changed.
+    pub(super) fn reorder(&self) {
+        self.ledger().reorder();
+    }
+
+    /// Remembers a failed write or flush.
+    pub(super) fn note_failure(&self, region: &ManagedRegion, error: io::Error) -> Error {
+        self.counts.write_errors.add(1);
+        region.note_failure(error)
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // ---- numbers
+
+    fn resident_pages(&self) -> u64 {
+        if !*self.has_files.lock().unwrap_or_else(PoisonError::into_inner) {
+            return 0;
+        }
+        self.mapped.read().map_or(0, |mapped| self.totals.resident(mapped))
+    }
+
+    /// Pages that may still be fetched without something having to be given up.
+    pub(super) fn room_pages(&self) -> u64 {
+        let budget = self.budget_pages.load(Ordering::Relaxed);
+        (budget - low(budget)).saturating_sub(self.resident_pages())
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let capacity_pages = u64::from(self.limits.capacity_pages);
+        let resident_pages = self.resident_pages();
+        let counts = &*self.counts;
+        let shootdowns = counts.shootdowns.get();
+        Stats {
+            capacity_pages,
+            resident_pages,
+            free_pages: capacity_pages.saturating_sub(resident_pages),
+            dirty_pages: if resident_pages == 0 { 0 } else { self.dirty_pages.load(Ordering::Relaxed) },
+            pinned_pages: self.pinned_pages.load(Ordering::Relaxed),
+            written_bytes: counts.written_pages.get() * crate::sys::PAGE_BYTES as u64,
+            writes: counts.writes.get(),
+            evicted_clean: counts.evicted_clean.get(),
+            evicted_dirty: counts.evicted_dirty.get(),
+            shootdowns,
+            shootdowns_evict: shootdowns,
+            write_errors: counts.write_errors.get(),
+            drop_failures: counts.drop_failures.get(),
+            ..Stats::default()
+        }
+    }
+
+    // ---- the thread
+
+    /// Ends the thread.
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        drop(self.has_files.lock());
+        self.woken.notify_all();
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// The thread's life.
+    pub(super) fn run(&self) {
+        let _signals = SignalsBlocked::new();
+        let mut watch = Watch {
+            room_looked: None,
+            dirty_looked: Instant::now(),
+            dirty_took: Duration::ZERO,
+            left: 0,
+            sleep: SLEEP.0,
+            has_warned: false,
+        };
+        while self.sleep(watch.sleep) {
+            if let Err(error) = self.tend(&mut watch) {
+                if !watch.has_warned {
+                    tracing::error!(%error, "the steward cannot keep the budget");
+                }
+                watch.has_warned = true;
+                watch.sleep = BACK_OFF;
+            }
+        }
+    }
+
+    /// Sleeps, for longer while there is no file; false if the thread shall end.
+    fn sleep(&self, time: Duration) -> bool {
+        let mut has_files = self.has_files.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = Instant::now() + time;
+        while !self.is_stopping() {
+            has_files = if *has_files {
+                let left = end.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return true;
+                }
+                self.woken.wait_timeout(has_files, left).unwrap_or_else(PoisonError::into_inner).0
+            } else {
+                self.woken.wait(has_files).unwrap_or_else(PoisonError::into_inner)
+            };
+        }
+        false
+    }
+
+    /// One look, and what follows from it.
+    fn tend(&self, watch: &mut Watch) -> io::Result<()> {
+        let budget = self.look_for_room(watch);
+        let (low, high) = (low(budget), 2 * low(budget));
+        let mut resident = {
+            let mut ledger = self.ledger();
+            let resident = ledger.resident()?;
+            // Somebody else may have mapped files, or unmapped some: count before anything is given up for that.
+            let age = if resident > budget { COUNT_AGE.1 } else { COUNT_AGE.0 };
+            if ledger.is_count_due(age)? {
+                ledger.count()?;
+                ledger.resident()?
+            } else {
+                resident
+            }
+        };
+        let arrived = resident.saturating_sub(watch.left);
+        if resident + low > budget {
+            self.give_up(budget.saturating_sub(high), budget)?;
+            resident = self.ledger().resident()?;
+        }
+        // What goes next is unmapped some time before, so that it shows who still uses it and its writes end early.
+        while self.totals.in_line() < budget / 16 && resident + 2 * high > budget && !self.is_stopping() {
+            if self.ledger().unmap_next()?.is_none() {
+                break;
+            }
+        }
+        self.write_if_too_dirty(watch)?;
+        watch.left = self.ledger().resident()?;
+        // Half of what the reserve lasts for; a small cache that is idle needs no more looks than a large one.
+        let reserve_lasts = budget.saturating_sub(watch.left) * 1_000_000 / ARRIVALS_PER_S / 2;
+        let longest = if arrived == 0 { watch.sleep * 2 } else { Duration::from_micros(reserve_lasts) };
+        watch.sleep = longest.max(Duration::from_micros(reserve_lasts)).clamp(SLEEP.0, SLEEP.1);
+        Ok(())
+    }
+
+    /// Takes from memory what is more than `target` pages.
+    fn give_up(&self, target: u64, budget: u64) -> io::Result<()> {
+        while !self.is_stopping() {
+            // One step at a time: whoever closes a file waits for the ledger.
+            let mut ledger = self.ledger();
+            let resident = ledger.resident()?;
+            if resident <= target || ledger.drop_next()? {
+                if resident <= target {
+                    break;
+                }
+            } else if self.totals.in_line() < budget / 4 && ledger.unmap_next()?.is_some() {
+                // Its turn comes with the next step, or after its writes.
+            } else if !ledger.drop_first()? {
+                drop(ledger);
+                return self.ask_the_kernel(resident.saturating_sub(budget));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing is left that can be given up from here: all is pinned, or locked, or cannot be written.
+    fn ask_the_kernel(&self, pages: u64) -> io::Result<()> {
+        if pages > 0
+            && let Err(error) = self.cgroups.reclaim(pages)
+        {
+            tracing::debug!(%error, pages, "the kernel does not reclaim what cannot be given up");
+        }
+        Ok(())
+    }
+
+    /// The budget: the capacity, or the room for page cache in the cgroups if that is less.
+    fn look_for_room(&self, watch: &mut Watch) -> u64 {
+        if watch.room_looked.is_none_or(|looked| looked.elapsed() > ROOM_AGE) {
+            watch.room_looked = Some(Instant::now());
+            let capacity = u64::from(self.limits.capacity_pages);
+            let room = self.cgroups.room_pages().unwrap_or(capacity);
+            self.budget_pages.store(room.clamp(capacity / BUDGET_MIN_PART, capacity), Ordering::Relaxed);
+        }
+        self.budget_pages.load(Ordering::Relaxed)
+    }
+
+    /// Counts the dirty pages, and begins to write those of the stretches that go next if there are too many. Unmapped,
+    /// so that the kernel need not protect page by page; what is still in use is mapped again at its next access.
+    fn write_if_too_dirty(&self, watch: &mut Watch) -> io::Result<()> {
+        if watch.dirty_looked.elapsed() < DIRTY_AGE.max(100 * watch.dirty_took) {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let writable = |region: &&Arc<ManagedRegion>| region.access == Access::ReadWrite && !region.has_failed();
+        let regions: Vec<_> = self.ledger().regions().iter().filter(writable).map(Arc::clone).collect();
+        let looks = regions.iter().filter_map(|region| page_cache::look(region.file(), &region.extent()));
+        let dirty = looks.map(|cached| cached.dirty).sum::<u64>();
+        drop(regions);
+        self.dirty_pages.store(dirty, Ordering::Relaxed);
+        (watch.dirty_looked, watch.dirty_took) = (Instant::now(), began.elapsed());
+        let mut excess = dirty.saturating_sub(self.limits.dirty_pages.into());
+        while excess > 0 && !self.is_stopping() {
+            let Some(begun) = self.ledger().unmap_next()? else { break };
+            excess = excess.saturating_sub(begun);
+        }
+        Ok(())
+    }
+}
+
+/// Fewer free pages: the steward gives some up, until there are twice as many.
+fn low(budget: u64) -> u64 {
+    (budget / 64).clamp(16, 16 * 1024)
+}
+
+/// A span; in a small cache so few pages that giving them up leaves most of the others.
+fn stretch_pages(capacity_pages: u32) -> u64 {
+    let part = u64::from(capacity_pages / 32).max(16);
+    (1 << part.ilog2()).min(SPAN_PAGES as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stretches_are_small_parts_of_spans() {
+        assert_eq!(stretch_pages(256), 16);
+        assert_eq!(stretch_pages(640), 16);
+        assert_eq!(stretch_pages(2048), 64);
+        assert_eq!(stretch_pages(131_072), SPAN_PAGES as u64);
+    }
+}

@@ -1,0 +1,140 @@
+//! A mapping whose faults vmio handles: the handle to a region of the cache.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::backing::{Access, Backing};
+use crate::cache::region::Region;
+use crate::cache::{Cache, CacheCore};
+use crate::error::{Error, Result};
+use crate::mapping::mapped_file::{HeldPages, MappedFile};
+use crate::mapping::opened::OpenRegion;
+use crate::mapping::options::MappingOptions;
+use crate::mapping::{Advice, SyncHandle};
+use crate::sys::PAGE_BYTES;
+
+/// A handle; what the methods do is beside the public ones of the same kind, in this folder.
+#[derive(Clone)]
+pub(crate) struct CachedFile {
+    pub(super) opened: Arc<OpenRegion>,
+}
+
+impl CachedFile {
+    pub(crate) fn open(
+        cache: &Cache,
+        core: &Arc<CacheCore>,
+        backing: Box<dyn Backing>,
+        options: MappingOptions,
+    ) -> Result<Self> {
+        Ok(CachedFile { opened: OpenRegion::open(cache, core, backing, options)? })
+    }
+
+    pub(super) fn region(&self) -> &Region {
+        &self.opened.region
+    }
+
+    /// Syncs and, if this is the last handle, unmaps.
+    pub(crate) fn close(self) -> Result<()> {
+        let synced = if Arc::strong_count(&self.opened) > 1 { self.region().sync_pages(None) } else { Ok(()) };
+        match Arc::into_inner(self.opened) {
+            Some(last) => synced.and(last.close()),
+            None => synced, // Others go on using it.
+        }
+    }
+
+    /// Calls `each` with every page of a range: its number, the address of the range's part in it, and where that
+    /// part lies in the caller's buffer.
+    fn in_pages(
+        &self,
+        offset: u64,
+        len: usize,
+        mut each: impl FnMut(u64, usize, &Range<usize>) -> Result<()>,
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let in_page = PAGE_BYTES - at as usize % PAGE_BYTES;
+            let part = done..len.min(done + in_page);
+            each(at / PAGE_BYTES as u64, self.base() as usize + at as usize, &part)?;
+            done = part.end;
+        }
+        Ok(())
+    }
+}
+
+impl MappedFile for CachedFile {
+    fn base(&self) -> *mut u8 {
+        self.region().base()
+    }
+
+    fn len(&self) -> u64 {
+        self.region().len()
+    }
+
+    fn access(&self) -> Access {
+        self.region().access
+    }
+
+    fn describe(&self) -> String {
+        self.region().backing.describe()
+    }
+
+    fn check_not_forked(&self) -> Result<()> {
+        self.opened.check_not_forked()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        self.in_pages(offset, buffer.len(), |page, source, at| {
+            let pin = self.pin_page(page, Access::ReadOnly)?;
+            for (byte, at) in buffer[at.clone()].iter_mut().zip(source..) {
+                // SAFETY: the byte lies in a pinned page of the mapping; all safe accesses to it are atomic.
+                *byte = unsafe { AtomicU8::from_ptr(at as *mut u8) }.load(Ordering::Relaxed);
+            }
+            drop(pin);
+            Ok(())
+        })
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.in_pages(offset, data.len(), |page, target, at| {
+            let pin = self.pin_page_for_store(page)?;
+            for (byte, at) in data[at.clone()].iter().zip(target..) {
+                // SAFETY: as in `read_at`; should the page be protected again by now, the store traps like any other.
+                unsafe { AtomicU8::from_ptr(at as *mut u8) }.store(*byte, Ordering::Relaxed);
+            }
+            drop(pin);
+            Ok(())
+        })
+    }
+
+    fn advise(&self, range: Range<u64>, advice: Advice) -> Result<()> {
+        self.take_advice(range, advice)
+    }
+
+    fn pin(&self, pages: Range<u64>, access: Access) -> Result<HeldPages> {
+        Ok(Box::new(self.pin_for_user(pages, access)?))
+    }
+
+    fn for_each_resident(&self, pages: Range<u64>, each: &mut dyn FnMut(u64)) {
+        pages.filter(|page| self.region().word(*page).load().is_resident()).for_each(each);
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.resize(len)
+    }
+
+    fn sync(&self, part: Option<Range<u64>>) -> Result<()> {
+        self.region().sync_pages(part)
+    }
+
+    fn sync_begin(&self) -> Result<SyncHandle> {
+        self.sync_in_background()
+    }
+
+    fn take_read_error(&self) -> Option<Error> {
+        let _signals = crate::sys::signal::SignalsBlocked::new();
+        let failure = self.region().failures().read.take();
+        failure.map(|(page, failure)| self.region().read_error(page, failure))
+    }
+}

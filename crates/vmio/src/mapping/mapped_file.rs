@@ -1,0 +1,68 @@
+//! What an engine does for a [`crate::Mapping`]: the seam between what the user holds and who serves it.
+
+use std::any::Any;
+use std::ops::Range;
+
+use crate::backing::Access;
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::mapping::{Advice, SyncHandle};
+use crate::sys::PAGE_BYTES;
+
+/// What keeps pinned pages in memory until it is dropped.
+pub(crate) type HeldPages = Box<dyn Send + Sync>;
+
+/// A handle to a file that is open as a range of addresses. Ranges that it is given lie within the mapping, and
+/// `check_not_forked` has been asked before.
+pub(crate) trait MappedFile: Send + Sync {
+    /// The first byte.
+    fn base(&self) -> *mut u8;
+    /// Length in bytes.
+    fn len(&self) -> u64;
+    /// Whether stores are allowed.
+    fn access(&self) -> Access;
+    /// What it is, for messages.
+    fn describe(&self) -> String;
+    /// Refuses to go on in a forked child.
+    fn check_not_forked(&self) -> Result<()>;
+    /// See [`crate::Mapping::read_at`].
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
+    /// See [`crate::Mapping::write_at`].
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
+    /// See [`crate::Mapping::advise`].
+    fn advise(&self, range: Range<u64>, advice: Advice) -> Result<()>;
+    /// See [`crate::Mapping::pin`].
+    fn pin(&self, pages: Range<u64>, access: Access) -> Result<HeldPages>;
+    /// Calls `each` with those of the pages that are in memory.
+    fn for_each_resident(&self, pages: Range<u64>, each: &mut dyn FnMut(u64));
+    /// See [`crate::Mapping::set_len`].
+    fn set_len(&self, len: u64) -> Result<()>;
+    /// See [`crate::Mapping::sync`]; of some pages, [`crate::Mapping::flush`].
+    fn sync(&self, part: Option<Range<u64>>) -> Result<()>;
+    /// See [`crate::Mapping::sync_begin`].
+    fn sync_begin(&self) -> Result<SyncHandle>;
+    /// See [`crate::Mapping::take_read_error`].
+    fn take_read_error(&self) -> Option<Error>;
+}
+
+/// What the handles to one file share; see [`crate::mapping::open_files`].
+pub(crate) trait OpenedFile: Any + Send + Sync {
+    /// Whether it was opened through that cache.
+    fn belongs_to(&self, cache: &Cache) -> bool;
+    /// Whether stores are allowed.
+    fn access(&self) -> Access;
+}
+
+/// The pages that lie wholly within a byte range, the last partial page of the file included if its end is.
+pub(crate) fn whole_pages(range: &Range<u64>, len: u64) -> Range<u64> {
+    let page = PAGE_BYTES as u64;
+    let end = if range.end == len { range.end.div_ceil(page) } else { range.end / page };
+    let first = range.start.div_ceil(page);
+    first..end.max(first)
+}
+
+/// The pages that a byte range touches.
+pub(crate) fn touched_pages(range: &Range<u64>) -> Range<u64> {
+    let page = PAGE_BYTES as u64;
+    if range.is_empty() { 0..0 } else { range.start / page..range.end.div_ceil(page) }
+}

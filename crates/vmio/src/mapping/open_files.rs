@@ -1,0 +1,87 @@
+//! Which files the process has open: one region per file and process, from the first handle to the last.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+
+use crate::backing::{Access, Backing, Identity};
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::mapping::mapped_file::OpenedFile;
+use crate::mapping::options::MappingOptions;
+use crate::sys::fork::Generation;
+
+static OPEN_FILES: Mutex<BTreeMap<Identity, OpenFile>> = Mutex::new(BTreeMap::new());
+static FILE_CLOSED: Condvar = Condvar::new();
+
+/// A file that some mapping of the process has open, or is about to close.
+struct OpenFile {
+    opened: Weak<dyn OpenedFile>,
+    generation: Generation,
+}
+
+/// The file's place among those that are open; given up when dropped.
+pub(crate) struct Entry {
+    identity: Identity,
+    generation: Generation,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // In a forked child, another thread of the parent may have held the lock when it was copied.
+        if self.generation.is_current() {
+            OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.identity);
+            FILE_CLOSED.notify_all();
+        }
+    }
+}
+
+/// What opening gives: what is open, or why it is not, with the entry to be given up.
+pub(crate) type Opening<F> = Result<F, (Error, Option<Entry>)>;
+
+/// What the process has open of the file behind a backing, through this cache; else what `start` makes of it.
+pub(crate) fn open<F: OpenedFile>(
+    cache: &Cache,
+    backing: Box<dyn Backing>,
+    options: MappingOptions,
+    start: impl FnOnce(Box<dyn Backing>, MappingOptions, Option<Entry>) -> Opening<F>,
+) -> Result<Arc<F>> {
+    let Some(identity) = backing.identity() else {
+        return start(backing, options, None).map(Arc::new).map_err(|(error, _)| error);
+    };
+    let generation = cache.generation();
+    let mut open_files = OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    while let Some(present) = open_files.get(&identity) {
+        if !present.generation.is_current() {
+            break; // Inherited by a forked child: the parent's.
+        }
+        if let Some(opened) = present.opened.upgrade() {
+            let wanted = options.access.unwrap_or_else(|| backing.access());
+            let how = if !opened.belongs_to(cache) {
+                "through another cache"
+            } else if wanted == Access::ReadWrite && opened.access() == Access::ReadOnly {
+                "read-only"
+            } else if let Ok(opened) = (opened as Arc<dyn Any + Send + Sync>).downcast() {
+                return Ok(opened);
+            } else {
+                "by another engine"
+            };
+            // Dropping what may be the last handle takes this lock.
+            drop(open_files);
+            return Err(Error::AlreadyMapped { backing: backing.describe(), how });
+        }
+        // Its last handle is going: it syncs and unlocks the file.
+        open_files = FILE_CLOSED.wait(open_files).unwrap_or_else(PoisonError::into_inner);
+    }
+    let opened = match start(backing, options, Some(Entry { identity, generation })) {
+        Ok(opened) => Arc::new(opened),
+        Err((error, entry)) => {
+            drop(open_files);
+            drop(entry);
+            return Err(error);
+        }
+    };
+    let weak: Weak<dyn OpenedFile> = Arc::downgrade(&opened) as _;
+    open_files.insert(identity, OpenFile { opened: weak, generation });
+    Ok(opened)
+}

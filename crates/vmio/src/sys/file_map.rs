@@ -1,0 +1,122 @@
+//! A file mapped by the kernel itself, shared: the faults are its own.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use rustix::mm::{Advice, MapFlags, MlockFlags, MsyncFlags, ProtFlags};
+
+use crate::page::SPAN_BYTES;
+use crate::sys::reservation::Reservation;
+
+/// A shared mapping of a file from its first byte, unmapped on drop. It may reach beyond the end of the file: accesses
+/// there are a SIGBUS until the file has grown. Forked children do not have it.
+///
+/// Ranges are of bytes from the start of the mapping, whole pages, and within it.
+pub(crate) struct FileMap {
+    range: Reservation,
+}
+
+impl FileMap {
+    /// Maps `len` bytes of a file at a multiple of a span.
+    pub(crate) fn new(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
+        let mut range = Reservation::zeroed(len, SPAN_BYTES)?;
+        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: replaces the reservation just made, which nobody else knows of.
+        unsafe {
+            rustix::mm::mmap(
+                range.base().cast(),
+                range.len(),
+                protection,
+                MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE,
+                file,
+                0,
+            )?;
+        }
+        range.leave_out_on_fork()?;
+        Ok(FileMap { range })
+    }
+
+    /// The first byte.
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.range.base()
+    }
+
+    /// How far it reaches, in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Where a range of bytes lies in the address space.
+    pub(crate) fn addresses(&self, range: &Range<u64>) -> Range<usize> {
+        assert!(range.start <= range.end && range.end <= self.len() as u64, "{range:?} of a map of {}", self.len());
+        let base = self.base() as usize;
+        base + range.start as usize..base + range.end as usize
+    }
+
+    /// The kernel fetches at a miss what it misses, and no more.
+    pub(crate) fn no_read_ahead(&self, range: &Range<u64>) -> io::Result<()> {
+        self.advise(range, Advice::Random)
+    }
+
+    /// The kernel reads ahead of accesses that go upwards.
+    pub(crate) fn read_ahead(&self, range: &Range<u64>) -> io::Result<()> {
+        self.advise(range, Advice::Sequential)
+    }
+
+    /// Makes pages resident as by loads; a page that cannot be had is an error.
+    pub(crate) fn populate(&self, range: &Range<u64>) -> io::Result<()> {
+        self.advise(range, Advice::LinuxPopulateRead)
+    }
+
+    /// The same as by stores: the pages are dirty then.
+    pub(crate) fn populate_for_stores(&self, range: &Range<u64>) -> io::Result<()> {
+        self.advise(range, Advice::LinuxPopulateWrite)
+    }
+
+    /// Takes pages out of the page table, with one TLB shootdown. They stay in the page cache, the stored-to ones dirty
+    /// there; the next access finds them again. Fails with EINVAL where pages are locked.
+    pub(crate) fn unmap(&self, range: &Range<u64>) -> io::Result<()> {
+        self.advise(range, Advice::LinuxDontNeed)
+    }
+
+    /// Fetches pages and keeps them in memory.
+    pub(crate) fn lock(&self, range: &Range<u64>) -> io::Result<()> {
+        let addresses = self.addresses(range);
+        // SAFETY: the range is ours; locking changes no contents.
+        unsafe { rustix::mm::mlock_with(addresses.start as *mut _, addresses.len(), MlockFlags::empty())? };
+        Ok(())
+    }
+
+    /// The opposite of [`Self::lock`].
+    pub(crate) fn unlock(&self, range: &Range<u64>) -> io::Result<()> {
+        let addresses = self.addresses(range);
+        // SAFETY: as in `lock`.
+        unsafe { rustix::mm::munlock(addresses.start as *mut _, addresses.len())? };
+        Ok(())
+    }
+
+    /// Writes the dirty pages of a range and waits until they are durable.
+    pub(crate) fn sync(&self, range: &Range<u64>) -> io::Result<()> {
+        let addresses = self.addresses(range);
+        // SAFETY: the range is ours; writing it back changes no contents.
+        unsafe { rustix::mm::msync(addresses.start as *mut _, addresses.len(), MsyncFlags::SYNC)? };
+        Ok(())
+    }
+
+    /// Stores zeros to a range of bytes, page-aligned or not.
+    pub(crate) fn clear(&self, range: &Range<u64>) {
+        for at in self.addresses(range) {
+            // SAFETY: the byte lies in the mapping, which the caller has mapped for stores; safe accesses are atomic.
+            unsafe { AtomicU8::from_ptr(at as *mut u8) }.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn advise(&self, range: &Range<u64>, advice: Advice) -> io::Result<()> {
+        let addresses = self.addresses(range);
+        // SAFETY: the range is ours, and in a shared mapping of a file none of the advices above changes contents.
+        unsafe { rustix::mm::madvise(addresses.start as *mut _, addresses.len(), advice)? };
+        Ok(())
+    }
+}

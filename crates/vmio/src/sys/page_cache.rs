@@ -1,0 +1,85 @@
+//! The kernel's page cache of a file, steered from outside. Ranges are of bytes, whole pages.
+
+use std::io;
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use linux_raw_sys::general::{__NR_cachestat, cachestat, cachestat_range};
+
+/// What the page cache holds of a range, in pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cached {
+    /// All of it.
+    pub(crate) pages: u64,
+    /// Newer than the device and not on the way to it.
+    pub(crate) dirty: u64,
+    /// On the way to the device.
+    pub(crate) in_write: u64,
+}
+
+/// Starts to write the dirty pages; does not wait for them.
+pub(crate) fn start_write(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
+    sync_file_range(file, range, libc::SYNC_FILE_RANGE_WRITE)
+}
+
+/// Waits for the writes that are under way.
+pub(crate) fn await_write(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
+    sync_file_range(file, range, libc::SYNC_FILE_RANGE_WAIT_BEFORE)
+}
+
+/// Writes the dirty pages and waits for them. Nothing is durable by that alone.
+pub(crate) fn finish_write(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
+    let wait = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    sync_file_range(file, range, wait | libc::SYNC_FILE_RANGE_WRITE)
+}
+
+fn sync_file_range(file: BorrowedFd<'_>, range: &Range<u64>, flags: libc::c_uint) -> io::Result<()> {
+    let len = range.end - range.start;
+    if len == 0 {
+        return Ok(()); // For the kernel that would be all of the file.
+    }
+    // SAFETY: the descriptor is open; the call reads and writes no memory of ours.
+    let done = unsafe { libc::sync_file_range(file.as_raw_fd(), range.start as _, len as _, flags) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Drops the pages that are clean and that nobody has mapped.
+pub(crate) fn drop_clean(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
+    let Some(len) = NonZeroU64::new(range.end - range.start) else { return Ok(()) };
+    Ok(rustix::fs::fadvise(file, range.start, Some(len), rustix::fs::Advice::DontNeed)?)
+}
+
+/// Looks at the page cache; `None` where the kernel cannot tell (before Linux 6.5), or will not.
+pub(crate) fn look(file: BorrowedFd<'_>, range: &Range<u64>) -> Option<Cached> {
+    let range = cachestat_range { off: range.start, len: range.end - range.start };
+    // SAFETY: all integers, for which zeros are valid.
+    let mut found: cachestat = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel reads the one structure and writes the other; both are ours.
+    let done =
+        unsafe { libc::syscall(__NR_cachestat.into(), file.as_raw_fd(), &raw const range, &raw mut found, 0_u32) };
+    (done == 0).then_some(Cached { pages: found.nr_cache, dirty: found.nr_dirty, in_write: found.nr_writeback })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_can_be_dropped() {
+        let file = tempfile::tempfile().unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[1; 3 * 4096], 0).unwrap();
+        let all = 0..3 * 4096;
+        if let Some(cached) = look(file.as_fd(), &all) {
+            assert_eq!(cached.pages, 3);
+        }
+        finish_write(file.as_fd(), &all).unwrap();
+        drop_clean(file.as_fd(), &(0..0)).unwrap();
+        drop_clean(file.as_fd(), &all).unwrap();
+        let mut bytes = [0; 4096];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 8192).unwrap();
+        assert_eq!(bytes, [1; 4096]);
+    }
+}

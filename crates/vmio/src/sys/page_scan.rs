@@ -1,0 +1,135 @@
+//! Which pages of an address range are in the page table of this process.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use linux_raw_sys::general::{PAGE_IS_PRESENT, page_region, pm_scan_arg};
+
+use crate::sys::PAGE_BYTES;
+
+/// `_IOWR('f', 16, struct pm_scan_arg)`.
+const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<pm_scan_arg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
+/// Runs of pages that one call reports.
+const RUNS: usize = 512;
+/// Bit 63 of an entry of the page map.
+const PRESENT: u64 = 1 << 63;
+
+/// The page map of this process. In a forked child it is still the parent's.
+pub(crate) struct PageScan {
+    pagemap: File,
+    has_ioctl: AtomicBool,
+}
+
+impl PageScan {
+    /// Opens it.
+    pub(crate) fn open() -> io::Result<Self> {
+        Ok(PageScan { pagemap: File::open("/proc/self/pagemap")?, has_ioctl: AtomicBool::new(true) })
+    }
+
+    /// Calls `each` with the runs of neighbouring pages that are present, upwards. Fast over empty stretches, however
+    /// long; before Linux 6.7 it looks at each of their pages.
+    pub(crate) fn present(&self, addresses: Range<usize>, mut each: impl FnMut(Range<usize>)) -> io::Result<()> {
+        let mut at = addresses.start;
+        while at < addresses.end && self.has_ioctl.load(Ordering::Relaxed) {
+            match self.scan(at..addresses.end, &mut each) {
+                Ok(reached) => at = reached.max(at + PAGE_BYTES),
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL | libc::ENOSYS)) => {
+                    self.has_ioctl.store(false, Ordering::Relaxed);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.read(at..addresses.end, each)
+    }
+
+    /// Pages of a range that are present.
+    pub(crate) fn count(&self, addresses: Range<usize>) -> io::Result<u64> {
+        let mut bytes = 0;
+        self.present(addresses, |run| bytes += run.len())?;
+        Ok((bytes / PAGE_BYTES) as u64)
+    }
+
+    /// One call of the kernel; returns how far it came.
+    fn scan(&self, addresses: Range<usize>, each: &mut impl FnMut(Range<usize>)) -> io::Result<usize> {
+        let mut runs = [page_region { start: 0, end: 0, categories: 0 }; RUNS];
+        let mut request = pm_scan_arg {
+            size: size_of::<pm_scan_arg>() as u64,
+            flags: 0,
+            start: addresses.start as u64,
+            end: addresses.end as u64,
+            walk_end: 0,
+            vec: runs.as_mut_ptr() as u64,
+            vec_len: RUNS as u64,
+            max_pages: 0,
+            category_inverted: 0,
+            category_mask: u64::from(PAGE_IS_PRESENT),
+            category_anyof_mask: 0,
+            return_mask: u64::from(PAGE_IS_PRESENT),
+        };
+        // SAFETY: the structure is the one of this request, and names an array of ours with its length.
+        let found = unsafe { libc::ioctl(self.pagemap.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut request) };
+        let found = usize::try_from(found).map_err(|_| io::Error::last_os_error())?;
+        runs[..found].iter().for_each(|run| each(run.start as usize..run.end as usize));
+        Ok(request.walk_end as usize)
+    }
+
+    /// The same from the entries of the page map, eight bytes for each page.
+    fn read(&self, addresses: Range<usize>, mut each: impl FnMut(Range<usize>)) -> io::Result<()> {
+        let mut entries = [0_u8; 8 * RUNS];
+        let mut run = addresses.start..addresses.start;
+        let mut at = addresses.start;
+        while at < addresses.end {
+            let pages = ((addresses.end - at) / PAGE_BYTES).min(RUNS);
+            self.pagemap.read_exact_at(&mut entries[..8 * pages], (at / PAGE_BYTES * 8) as u64)?;
+            for entry in entries[..8 * pages].chunks_exact(8) {
+                let entry = entry.iter().rev().fold(0_u64, |value, byte| value << 8 | u64::from(*byte));
+                if entry & PRESENT == 0 {
+                    if !run.is_empty() {
+                        each(run);
+                    }
+                    run = at + PAGE_BYTES..at + PAGE_BYTES;
+                } else {
+                    run.end = at + PAGE_BYTES;
+                }
+                at += PAGE_BYTES;
+            }
+        }
+        if !run.is_empty() {
+            each(run);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sys::reservation::Reservation;
+
+    #[test]
+    fn finds_the_pages_that_were_touched() {
+        let memory = Reservation::zeroed(3000 * PAGE_BYTES, PAGE_BYTES).unwrap();
+        memory.small_pages_only().unwrap();
+        let base = memory.base() as usize;
+        let touched = [0, 1, 2, 7, 600, 601, 2999];
+        for page in touched {
+            // SAFETY: the page lies in the reservation, which nobody else uses.
+            unsafe { memory.base().add(page * PAGE_BYTES).write(1) };
+        }
+        let scan = PageScan::open().unwrap();
+        let addresses = base..base + memory.len();
+        for has_ioctl in [true, false] {
+            scan.has_ioctl.store(has_ioctl, Ordering::Relaxed);
+            let mut pages = Vec::new();
+            let mut note = |run: Range<usize>| pages.extend(run.step_by(PAGE_BYTES).map(|at| (at - base) / PAGE_BYTES));
+            scan.present(addresses.clone(), &mut note).unwrap();
+            assert_eq!(pages, touched, "by ioctl: {has_ioctl}");
+            assert_eq!(scan.count(addresses.clone()).unwrap(), touched.len() as u64);
+        }
+    }
+}
