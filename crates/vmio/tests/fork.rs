@@ -11,7 +11,7 @@ use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Error, Mapping, MappingOptions};
 
 use support::child::{Ended, fork, install_handler, isolated};
-use support::{PAGE, at, load, read, roomy_cache, store};
+use support::{PAGE, at, load, read, roomy_cache, store, is_managed};
 
 const PAGES: u64 = 64;
 
@@ -86,6 +86,9 @@ fn a_load_or_store_of_a_child_is_a_segmentation_fault_and_not_zeros() {
 
 #[test]
 fn a_child_that_drops_its_handles_does_not_sync() {
+    if is_managed("that a file does not change before a sync") {
+        return;
+    }
     isolated("a_child_that_drops_its_handles_does_not_sync", || {
         let (cache, map, file) = parent();
         let pin = map.pin(at(3)..at(5), Access::ReadWrite).unwrap();
@@ -145,7 +148,9 @@ fn a_child_builds_a_cache_of_its_own() {
         });
         assert_eq!(ended, Ended::Exit(0));
         assert_eq!(on_disk(&own, 9), 10);
-        assert_eq!((load(&map, at(1)), on_disk(&file, 1)), (11, 0));
+        assert_eq!(load(&map, at(1)), 11);
+        // The kernel shows stores to readers of the file at once.
+        assert!(is_managed("") || on_disk(&file, 1) == 0);
     })
     .succeeds();
 }
@@ -178,6 +183,9 @@ fn a_closed_file_can_be_opened_again_while_a_child_lives() {
 
 #[test]
 fn a_child_that_drops_its_handles_leaves_the_file_locked() {
+    if is_managed("a file of one process alone") {
+        return;
+    }
     isolated("a_child_that_drops_its_handles_leaves_the_file_locked", || {
         let (cache, map, file) = parent();
         let handles = (cache, map);

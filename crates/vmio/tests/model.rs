@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use vmio::backing::{Access, FileBacking, MemoryBacking};
 use vmio::{Advice, Cache, Error, Mapping, MappingOptions, Pin};
 
-use support::{PAGE, check_budget, check_empty, load_bytes, read, store_bytes, tiny_cache};
+use support::{PAGE, check_budget, check_empty, is_managed, load_bytes, read, store_bytes, tiny_cache};
 
 /// The mappings reach beyond the cache's 640 pages together, not alone.
 const PAGES_MAX: u64 = 420;
@@ -269,7 +269,7 @@ fn run(operations: Vec<(usize, Operation)>, over_files: usize) {
         .iter()
         .enumerate()
         .map(|(number, len)| {
-            if number < over_files {
+            if number < over_files || is_managed("a mapping of memory") {
                 Modelled::over_file(&cache, &folder.path().join(number.to_string()), *len)
             } else {
                 Modelled::over_memory(&cache, *len)

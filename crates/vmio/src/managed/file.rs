@@ -233,14 +233,7 @@ impl MappedFile for ManagedFile {
     }
 
     fn sync(&self, part: Option<Range<u64>>) -> Result<()> {
-        let region = self.region();
-        let Some(pages) = part else { return self.opened.sync() };
-        if region.access == Access::ReadOnly {
-            return Ok(());
-        }
-        region.check_not_failed()?;
-        let synced = if pages.is_empty() { Ok(()) } else { region.map.sync(&bytes_of(&pages)) };
-        synced.map_err(|error| self.opened.core.steward.note_failure(region, error))
+        part.map_or_else(|| self.opened.sync(), |pages| self.opened.flush(&bytes_of(&pages)))
     }
 
     fn sync_begin(&self) -> Result<SyncHandle> {

@@ -22,6 +22,9 @@ use crate::sys::page_scan::PageScan;
 /// Stretches at the head of the line that are asked whether their writes have ended.
 const LOOK_AHEAD: usize = 8;
 
+/// How old a count of the mapped pages may become.
+const COUNT_AGE: Duration = Duration::from_secs(1);
+
 /// What is counted, so that the number of resident pages can be told without a lock.
 #[derive(Default)]
 pub(super) struct Totals {
@@ -146,10 +149,11 @@ impl Ledger {
         Ok(self.totals.resident(self.mapped.read()?))
     }
 
-    /// Whether the last count is so old that the process may have mapped or unmapped other files since, and another
-    /// one would not cost more than a hundredth of the time.
-    pub(super) fn is_count_due(&self, after: Duration) -> io::Result<bool> {
-        let is_old = self.counted.elapsed() > after.max(100 * self.counting_took);
+    /// Whether the last count is so old that the process may have mapped or unmapped other files since. Another one
+    /// costs a hundredth of the time at most, or a tenth if it is urgent.
+    pub(super) fn is_count_due(&self, urgent: bool) -> io::Result<bool> {
+        let (after, share) = if urgent { (Duration::ZERO, 10) } else { (COUNT_AGE, 100) };
+        let is_old = self.counted.elapsed() > after.max(share * self.counting_took);
         Ok(is_old && self.mapped.read()? != self.mapped_when_counted)
     }
 

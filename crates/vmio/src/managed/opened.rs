@@ -1,5 +1,6 @@
 //! The life of a managed file, from the first handle to the last.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock};
@@ -69,7 +70,19 @@ impl OpenManaged {
             return Ok(());
         }
         region.check_not_failed()?;
-        region.file.sync_data().map_err(|error| self.core.steward.note_failure(region, error))
+        region.file.sync_data().map_err(|error| self.core.steward.note_failure(region, error))?;
+        region.check_not_shortened()
+    }
+
+    /// The same of some pages.
+    pub(super) fn flush(&self, bytes: &Range<u64>) -> Result<()> {
+        let region = &self.region;
+        if region.access == Access::ReadOnly || bytes.is_empty() {
+            return Ok(());
+        }
+        region.check_not_failed()?;
+        region.map.sync(bytes).map_err(|error| self.core.steward.note_failure(region, error))?;
+        region.check_not_shortened()
     }
 
     /// Syncs, and gives the memory back.

@@ -152,6 +152,22 @@ impl ManagedRegion {
         Error::Flush { backing: self.backing.describe(), source }
     }
 
+    /// Bytes behind the end that somebody else has given the file are gone, stored to or not.
+    pub(super) fn check_not_shortened(&self) -> Result<()> {
+        let metadata = self.file.metadata().map_err(Error::system("asking for the length of the file"))?;
+        let (len, found) = (self.len(), metadata.len());
+        if !metadata.is_file() || found >= len {
+            return Ok(());
+        }
+        let page = PAGE_BYTES as u64;
+        Err(Error::Write {
+            backing: self.backing.describe(),
+            offset: found,
+            failed_pages: len.div_ceil(page) - found / page,
+            source: io::ErrorKind::UnexpectedEof.into(),
+        })
+    }
+
     /// The error of a sync after a failure.
     pub(super) fn check_not_failed(&self) -> Result<()> {
         match *self.failure.lock().unwrap_or_else(PoisonError::into_inner) {

@@ -28,8 +28,6 @@ const SLEEP: (Duration, Duration) = (Duration::from_micros(500), Duration::from_
 const BACK_OFF: Duration = Duration::from_millis(250);
 /// How old a look at the cgroups may be.
 const ROOM_AGE: Duration = Duration::from_millis(250);
-/// How old a count of the mapped pages may be: by itself, and when there seem to be too many.
-const COUNT_AGE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(100));
 /// How often the dirty pages are counted.
 const DIRTY_AGE: Duration = Duration::from_millis(100);
 /// The cgroups may leave less room than the capacity, but vmio does not give up more than this part of it.
@@ -252,8 +250,7 @@ impl Steward {
             let mut ledger = self.ledger();
             let resident = ledger.resident()?;
             // Somebody else may have mapped files, or unmapped some: count before anything is given up for that.
-            let age = if resident > budget { COUNT_AGE.1 } else { COUNT_AGE.0 };
-            if ledger.is_count_due(age)? {
+            if ledger.is_count_due(resident > budget)? {
                 ledger.count()?;
                 ledger.resident()?
             } else {

@@ -1,0 +1,453 @@
+//! The managed engine: the kernel takes the faults, vmio keeps the budget by and by, and processes share files.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use vmio::backing::{FileBacking, MemoryBacking};
+use vmio::{Access, Advice, Cache, Engine, Error, LockMemory, Mapping, MappingOptions, OnReadError, PageVerifier};
+
+use support::child::{command, is_child};
+use support::{PAGE, Random, SPAN, at, cache_of, check_empty, is_root, load, read, store, watchdog};
+
+fn managed(pages: u64) -> Cache {
+    let cache = cache_of(pages).engine(Engine::Managed).build().unwrap();
+    assert_eq!(cache.engine(), Engine::Managed);
+    cache
+}
+
+fn open(cache: &Cache, path: &Path, access: Access) -> vmio::Result<Mapping> {
+    Mapping::open(cache, FileBacking::open(path, access)?, MappingOptions::new())
+}
+
+/// A file with blocks of its own, and no page of it in memory.
+fn file_of(pages: u64) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), vec![0; (pages * PAGE) as usize]).unwrap();
+    file.as_file().sync_all().unwrap();
+    // SAFETY: gives advice about an open file.
+    unsafe { libc::posix_fadvise(file.as_file().as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    file
+}
+
+/// Pages of a mapping that this process has mapped, by the kernel's count.
+fn mapped(map: &Mapping) -> u64 {
+    map.residency(0..map.len()).resident_pages()
+}
+
+/// Waits for what the steward does by and by; the watchdog ends a wait in vain.
+fn until(what: impl Fn() -> bool) {
+    while !what() {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+// ---- the budget
+
+/// Four times what fits is read and stored to: most of the time no more is mapped than the budget allows, and nothing
+/// of what was stored is lost.
+#[test]
+fn a_file_larger_than_the_cache_stays_within_the_budget() {
+    let _watchdog = watchdog("a_file_larger_than_the_cache_stays_within_the_budget");
+    const CAPACITY: u64 = 16 * SPAN;
+    const PAGES: u64 = 4 * CAPACITY;
+    let file = file_of(PAGES);
+    let cache = managed(CAPACITY);
+    let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
+    let mut stored = vec![0; PAGES as usize];
+    let mut random = Random(7);
+    let mut samples = Vec::new();
+    for count in 0..3 * PAGES {
+        let page = random.below(PAGES);
+        assert_eq!(load(&map, at(page)), stored[page as usize]);
+        if count % 3 == 0 {
+            stored[page as usize] = count;
+            store(&map, at(page), count);
+        }
+        if count % 512 == 0 {
+            samples.push(mapped(&map));
+        }
+    }
+    samples.sort_unstable();
+    let median = samples[samples.len() / 2];
+    assert!(median <= CAPACITY, "{median} pages are mapped most of the time, {CAPACITY} fit");
+    assert!(median > CAPACITY / 2, "{median} pages are mapped most of the time, of {CAPACITY} that fit");
+    until(|| cache.stats().resident_pages <= CAPACITY);
+    let stats = cache.stats();
+    assert!(stats.evicted_clean + stats.evicted_dirty > CAPACITY && stats.writes > 0, "{stats:?}");
+    map.close().unwrap();
+    check_empty(&cache);
+    let bytes = std::fs::read(file.path()).unwrap();
+    for (page, value) in (0..).zip(&stored) {
+        assert_eq!(bytes[at(page) as usize..][..8], value.to_le_bytes(), "page {page}");
+    }
+}
+
+#[test]
+fn files_share_one_budget() {
+    let _watchdog = watchdog("files_share_one_budget");
+    let files = [file_of(1024), file_of(1024), file_of(1024)];
+    let cache = managed(1024);
+    let maps: Vec<_> = files.iter().map(|file| open(&cache, file.path(), Access::ReadOnly).unwrap()).collect();
+    for map in &maps {
+        (0..1024).for_each(|page| assert_eq!(load(map, at(page)), 0));
+    }
+    until(|| cache.stats().resident_pages <= 1024);
+    assert!(maps.iter().map(mapped).sum::<u64>() <= 1024);
+    drop(maps);
+    check_empty(&cache);
+}
+
+/// Another mapping of a file, of which vmio knows nothing, comes and goes: its pages are not taken for the cache's.
+#[test]
+fn other_mappings_of_the_process_do_not_count() {
+    let _watchdog = watchdog("other_mappings_of_the_process_do_not_count");
+    let (own, other) = (file_of(1024), file_of(8 * SPAN));
+    let cache = managed(2048);
+    let map = open(&cache, own.path(), Access::ReadOnly).unwrap();
+    (0..1024).for_each(|page| assert_eq!(load(&map, at(page)), 0));
+    let foreign = open(&managed(64 * SPAN), other.path(), Access::ReadOnly).unwrap();
+    for _ in 0..3 {
+        foreign.advise(0..foreign.len(), Advice::WillNeed).unwrap();
+        assert_eq!(mapped(&foreign), 8 * SPAN);
+        thread::sleep(Duration::from_millis(30));
+        until(|| cache.stats().resident_pages <= 1100);
+        foreign.advise(0..foreign.len(), Advice::DontNeed).unwrap();
+    }
+    assert!(mapped(&map) > 512, "{} pages are left of 1024 that fit", mapped(&map));
+}
+
+#[test]
+fn a_range_of_high_rank_outlives_a_stream() {
+    let _watchdog = watchdog("a_range_of_high_rank_outlives_a_stream");
+    const CAPACITY: u64 = 16 * SPAN;
+    const KEPT: u64 = CAPACITY / 4;
+    let file = file_of(5 * CAPACITY);
+    let cache = managed(CAPACITY);
+    let map = open(&cache, file.path(), Access::ReadOnly).unwrap();
+    map.advise(0..at(KEPT), Advice::Priority(0)).unwrap();
+    map.advise(at(KEPT)..map.len(), Advice::Priority(255)).unwrap();
+    for page in 0..5 * CAPACITY {
+        assert_eq!(load(&map, at(page)), 0);
+        if page % 256 == 0 {
+            // The stream must not run away from the steward, however busy the machine is.
+            until(|| cache.stats().resident_pages <= CAPACITY);
+        }
+    }
+    let kept = map.residency(0..at(KEPT)).resident_pages();
+    assert!(kept >= KEPT * 3 / 4, "{kept} of {KEPT} pages were kept");
+    assert!(cache.stats().evicted_clean >= 3 * CAPACITY, "{:?}", cache.stats());
+}
+
+/// Nothing has to be given up, but too much is dirty.
+#[test]
+fn dirty_pages_above_the_ratio_are_written() {
+    let _watchdog = watchdog("dirty_pages_above_the_ratio_are_written");
+    let file = file_of(1024);
+    let cache = cache_of(8192).dirty_ratio(0.05).engine(Engine::Managed).build().unwrap();
+    let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
+    (0..1024).for_each(|page| store(&map, at(page), page));
+    thread::sleep(Duration::from_millis(300));
+    if cache.stats().dirty_pages == 0 && cache.stats().writes == 0 {
+        return println!("skipped: this kernel does not tell what is dirty");
+    }
+    until(|| cache.stats().writes > 0 && cache.stats().dirty_pages <= 410);
+    (0..1024).for_each(|page| assert_eq!(load(&map, at(page)), page));
+}
+
+// ---- advice and pins
+
+#[test]
+fn advice_fetches_and_gives_up() {
+    let file = file_of(64);
+    let cache = managed(1024);
+    let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
+    assert_eq!(mapped(&map), 0);
+    map.advise(at(8)..at(24), Advice::WillNeed).unwrap();
+    assert!((8..24).all(|page| map.is_resident(at(page))) && !map.is_resident(at(40)));
+    (0..64).for_each(|page| store(&map, at(page), page + 1));
+    let pin = map.pin(at(10) + 5..at(12), Access::ReadWrite).unwrap();
+    let second = map.pin(at(11)..at(13), Access::ReadOnly).unwrap();
+    map.advise(0..map.len(), Advice::DontNeed).unwrap();
+    let left = |map: &Mapping| (0..64).filter(|page| map.is_resident(at(*page))).collect::<Vec<_>>();
+    assert_eq!(left(&map), [10, 11, 12], "pinned pages stay, and only those");
+    assert_eq!(std::fs::read(file.path()).unwrap()[at(63) as usize], 64, "what was dirty is in the file");
+    drop(pin);
+    map.advise(0..map.len(), Advice::DontNeed).unwrap();
+    assert_eq!(left(&map), [11, 12]);
+    assert_eq!(cache.stats().pinned_pages, 2);
+    drop(second);
+    map.advise(0..map.len(), Advice::DontNeed).unwrap();
+    assert_eq!(mapped(&map), 0);
+    for advice in [Advice::Fresh, Advice::Free, Advice::Sequential { window_bytes: 0 }, Advice::Normal] {
+        map.advise(0..map.len(), advice).unwrap();
+    }
+    (0..64).for_each(|page| assert_eq!(load(&map, at(page)), page + 1));
+}
+
+/// Everything that could be given up is pinned: the steward must not turn round for ever, nor let the pins go.
+#[test]
+fn pins_hold_against_the_steward() {
+    let _watchdog = watchdog("pins_hold_against_the_steward");
+    let file = file_of(2048);
+    let cache = managed(512);
+    let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
+    let pin = map.pin(0..at(384), Access::ReadWrite).unwrap();
+    assert!(matches!(map.pin(at(384)..at(385), Access::ReadOnly), Err(Error::TooManyPins { .. })));
+    for _ in 0..3 {
+        (384..2048).for_each(|page| assert_eq!(load(&map, at(page)), 0));
+        assert_eq!(map.residency(0..at(384)).resident_pages(), 384);
+    }
+    until(|| cache.stats().resident_pages <= 512);
+    assert!(matches!(map.set_len(at(100)), Err(Error::Resize { .. })));
+    drop(pin);
+    map.set_len(at(100)).unwrap();
+}
+
+// ---- processes
+
+/// Two processes store to one file through caches that are both too small for it.
+#[test]
+fn processes_share_a_file() {
+    const NAME: &str = "processes_share_a_file";
+    const FILE: &str = "VMIO_TEST_FILE";
+    const PAGES: u64 = 2000;
+    let _watchdog = watchdog(NAME);
+    let fill = |map: &Mapping, slot: u64| (1..PAGES).for_each(|page| store(map, at(page) + 8 * slot, page + slot));
+    if is_child(NAME) {
+        let path = std::env::var(FILE).unwrap();
+        let map = open(&managed(512), Path::new(&path), Access::ReadWrite).unwrap();
+        until(|| load(&map, 0) == 1);
+        fill(&map, 1);
+        store(&map, 8, 2);
+        until(|| load(&map, 0) == 3);
+        std::process::exit(0); // Without a sync: the stores are in the file all the same.
+    }
+    let file = file_of(PAGES);
+    let cache = managed(512);
+    let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
+    let mut child = command(NAME).env(FILE, file.path()).stdout(Stdio::null()).spawn().unwrap();
+    store(&map, 0, 1);
+    fill(&map, 0);
+    until(|| load(&map, 8) == 2);
+    for page in 1..PAGES {
+        assert_eq!((load(&map, at(page)), load(&map, at(page) + 8)), (page, page + 1));
+    }
+    store(&map, 0, 3);
+    assert!(child.wait().unwrap().success());
+    map.close().unwrap();
+    check_empty(&cache);
+}
+
+/// A process that has pages of its own, and one that has the kernel's: they would not see each other's stores.
+#[test]
+fn the_engines_do_not_share_a_file() {
+    const NAME: &str = "the_engines_do_not_share_a_file";
+    const FILE: &str = "VMIO_TEST_FILE";
+    let engines = [Engine::Sigbus, Engine::Managed];
+    if is_child(NAME) {
+        let path = std::env::var(FILE).unwrap();
+        for engine in engines {
+            let cache = cache_of(512).engine(engine).build().unwrap();
+            let answer = match open(&cache, Path::new(&path), Access::ReadWrite) {
+                Ok(_) => "mapped",
+                Err(Error::InUse { .. }) => "in use",
+                Err(error) => panic!("{error}"),
+            };
+            println!("{engine:?}: {answer}");
+        }
+        return;
+    }
+    let file = file_of(4);
+    let ask = || {
+        let output = command(NAME).env(FILE, file.path()).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{text}");
+        engines.map(|engine| text.contains(&format!("{engine:?}: mapped")))
+    };
+    let hold = |engine| {
+        let cache = cache_of(512).engine(engine).build().unwrap();
+        let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
+        let other = cache_of(512).engine(Engine::Managed).build().unwrap();
+        assert!(matches!(open(&other, file.path(), Access::ReadWrite), Err(Error::AlreadyMapped { .. })));
+        (map, cache)
+    };
+    let held = hold(Engine::Managed);
+    assert_eq!(ask(), [false, true]);
+    drop(held);
+    let held = hold(Engine::Sigbus);
+    assert_eq!(ask(), [false, false]);
+    drop(held);
+    assert_eq!(ask(), [true, true]);
+}
+
+// ---- what it does not do
+
+#[test]
+fn what_it_cannot_promise_is_refused() {
+    struct Verifier;
+    impl PageVerifier for Verifier {
+        fn verify(&self, _offset: u64, _page: &[u8]) -> bool {
+            true
+        }
+        fn seal(&self, _offset: u64, _page: &mut [u8]) {}
+    }
+    let file = file_of(4);
+    let cache = managed(512);
+    let refused = |result: vmio::Result<Mapping>| assert!(matches!(result, Err(Error::NotManaged { .. })), "{result:?}");
+    let backing = || FileBacking::open(file.path(), Access::ReadWrite).unwrap();
+    refused(Mapping::open(&cache, backing(), MappingOptions::new().verifier(Verifier)));
+    refused(Mapping::open(&cache, backing(), MappingOptions::new().on_read_error(OnReadError::Poison([1; 8]))));
+    refused(Mapping::open(&cache, MemoryBacking::new(PAGE).unwrap(), MappingOptions::new()));
+    let locked = cache_of(512).engine(Engine::Managed).lock_memory(LockMemory::Require).build();
+    assert!(matches!(locked, Err(Error::NotManaged { .. })));
+    // And nothing stays behind of a refusal: neither the lock nor the name.
+    open(&cache, file.path(), Access::ReadWrite).unwrap().close().unwrap();
+}
+
+#[test]
+fn a_file_cut_off_by_others_is_an_error_of_sync() {
+    let file = file_of(20);
+    let cache = managed(512);
+    let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
+    (0..20).for_each(|page| store(&map, at(page), 5));
+    file.as_file().set_len(9 * PAGE).unwrap();
+    for _ in 0..2 {
+        assert!(matches!(map.sync(), Err(Error::Write { offset, failed_pages: 11, .. }) if offset == 9 * PAGE));
+        assert!(matches!(map.flush(0..at(1)), Err(Error::Write { .. })));
+    }
+    assert!(matches!(read(&map, at(11)..at(12)), Err(Error::Read { .. })));
+    assert!(map.write_at(at(11), b"x").is_err());
+    assert!(matches!(map.pin(at(8)..at(10), Access::ReadOnly), Err(Error::Read { .. })));
+    assert_eq!(cache.stats().pinned_pages, 0);
+    assert_eq!(file.path().metadata().unwrap().len(), 9 * PAGE);
+    assert!(map.close().is_err());
+    assert_eq!(std::fs::read(file.path()).unwrap()[at(8) as usize], 5);
+}
+
+// ---- failures
+
+/// A loop device over a file that its file system has no room for: writes fail.
+struct FullDevice {
+    folder: tempfile::TempDir,
+    device: Option<String>,
+}
+
+impl FullDevice {
+    fn of_pages(pages: u64) -> Option<Self> {
+        let run = |program: &str, arguments: &[&str]| {
+            let output = Command::new(program).args(arguments).output().ok()?;
+            output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        };
+        let mut full = FullDevice { folder: tempfile::tempdir().unwrap(), device: None };
+        let folder = full.folder.path().to_str().unwrap();
+        run("mount", &["-t", "tmpfs", "-o", "size=256k", "vmio-test", folder])?;
+        let file = full.folder.path().join("sparse");
+        std::fs::File::create(&file).unwrap().set_len(pages * PAGE).unwrap();
+        full.device = Some(run("losetup", &["--find", "--show", file.to_str().unwrap()])?);
+        Some(full)
+    }
+}
+
+impl Drop for FullDevice {
+    fn drop(&mut self) {
+        if let Some(device) = &self.device {
+            let _ = Command::new("losetup").args(["--detach", device]).status();
+        }
+        let _ = Command::new("umount").args(["--lazy"]).arg(self.folder.path()).status();
+    }
+}
+
+/// After a failed write the kernel takes pages for clean that are not. No later sync may succeed, and what is in memory
+/// must stay there as long as the mapping is open.
+#[test]
+fn a_failed_write_fails_every_later_sync() {
+    if !is_root("a device that fails") {
+        return;
+    }
+    let _watchdog = watchdog("a_failed_write_fails_every_later_sync");
+    let Some(full) = FullDevice::of_pages(4096) else { return println!("skipped: no loop device is to be had") };
+    let cache = managed(512);
+    let map = open(&cache, Path::new(full.device.as_ref().unwrap()), Access::ReadWrite).unwrap();
+    (0..256).for_each(|page| store(&map, at(page), page + 1));
+    for _ in 0..3 {
+        assert!(matches!(map.sync(), Err(Error::Flush { .. })));
+        assert!(matches!(map.flush(0..at(1)), Err(Error::Flush { .. })));
+        assert!(matches!(map.sync_begin().unwrap().wait(), Err(Error::Flush { .. })));
+    }
+    // Reading all of the device would push those pages out.
+    map.advise(0..map.len(), Advice::DontNeed).unwrap();
+    (256..4096).for_each(|page| assert_eq!(load(&map, at(page)), 0));
+    (0..256).for_each(|page| assert_eq!(load(&map, at(page)), page + 1));
+    assert!(cache.stats().write_errors > 0);
+    assert!(map.close().is_err());
+}
+
+/// The same if nobody syncs before the steward has to write.
+#[test]
+fn a_failed_write_of_the_steward_is_an_error_of_sync() {
+    if !is_root("a device that fails") {
+        return;
+    }
+    let _watchdog = watchdog("a_failed_write_of_the_steward_is_an_error_of_sync");
+    let Some(full) = FullDevice::of_pages(4096) else { return println!("skipped: no loop device is to be had") };
+    let cache = managed(512);
+    let map = open(&cache, Path::new(full.device.as_ref().unwrap()), Access::ReadWrite).unwrap();
+    (0..4096).for_each(|page| store(&map, at(page), page + 1));
+    assert!(matches!(map.sync(), Err(Error::Flush { .. })));
+    drop(map);
+    assert_eq!(cache.stats().drop_failures, 1);
+}
+
+// ---- where userfaultfd is denied
+
+/// The same number on every architecture.
+const SYS_CACHESTAT: libc::c_long = 451;
+
+/// As container runtimes do: the call fails with EPERM for the calling thread and those that it starts.
+fn deny(calls: &[libc::c_long]) {
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+    let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
+    let denied = SeccompAction::Errno(libc::EPERM as u32);
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, denied, arch).unwrap();
+    seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+}
+
+#[test]
+fn auto_is_managed_where_userfaultfd_is_denied() {
+    const NAME: &str = "auto_is_managed_where_userfaultfd_is_denied";
+    let _watchdog = watchdog(NAME);
+    if is_child(NAME) {
+        tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+        deny(&[libc::SYS_userfaultfd, libc::SYS_process_madvise, SYS_CACHESTAT]);
+        let sigbus = cache_of(512).engine(Engine::Sigbus).build();
+        assert!(matches!(sigbus, Err(Error::NoUserfaultfd { .. })), "{sigbus:?}");
+        let cache = cache_of(512).engine(Engine::Auto).build().unwrap();
+        assert_eq!(cache.engine(), Engine::Managed);
+        let file = file_of(3000);
+        let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
+        for round in 0..2 {
+            for page in 0..3000 {
+                assert_eq!(load(&map, at(page)), round * page);
+                store(&map, at(page), (round + 1) * page);
+            }
+            until(|| cache.stats().resident_pages <= 512);
+            assert!(mapped(&map) <= 512);
+        }
+        assert!(cache.stats().evicted_dirty + cache.stats().evicted_clean > 2000, "{:?}", cache.stats());
+        map.close().unwrap();
+        check_empty(&cache);
+        assert_eq!(std::fs::read(file.path()).unwrap()[at(2999) as usize..][..8], 5998_u64.to_le_bytes());
+        return;
+    }
+    let output = command(NAME).stdin(Stdio::null()).output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{log}\n{}", String::from_utf8_lossy(&output.stdout));
+    assert!(log.contains("WARN") && log.contains("seccomp") && log.contains("Engine::Managed"), "{log}");
+}
