@@ -11,7 +11,9 @@ use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Error, LockMemory, Mapping, MappingOptions};
 
 use support::child::{command, install_handler, is_child, isolated};
-use support::{PAGE, at, cache_of, check_empty, is_managed, is_root, load, read, roomy_cache, store, tiny_cache, watchdog};
+use support::{
+    PAGE, at, cache_of, check_empty, is_managed, is_root, load, read, roomy_cache, store, tiny_cache, watchdog,
+};
 
 fn open(cache: &Cache, path: &Path, access: Access) -> vmio::Result<Mapping> {
     Mapping::open(cache, FileBacking::open(path, access)?, MappingOptions::new())

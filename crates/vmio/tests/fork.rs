@@ -11,7 +11,7 @@ use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Error, Mapping, MappingOptions};
 
 use support::child::{Ended, fork, install_handler, isolated};
-use support::{PAGE, at, load, read, roomy_cache, store, is_managed};
+use support::{PAGE, at, is_managed, load, read, roomy_cache, store};
 
 const PAGES: u64 = 64;
 

@@ -11,6 +11,7 @@ use std::{env, io};
 use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use vmio::Engine as Faults;
 
 use super::engines::EngineKind;
 use super::engines::mmap::LinuxMapping;
@@ -136,7 +137,12 @@ fn run_map(spec: &RunSpec, cgroup: Option<PathBuf>) -> anyhow::Result<MeasuredRu
     let write = spec.op.writes();
     match spec.engine {
         EngineKind::Vmio => {
-            let engine = VmioEngine::open(&spec.path, spec.cache_bytes, write, spec.breakdown)?;
+            let engine = VmioEngine::open(Faults::Sigbus, &spec.path, spec.cache_bytes, write, spec.breakdown)?;
+            engine.advise_pattern(spec.pattern)?;
+            worker::measure(engine, spec)
+        }
+        EngineKind::VmioManaged => {
+            let engine = VmioEngine::open(Faults::Managed, &spec.path, spec.cache_bytes, write, false)?;
             engine.advise_pattern(spec.pattern)?;
             worker::measure(engine, spec)
         }

@@ -65,11 +65,12 @@ impl Matrix {
         let specs = self.specs(target);
         for (index, spec) in specs.iter().enumerate() {
             let cgroup = match spec.engine {
-                EngineKind::Mmap => match MemoryCgroup::create(spec.cache_bytes) {
+                EngineKind::Mmap | EngineKind::VmioManaged => match MemoryCgroup::create(spec.cache_bytes) {
                     Ok(cgroup) => Some(cgroup),
                     Err(error) => {
                         result.left_out.get_or_insert(format!(
-                            "Linux mmap is left out: it needs a memory cgroup for a budget of its own, and {error:#}"
+                            "{} is left out: it needs a memory cgroup for a budget of its own, and {error:#}",
+                            if spec.engine == EngineKind::Mmap { "Linux mmap" } else { "vmio-managed" }
                         ));
                         continue;
                     }

@@ -12,10 +12,12 @@ use serde::{Deserialize, Serialize};
 
 /// The engines by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum EngineKind {
     /// Our mapping with its own cache.
     Vmio,
+    /// Our mapping by Linux `mmap`, its page cache kept within the budget by vmio and limited by a memory cgroup.
+    VmioManaged,
     /// Linux `mmap`, its page cache limited by a memory cgroup.
     Mmap,
     /// `pread` and `pwrite` of whole pages past the page cache.
@@ -28,9 +30,10 @@ impl FromStr for EngineKind {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "vmio" => Ok(Self::Vmio),
+            "vmio-managed" => Ok(Self::VmioManaged),
             "mmap" => Ok(Self::Mmap),
             "pread" => Ok(Self::Pread),
-            _ => Err(format!("{text:?} is not an engine: write vmio, mmap or pread")),
+            _ => Err(format!("{text:?} is not an engine: write vmio, vmio-managed, mmap or pread")),
         }
     }
 }
@@ -39,6 +42,7 @@ impl fmt::Display for EngineKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Vmio => "vmio",
+            Self::VmioManaged => "vmio-managed",
             Self::Mmap => "mmap",
             Self::Pread => "pread",
         })

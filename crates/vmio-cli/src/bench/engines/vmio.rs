@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use vmio::backing::FileBacking;
-use vmio::{Access, Advice, Cache, Mapping, MappingOptions, Stats};
+use vmio::{Access, Advice, Cache, Engine as Faults, Mapping, MappingOptions, Stats};
 
 use super::Engine;
 use super::pointer::PointerAccess;
@@ -21,10 +21,17 @@ pub struct VmioEngine {
 }
 
 impl VmioEngine {
-    /// Maps `path` over a cache of `cache_bytes`.
-    pub fn open(path: &Path, cache_bytes: u64, write: bool, measure_misses: bool) -> anyhow::Result<Self> {
+    /// Maps `path` over a cache of `cache_bytes` whose page faults are handled in that way.
+    pub fn open(
+        faults: Faults,
+        path: &Path,
+        cache_bytes: u64,
+        write: bool,
+        measure_misses: bool,
+    ) -> anyhow::Result<Self> {
         let cache = Cache::builder()
             .capacity(cache_bytes)
+            .engine(faults)
             .measure_misses(measure_misses)
             .build()
             .context("cannot build the cache (`vmio doctor` says what is missing)")?;
@@ -68,7 +75,8 @@ impl Engine for VmioEngine {
     }
 
     fn stats(&self) -> Option<Stats> {
-        Some(self.cache_stats())
+        // Of a managed mapping's hits and misses only the kernel knows.
+        (self.cache.engine() != Faults::Managed).then(|| self.cache_stats())
     }
 
     fn cached_bytes(&self) -> Option<u64> {

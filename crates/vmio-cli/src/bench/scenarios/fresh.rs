@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::bail;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use vmio::Advice;
+use vmio::{Advice, Engine};
 
 use super::super::child::Job;
 use super::super::content::{self, PAGE_BYTES, WORD_BYTES, word_at};
@@ -134,7 +134,7 @@ pub fn measure(spec: &FreshSpec) -> anyhow::Result<FreshResult> {
     let (usage, start) = (Usage::now()?, Instant::now());
     let stats = match spec.engine {
         EngineKind::Vmio => {
-            let engine = VmioEngine::open(&spec.path, spec.cache_bytes, true, false)?;
+            let engine = VmioEngine::open(Engine::Sigbus, &spec.path, spec.cache_bytes, true, false)?;
             let range = 0..spec.size_bytes;
             if spec.advised {
                 engine.mapping().advise(range, Advice::Fresh)?;
@@ -152,7 +152,7 @@ pub fn measure(spec: &FreshSpec) -> anyhow::Result<FreshResult> {
             mapping.sync()?;
             None
         }
-        EngineKind::Pread => bail!("pread has nothing to fill"),
+        EngineKind::VmioManaged | EngineKind::Pread => bail!("{} is not part of this", spec.engine),
     };
     let (elapsed, usage) = (start.elapsed(), Usage::now()?.since(&usage));
     Ok(FreshResult {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use vmio::Advice;
+use vmio::{Advice, Engine};
 
 use super::super::child::Job;
 use super::super::content::{PAGE_BYTES, word_is_valid};
@@ -140,7 +140,7 @@ pub fn measure(spec: &PrioritySpec) -> anyhow::Result<PriorityResult> {
     let mut verify_errors = 0;
     let (resident_pages, misses) = match spec.engine {
         EngineKind::Vmio => {
-            let engine = VmioEngine::open(&spec.path, spec.cache_bytes, false, false)?;
+            let engine = VmioEngine::open(Engine::Sigbus, &spec.path, spec.cache_bytes, false, false)?;
             let mapping = engine.mapping();
             mapping.advise(range.clone(), Advice::Priority(0))?;
             mapping.advise(spec.range_bytes..all, Advice::Priority(255))?;
@@ -164,7 +164,7 @@ pub fn measure(spec: &PrioritySpec) -> anyhow::Result<PriorityResult> {
             verify_errors += touch(&access, 0, spec.range_bytes);
             (resident, Usage::now()?.since(&before).major_faults)
         }
-        EngineKind::Pread => bail!("pread has no range to keep"),
+        EngineKind::VmioManaged | EngineKind::Pread => bail!("{} is not part of this", spec.engine),
     };
     Ok(PriorityResult {
         engine: spec.engine,

@@ -12,6 +12,7 @@ use quanta::Clock;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde::{Deserialize, Serialize};
+use vmio::Engine;
 
 use super::super::child::Job;
 use super::super::content::{self, PAGE_BYTES, word_at};
@@ -148,7 +149,7 @@ pub fn measure(spec: &SyncSpec) -> anyhow::Result<SyncResult> {
     let mut synced = Duration::ZERO;
     match spec.engine {
         EngineKind::Vmio => {
-            let engine = VmioEngine::open(&spec.path, spec.cache_bytes, true, false)?;
+            let engine = VmioEngine::open(Engine::Sigbus, &spec.path, spec.cache_bytes, true, false)?;
             engine.advise_pattern(Pattern::Uniform)?;
             for round in 0..spec.rounds {
                 synced += store_during(&engine.pointer(), spec, round, &mut latencies, || {
@@ -164,7 +165,7 @@ pub fn measure(spec: &SyncSpec) -> anyhow::Result<SyncResult> {
                 synced += store_during(&mapping.pointer(), spec, round, &mut latencies, || mapping.sync())?;
             }
         }
-        EngineKind::Pread => bail!("pread has nothing to sync"),
+        EngineKind::VmioManaged | EngineKind::Pread => bail!("{} is not part of this", spec.engine),
     }
     let microseconds = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
     Ok(SyncResult {
