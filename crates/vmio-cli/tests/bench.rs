@@ -79,10 +79,11 @@ fn mmap_runs_in_a_cgroup_or_is_left_out_with_a_reason() -> TestResult {
     let report = succeeded(
         vmio()
             .args(["bench", "map", "--size", "64M", "--cache", "32M", "--threads", "1", "--secs", "0.1"])
-            .args(["--engines", "mmap,pread", "--dir"])
+            .args(["--engines", "mmap,vmio-managed,pread", "--dir"])
             .arg(dir.path()),
     )?;
     assert!(report.contains("\nmmap ") || report.contains("mmap is left out"), "{report}");
+    assert!(report.contains("\nvmio-managed ") || report.contains("is left out"), "{report}");
     assert!(report.contains("\npread"), "{report}");
     Ok(())
 }
@@ -134,7 +135,7 @@ fn a_damaged_word_is_found() -> TestResult {
 fn bad_arguments_are_refused_with_advice() -> TestResult {
     refused(vmio().args(["bench", "map", "--pattern", "random"]), "zipf:0.99")?;
     refused(vmio().args(["bench", "map", "--op", "append"]), "mixed:95")?;
-    refused(vmio().args(["bench", "map", "--engines", "nvme"]), "vmio, mmap or pread")?;
+    refused(vmio().args(["bench", "map", "--engines", "nvme"]), "vmio-managed, mmap or pread")?;
     refused(vmio().args(["bench", "map", "--size", "2X"]), "512M")?;
     refused(vmio().args(["bench", "map", "--size", "7", "--dir", "/tmp"]), "at least one page")?;
     refused(vmio().args(["bench", "map", "--secs", "nan"]), "--secs")?;

@@ -103,6 +103,7 @@ fn doctor_reports_as_json() -> TestResult {
     let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     assert!(report["kernel"].is_string() && report["usable"].is_boolean());
     assert_eq!(report["file"]["len_bytes"], 5000);
+    assert_eq!(report["engine"], if report["checks"][0]["ok"] == true { "sigbus" } else { "managed" });
     succeeded(vmio().args(["doctor", "--file"]).arg(&path))?;
     Ok(())
 }

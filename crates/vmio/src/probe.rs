@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::sys::PAGE_BYTES;
 use crate::sys::cpu;
+use crate::sys::page_cache;
 use crate::sys::reservation::Reservation;
 use crate::sys::unmap::Unmapper;
 use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
@@ -32,12 +35,16 @@ impl Probe {
 pub struct Features {
     /// The running kernel.
     pub kernel_release: String,
+    /// What [`Engine::Auto`] stands for here.
+    pub auto_engine: Engine,
     /// userfaultfd in SIGBUS mode.
     pub userfaultfd: Probe,
     /// Write-protection through it, which write-back needs.
     pub write_protect: Probe,
     /// Unmapping many scattered pages of this process with one TLB shootdown.
     pub batched_unmap: Probe,
+    /// Counting what the kernel's page cache holds of a file: what is dirty in the managed engine.
+    pub cachestat: Probe,
     /// The right to lock the cache in memory.
     pub lock_memory: Probe,
     /// Whether swap is on.
@@ -72,12 +79,25 @@ pub fn probe() -> Features {
     };
     Features {
         kernel_release: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+        auto_engine: match &userfaultfd {
+            Err(error) if lacks_userfaultfd(error) => Engine::Managed,
+            _ => Engine::Sigbus,
+        },
         userfaultfd: match &userfaultfd {
             Ok(_) => Probe::Yes,
             Err(error) => Probe::No(userfaultfd_advice(error)),
         },
         write_protect,
         batched_unmap,
+        cachestat: if can_count_page_cache() {
+            Probe::Yes
+        } else {
+            Probe::No(
+                "needs Linux 6.5, and cachestat(2) allowed by a container's seccomp profile: without, the managed \
+                 engine does not know what is dirty, and takes all for dirty that it evicts"
+                    .to_owned(),
+            )
+        },
         lock_memory,
         swap_on: swap_is_on(),
         page_bytes: rustix::param::page_size(),
@@ -89,6 +109,11 @@ fn try_write_protect(userfaultfd: &Userfaultfd) -> io::Result<()> {
     let page = Reservation::zeroed(PAGE_BYTES, PAGE_BYTES)?;
     userfaultfd.register(page.base() as usize, PAGE_BYTES)?;
     userfaultfd.write_protect(page.base() as usize, PAGE_BYTES, true)
+}
+
+fn can_count_page_cache() -> bool {
+    let file = rustix::fs::memfd_create(c"vmio-probe", rustix::fs::MemfdFlags::CLOEXEC);
+    file.is_ok_and(|file| page_cache::look(file.as_fd(), &(0..PAGE_BYTES as u64)).is_some())
 }
 
 fn userfaultfd_advice(error: &io::Error) -> String {

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
-use vmio::Access;
 use vmio::backing::{Backing, FileBacking};
 use vmio::probe::{self, Probe};
+use vmio::{Access, Engine};
 
 use crate::machine::memory_bytes;
 use crate::size::format_size;
@@ -39,6 +39,8 @@ struct Report {
     memory_bytes: Option<u64>,
     swap_on: bool,
     checks: Vec<Check>,
+    /// What a cache uses that is not told otherwise.
+    engine: &'static str,
     usable: bool,
     file: Option<FileReport>,
 }
@@ -76,11 +78,13 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
 
 fn examine(file: Option<&Path>) -> anyhow::Result<Report> {
     let features = probe::probe();
-    let usable = matches!(features.userfaultfd, Probe::Yes) && matches!(features.write_protect, Probe::Yes);
+    let managed = features.auto_engine == Engine::Managed;
+    let usable = managed || (features.userfaultfd.is_yes() && features.write_protect.is_yes());
     let checks = vec![
         check("userfaultfd", "taking page faults in user space", features.userfaultfd),
         check("write-protect", "finding out which pages were stored to", features.write_protect),
         check("batched unmap", "evicting many pages with one TLB shootdown", features.batched_unmap),
+        check("cachestat", "counting dirty pages, in the managed engine", features.cachestat),
         check("locked memory", "keeping the cache out of swap", features.lock_memory),
     ];
     Ok(Report {
@@ -89,6 +93,7 @@ fn examine(file: Option<&Path>) -> anyhow::Result<Report> {
         memory_bytes: memory_bytes(),
         swap_on: features.swap_on,
         checks,
+        engine: if managed { "managed" } else { "sigbus" },
         usable,
         file: file.map(examine_file).transpose()?,
     })
@@ -167,7 +172,13 @@ fn print(report: &Report) {
         }
     }
     println!();
-    if report.usable {
+    if report.usable && report.engine == "managed" {
+        println!(
+            "Will be used: the managed engine (Linux mmap, kept within its budget from outside), since there is no \
+             userfaultfd. It keeps the budget within milliseconds and not at every instant, and maps files and block \
+             devices only."
+        );
+    } else if report.usable {
         println!("Will be used: the userfaultfd engine (faults handled by the faulting thread, no privileges).");
     } else {
         println!("vmio cannot run here until the lines marked -> are followed.");

@@ -18,6 +18,7 @@ pub fn patterned(len: usize) -> Vec<u8> {
 }
 
 /// The command must succeed; what it printed.
+#[allow(dead_code, reason = "not every test file needs it")]
 pub fn succeeded(command: &mut Command) -> Result<String, Box<dyn Error>> {
     let output = command.output()?;
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -25,6 +26,7 @@ pub fn succeeded(command: &mut Command) -> Result<String, Box<dyn Error>> {
 }
 
 /// The command must fail and say `message` on standard error.
+#[allow(dead_code, reason = "not every test file needs it")]
 pub fn refused(command: &mut Command, message: &str) -> TestResult {
     let output = command.output()?;
     let error = String::from_utf8_lossy(&output.stderr);

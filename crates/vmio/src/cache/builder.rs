@@ -118,7 +118,7 @@ impl CacheBuilder {
     }
 
     /// Builds the cache, starts its workers, and installs a SIGBUS handler; the handler that was there before gets
-    /// what is not vmio's.
+    /// what is not vmio's. ([`Engine::Managed`] installs none, and starts a single thread.)
     pub fn build(self) -> Result<Cache> {
         let page_bytes = rustix::param::page_size();
         if page_bytes != PAGE_BYTES {

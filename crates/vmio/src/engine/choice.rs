@@ -22,13 +22,14 @@ pub enum Engine {
     ///   stay in memory. In a memory cgroup with less room for page cache than the capacity, that room is the budget.
     /// - **The kernel writes and evicts as well**, whenever it likes: nothing keeps a dirty page from the device
     ///   before its sync, and priorities only say what vmio gives up first.
-    /// - **Priorities and the order of eviction are kept by runs of up to 2 MiB**, oldest first, except for pages that were touched
-    ///   between their unmapping and their turn.
+    /// - **Priorities and the order of eviction** are kept by runs of up to 2 MiB, oldest first, except for pages that were
+    ///   touched between their unmapping and their turn.
     /// - [`crate::Advice::Fresh`] and [`crate::Advice::Free`] do nothing: a fresh page is read all the same, a freed one
     ///   written. Read-ahead windows ([`crate::Advice::Sequential`]) are of the kernel's size.
     /// - [`crate::Mapping::sync_begin`]: pages that become dirty while it runs may be written by it too.
     /// - **A page that the kernel failed to write is lost to it**: it may take the page for clean. So after a failed
     ///   sync every later one fails too ([`crate::Error::Flush`]) and the file must be reopened.
+    /// - **A process that maps the file read-only with another engine** is not kept off: it does not see the stores.
     /// - A load of a page that cannot be read is a SIGBUS. [`crate::MappingOptions::verifier`] and
     ///   [`crate::OnReadError::Poison`] are refused ([`crate::Error::NotManaged`]), as are backings that are neither a
     ///   file nor a block device, and [`crate::LockMemory::Require`].

@@ -19,6 +19,9 @@ use crate::mapping::options::MappingOptions;
 use crate::mapping::{Advice, SyncHandle};
 use crate::sys::{PAGE_BYTES, page_cache};
 
+/// Bytes that are read or written at a time.
+const PART_BYTES: usize = 128 << 10;
+
 /// A handle to a managed file.
 #[derive(Clone)]
 pub(crate) struct ManagedFile {
@@ -63,7 +66,29 @@ impl ManagedFile {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.region().map.populate(&bytes).map_err(|error| self.read_error(&bytes, error))
+        let region = self.region();
+        // One by one, faults would read a page at a time. It is a hint: the faults read what it has not.
+        if pages.end - pages.start > 1
+            && let Err(error) = page_cache::read_ahead(region.file(), &bytes)
+        {
+            tracing::debug!(%error, "no read-ahead");
+        }
+        region.map.populate(&bytes).map_err(|error| self.read_error(&bytes, error))
+    }
+
+    /// Calls `each` with the parts of a range of bytes, offset and place in the caller's buffer: so large that calls do
+    /// not matter, so small that the budget is kept. Their pages are resident.
+    fn in_parts(&self, offset: u64, len: usize, mut each: impl FnMut(u64, Range<usize>) -> Result<()>) -> Result<()> {
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let part = done..len.min(done + PART_BYTES - at as usize % PART_BYTES);
+            self.opened.core.steward.make_room().map_err(Error::system("giving up pages"))?;
+            self.fetch(touched_pages(&(at..at + part.len() as u64)))?;
+            each(at, part.clone())?;
+            done = part.end;
+        }
+        Ok(())
     }
 
     /// The kernel says only that some page cannot be had: a read tells which one, and why.
@@ -119,18 +144,19 @@ impl MappedFile for ManagedFile {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        self.fetch(touched_pages(&(offset..offset + buffer.len() as u64)))?;
-        let read = self.region().file.read_exact_at(buffer, offset);
-        read.map_err(|source| Error::Read { backing: self.describe(), offset, source })
+        self.in_parts(offset, buffer.len(), |offset, part| {
+            let read = self.region().file.read_exact_at(&mut buffer[part], offset);
+            read.map_err(|source| Error::Read { backing: self.describe(), offset, source })
+        })
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.check_writable()?;
-        let pages = touched_pages(&(offset..offset + data.len() as u64));
-        let failed_pages = pages.end - pages.start;
-        self.fetch(pages)?;
-        let written = self.region().file.write_all_at(data, offset);
-        written.map_err(|source| Error::Write { backing: self.describe(), offset, failed_pages, source })
+        self.in_parts(offset, data.len(), |offset, part| {
+            let failed_pages = part.len().div_ceil(PAGE_BYTES) as u64;
+            let written = self.region().file.write_all_at(&data[part], offset);
+            written.map_err(|source| Error::Write { backing: self.describe(), offset, failed_pages, source })
+        })
     }
 
     fn advise(&self, range: Range<u64>, advice: Advice) -> Result<()> {

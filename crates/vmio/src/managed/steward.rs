@@ -277,6 +277,15 @@ impl Steward {
         Ok(())
     }
 
+    /// For a thread that is about to bring in a few pages by a call of ours: does the steward's work if that is behind.
+    pub(super) fn make_room(&self) -> io::Result<()> {
+        let budget = self.budget_pages.load(Ordering::Relaxed);
+        if self.resident_pages() > budget {
+            self.give_up(budget - low(budget), budget)?;
+        }
+        Ok(())
+    }
+
     /// Takes from memory what is more than `target` pages.
     fn give_up(&self, target: u64, budget: u64) -> io::Result<()> {
         while !self.is_stopping() {

@@ -50,6 +50,12 @@ pub(crate) fn drop_clean(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result
     Ok(rustix::fs::fadvise(file, range.start, Some(len), rustix::fs::Advice::DontNeed)?)
 }
 
+/// Begins to read what is missing, many pages at a time; does not wait for them.
+pub(crate) fn read_ahead(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
+    let Some(len) = NonZeroU64::new(range.end - range.start) else { return Ok(()) };
+    Ok(rustix::fs::fadvise(file, range.start, Some(len), rustix::fs::Advice::WillNeed)?)
+}
+
 /// Looks at the page cache; `None` where the kernel cannot tell (before Linux 6.5), or will not.
 pub(crate) fn look(file: BorrowedFd<'_>, range: &Range<u64>) -> Option<Cached> {
     let range = cachestat_range { off: range.start, len: range.end - range.start };
