@@ -22,8 +22,8 @@ use crate::sys::page_scan::PageScan;
 /// Stretches at the head of the line that are asked whether their writes have ended.
 const LOOK_AHEAD: usize = 8;
 
-/// How old a count of the mapped pages may become.
-const COUNT_AGE: Duration = Duration::from_secs(1);
+/// How old a count of the mapped pages may become, if it is cheap.
+const COUNT_AGE: Duration = Duration::from_millis(5);
 
 /// What is counted, so that the number of resident pages can be told without a lock.
 #[derive(Default)]
@@ -149,10 +149,10 @@ impl Ledger {
         Ok(self.totals.resident(self.mapped.read()?))
     }
 
-    /// Whether the last count is so old that the process may have mapped or unmapped other files since. Another one
-    /// costs a hundredth of the time at most, or a tenth if it is urgent.
+    /// Whether the last count is so old that the process may have mapped or unmapped other files since. Counts cost half
+    /// a hundredth of the time at most, or a tenth if it is urgent.
     pub(super) fn is_count_due(&self, urgent: bool) -> io::Result<bool> {
-        let (after, share) = if urgent { (Duration::ZERO, 10) } else { (COUNT_AGE, 100) };
+        let (after, share) = if urgent { (Duration::ZERO, 10) } else { (COUNT_AGE, 200) };
         let is_old = self.counted.elapsed() > after.max(share * self.counting_took);
         Ok(is_old && self.mapped.read()? != self.mapped_when_counted)
     }
@@ -192,7 +192,9 @@ impl Ledger {
         self.class = self.queue.last().map(|victim| victim.priority);
         self.unmapped_since_count = 0;
         self.counted = Instant::now();
-        self.counting_took = began.elapsed();
+        // One that took much longer than the one before was interrupted.
+        let took = began.elapsed();
+        self.counting_took = if self.counting_took.is_zero() { took } else { took.min(2 * self.counting_took) };
         Ok(())
     }
 

@@ -286,16 +286,20 @@ impl Steward {
         Ok(())
     }
 
-    /// Takes from memory what is more than `target` pages.
+    /// Takes from memory what is more than `target` pages now, but not much at a time. What seems to be too much may be
+    /// somebody else's: the next look counts.
     fn give_up(&self, target: u64, budget: u64) -> io::Result<()> {
-        while !self.is_stopping() {
+        let evicted = || self.counts.evicted_clean.get() + self.counts.evicted_dirty.get();
+        let enough = evicted() + self.ledger().resident()?.saturating_sub(target).min(budget / 4);
+        while !self.is_stopping() && evicted() < enough {
             // One step at a time: whoever closes a file waits for the ledger.
             let mut ledger = self.ledger();
             let resident = ledger.resident()?;
-            if resident <= target || ledger.drop_next()? {
-                if resident <= target {
-                    break;
-                }
+            if resident <= target {
+                break;
+            }
+            if ledger.drop_next()? {
+                // One fewer in line.
             } else if self.totals.in_line() < budget / 4 && ledger.unmap_next()?.is_some() {
                 // Its turn comes with the next step, or after its writes.
             } else if !ledger.drop_first()? {
