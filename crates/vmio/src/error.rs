@@ -16,6 +16,12 @@ pub enum Error {
         /// What the kernel said, and what it means.
         reason: String,
     },
+    /// The process may not handle page faults inside system calls, which [`crate::Engine::ReaderThread`] does.
+    #[error("the reader-thread engine may not handle page faults inside system calls: {reason}")]
+    KernelFaultsDenied {
+        /// Which rights were looked for, and how to get one of them.
+        reason: String,
+    },
     /// A system call that vmio cannot do without failed.
     #[error("{operation} failed")]
     System {

@@ -8,6 +8,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::sys::PAGE_BYTES;
 use crate::sys::cpu;
+use crate::sys::fault_messages::NoMessages;
 use crate::sys::page_cache;
 use crate::sys::reservation::Reservation;
 use crate::sys::unmap::Unmapper;
@@ -41,6 +42,8 @@ pub struct Features {
     pub userfaultfd: Probe,
     /// Write-protection through it, which write-back needs.
     pub write_protect: Probe,
+    /// Page faults inside system calls, for [`crate::Engine::ReaderThread`].
+    pub kernel_faults: Probe,
     /// Unmapping many scattered pages of this process with one TLB shootdown.
     pub batched_unmap: Probe,
     /// Counting what the kernel's page cache holds of a file: what is dirty in the managed engine.
@@ -88,6 +91,10 @@ pub fn probe() -> Features {
             Err(error) => Probe::No(userfaultfd_advice(error)),
         },
         write_protect,
+        kernel_faults: match Userfaultfd::open_for_messages() {
+            Ok(_) => Probe::Yes,
+            Err(why) => Probe::No(kernel_faults_advice(&why)),
+        },
         batched_unmap,
         cachestat: if can_count_page_cache() {
             Probe::Yes
@@ -136,6 +143,31 @@ pub(crate) fn lacks_userfaultfd(error: &io::Error) -> bool {
 
 pub(crate) fn explain_userfaultfd(error: &io::Error) -> Error {
     Error::NoUserfaultfd { reason: userfaultfd_advice(error) }
+}
+
+fn kernel_faults_advice(why: &NoMessages) -> String {
+    match why {
+        NoMessages::Denied { call, device } => {
+            let sysctl = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
+            let sysctl = sysctl.map_or_else(|error| error.to_string(), |value| format!("it is {}", value.trim()));
+            format!(
+                "the process has none of the three rights that allow it (userfaultfd(2): {call}). Grant one:                  (1) CAP_SYS_PTRACE, as by `setcap cap_sys_ptrace+ep PROGRAM`;                  (2) `sysctl vm.unprivileged_userfaultfd=1` ({sysctl});                  (3) read and write access to /dev/userfaultfd, as by `setfacl -m u:USER:rw` ({device})"
+            )
+        }
+        NoMessages::Unsupported(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            "the kernel cannot make a single page fail (UFFDIO_POISON), without which a page that cannot be read would              block its thread for ever: Linux 6.6 is the oldest that will do"
+                .to_owned()
+        }
+        NoMessages::Unsupported(error) => error.to_string(),
+    }
+}
+
+pub(crate) fn explain_no_messages(why: &NoMessages) -> Error {
+    let reason = kernel_faults_advice(why);
+    match why {
+        NoMessages::Denied { .. } => Error::KernelFaultsDenied { reason },
+        NoMessages::Unsupported(_) => Error::NoUserfaultfd { reason },
+    }
 }
 
 /// Whether any swap area is in use.

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use vmio::backing::FileBacking;
-use vmio::{Cache, Mapping, MappingOptions};
+use vmio::{Mapping, MappingOptions};
 
 use support::child::{command, is_child};
-use support::{PAGE, Random, at, is_root, load, store};
+use support::{PAGE, Random, at, builder, is_root, load, store};
 
 const NAME: &str = "a_process_with_little_more_memory_than_its_cache_lives";
 const GROUP: &str = "VMIO_TEST_CGROUP";
@@ -55,7 +55,7 @@ impl Drop for MemoryGroup {
 }
 
 fn work() {
-    let cache = Cache::builder().capacity(CACHE_BYTES).engine(support::engine()).build().unwrap();
+    let cache = builder().capacity(CACHE_BYTES).build().unwrap();
     let pages = 3 * CACHE_BYTES / PAGE;
     let file = tempfile::NamedTempFile::new().unwrap();
     let backing = FileBacking::create(file.path(), pages * PAGE).unwrap();

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::cache::fault::handle_fault;
 use crate::cache::shared::{Parts, Shared, Watermarks};
 use crate::cache::write_batch::BATCH_PAGES;
 use crate::cache::{Cache, CacheCore, Tender};
-use crate::engine::{AnonymousFrames, Engine, SigbusEngine};
+use crate::engine::{AnonymousFrames, Engine};
 use crate::error::{Error, Result};
 use crate::managed::{Limits, ManagedCore};
 use crate::mapping::options::FrameHint;
@@ -43,6 +42,8 @@ pub enum LockMemory {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct CacheBuilder {
+    engine: Engine,
+    readers: Option<usize>,
     capacity_bytes: u64,
     dirty_ratio: f64,
     workers: Option<usize>,
@@ -56,6 +57,8 @@ pub struct CacheBuilder {
 impl CacheBuilder {
     pub(super) fn new() -> Self {
         CacheBuilder {
+            engine: Engine::Auto,
+            readers: None,
             capacity_bytes: 0,
             dirty_ratio: 0.75,
             workers: None,
@@ -70,6 +73,19 @@ impl CacheBuilder {
     /// The memory that the cache may use, in bytes: resident pages and merge buffers. Must be set; 6 MiB at least.
     pub fn capacity(mut self, bytes: u64) -> Self {
         self.capacity_bytes = bytes;
+        self
+    }
+
+    /// How page faults reach the cache.
+    pub fn engine(mut self, engine: Engine) -> Self {
+        self.engine = engine;
+        self
+    }
+
+    /// Threads that handle the faults of [`Engine::ReaderThread`], so many at a time; by default one per core, 2 at
+    /// least. Other engines have none.
+    pub fn readers(mut self, readers: usize) -> Self {
+        self.readers = Some(readers);
         self
     }
 
@@ -117,8 +133,8 @@ impl CacheBuilder {
         self
     }
 
-    /// Builds the cache, starts its workers, and installs a SIGBUS handler; the handler that was there before gets
-    /// what is not vmio's. ([`Engine::Managed`] installs none, and starts a single thread.)
+    /// Builds the cache and starts its threads. [`Engine::Sigbus`] installs a SIGBUS handler; the handler that was
+    /// there before gets what is not vmio's.
     pub fn build(self) -> Result<Cache> {
         let page_bytes = rustix::param::page_size();
         if page_bytes != PAGE_BYTES {
@@ -151,16 +167,19 @@ impl CacheBuilder {
         if !(1..=256).contains(&workers) {
             return Err(Error::BadOption { option: "workers", value: workers.to_string(), expected: "1 to 256" });
         }
+        let readers = self.readers.unwrap_or(cores.max(2));
+        if !(1..=1024).contains(&readers) {
+            return Err(Error::BadOption { option: "readers", value: readers.to_string(), expected: "1 to 1024" });
+        }
         let generation = Generation::of_this_process().map_err(Error::system("marking the process"))?;
         let watermarks = watermarks(capacity_pages, self.dirty_ratio);
         let managed = Limits { generation, capacity_pages, dirty_pages: watermarks.dirty };
         if self.engine == Engine::Managed {
             return self.build_managed(managed);
         }
-        let engine = match SigbusEngine::new(handle_fault) {
-            Ok(engine) => engine,
-            Err(error) if self.engine == Engine::Auto && probe::lacks_userfaultfd(&error) => {
-                let why = probe::explain_userfaultfd(&error);
+        let (engine, userfaultfd) = match self.engine.start(readers) {
+            Ok(started) => started,
+            Err(why @ Error::NoUserfaultfd { .. }) if self.engine == Engine::Auto => {
                 tracing::warn!(
                     %why,
                     "Linux mmap takes the faults (Engine::Managed): the memory budget is kept within some milliseconds \
@@ -168,16 +187,16 @@ impl CacheBuilder {
                 );
                 return self.build_managed(managed);
             }
-            Err(error) => return Err(probe::explain_userfaultfd(&error)),
+            Err(error) => return Err(error),
         };
         let locks_memory = self.decide_on_locking()?;
-        let frames = AnonymousFrames::new(engine.userfaultfd());
+        let frames = AnonymousFrames::new(userfaultfd);
         let parts = Parts {
             generation,
             capacity_pages,
             watermarks,
             policy: Box::new(PriorityFifo::new(cores, self.policy)),
-            engine: Box::new(engine),
+            engine,
             frames: Box::new(frames),
             frame_hint: self.frames,
             locks_memory,

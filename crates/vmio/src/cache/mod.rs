@@ -7,6 +7,7 @@ pub(crate) mod fault;
 mod hiding;
 pub(crate) mod page_buffers;
 pub(crate) mod reclaim;
+pub(crate) mod refusal;
 pub(crate) mod region;
 pub(crate) mod shared;
 pub(crate) mod stream;

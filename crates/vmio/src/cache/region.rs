@@ -311,6 +311,11 @@ impl Region {
         }
     }
 
+    /// Waits until the engine has done with the region's faults, of which it finds no more.
+    pub(crate) fn detach(&self) {
+        self.shared.engine.detach(&self.range);
+    }
+
     // ---- advice
 
     pub(crate) fn set_priority(&self, priority: u8) {

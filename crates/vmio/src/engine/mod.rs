@@ -6,6 +6,9 @@
 mod anonymous_frames;
 mod choice;
 mod memfd_frames;
+mod reader;
+mod reader_thread_engine;
+mod refusals;
 mod sigbus_engine;
 
 use std::io;
@@ -13,10 +16,12 @@ use std::io;
 pub(crate) use anonymous_frames::AnonymousFrames;
 pub use choice::Engine;
 pub(crate) use memfd_frames::MemfdFrames;
+pub(crate) use reader_thread_engine::ReaderThreadEngine;
 pub(crate) use sigbus_engine::SigbusEngine;
 
 use crate::sys::pagemap::StoredPages;
 use crate::sys::reservation::Reservation;
+use crate::sys::signal::FaultHandler;
 use crate::sys::unmap::UnmapList;
 
 /// Delivers the faults of ranges of address space.
@@ -28,6 +33,24 @@ pub(crate) trait FaultEngine: Send + Sync {
     /// Puts frames under the range that can be hidden. From now on a missing or hidden page is a fault; of the first
     /// store to a protected page the kernel takes a note.
     fn attach_hideable(&self, range: &Reservation) -> io::Result<Box<dyn HideableFrames>>;
+
+    /// A range is about to go away, and the cache knows of it no longer: returns when the engine has done with it, too.
+    fn detach(&self, _range: &Reservation) {}
+
+    /// Ends whatever answers the engine has left in a range in place of its absent pages.
+    ///
+    /// # Safety
+    /// The range is attached, and none of its pages is in memory or can come there.
+    unsafe fn accept(&self, _address: usize, _len: usize) {}
+}
+
+/// What an engine that handles faults outside their threads asks of the cache.
+#[derive(Clone, Copy)]
+pub(crate) struct FaultCalls {
+    /// Resolves a fault.
+    pub(crate) resolve: FaultHandler,
+    /// Runs something while the page at an address is absent and nobody can bring it in; false if it is in memory.
+    pub(crate) while_absent: fn(address: usize, change: &mut dyn FnMut()) -> bool,
 }
 
 /// The memory behind the pages. This one owns no frames in advance: the kernel allocates on install and frees on

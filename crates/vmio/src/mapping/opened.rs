@@ -93,6 +93,7 @@ impl OpenRegion {
             region.shared.streams.forget(region);
         }
         address_table::remove(region);
+        region.detach();
         let (resident, dirty) = (0..region.spans())
             .map(|span| region.span(span))
             .fold((0, 0), |(resident, dirty), span| (resident + span.resident(), dirty + span.dirty()));

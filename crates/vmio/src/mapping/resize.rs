@@ -41,6 +41,16 @@ impl CachedFile {
             self.clear_tail(old)?;
         }
         self.set_backing_len(len)?;
+        let pages = region.pages()..len.div_ceil(PAGE_BYTES as u64);
+        if !pages.is_empty() {
+            // SAFETY: the pages lie behind the end, so none is in memory, or comes there before the next line.
+            unsafe {
+                region
+                    .shared
+                    .engine
+                    .accept(region.address(pages.start), (pages.end - pages.start) as usize * PAGE_BYTES)
+            };
+        }
         region.store_len(len);
         Ok(())
     }

@@ -6,6 +6,7 @@
 pub(crate) mod abort;
 pub(crate) mod cpu;
 pub(crate) mod errno;
+pub(crate) mod fault_messages;
 pub(crate) mod file_map;
 pub(crate) mod fork;
 pub(crate) mod futex;

@@ -58,7 +58,7 @@ impl StoreTracking {
     }
 }
 
-/// An open userfaultfd whose faults arrive as SIGBUS in the faulting thread.
+/// An open userfaultfd. Its faults arrive as SIGBUS in the faulting thread, or as messages (`fault_messages.rs`).
 pub(crate) struct Userfaultfd {
     fd: OwnedFd,
     tracking: StoreTracking,
@@ -80,11 +80,25 @@ impl Userfaultfd {
         // SAFETY: creating the descriptor changes no memory.
         let fd = unsafe { userfaultfd(flags)? };
         let features = UFFD_FEATURE_SIGBUS | tracking.features() | if moves { UFFD_FEATURE_MOVE } else { 0 };
+        Self::negotiate(Userfaultfd { fd, tracking, moves }, features)
+    }
+
+    /// One whose faults are not signals but messages; `features` is what that takes.
+    pub(super) fn from_fd(fd: OwnedFd, tracking: StoreTracking, features: u32) -> io::Result<Self> {
+        Self::negotiate(Userfaultfd { fd, tracking, moves: false }, features | tracking.features())
+    }
+
+    /// Agrees with the kernel on what a new descriptor does.
+    fn negotiate(this: Self, features: u32) -> io::Result<Self> {
         let mut api = uffdio_api { api: u64::from(UFFD_API), features: u64::from(features), ioctls: 0 };
-        let this = Userfaultfd { fd, tracking, moves };
         // SAFETY: `api` is the structure that this request reads and writes.
         unsafe { this.ioctl(UFFDIO_API, &mut api)? };
         Ok(this)
+    }
+
+    /// The descriptor, to wait for messages.
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
     }
 
     /// Whether [`Self::move_pages`] works.
@@ -110,6 +124,7 @@ impl Userfaultfd {
     pub(crate) unsafe fn copy(&self, address: usize, data: &[u8], protect: bool) -> Result<(), (usize, io::Error)> {
         debug_assert!(data.len().is_multiple_of(PAGE_BYTES));
         let mut done = 0;
+        let mut accepted = None;
         while done < data.len() {
             let mut copy = uffdio_copy {
                 dst: (address + done) as u64,
@@ -123,9 +138,15 @@ impl Userfaultfd {
                 Ok(()) => done += copy.copy as usize,
                 Err(error) => {
                     done += copy.copy.max(0) as usize;
-                    // EAGAIN: the address space is changing under us (or a part went in); go on from there.
-                    if error.raw_os_error() != Some(libc::EAGAIN) {
-                        return Err((done, error));
+                    match error.raw_os_error() {
+                        // The address space is changing under us (or a part went in): go on from there.
+                        Some(libc::EAGAIN) => {}
+                        // The page is absent by its word: what stands in its place is a refusal, which this ends.
+                        // SAFETY: the caller owns the page, so no contents can be there.
+                        Some(libc::EEXIST)
+                            if accepted.replace(done) != Some(done)
+                                && unsafe { self.accept(address + done, PAGE_BYTES) }.is_ok() => {}
+                        _ => return Err((done, error)),
                     }
                 }
             }
@@ -180,7 +201,7 @@ impl Userfaultfd {
 
     /// # Safety
     /// `argument` must be the structure that `request` expects.
-    unsafe fn ioctl<T>(&self, request: u32, argument: &mut T) -> io::Result<()> {
+    pub(super) unsafe fn ioctl<T>(&self, request: u32, argument: &mut T) -> io::Result<()> {
         // SAFETY: the caller vouches for the pair.
         let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), request as _, std::ptr::from_mut(argument)) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

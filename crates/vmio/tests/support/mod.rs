@@ -18,13 +18,22 @@ pub const SPAN: u64 = 512;
 /// Memory of a cache that is not for pages.
 const OVERHEAD_BYTES: u64 = 5 << 20;
 
-/// The engine under test: what VMIO_TEST_ENGINE says (sigbus, managed), or the default.
+/// The engine that the suite runs over (`scripts/test` runs it once for each); the default one where it is not set.
+const ENGINE: &str = "VMIO_TEST_ENGINE";
+
+/// Options for a cache of the kind that this run of the suite is about.
+pub fn builder() -> CacheBuilder {
+    Cache::builder().engine(engine()).frames(frames())
+}
+
+/// The engine under test: what VMIO_TEST_ENGINE says, or the default.
 pub fn engine() -> Engine {
-    match std::env::var("VMIO_TEST_ENGINE").as_deref() {
+    match std::env::var(ENGINE).as_deref() {
         Err(_) | Ok("") => Engine::Auto,
         Ok("sigbus") => Engine::Sigbus,
+        Ok("reader-thread") => Engine::ReaderThread,
         Ok("managed") => Engine::Managed,
-        Ok(other) => panic!("VMIO_TEST_ENGINE is {other}"),
+        Ok(other) => panic!("{ENGINE} is {other:?}: there are sigbus, reader-thread and managed"),
     }
 }
 
@@ -37,11 +46,6 @@ pub fn is_managed(what: &str) -> bool {
     managed
 }
 
-/// Options for a cache of exactly that many pages.
-pub fn cache_of(pages: u64) -> CacheBuilder {
-    Cache::builder().capacity(OVERHEAD_BYTES + pages * PAGE).engine(engine()).frames(frames())
-}
-
 /// The kind of frames that the suite is run with: what VMIO_TEST_FRAMES says, `anonymous` or `memfd`.
 pub fn frames() -> FrameHint {
     match std::env::var("VMIO_TEST_FRAMES").as_deref() {
@@ -49,6 +53,11 @@ pub fn frames() -> FrameHint {
         Ok("anonymous") | Err(_) => FrameHint::ReadMostly,
         Ok(other) => panic!("VMIO_TEST_FRAMES={other}: write anonymous or memfd"),
     }
+}
+
+/// Options for a cache of exactly that many pages.
+pub fn cache_of(pages: u64) -> CacheBuilder {
+    builder().capacity(OVERHEAD_BYTES + pages * PAGE)
 }
 
 /// A cache of 640 pages.

@@ -1,0 +1,67 @@
+//! Pages whose access is refused: what an engine whose faulting threads sleep does in place of declining a signal.
+
+use crate::cache::address_table;
+use crate::cache::counters::Counter;
+use crate::cache::region::Region;
+use crate::page::span_of;
+use crate::page::word::{Snapshot, State};
+use crate::sys::unmap::UnmapList;
+use crate::sys::{PAGE_BYTES, cpu};
+
+/// Runs `change` while the page at an address is absent and nobody can bring it in. Returns false, without having run
+/// it, if the page is in memory. A page that holds poison makes way: it was a store to it that failed.
+pub(crate) fn while_absent(address: usize, change: &mut dyn FnMut()) -> bool {
+    let Some(region) = address_table::find(address) else { return false };
+    // Pages behind the end of the mapping have words too.
+    let page = ((address - region.base() as usize) / PAGE_BYTES) as u64;
+    region.shared.generation.is_current() && region.while_absent(page, change)
+}
+
+impl Region {
+    fn while_absent(&self, page: u64, change: &mut dyn FnMut()) -> bool {
+        let word = self.word(page);
+        loop {
+            let seen = word.load();
+            match seen.state() {
+                State::Absent => {
+                    if word.begin_load().is_ok() {
+                        self.span(span_of(page)).add_resident();
+                        change();
+                        self.forget_load(page);
+                        return true;
+                    }
+                }
+                State::Clean if seen.is_poisoned() => {
+                    if !self.give_up_poison(page) {
+                        return false;
+                    }
+                }
+                State::Clean | State::Dirty => return false,
+                State::Loading | State::Upgrading | State::Protecting | State::Evicting => {
+                    word.wait_while(Snapshot::is_busy);
+                }
+            }
+        }
+    }
+
+    fn give_up_poison(&self, page: u64) -> bool {
+        let shared = &*self.shared;
+        if !self.word(page).begin_evict(true) {
+            return false;
+        }
+        let mut list = UnmapList::with_capacity(1);
+        list.push_page(self.address(page));
+        // SAFETY: the page's word says Evicting, by us.
+        let shootdowns = unsafe { shared.frames.unmap(&mut list) };
+        shared.count(cpu::current(), Counter::ShootdownsEvict, shootdowns);
+        if list.has_failed(self.address(page)) {
+            self.word(page).fail_evict(State::Clean);
+            return false;
+        }
+        self.span(span_of(page)).remove_resident(1);
+        self.word(page).finish_evict(shared.eviction_time());
+        shared.count(cpu::current(), Counter::EvictedClean, 1);
+        shared.release(1, true);
+        true
+    }
+}

@@ -1,0 +1,147 @@
+//! One reader thread: takes fault messages, has the faults resolved, wakes the threads that wait.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::thread::JoinHandle;
+
+use rustix::event::{Timespec, epoll};
+
+use crate::engine::FaultCalls;
+use crate::engine::refusals::Refusals;
+use crate::sys::PAGE_BYTES;
+use crate::sys::abort::AbortOnUnwind;
+use crate::sys::fault_messages::Fault;
+use crate::sys::futex;
+use crate::sys::signal::{Resolution, SignalsBlocked};
+use crate::sys::userfaultfd::Userfaultfd;
+
+const FAULT: u64 = 0;
+const STOP: u64 = 1;
+
+/// What the readers of an engine share.
+pub(super) struct Desk {
+    pub(super) userfaultfd: Arc<Userfaultfd>,
+    pub(super) calls: FaultCalls,
+    pub(super) refusals: Refusals,
+    /// Readable once the readers are to end.
+    pub(super) stop: OwnedFd,
+}
+
+/// Starts a reader. It ends when the desk's `stop` becomes readable.
+pub(super) fn spawn(number: usize, desk: Arc<Desk>, turn: Arc<Turn>) -> io::Result<JoinHandle<()>> {
+    let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    // One sleeping reader is woken for a fault, not all of them.
+    let one_of_us = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
+    epoll::add(&events, desk.userfaultfd.fd(), epoll::EventData::new_u64(FAULT), one_of_us)?;
+    epoll::add(&events, &desk.stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
+    std::thread::Builder::new().name(format!("vmio-reader-{number}")).spawn(move || {
+        let _signals = SignalsBlocked::new();
+        // Without its readers the threads of the program would sleep for ever.
+        let _must_go_on = AbortOnUnwind::new();
+        Reader { desk, events, turn }.run();
+    })
+}
+
+struct Reader {
+    desk: Arc<Desk>,
+    events: OwnedFd,
+    turn: Arc<Turn>,
+}
+
+impl Reader {
+    fn run(&self) {
+        while self.wait() {
+            while self.handle_next() {}
+            while self.end_refusal() {}
+        }
+    }
+
+    /// Sleeps until there is a fault, or a refusal to end; false once the engine stops.
+    fn wait(&self) -> bool {
+        let limit = self.desk.refusals.time_left();
+        let limit = limit.map(|left| Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) });
+        let mut ready = [MaybeUninit::<epoll::Event>::uninit(); 2];
+        match epoll::wait(&self.events, &mut ready, limit.as_ref()) {
+            Ok((ready, _)) => ready.iter().all(|event| event.data.u64() != STOP),
+            // Interrupted, by a debugger for example.
+            Err(_) => true,
+        }
+    }
+
+    /// Handles one fault; false if there is none.
+    fn handle_next(&self) -> bool {
+        // Begun before the message is taken: no fault is out of sight in between.
+        let _turn = self.turn.begin();
+        let Some(Fault { address, access }) = self.desk.userfaultfd.next_fault() else { return false };
+        if (self.desk.calls.resolve)(address, access) == Resolution::Declined {
+            self.refuse(address);
+        }
+        self.desk.userfaultfd.wake(address);
+        true
+    }
+
+    /// Makes the access to a page that cannot be had fail. If it has become resident meanwhile, its thread finds that
+    /// out by itself.
+    fn refuse(&self, address: usize) {
+        let mut refused = Ok(());
+        if (self.desk.calls.while_absent)(address, &mut || refused = self.desk.userfaultfd.refuse(address))
+            && refused.is_ok()
+            && let Some(oldest) = self.desk.refusals.add(address)
+        {
+            self.accept(oldest);
+        }
+    }
+
+    /// Ends a refusal that has stood for long enough; false if there is none.
+    fn end_refusal(&self) -> bool {
+        // Begun before it is taken from the list: whoever unmaps the page waits for this.
+        let _turn = self.turn.begin();
+        let Some(address) = self.desk.refusals.take_ended() else { return false };
+        self.accept(address);
+        true
+    }
+
+    /// Makes accesses to a refused page faults again. One that is in memory is refused no longer.
+    fn accept(&self, address: usize) {
+        (self.desk.calls.while_absent)(address, &mut || {
+            // SAFETY: the page is absent and stays so: it has no contents. Its range is registered: the address was
+            // taken from the list in this turn, and a range that goes away is waited for, then forgotten there.
+            let _ = unsafe { self.desk.userfaultfd.accept(address, PAGE_BYTES) };
+        });
+    }
+}
+
+/// Counts a reader's turns: odd while it is at work on a fault.
+#[derive(Default)]
+pub(super) struct Turn(AtomicU32);
+
+impl Turn {
+    fn begin(&self) -> InTurn<'_> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        // Whoever takes a region out of the faults' sight and then looks at the count sees this turn, or this turn
+        // does not see the region.
+        fence(Ordering::SeqCst);
+        InTurn(self)
+    }
+
+    /// Waits for the end of the turn that is under way, if one is.
+    pub(super) fn wait_for_end(&self) {
+        fence(Ordering::SeqCst);
+        let seen = self.0.load(Ordering::SeqCst);
+        while seen % 2 == 1 && self.0.load(Ordering::SeqCst) == seen {
+            futex::wait(&self.0, seen);
+        }
+    }
+}
+
+struct InTurn<'a>(&'a Turn);
+
+impl Drop for InTurn<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_add(1, Ordering::SeqCst);
+        futex::wake_all(&self.0.0);
+    }
+}

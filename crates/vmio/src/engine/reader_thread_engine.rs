@@ -1,0 +1,85 @@
+//! userfaultfd with reader threads: a faulting thread sleeps, also in a system call, until one of ours has resolved its
+//! fault. Costs two context switches a miss, and spares the program every rule about signals and pointers.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::engine::reader::{self, Desk, Turn};
+use crate::engine::refusals::Refusals;
+use crate::engine::{FaultCalls, FaultEngine};
+use crate::sys::fork::Generation;
+use crate::sys::reservation::Reservation;
+use crate::sys::userfaultfd::Userfaultfd;
+
+/// Delivers faults as messages to threads of its own. Needs the right to handle faults of system calls.
+pub(crate) struct ReaderThreadEngine {
+    desk: Arc<Desk>,
+    readers: Vec<Reader>,
+    generation: Generation,
+}
+
+struct Reader {
+    turn: Arc<Turn>,
+    thread: JoinHandle<()>,
+}
+
+impl ReaderThreadEngine {
+    /// Starts so many threads that read the faults of a userfaultfd and have them handled by `calls`.
+    pub(crate) fn start(userfaultfd: Arc<Userfaultfd>, calls: FaultCalls, readers: usize) -> io::Result<Self> {
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let mut engine = ReaderThreadEngine {
+            desk: Arc::new(Desk { userfaultfd, calls, refusals: Refusals::new(), stop }),
+            readers: Vec::with_capacity(readers),
+            generation: Generation::of_this_process()?,
+        };
+        for number in 0..readers {
+            // Those that run already end when the engine is dropped.
+            let turn = Arc::new(Turn::default());
+            let thread = reader::spawn(number, Arc::clone(&engine.desk), Arc::clone(&turn))?;
+            engine.readers.push(Reader { turn, thread });
+        }
+        Ok(engine)
+    }
+}
+
+impl FaultEngine for ReaderThreadEngine {
+    fn attach(&self, range: &Reservation) -> io::Result<()> {
+        self.desk.userfaultfd.register(range.base() as usize, range.len())
+    }
+
+    fn detach(&self, range: &Reservation) {
+        // A thread whose fault another reader has resolved goes on, and may close the mapping, while its own message
+        // is still being handled.
+        self.readers.iter().for_each(|reader| reader.turn.wait_for_end());
+        let start = range.base() as usize;
+        self.desk.refusals.forget(start..start + range.len());
+    }
+
+    unsafe fn accept(&self, address: usize, len: usize) {
+        // Should it fail, the refusals end by themselves a little later.
+        // SAFETY: by the caller.
+        let _ = unsafe { self.desk.userfaultfd.accept(address, len) };
+    }
+}
+
+impl Drop for ReaderThreadEngine {
+    fn drop(&mut self) {
+        if !self.generation.is_current() {
+            // The threads are the parent's, and so is what the event would stop.
+            std::mem::forget(std::mem::take(&mut self.readers));
+            return;
+        }
+        if let Err(error) = rustix::io::write(&self.desk.stop, &1_u64.to_ne_bytes()) {
+            tracing::error!(%error, "the readers of the cache cannot be told to end");
+            return;
+        }
+        for reader in self.readers.drain(..) {
+            if reader.thread.join().is_err() {
+                tracing::error!("a reader of the cache has panicked");
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The pages that an engine refuses for the moment, since they could not be had.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a page is refused without another try: long enough for its thread to get a core and meet the refusal,
+/// short enough that a page is soon tried again.
+const REFUSED_FOR: Duration = Duration::from_millis(100);
+/// Pages that are remembered; with more, the oldest is tried again early.
+const REFUSALS_MAX: usize = 1024;
+
+/// Addresses of pages and when their refusal ends, in this order. Allocates once.
+pub(super) struct Refusals(Mutex<VecDeque<(Instant, usize)>>);
+
+impl Refusals {
+    pub(super) fn new() -> Self {
+        Refusals(Mutex::new(VecDeque::with_capacity(REFUSALS_MAX)))
+    }
+
+    /// A page is refused from now on. Returns one whose refusal must end for that.
+    pub(super) fn add(&self, address: usize) -> Option<usize> {
+        let mut list = self.list();
+        let oldest = if list.len() == REFUSALS_MAX { list.pop_front() } else { None };
+        list.push_back((Instant::now() + REFUSED_FOR, address));
+        oldest.map(|(_, address)| address)
+    }
+
+    /// How long until the first refusal ends.
+    pub(super) fn time_left(&self) -> Option<Duration> {
+        self.list().front().map(|(end, _)| end.saturating_duration_since(Instant::now()))
+    }
+
+    /// A page whose refusal must end now.
+    pub(super) fn take_ended(&self) -> Option<usize> {
+        let mut list = self.list();
+        list.front().is_some_and(|(end, _)| *end <= Instant::now()).then(|| list.pop_front())?.map(|(_, page)| page)
+    }
+
+    /// Forgets the pages of a range that is going away: what stands there next is none of ours.
+    pub(super) fn forget(&self, addresses: Range<usize>) {
+        self.list().retain(|(_, address)| !addresses.contains(address));
+    }
+
+    fn list(&self) -> MutexGuard<'_, VecDeque<(Instant, usize)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_end_in_time_or_for_others() {
+        let refusals = Refusals::new();
+        assert_eq!((refusals.time_left(), refusals.take_ended()), (None, None));
+        for page in 0..REFUSALS_MAX {
+            assert_eq!(refusals.add(page), None);
+        }
+        assert!(refusals.time_left().is_some_and(|left| left <= REFUSED_FOR));
+        assert_eq!(refusals.add(5000), Some(0));
+        refusals.forget(1..REFUSALS_MAX - 1);
+        std::thread::sleep(REFUSED_FOR);
+        assert_eq!(refusals.time_left(), Some(Duration::ZERO));
+        let ended: Vec<_> = std::iter::from_fn(|| refusals.take_ended()).collect();
+        assert_eq!(ended, [REFUSALS_MAX - 1, 5000]);
+    }
+}
