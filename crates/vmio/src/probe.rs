@@ -151,11 +151,15 @@ fn kernel_faults_advice(why: &NoMessages) -> String {
             let sysctl = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
             let sysctl = sysctl.map_or_else(|error| error.to_string(), |value| format!("it is {}", value.trim()));
             format!(
-                "the process has none of the three rights that allow it (userfaultfd(2): {call}). Grant one:                  (1) CAP_SYS_PTRACE, as by `setcap cap_sys_ptrace+ep PROGRAM`;                  (2) `sysctl vm.unprivileged_userfaultfd=1` ({sysctl});                  (3) read and write access to /dev/userfaultfd, as by `setfacl -m u:USER:rw` ({device})"
+                "none of the three rights that allow it is there (userfaultfd(2): {call}); grant one of them: \
+                 CAP_SYS_PTRACE, as by `setcap cap_sys_ptrace+ep PROGRAM`; \
+                 `sysctl vm.unprivileged_userfaultfd=1` ({sysctl}); \
+                 or read and write access to /dev/userfaultfd, as by `setfacl -m u:USER:rw` ({device})"
             )
         }
         NoMessages::Unsupported(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            "the kernel cannot make a single page fail (UFFDIO_POISON), without which a page that cannot be read would              block its thread for ever: Linux 6.6 is the oldest that will do"
+            "the kernel cannot make a single page fail (UFFDIO_POISON), without which a page that cannot be read would \
+             block its thread for ever: Linux 6.6 is the oldest that will do"
                 .to_owned()
         }
         NoMessages::Unsupported(error) => error.to_string(),

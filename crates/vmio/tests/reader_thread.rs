@@ -21,6 +21,17 @@ fn cache(pages: u64) -> Cache {
     cache_of(pages).engine(Engine::ReaderThread).build().unwrap()
 }
 
+/// Whether this user may have the engine on this kernel; prints why a test is skipped if not.
+fn available() -> bool {
+    match cache_of(256).engine(Engine::ReaderThread).build() {
+        Err(error @ (Error::KernelFaultsDenied { .. } | Error::NoUserfaultfd { .. })) => {
+            println!("skipped: {error}");
+            false
+        }
+        built => built.is_ok() || panic!("{built:?}"),
+    }
+}
+
 fn open(cache: &Cache, device: &Arc<Device>) -> Mapping {
     Mapping::open(cache, device.backing(), MappingOptions::new()).unwrap()
 }
@@ -55,6 +66,9 @@ fn is_efault(result: std::io::Result<u64>) {
 
 #[test]
 fn system_calls_read_and_write_absent_pages() {
+    if !available() {
+        return;
+    }
     let _watchdog = watchdog("system_calls_read_and_write_absent_pages");
     const PAGES: u64 = 3000;
     // One call moves several times what the cache holds, so that pages come, go and are stored to within it.
@@ -86,6 +100,9 @@ fn system_calls_read_and_write_absent_pages() {
 /// The kernel's own stores to a clean page trap like those of the program.
 #[test]
 fn a_system_call_stores_to_pages_that_were_written_back() {
+    if !available() {
+        return;
+    }
     let _watchdog = watchdog("a_system_call_stores_to_pages_that_were_written_back");
     let cache = cache(640);
     let device = Device::of_pages(64);
@@ -105,6 +122,9 @@ fn a_system_call_stores_to_pages_that_were_written_back() {
 
 #[test]
 fn threads_wait_on_a_futex_in_an_evicted_page() {
+    if !available() {
+        return;
+    }
     let _watchdog = watchdog("threads_wait_on_a_futex_in_an_evicted_page");
     let cache = cache(640);
     let device = Device::of_pages(8);
@@ -141,6 +161,9 @@ extern "C" fn ignore(_signal: i32) {}
 /// A signal that arrives while the kernel waits for a page neither fails the call nor tears its data.
 #[test]
 fn signals_interrupt_neither_faults_nor_copies() {
+    if !available() {
+        return;
+    }
     isolated("signals_interrupt_neither_faults_nor_copies", || {
         let _watchdog = watchdog("signals_interrupt_neither_faults_nor_copies");
         let cache = cache(256);
@@ -171,6 +194,9 @@ fn signals_interrupt_neither_faults_nor_copies() {
 
 #[test]
 fn a_thread_that_blocks_every_signal_may_fault() {
+    if !available() {
+        return;
+    }
     let cache = cache(256);
     let device = numbered(1000);
     let map = open(&cache, &device);
@@ -192,6 +218,9 @@ fn a_thread_that_blocks_every_signal_may_fault() {
 
 #[test]
 fn no_signal_handler_is_installed() {
+    if !available() {
+        return;
+    }
     isolated("no_signal_handler_is_installed", || {
         install_handler(libc::SIGBUS, libc::SIG_DFL, 0);
         let map = open(&cache(256), &Device::of_pages(8));
@@ -221,6 +250,9 @@ extern "C" fn compare_address(_signal: i32, info: *mut libc::siginfo_t, _context
 
 #[test]
 fn a_load_of_an_unreadable_page_is_a_signal_with_its_address() {
+    if !available() {
+        return;
+    }
     isolated("a_load_of_an_unreadable_page_is_a_signal_with_its_address", || {
         install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
         let device = Device::of_pages(8);
@@ -235,6 +267,9 @@ fn a_load_of_an_unreadable_page_is_a_signal_with_its_address() {
 
 #[test]
 fn an_unreadable_page_fails_a_system_call_until_it_can_be_read() {
+    if !available() {
+        return;
+    }
     let _watchdog = watchdog("an_unreadable_page_fails_a_system_call_until_it_can_be_read");
     let cache = cache(256);
     let device = numbered(8);
@@ -258,6 +293,9 @@ fn an_unreadable_page_fails_a_system_call_until_it_can_be_read() {
 /// The library's own accesses do not wait for a refusal to end, and end it.
 #[test]
 fn a_page_that_has_become_readable_is_had_at_once() {
+    if !available() {
+        return;
+    }
     let cache = cache(256);
     let device = numbered(200);
     let map = open(&cache, &device);
@@ -290,6 +328,9 @@ fn a_page_that_has_become_readable_is_had_at_once() {
 
 #[test]
 fn growth_brings_pages_that_were_refused() {
+    if !available() {
+        return;
+    }
     let cache = cache(256);
     let file = tempfile::NamedTempFile::new().unwrap();
     let out = tempfile::tempfile().unwrap();
@@ -308,6 +349,9 @@ fn growth_brings_pages_that_were_refused() {
 
 #[test]
 fn a_system_call_reads_poison_and_stores_none() {
+    if !available() {
+        return;
+    }
     let _watchdog = watchdog("a_system_call_reads_poison_and_stores_none");
     let cache = cache(256);
     let device = numbered(8);
@@ -331,6 +375,9 @@ fn a_system_call_reads_poison_and_stores_none() {
 
 #[test]
 fn more_refusals_than_a_reader_remembers() {
+    if !available() {
+        return;
+    }
     let _watchdog = watchdog("more_refusals_than_a_reader_remembers");
     const PAGES: u64 = 3000;
     let cache = cache_of(256).engine(Engine::ReaderThread).readers(1).build().unwrap();
@@ -389,6 +436,9 @@ fn threads_of_this_process() -> usize {
 
 #[test]
 fn readers_end_with_their_cache() {
+    if !available() {
+        return;
+    }
     isolated("readers_end_with_their_cache", || {
         let _watchdog = watchdog("readers_end_with_their_cache");
         let before = threads_of_this_process();
@@ -422,6 +472,9 @@ fn a_bad_number_of_readers_is_refused() {
 /// A reader waits for others' finite work only, never for another fault: one is enough for any number of threads.
 #[test]
 fn one_reader_serves_many_threads() {
+    if !available() {
+        return;
+    }
     let _watchdog = watchdog("one_reader_serves_many_threads");
     const PAGES: u64 = 1000;
     let cache = cache_of(256).engine(Engine::ReaderThread).readers(1).build().unwrap();
@@ -464,6 +517,9 @@ fn one_reader_serves_many_threads() {
 /// the mapping.
 #[test]
 fn a_mapping_may_be_closed_right_after_its_faults() {
+    if !available() {
+        return;
+    }
     let _watchdog = watchdog("a_mapping_may_be_closed_right_after_its_faults");
     let cache = cache_of(256).engine(Engine::ReaderThread).readers(6).build().unwrap();
     let device = numbered(4);
@@ -482,6 +538,9 @@ fn a_mapping_may_be_closed_right_after_its_faults() {
 
 #[test]
 fn both_engines_serve_one_process() {
+    if !available() {
+        return;
+    }
     isolated("both_engines_serve_one_process", || {
         let _watchdog = watchdog("both_engines_serve_one_process");
         install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);

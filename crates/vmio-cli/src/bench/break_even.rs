@@ -13,7 +13,7 @@ pub fn hit_ratio(hit_us: f64, miss_us: f64, uncached_us: f64) -> Option<f64> {
 
 /// The sentence about a vmio run and the pread run of the same group.
 pub fn sentence(cached: &RunResult, uncached: &RunResult) -> Option<String> {
-    debug_assert!(cached.engine == EngineKind::Vmio && uncached.engine == EngineKind::Pread);
+    debug_assert!(cached.engine.is_vmio() && uncached.engine == EngineKind::Pread);
     let stats = cached.stats.as_ref()?;
     let miss_us = stats.miss_mean_us?;
     // Without a single hit, a hit is taken to cost nothing beside a miss.

@@ -11,7 +11,6 @@ use std::{env, io};
 use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use vmio::Engine as Faults;
 
 use super::engines::EngineKind;
 use super::engines::mmap::LinuxMapping;
@@ -136,13 +135,8 @@ pub fn serve(task: &str) -> anyhow::Result<()> {
 fn run_map(spec: &RunSpec, cgroup: Option<PathBuf>) -> anyhow::Result<MeasuredRun> {
     let write = spec.op.writes();
     match spec.engine {
-        EngineKind::Vmio => {
-            let engine = VmioEngine::open(Faults::Sigbus, &spec.path, spec.cache_bytes, write, spec.breakdown)?;
-            engine.advise_pattern(spec.pattern)?;
-            worker::measure(engine, spec)
-        }
-        EngineKind::VmioManaged => {
-            let engine = VmioEngine::open(Faults::Managed, &spec.path, spec.cache_bytes, write, false)?;
+        EngineKind::Vmio(variant) => {
+            let engine = VmioEngine::open_for_run(variant, spec)?;
             engine.advise_pattern(spec.pattern)?;
             worker::measure(engine, spec)
         }

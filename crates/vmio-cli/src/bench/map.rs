@@ -46,7 +46,8 @@ pub struct MapArgs {
     /// Seconds to measure each run, after a warm-up that is not counted [default: 5]
     #[arg(long)]
     secs: Option<f64>,
-    /// Engines to compare
+    /// Engines to compare: vmio; vmio-memfd (frames whose stores the kernel tracks), vmio-thread (the reader-thread engine),
+    /// vmio-managed (Linux mmap kept within the budget); mmap; pread
     #[arg(long, value_delimiter = ',', default_value = "vmio,mmap,pread")]
     engines: Vec<EngineKind>,
     #[command(flatten)]

@@ -5,6 +5,7 @@ use super::child::{self, Job, ResidentRange, Task};
 use super::content;
 use super::device_cache::drop_page_cache;
 use super::engines::EngineKind;
+use super::engines::vmio::Variant;
 use super::latency_curve::LatencyCurve;
 use super::op::Op;
 use super::pattern::Pattern;
@@ -65,7 +66,7 @@ impl Matrix {
         let specs = self.specs(target);
         for (index, spec) in specs.iter().enumerate() {
             let cgroup = match spec.engine {
-                EngineKind::Mmap | EngineKind::VmioManaged => match MemoryCgroup::create(spec.cache_bytes) {
+                EngineKind::Mmap | EngineKind::Vmio(Variant::Managed) => match MemoryCgroup::create(spec.cache_bytes) {
                     Ok(cgroup) => Some(cgroup),
                     Err(error) => {
                         result.left_out.get_or_insert(format!(
@@ -75,7 +76,7 @@ impl Matrix {
                         continue;
                     }
                 },
-                EngineKind::Vmio | EngineKind::Pread => None,
+                EngineKind::Vmio(_) | EngineKind::Pread => None,
             };
             drop_page_cache(target.path())?;
             let what = format!("run {} of {}: {}, {}", index + 1, specs.len(), spec.engine, spec.label());
@@ -110,7 +111,7 @@ impl Matrix {
                             cache_bytes: self.cache_bytes,
                             measure_s: self.measure_s,
                             warm_up_s: self.warm_up_s,
-                            breakdown: self.breakdown && engine == EngineKind::Vmio,
+                            breakdown: self.breakdown && engine.is_vmio(),
                             seed: 0x5eed,
                         });
                     }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::content::PAGE_BYTES;
 use super::engines::EngineKind;
+use super::engines::vmio::Variant;
 use super::map::fail_on_verify_errors;
 use super::matrix::{Matrix, MatrixResult};
 use super::op::Op;
@@ -19,7 +20,7 @@ use super::target::{Target, TargetArgs};
 use crate::size::format_size;
 
 const WARM_UP_S: f64 = 1.0;
-const ALL_ENGINES: [EngineKind; 3] = [EngineKind::Vmio, EngineKind::Mmap, EngineKind::Pread];
+const ALL_ENGINES: [EngineKind; 3] = [EngineKind::Vmio(Variant::Plain), EngineKind::Mmap, EngineKind::Pread];
 
 /// How much data and time the set takes; by default what fits two minutes.
 pub struct Scale {
@@ -142,7 +143,7 @@ impl Quick<'_> {
             format_size(self.scale.cache_bytes)
         ));
         let mut matrix = self.matrix(&[Pattern::Uniform], &[Op::Mixed(50)], &[2]);
-        matrix.engines = vec![EngineKind::Vmio];
+        matrix.engines = vec![EngineKind::Vmio(Variant::Plain)];
         let result = matrix.run(&self.target)?;
         for (run, resident) in result.runs.iter().zip(&result.resident) {
             let max_rss_bytes = run.max_rss_bytes.unwrap_or(resident.max_bytes);

@@ -86,14 +86,15 @@ pub fn table(runs: &[RunResult]) -> Table {
 /// What follows from the figures: where a cache begins to win, and where the time of a miss goes.
 pub fn remarks(runs: &[RunResult], style: Style) -> String {
     let mut text = String::new();
-    for run in runs.iter().filter(|run| run.engine == EngineKind::Vmio) {
+    for run in runs.iter().filter(|run| run.engine.is_vmio()) {
+        let label = format!("{}, {}", run.engine, threads_label(run.threads));
         let sentence = sibling(runs, run, EngineKind::Pread).and_then(|uncached| break_even::sentence(run, uncached));
         if let Some(sentence) = sentence {
-            text.push_str(&format!("{}: {sentence}\n", threads_label(run.threads)));
+            text.push_str(&format!("{label}: {sentence}\n"));
         }
         if let Some(parts) = run.stats.as_ref().and_then(|stats| stats.miss_parts) {
             let chart = breakdown(&parts);
-            let heading = format!("where a mean miss goes, {}:", threads_label(run.threads));
+            let heading = format!("where a mean miss goes, {label}:");
             text.push_str(&match style {
                 Style::Text => format!("{heading}\n{chart}"),
                 Style::Markdown => format!("\n{heading}\n\n```text\n{chart}```\n\n"),

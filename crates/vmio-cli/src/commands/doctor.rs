@@ -83,6 +83,7 @@ fn examine(file: Option<&Path>) -> anyhow::Result<Report> {
     let checks = vec![
         check("userfaultfd", "taking page faults in user space", features.userfaultfd),
         check("write-protect", "finding out which pages were stored to", features.write_protect),
+        check("reader threads", "page faults inside system calls (Engine::ReaderThread)", features.kernel_faults),
         check("batched unmap", "evicting many pages with one TLB shootdown", features.batched_unmap),
         check("cachestat", "counting dirty pages, in the managed engine", features.cachestat),
         check("locked memory", "keeping the cache out of swap", features.lock_memory),
@@ -179,7 +180,7 @@ fn print(report: &Report) {
              devices only."
         );
     } else if report.usable {
-        println!("Will be used: the userfaultfd engine (faults handled by the faulting thread, no privileges).");
+        println!("Will be used: the SIGBUS engine (faults handled by the faulting thread, no privileges).");
     } else {
         println!("vmio cannot run here until the lines marked -> are followed.");
     }

@@ -51,7 +51,6 @@ pub struct CacheBuilder {
     frames: FrameHint,
     policy: EvictionPolicy,
     measures_misses: bool,
-    engine: Engine,
 }
 
 impl CacheBuilder {
@@ -66,7 +65,6 @@ impl CacheBuilder {
             frames: FrameHint::Auto,
             policy: EvictionPolicy::default(),
             measures_misses: false,
-            engine: Engine::Auto,
         }
     }
 
@@ -124,12 +122,6 @@ impl CacheBuilder {
     /// Times the parts of every miss for [`crate::Stats::miss_time`]; costs some 50 ns a part.
     pub fn measure_misses(mut self, on: bool) -> Self {
         self.measures_misses = on;
-        self
-    }
-
-    /// How page faults are handled; by default what this machine allows ([`Engine::Auto`]).
-    pub fn engine(mut self, engine: Engine) -> Self {
-        self.engine = engine;
         self
     }
 

@@ -73,10 +73,10 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Starts the engine; the userfaultfd is for the frames.
+    /// Starts the userfaultfd engine of that choice, SIGBUS unless it is another; the userfaultfd is for the frames.
     pub(crate) fn start(self, readers: usize) -> Result<(Box<dyn FaultEngine>, Arc<Userfaultfd>)> {
         match self {
-            Engine::Auto | Engine::Sigbus => {
+            Engine::Auto | Engine::Sigbus | Engine::Managed => {
                 let engine = SigbusEngine::new(handle_fault).map_err(|error| probe::explain_userfaultfd(&error))?;
                 let userfaultfd = engine.userfaultfd();
                 Ok((Box::new(engine), userfaultfd))

@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::engine::reader::{self, Desk, Turn};
 use crate::engine::refusals::Refusals;
-use crate::engine::{FaultCalls, FaultEngine};
+use crate::engine::{FaultCalls, FaultEngine, HideableFrames};
 use crate::sys::fork::Generation;
 use crate::sys::reservation::Reservation;
 use crate::sys::userfaultfd::Userfaultfd;
@@ -48,6 +48,11 @@ impl ReaderThreadEngine {
 impl FaultEngine for ReaderThreadEngine {
     fn attach(&self, range: &Reservation) -> io::Result<()> {
         self.desk.userfaultfd.register(range.base() as usize, range.len())
+    }
+
+    fn attach_hideable(&self, _range: &Reservation) -> io::Result<Box<dyn HideableFrames>> {
+        // The kernel tracks stores for a userfaultfd as a whole: that would be a second one for the readers to watch.
+        Err(io::Error::new(io::ErrorKind::Unsupported, "not with the reader-thread engine"))
     }
 
     fn detach(&self, range: &Reservation) {

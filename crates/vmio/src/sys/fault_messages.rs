@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use linux_raw_sys::general::{
-    UFFD_EVENT_PAGEFAULT, UFFD_FEATURE_POISON, UFFD_PAGEFAULT_FLAG_WP,
-    UFFD_PAGEFAULT_FLAG_WRITE, uffd_msg, uffdio_poison, uffdio_range,
+    UFFD_EVENT_PAGEFAULT, UFFD_FEATURE_POISON, UFFD_PAGEFAULT_FLAG_WP, UFFD_PAGEFAULT_FLAG_WRITE, uffd_msg,
+    uffdio_poison, uffdio_range,
 };
 use linux_raw_sys::ioctl::{UFFDIO_CONTINUE, UFFDIO_WAKE};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};

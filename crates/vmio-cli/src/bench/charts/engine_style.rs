@@ -34,7 +34,7 @@ const SHAPES: [&str; 5] = [
 impl EngineStyle {
     /// The style of an engine: the same in every chart and report.
     pub fn of(engine: EngineKind) -> Self {
-        Self { index: engine as usize }
+        Self { index: EngineKind::all().position(|other| other == engine).unwrap_or_default() }
     }
 
     /// The class that sets the colour.

@@ -10,14 +10,14 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use self::vmio::Variant;
+
 /// The engines by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(into = "String", try_from = "String")]
 pub enum EngineKind {
     /// Our mapping with its own cache.
-    Vmio,
-    /// Our mapping by Linux `mmap`, its page cache kept within the budget by vmio and limited by a memory cgroup.
-    VmioManaged,
+    Vmio(Variant),
     /// Linux `mmap`, its page cache limited by a memory cgroup.
     Mmap,
     /// `pread` and `pwrite` of whole pages past the page cache.
@@ -28,21 +28,43 @@ impl FromStr for EngineKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "vmio" => Ok(Self::Vmio),
-            "vmio-managed" => Ok(Self::VmioManaged),
-            "mmap" => Ok(Self::Mmap),
-            "pread" => Ok(Self::Pread),
-            _ => Err(format!("{text:?} is not an engine: write vmio, vmio-managed, mmap or pread")),
-        }
+        Self::all().find(|engine| engine.to_string() == text).ok_or_else(|| {
+            let names: Vec<_> = Self::all().map(|engine| engine.to_string()).collect();
+            format!("{text:?} is not an engine: there are {}", names.join(", "))
+        })
+    }
+}
+
+impl EngineKind {
+    /// Every engine.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Variant::ALL.into_iter().map(Self::Vmio).chain([Self::Mmap, Self::Pread])
+    }
+
+    /// Whether it is a cache of ours.
+    pub fn is_vmio(self) -> bool {
+        matches!(self, Self::Vmio(_))
+    }
+}
+
+impl TryFrom<String> for EngineKind {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<EngineKind> for String {
+    fn from(engine: EngineKind) -> Self {
+        engine.to_string()
     }
 }
 
 impl fmt::Display for EngineKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Vmio => "vmio",
-            Self::VmioManaged => "vmio-managed",
+            Self::Vmio(variant) => variant.name(),
             Self::Mmap => "mmap",
             Self::Pread => "pread",
         })
@@ -80,4 +102,20 @@ pub trait Access {
 
     /// Replaces the word at byte offset `offset`.
     fn store(&mut self, offset: u64, word: u64) -> anyhow::Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engines_are_what_they_are_called() {
+        let names: Vec<_> = EngineKind::all().map(|engine| engine.to_string()).collect();
+        assert_eq!(names, ["vmio", "vmio-memfd", "vmio-thread", "vmio-managed", "mmap", "pread"]);
+        for engine in EngineKind::all() {
+            let json = serde_json::to_string(&engine).unwrap();
+            assert_eq!(json, format!("\"{engine}\""));
+            assert_eq!(serde_json::from_str::<EngineKind>(&json).unwrap(), engine);
+        }
+    }
 }

@@ -4,15 +4,54 @@ use std::path::Path;
 
 use anyhow::Context;
 use vmio::backing::FileBacking;
-use vmio::{Access, Advice, Cache, Engine as Faults, Mapping, MappingOptions, Stats};
+use vmio::{Access, Advice, Cache, CacheBuilder, Engine as Faults, FrameHint, Mapping, MappingOptions, Stats};
 
 use super::Engine;
 use super::pointer::PointerAccess;
 use crate::bench::content::PAGE_BYTES;
 use crate::bench::pattern::Pattern;
+use crate::bench::spec::RunSpec;
 
 /// The read-ahead window of sequential runs.
 const WINDOW_BYTES: u32 = 128 << 10;
+
+/// The kinds of cache that are measured, each under a name of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Variant {
+    /// As `Cache::builder` makes it.
+    #[default]
+    Plain,
+    /// With frames whose stores the kernel tracks.
+    Memfd,
+    /// With the reader-thread engine.
+    Thread,
+    /// With Linux `mmap`, its page cache kept within the budget by vmio and limited by a memory cgroup.
+    Managed,
+}
+
+impl Variant {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Plain, Self::Memfd, Self::Thread, Self::Managed];
+
+    /// What it is called in options and results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "vmio",
+            Self::Memfd => "vmio-memfd",
+            Self::Thread => "vmio-thread",
+            Self::Managed => "vmio-managed",
+        }
+    }
+
+    fn builder(self) -> CacheBuilder {
+        match self {
+            Self::Plain => Cache::builder().engine(Faults::Sigbus),
+            Self::Memfd => Cache::builder().engine(Faults::Sigbus).frames(FrameHint::Mixed),
+            Self::Thread => Cache::builder().engine(Faults::ReaderThread),
+            Self::Managed => Cache::builder().engine(Faults::Managed),
+        }
+    }
+}
 
 /// A file mapped through a cache of its own.
 pub struct VmioEngine {
@@ -21,23 +60,42 @@ pub struct VmioEngine {
 }
 
 impl VmioEngine {
-    /// Maps `path` over a cache of `cache_bytes` whose page faults are handled in that way.
+    /// Maps `path` over a cache of `cache_bytes`.
     pub fn open(
-        faults: Faults,
+        variant: Variant,
         path: &Path,
         cache_bytes: u64,
         write: bool,
         measure_misses: bool,
     ) -> anyhow::Result<Self> {
-        let cache = Cache::builder()
+        Self::open_with(variant, FrameHint::Auto, path, cache_bytes, write, measure_misses)
+    }
+
+    /// The same for a run: the scans of a plain cache have huge pages.
+    pub fn open_for_run(variant: Variant, spec: &RunSpec) -> anyhow::Result<Self> {
+        let scans = variant == Variant::Plain && !spec.pattern.is_random() && !spec.op.writes();
+        let frames = if scans { FrameHint::Stream } else { FrameHint::Auto };
+        let times_misses = spec.breakdown && variant != Variant::Managed;
+        Self::open_with(variant, frames, &spec.path, spec.cache_bytes, spec.op.writes(), times_misses)
+    }
+
+    fn open_with(
+        variant: Variant,
+        frames: FrameHint,
+        path: &Path,
+        cache_bytes: u64,
+        write: bool,
+        measure_misses: bool,
+    ) -> anyhow::Result<Self> {
+        let cache = variant
+            .builder()
             .capacity(cache_bytes)
-            .engine(faults)
             .measure_misses(measure_misses)
             .build()
             .context("cannot build the cache (`vmio doctor` says what is missing)")?;
         let access = if write { Access::ReadWrite } else { Access::ReadOnly };
         let backing = FileBacking::open(path, access)?;
-        let mapping = Mapping::open(&cache, backing, MappingOptions::new())
+        let mapping = Mapping::open(&cache, backing, MappingOptions::new().frames(frames))
             .with_context(|| format!("cannot map {}", path.display()))?;
         Ok(Self { cache, mapping })
     }

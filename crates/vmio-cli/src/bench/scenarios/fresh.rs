@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::bail;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use vmio::{Advice, Engine};
+use vmio::Advice;
 
 use super::super::child::Job;
 use super::super::content::{self, PAGE_BYTES, WORD_BYTES, word_at};
@@ -14,7 +14,7 @@ use super::super::device_cache::drop_page_cache;
 use super::super::engines::EngineKind;
 use super::super::engines::mmap::LinuxMapping;
 use super::super::engines::pointer::PointerAccess;
-use super::super::engines::vmio::VmioEngine;
+use super::super::engines::vmio::{Variant, VmioEngine};
 use super::super::map::fail_on_verify_errors;
 use super::super::output::OutputArgs;
 use super::super::pattern::Pattern;
@@ -92,8 +92,11 @@ pub fn run(args: &FreshArgs) -> anyhow::Result<()> {
         })
     };
     let mut results: Vec<FreshResult> = Vec::new();
-    results.push(checked(&target, run_side("fresh: vmio, advised", &target, spec(EngineKind::Vmio, true))?)?);
-    results.push(checked(&target, run_side("fresh: vmio", &target, spec(EngineKind::Vmio, false))?)?);
+    results.push(checked(
+        &target,
+        run_side("fresh: vmio, advised", &target, spec(EngineKind::Vmio(Variant::Plain), true))?,
+    )?);
+    results.push(checked(&target, run_side("fresh: vmio", &target, spec(EngineKind::Vmio(Variant::Plain), false))?)?);
     match run_side_in_cgroup("fresh: mmap", &target, args.cache, spec(EngineKind::Mmap, false))? {
         Ok(result) => results.push(checked(&target, result)?),
         Err(reason) => args.output.text(&reason),
@@ -133,8 +136,8 @@ fn table(results: &[FreshResult]) -> String {
 pub fn measure(spec: &FreshSpec) -> anyhow::Result<FreshResult> {
     let (usage, start) = (Usage::now()?, Instant::now());
     let stats = match spec.engine {
-        EngineKind::Vmio => {
-            let engine = VmioEngine::open(Engine::Sigbus, &spec.path, spec.cache_bytes, true, false)?;
+        EngineKind::Vmio(variant) => {
+            let engine = VmioEngine::open(variant, &spec.path, spec.cache_bytes, true, false)?;
             let range = 0..spec.size_bytes;
             if spec.advised {
                 engine.mapping().advise(range, Advice::Fresh)?;
@@ -152,7 +155,7 @@ pub fn measure(spec: &FreshSpec) -> anyhow::Result<FreshResult> {
             mapping.sync()?;
             None
         }
-        EngineKind::VmioManaged | EngineKind::Pread => bail!("{} is not part of this", spec.engine),
+        EngineKind::Pread => bail!("{} is not part of this", spec.engine),
     };
     let (elapsed, usage) = (start.elapsed(), Usage::now()?.since(&usage));
     Ok(FreshResult {

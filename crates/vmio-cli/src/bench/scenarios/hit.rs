@@ -7,13 +7,12 @@ use std::time::Instant;
 use anyhow::bail;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use vmio::Engine;
 
 use super::super::child::Job;
 use super::super::content::{PAGE_BYTES, WORD_BYTES, mix64};
 use super::super::engines::mmap::LinuxMapping;
 use super::super::engines::pointer::PointerAccess;
-use super::super::engines::vmio::VmioEngine;
+use super::super::engines::vmio::{Variant, VmioEngine};
 use super::super::output::OutputArgs;
 use super::super::target::{Target, TargetArgs};
 use super::run_side;
@@ -85,7 +84,7 @@ pub fn run(args: &HitArgs) -> anyhow::Result<()> {
 pub fn measure(spec: &HitSpec) -> anyhow::Result<HitResult> {
     // A quarter more than the range: nothing is evicted.
     let cache_bytes = spec.size_bytes / 4 * 5 + (16 << 20);
-    let engine = VmioEngine::open(Engine::Sigbus, &spec.path, cache_bytes, false, false)?;
+    let engine = VmioEngine::open(Variant::Plain, &spec.path, cache_bytes, false, false)?;
     let private = LinuxMapping::anonymous(spec.size_bytes)?;
     let (ours, theirs) = (engine.pointer(), private.pointer());
     for offset in (0..spec.size_bytes).step_by(PAGE_BYTES as usize) {

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use vmio::{Advice, Engine};
+use vmio::Advice;
 
 use super::super::child::Job;
 use super::super::content::{PAGE_BYTES, word_is_valid};
 use super::super::engines::EngineKind;
 use super::super::engines::mmap::LinuxMapping;
 use super::super::engines::pointer::PointerAccess;
-use super::super::engines::vmio::VmioEngine;
+use super::super::engines::vmio::{Variant, VmioEngine};
 use super::super::output::OutputArgs;
 use super::super::process::Usage;
 use super::super::table::Table;
@@ -109,7 +109,8 @@ pub fn compare(
         let path = target.path().to_owned();
         Job::Priority(PrioritySpec { engine, path, range_bytes, stream_bytes, cache_bytes })
     };
-    let mut results: Vec<PriorityResult> = vec![run_side("priority: vmio", target, spec(EngineKind::Vmio))?];
+    let mut results: Vec<PriorityResult> =
+        vec![run_side("priority: vmio", target, spec(EngineKind::Vmio(Variant::Plain)))?];
     let mut left_out = String::new();
     match run_side_in_cgroup("priority: mmap", target, cache_bytes, spec(EngineKind::Mmap))? {
         Ok(result) => results.push(result),
@@ -139,8 +140,8 @@ pub fn measure(spec: &PrioritySpec) -> anyhow::Result<PriorityResult> {
     let (range, all) = (0..spec.range_bytes, spec.range_bytes + spec.stream_bytes);
     let mut verify_errors = 0;
     let (resident_pages, misses) = match spec.engine {
-        EngineKind::Vmio => {
-            let engine = VmioEngine::open(Engine::Sigbus, &spec.path, spec.cache_bytes, false, false)?;
+        EngineKind::Vmio(variant) => {
+            let engine = VmioEngine::open(variant, &spec.path, spec.cache_bytes, false, false)?;
             let mapping = engine.mapping();
             mapping.advise(range.clone(), Advice::Priority(0))?;
             mapping.advise(spec.range_bytes..all, Advice::Priority(255))?;
@@ -164,7 +165,7 @@ pub fn measure(spec: &PrioritySpec) -> anyhow::Result<PriorityResult> {
             verify_errors += touch(&access, 0, spec.range_bytes);
             (resident, Usage::now()?.since(&before).major_faults)
         }
-        EngineKind::VmioManaged | EngineKind::Pread => bail!("{} is not part of this", spec.engine),
+        EngineKind::Pread => bail!("{} is not part of this", spec.engine),
     };
     Ok(PriorityResult {
         engine: spec.engine,

@@ -12,7 +12,6 @@ use quanta::Clock;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde::{Deserialize, Serialize};
-use vmio::Engine;
 
 use super::super::child::Job;
 use super::super::content::{self, PAGE_BYTES, word_at};
@@ -20,7 +19,7 @@ use super::super::device_cache::drop_page_cache;
 use super::super::engines::EngineKind;
 use super::super::engines::mmap::LinuxMapping;
 use super::super::engines::pointer::PointerAccess;
-use super::super::engines::vmio::VmioEngine;
+use super::super::engines::vmio::{Variant, VmioEngine};
 use super::super::map::fail_on_verify_errors;
 use super::super::output::OutputArgs;
 use super::super::pattern::{OffsetStream, Pattern};
@@ -104,7 +103,7 @@ pub fn run(args: &SyncArgs) -> anyhow::Result<()> {
         })
     };
     let mut results: Vec<SyncResult> = Vec::new();
-    results.push(checked(&target, run_side("sync: vmio", &target, spec(EngineKind::Vmio))?)?);
+    results.push(checked(&target, run_side("sync: vmio", &target, spec(EngineKind::Vmio(Variant::Plain)))?)?);
     match run_side_in_cgroup("sync: mmap", &target, args.cache, spec(EngineKind::Mmap))? {
         Ok(result) => results.push(checked(&target, result)?),
         Err(reason) => args.output.text(&reason),
@@ -148,8 +147,8 @@ pub fn measure(spec: &SyncSpec) -> anyhow::Result<SyncResult> {
     let mut latencies = new_histogram()?;
     let mut synced = Duration::ZERO;
     match spec.engine {
-        EngineKind::Vmio => {
-            let engine = VmioEngine::open(Engine::Sigbus, &spec.path, spec.cache_bytes, true, false)?;
+        EngineKind::Vmio(variant) => {
+            let engine = VmioEngine::open(variant, &spec.path, spec.cache_bytes, true, false)?;
             engine.advise_pattern(Pattern::Uniform)?;
             for round in 0..spec.rounds {
                 synced += store_during(&engine.pointer(), spec, round, &mut latencies, || {
@@ -165,7 +164,7 @@ pub fn measure(spec: &SyncSpec) -> anyhow::Result<SyncResult> {
                 synced += store_during(&mapping.pointer(), spec, round, &mut latencies, || mapping.sync())?;
             }
         }
-        EngineKind::VmioManaged | EngineKind::Pread => bail!("{} is not part of this", spec.engine),
+        EngineKind::Pread => bail!("{} is not part of this", spec.engine),
     }
     let microseconds = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
     Ok(SyncResult {
