@@ -74,6 +74,23 @@ fn map_runs_every_engine_pattern_and_operation() -> TestResult {
 }
 
 #[test]
+fn the_reader_thread_engine_runs_or_says_which_rights_it_needs() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let mut command = vmio();
+    command.args(["bench", "map", "--size", "16M", "--cache", "8M", "--threads", "2", "--secs", "0.2", "--json", "-"]);
+    let output = command.args(["--op", "mixed:50", "--engines", "vmio-thread", "--dir"]).arg(dir.path()).output()?;
+    if output.status.success() {
+        let runs: Vec<Value> = serde_json::from_slice(&output.stdout)?;
+        assert_eq!((&runs[0]["engine"], &runs[0]["verify_errors"]), (&"vmio-thread".into(), &0.into()));
+        assert!(runs[0]["shootdowns"].is_u64());
+    } else {
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("CAP_SYS_PTRACE") || error.contains("Linux 6.6"), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
 fn mmap_runs_in_a_cgroup_or_is_left_out_with_a_reason() -> TestResult {
     let dir = tempfile::tempdir()?;
     let report = succeeded(

@@ -29,11 +29,11 @@ use crate::mapping::options::MappingOptions;
 /// A file, device or other backing as a range of addresses, of which the cache keeps the useful part in memory.
 ///
 /// Plain loads and stores through [`Self::as_ptr`] and [`Self::as_mut_ptr`] cost what they cost on ordinary memory
-/// while their page is resident; a miss fetches the page in the thread that took it. Handles to the same file in one
-/// process share one region.
+/// while their page is resident; a miss fetches the page. Handles to the same file in one process share one region.
 ///
-/// A thread that blocks SIGBUS is killed by its first miss. System calls cannot be given pointers to pages that may
-/// be evicted (they fail with EFAULT): [`Self::pin`] the range, or use [`Self::read_at`] and [`Self::write_at`].
+/// With [`crate::Engine::Sigbus`], the default, a thread that blocks SIGBUS is killed by its first miss, and system
+/// calls cannot be given pointers to pages that may be evicted (they fail with EFAULT): [`Self::pin`] the range, or use
+/// [`Self::read_at`] and [`Self::write_at`]. [`crate::Engine::ReaderThread`] has neither limit, at a dearer miss.
 #[derive(Clone)]
 pub struct Mapping {
     handle: Handle,

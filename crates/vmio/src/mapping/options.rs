@@ -7,8 +7,8 @@ use crate::backing::Access;
 
 /// Checks pages as they arrive from the device and prepares them as they leave.
 ///
-/// Both methods are called with vmio's locks held, `verify` in a signal handler of the faulting thread: they must be
-/// async-signal-safe (no allocation, no lock, no access to mapped memory).
+/// Both methods are called with vmio's locks held, `verify` in a signal handler of the faulting thread or in a thread
+/// that all faults wait for: they must be async-signal-safe (no allocation, no lock, no access to mapped memory).
 pub trait PageVerifier: Send + Sync {
     /// Whether the page that was read from byte `offset` is what was written there. The program cannot see it yet.
     /// Bytes behind the end of the file are zeros.
@@ -23,7 +23,8 @@ pub trait PageVerifier: Send + Sync {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnReadError {
-    /// SIGBUS with the address of the access, as with Linux mmap.
+    /// SIGBUS with the address of the access, as with Linux mmap. (A system call that [`crate::Engine::ReaderThread`]
+    /// lets touch it fails with EFAULT.)
     #[default]
     Sigbus,
     /// A page filled with this pattern, for a program that checks what it reads; [`crate::Mapping::take_read_error`]
