@@ -520,19 +520,39 @@ fn a_mapping_may_be_closed_right_after_its_faults() {
     if !available() {
         return;
     }
+    const THREADS: usize = 6;
+    const ROUNDS: usize = 400;
     let _watchdog = watchdog("a_mapping_may_be_closed_right_after_its_faults");
-    let cache = cache_of(256).engine(Engine::ReaderThread).readers(6).build().unwrap();
+    let cache = cache_of(256).engine(Engine::ReaderThread).readers(THREADS).build().unwrap();
     let device = numbered(4);
-    for _ in 0..400 {
-        let map = open(&cache, &device);
-        thread::scope(|scope| {
-            for thread in 0..6 {
-                let map = &map;
-                scope.spawn(move || assert_eq!(load(map, at(thread % 2)), (at(thread % 2) / 8) ^ 0x5EED));
+    // Long enough that all their messages are taken.
+    device.slow_reads(Duration::from_micros(300));
+    let (round, address, done) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for number in 1..=ROUNDS {
+                    while round.load(Ordering::SeqCst) < number {
+                        thread::yield_now();
+                    }
+                    // SAFETY: the mapping is closed when all threads have counted themselves below.
+                    let word = unsafe { (address.load(Ordering::SeqCst) as *const u64).read_volatile() };
+                    assert_eq!(word, (at(1) / 8) ^ 0x5EED);
+                    done.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        for number in 1..=ROUNDS {
+            let options = MappingOptions::new().access(Access::ReadOnly);
+            let map = Mapping::open(&cache, device.backing(), options).unwrap();
+            address.store(map.as_ptr() as usize + PAGE as usize, Ordering::SeqCst);
+            round.store(number, Ordering::SeqCst);
+            while done.load(Ordering::SeqCst) < number * THREADS {
+                thread::yield_now();
             }
-        });
-        drop(map);
-    }
+            drop(map);
+        }
+    });
     check_empty(&cache);
 }
 

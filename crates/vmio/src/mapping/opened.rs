@@ -84,6 +84,9 @@ impl OpenRegion {
         let synced =
             if region.access == Access::ReadWrite { region.sync_pages(Some(0..region.pages())) } else { Ok(()) };
         let _signals = SignalsBlocked::new();
+        // First the faults: one that a reader thread still has in hand may yet queue a span.
+        address_table::remove(region);
+        region.detach();
         {
             // Nobody evicts meanwhile; afterwards nobody finds a span of ours.
             let _gate = region.shared.eviction_gate.write().unwrap_or_else(PoisonError::into_inner);
@@ -92,8 +95,6 @@ impl OpenRegion {
             region.shared.eviction_queue.forget(&ours);
             region.shared.streams.forget(region);
         }
-        address_table::remove(region);
-        region.detach();
         let (resident, dirty) = (0..region.spans())
             .map(|span| region.span(span))
             .fold((0, 0), |(resident, dirty), span| (resident + span.resident(), dirty + span.dirty()));

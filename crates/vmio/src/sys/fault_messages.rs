@@ -80,7 +80,7 @@ impl Userfaultfd {
     }
 
     /// Makes accesses to an absent page fail, without another message: SIGBUS for a load or store, EFAULT for a system
-    /// call.
+    /// call. An install of the page ends it.
     pub(crate) fn refuse(&self, address: usize) -> io::Result<()> {
         let poison = || {
             let mut request = uffdio_poison {

@@ -124,7 +124,6 @@ impl Userfaultfd {
     pub(crate) unsafe fn copy(&self, address: usize, data: &[u8], protect: bool) -> Result<(), (usize, io::Error)> {
         debug_assert!(data.len().is_multiple_of(PAGE_BYTES));
         let mut done = 0;
-        let mut accepted = None;
         while done < data.len() {
             let mut copy = uffdio_copy {
                 dst: (address + done) as u64,
@@ -138,15 +137,9 @@ impl Userfaultfd {
                 Ok(()) => done += copy.copy as usize,
                 Err(error) => {
                     done += copy.copy.max(0) as usize;
-                    match error.raw_os_error() {
-                        // The address space is changing under us (or a part went in): go on from there.
-                        Some(libc::EAGAIN) => {}
-                        // The page is absent by its word: what stands in its place is a refusal, which this ends.
-                        // SAFETY: the caller owns the page, so no contents can be there.
-                        Some(libc::EEXIST)
-                            if accepted.replace(done) != Some(done)
-                                && unsafe { self.accept(address + done, PAGE_BYTES) }.is_ok() => {}
-                        _ => return Err((done, error)),
+                    // EAGAIN: the address space is changing under us (or a part went in); go on from there.
+                    if error.raw_os_error() != Some(libc::EAGAIN) {
+                        return Err((done, error));
                     }
                 }
             }
