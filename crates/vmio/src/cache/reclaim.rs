@@ -117,11 +117,12 @@ impl Reclaimer {
             && self.held.len().max(self.dropping.len()) < SPANS_MAX
         {
             let enough = shared.eviction_queue.pages() > shared.watermarks.hidden;
-            if goal != Goal::Clean && (enough || !in_order) {
-                if let Some(span) = shared.eviction_queue.pop() {
-                    waiting += self.prepare_drop(span);
-                    continue;
-                }
+            if goal != Goal::Clean
+                && (enough || !in_order)
+                && let Some(span) = shared.eviction_queue.pop()
+            {
+                waiting += self.prepare_drop(span);
+                continue;
             }
             if !in_order {
                 break;

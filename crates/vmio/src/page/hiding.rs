@@ -127,7 +127,7 @@ mod tests {
 
     fn loaded(dirty: bool) -> PageWord {
         let word = PageWord::new();
-        word.begin_load().unwrap();
+        assert!(word.begin_load().is_ok());
         word.finish_load(Loaded { dirty_in: dirty.then_some(false), ..Loaded::default() });
         word
     }
