@@ -19,8 +19,8 @@ use crate::sys::mapped_pages::MappedPages;
 use crate::sys::page_cache;
 use crate::sys::page_scan::PageScan;
 
-/// Stretches at the head of the line that are asked whether their writes have ended.
-const LOOK_AHEAD: usize = 8;
+/// Stretches at the head of the line among which one is sought that needs no write, while the first is being written.
+const LOOK_AHEAD: usize = 64;
 
 /// How old a count of the mapped pages may become, if it is cheap.
 const COUNT_AGE: Duration = Duration::from_millis(5);
@@ -264,13 +264,20 @@ impl Ledger {
         dirty + before.map_or(0, |cached| cached.in_write)
     }
 
-    /// Drops the first stretch in line whose writes have ended; `false` if there is none.
+    /// Drops the first stretch in line, or while that is being written the first that had nothing to write; `false` if
+    /// there is none.
     pub(super) fn drop_next(&mut self) -> io::Result<bool> {
-        let is_written = |unmapped: &Unmapped| {
-            unmapped.dirty == 0
-                || page_cache::look(unmapped.region.file(), &unmapped.bytes).is_none_or(|now| now.in_write == 0)
+        let Some(first) = self.line.front() else { return Ok(false) };
+        let in_write = |unmapped: &Unmapped| {
+            unmapped.dirty > 0
+                && page_cache::look(unmapped.region.file(), &unmapped.bytes).is_some_and(|now| now.in_write > 0)
         };
-        let Some(index) = self.line.iter().take(LOOK_AHEAD).position(is_written) else { return Ok(false) };
+        let index = match in_write(first) {
+            false => Some(0),
+            // Writes end in about the order in which they began.
+            true => self.line.iter().take(LOOK_AHEAD).position(|unmapped| unmapped.dirty == 0),
+        };
+        let Some(index) = index else { return Ok(false) };
         self.drop_at(index)?;
         Ok(true)
     }

@@ -339,10 +339,12 @@ impl Steward {
         }
         let began = Instant::now();
         let writable = |region: &&Arc<ManagedRegion>| region.access == Access::ReadWrite && !region.has_failed();
-        let regions: Vec<_> = self.ledger().regions().iter().filter(writable).map(Arc::clone).collect();
-        let looks = regions.iter().filter_map(|region| page_cache::look(region.file(), &region.extent()));
-        let dirty = looks.map(|cached| cached.dirty).sum::<u64>();
-        drop(regions);
+        let dirty = {
+            let ledger = self.ledger();
+            let regions = ledger.regions().iter().filter(writable);
+            let looks = regions.filter_map(|region| page_cache::look(region.file(), &region.extent()));
+            looks.map(|cached| cached.dirty).sum::<u64>()
+        };
         self.dirty_pages.store(dirty, Ordering::Relaxed);
         (watch.dirty_looked, watch.dirty_took) = (Instant::now(), began.elapsed());
         let mut excess = dirty.saturating_sub(self.limits.dirty_pages.into());
