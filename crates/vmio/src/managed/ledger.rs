@@ -222,6 +222,31 @@ impl Ledger {
         }
     }
 
+    /// Counts anew; returns where [`Self::write_next`] begins.
+    pub(super) fn recount(&mut self) -> io::Result<usize> {
+        self.count()?;
+        Ok(self.queue.len())
+    }
+
+    /// Unmaps the next stretch with dirty pages before `place` in the queue, and begins to write it. Returns how many
+    /// pages that are; `None` if there is no such stretch.
+    pub(super) fn write_next(&mut self, place: &mut usize) -> io::Result<Option<u64>> {
+        while let Some(index) = (*place).min(self.queue.len()).checked_sub(1) {
+            *place = index;
+            let Victim { region, stretch, .. } = &self.queue[index];
+            let first = stretch * self.stretch_pages * PAGE_BYTES as u64;
+            let bytes = first..first + self.stretch_pages * PAGE_BYTES as u64;
+            let is_dirty = || page_cache::look(region.file(), &bytes).is_some_and(|cached| cached.dirty > 0);
+            if region.access == Access::ReadWrite && is_dirty() {
+                let victim = self.queue.remove(index);
+                if let Some(begun) = self.unmap(&victim)? {
+                    return Ok(Some(begun));
+                }
+            }
+        }
+        Ok(None)
+    }
+
     fn unmap(&mut self, victim: &Victim) -> io::Result<Option<u64>> {
         let region = &victim.region;
         if region.has_failed() {

@@ -331,7 +331,7 @@ impl Steward {
         self.budget_pages.load(Ordering::Relaxed)
     }
 
-    /// Counts the dirty pages, and begins to write those of the stretches that go next if there are too many. Unmapped,
+    /// Counts the dirty pages, and begins to write if there are too many, what goes next first. Unmapped,
     /// so that the kernel need not protect page by page; what is still in use is mapped again at its next access.
     fn write_if_too_dirty(&self, watch: &mut Watch) -> io::Result<()> {
         if watch.dirty_looked.elapsed() < DIRTY_AGE.max(100 * watch.dirty_took) {
@@ -348,8 +348,9 @@ impl Steward {
         self.dirty_pages.store(dirty, Ordering::Relaxed);
         (watch.dirty_looked, watch.dirty_took) = (Instant::now(), began.elapsed());
         let mut excess = dirty.saturating_sub(self.limits.dirty_pages.into());
+        let mut place = if excess > 0 { self.ledger().recount()? } else { 0 };
         while excess > 0 && !self.is_stopping() {
-            let Some(begun) = self.ledger().unmap_next()? else { break };
+            let Some(begun) = self.ledger().write_next(&mut place)? else { break };
             excess = excess.saturating_sub(begun);
         }
         Ok(())
