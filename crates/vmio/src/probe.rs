@@ -91,7 +91,7 @@ pub fn probe() -> Features {
             Err(error) => Probe::No(userfaultfd_advice(error)),
         },
         write_protect,
-        kernel_faults: match Userfaultfd::open_for_messages() {
+        kernel_faults: match Userfaultfd::open_for_messages(StoreTracking::Trap) {
             Ok(_) => Probe::Yes,
             Err(why) => Probe::No(kernel_faults_advice(&why)),
         },

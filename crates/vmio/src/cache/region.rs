@@ -132,7 +132,7 @@ fn attach_hideable(shared: &Shared, range: &Reservation) -> Option<Box<dyn Hidea
     match shared.engine.attach_hideable(range) {
         Ok(frames) => Some(frames),
         Err(error) => {
-            tracing::warn!(%error, "no frames whose stores the kernel tracks (that takes Linux 6.7, and Engine::Sigbus): first stores trap");
+            tracing::warn!(%error, "no frames whose stores the kernel tracks (Linux 6.7 has them): first stores trap");
             None
         }
     }

@@ -7,7 +7,7 @@ use crate::cache::refusal::while_absent;
 use crate::engine::{FaultCalls, FaultEngine, ReaderThreadEngine, SigbusEngine};
 use crate::error::{Error, Result};
 use crate::probe;
-use crate::sys::userfaultfd::Userfaultfd;
+use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
 
 /// How page faults reach a cache. Hits cost the same with each: nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,8 +82,8 @@ impl Engine {
                 Ok((Box::new(engine), userfaultfd))
             }
             Engine::ReaderThread => {
-                let userfaultfd =
-                    Arc::new(Userfaultfd::open_for_messages().map_err(|why| probe::explain_no_messages(&why))?);
+                let userfaultfd = Userfaultfd::open_for_messages(StoreTracking::Trap);
+                let userfaultfd = Arc::new(userfaultfd.map_err(|why| probe::explain_no_messages(&why))?);
                 let calls = FaultCalls { resolve: handle_fault, while_absent };
                 let engine = ReaderThreadEngine::start(Arc::clone(&userfaultfd), calls, readers)
                     .map_err(Error::system("starting the reader threads of the cache"))?;

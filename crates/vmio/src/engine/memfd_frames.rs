@@ -9,7 +9,7 @@ use crate::sys::memory_file::MemoryFile;
 use crate::sys::pagemap::{Pagemap, StoredPages};
 use crate::sys::reservation::Reservation;
 use crate::sys::unmap::{UnmapList, Unmapper};
-use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
+use crate::sys::userfaultfd::Userfaultfd;
 
 /// What the frames of all ranges share.
 #[derive(Clone)]
@@ -20,13 +20,9 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    /// Opens what it takes; an error where the kernel cannot track stores (Linux 6.7 can).
-    pub(crate) fn open() -> io::Result<Self> {
-        Ok(Tracker {
-            userfaultfd: Arc::new(Userfaultfd::open(StoreTracking::Kernel)?),
-            pagemap: Arc::new(Pagemap::open()?),
-            unmapper: Arc::new(Unmapper::probe()),
-        })
+    /// Opens what it takes beside a userfaultfd for which the kernel tracks stores; an error where it cannot be asked.
+    pub(crate) fn new(userfaultfd: Arc<Userfaultfd>) -> io::Result<Self> {
+        Ok(Tracker { userfaultfd, pagemap: Arc::new(Pagemap::open()?), unmapper: Arc::new(Unmapper::probe()) })
     }
 }
 

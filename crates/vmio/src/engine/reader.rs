@@ -13,7 +13,7 @@ use crate::engine::FaultCalls;
 use crate::engine::refusals::Refusals;
 use crate::sys::PAGE_BYTES;
 use crate::sys::abort::AbortOnUnwind;
-use crate::sys::fault_messages::Fault;
+use crate::sys::fault_messages::{Fault, accept};
 use crate::sys::futex;
 use crate::sys::signal::{Resolution, SignalsBlocked};
 use crate::sys::userfaultfd::Userfaultfd;
@@ -23,7 +23,8 @@ const STOP: u64 = 1;
 
 /// What the readers of an engine share.
 pub(super) struct Desk {
-    pub(super) userfaultfd: Arc<Userfaultfd>,
+    /// For stores that trap, and for stores that the kernel tracks, if it can.
+    pub(super) userfaultfds: Vec<Arc<Userfaultfd>>,
     pub(super) calls: FaultCalls,
     pub(super) refusals: Refusals,
     /// Readable once the readers are to end.
@@ -35,7 +36,9 @@ pub(super) fn spawn(number: usize, desk: Arc<Desk>, turn: Arc<Turn>) -> io::Resu
     let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     // One sleeping reader is woken for a fault, not all of them.
     let one_of_us = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
-    epoll::add(&events, desk.userfaultfd.fd(), epoll::EventData::new_u64(FAULT), one_of_us)?;
+    for userfaultfd in &desk.userfaultfds {
+        epoll::add(&events, userfaultfd.fd(), epoll::EventData::new_u64(FAULT), one_of_us)?;
+    }
     epoll::add(&events, &desk.stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
     std::thread::Builder::new().name(format!("vmio-reader-{number}")).spawn(move || {
         let _signals = SignalsBlocked::new();
@@ -54,7 +57,7 @@ struct Reader {
 impl Reader {
     fn run(&self) {
         while self.wait() {
-            while self.handle_next() {}
+            while self.desk.userfaultfds.iter().any(|userfaultfd| self.handle_next(userfaultfd)) {}
             while self.end_refusal() {}
         }
     }
@@ -63,7 +66,7 @@ impl Reader {
     fn wait(&self) -> bool {
         let limit = self.desk.refusals.time_left();
         let limit = limit.map(|left| Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) });
-        let mut ready = [MaybeUninit::<epoll::Event>::uninit(); 2];
+        let mut ready = [MaybeUninit::<epoll::Event>::uninit(); 3];
         match epoll::wait(&self.events, &mut ready, limit.as_ref()) {
             Ok((ready, _)) => ready.iter().all(|event| event.data.u64() != STOP),
             // Interrupted, by a debugger for example.
@@ -72,22 +75,22 @@ impl Reader {
     }
 
     /// Handles one fault; false if there is none.
-    fn handle_next(&self) -> bool {
+    fn handle_next(&self, userfaultfd: &Userfaultfd) -> bool {
         // Begun before the message is taken: no fault is out of sight in between.
         let _turn = self.turn.begin();
-        let Some(Fault { address, access }) = self.desk.userfaultfd.next_fault() else { return false };
+        let Some(Fault { address, access }) = userfaultfd.next_fault() else { return false };
         if (self.desk.calls.resolve)(address, access) == Resolution::Declined {
-            self.refuse(address);
+            self.refuse(userfaultfd, address);
         }
-        self.desk.userfaultfd.wake(address);
+        userfaultfd.wake(address);
         true
     }
 
     /// Makes the access to a page that cannot be had fail. If it has become resident meanwhile, its thread finds that
     /// out by itself.
-    fn refuse(&self, address: usize) {
+    fn refuse(&self, userfaultfd: &Userfaultfd, address: usize) {
         let mut refused = Ok(());
-        if (self.desk.calls.while_absent)(address, &mut || refused = self.desk.userfaultfd.refuse(address))
+        if (self.desk.calls.while_absent)(address, &mut || refused = userfaultfd.refuse(address))
             && refused.is_ok()
             && let Some(oldest) = self.desk.refusals.add(address)
         {
@@ -109,7 +112,7 @@ impl Reader {
         (self.desk.calls.while_absent)(address, &mut || {
             // SAFETY: the page is absent and stays so: it has no contents. Its range is registered: the address was
             // taken from the list in this turn, and a range that goes away is waited for, then forgotten there.
-            let _ = unsafe { self.desk.userfaultfd.accept(address, PAGE_BYTES) };
+            let _ = unsafe { accept(address, PAGE_BYTES) };
         });
     }
 }

@@ -7,17 +7,21 @@ use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::engine::memfd_frames::Tracker;
 use crate::engine::reader::{self, Desk, Turn};
 use crate::engine::refusals::Refusals;
-use crate::engine::{FaultCalls, FaultEngine, HideableFrames};
+use crate::engine::{FaultCalls, FaultEngine, HideableFrames, MemfdFrames};
+use crate::sys::fault_messages::accept;
 use crate::sys::fork::Generation;
 use crate::sys::reservation::Reservation;
-use crate::sys::userfaultfd::Userfaultfd;
+use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
 
 /// Delivers faults as messages to threads of its own. Needs the right to handle faults of system calls.
 pub(crate) struct ReaderThreadEngine {
     desk: Arc<Desk>,
     readers: Vec<Reader>,
+    /// For ranges whose stores the kernel notes, where it can: it does so for a userfaultfd as a whole.
+    tracker: Option<Tracker>,
     generation: Generation,
 }
 
@@ -30,9 +34,12 @@ impl ReaderThreadEngine {
     /// Starts so many threads that read the faults of a userfaultfd and have them handled by `calls`.
     pub(crate) fn start(userfaultfd: Arc<Userfaultfd>, calls: FaultCalls, readers: usize) -> io::Result<Self> {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let tracking = Userfaultfd::open_for_messages(StoreTracking::Kernel).ok().map(Arc::new);
+        let userfaultfds = [Some(userfaultfd), tracking.clone()].into_iter().flatten().collect();
         let mut engine = ReaderThreadEngine {
-            desk: Arc::new(Desk { userfaultfd, calls, refusals: Refusals::new(), stop }),
+            desk: Arc::new(Desk { userfaultfds, calls, refusals: Refusals::new(), stop }),
             readers: Vec::with_capacity(readers),
+            tracker: tracking.and_then(|tracking| Tracker::new(tracking).ok()),
             generation: Generation::of_this_process()?,
         };
         for number in 0..readers {
@@ -47,12 +54,12 @@ impl ReaderThreadEngine {
 
 impl FaultEngine for ReaderThreadEngine {
     fn attach(&self, range: &Reservation) -> io::Result<()> {
-        self.desk.userfaultfd.register(range.base() as usize, range.len())
+        self.desk.userfaultfds[0].register(range.base() as usize, range.len())
     }
 
-    fn attach_hideable(&self, _range: &Reservation) -> io::Result<Box<dyn HideableFrames>> {
-        // The kernel tracks stores for a userfaultfd as a whole: that would be a second one for the readers to watch.
-        Err(io::Error::new(io::ErrorKind::Unsupported, "not with the reader-thread engine"))
+    fn attach_hideable(&self, range: &Reservation) -> io::Result<Box<dyn HideableFrames>> {
+        let tracker = self.tracker.clone().ok_or(io::ErrorKind::Unsupported)?;
+        Ok(Box::new(MemfdFrames::under(range, tracker)?))
     }
 
     fn detach(&self, range: &Reservation) {
@@ -66,7 +73,7 @@ impl FaultEngine for ReaderThreadEngine {
     unsafe fn accept(&self, address: usize, len: usize) {
         // Should it fail, the refusals end by themselves a little later.
         // SAFETY: by the caller.
-        let _ = unsafe { self.desk.userfaultfd.accept(address, len) };
+        let _ = unsafe { accept(address, len) };
     }
 }
 

@@ -39,7 +39,7 @@ impl FaultEngine for SigbusEngine {
         let mut tracker = self.tracker.lock().unwrap_or_else(PoisonError::into_inner);
         let tracker = match &mut *tracker {
             Some(tracker) => tracker,
-            none => none.insert(Tracker::open()?),
+            none => none.insert(Tracker::new(Arc::new(Userfaultfd::open(StoreTracking::Kernel)?))?),
         };
         Ok(Box::new(MemfdFrames::under(range, tracker.clone())?))
     }

@@ -49,13 +49,13 @@ pub(crate) enum NoMessages {
 impl Userfaultfd {
     /// Opens one whose faults are messages, those of the kernel inside system calls included. That takes a privilege,
     /// or access to the device.
-    pub(crate) fn open_for_messages() -> Result<Self, NoMessages> {
+    pub(crate) fn open_for_messages(tracking: StoreTracking) -> Result<Self, NoMessages> {
         // SAFETY: creating the descriptor changes no memory.
         let fd = match unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) } {
             Ok(fd) => fd,
             Err(call) => new_from_device().map_err(|device| NoMessages::Denied { call: call.into(), device })?,
         };
-        Self::from_fd(fd, StoreTracking::Trap, UFFD_FEATURE_POISON).map_err(NoMessages::Unsupported)
+        Self::from_fd(fd, tracking, UFFD_FEATURE_POISON).map_err(NoMessages::Unsupported)
     }
 
     /// The next fault that nobody has read, if there is one.
@@ -103,17 +103,17 @@ impl Userfaultfd {
             }
         }
     }
+}
 
-    /// Takes back every [`Self::refuse`] of a range: accesses to it are faults again.
-    ///
-    /// # Safety
-    /// The range is registered with this userfaultfd, and no page in it has contents that anybody needs.
-    pub(crate) unsafe fn accept(&self, address: usize, len: usize) -> io::Result<()> {
-        // Also of memory that is locked; a kernel that can refuse pages knows this advice.
-        // SAFETY: by the caller.
-        let done = unsafe { libc::madvise(address as *mut _, len, libc::MADV_DONTNEED_LOCKED) };
-        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    }
+/// Takes back every [`Userfaultfd::refuse`] of a range: accesses to it are faults again.
+///
+/// # Safety
+/// The range is registered with a userfaultfd, and no page in it has contents that anybody needs.
+pub(crate) unsafe fn accept(address: usize, len: usize) -> io::Result<()> {
+    // Also of memory that is locked; a kernel that can refuse pages knows this advice.
+    // SAFETY: by the caller.
+    let done = unsafe { libc::madvise(address as *mut _, len, libc::MADV_DONTNEED_LOCKED) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn new_from_device() -> io::Result<OwnedFd> {
