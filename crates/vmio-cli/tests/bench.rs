@@ -91,6 +91,34 @@ fn the_reader_thread_engine_runs_or_says_which_rights_it_needs() -> TestResult {
 }
 
 #[test]
+fn map_does_without_what_an_older_kernel_lacks() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let runs = bench(&[
+        "map",
+        "--dir",
+        text(dir.path()),
+        "--size",
+        "64M",
+        "--cache",
+        "16M",
+        "--threads",
+        "1",
+        "--secs",
+        "0.5",
+        "--engines",
+        "vmio",
+        "--without",
+        "batched-unmap,wp-async",
+    ])?;
+    let stats = &runs[0]["stats"];
+    let count = |key: &str| stats[key].as_u64().unwrap_or_default();
+    assert_eq!(runs[0]["without"], serde_json::json!(["batched-unmap", "wp-async"]));
+    assert_eq!(runs[0]["verify_errors"], 0);
+    assert!(count("shootdowns_evict") > 0 && count("shootdowns_evict") * 16 <= count("evicted_clean"), "{stats}");
+    Ok(())
+}
+
+#[test]
 fn mmap_runs_in_a_cgroup_or_is_left_out_with_a_reason() -> TestResult {
     let dir = tempfile::tempdir()?;
     let report = succeeded(

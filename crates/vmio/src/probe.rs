@@ -4,15 +4,21 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 
+use linux_raw_sys::general::{UFFD_FEATURE_WP_ASYNC, UFFD_FEATURE_WP_HUGETLBFS_SHMEM};
+
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::sys::PAGE_BYTES;
 use crate::sys::cpu;
 use crate::sys::fault_messages::NoMessages;
+use crate::sys::kernel::KernelFeatures;
 use crate::sys::page_cache;
+use crate::sys::pagemap::Pagemap;
 use crate::sys::reservation::Reservation;
 use crate::sys::unmap::Unmapper;
 use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
+
+pub use crate::sys::kernel::KernelFeature;
 
 /// Whether something is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,10 +50,10 @@ pub struct Features {
     pub write_protect: Probe,
     /// Page faults inside system calls, for [`crate::Engine::ReaderThread`].
     pub kernel_faults: Probe,
-    /// Unmapping many scattered pages of this process with one TLB shootdown.
-    pub batched_unmap: Probe,
     /// Counting what the kernel's page cache holds of a file: what is dirty in the managed engine.
     pub cachestat: Probe,
+    /// What vmio can do without, all of [`KernelFeature::ALL`].
+    pub kernel: Vec<(KernelFeature, Probe)>,
     /// The right to lock the cache in memory.
     pub lock_memory: Probe,
     /// Whether swap is on.
@@ -60,6 +66,11 @@ pub struct Features {
 
 /// Tries everything out.
 pub fn probe() -> Features {
+    probe_without(&[])
+}
+
+/// As [`probe`], on a kernel without some of its features ([`crate::CacheBuilder::without`]).
+pub fn probe_without(declined: &[KernelFeature]) -> Features {
     let userfaultfd = Userfaultfd::open(StoreTracking::Trap);
     let write_protect = match &userfaultfd {
         Err(_) => Probe::No("needs userfaultfd".to_owned()),
@@ -70,11 +81,7 @@ pub fn probe() -> Features {
             )),
         },
     };
-    let batched_unmap = if Unmapper::probe().is_batched() {
-        Probe::Yes
-    } else {
-        Probe::No("process_madvise(MADV_DONTNEED) on oneself needs Linux 6.13: each run of neighbouring pages costs a TLB shootdown".to_owned())
-    };
+    let kernel = KernelFeature::ALL.map(|feature| (feature, probe_kernel(feature, declined))).to_vec();
     let lock_memory = if may_lock_memory() {
         Probe::Yes
     } else {
@@ -95,7 +102,6 @@ pub fn probe() -> Features {
             Ok(_) => Probe::Yes,
             Err(why) => Probe::No(kernel_faults_advice(&why)),
         },
-        batched_unmap,
         cachestat: if can_count_page_cache() {
             Probe::Yes
         } else {
@@ -105,11 +111,28 @@ pub fn probe() -> Features {
                     .to_owned(),
             )
         },
+        kernel,
         lock_memory,
         swap_on: swap_is_on(),
         page_bytes: rustix::param::page_size(),
         cores: cpu::count(),
     }
+}
+
+fn probe_kernel(feature: KernelFeature, declined: &[KernelFeature]) -> Probe {
+    if declined.contains(&feature) {
+        return Probe::No("declined".to_owned());
+    }
+    let unmapper = || Unmapper::probe(KernelFeatures::ALL);
+    let userfaultfd_has = |flag| Userfaultfd::supported_features().is_ok_and(|has| has & u64::from(flag) != 0);
+    let found = match feature {
+        KernelFeature::BatchedUnmap => unmapper().is_batched(),
+        KernelFeature::WpAsync => userfaultfd_has(UFFD_FEATURE_WP_ASYNC),
+        KernelFeature::PagemapScan => Pagemap::open().is_ok(),
+        KernelFeature::ShmemWp => userfaultfd_has(UFFD_FEATURE_WP_HUGETLBFS_SHMEM),
+        KernelFeature::UnmapLocked => unmapper().drops_locked(),
+    };
+    if found { Probe::Yes } else { Probe::No("this kernel lacks it".to_owned()) }
 }
 
 fn try_write_protect(userfaultfd: &Userfaultfd) -> io::Result<()> {

@@ -2,6 +2,7 @@
 
 use anyhow::bail;
 use clap::{Args, ValueHint};
+use vmio::probe::KernelFeature;
 
 use super::engines::EngineKind;
 use super::matrix::Matrix;
@@ -20,6 +21,7 @@ Examples:
   vmio bench map --size 2G --dir /data --cache 512M --pattern uniform --op read --threads 1,2,8
   vmio bench map --device zram --op read,write --breakdown --json map.json
   vmio bench map --quick --report map.html
+  vmio bench map --engines vmio,mmap --without batched-unmap
   vmio bench map --file /dev/nvme0n1 --size 64G --cache 8G --pattern zipf:0.99 --op mixed:95 --overwrite
 
 Every run has a process of its own. Linux mmap gets a memory cgroup with the budget of the cache,
@@ -50,6 +52,9 @@ pub struct MapArgs {
     /// vmio-managed (Linux mmap kept within the budget); mmap; pread
     #[arg(long, value_delimiter = ',', default_value = "vmio,mmap,pread")]
     engines: Vec<EngineKind>,
+    /// Features of the kernel that vmio does without, as on an older kernel (`vmio doctor` lists them)
+    #[arg(long, value_delimiter = ',')]
+    without: Vec<KernelFeature>,
     #[command(flatten)]
     output: OutputArgs,
     /// Write charts and tables to this file as a page of HTML, or the charts alone if it ends in .svg
@@ -63,7 +68,7 @@ pub struct MapArgs {
     breakdown: bool,
     /// The fixed set of measurements that takes less than two minutes; --size (1G), --cache (256M) and --secs (3) change
     /// its scale
-    #[arg(long, conflicts_with_all = ["pattern", "op", "threads", "engines", "breakdown"])]
+    #[arg(long, conflicts_with_all = ["pattern", "op", "threads", "engines", "breakdown", "without"])]
     quick: bool,
 }
 
@@ -92,12 +97,14 @@ pub fn run(args: &MapArgs) -> anyhow::Result<()> {
         measure_s,
         warm_up_s: (measure_s / 2.0).max(1.0),
         breakdown: args.breakdown,
+        without: args.without.iter().map(KernelFeature::to_string).collect(),
     };
     let target = Target::prepare(&args.target, DEFAULT_SIZE_BYTES)?;
     args.output.text(&format!(
-        "{}, a cache of {}, {measure_s} s for each run\n",
+        "{}, a cache of {}, {measure_s} s for each run{}\n",
         target.description(),
         format_size(matrix.cache_bytes),
+        if matrix.without.is_empty() { String::new() } else { format!("; vmio without {}", matrix.without.join(", ")) },
     ));
     let result = matrix.run(&target)?;
     args.output.text(&report(&result, style));

@@ -31,6 +31,8 @@ pub struct Matrix {
     pub warm_up_s: f64,
     /// Whether to time the parts of misses.
     pub breakdown: bool,
+    /// Features of the kernel that vmio does without.
+    pub without: Vec<String>,
 }
 
 /// Pages read back from the device after a run that stored.
@@ -112,6 +114,7 @@ impl Matrix {
                             measure_s: self.measure_s,
                             warm_up_s: self.warm_up_s,
                             breakdown: self.breakdown && engine.is_vmio(),
+                            without: self.without.clone(),
                             seed: 0x5eed,
                         });
                     }

@@ -126,6 +126,7 @@ impl Quick<'_> {
             measure_s: self.scale.measure_s,
             warm_up_s: WARM_UP_S,
             breakdown: false,
+            without: Vec::new(),
         }
     }
 

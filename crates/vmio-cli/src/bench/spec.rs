@@ -32,6 +32,8 @@ pub struct RunSpec {
     pub warm_up_s: f64,
     /// Whether to time the parts of every miss.
     pub breakdown: bool,
+    /// Features of the kernel that vmio does without, by name.
+    pub without: Vec<String>,
     /// Where the random numbers begin.
     pub seed: u64,
 }
@@ -68,6 +70,8 @@ pub struct RunResult {
     pub op: Op,
     /// How many threads.
     pub threads: u32,
+    /// Features of the kernel that vmio did without, by name.
+    pub without: Vec<String>,
     /// The file's size.
     pub size_bytes: u64,
     /// The memory budget.

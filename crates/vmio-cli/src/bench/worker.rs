@@ -238,6 +238,7 @@ impl Window {
             pattern: spec.pattern,
             op: spec.op,
             threads: spec.threads,
+            without: spec.without.clone(),
             size_bytes: spec.size_bytes,
             cache_bytes: spec.cache_bytes,
             ops_per_s: ops as f64 / self.elapsed.as_secs_f64(),

@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 use vmio::backing::{Backing, FileBacking};
-use vmio::probe::{self, Probe};
+use vmio::probe::{self, KernelFeature, Probe};
 use vmio::{Access, Engine};
 
 use crate::machine::memory_bytes;
@@ -18,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   vmio doctor
   vmio doctor --file /data/big.bin
+  vmio doctor --without batched-unmap,wp-async    what an older kernel would do
   vmio doctor --json";
 
 /// Say what this kernel and device offer, what will be used, and what you could change.
@@ -30,6 +31,9 @@ pub struct DoctorArgs {
     /// Also look at this file or block device and its file system
     #[arg(long)]
     file: Option<PathBuf>,
+    /// Say what would be used on a kernel without these features
+    #[arg(long, value_delimiter = ',')]
+    without: Vec<KernelFeature>,
 }
 
 #[derive(Serialize)]
@@ -41,6 +45,7 @@ struct Report {
     checks: Vec<Check>,
     /// What a cache uses that is not told otherwise.
     engine: &'static str,
+    kernel_features: Vec<FeatureReport>,
     usable: bool,
     file: Option<FileReport>,
 }
@@ -52,6 +57,19 @@ struct Check {
     used_for: &'static str,
     /// Why not, and what to do about it.
     advice: Option<String>,
+}
+
+#[derive(Serialize)]
+struct FeatureReport {
+    name: &'static str,
+    ok: bool,
+    /// Why not.
+    reason: Option<String>,
+    /// The first version of Linux that has it.
+    since: &'static str,
+    used_for: &'static str,
+    /// What is done without it, and what that costs.
+    in_its_place: &'static str,
 }
 
 #[derive(Serialize)]
@@ -67,7 +85,7 @@ struct FileReport {
 
 /// Runs `vmio doctor`.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
-    let report = examine(args.file.as_deref())?;
+    let report = examine(args.file.as_deref(), &args.without)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
@@ -76,15 +94,14 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn examine(file: Option<&Path>) -> anyhow::Result<Report> {
-    let features = probe::probe();
+fn examine(file: Option<&Path>, without: &[KernelFeature]) -> anyhow::Result<Report> {
+    let features = probe::probe_without(without);
     let managed = features.auto_engine == Engine::Managed;
     let usable = managed || (features.userfaultfd.is_yes() && features.write_protect.is_yes());
     let checks = vec![
         check("userfaultfd", "taking page faults in user space", features.userfaultfd),
         check("write-protect", "finding out which pages were stored to", features.write_protect),
         check("reader threads", "page faults inside system calls (Engine::ReaderThread)", features.kernel_faults),
-        check("batched unmap", "evicting many pages with one TLB shootdown", features.batched_unmap),
         check("cachestat", "counting dirty pages, in the managed engine", features.cachestat),
         check("locked memory", "keeping the cache out of swap", features.lock_memory),
     ];
@@ -95,6 +112,7 @@ fn examine(file: Option<&Path>) -> anyhow::Result<Report> {
         swap_on: features.swap_on,
         checks,
         engine: if managed { "managed" } else { "sigbus" },
+        kernel_features: features.kernel.into_iter().map(feature_report).collect(),
         usable,
         file: file.map(examine_file).transpose()?,
     })
@@ -106,6 +124,21 @@ fn check(name: &'static str, used_for: &'static str, probe: Probe) -> Check {
         Probe::No(advice) => Some(advice),
     };
     Check { name, ok: advice.is_none(), used_for, advice }
+}
+
+fn feature_report((feature, probe): (KernelFeature, Probe)) -> FeatureReport {
+    let reason = match probe {
+        Probe::Yes => None,
+        Probe::No(reason) => Some(reason),
+    };
+    FeatureReport {
+        name: feature.name(),
+        ok: reason.is_none(),
+        reason,
+        since: feature.since(),
+        used_for: feature.used_for(),
+        in_its_place: feature.in_its_place(),
+    }
 }
 
 fn examine_file(path: &Path) -> anyhow::Result<FileReport> {
@@ -171,6 +204,16 @@ fn print(report: &Report) {
         if let Some(advice) = &check.advice {
             println!("{:<15}      -> {advice}", "");
         }
+    }
+    println!();
+    println!("What newer kernels have and vmio can do without:");
+    for feature in &report.kernel_features {
+        let verdict = if feature.ok { "yes" } else { "no" };
+        println!("{:<15} {verdict:<4} since Linux {}: {}", feature.name, feature.since, feature.used_for);
+        if let Some(reason) = &feature.reason {
+            println!("{:<15}      -> {reason}", "");
+        }
+        println!("{:<15}      without it: {}", "", feature.in_its_place);
     }
     println!();
     if report.usable && report.engine == "managed" {

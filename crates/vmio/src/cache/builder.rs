@@ -11,7 +11,10 @@ use crate::managed::{Limits, ManagedCore};
 use crate::mapping::options::FrameHint;
 use crate::policy::{EvictionPolicy, PriorityFifo};
 use crate::probe;
+use crate::probe::KernelFeature;
 use crate::sys::fork::Generation;
+use crate::sys::kernel::KernelFeatures;
+use crate::sys::unmap::Unmapper;
 use crate::sys::{PAGE_BYTES, cpu};
 
 /// The smallest budget of pages: enough for every thread of an ordinary program to have its instruction's pages
@@ -51,6 +54,7 @@ pub struct CacheBuilder {
     frames: FrameHint,
     policy: EvictionPolicy,
     measures_misses: bool,
+    kernel_features: KernelFeatures,
 }
 
 impl CacheBuilder {
@@ -65,6 +69,7 @@ impl CacheBuilder {
             frames: FrameHint::Auto,
             policy: EvictionPolicy::default(),
             measures_misses: false,
+            kernel_features: KernelFeatures::ALL,
         }
     }
 
@@ -125,6 +130,13 @@ impl CacheBuilder {
         self
     }
 
+    /// Does without a feature of the kernel, as on an older kernel that lacks it: to see what that costs, or to get round
+    /// a kernel that has it wrong. May be called several times.
+    pub fn without(mut self, feature: KernelFeature) -> Self {
+        self.kernel_features = self.kernel_features.without(feature);
+        self
+    }
+
     /// Builds the cache and starts its threads. [`Engine::Sigbus`] installs a SIGBUS handler; the handler that was
     /// there before gets what is not vmio's.
     pub fn build(self) -> Result<Cache> {
@@ -169,7 +181,7 @@ impl CacheBuilder {
         if self.engine == Engine::Managed {
             return self.build_managed(managed);
         }
-        let (engine, userfaultfd) = match self.engine.start(readers) {
+        let (engine, userfaultfd) = match self.engine.start(readers, self.kernel_features) {
             Ok(started) => started,
             Err(why @ Error::NoUserfaultfd { .. }) if self.engine == Engine::Auto => {
                 tracing::warn!(
@@ -182,7 +194,7 @@ impl CacheBuilder {
             Err(error) => return Err(error),
         };
         let locks_memory = self.decide_on_locking()?;
-        let frames = AnonymousFrames::new(userfaultfd);
+        let frames = AnonymousFrames::new(userfaultfd, self.kernel_features);
         let parts = Parts {
             generation,
             capacity_pages,
@@ -212,6 +224,7 @@ impl CacheBuilder {
 
     fn decide_on_locking(&self) -> Result<bool> {
         let may_lock = probe::may_lock_memory();
+        let may_evict = Unmapper::probe(self.kernel_features).drops_locked();
         match self.lock_memory {
             LockMemory::Never => Ok(false),
             LockMemory::Require if !may_lock => Err(Error::BadOption {
@@ -219,13 +232,22 @@ impl CacheBuilder {
                 value: "Require".to_owned(),
                 expected: "Auto or Never without CAP_IPC_LOCK: the whole address range is charged at once, so no ulimit suffices",
             }),
+            LockMemory::Require if !may_evict => Err(Error::BadOption {
+                option: "lock_memory",
+                value: "Require".to_owned(),
+                expected: "Auto or Never: this kernel cannot evict locked pages (Linux 5.18 can)",
+            }),
             LockMemory::Require => Ok(true),
             LockMemory::Auto => {
                 let swap = probe::swap_is_on();
                 if swap && !may_lock {
                     tracing::warn!("swap is on and CAP_IPC_LOCK is missing: the kernel may swap pages of the cache");
+                } else if swap && !may_evict {
+                    tracing::warn!(
+                        "swap is on and this kernel cannot evict locked pages (Linux 5.18 can): the kernel may swap pages of the cache"
+                    );
                 }
-                Ok(swap && may_lock)
+                Ok(swap && may_lock && may_evict)
             }
         }
     }

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use crate::cache::region::Region;
+use crate::cache::whole_spans::runs;
 use crate::engine::HideableFrames;
 use crate::page::page_set::PageSet;
 use crate::page::span::SpanGuard;
@@ -94,46 +95,7 @@ impl Region {
                 left -= 1;
             }
         }
-        let Some((first, last)) = ours.bounds(span_of(pages.start)) else { return 0 };
-        let gaps = self.claim_gaps(&ours, first..last);
-        list.clear();
-        (first..=last)
-            .filter(|page| ours.contains(*page) || gaps.contains(*page))
-            .for_each(|page| list.push_page(self.address(page)));
-        // SAFETY: every listed page belongs to us, its word says Evicting.
-        unsafe { self.frames().unmap(list) };
-        let now = self.shared.eviction_time();
-        let mut dropped = 0;
-        for page in first..=last {
-            if gaps.contains(page) {
-                self.word(page).release_absent();
-            } else if ours.contains(page) && list.has_failed(self.address(page)) {
-                self.word(page).finish_hide(None);
-            } else if ours.contains(page) {
-                self.finish_evict(page, now);
-                dropped += 1;
-            }
-        }
-        dropped
+        // Of pages out of sight no core knows the translation: nothing to count.
+        self.unmap_together(&ours, span_of(pages.start), list, |word| word.finish_hide(None)).pages
     }
-
-    /// Makes the absent pages of a range ours, so that nothing comes in there while its neighbours go.
-    fn claim_gaps(&self, ours: &PageSet, pages: Range<u64>) -> PageSet {
-        let mut gaps = PageSet::default();
-        pages
-            .filter(|page| !ours.contains(*page) && self.word(*page).claim_absent())
-            .for_each(|page| gaps.insert(page));
-        gaps
-    }
-}
-
-/// The longest runs of pages of a range that belong to it.
-fn runs(pages: Range<u64>, belongs: impl Fn(u64) -> bool) -> impl Iterator<Item = Range<u64>> {
-    let mut from = pages.start;
-    std::iter::from_fn(move || {
-        let start = (from..pages.end).find(|page| belongs(*page))?;
-        let end = (start..pages.end).find(|page| !belongs(*page)).unwrap_or(pages.end);
-        from = end;
-        Some(start..end)
-    })
 }

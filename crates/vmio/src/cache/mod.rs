@@ -12,6 +12,7 @@ pub(crate) mod region;
 pub(crate) mod shared;
 pub(crate) mod stream;
 mod sync;
+mod whole_spans;
 mod worker;
 pub(crate) mod write_batch;
 

@@ -7,6 +7,7 @@ use crate::cache::counters::Counter;
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
 use crate::cache::write_batch::{BATCH_PAGES, Select, WriteBatch};
+use crate::page::span::SpanGuard;
 use crate::page::word::State;
 use crate::page::{SPAN_PAGES, span_of};
 use crate::policy::SpanRef;
@@ -41,6 +42,8 @@ pub(crate) struct Pass {
     pub(crate) freed: u32,
     /// Dirty pages written.
     pub(crate) written: u32,
+    /// Of those, pages whose frames can be hidden.
+    written_hidden: u32,
     /// Pages that could not be written, or not be unmapped.
     pub(crate) failed: u32,
     /// Spans looked at.
@@ -78,19 +81,15 @@ impl Reclaimer {
         let core = cpu::current();
         let mut pass = Pass::default();
         let wanted = wanted.min(PASS_PAGES);
-        self.gather(shared, core, wanted, goal);
+        self.gather(shared, core, wanted, goal, &mut pass);
         pass.spans = self.held.len() as u32;
         // Clean pages first: somebody may be waiting for them, and writing takes longer.
         let clean = self.unmap_victims(shared, core, &mut pass);
         shared.count(core, Counter::EvictedClean, u64::from(clean));
-        let mut written_hidden = 0;
         if !self.batch.pages().is_empty() {
-            self.batch.write(shared);
-            pass.failed += self.batch.failed();
-            pass.written = self.batch.pages().len() as u32 - self.batch.failed();
+            self.write(shared, &mut pass);
             for written in self.batch.pages() {
                 let region = written.region();
-                written_hidden += u32::from(region.hideable().is_some());
                 if goal != Goal::Clean && region.hideable().is_none() && region.word(written.page).begin_evict(true) {
                     self.victims.push((SpanRef::new(region.span(span_of(written.page))), written.page));
                 }
@@ -98,21 +97,21 @@ impl Reclaimer {
             self.batch.clear();
             let dirty = self.unmap_victims(shared, core, &mut pass);
             shared.count(core, Counter::EvictedDirty, u64::from(dirty));
-            pass.freed = dirty;
+            pass.freed += dirty;
         }
         pass.freed += clean;
         let left = (wanted as u32).saturating_sub(pass.freed);
-        pass.freed += self.drop_hidden(shared, core, left, goal, written_hidden);
+        pass.freed += self.drop_hidden(shared, core, left, goal, pass.written_hidden);
         self.put_spans_back(shared);
         pass
     }
 
     /// Finds victims: in spans whose frames can be hidden, those that wait in the eviction queue, which is kept filled
     /// from the policy's order; in others, those that come first in the policy's order.
-    fn gather(&mut self, shared: &Shared, core: usize, wanted: usize, goal: Goal) {
+    fn gather(&mut self, shared: &Shared, core: usize, wanted: usize, goal: Goal, pass: &mut Pass) {
         let mut waiting = 0;
         let mut in_order = true;
-        while self.victims.len() + self.batch.pages().len().max(waiting) < wanted
+        while pass.freed as usize + self.victims.len() + self.batch.pages().len().max(waiting) < wanted
             && self.batch.room() > 0
             && self.held.len().max(self.dropping.len()) < SPANS_MAX
         {
@@ -128,14 +127,14 @@ impl Reclaimer {
                 break;
             }
             match shared.policy.next(core) {
-                Some(span) => self.visit(shared, core, span, goal),
+                Some(span) => self.visit(shared, core, span, goal, pass),
                 None => in_order = false,
             }
         }
     }
 
     /// Takes what a span has to give, when its turn has come in the policy's order.
-    fn visit(&mut self, shared: &Shared, core: usize, span: SpanRef, goal: Goal) {
+    fn visit(&mut self, shared: &Shared, core: usize, span: SpanRef, goal: Goal, pass: &mut Pass) {
         self.held.push(span);
         // Somebody syncs or pins it right now: another time.
         let Some(locked) = span.get().try_lock() else { return };
@@ -152,6 +151,9 @@ impl Reclaimer {
             }
             return;
         }
+        if goal != Goal::Clean && !shared.frames.unmaps_scattered() {
+            return self.evict_whole(shared, core, span, locked, pass);
+        }
         if goal != Goal::Clean {
             for page in pages.clone() {
                 if self.victims.len() < PASS_PAGES + SPAN_PAGES && region.word(page).begin_evict(false) {
@@ -166,6 +168,50 @@ impl Reclaimer {
             // A failure to protect leaves the pages dirty; the pass goes on with what it has.
             let _ = self.batch.collect(region, pages, select, &locked);
         }
+    }
+
+    /// The same where the kernel cannot unmap scattered pages: all that can go goes together, the dirty pages as soon as
+    /// they are written. Span by span, so that few are stored to meanwhile: those stay, and split the run.
+    fn evict_whole(&mut self, shared: &Shared, core: usize, span: SpanRef, locked: SpanGuard<'_>, pass: &mut Pass) {
+        // SAFETY: as in `visit`.
+        let (region, number) = unsafe { Region::of_span(span) };
+        let mut pages = region.pages_of_span(number);
+        let mut written = 0;
+        if span.get().dirty() > 0 {
+            // A failure to protect leaves the pages dirty; the others go all the same.
+            written = self.batch.collect(region, pages.clone(), Select::Available, &locked).unwrap_or(0);
+        }
+        drop(locked);
+        if written > 0 {
+            if self.batch.room() == 0 {
+                // Behind the last one that had room, dirty pages may be left.
+                pages.end = self.batch.pages().last().map_or(pages.end, |last| last.page + 1);
+            }
+            self.write(shared, pass);
+            self.batch.clear();
+        }
+        let unmapped = region.evict_together(pages, &mut self.unmap);
+        shared.count(core, Counter::ShootdownsEvict, unmapped.shootdowns);
+        self.count_evicted(shared, core, unmapped.pages, written as u32);
+        pass.failed += unmapped.failed;
+        pass.freed += unmapped.pages;
+    }
+
+    /// Writes the batch, and counts.
+    fn write(&self, shared: &Shared, pass: &mut Pass) {
+        self.batch.write(shared);
+        pass.failed += self.batch.failed();
+        pass.written += self.batch.pages().len() as u32 - self.batch.failed();
+        let hidden = self.batch.pages().iter().filter(|written| written.region().hideable().is_some());
+        pass.written_hidden += hidden.count() as u32;
+    }
+
+    /// Gives back the budget of pages that are gone. Which of them had been written is not worth a note on each.
+    fn count_evicted(&self, shared: &Shared, core: usize, freed: u32, written: u32) {
+        let dirty = freed.min(written);
+        shared.count(core, Counter::EvictedDirty, u64::from(dirty));
+        shared.count(core, Counter::EvictedClean, u64::from(freed - dirty));
+        shared.release(freed, true);
     }
 
     /// Has the dirty pages of a span written that waited in the eviction queue; returns how many pages it may give.
@@ -193,11 +239,7 @@ impl Reclaimer {
                 shared.eviction_queue.push(span);
             }
         }
-        // Which of them had been written is not worth a note on each.
-        let dirty = dropped.min(written);
-        shared.count(core, Counter::EvictedDirty, u64::from(dirty));
-        shared.count(core, Counter::EvictedClean, u64::from(dropped - dirty));
-        shared.release(dropped, true);
+        self.count_evicted(shared, core, dropped, written);
         dropped
     }
 

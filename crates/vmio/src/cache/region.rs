@@ -132,7 +132,7 @@ fn attach_hideable(shared: &Shared, range: &Reservation) -> Option<Box<dyn Hidea
     match shared.engine.attach_hideable(range) {
         Ok(frames) => Some(frames),
         Err(error) => {
-            tracing::warn!(%error, "no frames whose stores the kernel tracks (Linux 6.7 has them): first stores trap");
+            tracing::warn!(%error, "no frames whose stores the kernel tracks (Linux 6.7 has them; `vmio doctor` says more): first stores trap");
             None
         }
     }
@@ -275,6 +275,12 @@ impl Region {
         let (region, number) = span.get().owner();
         // SAFETY: owners are set in `queue_span` only, to the address of a region in an Arc, which does not move.
         (unsafe { &*region.cast::<Region>() }, number)
+    }
+
+    /// Whether a page is in memory, and not on its way out.
+    pub(crate) fn has_page(&self, page: u64) -> bool {
+        let word = self.word(page).load();
+        word.is_resident() && !word.is_leaving()
     }
 
     /// The pages of a range that may be in memory or on their way in, found by the counts of their spans: of a huge

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::engine::{Frames, InstallError};
+use crate::sys::kernel::KernelFeatures;
 use crate::sys::reservation::Reservation;
 use crate::sys::unmap::{UnmapList, Unmapper};
 use crate::sys::userfaultfd::Userfaultfd;
@@ -16,8 +17,8 @@ pub(crate) struct AnonymousFrames {
 
 impl AnonymousFrames {
     /// Frames of ranges attached to this userfaultfd.
-    pub(crate) fn new(userfaultfd: Arc<Userfaultfd>) -> Self {
-        AnonymousFrames { userfaultfd, unmapper: Unmapper::probe() }
+    pub(crate) fn new(userfaultfd: Arc<Userfaultfd>, features: KernelFeatures) -> Self {
+        AnonymousFrames { userfaultfd, unmapper: Unmapper::probe(features) }
     }
 }
 
@@ -52,6 +53,10 @@ impl Frames for AnonymousFrames {
 
     fn unprotect(&self, address: usize, len: usize) -> io::Result<()> {
         self.userfaultfd.write_protect(address, len, false)
+    }
+
+    fn unmaps_scattered(&self) -> bool {
+        self.unmapper.is_batched()
     }
 
     unsafe fn unmap(&self, pages: &mut UnmapList) -> u64 {

@@ -7,6 +7,7 @@ use crate::cache::refusal::while_absent;
 use crate::engine::{FaultCalls, FaultEngine, ReaderThreadEngine, SigbusEngine};
 use crate::error::{Error, Result};
 use crate::probe;
+use crate::sys::kernel::KernelFeatures;
 use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
 
 /// How page faults reach a cache. Hits cost the same with each: nothing.
@@ -74,10 +75,15 @@ pub enum Engine {
 
 impl Engine {
     /// Starts the userfaultfd engine of that choice, SIGBUS unless it is another; the userfaultfd is for the frames.
-    pub(crate) fn start(self, readers: usize) -> Result<(Box<dyn FaultEngine>, Arc<Userfaultfd>)> {
+    pub(crate) fn start(
+        self,
+        readers: usize,
+        features: KernelFeatures,
+    ) -> Result<(Box<dyn FaultEngine>, Arc<Userfaultfd>)> {
         match self {
             Engine::Auto | Engine::Sigbus | Engine::Managed => {
-                let engine = SigbusEngine::new(handle_fault).map_err(|error| probe::explain_userfaultfd(&error))?;
+                let engine =
+                    SigbusEngine::new(handle_fault, features).map_err(|error| probe::explain_userfaultfd(&error))?;
                 let userfaultfd = engine.userfaultfd();
                 Ok((Box::new(engine), userfaultfd))
             }
@@ -85,7 +91,7 @@ impl Engine {
                 let userfaultfd = Userfaultfd::open_for_messages(StoreTracking::Trap);
                 let userfaultfd = Arc::new(userfaultfd.map_err(|why| probe::explain_no_messages(&why))?);
                 let calls = FaultCalls { resolve: handle_fault, while_absent };
-                let engine = ReaderThreadEngine::start(Arc::clone(&userfaultfd), calls, readers)
+                let engine = ReaderThreadEngine::start(Arc::clone(&userfaultfd), calls, readers, features)
                     .map_err(Error::system("starting the reader threads of the cache"))?;
                 Ok((Box::new(engine), userfaultfd))
             }

@@ -5,11 +5,14 @@ use std::io;
 use std::sync::Arc;
 
 use crate::engine::{Frames, HideableFrames, InstallError};
+use crate::sys::kernel::{KernelFeature, KernelFeatures};
 use crate::sys::memory_file::MemoryFile;
 use crate::sys::pagemap::{Pagemap, StoredPages};
 use crate::sys::reservation::Reservation;
 use crate::sys::unmap::{UnmapList, Unmapper};
-use crate::sys::userfaultfd::Userfaultfd;
+use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
+
+const NEEDED: [KernelFeature; 3] = [KernelFeature::ShmemWp, KernelFeature::WpAsync, KernelFeature::PagemapScan];
 
 /// What the frames of all ranges share.
 #[derive(Clone)]
@@ -20,9 +23,25 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    /// Opens what it takes beside a userfaultfd for which the kernel tracks stores; an error where it cannot be asked.
-    pub(crate) fn new(userfaultfd: Arc<Userfaultfd>) -> io::Result<Self> {
-        Ok(Tracker { userfaultfd, pagemap: Arc::new(Pagemap::open()?), unmapper: Arc::new(Unmapper::probe()) })
+    /// Opens what it takes beside a userfaultfd for which the kernel tracks stores; an error where the kernel cannot
+    /// (Linux 6.7 can), or may not be asked to.
+    pub(crate) fn open(
+        features: KernelFeatures,
+        userfaultfd: impl FnOnce(StoreTracking) -> io::Result<Userfaultfd>,
+    ) -> io::Result<Self> {
+        if !NEEDED.iter().all(|feature| features.allow(*feature)) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(Tracker {
+            userfaultfd: Arc::new(userfaultfd(StoreTracking::Kernel)?),
+            pagemap: Arc::new(Pagemap::open()?),
+            unmapper: Arc::new(Unmapper::probe(features)),
+        })
+    }
+
+    /// The userfaultfd, for an engine that reads its messages.
+    pub(crate) fn userfaultfd(&self) -> Arc<Userfaultfd> {
+        Arc::clone(&self.userfaultfd)
     }
 }
 
@@ -60,6 +79,10 @@ impl Frames for MemfdFrames {
 
     fn unprotect(&self, _address: usize, _len: usize) -> io::Result<()> {
         Ok(()) // The kernel does it when the store comes.
+    }
+
+    fn unmaps_scattered(&self) -> bool {
+        false
     }
 
     unsafe fn unmap(&self, pages: &mut UnmapList) -> u64 {

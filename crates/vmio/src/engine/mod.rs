@@ -84,6 +84,10 @@ pub(crate) trait Frames: Send + Sync {
     /// Lets the range be stored to. One TLB shootdown.
     fn unprotect(&self, address: usize, len: usize) -> io::Result<()>;
 
+    /// Whether [`Self::unmap`] takes one TLB shootdown for hundreds of pages wherever they lie, and not one for each
+    /// run of neighbours.
+    fn unmaps_scattered(&self) -> bool;
+
     /// Drops the listed pages, but those that the list then says have failed; returns the number of TLB shootdowns.
     ///
     /// # Safety

@@ -13,8 +13,9 @@ use crate::engine::refusals::Refusals;
 use crate::engine::{FaultCalls, FaultEngine, HideableFrames, MemfdFrames};
 use crate::sys::fault_messages::accept;
 use crate::sys::fork::Generation;
+use crate::sys::kernel::KernelFeatures;
 use crate::sys::reservation::Reservation;
-use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
+use crate::sys::userfaultfd::Userfaultfd;
 
 /// Delivers faults as messages to threads of its own. Needs the right to handle faults of system calls.
 pub(crate) struct ReaderThreadEngine {
@@ -32,14 +33,22 @@ struct Reader {
 
 impl ReaderThreadEngine {
     /// Starts so many threads that read the faults of a userfaultfd and have them handled by `calls`.
-    pub(crate) fn start(userfaultfd: Arc<Userfaultfd>, calls: FaultCalls, readers: usize) -> io::Result<Self> {
+    pub(crate) fn start(
+        userfaultfd: Arc<Userfaultfd>,
+        calls: FaultCalls,
+        readers: usize,
+        features: KernelFeatures,
+    ) -> io::Result<Self> {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let tracking = Userfaultfd::open_for_messages(StoreTracking::Kernel).ok().map(Arc::new);
-        let userfaultfds = [Some(userfaultfd), tracking.clone()].into_iter().flatten().collect();
+        let messages =
+            |tracking| Userfaultfd::open_for_messages(tracking).map_err(|_| io::ErrorKind::Unsupported.into());
+        let tracker = Tracker::open(features, messages).ok();
+        let userfaultfds =
+            [Some(userfaultfd), tracker.as_ref().map(Tracker::userfaultfd)].into_iter().flatten().collect();
         let mut engine = ReaderThreadEngine {
             desk: Arc::new(Desk { userfaultfds, calls, refusals: Refusals::new(), stop }),
             readers: Vec::with_capacity(readers),
-            tracker: tracking.and_then(|tracking| Tracker::new(tracking).ok()),
+            tracker,
             generation: Generation::of_this_process()?,
         };
         for number in 0..readers {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::engine::memfd_frames::Tracker;
 use crate::engine::{FaultEngine, HideableFrames, MemfdFrames};
+use crate::sys::kernel::KernelFeatures;
 use crate::sys::reservation::Reservation;
 use crate::sys::signal::{FaultHandler, install_sigbus_handler};
 use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
@@ -12,16 +13,17 @@ use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
 /// Delivers faults as SIGBUS in the thread that took them. Needs no privilege.
 pub(crate) struct SigbusEngine {
     userfaultfd: Arc<Userfaultfd>,
+    features: KernelFeatures,
     /// For ranges whose stores the kernel notes; opened when the first one is attached.
     tracker: Mutex<Option<Tracker>>,
 }
 
 impl SigbusEngine {
     /// Opens a userfaultfd and has `handler` called for the faults of this process.
-    pub(crate) fn new(handler: FaultHandler) -> io::Result<Self> {
+    pub(crate) fn new(handler: FaultHandler, features: KernelFeatures) -> io::Result<Self> {
         let userfaultfd = Arc::new(Userfaultfd::open(StoreTracking::Trap)?);
         install_sigbus_handler(handler)?;
-        Ok(SigbusEngine { userfaultfd, tracker: Mutex::new(None) })
+        Ok(SigbusEngine { userfaultfd, features, tracker: Mutex::new(None) })
     }
 
     /// The userfaultfd, for the frames.
@@ -39,7 +41,7 @@ impl FaultEngine for SigbusEngine {
         let mut tracker = self.tracker.lock().unwrap_or_else(PoisonError::into_inner);
         let tracker = match &mut *tracker {
             Some(tracker) => tracker,
-            none => none.insert(Tracker::new(Arc::new(Userfaultfd::open(StoreTracking::Kernel)?))?),
+            none => none.insert(Tracker::open(self.features, Userfaultfd::open)?),
         };
         Ok(Box::new(MemfdFrames::under(range, tracker.clone())?))
     }

@@ -138,7 +138,7 @@ impl CachedFile {
             if free <= region.shared.watermarks.low {
                 break;
             }
-            if !region.word(page).load().is_resident() {
+            if !region.has_page(page) {
                 let _signals = SignalsBlocked::new();
                 region.fetch(page).map_err(|failure| failure.into_error(region, page))?;
             }
@@ -290,9 +290,21 @@ impl CachedFile {
         let region = self.region();
         let shared = &region.shared;
         list.clear();
-        victims.iter().for_each(|(page, _)| list.push_page(region.address(*page)));
-        // SAFETY: every victim's word says Evicting, by us.
+        let joins = !region.frames().unmaps_scattered();
+        let mut gaps = Vec::new();
+        let mut next = victims[0].0;
+        for (page, _) in victims.iter() {
+            let gap = next..*page;
+            if joins && span_of(gap.start) == span_of(gap.end) && region.claim_gap(gap.clone()) {
+                gap.clone().for_each(|page| list.push_page(region.address(page)));
+                gaps.push(gap);
+            }
+            list.push_page(region.address(*page));
+            next = page + 1;
+        }
+        // SAFETY: the words of all victims, and of the gaps between them, say Evicting, by us.
         let shootdowns = unsafe { region.frames().unmap(list) };
+        gaps.into_iter().for_each(|gap| region.release_gap(gap));
         let core = cpu::current();
         shared.count(core, Counter::ShootdownsEvict, shootdowns);
         let now = shared.eviction_time();

@@ -117,7 +117,7 @@ impl MappedFile for CachedFile {
     }
 
     fn for_each_resident(&self, pages: Range<u64>, each: &mut dyn FnMut(u64)) {
-        pages.filter(|page| self.region().word(*page).load().is_resident()).for_each(each);
+        pages.filter(|page| self.region().has_page(*page)).for_each(each);
     }
 
     fn set_len(&self, len: u64) -> Result<()> {

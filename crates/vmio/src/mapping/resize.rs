@@ -59,7 +59,7 @@ impl CachedFile {
     fn clear_tail(&self, len: u64) -> Result<()> {
         let tail = len as usize % PAGE_BYTES;
         let page = len / PAGE_BYTES as u64;
-        if tail == 0 || !self.region().word(page).load().is_resident() {
+        if tail == 0 || !self.region().has_page(page) {
             return Ok(()); // What is read from the device ends with zeros.
         }
         let _pinned = self.pin_page(page, Access::ReadWrite)?;

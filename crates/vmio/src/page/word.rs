@@ -91,6 +91,11 @@ impl Snapshot {
         !matches!(self.state(), State::Absent | State::Loading)
     }
 
+    /// On its way out; so is, for a moment, an absent page whose neighbours on both sides go.
+    pub(crate) fn is_leaving(self) -> bool {
+        self.state() == State::Evicting
+    }
+
     /// A copy of it is on its way to the device.
     pub(crate) fn in_flight(self) -> bool {
         self.0 & IN_FLIGHT != 0

@@ -11,6 +11,7 @@ pub(crate) mod file_map;
 pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod futex_lock;
+pub(crate) mod kernel;
 pub(crate) mod mapped_pages;
 pub(crate) mod memory_file;
 pub(crate) mod page_cache;

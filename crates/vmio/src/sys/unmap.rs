@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use crate::sys::PAGE_BYTES;
+use crate::sys::kernel::{KernelFeature, KernelFeatures};
 
 const IOV_MAX: usize = 1024;
 
@@ -82,23 +83,30 @@ pub(crate) struct Unmapper {
 
 impl Unmapper {
     /// Finds out how the kernel unmaps: scattered pages of the calling process in one call (Linux 6.13), and pages
-    /// that are locked in memory, by us or by the program (Linux 5.18).
-    pub(crate) fn probe() -> Self {
+    /// that are locked in memory, by us or by the program (Linux 5.18); both only if they may be used.
+    pub(crate) fn probe(features: KernelFeatures) -> Self {
         let this_process = pidfd_open(getpid(), PidfdFlags::empty()).ok();
         let mut unmapper =
             Unmapper { this_process, batched: AtomicBool::new(false), advice: libc::MADV_DONTNEED_LOCKED };
         let Ok(page) = crate::sys::reservation::Reservation::zeroed(PAGE_BYTES, PAGE_BYTES) else { return unmapper };
-        if unmapper.madvise(page.base() as usize, PAGE_BYTES).is_err() {
+        if !features.allow(KernelFeature::UnmapLocked) || unmapper.madvise(page.base() as usize, PAGE_BYTES).is_err() {
             unmapper.advice = libc::MADV_DONTNEED;
         }
-        let iovec = libc::iovec { iov_base: page.base().cast(), iov_len: PAGE_BYTES };
-        unmapper.batched = AtomicBool::new(unmapper.process_madvise(&[iovec]) == Ok(PAGE_BYTES));
+        if features.allow(KernelFeature::BatchedUnmap) {
+            let iovec = libc::iovec { iov_base: page.base().cast(), iov_len: PAGE_BYTES };
+            unmapper.batched = AtomicBool::new(unmapper.process_madvise(&[iovec]) == Ok(PAGE_BYTES));
+        }
         unmapper
     }
 
     /// Whether scattered pages go in one call.
     pub(crate) fn is_batched(&self) -> bool {
         self.batched.load(Ordering::Relaxed)
+    }
+
+    /// Whether pages go that are locked in memory.
+    pub(crate) fn drops_locked(&self) -> bool {
+        self.advice == libc::MADV_DONTNEED_LOCKED
     }
 
     /// Drops the contents of every page in the list but those that the list then says have failed; returns how many

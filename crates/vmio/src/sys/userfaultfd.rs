@@ -75,25 +75,27 @@ impl Userfaultfd {
         }
     }
 
+    /// Everything that the kernel could be asked for (UFFD_FEATURE_*).
+    pub(crate) fn supported_features() -> io::Result<u64> {
+        Ok(Self::negotiate(Userfaultfd { fd: new_for_user_code()?, tracking: StoreTracking::Trap, moves: false }, 0)?.1)
+    }
+
     fn open_with(tracking: StoreTracking, moves: bool) -> io::Result<Self> {
-        let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(1); // UFFD_USER_MODE_ONLY
-        // SAFETY: creating the descriptor changes no memory.
-        let fd = unsafe { userfaultfd(flags)? };
         let features = UFFD_FEATURE_SIGBUS | tracking.features() | if moves { UFFD_FEATURE_MOVE } else { 0 };
-        Self::negotiate(Userfaultfd { fd, tracking, moves }, features)
+        Ok(Self::negotiate(Userfaultfd { fd: new_for_user_code()?, tracking, moves }, features)?.0)
     }
 
     /// One whose faults are not signals but messages; `features` is what that takes.
     pub(super) fn from_fd(fd: OwnedFd, tracking: StoreTracking, features: u32) -> io::Result<Self> {
-        Self::negotiate(Userfaultfd { fd, tracking, moves: false }, features | tracking.features())
+        Ok(Self::negotiate(Userfaultfd { fd, tracking, moves: false }, features | tracking.features())?.0)
     }
 
-    /// Agrees with the kernel on what a new descriptor does.
-    fn negotiate(this: Self, features: u32) -> io::Result<Self> {
+    /// Agrees with the kernel on what a new descriptor does; returns what it could do.
+    fn negotiate(this: Self, features: u32) -> io::Result<(Self, u64)> {
         let mut api = uffdio_api { api: u64::from(UFFD_API), features: u64::from(features), ioctls: 0 };
         // SAFETY: `api` is the structure that this request reads and writes.
         unsafe { this.ioctl(UFFDIO_API, &mut api)? };
-        Ok(this)
+        Ok((this, api.features))
     }
 
     /// The descriptor, to wait for messages.
@@ -199,4 +201,10 @@ impl Userfaultfd {
         let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), request as _, std::ptr::from_mut(argument)) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
+}
+
+fn new_for_user_code() -> io::Result<OwnedFd> {
+    let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(1); // UFFD_USER_MODE_ONLY
+    // SAFETY: creating the descriptor changes no memory.
+    Ok(unsafe { userfaultfd(flags)? })
 }

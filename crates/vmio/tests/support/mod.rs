@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use vmio::probe::KernelFeature;
 use vmio::{Cache, CacheBuilder, Engine, FrameHint, Mapping};
 
 /// The page size in bytes.
@@ -23,7 +24,8 @@ const ENGINE: &str = "VMIO_TEST_ENGINE";
 
 /// Options for a cache of the kind that this run of the suite is about.
 pub fn builder() -> CacheBuilder {
-    Cache::builder().engine(engine()).frames(frames())
+    let builder = Cache::builder().engine(engine()).frames(frames());
+    declined().into_iter().fold(builder, CacheBuilder::without)
 }
 
 /// The engine under test: what VMIO_TEST_ENGINE says, or the default.
@@ -44,6 +46,12 @@ pub fn is_managed(what: &str) -> bool {
         println!("skipped: {what}, which the managed engine does not promise");
     }
     managed
+}
+
+/// The features of the kernel that the suite is run without: VMIO_TEST_WITHOUT, such as `batched-unmap,wp-async`.
+pub fn declined() -> Vec<KernelFeature> {
+    let names = std::env::var("VMIO_TEST_WITHOUT").unwrap_or_default();
+    names.split(',').filter(|name| !name.is_empty()).map(|name| name.parse().unwrap()).collect()
 }
 
 /// The kind of frames that the suite is run with: what VMIO_TEST_FRAMES says, `anonymous` or `memfd`.
@@ -120,7 +128,8 @@ pub fn store_bytes(map: &Mapping, offset: u64, bytes: &[u8]) {
 /// Whether the suite runs with frames whose stores the kernel notes: it does not say when they came, so a sync may write
 /// stores that came after it began, and there is no fault to count.
 pub fn kernel_notes_stores() -> bool {
-    frames() == FrameHint::Mixed
+    let needed = [KernelFeature::WpAsync, KernelFeature::PagemapScan, KernelFeature::ShmemWp];
+    frames() == FrameHint::Mixed && !declined().iter().any(|declined| needed.contains(declined))
 }
 
 /// What a read gives, or the error that it returns.

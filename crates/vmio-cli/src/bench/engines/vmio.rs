@@ -61,14 +61,8 @@ pub struct VmioEngine {
 
 impl VmioEngine {
     /// Maps `path` over a cache of `cache_bytes`.
-    pub fn open(
-        variant: Variant,
-        path: &Path,
-        cache_bytes: u64,
-        write: bool,
-        measure_misses: bool,
-    ) -> anyhow::Result<Self> {
-        Self::open_with(variant, FrameHint::Auto, path, cache_bytes, write, measure_misses)
+    pub fn open(variant: Variant, path: &Path, cache_bytes: u64, write: bool) -> anyhow::Result<Self> {
+        Self::open_through(variant.builder().capacity(cache_bytes), FrameHint::Auto, path, write)
     }
 
     /// The same for a run: the scans of a plain cache have huge pages.
@@ -76,23 +70,15 @@ impl VmioEngine {
         let scans = variant == Variant::Plain && !spec.pattern.is_random() && !spec.op.writes();
         let frames = if scans { FrameHint::Stream } else { FrameHint::Auto };
         let times_misses = spec.breakdown && variant != Variant::Managed;
-        Self::open_with(variant, frames, &spec.path, spec.cache_bytes, spec.op.writes(), times_misses)
+        let mut cache = variant.builder().capacity(spec.cache_bytes).measure_misses(times_misses);
+        for feature in &spec.without {
+            cache = cache.without(feature.parse().map_err(anyhow::Error::msg)?);
+        }
+        Self::open_through(cache, frames, &spec.path, spec.op.writes())
     }
 
-    fn open_with(
-        variant: Variant,
-        frames: FrameHint,
-        path: &Path,
-        cache_bytes: u64,
-        write: bool,
-        measure_misses: bool,
-    ) -> anyhow::Result<Self> {
-        let cache = variant
-            .builder()
-            .capacity(cache_bytes)
-            .measure_misses(measure_misses)
-            .build()
-            .context("cannot build the cache (`vmio doctor` says what is missing)")?;
+    fn open_through(cache: CacheBuilder, frames: FrameHint, path: &Path, write: bool) -> anyhow::Result<Self> {
+        let cache = cache.build().context("cannot build the cache (`vmio doctor` says what is missing)")?;
         let access = if write { Access::ReadWrite } else { Access::ReadOnly };
         let backing = FileBacking::open(path, access)?;
         let mapping = Mapping::open(&cache, backing, MappingOptions::new().frames(frames))

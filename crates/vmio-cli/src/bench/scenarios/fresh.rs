@@ -137,7 +137,7 @@ pub fn measure(spec: &FreshSpec) -> anyhow::Result<FreshResult> {
     let (usage, start) = (Usage::now()?, Instant::now());
     let stats = match spec.engine {
         EngineKind::Vmio(variant) => {
-            let engine = VmioEngine::open(variant, &spec.path, spec.cache_bytes, true, false)?;
+            let engine = VmioEngine::open(variant, &spec.path, spec.cache_bytes, true)?;
             let range = 0..spec.size_bytes;
             if spec.advised {
                 engine.mapping().advise(range, Advice::Fresh)?;

@@ -84,7 +84,7 @@ pub fn run(args: &HitArgs) -> anyhow::Result<()> {
 pub fn measure(spec: &HitSpec) -> anyhow::Result<HitResult> {
     // A quarter more than the range: nothing is evicted.
     let cache_bytes = spec.size_bytes / 4 * 5 + (16 << 20);
-    let engine = VmioEngine::open(Variant::Plain, &spec.path, cache_bytes, false, false)?;
+    let engine = VmioEngine::open(Variant::Plain, &spec.path, cache_bytes, false)?;
     let private = LinuxMapping::anonymous(spec.size_bytes)?;
     let (ours, theirs) = (engine.pointer(), private.pointer());
     for offset in (0..spec.size_bytes).step_by(PAGE_BYTES as usize) {

@@ -141,7 +141,7 @@ pub fn measure(spec: &PrioritySpec) -> anyhow::Result<PriorityResult> {
     let mut verify_errors = 0;
     let (resident_pages, misses) = match spec.engine {
         EngineKind::Vmio(variant) => {
-            let engine = VmioEngine::open(variant, &spec.path, spec.cache_bytes, false, false)?;
+            let engine = VmioEngine::open(variant, &spec.path, spec.cache_bytes, false)?;
             let mapping = engine.mapping();
             mapping.advise(range.clone(), Advice::Priority(0))?;
             mapping.advise(spec.range_bytes..all, Advice::Priority(255))?;

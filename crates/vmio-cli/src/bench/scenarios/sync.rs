@@ -148,7 +148,7 @@ pub fn measure(spec: &SyncSpec) -> anyhow::Result<SyncResult> {
     let mut synced = Duration::ZERO;
     match spec.engine {
         EngineKind::Vmio(variant) => {
-            let engine = VmioEngine::open(variant, &spec.path, spec.cache_bytes, true, false)?;
+            let engine = VmioEngine::open(variant, &spec.path, spec.cache_bytes, true)?;
             engine.advise_pattern(Pattern::Uniform)?;
             for round in 0..spec.rounds {
                 synced += store_during(&engine.pointer(), spec, round, &mut latencies, || {

@@ -1,0 +1,102 @@
+//! Eviction of whole spans, for kernels that unmap nothing but ranges (before Linux 6.13): there each run of
+//! neighbouring pages costs a TLB shootdown, so the absent pages between the victims are claimed as well for the moment,
+//! and all go in one step.
+
+use std::ops::Range;
+
+use crate::cache::region::Region;
+use crate::page::page_set::PageSet;
+use crate::page::span_of;
+use crate::page::word::{PageWord, State};
+use crate::sys::unmap::UnmapList;
+
+/// What became of the pages that were to go.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unmapped {
+    /// Pages given up.
+    pub(crate) pages: u32,
+    /// Pages that the kernel would not unmap.
+    pub(crate) failed: u32,
+    /// TLB shootdowns that it took.
+    pub(crate) shootdowns: u64,
+}
+
+impl Region {
+    /// Gives up all clean pages among some of a span that nobody holds, whatever visits they have left: a page that
+    /// stayed would split the run.
+    pub(crate) fn evict_together(&self, pages: Range<u64>, list: &mut UnmapList) -> Unmapped {
+        let mut ours = PageSet::default();
+        let span = span_of(pages.start);
+        pages.filter(|page| self.word(*page).begin_evict(true)).for_each(|page| ours.insert(page));
+        self.unmap_together(&ours, span, list, |word| word.fail_evict(State::Clean))
+    }
+
+    /// Unmaps pages of a span whose words say Evicting, by us, neighbours in one step with the absent pages between
+    /// them; `undo` is called for those that the kernel would not unmap.
+    pub(super) fn unmap_together(
+        &self,
+        ours: &PageSet,
+        span: u64,
+        list: &mut UnmapList,
+        undo: impl Fn(&PageWord),
+    ) -> Unmapped {
+        let mut unmapped = Unmapped::default();
+        let Some((first, last)) = ours.bounds(span) else { return unmapped };
+        let gaps = self.claim_gaps(ours, first..last);
+        list.clear();
+        runs(first..last + 1, |page| ours.contains(page) || gaps.contains(page))
+            .filter(|run| run.clone().any(|page| ours.contains(page)))
+            .flatten()
+            .for_each(|page| list.push_page(self.address(page)));
+        // SAFETY: every listed page belongs to us, its word says Evicting.
+        unmapped.shootdowns = unsafe { self.frames().unmap(list) };
+        let now = self.shared.eviction_time();
+        for page in first..=last {
+            if gaps.contains(page) {
+                self.word(page).release_absent();
+            } else if ours.contains(page) && list.has_failed(self.address(page)) {
+                undo(self.word(page));
+                unmapped.failed += 1;
+            } else if ours.contains(page) {
+                self.finish_evict(page, now);
+                unmapped.pages += 1;
+            }
+        }
+        unmapped
+    }
+
+    /// Makes the absent pages of a range ours, so that nothing comes in there while its neighbours go.
+    pub(super) fn claim_gaps(&self, ours: &PageSet, pages: Range<u64>) -> PageSet {
+        let mut gaps = PageSet::default();
+        pages
+            .filter(|page| !ours.contains(*page) && self.word(*page).claim_absent())
+            .for_each(|page| gaps.insert(page));
+        gaps
+    }
+
+    /// Makes the pages of a range ours if all of them are absent.
+    pub(crate) fn claim_gap(&self, gap: Range<u64>) -> bool {
+        let claimed = gap.clone().take_while(|page| self.word(*page).claim_absent()).count() as u64;
+        let whole = claimed == gap.end - gap.start;
+        if !whole {
+            self.release_gap(gap.start..gap.start + claimed);
+        }
+        whole
+    }
+
+    /// Lets a range go that [`Self::claim_gap`] has claimed.
+    pub(crate) fn release_gap(&self, gap: Range<u64>) {
+        gap.for_each(|page| self.word(page).release_absent());
+    }
+}
+
+/// The longest runs of pages of a range that belong to it.
+pub(super) fn runs(pages: Range<u64>, belongs: impl Fn(u64) -> bool) -> impl Iterator<Item = Range<u64>> {
+    let mut from = pages.start;
+    std::iter::from_fn(move || {
+        let start = (from..pages.end).find(|page| belongs(*page))?;
+        let end = (start..pages.end).find(|page| !belongs(*page)).unwrap_or(pages.end);
+        from = end;
+        Some(start..end)
+    })
+}

@@ -1,0 +1,151 @@
+//! What newer kernels have and older ones lack. vmio tries each out, and has something to use in its place.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A feature of the kernel that vmio uses where it is there, and does without where it is not, or where
+/// [`crate::CacheBuilder::without`] says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KernelFeature {
+    /// process_madvise(MADV_DONTNEED) on the calling process.
+    BatchedUnmap,
+    /// Stores noted by the kernel (UFFD_FEATURE_WP_ASYNC).
+    WpAsync,
+    /// Asking which pages were stored to (PAGEMAP_SCAN).
+    PagemapScan,
+    /// Write-protection of shared memory (UFFD_FEATURE_WP_HUGETLBFS_SHMEM).
+    ShmemWp,
+    /// Unmapping pages that are locked in memory (MADV_DONTNEED_LOCKED).
+    UnmapLocked,
+}
+
+/// What is to be known of a feature.
+struct Facts {
+    name: &'static str,
+    since: &'static str,
+    used_for: &'static str,
+    in_its_place: &'static str,
+}
+
+const ANONYMOUS_FRAMES: &str =
+    "anonymous frames: the first store to a page that was read traps (24 µs beside a second thread, with them 1 µs)";
+
+impl KernelFeature {
+    /// All of them, those of the newest kernel first.
+    pub const ALL: [KernelFeature; 5] = [
+        KernelFeature::BatchedUnmap,
+        KernelFeature::WpAsync,
+        KernelFeature::PagemapScan,
+        KernelFeature::ShmemWp,
+        KernelFeature::UnmapLocked,
+    ];
+
+    fn facts(self) -> Facts {
+        match self {
+            KernelFeature::BatchedUnmap => Facts {
+                name: "batched-unmap",
+                since: "6.13",
+                used_for: "evicting the coldest pages with one TLB shootdown for hundreds, wherever they lie",
+                in_its_place: "spans of 2 MiB are evicted as a whole, one TLB shootdown each: pages in use that lie \
+                               beside idle ones are read again",
+            },
+            KernelFeature::WpAsync => Facts {
+                name: "wp-async",
+                since: "6.7",
+                used_for: "memfd frames (FrameHint::Mixed), whose first store does not trap",
+                in_its_place: ANONYMOUS_FRAMES,
+            },
+            KernelFeature::PagemapScan => Facts {
+                name: "pagemap-scan",
+                since: "6.7",
+                used_for: "memfd frames: finding out which pages were stored to",
+                in_its_place: ANONYMOUS_FRAMES,
+            },
+            KernelFeature::ShmemWp => Facts {
+                name: "shmem-wp",
+                since: "5.19",
+                used_for: "memfd frames: write-protecting them",
+                in_its_place: ANONYMOUS_FRAMES,
+            },
+            KernelFeature::UnmapLocked => Facts {
+                name: "unmap-locked",
+                since: "5.18",
+                used_for: "evicting from a cache that is locked in memory",
+                in_its_place: "the cache is not locked, so the kernel may swap it out; nor may the program use mlockall",
+            },
+        }
+    }
+
+    /// The name by which it is parsed and printed, such as `batched-unmap`.
+    pub fn name(self) -> &'static str {
+        self.facts().name
+    }
+
+    /// The first version of Linux that has it.
+    pub fn since(self) -> &'static str {
+        self.facts().since
+    }
+
+    /// What vmio uses it for.
+    pub fn used_for(self) -> &'static str {
+        self.facts().used_for
+    }
+
+    /// What vmio does without it, and what that costs.
+    pub fn in_its_place(self) -> &'static str {
+        self.facts().in_its_place
+    }
+}
+
+impl fmt::Display for KernelFeature {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+impl FromStr for KernelFeature {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        KernelFeature::ALL.into_iter().find(|feature| feature.name() == text).ok_or_else(|| {
+            let names = KernelFeature::ALL.map(KernelFeature::name).join(", ");
+            format!("{text:?} is not a feature of the kernel that vmio can do without; there are {names}")
+        })
+    }
+}
+
+/// The features that may be used, as far as the kernel has them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KernelFeatures(u32);
+
+impl KernelFeatures {
+    /// All of them.
+    pub(crate) const ALL: KernelFeatures = KernelFeatures(u32::MAX);
+
+    /// One fewer.
+    pub(crate) fn without(self, feature: KernelFeature) -> Self {
+        KernelFeatures(self.0 & !(1 << feature as u32))
+    }
+
+    /// Whether a feature may be used.
+    pub(crate) fn allow(self, feature: KernelFeature) -> bool {
+        self.0 >> feature as u32 & 1 == 1
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_feature_is_parsed_by_its_name_and_declined_alone() {
+        for feature in KernelFeature::ALL {
+            assert_eq!(feature.to_string().parse(), Ok(feature));
+            let without = KernelFeatures::ALL.without(feature);
+            let declined: Vec<_> = KernelFeature::ALL.into_iter().filter(|other| !without.allow(*other)).collect();
+            assert_eq!(declined, [feature]);
+        }
+        assert!("io-uring".parse::<KernelFeature>().unwrap_err().contains("batched-unmap, wp-async"));
+    }
+}
