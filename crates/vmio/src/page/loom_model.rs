@@ -32,6 +32,15 @@ impl Page {
         Arc::new(page)
     }
 
+    /// On the device only.
+    fn absent(value: u32) -> Arc<Self> {
+        Arc::new(Page {
+            word: PageWord::new(),
+            entry: Mutex::new(Entry { present: false, writable: false, value: 0xdead }),
+            device: Mutex::new(value),
+        })
+    }
+
     /// A store instruction, with the trap as often as it takes.
     fn store(&self, value: u32) {
         loop {
@@ -105,12 +114,23 @@ impl Page {
     /// Eviction as in `Reclaimer::pass`.
     fn evict(&self) {
         if self.word.begin_evict(false) {
-            let mut entry = self.entry.lock().unwrap();
-            entry.present = false;
-            entry.value = 0xdead;
-            drop(entry);
+            self.unmap();
             self.word.finish_evict(1);
         }
+    }
+
+    /// What `Region::unmap_together` does to an absent page between its victims.
+    fn unmap_with_neighbours(&self) {
+        if self.word.claim_absent() {
+            self.unmap();
+            self.word.release_absent();
+        }
+    }
+
+    fn unmap(&self) {
+        let mut entry = self.entry.lock().unwrap();
+        entry.present = false;
+        entry.value = 0xdead;
     }
 
     /// What a later reader gets, and what the device holds if the page claims to be the same.
@@ -187,11 +207,7 @@ fn loom_a_failed_write_loses_nothing() {
 #[test]
 fn loom_one_thread_loads_the_others_wait() {
     model(|| {
-        let page = Arc::new(Page {
-            word: PageWord::new(),
-            entry: Mutex::new(Entry { present: false, writable: false, value: 0xdead }),
-            device: Mutex::new(7),
-        });
+        let page = Page::absent(7);
         let loader = {
             let page = Arc::clone(&page);
             thread::spawn(move || page.load())
@@ -199,6 +215,24 @@ fn loom_one_thread_loads_the_others_wait() {
         page.store(8);
         let seen = loader.join().unwrap();
         assert!(seen == 7 || seen == 8);
+        page.check(8);
+    });
+}
+
+#[test]
+fn loom_a_page_that_comes_in_while_its_neighbours_go_stays() {
+    model(|| {
+        let page = Page::absent(7);
+        let evictor = {
+            let page = Arc::clone(&page);
+            thread::spawn(move || {
+                page.unmap_with_neighbours();
+                page.unmap_with_neighbours();
+            })
+        };
+        assert_eq!(page.load(), 7);
+        page.store(8);
+        evictor.join().unwrap();
         page.check(8);
     });
 }
