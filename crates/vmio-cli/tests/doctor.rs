@@ -22,7 +22,7 @@ fn every_feature_has_a_line_on_what_it_is_for_and_what_is_used_in_its_place() ->
     }
     assert_eq!(text.matches("without it: ").count(), FEATURES.len(), "{text}");
     assert_eq!(text.matches("-> declined").count(), 2, "{text}");
-    assert!(text.contains("Will be used: "), "{text}");
+    assert!(text.contains("Will be used: ") && text.contains("eviction of whole spans"), "{text}");
     Ok(())
 }
 

@@ -223,7 +223,14 @@ fn print(report: &Report) {
              devices only."
         );
     } else if report.usable {
-        println!("Will be used: the SIGBUS engine (faults handled by the faulting thread, no privileges).");
+        println!("Will be used: the SIGBUS engine (faults handled by the faulting thread, no privileges);");
+        let has = |wanted: KernelFeature| report.kernel_features.iter().any(|it| it.ok && it.name == wanted.name());
+        let tracks_stores = [KernelFeature::WpAsync, KernelFeature::PagemapScan, KernelFeature::ShmemWp];
+        println!(
+            "eviction {}; for FrameHint::Mixed, {} frames.",
+            if has(KernelFeature::BatchedUnmap) { "of scattered pages" } else { "of whole spans" },
+            if tracks_stores.into_iter().all(has) { "memfd" } else { "anonymous" },
+        );
     } else {
         println!("vmio cannot run here until the lines marked -> are followed.");
     }
