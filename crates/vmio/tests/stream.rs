@@ -6,14 +6,19 @@ mod support;
 use std::sync::Arc;
 use std::thread;
 
-use vmio::{Access, Cache, Error, FrameHint, Mapping, MappingOptions};
+use vmio::{Access, Cache, Engine, Error, FrameHint, Mapping, MappingOptions};
 
 use support::child::isolated;
 use support::device::{Device, READ_EIO};
-use support::{SPAN, at, cache_of, check_empty, load, read, store, watchdog};
+use support::{SPAN, at, check_empty, load, read, store, watchdog};
 
 fn options() -> MappingOptions {
     MappingOptions::new().access(Access::ReadOnly).frames(FrameHint::Stream)
+}
+
+/// Huge pages come with the SIGBUS engine only.
+fn cache_of(pages: u64) -> Cache {
+    support::cache_of(pages).engine(Engine::Sigbus).build().unwrap()
 }
 
 fn open(cache: &Cache, device: &Arc<Device>) -> Mapping {
@@ -30,7 +35,7 @@ fn numbered(pages: u64) -> Arc<Device> {
 #[test]
 fn a_scan_finds_every_page_and_seldom_misses() {
     let _watchdog = watchdog("a_scan_finds_every_page_and_seldom_misses");
-    let cache = cache_of(16 * SPAN).build().unwrap();
+    let cache = cache_of(16 * SPAN);
     let device = numbered(64 * SPAN + 100);
     let map = open(&cache, &device);
     for _ in 0..3 {
@@ -48,7 +53,7 @@ fn a_scan_finds_every_page_and_seldom_misses() {
 #[test]
 fn threads_that_jump_about_see_what_is_there() {
     let _watchdog = watchdog("threads_that_jump_about_see_what_is_there");
-    let cache = cache_of(8 * SPAN).build().unwrap();
+    let cache = cache_of(8 * SPAN);
     let device = numbered(32 * SPAN);
     let map = open(&cache, &device);
     thread::scope(|scope| {
@@ -70,7 +75,7 @@ fn threads_that_jump_about_see_what_is_there() {
 /// One bad page does not spoil the rest of its span.
 #[test]
 fn the_neighbours_of_an_unreadable_page_can_be_had() {
-    let cache = cache_of(8 * SPAN).build().unwrap();
+    let cache = cache_of(8 * SPAN);
     let device = numbered(2 * SPAN);
     device.set_faults(77, READ_EIO);
     let map = open(&cache, &device);
@@ -81,7 +86,7 @@ fn the_neighbours_of_an_unreadable_page_can_be_had() {
 /// A cache with less room than a span takes pages one by one.
 #[test]
 fn a_small_cache_scans_too() {
-    let cache = cache_of(256).build().unwrap();
+    let cache = cache_of(256);
     let device = numbered(4 * SPAN);
     let map = open(&cache, &device);
     (0..4 * SPAN).for_each(|page| assert_eq!(load(&map, at(page) + 8), page + 1));
@@ -90,7 +95,7 @@ fn a_small_cache_scans_too() {
 #[test]
 fn a_store_is_a_signal() {
     isolated("a_store_is_a_signal", || {
-        let cache = cache_of(8 * SPAN).build().unwrap();
+        let cache = cache_of(8 * SPAN);
         let device = numbered(2 * SPAN);
         let map = open(&cache, &device);
         assert_eq!(load(&map, at(3) + 8), 4);
@@ -103,6 +108,6 @@ fn a_store_is_a_signal() {
 fn a_mapping_that_can_be_stored_to_is_refused() {
     let device = Device::of_pages(SPAN);
     let options = MappingOptions::new().frames(FrameHint::Stream);
-    let refused = Mapping::open(&cache_of(2 * SPAN).build().unwrap(), device.backing(), options);
+    let refused = Mapping::open(&cache_of(2 * SPAN), device.backing(), options);
     assert!(matches!(&refused, Err(Error::BadOption { option: "frames", .. })), "{refused:?}");
 }

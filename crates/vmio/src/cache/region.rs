@@ -122,7 +122,9 @@ fn choose_frames(shared: &Shared, options: &MappingOptions) -> Result<FrameHint>
 fn installs_spans(shared: &Shared) -> bool {
     let installs = shared.frames.installs_spans();
     if !installs {
-        tracing::warn!("huge pages cannot be moved into a mapping (Linux 6.8 can): the stream comes in small pages");
+        tracing::warn!(
+            "huge pages cannot be moved into a mapping (that takes Linux 6.8 and Engine::Sigbus): the stream comes in small pages"
+        );
     }
     installs
 }

@@ -48,7 +48,7 @@ pub enum FrameHint {
     Mixed,
     /// Private anonymous pages that come and go as huge pages of 2 MiB, read ahead by the workers: for scans of read-only
     /// mappings ([`crate::Access::ReadOnly`] is required). A miss reads 2 MiB wherever it is. A store is a SIGBUS, not
-    /// a SIGSEGV. Without Linux 6.8, as `ReadMostly`, with a warning.
+    /// a SIGSEGV. Without Linux 6.8, and with other engines than [`crate::Engine::Sigbus`], as `ReadMostly`, with a warning.
     Stream,
 }
 

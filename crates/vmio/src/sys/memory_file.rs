@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::process::{Resource, getrlimit};
 
 use crate::sys::reservation::Reservation;
 
@@ -15,8 +16,12 @@ pub(crate) struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// One of that length, all of it holes.
+    /// One of that length, all of it holes. Longer than the limit for files (`ulimit -f`) is an error.
     pub(crate) fn new(len: u64) -> io::Result<Self> {
+        // To go beyond it is not only an error, it is a signal that ends the process.
+        if getrlimit(Resource::Fsize).current.is_some_and(|limit| len > limit) {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        }
         let file = File::from(memfd_create("vmio-frames", MemfdFlags::CLOEXEC)?);
         file.set_len(len)?;
         Ok(MemoryFile { file })
