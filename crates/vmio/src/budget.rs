@@ -31,21 +31,30 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
         Budget { pool, cores, batch_pages }
     }
 
-    /// Takes one page for the given core; `None` when nothing is free anywhere.
-    pub(crate) fn take(&self, core: usize) -> Option<Taken> {
+    /// Takes so many pages for the given core, all or none; `None` when not enough are free.
+    pub(crate) fn take(&self, core: usize, pages: u32) -> Option<Taken> {
+        let pages = u64::from(pages);
         let local = &self.cores[core % self.cores.len()];
-        if take_up_to(local, 1) == 1 {
+        let mut held = take_up_to(local, pages);
+        if held == pages {
             return Some(Taken::Local);
         }
-        let refill = take_up_to(&self.pool, self.batch_pages);
-        if refill > 0 {
-            if refill > 1 {
-                local.fetch_add(refill - 1, Ordering::SeqCst);
-            }
-            return Some(Taken::Refilled);
-        }
+        held += take_up_to(&self.pool, self.batch_pages.max(pages - held));
         let others = self.cores.len();
-        (1..others).any(|step| take_up_to(&self.cores[(core + step) % others], 1) == 1).then_some(Taken::Refilled)
+        let mut step = 1;
+        while held < pages && step < others {
+            held += take_up_to(&self.cores[(core + step) % others], pages - held);
+            step += 1;
+        }
+        if held < pages {
+            // To where everybody finds them.
+            self.release(held as u32);
+            return None;
+        }
+        if held > pages {
+            local.fetch_add(held - pages, Ordering::SeqCst);
+        }
+        Some(Taken::Refilled)
     }
 
     /// Gives pages back.
@@ -90,12 +99,14 @@ mod tests {
     #[test]
     fn every_page_is_taken_once_from_any_core() {
         let budget = budget_of_its_own(100, 3);
-        let taken = (0..).take_while(|core| budget.take(*core).is_some()).count();
+        let taken = (0..).take_while(|core| budget.take(*core, 1).is_some()).count();
         assert_eq!(taken, 100);
         assert_eq!(budget.free(), 0);
         budget.release(2);
-        assert_eq!(budget.take(7), Some(Taken::Refilled));
-        assert_eq!(budget.free(), 1);
+        assert_eq!(budget.take(7, 3), None);
+        assert_eq!(budget.free(), 2);
+        assert_eq!(budget.take(7, 2), Some(Taken::Refilled));
+        assert_eq!(budget.free(), 0);
     }
 }
 
@@ -116,14 +127,14 @@ mod loom_model {
                     let budget = Arc::clone(&budget);
                     thread::spawn(move || {
                         let mut held = 0;
-                        if budget.take(core).is_some() {
+                        if budget.take(core, 1).is_some() {
                             held += 1;
                         }
                         if core == 0 && held == 1 {
                             budget.release(1);
                             held -= 1;
                         }
-                        if budget.take(core).is_some() {
+                        if budget.take(core, 1).is_some() {
                             held += 1;
                         }
                         held

@@ -205,6 +205,7 @@ impl CacheBuilder {
             frame_hint: self.frames,
             locks_memory,
             measures_misses: self.measures_misses,
+            kernel_features: self.kernel_features,
             workers: workers as u32,
             cores,
         };

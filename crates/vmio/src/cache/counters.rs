@@ -118,9 +118,12 @@ pub struct Stats {
     pub resident_pages: u64,
     /// Resident pages that are newer than the device.
     pub dirty_pages: u64,
+    /// Pages of the budget that go to page tables and to what is known of each page: two for every 2 MiB that hold a
+    /// resident page, or did a moment ago.
+    pub table_pages: u64,
     /// Pages of the budget that nobody uses.
     pub free_pages: u64,
-    /// Pages held by pins.
+    /// Pages held by pins, and two more for each 2 MiB that a pin touches.
     pub pinned_pages: u64,
     /// Loads that found their page absent.
     pub load_misses: u64,
@@ -182,6 +185,8 @@ pub(crate) struct PageCounts {
     pub(crate) dirty: u64,
     /// Pinned.
     pub(crate) pinned: u64,
+    /// Taken by page tables and page words.
+    pub(crate) tables: u64,
 }
 
 impl Stats {
@@ -191,7 +196,8 @@ impl Stats {
             (total(Counter::ShootdownsEvict), total(Counter::ShootdownsWriteBack), total(Counter::ShootdownsStore));
         Stats {
             capacity_pages: pages.capacity,
-            resident_pages: pages.capacity.saturating_sub(pages.free),
+            resident_pages: pages.capacity.saturating_sub(pages.free.saturating_add(pages.tables)),
+            table_pages: pages.tables,
             dirty_pages: pages.dirty,
             free_pages: pages.free,
             pinned_pages: pages.pinned,

@@ -104,8 +104,7 @@ impl Region {
             let seen = word.load();
             match seen.state() {
                 State::Absent => {
-                    if let Ok(before) = word.begin_load() {
-                        self.span(span_of(page)).add_resident();
+                    if let Ok(before) = self.begin_load(page) {
                         // The mapping may have been shortened meanwhile; who shortens it looks at the word after.
                         if page >= self.pages() {
                             self.forget_load(page);
@@ -208,10 +207,12 @@ impl Region {
             }
         }
         let timed = shared.measures_misses.then(Instant::now);
-        if let Err(why) = shared.take_page(core) {
+        let price = self.price(page);
+        if let Err(why) = shared.take_pages(core, price) {
             self.forget_load(page);
             return Err(FaultError::Exhausted(why));
         }
+        self.pay(page, price);
         if let Some(started) = timed {
             shared.count(core, Counter::BudgetNs, started.elapsed().as_nanos() as u64);
         }
@@ -238,12 +239,13 @@ impl Region {
         let end = (page + self.window(span_of(page))).min(self.pages());
         let mut next = page + 1;
         while next < end {
-            let Ok(before) = self.word(next).begin_load() else { break };
-            self.span(span_of(next)).add_resident();
-            if self.is_fresh(next, before) || next >= self.pages() || self.shared.budget.take(core).is_none() {
+            let Ok(before) = self.begin_load(next) else { break };
+            let price = self.price(next);
+            if self.is_fresh(next, before) || next >= self.pages() || self.shared.budget.take(core, price).is_none() {
                 self.forget_load(next);
                 break;
             }
+            self.pay(next, price);
             next += 1;
         }
         next - page - 1
@@ -366,7 +368,6 @@ impl Region {
         }
         let visits = shared.policy.visits(before.frequency(), shared.evicted_ago(before.history()));
         self.word(page).finish_load(Loaded { dirty_in: epoch, visits, ..loaded });
-        self.queue_span(span_of(page));
         if store {
             self.count_dirty(page);
         }
@@ -391,7 +392,6 @@ impl Region {
         };
         for page in first..first + installed {
             self.word(page).finish_load(Loaded { dirty_in, ..Loaded::default() });
-            self.queue_span(span_of(page));
             if store {
                 self.count_dirty(page);
             }
@@ -399,6 +399,13 @@ impl Region {
         if installed < pages {
             self.give_up(first + installed, pages - installed);
         }
+    }
+
+    /// Makes an absent page Loading, counted in its span. Returns what was known of it.
+    pub(crate) fn begin_load(&self, page: u64) -> Result<Snapshot, Snapshot> {
+        let span = self.span(span_of(page));
+        span.add_resident();
+        self.word(page).begin_load().inspect_err(|_| span.remove_resident(1))
     }
 
     /// A Loading page that did not come to be: absent again.
@@ -415,9 +422,10 @@ impl Region {
 }
 
 impl Shared {
-    /// Takes a page of the budget for a fault, evicting if it must. An error says what holds all pages.
-    fn take_page(&self, core: usize) -> Result<(), &'static str> {
-        match self.budget.take(core) {
+    /// Takes pages of the budget for a fault, evicting if it must; holds none while it waits, since others may wait for
+    /// the same. An error says what holds all pages.
+    fn take_pages(&self, core: usize, pages: u32) -> Result<(), &'static str> {
+        match self.budget.take(core, pages) {
             Some(Taken::Local) => {}
             Some(Taken::Refilled) => {
                 let free = self.budget.free();
@@ -425,7 +433,7 @@ impl Shared {
                     self.wake_worker(free < self.watermarks.low / 2);
                 }
             }
-            None => return self.take_page_hard(core),
+            None => return self.take_pages_hard(core, pages),
         }
         // Short of pages: everybody writes a little, in place of somebody stopping for long.
         if self.budget.pooled() < self.watermarks.help {
@@ -434,39 +442,35 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes the pages of a span for a fault, evicting if it must; fewer if others are faster.
-    fn take_span(&self, core: usize) -> usize {
-        let mut taken = 0;
+    /// Takes the pages of a whole span for a fault, evicting if it must; false if others are faster.
+    fn take_span(&self, core: usize, pages: u32) -> bool {
         for _ in 0..SPAN_ROUNDS_MAX {
             let event = self.freed_event();
-            while taken < SPAN_PAGES && self.budget.take(core).is_some() {
-                taken += 1;
-            }
-            if taken == SPAN_PAGES {
-                break;
+            if self.budget.take(core, pages).is_some() {
+                if self.budget.free() < self.watermarks.low {
+                    self.wake_worker(false);
+                }
+                return true;
             }
             let Some(mut reclaimer) = self.spare_reclaimers.pop() else {
                 self.wait_for_free(event);
                 continue;
             };
             self.count(core, Counter::DirectReclaims, 1);
-            reclaimer.pass(self, SPAN_PAGES - taken, Goal::Evict);
+            reclaimer.pass(self, SPAN_PAGES, Goal::Evict);
             let _ = self.spare_reclaimers.push(reclaimer);
         }
-        if self.budget.free() < self.watermarks.low {
-            self.wake_worker(false);
-        }
-        taken
+        false
     }
 
     #[cold]
-    fn take_page_hard(&self, core: usize) -> Result<(), &'static str> {
+    fn take_pages_hard(&self, core: usize, pages: u32) -> Result<(), &'static str> {
         let mut failed_rounds = 0;
         let mut idle_rounds = 0_u32;
         loop {
             self.wake_worker(true);
             let event = self.freed_event();
-            if self.budget.take(core).is_some() {
+            if self.budget.take(core, pages).is_some() {
                 return Ok(());
             }
             if self.help_write(core) {

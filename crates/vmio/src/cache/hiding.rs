@@ -61,11 +61,10 @@ impl Region {
         }
         // From here on the pages can be dirty in the eyes of a sync.
         let epoch = self.announce_dirty(first);
+        self.release_gaps(&gaps, first..last);
         for page in first..=last {
             let word = self.word(page);
-            if gaps.contains(page) {
-                word.release_absent();
-            } else if ours.contains(page) {
+            if ours.contains(page) {
                 let known = dirty.contains(page);
                 let is_dirty = known || stored.contains((page - first) as usize);
                 if refused.contains(page) {

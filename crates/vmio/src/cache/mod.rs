@@ -12,6 +12,7 @@ pub(crate) mod region;
 pub(crate) mod shared;
 pub(crate) mod stream;
 mod sync;
+pub(crate) mod tables;
 mod whole_spans;
 mod worker;
 pub(crate) mod write_batch;
@@ -32,7 +33,8 @@ use crate::sys::fork::Generation;
 
 /// A fixed budget of memory that any number of mappings share. A handle: cloning it gives another one.
 ///
-/// The budget covers resident pages and the buffers of the workers. It is used up only as pages are touched.
+/// The budget covers resident pages, the page tables and page words of the spans that they lie in, and the buffers of the
+/// workers. It is used up only as pages are touched.
 #[derive(Clone)]
 pub struct Cache {
     tender: Tender,
@@ -114,6 +116,7 @@ impl CacheCore {
             free: u64::from(shared.budget.free()),
             dirty: u64::from(shared.dirty_pages()),
             pinned: shared.pinned_pages.load(Ordering::Relaxed),
+            tables: shared.table_pages.load(Ordering::Relaxed),
         };
         Stats::gather(pages, |counter| shared.counters.total(counter))
     }

@@ -6,6 +6,7 @@ use std::sync::PoisonError;
 use crate::cache::counters::Counter;
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
+use crate::cache::tables::{EmptySpans, Held};
 use crate::cache::write_batch::{BATCH_PAGES, Select, WriteBatch};
 use crate::page::span::SpanGuard;
 use crate::page::word::State;
@@ -32,6 +33,7 @@ pub(crate) struct Reclaimer {
     held: Vec<SpanRef>,
     /// Spans out of the eviction queue.
     dropping: Vec<SpanRef>,
+    empty: EmptySpans,
     stored: StoredPages,
 }
 
@@ -70,6 +72,7 @@ impl Reclaimer {
             unmap: UnmapList::with_capacity(VICTIMS_MAX),
             held: Vec::with_capacity(SPANS_MAX),
             dropping: Vec::with_capacity(SPANS_MAX),
+            empty: EmptySpans::with_capacity(2 * SPANS_MAX),
             stored: StoredPages::new(),
         })
     }
@@ -82,7 +85,7 @@ impl Reclaimer {
         let mut pass = Pass::default();
         let wanted = wanted.min(PASS_PAGES);
         self.gather(shared, core, wanted, goal, &mut pass);
-        pass.spans = self.held.len() as u32;
+        pass.spans = (self.held.len() + self.empty.len()) as u32;
         // Clean pages first: somebody may be waiting for them, and writing takes longer.
         let clean = self.unmap_victims(shared, core, &mut pass);
         shared.count(core, Counter::EvictedClean, u64::from(clean));
@@ -103,6 +106,7 @@ impl Reclaimer {
         let left = (wanted as u32).saturating_sub(pass.freed);
         pass.freed += self.drop_hidden(shared, core, left, goal, pass.written_hidden);
         self.put_spans_back(shared);
+        pass.freed += self.empty.give_back(shared);
         pass
     }
 
@@ -113,7 +117,7 @@ impl Reclaimer {
         let mut in_order = true;
         while pass.freed as usize + self.victims.len() + self.batch.pages().len().max(waiting) < wanted
             && self.batch.room() > 0
-            && self.held.len().max(self.dropping.len()) < SPANS_MAX
+            && (self.held.len() + self.empty.len()).max(self.dropping.len()) < SPANS_MAX
         {
             let enough = shared.eviction_queue.pages() > shared.watermarks.hidden;
             if goal != Goal::Clean
@@ -135,6 +139,9 @@ impl Reclaimer {
 
     /// Takes what a span has to give, when its turn has come in the policy's order.
     fn visit(&mut self, shared: &Shared, core: usize, span: SpanRef, goal: Goal, pass: &mut Pass) {
+        if span.get().resident() == 0 {
+            return self.empty.push(span, Held::ByUs);
+        }
         self.held.push(span);
         // Somebody syncs or pins it right now: another time.
         let Some(locked) = span.get().try_lock() else { return };
@@ -237,6 +244,8 @@ impl Reclaimer {
             dropped += region.drop_hidden(pages.clone(), wanted - dropped, goal == Goal::EvictHard, &mut self.unmap);
             if pages.into_iter().any(|page| region.word(page).load().is_hidden()) {
                 shared.eviction_queue.push(span);
+            } else if span.get().resident() == 0 && shared.is_sparse() {
+                self.empty.push(span, Held::ByOthers);
             }
         }
         self.count_evicted(shared, core, dropped, written);
@@ -274,15 +283,13 @@ impl Reclaimer {
         freed
     }
 
+    /// A span that this pass has emptied is put back as well, and leaves if its next turn finds it empty still; at once
+    /// if the tables of such spans have become too many.
     fn put_spans_back(&mut self, shared: &Shared) {
         for span in self.held.drain(..) {
-            if span.get().resident() > 0 {
-                shared.policy.put_back(span);
-                continue;
-            }
-            span.get().clear_queued();
-            // A page may have come in between the two lines above, and found the span still marked as queued.
-            if span.get().resident() > 0 && span.get().claim_queued() {
+            if span.get().resident() == 0 && shared.is_sparse() {
+                self.empty.push(span, Held::ByUs);
+            } else {
                 shared.policy.put_back(span);
             }
         }

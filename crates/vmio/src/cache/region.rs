@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backing::{Access, Backing};
@@ -39,6 +39,8 @@ pub(crate) struct Region {
     words: SparseArray<PageWord>,
     spans: SparseArray<Span>,
     pub(crate) dirty_spans: DirtySpans,
+    /// What the budget is charged for its page tables and page words.
+    pub(crate) table_pages: AtomicU32,
     len: AtomicU64,
     priority: AtomicU8,
     /// Every page that was never touched holds garbage on the device.
@@ -200,6 +202,7 @@ impl Region {
             words,
             spans,
             dirty_spans,
+            table_pages: AtomicU32::new(0),
             len: AtomicU64::new(len),
             priority: AtomicU8::new(options.priority),
             all_fresh: AtomicBool::new(false),
@@ -259,6 +262,11 @@ impl Region {
 
     pub(crate) fn word(&self, page: u64) -> &PageWord {
         self.words.get(page as usize)
+    }
+
+    /// Address and length in bytes of the words of some pages.
+    pub(crate) fn words_of(&self, pages: Range<u64>) -> (usize, usize) {
+        self.words.pages_of(pages.start as usize..pages.end as usize)
     }
 
     pub(crate) fn span(&self, span: u64) -> &Span {
@@ -336,7 +344,8 @@ impl Region {
 
     /// Whether pages of a span that were never touched hold garbage on the device.
     pub(crate) fn untouched_is_fresh(&self, span: u64) -> bool {
-        self.all_fresh.load(Ordering::SeqCst) || self.span(span).all_fresh()
+        let span = self.span(span);
+        (self.all_fresh.load(Ordering::SeqCst) || span.all_fresh()) && !span.has_forgotten()
     }
 
     pub(crate) fn set_window(&self, pages: u16) {
@@ -416,8 +425,8 @@ impl Region {
         if word.load().is_hidden() {
             self.shared.eviction_queue.add_pages(-1);
         }
-        self.span(span_of(page)).remove_resident(1);
         word.finish_evict(time);
+        self.span(span_of(page)).remove_resident(1);
     }
 
     /// How many pages are out of sight.

@@ -18,6 +18,8 @@ use crate::engine::{FaultEngine, Frames};
 use crate::mapping::options::FrameHint;
 use crate::policy::{EvictionQueue, Policy};
 use crate::sys::fork::Generation;
+use crate::sys::kernel::KernelFeatures;
+use crate::sys::unmap::Unmapper;
 use crate::sys::{cpu, futex};
 use crate::telemetry::layout::{Gauge, Latency};
 use crate::telemetry::page::{Description, PublishedWord, StatPage};
@@ -62,6 +64,8 @@ pub(crate) struct Shared {
     pub(crate) engine: Box<dyn FaultEngine>,
     /// Frames whose first store traps; regions may have others of their own.
     pub(crate) frames: Box<dyn Frames>,
+    /// For page tables and page words.
+    pub(crate) unmapper: Unmapper,
     /// What mappings get that do not say.
     pub(crate) frame_hint: FrameHint,
     /// Ranges are locked in memory.
@@ -79,6 +83,8 @@ pub(crate) struct Shared {
     pub(crate) eviction_gate: RwLock<()>,
     dirty_pages: PublishedWord,
     evicted_pages: CachePadded<AtomicU64>,
+    /// Of the budget, what page tables and page words take.
+    pub(crate) table_pages: PublishedWord,
     pub(crate) pinned_pages: PublishedWord,
     pub(crate) mappings: PublishedWord,
     pub(crate) mapped_bytes: PublishedWord,
@@ -103,6 +109,7 @@ pub(crate) struct Parts {
     pub(crate) frame_hint: FrameHint,
     pub(crate) locks_memory: bool,
     pub(crate) measures_misses: bool,
+    pub(crate) kernel_features: KernelFeatures,
     pub(crate) workers: u32,
     pub(crate) cores: usize,
 }
@@ -129,6 +136,7 @@ impl Shared {
             policy: parts.policy,
             engine: parts.engine,
             frames: parts.frames,
+            unmapper: Unmapper::probe(parts.kernel_features),
             frame_hint: parts.frame_hint,
             eviction_queue: EvictionQueue::default(),
             locks_memory: parts.locks_memory,
@@ -142,6 +150,7 @@ impl Shared {
             eviction_gate: RwLock::new(()),
             dirty_pages: page.gauge(Gauge::DirtyPages),
             evicted_pages: CachePadded::new(AtomicU64::new(0)),
+            table_pages: page.gauge(Gauge::TablePages),
             pinned_pages: page.gauge(Gauge::PinnedPages),
             mappings: page.gauge(Gauge::Mappings),
             mapped_bytes: page.gauge(Gauge::MappedBytes),

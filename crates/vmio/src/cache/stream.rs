@@ -69,11 +69,10 @@ impl Shared {
         // SAFETY: see `Request`.
         let region = unsafe { &*request.region };
         let page = request.span * SPAN_PAGES as u64;
-        if region.span(request.span).resident() > 0 || region.word(page).begin_load().is_err() {
+        if region.span(request.span).resident() > 0 || region.begin_load(page).is_err() {
             return; // The scan has got there itself.
         }
-        region.span(request.span).add_resident();
-        let take = |shared: &Shared, core| (0..SPAN_PAGES).take_while(|_| shared.budget.take(core).is_some()).count();
+        let take = |shared: &Shared, core, pages| shared.budget.take(core, pages).is_some();
         if page >= region.pages() || !region.load_span(cpu::current(), page, take) {
             region.forget_load(page);
         }
@@ -98,34 +97,26 @@ impl Region {
     }
 
     /// Brings in the whole span of a page that the caller has made Loading. If that cannot be done, now or at all, the
-    /// page is as it was, and so are the others. `take` gets as many pages of the budget as it can, a span's at most.
-    pub(crate) fn load_span(&self, core: usize, page: u64, take: impl Fn(&Shared, usize) -> usize) -> bool {
+    /// page is as it was, and so are the others. `take` gets so many pages of the budget, or none.
+    pub(crate) fn load_span(&self, core: usize, page: u64, take: impl Fn(&Shared, usize, u32) -> bool) -> bool {
         let shared = &*self.shared;
         let pages = self.pages_of_span(span_of(page));
         if pages.end - pages.start < SPAN_PAGES as u64 {
             return false;
         }
         let Some(mut buffer) = shared.streams.buffers.pop() else { return false };
-        let claim = |other: &u64| {
-            let claimed = self.word(*other).begin_load().is_ok();
-            if claimed {
-                self.span(span_of(*other)).add_resident();
-            }
-            claimed
-        };
         let others = || pages.clone().filter(|other| *other != page);
-        let claimed = others().take_while(claim).count();
-        let mut taken = 0;
-        if claimed == SPAN_PAGES - 1 {
-            taken = take(shared, core);
-        }
-        let loaded = taken == SPAN_PAGES && self.read_span(core, pages.start, &mut buffer);
+        let claimed = others().take_while(|other| self.begin_load(*other).is_ok()).count();
+        let price = SPAN_PAGES as u32 - 1 + self.price(page);
+        let taken = claimed == SPAN_PAGES - 1 && take(shared, core, price);
+        let loaded = taken && self.read_span(core, pages.start, &mut buffer);
         let _ = shared.streams.buffers.push(buffer);
         if !loaded {
             others().take(claimed).for_each(|other| self.forget_load(other));
-            shared.release(taken as u32, false);
+            shared.release(if taken { price } else { 0 }, false);
             return false;
         }
+        self.pay(page, price - (SPAN_PAGES as u32 - 1));
         pages.clone().for_each(|page| self.word(page).finish_load(Loaded::default()));
         self.queue_span(span_of(page));
         shared.count(core, Counter::ReadAheadPages, SPAN_PAGES as u64 - 1);

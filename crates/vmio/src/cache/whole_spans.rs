@@ -51,10 +51,9 @@ impl Region {
         // SAFETY: every listed page belongs to us, its word says Evicting.
         unmapped.shootdowns = unsafe { self.frames().unmap(list) };
         let now = self.shared.eviction_time();
+        self.release_gaps(&gaps, first..last);
         for page in first..=last {
-            if gaps.contains(page) {
-                self.word(page).release_absent();
-            } else if ours.contains(page) && list.has_failed(self.address(page)) {
+            if ours.contains(page) && list.has_failed(self.address(page)) {
                 undo(self.word(page));
                 unmapped.failed += 1;
             } else if ours.contains(page) {
@@ -72,6 +71,11 @@ impl Region {
             .filter(|page| !ours.contains(*page) && self.word(*page).claim_absent())
             .for_each(|page| gaps.insert(page));
         gaps
+    }
+
+    /// Lets them go. Before the last page that is ours: a span without pages may lose its words.
+    pub(super) fn release_gaps(&self, gaps: &PageSet, pages: Range<u64>) {
+        pages.filter(|page| gaps.contains(*page)).for_each(|page| self.word(page).release_absent());
     }
 
     /// Makes the pages of a range ours if all of them are absent.

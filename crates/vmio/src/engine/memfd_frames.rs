@@ -108,6 +108,10 @@ impl HideableFrames for MemfdFrames {
         self.tracker.pagemap.stored_and_protect(address, len, found)
     }
 
+    fn forget_stores(&self, address: usize, len: usize) -> io::Result<()> {
+        self.tracker.userfaultfd.write_protect(address, len, false)
+    }
+
     fn read(&self, address: usize, buffer: &mut [u8]) -> io::Result<()> {
         self.file.read(self.offset(address), buffer)
     }

@@ -114,6 +114,10 @@ pub(crate) trait HideableFrames: Frames {
     /// The same for pages in sight, which are protected again in the same step. One TLB shootdown.
     fn stored_and_protect(&self, address: usize, len: usize, found: &mut StoredPages) -> io::Result<()>;
 
+    /// Forgets which pages of a range were stored to, where none is resident: what is left of the notes would hold on to
+    /// the page tables.
+    fn forget_stores(&self, address: usize, len: usize) -> io::Result<()>;
+
     /// Copies resident pages, in sight or not.
     fn read(&self, address: usize, buffer: &mut [u8]) -> io::Result<()>;
 }

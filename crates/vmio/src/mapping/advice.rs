@@ -69,7 +69,11 @@ impl CachedFile {
             }
             Advice::Priority(priority) => self.set_priority(&range, priority),
             Advice::WillNeed => self.fetch(whole)?,
-            Advice::DontNeed => self.evict(whole)?,
+            Advice::DontNeed => {
+                let _signals = SignalsBlocked::new();
+                self.evict(whole.clone())?;
+                self.region().give_tables_back(whole);
+            }
             Advice::Fresh => {
                 self.check_writable()?;
                 self.mark_fresh(whole);
@@ -78,7 +82,8 @@ impl CachedFile {
                 self.check_writable()?;
                 let _signals = SignalsBlocked::new();
                 self.discard_pages(whole.clone());
-                self.mark_fresh(whole);
+                self.mark_fresh(whole.clone());
+                self.region().give_tables_back(whole);
             }
         }
         Ok(())
@@ -146,10 +151,9 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Writes back and gives up the pages of a range that nobody holds.
+    /// Writes back and gives up the pages of a range that nobody holds. The caller has signals blocked.
     fn evict(&self, pages: Range<u64>) -> Result<()> {
         let region = self.region();
-        let _signals = SignalsBlocked::new();
         let mut batch = region.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
         let written = match region.hideable() {
             Some(frames) => self.hide_and_drop(frames, &mut batch, pages.clone()),
@@ -223,8 +227,10 @@ impl CachedFile {
             let of_span = region.pages_of_span(number);
             let part = of_span.start.max(pages.start)..of_span.end.min(pages.end);
             let all = part == of_span;
+            // Nobody gives the words back meanwhile, with a mark that has just been made.
+            region.span(number).add_resident();
             if all {
-                region.span(number).set_all_fresh(true);
+                region.span(number).set_all_fresh();
             }
             for page in part {
                 // In a span that is fresh as a whole, a page that was never touched needs no mark of its own.
@@ -232,6 +238,7 @@ impl CachedFile {
                     region.word(page).mark_fresh();
                 }
             }
+            region.span(number).remove_resident(1);
         }
     }
 

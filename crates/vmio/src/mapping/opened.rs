@@ -100,7 +100,9 @@ impl OpenRegion {
             .fold((0, 0), |(resident, dirty), span| (resident + span.resident(), dirty + span.dirty()));
         region.shared.remove_dirty(dirty as usize);
         region.shared.eviction_queue.add_pages(-(region.hidden_pages() as i64));
-        region.shared.release(resident, false);
+        let table_pages = region.table_pages.load(Ordering::Relaxed);
+        region.shared.table_pages.fetch_sub(u64::from(table_pages), Ordering::Relaxed);
+        region.shared.release(resident + table_pages, false);
         region.shared.mappings.fetch_sub(1, Ordering::Relaxed);
         region.shared.mapped_bytes.fetch_sub(region.len(), Ordering::Relaxed);
         // A forked child keeps the file open, and with it the lock that was taken before the fork.

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use crate::backing::Access;
 use crate::cache::region::Region;
+use crate::cache::tables::TABLE_PAGES;
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 use crate::mapping::cached_file::CachedFile;
@@ -22,7 +23,7 @@ impl Mapping {
     /// a sync meanwhile writes what is there and writes them again later.
     ///
     /// Errors: a page that cannot be read ([`Error::Read`], [`Error::Corrupt`]); pins of more than three quarters of
-    /// the cache ([`Error::TooManyPins`]).
+    /// the cache ([`Error::TooManyPins`]), for which every span of 2 MiB that a pin touches counts as two pages more.
     pub fn pin(&self, range: Range<u64>, access: Access) -> Result<Pin> {
         self.check_range(&range)?;
         let pages = touched_pages(&range);
@@ -36,11 +37,12 @@ impl Mapping {
 impl CachedFile {
     /// Pins pages as long as the user holds on to them.
     pub(super) fn pin_for_user(&self, pages: Range<u64>, access: Access) -> Result<PinnedPages> {
-        let admitted = self.admit_pins(pages.end - pages.start)?;
+        let spans = pages.end.div_ceil(SPAN_PAGES as u64) - span_of(pages.start);
+        let admitted = self.admit_pins(pages.end - pages.start + spans * u64::from(TABLE_PAGES))?;
         self.pin_pages(pages, access, admitted)
     }
 
-    /// Counts a pin of the user's against the limit.
+    /// Counts a pin of the user's, with the page tables that it needs, against the limit.
     fn admit_pins(&self, pages: u64) -> Result<Admitted> {
         let limit = limit_pages(self.region());
         let pinned = &self.region().shared.pinned_pages;

@@ -115,7 +115,8 @@ impl CachedFile {
             return undo(error);
         }
         drop(last_kept);
-        self.discard_pages(cut_off);
+        self.discard_pages(cut_off.clone());
+        region.give_tables_back(cut_off);
         Ok(())
     }
 }

@@ -7,6 +7,9 @@ mod hiding;
 mod loom_hiding;
 #[cfg(all(test, loom))]
 mod loom_model;
+#[cfg(all(test, loom))]
+mod loom_occupancy;
+pub(crate) mod occupancy;
 pub(crate) mod page_set;
 pub(crate) mod span;
 pub(crate) mod word;

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use crate::page::occupancy::Occupancy;
 use crate::sys::futex_lock::FutexLock;
 use crate::sys::sparse_array::ZeroInit;
 
@@ -10,6 +11,8 @@ const ALL_FRESH: u32 = 1 << 1;
 const HAS_PRIORITY: u32 = 1 << 2;
 const HAS_WINDOW: u32 = 1 << 3;
 const WAITS_TO_BE_DROPPED: u32 = 1 << 4;
+const CHARGED: u32 = 1 << 5;
+const FORGOTTEN: u32 = 1 << 6;
 const PRIORITY_SHIFT: u32 = 8;
 const WINDOW_SHIFT: u32 = 16;
 
@@ -19,7 +22,7 @@ const WINDOW_SHIFT: u32 = 16;
 pub(crate) struct Span {
     lock: FutexLock,
     flags: AtomicU32,
-    resident: AtomicU32,
+    resident: Occupancy,
     dirty: AtomicU32,
     /// The region's handle, set before the span is first queued. Its type belongs to a layer above.
     region: AtomicPtr<()>,
@@ -33,9 +36,11 @@ pub(crate) struct Span {
     pub(crate) next_hidden: AtomicPtr<Span>,
 }
 
+#[cfg(not(loom))]
 const _: () = assert!(size_of::<Span>() == 64);
 
 // SAFETY: integers and null pointers: zero is valid and nothing needs a drop.
+#[cfg(not(loom))]
 unsafe impl ZeroInit for Span {}
 
 impl Span {
@@ -57,20 +62,46 @@ impl Span {
         (self.region.load(Ordering::Acquire).cast_const(), self.number.load(Ordering::Relaxed))
     }
 
-    /// One more page in memory or on its way in. Call it before looking whether the page may come in at all.
+    /// One more page in memory or on its way in; waits while the span's memory is given back. Call it before changing
+    /// the word of an absent page, and before looking whether the page may come in at all.
     pub(crate) fn add_resident(&self) {
-        self.resident.fetch_add(1, Ordering::SeqCst);
+        self.resident.enter();
     }
 
-    /// That many fewer pages in memory.
+    /// That many fewer pages in memory. Call it after the words say so.
     pub(crate) fn remove_resident(&self, pages: u32) {
-        let before = self.resident.fetch_sub(pages, Ordering::SeqCst);
-        debug_assert!(before >= pages);
+        self.resident.leave(pages);
     }
 
     /// Pages in memory or on their way in.
     pub(crate) fn resident(&self) -> u32 {
-        self.resident.load(Ordering::SeqCst)
+        self.resident.count()
+    }
+
+    /// Lets nobody in, if no page is in memory or on its way in.
+    pub(crate) fn try_close(&self) -> bool {
+        self.resident.try_close()
+    }
+
+    /// Ends what [`Self::try_close`] began.
+    pub(crate) fn open(&self) {
+        self.resident.open();
+    }
+
+    /// Notes that the budget has been charged for its page tables and words; false if somebody did so before. The
+    /// caller is counted as resident: as long as anybody is, the charge stays.
+    pub(crate) fn claim_charged(&self) -> bool {
+        self.flags.fetch_or(CHARGED, Ordering::SeqCst) & CHARGED == 0
+    }
+
+    /// Whether the budget is charged for it.
+    pub(crate) fn is_charged(&self) -> bool {
+        self.flags.load(Ordering::SeqCst) & CHARGED != 0
+    }
+
+    /// Ends the charge; returns whether there was one. The span is closed.
+    pub(crate) fn clear_charged(&self) -> bool {
+        self.flags.fetch_and(!CHARGED, Ordering::SeqCst) & CHARGED != 0
     }
 
     /// One more dirty page.
@@ -109,13 +140,19 @@ impl Span {
         self.flags.fetch_and(!WAITS_TO_BE_DROPPED, Ordering::SeqCst);
     }
 
-    /// Every page of it that was never touched holds garbage on the device.
-    pub(crate) fn set_all_fresh(&self, fresh: bool) {
-        if fresh {
-            self.flags.fetch_or(ALL_FRESH, Ordering::SeqCst);
-        } else {
-            self.flags.fetch_and(!ALL_FRESH, Ordering::SeqCst);
-        }
+    /// Every page of it that was never touched, or is not known to have been, holds garbage on the device.
+    pub(crate) fn set_all_fresh(&self) {
+        self.set_flags(|flags| flags & !FORGOTTEN | ALL_FRESH);
+    }
+
+    /// Which of its pages were touched is not known any more.
+    pub(crate) fn forget_touched(&self) {
+        self.flags.fetch_or(FORGOTTEN, Ordering::SeqCst);
+    }
+
+    /// Whether [`Self::forget_touched`] came after the last [`Self::set_all_fresh`].
+    pub(crate) fn has_forgotten(&self) -> bool {
+        self.flags.load(Ordering::SeqCst) & FORGOTTEN != 0
     }
 
     /// As told to [`Self::set_all_fresh`].

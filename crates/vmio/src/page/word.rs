@@ -411,6 +411,12 @@ impl PageWord {
         self.update(|word| (word.state() == State::Absent).then(|| word.with(FRESH, true))).is_ok()
     }
 
+    /// What giving back the word's memory does to it.
+    #[cfg(all(test, loom))]
+    pub(crate) fn forget(&self) {
+        self.0.store(0, Ordering::SeqCst);
+    }
+
     /// Adds a pin to a settled resident page. For writing it must be Dirty.
     pub(crate) fn pin(&self, for_writing: bool) -> PinOutcome {
         let outcome = self.update(|word| {

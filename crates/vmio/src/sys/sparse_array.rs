@@ -2,6 +2,7 @@
 
 use std::io;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 use crate::sys::PAGE_BYTES;
@@ -45,6 +46,15 @@ impl<T: ZeroInit> SparseArray<T> {
     /// How many elements there are.
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Address and length in bytes of some elements that fill whole pages of memory. With that memory given back, they
+    /// are as they were at first.
+    pub(crate) fn pages_of(&self, elements: Range<usize>) -> (usize, usize) {
+        assert!(elements.start <= elements.end && elements.end <= self.len, "{elements:?} of {}", self.len);
+        let (start, len) = (elements.start * size_of::<T>(), elements.len() * size_of::<T>());
+        assert!(start.is_multiple_of(PAGE_BYTES) && len.is_multiple_of(PAGE_BYTES), "{elements:?} share a page");
+        (self.reservation.base() as usize + start, len)
     }
 
     /// The element at `index`; a wrong index is a bug of the caller.

@@ -29,14 +29,19 @@ impl UnmapList {
 
     /// Adds one page; must not be called more often than the capacity between clears.
     pub(crate) fn push_page(&mut self, address: usize) {
+        self.push(address, PAGE_BYTES);
+    }
+
+    /// Adds whole pages; as often as [`Self::push_page`].
+    pub(crate) fn push(&mut self, address: usize, len: usize) {
         if let Some(last) = self.ranges.last_mut()
             && last.iov_base as usize + last.iov_len == address
         {
-            last.iov_len += PAGE_BYTES;
+            last.iov_len += len;
             return;
         }
         assert!(self.ranges.len() < self.ranges.capacity(), "an unmap list grew in the trap path");
-        self.ranges.push(libc::iovec { iov_base: address as *mut _, iov_len: PAGE_BYTES });
+        self.ranges.push(libc::iovec { iov_base: address as *mut _, iov_len: len });
     }
 
     /// Empties the list.

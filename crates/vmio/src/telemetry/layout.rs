@@ -72,10 +72,12 @@ pub(crate) enum Gauge {
     Mappings,
     /// Their lengths.
     MappedBytes,
+    /// Pages of the budget that page tables and page words take.
+    TablePages,
 }
 
 /// The number of gauges.
-pub(crate) const GAUGES: usize = Gauge::MappedBytes as usize + 1;
+pub(crate) const GAUGES: usize = Gauge::TablePages as usize + 1;
 const GAUGES_START: usize = 128;
 const GAUGE_WORDS: usize = 16;
 /// Room for gauges.
@@ -124,7 +126,7 @@ const _: () = {
     assert!(Header::ReadSampling as usize * WORD_BYTES == 112);
     assert!((Header::ReadSampling as usize) < GAUGES_START);
     assert!(gauge(Gauge::PooledPages) * WORD_BYTES == 1024);
-    assert!(gauge(Gauge::MappedBytes) * WORD_BYTES == 1536);
+    assert!(gauge(Gauge::TablePages) * WORD_BYTES == 1664);
     assert!(GAUGES <= GAUGES_MAX && GAUGES_MAX == 24);
     assert!(counter(0, 0) * WORD_BYTES == 4096);
     assert!(free_pages(0) * WORD_BYTES == 4096 + 896);

@@ -96,6 +96,7 @@ impl Snapshot {
             free: free.min(capacity),
             dirty: dirty.max(0) as u64,
             pinned: words.gauge(Gauge::PinnedPages),
+            tables: words.gauge(Gauge::TablePages),
         };
         Ok(Snapshot {
             process_id: words.header(Header::ProcessId) as u32,

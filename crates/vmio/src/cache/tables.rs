@@ -1,0 +1,235 @@
+//! Page tables and page words: charged to the budget while a span has pages in memory, given back when it has none.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use crate::cache::counters::Counter;
+use crate::cache::region::Region;
+use crate::cache::shared::Shared;
+use crate::page::word::PageWord;
+use crate::page::{SPAN_PAGES, span_of};
+use crate::policy::SpanRef;
+use crate::sys::unmap::UnmapList;
+use crate::sys::{PAGE_BYTES, cpu};
+
+/// What a span with a page in memory is charged for: its page of page tables and, since the neighbour that shares it
+/// may have nothing to put there, a page of page words.
+pub(crate) const TABLE_PAGES: u32 = 2;
+/// Pages whose words fill a page of memory, a block: they lose it together.
+const BLOCK_PAGES: u64 = (PAGE_BYTES / size_of::<PageWord>()) as u64;
+const BLOCK_SPANS: u64 = BLOCK_PAGES / SPAN_PAGES as u64;
+const _: () = assert!(BLOCK_SPANS == 2);
+/// Spans given back in one step: who touches one meanwhile waits for all of them.
+const STEP_SPANS: usize = 64;
+/// While the tables take less than this share of the cache, a span that has just lost its last page keeps them for a
+/// round: most likely a page comes back before.
+const KEPT_SHARE: u32 = 16;
+
+impl Region {
+    /// What it takes of the budget to bring a page in. The caller is counted in the page's span, which keeps this true
+    /// but for a neighbour that comes in at the same time.
+    pub(crate) fn price(&self, page: u64) -> u32 {
+        if self.span(span_of(page)).is_charged() { 1 } else { 1 + TABLE_PAGES }
+    }
+
+    /// Spends what [`Self::price`] said and the budget gave: on a page, and on the tables of its span.
+    pub(crate) fn pay(&self, page: u64, price: u32) {
+        if price == 1 {
+            return;
+        }
+        let number = span_of(page);
+        if self.span(number).claim_charged() {
+            self.table_pages.fetch_add(TABLE_PAGES, Ordering::Relaxed);
+            self.shared.table_pages.fetch_add(u64::from(TABLE_PAGES), Ordering::Relaxed);
+            // An evictor that finds it empty ends the charge, whatever becomes of the page.
+            self.queue_span(number);
+        } else {
+            self.shared.release(TABLE_PAGES, false);
+        }
+    }
+
+    /// The spans that share their page of words with a span.
+    fn block_of(number: u64) -> [u64; BLOCK_SPANS as usize] {
+        let first = number / BLOCK_SPANS * BLOCK_SPANS;
+        [first, first + 1]
+    }
+
+    /// Keeps everybody out of a span's block, if no page of it is in memory or on its way in.
+    fn close_block(&self, number: u64) -> bool {
+        let [first, second] = Self::block_of(number).map(|number| self.span(number));
+        if !first.try_close() {
+            return false;
+        }
+        let closed = second.try_close();
+        if !closed {
+            first.open();
+        }
+        closed
+    }
+
+    /// Lists what a closed block's tables and words take, and forgets what the words say.
+    fn list_block(&self, number: u64, list: &mut UnmapList) {
+        let spans = Self::block_of(number);
+        if !spans.iter().any(|number| self.span(*number).is_charged()) {
+            return; // Its charge has been ended from its neighbour's side, and its memory has been given back.
+        }
+        let first = spans[0] * SPAN_PAGES as u64;
+        let (address, len) = (self.address(first), BLOCK_PAGES as usize * PAGE_BYTES);
+        if let Some(frames) = self.hideable() {
+            // Should it fail, the page tables stay; nothing else depends on it.
+            let _ = frames.forget_stores(address, len);
+        }
+        list.push(address, len);
+        // A mark that a page holds garbage on the device saves a read: it stays, and the words with it.
+        if (first..first + BLOCK_PAGES).any(|page| self.word(page).load().is_fresh()) {
+            return;
+        }
+        for number in spans {
+            let mut pages = number * SPAN_PAGES as u64..(number + 1) * SPAN_PAGES as u64;
+            if pages.any(|page| !self.word(page).load().is_untouched()) {
+                self.span(number).forget_touched();
+            }
+        }
+        let (address, len) = self.words_of(first..first + BLOCK_PAGES);
+        list.push(address, len);
+    }
+
+    /// Lets everybody into a block again; returns how many pages of the budget are free now.
+    fn open_block(&self, number: u64) -> u32 {
+        let mut freed = 0;
+        for number in Self::block_of(number) {
+            if self.span(number).clear_charged() {
+                freed += TABLE_PAGES;
+            }
+            self.span(number).open();
+        }
+        self.table_pages.fetch_sub(freed, Ordering::Relaxed);
+        self.shared.table_pages.fetch_sub(u64::from(freed), Ordering::Relaxed);
+        freed
+    }
+
+    /// Gives the tables and words of empty spans back, among those that hold some of the given pages. Not for the trap
+    /// path; the caller has signals blocked.
+    pub(crate) fn give_tables_back(&self, pages: Range<u64>) {
+        let mut empty = EmptySpans::with_capacity(STEP_SPANS);
+        for number in span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64) {
+            let span = self.span(number);
+            if span.resident() == 0 && span.is_charged() {
+                empty.push(SpanRef::new(span), Held::ByOthers);
+                if empty.len() == STEP_SPANS {
+                    empty.give_back(&self.shared);
+                }
+            }
+        }
+        empty.give_back(&self.shared);
+    }
+}
+
+impl Shared {
+    /// Whether the tables take so much of the cache that empty spans do not keep theirs.
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.table_pages.load(Ordering::Relaxed) > u64::from(self.capacity_pages / KEPT_SHARE)
+    }
+}
+
+/// Whose turn it is to put a span back into the policy's queues.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// We have taken it out.
+    ByUs,
+    /// It stands there, or somebody else has taken it out.
+    ByOthers,
+}
+
+/// Spans without pages, to be given back together. Allocated beforehand.
+pub(crate) struct EmptySpans {
+    spans: Vec<EmptySpan>,
+    list: UnmapList,
+}
+
+struct EmptySpan {
+    span: SpanRef,
+    held: Held,
+    block: Block,
+}
+
+/// What has become of a span's block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Block {
+    /// Somebody is there.
+    Open,
+    /// It is closed on the span's account.
+    Closed,
+    /// It is closed on its neighbour's.
+    ClosedForNeighbour,
+}
+
+impl EmptySpan {
+    fn is_neighbour(&self, other: &Self) -> bool {
+        let ((region, number), (other, neighbour)) = (self.span.get().owner(), other.span.get().owner());
+        region == other && number / BLOCK_SPANS == neighbour / BLOCK_SPANS
+    }
+
+    fn region(&self) -> (&Region, u64) {
+        // SAFETY: the span was queued once, and its region lives: see `EmptySpans::push`.
+        unsafe { Region::of_span(self.span) }
+    }
+}
+
+impl EmptySpans {
+    /// Room for so many.
+    pub(crate) fn with_capacity(spans: usize) -> Self {
+        EmptySpans { spans: Vec::with_capacity(spans), list: UnmapList::with_capacity(2 * STEP_SPANS) }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Adds a span that was queued once, and whose region lives until [`Self::give_back`] returns. No more than there is
+    /// room for.
+    pub(crate) fn push(&mut self, span: SpanRef, held: Held) {
+        assert!(self.spans.len() < self.spans.capacity(), "a list of spans grew in the trap path");
+        self.spans.push(EmptySpan { span, held, block: Block::Open });
+    }
+
+    /// Gives the memory of those back that are still empty, as their neighbours are; returns how many pages of the
+    /// budget that freed.
+    pub(crate) fn give_back(&mut self, shared: &Shared) -> u32 {
+        let list = &mut self.list;
+        let freed = self.spans.chunks_mut(STEP_SPANS).map(|step| give_back_step(shared, step, list)).sum();
+        self.spans.clear();
+        shared.release(freed, false);
+        freed
+    }
+}
+
+/// The same for a few spans, with one TLB shootdown.
+fn give_back_step(shared: &Shared, step: &mut [EmptySpan], list: &mut UnmapList) -> u32 {
+    list.clear();
+    for at in 0..step.len() {
+        let (before, empty) = step.split_at_mut(at);
+        let empty = &mut empty[0];
+        let (region, number) = empty.region();
+        if region.close_block(number) {
+            region.list_block(number, list);
+            empty.block = Block::Closed;
+        } else if before.iter().any(|other| other.block == Block::Closed && other.is_neighbour(empty)) {
+            empty.block = Block::ClosedForNeighbour;
+        }
+    }
+    // SAFETY: the blocks are closed: no page is in memory there, and nobody changes a word until they are opened. Who
+    // reads one gets what it was, or that of an untouched page.
+    let shootdowns = unsafe { shared.unmapper.unmap(list) };
+    shared.count(cpu::current(), Counter::ShootdownsEvict, shootdowns);
+    for empty in step.iter().filter(|empty| empty.held == Held::ByUs) {
+        match empty.block {
+            Block::Open => shared.policy.put_back(empty.span),
+            // Whoever brings a page in, once the block is open, queues it anew.
+            Block::Closed | Block::ClosedForNeighbour => empty.span.get().clear_queued(),
+        }
+    }
+    let closed = step.iter().filter(|empty| empty.block == Block::Closed).map(EmptySpan::region);
+    closed.map(|(region, number)| region.open_block(number)).sum()
+}
