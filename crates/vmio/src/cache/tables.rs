@@ -114,7 +114,8 @@ impl Region {
         let mut empty = EmptySpans::with_capacity(STEP_SPANS);
         for number in span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64) {
             let span = self.span(number);
-            if span.resident() == 0 && span.is_charged() {
+            // One that was never queued has no owner yet.
+            if span.is_touched() && span.is_charged() && span.resident() == 0 {
                 empty.push(SpanRef::new(span), Held::ByOthers);
                 if empty.len() == STEP_SPANS {
                     empty.give_back(&self.shared);
