@@ -52,7 +52,6 @@ pub enum Advice {
 impl Mapping {
     /// Tells the cache how a range will be used.
     pub fn advise(&self, range: Range<u64>, advice: Advice) -> Result<()> {
-        self.opened.check_not_forked()?;
         self.check_range(&range)?;
         self.file().advise(range, advice)
     }
