@@ -209,6 +209,7 @@ impl EmptySpans {
 /// The same for a few spans, with one TLB shootdown.
 fn give_back_step(shared: &Shared, step: &mut [EmptySpan], list: &mut UnmapList) -> u32 {
     list.clear();
+    // Sorted, neighbours would stand side by side; but to sort takes 4 KiB of stack, half of what a signal may have.
     for at in 0..step.len() {
         let (before, empty) = step.split_at_mut(at);
         let empty = &mut empty[0];
