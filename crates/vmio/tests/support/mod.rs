@@ -3,6 +3,7 @@
 
 pub mod child;
 pub mod device;
+pub mod reader_thread;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
