@@ -74,7 +74,8 @@ fn a_range_that_is_given_up_goes_at_once_without_batched_unmap() {
         map.advise(0..map.len(), advice).unwrap();
         let after = cache.stats();
         assert_eq!(after.resident_pages, 0, "{advice:?}");
-        assert!(after.shootdowns_evict - before.shootdowns_evict <= SPANS, "{advice:?}: {after:?}");
+        // One for a span's pages; and one for its page tables, one for the page of words that it shares.
+        assert!(after.shootdowns_evict - before.shootdowns_evict <= 3 * SPANS, "{advice:?}: {after:?}");
     }
 }
 

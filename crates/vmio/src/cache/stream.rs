@@ -118,7 +118,6 @@ impl Region {
         }
         self.pay(page, price - (SPAN_PAGES as u32 - 1));
         pages.clone().for_each(|page| self.word(page).finish_load(Loaded::default()));
-        self.queue_span(span_of(page));
         shared.count(core, Counter::ReadAheadPages, SPAN_PAGES as u64 - 1);
         shared.count(core, Counter::MovedSpans, 1);
         true
