@@ -1,12 +1,13 @@
 //! Every measurement runs in a process of its own, so that memory and CPU time are its own.
 
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
-use std::{env, io};
+use std::{env, fmt, io};
 
 use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
@@ -67,12 +68,27 @@ pub fn run<R: DeserializeOwned>(what: &str, task: &Task) -> anyhow::Result<(R, R
     let (text, resident) = read_while_watching(output, id, &activity);
     let status = child.wait().context("cannot wait for the measurement")?;
     on_interrupt.disarm();
+    if status.signal() == Some(libc::SIGKILL) {
+        return Err(Killed(what.to_owned()).into());
+    }
     if !status.success() {
         bail!("{what} failed ({status}); its message is above");
     }
     let result = serde_json::from_str(&text?).with_context(|| format!("{what} gave no result"))?;
     Ok((result, resident))
 }
+
+/// The kernel killed a child: that is how it ends a process whose memory cgroup has no more to give.
+#[derive(Debug)]
+pub struct Killed(String);
+
+impl fmt::Display for Killed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} was killed (SIGKILL), most likely since its memory cgroup had no more memory to give", self.0)
+    }
+}
+
+impl std::error::Error for Killed {}
 
 /// The resident memory of a child, sampled while it ran.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,7 +1,7 @@
 //! The runs of `vmio bench map`: every engine, pattern, operation and number of threads.
 
 use super::cgroup::MemoryCgroup;
-use super::child::{self, Job, ResidentRange, Task};
+use super::child::{self, Job, Killed, ResidentRange, Task};
 use super::content;
 use super::device_cache::drop_page_cache;
 use super::engines::EngineKind;
@@ -57,7 +57,21 @@ impl MatrixResult {
         self.runs.append(&mut other.runs);
         self.curves.append(&mut other.curves);
         self.resident.append(&mut other.resident);
-        self.left_out = self.left_out.take().or(other.left_out);
+        if let Some(why) = other.left_out {
+            self.leave_out(why);
+        }
+    }
+
+    /// Notes why a run is missing, once for each reason.
+    fn leave_out(&mut self, why: String) {
+        match &mut self.left_out {
+            Some(reasons) if reasons.contains(&why) => {}
+            Some(reasons) => {
+                reasons.push('\n');
+                reasons.push_str(&why);
+            }
+            None => self.left_out = Some(why),
+        }
     }
 }
 
@@ -71,9 +85,9 @@ impl Matrix {
                 EngineKind::Mmap | EngineKind::Vmio(Variant::Managed) => match MemoryCgroup::create(spec.cache_bytes) {
                     Ok(cgroup) => Some(cgroup),
                     Err(error) => {
-                        result.left_out.get_or_insert(format!(
-                            "{} is left out: it needs a memory cgroup for a budget of its own, and {error:#}",
-                            if spec.engine == EngineKind::Mmap { "Linux mmap" } else { "vmio-managed" }
+                        let who = if spec.engine == EngineKind::Mmap { "Linux mmap" } else { "vmio-managed" };
+                        result.leave_out(format!(
+                            "{who} is left out: it needs a memory cgroup for a budget of its own, and {error:#}"
                         ));
                         continue;
                     }
@@ -84,7 +98,14 @@ impl Matrix {
             let what = format!("run {} of {}: {}, {}", index + 1, specs.len(), spec.engine, spec.label());
             let task =
                 Task { cgroup: cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()), job: Job::Map(spec.clone()) };
-            let (MeasuredRun { result: mut run, curve }, resident) = child::run(&what, &task)?;
+            let (MeasuredRun { result: mut run, curve }, resident) = match child::run(&what, &task) {
+                // The peer's end is a result as well, and no reason to lose the others.
+                Err(error) if spec.engine == EngineKind::Mmap && error.is::<Killed>() => {
+                    result.leave_out(format!("left out: {error}"));
+                    continue;
+                }
+                outcome => outcome?,
+            };
             if spec.op.writes() {
                 drop_page_cache(target.path())?;
                 run.verify_errors +=

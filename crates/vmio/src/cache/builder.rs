@@ -26,7 +26,7 @@ const OVERHEAD_BYTES: u64 = 2 * (BATCH_PAGES * PAGE_BYTES) as u64 + (1 << 20);
 
 /// One page in so many waits out of sight before it is dropped: long enough for a page in use to be touched, short
 /// enough that few touches are of hidden pages.
-const HIDDEN_SHARE: u32 = 8;
+const HIDDEN_SHARE: u32 = 4;
 
 /// Whether the pages of the cache are locked in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
