@@ -128,7 +128,7 @@ fn probe_kernel(feature: KernelFeature, declined: &[KernelFeature]) -> Probe {
     let found = match feature {
         KernelFeature::BatchedUnmap => unmapper().is_batched(),
         KernelFeature::WpAsync => userfaultfd_has(UFFD_FEATURE_WP_ASYNC),
-        KernelFeature::PagemapScan => Pagemap::open().is_ok(),
+        KernelFeature::PagemapScan => Pagemap::open_to_scan().is_ok(),
         KernelFeature::ShmemWp => userfaultfd_has(UFFD_FEATURE_WP_HUGETLBFS_SHMEM),
         KernelFeature::UnmapLocked => unmapper().drops_locked(),
     };

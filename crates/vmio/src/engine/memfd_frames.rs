@@ -34,7 +34,7 @@ impl Tracker {
         }
         Ok(Tracker {
             userfaultfd: Arc::new(userfaultfd(StoreTracking::Kernel)?),
-            pagemap: Arc::new(Pagemap::open()?),
+            pagemap: Arc::new(Pagemap::open_to_scan()?),
             unmapper: Arc::new(Unmapper::probe(features)),
         })
     }

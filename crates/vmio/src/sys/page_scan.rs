@@ -1,18 +1,14 @@
 //! Which pages of an address range are in the page table of this process.
 
-use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use linux_raw_sys::general::{PAGE_IS_PRESENT, page_region, pm_scan_arg};
+use linux_raw_sys::general::{PAGE_IS_PRESENT, page_region};
 
 use crate::sys::PAGE_BYTES;
+use crate::sys::pagemap::Pagemap;
 
-/// `_IOWR('f', 16, struct pm_scan_arg)`.
-const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<pm_scan_arg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
 /// Runs of pages that one call reports.
 const RUNS: usize = 512;
 /// Bit 63 of an entry of the page map.
@@ -20,14 +16,14 @@ const PRESENT: u64 = 1 << 63;
 
 /// The page map of this process. In a forked child it is still the parent's.
 pub(crate) struct PageScan {
-    pagemap: File,
+    pagemap: Pagemap,
     has_ioctl: AtomicBool,
 }
 
 impl PageScan {
     /// Opens it.
     pub(crate) fn open() -> io::Result<Self> {
-        Ok(PageScan { pagemap: File::open("/proc/self/pagemap")?, has_ioctl: AtomicBool::new(true) })
+        Ok(PageScan { pagemap: Pagemap::open()?, has_ioctl: AtomicBool::new(true) })
     }
 
     /// Calls `each` with the runs of neighbouring pages that are present, upwards. Fast over empty stretches, however
@@ -57,25 +53,9 @@ impl PageScan {
     /// One call of the kernel; returns how far it came.
     fn scan(&self, addresses: Range<usize>, each: &mut impl FnMut(Range<usize>)) -> io::Result<usize> {
         let mut runs = [page_region { start: 0, end: 0, categories: 0 }; RUNS];
-        let mut request = pm_scan_arg {
-            size: size_of::<pm_scan_arg>() as u64,
-            flags: 0,
-            start: addresses.start as u64,
-            end: addresses.end as u64,
-            walk_end: 0,
-            vec: runs.as_mut_ptr() as u64,
-            vec_len: RUNS as u64,
-            max_pages: 0,
-            category_inverted: 0,
-            category_mask: u64::from(PAGE_IS_PRESENT),
-            category_anyof_mask: 0,
-            return_mask: u64::from(PAGE_IS_PRESENT),
-        };
-        // SAFETY: the structure is the one of this request, and names an array of ours with its length.
-        let found = unsafe { libc::ioctl(self.pagemap.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut request) };
-        let found = usize::try_from(found).map_err(|_| io::Error::last_os_error())?;
+        let (found, reached) = self.pagemap.scan(addresses, PAGE_IS_PRESENT, 0, &mut runs)?;
         runs[..found].iter().for_each(|run| each(run.start as usize..run.end as usize));
-        Ok(request.walk_end as usize)
+        Ok(reached)
     }
 
     /// The same from the entries of the page map, eight bytes for each page.
@@ -85,7 +65,7 @@ impl PageScan {
         let mut at = addresses.start;
         while at < addresses.end {
             let pages = ((addresses.end - at) / PAGE_BYTES).min(RUNS);
-            self.pagemap.read_exact_at(&mut entries[..8 * pages], (at / PAGE_BYTES * 8) as u64)?;
+            self.pagemap.read_entries(at, &mut entries[..8 * pages])?;
             for entry in entries[..8 * pages].chunks_exact(8) {
                 let entry = entry.iter().rev().fold(0_u64, |value, byte| value << 8 | u64::from(*byte));
                 if entry & PRESENT == 0 {

@@ -1,8 +1,10 @@
-//! /proc/self/pagemap: which pages of a range have been stored to, as the kernel has noted it.
+//! /proc/self/pagemap: what the kernel knows of the pages of a range, above all which have been stored to.
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 
 use linux_raw_sys::general::{PAGE_IS_WRITTEN, PM_SCAN_CHECK_WPASYNC, PM_SCAN_WP_MATCHING, page_region, pm_scan_arg};
 
@@ -41,70 +43,89 @@ impl StoredPages {
     }
 }
 
-/// The open pagemap of this process.
+/// The open pagemap of this process. In a forked child it is still the parent's.
 pub(crate) struct Pagemap {
     file: File,
 }
 
 impl Pagemap {
-    /// Opens it, and finds out whether the kernel can scan (Linux 6.7).
+    /// Opens it.
     pub(crate) fn open() -> io::Result<Self> {
-        let pagemap = Pagemap { file: File::open("/proc/self/pagemap")? };
-        pagemap.scan(0, 0, 0, &mut StoredPages::new())?;
+        Ok(Pagemap { file: File::open("/proc/self/pagemap")? })
+    }
+
+    /// Opens it where the kernel can scan it (Linux 6.7); else an error.
+    pub(crate) fn open_to_scan() -> io::Result<Self> {
+        let pagemap = Self::open()?;
+        pagemap.scan(0..0, PAGE_IS_WRITTEN, 0, &mut [])?;
         Ok(pagemap)
     }
 
     /// Finds the pages of a range that were stored to since they were last protected.
     pub(crate) fn stored(&self, address: usize, len: usize, found: &mut StoredPages) -> io::Result<()> {
-        self.scan(address, len, 0, found)
+        self.mark(address, len, 0, found)
     }
 
     /// The same, and protects those pages again in the same step: what is stored later is found next time. One TLB
     /// shootdown.
     pub(crate) fn stored_and_protect(&self, address: usize, len: usize, found: &mut StoredPages) -> io::Result<()> {
-        self.scan(address, len, PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC, found)
+        self.mark(address, len, PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC, found)
     }
 
-    fn scan(&self, address: usize, len: usize, flags: u32, found: &mut StoredPages) -> io::Result<()> {
+    fn mark(&self, address: usize, len: usize, flags: u32, found: &mut StoredPages) -> io::Result<()> {
         debug_assert!(len <= SCAN_PAGES * PAGE_BYTES);
         found.bits = [0; SCAN_PAGES / 64];
-        let end = (address + len) as u64;
-        let mut from = address as u64;
+        let end = address + len;
+        let mut from = address;
         loop {
-            let mut request = pm_scan_arg {
-                size: size_of::<pm_scan_arg>() as u64,
-                flags: u64::from(flags),
-                start: from,
-                end,
-                walk_end: 0,
-                vec: found.runs.as_mut_ptr() as u64,
-                vec_len: RUNS_MAX as u64,
-                max_pages: 0,
-                category_inverted: 0,
-                category_mask: u64::from(PAGE_IS_WRITTEN),
-                category_anyof_mask: 0,
-                return_mask: u64::from(PAGE_IS_WRITTEN),
+            let (count, reached) = match self.scan(from..end, PAGE_IS_WRITTEN, flags, &mut found.runs[..]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                other => other?,
             };
-            // SAFETY: `request` is the structure of this request; the kernel writes at most RUNS_MAX regions to `runs`.
-            let runs = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut request) };
-            if runs < 0 {
-                let error = io::Error::last_os_error();
-                if error.kind() == io::ErrorKind::Interrupted {
-                    continue;
-                }
-                return Err(error);
-            }
-            for run in &found.runs[..runs as usize] {
-                let pages = run.start.max(address as u64)..run.end.min(end);
-                for page in (pages.start..pages.end).step_by(PAGE_BYTES) {
-                    let index = (page as usize - address) / PAGE_BYTES;
+            for run in &found.runs[..count] {
+                for page in ((run.start as usize).max(address)..(run.end as usize).min(end)).step_by(PAGE_BYTES) {
+                    let index = (page - address) / PAGE_BYTES;
                     found.bits[index / 64] |= 1 << (index % 64);
                 }
             }
-            if request.walk_end >= end || request.walk_end <= from {
+            if reached >= end || reached <= from {
                 return Ok(());
             }
-            from = request.walk_end;
+            from = reached;
         }
+    }
+
+    /// Lists the runs of pages of a category (PAGE_IS_*) in one call of the kernel; returns how many there are and how far
+    /// it came.
+    pub(super) fn scan(
+        &self,
+        addresses: Range<usize>,
+        category: u32,
+        flags: u32,
+        runs: &mut [page_region],
+    ) -> io::Result<(usize, usize)> {
+        let mut request = pm_scan_arg {
+            size: size_of::<pm_scan_arg>() as u64,
+            flags: u64::from(flags),
+            start: addresses.start as u64,
+            end: addresses.end as u64,
+            walk_end: 0,
+            vec: runs.as_mut_ptr() as u64,
+            vec_len: runs.len() as u64,
+            max_pages: 0,
+            category_inverted: 0,
+            category_mask: u64::from(category),
+            category_anyof_mask: 0,
+            return_mask: u64::from(category),
+        };
+        // SAFETY: `request` is the structure of this request, and names an array of ours with its length.
+        let found = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut request) };
+        let found = usize::try_from(found).map_err(|_| io::Error::last_os_error())?;
+        Ok((found, request.walk_end as usize))
+    }
+
+    /// Reads the entries of pages, eight bytes each.
+    pub(super) fn read_entries(&self, address: usize, entries: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(entries, (address / PAGE_BYTES * 8) as u64)
     }
 }
