@@ -29,6 +29,7 @@ pub fn cache(cache: &Snapshot, interval: Option<&Interval>) -> Value {
         "started_unix_ns": cache.started_unix_ns,
         "capacity_bytes": bytes(cache.stats.capacity_pages),
         "resident_bytes": bytes(cache.stats.resident_pages),
+        "table_bytes": bytes(cache.stats.table_pages),
         "dirty_bytes": bytes(cache.stats.dirty_pages),
         "free_bytes": bytes(cache.stats.free_pages),
         "pinned_bytes": bytes(cache.stats.pinned_pages),

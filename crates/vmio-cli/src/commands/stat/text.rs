@@ -26,6 +26,7 @@ fn write_cache(output: &mut impl Write, cache: &Snapshot) -> io::Result<()> {
         writeln!(output, "{}", text.trim_end())
     };
     line("resident", bytes(stats.resident_pages), share(stats.resident_pages))?;
+    line("page tables", bytes(stats.table_pages), share(stats.table_pages))?;
     line("dirty", bytes(stats.dirty_pages), share(stats.dirty_pages))?;
     line("pinned", bytes(stats.pinned_pages), share(stats.pinned_pages))?;
     line("free", bytes(stats.free_pages), share(stats.free_pages))?;
