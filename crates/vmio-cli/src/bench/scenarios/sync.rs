@@ -103,7 +103,10 @@ pub fn run(args: &SyncArgs) -> anyhow::Result<()> {
         })
     };
     let mut results: Vec<SyncResult> = Vec::new();
-    results.push(checked(&target, run_side("sync: vmio", &target, spec(EngineKind::Vmio(Variant::Plain)))?)?);
+    for variant in [Variant::Plain, Variant::Memfd] {
+        let side = format!("sync: {}", variant.name());
+        results.push(checked(&target, run_side(&side, &target, spec(EngineKind::Vmio(variant)))?)?);
+    }
     match run_side_in_cgroup("sync: mmap", &target, args.cache, spec(EngineKind::Mmap))? {
         Ok(result) => results.push(checked(&target, result)?),
         Err(reason) => args.output.text(&reason),
