@@ -88,6 +88,23 @@ fn a_dropped_page_is_read_again() {
     }
 }
 
+/// The kernel gives the page tables of a range of 2 MiB back that it takes out of sight, if nothing in them is protected,
+/// and its notes with them.
+#[test]
+fn a_span_whose_pages_were_all_stored_to_is_not_taken_for_clean() {
+    let cache = roomy_cache();
+    let device = Device::of_pages(4 * SPAN);
+    let map = open(&cache, &device);
+    for (round, step) in [(1, 1), (2, 511), (3, 1)] {
+        let pages = || (SPAN..2 * SPAN).step_by(step);
+        pages().for_each(|page| assert_eq!(load(&map, at(page)), if round == 1 { 0 } else { round - 1 }));
+        pages().for_each(|page| store(&map, at(page), round));
+        map.advise(0..map.len(), Advice::DontNeed).unwrap();
+        pages().for_each(|page| assert_eq!(device.word(at(page)), round, "page {page}"));
+        (SPAN..2 * SPAN).for_each(|page| device.set_word(at(page), round));
+    }
+}
+
 /// Dropping must not lose a store that comes at any moment, nor may a load see an older one.
 #[test]
 fn a_store_that_races_with_dont_need_is_not_lost() {

@@ -3,12 +3,14 @@
 
 use std::ops::Range;
 
+use crate::backing::Access;
 use crate::cache::region::Region;
 use crate::cache::whole_spans::runs;
 use crate::engine::HideableFrames;
 use crate::page::page_set::PageSet;
 use crate::page::span::SpanGuard;
 use crate::page::span_of;
+use crate::page::word::State;
 use crate::sys::PAGE_BYTES;
 use crate::sys::pagemap::StoredPages;
 use crate::sys::unmap::UnmapList;
@@ -31,7 +33,7 @@ impl Region {
         stored: &mut StoredPages,
         _held: &SpanGuard<'_>,
     ) -> Hidden {
-        let (mut ours, mut dirty) = (PageSet::default(), PageSet::default());
+        let [mut ours, mut dirty, mut counted] = [PageSet::default(); 3];
         let mut hidden = Hidden::default();
         for page in pages.clone() {
             match self.word(page).begin_hide() {
@@ -39,6 +41,9 @@ impl Region {
                     ours.insert(page);
                     if before.needs_write() {
                         dirty.insert(page);
+                    }
+                    if before.state() == State::Dirty {
+                        counted.insert(page);
                     }
                 }
                 Err(seen) => hidden.pages += u32::from(seen.is_hidden()),
@@ -59,21 +64,22 @@ impl Region {
         if frames.stored(self.address(first), (last + 1 - first) as usize * PAGE_BYTES, stored).is_err() {
             stored.assume_all();
         }
+        // Of a page that was shown without protection the kernel says so too.
+        let can_be_stored_to = self.access == Access::ReadWrite;
         // From here on the pages can be dirty in the eyes of a sync.
         let epoch = self.announce_dirty(first);
         self.release_gaps(&gaps, first..last);
         for page in first..=last {
             let word = self.word(page);
             if ours.contains(page) {
-                let known = dirty.contains(page);
-                let is_dirty = known || stored.contains((page - first) as usize);
+                let is_dirty = dirty.contains(page) || can_be_stored_to && stored.contains((page - first) as usize);
                 if refused.contains(page) {
                     word.fail_hide(is_dirty.then_some(epoch));
                 } else {
                     word.finish_hide(is_dirty.then_some(epoch));
                     newly += 1;
                 }
-                if is_dirty && !known {
+                if is_dirty && !counted.contains(page) {
                     self.count_dirty(page);
                 }
             }

@@ -226,12 +226,12 @@ impl Reclaimer {
         self.dropping.push(span);
         // SAFETY: as in `visit`.
         let (region, number) = unsafe { Region::of_span(span) };
-        let pages = region.pages_of_span(number);
         // Where somebody else is at work, the clean pages will do.
         if let Some(locked) = span.get().try_lock() {
-            let _ = self.batch.collect(region, pages.clone(), Select::ToEvict, &locked);
+            // Only with the lock is it sure that these pages are not being cut off.
+            let _ = self.batch.collect(region, region.pages_of_span(number), Select::ToEvict, &locked);
         }
-        pages.filter(|page| region.word(*page).load().is_hidden()).count()
+        region.pages_of_span(number).filter(|page| region.word(*page).load().is_hidden()).count()
     }
 
     /// Drops what waited long enough, now that it is written.

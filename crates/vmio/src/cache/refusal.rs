@@ -3,7 +3,6 @@
 use crate::cache::address_table;
 use crate::cache::counters::Counter;
 use crate::cache::region::Region;
-use crate::page::span_of;
 use crate::page::word::{Snapshot, State};
 use crate::sys::unmap::UnmapList;
 use crate::sys::{PAGE_BYTES, cpu};
@@ -24,8 +23,7 @@ impl Region {
             let seen = word.load();
             match seen.state() {
                 State::Absent => {
-                    if word.begin_load().is_ok() {
-                        self.span(span_of(page)).add_resident();
+                    if self.begin_load(page).is_ok() {
                         change();
                         self.forget_load(page);
                         return true;
@@ -58,8 +56,7 @@ impl Region {
             self.word(page).fail_evict(State::Clean);
             return false;
         }
-        self.span(span_of(page)).remove_resident(1);
-        self.word(page).finish_evict(shared.eviction_time());
+        self.finish_evict(page, shared.eviction_time());
         shared.count(cpu::current(), Counter::EvictedClean, 1);
         shared.release(1, true);
         true

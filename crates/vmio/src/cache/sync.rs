@@ -109,6 +109,11 @@ impl Region {
             if written.is_err() || self.pages_of_span(number).any(|page| self.needs_another_look(page)) {
                 self.dirty_spans.insert(number);
             }
+            if written.is_err() {
+                // What is in the batch already is in flight.
+                batch.write(&self.shared);
+                batch.clear();
+            }
             written?;
         }
         batch.write(&self.shared);

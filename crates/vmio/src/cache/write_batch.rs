@@ -8,6 +8,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
+use crate::backing::Access;
 use crate::cache::counters::Counter;
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
@@ -211,7 +212,7 @@ impl WriteBatch {
         select: Select,
     ) -> io::Result<usize> {
         let start = self.pages.len();
-        let in_sight = select != Select::ToEvict;
+        let in_sight = select != Select::ToEvict && region.access == Access::ReadWrite;
         let asked = match in_sight {
             true => {
                 let len = (pages.end - pages.start) as usize * PAGE_BYTES;

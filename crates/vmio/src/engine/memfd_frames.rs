@@ -5,9 +5,10 @@ use std::io;
 use std::sync::Arc;
 
 use crate::engine::{Frames, HideableFrames, InstallError};
+use crate::sys::PAGE_BYTES;
 use crate::sys::kernel::{KernelFeature, KernelFeatures};
 use crate::sys::memory_file::MemoryFile;
-use crate::sys::pagemap::{Pagemap, StoredPages};
+use crate::sys::pagemap::{Pagemap, SCAN_PAGES, StoredPages};
 use crate::sys::reservation::Reservation;
 use crate::sys::unmap::{UnmapList, Unmapper};
 use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
@@ -92,8 +93,16 @@ impl Frames for MemfdFrames {
 
 impl HideableFrames for MemfdFrames {
     unsafe fn hide(&self, address: usize, len: usize) -> io::Result<()> {
+        // Never all that a page of page tables maps at once: a kernel that gives such a page back (Linux 6.14 may) could
+        // take its pages, in a scan afterwards, for such as nobody has stored to.
+        let first = len.min(SCAN_PAGES / 2 * PAGE_BYTES);
         // SAFETY: the range is registered, so the next access faults; the file keeps the contents.
-        unsafe { self.tracker.unmapper.zap(address, len) }
+        unsafe { self.tracker.unmapper.zap(address, first)? };
+        if first == len {
+            return Ok(());
+        }
+        // SAFETY: as above.
+        unsafe { self.tracker.unmapper.zap(address + first, len - first) }
     }
 
     fn reveal(&self, address: usize, protect: bool) -> io::Result<()> {

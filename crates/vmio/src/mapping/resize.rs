@@ -59,6 +59,8 @@ impl CachedFile {
     fn clear_tail(&self, len: u64) -> Result<()> {
         let tail = len as usize % PAGE_BYTES;
         let page = len / PAGE_BYTES as u64;
+        // A page that is taken out of sight is busy for a moment, and stays in memory.
+        self.region().word(page).wait_while(Snapshot::is_busy);
         if tail == 0 || !self.region().has_page(page) {
             return Ok(()); // What is read from the device ends with zeros.
         }

@@ -90,7 +90,7 @@ impl PageWord {
     pub(crate) fn release_absent(&self) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Evicting);
-            word.with_state(State::Absent)
+            word.with_state(State::Absent).with(STORED, false)
         });
     }
 
@@ -171,6 +171,17 @@ mod tests {
         word.begin_write_tracked(false).unwrap();
         word.finish_protect();
         assert_eq!(word.begin_reveal().unwrap().state(), State::Clean);
+        word.finish_write(Some(false));
+        word.finish_reveal(None, 0);
+        assert!(word.load().needs_write());
+    }
+
+    #[test]
+    fn a_write_that_fails_while_a_page_in_sight_is_shown_once_more_is_not_forgotten() {
+        let word = loaded(true);
+        word.begin_write_tracked(false).unwrap();
+        word.finish_protect();
+        word.begin_reveal().unwrap();
         word.finish_write(Some(false));
         word.finish_reveal(None, 0);
         assert!(word.load().needs_write());

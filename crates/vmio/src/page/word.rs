@@ -277,7 +277,7 @@ impl PageWord {
     pub(crate) fn fail_load(&self) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Loading);
-            word.with_state(State::Absent)
+            word.with_state(State::Absent).with(STORED, false)
         });
     }
 
@@ -293,7 +293,7 @@ impl PageWord {
     pub(crate) fn finish_upgrade(&self, epoch: bool) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Upgrading);
-            word.with_state(State::Dirty).with(EPOCH, epoch).with(FRESH, false)
+            word.with_state(State::Dirty).with(EPOCH, epoch).with(FRESH | STORED, false)
         });
     }
 
@@ -354,7 +354,7 @@ impl PageWord {
             match failed_in {
                 Some(epoch) if word.state() == State::Clean => landed.with_state(State::Dirty).with(EPOCH, epoch),
                 // Being revealed, by a thread that may call it clean again.
-                Some(_) if word.is_hidden() => landed.with(STORED, true),
+                Some(_) if word.state() == State::Upgrading => landed.with(STORED, true),
                 _ => landed,
             }
         };
