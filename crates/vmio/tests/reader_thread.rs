@@ -10,20 +10,10 @@ use std::time::Duration;
 
 use vmio::{Access, Advice, Engine, Error, Mapping, MappingOptions};
 
-use support::child::{install_handler, isolated};
+use support::child::{RIGHT, compare_address, expect_sigbus_at, install_handler, isolated};
 use support::device::{Device, READ_EIO};
 use support::reader_thread::{available, cache, numbered, open, read_into, write_from};
 use support::{PAGE, Random, at, cache_of, check_empty, is_root, load, store, watchdog};
-
-const RIGHT: i32 = 42;
-const WRONG: i32 = 43;
-
-static EXPECTED: AtomicUsize = AtomicUsize::new(0);
-
-extern "C" fn compare_address(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid siginfo; _exit is async-signal-safe.
-    unsafe { libc::_exit(if (*info).si_addr() as usize == EXPECTED.load(Ordering::SeqCst) { RIGHT } else { WRONG }) }
-}
 
 #[test]
 fn without_the_right_the_error_names_all_ways_to_get_it() {
@@ -213,7 +203,7 @@ fn both_engines_serve_one_process() {
         // The handler of the one passes on what the other refuses.
         devices[0].set_faults(5, READ_EIO);
         maps[0].advise(0..maps[0].len(), Advice::DontNeed).unwrap();
-        EXPECTED.store(maps[0].as_ptr() as usize + at(5) as usize, Ordering::SeqCst);
+        expect_sigbus_at(maps[0].as_ptr() as usize + at(5) as usize);
         load(&maps[0], at(5));
     })
     .exits_with(RIGHT);

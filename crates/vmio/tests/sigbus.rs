@@ -5,36 +5,19 @@
 mod support;
 
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use vmio::backing::FileBacking;
 use vmio::{Access, Mapping, MappingOptions, OnReadError};
 
-use support::child::{install_handler, isolated};
+use support::child::{RIGHT, compare_address, expect_sigbus_at, install_handler, isolated};
 use support::device::{Device, READ_EIO, WRITE_EIO};
 use support::{PAGE, at, cache_of, load, roomy_cache, store};
 
-const RIGHT: i32 = 42;
-const WRONG: i32 = 43;
 const PLAIN_HANDLER: i32 = 44;
-
-static EXPECTED: AtomicUsize = AtomicUsize::new(0);
-
-extern "C" fn compare_address(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid siginfo; _exit is async-signal-safe.
-    unsafe {
-        let right = (*info).si_addr() as usize == EXPECTED.load(Ordering::SeqCst) && (*info).si_signo == libc::SIGBUS;
-        libc::_exit(if right { RIGHT } else { WRONG });
-    }
-}
 
 extern "C" fn plain_handler(_signal: i32) {
     // SAFETY: async-signal-safe.
     unsafe { libc::_exit(PLAIN_HANDLER) }
-}
-
-fn expect_at(map: &Mapping, offset: u64) {
-    EXPECTED.store(map.as_ptr() as usize + offset as usize, Ordering::SeqCst);
 }
 
 fn unreadable(options: MappingOptions) -> Mapping {
@@ -49,7 +32,7 @@ fn a_load_of_an_unreadable_page_reaches_the_previous_handler_with_its_address() 
         install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
         let map = unreadable(MappingOptions::new());
         assert_eq!(load(&map, at(6)), 0);
-        expect_at(&map, at(7) + 264);
+        expect_sigbus_at(map.as_ptr() as usize + (at(7) + 264) as usize);
         load(&map, at(7) + 264);
     })
     .exits_with(RIGHT);
@@ -60,7 +43,7 @@ fn a_store_to_an_unreadable_page_reaches_the_previous_handler_with_its_address()
     isolated("a_store_to_an_unreadable_page_reaches_the_previous_handler_with_its_address", || {
         install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO | libc::SA_ONSTACK);
         let map = unreadable(MappingOptions::new());
-        expect_at(&map, at(7) + 8);
+        expect_sigbus_at(map.as_ptr() as usize + (at(7) + 8) as usize);
         store(&map, at(7) + 8, 1);
     })
     .exits_with(RIGHT);
@@ -98,7 +81,7 @@ fn a_store_that_misses_an_unreadable_page_is_a_signal_with_poison_too() {
     isolated("a_store_that_misses_an_unreadable_page_is_a_signal_with_poison_too", || {
         install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
         let map = unreadable(MappingOptions::new().on_read_error(OnReadError::Poison([1; 8])));
-        expect_at(&map, at(7));
+        expect_sigbus_at(map.as_ptr() as usize + at(7) as usize);
         store(&map, at(7), 1);
     })
     .exits_with(RIGHT);
@@ -110,7 +93,7 @@ fn a_store_to_a_poisoned_page_is_a_signal() {
         install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
         let map = unreadable(MappingOptions::new().on_read_error(OnReadError::Poison([1; 8])));
         assert_eq!(load(&map, at(7)), u64::from_le_bytes([1; 8]));
-        expect_at(&map, at(7) + 16);
+        expect_sigbus_at(map.as_ptr() as usize + (at(7) + 16) as usize);
         store(&map, at(7) + 16, 1);
     })
     .exits_with(RIGHT);
@@ -121,7 +104,7 @@ fn an_access_behind_the_last_page_is_a_signal() {
     isolated("an_access_behind_the_last_page_is_a_signal", || {
         install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
         let map = unreadable(MappingOptions::new());
-        expect_at(&map, at(64));
+        expect_sigbus_at(map.as_ptr() as usize + at(64) as usize);
         // SAFETY: the address is reserved for the mapping; the access is a SIGBUS, which is what is tested.
         unsafe { map.as_ptr().add(at(64) as usize).read_volatile() };
     })
@@ -136,7 +119,7 @@ fn a_cache_full_of_unwritable_pages_is_a_signal_for_a_load() {
         device.set_all_faults(WRITE_EIO);
         let map = Mapping::open(&cache_of(256).build().unwrap(), device.backing(), MappingOptions::new()).unwrap();
         for page in 0..1000 {
-            expect_at(&map, at(page));
+            expect_sigbus_at(map.as_ptr() as usize + at(page) as usize);
             store(&map, at(page), 1);
         }
     })
@@ -153,7 +136,7 @@ fn a_file_truncated_by_others_is_a_signal_behind_its_new_end() {
         file.as_file().set_len(10 * PAGE).unwrap();
         assert_eq!(load(&map, at(9)), 0);
         assert!(matches!(map.pin(at(10)..at(11), Access::ReadOnly), Err(vmio::Error::Read { .. })));
-        expect_at(&map, at(10) + 8);
+        expect_sigbus_at(map.as_ptr() as usize + (at(10) + 8) as usize);
         load(&map, at(10) + 8);
     })
     .exits_with(RIGHT);
@@ -182,7 +165,7 @@ fn a_bus_error_elsewhere_in_the_program_reaches_the_previous_handler() {
         unsafe {
             let base =
                 libc::mmap(std::ptr::null_mut(), PAGE as usize, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
-            EXPECTED.store(base as usize, Ordering::SeqCst);
+            expect_sigbus_at(base as usize);
             base.cast::<u8>().read_volatile();
         }
     })
@@ -207,7 +190,7 @@ fn a_handler_installed_after_the_first_cache_is_chained_by_the_second() {
         let _first = roomy_cache();
         install_handler(libc::SIGBUS, compare_address as *const () as usize, libc::SA_SIGINFO);
         let map = unreadable(MappingOptions::new());
-        expect_at(&map, at(7));
+        expect_sigbus_at(map.as_ptr() as usize + at(7) as usize);
         load(&map, at(7));
     })
     .exits_with(RIGHT);

@@ -5,13 +5,13 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use vmio::{Access, Advice, Engine, Error, Mapping, MappingOptions, OnReadError};
 
-use support::child::{install_handler, isolated};
+use support::child::{RIGHT, compare_address, expect_sigbus_at, install_handler, isolated};
 use support::device::{Device, READ_EIO};
 use support::reader_thread::{available, cache, is_efault, numbered, open, read_into, write_from};
 use support::{PAGE, at, cache_of, check_empty, load, read, store, watchdog};
@@ -192,16 +192,6 @@ fn no_signal_handler_is_installed() {
 
 // ---- pages that cannot be had
 
-const RIGHT: i32 = 42;
-const WRONG: i32 = 43;
-
-static EXPECTED: AtomicUsize = AtomicUsize::new(0);
-
-extern "C" fn compare_address(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid siginfo; _exit is async-signal-safe.
-    unsafe { libc::_exit(if (*info).si_addr() as usize == EXPECTED.load(Ordering::SeqCst) { RIGHT } else { WRONG }) }
-}
-
 #[test]
 fn a_load_of_an_unreadable_page_is_a_signal_with_its_address() {
     if !available() {
@@ -213,7 +203,7 @@ fn a_load_of_an_unreadable_page_is_a_signal_with_its_address() {
         device.set_faults(3, READ_EIO);
         let map = open(&cache(256), &device);
         assert_eq!(load(&map, at(2)), 0);
-        EXPECTED.store(map.as_ptr() as usize + at(3) as usize + 24, Ordering::SeqCst);
+        expect_sigbus_at(map.as_ptr() as usize + (at(3) + 24) as usize);
         load(&map, at(3) + 24);
     })
     .exits_with(RIGHT);

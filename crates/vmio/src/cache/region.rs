@@ -146,19 +146,8 @@ impl Region {
     /// Reserves address space for a backing and attaches it to the engine. Costs nothing until touched.
     pub(crate) fn new(shared: Arc<Shared>, backing: Box<dyn Backing>, options: MappingOptions) -> Result<Self> {
         let len = backing.len();
-        let reserved = options.reserve_bytes.unwrap_or(0).max(len).max(1);
-        let reserved = reserved.checked_next_multiple_of(GRANULE_BYTES).and_then(|bytes| usize::try_from(bytes).ok());
-        let Some(reserved) = reserved else {
-            return Err(Error::BadOption {
-                option: "reserve",
-                value: options.reserve_bytes.unwrap_or(len).to_string(),
-                expected: "a length that fits the address space",
-            });
-        };
-        let access = options.access.unwrap_or_else(|| backing.access());
-        if access == Access::ReadWrite && backing.access() == Access::ReadOnly {
-            return Err(Error::ReadOnly { backing: backing.describe() });
-        }
+        let reserved = options.reserved_bytes(len)?;
+        let access = options.access_to(&*backing)?;
         let hint = choose_frames(&shared, &options)?;
         let streams = hint == FrameHint::Stream && installs_spans(&shared);
         if hint == FrameHint::Stream && access == Access::ReadWrite {

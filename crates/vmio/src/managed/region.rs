@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::backing::{Access, Backing};
-use crate::cache::region::GRANULE_BYTES;
 use crate::error::{Error, Result};
 use crate::managed::pins::Pins;
 use crate::mapping::options::{MappingOptions, OnReadError};
@@ -53,20 +52,9 @@ impl ManagedRegion {
             return Err(Error::NotManaged { what: "a backing that is no file", why });
         };
         let file = file.try_clone_to_owned().map_err(Error::system("duplicating a descriptor")).map(File::from)?;
-        let access = options.access.unwrap_or_else(|| backing.access());
-        if access == Access::ReadWrite && backing.access() == Access::ReadOnly {
-            return Err(Error::ReadOnly { backing: backing.describe() });
-        }
+        let access = options.access_to(&*backing)?;
         let len = backing.len();
-        let reserved = options.reserve_bytes.unwrap_or(0).max(len).max(1);
-        let reserved = reserved.checked_next_multiple_of(GRANULE_BYTES).and_then(|bytes| usize::try_from(bytes).ok());
-        let Some(reserved) = reserved else {
-            return Err(Error::BadOption {
-                option: "reserve",
-                value: options.reserve_bytes.unwrap_or(len).to_string(),
-                expected: "a length that fits the address space",
-            });
-        };
+        let reserved = options.reserved_bytes(len)?;
         let build = || -> io::Result<_> {
             let map = FileMap::new(file.as_fd(), reserved, access == Access::ReadWrite)?;
             map.no_read_ahead(&(0..reserved as u64))?;

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::backing::Access;
+use crate::backing::{Access, Backing};
+use crate::cache::region::GRANULE_BYTES;
+use crate::error::{Error, Result};
 
 /// Checks pages as they arrive from the device and prepares them as they leave.
 ///
@@ -114,6 +116,28 @@ impl MappingOptions {
     pub fn frames(mut self, hint: FrameHint) -> Self {
         self.frames = hint;
         self
+    }
+}
+
+impl MappingOptions {
+    /// The access that a mapping of a backing gets.
+    pub(crate) fn access_to(&self, backing: &dyn Backing) -> Result<Access> {
+        let access = self.access.unwrap_or_else(|| backing.access());
+        if access == Access::ReadWrite && backing.access() == Access::ReadOnly {
+            return Err(Error::ReadOnly { backing: backing.describe() });
+        }
+        Ok(access)
+    }
+
+    /// The address space that a mapping of that length gets.
+    pub(crate) fn reserved_bytes(&self, len: u64) -> Result<usize> {
+        let reserved = self.reserve_bytes.unwrap_or(0).max(len).max(1);
+        let reserved = reserved.checked_next_multiple_of(GRANULE_BYTES).and_then(|bytes| usize::try_from(bytes).ok());
+        reserved.ok_or_else(|| Error::BadOption {
+            option: "reserve",
+            value: self.reserve_bytes.unwrap_or(len).to_string(),
+            expected: "a length that fits the address space",
+        })
     }
 }
 

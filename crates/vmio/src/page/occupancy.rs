@@ -1,6 +1,6 @@
 //! How many pages of a span are in memory or on their way in: the gate that its memory is given back behind.
 
-use crate::atomic::{AtomicU32, Ordering};
+use crate::atomic::{AtomicU32, Ordering, sleep_on, wake_all};
 
 /// The memory of the span is being given back: nobody may come in.
 const CLOSED: u32 = 1 << 31;
@@ -21,7 +21,7 @@ impl Occupancy {
             match self.0.compare_exchange(seen, wanted, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) if seen & CLOSED == 0 => return,
                 Ok(_) => {
-                    self.sleep(wanted);
+                    sleep_on(&self.0, wanted);
                     seen = self.0.load(Ordering::SeqCst);
                 }
                 Err(changed) => seen = changed,
@@ -50,28 +50,9 @@ impl Occupancy {
         let before = self.0.swap(0, Ordering::SeqCst);
         debug_assert!(before & CLOSED != 0);
         if before & WAITERS != 0 {
-            self.wake();
+            wake_all(&self.0);
         }
     }
-
-    #[cfg(not(loom))]
-    fn sleep(&self, expected: u32) {
-        crate::sys::futex::wait(&self.0, expected);
-    }
-
-    #[cfg(not(loom))]
-    fn wake(&self) {
-        crate::sys::futex::wake_all(&self.0);
-    }
-
-    // Under loom a waiter polls, as with page words.
-    #[cfg(loom)]
-    fn sleep(&self, _expected: u32) {
-        loom::thread::yield_now();
-    }
-
-    #[cfg(loom)]
-    fn wake(&self) {}
 }
 
 #[cfg(all(test, not(loom)))]

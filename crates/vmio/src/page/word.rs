@@ -15,7 +15,7 @@
 //! A page's frame is writable to the program in Dirty only (and in Loading, between install and finish); it may be
 //! write-protected in Dirty as well, so a trapped store on a Dirty page un-protects it.
 
-use crate::atomic::{AtomicU32, Ordering};
+use crate::atomic::{AtomicU32, Ordering, sleep_on, wake_all};
 
 const STATE_MASK: u32 = 0b111;
 /// Out of the program's sight: see `hiding.rs`.
@@ -251,7 +251,7 @@ impl PageWord {
         if let Ok(before) = self.update(|word| Some(next(word).with(WAITERS, false)))
             && before.0 & WAITERS != 0
         {
-            self.wake();
+            wake_all(&self.0);
         }
     }
 
@@ -362,7 +362,7 @@ impl PageWord {
         match self.update(|word| Some(next(word).with(WAITERS, word.is_busy() && word.0 & WAITERS != 0))) {
             Ok(before) => {
                 if before.0 & WAITERS != 0 {
-                    self.wake();
+                    wake_all(&self.0);
                 }
                 failed_in.is_some() && before.state() == State::Clean
             }
@@ -447,30 +447,11 @@ impl PageWord {
     pub(crate) fn wait_while(&self, waiting: impl Fn(Snapshot) -> bool) {
         loop {
             match self.update(|word| waiting(word).then(|| word.with(WAITERS, true))) {
-                Ok(before) => self.sleep(before.with(WAITERS, true)),
+                Ok(before) => sleep_on(&self.0, before.with(WAITERS, true).0),
                 Err(_) => return,
             }
         }
     }
-
-    #[cfg(not(loom))]
-    fn sleep(&self, expected: Snapshot) {
-        crate::sys::futex::wait(&self.0, expected.0);
-    }
-
-    #[cfg(not(loom))]
-    fn wake(&self) {
-        crate::sys::futex::wake_all(&self.0);
-    }
-
-    // Under loom a waiter polls: what is explored is that somebody makes its condition false.
-    #[cfg(loom)]
-    fn sleep(&self, _expected: Snapshot) {
-        loom::thread::yield_now();
-    }
-
-    #[cfg(loom)]
-    fn wake(&self) {}
 }
 
 #[cfg(all(test, not(loom)))]

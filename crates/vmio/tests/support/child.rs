@@ -2,6 +2,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const ROLE: &str = "VMIO_TEST_ROLE";
 
@@ -100,4 +101,25 @@ pub fn install_handler(signal: i32, handler: usize, flags: i32) {
         action.sa_flags = flags;
         assert_eq!(libc::sigaction(signal, &raw const action, std::ptr::null_mut()), 0);
     }
+}
+
+/// The exit code of a process whose SIGBUS came where [`expect_sigbus_at`] said.
+pub const RIGHT: i32 = 42;
+/// And of one whose SIGBUS came elsewhere.
+pub const WRONG: i32 = 43;
+
+static EXPECTED: AtomicUsize = AtomicUsize::new(0);
+
+/// A handler that leaves the process with [`RIGHT`] or [`WRONG`].
+pub extern "C" fn compare_address(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid siginfo; _exit is async-signal-safe.
+    unsafe {
+        let right = (*info).si_addr() as usize == EXPECTED.load(Ordering::SeqCst) && (*info).si_signo == libc::SIGBUS;
+        libc::_exit(if right { RIGHT } else { WRONG });
+    }
+}
+
+/// The address that [`compare_address`] takes for right.
+pub fn expect_sigbus_at(address: usize) {
+    EXPECTED.store(address, Ordering::SeqCst);
 }
