@@ -56,6 +56,8 @@ pub use mapping::options::{FrameHint, MappingOptions, OnReadError, PageVerifier}
 #[cfg(not(loom))]
 pub use mapping::{Advice, Mapping, Pin, Residency, SyncHandle};
 #[cfg(not(loom))]
+pub use page::unit::Unit;
+
 pub use policy::EvictionPolicy;
 #[cfg(not(loom))]
 pub use sys::PAGE_BYTES;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use vmio::backing::{Access, FileBacking, MemoryBacking};
-use vmio::{Advice, Cache, Error, Mapping, MappingOptions, Pin};
+use vmio::{Advice, Cache, Error, Mapping, MappingOptions, Pin, Unit};
 
 use support::{PAGE, check_budget, check_empty, is_managed, load_bytes, read, store_bytes, tiny_cache};
 
@@ -95,6 +95,12 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
+/// Units of each length.
+fn options(len: u64) -> MappingOptions {
+    let units = [Unit::Kib4, Unit::Kib16, Unit::Kib64];
+    MappingOptions::new().unit(units[(len % 11 % 3) as usize])
+}
+
 /// A mapping beside what it must hold: `None` is a byte of which nothing is known.
 struct Modelled {
     map: Option<Mapping>,
@@ -107,7 +113,7 @@ impl Modelled {
     fn over_file(cache: &Cache, path: &Path, len: u64) -> Self {
         let backing = FileBacking::create(path, len).unwrap();
         Modelled {
-            map: Some(Mapping::open(cache, backing, MappingOptions::new()).unwrap()),
+            map: Some(Mapping::open(cache, backing, options(len)).unwrap()),
             file: Some(path.to_owned()),
             bytes: vec![Some(0); len as usize],
             pins: Vec::new(),
@@ -117,7 +123,7 @@ impl Modelled {
     fn over_memory(cache: &Cache, len: u64) -> Self {
         let backing = MemoryBacking::new(len).unwrap();
         Modelled {
-            map: Some(Mapping::open(cache, backing, MappingOptions::new()).unwrap()),
+            map: Some(Mapping::open(cache, backing, options(len)).unwrap()),
             file: None,
             bytes: vec![Some(0); len as usize],
             pins: Vec::new(),
@@ -192,7 +198,7 @@ impl Modelled {
         self.map.take().unwrap().close().unwrap();
         self.check_file();
         let backing = FileBacking::open(file, Access::ReadWrite).unwrap();
-        self.map = Some(Mapping::open(cache, backing, MappingOptions::new()).unwrap());
+        self.map = Some(Mapping::open(cache, backing, options(self.len())).unwrap());
         assert_eq!(self.map().len(), self.len());
     }
 

@@ -21,6 +21,7 @@ Examples:
   vmio bench map --size 2G --dir /data --cache 512M --pattern uniform --op read --threads 1,2,8
   vmio bench map --device zram --op read,write --breakdown --json map.json
   vmio bench map --quick --report map.html
+  vmio bench map --pattern blocks:16 --engines vmio,vmio-64k,mmap
   vmio bench map --engines vmio,mmap --without batched-unmap
   vmio bench map --file /dev/nvme0n1 --size 64G --cache 8G --pattern zipf:0.99 --op mixed:95 --overwrite
 
@@ -36,7 +37,7 @@ pub struct MapArgs {
     /// Memory for the cache, and for the page cache of Linux mmap [default: 512M]
     #[arg(long, value_parser = parse_size)]
     cache: Option<u64>,
-    /// Patterns: uniform, zipf:EXPONENT, seq
+    /// Patterns: uniform, zipf:EXPONENT, seq, blocks:PAGES (random blocks, read page after page)
     #[arg(long, value_delimiter = ',', default_value = "uniform")]
     pattern: Vec<Pattern>,
     /// Operations: read, write, mixed:PERCENT_OF_READS
@@ -49,7 +50,7 @@ pub struct MapArgs {
     #[arg(long)]
     secs: Option<f64>,
     /// Engines to compare: vmio; vmio-memfd (frames whose stores the kernel tracks), vmio-thread (the reader-thread engine),
-    /// vmio-managed (Linux mmap kept within the budget); mmap; pread
+    /// vmio-managed (Linux mmap kept within the budget), vmio-16k and vmio-64k (units of that size); mmap; pread
     #[arg(long, value_delimiter = ',', default_value = "vmio,mmap,pread")]
     engines: Vec<EngineKind>,
     /// Features of the kernel that vmio does without, as on an older kernel (`vmio doctor` lists them)

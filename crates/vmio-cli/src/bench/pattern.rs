@@ -21,6 +21,8 @@ pub enum Pattern {
     Zipf(f64),
     /// Page after page, each thread in its own part of the file.
     Sequential,
+    /// Page after page within aligned blocks of so many pages, each block as likely as any other.
+    Blocks(u32),
 }
 
 impl Pattern {
@@ -34,11 +36,15 @@ impl FromStr for Pattern {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let advice = || format!("{text:?} is not a pattern: write uniform, zipf:0.99 or seq");
+        let advice = || format!("{text:?} is not a pattern: write uniform, zipf:0.99, seq or blocks:16");
         match text {
             "uniform" => Ok(Self::Uniform),
             "seq" => Ok(Self::Sequential),
             "zipf" => Ok(Self::Zipf(0.99)),
+            _ if text.starts_with("blocks:") => match text["blocks:".len()..].parse() {
+                Ok(pages @ 1..) => Ok(Self::Blocks(pages)),
+                _ => Err(format!("{text:?} does not say how many pages a block has: write blocks:16")),
+            },
             _ => {
                 let theta = text.strip_prefix("zipf:").ok_or_else(advice)?;
                 let theta: f64 = theta.parse().map_err(|_| advice())?;
@@ -58,6 +64,7 @@ impl fmt::Display for Pattern {
             Self::Uniform => f.write_str("uniform"),
             Self::Zipf(theta) => write!(f, "zipf:{theta}"),
             Self::Sequential => f.write_str("seq"),
+            Self::Blocks(pages) => write!(f, "blocks:{pages}"),
         }
     }
 }
@@ -85,6 +92,7 @@ enum PageChooser {
     Uniform { pages: u64 },
     Zipf { ranks: Zipf<f64>, scatter: Scatter },
     Sequential { first: u64, end: u64, next: u64 },
+    Blocks { pages: u64, block: u64, next: u64 },
 }
 
 impl OffsetStream {
@@ -102,6 +110,7 @@ impl OffsetStream {
                 let end = (pages * (thread + 1) / threads).max(first + 1);
                 PageChooser::Sequential { first, end, next: first }
             }
+            Pattern::Blocks(block) => PageChooser::Blocks { pages, block: u64::from(block), next: 0 },
         };
         Ok(Self { pages })
     }
@@ -115,6 +124,13 @@ impl OffsetStream {
                 let page = *next;
                 *next = if page + 1 == *end { *first } else { page + 1 };
                 page
+            }
+            PageChooser::Blocks { pages, block, next } => {
+                if next.is_multiple_of(*block) || *next == *pages {
+                    *next = random.random_range(0..pages.div_ceil(*block)) * *block;
+                }
+                *next += 1;
+                *next - 1
             }
         };
         page * PAGE_BYTES + random.random_range(0..WORDS_PER_PAGE) * WORD_BYTES
@@ -166,10 +182,10 @@ mod tests {
 
     #[test]
     fn patterns_print_as_they_are_read() {
-        for text in ["uniform", "zipf:0.99", "zipf:1.2", "seq"] {
+        for text in ["uniform", "zipf:0.99", "zipf:1.2", "seq", "blocks:16"] {
             assert_eq!(text.parse::<Pattern>().map(|pattern| pattern.to_string()), Ok(text.to_owned()));
         }
-        for text in ["", "zipf:", "zipf:-1", "zipf:nan", "random"] {
+        for text in ["", "zipf:", "zipf:-1", "zipf:nan", "random", "blocks:", "blocks:0"] {
             assert!(text.parse::<Pattern>().is_err(), "{text}");
         }
     }
@@ -213,6 +229,19 @@ mod tests {
             }
         }
         assert_eq!(visits, [1; 10]);
+        Ok(())
+    }
+
+    #[test]
+    fn blocks_are_aligned_and_read_to_their_end() -> anyhow::Result<()> {
+        let mut random = SmallRng::seed_from_u64(1);
+        let mut stream = OffsetStream::new(Pattern::Blocks(4), 10, 0, 1)?;
+        let mut pages = (0..400).map(|_| stream.next_offset(&mut random) / PAGE_BYTES);
+        while let Some(first) = pages.next() {
+            assert!(first.is_multiple_of(4) && first < 10);
+            let rest = if first == 8 { 1 } else { 3 };
+            (1..=rest).for_each(|step| assert!(pages.next().is_none_or(|page| page == first + step)));
+        }
         Ok(())
     }
 

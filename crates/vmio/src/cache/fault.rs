@@ -5,26 +5,22 @@ use std::time::Instant;
 use crate::backing::Access;
 use crate::budget::Taken;
 use crate::cache::address_table;
-use crate::cache::counters::{Counter, Timed};
+use crate::cache::counters::Counter;
 use crate::cache::reclaim::Goal;
 use crate::cache::region::{ReadFailure, Region};
 use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::engine::HideableFrames;
 use crate::error::Error;
-use crate::mapping::options::OnReadError;
-use crate::page::word::{Loaded, Snapshot, State};
+use crate::page::word::{Snapshot, State};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::signal::{FaultAccess, Resolution};
 use crate::sys::{PAGE_BYTES, cpu};
-use crate::telemetry::layout::Latency;
 
 /// Rounds of failed writes, without a page gained, after which a fault gives up.
 const FAILED_ROUNDS_MAX: u32 = 16;
 /// Rounds of eviction for the pages of a whole span, before it comes in page by page.
 const SPAN_ROUNDS_MAX: u32 = 4;
-
-static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// Why a page could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,238 +189,12 @@ impl Region {
         }
         unprotected.map_err(|error| FaultError::Refused(error.raw_os_error().unwrap_or(libc::EFAULT)))
     }
-
-    /// Fetches a page whose word we have made Loading, with the pages behind it if the range is read in sequence.
-    fn load(&self, page: u64, before: Snapshot, store: bool) -> Result<(), FaultError> {
-        let shared = &*self.shared;
-        let _timed = Timed::since(Instant::now(), shared, Latency::Miss);
-        let core = cpu::current();
-        shared.count(core, if store { Counter::StoreMisses } else { Counter::LoadMisses }, 1);
-        if self.streams {
-            self.request_read_ahead(span_of(page));
-            if self.load_span(core, page, Shared::take_span) {
-                return Ok(());
-            }
-        }
-        let timed = shared.measures_misses.then(Instant::now);
-        let price = self.price(page);
-        if let Err(why) = shared.take_pages(core, price) {
-            self.forget_load(page);
-            return Err(FaultError::Exhausted(why));
-        }
-        self.pay(page, price);
-        if let Some(started) = timed {
-            shared.count(core, Counter::BudgetNs, started.elapsed().as_nanos() as u64);
-        }
-        let loaded = if self.is_fresh(page, before) {
-            shared.count(core, Counter::FreshFills, 1);
-            let loaded = Loaded { fresh: true, ..Loaded::default() };
-            self.make_visible(core, page, &ZEROS, loaded, before, store)
-        } else {
-            let pages = 1 + self.claim_window(core, page);
-            self.read_and_install(core, page, pages, before, store)
-        };
-        if loaded.is_ok() && store {
-            shared.slow_down_for_dirty(core);
-        }
-        loaded
-    }
-
-    fn is_fresh(&self, page: u64, before: Snapshot) -> bool {
-        before.is_fresh() || (before.is_untouched() && self.untouched_is_fresh(span_of(page)))
-    }
-
-    /// Makes the absent neighbours after a missed page Loading, as far as the window and the free budget go.
-    fn claim_window(&self, core: usize, page: u64) -> u64 {
-        let end = (page + self.window(span_of(page))).min(self.pages());
-        let mut next = page + 1;
-        while next < end {
-            let Ok(before) = self.begin_load(next) else { break };
-            let price = self.price(next);
-            if self.is_fresh(next, before) || next >= self.pages() || self.shared.budget.take(core, price).is_none() {
-                self.forget_load(next);
-                break;
-            }
-            self.pay(next, price);
-            next += 1;
-        }
-        next - page - 1
-    }
-
-    /// Reads a run of Loading pages and makes them visible. Only the first one's failure is the caller's.
-    fn read_and_install(
-        &self,
-        core: usize,
-        page: u64,
-        pages: u64,
-        before: Snapshot,
-        store: bool,
-    ) -> Result<(), FaultError> {
-        let shared = &*self.shared;
-        let mut buffer = shared.page_buffers.acquire(core);
-        let timed = shared.measures_misses.then(Instant::now);
-        let mut pages = pages;
-        let mut read = self.read(core, page, &mut buffer.bytes()[..pages as usize * PAGE_BYTES]);
-        if read.is_err() && pages > 1 {
-            // Perhaps a neighbour is at fault: they can wait until somebody wants them.
-            self.give_up(page + 1, pages - 1);
-            pages = 1;
-            read = self.read(core, page, &mut buffer.bytes()[..PAGE_BYTES]);
-        }
-        let data = &mut buffer.bytes()[..pages as usize * PAGE_BYTES];
-        if let Some(started) = timed {
-            shared.count(core, Counter::ReadNs, started.elapsed().as_nanos() as u64);
-        }
-        let (first, rest) = data.split_at_mut(PAGE_BYTES);
-        read = read.and_then(|()| self.verify(page, first));
-        let mut loaded = Loaded::default();
-        if let Err(failure) = read {
-            self.note_read_failure(page, failure);
-            match self.on_read_error {
-                OnReadError::Poison(pattern) if !store => {
-                    first.chunks_mut(8).for_each(|word| word.copy_from_slice(&pattern));
-                    loaded.poisoned = true;
-                }
-                _ => {
-                    self.give_up(page, pages);
-                    return Err(FaultError::Unreadable(failure));
-                }
-            }
-        }
-        let outcome = self.make_visible(core, page, first, loaded, before, store);
-        let good = rest
-            .chunks_mut(PAGE_BYTES)
-            .zip(page + 1..)
-            .take_while(|(data, neighbour)| outcome.is_ok() && self.verify(*neighbour, data).is_ok())
-            .count() as u64;
-        if good < pages - 1 {
-            self.give_up(page + 1 + good, pages - 1 - good);
-        }
-        if good > 0 {
-            shared.count(core, Counter::ReadAheadPages, good);
-            self.install_run(page + 1, &rest[..good as usize * PAGE_BYTES], store);
-        }
-        outcome
-    }
-
-    /// Reads whole pages; what lies behind the end of the file is zeros.
-    pub(crate) fn read(&self, core: usize, page: u64, data: &mut [u8]) -> Result<(), ReadFailure> {
-        let offset = page * PAGE_BYTES as u64;
-        let timed = self.shared.times_read(core).then(|| Timed::since(Instant::now(), &self.shared, Latency::Read));
-        let read = self.backing.read_at(offset, data);
-        drop(timed);
-        let bytes = read.map_err(|error| ReadFailure::from(&error))?.min(data.len());
-        self.shared.count(core, Counter::Reads, 1);
-        self.shared.count(core, Counter::ReadBytes, bytes as u64);
-        let expected = self.len().saturating_sub(offset).min(data.len() as u64) as usize;
-        if bytes < expected {
-            // The file has been truncated under us.
-            return Err(ReadFailure::Kind(std::io::ErrorKind::UnexpectedEof));
-        }
-        if bytes < data.len() {
-            data[bytes..].fill(0);
-        }
-        Ok(())
-    }
-
-    /// What is wrong with a page that holds poison: reads it again to find out. If it is good by now, it has become so
-    /// since; the page comes back when it has been given up.
-    pub(crate) fn why_poisoned(&self, page: u64) -> ReadFailure {
-        let core = cpu::current();
-        let mut buffer = self.shared.page_buffers.acquire(core);
-        let data = &mut buffer.bytes()[..PAGE_BYTES];
-        let read = self.read(core, page, data).and_then(|()| self.verify(page, data));
-        read.err().unwrap_or(ReadFailure::Kind(std::io::ErrorKind::InvalidData))
-    }
-
-    pub(crate) fn verify(&self, page: u64, data: &[u8]) -> Result<(), ReadFailure> {
-        match &self.verifier {
-            Some(verifier) if !verifier.verify(page * PAGE_BYTES as u64, data) => Err(ReadFailure::Corrupt),
-            _ => Ok(()),
-        }
-    }
-
-    /// Installs one Loading page and settles its word.
-    fn make_visible(
-        &self,
-        core: usize,
-        page: u64,
-        data: &[u8],
-        loaded: Loaded,
-        before: Snapshot,
-        store: bool,
-    ) -> Result<(), FaultError> {
-        let shared = &*self.shared;
-        let timed = shared.measures_misses.then(Instant::now);
-        // Where the kernel notes stores, any page in sight may become dirty.
-        let epoch = (store || self.hideable().is_some()).then(|| self.announce_dirty(page)).filter(|_| store);
-        // SAFETY: the page's word says Loading, by us; its address lies in our attached range.
-        if let Err(error) = unsafe { self.frames().install(self.address(page), data, !store) } {
-            self.give_up(page, 1);
-            return Err(FaultError::Refused(error.source.raw_os_error().unwrap_or(libc::EFAULT)));
-        }
-        if let Some(started) = timed {
-            shared.count(core, Counter::InstallNs, started.elapsed().as_nanos() as u64);
-        }
-        let visits = shared.policy.visits(before.frequency(), shared.evicted_ago(before.history()));
-        self.word(page).finish_load(Loaded { dirty_in: epoch, visits, ..loaded });
-        if store {
-            self.count_dirty(page);
-        }
-        Ok(())
-    }
-
-    /// Installs a run of Loading pages that were read ahead. Behind a store they are writable and dirty like the page
-    /// that it missed: a stream of stores would trap on each of them.
-    fn install_run(&self, first: u64, data: &[u8], store: bool) {
-        let pages = (data.len() / PAGE_BYTES) as u64;
-        // A window touches two spans at most. The epoch is the one after both marks are set.
-        let may_be_dirty = store || self.hideable().is_some();
-        let epoch = may_be_dirty.then(|| {
-            self.announce_dirty(first);
-            self.announce_dirty(first + pages - 1)
-        });
-        let dirty_in = epoch.filter(|_| store);
-        // SAFETY: as in `make_visible`, for every page of the run.
-        let installed = match unsafe { self.frames().install(self.address(first), data, !store) } {
-            Ok(()) => pages,
-            Err(error) => (error.installed_bytes / PAGE_BYTES) as u64,
-        };
-        for page in first..first + installed {
-            self.word(page).finish_load(Loaded { dirty_in, ..Loaded::default() });
-            if store {
-                self.count_dirty(page);
-            }
-        }
-        if installed < pages {
-            self.give_up(first + installed, pages - installed);
-        }
-    }
-
-    /// Makes an absent page Loading, counted in its span. Returns what was known of it.
-    pub(crate) fn begin_load(&self, page: u64) -> Result<Snapshot, Snapshot> {
-        let span = self.span(span_of(page));
-        span.add_resident();
-        self.word(page).begin_load().inspect_err(|_| span.remove_resident(1))
-    }
-
-    /// A Loading page that did not come to be: absent again.
-    pub(crate) fn forget_load(&self, page: u64) {
-        self.word(page).fail_load();
-        self.span(span_of(page)).remove_resident(1);
-    }
-
-    /// The same for pages that have their budget, which goes back.
-    fn give_up(&self, first: u64, pages: u64) {
-        (first..first + pages).for_each(|page| self.forget_load(page));
-        self.shared.release(pages as u32, false);
-    }
 }
 
 impl Shared {
     /// Takes pages of the budget for a fault, evicting if it must; holds none while it waits, since others may wait for
     /// the same. An error says what holds all pages.
-    fn take_pages(&self, core: usize, pages: u32) -> Result<(), &'static str> {
+    pub(super) fn take_pages(&self, core: usize, pages: u32) -> Result<(), &'static str> {
         match self.budget.take(core, pages) {
             Some(Taken::Local) => {}
             Some(Taken::Refilled) => {
@@ -443,7 +213,7 @@ impl Shared {
     }
 
     /// Takes the pages of a whole span for a fault, evicting if it must; false if others are faster.
-    fn take_span(&self, core: usize, pages: u32) -> bool {
+    pub(super) fn take_span(&self, core: usize, pages: u32) -> bool {
         for _ in 0..SPAN_ROUNDS_MAX {
             let event = self.freed_event();
             if self.budget.take(core, pages).is_some() {
@@ -498,7 +268,7 @@ impl Shared {
 
     /// Too many dirty pages: a thread that makes more of them writes some. While pages are evicted as well, the free
     /// reserve tells who must help.
-    fn slow_down_for_dirty(&self, core: usize) {
+    pub(super) fn slow_down_for_dirty(&self, core: usize) {
         if self.dirty_pages() > self.watermarks.dirty_help && self.budget.pooled() >= self.watermarks.high {
             self.help_write(core);
         }

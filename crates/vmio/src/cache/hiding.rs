@@ -89,15 +89,18 @@ impl Region {
         hidden
     }
 
-    /// Drops hidden pages of a span, `limit` at most, that are clean and have been neither touched nor kept; returns how
+    /// Drops hidden pages of a span, `limit` and the rest of a unit at most, that are clean and have been neither touched nor kept; returns how
     /// many. Neighbours go in one step, with the absent pages between them.
     pub(crate) fn drop_hidden(&self, pages: Range<u64>, limit: u32, ignore_history: bool, list: &mut UnmapList) -> u32 {
         let mut ours = PageSet::default();
         let mut left = limit;
         for page in pages.clone() {
-            if left > 0 && self.word(page).begin_drop(ignore_history) {
+            if left == 0 && self.unit.around(page).start == page {
+                break;
+            }
+            if self.word(page).begin_drop(ignore_history) {
                 ours.insert(page);
-                left -= 1;
+                left = left.saturating_sub(1);
             }
         }
         // Of pages out of sight no core knows the translation: nothing to count.

@@ -5,6 +5,7 @@ mod builder;
 pub(crate) mod counters;
 pub(crate) mod fault;
 mod hiding;
+mod load;
 pub(crate) mod page_buffers;
 pub(crate) mod reclaim;
 pub(crate) mod refusal;

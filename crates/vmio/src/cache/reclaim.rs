@@ -9,6 +9,7 @@ use crate::cache::shared::Shared;
 use crate::cache::tables::{EmptySpans, Held};
 use crate::cache::write_batch::{BATCH_PAGES, Select, WriteBatch};
 use crate::page::span::SpanGuard;
+use crate::page::unit::Unit;
 use crate::page::word::State;
 use crate::page::{SPAN_PAGES, span_of};
 use crate::policy::SpanRef;
@@ -93,7 +94,12 @@ impl Reclaimer {
             self.write(shared, &mut pass);
             for written in self.batch.pages() {
                 let region = written.region();
-                if goal != Goal::Clean && region.hideable().is_none() && region.word(written.page).begin_evict(true) {
+                if goal == Goal::Clean || region.hideable().is_some() {
+                    continue;
+                }
+                // The clean pages of its unit have been asked whether they have visits left.
+                let alone = region.unit == Unit::Kib4 || goal == Goal::EvictHard;
+                if region.word(written.page).begin_evict(alone) {
                     self.victims.push((SpanRef::new(region.span(span_of(written.page))), written.page));
                 }
             }
@@ -161,15 +167,19 @@ impl Reclaimer {
         if goal != Goal::Clean && !shared.frames.unmaps_scattered() {
             return self.evict_whole(shared, core, span, locked, pass);
         }
+        let dirty = span.get().dirty();
+        let pays = goal != Goal::Evict || dirty >= WORTH_PROTECTING || shared.dirty_pages() > shared.watermarks.dirty;
         if goal != Goal::Clean {
-            for page in pages.clone() {
-                if self.victims.len() < PASS_PAGES + SPAN_PAGES && region.word(page).begin_evict(false) {
-                    self.victims.push((span, page));
+            let mut from = pages.start;
+            while from < pages.end && self.victims.len() < PASS_PAGES + SPAN_PAGES {
+                let unit = from..region.unit.around(from).end.min(pages.end);
+                from = unit.end;
+                if goal == Goal::EvictHard || region.can_go_together(unit.clone(), pays) {
+                    let gone = unit.filter(|page| region.word(*page).begin_evict(false));
+                    self.victims.extend(gone.map(|page| (span, page)));
                 }
             }
         }
-        let dirty = span.get().dirty();
-        let pays = goal != Goal::Evict || dirty >= WORTH_PROTECTING || shared.dirty_pages() > shared.watermarks.dirty;
         let select = if goal == Goal::Clean { Select::Available } else { Select::ToEvict };
         if dirty > 0 && pays {
             // A failure to protect leaves the pages dirty; the pass goes on with what it has.
@@ -241,7 +251,12 @@ impl Reclaimer {
             // SAFETY: as in `visit`.
             let (region, number) = unsafe { Region::of_span(span) };
             let pages = region.pages_of_span(number);
-            dropped += region.drop_hidden(pages.clone(), wanted - dropped, goal == Goal::EvictHard, &mut self.unmap);
+            dropped += region.drop_hidden(
+                pages.clone(),
+                wanted.saturating_sub(dropped),
+                goal == Goal::EvictHard,
+                &mut self.unmap,
+            );
             if pages.into_iter().any(|page| region.word(page).load().is_hidden()) {
                 shared.eviction_queue.push(span);
             } else if span.get().resident() == 0 && shared.is_sparse() {

@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 use crate::mapping::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
 use crate::page::dirty_spans::DirtySpans;
 use crate::page::span::Span;
-use crate::page::word::PageWord;
+use crate::page::unit::Unit;
+use crate::page::word::{PageWord, State};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::policy::SpanRef;
 use crate::sys::futex_lock::FutexLock;
@@ -31,6 +32,7 @@ pub(crate) struct Region {
     pub(crate) access: Access,
     pub(crate) verifier: Option<Arc<dyn PageVerifier>>,
     pub(crate) on_read_error: OnReadError,
+    pub(crate) unit: Unit,
     range: Reservation,
     hideable: Option<Box<dyn HideableFrames>>,
     /// Misses bring in whole spans.
@@ -184,6 +186,7 @@ impl Region {
             access,
             verifier: options.verifier,
             on_read_error: options.on_read_error,
+            unit: options.unit,
             range,
             hideable,
             streams,
@@ -280,6 +283,21 @@ impl Region {
     pub(crate) fn has_page(&self, page: u64) -> bool {
         let word = self.word(page).load();
         word.is_resident() && !word.is_leaving()
+    }
+
+    /// Whether the pages of a unit that are in memory can all go now, the dirty ones once they are written.
+    pub(crate) fn can_go_together(&self, mut unit: Range<u64>, writes: bool) -> bool {
+        unit.end - unit.start == 1
+            || unit.all(|page| {
+                let word = self.word(page).load();
+                let free = word.pins() == 0 && !word.in_flight();
+                match word.state() {
+                    State::Absent => true,
+                    State::Clean => free,
+                    State::Dirty => free && writes,
+                    _ => false,
+                }
+            })
     }
 
     /// The pages of a range that may be in memory or on their way in, found by the counts of their spans: of a huge

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::backing::{Access, Backing};
 use crate::cache::region::GRANULE_BYTES;
 use crate::error::{Error, Result};
+use crate::page::unit::Unit;
 
 /// Checks pages as they arrive from the device and prepares them as they leave.
 ///
@@ -63,6 +64,7 @@ pub struct MappingOptions {
     pub(crate) verifier: Option<Arc<dyn PageVerifier>>,
     pub(crate) on_read_error: OnReadError,
     pub(crate) frames: FrameHint,
+    pub(crate) unit: Unit,
 }
 
 impl MappingOptions {
@@ -78,6 +80,7 @@ impl MappingOptions {
             verifier: None,
             on_read_error: OnReadError::Sigbus,
             frames: FrameHint::Auto,
+            unit: Unit::Kib4,
         }
     }
 
@@ -115,6 +118,12 @@ impl MappingOptions {
     /// The kind of memory that holds the resident pages.
     pub fn frames(mut self, hint: FrameHint) -> Self {
         self.frames = hint;
+        self
+    }
+
+    /// How much is read at a miss, and kept or given up together. [`crate::Engine::Managed`] leaves that to Linux.
+    pub fn unit(mut self, unit: Unit) -> Self {
+        self.unit = unit;
         self
     }
 }
@@ -156,6 +165,7 @@ impl fmt::Debug for MappingOptions {
             .field("verifies", &self.verifier.is_some())
             .field("on_read_error", &self.on_read_error)
             .field("frames", &self.frames)
+            .field("unit", &self.unit)
             .finish()
     }
 }

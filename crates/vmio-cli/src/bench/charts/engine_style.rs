@@ -12,13 +12,15 @@ pub struct EngineStyle {
 }
 
 /// (on white, on black): told apart with the common kinds of colour blindness, at least 3:1 against the paper.
-const COLOURS: [(&str, &str); 6] = [
+const COLOURS: [(&str, &str); 8] = [
     ("#0b6bb8", "#58a9f0"),
     ("#d1480c", "#ff8a4c"),
     ("#0f8a6c", "#2fc795"),
     ("#4a1a66", "#f0e04a"),
     ("#cf72ab", "#f2b8dd"),
     ("#2b2d33", "#e8eaee"),
+    ("#7a5a00", "#c9a33a"),
+    ("#b0123c", "#ff7d96"),
 ];
 
 /// Circle, square, triangle, diamond, triangle on its head. Their number and that of the colours have

@@ -71,7 +71,12 @@ impl LinuxMapping {
 
     /// Tells the kernel what to expect.
     pub fn advise_pattern(&self, pattern: Pattern) -> anyhow::Result<()> {
-        let advice = if pattern.is_random() { libc::MADV_RANDOM } else { libc::MADV_SEQUENTIAL };
+        let advice = match pattern {
+            Pattern::Uniform | Pattern::Zipf(_) => libc::MADV_RANDOM,
+            Pattern::Sequential => libc::MADV_SEQUENTIAL,
+            // Linux reads around a fault of its own accord.
+            Pattern::Blocks(_) => libc::MADV_NORMAL,
+        };
         self.advise(0, self.len_bytes, advice)
     }
 

@@ -111,7 +111,10 @@ mod tests {
     #[test]
     fn engines_are_what_they_are_called() {
         let names: Vec<_> = EngineKind::all().map(|engine| engine.to_string()).collect();
-        assert_eq!(names, ["vmio", "vmio-memfd", "vmio-thread", "vmio-managed", "mmap", "pread"]);
+        assert_eq!(
+            names,
+            ["vmio", "vmio-memfd", "vmio-thread", "vmio-managed", "vmio-16k", "vmio-64k", "mmap", "pread"]
+        );
         for engine in EngineKind::all() {
             let json = serde_json::to_string(&engine).unwrap();
             assert_eq!(json, format!("\"{engine}\""));

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use vmio::backing::FileBacking;
-use vmio::{Access, Advice, Cache, CacheBuilder, Engine as Faults, FrameHint, Mapping, MappingOptions, Stats};
+use vmio::{Access, Advice, Cache, CacheBuilder, Engine as Faults, FrameHint, Mapping, MappingOptions, Stats, Unit};
 
 use super::Engine;
 use super::pointer::PointerAccess;
@@ -27,11 +27,15 @@ pub enum Variant {
     Thread,
     /// With Linux `mmap`, its page cache kept within the budget by vmio and limited by a memory cgroup.
     Managed,
+    /// With units of 16 KiB.
+    Unit16,
+    /// With units of 64 KiB.
+    Unit64,
 }
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Plain, Self::Memfd, Self::Thread, Self::Managed];
+    pub const ALL: [Self; 6] = [Self::Plain, Self::Memfd, Self::Thread, Self::Managed, Self::Unit16, Self::Unit64];
 
     /// What it is called in options and results.
     pub fn name(self) -> &'static str {
@@ -40,15 +44,25 @@ impl Variant {
             Self::Memfd => "vmio-memfd",
             Self::Thread => "vmio-thread",
             Self::Managed => "vmio-managed",
+            Self::Unit16 => "vmio-16k",
+            Self::Unit64 => "vmio-64k",
         }
     }
 
     fn builder(self) -> CacheBuilder {
         match self {
-            Self::Plain => Cache::builder().engine(Faults::Sigbus),
+            Self::Plain | Self::Unit16 | Self::Unit64 => Cache::builder().engine(Faults::Sigbus),
             Self::Memfd => Cache::builder().engine(Faults::Sigbus).frames(FrameHint::Mixed),
             Self::Thread => Cache::builder().engine(Faults::ReaderThread),
             Self::Managed => Cache::builder().engine(Faults::Managed),
+        }
+    }
+
+    fn unit(self) -> Unit {
+        match self {
+            Self::Unit16 => Unit::Kib16,
+            Self::Unit64 => Unit::Kib64,
+            _ => Unit::Kib4,
         }
     }
 }
@@ -62,7 +76,7 @@ pub struct VmioEngine {
 impl VmioEngine {
     /// Maps `path` over a cache of `cache_bytes`.
     pub fn open(variant: Variant, path: &Path, cache_bytes: u64, write: bool) -> anyhow::Result<Self> {
-        Self::open_through(variant.builder().capacity(cache_bytes), FrameHint::Auto, path, write)
+        Self::open_through(variant.builder().capacity(cache_bytes), MappingOptions::new(), path, write)
     }
 
     /// The same for a run: the scans of a plain cache have huge pages.
@@ -74,15 +88,16 @@ impl VmioEngine {
         for feature in &spec.without {
             cache = cache.without(feature.parse().map_err(anyhow::Error::msg)?);
         }
-        Self::open_through(cache, frames, &spec.path, spec.op.writes())
+        let options = MappingOptions::new().frames(frames).unit(variant.unit());
+        Self::open_through(cache, options, &spec.path, spec.op.writes())
     }
 
-    fn open_through(cache: CacheBuilder, frames: FrameHint, path: &Path, write: bool) -> anyhow::Result<Self> {
+    fn open_through(cache: CacheBuilder, options: MappingOptions, path: &Path, write: bool) -> anyhow::Result<Self> {
         let cache = cache.build().context("cannot build the cache (`vmio doctor` says what is missing)")?;
         let access = if write { Access::ReadWrite } else { Access::ReadOnly };
         let backing = FileBacking::open(path, access)?;
-        let mapping = Mapping::open(&cache, backing, MappingOptions::new().frames(frames))
-            .with_context(|| format!("cannot map {}", path.display()))?;
+        let mapping =
+            Mapping::open(&cache, backing, options).with_context(|| format!("cannot map {}", path.display()))?;
         Ok(Self { cache, mapping })
     }
 

@@ -1,0 +1,336 @@
+//! The second half of a miss: reads the missed page, with the neighbours that are wanted along with it, and makes them
+//! visible. Everything here is async-signal-safe.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use crate::cache::counters::{Counter, Timed};
+use crate::cache::fault::FaultError;
+use crate::cache::page_buffers::WINDOW_PAGES_MAX;
+use crate::cache::region::{ReadFailure, Region};
+use crate::cache::shared::Shared;
+use crate::mapping::options::OnReadError;
+use crate::page::span_of;
+use crate::page::word::{Loaded, Snapshot};
+use crate::sys::{PAGE_BYTES, cpu};
+use crate::telemetry::layout::Latency;
+
+static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+
+/// Neighbouring pages whose words we have made Loading, paid for, and that one read brings in.
+struct Run {
+    pages: Range<u64>,
+    missed: u64,
+    /// From here on read ahead, in place of belonging to the missed page's unit.
+    ahead: u64,
+}
+
+impl Run {
+    /// The missed page alone.
+    fn alone(missed: u64) -> Self {
+        Run { pages: missed..missed + 1, missed, ahead: missed + 1 }
+    }
+
+    fn len(&self) -> u64 {
+        self.pages.end - self.pages.start
+    }
+
+    /// Where the bytes of some of its pages lie in the buffer that holds them all.
+    fn bytes_of(&self, pages: Range<u64>) -> Range<usize> {
+        let at = |page: u64| (page - self.pages.start) as usize * PAGE_BYTES;
+        at(pages.start)..at(pages.end)
+    }
+}
+
+/// The kernel would not install a page, nor those behind it.
+struct Refused {
+    from: u64,
+    code: i32,
+}
+
+impl Region {
+    /// Fetches a page whose word we have made Loading, with the rest of its unit, and with the pages behind it if the
+    /// range is read in sequence.
+    pub(super) fn load(&self, page: u64, before: Snapshot, store: bool) -> Result<(), FaultError> {
+        let shared = &*self.shared;
+        let _timed = Timed::since(Instant::now(), shared, Latency::Miss);
+        let core = cpu::current();
+        shared.count(core, if store { Counter::StoreMisses } else { Counter::LoadMisses }, 1);
+        if self.streams {
+            self.request_read_ahead(span_of(page));
+            if self.load_span(core, page, Shared::take_span) {
+                return Ok(());
+            }
+        }
+        let fresh = self.is_fresh(page, before);
+        let timed = shared.measures_misses.then(Instant::now);
+        let spare = self.take_for_unit(core, page, if fresh { 0 } else { self.unit.pages() as u32 - 1 });
+        let spare = spare.map_err(|why| {
+            self.forget_load(page);
+            FaultError::Exhausted(why)
+        })?;
+        if let Some(started) = timed {
+            shared.count(core, Counter::BudgetNs, started.elapsed().as_nanos() as u64);
+        }
+        let loaded = if fresh {
+            shared.count(core, Counter::FreshFills, 1);
+            let loaded = Loaded { fresh: true, ..self.loaded(before) };
+            self.install(core, page, &ZEROS, loaded, store).map_err(|refused| FaultError::Refused(refused.code))
+        } else {
+            let run = self.claim_run(core, page, spare);
+            self.read_and_install(core, run, before, store)
+        };
+        if loaded.is_ok() && store {
+            shared.slow_down_for_dirty(core);
+        }
+        loaded
+    }
+
+    /// Takes a missed page's budget, and that of so many neighbours; returns for how many it got it. In a cache that
+    /// is full of pages that stay, the missed one has to do.
+    fn take_for_unit(&self, core: usize, page: u64, neighbours: u32) -> Result<u32, &'static str> {
+        let price = self.price(page);
+        let mut spare = neighbours;
+        if neighbours == 0 || self.shared.take_pages(core, price + neighbours).is_err() {
+            spare = 0;
+            self.shared.take_pages(core, price)?;
+        }
+        self.pay(page, price);
+        Ok(spare)
+    }
+
+    fn is_fresh(&self, page: u64, before: Snapshot) -> bool {
+        before.is_fresh() || (before.is_untouched() && self.untouched_is_fresh(span_of(page)))
+    }
+
+    /// How a page arrives of which this was known.
+    fn loaded(&self, before: Snapshot) -> Loaded {
+        let visits = self.shared.policy.visits(before.frequency(), self.shared.evicted_ago(before.history()));
+        Loaded { visits, ..Loaded::default() }
+    }
+
+    /// Makes the absent neighbours of a missed page Loading: those of its unit, for which `spare` pages of the budget
+    /// have been taken, then those behind it, as far as the window and the free budget go. Waits for nobody.
+    fn claim_run(&self, core: usize, page: u64, mut spare: u32) -> Run {
+        let mut run = Run::alone(page);
+        let unit = self.unit.around(page);
+        while run.pages.start > unit.start && spare > 0 && self.claim(run.pages.start - 1) {
+            run.pages.start -= 1;
+            spare -= 1;
+        }
+        while run.pages.end < unit.end && spare > 0 && self.claim(run.pages.end) {
+            run.pages.end += 1;
+            spare -= 1;
+        }
+        self.shared.release(spare, false);
+        run.ahead = run.pages.end;
+        if run.pages.end == unit.end {
+            let window = (page + self.window(span_of(page))).min(run.pages.start + WINDOW_PAGES_MAX as u64);
+            while run.pages.end < window && self.claim_ahead(core, run.pages.end) {
+                run.pages.end += 1;
+            }
+        }
+        run
+    }
+
+    /// Makes a page Loading if it is absent and has to be read.
+    fn claim(&self, page: u64) -> bool {
+        let Ok(before) = self.begin_load(page) else { return false };
+        // The mapping may have been shortened meanwhile; who shortens it looks at the word after.
+        let wanted = !self.is_fresh(page, before) && page < self.pages();
+        if !wanted {
+            self.forget_load(page);
+        }
+        wanted
+    }
+
+    /// The same, if the budget has room for it without anybody's waiting.
+    fn claim_ahead(&self, core: usize, page: u64) -> bool {
+        if !self.claim(page) {
+            return false;
+        }
+        let price = self.price(page);
+        let taken = self.shared.budget.take(core, price).is_some();
+        if taken {
+            self.pay(page, price)
+        } else {
+            self.forget_load(page)
+        }
+        taken
+    }
+
+    /// Reads a run and makes it visible. Only the missed page's failure is the caller's.
+    fn read_and_install(&self, core: usize, mut run: Run, before: Snapshot, store: bool) -> Result<(), FaultError> {
+        let shared = &*self.shared;
+        let mut buffer = shared.page_buffers.acquire(core);
+        let timed = shared.measures_misses.then(Instant::now);
+        let page = run.missed;
+        let mut read = self.read(core, run.pages.start, &mut buffer.bytes()[..run.len() as usize * PAGE_BYTES]);
+        if read.is_err() && run.len() > 1 {
+            // Perhaps a neighbour is at fault: they can wait until somebody wants them.
+            self.keep_only(&mut run, page..page + 1);
+            read = self.read(core, page, &mut buffer.bytes()[..PAGE_BYTES]);
+        }
+        if let Some(started) = timed {
+            shared.count(core, Counter::ReadNs, started.elapsed().as_nanos() as u64);
+        }
+        let data = &mut buffer.bytes()[..run.len() as usize * PAGE_BYTES];
+        let mut loaded = self.loaded(before);
+        let missed = &mut data[run.bytes_of(page..page + 1)];
+        if let Err(failure) = read.and_then(|()| self.verify(page, missed)) {
+            self.note_read_failure(page, failure);
+            match self.on_read_error {
+                OnReadError::Poison(pattern) if !store => {
+                    missed.chunks_mut(8).for_each(|word| word.copy_from_slice(&pattern));
+                    loaded.poisoned = true;
+                }
+                _ => {
+                    self.give_up(run.pages);
+                    return Err(FaultError::Unreadable(failure));
+                }
+            }
+        }
+        let kept = self.keep_verified(&mut run, data);
+        self.install_run(core, &run, &data[kept], loaded, store)
+    }
+
+    /// Gives up the neighbours that are not what was written there, and those beyond them; returns which bytes are left.
+    fn keep_verified(&self, run: &mut Run, data: &[u8]) -> Range<usize> {
+        let is_good = |page: &u64| self.verify(*page, &data[run.bytes_of(*page..page + 1)]).is_ok();
+        let before = (run.pages.start..run.missed).rev().take_while(is_good).count() as u64;
+        let behind = (run.missed + 1..run.pages.end).take_while(is_good).count() as u64;
+        let good = run.missed - before..run.missed + 1 + behind;
+        let kept = run.bytes_of(good.clone());
+        self.keep_only(run, good);
+        kept
+    }
+
+    /// Gives up all pages of a run but these, among them the missed one.
+    fn keep_only(&self, run: &mut Run, kept: Range<u64>) {
+        self.give_up(run.pages.start..kept.start);
+        self.give_up(kept.end..run.pages.end);
+        run.ahead = run.ahead.min(kept.end);
+        run.pages = kept;
+    }
+
+    /// Makes a run visible, in as many steps as its pages have different fates: the missed page gets what `loaded` and
+    /// `store` say; the others of its unit stay as long as it, protected; and those that are read ahead behind a store
+    /// are writable and dirty as it is, since a stream of stores would trap on each.
+    fn install_run(&self, core: usize, run: &Run, data: &[u8], loaded: Loaded, store: bool) -> Result<(), FaultError> {
+        let Run { pages, missed, ahead } = run;
+        let (page, next) = (*missed, missed + 1);
+        let neighbour = Loaded { poisoned: false, ..loaded };
+        let streams = store && self.window(span_of(page)) > 1;
+        let (unit, behind) =
+            if store || loaded.poisoned { (page..next, next..*ahead) } else { (pages.start..*ahead, 0..0) };
+        let before = pages.start..unit.start;
+        let parts = [
+            (unit, loaded, store),
+            (before, neighbour, false),
+            (behind, neighbour, streams),
+            (*ahead..pages.end, Loaded::default(), store),
+        ];
+        let mut outcome = Ok(());
+        for (part, loaded, store) in parts.into_iter().filter(|(part, ..)| !part.is_empty()) {
+            let installed = self.install(core, part.start, &data[run.bytes_of(part.clone())], loaded, store);
+            match installed {
+                Err(refused) if part.contains(&page) && refused.from <= page => {
+                    outcome = Err(FaultError::Refused(refused.code));
+                }
+                _ => {}
+            }
+        }
+        if run.len() > 1 {
+            self.shared.count(core, Counter::ReadAheadPages, run.len() - 1);
+        }
+        outcome
+    }
+
+    /// Installs neighbouring Loading pages and settles their words; those that the kernel refuses are given up.
+    fn install(&self, core: usize, first: u64, data: &[u8], loaded: Loaded, store: bool) -> Result<(), Refused> {
+        let timed = self.shared.measures_misses.then(Instant::now);
+        let pages = first..first + (data.len() / PAGE_BYTES) as u64;
+        // Where the kernel notes stores, any page in sight may become dirty. A run touches two spans at most; the epoch
+        // is the one after both marks are set.
+        let may_be_dirty = store || self.hideable().is_some();
+        let epoch = may_be_dirty.then(|| {
+            self.announce_dirty(first);
+            self.announce_dirty(pages.end - 1)
+        });
+        // SAFETY: the pages' words say Loading, by us; their addresses lie in our attached range.
+        let installed = unsafe { self.frames().install(self.address(first), data, !store) };
+        if let Some(started) = timed {
+            self.shared.count(core, Counter::InstallNs, started.elapsed().as_nanos() as u64);
+        }
+        let end = match &installed {
+            Ok(()) => pages.end,
+            Err(error) => first + (error.installed_bytes / PAGE_BYTES) as u64,
+        };
+        let loaded = Loaded { dirty_in: epoch.filter(|_| store), ..loaded };
+        for page in first..end {
+            self.word(page).finish_load(loaded);
+            if store {
+                self.count_dirty(page);
+            }
+        }
+        self.give_up(end..pages.end);
+        installed.map_err(|error| Refused { from: end, code: error.source.raw_os_error().unwrap_or(libc::EFAULT) })
+    }
+
+    /// Reads whole pages; what lies behind the end of the file is zeros.
+    pub(crate) fn read(&self, core: usize, page: u64, data: &mut [u8]) -> Result<(), ReadFailure> {
+        let offset = page * PAGE_BYTES as u64;
+        let timed = self.shared.times_read(core).then(|| Timed::since(Instant::now(), &self.shared, Latency::Read));
+        let read = self.backing.read_at(offset, data);
+        drop(timed);
+        let bytes = read.map_err(|error| ReadFailure::from(&error))?.min(data.len());
+        self.shared.count(core, Counter::Reads, 1);
+        self.shared.count(core, Counter::ReadBytes, bytes as u64);
+        let expected = self.len().saturating_sub(offset).min(data.len() as u64) as usize;
+        if bytes < expected {
+            // The file has been truncated under us.
+            return Err(ReadFailure::Kind(std::io::ErrorKind::UnexpectedEof));
+        }
+        if bytes < data.len() {
+            data[bytes..].fill(0);
+        }
+        Ok(())
+    }
+
+    /// What is wrong with a page that holds poison: reads it again to find out. If it is good by now, it has become so
+    /// since; the page comes back when it has been given up.
+    pub(crate) fn why_poisoned(&self, page: u64) -> ReadFailure {
+        let core = cpu::current();
+        let mut buffer = self.shared.page_buffers.acquire(core);
+        let data = &mut buffer.bytes()[..PAGE_BYTES];
+        let read = self.read(core, page, data).and_then(|()| self.verify(page, data));
+        read.err().unwrap_or(ReadFailure::Kind(std::io::ErrorKind::InvalidData))
+    }
+
+    pub(crate) fn verify(&self, page: u64, data: &[u8]) -> Result<(), ReadFailure> {
+        match &self.verifier {
+            Some(verifier) if !verifier.verify(page * PAGE_BYTES as u64, data) => Err(ReadFailure::Corrupt),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes an absent page Loading, counted in its span. Returns what was known of it.
+    pub(crate) fn begin_load(&self, page: u64) -> Result<Snapshot, Snapshot> {
+        let span = self.span(span_of(page));
+        span.add_resident();
+        self.word(page).begin_load().inspect_err(|_| span.remove_resident(1))
+    }
+
+    /// A Loading page that did not come to be: absent again.
+    pub(crate) fn forget_load(&self, page: u64) {
+        self.word(page).fail_load();
+        self.span(span_of(page)).remove_resident(1);
+    }
+
+    /// The same for pages that have their budget, which goes back.
+    fn give_up(&self, pages: Range<u64>) {
+        let count = pages.end - pages.start;
+        pages.for_each(|page| self.forget_load(page));
+        self.shared.release(count as u32, false);
+    }
+}

@@ -1,0 +1,41 @@
+//! The pages that come and go together.
+
+use std::ops::Range;
+
+use crate::sys::PAGE_BYTES;
+
+/// How much of a file is read at a miss, and kept or given up together: an aligned unit of that many bytes. What is
+/// written back is the 4 KiB pages that were stored to, neighbours in one write, whatever the unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unit {
+    /// A page. The right one for accesses that jump about.
+    #[default]
+    Kib4,
+    /// 16 KiB, as many databases have their blocks.
+    Kib16,
+    /// 64 KiB: where neighbours are wanted together, or the device is slow to answer and fast to read.
+    Kib64,
+}
+
+impl Unit {
+    /// Its length in bytes.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Unit::Kib4 => 4 << 10,
+            Unit::Kib16 => 16 << 10,
+            Unit::Kib64 => 64 << 10,
+        }
+    }
+
+    /// Its length in pages.
+    pub(crate) const fn pages(self) -> u64 {
+        (self.bytes() / PAGE_BYTES) as u64
+    }
+
+    /// The pages of the unit that a page belongs to.
+    pub(crate) const fn around(self, page: u64) -> Range<u64> {
+        let first = page - page % self.pages();
+        first..first + self.pages()
+    }
+}
