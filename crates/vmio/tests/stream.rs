@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 use std::thread;
 
-use vmio::{Access, Cache, Engine, Error, FrameHint, Mapping, MappingOptions};
+use vmio::{Access, Advice, Cache, Engine, Error, FrameHint, Mapping, MappingOptions};
 
 use support::child::isolated;
 use support::device::{Device, READ_EIO};
@@ -110,4 +110,61 @@ fn a_mapping_that_can_be_stored_to_is_refused() {
     let options = MappingOptions::new().frames(FrameHint::Stream);
     let refused = Mapping::open(&cache_of(2 * SPAN), device.backing(), options);
     assert!(matches!(&refused, Err(Error::BadOption { option: "frames", .. })), "{refused:?}");
+}
+
+/// Once the cache is full, a span comes into the memory of one that goes, and other mappings get their pages back.
+#[test]
+fn huge_pages_are_recycled_and_given_up() {
+    let _watchdog = watchdog("huge_pages_are_recycled_and_given_up");
+    let cache = cache_of(16 * SPAN);
+    let (device, other) = (numbered(64 * SPAN), numbered(12 * SPAN));
+    let map = open(&cache, &device);
+    let rest = Mapping::open(&cache, other.backing(), MappingOptions::new()).unwrap();
+    for round in 0..4 {
+        (0..64 * SPAN).for_each(|page| assert_eq!(load(&map, at(page) + 8), page + 1));
+        support::check_budget(&cache, &[&map, &rest]);
+        (0..12 * SPAN).for_each(|page| {
+            store(&rest, at(page) + 16, round);
+            assert_eq!(load(&rest, at(page) + 8), page + 1);
+        });
+        support::check_budget(&cache, &[&map, &rest]);
+    }
+    let stats = cache.stats();
+    assert!(stats.recycled_spans > stats.moved_spans / 4, "{stats:?}");
+    drop(map);
+    rest.sync().unwrap();
+    (0..12 * SPAN).for_each(|page| assert_eq!(other.word(at(page) + 16), 3));
+    drop(rest);
+    check_empty(&cache);
+}
+
+/// A huge page of which a part was given up, or is pinned, is not recycled.
+#[test]
+fn what_is_left_of_a_huge_page_goes_by_the_page() {
+    let _watchdog = watchdog("what_is_left_of_a_huge_page_goes_by_the_page");
+    let cache = cache_of(16 * SPAN);
+    let device = numbered(64 * SPAN);
+    let map = open(&cache, &device);
+    for round in 0..3 {
+        for span in 0..64 {
+            let first = span * SPAN;
+            assert_eq!(load(&map, at(first) + 8), first + 1);
+            match span % 3 {
+                0 => map.advise(at(first + 3)..at(first + 9), Advice::DontNeed).unwrap(),
+                1 => {
+                    let pin = map.pin(at(first + 5)..at(first + 6), Access::ReadOnly).unwrap();
+                    (0..12).for_each(|step| {
+                        let page = (first + (round + step) * SPAN) % (64 * SPAN);
+                        assert_eq!(load(&map, at(page) + 8), page + 1);
+                    });
+                    drop(pin);
+                }
+                _ => {}
+            }
+            (first..first + SPAN).for_each(|page| assert_eq!(load(&map, at(page) + 8), page + 1));
+        }
+        support::check_budget(&cache, &[&map]);
+    }
+    drop(map);
+    check_empty(&cache);
 }

@@ -51,6 +51,7 @@ counters! {
     ReadNs "read_ns",
     InstallNs "install_ns",
     MovedSpans "moved_spans",
+    RecycledSpans "recycled_spans",
 }
 
 /// All counters of a cache, and its histograms: a view on its stat page.
@@ -139,6 +140,8 @@ pub struct Stats {
     pub read_ahead_pages: u64,
     /// Spans of 2 MiB that came in as one huge page ([`crate::FrameHint::Stream`]).
     pub moved_spans: u64,
+    /// Spans whose huge page was used for the next one, without being given back.
+    pub recycled_spans: u64,
     /// Times that a fault waited for another thread's work on the page.
     pub fault_waits: u64,
     /// Bytes read from the backings.
@@ -231,6 +234,7 @@ impl Stats {
                 install_ns: total(Counter::InstallNs),
             },
             moved_spans: total(Counter::MovedSpans),
+            recycled_spans: total(Counter::RecycledSpans),
         }
     }
 }

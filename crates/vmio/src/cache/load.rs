@@ -8,7 +8,6 @@ use crate::cache::counters::{Counter, Timed};
 use crate::cache::fault::FaultError;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::region::{ReadFailure, Region};
-use crate::cache::shared::Shared;
 use crate::mapping::options::OnReadError;
 use crate::page::span_of;
 use crate::page::word::{Loaded, Snapshot};
@@ -58,9 +57,10 @@ impl Region {
         shared.count(core, if store { Counter::StoreMisses } else { Counter::LoadMisses }, 1);
         if self.streams {
             self.request_read_ahead(span_of(page));
-            if self.load_span(core, page, Shared::take_span) {
+            if self.load_missed_span(core, page) {
                 return Ok(());
             }
+            self.span(span_of(page)).set_huge(false);
         }
         let fresh = self.is_fresh(page, before);
         let timed = shared.measures_misses.then(Instant::now);

@@ -6,6 +6,7 @@ use std::sync::PoisonError;
 use crate::cache::counters::Counter;
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
+use crate::cache::stream::HugeFrame;
 use crate::cache::tables::{EmptySpans, Held};
 use crate::cache::write_batch::{BATCH_PAGES, Select, WriteBatch};
 use crate::page::span::SpanGuard;
@@ -80,12 +81,22 @@ impl Reclaimer {
 
     /// Looks at spans in the policy's order until `wanted` pages are found, and gives them back. Async-signal-safe.
     pub(crate) fn pass(&mut self, shared: &Shared, wanted: usize, goal: Goal) -> Pass {
+        self.pass_with(shared, wanted, goal, None)
+    }
+
+    /// The same until a span of a stream gives up its huge page, with its share of the budget: the frame is full then,
+    /// and the pages of that span are not among those given back.
+    pub(crate) fn recycle(&mut self, shared: &Shared, frame: &mut HugeFrame) {
+        self.pass_with(shared, SPAN_PAGES, Goal::Evict, Some(frame));
+    }
+
+    fn pass_with(&mut self, shared: &Shared, wanted: usize, goal: Goal, mut frame: Option<&mut HugeFrame>) -> Pass {
         // While this is held no region that has spans in the queues goes away.
         let _gate = shared.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
         let core = cpu::current();
         let mut pass = Pass::default();
         let wanted = wanted.min(PASS_PAGES);
-        self.gather(shared, core, wanted, goal, &mut pass);
+        self.gather(shared, core, wanted, goal, &mut frame, &mut pass);
         pass.spans = (self.held.len() + self.empty.len()) as u32;
         // Clean pages first: somebody may be waiting for them, and writing takes longer.
         let clean = self.unmap_victims(shared, core, &mut pass);
@@ -109,7 +120,7 @@ impl Reclaimer {
             pass.freed += dirty;
         }
         pass.freed += clean;
-        let left = (wanted as u32).saturating_sub(pass.freed);
+        let left = if is_full(&frame) { 0 } else { (wanted as u32).saturating_sub(pass.freed) };
         pass.freed += self.drop_hidden(shared, core, left, goal, pass.written_hidden);
         self.put_spans_back(shared);
         pass.freed += self.empty.give_back(shared);
@@ -118,10 +129,19 @@ impl Reclaimer {
 
     /// Finds victims: in spans whose frames can be hidden, those that wait in the eviction queue, which is kept filled
     /// from the policy's order; in others, those that come first in the policy's order.
-    fn gather(&mut self, shared: &Shared, core: usize, wanted: usize, goal: Goal, pass: &mut Pass) {
+    fn gather(
+        &mut self,
+        shared: &Shared,
+        core: usize,
+        wanted: usize,
+        goal: Goal,
+        frame: &mut Option<&mut HugeFrame>,
+        pass: &mut Pass,
+    ) {
         let mut waiting = 0;
         let mut in_order = true;
-        while pass.freed as usize + self.victims.len() + self.batch.pages().len().max(waiting) < wanted
+        while !is_full(frame)
+            && pass.freed as usize + self.victims.len() + self.batch.pages().len().max(waiting) < wanted
             && self.batch.room() > 0
             && (self.held.len() + self.empty.len()).max(self.dropping.len()) < SPANS_MAX
         {
@@ -137,6 +157,9 @@ impl Reclaimer {
                 break;
             }
             match shared.policy.next(core) {
+                Some(span) if frame.is_some() && span.get().is_whole_huge_page() => {
+                    self.take_huge_page(shared, core, span, frame)
+                }
                 Some(span) => self.visit(shared, core, span, goal, pass),
                 None => in_order = false,
             }
@@ -187,7 +210,25 @@ impl Reclaimer {
         }
     }
 
-    /// The same where the kernel cannot unmap scattered pages: all that can go goes together, the dirty pages as soon as
+    /// The same for a span of a stream that came in as a huge page, which goes as one if all of it may go.
+    fn take_huge_page(&mut self, shared: &Shared, core: usize, span: SpanRef, frame: &mut Option<&mut HugeFrame>) {
+        let Some(frame) = frame else { return };
+        self.held.push(span);
+        // SAFETY: as in `visit`.
+        let (region, number) = unsafe { Region::of_span(span) };
+        let taken = region.take_huge_page(number, frame);
+        if !frame.is_full() {
+            return self.victims.extend(taken.map(|page| (span, page)));
+        }
+        shared.count(core, Counter::RecycledSpans, 1);
+        shared.count(core, Counter::ShootdownsEvict, 1);
+        shared.count(core, Counter::EvictedClean, SPAN_PAGES as u64);
+        shared.note_evicted(SPAN_PAGES as u32);
+        let now = shared.eviction_time();
+        taken.for_each(|page| region.finish_evict(page, now));
+    }
+
+    /// As [`Self::visit`] where the kernel cannot unmap scattered pages: all that can go goes together, the dirty pages as soon as
     /// they are written. Span by span, so that few are stored to meanwhile: those stay, and split the run.
     fn evict_whole(&mut self, shared: &Shared, core: usize, span: SpanRef, locked: SpanGuard<'_>, pass: &mut Pass) {
         // SAFETY: as in `visit`.
@@ -309,4 +350,8 @@ impl Reclaimer {
             }
         }
     }
+}
+
+fn is_full(frame: &Option<&mut HugeFrame>) -> bool {
+    frame.as_ref().is_some_and(|frame| frame.is_full())
 }

@@ -128,6 +128,7 @@ impl Shared {
             read_sampling: READ_SAMPLING,
         })?;
         let free_pages = (0..page.cores()).map(|core| page.free_pages(core)).collect();
+        let streams = Streams::new(parts.cores + parts.workers as usize, &*parts.engine, &*parts.frames)?;
         Ok(Shared {
             generation: parts.generation,
             capacity_pages: parts.capacity_pages,
@@ -144,7 +145,7 @@ impl Shared {
             measures_misses: parts.measures_misses,
             page_buffers: PageBuffers::new(parts.cores)?,
             write_queue: ArrayQueue::new(QUEUED_RUNS_MAX),
-            streams: Streams::new(parts.cores + parts.workers as usize)?,
+            streams,
             spare_reclaimers,
             sync_batches: Mutex::new(Vec::new()),
             eviction_gate: RwLock::new(()),
@@ -203,6 +204,11 @@ impl Shared {
         self.evicted_pages.load(Ordering::Relaxed)
     }
 
+    /// Moves the clock on.
+    pub(crate) fn note_evicted(&self, pages: u32) {
+        self.evicted_pages.fetch_add(u64::from(pages), Ordering::Relaxed);
+    }
+
     /// The present time of the eviction clock, 1 to 255.
     pub(crate) fn eviction_time(&self) -> u8 {
         let ticks =
@@ -224,7 +230,7 @@ impl Shared {
         }
         self.budget.release(pages);
         if evicted {
-            self.evicted_pages.fetch_add(u64::from(pages), Ordering::Relaxed);
+            self.note_evicted(pages);
         }
         self.freed.fetch_add(1, Ordering::SeqCst);
         if self.freed_waiters.load(Ordering::SeqCst) > 0 {

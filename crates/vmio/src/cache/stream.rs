@@ -1,12 +1,16 @@
 //! Scans of read-only mappings: whole spans are read aside and moved in as huge pages, some of them ahead of the scan.
 
 use std::io;
+use std::ops::Range;
+use std::sync::PoisonError;
 
 use crossbeam_queue::ArrayQueue;
 
 use crate::cache::counters::Counter;
+use crate::cache::reclaim::Reclaimer;
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
+use crate::engine::{FaultEngine, Frames};
 use crate::page::span_of;
 use crate::page::word::Loaded;
 use crate::page::{SPAN_BYTES, SPAN_PAGES};
@@ -18,11 +22,43 @@ const AHEAD_SPANS: u64 = 8;
 /// Requests that may wait; more are dropped, and their spans read when the scan gets there.
 const REQUESTS_MAX: usize = 64;
 
-/// What streams share: memory to read into, and what is to be read ahead.
+/// What streams share: room for huge pages on their way, and what is to be read ahead.
 pub(crate) struct Streams {
-    /// Without memory between uses: that goes where the span goes.
-    buffers: ArrayQueue<Reservation>,
+    frames: ArrayQueue<HugeFrame>,
     requests: ArrayQueue<Request>,
+}
+
+/// Where a huge page is while it belongs to no span. One that a span has given up is read into as it is: a new one the
+/// kernel would fill with zeros first, which takes as long as the read from a fast device.
+pub(crate) struct HugeFrame {
+    /// Without memory between uses: a read allocates it.
+    new: Reservation,
+    /// What a span has given up arrives here; attached, as the kernel demands of where it moves pages to.
+    recycled: Reservation,
+    is_full: bool,
+}
+
+impl HugeFrame {
+    fn reserve(engine: &dyn FaultEngine) -> io::Result<Self> {
+        let reserve = || -> io::Result<Reservation> {
+            let mut range = Reservation::zeroed(SPAN_BYTES, SPAN_BYTES)?;
+            range.leave_out_on_fork()?;
+            range.prefer_huge_pages()?;
+            Ok(range)
+        };
+        let (new, recycled) = (reserve()?, reserve()?);
+        engine.attach(&recycled)?;
+        Ok(HugeFrame { new, recycled, is_full: false })
+    }
+
+    /// Whether it holds what a span has given up: memory, and its share of the budget.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    fn memory(&self) -> &Reservation {
+        if self.is_full { &self.recycled } else { &self.new }
+    }
 }
 
 struct Request {
@@ -34,16 +70,13 @@ struct Request {
 unsafe impl Send for Request {}
 
 impl Streams {
-    /// For so many threads that read at the same time.
-    pub(crate) fn new(threads: usize) -> io::Result<Self> {
-        let buffers = ArrayQueue::new(threads);
-        while !buffers.is_full() {
-            let mut buffer = Reservation::zeroed(SPAN_BYTES, SPAN_BYTES)?;
-            buffer.leave_out_on_fork()?;
-            buffer.prefer_huge_pages()?;
-            let _ = buffers.push(buffer);
+    /// For so many threads that read at the same time, if the engine's frames can take whole spans.
+    pub(crate) fn new(threads: usize, engine: &dyn FaultEngine, frames: &dyn Frames) -> io::Result<Self> {
+        let pool = ArrayQueue::new(threads);
+        while frames.installs_spans() && !pool.is_full() {
+            let _ = pool.push(HugeFrame::reserve(engine)?);
         }
-        Ok(Streams { buffers, requests: ArrayQueue::new(REQUESTS_MAX) })
+        Ok(Streams { frames: pool, requests: ArrayQueue::new(REQUESTS_MAX) })
     }
 
     /// Whether something is to be read ahead.
@@ -63,8 +96,20 @@ impl Streams {
 }
 
 impl Shared {
-    /// Reads one requested span. The caller holds the eviction gate.
-    pub(crate) fn read_ahead(&self) {
+    /// Reads one requested span.
+    pub(crate) fn read_ahead(&self, reclaimer: &mut Reclaimer) {
+        let Some(mut frame) = self.streams.frames.pop() else { return };
+        // Before the gate is held: this takes it as well.
+        self.recycle(&mut frame, reclaimer);
+        {
+            // While this is held no region that has made a request goes away.
+            let _gate = self.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
+            self.read_requested(&mut frame);
+        }
+        self.put_frame_back(frame);
+    }
+
+    fn read_requested(&self, frame: &mut HugeFrame) {
         let Some(request) = self.streams.requests.pop() else { return };
         // SAFETY: see `Request`.
         let region = unsafe { &*request.region };
@@ -72,10 +117,28 @@ impl Shared {
         if region.span(request.span).resident() > 0 || region.begin_load(page).is_err() {
             return; // The scan has got there itself.
         }
-        let take = |shared: &Shared, core, pages| shared.budget.take(core, pages).is_some();
-        if page >= region.pages() || !region.load_span(cpu::current(), page, take) {
+        let core = cpu::current();
+        let take = |pages| self.budget.take(core, pages).is_some();
+        if page >= region.pages() || !region.load_span(core, page, frame, take) {
             region.forget_load(page);
         }
+    }
+
+    /// Has a span whose turn it is give up its huge page, once the reserve is all that is free.
+    fn recycle(&self, frame: &mut HugeFrame, reclaimer: &mut Reclaimer) {
+        if self.budget.free() < self.watermarks.high + SPAN_PAGES as u32 {
+            reclaimer.recycle(self, frame);
+        }
+    }
+
+    fn put_frame_back(&self, mut frame: HugeFrame) {
+        if frame.is_full {
+            // SAFETY: the memory is ours alone, and nobody reads it before something is moved there again.
+            let _ = unsafe { self.unmapper.zap(frame.recycled.base() as usize, SPAN_BYTES) };
+            frame.is_full = false;
+            self.release(SPAN_PAGES as u32, false);
+        }
+        let _ = self.streams.frames.push(frame);
     }
 }
 
@@ -96,39 +159,78 @@ impl Region {
         }
     }
 
-    /// Brings in the whole span of a page that the caller has made Loading. If that cannot be done, now or at all, the
-    /// page is as it was, and so are the others. `take` gets so many pages of the budget, or none.
-    pub(crate) fn load_span(&self, core: usize, page: u64, take: impl Fn(&Shared, usize, u32) -> bool) -> bool {
+    /// Brings in the whole span of a page that the caller, whose access has missed it, has made Loading. If that
+    /// cannot be done, now or at all, the page is as it was, and so are the others.
+    pub(crate) fn load_missed_span(&self, core: usize, page: u64) -> bool {
+        let shared = &*self.shared;
+        if self.span(span_of(page)).resident() > 1 {
+            return false;
+        }
+        let Some(mut frame) = shared.streams.frames.pop() else { return false };
+        if let Some(mut reclaimer) = shared.spare_reclaimers.pop() {
+            shared.recycle(&mut frame, &mut reclaimer);
+            let _ = shared.spare_reclaimers.push(reclaimer);
+        }
+        let loaded = self.load_span(core, page, &mut frame, |pages| shared.take_span(core, pages));
+        shared.put_frame_back(frame);
+        loaded
+    }
+
+    /// The same with a given frame, which is empty afterwards if that worked; `take` gets so many pages of the budget, or
+    /// none.
+    fn load_span(&self, core: usize, page: u64, frame: &mut HugeFrame, take: impl Fn(u32) -> bool) -> bool {
         let shared = &*self.shared;
         let pages = self.pages_of_span(span_of(page));
         if pages.end - pages.start < SPAN_PAGES as u64 {
             return false;
         }
-        let Some(mut buffer) = shared.streams.buffers.pop() else { return false };
         let others = || pages.clone().filter(|other| *other != page);
         let claimed = others().take_while(|other| self.begin_load(*other).is_ok()).count();
         let price = SPAN_PAGES as u32 - 1 + self.price(page);
-        let taken = claimed == SPAN_PAGES - 1 && take(shared, core, price);
-        let loaded = taken && self.read_span(core, pages.start, &mut buffer);
-        let _ = shared.streams.buffers.push(buffer);
-        if !loaded {
+        let due = price - if frame.is_full { SPAN_PAGES as u32 } else { 0 };
+        let taken = claimed == SPAN_PAGES - 1 && (due == 0 || take(due));
+        if !(taken && self.read_span(core, pages.start, frame.memory())) {
             others().take(claimed).for_each(|other| self.forget_load(other));
-            shared.release(if taken { price } else { 0 }, false);
+            shared.release(if taken { due } else { 0 }, false);
             return false;
         }
+        frame.is_full = false;
         self.pay(page, price - (SPAN_PAGES as u32 - 1));
+        self.span(span_of(page)).set_huge(true);
         pages.clone().for_each(|page| self.word(page).finish_load(Loaded::default()));
         shared.count(core, Counter::ReadAheadPages, SPAN_PAGES as u64 - 1);
         shared.count(core, Counter::MovedSpans, 1);
         true
     }
 
-    fn read_span(&self, core: usize, first: u64, buffer: &mut Reservation) -> bool {
-        // SAFETY: the buffer is ours as long as it is out of the pool, and nobody else knows of it.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.base(), SPAN_BYTES) };
+    /// Takes a span for eviction: its clean pages from the first one on that nobody holds, whose words then say
+    /// Evicting. Returns which; and moves their memory into the frame, which is full then, if they are all of a huge
+    /// page. Where that fails they are to be unmapped as others are.
+    pub(super) fn take_huge_page(&self, number: u64, frame: &mut HugeFrame) -> Range<u64> {
+        let pages = self.pages_of_span(number);
+        let taken = pages.clone().take_while(|page| self.word(*page).begin_evict(false)).count();
+        if taken == SPAN_PAGES {
+            // SAFETY: all pages of the span are ours, their words say Evicting; the frame is ours, and without memory.
+            let moved = unsafe { self.frames().take_span(self.address(pages.start), &frame.recycled) };
+            match moved {
+                Ok(()) => frame.is_full = true,
+                Err(error) => {
+                    tracing::debug!(%error, "a huge page could not be recycled");
+                    self.span(number).set_huge(false);
+                    // SAFETY: as in `put_frame_back`: some of its pages may have arrived.
+                    let _ = unsafe { self.shared.unmapper.zap(frame.recycled.base() as usize, SPAN_BYTES) };
+                }
+            }
+        }
+        pages.start..pages.start + taken as u64
+    }
+
+    fn read_span(&self, core: usize, first: u64, memory: &Reservation) -> bool {
+        // SAFETY: the frame is ours as long as it is out of the pool, and nobody else knows of it.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(memory.base(), SPAN_BYTES) };
         let good = self.read(core, first, bytes).is_ok()
             && bytes.chunks(crate::sys::PAGE_BYTES).zip(first..).all(|(data, page)| self.verify(page, data).is_ok());
         // SAFETY: all pages of the span are ours, their words say Loading; the range is attached, and read-only to all.
-        good && unsafe { self.frames().install_span(self.address(first), buffer) }.is_ok()
+        good && unsafe { self.frames().install_span(self.address(first), memory) }.is_ok()
     }
 }

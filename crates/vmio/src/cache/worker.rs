@@ -1,14 +1,13 @@
 //! The background threads: they keep a reserve of free pages, and the dirty pages below their ratio.
 
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::cache::reclaim::{Goal, PASS_PAGES, Pass, Reclaimer};
 use crate::cache::shared::Shared;
 use crate::cache::write_batch::BATCH_PAGES;
-use crate::page::SPAN_PAGES;
 use crate::sys::signal::SignalsBlocked;
 
 /// How long a worker that cannot get on waits before the next try, at first and at most.
@@ -51,12 +50,7 @@ impl Worker {
             } else if self.shared.budget.free() < self.shared.watermarks.low {
                 self.refill_reserve();
             } else if self.shared.streams.has_requests() {
-                if self.shared.budget.free() < self.shared.watermarks.low + SPAN_PAGES as u32 {
-                    self.reclaimer.pass(&self.shared, SPAN_PAGES, Goal::Evict);
-                }
-                // While this is held no region that has made a request goes away.
-                let _gate = self.shared.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
-                self.shared.read_ahead();
+                self.shared.read_ahead(&mut self.reclaimer);
             } else if self.shared.dirty_pages() > self.shared.watermarks.dirty {
                 self.clean_when_quiet(event);
             } else {

@@ -47,6 +47,11 @@ impl Frames for AnonymousFrames {
         })
     }
 
+    unsafe fn take_span(&self, address: usize, target: &Reservation) -> io::Result<()> {
+        // SAFETY: the caller vouches for both ends.
+        unsafe { self.userfaultfd.move_pages(target.base() as usize, address, target.len()) }
+    }
+
     fn protect(&self, address: usize, len: usize) -> io::Result<()> {
         self.userfaultfd.write_protect(address, len, true)
     }

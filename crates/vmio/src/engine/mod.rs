@@ -78,6 +78,15 @@ pub(crate) trait Frames: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// Moves a whole span's memory away from it: as one huge page, if it is one. Afterwards the span is absent. On an
+    /// error any page of it may have moved.
+    ///
+    /// # Safety
+    /// As for [`Self::unmap`]; and `target`, which is without memory and attached, is the caller's.
+    unsafe fn take_span(&self, _address: usize, _target: &Reservation) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Makes stores to the range fault. One TLB shootdown.
     fn protect(&self, address: usize, len: usize) -> io::Result<()>;
 

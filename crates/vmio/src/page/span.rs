@@ -13,6 +13,7 @@ const HAS_WINDOW: u32 = 1 << 3;
 const WAITS_TO_BE_DROPPED: u32 = 1 << 4;
 const CHARGED: u32 = 1 << 5;
 const FORGOTTEN: u32 = 1 << 6;
+const HUGE: u32 = 1 << 7;
 const PRIORITY_SHIFT: u32 = 8;
 const WINDOW_SHIFT: u32 = 16;
 
@@ -158,6 +159,16 @@ impl Span {
     /// As told to [`Self::set_all_fresh`].
     pub(crate) fn all_fresh(&self) -> bool {
         self.flags.load(Ordering::SeqCst) & ALL_FRESH != 0
+    }
+
+    /// Notes whether it has come in as one huge page, and no page of it by itself since.
+    pub(crate) fn set_huge(&self, huge: bool) {
+        self.set_flags(|flags| if huge { flags | HUGE } else { flags & !HUGE });
+    }
+
+    /// As told to [`Self::set_huge`], and all pages of it are in memory still.
+    pub(crate) fn is_whole_huge_page(&self) -> bool {
+        self.flags.load(Ordering::SeqCst) & HUGE != 0 && self.resident() == super::SPAN_PAGES as u32
     }
 
     /// Gives the span a priority of its own.
