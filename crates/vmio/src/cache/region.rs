@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backing::{Access, Backing};
 use crate::cache::counters::Counter;
+use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::shared::Shared;
 use crate::engine::{Frames, HideableFrames};
 use crate::error::{Error, Result};
@@ -198,7 +199,8 @@ impl Region {
             len: AtomicU64::new(len),
             priority: AtomicU8::new(options.priority),
             all_fresh: AtomicBool::new(false),
-            window: AtomicU16::new(1),
+            // A span that cannot come in as a whole comes in by as few reads as can be.
+            window: AtomicU16::new(if hint == FrameHint::Stream { WINDOW_PAGES_MAX as u16 } else { 1 }),
             epoch: AtomicBool::new(false),
             sync_is_incomplete: AtomicBool::new(false),
             sync_turn: FutexLock::default(),
@@ -362,7 +364,7 @@ impl Region {
     /// Pages to read at a miss in a span.
     pub(crate) fn window(&self, span: u64) -> u64 {
         let window = self.span(span).window().unwrap_or_else(|| self.window.load(Ordering::Relaxed));
-        u64::from(window).clamp(1, crate::cache::page_buffers::WINDOW_PAGES_MAX as u64)
+        u64::from(window).clamp(1, WINDOW_PAGES_MAX as u64)
     }
 
     // ---- residency
