@@ -75,6 +75,23 @@ pub enum Error {
         /// Why not, and what to do instead.
         why: &'static str,
     },
+    /// Another range of addresses was asked for of a mapping that has frames for one only.
+    #[error(
+        "{backing} is mapped at one range of addresses only: \
+         open it first with FrameHint::SharedAddresses, on Linux 6.7 or later"
+    )]
+    OneAddress {
+        /// What is mapped.
+        backing: String,
+    },
+    /// A mapping has as many views as it may have.
+    #[error("{backing} has {limit} views, which is the limit: drop one")]
+    TooManyViews {
+        /// What is mapped.
+        backing: String,
+        /// The most that there may be at a time.
+        limit: u64,
+    },
     /// A range lies outside the mapping.
     #[error("bytes {}..{} lie outside the mapping of {len} bytes", range.start, range.end)]
     OutOfRange {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::cache::region::{GRANULE_BYTES, Region};
 use crate::error::{Error, Result};
+use crate::sys::reservation::Reservation;
 use crate::sys::sparse_array::SparseArray;
 
 /// User addresses have 47 bits.
@@ -22,25 +23,25 @@ pub(crate) fn find(address: usize) -> Option<&'static Region> {
     unsafe { region.as_ref() }
 }
 
-/// Makes the faults of a region's range find it.
-pub(crate) fn insert(region: &Region) -> Result<()> {
+/// Makes the faults of a range find its region.
+pub(crate) fn insert(range: &Reservation, region: &Region) -> Result<()> {
     if TABLE.get().is_none() {
         let table = SparseArray::new(GRANULES).map_err(Error::system("reserving the table of mappings"))?;
         let _ = TABLE.set(table);
     }
-    set(region, std::ptr::from_ref(region).cast_mut());
+    set(range, std::ptr::from_ref(region).cast_mut());
     Ok(())
 }
 
 /// The opposite of [`insert`].
-pub(crate) fn remove(region: &Region) {
-    set(region, std::ptr::null_mut());
+pub(crate) fn remove(range: &Reservation) {
+    set(range, std::ptr::null_mut());
 }
 
-fn set(region: &Region, value: *mut Region) {
+fn set(range: &Reservation, value: *mut Region) {
     let Some(table) = TABLE.get() else { return };
-    let first = region.base() as usize / GRANULE_BYTES as usize;
-    let granules = (region.reserved() / GRANULE_BYTES) as usize;
+    let first = range.base() as usize / GRANULE_BYTES as usize;
+    let granules = range.len() / GRANULE_BYTES as usize;
     for granule in first..first + granules {
         table.get(granule).store(value, Ordering::Release);
     }

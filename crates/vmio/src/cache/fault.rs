@@ -9,6 +9,7 @@ use crate::cache::counters::Counter;
 use crate::cache::reclaim::Goal;
 use crate::cache::region::{ReadFailure, Region};
 use crate::cache::shared::{DIRECT_PAGES, Shared};
+use crate::cache::views::Place;
 use crate::engine::HideableFrames;
 use crate::error::Error;
 use crate::page::word::{Snapshot, State};
@@ -63,8 +64,8 @@ impl FaultError {
 /// The process's fault handler: finds the region and resolves the fault in the faulting thread.
 pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
     let Some(region) = address_table::find(address) else { return Resolution::Declined };
-    let Some(page) = region.page_at(address) else { return Resolution::Declined };
-    if !region.shared.generation.is_current() {
+    let Some(place) = region.place_of(address) else { return Resolution::Declined };
+    if place.page >= region.pages() || !region.shared.generation.is_current() {
         return Resolution::Declined;
     }
     let started = region.shared.measures_misses.then(Instant::now);
@@ -72,13 +73,15 @@ pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
         FaultAccess::Load => false,
         FaultAccess::Store => true,
         // A load of a settled page does not fault, so on such a page it was a store; or another thread has settled it
-        // since, and where a store could not be allowed anyway, the instruction tells by faulting again.
+        // since, and where a store could not be allowed anyway, the instruction tells by faulting again. Where the kernel
+        // notes stores, none of them needs to be told from a load.
         FaultAccess::Unknown => {
-            let word = region.word(page).load();
-            word.is_settled_resident() && !word.is_poisoned() && region.access == Access::ReadWrite
+            let word = region.word(place.page).load();
+            let may_be_store = word.is_settled_resident() && !word.is_poisoned();
+            may_be_store && region.access == Access::ReadWrite && region.hideable().is_none()
         }
     };
-    let outcome = region.fault(page, store);
+    let outcome = region.fault_at(place, store);
     if let Some(started) = started {
         let ns = started.elapsed().as_nanos() as u64;
         let core = cpu::current();
@@ -91,10 +94,17 @@ pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
 impl Region {
     /// Makes a page resident, and writable if it is for a store.
     pub(crate) fn fault(&self, page: u64, store: bool) -> Result<(), FaultError> {
+        self.fault_at(Place { view: 0, page }, store)
+    }
+
+    /// The same at one of the region's views, where it is in sight afterwards.
+    pub(crate) fn fault_at(&self, place: Place, store: bool) -> Result<(), FaultError> {
+        let page = place.page;
         if store && self.access == Access::ReadOnly {
             return Err(FaultError::ReadOnly);
         }
         let _verifier_may_panic = AbortOnUnwind::new();
+        let _inside = if self.shares_addresses { Some(self.enter(place)?) } else { None };
         let word = self.word(page);
         loop {
             let seen = word.load();
@@ -106,13 +116,13 @@ impl Region {
                             self.forget_load(page);
                             return Err(FaultError::BeyondEnd);
                         }
-                        return self.load(page, before, store);
+                        return self.load(place, before, store);
                     }
                 }
                 State::Clean | State::Dirty => {
                     if let Some(frames) = self.hideable() {
                         match word.begin_reveal() {
-                            Ok(before) => return self.reveal(frames, page, before, store),
+                            Ok(before) => return self.reveal(frames, place, before, store),
                             Err(_) => continue,
                         }
                     }
@@ -132,7 +142,7 @@ impl Region {
                         self.request_read_ahead(span_of(page));
                     }
                     word.wait_while(Snapshot::is_busy);
-                    if self.hideable().is_some() && word.load().is_resident() {
+                    if self.hideable().is_some() && !self.shares_addresses && word.load().is_resident() {
                         // Whoever was busy has most likely shown it: the instruction, or the caller, tries again.
                         return Ok(());
                     }
@@ -142,16 +152,28 @@ impl Region {
     }
 
     /// A touch of a page that is in memory, but out of sight. Or in sight, where a neighbour was hidden at the same
-    /// time as it came in, or a pin needs it to be Dirty: then it may have been stored to.
-    fn reveal(&self, frames: &dyn HideableFrames, page: u64, before: Snapshot, store: bool) -> Result<(), FaultError> {
+    /// time as it came in, or a pin needs it to be Dirty: then it may have been stored to. Or in sight at another address.
+    fn reveal(
+        &self,
+        frames: &dyn HideableFrames,
+        place: Place,
+        before: Snapshot,
+        store: bool,
+    ) -> Result<(), FaultError> {
         let shared = &*self.shared;
+        let page = place.page;
         let was_dirty = before.state() == State::Dirty;
         let epoch = self.announce_dirty(page);
-        let protect = before.is_hidden() && !store && !before.needs_write();
-        if let Err(error) = frames.reveal(self.address(page), protect) {
-            self.word(page).fail_reveal(before);
-            return Err(FaultError::Refused(error.raw_os_error().unwrap_or(libc::EFAULT)));
-        }
+        // To protect it is to forget what the kernel has noted of it here. Of hidden pages, the words know all.
+        let forgets_nothing = || before.is_hidden() || self.shares_addresses && !self.was_stored_at(place);
+        let protect = !store && !before.needs_write() && forgets_nothing();
+        let shown = match frames.reveal(self.address_at(place), protect) {
+            Ok(shown) => shown,
+            Err(error) => {
+                self.word(page).fail_reveal(before);
+                return Err(FaultError::Refused(error.raw_os_error().unwrap_or(libc::EFAULT)));
+            }
+        };
         let dirty_in = match (was_dirty, store) {
             (true, _) => Some(before.epoch()),
             (false, true) => Some(epoch),
@@ -162,6 +184,8 @@ impl Region {
         } else {
             self.word(page).finish_reveal(dirty_in, shared.policy.visits_of_rescued(before.frequency()));
             shared.eviction_queue.add_pages(-1);
+        }
+        if before.is_hidden() || self.shares_addresses && shown {
             shared.count(cpu::current(), Counter::SoftMisses, 1);
         }
         if store && !was_dirty {

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::backing::Access;
 use crate::cache::region::Region;
+use crate::cache::views::Place;
 use crate::cache::whole_spans::runs;
 use crate::engine::HideableFrames;
 use crate::page::page_set::PageSet;
@@ -49,20 +50,41 @@ impl Region {
                 Err(seen) => hidden.pages += u32::from(seen.is_hidden()),
             }
         }
-        let Some((first, last)) = ours.bounds(span_of(pages.start)) else { return hidden };
+        let span = span_of(pages.start);
+        let Some((first, last)) = ours.bounds(span) else { return hidden };
+        // Asked for now that the words are ours: nobody shows these pages at yet another view.
+        let views = self.views_of(span);
+        let address = |view, page| self.address_at(Place { view, page });
         let gaps = self.claim_gaps(&ours, first..last);
         let mut newly = 0;
         let mut refused = PageSet::default();
         for run in runs(first..last + 1, |page| ours.contains(page) || gaps.contains(page)) {
-            hidden.shootdowns += 1;
-            // SAFETY: every page of the run belongs to us, its word says Evicting; all lie in our attached range.
-            let outcome = unsafe { frames.hide(self.address(run.start), (run.end - run.start) as usize * PAGE_BYTES) };
-            if outcome.is_err() {
-                run.for_each(|page| refused.insert(page));
+            for view in views.iter() {
+                hidden.shootdowns += 1;
+                // SAFETY: every page of the run belongs to us, its word says Evicting; all lie in an attached range.
+                let outcome = unsafe { frames.hide(address(view, run.start), bytes_of(&run)) };
+                if outcome.is_err() {
+                    run.clone().for_each(|page| refused.insert(page));
+                }
             }
         }
-        if frames.stored(self.address(first), (last + 1 - first) as usize * PAGE_BYTES, stored).is_err() {
-            stored.assume_all();
+        // After the last of the views: until then the pages can be stored to. Before any of the words is let go.
+        stored.clear();
+        for view in views.iter() {
+            if frames.stored(address(view, first), bytes_of(&(first..last + 1)), stored).is_err() {
+                stored.assume_all();
+            }
+        }
+        if self.shares_addresses && self.access == Access::ReadWrite {
+            // What the kernel has told is in the words from now on; of a page that is touched at one view next, its
+            // notes at the others must not tell again.
+            for run in
+                runs(first..last + 1, |page| !refused.contains(page) && (ours.contains(page) || gaps.contains(page)))
+            {
+                for view in views.iter() {
+                    let _ = frames.protect(address(view, run.start), bytes_of(&run));
+                }
+            }
         }
         // Of a page that was shown without protection the kernel says so too.
         let can_be_stored_to = self.access == Access::ReadWrite;
@@ -106,4 +128,8 @@ impl Region {
         // Of pages out of sight no core knows the translation: nothing to count.
         self.unmap_together(&ours, span_of(pages.start), list, |word| word.finish_hide(None)).pages
     }
+}
+
+fn bytes_of(pages: &Range<u64>) -> usize {
+    (pages.end - pages.start) as usize * PAGE_BYTES
 }

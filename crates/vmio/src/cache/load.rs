@@ -8,9 +8,10 @@ use crate::cache::counters::{Counter, Timed};
 use crate::cache::fault::FaultError;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::region::{ReadFailure, Region};
+use crate::cache::views::Place;
 use crate::mapping::options::OnReadError;
-use crate::page::span_of;
 use crate::page::word::{Loaded, Snapshot};
+use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::{PAGE_BYTES, cpu};
 use crate::telemetry::layout::Latency;
 
@@ -20,14 +21,17 @@ static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 struct Run {
     pages: Range<u64>,
     missed: u64,
+    /// At which of the region's addresses they come in sight.
+    view: usize,
     /// From here on read ahead, in place of belonging to the missed page's unit.
     ahead: u64,
 }
 
 impl Run {
     /// The missed page alone.
-    fn alone(missed: u64) -> Self {
-        Run { pages: missed..missed + 1, missed, ahead: missed + 1 }
+    fn alone(missed: Place) -> Self {
+        let page = missed.page;
+        Run { pages: page..page + 1, missed: page, view: missed.view, ahead: page + 1 }
     }
 
     fn len(&self) -> u64 {
@@ -50,8 +54,9 @@ struct Refused {
 impl Region {
     /// Fetches a page whose word we have made Loading, with the rest of its unit, and with the pages behind it if the
     /// range is read in sequence.
-    pub(super) fn load(&self, page: u64, before: Snapshot, store: bool) -> Result<(), FaultError> {
+    pub(super) fn load(&self, place: Place, before: Snapshot, store: bool) -> Result<(), FaultError> {
         let shared = &*self.shared;
+        let page = place.page;
         let _timed = Timed::since(Instant::now(), shared, Latency::Miss);
         let core = cpu::current();
         shared.count(core, if store { Counter::StoreMisses } else { Counter::LoadMisses }, 1);
@@ -75,9 +80,9 @@ impl Region {
         let loaded = if fresh {
             shared.count(core, Counter::FreshFills, 1);
             let loaded = Loaded { fresh: true, ..self.loaded(before) };
-            self.install(core, page, &ZEROS, loaded, store).map_err(|refused| FaultError::Refused(refused.code))
+            self.install(core, place, &ZEROS, loaded, store).map_err(|refused| FaultError::Refused(refused.code))
         } else {
-            let run = self.claim_run(core, page, spare);
+            let run = self.claim_run(core, place, spare);
             self.read_and_install(core, run, before, store)
         };
         if loaded.is_ok() && store {
@@ -111,8 +116,9 @@ impl Region {
 
     /// Makes the absent neighbours of a missed page Loading: those of its unit, for which `spare` pages of the budget
     /// have been taken, then those behind it, as far as the window and the free budget go. Waits for nobody.
-    fn claim_run(&self, core: usize, page: u64, mut spare: u32) -> Run {
-        let mut run = Run::alone(page);
+    fn claim_run(&self, core: usize, place: Place, mut spare: u32) -> Run {
+        let page = place.page;
+        let mut run = Run::alone(place);
         let unit = self.unit.around(page);
         while run.pages.start > unit.start && spare > 0 && self.claim(run.pages.start - 1) {
             run.pages.start -= 1;
@@ -125,7 +131,11 @@ impl Region {
         self.shared.release(spare, false);
         run.ahead = run.pages.end;
         if run.pages.end == unit.end {
-            let window = (page + self.window(span_of(page))).min(run.pages.start + WINDOW_PAGES_MAX as u64);
+            let mut window = (page + self.window(span_of(page))).min(run.pages.start + WINDOW_PAGES_MAX as u64);
+            if self.shares_addresses {
+                // What is behind may not have been prepared to be seen at this address.
+                window = window.min((span_of(page) + 1) * SPAN_PAGES as u64);
+            }
             while run.pages.end < window && self.claim_ahead(core, run.pages.end) {
                 run.pages.end += 1;
             }
@@ -217,7 +227,7 @@ impl Region {
     /// `store` say; the others of its unit stay as long as it, protected; and those that are read ahead behind a store
     /// are writable and dirty as it is, since a stream of stores would trap on each.
     fn install_run(&self, core: usize, run: &Run, data: &[u8], loaded: Loaded, store: bool) -> Result<(), FaultError> {
-        let Run { pages, missed, ahead } = run;
+        let Run { pages, missed, ahead, view } = run;
         let (page, next) = (*missed, missed + 1);
         let neighbour = Loaded { poisoned: false, ..loaded };
         let streams = store && self.window(span_of(page)) > 1;
@@ -232,7 +242,8 @@ impl Region {
         ];
         let mut outcome = Ok(());
         for (part, loaded, store) in parts.into_iter().filter(|(part, ..)| !part.is_empty()) {
-            let installed = self.install(core, part.start, &data[run.bytes_of(part.clone())], loaded, store);
+            let place = Place { view: *view, page: part.start };
+            let installed = self.install(core, place, &data[run.bytes_of(part.clone())], loaded, store);
             match installed {
                 Err(refused) if part.contains(&page) && refused.from <= page => {
                     outcome = Err(FaultError::Refused(refused.code));
@@ -247,7 +258,8 @@ impl Region {
     }
 
     /// Installs neighbouring Loading pages and settles their words; those that the kernel refuses are given up.
-    fn install(&self, core: usize, first: u64, data: &[u8], loaded: Loaded, store: bool) -> Result<(), Refused> {
+    fn install(&self, core: usize, place: Place, data: &[u8], loaded: Loaded, store: bool) -> Result<(), Refused> {
+        let first = place.page;
         let timed = self.shared.measures_misses.then(Instant::now);
         let pages = first..first + (data.len() / PAGE_BYTES) as u64;
         // Where the kernel notes stores, any page in sight may become dirty. A run touches two spans at most; the epoch
@@ -257,8 +269,8 @@ impl Region {
             self.announce_dirty(first);
             self.announce_dirty(pages.end - 1)
         });
-        // SAFETY: the pages' words say Loading, by us; their addresses lie in our attached range.
-        let installed = unsafe { self.frames().install(self.address(first), data, !store) };
+        // SAFETY: the pages' words say Loading, by us; their addresses lie in an attached range of ours.
+        let installed = unsafe { self.frames().install(self.address_at(place), data, !store) };
         if let Some(started) = timed {
             self.shared.count(core, Counter::InstallNs, started.elapsed().as_nanos() as u64);
         }

@@ -14,6 +14,7 @@ pub(crate) mod shared;
 pub(crate) mod stream;
 mod sync;
 pub(crate) mod tables;
+pub(crate) mod views;
 mod whole_spans;
 mod worker;
 pub(crate) mod write_batch;

@@ -4,16 +4,16 @@ use crate::cache::address_table;
 use crate::cache::counters::Counter;
 use crate::cache::region::Region;
 use crate::page::word::{Snapshot, State};
+use crate::sys::cpu;
 use crate::sys::unmap::UnmapList;
-use crate::sys::{PAGE_BYTES, cpu};
 
 /// Runs `change` while the page at an address is absent and nobody can bring it in. Returns false, without having run
 /// it, if the page is in memory. A page that holds poison makes way: it was a store to it that failed.
 pub(crate) fn while_absent(address: usize, change: &mut dyn FnMut()) -> bool {
     let Some(region) = address_table::find(address) else { return false };
     // Pages behind the end of the mapping have words too.
-    let page = ((address - region.base() as usize) / PAGE_BYTES) as u64;
-    region.shared.generation.is_current() && region.while_absent(page, change)
+    let Some(place) = region.place_of(address) else { return false };
+    region.shared.generation.is_current() && region.while_absent(place.page, change)
 }
 
 impl Region {

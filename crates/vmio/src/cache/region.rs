@@ -9,6 +9,7 @@ use crate::backing::{Access, Backing};
 use crate::cache::counters::Counter;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::shared::Shared;
+use crate::cache::views::Views;
 use crate::engine::{Frames, HideableFrames};
 use crate::error::{Error, Result};
 use crate::mapping::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
@@ -36,6 +37,9 @@ pub(crate) struct Region {
     pub(crate) unit: Unit,
     range: Reservation,
     hideable: Option<Box<dyn HideableFrames>>,
+    pub(super) views: Views,
+    /// It may have others than its own.
+    pub(super) shares_addresses: bool,
     /// Misses bring in whole spans.
     pub(crate) streams: bool,
     read_ahead_until: AtomicU64,
@@ -114,9 +118,9 @@ fn choose_frames(shared: &Shared, options: &MappingOptions) -> Result<FrameHint>
     match options.frames {
         FrameHint::Auto if poisons => Ok(FrameHint::ReadMostly),
         FrameHint::Auto => Ok(shared.frame_hint),
-        FrameHint::Mixed if poisons => Err(Error::BadOption {
+        hint @ (FrameHint::Mixed | FrameHint::SharedAddresses) if poisons => Err(Error::BadOption {
             option: "frames",
-            value: "Mixed, with a poison pattern for unreadable pages".to_owned(),
+            value: format!("{hint:?}, with a poison pattern for unreadable pages"),
             expected: "ReadMostly or Auto: a store to a poisoned page would go unnoticed",
         }),
         hint => Ok(hint),
@@ -164,24 +168,20 @@ impl Region {
         let spans = reserved.div_ceil(crate::page::SPAN_BYTES);
         let build = || -> io::Result<_> {
             let mut range = Reservation::zeroed(reserved, GRANULE_BYTES as usize)?;
-            let hideable = (hint == FrameHint::Mixed).then(|| attach_hideable(&shared, &range)).flatten();
-            range.leave_out_on_fork()?;
-            range.small_pages_only()?;
+            let tracked = matches!(hint, FrameHint::Mixed | FrameHint::SharedAddresses);
+            let hideable = tracked.then(|| attach_hideable(&shared, &range)).flatten();
             if hideable.is_none() {
                 shared.engine.attach(&range)?;
             }
             // Huge pages can only be moved to memory that is writable: stores fault since pages are protected.
-            if access == Access::ReadOnly && !streams {
-                range.make_read_only()?;
-            }
-            if shared.locks_memory {
-                range.lock_on_fault()?;
-            }
+            range.prepare_for_frames(access == Access::ReadOnly && !streams, shared.locks_memory)?;
             Ok((range, hideable, SparseArray::new(pages)?, SparseArray::new(spans)?, DirtySpans::new(spans as u64)?))
         };
         let (range, hideable, words, spans, dirty_spans) =
             build().map_err(Error::system("reserving address space for a mapping"))?;
         Ok(Region {
+            views: Views::of(&range),
+            shares_addresses: hint == FrameHint::SharedAddresses && hideable.is_some(),
             shared,
             backing,
             access,
@@ -236,16 +236,15 @@ impl Region {
         self.range.base()
     }
 
-    /// The address of a page.
+    /// The range of addresses of the mapping itself.
+    pub(crate) fn range(&self) -> &Reservation {
+        &self.range
+    }
+
+    /// The address of a page in it.
     pub(crate) fn address(&self, page: u64) -> usize {
         debug_assert!(page * (PAGE_BYTES as u64) < self.reserved());
         self.base() as usize + page as usize * PAGE_BYTES
-    }
-
-    /// The page at an address, if the mapping reaches that far.
-    pub(crate) fn page_at(&self, address: usize) -> Option<u64> {
-        let offset = address.checked_sub(self.base() as usize)? as u64;
-        (offset < self.pages() * PAGE_BYTES as u64).then_some(offset / PAGE_BYTES as u64)
     }
 
     /// The pages of a span that the mapping reaches.
@@ -339,6 +338,11 @@ impl Region {
     /// Waits until the engine has done with the region's faults, of which it finds no more.
     pub(crate) fn detach(&self) {
         self.shared.engine.detach(&self.range);
+    }
+
+    /// Whether pages may be in memory and not in sight at an address that a view of the region has.
+    pub(crate) fn shares_addresses(&self) -> bool {
+        self.shares_addresses
     }
 
     // ---- advice

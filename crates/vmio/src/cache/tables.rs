@@ -6,6 +6,8 @@ use std::sync::atomic::Ordering;
 use crate::cache::counters::Counter;
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
+use crate::cache::views::Place;
+use crate::page::views::VIEWS_MAX;
 use crate::page::word::PageWord;
 use crate::page::{SPAN_PAGES, span_of};
 use crate::policy::SpanRef;
@@ -13,7 +15,7 @@ use crate::sys::unmap::UnmapList;
 use crate::sys::{PAGE_BYTES, cpu};
 
 /// What a span with a page in memory is charged for: its page of page tables and, since the neighbour that shares it
-/// may have nothing to put there, a page of page words.
+/// may have nothing to put there, a page of page words. Each view at which it is seen takes another page of page tables.
 pub(crate) const TABLE_PAGES: u32 = 2;
 /// Pages whose words fill a page of memory, a block: they lose it together.
 const BLOCK_PAGES: u64 = (PAGE_BYTES / size_of::<PageWord>()) as u64;
@@ -21,6 +23,8 @@ const BLOCK_SPANS: u64 = BLOCK_PAGES / SPAN_PAGES as u64;
 const _: () = assert!(BLOCK_SPANS == 2);
 /// Spans given back in one step: who touches one meanwhile waits for all of them.
 const STEP_SPANS: usize = 64;
+/// A block's page tables at each view, and its words.
+const RANGES_OF_BLOCK: usize = VIEWS_MAX + 1;
 /// While the tables take less than this share of the cache, a span that has just lost its last page keeps them for a
 /// round: most likely a page comes back before.
 const KEPT_SHARE: u32 = 16;
@@ -39,13 +43,24 @@ impl Region {
         }
         let number = span_of(page);
         if self.span(number).claim_charged() {
-            self.table_pages.fetch_add(TABLE_PAGES, Ordering::Relaxed);
-            self.shared.table_pages.fetch_add(u64::from(TABLE_PAGES), Ordering::Relaxed);
+            self.count_tables(TABLE_PAGES);
             // An evictor that finds it empty ends the charge, whatever becomes of the page.
             self.queue_span(number);
         } else {
             self.shared.release(TABLE_PAGES, false);
         }
+    }
+
+    /// Counts pages of the budget that tables take from now on.
+    pub(super) fn count_tables(&self, pages: u32) {
+        self.table_pages.fetch_add(pages, Ordering::Relaxed);
+        self.shared.table_pages.fetch_add(u64::from(pages), Ordering::Relaxed);
+    }
+
+    /// The opposite of [`Self::count_tables`].
+    pub(super) fn discount_tables(&self, pages: u32) {
+        self.table_pages.fetch_sub(pages, Ordering::Relaxed);
+        self.shared.table_pages.fetch_sub(u64::from(pages), Ordering::Relaxed);
     }
 
     /// The spans that share their page of words with a span.
@@ -74,12 +89,15 @@ impl Region {
             return; // Its charge has been ended from its neighbour's side, and its memory has been given back.
         }
         let first = spans[0] * SPAN_PAGES as u64;
-        let (address, len) = (self.address(first), BLOCK_PAGES as usize * PAGE_BYTES);
-        if let Some(frames) = self.hideable() {
-            // Should it fail, the page tables stay; nothing else depends on it.
-            let _ = frames.forget_stores(address, len);
+        let len = BLOCK_PAGES as usize * PAGE_BYTES;
+        for view in self.views_of(spans[0]).union(self.views_of(spans[1])).iter() {
+            let address = self.address_at(Place { view, page: first });
+            if let Some(frames) = self.hideable() {
+                // Should it fail, the page tables stay; nothing else depends on it.
+                let _ = frames.forget_stores(address, len);
+            }
+            list.push(address, len);
         }
-        list.push(address, len);
         // A mark that a page holds garbage on the device saves a read: it stays, and the words with it.
         if (first..first + BLOCK_PAGES).any(|page| self.word(page).load().is_fresh()) {
             return;
@@ -98,13 +116,14 @@ impl Region {
     fn open_block(&self, number: u64) -> u32 {
         let mut freed = 0;
         for number in Self::block_of(number) {
-            if self.span(number).clear_charged() {
+            let span = self.span(number);
+            if span.clear_charged() {
                 freed += TABLE_PAGES;
             }
-            self.span(number).open();
+            freed += span.views.take().others();
+            span.open();
         }
-        self.table_pages.fetch_sub(freed, Ordering::Relaxed);
-        self.shared.table_pages.fetch_sub(u64::from(freed), Ordering::Relaxed);
+        self.discount_tables(freed);
         freed
     }
 
@@ -180,7 +199,7 @@ impl EmptySpan {
 impl EmptySpans {
     /// Room for so many.
     pub(crate) fn with_capacity(spans: usize) -> Self {
-        EmptySpans { spans: Vec::with_capacity(spans), list: UnmapList::with_capacity(2 * STEP_SPANS) }
+        EmptySpans { spans: Vec::with_capacity(spans), list: UnmapList::with_capacity(RANGES_OF_BLOCK * STEP_SPANS) }
     }
 
     /// How many there are.

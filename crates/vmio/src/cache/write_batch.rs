@@ -12,6 +12,7 @@ use crate::backing::Access;
 use crate::cache::counters::Counter;
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
+use crate::cache::views::Place;
 use crate::engine::HideableFrames;
 use crate::page::span::SpanGuard;
 use crate::page::word::{Snapshot, State};
@@ -213,14 +214,7 @@ impl WriteBatch {
     ) -> io::Result<usize> {
         let start = self.pages.len();
         let in_sight = select != Select::ToEvict && region.access == Access::ReadWrite;
-        let asked = match in_sight {
-            true => {
-                let len = (pages.end - pages.start) as usize * PAGE_BYTES;
-                region.shared.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
-                frames.stored_and_protect(region.address(pages.start), len, &mut self.stored)
-            }
-            false => Ok(()),
-        };
+        let asked = if in_sight { self.take_notes(region, frames, &pages) } else { Ok(()) };
         for page in pages.clone() {
             let word = region.word(page);
             let was_stored = in_sight && self.stored.contains((page - pages.start) as usize);
@@ -234,6 +228,18 @@ impl WriteBatch {
         asked?;
         self.copy_tracked(region, frames, start)?;
         Ok(self.pages.len() - start)
+    }
+
+    /// Takes the kernel's notes of pages of a span, wherever it can be seen.
+    fn take_notes(&mut self, region: &Region, frames: &dyn HideableFrames, pages: &Range<u64>) -> io::Result<()> {
+        let len = (pages.end - pages.start) as usize * PAGE_BYTES;
+        self.stored.clear();
+        for view in region.views_of(span_of(pages.start)).iter() {
+            region.shared.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
+            let address = region.address_at(Place { view, page: pages.start });
+            frames.stored_and_protect(address, len, &mut self.stored)?;
+        }
+        Ok(())
     }
 
     /// Copies added pages out of the memory file, in sight or not, neighbours together.

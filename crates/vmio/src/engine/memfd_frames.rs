@@ -46,7 +46,7 @@ impl Tracker {
     }
 }
 
-/// The frames of one range.
+/// The frames of one range, and of those that share them.
 pub(crate) struct MemfdFrames {
     base: usize,
     file: MemoryFile,
@@ -57,11 +57,12 @@ impl MemfdFrames {
     /// Puts a memory file under a reservation and registers it.
     pub(crate) fn under(range: &Reservation, tracker: Tracker) -> io::Result<Self> {
         let file = MemoryFile::new(range.len() as u64)?;
-        file.map_over(range)?;
-        tracker.userfaultfd.register(range.base() as usize, range.len())?;
-        Ok(MemfdFrames { base: range.base() as usize, file, tracker })
+        let frames = MemfdFrames { base: range.base() as usize, file, tracker };
+        frames.share(range)?;
+        Ok(frames)
     }
 
+    /// Of an address of the first range.
     fn offset(&self, address: usize) -> u64 {
         (address - self.base) as u64
     }
@@ -92,6 +93,11 @@ impl Frames for MemfdFrames {
 }
 
 impl HideableFrames for MemfdFrames {
+    fn share(&self, range: &Reservation) -> io::Result<()> {
+        self.file.map_over(range)?;
+        self.tracker.userfaultfd.register(range.base() as usize, range.len())
+    }
+
     unsafe fn hide(&self, address: usize, len: usize) -> io::Result<()> {
         // Never all that a page of page tables maps at once: a kernel that gives such a page back (Linux 6.14 may) could
         // take its pages, in a scan afterwards, for such as nobody has stored to.
@@ -105,12 +111,16 @@ impl HideableFrames for MemfdFrames {
         unsafe { self.tracker.unmapper.zap(address + first, len - first) }
     }
 
-    fn reveal(&self, address: usize, protect: bool) -> io::Result<()> {
+    fn reveal(&self, address: usize, protect: bool) -> io::Result<bool> {
         self.tracker.userfaultfd.map_existing(address, protect)
     }
 
     fn stored(&self, address: usize, len: usize, found: &mut StoredPages) -> io::Result<()> {
         self.tracker.pagemap.stored(address, len, found)
+    }
+
+    fn was_stored(&self, address: usize) -> io::Result<bool> {
+        self.tracker.pagemap.was_stored(address)
     }
 
     fn stored_and_protect(&self, address: usize, len: usize, found: &mut StoredPages) -> io::Result<()> {

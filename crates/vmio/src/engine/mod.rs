@@ -104,23 +104,33 @@ pub(crate) trait Frames: Send + Sync {
     unsafe fn unmap(&self, pages: &mut UnmapList) -> u64;
 }
 
-/// Frames that keep their contents while they are out of the program's sight, and whose stores the kernel notes. They
-/// are never [`Frames::protect`]ed by us; [`Frames::unmap`] gives their memory back, hidden or not.
+/// Frames that keep their contents while they are out of the program's sight, and whose stores the kernel notes.
+/// [`Frames::protect`] makes it forget its notes of a range, also of pages that are not in sight there: of such as will come
+/// into sight, too. [`Frames::unmap`] gives the memory of pages back, hidden or not, at whatever addresses.
 pub(crate) trait HideableFrames: Frames {
+    /// Puts the same frames under another range of that length, attached as the first one is: what is stored to one is
+    /// seen at the other. Each method below is about one range, that of the addresses it is given; the kernel takes its
+    /// notes for each.
+    fn share(&self, range: &Reservation) -> io::Result<()>;
+
     /// Takes a range out of the program's sight: the next touch of a page faults. One TLB shootdown.
     ///
     /// # Safety
-    /// The range lies in the attached reservation.
+    /// The range lies in an attached reservation.
     unsafe fn hide(&self, address: usize, len: usize) -> io::Result<()>;
 
-    /// Shows a page again; if it is in sight already, that is success, and nothing changes.
-    fn reveal(&self, address: usize, protect: bool) -> io::Result<()>;
+    /// Shows a page again; if it is in sight already, nothing changes: false.
+    fn reveal(&self, address: usize, protect: bool) -> io::Result<bool>;
 
-    /// Finds the pages of a span's range that were stored to since they were installed or revealed protected; still
-    /// known after they were hidden. True of every page that was installed or revealed writable, or is absent.
+    /// Adds the pages of a span's range that were stored to since they were installed or revealed protected, or
+    /// [`Frames::protect`]ed, in sight or not; still known after they were hidden. True of every page that was installed
+    /// or revealed writable; and of one that never was, unless it was protected or the span has no page tables there.
     fn stored(&self, address: usize, len: usize, found: &mut StoredPages) -> io::Result<()>;
 
-    /// The same for pages in sight, which are protected again in the same step. One TLB shootdown.
+    /// The same for one page, found by a call of the kernel alone.
+    fn was_stored(&self, address: usize) -> io::Result<bool>;
+
+    /// As [`Self::stored`], of pages in sight, which are protected again in the same step. One TLB shootdown.
     fn stored_and_protect(&self, address: usize, len: usize, found: &mut StoredPages) -> io::Result<()>;
 
     /// Forgets which pages of a range were stored to, where none is resident: what is left of the notes would hold on to

@@ -15,7 +15,7 @@ use crate::sys::PAGE_BYTES;
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::fault_messages::{Fault, accept};
 use crate::sys::futex;
-use crate::sys::signal::{Resolution, SignalsBlocked};
+use crate::sys::signal::{FaultAccess, Resolution, SignalsBlocked};
 use crate::sys::userfaultfd::Userfaultfd;
 
 const FAULT: u64 = 0;
@@ -107,13 +107,17 @@ impl Reader {
         true
     }
 
-    /// Makes accesses to a refused page faults again. One that is in memory is refused no longer.
+    /// Makes accesses to a refused page faults again. One that is in memory is refused no longer, once it is in sight
+    /// at this address.
     fn accept(&self, address: usize) {
-        (self.desk.calls.while_absent)(address, &mut || {
+        let is_absent = (self.desk.calls.while_absent)(address, &mut || {
             // SAFETY: the page is absent and stays so: it has no contents. Its range is registered: the address was
             // taken from the list in this turn, and a range that goes away is waited for, then forgotten there.
             let _ = unsafe { accept(address, PAGE_BYTES) };
         });
+        if !is_absent {
+            (self.desk.calls.resolve)(address, FaultAccess::Load);
+        }
     }
 }
 

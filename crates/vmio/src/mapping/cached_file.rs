@@ -113,7 +113,7 @@ impl MappedFile for CachedFile {
     }
 
     fn pin(&self, pages: Range<u64>, access: Access) -> Result<HeldPages> {
-        Ok(Box::new(self.pin_for_user(pages, access)?))
+        Ok(Box::new(self.pin_for_user(pages, access, 0)?))
     }
 
     fn for_each_resident(&self, pages: Range<u64>, each: &mut dyn FnMut(u64)) {

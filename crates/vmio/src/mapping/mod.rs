@@ -10,6 +10,7 @@ mod pin;
 mod residency;
 mod resize;
 mod sync;
+mod view;
 
 use std::ops::Range;
 
@@ -17,6 +18,7 @@ pub use advice::Advice;
 pub use pin::Pin;
 pub use residency::Residency;
 pub use sync::SyncHandle;
+pub use view::View;
 
 use crate::backing::{Access, Backing};
 use crate::cache::{Cache, Tender};

@@ -55,7 +55,7 @@ impl OpenRegion {
             }
         }
         let region = Region::new(Arc::clone(&core.shared), backing, options).map(Box::new);
-        let region = region.and_then(|region| address_table::insert(&region).map(|()| region));
+        let region = region.and_then(|region| address_table::insert(region.range(), &region).map(|()| region));
         match region {
             Ok(region) => {
                 core.shared.mappings.fetch_add(1, Ordering::Relaxed);
@@ -85,7 +85,7 @@ impl OpenRegion {
             if region.access == Access::ReadWrite { region.sync_pages(Some(0..region.pages())) } else { Ok(()) };
         let _signals = SignalsBlocked::new();
         // First the faults: one that a reader thread still has in hand may yet queue a span.
-        address_table::remove(region);
+        address_table::remove(region.range());
         region.detach();
         {
             // Nobody evicts meanwhile; afterwards nobody finds a span of ours.

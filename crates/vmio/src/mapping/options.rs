@@ -49,6 +49,9 @@ pub enum FrameHint {
     /// first store to a page costs 1 µs and no shootdown, and pages that are about to be evicted wait out of sight,
     /// where a touch rescues them. A sync may write stores that came after it began. Not with [`OnReadError::Poison`].
     Mixed,
+    /// As `Mixed`, for a file that is to be seen at several ranges of addresses: [`crate::Mapping::view`] gives each. A page
+    /// is in memory once, whichever is touched, at the price of a page of page tables for each view in every 2 MiB.
+    SharedAddresses,
     /// Private anonymous pages that come and go as huge pages of 2 MiB, read ahead by the workers: for scans of read-only
     /// mappings ([`crate::Access::ReadOnly`] is required). A miss reads 2 MiB wherever it is. A store is a SIGBUS, not
     /// a SIGSEGV. Without Linux 6.8, and with other engines than [`crate::Engine::Sigbus`], as `ReadMostly`, with a warning.

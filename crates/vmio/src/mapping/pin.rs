@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use crate::backing::Access;
 use crate::cache::region::Region;
 use crate::cache::tables::TABLE_PAGES;
+use crate::cache::views::Place;
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 use crate::mapping::cached_file::CachedFile;
@@ -27,19 +28,17 @@ impl Mapping {
     pub fn pin(&self, range: Range<u64>, access: Access) -> Result<Pin> {
         self.check_range(&range)?;
         let pages = touched_pages(&range);
-        let count = pages.end - pages.start;
         let held = self.file().pin(pages, access)?;
-        let address = self.as_ptr() as usize + range.start as usize;
-        Ok(Pin { _held: held, pages: count, address, len: (range.end - range.start) as usize, access })
+        Ok(Pin::new(held, self.as_ptr(), range, access))
     }
 }
 
 impl CachedFile {
-    /// Pins pages as long as the user holds on to them.
-    pub(super) fn pin_for_user(&self, pages: Range<u64>, access: Access) -> Result<PinnedPages> {
+    /// Pins pages as long as the user holds on to them, in sight at one of the mapping's views.
+    pub(super) fn pin_for_user(&self, pages: Range<u64>, access: Access, view: usize) -> Result<PinnedPages> {
         let spans = pages.end.div_ceil(SPAN_PAGES as u64) - span_of(pages.start);
         let admitted = self.admit_pins(pages.end - pages.start + spans * u64::from(TABLE_PAGES))?;
-        self.pin_pages(pages, access, admitted)
+        self.pin_pages(pages, access, view, admitted)
     }
 
     /// Counts a pin of the user's, with the page tables that it needs, against the limit.
@@ -57,11 +56,11 @@ impl CachedFile {
 
     /// Pins a page for the time of one access of ours: outside the limit, since it never lasts.
     pub(super) fn pin_page(&self, page: u64, access: Access) -> Result<PinnedPages> {
-        self.pin_pages(page..page + 1, access, Admitted { opened: Arc::clone(&self.opened), pages: 0 })
+        self.pin_pages(page..page + 1, access, 0, Admitted { opened: Arc::clone(&self.opened), pages: 0 })
     }
 
     /// Pins whole pages.
-    fn pin_pages(&self, pages: Range<u64>, access: Access, admitted: Admitted) -> Result<PinnedPages> {
+    fn pin_pages(&self, pages: Range<u64>, access: Access, view: usize, admitted: Admitted) -> Result<PinnedPages> {
         let region = self.region();
         if access == Access::ReadWrite && region.access == Access::ReadOnly {
             return Err(Error::ReadOnly { backing: region.backing.describe() });
@@ -77,6 +76,9 @@ impl CachedFile {
                 Access::ReadOnly => pin_for_reading(region, &mut held.pages, end)?,
                 Access::ReadWrite => pin_for_writing(region, &mut held.pages, end)?,
             }
+        }
+        if region.shares_addresses() {
+            show(region, &held.pages, view, access)?;
         }
         // A mapping that is being shortened looks for pins after it has set its new length.
         if held.pages.end > region.pages() {
@@ -151,6 +153,14 @@ fn pin_when_resident(region: &Region, page: u64) -> Result<()> {
     }
 }
 
+/// In memory, pinned pages need not be in sight at every address yet; where they are, they stay.
+fn show(region: &Region, pinned: &Range<u64>, view: usize, access: Access) -> Result<()> {
+    pinned.clone().try_for_each(|page| {
+        let shown = region.fault_at(Place { view, page }, access == Access::ReadWrite);
+        shown.map_err(|failure| failure.into_error(region, page))
+    })
+}
+
 fn too_many(region: &Region) -> Error {
     Error::TooManyPins { wanted_pages: 1, limit_pages: u64::from(limit_pages(region)) }
 }
@@ -199,6 +209,14 @@ pub struct Pin {
 }
 
 impl Pin {
+    /// Of a range of bytes of a mapping or view that begins at `base`.
+    pub(super) fn new(held: HeldPages, base: *const u8, range: Range<u64>, access: Access) -> Self {
+        let pages = touched_pages(&range);
+        let address = base as usize + range.start as usize;
+        let len = (range.end - range.start) as usize;
+        Pin { _held: held, pages: pages.end - pages.start, address, len, access }
+    }
+
     /// The first byte of the range.
     pub fn as_ptr(&self) -> *const u8 {
         self.address as *const u8

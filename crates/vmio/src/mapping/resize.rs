@@ -43,13 +43,9 @@ impl CachedFile {
         self.set_backing_len(len)?;
         let pages = region.pages()..len.div_ceil(PAGE_BYTES as u64);
         if !pages.is_empty() {
+            let bytes = (pages.end - pages.start) as usize * PAGE_BYTES;
             // SAFETY: the pages lie behind the end, so none is in memory, or comes there before the next line.
-            unsafe {
-                region
-                    .shared
-                    .engine
-                    .accept(region.address(pages.start), (pages.end - pages.start) as usize * PAGE_BYTES)
-            };
+            region.for_each_address(pages.start, |address| unsafe { region.shared.engine.accept(address, bytes) });
         }
         region.store_len(len);
         Ok(())

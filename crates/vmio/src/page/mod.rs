@@ -13,6 +13,7 @@ pub(crate) mod occupancy;
 pub(crate) mod page_set;
 pub(crate) mod span;
 pub(crate) mod unit;
+pub(crate) mod views;
 pub(crate) mod word;
 
 /// Bytes of a span: the unit by which neighbours stay together, as kmmap's shifted addresses keep them (Kreon §3.3.1).

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::page::occupancy::Occupancy;
+use crate::page::views::SpanViews;
 use crate::sys::futex_lock::FutexLock;
 use crate::sys::sparse_array::ZeroInit;
 
@@ -33,6 +34,8 @@ pub(crate) struct Span {
     pub(crate) previous: AtomicPtr<Span>,
     /// Which queue it stands in, as the policy numbers them; the policy alone uses it.
     pub(crate) queue: AtomicU32,
+    /// Where it can be seen, if its region can be seen at several addresses.
+    pub(crate) views: SpanViews,
     /// Link of the eviction queue; it alone uses it.
     pub(crate) next_hidden: AtomicPtr<Span>,
 }

@@ -37,6 +37,11 @@ impl StoredPages {
         self.bits[index / 64] >> (index % 64) & 1 == 1
     }
 
+    /// Forgets all of them.
+    pub(crate) fn clear(&mut self) {
+        self.bits = [0; SCAN_PAGES / 64];
+    }
+
     /// Every page, for when the kernel cannot be asked.
     pub(crate) fn assume_all(&mut self) {
         self.bits = [u64::MAX; SCAN_PAGES / 64];
@@ -61,7 +66,18 @@ impl Pagemap {
         Ok(pagemap)
     }
 
-    /// Finds the pages of a range that were stored to since they were last protected.
+    /// Whether one page was stored to since it was last protected: as [`Self::stored`], without memory for asking.
+    pub(crate) fn was_stored(&self, address: usize) -> io::Result<bool> {
+        let mut run = [page_region { start: 0, end: 0, categories: 0 }];
+        loop {
+            match self.scan(address..address + PAGE_BYTES, PAGE_IS_WRITTEN, 0, &mut run) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => return Ok(other?.0 > 0),
+            }
+        }
+    }
+
+    /// Adds the pages of a range that were stored to since they were last protected.
     pub(crate) fn stored(&self, address: usize, len: usize, found: &mut StoredPages) -> io::Result<()> {
         self.mark(address, len, 0, found)
     }
@@ -74,7 +90,6 @@ impl Pagemap {
 
     fn mark(&self, address: usize, len: usize, flags: u32, found: &mut StoredPages) -> io::Result<()> {
         debug_assert!(len <= SCAN_PAGES * PAGE_BYTES);
-        found.bits = [0; SCAN_PAGES / 64];
         let end = address + len;
         let mut from = address;
         loop {

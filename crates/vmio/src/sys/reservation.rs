@@ -93,6 +93,20 @@ impl Reservation {
         }
     }
 
+    /// Makes the range one whose pages come and go one by one, in this process alone: read-only if stores are not
+    /// allowed, and locked in memory as far as it is resident if wanted.
+    pub(crate) fn prepare_for_frames(&mut self, read_only: bool, locked: bool) -> io::Result<()> {
+        self.leave_out_on_fork()?;
+        self.small_pages_only()?;
+        if read_only {
+            self.make_read_only()?;
+        }
+        if locked {
+            self.lock_on_fault()?;
+        }
+        Ok(())
+    }
+
     /// Huge pages where the range has room for them, if the kernel has any.
     pub(crate) fn prefer_huge_pages(&self) -> io::Result<()> {
         match self.advise(Advice::LinuxHugepage) {

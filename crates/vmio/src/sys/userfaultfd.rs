@@ -149,8 +149,9 @@ impl Userfaultfd {
         Ok(())
     }
 
-    /// Maps a page that its file holds but the address space does not; one that is mapped already is left as it is.
-    pub(crate) fn map_existing(&self, address: usize, protect: bool) -> io::Result<()> {
+    /// Maps a page that its file holds but the address space does not. One that is mapped already is left as it is:
+    /// false.
+    pub(crate) fn map_existing(&self, address: usize, protect: bool) -> io::Result<bool> {
         loop {
             let mut request = uffdio_continue {
                 range: uffdio_range { start: address as u64, len: PAGE_BYTES as u64 },
@@ -160,8 +161,8 @@ impl Userfaultfd {
             // SAFETY: `request` is the structure of this request; it changes no contents.
             match unsafe { self.ioctl(UFFDIO_CONTINUE, &mut request) } {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
-                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => return Ok(()),
-                other => return other,
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => return Ok(false),
+                other => return other.map(|()| true),
             }
         }
     }

@@ -4,6 +4,7 @@
 pub mod child;
 pub mod device;
 pub mod reader_thread;
+pub mod views;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};

@@ -1,0 +1,196 @@
+//! One region at several addresses: its views share frames, words and budget with it, and differ in what is in sight.
+//!
+//! The kernel notes stores by address. A page is dirty if it was stored to at any of them, so whoever takes the notes of
+//! a span takes them at each view that the span has page tables at. Where such a view does not have a page in sight, the
+//! note must say "not stored to": for a view that never had it the kernel says the opposite of an entry that was never
+//! protected. Therefore a view is protected over the whole span before the first page of it comes in sight there, and once more
+//! whenever pages are taken out of sight and the notes of them with them. None of that is needed for safety: a note too
+//! many costs a write of a clean page, and what the kernel swaps out keeps its note.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::backing::Access;
+use crate::cache::address_table;
+use crate::cache::fault::FaultError;
+use crate::cache::region::{GRANULE_BYTES, Region};
+use crate::cache::tables::TABLE_PAGES;
+use crate::error::{Error, Result};
+use crate::page::span::Span;
+use crate::page::views::{VIEWS_MAX, ViewSet};
+use crate::page::{SPAN_BYTES, SPAN_PAGES, span_of};
+use crate::sys::pagemap::StoredPages;
+use crate::sys::reservation::Reservation;
+use crate::sys::signal::SignalsBlocked;
+use crate::sys::{PAGE_BYTES, cpu};
+
+/// Where the ranges of a region begin; the first is its own.
+pub(crate) struct Views {
+    bases: [AtomicUsize; VIEWS_MAX],
+    /// Held by who adds or removes a view, or goes to all of them at once.
+    changes: Mutex<()>,
+}
+
+impl Views {
+    /// A region's own range alone.
+    pub(crate) fn of(range: &Reservation) -> Self {
+        let views = Views { bases: Default::default(), changes: Mutex::default() };
+        views.bases[0].store(range.base() as usize, Ordering::Release);
+        views
+    }
+
+    fn base(&self, view: usize) -> usize {
+        self.bases[view].load(Ordering::Acquire)
+    }
+}
+
+/// A page as it is seen at one of its region's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The number of the view; 0 is the mapping's own range.
+    pub(crate) view: usize,
+    /// The number of the page.
+    pub(crate) page: u64,
+}
+
+/// Who is counted in a span until this is dropped: its page tables stay.
+pub(crate) struct InSpan<'a>(&'a Span);
+
+impl Drop for InSpan<'_> {
+    fn drop(&mut self) {
+        self.0.remove_resident(1);
+    }
+}
+
+impl Region {
+    /// The address of a page at a view. Whoever asks for another than the first keeps the view from going: it is the
+    /// user's, who touches it; or the span has it among its views, and is locked, counted in or closed.
+    pub(crate) fn address_at(&self, place: Place) -> usize {
+        self.views.base(place.view) + place.page as usize * PAGE_BYTES
+    }
+
+    /// The page at an address of the region, which the mapping may not reach.
+    pub(crate) fn place_of(&self, address: usize) -> Option<Place> {
+        (0..VIEWS_MAX).find_map(|view| {
+            let base = self.views.base(view);
+            let offset = address.checked_sub(base).filter(|offset| base != 0 && (*offset as u64) < self.reserved())?;
+            Some(Place { view, page: (offset / PAGE_BYTES) as u64 })
+        })
+    }
+
+    /// Where pages of a span may be in sight.
+    pub(crate) fn views_of(&self, span: u64) -> ViewSet {
+        if self.shares_addresses { self.span(span).views.ready() } else { ViewSet::OWN }
+    }
+
+    /// Calls `each` with the address of a page at every view.
+    pub(crate) fn for_each_address(&self, page: u64, mut each: impl FnMut(usize)) {
+        let _no_change = self.views.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let views = (0..VIEWS_MAX).filter(|view| self.views.base(*view) != 0);
+        views.for_each(|view| each(self.address_at(Place { view, page })));
+    }
+
+    /// Sees to it that the span of a page has page tables at a view, in the budget and in the kernel, before the page
+    /// comes in sight there. The caller owns no word yet: this may wait for pages of the budget.
+    pub(crate) fn enter(&self, place: Place) -> Result<InSpan<'_>, FaultError> {
+        let number = span_of(place.page);
+        let span = self.span(number);
+        span.add_resident();
+        let inside = InSpan(span);
+        if span.views.ready().contains(place.view) {
+            return Ok(inside);
+        }
+        // The first view's page tables are part of what the span is charged.
+        let own_tables = u32::from(place.view > 0);
+        let span_tables = if span.is_charged() { 0 } else { TABLE_PAGES };
+        if own_tables + span_tables > 0 {
+            let taken = self.shared.take_pages(cpu::current(), own_tables + span_tables);
+            taken.map_err(FaultError::Exhausted)?;
+            self.pay(place.page, 1 + span_tables);
+        }
+        if span.views.begin(place.view) {
+            self.count_tables(own_tables);
+            if self.access == Access::ReadWrite {
+                let first = Place { page: number * SPAN_PAGES as u64, ..place };
+                // Should it fail, pages are written that nobody has stored to.
+                let _ = self.frames().protect(self.address_at(first), SPAN_BYTES);
+            }
+            span.views.finish(place.view);
+        } else {
+            self.shared.release(own_tables, false);
+        }
+        Ok(inside)
+    }
+
+    /// Whether the kernel has noted a store to a page at one address, or cannot say.
+    pub(crate) fn was_stored_at(&self, place: Place) -> bool {
+        self.hideable().is_none_or(|frames| frames.was_stored(self.address_at(place)).unwrap_or(true))
+    }
+
+    /// Gives the region another range of addresses; returns its number.
+    pub(crate) fn add_view(&self) -> Result<(usize, Reservation)> {
+        let Some(frames) = self.hideable().filter(|_| self.shares_addresses) else {
+            return Err(Error::OneAddress { backing: self.backing.describe() });
+        };
+        let _signals = SignalsBlocked::new();
+        let _alone = self.views.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = (0..VIEWS_MAX).find(|view| self.views.base(*view) == 0);
+        let view =
+            free.ok_or_else(|| Error::TooManyViews { backing: self.backing.describe(), limit: VIEWS_MAX as u64 - 1 })?;
+        let build = || -> io::Result<_> {
+            let mut range = Reservation::zeroed(self.reserved() as usize, GRANULE_BYTES as usize)?;
+            frames.share(&range)?;
+            range.prepare_for_frames(self.access == Access::ReadOnly, self.shared.locks_memory)?;
+            Ok(range)
+        };
+        let range = build().map_err(Error::system("reserving address space for a view"))?;
+        self.views.bases[view].store(range.base() as usize, Ordering::Release);
+        address_table::insert(&range, self).inspect_err(|_| self.views.bases[view].store(0, Ordering::Release))?;
+        Ok((view, range))
+    }
+
+    /// Takes a range of addresses away, which nobody touches any more. What was stored there is not forgotten.
+    pub(crate) fn remove_view(&self, view: usize, range: Reservation) {
+        let _signals = SignalsBlocked::new();
+        let _alone = self.views.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        address_table::remove(&range);
+        self.shared.engine.detach(&range);
+        let mut stored = StoredPages::new();
+        let spans = 0..self.reserved().div_ceil(SPAN_BYTES as u64);
+        let left = spans.filter(|number| self.leave_view(*number, view, &mut stored)).count() as u32;
+        drop(range);
+        self.views.bases[view].store(0, Ordering::Release);
+        self.discount_tables(left);
+        self.shared.release(left, false);
+    }
+
+    /// Notes in the words of a span what was stored to it at a view, and takes the view from the span's; false if it was
+    /// none of them.
+    fn leave_view(&self, number: u64, view: usize, stored: &mut StoredPages) -> bool {
+        let span = self.span(number);
+        if !span.views.ready().contains(view) {
+            return false;
+        }
+        // The gate and the lock keep those out that go to the addresses of all views.
+        span.add_resident();
+        let inside = InSpan(span);
+        let held = span.lock();
+        let leaves = span.views.ready().contains(view);
+        if leaves && self.access == Access::ReadWrite {
+            self.dirty_spans.insert(number);
+            let first = number * SPAN_PAGES as u64;
+            let address = self.address_at(Place { view, page: first });
+            stored.clear();
+            if self.hideable().is_some_and(|frames| frames.stored(address, SPAN_BYTES, stored).is_err()) {
+                stored.assume_all();
+            }
+            let pages = (first..).take(SPAN_PAGES).filter(|page| stored.contains((page - first) as usize));
+            pages.for_each(|page| self.word(page).note_store());
+        }
+        span.views.remove(view);
+        drop(held);
+        drop(inside);
+        leaves
+    }
+}

@@ -1,0 +1,131 @@
+//! The same file at more addresses.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::backing::Access;
+use crate::error::{Error, Result};
+use crate::mapping::cached_file::CachedFile;
+use crate::mapping::mapped_file::{HeldPages, touched_pages};
+use crate::mapping::{Handle, Mapping, Pin};
+use crate::sys::reservation::Reservation;
+
+impl Mapping {
+    /// Another range of addresses for the same file, as a second mmap(MAP_SHARED) of it would give. A page is in memory once,
+    /// whatever addresses it is touched at: a store at one is seen at the others at once. The first touch of a resident
+    /// page at another address costs a trap, but no I/O.
+    ///
+    /// It takes a mapping that was opened with [`crate::FrameHint::SharedAddresses`]; others are an
+    /// [`Error::OneAddress`], with the managed engine an [`Error::NotManaged`]. A mapping may have 15 views at a time
+    /// ([`Error::TooManyViews`]).
+    pub fn view(&self) -> Result<View> {
+        self.file().check_not_forked()?;
+        match &self.handle {
+            Handle::Cached(file) => {
+                let opened = Arc::new(OpenView::open(file)?);
+                Ok(View { mapping: self.clone(), opened })
+            }
+            Handle::Managed(_) => Err(Error::NotManaged {
+                what: "a second range of addresses for a mapping",
+                why: "it would not see what is mapped there; use Engine::Sigbus with FrameHint::SharedAddresses",
+            }),
+        }
+    }
+}
+
+/// A file at another range of addresses: see [`Mapping::view`]. It keeps the file open, and grows and shrinks with it.
+/// What else there is to do with the file, such as a sync, is done through [`Self::mapping`] for all its addresses.
+///
+/// Dropping the view unmaps its addresses; what was stored there stays dirty like any other store. A forked child
+/// does not have it.
+pub struct View {
+    mapping: Mapping,
+    opened: Arc<OpenView>,
+}
+
+impl View {
+    /// A handle to what is seen here.
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// Length in bytes, that of the mapping.
+    pub fn len(&self) -> u64 {
+        self.mapping.len()
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.mapping.is_empty()
+    }
+
+    /// Whether stores are allowed.
+    pub fn access(&self) -> Access {
+        self.mapping.access()
+    }
+
+    /// The first byte, as [`Mapping::as_ptr`]: valid as long as this view, or a [`Pin`] of it, exists.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.opened.base().cast_const()
+    }
+
+    /// The first byte, for stores; a store to a read-only view is a SIGSEGV.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        self.opened.base()
+    }
+
+    /// All bytes as a slice.
+    ///
+    /// # Safety
+    /// As for [`Mapping::as_slice`], of stores at any address of the file.
+    pub unsafe fn as_slice(&self) -> &[u8] {
+        // SAFETY: the range is mapped as long as self; the caller vouches for the absence of writers.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len() as usize) }
+    }
+
+    /// As [`Mapping::pin`]: system calls may be given pointers into the range at this view. (Pages that are pinned at
+    /// another address stay in memory, but need not be in sight here.)
+    pub fn pin(&self, range: Range<u64>, access: Access) -> Result<Pin> {
+        self.mapping.check_range(&range)?;
+        let pinned = self.opened.file.pin_for_user(touched_pages(&range), access, self.opened.number)?;
+        // The pages are let go before their addresses.
+        let held: HeldPages = Box::new((pinned, Arc::clone(&self.opened)));
+        Ok(Pin::new(held, self.as_ptr(), range, access))
+    }
+}
+
+impl std::fmt::Debug for View {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "View of {} ({} bytes, {:?})", self.mapping.describe(), self.len(), self.access())
+    }
+}
+
+/// A view's addresses, until the last user is gone.
+struct OpenView {
+    file: CachedFile,
+    number: usize,
+    /// Always there until the drop.
+    range: Option<Reservation>,
+}
+
+impl OpenView {
+    fn open(file: &CachedFile) -> Result<Self> {
+        let (number, range) = file.region().add_view()?;
+        Ok(OpenView { file: file.clone(), number, range: Some(range) })
+    }
+
+    fn base(&self) -> *mut u8 {
+        self.range.as_ref().map_or(std::ptr::null_mut(), Reservation::base)
+    }
+}
+
+impl Drop for OpenView {
+    fn drop(&mut self) {
+        // A forked child has nothing of it: its parent goes on using the view.
+        if self.file.region().shared.generation.is_current()
+            && let Some(range) = self.range.take()
+        {
+            self.file.region().remove_view(self.number, range);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! At which of a region's addresses a span can be seen: the mapping's own range, and those of its views.
+
+use crate::atomic::{AtomicU32, Ordering, sleep_on, wake_all};
+
+/// Ranges of addresses of one region at most, the mapping's own (number 0) among them.
+pub(crate) const VIEWS_MAX: usize = 16;
+const BEING_PREPARED: u32 = VIEWS_MAX as u32;
+
+/// Some of a region's ranges of addresses, by number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ViewSet(u32);
+
+impl ViewSet {
+    /// The mapping's own range alone.
+    pub(crate) const OWN: ViewSet = ViewSet(1);
+
+    /// Whether it holds that one.
+    pub(crate) fn contains(self, view: usize) -> bool {
+        self.0 >> view & 1 == 1
+    }
+
+    /// All of both.
+    pub(crate) fn union(self, other: Self) -> Self {
+        ViewSet(self.0 | other.0)
+    }
+
+    /// How many there are beside the mapping's own.
+    pub(crate) fn others(self) -> u32 {
+        (self.0 & !Self::OWN.0).count_ones()
+    }
+
+    /// Their numbers.
+    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
+        (0..VIEWS_MAX).filter(move |view| self.contains(*view))
+    }
+}
+
+/// The views at which a span has page tables, or is about to. Who adds or clears one is counted in the span, or has
+/// closed it. All zeros is none.
+#[derive(Default)]
+pub(crate) struct SpanViews(AtomicU32);
+
+impl SpanViews {
+    /// Those at which pages of the span may be in sight. A view is among them before the first page is: who owns a page's
+    /// word and then asks misses none that the page can be seen at.
+    pub(crate) fn ready(&self) -> ViewSet {
+        ViewSet(self.0.load(Ordering::SeqCst) & ((1 << BEING_PREPARED) - 1))
+    }
+
+    /// The right to prepare a view, for one caller, who ends with [`Self::finish`]. To the others it comes back false,
+    /// once the view is ready. Preparing is a system call or two; it waits for nothing.
+    pub(crate) fn begin(&self, view: usize) -> bool {
+        let (ready, preparing) = (1 << view, 1 << (BEING_PREPARED as usize + view));
+        let mut seen = self.0.load(Ordering::SeqCst);
+        loop {
+            if seen & ready != 0 {
+                return false;
+            }
+            if seen & preparing != 0 {
+                sleep_on(&self.0, seen);
+                seen = self.0.load(Ordering::SeqCst);
+                continue;
+            }
+            match self.0.compare_exchange(seen, seen | preparing, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return true,
+                Err(changed) => seen = changed,
+            }
+        }
+    }
+
+    /// The view is ready.
+    pub(crate) fn finish(&self, view: usize) {
+        let (ready, preparing) = (1 << view, 1 << (BEING_PREPARED as usize + view));
+        // One step: both bits change.
+        self.0.fetch_xor(ready | preparing, Ordering::SeqCst);
+        wake_all(&self.0);
+    }
+
+    /// The span is seen there no longer, and nobody tries to.
+    pub(crate) fn remove(&self, view: usize) {
+        self.0.fetch_and(!(1 << view), Ordering::SeqCst);
+    }
+
+    /// Takes all of them; the span is closed.
+    pub(crate) fn take(&self) -> ViewSet {
+        ViewSet(self.0.swap(0, Ordering::SeqCst))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_is_prepared_by_one_and_then_ready_for_all() {
+        let views = SpanViews::default();
+        assert!(views.begin(15) && views.begin(0));
+        assert_eq!(views.ready(), ViewSet::default());
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| views.begin(15));
+            views.finish(15);
+            assert!(!other.join().unwrap(), "prepared twice");
+        });
+        views.finish(0);
+        assert_eq!(views.ready().iter().collect::<Vec<_>>(), [0, 15]);
+        assert_eq!((views.ready().others(), ViewSet::OWN.others()), (1, 0));
+        views.remove(0);
+        assert_eq!(views.take().iter().collect::<Vec<_>>(), [15]);
+        assert!(views.begin(15));
+    }
+}
