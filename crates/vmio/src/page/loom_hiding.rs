@@ -4,85 +4,127 @@
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
+use crate::page::views::SpanViews;
 use crate::page::word::{Loaded, PageWord, Snapshot, State};
 
 /// A page table entry over a frame of a memory file.
+#[derive(Clone, Copy)]
 struct Entry {
     in_sight: bool,
-    /// Nobody has stored to it since it was protected: the kernel's note. It outlasts hiding.
+    /// Nobody has stored to it since it was protected: the kernel's note. It outlasts hiding, and swapping.
     protected: bool,
-    /// The frame, which is there while the page is resident.
+}
+
+/// What the kernel says of an entry that never was protected.
+const NEVER_PROTECTED: Entry = Entry { in_sight: false, protected: false };
+
+/// The frame, which is there while the page is resident, and an entry for each address that it is seen at.
+struct Memory {
     value: u32,
+    entries: [Entry; 2],
 }
 
 struct Page {
     word: PageWord,
-    entry: Mutex<Entry>,
+    views: SpanViews,
+    memory: Mutex<Memory>,
     device: Mutex<u32>,
     span: Mutex<()>,
 }
 
 impl Page {
-    /// In memory and in sight, brought in by a load.
+    /// In memory and in sight at the first address, brought in by a load.
     fn clean() -> Arc<Self> {
+        let in_sight = Entry { in_sight: true, protected: true };
         let page = Page {
             word: PageWord::new(),
-            entry: Mutex::new(Entry { in_sight: true, protected: true, value: 1 }),
+            views: SpanViews::default(),
+            memory: Mutex::new(Memory { value: 1, entries: [in_sight, NEVER_PROTECTED] }),
             device: Mutex::new(1),
             span: Mutex::new(()),
         };
+        assert!(page.views.begin(0));
+        page.views.finish(0);
         page.word.begin_load().unwrap();
         page.word.finish_load(Loaded::default());
         Arc::new(page)
     }
 
     /// A store instruction, with the fault as often as it takes; the kernel lets it through if the page is in sight.
-    fn store(&self, value: u32) {
+    fn store_at(&self, view: usize, value: u32) {
         loop {
             {
-                let mut entry = self.entry.lock().unwrap();
-                if entry.in_sight {
-                    entry.protected = false;
-                    entry.value = value;
+                let mut memory = self.memory.lock().unwrap();
+                if memory.entries[view].in_sight {
+                    memory.entries[view].protected = false;
+                    memory.value = value;
                     return;
                 }
             }
-            self.fault(true);
+            self.fault(view, true);
         }
+    }
+
+    fn store(&self, value: u32) {
+        self.store_at(0, value);
     }
 
     /// A load instruction.
-    fn load(&self) -> u32 {
+    fn load_at(&self, view: usize) -> u32 {
         loop {
             {
-                let entry = self.entry.lock().unwrap();
-                if entry.in_sight {
-                    return entry.value;
+                let memory = self.memory.lock().unwrap();
+                if memory.entries[view].in_sight {
+                    return memory.value;
                 }
             }
-            self.fault(false);
+            self.fault(view, false);
         }
     }
 
-    /// `Region::fault` and `Region::reveal`.
-    fn fault(&self, store: bool) {
+    fn load(&self) -> u32 {
+        self.load_at(0)
+    }
+
+    fn entry(&self, view: usize) -> Entry {
+        self.memory.lock().unwrap().entries[view]
+    }
+
+    fn change(&self, view: usize, change: impl Fn(&mut Entry)) {
+        change(&mut self.memory.lock().unwrap().entries[view]);
+    }
+
+    /// `Region::enter`.
+    fn enter(&self, view: usize) {
+        if !self.views.ready().contains(view) && self.views.begin(view) {
+            self.change(view, |entry| entry.protected = true);
+            self.views.finish(view);
+        }
+    }
+
+    /// `Region::fault_at` and `Region::reveal`.
+    fn fault(&self, view: usize, store: bool) {
+        self.enter(view);
         match self.word.load().state() {
             State::Absent => {
                 if self.word.begin_load().is_ok() {
                     let value = *self.device.lock().unwrap();
-                    *self.entry.lock().unwrap() = Entry { in_sight: true, protected: !store, value };
+                    let mut memory = self.memory.lock().unwrap();
+                    memory.value = value;
+                    memory.entries[view] = Entry { in_sight: true, protected: !store };
+                    drop(memory);
                     self.word.finish_load(Loaded { dirty_in: store.then_some(false), ..Loaded::default() });
                 }
             }
             State::Clean | State::Dirty => {
                 let Ok(before) = self.word.begin_reveal() else { return };
-                {
-                    let mut entry = self.entry.lock().unwrap();
+                let forgets_nothing = before.is_hidden() || self.entry(view).protected;
+                self.change(view, |entry| {
                     if !entry.in_sight {
-                        entry.in_sight = true;
-                        entry.protected = before.is_hidden() && !store && !before.needs_write();
+                        let protected = !store && !before.needs_write() && forgets_nothing;
+                        *entry = Entry { in_sight: true, protected };
                     }
-                }
+                });
                 let dirty = store || before.state() == State::Dirty;
                 self.word.finish_reveal(dirty.then_some(false), 0);
             }
@@ -94,8 +136,10 @@ impl Page {
     fn hide(&self) {
         let _held = self.span.lock().unwrap();
         let Ok(before) = self.word.begin_hide() else { return };
-        self.entry.lock().unwrap().in_sight = false;
-        let stored = !self.entry.lock().unwrap().protected;
+        let views = self.views.ready();
+        views.iter().for_each(|view| self.change(view, |entry| entry.in_sight = false));
+        let stored = views.iter().fold(false, |stored, view| stored | !self.entry(view).protected);
+        views.iter().for_each(|view| self.change(view, |entry| entry.protected = true));
         self.word.finish_hide((stored || before.needs_write()).then_some(false));
     }
 
@@ -105,9 +149,11 @@ impl Page {
             let _held = self.span.lock().unwrap();
             let mut stored = false;
             if !evictor {
-                let mut entry = self.entry.lock().unwrap();
-                stored = !entry.protected;
-                entry.protected = true;
+                for view in self.views.ready().iter() {
+                    let mut memory = self.memory.lock().unwrap();
+                    stored |= !memory.entries[view].protected;
+                    memory.entries[view].protected = true;
+                }
             } else if !self.word.load().is_hidden() {
                 return;
             }
@@ -117,7 +163,7 @@ impl Page {
                 }
                 return;
             }
-            let copy = self.entry.lock().unwrap().value;
+            let copy = self.memory.lock().unwrap().value;
             self.word.finish_protect();
             drop(_held);
             if !fails {
@@ -130,20 +176,37 @@ impl Page {
     /// `Region::drop_hidden`.
     fn drop_hidden(&self) {
         if self.word.begin_drop(true) {
-            let mut entry = self.entry.lock().unwrap();
-            assert!(!entry.in_sight, "a page is dropped under the program's eyes");
-            entry.value = 0xdead;
-            drop(entry);
+            let mut memory = self.memory.lock().unwrap();
+            assert!(memory.entries.iter().all(|entry| !entry.in_sight), "a page is dropped under the program's eyes");
+            memory.value = 0xdead;
+            drop(memory);
             self.word.finish_evict(1);
         }
+    }
+
+    /// `Region::leave_view`, of a view that nobody touches any more.
+    fn leave_view(&self, view: usize) {
+        let _held = self.span.lock().unwrap();
+        if self.views.ready().contains(view) {
+            if !self.entry(view).protected {
+                self.word.note_store();
+            }
+            self.views.remove(view);
+            self.change(view, |entry| *entry = NEVER_PROTECTED);
+        }
+    }
+
+    /// The kernel is short of memory: it takes what it likes out of sight, and keeps its notes.
+    fn swap_out(&self, view: usize) {
+        self.change(view, |entry| entry.in_sight = false);
     }
 
     /// What a later reader gets; and what the device holds, if neither the word nor the kernel says that it is older.
     fn check(&self, expected: u32) {
         let word = self.word.load();
         assert!(!word.is_busy() && !word.in_flight());
-        let stored = !word.is_hidden() && word.is_resident() && !self.entry.lock().unwrap().protected;
-        if !word.needs_write() && !stored {
+        let stored = self.views.ready().iter().any(|view| !self.entry(view).protected);
+        if !word.needs_write() && !(stored && !word.is_hidden() && word.is_resident()) {
             assert_eq!(*self.device.lock().unwrap(), expected, "taken for written, but it is not");
         }
         assert_eq!(self.load(), expected, "a store is lost");
@@ -157,13 +220,21 @@ fn model(check: impl Fn() + Send + Sync + 'static) {
 }
 
 fn beside_a_store(other: impl Fn(&Page) + Send + Sync + 'static) {
+    beside_a_store_at(0, other);
+}
+
+fn beside_a_store_at(view: usize, other: impl Fn(&Page) + Send + Sync + 'static) {
     model(move || {
         let page = Page::clean();
         let storer = {
             let page = Arc::clone(&page);
             thread::spawn(move || {
-                page.store(2);
-                assert_eq!(page.load(), 2);
+                if view != 0 {
+                    // Brought in sight by a load, so that the kernel alone knows of the store.
+                    page.load_at(view);
+                }
+                page.store_at(view, 2);
+                assert_eq!(page.load_at(view), 2);
             })
         };
         other(&page);
@@ -269,5 +340,104 @@ fn loom_a_page_is_not_dropped_while_its_write_is_in_flight() {
         page.write_back(true, false);
         other.join().unwrap();
         page.check(2);
+    });
+}
+
+#[test]
+fn loom_a_store_at_another_address_survives_hiding_and_dropping() {
+    beside_a_store_at(1, |page| {
+        page.hide();
+        page.write_back(true, false);
+        page.drop_hidden();
+    });
+}
+
+#[test]
+fn loom_a_store_at_another_address_survives_a_sync() {
+    beside_a_store_at(1, |page| {
+        page.write_back(false, false);
+        page.hide();
+        page.drop_hidden();
+    });
+}
+
+#[test]
+fn loom_a_view_is_not_protected_again_once_it_may_be_stored_to() {
+    beside_a_store_at(1, |page| {
+        page.load_at(1);
+        page.hide();
+        page.drop_hidden();
+    });
+}
+
+#[test]
+fn loom_a_store_outlives_its_view() {
+    model(|| {
+        let page = Page::clean();
+        page.load_at(1);
+        page.store_at(1, 2);
+        let evictor = {
+            let page = Arc::clone(&page);
+            thread::spawn(move || {
+                page.hide();
+                page.write_back(true, false);
+                page.drop_hidden();
+            })
+        };
+        page.leave_view(1);
+        page.write_back(false, false);
+        evictor.join().unwrap();
+        page.check(2);
+    });
+}
+
+#[test]
+fn loom_a_store_is_not_forgotten_when_the_kernel_swaps_the_page_out() {
+    beside_a_store_at(1, |page| {
+        page.swap_out(1);
+        page.hide();
+        page.drop_hidden();
+    });
+}
+
+#[test]
+fn loom_a_store_is_not_forgotten_when_a_page_that_was_swapped_out_is_touched() {
+    beside_a_store_at(1, |page| {
+        page.swap_out(1);
+        page.load_at(1);
+        page.hide();
+        page.drop_hidden();
+    });
+}
+
+#[test]
+fn loom_a_sync_writes_what_was_stored_at_another_address() {
+    model(|| {
+        let page = Page::clean();
+        page.load_at(1);
+        page.store_at(1, 2);
+        page.write_back(false, false);
+        assert_eq!(*page.device.lock().unwrap(), 2);
+        page.check(2);
+    });
+}
+
+#[test]
+fn loom_stores_at_two_addresses_are_told_together() {
+    model(|| {
+        let page = Page::clean();
+        page.store(2);
+        let other = {
+            let page = Arc::clone(&page);
+            thread::spawn(move || {
+                page.store_at(1, 3);
+                page.write_back(false, false);
+            })
+        };
+        page.hide();
+        page.write_back(true, false);
+        page.drop_hidden();
+        other.join().unwrap();
+        page.check(3);
     });
 }
