@@ -4,6 +4,7 @@
 mod support;
 
 use std::fs::File;
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,7 +13,8 @@ use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Error, FrameHint, Mapping, MappingOptions, OnReadError, View};
 
 use support::child::{Ended, fork, install_handler, isolated};
-use support::device::Device;
+use support::device::{Device, READ_EIO};
+use support::reader_thread;
 use support::views::{Addresses, available, open, options};
 use support::{
     PAGE, Random, SPAN, at, cache_of, check_empty, is_managed, load, roomy_cache, store, tiny_cache, watchdog,
@@ -308,6 +310,31 @@ fn a_page_pinned_at_a_view_is_there_for_system_calls() {
     drop(own);
     file.map.sync().unwrap();
     assert_eq!(device.word(at(9)), 0);
+}
+
+/// The answer that a page cannot be had stands at one address. It ends there also if the page comes in at another.
+#[test]
+fn a_page_refused_at_a_view_is_had_there_once_it_is_in_memory() {
+    if !available() || !reader_thread::available() {
+        return;
+    }
+    let _watchdog = watchdog("a_page_refused_at_a_view_is_had_there_once_it_is_in_memory");
+    let device = Device::of_pages(SPAN);
+    let file = Addresses::open(&reader_thread::cache(256), &device, 2);
+    let mut sink = tempfile::tempfile().unwrap();
+    let mut send = |which: usize| {
+        // SAFETY: the page lies in a range that lives; nobody stores to it.
+        let page = unsafe { std::slice::from_raw_parts(file.base(which).add(at(5) as usize), PAGE as usize) };
+        sink.write(page).map_err(|error| error.raw_os_error())
+    };
+    device.set_faults(5, READ_EIO);
+    assert_eq!(send(1), Err(Some(libc::EFAULT)));
+    device.set_faults(5, 0);
+    assert_eq!(file.load(0, at(5)), 0);
+    while send(1).is_err() {
+        thread::yield_now();
+    }
+    assert_eq!(send(2), Ok(PAGE as usize));
 }
 
 /// A pin keeps the addresses that it points to.
