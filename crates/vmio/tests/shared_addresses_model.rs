@@ -39,7 +39,7 @@ impl Part {
 enum Operation {
     Load(usize, Part),
     Store(usize, Part, u8),
-    /// A byte in each of the pages.
+    /// A byte in each of the pages, loaded first: then the store does not trap.
     Touch(usize, Part, u8),
     Read(Part),
     Write(Part, u8),
@@ -175,6 +175,8 @@ impl Modelled {
             }
             Operation::Touch(which, part, seed) => {
                 for offset in part.within(len).step_by(PAGE as usize) {
+                    let before = self.byte(which, offset).load(Ordering::Relaxed);
+                    self.expect(offset, [before].into_iter(), "a load before a store");
                     self.byte(which, offset).store(seed, Ordering::Relaxed);
                     self.bytes[offset as usize] = Some(seed);
                 }

@@ -120,7 +120,7 @@ pub struct Stats {
     /// Resident pages that are newer than the device.
     pub dirty_pages: u64,
     /// Pages of the budget that go to page tables and to what is known of each page: two for every 2 MiB that hold a
-    /// resident page, or did a moment ago.
+    /// resident page, or did a moment ago, and one more for each view ([`crate::Mapping::view`]) that they were touched at.
     pub table_pages: u64,
     /// Pages of the budget that nobody uses.
     pub free_pages: u64,
@@ -132,7 +132,8 @@ pub struct Stats {
     pub store_misses: u64,
     /// Stores that found their page resident but protected.
     pub write_protect_faults: u64,
-    /// Touches of a page that was out of the program's sight but still in memory ([`crate::FrameHint::Mixed`]).
+    /// Touches of a page that was out of the program's sight but still in memory ([`crate::FrameHint::Mixed`]), or in
+    /// sight at another address only ([`crate::FrameHint::SharedAddresses`]).
     pub soft_misses: u64,
     /// Misses filled with zeros because the range was advised fresh.
     pub fresh_fills: u64,

@@ -106,11 +106,12 @@ pub(crate) trait Frames: Send + Sync {
 
 /// Frames that keep their contents while they are out of the program's sight, and whose stores the kernel notes.
 /// [`Frames::protect`] makes it forget its notes of a range, also of pages that are not in sight there: of such as will come
-/// into sight, too. [`Frames::unmap`] gives the memory of pages back, hidden or not, at whatever addresses.
+/// into sight, too. [`Frames::unmap`] gives the memory of pages back, hidden or not, at all addresses,
+/// given those in the first range.
 pub(crate) trait HideableFrames: Frames {
     /// Puts the same frames under another range of that length, attached as the first one is: what is stored to one is
-    /// seen at the other. Each method below is about one range, that of the addresses it is given; the kernel takes its
-    /// notes for each.
+    /// seen at the other. What is in sight, and what the kernel has noted, is each range's own: the methods below are about
+    /// the addresses that they are given.
     fn share(&self, range: &Reservation) -> io::Result<()>;
 
     /// Takes a range out of the program's sight: the next touch of a page faults. One TLB shootdown.
@@ -137,7 +138,7 @@ pub(crate) trait HideableFrames: Frames {
     /// the page tables.
     fn forget_stores(&self, address: usize, len: usize) -> io::Result<()>;
 
-    /// Copies resident pages, in sight or not.
+    /// Copies resident pages, in sight or not, by their addresses in the first range.
     fn read(&self, address: usize, buffer: &mut [u8]) -> io::Result<()>;
 }
 

@@ -56,12 +56,14 @@ pub fn declined() -> Vec<KernelFeature> {
     names.split(',').filter(|name| !name.is_empty()).map(|name| name.parse().unwrap()).collect()
 }
 
-/// The kind of frames that the suite is run with: what VMIO_TEST_FRAMES says, `anonymous` or `memfd`.
+/// The kind of frames that the suite is run with: `anonymous`, `memfd` or `shared`, as VMIO_TEST_FRAMES
+/// says.
 pub fn frames() -> FrameHint {
     match std::env::var("VMIO_TEST_FRAMES").as_deref() {
         Ok("memfd") => FrameHint::Mixed,
+        Ok("shared") => FrameHint::SharedAddresses,
         Ok("anonymous") | Err(_) => FrameHint::ReadMostly,
-        Ok(other) => panic!("VMIO_TEST_FRAMES={other}: write anonymous or memfd"),
+        Ok(other) => panic!("VMIO_TEST_FRAMES={other}: write anonymous, memfd or shared"),
     }
 }
 
@@ -131,7 +133,7 @@ pub fn store_bytes(map: &Mapping, offset: u64, bytes: &[u8]) {
 /// stores that came after it began, and there is no fault to count.
 pub fn kernel_notes_stores() -> bool {
     let needed = [KernelFeature::WpAsync, KernelFeature::PagemapScan, KernelFeature::ShmemWp];
-    frames() == FrameHint::Mixed && !declined().iter().any(|declined| needed.contains(declined))
+    frames() != FrameHint::ReadMostly && !declined().iter().any(|declined| needed.contains(declined))
 }
 
 /// What a read gives, or the error that it returns.
