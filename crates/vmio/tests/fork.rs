@@ -58,6 +58,7 @@ fn every_call_of_a_child_is_refused() {
             let other = tempfile::NamedTempFile::new().unwrap();
             let backing = FileBacking::create(other.path(), PAGE).unwrap();
             is_forked(Mapping::open(&cache, backing, MappingOptions::new()));
+            is_forked(map.clone().close());
             is_forked(map.close());
             0
         });

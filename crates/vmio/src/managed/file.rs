@@ -10,11 +10,12 @@ use crate::backing::{Access, Backing};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::managed::ManagedCore;
-use crate::managed::opened::OpenManaged;
+use crate::managed::open_managed::OpenManaged;
 use crate::managed::pins;
 use crate::managed::region::ManagedRegion;
 use crate::mapping::mapped_file::{HeldPages, MappedFile, touched_pages, whole_pages};
 use crate::mapping::open_files;
+use crate::mapping::opened::{OpenRegion, Opened};
 use crate::mapping::options::MappingOptions;
 use crate::mapping::{Advice, SyncHandle};
 use crate::sys::{PAGE_BYTES, page_cache};
@@ -25,7 +26,7 @@ const PART_BYTES: usize = 128 << 10;
 /// A handle to a managed file.
 #[derive(Clone)]
 pub(crate) struct ManagedFile {
-    opened: Arc<OpenManaged>,
+    opened: Arc<Opened<OpenManaged>>,
 }
 
 impl ManagedFile {
@@ -36,17 +37,13 @@ impl ManagedFile {
         backing: Box<dyn Backing>,
         options: MappingOptions,
     ) -> Result<Self> {
-        let start = |backing, options, entry| OpenManaged::start(core, backing, &options, entry);
+        let start = |backing, options| OpenManaged::start(core, backing, options);
         Ok(ManagedFile { opened: open_files::open(cache, backing, options, start)? })
     }
 
     /// Syncs and, if this is the last handle, unmaps.
     pub(crate) fn close(self) -> Result<()> {
-        let synced = if Arc::strong_count(&self.opened) > 1 { self.opened.sync() } else { Ok(()) };
-        match Arc::into_inner(self.opened) {
-            Some(last) => synced.and(last.close()),
-            None => synced, // Others go on using it.
-        }
+        self.opened.close()
     }
 
     fn region(&self) -> &ManagedRegion {
@@ -278,7 +275,7 @@ fn bytes_of(pages: &Range<u64>) -> Range<u64> {
 
 /// Pages that a pin holds; keeps the mapping open.
 struct PinnedPages {
-    opened: Arc<OpenManaged>,
+    opened: Arc<Opened<OpenManaged>>,
     pages: Range<u64>,
 }
 

@@ -8,7 +8,7 @@ mod cgroup;
 mod counts;
 mod file;
 mod ledger;
-mod opened;
+mod open_managed;
 mod pins;
 mod region;
 mod steward;

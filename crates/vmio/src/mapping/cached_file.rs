@@ -8,8 +8,10 @@ use crate::backing::{Access, Backing};
 use crate::cache::region::Region;
 use crate::cache::{Cache, CacheCore};
 use crate::error::{Error, Result};
+use crate::mapping::cached_region::CachedRegion;
 use crate::mapping::mapped_file::{HeldPages, MappedFile};
-use crate::mapping::opened::OpenRegion;
+use crate::mapping::open_files;
+use crate::mapping::opened::Opened;
 use crate::mapping::options::MappingOptions;
 use crate::mapping::{Advice, SyncHandle};
 use crate::sys::PAGE_BYTES;
@@ -17,7 +19,7 @@ use crate::sys::PAGE_BYTES;
 /// A handle; what the methods do is beside the public ones of the same kind, in this folder.
 #[derive(Clone)]
 pub(crate) struct CachedFile {
-    pub(super) opened: Arc<OpenRegion>,
+    pub(super) opened: Arc<Opened<CachedRegion>>,
 }
 
 impl CachedFile {
@@ -27,7 +29,8 @@ impl CachedFile {
         backing: Box<dyn Backing>,
         options: MappingOptions,
     ) -> Result<Self> {
-        Ok(CachedFile { opened: OpenRegion::open(cache, core, backing, options)? })
+        let start = |backing, options| CachedRegion::start(core, backing, options);
+        Ok(CachedFile { opened: open_files::open(cache, backing, options, start)? })
     }
 
     pub(super) fn region(&self) -> &Region {
@@ -36,11 +39,7 @@ impl CachedFile {
 
     /// Syncs and, if this is the last handle, unmaps.
     pub(crate) fn close(self) -> Result<()> {
-        let synced = if Arc::strong_count(&self.opened) > 1 { self.region().sync_pages(None) } else { Ok(()) };
-        match Arc::into_inner(self.opened) {
-            Some(last) => synced.and(last.close()),
-            None => synced, // Others go on using it.
-        }
+        self.opened.close()
     }
 
     /// Calls `each` with every page of a range: its number, the address of the range's part in it, and where that

@@ -2,6 +2,7 @@
 
 mod advice;
 mod cached_file;
+mod cached_region;
 pub(crate) mod mapped_file;
 pub(crate) mod open_files;
 pub(crate) mod opened;

@@ -8,6 +8,7 @@ use crate::backing::{Access, Backing, Identity};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::mapping::mapped_file::OpenedFile;
+use crate::mapping::opened::{OpenRegion, Opened};
 use crate::mapping::options::MappingOptions;
 use crate::sys::fork::Generation;
 
@@ -36,20 +37,25 @@ impl Drop for Entry {
     }
 }
 
-/// What opening gives: what is open, or why it is not, with the entry to be given up.
-pub(crate) type Opening<F> = Result<F, (Error, Option<Entry>)>;
-
-/// What the process has open of the file behind a backing, through this cache; else what `start` makes of it.
-pub(crate) fn open<F: OpenedFile>(
+/// What the process has open of the file behind a backing, through this cache; else what `start` makes of it, once other
+/// processes are kept off.
+pub(crate) fn open<R: OpenRegion>(
     cache: &Cache,
     backing: Box<dyn Backing>,
     options: MappingOptions,
-    start: impl FnOnce(Box<dyn Backing>, MappingOptions, Option<Entry>) -> Opening<F>,
-) -> Result<Arc<F>> {
-    let Some(identity) = backing.identity() else {
-        return start(backing, options, None).map(Arc::new).map_err(|(error, _)| error);
-    };
+    start: impl FnOnce(Box<dyn Backing>, MappingOptions) -> Result<R>,
+) -> Result<Arc<Opened<R>>> {
     let generation = cache.generation();
+    let start = |backing: Box<dyn Backing>, options: MappingOptions| {
+        if !generation.is_current() {
+            return Err(Error::Forked);
+        }
+        R::lock(&*backing)?;
+        start(backing, options)
+    };
+    let Some(identity) = backing.identity() else {
+        return Ok(Arc::new(Opened::new(start(backing, options)?, None)));
+    };
     let mut open_files = OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner);
     while let Some(present) = open_files.get(&identity) {
         if !present.generation.is_current() {
@@ -73,14 +79,7 @@ pub(crate) fn open<F: OpenedFile>(
         // Its last handle is going: it syncs and unlocks the file.
         open_files = FILE_CLOSED.wait(open_files).unwrap_or_else(PoisonError::into_inner);
     }
-    let opened = match start(backing, options, Some(Entry { identity, generation })) {
-        Ok(opened) => Arc::new(opened),
-        Err((error, entry)) => {
-            drop(open_files);
-            drop(entry);
-            return Err(error);
-        }
-    };
+    let opened = Arc::new(Opened::new(start(backing, options)?, Some(Entry { identity, generation })));
     let weak: Weak<dyn OpenedFile> = Arc::downgrade(&opened) as _;
     open_files.insert(identity, OpenFile { opened: weak, generation });
     Ok(opened)

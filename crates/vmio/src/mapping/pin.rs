@@ -11,8 +11,9 @@ use crate::cache::views::Place;
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 use crate::mapping::cached_file::CachedFile;
+use crate::mapping::cached_region::CachedRegion;
 use crate::mapping::mapped_file::{HeldPages, touched_pages};
-use crate::mapping::opened::OpenRegion;
+use crate::mapping::opened::Opened;
 use crate::page::word::{PinOutcome, Snapshot, State};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::PAGE_BYTES;
@@ -171,7 +172,7 @@ fn limit_pages(region: &Region) -> u32 {
 
 /// A share of the pages that pins may hold; keeps the mapping open.
 struct Admitted {
-    opened: Arc<OpenRegion>,
+    opened: Arc<Opened<CachedRegion>>,
     pages: u32,
 }
 

@@ -1,0 +1,104 @@
+//! A managed region while it is mapped.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::backing::{Access, Backing};
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::managed::ManagedCore;
+use crate::managed::region::ManagedRegion;
+use crate::mapping::opened::OpenRegion;
+use crate::mapping::options::MappingOptions;
+use crate::sys::fork::Generation;
+use crate::sys::page_cache;
+
+/// A region that the steward looks after.
+pub(super) struct OpenManaged {
+    pub(super) region: Arc<ManagedRegion>,
+    /// Keeps the steward alive that looks after the region.
+    pub(super) core: Arc<ManagedCore>,
+}
+
+impl OpenManaged {
+    pub(super) fn start(
+        core: &Arc<ManagedCore>,
+        backing: Box<dyn Backing>,
+        options: MappingOptions,
+    ) -> Result<OpenManaged> {
+        let region = Arc::new(ManagedRegion::new(backing, &options, core.steward.stretch_pages())?);
+        core.steward.insert(Arc::clone(&region)).map_err(Error::system("counting mapped pages"))?;
+        Ok(OpenManaged { region, core: Arc::clone(core) })
+    }
+
+    /// Makes what was stored to some pages durable.
+    pub(super) fn flush(&self, bytes: &Range<u64>) -> Result<()> {
+        let region = &self.region;
+        if region.access == Access::ReadOnly || bytes.is_empty() {
+            return Ok(());
+        }
+        region.check_not_failed()?;
+        region.map.sync(bytes).map_err(|error| self.core.steward.note_failure(region, error))?;
+        region.check_not_shortened()
+    }
+}
+
+impl OpenRegion for OpenManaged {
+    fn lock(backing: &dyn Backing) -> Result<()> {
+        let Some(file) = backing.file() else { return Ok(()) };
+        // Shared with others of this kind, whose pages are the same; not with a process that has pages of its own.
+        match flock(file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(()),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::InUse { backing: backing.describe() }),
+            Err(error) => Err(Error::System { operation: "locking the file", source: error.into() }),
+        }
+    }
+
+    fn backing(&self) -> &dyn Backing {
+        &*self.region.backing
+    }
+
+    fn access(&self) -> Access {
+        self.region.access
+    }
+
+    fn generation(&self) -> Generation {
+        self.core.steward.generation()
+    }
+
+    fn belongs_to(&self, cache: &Cache) -> bool {
+        cache.is_of_steward(&self.core)
+    }
+
+    fn sync(&self) -> Result<()> {
+        let region = &self.region;
+        if region.access == Access::ReadOnly {
+            return Ok(());
+        }
+        region.check_not_failed()?;
+        region.file.sync_data().map_err(|error| self.core.steward.note_failure(region, error))?;
+        region.check_not_shortened()
+    }
+
+    fn shut_down(&self) -> Result<()> {
+        let synced = self.sync();
+        let region = &self.region;
+        self.core.steward.remove(region);
+        let extent = region.extent();
+        // What nobody else has mapped leaves the memory; after a failure it is all that is left of some stores.
+        let given_up = match region.has_failed() {
+            true => Ok(()),
+            false => region.map.unmap(&extent).and_then(|()| page_cache::drop_clean(region.file(), &extent)),
+        };
+        if let Err(error) = given_up {
+            tracing::debug!(backing = region.backing.describe(), %error, "the file's pages stay in memory");
+        }
+        synced
+    }
+
+    fn count_drop_failure(&self) {
+        self.core.steward.counts.drop_failures.add(1);
+    }
+}

@@ -1,0 +1,103 @@
+//! A region of the cache while it is mapped.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use crate::backing::{Access, Backing};
+use crate::cache::address_table;
+use crate::cache::counters::Counter;
+use crate::cache::region::Region;
+use crate::cache::{Cache, CacheCore};
+use crate::error::{Error, Result};
+use crate::mapping::opened::OpenRegion;
+use crate::mapping::options::MappingOptions;
+use crate::page::span::Span;
+use crate::sys::cpu;
+use crate::sys::fork::Generation;
+use crate::sys::signal::SignalsBlocked;
+
+/// A region whose faults find it.
+pub(crate) struct CachedRegion {
+    pub(crate) region: Box<Region>,
+    /// Keeps the workers alive that write the region's pages.
+    pub(crate) cache: Arc<CacheCore>,
+}
+
+impl CachedRegion {
+    pub(super) fn start(
+        cache: &Arc<CacheCore>,
+        backing: Box<dyn Backing>,
+        options: MappingOptions,
+    ) -> Result<CachedRegion> {
+        let shared = &cache.shared;
+        let region = Box::new(Region::new(Arc::clone(shared), backing, options)?);
+        address_table::insert(region.range(), &region)?;
+        shared.mappings.fetch_add(1, Ordering::Relaxed);
+        shared.mapped_bytes.fetch_add(region.len(), Ordering::Relaxed);
+        Ok(CachedRegion { region, cache: Arc::clone(cache) })
+    }
+}
+
+impl OpenRegion for CachedRegion {
+    fn lock(backing: &dyn Backing) -> Result<()> {
+        match backing.try_lock() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::InUse { backing: backing.describe() }),
+            Err(source) => Err(Error::System { operation: "locking the file", source }),
+        }
+    }
+
+    fn backing(&self) -> &dyn Backing {
+        &*self.region.backing
+    }
+
+    fn access(&self) -> Access {
+        self.region.access
+    }
+
+    fn generation(&self) -> Generation {
+        self.region.shared.generation
+    }
+
+    fn belongs_to(&self, cache: &Cache) -> bool {
+        cache.is_of_core(&self.cache)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.region.sync_pages(None)
+    }
+
+    fn shut_down(&self) -> Result<()> {
+        let region = &*self.region;
+        // All that is dirty, of whatever epoch: there is no sync after this one.
+        let synced =
+            if region.access == Access::ReadWrite { region.sync_pages(Some(0..region.pages())) } else { Ok(()) };
+        let _signals = SignalsBlocked::new();
+        // First the faults: one that a reader thread still has in hand may yet queue a span.
+        address_table::remove(region.range());
+        region.detach();
+        {
+            // Nobody evicts meanwhile; afterwards nobody finds a span of ours.
+            let _gate = region.shared.eviction_gate.write().unwrap_or_else(PoisonError::into_inner);
+            let ours = |span: &Span| std::ptr::eq(span.owner().0, std::ptr::from_ref(region).cast());
+            region.shared.policy.forget(&ours);
+            region.shared.eviction_queue.forget(&ours);
+            region.shared.streams.forget(region);
+        }
+        let (resident, dirty) = (0..region.spans())
+            .map(|span| region.span(span))
+            .fold((0, 0), |(resident, dirty), span| (resident + span.resident(), dirty + span.dirty()));
+        region.shared.remove_dirty(dirty as usize);
+        region.shared.eviction_queue.add_pages(-(region.hidden_pages() as i64));
+        let table_pages = region.table_pages.load(Ordering::Relaxed);
+        region.shared.table_pages.fetch_sub(u64::from(table_pages), Ordering::Relaxed);
+        region.shared.release(resident + table_pages, false);
+        region.shared.mappings.fetch_sub(1, Ordering::Relaxed);
+        region.shared.mapped_bytes.fetch_sub(region.len(), Ordering::Relaxed);
+        synced
+    }
+
+    fn count_drop_failure(&self) {
+        self.region.shared.count(cpu::current(), Counter::DropFailures, 1);
+    }
+}
