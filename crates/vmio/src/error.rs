@@ -3,6 +3,8 @@
 use std::io;
 use std::ops::Range;
 
+use crate::backing::{FileUser, Holder};
+
 /// The result of vmio's operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -50,14 +52,16 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// Another process has the file mapped for writing (or this one wants to write and another reads).
-    #[error(
-        "{backing} is in use by another process: vmio does not share a writable file between processes; \
-         close it there, or open it read-only in both"
-    )]
+    /// Another process has the file mapped in a way that does not go with the one that was wanted: pages that a process
+    /// keeps to itself would differ from what others store.
+    #[error("{backing} is in use: {holder}; {}", wanted.way_round(*holder))]
     InUse {
         /// What was to be mapped.
         backing: String,
+        /// Who keeps us off.
+        holder: Holder,
+        /// How it was to be mapped.
+        wanted: FileUser,
     },
     /// This process already maps the file, through another cache or with other rights.
     #[error("{backing} is already mapped in this process {how}")]

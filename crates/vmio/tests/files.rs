@@ -1,4 +1,4 @@
-//! Files and their mappings: one region per file and process, one process per writable file, thousands of mappings,
+//! Files and their mappings: one region per file and process, thousands of mappings,
 //! sparse giants, read-only mappings, locked memory.
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ use std::thread;
 use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Error, LockMemory, Mapping, MappingOptions};
 
-use support::child::{command, install_handler, is_child, isolated};
+use support::child::{install_handler, isolated};
 use support::{
     PAGE, at, cache_of, check_empty, is_managed, is_root, load, read, roomy_cache, store, tiny_cache, watchdog,
 };
@@ -101,45 +101,6 @@ fn threads_open_and_close_the_same_file_at_once() {
     check_empty(&cache);
     let map = open(&cache, file.path(), Access::ReadOnly).unwrap();
     (0..4).for_each(|thread| assert_eq!(load(&map, at(thread)), 200));
-}
-
-// ---- one process per writable file
-
-#[test]
-fn a_file_that_another_process_maps_is_refused() {
-    if is_managed("a file of one process alone") {
-        return;
-    }
-    const NAME: &str = "a_file_that_another_process_maps_is_refused";
-    const FILE: &str = "VMIO_TEST_FILE";
-    if is_child(NAME) {
-        let path = std::env::var(FILE).unwrap();
-        let cache = roomy_cache();
-        for access in [Access::ReadWrite, Access::ReadOnly] {
-            let answer = match open(&cache, Path::new(&path), access) {
-                Ok(_) => "mapped",
-                Err(Error::InUse { .. }) => "in use",
-                Err(error) => panic!("{error}"),
-            };
-            println!("{access:?}: {answer}");
-        }
-        return;
-    }
-    let file = file_of(4);
-    let ask = || {
-        let output = command(NAME).env(FILE, file.path()).output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success(), "{text}");
-        (text.contains("ReadWrite: mapped"), text.contains("ReadOnly: mapped"))
-    };
-    let cache = roomy_cache();
-    let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
-    assert_eq!(ask(), (false, false));
-    map.close().unwrap();
-    assert_eq!(ask(), (true, true));
-    let map = open(&cache, file.path(), Access::ReadOnly).unwrap();
-    assert_eq!(ask(), (false, true));
-    drop(map);
 }
 
 // ---- many and huge

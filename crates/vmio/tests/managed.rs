@@ -246,48 +246,6 @@ fn processes_share_a_file() {
     check_empty(&cache);
 }
 
-/// A process that has pages of its own, and one that has the kernel's: they would not see each other's stores.
-#[test]
-fn the_engines_do_not_share_a_file() {
-    const NAME: &str = "the_engines_do_not_share_a_file";
-    const FILE: &str = "VMIO_TEST_FILE";
-    let engines = [Engine::Sigbus, Engine::Managed];
-    if is_child(NAME) {
-        let path = std::env::var(FILE).unwrap();
-        for engine in engines {
-            let cache = cache_of(512).engine(engine).build().unwrap();
-            let answer = match open(&cache, Path::new(&path), Access::ReadWrite) {
-                Ok(_) => "mapped",
-                Err(Error::InUse { .. }) => "in use",
-                Err(error) => panic!("{error}"),
-            };
-            println!("{engine:?}: {answer}");
-        }
-        return;
-    }
-    let file = file_of(4);
-    let ask = || {
-        let output = command(NAME).env(FILE, file.path()).output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success(), "{text}");
-        engines.map(|engine| text.contains(&format!("{engine:?}: mapped")))
-    };
-    let hold = |engine| {
-        let cache = cache_of(512).engine(engine).build().unwrap();
-        let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
-        let other = cache_of(512).engine(Engine::Managed).build().unwrap();
-        assert!(matches!(open(&other, file.path(), Access::ReadWrite), Err(Error::AlreadyMapped { .. })));
-        (map, cache)
-    };
-    let held = hold(Engine::Managed);
-    assert_eq!(ask(), [false, true]);
-    drop(held);
-    let held = hold(Engine::Sigbus);
-    assert_eq!(ask(), [false, false]);
-    drop(held);
-    assert_eq!(ask(), [true, true]);
-}
-
 // ---- what it does not do
 
 #[test]

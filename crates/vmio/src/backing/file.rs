@@ -7,9 +7,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FlockOperation, flock};
-
-use crate::backing::{Access, Backing, Identity};
+use crate::backing::{Access, Backing, FileUser, Identity, file_user};
 use crate::sys::PAGE_BYTES;
 use crate::{Error, Result};
 
@@ -43,11 +41,7 @@ impl FileBacking {
         let failed = |source| Error::Open { path: path.display().to_string(), source };
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
         // Nobody's data may go before it is clear that nobody has the file mapped; the lock ends with `file`.
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(Error::InUse { backing: path.display().to_string() }),
-            Err(error) => return Err(failed(error.into())),
-        }
+        FileUser::CachedWriter.lock(file.as_fd(), &path.display().to_string())?;
         file.set_len(0).and_then(|()| file.set_len(len)).map_err(failed)?;
         Self::open(path, Access::ReadWrite)
     }
@@ -167,20 +161,12 @@ impl Backing for FileBacking {
         Some(self.identity)
     }
 
-    fn try_lock(&self) -> io::Result<bool> {
-        let operation = match self.access {
-            Access::ReadOnly => FlockOperation::NonBlockingLockShared,
-            Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
-        };
-        match flock(self.buffered.as_fd(), operation) {
-            Ok(()) => Ok(true),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+    fn lock(&self, user: FileUser) -> Result<()> {
+        user.lock(self.buffered.as_fd(), &self.path)
     }
 
     fn unlock(&self) -> io::Result<()> {
-        Ok(flock(self.buffered.as_fd(), FlockOperation::Unlock)?)
+        file_user::unlock(self.buffered.as_fd())
     }
 
     fn file(&self) -> Option<BorrowedFd<'_>> {

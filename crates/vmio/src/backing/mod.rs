@@ -1,6 +1,7 @@
 //! Where the bytes live.
 
 mod file;
+mod file_user;
 mod memory;
 mod null;
 
@@ -8,6 +9,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 pub use file::FileBacking;
+pub use file_user::{FileUser, Holder};
 pub use memory::MemoryBacking;
 pub use null::NullBacking;
 
@@ -65,9 +67,10 @@ pub trait Backing: Send + Sync {
         None
     }
 
-    /// Takes the advisory lock that keeps other processes off; `Ok(false)` if somebody else holds it.
-    fn try_lock(&self) -> io::Result<bool> {
-        Ok(true)
+    /// Keeps off other processes whose pages and this one's would not stay the same; [`crate::Error::InUse`] if one of them
+    /// was here first. The default keeps off nobody.
+    fn lock(&self, _user: FileUser) -> crate::Result<()> {
+        Ok(())
     }
 
     /// Gives the lock up, also on behalf of forked children that share it.

@@ -61,7 +61,6 @@ pub enum Engine {
     /// - [`crate::Mapping::sync_begin`]: pages that become dirty while it runs may be written by it too.
     /// - **A page that the kernel failed to write is lost to it**: it may take the page for clean. So after a failed
     ///   sync every later one fails too ([`crate::Error::Flush`]) and the file must be reopened.
-    /// - **A process that maps the file read-only with another engine** is not kept off: it does not see the stores.
     /// - A load of a page that cannot be read is a SIGBUS. [`crate::MappingOptions::verifier`] and
     ///   [`crate::OnReadError::Poison`] are refused ([`crate::Error::NotManaged`]), as are backings that are neither a
     ///   file nor a block device, and [`crate::LockMemory::Require`].

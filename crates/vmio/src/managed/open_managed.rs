@@ -3,9 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use rustix::fs::{FlockOperation, flock};
-
-use crate::backing::{Access, Backing};
+use crate::backing::{Access, Backing, FileUser};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::managed::ManagedCore;
@@ -46,14 +44,8 @@ impl OpenManaged {
 }
 
 impl OpenRegion for OpenManaged {
-    fn lock(backing: &dyn Backing) -> Result<()> {
-        let Some(file) = backing.file() else { return Ok(()) };
-        // Shared with others of this kind, whose pages are the same; not with a process that has pages of its own.
-        match flock(file, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => Ok(()),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::InUse { backing: backing.describe() }),
-            Err(error) => Err(Error::System { operation: "locking the file", source: error.into() }),
-        }
+    fn file_user(access: Access) -> FileUser {
+        FileUser::managed(access)
     }
 
     fn backing(&self) -> &dyn Backing {

@@ -3,12 +3,12 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use crate::backing::{Access, Backing};
+use crate::backing::{Access, Backing, FileUser};
 use crate::cache::address_table;
 use crate::cache::counters::Counter;
 use crate::cache::region::Region;
 use crate::cache::{Cache, CacheCore};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::mapping::opened::OpenRegion;
 use crate::mapping::options::MappingOptions;
 use crate::page::span::Span;
@@ -39,12 +39,8 @@ impl CachedRegion {
 }
 
 impl OpenRegion for CachedRegion {
-    fn lock(backing: &dyn Backing) -> Result<()> {
-        match backing.try_lock() {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Error::InUse { backing: backing.describe() }),
-            Err(source) => Err(Error::System { operation: "locking the file", source }),
-        }
+    fn file_user(access: Access) -> FileUser {
+        FileUser::cached(access)
     }
 
     fn backing(&self) -> &dyn Backing {

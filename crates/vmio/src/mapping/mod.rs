@@ -58,7 +58,8 @@ impl Mapping {
     /// Maps a backing. Opening the same file again in this process gives another handle to the same region; its
     /// options are then those of the first.
     ///
-    /// Another process that has the file mapped for writing is an [`Error::InUse`].
+    /// Another process that has the file mapped in a way that does not go with this one is an [`Error::InUse`]: see
+    /// [`crate::backing::FileUser`].
     pub fn open(cache: &Cache, backing: impl Backing + 'static, options: MappingOptions) -> Result<Mapping> {
         let backing = Box::new(backing);
         let handle = match cache.tender() {

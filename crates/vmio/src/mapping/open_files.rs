@@ -50,7 +50,7 @@ pub(crate) fn open<R: OpenRegion>(
         if !generation.is_current() {
             return Err(Error::Forked);
         }
-        R::lock(&*backing)?;
+        backing.lock(R::file_user(options.access_to(&*backing)?))?;
         start(backing, options)
     };
     let Some(identity) = backing.identity() else {

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::backing::{Access, Backing};
+use crate::backing::{Access, Backing, FileUser};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::mapping::mapped_file::OpenedFile;
@@ -12,8 +12,8 @@ use crate::sys::fork::Generation;
 
 /// What an engine keeps of a file that is mapped.
 pub(crate) trait OpenRegion: Send + Sync + 'static {
-    /// Keeps other processes off a file that is about to be opened.
-    fn lock(backing: &dyn Backing) -> Result<()>;
+    /// What it is for other processes.
+    fn file_user(access: Access) -> FileUser;
     /// Where its bytes live.
     fn backing(&self) -> &dyn Backing;
     /// Whether stores are allowed.
