@@ -11,8 +11,9 @@ use std::thread;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use vmio::{Access, Advice, Cache, Error, Mapping, MappingOptions, OnReadError};
+use vmio::{Access, Advice, Cache, Error, Mapping, MappingOptions, OnReadError, PageVerifier};
 
+use support::denial::{PROTECTING, deny_ioctls};
 use support::device::{Device, READ_EIO, READ_SHORT, READS, WRITE_EIO, WRITE_ENOSPC, WRITES};
 use support::{PAGE, SPAN, at, check_empty, load, read, roomy_cache, store, tiny_cache, watchdog};
 
@@ -183,6 +184,37 @@ fn no_sync_succeeds_while_a_page_cannot_be_written() {
     device.set_all_faults(0);
     map.sync().unwrap();
     (0..300).for_each(|page| assert_eq!(device.word(at(page)), 1));
+}
+
+/// The pages that a sync has copied when it can protect no more are on their way: they are written all the same, and none
+/// stays marked as such, for which the next sync would wait for ever.
+#[test]
+fn a_sync_that_cannot_protect_writes_what_it_has() {
+    /// Denies protection to the thread that is the first to seal a page.
+    struct Denying(AtomicBool);
+    impl PageVerifier for Denying {
+        fn verify(&self, _offset: u64, _page: &[u8]) -> bool {
+            true
+        }
+        fn seal(&self, _offset: u64, _page: &mut [u8]) {
+            if !self.0.swap(true, Ordering::SeqCst) {
+                deny_ioctls(&PROTECTING);
+            }
+        }
+    }
+    let _watchdog = watchdog("a_sync_that_cannot_protect_writes_what_it_has");
+    let cache = roomy_cache();
+    let device = Device::of_pages(2 * SPAN);
+    let options = MappingOptions::new().verifier(Denying(AtomicBool::new(false)));
+    let map = Mapping::open(&cache, device.backing(), options).unwrap();
+    (0..2 * SPAN).for_each(|page| store(&map, at(page), page + 1));
+    let failed = thread::scope(|scope| scope.spawn(|| map.sync()).join().unwrap());
+    assert!(matches!(failed, Err(Error::System { .. })), "{failed:?}");
+    let written = (0..2 * SPAN).filter(|page| device.word(at(*page)) == page + 1).count();
+    assert!((1..2 * SPAN as usize).contains(&written), "{written} pages");
+    map.sync().unwrap();
+    (0..2 * SPAN).for_each(|page| assert_eq!(device.word(at(page)), page + 1));
+    assert_eq!(cache.stats().dirty_pages, 0);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use vmio::backing::{FileBacking, MemoryBacking};
 use vmio::{Access, Advice, Cache, Engine, Error, LockMemory, Mapping, MappingOptions, OnReadError, PageVerifier};
 
 use support::child::{command, is_child, isolated};
+use support::denial::deny;
 use support::{PAGE, Random, SPAN, at, cache_of, check_empty, is_root, load, read, store, watchdog};
 
 fn managed(pages: u64) -> Cache {
@@ -369,16 +370,6 @@ fn a_failed_write_of_the_steward_is_an_error_of_sync() {
 
 /// The same number on every architecture.
 const SYS_CACHESTAT: libc::c_long = 451;
-
-/// As container runtimes do: the call fails with EPERM for the calling thread and those that it starts.
-fn deny(calls: &[libc::c_long]) {
-    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
-    let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
-    let denied = SeccompAction::Errno(libc::EPERM as u32);
-    let arch = std::env::consts::ARCH.try_into().unwrap();
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, denied, arch).unwrap();
-    seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
-}
 
 #[test]
 fn auto_is_managed_where_userfaultfd_is_denied() {

@@ -11,6 +11,7 @@ use std::thread;
 
 use vmio::{Access, Advice, Cache, Error, FrameHint, Mapping, MappingOptions, OnReadError};
 
+use support::denial::{PAGEMAP_SCAN, deny_ioctls};
 use support::device::{Device, WRITE_EIO};
 use support::{PAGE, Random, SPAN, at, cache_of, load, roomy_cache, store, tiny_cache, watchdog};
 
@@ -103,6 +104,27 @@ fn a_span_whose_pages_were_all_stored_to_is_not_taken_for_clean() {
         pages().for_each(|page| assert_eq!(device.word(at(page)), round, "page {page}"));
         (SPAN..2 * SPAN).for_each(|page| device.set_word(at(page), round));
     }
+}
+
+/// Where the kernel cannot be asked, every page has to be taken for stored to; not so one that nobody can store to.
+#[test]
+fn a_page_of_a_read_only_mapping_is_never_taken_for_stored_to() {
+    let cache = roomy_cache();
+    let device = Device::of_pages(SPAN);
+    let options = MappingOptions::new().frames(FrameHint::Mixed).access(Access::ReadOnly);
+    let map = Mapping::open(&cache, device.backing(), options).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            deny_ioctls(&[PAGEMAP_SCAN]);
+            for _ in 0..2 {
+                (0..SPAN).for_each(|page| assert_eq!(load(&map, at(page)), 0));
+                map.sync().unwrap();
+                map.advise(0..map.len(), Advice::DontNeed).unwrap();
+                assert_eq!((cache.stats().dirty_pages, cache.stats().resident_pages), (0, 0));
+            }
+        });
+    });
+    assert_eq!((0..SPAN).map(|page| u64::from(device.writes_of(page))).sum::<u64>(), 0);
 }
 
 /// Dropping must not lose a store that comes at any moment, nor may a load see an older one.

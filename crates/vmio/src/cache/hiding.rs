@@ -32,8 +32,9 @@ impl Region {
         frames: &dyn HideableFrames,
         pages: Range<u64>,
         stored: &mut StoredPages,
-        _held: &SpanGuard<'_>,
+        held: &SpanGuard<'_>,
     ) -> Hidden {
+        let pages = self.pages_left_of(pages, held);
         let [mut ours, mut dirty, mut counted] = [PageSet::default(); 3];
         let mut hidden = Hidden::default();
         for page in pages.clone() {
@@ -132,4 +133,71 @@ impl Region {
 
 fn bytes_of(pages: &Range<u64>) -> usize {
     (pages.end - pages.start) as usize * PAGE_BYTES
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    use super::*;
+    use crate::backing::MemoryBacking;
+    use crate::cache::address_table;
+    use crate::cache::write_batch::{Select, WriteBatch};
+    use crate::{Cache, FrameHint, Mapping, MappingOptions};
+
+    /// Two pages whose stores the kernel notes; none where it cannot.
+    fn two_pages() -> Option<(Mapping, &'static Region)> {
+        let cache = Cache::builder().capacity(6 << 20).build().unwrap();
+        let backing = MemoryBacking::new(2 * PAGE_BYTES as u64).unwrap();
+        let map = Mapping::open(&cache, backing, MappingOptions::new().frames(FrameHint::Mixed)).unwrap();
+        let region = address_table::find(map.as_ptr() as usize).unwrap();
+        if region.hideable().is_none() {
+            println!("skipped: this kernel does not note stores");
+            return None;
+        }
+        for page in 0..2 {
+            region.fault(page, false).unwrap();
+            // SAFETY: the byte lies in the mapping.
+            unsafe { AtomicU8::from_ptr(region.address(page) as *mut u8) }.store(1, Ordering::SeqCst);
+        }
+        Some((map, region))
+    }
+
+    fn hide(region: &Region) -> u32 {
+        let frames = region.hideable().unwrap();
+        region.hide(frames, 0..2, &mut StoredPages::new(), &region.span(0).lock()).pages
+    }
+
+    /// The note of a store is taken from the kernel with those of the neighbours, and there is no room to write the page.
+    #[test]
+    fn a_page_whose_note_was_taken_is_counted_when_it_becomes_dirty() {
+        let Some((_map, region)) = two_pages() else { return };
+        let mut batch = WriteBatch::new(1).unwrap();
+        assert_eq!(batch.collect(region, 0..2, Select::Available, &region.span(0).lock()).unwrap(), 1);
+        batch.write(&region.shared);
+        assert!(region.word(1).load().needs_write() && region.word(1).load().state() == State::Clean);
+        assert_eq!((region.span(0).dirty(), region.shared.dirty_pages()), (0, 0));
+        assert_eq!(hide(region), 2);
+        assert_eq!([0, 1].map(|page| region.word(page).load().state()), [State::Clean, State::Dirty]);
+        assert_eq!((region.span(0).dirty(), region.shared.dirty_pages()), (1, 1));
+    }
+
+    /// Who shortens a mapping first stores its new length, then waits for the locks of those who write.
+    #[test]
+    fn pages_that_are_being_cut_off_are_neither_hidden_nor_written() {
+        let Some((_map, region)) = two_pages() else { return };
+        let mut batch = WriteBatch::new(2).unwrap();
+        region.store_len(PAGE_BYTES as u64);
+        assert_eq!(hide(region), 1);
+        assert!(region.word(0).load().is_hidden() && !region.word(1).load().is_hidden());
+        assert_eq!(batch.collect(region, 0..2, Select::ToEvict, &region.span(0).lock()).unwrap(), 1);
+        assert_eq!(batch.pages().iter().map(|page| page.page).collect::<Vec<_>>(), [0]);
+        batch.write(&region.shared);
+        batch.clear();
+        region.store_len(2 * PAGE_BYTES as u64);
+        assert_eq!(hide(region), 2);
+        assert_eq!(batch.collect(region, 0..2, Select::ToEvict, &region.span(0).lock()).unwrap(), 1);
+        batch.write(&region.shared);
+    }
 }

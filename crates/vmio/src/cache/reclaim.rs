@@ -278,11 +278,11 @@ impl Reclaimer {
         // SAFETY: as in `visit`.
         let (region, number) = unsafe { Region::of_span(span) };
         // Where somebody else is at work, the clean pages will do.
+        let pages = region.pages_of_span(number);
         if let Some(locked) = span.get().try_lock() {
-            // Only with the lock is it sure that these pages are not being cut off.
-            let _ = self.batch.collect(region, region.pages_of_span(number), Select::ToEvict, &locked);
+            let _ = self.batch.collect(region, pages.clone(), Select::ToEvict, &locked);
         }
-        region.pages_of_span(number).filter(|page| region.word(*page).load().is_hidden()).count()
+        pages.filter(|page| region.word(*page).load().is_hidden()).count()
     }
 
     /// Drops what waited long enough, now that it is written.

@@ -62,3 +62,38 @@ impl Region {
         true
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::backing::MemoryBacking;
+    use crate::{Cache, Mapping, MappingOptions};
+
+    /// While the memory of a span's words is given back, a page that is to be refused must not change its word: it would be
+    /// forgotten.
+    #[test]
+    fn no_page_is_refused_in_a_span_that_is_being_given_back() {
+        let cache = Cache::builder().capacity(6 << 20).build().unwrap();
+        let map = Mapping::open(&cache, MemoryBacking::new(1 << 20).unwrap(), MappingOptions::new()).unwrap();
+        let region = address_table::find(map.as_ptr() as usize).unwrap();
+        assert!(region.span(0).try_close());
+        thread::scope(|scope| {
+            let refuser = scope.spawn(|| {
+                let mut has_run = false;
+                let page = map.as_ptr() as usize + 5 * crate::PAGE_BYTES;
+                assert!(while_absent(page, &mut || has_run = region.word(5).load().is_busy()));
+                has_run
+            });
+            while !region.span(0).is_awaited() && !refuser.is_finished() {
+                thread::yield_now();
+            }
+            let seen = region.word(5).load();
+            region.span(0).open();
+            assert!(refuser.join().unwrap());
+            assert!(seen.is_untouched(), "{seen:?}");
+        });
+        assert_eq!(region.span(0).resident(), 0);
+    }
+}

@@ -14,7 +14,7 @@ use crate::engine::{Frames, HideableFrames};
 use crate::error::{Error, Result};
 use crate::mapping::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
 use crate::page::dirty_spans::DirtySpans;
-use crate::page::span::Span;
+use crate::page::span::{Span, SpanGuard};
 use crate::page::unit::Unit;
 use crate::page::word::{PageWord, State};
 use crate::page::{SPAN_PAGES, span_of};
@@ -251,6 +251,12 @@ impl Region {
     pub(crate) fn pages_of_span(&self, span: u64) -> Range<u64> {
         let first = span * SPAN_PAGES as u64;
         first..(first + SPAN_PAGES as u64).min(self.pages()).max(first)
+    }
+
+    /// What is left of some pages within the mapping. Who shortens it waits for the span's lock afterwards: with the lock,
+    /// these are pages that are not being cut off.
+    pub(crate) fn pages_left_of(&self, pages: Range<u64>, _held: &SpanGuard<'_>) -> Range<u64> {
+        pages.start..pages.end.min(self.pages()).max(pages.start)
     }
 
     pub(crate) fn word(&self, page: u64) -> &PageWord {

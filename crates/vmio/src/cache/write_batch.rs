@@ -140,16 +140,17 @@ impl WriteBatch {
         self.pages.clear();
     }
 
-    /// Adds the selected dirty pages among some pages of a span, as far as there is room: from now on each is Clean with its write in
-    /// flight. For a sync, copies of pages pinned for writing too, which stay dirty. The caller holds the span's lock.
+    /// Adds the selected dirty pages among some pages of a span, as far as there is room and the mapping goes: from now on
+    /// each is Clean with its write in flight. For a sync, copies of pages pinned for writing too, which stay dirty. The caller holds the span's lock.
     /// Returns how many pages were added; an error leaves them as they were.
     pub(crate) fn collect(
         &mut self,
         region: &Region,
         pages: Range<u64>,
         select: Select,
-        _held: &SpanGuard<'_>,
+        held: &SpanGuard<'_>,
     ) -> io::Result<usize> {
+        let pages = region.pages_left_of(pages, held);
         if let Some(frames) = region.hideable() {
             return self.collect_tracked(region, frames, pages, select);
         }

@@ -176,10 +176,7 @@ impl CachedFile {
         let region = self.region();
         for number in span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64) {
             if region.span(number).dirty() > 0 {
-                // Only with the lock is it sure that these pages are not being cut off.
-                let held = region.span(number).lock();
-                batch.collect(region, region.pages_of_span(number), Select::Available, &held)?;
-                drop(held);
+                batch.collect(region, region.pages_of_span(number), Select::Available, &region.span(number).lock())?;
                 batch.write(&region.shared);
                 batch.clear();
             }
@@ -198,15 +195,13 @@ impl CachedFile {
             if span.resident() == 0 {
                 continue;
             }
-            let (part, collected) = {
+            let of_span = region.pages_of_span(number);
+            let part = of_span.start.max(pages.start)..of_span.end.min(pages.end);
+            let collected = {
                 let held = span.lock();
-                let of_span = region.pages_of_span(number);
-                let part =
-                    of_span.start.max(pages.start)..of_span.end.min(pages.end).max(of_span.start.max(pages.start));
                 let hidden = region.hide(frames, part.clone(), &mut stored, &held);
                 shared.count(cpu::current(), Counter::ShootdownsEvict, hidden.shootdowns);
-                let collected = batch.collect(region, part.clone(), Select::ToEvict, &held);
-                (part, collected)
+                batch.collect(region, part.clone(), Select::ToEvict, &held)
             };
             batch.write(shared);
             batch.clear();

@@ -118,3 +118,36 @@ impl CachedFile {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::backing::MemoryBacking;
+    use crate::cache::address_table;
+    use crate::{Cache, MappingOptions};
+
+    /// An evictor that takes the last page out of sight, or tries to, leaves in memory what the program stored behind the
+    /// end: growth waits until that can be cleared.
+    #[test]
+    fn the_tail_is_cleared_of_a_page_that_is_being_taken_out_of_sight() {
+        let cache = Cache::builder().capacity(6 << 20).build().unwrap();
+        let map = Mapping::open(&cache, MemoryBacking::new(100).unwrap(), MappingOptions::new()).unwrap();
+        let region = address_table::find(map.as_ptr() as usize).unwrap();
+        // SAFETY: the byte lies in the mapping's page.
+        unsafe { AtomicU8::from_ptr(map.as_mut_ptr().add(200)) }.store(7, Ordering::Relaxed);
+        let word = region.word(0);
+        let before = word.begin_hide().unwrap();
+        thread::scope(|scope| {
+            let grower = scope.spawn(|| map.set_len(2 * PAGE_BYTES as u64).unwrap());
+            while !word.load().is_awaited() && !grower.is_finished() {
+                thread::yield_now();
+            }
+            word.fail_hide(Some(before.epoch()));
+        });
+        let mut byte = [1];
+        map.read_at(200, &mut byte).unwrap();
+        assert_eq!(byte, [0]);
+    }
+}

@@ -187,6 +187,20 @@ mod tests {
         assert!(word.load().needs_write());
     }
 
+    /// Pages on both sides of an absent one were stored to, and so, as far as the kernel can tell, was that.
+    #[test]
+    fn a_note_about_an_absent_page_is_forgotten() {
+        let word = PageWord::new();
+        assert!(word.claim_absent());
+        word.note_store();
+        word.release_absent();
+        assert!(word.load().is_untouched());
+        word.begin_load().unwrap();
+        word.note_store();
+        word.fail_load();
+        assert!(word.load().is_untouched());
+    }
+
     #[test]
     fn a_note_taken_from_the_kernel_stays_until_the_page_is_written() {
         let word = loaded(false);

@@ -40,6 +40,12 @@ impl Occupancy {
         self.0.load(Ordering::SeqCst) & !(CLOSED | WAITERS)
     }
 
+    /// Somebody waits for the gate to open.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.0.load(Ordering::SeqCst) & WAITERS != 0
+    }
+
     /// Closes the gate if it is open and nobody is counted.
     pub(crate) fn try_close(&self) -> bool {
         self.0.compare_exchange(0, CLOSED, Ordering::SeqCst, Ordering::SeqCst).is_ok()

@@ -87,6 +87,12 @@ impl Span {
         self.resident.try_close()
     }
 
+    /// Somebody waits to be let in.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.resident.is_awaited()
+    }
+
     /// Ends what [`Self::try_close`] began.
     pub(crate) fn open(&self) {
         self.resident.open();

@@ -131,6 +131,12 @@ impl Snapshot {
         self.0 & EPOCH != 0
     }
 
+    /// Some thread sleeps until the word changes.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn is_awaited(self) -> bool {
+        self.0 & WAITERS != 0
+    }
+
     /// How many pins hold it.
     pub(crate) fn pins(self) -> u32 {
         (self.0 & PIN_MASK) >> PIN_SHIFT

@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod child;
+pub mod denial;
 pub mod device;
 pub mod reader_thread;
 pub mod views;
