@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use linux_raw_sys::general::{UFFD_FEATURE_WP_ASYNC, UFFD_FEATURE_WP_HUGETLBFS_SHMEM};
+use rustix::thread::CapabilitySet;
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -202,12 +203,8 @@ pub(crate) fn swap_is_on() -> bool {
     fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1)
 }
 
-/// Whether the process has CAP_IPC_LOCK, which locking a large range takes.
+/// Whether the calling thread has CAP_IPC_LOCK, which locking a large range takes.
 pub(crate) fn may_lock_memory() -> bool {
-    const CAP_IPC_LOCK: u32 = 14;
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    effective
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .is_some_and(|mask| mask >> CAP_IPC_LOCK & 1 == 1)
+    // Not /proc/self, which tells of the first thread of the process.
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK))
 }

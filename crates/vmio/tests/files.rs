@@ -11,8 +11,10 @@ use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Error, LockMemory, Mapping, MappingOptions};
 
 use support::child::{install_handler, isolated};
+use support::denial::limit_locked_memory;
 use support::{
-    PAGE, at, cache_of, check_empty, is_managed, is_root, load, read, roomy_cache, store, tiny_cache, watchdog,
+    PAGE, at, cache_of, check_empty, is_managed, is_root, load, locked_kib, read, roomy_cache, store, tiny_cache,
+    watchdog,
 };
 
 fn open(cache: &Cache, path: &Path, access: Access) -> vmio::Result<Mapping> {
@@ -298,10 +300,27 @@ fn an_empty_file_is_an_empty_mapping() {
 
 // ---- locked memory
 
-fn locked_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmLck:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+/// A cache locks all of a range, whatever of it is resident: no limit is high enough, and it says so before anything fails.
+#[test]
+fn a_cache_is_locked_only_by_who_may_lock_without_limit() {
+    isolated("a_cache_is_locked_only_by_who_may_lock_without_limit", || {
+        limit_locked_memory(64 << 20);
+        match cache_of(300).lock_memory(LockMemory::Require).build() {
+            Err(Error::BadOption { option: "lock_memory", .. }) => {}
+            Err(Error::NotManaged { what: "LockMemory::Require", .. }) if is_managed("") => {}
+            other => panic!("{other:?}"),
+        }
+        for lock in [LockMemory::Auto, LockMemory::Never] {
+            let cache = cache_of(300).lock_memory(lock).build().unwrap();
+            let file = file_of(1000);
+            let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
+            (0..1000).for_each(|page| store(&map, at(page), page));
+            assert_eq!(locked_kib(), 0);
+            map.close().unwrap();
+            check_empty(&cache);
+        }
+    })
+    .succeeds();
 }
 
 #[test]

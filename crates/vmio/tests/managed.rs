@@ -13,8 +13,8 @@ use vmio::backing::{FileBacking, MemoryBacking};
 use vmio::{Access, Advice, Cache, Engine, Error, LockMemory, Mapping, MappingOptions, OnReadError, PageVerifier};
 
 use support::child::{command, is_child, isolated};
-use support::denial::deny;
-use support::{PAGE, Random, SPAN, at, cache_of, check_empty, is_root, load, read, store, watchdog};
+use support::denial::{deny, limit_locked_memory};
+use support::{PAGE, Random, SPAN, at, cache_of, check_empty, is_root, load, locked_kib, read, store, watchdog};
 
 fn managed(pages: u64) -> Cache {
     let cache = cache_of(pages).engine(Engine::Managed).build().unwrap();
@@ -191,6 +191,41 @@ fn advice_fetches_and_gives_up() {
         map.advise(0..map.len(), advice).unwrap();
     }
     (0..64).for_each(|page| assert_eq!(load(&map, at(page)), page + 1));
+}
+
+/// Pins lock their pages in memory, and a process may lock so much and no more.
+#[test]
+fn pins_beyond_what_may_be_locked_are_refused() {
+    isolated("pins_beyond_what_may_be_locked_are_refused", || {
+        limit_locked_memory(64 * PAGE);
+        let (file, cache) = (file_of(256), managed(512));
+        let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
+        let is_refused = |pages: std::ops::Range<u64>| match map.pin(at(pages.start)..at(pages.end), Access::ReadWrite)
+        {
+            Err(error @ Error::System { .. }) => assert!(error.to_string().contains("ulimit -l"), "{error}"),
+            Err(error) => panic!("{error}"),
+            Ok(_) => panic!("pages {pages:?} are pinned"),
+        };
+        let pin = map.pin(0..at(16), Access::ReadWrite).unwrap();
+        is_refused(100..164);
+        is_refused(0..65);
+        assert_eq!((cache.stats().pinned_pages, locked_kib()), (16, 64));
+        // Of pages that are pinned already, only the others count.
+        let larger = map.pin(0..at(64), Access::ReadOnly).unwrap();
+        is_refused(64..65);
+        drop((pin, larger));
+        assert_eq!((cache.stats().pinned_pages, locked_kib()), (0, 0));
+        let pin = map.pin(at(100)..at(164), Access::ReadWrite).unwrap();
+        drop(pin);
+        limit_locked_memory(0);
+        is_refused(0..1);
+        map.advise(0..map.len(), Advice::DontNeed).unwrap();
+        assert_eq!(mapped(&map), 0, "what could not be pinned can be given up");
+        store(&map, at(7), 7);
+        map.close().unwrap();
+        check_empty(&cache);
+    })
+    .succeeds();
 }
 
 /// Everything that could be given up is pinned: the steward must not turn round for ever, nor let the pins go.

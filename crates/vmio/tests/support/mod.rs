@@ -199,6 +199,13 @@ pub fn watchdog(test: &'static str) -> Watchdog {
     Watchdog { _alive: alive }
 }
 
+/// Memory that the process has locked.
+pub fn locked_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmLck:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
 /// Whether the test runs as root; prints why it is skipped if not.
 pub fn is_root(what: &str) -> bool {
     let root = effective_root();
