@@ -1,10 +1,10 @@
 # Everything a user or CI does with the repository. The work itself is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench-map fmt lint doc clean
+.PHONY: help run test bench-map bench-fetch fmt lint doc clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 run: ## install what is missing, build, and run the main benchmark (RUN_ARGS adds options to it)
 	@scripts/run
@@ -14,6 +14,9 @@ test: ## install what is missing and run everything that CI runs (STEPS="tests d
 
 bench-map: ## measure against Linux mmap and pread on zram and disk; rewrites docs/benchmarks/map.md (needs root)
 	@scripts/bench-map
+
+bench-fetch: ## measure asynchronous misses beside mmap with advice and fio, on disk and zram (needs root)
+	@scripts/bench-fetch
 
 fmt: ## format the Rust code
 	@cargo fmt --all

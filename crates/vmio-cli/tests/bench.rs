@@ -134,6 +134,43 @@ fn mmap_runs_in_a_cgroup_or_is_left_out_with_a_reason() -> TestResult {
 }
 
 #[test]
+fn fetch_runs_every_way_that_this_user_may() -> TestResult {
+    let doctor: Value = serde_json::from_str(&succeeded(vmio().args(["doctor", "--json"]))?)?;
+    let features = doctor["kernel_features"].as_array().ok_or("no features")?;
+    let has_io_uring = features.iter().any(|feature| feature["name"] == "io-uring" && feature["ok"] == true);
+    let dir = tempfile::tempdir()?;
+    let runs = bench(&[
+        "fetch",
+        "--dir",
+        text(dir.path()),
+        "--size",
+        "32M",
+        "--cache",
+        "8M",
+        "--secs",
+        "0.3",
+        "--warm-up",
+        "0.1",
+        "--threads",
+        "2",
+        "--ways",
+        if has_io_uring { "vmio-fetch,vmio-ensure,vmio,raw-reads" } else { "vmio-fetch,vmio-ensure,vmio" },
+    ])?;
+    let ways: Vec<_> = runs.iter().map(|run| (run["way"].as_str(), run["in_flight"].as_u64())).collect();
+    let expected = [("vmio-fetch", 64), ("vmio-ensure", 1), ("vmio", 1), ("raw-reads", 64)];
+    assert_eq!(ways, expected.map(|(way, in_flight)| (Some(way), Some(in_flight)))[..if has_io_uring { 4 } else { 3 }]);
+    for run in &runs {
+        assert_eq!(run["verify_errors"], 0, "{run}");
+        assert!(run["ops_per_s"].as_f64().is_some_and(|ops| ops > 0.0), "{run}");
+        assert!(run["device_pages_per_s"].as_f64().is_some_and(|pages| pages > 0.0), "{run}");
+    }
+    // What was fetched was there when it was loaded, but for what had to go again at once.
+    let count = |key: &str| runs[0][key].as_u64().unwrap_or_default();
+    assert!(!has_io_uring || count("fetched_pages") > 10 * count("load_misses"), "{}", runs[0]);
+    Ok(())
+}
+
+#[test]
 fn a_file_with_other_content_is_not_overwritten_unasked() -> TestResult {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("file");

@@ -5,17 +5,18 @@ mod common;
 use common::{TestResult, refused, succeeded, vmio};
 use serde_json::Value;
 
-const FEATURES: [(&str, &str); 5] = [
+const FEATURES: [(&str, &str); 6] = [
     ("batched-unmap", "6.13"),
     ("wp-async", "6.7"),
     ("pagemap-scan", "6.7"),
     ("shmem-wp", "5.19"),
     ("unmap-locked", "5.18"),
+    ("io-uring", "5.11"),
 ];
 
 #[test]
 fn every_feature_has_a_line_on_what_it_is_for_and_what_is_used_in_its_place() -> TestResult {
-    let text = succeeded(vmio().args(["doctor", "--without", "batched-unmap,unmap-locked"]))?;
+    let text = succeeded(vmio().args(["doctor", "--without", "batched-unmap,io-uring"]))?;
     for (name, since) in FEATURES {
         let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
         assert!(line.contains(&format!("Linux {since}:")), "{name}: {text}");
@@ -46,7 +47,7 @@ fn the_json_says_the_same() -> TestResult {
 #[test]
 fn an_unknown_feature_is_refused_with_the_names_of_all() -> TestResult {
     for command in [&["doctor"][..], &["bench", "map"]] {
-        refused(vmio().args(command).args(["--without", "io-uring"]), "batched-unmap, wp-async, pagemap-scan")?;
+        refused(vmio().args(command).args(["--without", "io_uring"]), "batched-unmap, wp-async, pagemap-scan")?;
     }
     Ok(())
 }

@@ -54,7 +54,7 @@ pub use error::{Error, Result};
 #[cfg(not(loom))]
 pub use mapping::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
 #[cfg(not(loom))]
-pub use mapping::{Advice, Mapping, Pin, Residency, SyncHandle, View};
+pub use mapping::{Advice, Fetch, Mapping, Pin, Residency, SyncHandle, View};
 #[cfg(not(loom))]
 pub use page::unit::Unit;
 

@@ -16,6 +16,7 @@ use crate::sys::kernel::KernelFeatures;
 use crate::sys::page_cache;
 use crate::sys::pagemap::Pagemap;
 use crate::sys::reservation::Reservation;
+use crate::sys::ring::Ring;
 use crate::sys::unmap::Unmapper;
 use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
 
@@ -124,6 +125,9 @@ fn probe_kernel(feature: KernelFeature, declined: &[KernelFeature]) -> Probe {
     if declined.contains(&feature) {
         return Probe::No("declined".to_owned());
     }
+    if let (KernelFeature::IoUring, Err(error)) = (feature, Ring::probe()) {
+        return Probe::No(io_uring_advice(&error));
+    }
     let unmapper = || Unmapper::probe(KernelFeatures::ALL);
     let userfaultfd_has = |flag| Userfaultfd::supported_features().is_ok_and(|has| has & u64::from(flag) != 0);
     let found = match feature {
@@ -132,8 +136,27 @@ fn probe_kernel(feature: KernelFeature, declined: &[KernelFeature]) -> Probe {
         KernelFeature::PagemapScan => Pagemap::open_to_scan().is_ok(),
         KernelFeature::ShmemWp => userfaultfd_has(UFFD_FEATURE_WP_HUGETLBFS_SHMEM),
         KernelFeature::UnmapLocked => unmapper().drops_locked(),
+        KernelFeature::IoUring => true,
     };
     if found { Probe::Yes } else { Probe::No("this kernel lacks it".to_owned()) }
+}
+
+fn io_uring_advice(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOSYS) => "the kernel was built without CONFIG_IO_URING".to_owned(),
+        Some(libc::EPERM) => {
+            let sysctl = fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
+            match sysctl.as_deref().map(str::trim) {
+                Ok(value @ ("1" | "2")) => {
+                    format!("it is disabled: `sysctl kernel.io_uring_disabled` is {value}, 0 would allow it")
+                }
+                _ => "the system call is denied, usually by a container's seccomp profile: allow io_uring_setup(2), \
+                      io_uring_enter(2) and io_uring_register(2) in it"
+                    .to_owned(),
+            }
+        }
+        _ => error.to_string(),
+    }
 }
 
 fn try_write_protect(userfaultfd: &Userfaultfd) -> io::Result<()> {

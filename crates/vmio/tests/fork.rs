@@ -7,6 +7,7 @@ mod support;
 use std::io::Read;
 use std::path::Path;
 
+use futures::executor::block_on;
 use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Error, Mapping, MappingOptions};
 
@@ -45,8 +46,15 @@ fn is_forked<T>(result: vmio::Result<T>) {
 fn every_call_of_a_child_is_refused() {
     isolated("every_call_of_a_child_is_refused", || {
         let (cache, map, file) = parent();
+        // With threads that fetch, and something on its way, or there already.
+        block_on(map.fetch([at(40)..at(50), at(51)..at(52)])).unwrap();
+        let mut fetch = Some(map.fetch([at(2)..at(30), at(31)..at(32)]));
         let ended = fork(|| {
             is_forked(read(&map, 0..8));
+            is_forked(map.ensure(at(1)..at(2)));
+            is_forked(map.prefetch([at(1)..at(2), at(3)..at(4)]));
+            is_forked(block_on(map.fetch([at(1)..at(2), at(3)..at(4)])));
+            is_forked(block_on(fetch.take().unwrap()));
             is_forked(map.write_at(0, b"x"));
             is_forked(map.sync());
             is_forked(map.flush(0..8));
@@ -63,6 +71,7 @@ fn every_call_of_a_child_is_refused() {
             0
         });
         assert_eq!(ended, Ended::Exit(0));
+        block_on(fetch.unwrap()).unwrap();
         drop(file);
     })
     .succeeds();

@@ -7,6 +7,7 @@ mod support;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use futures::executor::block_on;
 use proptest::prelude::*;
 use vmio::backing::{Access, FileBacking, MemoryBacking};
 use vmio::{Advice, Cache, Error, Mapping, MappingOptions, Pin, Unit};
@@ -48,6 +49,10 @@ enum Operation {
     Unpin(usize),
     SetLen(u64),
     Residency(Span),
+    Ensure(Span),
+    Fetch(Span, Span),
+    FetchAndForget(Span, Span),
+    Prefetch(Span, Span),
     Reopen,
 }
 
@@ -91,6 +96,10 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => (0..PINS_MAX).prop_map(Unpin),
         2 => len.prop_map(SetLen),
         1 => span().prop_map(Residency),
+        2 => span().prop_map(Ensure),
+        2 => (span(), span()).prop_map(|(first, second)| Fetch(first, second)),
+        2 => (span(), span()).prop_map(|(first, second)| FetchAndForget(first, second)),
+        1 => (span(), span()).prop_map(|(first, second)| Prefetch(first, second)),
         1 => Just(Reopen),
     ]
 }
@@ -255,6 +264,17 @@ impl Modelled {
                 let residency = self.map().residency(range.clone());
                 assert!(residency.resident_pages() <= residency.pages());
                 assert!(!residency.is_resident(residency.pages()));
+            }
+            Operation::Ensure(span) => self.map().ensure(span.within(len)).unwrap(),
+            Operation::Fetch(first, second) => {
+                block_on(self.map().fetch([first.within(len), second.within(len)])).unwrap();
+            }
+            // What follows meets it under way.
+            Operation::FetchAndForget(first, second) => {
+                drop(self.map().fetch([first.within(len), second.within(len)]));
+            }
+            Operation::Prefetch(first, second) => {
+                self.map().prefetch([first.within(len), second.within(len)]).unwrap();
             }
             Operation::Reopen => self.reopen(cache),
         }

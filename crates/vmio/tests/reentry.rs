@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::thread;
 
+use futures::executor::block_on;
+use vmio::backing::{Backing, FileBacking};
 use vmio::{Access, Advice, Mapping, MappingOptions};
 
 use support::child::{install_handler, isolated};
@@ -56,10 +58,18 @@ fn set_timer(microseconds: i64) {
 
 /// Runs `work` over and over under the timer until the handler has run often enough.
 fn under_ticks(pages_of_cache: Option<u64>, work: impl Fn(&Mapping, &mut Random)) {
+    under_ticks_over(Device::of_pages(PAGES).backing(), pages_of_cache, work);
+}
+
+/// The same over a backing of that many pages.
+fn under_ticks_over(
+    backing: impl Backing + 'static,
+    pages_of_cache: Option<u64>,
+    work: impl Fn(&Mapping, &mut Random),
+) {
     let _watchdog = watchdog("the test under ticks");
     let cache = pages_of_cache.map_or_else(tiny_cache, |pages| support::cache_of(pages).build().unwrap());
-    let device = Device::of_pages(PAGES);
-    let map = Mapping::open(&cache, device.backing(), MappingOptions::new()).unwrap();
+    let map = Mapping::open(&cache, backing, MappingOptions::new()).unwrap();
     install_handler(libc::SIGALRM, on_tick as *const () as usize, libc::SA_RESTART);
     BASE.store(map.as_mut_ptr(), Ordering::SeqCst);
     set_timer(200);
@@ -150,6 +160,37 @@ fn a_handler_that_touches_the_mapping_may_interrupt_other_mappings_opens_and_clo
             other.close().unwrap();
             assert!((0..100).all(|page| device.word(at(page)) == 1));
         });
+    })
+    .succeeds();
+}
+
+/// A page under way may be what the handler touches, in a thread that allocates or frees, or hands a request over.
+#[test]
+fn a_handler_that_touches_the_mapping_may_interrupt_fetches() {
+    isolated("a_handler_that_touches_the_mapping_may_interrupt_fetches", || {
+        let work = |map: &Mapping, random: &mut Random| {
+            let fetches: Vec<_> = (0..32)
+                .map(|_| {
+                    let first = random.below(PAGES - 40);
+                    let garbage = vec![0_u8; random.below(5000) as usize];
+                    map.ensure(at(first)..at(first + 1)).unwrap();
+                    drop(garbage);
+                    map.fetch([at(first)..at(first + 1 + random.below(40)), at(first + 10)..at(first + 11)])
+                })
+                .collect();
+            map.prefetch([at(0)..at(20), at(PAGES / 2)..at(PAGES)]).unwrap();
+            for (number, fetch) in fetches.into_iter().enumerate() {
+                if number % 3 > 0 {
+                    block_on(fetch).unwrap();
+                }
+            }
+            store(map, at(random.below(PAGES)), 1);
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let file = FileBacking::create(folder.path().join("file"), PAGES * PAGE).unwrap();
+        under_ticks_over(file, Some(256), work);
+        TICKS.store(0, Ordering::SeqCst);
+        under_ticks(Some(256), work);
     })
     .succeeds();
 }

@@ -285,3 +285,22 @@ fn threads_share_units() {
         check_empty(&cache);
     }
 }
+
+/// What is brought in by a call, now or in the background, is whole units as well.
+#[test]
+fn calls_bring_whole_units() {
+    if is_managed("how much a miss reads") {
+        return;
+    }
+    for unit in LARGE {
+        let pages = pages_of(unit);
+        let cache = roomy_cache();
+        let map = open(&cache, &numbered(8 * pages), unit);
+        map.ensure(at(pages + 1)..at(pages + 2)).unwrap();
+        assert_eq!(resident(&map, 0..8 * pages), pages);
+        let wanted = at(3 * pages + 1)..at(4 * pages + 1);
+        futures::executor::block_on(map.fetch([wanted])).unwrap();
+        assert_eq!((resident(&map, 3 * pages..5 * pages), resident(&map, 0..8 * pages)), (2 * pages, 3 * pages));
+        (0..8 * pages).for_each(|page| assert_eq!(load(&map, at(page)), page + 1));
+    }
+}

@@ -17,7 +17,7 @@ use super::engines::EngineKind;
 use super::engines::mmap::LinuxMapping;
 use super::engines::pread::PreadEngine;
 use super::engines::vmio::VmioEngine;
-use super::scenarios::{fresh, hit, priority, sync};
+use super::scenarios::{fetch, fresh, hit, priority, sync};
 use super::spec::{MeasuredRun, RunSpec};
 use super::{cgroup, process, worker};
 use crate::cleanup::Cleanup;
@@ -46,6 +46,8 @@ pub enum Job {
     Fresh(fresh::FreshSpec),
     /// One side of `bench sync`.
     Sync(sync::SyncSpec),
+    /// One side of `bench fetch`.
+    Fetch(fetch::FetchSpec),
 }
 
 /// Runs a task in a child process and gives its result and the resident memory seen from outside.
@@ -143,6 +145,7 @@ pub fn serve(task: &str) -> anyhow::Result<()> {
         Job::Priority(spec) => serde_json::to_string(&priority::measure(spec)?),
         Job::Fresh(spec) => serde_json::to_string(&fresh::measure(spec)?),
         Job::Sync(spec) => serde_json::to_string(&sync::measure(spec)?),
+        Job::Fetch(spec) => serde_json::to_string(&fetch::measure(spec)?),
     };
     println!("{}", result?);
     Ok(())

@@ -35,7 +35,8 @@ Examples:
   vmio bench hit                                       what a hit costs beside private memory
   vmio bench priority --device zram                    a range that a scan does not push out
   vmio bench fresh --dir /data                         filling a file without reading it first
-  vmio bench sync --json sync.json                     stores while a sync runs over their pages";
+  vmio bench sync --json sync.json                     stores while a sync runs over their pages
+  vmio bench fetch --dir /data                         misses that do not wait, beside mmap with advice";
 
 /// Measure memory-mapped I/O beside Linux mmap and pread.
 #[derive(Args)]
@@ -52,6 +53,7 @@ enum BenchCommand {
     Priority(scenarios::priority::PriorityArgs),
     Fresh(scenarios::fresh::FreshArgs),
     Sync(scenarios::sync::SyncArgs),
+    Fetch(scenarios::fetch::FetchArgs),
     /// Run one measurement and print its result (what the other commands start as a process)
     #[command(hide = true)]
     Child {
@@ -68,6 +70,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         BenchCommand::Priority(args) => scenarios::priority::run(&args),
         BenchCommand::Fresh(args) => scenarios::fresh::run(&args),
         BenchCommand::Sync(args) => scenarios::sync::run(&args),
+        BenchCommand::Fetch(args) => scenarios::fetch::run(&args),
         BenchCommand::Child { task } => child::serve(&task),
     }
 }

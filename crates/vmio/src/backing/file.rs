@@ -173,6 +173,10 @@ impl Backing for FileBacking {
         Some(self.buffered.as_fd())
     }
 
+    fn direct_reads(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.direct.as_fd())
+    }
+
     fn describe(&self) -> String {
         self.path.clone()
     }

@@ -84,6 +84,13 @@ pub trait Backing: Send + Sync {
         None
     }
 
+    /// The file or device by which the kernel itself can read whole pages at their offsets, and what [`Self::read_at`]
+    /// would have read; best one open for direct I/O. [`crate::Mapping::fetch`] then reads it through io_uring, without it
+    /// in background threads. A read that fails or comes short is tried again by [`Self::read_at`].
+    fn direct_reads(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// What it is, for messages.
     fn describe(&self) -> String;
 }

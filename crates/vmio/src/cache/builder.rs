@@ -28,6 +28,11 @@ const OVERHEAD_BYTES: u64 = 2 * (BATCH_PAGES * PAGE_BYTES) as u64 + (1 << 20);
 /// enough that few touches are of hidden pages.
 const HIDDEN_SHARE: u32 = 4;
 
+/// Pages under way at a time by default: as many single pages as the queue of an NVMe or virtio disk takes.
+const PAGES_IN_FLIGHT: usize = 128;
+/// Fetches have at most one page in so many of the cache under way, so that the rest can be evicted for faults.
+const IN_FLIGHT_SHARE: u32 = 8;
+
 /// Whether the pages of the cache are locked in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LockMemory {
@@ -50,6 +55,7 @@ pub struct CacheBuilder {
     capacity_bytes: u64,
     dirty_ratio: f64,
     workers: Option<usize>,
+    pages_in_flight: usize,
     lock_memory: LockMemory,
     frames: FrameHint,
     policy: EvictionPolicy,
@@ -65,6 +71,7 @@ impl CacheBuilder {
             capacity_bytes: 0,
             dirty_ratio: 0.75,
             workers: None,
+            pages_in_flight: PAGES_IN_FLIGHT,
             lock_memory: LockMemory::Auto,
             frames: FrameHint::Auto,
             policy: EvictionPolicy::default(),
@@ -103,6 +110,14 @@ impl CacheBuilder {
     /// device is slow or the reserve of free pages runs low.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = Some(workers);
+        self
+    }
+
+    /// Pages that the fetches of each core may have under way at a time ([`crate::Mapping::fetch`]), an eighth of the cache at
+    /// most; 128 by default. What is asked for beyond it waits its turn. From the first fetch on each takes a
+    /// buffer of 4 KiB, and each core a thread with some 0.5 MiB of lists and buffers, outside the capacity.
+    pub fn pages_in_flight(mut self, pages: usize) -> Self {
+        self.pages_in_flight = pages;
         self
     }
 
@@ -175,6 +190,10 @@ impl CacheBuilder {
         if !(1..=1024).contains(&readers) {
             return Err(Error::BadOption { option: "readers", value: readers.to_string(), expected: "1 to 1024" });
         }
+        if !(1..=4096).contains(&self.pages_in_flight) {
+            let value = self.pages_in_flight.to_string();
+            return Err(Error::BadOption { option: "pages_in_flight", value, expected: "1 to 4096" });
+        }
         let generation = Generation::of_this_process().map_err(Error::system("marking the process"))?;
         let watermarks = watermarks(capacity_pages, self.dirty_ratio);
         let managed = Limits { generation, capacity_pages, dirty_pages: watermarks.dirty };
@@ -206,6 +225,7 @@ impl CacheBuilder {
             locks_memory,
             measures_misses: self.measures_misses,
             kernel_features: self.kernel_features,
+            pages_in_flight: (self.pages_in_flight as u32).min(capacity_pages / IN_FLIGHT_SHARE),
             workers: workers as u32,
             cores,
         };

@@ -52,6 +52,7 @@ counters! {
     InstallNs "install_ns",
     MovedSpans "moved_spans",
     RecycledSpans "recycled_spans",
+    FetchedPages "fetched_pages",
 }
 
 /// All counters of a cache, and its histograms: a view on its stat page.
@@ -143,6 +144,9 @@ pub struct Stats {
     pub moved_spans: u64,
     /// Spans whose huge page was used for the next one, without being given back.
     pub recycled_spans: u64,
+    /// Pages brought in by [`crate::Mapping::fetch`] and [`crate::Mapping::prefetch`], by io_uring; those that a
+    /// background thread brings in in its place are counted as load misses.
+    pub fetched_pages: u64,
     /// Times that a fault waited for another thread's work on the page.
     pub fault_waits: u64,
     /// Bytes read from the backings.
@@ -236,6 +240,7 @@ impl Stats {
             },
             moved_spans: total(Counter::MovedSpans),
             recycled_spans: total(Counter::RecycledSpans),
+            fetched_pages: total(Counter::FetchedPages),
         }
     }
 }

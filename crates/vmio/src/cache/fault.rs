@@ -19,7 +19,7 @@ use crate::sys::signal::{FaultAccess, Resolution};
 use crate::sys::{PAGE_BYTES, cpu};
 
 /// Rounds of failed writes, without a page gained, after which a fault gives up.
-const FAILED_ROUNDS_MAX: u32 = 16;
+pub(crate) const FAILED_ROUNDS_MAX: u32 = 16;
 /// Rounds of eviction for the pages of a whole span, before it comes in page by page.
 const SPAN_ROUNDS_MAX: u32 = 4;
 
@@ -81,7 +81,7 @@ pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
             may_be_store && region.access == Access::ReadWrite && region.hideable().is_none()
         }
     };
-    let outcome = region.fault_at(place, store);
+    let outcome = region.fault_run(place, 1, store);
     if let Some(started) = started {
         let ns = started.elapsed().as_nanos() as u64;
         let core = cpu::current();
@@ -94,11 +94,13 @@ pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
 impl Region {
     /// Makes a page resident, and writable if it is for a store.
     pub(crate) fn fault(&self, page: u64, store: bool) -> Result<(), FaultError> {
-        self.fault_at(Place { view: 0, page }, store)
+        self.fault_run(Place { view: 0, page }, 1, store)
     }
 
-    /// The same at one of the region's views, where it is in sight afterwards.
-    pub(crate) fn fault_at(&self, place: Place, store: bool) -> Result<(), FaultError> {
+    /// As [`Self::fault`] at one of the region's views, where it is in sight afterwards, and for the first of some pages
+    /// that are wanted. If it must be read, those of the others that are absent as well come with the same read, as far
+    /// as they are neighbours and the budget has pages for them.
+    pub(crate) fn fault_run(&self, place: Place, wanted: u64, store: bool) -> Result<(), FaultError> {
         let page = place.page;
         if store && self.access == Access::ReadOnly {
             return Err(FaultError::ReadOnly);
@@ -116,7 +118,7 @@ impl Region {
                             self.forget_load(page);
                             return Err(FaultError::BeyondEnd);
                         }
-                        return self.load(place, before, store);
+                        return self.load(place, wanted, before, store);
                     }
                 }
                 State::Clean | State::Dirty => {
@@ -153,7 +155,7 @@ impl Region {
 
     /// A touch of a page that is in memory, but out of sight. Or in sight, where a neighbour was hidden at the same
     /// time as it came in, or a pin needs it to be Dirty: then it may have been stored to. Or in sight at another address.
-    fn reveal(
+    pub(crate) fn reveal(
         &self,
         frames: &dyn HideableFrames,
         place: Place,

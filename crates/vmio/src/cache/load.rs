@@ -23,7 +23,9 @@ struct Run {
     missed: u64,
     /// At which of the region's addresses they come in sight.
     view: usize,
-    /// From here on read ahead, in place of belonging to the missed page's unit.
+    /// Up to here they belong to the missed page's unit.
+    unit_end: u64,
+    /// From here on they are read ahead: nobody has asked for them yet.
     ahead: u64,
 }
 
@@ -31,7 +33,7 @@ impl Run {
     /// The missed page alone.
     fn alone(missed: Place) -> Self {
         let page = missed.page;
-        Run { pages: page..page + 1, missed: page, view: missed.view, ahead: page + 1 }
+        Run { pages: page..page + 1, missed: page, view: missed.view, unit_end: page + 1, ahead: page + 1 }
     }
 
     fn len(&self) -> u64 {
@@ -45,6 +47,15 @@ impl Run {
     }
 }
 
+/// How many visits of the evictor pages survive that come in.
+#[derive(Clone, Copy)]
+enum Visits {
+    /// As what is known of each says.
+    OfEach,
+    /// All as many.
+    Same(u8),
+}
+
 /// The kernel would not install a page, nor those behind it.
 struct Refused {
     from: u64,
@@ -52,9 +63,9 @@ struct Refused {
 }
 
 impl Region {
-    /// Fetches a page whose word we have made Loading, with the rest of its unit, and with the pages behind it if the
-    /// range is read in sequence.
-    pub(super) fn load(&self, place: Place, before: Snapshot, store: bool) -> Result<(), FaultError> {
+    /// Fetches a page whose word we have made Loading, with the rest of its unit, and with the pages behind it that are
+    /// wanted too, or likely to be since the range is read in sequence.
+    pub(super) fn load(&self, place: Place, wanted: u64, before: Snapshot, store: bool) -> Result<(), FaultError> {
         let shared = &*self.shared;
         let page = place.page;
         let _timed = Timed::since(Instant::now(), shared, Latency::Miss);
@@ -78,17 +89,23 @@ impl Region {
             shared.count(core, Counter::BudgetNs, started.elapsed().as_nanos() as u64);
         }
         let loaded = if fresh {
-            shared.count(core, Counter::FreshFills, 1);
-            let loaded = Loaded { fresh: true, ..self.loaded(before) };
-            self.install(core, place, &ZEROS, loaded, store).map_err(|refused| FaultError::Refused(refused.code))
+            self.fill(core, place, store)
         } else {
-            let run = self.claim_run(core, place, spare);
+            let run = self.claim_run(core, place, wanted, spare);
             self.read_and_install(core, run, before, store)
         };
         if loaded.is_ok() && store {
             shared.slow_down_for_dirty(core);
         }
         loaded
+    }
+
+    /// Makes a Loading page visible that is not to be read.
+    pub(super) fn fill(&self, core: usize, place: Place, store: bool) -> Result<(), FaultError> {
+        self.shared.count(core, Counter::FreshFills, 1);
+        let loaded = Loaded { fresh: true, ..Loaded::default() };
+        let filled = self.install(core, place, &ZEROS, (loaded, Visits::OfEach), store);
+        filled.map_err(|refused| FaultError::Refused(refused.code))
     }
 
     /// Takes a missed page's budget, and that of so many neighbours; returns for how many it got it. In a cache that
@@ -104,34 +121,36 @@ impl Region {
         Ok(spare)
     }
 
-    fn is_fresh(&self, page: u64, before: Snapshot) -> bool {
+    /// Whether a page that comes in is not to be read, since the device holds garbage there.
+    pub(super) fn is_fresh(&self, page: u64, before: Snapshot) -> bool {
         before.is_fresh() || (before.is_untouched() && self.untouched_is_fresh(span_of(page)))
     }
 
-    /// How a page arrives of which this was known.
-    fn loaded(&self, before: Snapshot) -> Loaded {
-        let visits = self.shared.policy.visits(before.frequency(), self.shared.evicted_ago(before.history()));
-        Loaded { visits, ..Loaded::default() }
+    /// How many visits a page survives of which this was known.
+    fn visits(&self, before: Snapshot) -> u8 {
+        self.shared.policy.visits(before.frequency(), self.shared.evicted_ago(before.history()))
     }
 
     /// Makes the absent neighbours of a missed page Loading: those of its unit, for which `spare` pages of the budget
-    /// have been taken, then those behind it, as far as the window and the free budget go. Waits for nobody.
-    fn claim_run(&self, core: usize, place: Place, mut spare: u32) -> Run {
+    /// have been taken, then those behind it, as far as they are wanted or the window reaches, and the free budget goes.
+    /// Waits for nobody.
+    fn claim_run(&self, core: usize, place: Place, wanted: u64, mut spare: u32) -> Run {
         let page = place.page;
         let mut run = Run::alone(place);
         let unit = self.unit.around(page);
-        while run.pages.start > unit.start && spare > 0 && self.claim(run.pages.start - 1) {
+        while run.pages.start > unit.start && spare > 0 && self.claim_neighbour(run.pages.start - 1) {
             run.pages.start -= 1;
             spare -= 1;
         }
-        while run.pages.end < unit.end && spare > 0 && self.claim(run.pages.end) {
+        while run.pages.end < unit.end && spare > 0 && self.claim_neighbour(run.pages.end) {
             run.pages.end += 1;
             spare -= 1;
         }
         self.shared.release(spare, false);
-        run.ahead = run.pages.end;
+        run.unit_end = run.pages.end;
         if run.pages.end == unit.end {
-            let mut window = (page + self.window(span_of(page))).min(run.pages.start + WINDOW_PAGES_MAX as u64);
+            let reach = wanted.max(self.window(span_of(page)));
+            let mut window = (page + reach).min(run.pages.start + WINDOW_PAGES_MAX as u64);
             if self.shares_addresses {
                 // What is behind may not have been prepared to be seen at this address.
                 window = window.min((span_of(page) + 1) * SPAN_PAGES as u64);
@@ -140,11 +159,12 @@ impl Region {
                 run.pages.end += 1;
             }
         }
+        run.ahead = run.pages.end.min(page + wanted).max(run.unit_end);
         run
     }
 
     /// Makes a page Loading if it is absent and has to be read.
-    fn claim(&self, page: u64) -> bool {
+    fn claim_neighbour(&self, page: u64) -> bool {
         let Ok(before) = self.begin_load(page) else { return false };
         // The mapping may have been shortened meanwhile; who shortens it looks at the word after.
         let wanted = !self.is_fresh(page, before) && page < self.pages();
@@ -156,7 +176,7 @@ impl Region {
 
     /// The same, if the budget has room for it without anybody's waiting.
     fn claim_ahead(&self, core: usize, page: u64) -> bool {
-        if !self.claim(page) {
+        if !self.claim_neighbour(page) {
             return false;
         }
         let price = self.price(page);
@@ -185,7 +205,7 @@ impl Region {
             shared.count(core, Counter::ReadNs, started.elapsed().as_nanos() as u64);
         }
         let data = &mut buffer.bytes()[..run.len() as usize * PAGE_BYTES];
-        let mut loaded = self.loaded(before);
+        let mut loaded = Loaded::default();
         let missed = &mut data[run.bytes_of(page..page + 1)];
         if let Err(failure) = read.and_then(|()| self.verify(page, missed)) {
             self.note_read_failure(page, failure);
@@ -201,7 +221,7 @@ impl Region {
             }
         }
         let kept = self.keep_verified(&mut run, data);
-        self.install_run(core, &run, &data[kept], loaded, store)
+        self.install_run(core, &run, &data[kept], (loaded, self.visits(before)), store)
     }
 
     /// Gives up the neighbours that are not what was written there, and those beyond them; returns which bytes are left.
@@ -219,6 +239,7 @@ impl Region {
     fn keep_only(&self, run: &mut Run, kept: Range<u64>) {
         self.give_up(run.pages.start..kept.start);
         self.give_up(kept.end..run.pages.end);
+        run.unit_end = run.unit_end.min(kept.end);
         run.ahead = run.ahead.min(kept.end);
         run.pages = kept;
     }
@@ -226,24 +247,32 @@ impl Region {
     /// Makes a run visible, in as many steps as its pages have different fates: the missed page gets what `loaded` and
     /// `store` say; the others of its unit stay as long as it, protected; and those that are read ahead behind a store
     /// are writable and dirty as it is, since a stream of stores would trap on each.
-    fn install_run(&self, core: usize, run: &Run, data: &[u8], loaded: Loaded, store: bool) -> Result<(), FaultError> {
-        let Run { pages, missed, ahead, view } = run;
+    fn install_run(
+        &self,
+        core: usize,
+        run: &Run,
+        data: &[u8],
+        (loaded, visits): (Loaded, u8),
+        store: bool,
+    ) -> Result<(), FaultError> {
+        let Run { pages, missed, unit_end, ahead, view } = run;
         let (page, next) = (*missed, missed + 1);
-        let neighbour = Loaded { poisoned: false, ..loaded };
+        let neighbour = (Loaded::default(), Visits::Same(visits));
         let streams = store && self.window(span_of(page)) > 1;
         let (unit, behind) =
-            if store || loaded.poisoned { (page..next, next..*ahead) } else { (pages.start..*ahead, 0..0) };
+            if store || loaded.poisoned { (page..next, next..*unit_end) } else { (pages.start..*unit_end, 0..0) };
         let before = pages.start..unit.start;
         let parts = [
-            (unit, loaded, store),
+            (unit, (loaded, Visits::Same(visits)), store),
             (before, neighbour, false),
             (behind, neighbour, streams),
-            (*ahead..pages.end, Loaded::default(), store),
+            (*unit_end..*ahead, (Loaded::default(), Visits::OfEach), store),
+            (*ahead..pages.end, (Loaded::default(), Visits::Same(0)), store),
         ];
         let mut outcome = Ok(());
-        for (part, loaded, store) in parts.into_iter().filter(|(part, ..)| !part.is_empty()) {
+        for (part, arrival, store) in parts.into_iter().filter(|(part, ..)| !part.is_empty()) {
             let place = Place { view: *view, page: part.start };
-            let installed = self.install(core, place, &data[run.bytes_of(part.clone())], loaded, store);
+            let installed = self.install(core, place, &data[run.bytes_of(part.clone())], arrival, store);
             match installed {
                 Err(refused) if part.contains(&page) && refused.from <= page => {
                     outcome = Err(FaultError::Refused(refused.code));
@@ -257,8 +286,22 @@ impl Region {
         outcome
     }
 
+    /// Makes Loading pages visible that were read because they are wanted; on an error some of them have been given up.
+    pub(super) fn show_wanted(&self, core: usize, first: u64, data: &[u8]) -> Result<(), FaultError> {
+        let place = Place { view: 0, page: first };
+        let shown = self.install(core, place, data, (Loaded::default(), Visits::OfEach), false);
+        shown.map_err(|refused| FaultError::Refused(refused.code))
+    }
+
     /// Installs neighbouring Loading pages and settles their words; those that the kernel refuses are given up.
-    fn install(&self, core: usize, place: Place, data: &[u8], loaded: Loaded, store: bool) -> Result<(), Refused> {
+    fn install(
+        &self,
+        core: usize,
+        place: Place,
+        data: &[u8],
+        (loaded, visits): (Loaded, Visits),
+        store: bool,
+    ) -> Result<(), Refused> {
         let first = place.page;
         let timed = self.shared.measures_misses.then(Instant::now);
         let pages = first..first + (data.len() / PAGE_BYTES) as u64;
@@ -280,7 +323,12 @@ impl Region {
         };
         let loaded = Loaded { dirty_in: epoch.filter(|_| store), ..loaded };
         for page in first..end {
-            self.word(page).finish_load(loaded);
+            let visits = match visits {
+                Visits::Same(visits) => visits,
+                // The word of a Loading page still tells what was known of it.
+                Visits::OfEach => self.visits(self.word(page).load()),
+            };
+            self.word(page).finish_load(Loaded { visits, ..loaded });
             if store {
                 self.count_dirty(page);
             }
@@ -295,7 +343,14 @@ impl Region {
         let timed = self.shared.times_read(core).then(|| Timed::since(Instant::now(), &self.shared, Latency::Read));
         let read = self.backing.read_at(offset, data);
         drop(timed);
-        let bytes = read.map_err(|error| ReadFailure::from(&error))?.min(data.len());
+        let bytes = read.map_err(|error| ReadFailure::from(&error))?;
+        self.accept_read(core, page, data, bytes)
+    }
+
+    /// Counts a read of whole pages that has brought so many bytes, and makes up for what lies behind the end.
+    pub(super) fn accept_read(&self, core: usize, page: u64, data: &mut [u8], bytes: usize) -> Result<(), ReadFailure> {
+        let offset = page * PAGE_BYTES as u64;
+        let bytes = bytes.min(data.len());
         self.shared.count(core, Counter::Reads, 1);
         self.shared.count(core, Counter::ReadBytes, bytes as u64);
         let expected = self.len().saturating_sub(offset).min(data.len() as u64) as usize;
@@ -340,7 +395,7 @@ impl Region {
     }
 
     /// The same for pages that have their budget, which goes back.
-    fn give_up(&self, pages: Range<u64>) {
+    pub(super) fn give_up(&self, pages: Range<u64>) {
         let count = pages.end - pages.start;
         pages.for_each(|page| self.forget_load(page));
         self.shared.release(count as u32, false);

@@ -3,7 +3,9 @@
 pub(crate) mod address_table;
 mod builder;
 pub(crate) mod counters;
+mod ensure;
 pub(crate) mod fault;
+pub(crate) mod fetch;
 mod hiding;
 mod load;
 pub(crate) mod page_buffers;
@@ -27,6 +29,7 @@ pub use builder::{CacheBuilder, LockMemory};
 pub use counters::{MissTime, Stats};
 
 use crate::cache::counters::PageCounts;
+use crate::cache::fetch::Fetchers;
 use crate::cache::shared::Shared;
 use crate::engine::Engine;
 use crate::managed::ManagedCore;
@@ -133,13 +136,14 @@ impl std::fmt::Debug for Cache {
 /// The shared state and the workers that tend it; ends them when the last handle and the last mapping are gone.
 pub(crate) struct CacheCore {
     pub(crate) shared: Arc<Shared>,
+    pub(crate) fetchers: Fetchers,
     workers: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl CacheCore {
     fn start(shared: Shared) -> std::io::Result<Self> {
         let shared = Arc::new(shared);
-        let core = CacheCore { workers: Mutex::new(Vec::new()), shared };
+        let core = CacheCore { fetchers: Fetchers::default(), workers: Mutex::new(Vec::new()), shared };
         for number in 0..core.shared.workers {
             let worker = worker::spawn(Arc::clone(&core.shared), number)?;
             core.workers.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
@@ -150,6 +154,7 @@ impl CacheCore {
 
 impl Drop for CacheCore {
     fn drop(&mut self) {
+        self.fetchers.stop(self.shared.generation.is_current());
         if !self.shared.generation.is_current() {
             // The threads are the parent's. Even to detach them is wrong: a thread of the child may have the same id.
             std::mem::forget(std::mem::take(self.workers.get_mut().unwrap_or_else(PoisonError::into_inner)));

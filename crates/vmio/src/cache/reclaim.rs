@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 
 use crate::cache::counters::Counter;
 use crate::cache::region::Region;
-use crate::cache::shared::Shared;
+use crate::cache::shared::{Gate, Shared};
 use crate::cache::stream::HugeFrame;
 use crate::cache::tables::{EmptySpans, Held};
 use crate::cache::write_batch::{BATCH_PAGES, Select, WriteBatch};
@@ -81,18 +81,26 @@ impl Reclaimer {
 
     /// Looks at spans in the policy's order until `wanted` pages are found, and gives them back. Async-signal-safe.
     pub(crate) fn pass(&mut self, shared: &Shared, wanted: usize, goal: Goal) -> Pass {
-        self.pass_with(shared, wanted, goal, None)
+        // While this is held no region that has spans in the queues goes away.
+        let gate = shared.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
+        self.pass_with(shared, &gate, wanted, goal, None)
     }
 
     /// The same until a span of a stream gives up its huge page, with its share of the budget: the frame is full then,
     /// and the pages of that span are not among those given back.
-    pub(crate) fn recycle(&mut self, shared: &Shared, frame: &mut HugeFrame) {
-        self.pass_with(shared, SPAN_PAGES, Goal::Evict, Some(frame));
+    /// The caller holds the eviction gate.
+    pub(crate) fn recycle(&mut self, shared: &Shared, gate: &Gate<'_>, frame: &mut HugeFrame) {
+        self.pass_with(shared, gate, SPAN_PAGES, Goal::Evict, Some(frame));
     }
 
-    fn pass_with(&mut self, shared: &Shared, wanted: usize, goal: Goal, mut frame: Option<&mut HugeFrame>) -> Pass {
-        // While this is held no region that has spans in the queues goes away.
-        let _gate = shared.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
+    fn pass_with(
+        &mut self,
+        shared: &Shared,
+        _gate: &Gate<'_>,
+        wanted: usize,
+        goal: Goal,
+        mut frame: Option<&mut HugeFrame>,
+    ) -> Pass {
         let core = cpu::current();
         let mut pass = Pass::default();
         let wanted = wanted.min(PASS_PAGES);

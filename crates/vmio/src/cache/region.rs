@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backing::{Access, Backing};
 use crate::cache::counters::Counter;
+use crate::cache::fetch::OpenRequests;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::shared::Shared;
 use crate::cache::views::Views;
@@ -43,6 +44,7 @@ pub(crate) struct Region {
     /// Misses bring in whole spans.
     pub(crate) streams: bool,
     read_ahead_until: AtomicU64,
+    pub(crate) requests: OpenRequests,
     words: SparseArray<PageWord>,
     spans: SparseArray<Span>,
     pub(crate) dirty_spans: DirtySpans,
@@ -192,6 +194,7 @@ impl Region {
             hideable,
             streams,
             read_ahead_until: AtomicU64::new(0),
+            requests: OpenRequests::default(),
             words,
             spans,
             dirty_spans,
@@ -211,6 +214,7 @@ impl Region {
     // ---- geometry
 
     /// Length of the mapping in bytes.
+    #[inline]
     pub(crate) fn len(&self) -> u64 {
         // Ordered against the page words: see `resize.rs`.
         self.len.load(Ordering::SeqCst)
@@ -222,6 +226,7 @@ impl Region {
     }
 
     /// Pages of the mapping, the last one possibly partial.
+    #[inline]
     pub(crate) fn pages(&self) -> u64 {
         self.len().div_ceil(PAGE_BYTES as u64)
     }
@@ -259,6 +264,7 @@ impl Region {
         pages.start..pages.end.min(self.pages()).max(pages.start)
     }
 
+    #[inline]
     pub(crate) fn word(&self, page: u64) -> &PageWord {
         self.words.get(page as usize)
     }
@@ -287,6 +293,7 @@ impl Region {
     }
 
     /// Whether a page is in memory, and not on its way out.
+    #[inline]
     pub(crate) fn has_page(&self, page: u64) -> bool {
         let word = self.word(page).load();
         word.is_resident() && !word.is_leaving()

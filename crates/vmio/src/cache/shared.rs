@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
@@ -10,6 +10,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::budget::Budget;
 use crate::cache::counters::{Counter, Counters, NAMES};
+use crate::cache::fetch::EndedRequests;
 use crate::cache::page_buffers::PageBuffers;
 use crate::cache::reclaim::Reclaimer;
 use crate::cache::stream::Streams;
@@ -18,7 +19,7 @@ use crate::engine::{FaultEngine, Frames};
 use crate::mapping::options::FrameHint;
 use crate::policy::{EvictionQueue, Policy};
 use crate::sys::fork::Generation;
-use crate::sys::kernel::KernelFeatures;
+use crate::sys::kernel::{KernelFeature, KernelFeatures};
 use crate::sys::unmap::Unmapper;
 use crate::sys::{cpu, futex};
 use crate::telemetry::layout::{Gauge, Latency};
@@ -68,6 +69,10 @@ pub(crate) struct Shared {
     pub(crate) unmapper: Unmapper,
     /// What mappings get that do not say.
     pub(crate) frame_hint: FrameHint,
+    /// Whether pages may be fetched through io_uring.
+    pub(crate) uses_io_uring: bool,
+    /// Pages that a ring may have under way at a time.
+    pub(crate) pages_in_flight: u32,
     /// Ranges are locked in memory.
     pub(crate) locks_memory: bool,
     pub(crate) counters: Counters,
@@ -76,6 +81,7 @@ pub(crate) struct Shared {
     /// Runs of pages that are copied and wait to be written, by whoever comes first.
     pub(crate) write_queue: ArrayQueue<WriteRun>,
     pub(crate) streams: Streams,
+    pub(crate) ended_requests: EndedRequests,
     /// Evictors for faulting threads.
     pub(crate) spare_reclaimers: ArrayQueue<Reclaimer>,
     sync_batches: Mutex<Vec<WriteBatch>>,
@@ -98,6 +104,9 @@ pub(crate) struct Shared {
     stopping: AtomicBool,
 }
 
+/// Held by whoever takes spans from the policy: no region that has spans there goes away meanwhile.
+pub(crate) type Gate<'a> = RwLockReadGuard<'a, ()>;
+
 /// What [`Shared`] is made of.
 pub(crate) struct Parts {
     pub(crate) generation: Generation,
@@ -110,6 +119,7 @@ pub(crate) struct Parts {
     pub(crate) locks_memory: bool,
     pub(crate) measures_misses: bool,
     pub(crate) kernel_features: KernelFeatures,
+    pub(crate) pages_in_flight: u32,
     pub(crate) workers: u32,
     pub(crate) cores: usize,
 }
@@ -139,6 +149,8 @@ impl Shared {
             frames: parts.frames,
             unmapper: Unmapper::probe(parts.kernel_features),
             frame_hint: parts.frame_hint,
+            uses_io_uring: parts.kernel_features.allow(KernelFeature::IoUring),
+            pages_in_flight: parts.pages_in_flight,
             eviction_queue: EvictionQueue::default(),
             locks_memory: parts.locks_memory,
             counters: Counters::new(&page),
@@ -146,6 +158,7 @@ impl Shared {
             page_buffers: PageBuffers::new(parts.cores)?,
             write_queue: ArrayQueue::new(QUEUED_RUNS_MAX),
             streams,
+            ended_requests: EndedRequests::default(),
             spare_reclaimers,
             sync_batches: Mutex::new(Vec::new()),
             eviction_gate: RwLock::new(()),

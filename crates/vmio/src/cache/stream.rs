@@ -9,7 +9,7 @@ use crossbeam_queue::ArrayQueue;
 use crate::cache::counters::Counter;
 use crate::cache::reclaim::Reclaimer;
 use crate::cache::region::Region;
-use crate::cache::shared::Shared;
+use crate::cache::shared::{Gate, Shared};
 use crate::engine::{FaultEngine, Frames};
 use crate::page::span_of;
 use crate::page::word::Loaded;
@@ -99,13 +99,10 @@ impl Shared {
     /// Reads one requested span.
     pub(crate) fn read_ahead(&self, reclaimer: &mut Reclaimer) {
         let Some(mut frame) = self.streams.frames.pop() else { return };
-        // Before the gate is held: this takes it as well.
-        self.recycle(&mut frame, reclaimer);
-        {
-            // While this is held no region that has made a request goes away.
-            let _gate = self.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
-            self.read_requested(&mut frame);
-        }
+        // While this is held no region that has made a request goes away.
+        let gate = self.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
+        self.recycle(&gate, &mut frame, reclaimer);
+        self.read_requested(&mut frame);
         self.put_frame_back(frame);
     }
 
@@ -125,9 +122,9 @@ impl Shared {
     }
 
     /// Has a span whose turn it is give up its huge page, once the reserve is all that is free.
-    fn recycle(&self, frame: &mut HugeFrame, reclaimer: &mut Reclaimer) {
+    fn recycle(&self, gate: &Gate<'_>, frame: &mut HugeFrame, reclaimer: &mut Reclaimer) {
         if self.budget.free() < self.watermarks.high + SPAN_PAGES as u32 {
-            reclaimer.recycle(self, frame);
+            reclaimer.recycle(self, gate, frame);
         }
     }
 
@@ -168,7 +165,9 @@ impl Region {
         }
         let Some(mut frame) = shared.streams.frames.pop() else { return false };
         if let Some(mut reclaimer) = shared.spare_reclaimers.pop() {
-            shared.recycle(&mut frame, &mut reclaimer);
+            let gate = shared.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
+            shared.recycle(&gate, &mut frame, &mut reclaimer);
+            drop(gate);
             let _ = shared.spare_reclaimers.push(reclaimer);
         }
         let loaded = self.load_span(core, page, &mut frame, |pages| shared.take_span(core, pages));

@@ -8,12 +8,13 @@ use std::sync::atomic::Ordering;
 
 use crate::backing::{Access, Backing};
 use crate::cache::Cache;
+use crate::cache::fetch::{Failure, Outcome, Urgency};
 use crate::error::{Error, Result};
 use crate::managed::ManagedCore;
 use crate::managed::open_managed::OpenManaged;
 use crate::managed::pins;
 use crate::managed::region::ManagedRegion;
-use crate::mapping::mapped_file::{HeldPages, MappedFile, touched_pages, whole_pages};
+use crate::mapping::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, touched_pages, whole_pages};
 use crate::mapping::open_files;
 use crate::mapping::opened::{OpenRegion, Opened};
 use crate::mapping::options::MappingOptions;
@@ -57,22 +58,6 @@ impl ManagedFile {
         }
     }
 
-    /// Makes pages resident and mapped, so that they count and are given up like any others.
-    fn fetch(&self, pages: Range<u64>) -> Result<()> {
-        let bytes = bytes_of(&pages);
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let region = self.region();
-        // One by one, faults would read a page at a time. It is a hint: the faults read what it has not.
-        if pages.end - pages.start > 1
-            && let Err(error) = page_cache::read_ahead(region.file(), &bytes)
-        {
-            tracing::debug!(%error, "no read-ahead");
-        }
-        region.map.populate(&bytes).map_err(|error| self.read_error(&bytes, error))
-    }
-
     /// Calls `each` with the parts of a range of bytes, offset and place in the caller's buffer: so large that calls do
     /// not matter, so small that the budget is kept. Their pages are resident.
     fn in_parts(&self, offset: u64, len: usize, mut each: impl FnMut(u64, Range<usize>) -> Result<()>) -> Result<()> {
@@ -81,23 +66,11 @@ impl ManagedFile {
             let at = offset + done as u64;
             let part = done..len.min(done + PART_BYTES - at as usize % PART_BYTES);
             self.opened.core.steward.make_room().map_err(Error::system("giving up pages"))?;
-            self.fetch(touched_pages(&(at..at + part.len() as u64)))?;
+            self.region().fetch(touched_pages(&(at..at + part.len() as u64)))?;
             each(at, part.clone())?;
             done = part.end;
         }
         Ok(())
-    }
-
-    /// The kernel says only that some page cannot be had: a read tells which one, and why.
-    fn read_error(&self, bytes: &Range<u64>, error: io::Error) -> Error {
-        let mut page = [0; PAGE_BYTES];
-        let mut fails = |offset: &u64| match self.region().file.read_at(&mut page, *offset) {
-            Ok(_) => None,
-            Err(source) => Some((*offset, source)),
-        };
-        let starts = bytes.clone().step_by(PAGE_BYTES);
-        let (offset, source) = starts.into_iter().find_map(|offset| fails(&offset)).unwrap_or((bytes.start, error));
-        Error::Read { backing: self.describe(), offset, source }
     }
 
     /// Writes back and drops what nobody else has mapped.
@@ -171,7 +144,7 @@ impl MappedFile for ManagedFile {
             }
             Advice::WillNeed => {
                 let room = self.opened.core.steward.room_pages();
-                self.fetch(whole.start..whole.end.min(whole.start + room))
+                self.region().fetch(whole.start..whole.end.min(whole.start + room))
             }
             Advice::DontNeed => self.give_up(whole),
             // The kernel has no such notion: what is stored is written, what is missed is read.
@@ -199,7 +172,7 @@ impl MappedFile for ManagedFile {
         if bytes.is_empty() {
             return Ok(Box::new(held));
         }
-        self.fetch(held.pages.clone())?;
+        self.region().fetch(held.pages.clone())?;
         pins::lock(&self.region().map, &bytes, access == Access::ReadWrite).map_err(Error::system(
             "locking pinned pages in memory (`ulimit -l` limits them: pin less, or raise it)",
         ))?;
@@ -208,6 +181,29 @@ impl MappedFile for ManagedFile {
             return Err(Error::OutOfRange { range: bytes, len: self.len() });
         }
         Ok(Box::new(held))
+    }
+
+    fn ensure(&self, pages: Range<u64>) -> Result<()> {
+        let bytes = bytes_of(&pages);
+        self.in_parts(bytes.start, (bytes.end - bytes.start) as usize, |_, _| Ok(()))
+    }
+
+    fn fetch(&self, ranges: Vec<Range<u64>>, urgency: Urgency) -> Result<Arc<Outcome>> {
+        self.opened.fetch(ranges, urgency)
+    }
+
+    fn fetch_error(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Error(error) => error,
+            Failure::Page(page, _) => {
+                let bytes = bytes_of(&(page..page + 1));
+                Error::OutOfRange { range: bytes, len: self.len() }
+            }
+        }
+    }
+
+    fn guesses_max(&self) -> u64 {
+        u64::from(self.opened.core.steward.capacity_pages()) / GUESSED_SHARE
     }
 
     fn for_each_resident(&self, pages: Range<u64>, each: &mut dyn FnMut(u64)) {
@@ -269,7 +265,7 @@ impl MappedFile for ManagedFile {
     }
 }
 
-fn bytes_of(pages: &Range<u64>) -> Range<u64> {
+pub(super) fn bytes_of(pages: &Range<u64>) -> Range<u64> {
     pages.start * PAGE_BYTES as u64..pages.end * PAGE_BYTES as u64
 }
 

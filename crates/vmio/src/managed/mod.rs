@@ -6,6 +6,7 @@
 
 mod cgroup;
 mod counts;
+mod fetch;
 mod file;
 mod ledger;
 mod open_managed;
@@ -14,16 +15,21 @@ mod region;
 mod steward;
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 pub(crate) use file::ManagedFile;
 pub(crate) use steward::{Limits, Steward};
 
+use crate::cache::fetch::Pool;
+
 /// The steward and its thread; ends it when the last handle and the last mapping are gone.
 pub(crate) struct ManagedCore {
     pub(crate) steward: Arc<Steward>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Threads that fetch pages, once somebody does.
+    pub(crate) pool: OnceLock<Pool>,
+    pub(crate) starting: Mutex<()>,
 }
 
 impl ManagedCore {
@@ -31,7 +37,7 @@ impl ManagedCore {
         let steward = Arc::new(Steward::new(limits)?);
         let thread = Arc::clone(&steward);
         let thread = std::thread::Builder::new().name("vmio-steward".to_owned()).spawn(move || thread.run())?;
-        Ok(ManagedCore { steward, thread: Mutex::new(Some(thread)) })
+        Ok(ManagedCore { steward, thread: Mutex::new(Some(thread)), pool: OnceLock::new(), starting: Mutex::new(()) })
     }
 }
 

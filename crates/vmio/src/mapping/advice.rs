@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 use crate::mapping::cached_file::CachedFile;
 use crate::mapping::mapped_file::{touched_pages, whole_pages};
-use crate::page::word::{Snapshot, State};
+use crate::page::word::State;
 use crate::page::{SPAN_PAGES, span_of};
 use crate::policy::SpanRef;
 use crate::sys::pagemap::StoredPages;
@@ -68,7 +68,7 @@ impl CachedFile {
                 self.set_window(&range, pages as u16);
             }
             Advice::Priority(priority) => self.set_priority(&range, priority),
-            Advice::WillNeed => self.fetch(whole)?,
+            Advice::WillNeed => self.read_what_fits(whole)?,
             Advice::DontNeed => {
                 let _signals = SignalsBlocked::new();
                 self.evict(whole.clone())?;
@@ -136,19 +136,12 @@ impl CachedFile {
         }
     }
 
-    fn fetch(&self, pages: Range<u64>) -> Result<()> {
+    /// Reads as far as that takes nothing away from others.
+    fn read_what_fits(&self, pages: Range<u64>) -> Result<()> {
         let region = self.region();
-        for page in pages {
-            let free = region.shared.budget.free();
-            if free <= region.shared.watermarks.low {
-                break;
-            }
-            if !region.has_page(page) {
-                let _signals = SignalsBlocked::new();
-                region.fetch(page).map_err(|failure| failure.into_error(region, page))?;
-            }
-        }
-        Ok(())
+        let shared = &region.shared;
+        let read = region.ensure_while(pages, || shared.budget.free() > shared.watermarks.low);
+        read.map_err(|(page, failure)| failure.into_error(region, page))
     }
 
     /// Writes back and gives up the pages of a range that nobody holds. The caller has signals blocked.
@@ -342,13 +335,4 @@ enum Claim {
     Left,
     /// Somebody is at work on it.
     Busy,
-}
-
-impl crate::cache::region::Region {
-    /// Makes a page resident that is not, with as many neighbours as one read brings.
-    fn fetch(&self, page: u64) -> std::result::Result<(), crate::cache::fault::FaultError> {
-        let word = self.word(page);
-        word.wait_while(Snapshot::is_busy);
-        self.fault(page, false)
-    }
 }

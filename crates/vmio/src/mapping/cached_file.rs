@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::backing::{Access, Backing};
+use crate::cache::fetch::{Failure, Outcome, Urgency};
 use crate::cache::region::Region;
 use crate::cache::{Cache, CacheCore};
 use crate::error::{Error, Result};
 use crate::mapping::cached_region::CachedRegion;
-use crate::mapping::mapped_file::{HeldPages, MappedFile};
+use crate::mapping::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile};
 use crate::mapping::open_files;
 use crate::mapping::opened::Opened;
 use crate::mapping::options::MappingOptions;
@@ -33,6 +34,7 @@ impl CachedFile {
         Ok(CachedFile { opened: open_files::open(cache, backing, options, start)? })
     }
 
+    #[inline]
     pub(super) fn region(&self) -> &Region {
         &self.opened.region
     }
@@ -113,6 +115,36 @@ impl MappedFile for CachedFile {
 
     fn pin(&self, pages: Range<u64>, access: Access) -> Result<HeldPages> {
         Ok(Box::new(self.pin_for_user(pages, access, 0)?))
+    }
+
+    fn ensure(&self, pages: Range<u64>) -> Result<()> {
+        let region = self.region();
+        region.ensure(pages).map_err(|(page, failure)| failure.into_error(region, page))
+    }
+
+    fn fetch(&self, ranges: Vec<Range<u64>>, urgency: Urgency) -> Result<Arc<Outcome>> {
+        let core = &self.opened.cache;
+        let region = self.region();
+        let whole_units = |pages: Range<u64>| match pages.is_empty() {
+            true => pages,
+            false => {
+                let end = region.unit.around(pages.end - 1).end;
+                region.unit.around(pages.start).start..end.min(region.pages()).max(pages.end)
+            }
+        };
+        let ranges = ranges.into_iter().map(whole_units).collect();
+        core.fetchers.fetch(&core.shared, self.region(), ranges, urgency)
+    }
+
+    fn fetch_error(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Page(page, why) => why.into_error(self.region(), page),
+            Failure::Error(error) => error,
+        }
+    }
+
+    fn guesses_max(&self) -> u64 {
+        u64::from(self.region().shared.capacity_pages) / GUESSED_SHARE
     }
 
     fn for_each_resident(&self, pages: Range<u64>, each: &mut dyn FnMut(u64)) {

@@ -65,6 +65,8 @@ impl OpenRegion for CachedRegion {
 
     fn shut_down(&self) -> Result<()> {
         let region = &*self.region;
+        // Those that nobody waits for any more: whoever waits holds a handle.
+        region.end_fetches();
         // All that is dirty, of whatever epoch: there is no sync after this one.
         let synced =
             if region.access == Access::ReadWrite { region.sync_pages(Some(0..region.pages())) } else { Ok(()) };

@@ -2,12 +2,17 @@
 
 use std::any::Any;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::backing::Access;
 use crate::cache::Cache;
+use crate::cache::fetch::{Failure, Outcome, Urgency};
 use crate::error::{Error, Result};
 use crate::mapping::{Advice, SyncHandle};
 use crate::sys::PAGE_BYTES;
+
+/// One call may guess at most one page in so many of the cache.
+pub(crate) const GUESSED_SHARE: u64 = 8;
 
 /// What keeps pinned pages in memory until it is dropped.
 pub(crate) type HeldPages = Box<dyn Send + Sync>;
@@ -33,6 +38,14 @@ pub(crate) trait MappedFile: Send + Sync {
     fn advise(&self, range: Range<u64>, advice: Advice) -> Result<()>;
     /// See [`crate::Mapping::pin`].
     fn pin(&self, pages: Range<u64>, access: Access) -> Result<HeldPages>;
+    /// See [`crate::Mapping::ensure`].
+    fn ensure(&self, pages: Range<u64>) -> Result<()>;
+    /// Begins to fetch ranges of pages: see [`crate::Mapping::fetch`], and for guesses [`crate::Mapping::prefetch`].
+    fn fetch(&self, ranges: Vec<Range<u64>>, urgency: Urgency) -> Result<Arc<Outcome>>;
+    /// What to return for a fetch that has failed.
+    fn fetch_error(&self, failure: Failure) -> Error;
+    /// The most pages that one call may guess.
+    fn guesses_max(&self) -> u64;
     /// Calls `each` with those of the pages that are in memory.
     fn for_each_resident(&self, pages: Range<u64>, each: &mut dyn FnMut(u64));
     /// See [`crate::Mapping::set_len`].

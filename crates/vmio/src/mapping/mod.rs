@@ -3,6 +3,8 @@
 mod advice;
 mod cached_file;
 mod cached_region;
+mod ensure;
+mod fetch;
 pub(crate) mod mapped_file;
 pub(crate) mod open_files;
 pub(crate) mod opened;
@@ -16,6 +18,7 @@ mod view;
 use std::ops::Range;
 
 pub use advice::Advice;
+pub use fetch::Fetch;
 pub use pin::Pin;
 pub use residency::Residency;
 pub use sync::SyncHandle;

@@ -157,7 +157,7 @@ fn pin_when_resident(region: &Region, page: u64) -> Result<()> {
 /// In memory, pinned pages need not be in sight at every address yet; where they are, they stay.
 fn show(region: &Region, pinned: &Range<u64>, view: usize, access: Access) -> Result<()> {
     pinned.clone().try_for_each(|page| {
-        let shown = region.fault_at(Place { view, page }, access == Access::ReadWrite);
+        let shown = region.fault_run(Place { view, page }, 1, access == Access::ReadWrite);
         shown.map_err(|failure| failure.into_error(region, page))
     })
 }

@@ -2,14 +2,19 @@
 
 use std::ops::Range;
 
-use crate::mapping::Mapping;
 use crate::mapping::mapped_file::touched_pages;
+use crate::mapping::{Handle, Mapping};
 use crate::sys::PAGE_BYTES;
 
 impl Mapping {
-    /// Whether the page of a byte is in memory right now; false behind the end. A hint: it may change at once.
+    /// Whether the page of a byte is in memory right now; false behind the end. A hint: it may change at once. Costs a
+    /// few loads from memory (with [`crate::Engine::Managed`], a system call).
+    #[inline]
     pub fn is_resident(&self, offset: u64) -> bool {
         let page = offset / PAGE_BYTES as u64;
+        if let Handle::Cached(file) = &self.handle {
+            return offset < file.region().len() && file.region().has_page(page);
+        }
         let mut resident = false;
         if offset < self.len() {
             self.file().for_each_resident(page..page + 1, &mut |_| resident = true);

@@ -102,7 +102,7 @@ impl Page {
         }
     }
 
-    /// `Region::fault_at` and `Region::reveal`.
+    /// `Region::fault_run` and `Region::reveal`.
     fn fault(&self, view: usize, store: bool) {
         self.enter(view);
         match self.word.load().state() {

@@ -64,6 +64,7 @@ pub(crate) struct Snapshot(u32);
 
 impl Snapshot {
     /// Where the page is.
+    #[inline]
     pub(crate) fn state(self) -> State {
         match self.0 & STATE_MASK {
             0 => State::Absent,
@@ -87,11 +88,13 @@ impl Snapshot {
     }
 
     /// Counted against the budget and present, or about to be.
+    #[inline]
     pub(crate) fn is_resident(self) -> bool {
         !matches!(self.state(), State::Absent | State::Loading)
     }
 
     /// On its way out; so is, for a moment, an absent page whose neighbours on both sides go.
+    #[inline]
     pub(crate) fn is_leaving(self) -> bool {
         self.state() == State::Evicting
     }
@@ -102,8 +105,15 @@ impl Snapshot {
     }
 
     /// In memory, but not to be seen by the program.
+    #[inline]
     pub(crate) fn is_hidden(self) -> bool {
         self.0 & HIDDEN != 0
+    }
+
+    /// In memory, and a load of it goes through.
+    #[inline]
+    pub(crate) fn is_in_sight(self) -> bool {
+        self.is_resident() && !self.is_leaving() && !self.is_hidden()
     }
 
     /// Settled, and known to be newer than the device.
@@ -117,6 +127,7 @@ impl Snapshot {
     }
 
     /// It could not be read and holds the poison pattern.
+    #[inline]
     pub(crate) fn is_poisoned(self) -> bool {
         self.0 & POISONED != 0
     }

@@ -38,6 +38,7 @@ impl Generation {
     }
 
     /// Whether the caller is still the process that this was taken in, and not a forked child of it.
+    #[inline]
     pub(crate) fn is_current(self) -> bool {
         PAGE.get().is_some_and(|page| page.get(0).load(Ordering::Relaxed) == self.0)
     }

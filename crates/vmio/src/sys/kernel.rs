@@ -18,6 +18,8 @@ pub enum KernelFeature {
     ShmemWp,
     /// Unmapping pages that are locked in memory (MADV_DONTNEED_LOCKED).
     UnmapLocked,
+    /// Many reads under way from one thread (io_uring).
+    IoUring,
 }
 
 /// What is to be known of a feature.
@@ -33,12 +35,13 @@ const ANONYMOUS_FRAMES: &str =
 
 impl KernelFeature {
     /// All of them, those of the newest kernel first.
-    pub const ALL: [KernelFeature; 5] = [
+    pub const ALL: [KernelFeature; 6] = [
         KernelFeature::BatchedUnmap,
         KernelFeature::WpAsync,
         KernelFeature::PagemapScan,
         KernelFeature::ShmemWp,
         KernelFeature::UnmapLocked,
+        KernelFeature::IoUring,
     ];
 
     fn facts(self) -> Facts {
@@ -73,6 +76,13 @@ impl KernelFeature {
                 since: "5.18",
                 used_for: "evicting from a cache that is locked in memory",
                 in_its_place: "the cache is not locked, so the kernel may swap it out; nor may the program use mlockall",
+            },
+            KernelFeature::IoUring => Facts {
+                name: "io-uring",
+                since: "5.11",
+                used_for: "asynchronous misses (Mapping::fetch and prefetch): hundreds of reads under way from a thread a \
+                           core; loads and stores that miss never use it",
+                in_its_place: "eight threads that read, one page or run of pages each at a time",
             },
         }
     }
@@ -146,6 +156,6 @@ mod tests {
             let declined: Vec<_> = KernelFeature::ALL.into_iter().filter(|other| !without.allow(*other)).collect();
             assert_eq!(declined, [feature]);
         }
-        assert!("io-uring".parse::<KernelFeature>().unwrap_err().contains("batched-unmap, wp-async"));
+        assert!("io_uring".parse::<KernelFeature>().unwrap_err().contains("batched-unmap, wp-async"));
     }
 }

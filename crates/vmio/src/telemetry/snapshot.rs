@@ -273,7 +273,7 @@ mod tests {
         assert_eq!((stats.dirty_pages, stats.pinned_pages), (20, 30));
         assert_eq!((stats.load_misses, stats.store_misses, stats.miss_time.install_ns), (1001, 1002, 1026));
         assert!(snapshot.counters().map(|(_, value)| value).eq(1001..=1000 + NAMES.len() as u64));
-        assert_eq!(snapshot.counters().last(), Some(("recycled_spans", 1028)));
+        assert_eq!(snapshot.counters().last(), Some(("fetched_pages", 1029)));
         let ends = [&snapshot.miss, &snapshot.read, &snapshot.write, &snapshot.sync].map(|found| {
             assert_eq!((found.count(), found.sum_ns(), found.max_ns()), (9, 5000, 600));
             found.quantile_ns(0.5)

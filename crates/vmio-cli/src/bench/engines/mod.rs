@@ -3,6 +3,7 @@
 pub mod mmap;
 pub mod pointer;
 pub mod pread;
+pub mod uring;
 pub mod vmio;
 
 use std::fmt;

@@ -38,6 +38,7 @@ fn write_cache(output: &mut impl Write, cache: &Snapshot) -> io::Result<()> {
     line("write-protect faults", sum(&[stats.write_protect_faults]), String::new())?;
     line("waits for a page", sum(&[stats.fault_waits]), String::new())?;
     line("read-ahead pages", sum(&[stats.read_ahead_pages]), String::new())?;
+    line("fetched pages", sum(&[stats.fetched_pages]), String::new())?;
     line("fresh fills", sum(&[stats.fresh_fills]), String::new())?;
     let by_state = format!("clean {}, dirty {}", stats.evicted_clean, stats.evicted_dirty);
     line("evicted pages", sum(&[stats.evicted_clean, stats.evicted_dirty]), by_state)?;

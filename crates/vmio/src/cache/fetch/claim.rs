@@ -1,0 +1,179 @@
+//! A fetch's dealings with pages: claiming those that must be read, and settling them when the read has ended.
+//!
+//! Nothing here waits, allocates or takes a lock of the program's: other pages are Loading meanwhile, and a signal handler
+//! of the program may be waiting for them.
+
+use crate::budget::Taken;
+use crate::cache::counters::Counter;
+use crate::cache::fault::FaultError;
+use crate::cache::fetch::request::Urgency;
+use crate::cache::region::{ReadFailure, Region};
+use crate::cache::views::Place;
+use crate::sys::{PAGE_BYTES, cpu};
+
+/// What became of an attempt to get on with some pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claimed {
+    /// So many pages from the first on need nothing more.
+    Present(u64),
+    /// So many are Loading now, by us, and have their budget: read them.
+    Absent(u64),
+    /// The first is in the hands of another, for a short while.
+    Busy,
+    /// There is no budget for it.
+    Short,
+    /// It cannot be had.
+    Failed(FaultError),
+}
+
+impl Region {
+    /// Looks at a page that is wanted, and if it must be read claims it with up to `most` pages in all that follow.
+    pub(crate) fn claim(&self, core: usize, page: u64, most: u64, urgency: Urgency) -> Claimed {
+        let seen = self.word(page).load();
+        if seen.is_in_sight() {
+            if seen.is_poisoned() {
+                return Claimed::Failed(FaultError::Unreadable(ReadFailure::Kind(std::io::ErrorKind::InvalidData)));
+            }
+            return Claimed::Present(1);
+        }
+        if seen.is_busy() {
+            return Claimed::Busy;
+        }
+        if seen.is_resident() {
+            return self.show(page);
+        }
+        match self.claim_absent(core, page, urgency, true) {
+            Claimed::Absent(_) => {}
+            other => return other,
+        }
+        let others = page + 1..page + most;
+        let claimed = others.take_while(|other| self.claim_absent(core, *other, urgency, false) == Claimed::Absent(1));
+        Claimed::Absent(1 + claimed.count() as u64)
+    }
+
+    /// A page in memory, out of sight.
+    fn show(&self, page: u64) -> Claimed {
+        let (Some(frames), Ok(before)) = (self.hideable(), self.word(page).begin_reveal()) else {
+            return Claimed::Busy; // It has changed under our eyes.
+        };
+        match self.reveal(frames, Place { view: 0, page }, before, false) {
+            Ok(()) => Claimed::Present(1),
+            Err(error) => Claimed::Failed(error),
+        }
+    }
+
+    /// Claims one page, which is filled at once if the device holds garbage there and it is the first of its run.
+    fn claim_absent(&self, core: usize, page: u64, urgency: Urgency, first: bool) -> Claimed {
+        let Ok(before) = self.begin_load(page) else { return Claimed::Busy };
+        // The mapping may have been shortened meanwhile; who shortens it looks at the word after.
+        if page >= self.pages() {
+            self.forget_load(page);
+            return Claimed::Failed(FaultError::BeyondEnd);
+        }
+        let is_fresh = self.is_fresh(page, before);
+        if is_fresh && !first {
+            self.forget_load(page);
+            return Claimed::Busy;
+        }
+        if !self.take_budget(core, page, urgency) {
+            self.forget_load(page);
+            return Claimed::Short;
+        }
+        if is_fresh { self.fill_fresh(core, page) } else { Claimed::Absent(1) }
+    }
+
+    fn fill_fresh(&self, core: usize, page: u64) -> Claimed {
+        match self.fill(core, Place { view: 0, page }, false) {
+            Ok(()) => Claimed::Present(1),
+            Err(error) => Claimed::Failed(error),
+        }
+    }
+
+    /// Budget for a page that is counted in its span, if that can be had at once. A guess leaves half of the reserve
+    /// to those that know.
+    fn take_budget(&self, core: usize, page: u64, urgency: Urgency) -> bool {
+        let shared = &*self.shared;
+        if urgency == Urgency::Guessed && shared.budget.free() <= shared.watermarks.low / 2 {
+            shared.wake_worker(false);
+            return false;
+        }
+        let price = self.price(page);
+        match shared.budget.take(core, price) {
+            None => return false,
+            Some(Taken::Local) => {}
+            Some(Taken::Refilled) => {
+                let free = shared.budget.free();
+                if free < shared.watermarks.low {
+                    shared.wake_worker(free < shared.watermarks.low / 2);
+                }
+            }
+        }
+        self.pay(page, price);
+        true
+    }
+
+    /// Ends the read of claimed pages, of which so many bytes have arrived or an error number below zero. Where it came
+    /// short, the pages are read as a fault would read them, one by one if need be: most likely that will fail as well,
+    /// and say why. Returns the first page that could not be had.
+    pub(crate) fn settle_fetched(
+        &self,
+        core: usize,
+        first: u64,
+        data: &mut [u8],
+        arrived: i32,
+    ) -> Option<(u64, FaultError)> {
+        // What somebody else may have appended to the file is none of the mapping's.
+        let left = self.backing.len().saturating_sub(first * PAGE_BYTES as u64);
+        let read = match u64::try_from(arrived) {
+            Ok(bytes) => self.accept_read(core, first, data, bytes.min(left) as usize),
+            Err(_) => Err(ReadFailure::Os(-arrived)),
+        };
+        if read.is_ok() || self.read(core, first, data).is_ok() {
+            return self.settle_read(first, data);
+        }
+        let mut failed = None;
+        for (data, page) in data.chunks_mut(PAGE_BYTES).zip(first..) {
+            let failure = match self.read(core, page, data) {
+                Ok(()) => self.settle_read(page, data),
+                Err(failure) => Some(self.refuse(page, failure)),
+            };
+            failed = failed.or(failure);
+        }
+        failed
+    }
+
+    /// Shows pages that were read, but for those that do not verify.
+    fn settle_read(&self, first: u64, data: &[u8]) -> Option<(u64, FaultError)> {
+        let pages = data.len() / PAGE_BYTES;
+        self.shared.count(cpu::current(), Counter::FetchedPages, pages as u64);
+        let mut failed = None;
+        let mut shown = 0;
+        for at in 0..=pages {
+            let verified = match data.get(at * PAGE_BYTES..(at + 1) * PAGE_BYTES) {
+                Some(page) => self.verify(first + at as u64, page),
+                None => Ok(()),
+            };
+            if at < pages && verified.is_ok() {
+                continue;
+            }
+            if shown < at {
+                let run = first + shown as u64;
+                let installed = self.show_wanted(cpu::current(), run, &data[shown * PAGE_BYTES..at * PAGE_BYTES]);
+                failed = failed.or(installed.err().map(|error| (run, error)));
+            }
+            if let Err(failure) = verified {
+                let refused = self.refuse(first + at as u64, failure);
+                failed = failed.or(Some(refused));
+            }
+            shown = at + 1;
+        }
+        failed
+    }
+
+    /// Gives a claimed page up that could not be had.
+    fn refuse(&self, page: u64, failure: ReadFailure) -> (u64, FaultError) {
+        self.note_read_failure(page, failure);
+        self.give_up(page..page + 1);
+        (page, FaultError::Unreadable(failure))
+    }
+}

@@ -1,0 +1,146 @@
+//! Asynchronous misses: pages fetched by threads of the cache, through io_uring where it can be had.
+//!
+//! A [`request::Request`] is some pages of a region. It goes to a [`RingFetcher`], which has many reads under way at a
+//! time, or to a [`Pool`], whose threads do what a fault would; an [`Outcome`] tells the future that waits.
+//! docs/design/asynchronous-misses.md says why it is so.
+
+mod claim;
+mod outcome;
+mod pool;
+mod read_buffers;
+mod request;
+mod ring_fetcher;
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+pub(crate) use outcome::{Failure, Outcome};
+pub(crate) use pool::{Pool, THREADS};
+pub(crate) use request::{EndedRequests, FetchedRegion, OpenRequests, Urgency};
+
+use crate::cache::fault::FaultError;
+use crate::cache::fetch::request::Request;
+use crate::cache::fetch::ring_fetcher::RingFetcher;
+use crate::cache::region::Region;
+use crate::cache::shared::Shared;
+use crate::error::{Error, Result};
+use crate::sys::cpu;
+use crate::sys::hand_over::{HandOver, Queue};
+
+/// At most so many rings, however many cores there are.
+const RINGS_MAX: usize = 16;
+
+/// The threads that fetch pages of a cache. None runs before somebody fetches.
+#[derive(Default)]
+pub(crate) struct Fetchers {
+    /// A ring a core; none if there can be no io_uring.
+    rings: OnceLock<Box<[RingFetcher]>>,
+    pool: OnceLock<Pool>,
+    starting: Mutex<()>,
+    /// Requests that are through, for those to free who make new ones: the fetchers must not.
+    spent: Arc<HandOver<Request>>,
+}
+
+impl Fetchers {
+    /// Fetches whole ranges of pages of a region to which the caller has a handle.
+    pub(crate) fn fetch(
+        &self,
+        shared: &Arc<Shared>,
+        region: &Region,
+        ranges: Vec<Range<u64>>,
+        urgency: Urgency,
+    ) -> Result<Arc<Outcome>> {
+        drop(self.take_spent());
+        let takes_rings = region.backing.direct_reads().is_some() && !region.shares_addresses;
+        let rings = if takes_rings { self.rings(shared) } else { &[] };
+        if !rings.is_empty() {
+            let outcome = Arc::new(Outcome::of_parts(1));
+            let told = (urgency == Urgency::Wanted).then(|| Arc::clone(&outcome));
+            rings[cpu::current() % rings.len()].submit(Request::new(FetchedRegion::new(region), ranges, urgency, told));
+            return Ok(outcome);
+        }
+        let pool = self.pool(shared)?;
+        let parts = ranges.len().min(THREADS);
+        let outcome = Arc::new(Outcome::of_parts(parts as u32));
+        for part in 0..parts {
+            let ranges: Vec<_> = ranges.iter().skip(part).step_by(parts).cloned().collect();
+            let (region, outcome) = (FetchedRegion::new(region), Arc::clone(&outcome));
+            pool.run(move || {
+                let failed = ensure_ranges(&region, ranges, urgency);
+                drop(region);
+                outcome.finish_part(failed);
+            });
+        }
+        Ok(outcome)
+    }
+
+    fn take_spent(&self) -> Queue<Request> {
+        let mut spent = Queue::default();
+        self.spent.take_all(&mut spent);
+        spent
+    }
+
+    fn rings(&self, shared: &Arc<Shared>) -> &[RingFetcher] {
+        if let Some(rings) = self.rings.get() {
+            return rings;
+        }
+        let _one_at_a_time = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        self.rings.get_or_init(|| {
+            let cores = if shared.uses_io_uring { cpu::count().min(RINGS_MAX) } else { 0 };
+            let start = |_| RingFetcher::start(shared, shared.pages_in_flight, &self.spent);
+            match (0..cores).map(start).collect() {
+                Ok(rings) => rings,
+                Err(error) => {
+                    tracing::warn!(%error, "no io_uring: pages are fetched by {THREADS} threads, a read each at a time");
+                    Box::default()
+                }
+            }
+        })
+    }
+
+    fn pool(&self, shared: &Shared) -> Result<&Pool> {
+        start_pool(&self.pool, &self.starting, shared.generation)
+    }
+
+    /// Ends all threads; in a forked child, forgets them. No request is left.
+    pub(crate) fn stop(&mut self, is_parent: bool) {
+        // The pool ends, or forgets, its own.
+        self.pool.take();
+        for ring in self.rings.take().into_iter().flatten() {
+            if is_parent { ring.stop() } else { ring.forget() }
+        }
+    }
+}
+
+/// The pool, started if it does not run yet.
+pub(crate) fn start_pool<'a>(
+    pool: &'a OnceLock<Pool>,
+    starting: &Mutex<()>,
+    generation: crate::sys::fork::Generation,
+) -> Result<&'a Pool> {
+    if let Some(pool) = pool.get() {
+        return Ok(pool);
+    }
+    let _one_at_a_time = starting.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(pool) = pool.get() {
+        return Ok(pool);
+    }
+    let started = Pool::start(generation).map_err(Error::system("starting threads that fetch pages"))?;
+    Ok(pool.get_or_init(|| started))
+}
+
+/// What a thread of the pool does: as faults would.
+fn ensure_ranges(region: &FetchedRegion, ranges: Vec<Range<u64>>, urgency: Urgency) -> Option<Failure> {
+    let shared = &region.shared;
+    let has_room = || urgency == Urgency::Wanted || shared.budget.free() > shared.watermarks.low / 2;
+    let goes_on = || !region.is_closing() && has_room();
+    let mut failed = None;
+    for mut range in ranges {
+        while let Err((page, why)) = region.ensure_while(range.clone(), goes_on) {
+            failed = failed.or(Some((page, why)));
+            // The others may be readable, but there will not be more room for them.
+            range.start = if matches!(why, FaultError::Unreadable(_)) { page + 1 } else { range.end };
+        }
+    }
+    failed.map(|(page, why)| Failure::Page(page, why))
+}

@@ -1,0 +1,73 @@
+//! What became of a fetch: told by the threads that work on its parts, waited for by a future.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::task::{Poll, Waker};
+
+use atomic_waker::AtomicWaker;
+
+use crate::cache::fault::FaultError;
+use crate::error::Error;
+
+/// Why a fetch failed.
+pub(crate) enum Failure {
+    /// This page could not be had; in a form that needs no allocation.
+    Page(u64, FaultError),
+    /// For this reason.
+    Error(Error),
+}
+
+/// Shared by the parts of a fetch and the future that waits for all of them.
+pub(crate) struct Outcome {
+    parts_left: AtomicU32,
+    waker: AtomicWaker,
+    /// The first failure. The future looks at it after the last part only, so nobody ever waits for this lock whom a
+    /// signal handler could be waiting for.
+    failure: Mutex<Option<Failure>>,
+}
+
+impl Outcome {
+    /// Of a fetch of so many parts.
+    pub(crate) fn of_parts(parts: u32) -> Self {
+        Outcome { parts_left: AtomicU32::new(parts), waker: AtomicWaker::new(), failure: Mutex::new(None) }
+    }
+
+    /// A part has ended. With the last one the waker is called, which is code of the program's.
+    pub(crate) fn finish_part(&self, failure: Option<Failure>) {
+        if let Some(failure) = failure {
+            self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+        }
+        if self.parts_left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.waker.wake();
+        }
+    }
+
+    /// What became of it, once; calls the waker when there is an answer.
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Option<Failure>> {
+        let is_done = || self.parts_left.load(Ordering::SeqCst) == 0;
+        if !is_done() {
+            self.waker.register(waker);
+            if !is_done() {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(self.failure.lock().unwrap_or_else(PoisonError::into_inner).take())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_part_ends_it_and_the_first_failure_counts() {
+        let outcome = Outcome::of_parts(3);
+        let waker = Waker::noop();
+        outcome.finish_part(None);
+        outcome.finish_part(Some(Failure::Page(7, FaultError::BeyondEnd)));
+        assert!(outcome.poll(waker).is_pending());
+        outcome.finish_part(Some(Failure::Page(8, FaultError::BeyondEnd)));
+        assert!(matches!(outcome.poll(waker), Poll::Ready(Some(Failure::Page(7, FaultError::BeyondEnd)))));
+        assert!(matches!(outcome.poll(waker), Poll::Ready(None)));
+    }
+}

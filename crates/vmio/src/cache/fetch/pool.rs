@@ -1,0 +1,92 @@
+//! A few threads that do what would block the caller.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::sys::abort::AbortOnUnwind;
+use crate::sys::fork::Generation;
+use crate::sys::signal::SignalsBlocked;
+
+/// How many threads: so many reads are under way at a time.
+pub(crate) const THREADS: usize = 8;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The threads, and what they have yet to do.
+pub(crate) struct Pool {
+    jobs: Arc<Jobs>,
+    threads: Vec<JoinHandle<()>>,
+    generation: Generation,
+}
+
+#[derive(Default)]
+struct Jobs {
+    /// None when no more will come. Jobs hold it neither while they run nor while they are dropped.
+    waiting: Mutex<Option<VecDeque<Job>>>,
+    came: Condvar,
+}
+
+impl Pool {
+    /// Starts the threads.
+    pub(crate) fn start(generation: Generation) -> io::Result<Self> {
+        let jobs = Arc::new(Jobs { waiting: Mutex::new(Some(VecDeque::new())), came: Condvar::new() });
+        let mut pool = Pool { jobs, threads: Vec::with_capacity(THREADS), generation };
+        for number in 0..THREADS {
+            let jobs = Arc::clone(&pool.jobs);
+            // Those that run already end when the pool is dropped.
+            let thread = std::thread::Builder::new().name(format!("vmio-fetch-{number}")).spawn(move || {
+                let _signals = SignalsBlocked::new();
+                // Somebody waits for the job's end.
+                let _must_go_on = AbortOnUnwind::new();
+                while let Some(job) = jobs.next() {
+                    job();
+                }
+            })?;
+            pool.threads.push(thread);
+        }
+        Ok(pool)
+    }
+
+    /// Has one of them do it.
+    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
+        if let Some(waiting) = &mut *self.jobs.waiting() {
+            waiting.push_back(Box::new(job));
+        }
+        self.jobs.came.notify_one();
+    }
+}
+
+impl Jobs {
+    fn waiting(&self) -> MutexGuard<'_, Option<VecDeque<Job>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut waiting = self.waiting();
+        loop {
+            if let Some(job) = waiting.as_mut()?.pop_front() {
+                return Some(job);
+            }
+            waiting = self.came.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if !self.generation.is_current() {
+            std::mem::forget(std::mem::take(&mut self.threads)); // The parent's: see `CacheCore`.
+            return;
+        }
+        let left = self.jobs.waiting().take();
+        self.jobs.came.notify_all();
+        drop(left);
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread that fetches pages has panicked");
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Pages that somebody wants, on their way to the thread that fetches them.
+
+use std::ops::{Deref, Range};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use crate::cache::fault::FaultError;
+use crate::cache::fetch::outcome::{Failure, Outcome};
+use crate::cache::region::Region;
+use crate::sys::futex;
+
+/// A region that stays open while somebody works on it who holds no handle: see [`Region::end_fetches`].
+pub(crate) struct FetchedRegion(NonNull<Region>);
+
+// SAFETY: a Region is shared between threads; it lives as long as this: see `end_fetches`.
+unsafe impl Send for FetchedRegion {}
+
+/// How many requests are out for a region.
+#[derive(Default)]
+pub(crate) struct OpenRequests {
+    count: AtomicU32,
+    /// The region is about to close.
+    ends: AtomicBool,
+}
+
+/// Tells those that close regions when requests have ended. In what all regions share, since whoever ends the last
+/// request of a region must not touch it after that.
+#[derive(Default)]
+pub(crate) struct EndedRequests {
+    event: AtomicU32,
+    waiters: AtomicU32,
+}
+
+impl FetchedRegion {
+    /// Counts a request for the region, to which the caller has a handle.
+    pub(crate) fn new(region: &Region) -> Self {
+        region.requests.count.fetch_add(1, Ordering::SeqCst);
+        FetchedRegion(NonNull::from(region))
+    }
+
+    /// Whether somebody waits for the end of this: what has not begun need not.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.requests.ends.load(Ordering::Relaxed)
+    }
+}
+
+impl Deref for FetchedRegion {
+    type Target = Region;
+
+    fn deref(&self) -> &Region {
+        // SAFETY: the region is counted, and whoever closes it waits for that to end.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for FetchedRegion {
+    fn drop(&mut self) {
+        // The thread that fetches has a reference of its own, so this is never the last one.
+        let shared = Arc::clone(&self.shared);
+        self.requests.count.fetch_sub(1, Ordering::SeqCst);
+        let ended = &shared.ended_requests;
+        ended.event.fetch_add(1, Ordering::SeqCst);
+        if ended.waiters.load(Ordering::SeqCst) > 0 {
+            futex::wake_all(&ended.event);
+        }
+    }
+}
+
+impl Region {
+    /// Returns when nobody fetches pages of the region any more. There is no handle left by which somebody could begin.
+    pub(crate) fn end_fetches(&self) {
+        self.requests.ends.store(true, Ordering::SeqCst);
+        let ended = &self.shared.ended_requests;
+        ended.waiters.fetch_add(1, Ordering::SeqCst);
+        loop {
+            let event = ended.event.load(Ordering::SeqCst);
+            if self.requests.count.load(Ordering::SeqCst) == 0 {
+                break;
+            }
+            futex::wait(&ended.event, event);
+        }
+        ended.waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// What to do where the cache has no free page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// Somebody waits for the pages: give up others for them.
+    Wanted,
+    /// It is a guess: leave it.
+    Guessed,
+}
+
+/// Some pages of a region, and how far the work on them has come.
+pub(crate) struct Request {
+    region: Option<FetchedRegion>,
+    ranges: Vec<Range<u64>>,
+    /// Which of them is next; its start is the next page.
+    next: usize,
+    pub(crate) urgency: Urgency,
+    /// Reads under way.
+    pub(crate) reads: u32,
+    failure: Option<(u64, FaultError)>,
+    outcome: Option<Arc<Outcome>>,
+}
+
+impl Request {
+    /// For whole ranges of pages; without an outcome nobody is told.
+    pub(crate) fn new(
+        region: FetchedRegion,
+        ranges: Vec<Range<u64>>,
+        urgency: Urgency,
+        outcome: Option<Arc<Outcome>>,
+    ) -> Self {
+        Request { region: Some(region), ranges, next: 0, urgency, reads: 0, failure: None, outcome }
+    }
+
+    /// The region, until the request is finished.
+    pub(crate) fn region(&self) -> Option<&FetchedRegion> {
+        self.region.as_ref()
+    }
+
+    /// The next page to look at, and how many follow it in its range, itself included.
+    pub(crate) fn next_pages(&mut self) -> Option<(u64, u64)> {
+        while let Some(range) = self.ranges.get(self.next) {
+            if !range.is_empty() {
+                return Some((range.start, range.end - range.start));
+            }
+            self.next += 1;
+        }
+        None
+    }
+
+    /// So many pages have been looked at.
+    pub(crate) fn advance(&mut self, pages: u64) {
+        if let Some(range) = self.ranges.get_mut(self.next) {
+            range.start += pages;
+        }
+    }
+
+    /// The pages that have not been looked at will not be.
+    pub(crate) fn abandon(&mut self) {
+        self.next = self.ranges.len();
+    }
+
+    /// A page could not be had; the first one counts.
+    pub(crate) fn fail(&mut self, page: u64, why: FaultError) {
+        self.failure.get_or_insert((page, why));
+    }
+
+    /// Lets the region go and tells the outcome. Frees nothing but what a waker of the program's may free.
+    pub(crate) fn finish(&mut self) {
+        drop(self.region.take());
+        if let Some(outcome) = &self.outcome {
+            outcome.finish_part(self.failure.map(|(page, why)| Failure::Page(page, why)));
+        }
+    }
+}

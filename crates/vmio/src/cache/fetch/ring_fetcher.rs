@@ -1,0 +1,324 @@
+//! A thread that fetches pages through a ring of its own: it claims them, reads them, shows them, and tells who waits.
+//!
+//! While it owns page words, and it hardly ever owns none, it allocates and frees nothing, takes no lock that the program
+//! may hold, touches no mapped memory, and waits for finite work only. What it has done with goes back to those who
+//! ask for more, to be freed. The one exception is a waker, which is the program's code: see [`crate::Mapping::fetch`].
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::cache::counters::Counter;
+use crate::cache::fault::{FAILED_ROUNDS_MAX, FaultError};
+use crate::cache::fetch::claim::Claimed;
+use crate::cache::fetch::read_buffers::{ReadBuffers, Run};
+use crate::cache::fetch::request::{FetchedRegion, Request, Urgency};
+use crate::cache::page_buffers::WINDOW_PAGES_MAX;
+use crate::cache::reclaim::{Goal, Reclaimer};
+use crate::cache::shared::{DIRECT_PAGES, Shared};
+use crate::sys::abort::AbortOnUnwind;
+use crate::sys::hand_over::{HandOver, Node, Queue};
+use crate::sys::ring::{Ring, Wake};
+use crate::sys::signal::SignalsBlocked;
+use crate::sys::{PAGE_BYTES, cpu};
+
+/// How long a page in the hands of another is left alone.
+const BUSY: Duration = Duration::from_micros(50);
+/// How long to wait for a page of the budget before looking again.
+const SHORT: Duration = Duration::from_millis(1);
+
+/// The thread, and the way to it.
+pub(super) struct RingFetcher {
+    door: Arc<Door>,
+    thread: JoinHandle<()>,
+}
+
+struct Door {
+    requests: HandOver<Request>,
+    wake: Arc<Wake>,
+    stopping: AtomicBool,
+}
+
+impl RingFetcher {
+    /// Starts one that has up to so many pages under way; what it has done with goes to `spent`.
+    pub(super) fn start(shared: &Arc<Shared>, pages: u32, spent: &Arc<HandOver<Request>>) -> io::Result<Self> {
+        let wake = Arc::new(Wake::new()?);
+        let door =
+            Arc::new(Door { requests: HandOver::default(), wake: Arc::clone(&wake), stopping: AtomicBool::new(false) });
+        let (made, is_made) = mpsc::sync_channel(1);
+        let (shared, spent, at_door) = (Arc::clone(shared), Arc::clone(spent), Arc::clone(&door));
+        let thread = std::thread::Builder::new().name("vmio-fetch".to_owned()).spawn(move || {
+            let _signals = SignalsBlocked::new();
+            let fetching = Fetching::new(shared, at_door, spent, pages, wake);
+            let started = fetching.map(|fetching| (made.send(Ok(())), fetching)).map_err(|error| made.send(Err(error)));
+            if let Ok((_, mut fetching)) = started {
+                // Without it the threads of the program would sleep for ever.
+                let _must_go_on = AbortOnUnwind::new();
+                fetching.run();
+            }
+        })?;
+        match is_made.recv() {
+            Ok(Ok(())) => Ok(RingFetcher { door, thread }),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(io::Error::other("the thread has panicked")),
+        }
+    }
+
+    /// Has it work on a request.
+    pub(super) fn submit(&self, request: Request) {
+        self.door.requests.put(Node::new(request));
+        self.door.wake.wake();
+    }
+
+    /// Ends the thread. No request is left.
+    pub(super) fn stop(self) {
+        self.door.stopping.store(true, Ordering::SeqCst);
+        self.door.wake.wake();
+        if self.thread.join().is_err() {
+            tracing::error!("a thread that fetches pages has panicked");
+        }
+    }
+
+    /// In a forked child: the thread is the parent's.
+    pub(super) fn forget(self) {
+        std::mem::forget(self.thread);
+    }
+}
+
+/// A read under way.
+#[derive(Clone, Copy)]
+struct Read {
+    /// Its request's place in the table.
+    request: usize,
+    page: u64,
+    run: Run,
+}
+
+/// What came of a look at a place in the table.
+enum Progress {
+    /// A read has begun, or a request has ended.
+    Made,
+    /// There is nothing to do but wait for reads.
+    None,
+    /// A page is in the hands of another.
+    Busy,
+    /// All buffers are under way.
+    Full,
+    /// There is no budget.
+    Short,
+}
+
+struct Fetching {
+    shared: Arc<Shared>,
+    door: Arc<Door>,
+    spent: Arc<HandOver<Request>>,
+    ring: Ring,
+    buffers: ReadBuffers,
+    /// By the first page of their buffers.
+    reads: Vec<Option<Read>>,
+    /// Requests that are not looked at yet.
+    pending: Queue<Request>,
+    /// Those that are; a place is empty or not yet finished.
+    table: Vec<Option<Node<Request>>>,
+    /// Whose turn it is.
+    turn: usize,
+    finished: Queue<Request>,
+    reclaimer: Reclaimer,
+    idle_rounds: u32,
+    failed_rounds: u32,
+}
+
+impl Fetching {
+    fn new(
+        shared: Arc<Shared>,
+        door: Arc<Door>,
+        spent: Arc<HandOver<Request>>,
+        pages: u32,
+        wake: Arc<Wake>,
+    ) -> io::Result<Self> {
+        Ok(Fetching {
+            shared,
+            door,
+            spent,
+            ring: Ring::new(pages, wake)?,
+            buffers: ReadBuffers::new(pages)?,
+            reads: vec![None; pages as usize],
+            pending: Queue::default(),
+            table: std::iter::repeat_with(|| None).take(pages as usize).collect(),
+            turn: 0,
+            finished: Queue::default(),
+            reclaimer: Reclaimer::new(DIRECT_PAGES)?,
+            idle_rounds: 0,
+            failed_rounds: 0,
+        })
+    }
+
+    fn run(&mut self) {
+        loop {
+            self.door.requests.take_all(&mut self.pending);
+            let limit = self.begin_reads();
+            self.tell();
+            if self.door.stopping.load(Ordering::SeqCst) && self.buffers.are_free() && self.pending.is_empty() {
+                return;
+            }
+            let door = &self.door;
+            self.ring.sleep(limit, || !door.requests.is_empty() || door.stopping.load(Ordering::SeqCst));
+            while let Some((token, result)) = self.ring.completed() {
+                self.end_read(token as usize, result);
+            }
+        }
+    }
+
+    /// Begins what can begin, one read of each request in turn. Returns how long the ring may sleep, if not for ever.
+    fn begin_reads(&mut self) -> Option<Duration> {
+        let mut limit = None;
+        let mut idle = 0;
+        while idle < self.table.len() {
+            match self.work_on(self.turn) {
+                Progress::Made => idle = 0,
+                Progress::None => idle += 1,
+                Progress::Busy => {
+                    limit = Some(BUSY);
+                    idle += 1;
+                }
+                Progress::Full => return limit,
+                Progress::Short if self.make_room(self.turn) => continue,
+                Progress::Short => return Some(SHORT),
+            }
+            self.turn = (self.turn + 1) % self.table.len();
+        }
+        limit
+    }
+
+    /// Claims the next absent pages of a request and begins their read.
+    fn work_on(&mut self, at: usize) -> Progress {
+        if self.table[at].is_none() {
+            self.table[at] = self.pending.pop_front();
+        }
+        let core = cpu::current();
+        while let Some(request) = self.table[at].as_mut() {
+            let Some((page, wanted)) = request.next_pages() else {
+                return if self.finish_if_through(at) { Progress::Made } else { Progress::None };
+            };
+            if request.region().is_none_or(FetchedRegion::is_closing) {
+                request.abandon();
+                continue;
+            }
+            if request.urgency == Urgency::Guessed && self.buffers.are_half_taken() {
+                return Progress::None;
+            }
+            let Some(mut run) = self.buffers.find(wanted.min(WINDOW_PAGES_MAX as u64) as u32) else {
+                return Progress::Full;
+            };
+            let claimed = request.region().map(|region| region.claim(core, page, run.pages.into(), request.urgency));
+            match claimed {
+                None => {}
+                Some(Claimed::Present(pages)) => request.advance(pages),
+                // The end of a read of ours wakes us anyway.
+                Some(Claimed::Busy) => return if self.is_read(at, page) { Progress::None } else { Progress::Busy },
+                Some(Claimed::Short) if request.urgency == Urgency::Guessed => request.abandon(),
+                Some(Claimed::Short) => return Progress::Short,
+                Some(Claimed::Failed(why)) => {
+                    request.fail(page, why);
+                    request.advance(if why == FaultError::BeyondEnd { wanted } else { 1 });
+                }
+                Some(Claimed::Absent(pages)) => {
+                    run.pages = pages as u32;
+                    self.begin_read(at, page, run);
+                    return Progress::Made;
+                }
+            }
+        }
+        Progress::None
+    }
+
+    /// Whether a page of a request's region is being read here.
+    fn is_read(&self, at: usize, page: u64) -> bool {
+        let region_of = |at: usize| self.table[at].as_ref()?.region().map(|region| std::ptr::from_ref(&**region));
+        self.reads.iter().flatten().any(|read| {
+            (read.page..read.page + u64::from(read.run.pages)).contains(&page)
+                && region_of(read.request) == region_of(at)
+        })
+    }
+
+    fn begin_read(&mut self, at: usize, page: u64, run: Run) {
+        let Some(request) = self.table[at].as_mut() else { return };
+        self.buffers.take(run);
+        self.reads[run.first as usize] = Some(Read { request: at, page, run });
+        request.reads += 1;
+        request.advance(run.pages.into());
+        match request.region().and_then(|region| region.backing.direct_reads()) {
+            // SAFETY: the run was taken for this read, and the file is the region's, which the request keeps open.
+            Some(file) => unsafe {
+                self.ring.read(run.first.into(), file, self.buffers.bytes(run), page * PAGE_BYTES as u64)
+            },
+            None => self.end_read(run.first as usize, -libc::EBADF),
+        }
+    }
+
+    /// Shows what has been read.
+    fn end_read(&mut self, first: usize, result: i32) {
+        let Some(Read { request: at, page, run }) = self.reads[first].take() else { return };
+        if let Some(request) = self.table[at].as_mut() {
+            // SAFETY: the run was taken for this read, which has ended.
+            let data = unsafe { &mut *self.buffers.bytes(run) };
+            let failed = request.region().and_then(|region| region.settle_fetched(cpu::current(), page, data, result));
+            if let Some((page, why)) = failed {
+                request.fail(page, why);
+            }
+            request.reads -= 1;
+        }
+        self.buffers.release(run);
+        self.finish_if_through(at);
+    }
+
+    fn finish_if_through(&mut self, at: usize) -> bool {
+        if let Some(request) = self.table[at].as_mut()
+            && request.reads == 0
+            && request.next_pages().is_none()
+            && let Some(request) = self.table[at].take()
+        {
+            self.finished.push_back(request);
+            return true;
+        }
+        false
+    }
+
+    /// Tells those who wait for requests that are through.
+    fn tell(&mut self) {
+        while let Some(mut request) = self.finished.pop_front() {
+            request.finish();
+            self.spent.put(request);
+        }
+    }
+
+    /// Evicts for a request, as a fault does for itself. False if that brought nothing.
+    fn make_room(&mut self, at: usize) -> bool {
+        let shared = &*self.shared;
+        shared.wake_worker(true);
+        shared.count(cpu::current(), Counter::DirectReclaims, 1);
+        let goal = if self.idle_rounds > 1 { Goal::EvictHard } else { Goal::Evict };
+        let pass = self.reclaimer.pass(shared, DIRECT_PAGES, goal);
+        if pass.freed > 0 {
+            (self.idle_rounds, self.failed_rounds) = (0, 0);
+            return true;
+        }
+        self.idle_rounds += 1;
+        self.failed_rounds = if pass.failed > 0 { self.failed_rounds + 1 } else { 0 };
+        if self.failed_rounds > FAILED_ROUNDS_MAX
+            && let Some(request) = self.table[at].as_mut()
+            && let Some((page, _)) = request.next_pages()
+        {
+            self.failed_rounds = 0;
+            request
+                .fail(page, FaultError::Exhausted("its pages cannot be written (sync returns the reason) or unmapped"));
+            request.abandon();
+            self.finish_if_through(at);
+            return true;
+        }
+        false
+    }
+}

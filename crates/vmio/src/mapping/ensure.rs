@@ -1,0 +1,43 @@
+//! Missing on purpose: pages brought in by a call in place of a trap.
+
+use std::ops::Range;
+
+use crate::error::Result;
+use crate::mapping::mapped_file::touched_pages;
+use crate::mapping::{Handle, Mapping};
+use crate::sys::PAGE_BYTES;
+
+impl Mapping {
+    /// Makes every page that a range touches resident, as loads of it would, but for the trap: where the page is there
+    /// already it costs a few instructions, where it is not some 2 µs less than a load that misses. Neighbouring absent
+    /// pages come with one read.
+    ///
+    /// Nothing holds the pages afterwards; of a range larger than the cache, the first may be gone when the last
+    /// come. [`Self::pin`] keeps them. [`Self::fetch`] does the same without waiting.
+    ///
+    /// Errors: a page that cannot be read ([`crate::Error::Read`], [`crate::Error::Corrupt`]; also one that holds poison), a
+    /// cache full of pages that cannot be given up ([`crate::Error::CacheExhausted`]), a range that ends behind the mapping
+    /// ([`crate::Error::OutOfRange`]).
+    #[inline]
+    pub fn ensure(&self, range: Range<u64>) -> Result<()> {
+        if self.is_in_sight(&range) { Ok(()) } else { self.bring_in(range) }
+    }
+
+    /// Whether loads of the range would go through; false if that takes more than a look at each page's word.
+    #[inline]
+    pub(super) fn is_in_sight(&self, range: &Range<u64>) -> bool {
+        let Handle::Cached(file) = &self.handle else { return false };
+        let region = file.region();
+        let page = PAGE_BYTES as u64;
+        range.start < range.end
+            && range.end <= region.len()
+            && region.shared.generation.is_current()
+            && (range.start / page..range.end.div_ceil(page)).all(|page| region.is_in_sight(page))
+    }
+
+    #[cold]
+    fn bring_in(&self, range: Range<u64>) -> Result<()> {
+        self.check_range(&range)?;
+        self.file().ensure(touched_pages(&range))
+    }
+}

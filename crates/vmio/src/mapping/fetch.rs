@@ -1,0 +1,110 @@
+//! Missing without waiting: pages fetched in the background.
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::cache::fetch::{Outcome, Urgency};
+use crate::error::Result;
+use crate::mapping::Mapping;
+use crate::mapping::mapped_file::touched_pages;
+
+impl Mapping {
+    /// Begins to fetch every page that some ranges touch, and returns at once with a future that is ready when all of them
+    /// have come. Any executor can poll it. The reads are under way from the call on, whether it is polled or not.
+    ///
+    /// Dropping the future leaves the fetch to itself. As long as it exists it keeps the mapping open. Nothing holds the
+    /// pages when they have come; what is fetched beyond what the cache holds, or long before it is used, may be gone
+    /// again. [`crate::CacheBuilder::pages_in_flight`] limits what is under way; the rest waits, as it does while the
+    /// cache is full of pages that must be written first.
+    ///
+    /// What is fetched is in the hands of threads of the cache until it has come, and these call the future's waker. So
+    /// where a signal handler of the program touches mapped memory, block its signal in threads that poll fetches: it
+    /// could interrupt the executor while that holds a lock which its waker takes. Wakers must neither
+    /// touch mapped memory nor drop a mapping.
+    ///
+    /// The future gives the first error there was, of those of [`Self::ensure`]; the other pages come all the same.
+    pub fn fetch(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Fetch {
+        let fetch = |state| Fetch { mapping: self.clone(), state };
+        let begun = self.absent_pages(ranges).and_then(|pages| match pages.is_empty() {
+            true => Ok(None),
+            false => self.file().fetch(pages, Urgency::Wanted).map(Some),
+        });
+        match begun {
+            Ok(Some(outcome)) => fetch(State::Begun(outcome)),
+            Ok(None) => fetch(State::Ended(Ok(()))),
+            Err(error) => fetch(State::Ended(Err(error))),
+        }
+    }
+
+    /// Begins to fetch what will be wanted soon, and returns at once. It is a guess, so it takes little from others: a call
+    /// brings in no more than an eighth of the cache, the ranges that were named first, and gives up where it would
+    /// need the last half of the reserve of free pages, which the cache keeps for misses (at least 8 pages, and 1 in 128)
+    /// and refills by evicting what is coldest. A page that cannot be read is left to whoever touches it.
+    ///
+    /// An error says that a range does not lie within the mapping, or that threads could not be started.
+    pub fn prefetch(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Result<()> {
+        let mut pages = self.absent_pages(ranges)?;
+        let mut room = self.file().guesses_max();
+        for range in &mut pages {
+            range.end = range.end.min(range.start + room);
+            room -= range.end - range.start;
+        }
+        pages.retain(|range| !range.is_empty());
+        if pages.is_empty() { Ok(()) } else { self.file().fetch(pages, Urgency::Guessed).map(drop) }
+    }
+
+    /// The pages of ranges of bytes, but for ranges that are in memory.
+    fn absent_pages(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Result<Vec<Range<u64>>> {
+        let mut pages = Vec::new();
+        for range in ranges {
+            if self.is_in_sight(&range) {
+                continue;
+            }
+            self.check_range(&range)?;
+            if !range.is_empty() {
+                pages.push(touched_pages(&range));
+            }
+        }
+        Ok(pages)
+    }
+}
+
+/// Pages on their way: see [`Mapping::fetch`].
+#[must_use = "without waiting for it nobody knows whether the pages have come; `prefetch` is for that"]
+pub struct Fetch {
+    mapping: Mapping,
+    state: State,
+}
+
+enum State {
+    Begun(Arc<Outcome>),
+    Ended(Result<()>),
+}
+
+impl Future for Fetch {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let this = &mut *self;
+        if let State::Begun(outcome) = &this.state {
+            // The threads that would go on with it are the parent's.
+            this.mapping.file().check_not_forked()?;
+            let failure = std::task::ready!(outcome.poll(context.waker()));
+            this.state = State::Ended(failure.map_or(Ok(()), |failure| Err(this.mapping.file().fetch_error(failure))));
+        }
+        match &mut this.state {
+            State::Begun(_) => Poll::Pending,
+            State::Ended(result) => Poll::Ready(std::mem::replace(result, Ok(()))),
+        }
+    }
+}
+
+impl std::fmt::Debug for Fetch {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = if matches!(self.state, State::Begun(_)) { "under way" } else { "ended" };
+        write!(out, "Fetch from {}, {state}", self.mapping.describe())
+    }
+}
