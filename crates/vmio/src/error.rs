@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 
-use crate::backing::{FileUser, Holder};
+use crate::backing::{Backing, FileUser, Holder};
 
 /// The result of vmio's operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -188,6 +188,75 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// There is no journal, or none that this version can read.
+    #[error("{journal} is no journal that vmio can use: {reason}")]
+    NotAJournal {
+        /// The journal's path.
+        journal: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Something is wrong with a part of the journal that had been durable: not the trace of a crash. Nothing was changed.
+    #[error("{journal} is damaged at byte {offset}: {what}; `vmio journal verify` says what can still be read")]
+    JournalDamaged {
+        /// The journal's path.
+        journal: String,
+        /// Where.
+        offset: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The journal has no room for what is not committed. Nothing is lost: it stays dirty in memory or spilled.
+    #[error(
+        "{journal} is full: {uncommitted_bytes} of its {capacity_bytes} bytes are not committed;          commit more often, or make a larger journal"
+    )]
+    JournalFull {
+        /// The journal's path.
+        journal: String,
+        /// Length of its log.
+        capacity_bytes: u64,
+        /// What was appended to it since the last commit.
+        uncommitted_bytes: u64,
+    },
+    /// The journal could not be read or written. A commit that fails so is not acknowledged; its pages stay part of the next.
+    #[error("{operation} the journal {journal} failed")]
+    Journal {
+        /// The journal's path.
+        journal: String,
+        /// What was being done.
+        operation: &'static str,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The journal could not be flushed. The next commit writes everything again that is not known to be durable.
+    #[error("flushing the journal {journal} failed; the commit is not acknowledged, and the next one tries again")]
+    JournalFlush {
+        /// The journal's path.
+        journal: String,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Committed pages could not be brought into their file. They are safe in the journal, which tries again.
+    #[error("cannot bring committed pages into {file}; they stay in the journal")]
+    Checkpoint {
+        /// The file's path.
+        file: String,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// A file of a journal is not what it was.
+    #[error("{path}, a file of the journal {journal}: {reason}")]
+    JournaledFile {
+        /// The journal's path.
+        journal: String,
+        /// The file's path.
+        path: String,
+        /// What is wrong, and what to do.
+        reason: &'static str,
+    },
     /// A forked child used a mapping of its parent.
     #[error("this mapping belongs to the parent process: open the file anew in the child")]
     Forked,
@@ -196,5 +265,9 @@ pub enum Error {
 impl Error {
     pub(crate) fn system(operation: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::System { operation, source }
+    }
+
+    pub(crate) fn journal(device: &dyn Backing, operation: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::Journal { journal: device.describe(), operation, source }
     }
 }

@@ -32,6 +32,8 @@ mod engine;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+pub mod journal;
+#[cfg(not(loom))]
 mod managed;
 #[cfg(not(loom))]
 mod mapping;

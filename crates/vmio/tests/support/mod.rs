@@ -5,6 +5,7 @@ pub mod child;
 pub mod denial;
 pub mod device;
 pub mod reader_thread;
+pub mod simulated_disk;
 pub mod views;
 
 use std::ops::Range;

@@ -1,0 +1,147 @@
+//! Bringing committed pages into their files in the background, so that the log can be used again.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::error::{Error, Result};
+use crate::journal::core::{Core, Joined};
+use crate::journal::format::Place;
+use crate::journal::replay::replay;
+use crate::journal::scan::{Scan, read_record_page};
+use crate::sys::abort::AbortOnUnwind;
+use crate::sys::futex;
+use crate::sys::signal::SignalsBlocked;
+
+/// Asking for checkpoints and waiting for them. One thread makes them all: who waits for it holds nothing that it needs.
+pub(crate) struct Checkpoints {
+    /// How many were asked for.
+    asked: AtomicU32,
+    /// The last of these that has been dealt with.
+    done: AtomicU32,
+    stopping: AtomicBool,
+    /// The files hold what was committed before this position.
+    applied: AtomicU64,
+    /// Why the last checkpoint failed, until one succeeds.
+    failure: Mutex<Option<Error>>,
+}
+
+impl Checkpoints {
+    pub(crate) fn new(applied: u64) -> Self {
+        Checkpoints {
+            asked: AtomicU32::new(0),
+            done: AtomicU32::new(0),
+            stopping: AtomicBool::new(false),
+            applied: AtomicU64::new(applied),
+            failure: Mutex::new(None),
+        }
+    }
+
+    /// The files hold what was committed before this position.
+    pub(crate) fn applied(&self) -> u64 {
+        self.applied.load(Ordering::SeqCst)
+    }
+
+    /// Has a checkpoint begin soon, unless one has been asked for already.
+    pub(crate) fn begin(&self) {
+        let done = self.done.load(Ordering::SeqCst);
+        if self.asked.compare_exchange(done, done.wrapping_add(1), Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            futex::wake_all(&self.asked);
+        }
+    }
+
+    /// Returns when a checkpoint has been tried that began after this call. Async-signal-safe.
+    pub(crate) fn run(&self) {
+        // One that is under way may have begun too early.
+        let wanted = self.asked.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
+        futex::wake_all(&self.asked);
+        loop {
+            let done = self.done.load(Ordering::SeqCst);
+            if (done.wrapping_sub(wanted) as i32) >= 0 {
+                return;
+            }
+            futex::wait(&self.done, done);
+        }
+    }
+
+    /// Why the last checkpoint failed.
+    pub(crate) fn take_failure(&self) -> Option<Error> {
+        let _signals = SignalsBlocked::new();
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Ends the thread.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.run();
+    }
+}
+
+/// Starts the thread; it ends after [`Checkpoints::stop`].
+pub(crate) fn spawn(core: Arc<Core>) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("vmio-journal".into()).spawn(move || {
+        let _signals = SignalsBlocked::new();
+        // Whoever waits for it would wait for ever.
+        let _must_not_panic = AbortOnUnwind::new();
+        let checkpoints = &core.checkpoints;
+        loop {
+            let (asked, done) = (checkpoints.asked.load(Ordering::SeqCst), checkpoints.done.load(Ordering::SeqCst));
+            if asked == done {
+                futex::wait(&checkpoints.asked, asked);
+                continue;
+            }
+            let stopping = checkpoints.stopping.load(Ordering::SeqCst);
+            if !stopping {
+                let failure = checkpoint(&core).err();
+                if let Some(error) = &failure {
+                    tracing::error!(%error, "a checkpoint failed; the journal keeps what is committed");
+                }
+                *checkpoints.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+            }
+            checkpoints.done.store(asked, Ordering::SeqCst);
+            futex::wake_all(&checkpoints.done);
+            if stopping {
+                return;
+            }
+        }
+    })
+}
+
+/// Brings what is committed into the files and gives up what the log need no longer hold.
+fn checkpoint(core: &Core) -> Result<()> {
+    let log = &core.log;
+    let end = log.durable();
+    if core.checkpoints.applied() == end {
+        return Ok(());
+    }
+    let mut scan = Scan::new(&core.header());
+    while scan.end < end {
+        let record = read_record_page(&log.ring, scan.end).map_err(Error::journal(log.ring.device(), "reading"))?;
+        let record = record.ok_or_else(|| Error::JournalDamaged {
+            journal: log.ring.device().describe(),
+            offset: log.ring.offset(scan.end),
+            what: "a record is missing that had been durable",
+        })?;
+        scan.add(&record);
+    }
+    // Cloned: nobody who joins need wait.
+    let files: Vec<Arc<Joined>> = core.files().clone();
+    replay(&log.ring, &scan, &files.iter().map(|joined| (joined.file, &*joined.data)).collect())?;
+    // The files' copies are read only from here on, since what was not flushed might still vanish.
+    for joined in &files {
+        let of_file = |page| Place { file: joined.file, page };
+        for (place, image) in scan.pages.range(of_file(0)..=of_file(u64::MAX)) {
+            joined.index.clear(place.page, image.position);
+        }
+    }
+    let tail = scan.first_needed();
+    core.change_header(|header| {
+        header.tail = tail;
+        header.applied = end;
+        header.commit = scan.commit;
+    })?;
+    core.checkpoints.applied.store(end, Ordering::SeqCst);
+    log.advance_tail(tail);
+    Ok(())
+}

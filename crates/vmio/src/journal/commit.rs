@@ -1,0 +1,170 @@
+//! Commits: one at a time, each for all threads that wait.
+
+use std::cell::OnceCell;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::error::{Error, Result};
+use crate::journal::core::{Core, Joined};
+use crate::journal::format::{CommittedFile, RecordKind};
+use crate::journal::journaled_backing::JournaledBacking;
+use crate::journal::log::{CommitFailure, Refusal};
+use crate::sys::signal::SignalsBlocked;
+
+/// A commit that is being put together.
+///
+/// Its pages are those that were spilled since the commit before, and those written here.
+pub struct Commit<'a> {
+    core: &'a Core,
+    frozen: OnceCell<Frozen>,
+}
+
+/// What a commit is about once the line is drawn.
+struct Frozen {
+    number: u64,
+    files: Vec<CommittedFile>,
+}
+
+impl Commit<'_> {
+    /// Draws the line: what is spilled from now on belongs to the next commit; what holds a ticket drawn before belongs to
+    /// this one and is waited for at the end. Called while stores stand still, if the commit is to be a point in time.
+    /// By default it is drawn with the first [`Self::write`], or at the end.
+    pub fn freeze(&self) {
+        self.frozen();
+    }
+
+    fn frozen(&self) -> &Frozen {
+        self.frozen.get_or_init(|| {
+            let _signals = SignalsBlocked::new();
+            let files = self.core.files();
+            let open = files.iter().filter(|joined| joined.is_open.load(Ordering::SeqCst));
+            Frozen { files: open.map(committed).collect(), number: self.core.tickets.advance() }
+        })
+    }
+
+    /// Adds pages of a file, under the rules of [`crate::backing::Backing::write_at`]. After an error the commit must fail; what was
+    /// written of it becomes part of the next one.
+    pub fn write(&self, file: &JournaledBacking, offset: u64, data: &[u8]) -> Result<()> {
+        let appended = self.core.append(RecordKind::Batch, self.frozen().number, file.joined(), offset, data);
+        appended.map_err(|refusal| match refusal {
+            Refusal::Full => self.core.full(),
+            Refusal::Failed(source) => Error::journal(self.core.log.ring.device(), "writing")(source),
+        })
+    }
+}
+
+/// Who leads a commit, and who is served by it.
+#[derive(Default)]
+pub(crate) struct CommitQueue {
+    rounds: Mutex<Rounds>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Rounds {
+    /// Commits begun.
+    begun: u64,
+    is_under_way: bool,
+    /// The last one that succeeded, and its number in the journal.
+    succeeded: Option<(u64, u64)>,
+}
+
+/// The right to lead; given up when dropped.
+struct Lead<'a> {
+    queue: &'a CommitQueue,
+    round: u64,
+    outcome: Option<u64>,
+}
+
+impl CommitQueue {
+    /// Commits, or waits for a commit that begins after this call and succeeds. Returns its number.
+    pub(crate) fn commit(&self, core: &Core, write: impl FnOnce(&Commit<'_>) -> Result<()>) -> Result<u64> {
+        let mut lead = match self.enter() {
+            Ok(lead) => lead,
+            Err(number) => return Ok(number),
+        };
+        let number = lead_commit(core, write)?;
+        lead.outcome = Some(number);
+        Ok(number)
+    }
+
+    /// The lead, or the number of a commit that another thread has led.
+    fn enter(&self) -> Result<Lead<'_>, u64> {
+        let mut rounds = self.rounds();
+        let first_of_use = rounds.begun + 1;
+        loop {
+            if let Some((_, number)) = rounds.succeeded.filter(|(round, _)| *round >= first_of_use) {
+                return Err(number);
+            }
+            if !rounds.is_under_way {
+                rounds.is_under_way = true;
+                rounds.begun += 1;
+                return Ok(Lead { queue: self, round: rounds.begun, outcome: None });
+            }
+            rounds = self.ended.wait(rounds).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Keeps commits from beginning, and waits for the one under way, until what this returns is dropped.
+    pub(crate) fn hold(&self) -> impl Drop {
+        let idle = self.ended.wait_while(self.rounds(), |rounds| rounds.is_under_way);
+        let mut rounds = idle.unwrap_or_else(PoisonError::into_inner);
+        rounds.is_under_way = true;
+        Lead { queue: self, round: rounds.begun, outcome: None }
+    }
+
+    fn rounds(&self) -> MutexGuard<'_, Rounds> {
+        self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        let mut rounds = self.queue.rounds();
+        rounds.is_under_way = false;
+        if let Some(number) = self.outcome {
+            rounds.succeeded = Some((self.round, number));
+        }
+        self.queue.ended.notify_all();
+    }
+}
+
+/// Ends the commit's epoch for good, also when the commit fails half-way: the next one relies on it.
+struct Drained<'a, 'b>(&'a Commit<'b>);
+
+impl Drop for Drained<'_, '_> {
+    fn drop(&mut self) {
+        if let Some(frozen) = self.0.frozen.get() {
+            self.0.core.tickets.drain(frozen.number);
+        }
+    }
+}
+
+fn lead_commit(core: &Core, write: impl FnOnce(&Commit<'_>) -> Result<()>) -> Result<u64> {
+    let commit = Commit { core, frozen: OnceCell::new() };
+    let drained = Drained(&commit);
+    write(&commit)?;
+    commit.freeze();
+    drop(drained);
+    let Frozen { number, files } = commit.frozen();
+    let _signals = SignalsBlocked::new();
+    let journal = || core.log.ring.device().describe();
+    loop {
+        match core.log.commit(*number, files) {
+            Ok(end) => {
+                if end - core.log.tail() >= core.checkpoint_at_pages {
+                    core.checkpoints.begin();
+                }
+                return Ok(*number);
+            }
+            Err(CommitFailure::Full) if core.make_room() => {}
+            Err(CommitFailure::Full) => return Err(core.full()),
+            Err(CommitFailure::Write(source)) => return Err(Error::journal(core.log.ring.device(), "writing")(source)),
+            Err(CommitFailure::Flush(source)) => return Err(Error::JournalFlush { journal: journal(), source }),
+        }
+    }
+}
+
+fn committed(joined: &Arc<Joined>) -> CommittedFile {
+    CommittedFile { file: joined.file, len: joined.len.load(Ordering::SeqCst), since: joined.since }
+}

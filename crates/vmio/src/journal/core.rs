@@ -1,0 +1,124 @@
+//! What the handles of an open journal and its checkpointing thread share.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::backing::Backing;
+use crate::error::{Error, Result};
+use crate::journal::checkpoint::Checkpoints;
+use crate::journal::drain_gate::DrainGate;
+use crate::journal::format::{Header, Place, RecordKind};
+use crate::journal::index::PageIndex;
+use crate::journal::log::{Log, Refusal};
+use crate::sys::PAGE_BYTES;
+use crate::sys::signal::SignalsBlocked;
+
+/// A file that has joined.
+pub(crate) struct Joined {
+    pub(crate) file: u32,
+    pub(crate) data: Box<dyn Backing>,
+    pub(crate) index: PageIndex,
+    /// Its length as the mapping sees it: the file itself grows when a commit is brought into it.
+    pub(crate) len: AtomicU64,
+    /// Where the log stood when it joined.
+    pub(crate) since: u64,
+    /// False once its backing has been dropped: it takes part in no further commit.
+    pub(crate) is_open: AtomicBool,
+}
+
+pub(crate) struct Core {
+    pub(crate) log: Log,
+    /// Who holds pages of the present commit that have not yet reached the log. Its epoch is the number of the commit.
+    pub(crate) tickets: DrainGate,
+    pub(crate) files: Mutex<Vec<Arc<Joined>>>,
+    header: Mutex<Header>,
+    pub(crate) checkpoints: Checkpoints,
+    /// Pages of the log in use from which on a checkpoint begins in the background.
+    pub(crate) checkpoint_at_pages: u64,
+}
+
+impl Core {
+    pub(crate) fn new(log: Log, header: Header, checkpoint_at_pages: u64) -> Self {
+        Core {
+            tickets: DrainGate::new(header.commit + 1),
+            files: Mutex::default(),
+            checkpoints: Checkpoints::new(header.applied),
+            header: Mutex::new(header),
+            log,
+            checkpoint_at_pages,
+        }
+    }
+
+    /// Appends pages of a file, making room by a checkpoint if need be, and notes where they are.
+    pub(crate) fn append(
+        &self,
+        kind: RecordKind,
+        commit: u64,
+        joined: &Joined,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), Refusal> {
+        let first = offset / PAGE_BYTES as u64;
+        if first + data.len().div_ceil(PAGE_BYTES) as u64 > joined.index.len() {
+            return Err(Refusal::Failed(io::ErrorKind::FileTooLarge.into()));
+        }
+        let part_pages = self.log.record_pages_max();
+        for (part, page) in data.chunks(part_pages * PAGE_BYTES).zip((first..).step_by(part_pages)) {
+            let place = Place { file: joined.file, page };
+            let position = loop {
+                match self.log.append(kind, commit, place, part) {
+                    Err(Refusal::Full) if self.make_room() => {}
+                    other => break other?,
+                }
+            };
+            joined.index.set(page, part.len().div_ceil(PAGE_BYTES) as u64, position);
+        }
+        Ok(())
+    }
+
+    /// Has a checkpoint made; whether there is more room than before. Async-signal-safe.
+    pub(crate) fn make_room(&self) -> bool {
+        let tail = self.log.tail();
+        // Every checkpoint frees what there is to free until the next commit.
+        if self.checkpoints.applied() != self.log.durable() {
+            self.checkpoints.run();
+        }
+        self.log.tail() != tail
+    }
+
+    /// Writes the header with a change. After an error the one before is in force.
+    pub(crate) fn change_header(&self, change: impl FnOnce(&mut Header)) -> Result<()> {
+        let _signals = SignalsBlocked::new();
+        let mut header = self.header.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = header.clone();
+        next.sequence += 1;
+        change(&mut next);
+        let device = self.log.ring.device();
+        self.log.ring.write_header(&next).map_err(Error::journal(device, "writing"))?;
+        self.log.flush().map_err(|source| Error::JournalFlush { journal: device.describe(), source })?;
+        *header = next;
+        Ok(())
+    }
+
+    /// The header in force.
+    pub(crate) fn header(&self) -> Header {
+        let _signals = SignalsBlocked::new();
+        self.header.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The files that have joined. Signals must be blocked while it is held.
+    pub(crate) fn files(&self) -> MutexGuard<'_, Vec<Arc<Joined>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The error for a journal without room.
+    pub(crate) fn full(&self) -> Error {
+        let bytes = |pages: u64| pages * PAGE_BYTES as u64;
+        Error::JournalFull {
+            journal: self.log.ring.device().describe(),
+            capacity_bytes: bytes(self.log.ring.capacity_pages()),
+            uncommitted_bytes: bytes(self.log.head() - self.log.durable()),
+        }
+    }
+}

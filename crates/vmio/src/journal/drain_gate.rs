@@ -1,0 +1,72 @@
+//! Waiting until everybody has left who came in before a certain moment, without keeping newcomers out.
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, sleep_on, wake_all};
+
+/// Counts who is inside, by the epoch in which they came. Two epochs are told apart: one must be drained before the
+/// epoch after the next begins. Coming and going is async-signal-safe and waits for nobody.
+pub(crate) struct DrainGate {
+    epoch: AtomicU64,
+    inside: [AtomicU32; 2],
+}
+
+/// Somebody inside; dropping it leaves.
+pub(crate) struct Inside<'a> {
+    gate: &'a DrainGate,
+    epoch: u64,
+}
+
+impl DrainGate {
+    pub(crate) fn new(epoch: u64) -> Self {
+        DrainGate { epoch: AtomicU64::new(epoch), inside: [AtomicU32::new(0), AtomicU32::new(0)] }
+    }
+
+    /// Comes in, in the present epoch.
+    pub(crate) fn enter(&self) -> Inside<'_> {
+        loop {
+            let epoch = self.epoch.load(Ordering::SeqCst);
+            let inside = Inside { gate: self, epoch };
+            self.inside(epoch).fetch_add(1, Ordering::SeqCst);
+            // If the epoch ended in between, whoever drains it may not have seen us.
+            if self.epoch.load(Ordering::SeqCst) == epoch {
+                return inside;
+            }
+        }
+    }
+
+    /// Ends the present epoch and returns it. Only one thread may do so at a time, with the epoch before drained.
+    pub(crate) fn advance(&self) -> u64 {
+        self.epoch.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Waits until nobody is inside who came in an epoch that has ended.
+    pub(crate) fn drain(&self, ended: u64) {
+        let inside = self.inside(ended);
+        loop {
+            let count = inside.load(Ordering::SeqCst);
+            if count == 0 {
+                return;
+            }
+            sleep_on(inside, count);
+        }
+    }
+
+    fn inside(&self, epoch: u64) -> &AtomicU32 {
+        &self.inside[(epoch % 2) as usize]
+    }
+}
+
+impl Inside<'_> {
+    /// The epoch in which it came.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        let inside = self.gate.inside(self.epoch);
+        inside.fetch_sub(1, Ordering::SeqCst);
+        // Who drains sleeps on the count that it saw last, whatever that was.
+        wake_all(inside);
+    }
+}

@@ -1,0 +1,494 @@
+//! The journal as it lies on the device: docs/formats/journal.md in code.
+
+use zerocopy::byteorder::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::backing::Identity;
+use crate::sys::PAGE_BYTES;
+
+/// The version of the format that is written, and the only one that is read.
+pub(crate) const VERSION: u32 = 1;
+/// Length of one of the two copies of the header.
+pub(crate) const HEADER_BYTES: usize = 64 << 10;
+/// How many copies of the header there are.
+pub(crate) const HEADER_COPIES: u64 = 2;
+/// Where the log begins: behind both copies of the header.
+pub(crate) const LOG_START_BYTES: u64 = HEADER_COPIES * HEADER_BYTES as u64;
+/// Files that a journal may hold at a time.
+pub(crate) const FILES_MAX: usize = (HEADER_BYTES - PAGE_BYTES) / size_of::<FileRow>();
+/// The longest path of a file, in bytes.
+pub(crate) const PATH_BYTES_MAX: usize = 960;
+/// Page images of one record.
+pub(crate) const RECORD_PAGES_MAX: usize = (PAGE_BYTES - size_of::<RecordFields>()) / size_of::<PageRow>();
+/// Pages of a file: their numbers have 48 bits.
+pub(crate) const FILE_PAGES_MAX: u64 = 1 << 48;
+
+const HEADER_MAGIC: [u8; 8] = *b"vmiojrnl";
+const RECORD_MAGIC: [u8; 4] = *b"vmjr";
+/// What is in front of the bytes that the header's checksum covers.
+const HEADER_UNCHECKED: usize = 16;
+/// What is in front of the bytes that a record's checksum covers.
+const RECORD_UNCHECKED: usize = 8;
+
+/// A page of memory that direct I/O can use.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(4096))]
+pub(crate) struct Page(pub(crate) [u8; PAGE_BYTES]);
+
+impl Page {
+    /// All zeros.
+    pub(crate) const ZERO: Page = Page([0; PAGE_BYTES]);
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct HeaderFields {
+    magic: [u8; 8],
+    version: U32,
+    checksum: U32,
+    sequence: U64,
+    incompatible: U64,
+    compatible: U64,
+    uuid: [u8; 16],
+    page_bytes: U32,
+    files: U32,
+    capacity_pages: U64,
+    incarnation: U64,
+    tail: U64,
+    applied: U64,
+    commit: U64,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct FileRow {
+    file: U32,
+    path_bytes: U32,
+    device: U64,
+    inode: U64,
+    reserved: [u8; 40],
+    path: [u8; PATH_BYTES_MAX],
+}
+
+/// The front of a record's first page.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RecordFields {
+    magic: [u8; 4],
+    checksum: U32,
+    incarnation: U64,
+    position: U64,
+    commit: U64,
+    durable: U64,
+    pages: U32,
+    rows: U32,
+    kind: u8,
+    reserved: [u8; 15],
+}
+
+/// A page image of a record: which page, and the checksum of the image.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct PageRow {
+    place: U64,
+    checksum: U32,
+}
+
+/// A file in a commit record.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct CommitRow {
+    file: U32,
+    reserved: U32,
+    len: U64,
+    since: U64,
+}
+
+const _: () = assert!(size_of::<HeaderFields>() == 104);
+const _: () = assert!(size_of::<FileRow>() == 1024 && FILES_MAX == 60);
+const _: () = assert!(size_of::<RecordFields>() == 64);
+const _: () = assert!(size_of::<PageRow>() == 12 && RECORD_PAGES_MAX == 336);
+const _: () = assert!(size_of::<CommitRow>() == 24);
+const _: () = assert!(size_of::<RecordFields>() + FILES_MAX * size_of::<CommitRow>() <= PAGE_BYTES);
+const _: () = assert!(size_of::<Page>() == PAGE_BYTES && align_of::<Page>() == PAGE_BYTES);
+
+/// Identifies a journal; part of every checksum, so that no record of another journal passes for one of this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Uuid(pub(crate) [u8; 16]);
+
+impl Uuid {
+    /// A random one (version 4).
+    pub(crate) fn random() -> std::io::Result<Self> {
+        let mut bytes = [0; 16];
+        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        Ok(Uuid(bytes))
+    }
+
+    /// The checksum (CRC-32C) of some bytes of this journal.
+    pub(crate) fn checksum(self, bytes: &[u8]) -> u32 {
+        crc32c::crc32c_append(crc32c::crc32c(&self.0), bytes)
+    }
+}
+
+impl std::fmt::Display for Uuid {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (index, byte) in self.0.iter().enumerate() {
+            let dash = if [4, 6, 8, 10].contains(&index) { "-" } else { "" };
+            write!(out, "{dash}{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A file that has joined a journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournaledFile {
+    /// Its number in the journal.
+    pub(crate) file: u32,
+    /// What it was called when it joined: the path as given.
+    pub path: String,
+    /// Its identity at that time, if it had one. After a reboot the device number may be another.
+    pub identity: Option<Identity>,
+}
+
+/// What the header says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// Counts the headers written; the copy that has the higher one counts.
+    pub(crate) sequence: u64,
+    pub(crate) uuid: Uuid,
+    /// Length of the log in pages.
+    pub(crate) capacity_pages: u64,
+    /// Which life of the journal the records are of: each opening begins another.
+    pub(crate) incarnation: u64,
+    /// Position of the first record that is still needed.
+    pub(crate) tail: u64,
+    /// The files hold what the commit records before this position brought.
+    pub(crate) applied: u64,
+    /// The last of those commits.
+    pub(crate) commit: u64,
+    pub(crate) files: Vec<JournaledFile>,
+}
+
+impl Header {
+    /// The bytes of a copy.
+    pub(crate) fn encode(&self) -> Vec<Page> {
+        let mut copy = vec![Page::ZERO; HEADER_BYTES / PAGE_BYTES];
+        let bytes = copy.as_mut_bytes();
+        for (row, file) in bytes[PAGE_BYTES..].chunks_mut(size_of::<FileRow>()).zip(&self.files) {
+            let identity = file.identity.unwrap_or(Identity { device: 0, inode: 0 });
+            let mut path = [0; PATH_BYTES_MAX];
+            path[..file.path.len()].copy_from_slice(file.path.as_bytes());
+            let fields = FileRow {
+                file: file.file.into(),
+                path_bytes: (file.path.len() as u32).into(),
+                device: identity.device.into(),
+                inode: identity.inode.into(),
+                reserved: [0; 40],
+                path,
+            };
+            row.copy_from_slice(fields.as_bytes());
+        }
+        let mut fields = HeaderFields {
+            magic: HEADER_MAGIC,
+            version: VERSION.into(),
+            checksum: 0.into(),
+            sequence: self.sequence.into(),
+            incompatible: 0.into(),
+            compatible: 0.into(),
+            uuid: self.uuid.0,
+            page_bytes: (PAGE_BYTES as u32).into(),
+            files: (self.files.len() as u32).into(),
+            capacity_pages: self.capacity_pages.into(),
+            incarnation: self.incarnation.into(),
+            tail: self.tail.into(),
+            applied: self.applied.into(),
+            commit: self.commit.into(),
+        };
+        bytes[..size_of::<HeaderFields>()].copy_from_slice(fields.as_bytes());
+        fields.checksum = crc32c::crc32c(&bytes[HEADER_UNCHECKED..]).into();
+        bytes[..size_of::<HeaderFields>()].copy_from_slice(fields.as_bytes());
+        copy
+    }
+
+    /// Reads a copy; what is wrong with it otherwise.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let Ok((fields, _)) = HeaderFields::read_from_prefix(bytes) else { return Err("it is too short".into()) };
+        if fields.magic != HEADER_MAGIC || bytes.len() != HEADER_BYTES {
+            return Err("it does not begin as a journal does".into());
+        }
+        if fields.version != VERSION {
+            return Err(format!("its format has version {}, and this vmio knows {VERSION} alone", fields.version));
+        }
+        if fields.checksum != crc32c::crc32c(&bytes[HEADER_UNCHECKED..]) {
+            return Err("the checksum of its header is wrong".into());
+        }
+        if fields.incompatible != 0 {
+            return Err(format!("it uses features that this vmio does not know (flags {:#x})", fields.incompatible));
+        }
+        let capacity_pages = fields.capacity_pages.get();
+        let [tail, applied] = [fields.tail.get(), fields.applied.get()];
+        let numbers = [applied, fields.commit.get(), fields.incarnation.get(), fields.sequence.get()];
+        if fields.page_bytes != PAGE_BYTES as u32 || capacity_pages == 0 || capacity_pages > FILE_PAGES_MAX {
+            return Err(format!("it has {capacity_pages} pages of {} bytes", fields.page_bytes));
+        }
+        if fields.files.get() as usize > FILES_MAX || tail > applied || numbers.iter().any(|number| *number > 1 << 62) {
+            return Err("its header holds numbers that cannot be".into());
+        }
+        let rows = bytes[PAGE_BYTES..].chunks(size_of::<FileRow>()).take(fields.files.get() as usize);
+        let files = rows.map(decode_file).collect::<Result<_, _>>()?;
+        Ok(Header {
+            sequence: fields.sequence.get(),
+            uuid: Uuid(fields.uuid),
+            capacity_pages,
+            incarnation: fields.incarnation.get(),
+            tail,
+            applied,
+            commit: fields.commit.get(),
+            files,
+        })
+    }
+}
+
+fn decode_file(row: &[u8]) -> Result<JournaledFile, String> {
+    let fields = FileRow::read_from_bytes(row).map_err(|_| "it is too short".to_owned())?;
+    let path = fields.path.get(..fields.path_bytes.get() as usize).and_then(|path| std::str::from_utf8(path).ok());
+    let path = path.ok_or("the path of one of its files is no text")?.to_owned();
+    let identity = Identity { device: fields.device.get(), inode: fields.inode.get() };
+    let identity = (identity != Identity { device: 0, inode: 0 }).then_some(identity);
+    Ok(JournaledFile { file: fields.file.get(), path, identity })
+}
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordKind {
+    /// Pages that had to leave memory before their commit.
+    Spill,
+    /// Pages written by their commit.
+    Batch,
+    /// The end of a commit: all pages before it that belong to it or an earlier one count from here on.
+    Commit,
+    /// Space where a write failed, to be skipped.
+    Void,
+}
+
+impl RecordKind {
+    fn from_code(code: u8) -> Option<Self> {
+        match code {
+            1 => Some(RecordKind::Spill),
+            2 => Some(RecordKind::Batch),
+            3 => Some(RecordKind::Commit),
+            4 => Some(RecordKind::Void),
+            _ => None,
+        }
+    }
+
+    fn code(self) -> u8 {
+        match self {
+            RecordKind::Spill => 1,
+            RecordKind::Batch => 2,
+            RecordKind::Commit => 3,
+            RecordKind::Void => 4,
+        }
+    }
+}
+
+/// The first page of a record, without its rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordHead {
+    pub(crate) kind: RecordKind,
+    pub(crate) incarnation: u64,
+    /// Where in the log it lies: positions count pages, and never begin again.
+    pub(crate) position: u64,
+    /// The commit that its pages belong to.
+    pub(crate) commit: u64,
+    /// When it was written, everything before this position was durable.
+    pub(crate) durable: u64,
+    /// Pages that follow the first one.
+    pub(crate) pages: u32,
+}
+
+/// A page of a file, as a record names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) file: u32,
+    pub(crate) page: u64,
+}
+
+/// A file as a commit record has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CommittedFile {
+    pub(crate) file: u32,
+    /// Its length in bytes.
+    pub(crate) len: u64,
+    /// Pages of it at earlier positions that no earlier commit took are dropped: it was closed without a commit.
+    pub(crate) since: u64,
+}
+
+impl RecordHead {
+    /// Makes `page` the first page of a record of page images.
+    pub(crate) fn encode_pages(&self, uuid: Uuid, first: Place, images: &[u8], tail: Option<&Page>, page: &mut Page) {
+        let images = images.chunks_exact(PAGE_BYTES).chain(tail.map(|tail| &tail.0[..]));
+        let rows = &mut page.0[size_of::<RecordFields>()..];
+        let mut count = 0;
+        for (row, image) in rows.chunks_exact_mut(size_of::<PageRow>()).zip(images) {
+            let place = u64::from(first.file) << 48 | (first.page + u64::from(count));
+            row.copy_from_slice(PageRow { place: place.into(), checksum: uuid.checksum(image).into() }.as_bytes());
+            count += 1;
+        }
+        assert!(count == self.pages, "a record of {} pages with {count} images", self.pages);
+        self.seal(uuid, count, size_of::<PageRow>(), page);
+    }
+
+    /// Makes `page` a commit record.
+    pub(crate) fn encode_commit(&self, uuid: Uuid, files: &[CommittedFile], page: &mut Page) {
+        let rows = page.0[size_of::<RecordFields>()..].chunks_exact_mut(size_of::<CommitRow>());
+        for (row, file) in rows.zip(files) {
+            let (len, since) = (file.len.into(), file.since.into());
+            row.copy_from_slice(CommitRow { file: file.file.into(), reserved: 0.into(), len, since }.as_bytes());
+        }
+        self.seal(uuid, files.len() as u32, size_of::<CommitRow>(), page);
+    }
+
+    /// Makes `page` the first page of a void.
+    pub(crate) fn encode_void(&self, uuid: Uuid, page: &mut Page) {
+        self.seal(uuid, 0, 0, page);
+    }
+
+    fn seal(&self, uuid: Uuid, rows: u32, row_bytes: usize, page: &mut Page) {
+        page.0[size_of::<RecordFields>() + rows as usize * row_bytes..].fill(0);
+        let mut fields = RecordFields {
+            magic: RECORD_MAGIC,
+            checksum: 0.into(),
+            incarnation: self.incarnation.into(),
+            position: self.position.into(),
+            commit: self.commit.into(),
+            durable: self.durable.into(),
+            pages: self.pages.into(),
+            rows: rows.into(),
+            kind: self.kind.code(),
+            reserved: [0; 15],
+        };
+        page.0[..size_of::<RecordFields>()].copy_from_slice(fields.as_bytes());
+        fields.checksum = uuid.checksum(&page.0[RECORD_UNCHECKED..]).into();
+        page.0[..size_of::<RecordFields>()].copy_from_slice(fields.as_bytes());
+    }
+}
+
+/// The first page of a record that was read back and whose checksum is right.
+pub(crate) struct RecordPage {
+    pub(crate) head: RecordHead,
+    page: Page,
+    rows: usize,
+}
+
+impl RecordPage {
+    /// `None` if the page is not the first one of a record of that journal.
+    pub(crate) fn decode(uuid: Uuid, page: &Page) -> Option<Self> {
+        let (fields, rest) = RecordFields::read_from_prefix(&page.0).ok()?;
+        if fields.magic != RECORD_MAGIC || fields.checksum != uuid.checksum(&page.0[RECORD_UNCHECKED..]) {
+            return None;
+        }
+        let kind = RecordKind::from_code(fields.kind)?;
+        let (pages, rows) = (fields.pages.get(), fields.rows.get() as usize);
+        let row_bytes = match kind {
+            RecordKind::Spill | RecordKind::Batch if rows == pages as usize => size_of::<PageRow>(),
+            RecordKind::Commit if pages == 0 => size_of::<CommitRow>(),
+            RecordKind::Void if rows == 0 && pages as usize <= RECORD_PAGES_MAX => 0,
+            _ => return None,
+        };
+        let numbers = [fields.position.get(), fields.commit.get(), fields.durable.get()];
+        if rows * row_bytes > rest.len() || numbers.iter().any(|number| *number > 1 << 62) {
+            return None;
+        }
+        let head = RecordHead {
+            kind,
+            incarnation: fields.incarnation.get(),
+            position: fields.position.get(),
+            commit: fields.commit.get(),
+            durable: fields.durable.get(),
+            pages,
+        };
+        Some(RecordPage { head, page: *page, rows })
+    }
+
+    fn rows<T: FromBytes>(&self) -> impl Iterator<Item = T> {
+        let rows = self.page.0[size_of::<RecordFields>()..].chunks_exact(size_of::<T>()).take(self.rows);
+        rows.filter_map(|row| T::read_from_bytes(row).ok())
+    }
+
+    /// The pages whose images follow, in order, and their checksums.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (Place, u32)> {
+        let is_pages = matches!(self.head.kind, RecordKind::Spill | RecordKind::Batch);
+        self.rows::<PageRow>().filter(move |_| is_pages).map(|row| {
+            let place = row.place.get();
+            (Place { file: (place >> 48) as u32, page: place & (FILE_PAGES_MAX - 1) }, row.checksum.get())
+        })
+    }
+
+    /// The files of a commit record.
+    pub(crate) fn files(&self) -> impl Iterator<Item = CommittedFile> {
+        let is_commit = self.head.kind == RecordKind::Commit;
+        self.rows::<CommitRow>().filter(move |_| is_commit).map(|row| CommittedFile {
+            file: row.file.get(),
+            len: row.len.get(),
+            since: row.since.get(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        let identity = Some(Identity { device: 1, inode: 2 });
+        let files = vec![
+            JournaledFile { file: 1, path: "data/a.bin".into(), identity },
+            JournaledFile { file: 2, path: "b".repeat(PATH_BYTES_MAX), identity: None },
+        ];
+        let uuid = Uuid(*b"0123456789abcdef");
+        Header { sequence: 7, uuid, capacity_pages: 99, incarnation: 3, tail: 1234, applied: 1250, commit: 17, files }
+    }
+
+    #[test]
+    fn a_header_reads_as_it_was_written_and_every_changed_bit_shows() {
+        let mut copy = header().encode();
+        let bytes = copy.as_mut_bytes();
+        assert_eq!(Header::decode(bytes).unwrap(), header());
+        for bit in (0..8 * PAGE_BYTES * 2).step_by(37) {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(bytes).is_err(), "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn a_record_reads_as_it_was_written_and_belongs_to_its_journal_alone() {
+        let uuid = header().uuid;
+        let head = RecordHead {
+            kind: RecordKind::Spill,
+            incarnation: 3,
+            position: 77,
+            commit: 18,
+            durable: 60,
+            pages: RECORD_PAGES_MAX as u32,
+        };
+        let images = vec![Page([5; PAGE_BYTES]); RECORD_PAGES_MAX - 1];
+        let last = Page([6; PAGE_BYTES]);
+        let mut page = Page([0xff; PAGE_BYTES]);
+        let first = Place { file: 9, page: FILE_PAGES_MAX - RECORD_PAGES_MAX as u64 };
+        head.encode_pages(uuid, first, images.as_bytes(), Some(&last), &mut page);
+        let read = RecordPage::decode(uuid, &page).unwrap();
+        assert_eq!(read.head, head);
+        let places: Vec<_> = read.places().collect();
+        assert_eq!(places.len(), RECORD_PAGES_MAX);
+        assert_eq!(places[335], (Place { file: 9, page: FILE_PAGES_MAX - 1 }, uuid.checksum(&last.0)));
+        assert_eq!(read.files().count(), 0);
+        assert!(RecordPage::decode(Uuid([0; 16]), &page).is_none());
+        page.0[4000] ^= 1;
+        assert!(RecordPage::decode(uuid, &page).is_none());
+    }
+}

@@ -1,0 +1,44 @@
+//! Where the newest version of each page of a file is: in the file, or in the log. Read in the trap path.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::sys::PAGE_BYTES;
+use crate::sys::sparse_array::SparseArray;
+
+/// The least that a file may grow to, in bytes: room for the index costs address space only.
+const ROOM_BYTES_MIN: u64 = 1 << 40;
+
+/// A word a page: 0 while its newest version is in the file, else one more than the position of its image.
+pub(crate) struct PageIndex(SparseArray<AtomicU64>);
+
+impl PageIndex {
+    /// Room for a file of that length, and for its growth to 1 TiB or twice the length.
+    pub(crate) fn new(len: u64) -> io::Result<Self> {
+        let room = len.saturating_mul(2).max(ROOM_BYTES_MIN);
+        Ok(PageIndex(SparseArray::new(usize::try_from(room / PAGE_BYTES as u64).unwrap_or(usize::MAX))?))
+    }
+
+    /// How many pages the file may have.
+    pub(crate) fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    /// The position of the page's newest image, `None` if the file holds what is newest.
+    pub(crate) fn position(&self, page: u64) -> Option<u64> {
+        self.0.get(page as usize).load(Ordering::SeqCst).checked_sub(1)
+    }
+
+    /// Notes where the images of neighbouring pages are from now on.
+    pub(crate) fn set(&self, first: u64, pages: u64, position: u64) {
+        for (page, position) in (first..first + pages).zip(position..) {
+            self.0.get(page as usize).fetch_max(position + 1, Ordering::SeqCst);
+        }
+    }
+
+    /// Notes that the file holds the image of that position. A newer version stays where it is.
+    pub(crate) fn clear(&self, page: u64, position: u64) {
+        let word = self.0.get(page as usize);
+        let _newer = word.compare_exchange(position + 1, 0, Ordering::SeqCst, Ordering::SeqCst);
+    }
+}

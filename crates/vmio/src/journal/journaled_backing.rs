@@ -1,0 +1,151 @@
+//! A file whose writes go to the journal until they are committed.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::backing::{Access, Backing, FileUser, Identity};
+use crate::journal::Opened;
+use crate::journal::core::Joined;
+use crate::journal::drain_gate::Inside;
+use crate::journal::format::RecordKind;
+use crate::journal::log::Refusal;
+use crate::sys::PAGE_BYTES;
+
+/// A file of a journal, as a mapping sees it: the newest version of each page, committed or not.
+///
+/// [`Backing::write_at`] spills pages to the journal; they belong to the next commit. [`Backing::flush`] commits what
+/// was spilled, of all files of the journal. Once this is dropped, what was not committed is forgotten.
+pub struct JournaledBacking {
+    joined: Arc<Joined>,
+    opened: Arc<Opened>,
+}
+
+/// The right to write pages that belong to a certain commit, which waits for it. Drawn when the pages are copied, since
+/// the line between two commits may fall between the copy and the write.
+pub struct CommitTicket<'a>(Inside<'a>);
+
+impl CommitTicket<'_> {
+    /// The number of the commit.
+    pub fn commit(&self) -> u64 {
+        self.0.epoch()
+    }
+}
+
+impl JournaledBacking {
+    pub(crate) fn new(joined: Arc<Joined>, opened: Arc<Opened>) -> Self {
+        JournaledBacking { joined, opened }
+    }
+
+    pub(crate) fn joined(&self) -> &Joined {
+        &self.joined
+    }
+
+    /// Draws a ticket for the present commit. Who draws it must not commit before it is dropped.
+    pub fn ticket(&self) -> CommitTicket<'_> {
+        CommitTicket(self.opened.core.tickets.enter())
+    }
+
+    /// Spills pages that belong to the commit of a ticket; otherwise as [`Backing::write_at`].
+    pub fn spill(&self, ticket: &CommitTicket<'_>, offset: u64, data: &[u8]) -> io::Result<()> {
+        let data =
+            &data[..(self.len().next_multiple_of(PAGE_BYTES as u64).saturating_sub(offset) as usize).min(data.len())];
+        match self.opened.core.append(RecordKind::Spill, ticket.commit(), &self.joined, offset, data) {
+            Ok(()) => Ok(()),
+            Err(Refusal::Full) => Err(io::ErrorKind::StorageFull.into()),
+            Err(Refusal::Failed(error)) => Err(error),
+        }
+    }
+
+    /// Reads the longest front of the range that lies in one place, and returns its length.
+    fn read_run(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let index = &self.joined.index;
+        let first = offset / PAGE_BYTES as u64;
+        let position = index.position(first);
+        let expected = |step: u64| position.map(|position| position + step);
+        let pages = buffer.len().div_ceil(PAGE_BYTES) as u64;
+        let run = (1..pages).find(|step| index.position(first + step) != expected(*step)).unwrap_or(pages);
+        let bytes = buffer.len().min(run as usize * PAGE_BYTES);
+        let target = &mut buffer[..bytes];
+        match position {
+            Some(position) => self.read_images(position, target)?,
+            None => {
+                // What the file does not have yet reads as zeros.
+                let read = self.joined.data.read_at(offset, target)?;
+                target[read..].fill(0);
+            }
+        }
+        // A checkpoint may have moved the page to the file meanwhile, and its image may have been written over.
+        let is_still_there = (0..run).all(|step| index.position(first + step) == expected(step));
+        Ok(if is_still_there { bytes } else { 0 })
+    }
+
+    fn read_images(&self, position: u64, target: &mut [u8]) -> io::Result<()> {
+        self.opened.core.log.ring.read(position, target)
+    }
+}
+
+impl Backing for JournaledBacking {
+    fn len(&self) -> u64 {
+        self.joined.len.load(Ordering::SeqCst)
+    }
+
+    fn access(&self) -> Access {
+        Access::ReadWrite
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let wanted = self.len().saturating_sub(offset).min(buffer.len() as u64) as usize;
+        // Images are whole pages, and so are the buffers of whoever reads with O_DIRECT.
+        let pages = wanted.next_multiple_of(PAGE_BYTES).min(buffer.len());
+        let mut done = 0;
+        while done < pages {
+            done += self.read_run(offset + done as u64, &mut buffer[done..pages])?;
+        }
+        Ok(wanted)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.spill(&self.ticket(), offset, data)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.opened.commit(|_| Ok(())).map(drop).map_err(io::Error::other)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        if len < self.len() {
+            let why = "a file of a journal cannot be cut: close it, cut it, and open it again";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+        if len.div_ceil(PAGE_BYTES as u64) > self.joined.index.len() {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.joined.len.fetch_max(len, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.joined.data.identity()
+    }
+
+    fn lock(&self, user: FileUser) -> crate::Result<()> {
+        self.joined.data.lock(user)
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        // Whoever gets the lock next expects to find in the file what was committed.
+        self.opened.checkpoint().map_err(io::Error::other)?;
+        self.joined.data.unlock()
+    }
+
+    fn describe(&self) -> String {
+        self.joined.data.describe()
+    }
+}
+
+impl Drop for JournaledBacking {
+    fn drop(&mut self) {
+        self.opened.leave(&self.joined);
+    }
+}

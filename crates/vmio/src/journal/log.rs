@@ -1,0 +1,257 @@
+//! Appending to the log, from any thread and from the trap path.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use zerocopy::IntoBytes;
+
+use crate::journal::drain_gate::DrainGate;
+use crate::journal::format::{CommittedFile, Header, Place, RECORD_PAGES_MAX, RecordHead, RecordKind};
+use crate::journal::record_buffers::{BUFFER_PAGES, RecordBuffers};
+use crate::journal::ring::Ring;
+use crate::journal::scan::read_record;
+use crate::sys::PAGE_BYTES;
+
+/// Pages of the log that nothing but commit records may take.
+const SPARE_PAGES: u64 = 8;
+/// Places where a write failed and the void could not be written either, that can be remembered.
+const HOLES_MAX: usize = 64;
+
+/// Why nothing was appended.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// There is no room.
+    Full,
+    /// The device failed.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Self {
+        Refusal::Failed(error)
+    }
+}
+
+/// The log of an open journal.
+pub(crate) struct Log {
+    pub(crate) ring: Ring,
+    /// The next position.
+    head: AtomicU64,
+    /// The first position whose page is still needed.
+    tail: AtomicU64,
+    /// Everything before it is on the device, whatever happens.
+    durable: AtomicU64,
+    /// Pages that spills leave to the next commit.
+    commit_reserve: u64,
+    /// Those who have a position and have not yet written there.
+    appending: DrainGate,
+    buffers: RecordBuffers,
+    /// Position times 1024 and length of what must be made a void; 0 is none.
+    holes: [AtomicU64; HOLES_MAX],
+    holes_lost: AtomicBool,
+    /// Failed flushes, and how many of them no longer matter since everything was written and flushed again.
+    failed_flushes: AtomicU64,
+    mended_flushes: AtomicU64,
+    /// One flush at a time: the kernel tells of a failure only once, and everybody must hear of it.
+    flushing: Mutex<()>,
+}
+
+impl Log {
+    /// An empty log that goes on where the header says.
+    pub(crate) fn new(ring: Ring, header: &Header, commit_reserve: u64) -> Self {
+        Log {
+            ring,
+            head: AtomicU64::new(header.tail),
+            tail: AtomicU64::new(header.tail),
+            durable: AtomicU64::new(header.tail),
+            commit_reserve,
+            appending: DrainGate::new(0),
+            buffers: RecordBuffers::new(),
+            holes: [const { AtomicU64::new(0) }; HOLES_MAX],
+            holes_lost: AtomicBool::new(false),
+            failed_flushes: AtomicU64::new(0),
+            mended_flushes: AtomicU64::new(0),
+            flushing: Mutex::new(()),
+        }
+    }
+
+    pub(crate) fn head(&self) -> u64 {
+        self.head.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable.load(Ordering::SeqCst)
+    }
+
+    /// Gives everything before a position up to be written over.
+    pub(crate) fn advance_tail(&self, tail: u64) {
+        assert!(self.tail() <= tail && tail <= self.durable(), "tail {tail} of {:?}", (self.tail(), self.durable()));
+        self.tail.store(tail, Ordering::SeqCst);
+    }
+
+    /// Pages of images that the longest record of this log has.
+    pub(crate) fn record_pages_max(&self) -> usize {
+        RECORD_PAGES_MAX.min((self.ring.capacity_pages() / 8) as usize)
+    }
+
+    /// Appends neighbouring pages of a file, the last of them cut off maybe, and returns the position of the first image.
+    pub(crate) fn append(&self, kind: RecordKind, commit: u64, first: Place, data: &[u8]) -> Result<u64, Refusal> {
+        let pages = data.len().div_ceil(PAGE_BYTES);
+        assert!((1..=self.record_pages_max()).contains(&pages), "a record of {pages} pages");
+        let reserve = if kind == RecordKind::Spill { self.commit_reserve } else { 0 };
+        let _appending = self.appending.enter();
+        let position = self.allocate(1 + pages as u64, reserve + SPARE_PAGES).ok_or(Refusal::Full)?;
+        let head = self.record_head(kind, commit, position, pages as u32);
+        let written = self.write_record(&head, first, data);
+        if written.is_err() {
+            self.make_void(position, 1 + pages as u64);
+        }
+        Ok(written.map(|()| position + 1)?)
+    }
+
+    /// Takes pages of the log unless fewer than `left` would be left.
+    fn allocate(&self, pages: u64, left: u64) -> Option<u64> {
+        let fits = |head: u64| {
+            let end = head + pages;
+            (end + left <= self.tail() + self.ring.capacity_pages()).then_some(end)
+        };
+        self.head.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits).ok()
+    }
+
+    fn record_head(&self, kind: RecordKind, commit: u64, position: u64, pages: u32) -> RecordHead {
+        RecordHead { kind, incarnation: self.ring.incarnation, position, commit, durable: self.durable(), pages }
+    }
+
+    fn write_record(&self, head: &RecordHead, first: Place, data: &[u8]) -> io::Result<()> {
+        let mut buffer = self.buffers.acquire();
+        let [front, images @ ..] = &mut **buffer else { return Err(io::ErrorKind::OutOfMemory.into()) };
+        let pages = head.pages as usize;
+        if pages < BUFFER_PAGES {
+            fill(images[..pages].as_mut_bytes(), data);
+            head.encode_pages(self.ring.uuid, first, images[..pages].as_bytes(), None, front);
+            return self.ring.write(head.position, buffer[..1 + pages].as_bytes());
+        }
+        let (whole, rest) = data.split_at(data.len() - data.len() % PAGE_BYTES);
+        let last = (!rest.is_empty()).then(|| {
+            fill(&mut images[0].0, rest);
+            &images[0]
+        });
+        head.encode_pages(self.ring.uuid, first, whole, last, front);
+        self.ring.write(head.position, &front.0)?;
+        self.ring.write(head.position + 1, whole)?;
+        last.map_or(Ok(()), |last| self.ring.write(head.position + pages as u64, &last.0))
+    }
+
+    /// Has recovery skip a place where a write failed; at the latest the next commit does.
+    fn make_void(&self, position: u64, pages: u64) {
+        if self.write_void(position, pages).is_ok() {
+            return;
+        }
+        let hole = position << 10 | pages;
+        let take = |slot: &AtomicU64| slot.compare_exchange(0, hole, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if !self.holes.iter().any(take) {
+            self.holes_lost.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn write_void(&self, position: u64, pages: u64) -> io::Result<()> {
+        let mut buffer = self.buffers.acquire();
+        let head = self.record_head(RecordKind::Void, 0, position, pages as u32 - 1);
+        head.encode_void(self.ring.uuid, &mut buffer[0]);
+        self.ring.write(position, &buffer[0].0)
+    }
+
+    fn mend_holes(&self) -> io::Result<()> {
+        for slot in &self.holes {
+            let hole = slot.load(Ordering::SeqCst);
+            if hole != 0 {
+                self.write_void(hole >> 10, hole % 1024)?;
+                slot.store(0, Ordering::SeqCst);
+            }
+        }
+        if self.holes_lost.load(Ordering::SeqCst) { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
+    }
+
+    /// Writes a commit record behind everything appended so far and returns once all of that is durable: the position
+    /// behind the record. One thread at a time. After an error nothing is known to be durable that was not before.
+    pub(crate) fn commit(&self, commit: u64, files: &[CommittedFile]) -> Result<u64, CommitFailure> {
+        let position = self.allocate(1, 0).ok_or(CommitFailure::Full)?;
+        // Whoever has a position before that of the commit record comes first: recovery reads no further than to the
+        // first record that is not whole.
+        self.appending.drain(self.appending.advance());
+        let failed_flushes = self.failed_flushes.load(Ordering::SeqCst);
+        let written = self.write_commit(commit, position, files, failed_flushes);
+        if let Err(error) = written {
+            self.make_void(position, 1);
+            return Err(CommitFailure::Write(error));
+        }
+        // A flush that failed elsewhere meanwhile may have lost the record, too.
+        let flushed = self.flush().and_then(|()| match self.failed_flushes.load(Ordering::SeqCst) == failed_flushes {
+            true => Ok(()),
+            false => Err(io::ErrorKind::Other.into()),
+        });
+        if let Err(error) = flushed {
+            // The next commit must not bring this one back: a file of it may have been closed by then.
+            self.make_void(position, 1);
+            return Err(CommitFailure::Flush(error));
+        }
+        self.mended_flushes.store(failed_flushes, Ordering::SeqCst);
+        self.durable.store(position + 1, Ordering::SeqCst);
+        Ok(position + 1)
+    }
+
+    fn write_commit(&self, commit: u64, position: u64, files: &[CommittedFile], failed: u64) -> io::Result<()> {
+        self.mend_holes()?;
+        if failed != self.mended_flushes.load(Ordering::SeqCst) {
+            self.write_again(self.durable(), position)?;
+        }
+        let mut buffer = self.buffers.acquire();
+        let head = self.record_head(RecordKind::Commit, commit, position, 0);
+        head.encode_commit(self.ring.uuid, files, &mut buffer[0]);
+        self.ring.write(position, &buffer[0].0)
+    }
+
+    /// Writes everything again that a failed flush may have lost, as long as it can still be read.
+    fn write_again(&self, from: u64, to: u64) -> io::Result<()> {
+        let mut pages = Vec::new();
+        let mut position = from;
+        while position < to {
+            let lost = || io::Error::new(io::ErrorKind::InvalidData, "the device has lost what was written to it");
+            let record = read_record(&self.ring, position, &mut pages)?.ok_or_else(lost)?;
+            self.ring.write(position, pages.as_bytes())?;
+            position += 1 + u64::from(record.head.pages);
+        }
+        Ok(())
+    }
+
+    /// Flushes the device; a failure makes the next commit write everything again.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        let _one_at_a_time = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.ring.device().flush().inspect_err(|_| {
+            self.failed_flushes.fetch_add(1, Ordering::SeqCst);
+        })
+    }
+}
+
+/// Why a commit is not acknowledged.
+#[derive(Debug)]
+pub(crate) enum CommitFailure {
+    /// No room for the commit record.
+    Full,
+    /// The log could not be written.
+    Write(io::Error),
+    /// It could not be flushed.
+    Flush(io::Error),
+}
+
+fn fill(images: &mut [u8], data: &[u8]) {
+    let (front, rest) = images.split_at_mut(data.len().min(images.len()));
+    front.copy_from_slice(&data[..front.len()]);
+    let end = rest.len().min(PAGE_BYTES);
+    rest[..end].fill(0);
+}

@@ -1,0 +1,336 @@
+//! Failure-atomic commits: what several files hold changes from one commit to the next, with nothing in between, whatever
+//! happens to the process or the machine.
+//!
+//! A journal is a file or device beside the data. Pages that must leave memory before their commit are spilled to it, and
+//! read from there; a commit writes the rest, marks the end, and flushes once. What is committed is brought into the
+//! files in the background, and on opening after a crash. docs/formats/journal.md has the format, docs/design/journal.md
+//! the reasons.
+
+mod checkpoint;
+mod commit;
+mod core;
+mod drain_gate;
+mod format;
+mod index;
+mod journaled_backing;
+mod log;
+mod record_buffers;
+mod recovery;
+mod replay;
+mod ring;
+mod scan;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+pub use commit::Commit;
+pub use format::{JournaledFile, RecordKind};
+pub use journaled_backing::{CommitTicket, JournaledBacking};
+pub use recovery::RecoveryReport;
+
+use crate::backing::{Access, Backing, FileBacking, FileUser};
+use crate::error::{Error, Result};
+use crate::journal::checkpoint::spawn;
+use crate::journal::commit::CommitQueue;
+use crate::journal::core::{Core, Joined};
+use crate::journal::format::{FILES_MAX, Header, LOG_START_BYTES, PATH_BYTES_MAX, Uuid};
+use crate::journal::index::PageIndex;
+use crate::journal::log::Log;
+use crate::journal::recovery::OpenFile;
+use crate::journal::ring::Ring;
+use crate::sys::PAGE_BYTES;
+use crate::sys::fork::Generation;
+use crate::sys::signal::SignalsBlocked;
+
+/// The shortest log: 64 pages.
+const CAPACITY_PAGES_MIN: u64 = 64;
+
+/// How a journal is used: see the methods.
+#[derive(Clone, Debug)]
+pub struct JournalOptions {
+    checkpoint_at: f64,
+    commit_reserve: f64,
+}
+
+impl JournalOptions {
+    /// Checkpoints from half of the log on, a quarter of it reserved for commits.
+    pub fn new() -> Self {
+        JournalOptions { checkpoint_at: 0.5, commit_reserve: 0.25 }
+    }
+
+    /// The share of the log in use, 0.0 to 1.0, from which on a checkpoint begins in the background. With 1.0 it waits
+    /// until the log is full.
+    pub fn checkpoint_at(mut self, share: f64) -> Self {
+        self.checkpoint_at = share;
+        self
+    }
+
+    /// The share of the log, 0.0 to 0.9, that spills leave free: a commit of what is dirty in memory must find room there,
+    /// or it fails with [`Error::JournalFull`].
+    pub fn commit_reserve(mut self, share: f64) -> Self {
+        self.commit_reserve = share;
+        self
+    }
+
+    fn check(&self) -> Result<()> {
+        let bad = |option, value: f64, expected| Error::BadOption { option, value: value.to_string(), expected };
+        if !(0.0..=1.0).contains(&self.checkpoint_at) {
+            return Err(bad("checkpoint_at", self.checkpoint_at, "a share of 0.0 to 1.0"));
+        }
+        if !(0.0..=0.9).contains(&self.commit_reserve) {
+            return Err(bad("commit_reserve", self.commit_reserve, "a share of 0.0 to 0.9"));
+        }
+        Ok(())
+    }
+}
+
+impl Default for JournalOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// An open journal. Clones are the same journal; it closes with the last of them and of its files.
+#[derive(Clone)]
+pub struct Journal(Arc<Opened>);
+
+/// The journal, its thread, and who commits.
+pub(crate) struct Opened {
+    pub(crate) core: Arc<Core>,
+    queue: CommitQueue,
+    thread: Option<JoinHandle<()>>,
+    generation: Generation,
+}
+
+/// How full a journal is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct JournalUse {
+    /// Length of its log.
+    pub capacity_bytes: u64,
+    /// What of it is needed: not in the files yet, or not committed.
+    pub used_bytes: u64,
+    /// What was appended since the last commit.
+    pub uncommitted_bytes: u64,
+}
+
+impl Journal {
+    /// Makes an empty journal that fills `device`; what was there is lost.
+    pub fn create(device: impl Backing + 'static, options: JournalOptions) -> Result<Self> {
+        let device: Box<dyn Backing> = Box::new(device);
+        lock(&*device)?;
+        let capacity_pages = device.len().saturating_sub(LOG_START_BYTES) / PAGE_BYTES as u64;
+        if capacity_pages < CAPACITY_PAGES_MIN {
+            let expected = "at least 384 KiB: a log of 64 pages behind the headers";
+            return Err(Error::BadOption { option: "journal length", value: device.len().to_string(), expected });
+        }
+        if let Some(file) = device.file() {
+            // So that no spill finds the disk full. A file system that cannot is left to its luck.
+            let allocated = rustix::fs::fallocate(file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, device.len());
+            match allocated {
+                Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NODEV) => {}
+                Err(error) => return Err(Error::journal(&*device, "allocating")(error.into())),
+            }
+        }
+        let uuid = Uuid::random().map_err(Error::system("drawing a random identity"))?;
+        let header = Header {
+            sequence: 1,
+            uuid,
+            capacity_pages,
+            incarnation: 1,
+            tail: 0,
+            applied: 0,
+            commit: 0,
+            files: Vec::new(),
+        };
+        let ring = Ring::new(device, &header);
+        // Both copies: whatever journal was here before must not come back.
+        for sequence in [0, 1] {
+            let copy = Header { sequence, ..header.clone() };
+            ring.write_header(&copy).map_err(Error::journal(ring.device(), "writing"))?;
+        }
+        ring.device().flush().map_err(Error::journal(ring.device(), "flushing"))?;
+        Self::start(ring, header, &options)
+    }
+
+    /// Makes a journal in a new file of `len` bytes, or over an existing one.
+    pub fn create_file(path: impl AsRef<Path>, len: u64, options: JournalOptions) -> Result<Self> {
+        let path = path.as_ref();
+        let journal = Self::create(FileBacking::create(path, len)?, options)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
+        synced.map_err(Error::system("flushing the folder of the journal"))?;
+        Ok(journal)
+    }
+
+    /// Opens a journal and brings its files to the state of the last commit. `open_file` opens a file that the journal
+    /// has commits for.
+    pub fn open(
+        device: impl Backing + 'static,
+        options: JournalOptions,
+        open_file: impl Fn(&JournaledFile) -> Result<Box<dyn Backing>>,
+    ) -> Result<(Self, RecoveryReport)> {
+        let open_file: OpenFile<'_> = &open_file;
+        options.check()?;
+        lock(&device)?;
+        let (ring, header, report) = recovery::recover(Box::new(device), open_file)?;
+        Ok((Self::start(ring, header, &options)?, report))
+    }
+
+    /// Opens the journal in a file, with the files where they were.
+    pub fn open_file(path: impl AsRef<Path>, options: JournalOptions) -> Result<(Self, RecoveryReport)> {
+        let device = FileBacking::open(path, Access::ReadWrite)?;
+        let journal = device.describe();
+        Self::open(device, options, |file| match FileBacking::open(&file.path, Access::ReadWrite) {
+            Ok(data) => Ok(Box::new(data)),
+            Err(Error::Open { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                let reason = "it is missing, and the journal holds commits for it: put it back";
+                Err(Error::JournaledFile { journal: journal.clone(), path: file.path.clone(), reason })
+            }
+            Err(error) => Err(error),
+        })
+    }
+
+    fn start(ring: Ring, header: Header, options: &JournalOptions) -> Result<Self> {
+        options.check()?;
+        let capacity_pages = header.capacity_pages;
+        let share = |share: f64| (share * capacity_pages as f64) as u64;
+        let log = Log::new(ring, &header, share(options.commit_reserve));
+        let generation = Generation::of_this_process().map_err(Error::system("noting the process"))?;
+        let core = Arc::new(Core::new(log, header, share(options.checkpoint_at).max(1)));
+        let thread = spawn(Arc::clone(&core)).map_err(Error::system("starting the journal's thread"))?;
+        Ok(Journal(Arc::new(Opened { core, queue: CommitQueue::default(), thread: Some(thread), generation })))
+    }
+
+    /// Has a file take part. Its contents count as committed.
+    pub fn join(&self, data: impl Backing + 'static) -> Result<JournaledBacking> {
+        self.0.check_not_forked()?;
+        let joined = self.0.join(Box::new(data))?;
+        Ok(JournaledBacking::new(joined, Arc::clone(&self.0)))
+    }
+
+    /// Commits what was spilled, and what `write` adds, of all files at once. Threads that come while a commit is under way
+    /// share the next one, whose pages one of them writes: `write` is for all files, and may not be called.
+    ///
+    /// Returns the commit's number once it is durable. After an error nothing is known of it: it may be found after a
+    /// crash, as a whole or not at all. Its pages are part of the next commit that succeeds.
+    pub fn commit(&self, write: impl FnOnce(&Commit<'_>) -> Result<()>) -> Result<u64> {
+        self.0.commit(write)
+    }
+
+    /// Brings all that is committed into the files, and says what is wrong if that fails. The journal does it by itself,
+    /// and keeps what it could not bring there.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.0.checkpoint()
+    }
+
+    /// How full it is.
+    pub fn usage(&self) -> JournalUse {
+        let log = &self.0.core.log;
+        let bytes = |pages: u64| pages * PAGE_BYTES as u64;
+        JournalUse {
+            capacity_bytes: bytes(log.ring.capacity_pages()),
+            used_bytes: bytes(log.head() - log.tail()),
+            uncommitted_bytes: bytes(log.head() - log.durable()),
+        }
+    }
+}
+
+impl Opened {
+    fn check_not_forked(&self) -> Result<()> {
+        if self.generation.is_current() { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    pub(crate) fn commit(&self, write: impl FnOnce(&Commit<'_>) -> Result<()>) -> Result<u64> {
+        self.check_not_forked()?;
+        self.queue.commit(&self.core, write)
+    }
+
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        self.check_not_forked()?;
+        self.core.checkpoints.run();
+        self.core.checkpoints.take_failure().map_or(Ok(()), Err)
+    }
+
+    fn join(&self, data: Box<dyn Backing>) -> Result<Arc<Joined>> {
+        let (path, identity) = (data.describe(), data.identity());
+        if path.len() > PATH_BYTES_MAX {
+            let expected = "a path of at most 960 bytes";
+            return Err(Error::BadOption { option: "file of a journal", value: path, expected });
+        }
+        if data.access() == Access::ReadOnly {
+            return Err(Error::ReadOnly { backing: path });
+        }
+        let index = PageIndex::new(data.len()).map_err(Error::system("reserving the index of a journaled file"))?;
+        // What the file's earlier life committed must be in it before the new one begins.
+        self.checkpoint()?;
+        let _no_commit = self.queue.hold();
+        let _signals = SignalsBlocked::new();
+        let mut files = self.core.files();
+        files.retain(|joined| joined.is_open.load(Ordering::SeqCst));
+        let rows = self.core.header().files;
+        let same = |row: &JournaledFile| row.path == path && row.identity == identity;
+        let known = rows.iter().find(|row| same(row)).map(|row| row.file);
+        if files.iter().any(|joined| Some(joined.file) == known) {
+            return Err(Error::AlreadyMapped { backing: path, how: "through this journal" });
+        }
+        // Nothing in the log is needed of files that have left.
+        let mut rows: Vec<JournaledFile> =
+            rows.into_iter().filter(|row| files.iter().any(|joined| joined.file == row.file)).collect();
+        if rows.len() == FILES_MAX {
+            let expected = "one of at most 60 files of a journal: close others, or use a second journal";
+            return Err(Error::BadOption { option: "file of a journal", value: path, expected });
+        }
+        let file = (1..).find(|file| rows.iter().all(|row| row.file != *file)).unwrap_or_default();
+        rows.push(JournaledFile { file, path, identity });
+        let since = self.core.log.head();
+        let len = AtomicU64::new(data.len());
+        let joined = Arc::new(Joined { file, data, index, len, since, is_open: AtomicBool::new(true) });
+        self.core.change_header(|header| header.files = rows)?;
+        files.push(Arc::clone(&joined));
+        Ok(joined)
+    }
+
+    /// Takes a file out, once the commits that it took part in are in it.
+    pub(crate) fn leave(&self, joined: &Arc<Joined>) {
+        if !self.generation.is_current() {
+            return;
+        }
+        {
+            let _no_commit = self.queue.hold();
+            joined.is_open.store(false, Ordering::SeqCst);
+        }
+        if let Err(error) = self.checkpoint() {
+            tracing::error!(file = joined.data.describe(), %error, "the journal keeps what is committed to a closed file");
+            return;
+        }
+        let _signals = SignalsBlocked::new();
+        self.core.files().retain(|other| other.file != joined.file);
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // A forked child has neither the thread nor the right to write.
+        if !self.generation.is_current() {
+            return;
+        }
+        if let Err(error) = self.checkpoint() {
+            tracing::error!(%error, "the last checkpoint failed; opening the journal again makes up for it");
+        }
+        self.core.checkpoints.stop();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the journal's thread has panicked");
+        }
+        if let Err(error) = self.core.log.ring.device().unlock() {
+            tracing::warn!(%error, "unlocking the journal failed");
+        }
+    }
+}
+
+/// Keeps other processes off.
+fn lock(device: &dyn Backing) -> Result<()> {
+    device.lock(FileUser::CachedWriter)
+}

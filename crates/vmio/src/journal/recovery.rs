@@ -1,0 +1,126 @@
+//! Opening a journal: what was committed is brought into the files, what was not is forgotten.
+
+use std::collections::BTreeMap;
+
+use crate::backing::{Backing, FileUser};
+use crate::error::{Error, Result};
+use crate::journal::format::{Header, JournaledFile, LOG_START_BYTES};
+use crate::journal::replay::replay;
+use crate::journal::ring::{Ring, read_header};
+use crate::journal::scan::{Scan, find_damage, read_record, read_record_page};
+use crate::sys::PAGE_BYTES;
+
+/// What opening a journal found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecoveryReport {
+    /// The number of the last commit; the files hold exactly that one.
+    pub last_commit: u64,
+    /// Commits that the files did not hold yet.
+    pub commits: u64,
+    /// Pages that were written into the files.
+    pub pages_replayed: u64,
+    /// Bytes of whole records behind the last commit, which were forgotten.
+    pub bytes_discarded: u64,
+    /// The byte of the journal at which a record begins that is not whole: the crash came while it was written, or it
+    /// was never flushed.
+    pub torn_at: Option<u64>,
+    /// The files that were brought up to date.
+    pub files: Vec<String>,
+}
+
+/// Opens one of the files that a journal names.
+pub(crate) type OpenFile<'a> = &'a dyn Fn(&JournaledFile) -> Result<Box<dyn Backing>>;
+
+/// Reads header and log. Changes nothing.
+pub(crate) fn read(device: Box<dyn Backing>) -> Result<(Ring, Header, Scan)> {
+    let header = read_header(&*device).map_err(Error::journal(&*device, "reading"))?;
+    let header = header.map_err(|reason| Error::NotAJournal { journal: device.describe(), reason })?;
+    let log_bytes = device.len().saturating_sub(LOG_START_BYTES);
+    if log_bytes / (PAGE_BYTES as u64) < header.capacity_pages {
+        let reason = format!("it has been cut: {} pages of {} are left", log_bytes / 4096, header.capacity_pages);
+        return Err(Error::NotAJournal { journal: device.describe(), reason });
+    }
+    let ring = Ring::new(device, &header);
+    let mut scan = Scan::new(&header);
+    let limit = header.tail + header.capacity_pages;
+    let mut pages = Vec::new();
+    let failed = |source| Error::journal(ring.device(), "reading")(source);
+    while scan.end < limit {
+        match read_record(&ring, scan.end, &mut pages).map_err(failed)? {
+            Some(record) if scan.end + 1 + u64::from(record.head.pages) <= limit => scan.add(&record),
+            _ => break,
+        }
+    }
+    Ok((ring, header, scan))
+}
+
+/// The byte at which something is missing that had been durable, if there is any.
+pub(crate) fn damage(ring: &Ring, header: &Header, scan: &Scan) -> Result<Option<u64>> {
+    let limit = header.tail + header.capacity_pages;
+    let had_been = find_damage(ring, scan.end, limit).map_err(Error::journal(ring.device(), "reading"))?;
+    let is_damaged = scan.committed_end < header.applied || had_been.is_some();
+    Ok(is_damaged.then(|| ring.offset(scan.end)))
+}
+
+/// The byte at which a record begins that is not whole, if what lies there can be told from space never used.
+pub(crate) fn torn_at(ring: &Ring, scan: &Scan) -> Result<Option<u64>> {
+    let begun = read_record_page(ring, scan.end).map_err(Error::journal(ring.device(), "reading"))?.is_some();
+    Ok(begun.then(|| ring.offset(scan.end)))
+}
+
+/// Brings the files up to date and the journal into its next life, with an empty log.
+pub(crate) fn recover(device: Box<dyn Backing>, open_file: OpenFile<'_>) -> Result<(Ring, Header, RecoveryReport)> {
+    let (ring, header, scan) = read(device)?;
+    if let Some(offset) = damage(&ring, &header, &scan)? {
+        return Err(Error::JournalDamaged {
+            journal: ring.device().describe(),
+            offset,
+            what: "a record is missing that had been durable",
+        });
+    }
+    let mut files = BTreeMap::new();
+    for file in header.files.iter().filter(|file| scan.lengths.contains_key(&file.file)) {
+        let data = open_file(file)?;
+        check_identity(&ring, file, &*data)?;
+        data.lock(FileUser::CachedWriter)?;
+        files.insert(file.file, data);
+    }
+    replay(&ring, &scan, &files.iter().map(|(file, data)| (*file, &**data)).collect())?;
+    let report = RecoveryReport {
+        last_commit: scan.commit,
+        commits: scan.commits,
+        pages_replayed: scan.pages.len() as u64,
+        bytes_discarded: (scan.end - scan.committed_end) * PAGE_BYTES as u64,
+        torn_at: torn_at(&ring, &scan)?,
+        files: files.values().map(|data| data.describe()).collect(),
+    };
+    for data in files.values() {
+        data.unlock().map_err(Error::system("unlocking a file of the journal"))?;
+    }
+    // Records of the life before may lie beyond the end: in the next one they count for nothing.
+    let next = Header {
+        sequence: header.sequence + 1,
+        incarnation: header.incarnation + 1,
+        tail: scan.committed_end,
+        applied: scan.committed_end,
+        commit: scan.commit,
+        files: Vec::new(),
+        ..header
+    };
+    ring.write_header(&next).map_err(Error::journal(ring.device(), "writing"))?;
+    ring.device().flush().map_err(Error::journal(ring.device(), "flushing"))?;
+    Ok((ring.reborn(&next), next, report))
+}
+
+fn check_identity(ring: &Ring, file: &JournaledFile, data: &dyn Backing) -> Result<()> {
+    let (then, now) = (file.identity.map(|identity| identity.inode), data.identity().map(|identity| identity.inode));
+    if then == now {
+        return Ok(());
+    }
+    Err(Error::JournaledFile {
+        journal: ring.device().describe(),
+        path: file.path.clone(),
+        reason: "it is not the file that joined the journal, but another one of that name",
+    })
+}

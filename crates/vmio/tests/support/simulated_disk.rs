@@ -1,0 +1,275 @@
+//! A disk in memory that loses power: it keeps what programs read apart from what is durable, and a power cut leaves
+//! any part of what was not flushed, sector by sector. All by one seed.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use vmio::backing::{Access, Backing};
+
+use super::Random;
+
+const SECTOR: usize = 512;
+
+/// The disk; several files are on it, by their numbers.
+#[derive(Clone)]
+pub struct SimulatedDisk(Arc<Mutex<State>>);
+
+struct State {
+    files: Vec<File>,
+    random: Random,
+    operations: u64,
+    dies_at: u64,
+    /// One operation in so many fails, though the disk lives on; 0 for none.
+    failure_in: u64,
+}
+
+#[derive(Clone)]
+struct File {
+    live: Vec<u8>,
+    durable: Vec<u8>,
+    /// The versions of each sector that were written since the last flush.
+    unflushed: BTreeMap<usize, Vec<[u8; SECTOR]>>,
+}
+
+/// How much of what was not flushed a power cut leaves.
+#[derive(Clone, Copy)]
+enum Cut {
+    Nothing,
+    Everything,
+    /// All but one sector in so many.
+    Most(u64),
+    /// One sector in so many.
+    Little(u64),
+}
+
+impl SimulatedDisk {
+    /// Files of these lengths, all zeros.
+    pub fn new(seed: u64, lengths: &[u64]) -> Self {
+        let file = |len: &u64| File {
+            live: vec![0; *len as usize],
+            durable: vec![0; *len as usize],
+            unflushed: BTreeMap::new(),
+        };
+        Self::with(seed, lengths.iter().map(file).collect())
+    }
+
+    fn with(seed: u64, files: Vec<File>) -> Self {
+        let random = Random(seed);
+        SimulatedDisk(Arc::new(Mutex::new(State { files, random, operations: 0, dies_at: u64::MAX, failure_in: 0 })))
+    }
+
+    /// A file, opened.
+    pub fn open(&self, file: usize) -> SimulatedFile {
+        SimulatedFile { disk: self.clone(), file }
+    }
+
+    /// Has the power fail in the middle of the operation after that many more.
+    pub fn die_after(&self, operations: u64) {
+        let mut state = self.0.lock().unwrap();
+        state.dies_at = state.operations + operations;
+    }
+
+    /// Lets one operation in so many fail; 0 for none.
+    pub fn fail_one_in(&self, operations: u64) {
+        self.0.lock().unwrap().failure_in = operations;
+    }
+
+    /// Whether the power has failed.
+    pub fn is_dead(&self) -> bool {
+        let state = self.0.lock().unwrap();
+        state.operations > state.dies_at
+    }
+
+    /// What programs read of a file.
+    pub fn contents(&self, file: usize) -> Vec<u8> {
+        self.0.lock().unwrap().files[file].live.clone()
+    }
+
+    /// Changes bytes behind everybody's back, for good.
+    pub fn corrupt(&self, file: usize, offset: u64, change: impl Fn(&mut u8)) {
+        let file = &mut self.0.lock().unwrap().files[file];
+        change(&mut file.live[offset as usize]);
+        change(&mut file.durable[offset as usize]);
+    }
+
+    /// The disk after a power cut.
+    pub fn after_power_cut(&self) -> SimulatedDisk {
+        let mut state = self.0.lock().unwrap();
+        let State { files, random, .. } = &mut *state;
+        let cut = match random.below(6) {
+            0 => Cut::Nothing,
+            1 => Cut::Everything,
+            2 => Cut::Most(30),
+            3 => Cut::Most(4),
+            4 => Cut::Little(30),
+            _ => Cut::Little(2),
+        };
+        let files = files.iter().map(|file| file.after_power_cut(random, cut)).collect();
+        Self::with(random.next(), files)
+    }
+}
+
+impl File {
+    fn after_power_cut(&self, random: &mut Random, cut: Cut) -> File {
+        let mut durable = self.durable.clone();
+        let grows = match cut {
+            Cut::Nothing => false,
+            Cut::Everything => true,
+            _ => random.below(2) == 0,
+        };
+        if grows {
+            durable.resize(self.live.len(), 0);
+        }
+        for (sector, versions) in &self.unflushed {
+            let stays = match cut {
+                Cut::Nothing => false,
+                Cut::Everything => true,
+                Cut::Most(one_in) => random.below(one_in) > 0,
+                Cut::Little(one_in) => random.below(one_in) == 0,
+            };
+            if stays {
+                let last = versions.len() as u64 - 1;
+                let version = if matches!(cut, Cut::Everything) { last } else { random.below(last + 1) };
+                put(&mut durable, *sector, &versions[version as usize]);
+            }
+        }
+        File { live: durable.clone(), durable, unflushed: BTreeMap::new() }
+    }
+
+    fn write(&mut self, offset: usize, data: &[u8], mut lands: impl FnMut() -> bool) {
+        for (at, chunk) in (offset..).step_by(SECTOR).zip(data.chunks(SECTOR)) {
+            if !lands() {
+                continue;
+            }
+            self.live[at..at + chunk.len()].copy_from_slice(chunk);
+            let sector = at / SECTOR;
+            let mut version = [0; SECTOR];
+            let end = self.live.len().min(at + SECTOR);
+            version[..end - at].copy_from_slice(&self.live[at..end]);
+            self.unflushed.entry(sector).or_default().push(version);
+        }
+    }
+
+    fn flush(&mut self) {
+        self.durable.resize(self.live.len(), 0);
+        for (sector, versions) in std::mem::take(&mut self.unflushed) {
+            versions.last().into_iter().for_each(|version| put(&mut self.durable, sector, version));
+        }
+    }
+
+    /// As Linux does it: what could not be written is forgotten, though programs go on reading it.
+    fn fail_flush(&mut self, random: &mut Random) {
+        for (sector, versions) in std::mem::take(&mut self.unflushed) {
+            if random.below(2) == 0 {
+                let version = random.below(versions.len() as u64) as usize;
+                put(&mut self.durable, sector, &versions[version]);
+            }
+        }
+    }
+}
+
+fn put(bytes: &mut [u8], sector: usize, version: &[u8; SECTOR]) {
+    let start = (sector * SECTOR).min(bytes.len());
+    let end = (start + SECTOR).min(bytes.len());
+    bytes[start..end].copy_from_slice(&version[..end - start]);
+}
+
+/// What an operation is up against.
+enum Fate {
+    Succeeds,
+    Fails,
+    Dies,
+    Dead,
+}
+
+impl State {
+    fn fate(&mut self) -> Fate {
+        let operation = self.operations;
+        self.operations += 1;
+        match operation.cmp(&self.dies_at) {
+            std::cmp::Ordering::Greater => Fate::Dead,
+            std::cmp::Ordering::Equal => Fate::Dies,
+            _ if self.failure_in > 0 && self.random.below(self.failure_in) == 0 => Fate::Fails,
+            _ => Fate::Succeeds,
+        }
+    }
+}
+
+/// An open file of the disk.
+pub struct SimulatedFile {
+    disk: SimulatedDisk,
+    file: usize,
+}
+
+fn failed() -> io::Error {
+    io::Error::from_raw_os_error(libc::EIO)
+}
+
+impl Backing for SimulatedFile {
+    fn len(&self) -> u64 {
+        self.disk.0.lock().unwrap().files[self.file].live.len() as u64
+    }
+
+    fn access(&self) -> Access {
+        Access::ReadWrite
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let state = self.disk.0.lock().unwrap();
+        if state.operations > state.dies_at {
+            return Err(failed());
+        }
+        let live = &state.files[self.file].live;
+        let start = (offset as usize).min(live.len());
+        let bytes = buffer.len().min(live.len() - start);
+        buffer[..bytes].copy_from_slice(&live[start..start + bytes]);
+        Ok(bytes)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut state = self.disk.0.lock().unwrap();
+        let fate = state.fate();
+        let State { files, random, .. } = &mut *state;
+        let file = &mut files[self.file];
+        assert!(offset as usize + data.len() <= file.live.len(), "a write behind the end");
+        match fate {
+            Fate::Succeeds => file.write(offset as usize, data, || true),
+            Fate::Fails | Fate::Dies => {
+                file.write(offset as usize, data, || random.below(2) == 0);
+                return Err(failed());
+            }
+            Fate::Dead => return Err(failed()),
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let mut state = self.disk.0.lock().unwrap();
+        let fate = state.fate();
+        let State { files, random, .. } = &mut *state;
+        match fate {
+            Fate::Succeeds => files[self.file].flush(),
+            Fate::Fails => {
+                files[self.file].fail_flush(random);
+                return Err(failed());
+            }
+            // What had not landed by then is decided by the power cut.
+            Fate::Dies | Fate::Dead => return Err(failed()),
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut state = self.disk.0.lock().unwrap();
+        match state.fate() {
+            Fate::Succeeds => state.files[self.file].live.resize(len as usize, 0),
+            _ => return Err(failed()),
+        }
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        format!("file {} of the simulated disk", self.file)
+    }
+}
