@@ -40,6 +40,8 @@ struct Life {
     attempted: Vec<State>,
     /// Makes every page's contents unique.
     versions: u64,
+    /// The most pages of a write. With 1, records of one life often fit between those of the life before.
+    pages_max: u64,
     commits: u64,
 }
 
@@ -70,6 +72,7 @@ impl Life {
             acknowledged: state,
             attempted: Vec::new(),
             versions: 0,
+            pages_max: 4,
             commits: 0,
         }
     }
@@ -79,7 +82,7 @@ impl Life {
         let file = self.random.below(2) as usize;
         let len = self.present[file].len() as u64;
         let first = self.random.below(len.div_ceil(PAGE));
-        let pages = (1 + self.random.below(4)).min(len.div_ceil(PAGE) - first);
+        let pages = (1 + self.random.below(self.pages_max)).min(len.div_ceil(PAGE) - first);
         let mut bytes = Vec::new();
         for page in first..first + pages {
             self.versions += 1;
@@ -216,7 +219,9 @@ impl Life {
 
     /// The power fails; what is found must be a state that was acknowledged, or nearly.
     fn die_and_recover(self, recovery_dies: bool) -> Self {
-        let Life { mut disk, mut random, journal, files, acknowledged, attempted, versions, commits, .. } = self;
+        let Life {
+            mut disk, mut random, journal, files, acknowledged, attempted, versions, pages_max, commits, ..
+        } = self;
         disk.fail_one_in(0);
         disk.die_after(0);
         disk = disk.after_power_cut();
@@ -267,6 +272,7 @@ impl Life {
             acknowledged: found,
             attempted: Vec::new(),
             versions,
+            pages_max,
             commits,
         }
     }
@@ -275,13 +281,17 @@ impl Life {
 /// Lives, dies and is recovered a few times; how many commits were acknowledged.
 fn run(seed: u64) -> u64 {
     let mut life = Life::new(seed);
-    for round in 0..ROUNDS {
+    let lives_are_short = life.random.below(3) == 0;
+    if lives_are_short {
+        life.pages_max = 1;
+    }
+    for round in 0..if lives_are_short { 4 * ROUNDS } else { ROUNDS } {
         // Some lives meet failing writes and flushes as well.
         if life.random.below(3) == 0 {
             life.disk.fail_one_in(5 + 10 * life.random.below(4));
         }
         if round % 4 < 3 {
-            life.disk.die_after(life.random.below(160));
+            life.disk.die_after(life.random.below(if lives_are_short { 16 } else { 160 }));
         }
         life.live();
         let recovery_dies = life.random.below(2) == 0;

@@ -4,6 +4,7 @@ pub mod cat;
 pub mod completions;
 pub mod cp;
 pub mod doctor;
+pub mod journal;
 pub mod man;
 mod source;
 pub mod stat;

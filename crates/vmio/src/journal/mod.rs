@@ -12,6 +12,7 @@ mod core;
 mod drain_gate;
 mod format;
 mod index;
+mod inspect;
 mod journaled_backing;
 mod log;
 mod record_buffers;
@@ -27,6 +28,7 @@ use std::thread::JoinHandle;
 
 pub use commit::Commit;
 pub use format::{JournaledFile, RecordKind};
+pub use inspect::{InspectedFile, Inspection, Record};
 pub use journaled_backing::{CommitTicket, JournaledBacking};
 pub use recovery::RecoveryReport;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::backing::{Backing, FileUser};
 use crate::error::{Error, Result};
-use crate::journal::format::{Header, JournaledFile, LOG_START_BYTES};
+use crate::journal::format::{Header, JournaledFile, LOG_START_BYTES, RecordPage};
 use crate::journal::replay::replay;
 use crate::journal::ring::{Ring, read_header};
 use crate::journal::scan::{Scan, find_damage, read_record, read_record_page};
@@ -32,13 +32,14 @@ pub struct RecoveryReport {
 /// Opens one of the files that a journal names.
 pub(crate) type OpenFile<'a> = &'a dyn Fn(&JournaledFile) -> Result<Box<dyn Backing>>;
 
-/// Reads header and log. Changes nothing.
-pub(crate) fn read(device: Box<dyn Backing>) -> Result<(Ring, Header, Scan)> {
+/// Reads header and log, and shows each record. Changes nothing.
+pub(crate) fn read(device: Box<dyn Backing>, show: &mut dyn FnMut(&RecordPage)) -> Result<(Ring, Header, Scan)> {
     let header = read_header(&*device).map_err(Error::journal(&*device, "reading"))?;
     let header = header.map_err(|reason| Error::NotAJournal { journal: device.describe(), reason })?;
     let log_bytes = device.len().saturating_sub(LOG_START_BYTES);
     if log_bytes / (PAGE_BYTES as u64) < header.capacity_pages {
-        let reason = format!("it has been cut: {} pages of {} are left", log_bytes / 4096, header.capacity_pages);
+        let reason =
+            format!("it has been cut: {} pages of {} are left", log_bytes / PAGE_BYTES as u64, header.capacity_pages);
         return Err(Error::NotAJournal { journal: device.describe(), reason });
     }
     let ring = Ring::new(device, &header);
@@ -48,7 +49,10 @@ pub(crate) fn read(device: Box<dyn Backing>) -> Result<(Ring, Header, Scan)> {
     let failed = |source| Error::journal(ring.device(), "reading")(source);
     while scan.end < limit {
         match read_record(&ring, scan.end, &mut pages).map_err(failed)? {
-            Some(record) if scan.end + 1 + u64::from(record.head.pages) <= limit => scan.add(&record),
+            Some(record) if scan.end + 1 + u64::from(record.head.pages) <= limit => {
+                show(&record);
+                scan.add(&record);
+            }
             _ => break,
         }
     }
@@ -71,7 +75,7 @@ pub(crate) fn torn_at(ring: &Ring, scan: &Scan) -> Result<Option<u64>> {
 
 /// Brings the files up to date and the journal into its next life, with an empty log.
 pub(crate) fn recover(device: Box<dyn Backing>, open_file: OpenFile<'_>) -> Result<(Ring, Header, RecoveryReport)> {
-    let (ring, header, scan) = read(device)?;
+    let (ring, header, scan) = read(device, &mut |_| {})?;
     if let Some(offset) = damage(&ring, &header, &scan)? {
         return Err(Error::JournalDamaged {
             journal: ring.device().describe(),

@@ -22,6 +22,7 @@ struct State {
     dies_at: u64,
     /// One operation in so many fails, though the disk lives on; 0 for none.
     failure_in: u64,
+    failing_flushes: u64,
 }
 
 #[derive(Clone)]
@@ -56,7 +57,14 @@ impl SimulatedDisk {
 
     fn with(seed: u64, files: Vec<File>) -> Self {
         let random = Random(seed);
-        SimulatedDisk(Arc::new(Mutex::new(State { files, random, operations: 0, dies_at: u64::MAX, failure_in: 0 })))
+        SimulatedDisk(Arc::new(Mutex::new(State {
+            files,
+            random,
+            operations: 0,
+            dies_at: u64::MAX,
+            failure_in: 0,
+            failing_flushes: 0,
+        })))
     }
 
     /// A file, opened.
@@ -73,6 +81,11 @@ impl SimulatedDisk {
     /// Lets one operation in so many fail; 0 for none.
     pub fn fail_one_in(&self, operations: u64) {
         self.0.lock().unwrap().failure_in = operations;
+    }
+
+    /// Lets the next so many flushes fail.
+    pub fn fail_flushes(&self, count: u64) {
+        self.0.lock().unwrap().failing_flushes = count;
     }
 
     /// Whether the power has failed.
@@ -246,7 +259,11 @@ impl Backing for SimulatedFile {
 
     fn flush(&self) -> io::Result<()> {
         let mut state = self.disk.0.lock().unwrap();
-        let fate = state.fate();
+        let mut fate = state.fate();
+        if state.failing_flushes > 0 {
+            state.failing_flushes -= 1;
+            fate = Fate::Fails;
+        }
         let State { files, random, .. } = &mut *state;
         match fate {
             Fate::Succeeds => files[self.file].flush(),

@@ -1,0 +1,104 @@
+//! Looking into a journal without changing it.
+
+use crate::backing::{Backing, Identity};
+use crate::error::Result;
+use crate::journal::format::{JournaledFile, RecordHead, RecordKind, VERSION};
+use crate::journal::lock;
+use crate::journal::recovery::{damage, read, torn_at};
+use crate::sys::PAGE_BYTES;
+
+/// What a journal holds, and what opening it would do.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Inspection {
+    /// The version of its format.
+    pub version: u32,
+    /// Its identity.
+    pub uuid: String,
+    /// How often it has been opened, with its making.
+    pub incarnation: u64,
+    /// Length of its log in bytes.
+    pub capacity_bytes: u64,
+    /// The number of the last commit that its files hold as a whole.
+    pub applied_commit: u64,
+    /// The number of the last commit: the files hold it after the journal has been opened.
+    pub last_commit: u64,
+    /// Commits that opening would bring into the files.
+    pub commits: u64,
+    /// Pages that it would write to them.
+    pub pages: u64,
+    /// Bytes of whole records behind the last commit, which it would forget.
+    pub bytes_discarded: u64,
+    /// The byte at which a record begins that is not whole, as a crash leaves it.
+    pub torn_at: Option<u64>,
+    /// The byte from which on something is missing that had been durable: no crash does that, and it is not opened.
+    pub damaged_at: Option<u64>,
+    /// Its files.
+    pub files: Vec<InspectedFile>,
+    /// The records that are still needed, in order.
+    pub records: Vec<Record>,
+}
+
+/// A file of a journal.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct InspectedFile {
+    /// What it was called when it joined.
+    pub path: String,
+    /// Its identity at that time.
+    pub identity: Option<Identity>,
+    /// Pages that opening would write to it.
+    pub pages: u64,
+    /// The length that it would be given at least, if there are commits for it.
+    pub len: Option<u64>,
+}
+
+/// A record of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Record {
+    /// What it is.
+    pub kind: RecordKind,
+    /// The byte of the journal at which it begins.
+    pub offset: u64,
+    /// The number of the commit that it belongs to; 0 for a void.
+    pub commit: u64,
+    /// Page images in it, or pages that a void skips.
+    pub pages: u32,
+}
+
+impl Inspection {
+    /// Reads a journal that no process has open. An error means that there is none, or that it cannot be read.
+    pub fn of(device: impl Backing + 'static) -> Result<Self> {
+        lock(&device)?;
+        let mut found = Vec::new();
+        let (ring, header, scan) = read(Box::new(device), &mut |record| found.push(record.head))?;
+        let file = |file: &JournaledFile| InspectedFile {
+            path: file.path.clone(),
+            identity: file.identity,
+            pages: scan.pages.keys().filter(|place| place.file == file.file).count() as u64,
+            len: scan.lengths.get(&file.file).copied(),
+        };
+        let record = |head: &RecordHead| Record {
+            kind: head.kind,
+            offset: ring.offset(head.position),
+            commit: head.commit,
+            pages: head.pages,
+        };
+        Ok(Inspection {
+            version: VERSION,
+            uuid: header.uuid.to_string(),
+            incarnation: header.incarnation,
+            capacity_bytes: header.capacity_pages * PAGE_BYTES as u64,
+            applied_commit: header.commit,
+            last_commit: scan.commit,
+            commits: scan.commits,
+            pages: scan.pages.len() as u64,
+            bytes_discarded: (scan.end - scan.committed_end) * PAGE_BYTES as u64,
+            torn_at: torn_at(&ring, &scan)?,
+            damaged_at: damage(&ring, &header, &scan)?,
+            files: header.files.iter().map(file).collect(),
+            records: found.iter().map(record).collect(),
+        })
+    }
+}
