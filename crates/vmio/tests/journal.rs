@@ -203,6 +203,32 @@ fn commits_are_not_brought_into_another_file_of_that_name() {
     assert_eq!(file_word(&path, 0), 1);
 }
 
+#[test]
+fn a_file_that_has_left_is_its_owners_again() {
+    let options = || JournalOptions::new().checkpoint_at(1.0);
+    let disk = SimulatedDisk::new(7, &[HEADERS + 100 * PAGE, 10 * PAGE, 10 * PAGE]);
+    let journal = Journal::create(disk.open(0), options()).unwrap();
+    let [left, other] = [1, 2].map(|file| journal.join(disk.open(file)).unwrap());
+    let committed = journal.commit(|commit| {
+        commit.freeze();
+        // Of the next commit, and in the log before the pages of this one: the log must keep both.
+        write(&other, 0, 1, 5).unwrap();
+        commit.write(&left, 0, Pages::of(2, 1).bytes())
+    });
+    assert_eq!(committed.unwrap(), 1);
+    drop(left);
+    assert!(journal.usage().used_bytes > 0);
+    assert_eq!(word_of(&disk.open(1), 1), 1);
+    // Whoever has it now changes it, and it joins again.
+    write(&disk.open(1), 1, 1, 2).unwrap();
+    let left = journal.join(disk.open(1)).unwrap();
+    journal.commit(|_| Ok(())).unwrap();
+    journal.checkpoint().unwrap();
+    assert_eq!([word_of(&left, 0), word_of(&left, 1), word_of(&other, 0)], [1, 2, 5]);
+    let crashed = disk.after_power_cut();
+    Journal::open(crashed.open(0), options(), |_| unreachable!("there is nothing to replay")).unwrap();
+}
+
 /// Threads spill and read pages of their own, others commit and ask for checkpoints, in a log that goes round.
 #[test]
 fn threads_spill_read_commit_and_checkpoint_at_once() {
