@@ -302,7 +302,6 @@ fn run(seed: u64) -> u64 {
 
 #[test]
 fn every_power_cut_leaves_a_commit() {
-    let _watchdog = watchdog("every_power_cut_leaves_a_commit");
     let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let seeds = match number("VMIO_CRASH_SEED") {
         Some(seed) => seed..seed + 1,
@@ -311,6 +310,7 @@ fn every_power_cut_leaves_a_commit() {
     let mut commits = 0;
     let lives = seeds.end - seeds.start;
     for seed in seeds {
+        let _watchdog = watchdog("every_power_cut_leaves_a_commit");
         match catch_unwind(AssertUnwindSafe(|| run(seed))) {
             Ok(count) => commits += count,
             Err(panic) => {
