@@ -431,7 +431,7 @@ fn a_forked_child_has_no_view() {
 
 #[test]
 fn without_the_hint_the_error_says_what_to_do() {
-    let cache = roomy_cache();
+    let cache = cache_of(256).frames(FrameHint::ReadMostly).build().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = || FileBacking::create(folder.path().join("file"), PAGE).unwrap();
     let refusal = |cache: &Cache, options| Mapping::open(cache, file(), options).unwrap().view().map(drop).unwrap_err();

@@ -13,6 +13,7 @@ use vmio::{Access, Advice, Cache, Error, FrameHint, Mapping, MappingOptions};
 
 use support::child::isolated;
 use support::device::Device;
+use support::views;
 use support::{
     PAGE, Random, SPAN, at, cache_of, check_empty, frames, load, minimal_cache, store, tiny_cache, watchdog,
 };
@@ -44,11 +45,14 @@ fn sparse_file(cache: &Cache, len: u64, hint: FrameHint) -> (tempfile::NamedTemp
     (file, map)
 }
 
-/// Touches one page in each 2 MiB of 64 GiB, and looks at the memory on the way.
-fn sweep(test: &str, hint: FrameHint, stores: bool) {
+/// Touches one page in each 2 MiB of a sparse file, at the mapping and then at so many views of it, and looks at the memory
+/// on the way.
+fn sweep(test: &str, hint: FrameHint, stores: bool, views: usize) {
     let output = isolated(test, || {
         const CAPACITY: u64 = 64 << 20;
-        let spans = 64 * GIB / SPAN_BYTES;
+        // The page tables of page tables are not counted: 4 KiB for each GiB, at each address.
+        let len = 64 * GIB / (1 + views as u64);
+        let spans = len / SPAN_BYTES;
         let offset = |span: u64| span * SPAN_BYTES + (span * 7 % SPAN) * PAGE;
         // What the first mapping of a process costs once.
         let warm = Cache::builder().capacity(CAPACITY).build().unwrap();
@@ -56,12 +60,18 @@ fn sweep(test: &str, hint: FrameHint, stores: bool) {
         drop(warm);
         let before = memory_bytes();
         let cache = Cache::builder().capacity(CAPACITY).build().unwrap();
-        let (_file, map) = sparse_file(&cache, 64 * GIB, hint);
+        let (_file, map) = sparse_file(&cache, len, hint);
+        let views: Vec<_> = (0..views).map(|_| map.view().unwrap()).collect();
         let mut most = 0;
         for span in 0..spans {
             match stores {
                 true => store(&map, offset(span), span + 1),
                 false => assert_eq!(load(&map, offset(span)), 0),
+            }
+            for view in &views {
+                // SAFETY: within the view, which lives; nobody stores at the same time.
+                let seen = unsafe { view.as_ptr().add(offset(span) as usize).cast::<u64>().read_volatile() };
+                assert_eq!(seen, if stores { span + 1 } else { 0 });
             }
             if span % 512 == 511 {
                 most = most.max(memory_bytes() - before);
@@ -70,11 +80,14 @@ fn sweep(test: &str, hint: FrameHint, stores: bool) {
         let stats = cache.stats();
         println!("{most} bytes at most, {} of tables: {stats:?}", stats.table_pages * PAGE);
         assert!(most <= CAPACITY / 100 * 102, "{most} bytes for a cache of {CAPACITY}: {stats:?}");
-        // Three pages of the budget for each that is in memory: a fifth is little, and less would be waste.
-        assert!(stats.resident_pages > stats.capacity_pages / 5, "{stats:?}");
+        // Three pages of the budget for each that is in memory, and one for each view: a fifth is little, and less would
+        // be waste.
+        let little = stats.capacity_pages / (5 + 2 * views.len() as u64);
+        assert!(stats.resident_pages > little, "{stats:?}");
         if stores {
             (0..spans).step_by(61).for_each(|span| assert_eq!(load(&map, offset(span)), span + 1));
         }
+        drop(views);
         map.close().unwrap();
         check_empty(&cache);
     });
@@ -83,22 +96,29 @@ fn sweep(test: &str, hint: FrameHint, stores: bool) {
 
 #[test]
 fn a_sparse_sweep_of_loads_keeps_to_the_budget() {
-    sweep("a_sparse_sweep_of_loads_keeps_to_the_budget", FrameHint::ReadMostly, false);
+    sweep("a_sparse_sweep_of_loads_keeps_to_the_budget", FrameHint::ReadMostly, false, 0);
 }
 
 #[test]
 fn a_sparse_sweep_of_stores_keeps_to_the_budget() {
-    sweep("a_sparse_sweep_of_stores_keeps_to_the_budget", FrameHint::ReadMostly, true);
+    sweep("a_sparse_sweep_of_stores_keeps_to_the_budget", FrameHint::ReadMostly, true, 0);
 }
 
 #[test]
 fn a_sparse_sweep_of_loads_of_memfd_frames_keeps_to_the_budget() {
-    sweep("a_sparse_sweep_of_loads_of_memfd_frames_keeps_to_the_budget", FrameHint::Mixed, false);
+    sweep("a_sparse_sweep_of_loads_of_memfd_frames_keeps_to_the_budget", FrameHint::Mixed, false, 0);
 }
 
 #[test]
 fn a_sparse_sweep_of_stores_to_memfd_frames_keeps_to_the_budget() {
-    sweep("a_sparse_sweep_of_stores_to_memfd_frames_keeps_to_the_budget", FrameHint::Mixed, true);
+    sweep("a_sparse_sweep_of_stores_to_memfd_frames_keeps_to_the_budget", FrameHint::Mixed, true, 0);
+}
+
+#[test]
+fn a_sparse_sweep_at_several_addresses_keeps_to_the_budget() {
+    if views::available() {
+        sweep("a_sparse_sweep_at_several_addresses_keeps_to_the_budget", FrameHint::SharedAddresses, true, 3);
+    }
 }
 
 #[test]
