@@ -14,6 +14,7 @@ use vmio::{Access, Advice, Cache, Error, FrameHint, Mapping, MappingOptions, OnR
 
 use support::child::{Ended, fork, install_handler, isolated};
 use support::device::{Device, READ_EIO};
+use support::minimal_cache;
 use support::reader_thread;
 use support::views::{Addresses, available, open, options};
 use support::{
@@ -268,6 +269,42 @@ fn threads_at_several_addresses_of_a_file_larger_than_the_cache_lose_nothing() {
     let expected: Vec<u64> = (0..at(PAGES)).step_by(8).map(|offset| file.load(0, offset)).collect();
     file.map.sync().unwrap();
     (0..at(PAGES)).step_by(8).zip(&expected).for_each(|(offset, word)| assert_eq!(device.word(offset), *word));
+    drop(file);
+    check_empty(&cache);
+}
+
+/// Page tables are charged with the page that they are for: threads that each held some and waited for more would wait
+/// for ever.
+#[test]
+fn many_threads_at_many_addresses_of_a_tiny_cache_get_on() {
+    if !available() {
+        return;
+    }
+    let _watchdog = watchdog("many_threads_at_many_addresses_of_a_tiny_cache_get_on");
+    const SPANS: u64 = 128;
+    let cache = minimal_cache();
+    let backing = tempfile::NamedTempFile::new().unwrap();
+    let map = Mapping::open(&cache, FileBacking::create(backing.path(), at(SPANS * SPAN)).unwrap(), options()).unwrap();
+    let file = Addresses { views: (0..3).map(|_| map.view().unwrap()).collect(), map };
+    thread::scope(|scope| {
+        for number in 0..SPANS {
+            let file = &file;
+            scope.spawn(move || {
+                let mut random = Random(number);
+                let mut counts = vec![0; SPANS as usize];
+                for _ in 0..100 {
+                    let span = random.below(SPANS);
+                    let offset = at(span * SPAN + span) + 8 * number;
+                    let [here, there] = [(); 2].map(|()| random.below(4) as usize);
+                    assert_eq!(file.load(here, offset), counts[span as usize]);
+                    counts[span as usize] += 1;
+                    file.store(there, offset, counts[span as usize]);
+                }
+            });
+        }
+    });
+    let stats = cache.stats();
+    assert!(stats.resident_pages + stats.table_pages <= stats.capacity_pages, "{stats:?}");
     drop(file);
     check_empty(&cache);
 }

@@ -9,7 +9,7 @@ use crate::cache::counters::Counter;
 use crate::cache::reclaim::Goal;
 use crate::cache::region::{ReadFailure, Region};
 use crate::cache::shared::{DIRECT_PAGES, Shared};
-use crate::cache::views::Place;
+use crate::cache::views::{InSpan, Place};
 use crate::engine::HideableFrames;
 use crate::error::Error;
 use crate::page::word::{Snapshot, State};
@@ -106,19 +106,26 @@ impl Region {
             return Err(FaultError::ReadOnly);
         }
         let _verifier_may_panic = AbortOnUnwind::new();
-        let _inside = if self.shares_addresses { Some(self.enter(place)?) } else { None };
+        let mut inside = if self.shares_addresses { Some(self.enter(place)?) } else { None };
         let word = self.word(page);
         loop {
             let seen = word.load();
             match seen.state() {
                 State::Absent => {
+                    if inside.as_ref().is_some_and(|inside| !inside.has_page()) {
+                        // It was in memory a moment ago.
+                        drop(inside.take());
+                        inside = Some(self.enter(place)?);
+                        continue;
+                    }
                     if let Ok(before) = self.begin_load(page) {
                         // The mapping may have been shortened meanwhile; who shortens it looks at the word after.
                         if page >= self.pages() {
                             self.forget_load(page);
                             return Err(FaultError::BeyondEnd);
                         }
-                        return self.load(place, wanted, before, store);
+                        let is_paid = inside.as_mut().map(InSpan::take_page).is_some();
+                        return self.load(place, wanted, before, store, is_paid);
                     }
                 }
                 State::Clean | State::Dirty => {

@@ -64,8 +64,15 @@ struct Refused {
 
 impl Region {
     /// Fetches a page whose word we have made Loading, with the rest of its unit, and with the pages behind it that are
-    /// wanted too, or likely to be since the range is read in sequence.
-    pub(super) fn load(&self, place: Place, wanted: u64, before: Snapshot, store: bool) -> Result<(), FaultError> {
+    /// wanted too, or likely to be since the range is read in sequence. It may have its page of the budget already.
+    pub(super) fn load(
+        &self,
+        place: Place,
+        wanted: u64,
+        before: Snapshot,
+        store: bool,
+        is_paid: bool,
+    ) -> Result<(), FaultError> {
         let shared = &*self.shared;
         let page = place.page;
         let _timed = Timed::since(Instant::now(), shared, Latency::Miss);
@@ -80,7 +87,7 @@ impl Region {
         }
         let fresh = self.is_fresh(page, before);
         let timed = shared.measures_misses.then(Instant::now);
-        let spare = self.take_for_unit(core, page, if fresh { 0 } else { self.unit.pages() as u32 - 1 });
+        let spare = self.take_for_unit(core, page, if fresh { 0 } else { self.unit.pages() as u32 - 1 }, is_paid);
         let spare = spare.map_err(|why| {
             self.forget_load(page);
             FaultError::Exhausted(why)
@@ -108,9 +115,14 @@ impl Region {
         filled.map_err(|refused| FaultError::Refused(refused.code))
     }
 
-    /// Takes a missed page's budget, and that of so many neighbours; returns for how many it got it. In a cache that
-    /// is full of pages that stay, the missed one has to do.
-    fn take_for_unit(&self, core: usize, page: u64, neighbours: u32) -> Result<u32, &'static str> {
+    /// Takes a missed page's budget, unless it has it, and that of so many neighbours; returns for how many it got it. In
+    /// a cache that is full of pages that stay, the missed one has to do.
+    fn take_for_unit(&self, core: usize, page: u64, neighbours: u32, is_paid: bool) -> Result<u32, &'static str> {
+        if is_paid {
+            // Who holds a page does not wait for more.
+            let taken = neighbours > 0 && self.shared.budget.take(core, neighbours).is_some();
+            return Ok(if taken { neighbours } else { 0 });
+        }
         let price = self.price(page);
         let mut spare = neighbours;
         if neighbours == 0 || self.shared.take_pages(core, price + neighbours).is_err() {

@@ -2,10 +2,10 @@
 //!
 //! The kernel notes stores by address. A page is dirty if it was stored to at any of them, so whoever takes the notes of
 //! a span takes them at each view that the span has page tables at. Where such a view does not have a page in sight, the
-//! note must say "not stored to": for a view that never had it the kernel says the opposite of an entry that was never
-//! protected. Therefore a view is protected over the whole span before the first page of it comes in sight there, and once more
-//! whenever pages are taken out of sight and the notes of them with them. None of that is needed for safety: a note too
-//! many costs a write of a clean page, and what the kernel swaps out keeps its note.
+//! note must say "not stored to": of an entry that was never protected the kernel says the opposite. Therefore a view is
+//! protected over the whole span before the first page of it comes in sight there, and once more whenever pages are
+//! taken out of sight and the notes of them with them. None of that is needed for safety: a note too many costs a write
+//! of a clean page, and what the kernel swaps out keeps its note.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,6 +19,7 @@ use crate::cache::tables::TABLE_PAGES;
 use crate::error::{Error, Result};
 use crate::page::span::Span;
 use crate::page::views::{VIEWS_MAX, ViewSet};
+use crate::page::word::State;
 use crate::page::{SPAN_BYTES, SPAN_PAGES, span_of};
 use crate::sys::pagemap::StoredPages;
 use crate::sys::reservation::Reservation;
@@ -55,11 +56,35 @@ pub(crate) struct Place {
 }
 
 /// Who is counted in a span until this is dropped: its page tables stay.
-pub(crate) struct InSpan<'a>(&'a Span);
+pub(crate) struct InSpan<'a> {
+    region: &'a Region,
+    span: &'a Span,
+    /// Pages of the budget that are not spent yet.
+    pages: u32,
+}
+
+impl<'a> InSpan<'a> {
+    fn of(region: &'a Region, number: u64) -> Self {
+        let span = region.span(number);
+        span.add_resident();
+        InSpan { region, span, pages: 0 }
+    }
+
+    /// Whether there is a page of the budget left for a page.
+    pub(crate) fn has_page(&self) -> bool {
+        self.pages > 0
+    }
+
+    /// Hands it over.
+    pub(crate) fn take_page(&mut self) {
+        self.pages -= 1;
+    }
+}
 
 impl Drop for InSpan<'_> {
     fn drop(&mut self) {
-        self.0.remove_resident(1);
+        self.region.shared.release(self.pages, false);
+        self.span.remove_resident(1);
     }
 }
 
@@ -92,24 +117,33 @@ impl Region {
     }
 
     /// Sees to it that the span of a page has page tables at a view, in the budget and in the kernel, before the page
-    /// comes in sight there. The caller owns no word yet: this may wait for pages of the budget.
+    /// comes in sight there; with a page of the budget for the page itself if it is absent. The caller owns no word.
+    ///
+    /// All that it takes it takes in one step, and before it is counted in the span: nobody holds some pages while he waits
+    /// for more, nor keeps the tables of a span from being given back.
     pub(crate) fn enter(&self, place: Place) -> Result<InSpan<'_>, FaultError> {
         let number = span_of(place.page);
+        let mut inside = loop {
+            let price = self.price_at(place);
+            if price > 0 {
+                self.shared.take_pages(cpu::current(), price).map_err(FaultError::Exhausted)?;
+            }
+            let mut inside = InSpan::of(self, number);
+            inside.pages = price;
+            // From here on it does not rise, but by eviction of the page.
+            if self.price_at(place) <= price {
+                break inside;
+            }
+        };
         let span = self.span(number);
-        span.add_resident();
-        let inside = InSpan(span);
-        if span.views.ready().contains(place.view) {
-            return Ok(inside);
+        if !span.is_charged() {
+            inside.pages -= TABLE_PAGES;
+            self.pay(place.page, 1 + TABLE_PAGES);
         }
-        // The first view's page tables are part of what the span is charged.
-        let own_tables = u32::from(place.view > 0);
-        let span_tables = if span.is_charged() { 0 } else { TABLE_PAGES };
-        if own_tables + span_tables > 0 {
-            let taken = self.shared.take_pages(cpu::current(), own_tables + span_tables);
-            taken.map_err(FaultError::Exhausted)?;
-            self.pay(place.page, 1 + span_tables);
-        }
-        if span.views.begin(place.view) {
+        if !span.views.ready().contains(place.view) && span.views.begin(place.view) {
+            // The first view's page tables are part of what the span is charged.
+            let own_tables = u32::from(place.view > 0);
+            inside.pages -= own_tables;
             self.count_tables(own_tables);
             if self.access == Access::ReadWrite {
                 let first = Place { page: number * SPAN_PAGES as u64, ..place };
@@ -117,10 +151,17 @@ impl Region {
                 let _ = self.frames().protect(self.address_at(first), SPAN_BYTES);
             }
             span.views.finish(place.view);
-        } else {
-            self.shared.release(own_tables, false);
         }
         Ok(inside)
+    }
+
+    /// What it takes of the budget to bring a page in sight at a view, as things stand.
+    fn price_at(&self, place: Place) -> u32 {
+        let span = self.span(span_of(place.page));
+        let is_ready = place.view == 0 || span.views.ready().contains(place.view);
+        let tables = if span.is_charged() { 0 } else { TABLE_PAGES };
+        let page = u32::from(self.word(place.page).load().state() == State::Absent);
+        page + tables + u32::from(!is_ready)
     }
 
     /// Whether the kernel has noted a store to a page at one address, or cannot say.
@@ -173,8 +214,7 @@ impl Region {
             return false;
         }
         // The gate and the lock keep those out that go to the addresses of all views.
-        span.add_resident();
-        let inside = InSpan(span);
+        let inside = InSpan::of(self, number);
         let held = span.lock();
         let leaves = span.views.ready().contains(view);
         if leaves && self.access == Access::ReadWrite {
