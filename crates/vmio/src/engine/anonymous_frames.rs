@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::engine::{Frames, InstallError};
 use crate::sys::kernel::KernelFeatures;
+use crate::sys::pagemap::Pagemap;
 use crate::sys::reservation::Reservation;
 use crate::sys::unmap::{UnmapList, Unmapper};
 use crate::sys::userfaultfd::Userfaultfd;
@@ -13,12 +14,14 @@ use crate::sys::userfaultfd::Userfaultfd;
 pub(crate) struct AnonymousFrames {
     userfaultfd: Arc<Userfaultfd>,
     unmapper: Unmapper,
+    /// Where the kernel tells what is a huge page.
+    pagemap: Option<Pagemap>,
 }
 
 impl AnonymousFrames {
     /// Frames of ranges attached to this userfaultfd.
     pub(crate) fn new(userfaultfd: Arc<Userfaultfd>, features: KernelFeatures) -> Self {
-        AnonymousFrames { userfaultfd, unmapper: Unmapper::probe(features) }
+        AnonymousFrames { userfaultfd, unmapper: Unmapper::probe(features), pagemap: Pagemap::open_to_scan().ok() }
     }
 }
 
@@ -48,8 +51,19 @@ impl Frames for AnonymousFrames {
     }
 
     unsafe fn take_span(&self, address: usize, target: &Reservation) -> io::Result<()> {
+        let (to, len) = (target.base() as usize, target.len());
+        let is_huge = match &self.pagemap {
+            Some(pagemap) => pagemap.is_huge(address, len)?,
+            None => false,
+        };
+        if !is_huge {
+            return Err(io::Error::other("it is in small pages by now"));
+        }
+        // Small pages that were there once, for whatever reason, have left a page of page tables behind.
+        // SAFETY: the caller vouches for the target, which holds nothing.
+        unsafe { self.unmapper.zap(to, len)? };
         // SAFETY: the caller vouches for both ends.
-        unsafe { self.userfaultfd.move_pages(target.base() as usize, address, target.len()) }
+        unsafe { self.userfaultfd.move_pages(to, address, len) }
     }
 
     fn protect(&self, address: usize, len: usize) -> io::Result<()> {

@@ -78,8 +78,8 @@ pub(crate) trait Frames: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Moves a whole span's memory away from it: as one huge page, if it is one. Afterwards the span is absent. On an
-    /// error any page of it may have moved.
+    /// Moves a whole span's memory away from it, if it is one huge page. Afterwards the span is absent. On an error any
+    /// page of it may have moved.
     ///
     /// # Safety
     /// As for [`Self::unmap`]; and `target`, which is without memory and attached, is the caller's.

@@ -6,7 +6,9 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-use linux_raw_sys::general::{PAGE_IS_WRITTEN, PM_SCAN_CHECK_WPASYNC, PM_SCAN_WP_MATCHING, page_region, pm_scan_arg};
+use linux_raw_sys::general::{
+    PAGE_IS_HUGE, PAGE_IS_WRITTEN, PM_SCAN_CHECK_WPASYNC, PM_SCAN_WP_MATCHING, page_region, pm_scan_arg,
+};
 
 use crate::sys::PAGE_BYTES;
 
@@ -75,6 +77,13 @@ impl Pagemap {
                 other => return Ok(other?.0 > 0),
             }
         }
+    }
+
+    /// Whether a range is mapped by huge pages from its start to its end.
+    pub(crate) fn is_huge(&self, address: usize, len: usize) -> io::Result<bool> {
+        let mut run = [page_region { start: 0, end: 0, categories: 0 }];
+        self.scan(address..address + len, PAGE_IS_HUGE, 0, &mut run)?;
+        Ok(run[0].start as usize == address && run[0].end as usize == address + len)
     }
 
     /// Adds the pages of a range that were stored to since they were last protected.
