@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use vmio::backing::FileBacking;
-use vmio::{Access, Advice, Cache, Error, Mapping, MappingOptions};
+use vmio::{Access, Advice, Cache, Error, Mapping, MappingOptions, Unit};
 
 use support::device::Device;
 use support::{PAGE, at, is_managed, load, read, roomy_cache, store, store_bytes, tiny_cache, watchdog};
@@ -219,4 +219,25 @@ fn a_mapping_grows_within_its_reservation_only() {
     assert_eq!(read(&map, (1 << 30) - 1..(1 << 30) + 1).unwrap(), b"x\0");
     map.close().unwrap();
     assert_eq!(len(file.path()), 3 << 30);
+}
+
+/// A file that fills the address space set aside for it: there is nothing behind its last page, not even a page word.
+#[test]
+fn read_ahead_ends_with_the_reservation() {
+    const LAST: u64 = (1 << 30) / PAGE - 1;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    drop(FileBacking::create(&path, at(LAST + 1)).unwrap());
+    for (unit, window_bytes) in [(Unit::Kib4, 0), (Unit::Kib64, 0), (Unit::Kib64, 4096)] {
+        let backing = FileBacking::open(&path, Access::ReadWrite).unwrap();
+        let map = Mapping::open(&roomy_cache(), backing, MappingOptions::new().unit(unit)).unwrap();
+        map.advise(0..map.len(), Advice::Sequential { window_bytes }).unwrap();
+        for page in [LAST, LAST - 20, LAST - 40] {
+            load(&map, at(page));
+            store(&map, at(page), page);
+        }
+        map.ensure(at(LAST - 100)..map.len()).unwrap();
+        assert_eq!([LAST, LAST - 20].map(|page| load(&map, at(page))), [LAST, LAST - 20]);
+        map.close().unwrap();
+    }
 }

@@ -162,7 +162,7 @@ impl Region {
         run.unit_end = run.pages.end;
         if run.pages.end == unit.end {
             let reach = wanted.max(self.window(span_of(page)));
-            let mut window = (page + reach).min(run.pages.start + WINDOW_PAGES_MAX as u64);
+            let mut window = (page + reach).min(run.pages.start + WINDOW_PAGES_MAX as u64).min(self.pages());
             if self.shares_addresses {
                 // What is behind may not have been prepared to be seen at this address.
                 window = window.min((span_of(page) + 1) * SPAN_PAGES as u64);
