@@ -6,6 +6,7 @@ mod cleanup;
 mod commands;
 mod machine;
 mod progress;
+mod sim;
 mod size;
 
 use std::io;
@@ -42,6 +43,7 @@ enum Command {
     Stat(commands::stat::StatArgs),
     Journal(commands::journal::JournalArgs),
     Bench(bench::BenchArgs),
+    Sim(sim::SimArgs),
     Completions(commands::completions::CompletionsArgs),
     Man(commands::man::ManArgs),
 }
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         Command::Stat(args) => commands::stat::run(&args),
         Command::Journal(args) => commands::journal::run(&args),
         Command::Bench(args) => bench::run(args),
+        Command::Sim(args) => sim::run(&args),
         Command::Completions(args) => commands::completions::run(&args),
         Command::Man(args) => commands::man::run(&args),
     };
