@@ -1,5 +1,8 @@
 //! The second half of a miss: reads the missed page, with the neighbours that are wanted along with it, and makes them
 //! visible. Everything here is async-signal-safe.
+//!
+//! What is not inlined keeps its stack to itself: under [`Region::load`] an evictor may have to write, and all of it stands
+//! on a signal stack of 8 KiB.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -108,6 +111,7 @@ impl Region {
     }
 
     /// Makes a Loading page visible that is not to be read.
+    #[inline(never)]
     pub(super) fn fill(&self, core: usize, place: Place, store: bool) -> Result<(), FaultError> {
         self.shared.count(core, Counter::FreshFills, 1);
         let loaded = Loaded { fresh: true, ..Loaded::default() };
@@ -146,6 +150,7 @@ impl Region {
     /// Makes the absent neighbours of a missed page Loading: those of its unit, for which `spare` pages of the budget
     /// have been taken, then those behind it, as far as they are wanted or the window reaches, and the free budget goes.
     /// Waits for nobody.
+    #[inline(never)]
     fn claim_run(&self, core: usize, place: Place, wanted: u64, mut spare: u32) -> Run {
         let page = place.page;
         let mut run = Run::alone(place);
@@ -202,6 +207,7 @@ impl Region {
     }
 
     /// Reads a run and makes it visible. Only the missed page's failure is the caller's.
+    #[inline(never)]
     fn read_and_install(&self, core: usize, mut run: Run, before: Snapshot, store: bool) -> Result<(), FaultError> {
         let shared = &*self.shared;
         let mut buffer = shared.page_buffers.acquire(core);

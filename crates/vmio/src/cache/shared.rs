@@ -83,7 +83,7 @@ pub(crate) struct Shared {
     pub(crate) streams: Streams,
     pub(crate) ended_requests: EndedRequests,
     /// Evictors for faulting threads.
-    pub(crate) spare_reclaimers: ArrayQueue<Reclaimer>,
+    pub(crate) spare_reclaimers: ArrayQueue<Box<Reclaimer>>,
     sync_batches: Mutex<Vec<WriteBatch>>,
     /// Held for reading by whoever takes spans from the policy, for writing while a region's spans are taken out.
     pub(crate) eviction_gate: RwLock<()>,
@@ -129,7 +129,7 @@ impl Shared {
         // One thread at a time evicts for itself on a small machine; the others wait for what it frees.
         let spare_reclaimers = ArrayQueue::new((parts.cores / 8).max(1));
         while !spare_reclaimers.is_full() {
-            let _ = spare_reclaimers.push(Reclaimer::new(DIRECT_PAGES)?);
+            let _ = spare_reclaimers.push(Box::new(Reclaimer::new(DIRECT_PAGES)?));
         }
         let page = StatPage::new(Description {
             capacity_pages: parts.capacity_pages,

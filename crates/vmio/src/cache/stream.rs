@@ -158,6 +158,7 @@ impl Region {
 
     /// Brings in the whole span of a page that the caller, whose access has missed it, has made Loading. If that
     /// cannot be done, now or at all, the page is as it was, and so are the others.
+    #[inline(never)]
     pub(crate) fn load_missed_span(&self, core: usize, page: u64) -> bool {
         let shared = &*self.shared;
         if self.span(span_of(page)).resident() > 1 {

@@ -334,5 +334,5 @@ impl Drop for Opened {
 
 /// Keeps other processes off.
 fn lock(device: &dyn Backing) -> Result<()> {
-    device.lock(FileUser::CachedWriter)
+    device.lock(FileUser::cached(device.access()))
 }
