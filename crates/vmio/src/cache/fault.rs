@@ -12,16 +12,16 @@ use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::cache::views::{InSpan, Place};
 use crate::engine::HideableFrames;
 use crate::error::Error;
+use crate::page::span_of;
 use crate::page::word::{Snapshot, State};
-use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::signal::{FaultAccess, Resolution};
 use crate::sys::{PAGE_BYTES, cpu};
 
 /// Rounds of failed writes, without a page gained, after which a fault gives up.
 pub(crate) const FAILED_ROUNDS_MAX: u32 = 16;
-/// Rounds of eviction for the pages of a whole span, before it comes in page by page.
-const SPAN_ROUNDS_MAX: u32 = 4;
+/// Rounds of eviction for the pages of a whole span or unit, before they come in one by one.
+const ROUNDS_MAX: u32 = 4;
 
 /// Why a page could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,9 +245,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes the pages of a whole span for a fault, evicting if it must; false if others are faster.
-    pub(super) fn take_span(&self, core: usize, pages: u32) -> bool {
-        for _ in 0..SPAN_ROUNDS_MAX {
+    /// Takes so many pages for a fault, evicting if it must; false if others are faster.
+    pub(super) fn take_some(&self, core: usize, pages: u32) -> bool {
+        for _ in 0..ROUNDS_MAX {
             let event = self.freed_event();
             if self.budget.take(core, pages).is_some() {
                 if self.budget.free() < self.watermarks.low {
@@ -260,7 +260,7 @@ impl Shared {
                 continue;
             };
             self.count(core, Counter::DirectReclaims, 1);
-            reclaimer.pass(self, SPAN_PAGES, Goal::Evict);
+            reclaimer.pass(self, DIRECT_PAGES.max(pages as usize), Goal::Evict);
             let _ = self.spare_reclaimers.push(reclaimer);
         }
         false

@@ -128,13 +128,13 @@ impl Region {
             return Ok(if taken { neighbours } else { 0 });
         }
         let price = self.price(page);
-        let mut spare = neighbours;
-        if neighbours == 0 || self.shared.take_pages(core, price + neighbours).is_err() {
-            spare = 0;
+        // Not for ever: who waits is counted in its span and keeps its tables from being given back.
+        let all = neighbours > 0 && self.shared.take_some(core, price + neighbours);
+        if !all {
             self.shared.take_pages(core, price)?;
         }
         self.pay(page, price);
-        Ok(spare)
+        Ok(if all { neighbours } else { 0 })
     }
 
     /// Whether a page that comes in is not to be read, since the device holds garbage there.

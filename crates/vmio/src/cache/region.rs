@@ -131,10 +131,11 @@ fn choose_frames(shared: &Shared, options: &MappingOptions) -> Result<FrameHint>
 
 /// Without it, a stream reads ahead by small pages, as far as its window goes.
 fn installs_spans(shared: &Shared) -> bool {
-    let installs = shared.frames.installs_spans();
+    // The kernel moves pages between ranges that are both locked, or neither.
+    let installs = shared.frames.installs_spans() && !shared.locks_memory;
     if !installs {
         tracing::warn!(
-            "huge pages cannot be moved into a mapping (that takes Linux 6.8 and Engine::Sigbus): the stream comes in small pages"
+            "huge pages cannot be moved into a mapping (that takes Linux 6.8, Engine::Sigbus and memory that is not locked): the stream comes in small pages"
         );
     }
     installs

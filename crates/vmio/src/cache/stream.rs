@@ -171,7 +171,7 @@ impl Region {
             drop(gate);
             let _ = shared.spare_reclaimers.push(reclaimer);
         }
-        let loaded = self.load_span(core, page, &mut frame, |pages| shared.take_span(core, pages));
+        let loaded = self.load_span(core, page, &mut frame, |pages| shared.take_some(core, pages));
         shared.put_frame_back(frame);
         loaded
     }
@@ -190,6 +190,10 @@ impl Region {
         let due = price - if frame.is_full { SPAN_PAGES as u32 } else { 0 };
         let taken = claimed == SPAN_PAGES - 1 && (due == 0 || take(due));
         if !(taken && self.read_span(core, pages.start, frame.memory())) {
+            if taken && !frame.is_full {
+                // SAFETY: as in `put_frame_back`: what the read has allocated is in nobody's budget.
+                let _ = unsafe { shared.unmapper.zap(frame.new.base() as usize, SPAN_BYTES) };
+            }
             others().take(claimed).for_each(|other| self.forget_load(other));
             shared.release(if taken { due } else { 0 }, false);
             return false;
@@ -214,8 +218,7 @@ impl Region {
             let moved = unsafe { self.frames().take_span(self.address(pages.start), &frame.recycled) };
             match moved {
                 Ok(()) => frame.is_full = true,
-                Err(error) => {
-                    tracing::debug!(%error, "a huge page could not be recycled");
+                Err(_) => {
                     self.span(number).set_huge(false);
                     // SAFETY: as in `put_frame_back`: some of its pages may have arrived.
                     let _ = unsafe { self.shared.unmapper.zap(frame.recycled.base() as usize, SPAN_BYTES) };

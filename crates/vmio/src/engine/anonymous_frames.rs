@@ -57,7 +57,7 @@ impl Frames for AnonymousFrames {
             None => false,
         };
         if !is_huge {
-            return Err(io::Error::other("it is in small pages by now"));
+            return Err(io::ErrorKind::Other.into()); // It is in small pages by now.
         }
         // Small pages that were there once, for whatever reason, have left a page of page tables behind.
         // SAFETY: the caller vouches for the target, which holds nothing.

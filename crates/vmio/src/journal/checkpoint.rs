@@ -92,15 +92,18 @@ pub(crate) fn spawn(core: Arc<Core>) -> io::Result<JoinHandle<()>> {
                 continue;
             }
             let stopping = checkpoints.stopping.load(Ordering::SeqCst);
+            let mut said = None;
             if !stopping {
                 let failure = checkpoint(&core).err();
-                if let Some(error) = &failure {
-                    tracing::error!(%error, "a checkpoint failed; the journal keeps what is committed");
-                }
+                said = failure.as_ref().map(Error::to_string);
                 *checkpoints.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
             }
             checkpoints.done.store(asked, Ordering::SeqCst);
             futex::wake_all(&checkpoints.done);
+            // Not before: who waits may hold what the log is written with.
+            if let Some(error) = said {
+                tracing::error!(error, "a checkpoint failed; the journal keeps what is committed");
+            }
             if stopping {
                 return;
             }
@@ -141,7 +144,7 @@ fn checkpoint(core: &Core) -> Result<()> {
         header.applied = end;
         header.commit = scan.commit;
     })?;
-    core.checkpoints.applied.store(end, Ordering::SeqCst);
     log.advance_tail(tail);
+    core.checkpoints.applied.store(end, Ordering::SeqCst);
     Ok(())
 }

@@ -36,9 +36,11 @@ impl Commit<'_> {
     fn frozen(&self) -> &Frozen {
         self.frozen.get_or_init(|| {
             let _signals = SignalsBlocked::new();
+            // First the line: a file that grows before it must not be cut where the pages behind were spilled in time.
+            let number = self.core.tickets.advance();
             let files = self.core.files();
             let open = files.iter().filter(|joined| joined.is_open.load(Ordering::SeqCst));
-            Frozen { files: open.map(committed).collect(), number: self.core.tickets.advance() }
+            Frozen { files: open.map(committed).collect(), number }
         })
     }
 
@@ -150,6 +152,7 @@ fn lead_commit(core: &Core, write: impl FnOnce(&Commit<'_>) -> Result<()>) -> Re
     let _signals = SignalsBlocked::new();
     let journal = || core.log.ring.device().describe();
     loop {
+        let tail = core.log.tail();
         match core.log.commit(*number, files) {
             Ok(end) => {
                 if end - core.log.tail() >= core.checkpoint_at_pages {
@@ -157,7 +160,7 @@ fn lead_commit(core: &Core, write: impl FnOnce(&Commit<'_>) -> Result<()>) -> Re
                 }
                 return Ok(*number);
             }
-            Err(CommitFailure::Full) if core.make_room() => {}
+            Err(CommitFailure::Full) if core.make_room(tail) => {}
             Err(CommitFailure::Full) => return Err(core.full()),
             Err(CommitFailure::Write(source)) => return Err(Error::journal(core.log.ring.device(), "writing")(source)),
             Err(CommitFailure::Flush(source)) => return Err(Error::JournalFlush { journal: journal(), source }),

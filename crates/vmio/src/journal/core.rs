@@ -67,8 +67,9 @@ impl Core {
         for (part, page) in data.chunks(part_pages * PAGE_BYTES).zip((first..).step_by(part_pages)) {
             let place = Place { file: joined.file, page };
             let position = loop {
+                let tail = self.log.tail();
                 match self.log.append(kind, commit, place, part) {
-                    Err(Refusal::Full) if self.make_room() => {}
+                    Err(Refusal::Full) if self.make_room(tail) => {}
                     other => break other?,
                 }
             };
@@ -77,9 +78,8 @@ impl Core {
         Ok(())
     }
 
-    /// Has a checkpoint made; whether there is more room than before. Async-signal-safe.
-    pub(crate) fn make_room(&self) -> bool {
-        let tail = self.log.tail();
+    /// Has a checkpoint made; whether there is more room than when the log ended at `tail`.
+    pub(crate) fn make_room(&self, tail: u64) -> bool {
         // Every checkpoint frees what there is to free until the next commit.
         if self.checkpoints.applied() != self.log.durable() {
             self.checkpoints.run();

@@ -121,6 +121,7 @@ pub struct JournalUse {
 impl Journal {
     /// Makes an empty journal that fills `device`; what was there is lost.
     pub fn create(device: impl Backing + 'static, options: JournalOptions) -> Result<Self> {
+        options.check()?;
         let device: Box<dyn Backing> = Box::new(device);
         lock(&*device)?;
         let capacity_pages = device.len().saturating_sub(LOG_START_BYTES) / PAGE_BYTES as u64;
@@ -252,8 +253,15 @@ impl Opened {
 
     pub(crate) fn checkpoint(&self) -> Result<()> {
         self.check_not_forked()?;
-        self.core.checkpoints.run();
-        self.core.checkpoints.take_failure().map_or(Ok(()), Err)
+        let (log, checkpoints) = (&self.core.log, &self.core.checkpoints);
+        let wanted = log.durable();
+        checkpoints.run();
+        if checkpoints.applied() >= wanted {
+            return Ok(());
+        }
+        // Of several that waited for it, one gets the reason.
+        let unknown = || Error::journal(log.ring.device(), "checkpointing")(std::io::ErrorKind::Other.into());
+        Err(checkpoints.take_failure().unwrap_or_else(unknown))
     }
 
     fn join(&self, data: Box<dyn Backing>) -> Result<Arc<Joined>> {
@@ -266,9 +274,10 @@ impl Opened {
             return Err(Error::ReadOnly { backing: path });
         }
         let index = PageIndex::new(data.len()).map_err(Error::system("reserving the index of a journaled file"))?;
-        // What the file's earlier life committed must be in it before the new one begins.
-        self.checkpoint()?;
         let _no_commit = self.queue.hold();
+        // What the file's earlier life committed must be in it before the new one begins; and nothing may be committed
+        // between, of a file that leaves meanwhile.
+        self.checkpoint()?;
         let _signals = SignalsBlocked::new();
         let mut files = self.core.files();
         files.retain(|joined| joined.is_open.load(Ordering::SeqCst));
@@ -309,7 +318,8 @@ impl Opened {
             return;
         }
         let _signals = SignalsBlocked::new();
-        self.core.files().retain(|other| other.file != joined.file);
+        // Another file may have its number by now.
+        self.core.files().retain(|other| !Arc::ptr_eq(other, joined));
     }
 }
 

@@ -87,10 +87,12 @@ impl Fetchers {
         let _one_at_a_time = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
         self.rings.get_or_init(|| {
             let cores = if shared.uses_io_uring { cpu::count().min(RINGS_MAX) } else { 0 };
+            let mut rings = Vec::new();
             let start = |_| RingFetcher::start(shared, shared.pages_in_flight, &self.spent);
-            match (0..cores).map(start).collect() {
-                Ok(rings) => rings,
+            match (0..cores).map(start).try_for_each(|ring| ring.map(|ring| rings.push(ring))) {
+                Ok(()) => rings.into(),
                 Err(error) => {
+                    rings.into_iter().for_each(RingFetcher::stop);
                     tracing::warn!(%error, "no io_uring: pages are fetched by {THREADS} threads, a read each at a time");
                     Box::default()
                 }
