@@ -7,17 +7,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use io_uring::types::{Fd, SubmitArgs, Timespec};
-use io_uring::{IoUring, opcode, squeue};
+use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// Marks the completion of the wait for [`Wake`].
 const WAKE: u64 = u64::MAX;
+
+/// How long a thread sleeps on with fewer completions than are worth waking it for, once there is one: a fraction of what
+/// a read takes where many are under way.
+const LINGER_US: u32 = 50;
+/// To linger, the kernel needs a limit.
+const LIMIT: Duration = Duration::from_secs(1);
 
 /// A ring, for the thread that made it.
 pub(crate) struct Ring {
     uring: IoUring,
     wake: Arc<Wake>,
     waits_for_wake: bool,
+    /// The kernel holds the pages of the buffers that are read into.
+    is_registered: bool,
 }
 
 /// Wakes a thread that sleeps over its ring.
@@ -54,7 +62,19 @@ impl Ring {
         if !uring.params().is_feature_ext_arg() {
             return Err(io::ErrorKind::Unsupported.into()); // Before Linux 5.11: no waiting with a limit.
         }
-        Ok(Ring { uring, wake, waits_for_wake: false })
+        Ok(Ring { uring, wake, waits_for_wake: false, is_registered: false })
+    }
+
+    /// Says that all reads will be into this memory: the kernel looks its pages up once in place of at each read. Where it
+    /// will not (they count as locked memory, of which there may be a limit), nothing is different but for that.
+    ///
+    /// # Safety
+    /// The memory is mapped, and no references into it exist while the ring does that reads contradict.
+    pub(crate) unsafe fn register(&mut self, memory: *mut [u8]) {
+        let buffer = libc::iovec { iov_base: memory.cast(), iov_len: memory.len() };
+        // SAFETY: the kernel holds the pages itself, as long as the ring lives.
+        let registered = unsafe { self.uring.submitter().register_buffers(&[buffer]) };
+        self.is_registered = registered.is_ok();
     }
 
     /// Whether the kernel lets this process have one.
@@ -66,11 +86,16 @@ impl Ring {
     /// has ended.
     ///
     /// # Safety
-    /// The buffer is nobody else's, and stays where it is, until then; so does the file.
+    /// The buffer is nobody else's, lies in the memory that was registered if any was, and stays where it is, until then; so does the file.
     pub(crate) unsafe fn read(&mut self, token: u64, file: BorrowedFd<'_>, buffer: *mut [u8], offset: u64) {
-        let read = opcode::Read::new(Fd(file.as_raw_fd()), buffer.cast(), buffer.len() as u32).offset(offset);
+        let (file, start, bytes) = (Fd(file.as_raw_fd()), buffer.cast(), buffer.len() as u32);
+        let read = if self.is_registered {
+            opcode::ReadFixed::new(file, start, bytes, 0).offset(offset).build()
+        } else {
+            opcode::Read::new(file, start, bytes).offset(offset).build()
+        };
         // SAFETY: by the caller.
-        unsafe { self.push(&read.build().user_data(token)) };
+        unsafe { self.push(&read.user_data(token)) };
     }
 
     /// # Safety
@@ -84,10 +109,12 @@ impl Ring {
     }
 
     /// Begins what has been asked for, and sleeps until a read has ended, somebody calls [`Wake::wake`], or `limit` is
-    /// over. Does not sleep if `has_work`, which is asked after a wake would be noticed.
-    pub(crate) fn sleep(&mut self, limit: Option<Duration>, has_work: impl FnOnce() -> bool) {
+    /// over. With `enough` above 1 it sleeps a little longer for so many of them (Linux 6.12). Does not sleep if `has_work`,
+    /// which is asked after a wake would be noticed.
+    pub(crate) fn sleep(&mut self, limit: Option<Duration>, enough: u32, has_work: impl FnOnce() -> bool) {
         if !self.waits_for_wake {
-            let wait = opcode::PollAdd::new(Fd(self.wake.event.as_raw_fd()), libc::POLLIN as u32);
+            // The event is never read: each write to it is a completion, until the kernel says otherwise (Linux 5.13).
+            let wait = opcode::PollAdd::new(Fd(self.wake.event.as_raw_fd()), libc::POLLIN as u32).multi(true);
             // SAFETY: it points to nothing.
             unsafe { self.push(&wait.build().user_data(WAKE)) };
             self.waits_for_wake = true;
@@ -96,10 +123,11 @@ impl Ring {
         let outcome = if has_work() {
             self.uring.submit()
         } else {
-            let limit = limit.map(Timespec::from);
-            let args = SubmitArgs::new();
+            let lingers = enough > 1 && self.uring.params().is_feature_min_timeout();
+            let limit = limit.or(lingers.then_some(LIMIT)).map(Timespec::from);
+            let args = SubmitArgs::new().min_wait_usec(if lingers { LINGER_US } else { 0 });
             let args = if let Some(limit) = &limit { args.timespec(limit) } else { args };
-            self.uring.submitter().submit_with_args(1, &args)
+            self.uring.submitter().submit_with_args(if lingers { enough as usize } else { 1 }, &args)
         };
         self.wake.asleep.store(false, Ordering::SeqCst);
         match outcome.map_err(|error| error.raw_os_error()) {
@@ -116,8 +144,64 @@ impl Ring {
             if entry.user_data() != WAKE {
                 return Some((entry.user_data(), entry.result()));
             }
-            let _ = rustix::io::read(&self.wake.event, &mut [0; 8]);
-            self.waits_for_wake = false;
+            self.waits_for_wake = cqueue::more(entry.flags());
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    fn ring() -> Option<(Ring, Arc<Wake>)> {
+        let made = Wake::new().map(Arc::new).and_then(|wake| Ok((Ring::new(4, Arc::clone(&wake))?, wake)));
+        made.inspect_err(|error| println!("skipped: no io_uring: {error}")).ok()
+    }
+
+    #[test]
+    fn each_wake_ends_a_sleep() {
+        let Some((mut ring, wake)) = ring() else { return };
+        for _ in 0..3 {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !wake.asleep.load(Ordering::SeqCst) {
+                        std::thread::yield_now();
+                    }
+                    wake.wake();
+                });
+                ring.sleep(None, 1, || false);
+            });
+            assert!(ring.completed().is_none());
+            assert!(ring.waits_for_wake, "the wait must be begun anew for each wake");
+        }
+    }
+
+    #[test]
+    fn fewer_reads_than_are_enough_end_a_sleep_too() {
+        let Some((mut ring, _)) = ring() else { return };
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 8192]).unwrap();
+        for registered in [false, true] {
+            let mut buffer = vec![0_u8; 8192];
+            let bytes = std::ptr::from_mut(&mut buffer[..]);
+            // SAFETY: the buffer lives until the read has ended, and is not looked at before.
+            unsafe {
+                if registered {
+                    ring.register(bytes);
+                }
+                ring.read(3, file.as_fd(), std::ptr::slice_from_raw_parts_mut(bytes.cast(), 4096), 4096);
+            }
+            let ended = loop {
+                ring.sleep(None, 100, || false);
+                if let Some(ended) = ring.completed() {
+                    break ended;
+                }
+            };
+            assert_eq!(ended, (3, 4096));
+            assert_eq!(buffer, [[7; 4096], [0; 4096]].concat());
         }
     }
 }

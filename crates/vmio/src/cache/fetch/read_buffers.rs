@@ -74,6 +74,11 @@ impl ReadBuffers {
         }
     }
 
+    /// The bytes of all of them.
+    pub(super) fn all(&self) -> *mut [u8] {
+        std::ptr::slice_from_raw_parts_mut(self.memory.base(), self.taken.len() * PAGE_BYTES)
+    }
+
     /// The bytes of a run. Whoever dereferences it must have taken it.
     pub(super) fn bytes(&self, run: Run) -> *mut [u8] {
         let start = self.memory.base().wrapping_add(run.first as usize * PAGE_BYTES);

@@ -4,6 +4,7 @@
 //! may hold, touches no mapped memory, and waits for finite work only. What it has done with goes back to those who
 //! ask for more, to be freed. The one exception is a waker, which is the program's code: see [`crate::Mapping::fetch`].
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +30,9 @@ use crate::sys::{PAGE_BYTES, cpu};
 const BUSY: Duration = Duration::from_micros(50);
 /// How long to wait for a page of the budget before looking again.
 const SHORT: Duration = Duration::from_millis(1);
+
+/// The thread sleeps until one in so many of the reads under way has ended: a wake-up for each of many is most of the work.
+const WAKE_UP_SHARE: u32 = 8;
 
 /// The thread, and the way to it.
 pub(super) struct RingFetcher {
@@ -119,12 +123,15 @@ struct Fetching {
     buffers: ReadBuffers,
     /// By the first page of their buffers.
     reads: Vec<Option<Read>>,
+    under_way: u32,
     /// Requests that are not looked at yet.
     pending: Queue<Request>,
     /// Those that are; a place is empty or not yet finished.
     table: Vec<Option<Node<Request>>>,
-    /// Whose turn it is.
-    turn: usize,
+    /// Its empty places.
+    places: Vec<usize>,
+    /// Places of requests that have pages left to look at, the one whose turn it is first.
+    turns: VecDeque<usize>,
     finished: Queue<Request>,
     reclaimer: Reclaimer,
     idle_rounds: u32,
@@ -139,16 +146,22 @@ impl Fetching {
         pages: u32,
         wake: Arc<Wake>,
     ) -> io::Result<Self> {
+        let (mut ring, buffers) = (Ring::new(pages, wake)?, ReadBuffers::new(pages)?);
+        // SAFETY: reads go to runs that are taken, and nobody looks at those.
+        unsafe { ring.register(buffers.all()) };
+        let requests = pages as usize;
         Ok(Fetching {
             shared,
             door,
             spent,
-            ring: Ring::new(pages, wake)?,
-            buffers: ReadBuffers::new(pages)?,
+            ring,
+            buffers,
             reads: vec![None; pages as usize],
+            under_way: 0,
             pending: Queue::default(),
-            table: std::iter::repeat_with(|| None).take(pages as usize).collect(),
-            turn: 0,
+            table: std::iter::repeat_with(|| None).take(requests).collect(),
+            places: (0..requests).rev().collect(),
+            turns: VecDeque::with_capacity(requests),
             finished: Queue::default(),
             reclaimer: Reclaimer::new(DIRECT_PAGES)?,
             idle_rounds: 0,
@@ -165,7 +178,8 @@ impl Fetching {
                 return;
             }
             let door = &self.door;
-            self.ring.sleep(limit, || !door.requests.is_empty() || door.stopping.load(Ordering::SeqCst));
+            let enough = self.under_way / WAKE_UP_SHARE;
+            self.ring.sleep(limit, enough, || !door.requests.is_empty() || door.stopping.load(Ordering::SeqCst));
             while let Some((token, result)) = self.ring.completed() {
                 self.end_read(token as usize, result);
             }
@@ -176,8 +190,11 @@ impl Fetching {
     fn begin_reads(&mut self) -> Option<Duration> {
         let mut limit = None;
         let mut idle = 0;
-        while idle < self.table.len() {
-            match self.work_on(self.turn) {
+        self.admit();
+        while idle < self.turns.len()
+            && let Some(at) = self.turns.front().copied()
+        {
+            match self.work_on(at) {
                 Progress::Made => idle = 0,
                 Progress::None => idle += 1,
                 Progress::Busy => {
@@ -185,19 +202,31 @@ impl Fetching {
                     idle += 1;
                 }
                 Progress::Full => return limit,
-                Progress::Short if self.make_room(self.turn) => continue,
+                Progress::Short if self.make_room(at) => idle = 0,
                 Progress::Short => return Some(SHORT),
             }
-            self.turn = (self.turn + 1) % self.table.len();
+            self.turns.pop_front();
+            if self.table[at].as_mut().is_some_and(|request| request.next_pages().is_some()) {
+                self.turns.push_back(at);
+            }
+            self.admit();
         }
         limit
     }
 
+    /// Gives requests that are not looked at yet the empty places of the table.
+    fn admit(&mut self) {
+        while let Some(at) = self.places.last().copied()
+            && let Some(request) = self.pending.pop_front()
+        {
+            self.places.pop();
+            self.table[at] = Some(request);
+            self.turns.push_back(at);
+        }
+    }
+
     /// Claims the next absent pages of a request and begins their read.
     fn work_on(&mut self, at: usize) -> Progress {
-        if self.table[at].is_none() {
-            self.table[at] = self.pending.pop_front();
-        }
         let core = cpu::current();
         while let Some(request) = self.table[at].as_mut() {
             let Some((page, wanted)) = request.next_pages() else {
@@ -248,6 +277,7 @@ impl Fetching {
         let Some(request) = self.table[at].as_mut() else { return };
         self.buffers.take(run);
         self.reads[run.first as usize] = Some(Read { request: at, page, run });
+        self.under_way += 1;
         request.reads += 1;
         request.advance(run.pages.into());
         match request.region().and_then(|region| region.backing.direct_reads()) {
@@ -262,6 +292,7 @@ impl Fetching {
     /// Shows what has been read.
     fn end_read(&mut self, first: usize, result: i32) {
         let Some(Read { request: at, page, run }) = self.reads[first].take() else { return };
+        self.under_way -= 1;
         if let Some(request) = self.table[at].as_mut() {
             // SAFETY: the run was taken for this read, which has ended.
             let data = unsafe { &mut *self.buffers.bytes(run) };
@@ -282,6 +313,7 @@ impl Fetching {
             && let Some(request) = self.table[at].take()
         {
             self.finished.push_back(request);
+            self.places.push(at);
             return true;
         }
         false
