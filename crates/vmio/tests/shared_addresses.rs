@@ -57,6 +57,7 @@ fn a_page_is_in_memory_once_and_read_once() {
     let cache = roomy_cache();
     let device = Device::of_pages(SPAN);
     let file = Addresses::open(&cache, &device, 2);
+    file.map.advise(0..file.map.len(), Advice::Random).unwrap();
     for which in 0..3 {
         (0..SPAN).for_each(|page| assert_eq!(file.load(which, at(page)), 0));
         let stats = cache.stats();

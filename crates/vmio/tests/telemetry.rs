@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use vmio::backing::MemoryBacking;
 use vmio::telemetry::{PageError, ReadError, Reader, Snapshot};
-use vmio::{Access, Cache, Mapping, MappingOptions};
+use vmio::{Access, Advice, Cache, Mapping, MappingOptions};
 
 use support::child::{Ended, command, fork, is_child, isolated};
 use support::{PAGE, at, cache_of, load, roomy_cache, store, tiny_cache};
@@ -50,6 +50,7 @@ fn another_process_sees_the_counters() {
     }
     let cache = roomy_cache();
     let map = open(&cache, PAGES);
+    map.advise(0..map.len(), Advice::Random).unwrap();
     (0..10).for_each(|page| store(&map, at(page), 1));
     (10..30).for_each(|page| assert_eq!(load(&map, at(page)), 0));
     map.sync().unwrap();

@@ -166,6 +166,7 @@ fn more_threads_than_read_buffers_wait_for_slow_reads() {
     let device = Device::of_pages(SLEEPERS);
     device.slow_reads(std::time::Duration::from_millis(20));
     let map = Mapping::open(&cache, device.backing(), MappingOptions::new()).unwrap();
+    map.advise(0..map.len(), Advice::Random).unwrap();
     thread::scope(|scope| {
         for page in 0..SLEEPERS {
             let map = &map;

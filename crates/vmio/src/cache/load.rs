@@ -13,6 +13,7 @@ use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::region::{ReadFailure, Region};
 use crate::cache::views::Place;
 use crate::mapping::options::OnReadError;
+use crate::page::sequence::Sequence;
 use crate::page::word::{Loaded, Snapshot};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::{PAGE_BYTES, cpu};
@@ -101,7 +102,7 @@ impl Region {
         let loaded = if fresh {
             self.fill(core, place, store)
         } else {
-            let run = self.claim_run(core, place, wanted, spare);
+            let run = self.claim_run(core, place, wanted, spare, store);
             self.read_and_install(core, run, before, store)
         };
         if loaded.is_ok() && store {
@@ -151,9 +152,12 @@ impl Region {
     /// have been taken, then those behind it, as far as they are wanted or the window reaches, and the free budget goes.
     /// Waits for nobody.
     #[inline(never)]
-    fn claim_run(&self, core: usize, place: Place, wanted: u64, mut spare: u32) -> Run {
+    fn claim_run(&self, core: usize, place: Place, wanted: u64, mut spare: u32, store: bool) -> Run {
         let page = place.page;
         let mut run = Run::alone(place);
+        let advised = self.window(span_of(page));
+        // Who wants more says how much, and behind a store all that comes in is dirty: that is not for us to guess.
+        let sequence = (advised.is_none() && wanted == 1 && !store).then(|| self.sequence_at(page));
         let unit = self.unit.around(page);
         while run.pages.start > unit.start && spare > 0 && self.claim_neighbour(run.pages.start - 1) {
             run.pages.start -= 1;
@@ -166,7 +170,7 @@ impl Region {
         self.shared.release(spare, false);
         run.unit_end = run.pages.end;
         if run.pages.end == unit.end {
-            let reach = wanted.max(self.window(span_of(page)));
+            let reach = wanted.max(advised.or(sequence.map(Sequence::window)).unwrap_or(1));
             let mut window = (page + reach).min(run.pages.start + WINDOW_PAGES_MAX as u64).min(self.pages());
             if self.shares_addresses {
                 // What is behind may not have been prepared to be seen at this address.
@@ -177,6 +181,9 @@ impl Region {
             }
         }
         run.ahead = run.pages.end.min(page + wanted).max(run.unit_end);
+        if let Some(sequence) = sequence {
+            self.keep_sequence(sequence, run.pages.end);
+        }
         run
     }
 
@@ -276,7 +283,7 @@ impl Region {
         let Run { pages, missed, unit_end, ahead, view } = run;
         let (page, next) = (*missed, missed + 1);
         let neighbour = (Loaded::default(), Visits::Same(visits));
-        let streams = store && self.window(span_of(page)) > 1;
+        let streams = store && self.window(span_of(page)).is_some_and(|pages| pages > 1);
         let (unit, behind) =
             if store || loaded.poisoned { (page..next, next..*unit_end) } else { (pages.start..*unit_end, 0..0) };
         let before = pages.start..unit.start;

@@ -15,6 +15,7 @@ use crate::engine::{Frames, HideableFrames};
 use crate::error::{Error, Result};
 use crate::mapping::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
 use crate::page::dirty_spans::DirtySpans;
+use crate::page::sequence::Sequence;
 use crate::page::span::{Span, SpanGuard};
 use crate::page::unit::Unit;
 use crate::page::word::{PageWord, State};
@@ -54,6 +55,7 @@ pub(crate) struct Region {
     priority: AtomicU8,
     /// Every page that was never touched holds garbage on the device.
     all_fresh: AtomicBool,
+    /// Pages to read at a miss; 0 to find it out.
     window: AtomicU16,
     /// Parity of the sync epoch: a page that becomes dirty now is not part of a sync that has begun.
     epoch: AtomicBool,
@@ -204,7 +206,7 @@ impl Region {
             priority: AtomicU8::new(options.priority),
             all_fresh: AtomicBool::new(false),
             // A span that cannot come in as a whole comes in by as few reads as can be.
-            window: AtomicU16::new(if hint == FrameHint::Stream { WINDOW_PAGES_MAX as u16 } else { 1 }),
+            window: AtomicU16::new(if hint == FrameHint::Stream { WINDOW_PAGES_MAX as u16 } else { 0 }),
             epoch: AtomicBool::new(false),
             sync_is_incomplete: AtomicBool::new(false),
             sync_turn: FutexLock::default(),
@@ -379,10 +381,25 @@ impl Region {
         self.window.store(pages, Ordering::Relaxed);
     }
 
-    /// Pages to read at a miss in a span.
-    pub(crate) fn window(&self, span: u64) -> u64 {
+    /// Pages to read at a miss in a span, if that was advised.
+    pub(crate) fn window(&self, span: u64) -> Option<u64> {
         let window = self.span(span).window().unwrap_or_else(|| self.window.load(Ordering::Relaxed));
-        u64::from(window).clamp(1, WINDOW_PAGES_MAX as u64)
+        (window > 0).then(|| u64::from(window).min(WINDOW_PAGES_MAX as u64))
+    }
+
+    /// The sequence that a miss of a page continues, or begins.
+    pub(crate) fn sequence_at(&self, page: u64) -> Sequence {
+        let (span, place) = (span_of(page), page % SPAN_PAGES as u64);
+        match span.checked_sub(1).filter(|_| place == 0) {
+            Some(before) => self.span(before).sequence().missed_at(SPAN_PAGES as u64),
+            None => self.span(span).sequence().missed_at(place),
+        }
+    }
+
+    /// Remembers it for the miss that would come next: the last one has brought the pages below `end`.
+    pub(crate) fn keep_sequence(&self, sequence: Sequence, end: u64) {
+        let last = end - 1;
+        self.span(span_of(last)).set_sequence(sequence.ending_at(last % SPAN_PAGES as u64 + 1));
     }
 
     // ---- residency

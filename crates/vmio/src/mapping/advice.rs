@@ -25,7 +25,8 @@ use crate::sys::{PAGE_BYTES, cpu};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
-    /// Nothing special: no read-ahead.
+    /// Nothing special, as if nothing had been advised: where loads miss page after page, going up, the cache reads ahead of
+    /// them, 128 KiB at a time at most. Stores are not read ahead of, and with [`crate::Engine::Managed`] nothing is.
     Normal,
     /// Accesses jump about: no read-ahead.
     Random,
@@ -61,7 +62,8 @@ impl CachedFile {
     pub(super) fn take_advice(&self, range: Range<u64>, advice: Advice) -> Result<()> {
         let whole = whole_pages(&range, self.region().len());
         match advice {
-            Advice::Normal | Advice::Random => self.set_window(&range, 1),
+            Advice::Normal => self.set_window(&range, 0),
+            Advice::Random => self.set_window(&range, 1),
             Advice::Sequential { window_bytes } => {
                 let pages = (window_bytes as usize).div_ceil(PAGE_BYTES);
                 let pages = if pages == 0 { WINDOW_PAGES_MAX } else { pages.min(WINDOW_PAGES_MAX) };

@@ -11,6 +11,7 @@ mod loom_model;
 mod loom_occupancy;
 pub(crate) mod occupancy;
 pub(crate) mod page_set;
+pub(crate) mod sequence;
 pub(crate) mod span;
 pub(crate) mod unit;
 pub(crate) mod views;

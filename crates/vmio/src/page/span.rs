@@ -1,8 +1,9 @@
 //! A span: 512 neighbouring pages (2 MiB) that are queued, protected and evicted together.
 
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::page::occupancy::Occupancy;
+use crate::page::sequence::Sequence;
 use crate::page::views::SpanViews;
 use crate::sys::futex_lock::FutexLock;
 use crate::sys::sparse_array::ZeroInit;
@@ -33,7 +34,9 @@ pub(crate) struct Span {
     pub(crate) next: AtomicPtr<Span>,
     pub(crate) previous: AtomicPtr<Span>,
     /// Which queue it stands in, as the policy numbers them; the policy alone uses it.
-    pub(crate) queue: AtomicU32,
+    pub(crate) queue: AtomicU16,
+    /// The misses that ended here.
+    sequence: AtomicU16,
     /// Where it can be seen, if its region can be seen at several addresses.
     pub(crate) views: SpanViews,
     /// Link of the eviction queue; it alone uses it.
@@ -192,12 +195,22 @@ impl Span {
         (self.flags.load(Ordering::SeqCst) >> PRIORITY_SHIFT) as u8
     }
 
-    /// Gives the span a read-ahead window of its own, in pages.
+    /// The sequence whose last miss ended here. A hint: of two that miss at the same time, one may be forgotten.
+    pub(crate) fn sequence(&self) -> Sequence {
+        Sequence::from_bits(self.sequence.load(Ordering::Relaxed))
+    }
+
+    /// Remembers it.
+    pub(crate) fn set_sequence(&self, sequence: Sequence) {
+        self.sequence.store(sequence.bits(), Ordering::Relaxed);
+    }
+
+    /// Gives the span a read-ahead window of its own, in pages; 0 to find it out.
     pub(crate) fn set_window(&self, pages: u16) {
         self.set_flags(|flags| flags & !(0xffff << WINDOW_SHIFT) | HAS_WINDOW | u32::from(pages) << WINDOW_SHIFT);
     }
 
-    /// Its own read-ahead window in pages, if it was given one.
+    /// As told to [`Self::set_window`], if it was given one.
     pub(crate) fn window(&self) -> Option<u16> {
         let flags = self.flags.load(Ordering::SeqCst);
         (flags & HAS_WINDOW != 0).then_some((flags >> WINDOW_SHIFT) as u16)

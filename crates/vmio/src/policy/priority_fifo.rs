@@ -16,7 +16,7 @@ const EMPTY: i32 = -1;
 /// A page that is wanted no more leaves after so many rounds.
 const VISITS_MAX: u8 = 7;
 /// `Span::queue` of a span that an evictor holds or that nobody has queued.
-const IN_NO_QUEUE: u32 = 0;
+const IN_NO_QUEUE: u16 = 0;
 
 /// FIFO queues of spans by priority, sharded so that cores rarely meet.
 pub(crate) struct PriorityFifo {
@@ -43,7 +43,7 @@ impl Queues {
     }
 
     fn push(&mut self, span: SpanRef, priority: u8) {
-        span.get().queue.store(u32::from(priority) + 1, Ordering::Relaxed);
+        span.get().queue.store(u16::from(priority) + 1, Ordering::Relaxed);
         self.lists[usize::from(priority)].push_back(span);
     }
 
