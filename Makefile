@@ -1,7 +1,7 @@
 # Everything a user or CI does with the repository. The work itself is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench-map bench-fetch fmt lint doc clean
+.PHONY: help run test install header bench-map bench-fetch fmt lint doc clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -11,6 +11,12 @@ run: ## install what is missing, build, and run the main benchmark (RUN_ARGS add
 
 test: ## install what is missing and run everything that CI runs (STEPS="tests doc" runs only those)
 	@scripts/test $(STEPS)
+
+install: ## build and install the command and the C library (PREFIX=/usr/local, DESTDIR=, PARTS="library command")
+	@PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' PARTS='$(PARTS)' BUILT='$(BUILT)' scripts/install
+
+header: ## write crates/vmio-c/include/vmio.h anew from the Rust code
+	@VMIO_WRITE_HEADER=1 cargo test -q -p vmio-c --test header
 
 bench-map: ## measure against Linux mmap and pread on zram and disk; rewrites docs/benchmarks/map.md (needs root)
 	@scripts/bench-map

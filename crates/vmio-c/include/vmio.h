@@ -1,0 +1,716 @@
+/*
+ * vmio: memory-mapped I/O for fast storage. vmio(3) is the overview; this file documents each function, once.
+ *
+ * Every function may be called by any thread at any time, and handles may be shared by threads; only that a handle
+ * must not be in use when it is closed, freed, unpinned or waited for. None may be called in a signal handler but
+ * vmio_pointer, vmio_len, vmio_strerror, vmio_version and vmio_abi_version; mapped memory may be loaded and stored to
+ * there. Handles are of no use to a forked child, which opens files anew.
+ *
+ * Functions that can fail return VMIO_OK (0) or what went wrong; vmio_last_error then has the details. Lengths and
+ * offsets are in bytes.
+ *
+ * Structures that begin with `size` may grow at their end: set it to sizeof the structure and leave to zero what you do
+ * not care about, which stands for the default.
+ */
+
+
+#ifndef VMIO_H
+#define VMIO_H
+
+/* Written by cbindgen (`make header`): change crates/vmio-c/src/ffi and not this file. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ As VMIO_ENGINE_SIGBUS; where userfaultfd is denied, as in most containers, VMIO_ENGINE_MANAGED.
+ */
+#define VMIO_ENGINE_AUTO 0
+
+/*
+ The faulting thread handles its own fault in a SIGBUS handler that the cache installs. Threads that touch mapped memory
+ must not block SIGBUS, and system calls get pointers into pinned ranges only (others fail with EFAULT).
+ */
+#define VMIO_ENGINE_SIGBUS 1
+
+/*
+ Reader threads of the cache handle faults while the faulting thread sleeps: no signal handler, and system calls take
+ mapped pointers. Misses are dearer, and a right is needed; `vmio doctor` says which.
+ */
+#define VMIO_ENGINE_READER_THREAD 2
+
+/*
+ The kernel's own mmap takes the faults, and vmio keeps the budget from outside.
+ */
+#define VMIO_ENGINE_MANAGED 3
+
+/*
+ What the cache was made with; if that is VMIO_FRAMES_AUTO too, VMIO_FRAMES_READ_MOSTLY.
+ */
+#define VMIO_FRAMES_AUTO 0
+
+/*
+ Private pages: cheapest to bring in and to evict.
+ */
+#define VMIO_FRAMES_READ_MOSTLY 1
+
+/*
+ For pages that are read and then stored to, and for stores beside a sync.
+ */
+#define VMIO_FRAMES_MIXED 2
+
+/*
+ Huge pages that are read ahead, for scans of mappings that are read-only.
+ */
+#define VMIO_FRAMES_STREAM 3
+
+/*
+ Pages that are wanted again soon after their eviction stay longer.
+ */
+#define VMIO_POLICY_KEEP_REFAULTED 0
+
+/*
+ First in, first out.
+ */
+#define VMIO_POLICY_FIFO 1
+
+/*
+ Lock the cache in memory if swap is on and the process may.
+ */
+#define VMIO_LOCK_AUTO 0
+
+/*
+ Do not lock it.
+ */
+#define VMIO_LOCK_NEVER 1
+
+/*
+ Lock it, or fail.
+ */
+#define VMIO_LOCK_REQUIRE 2
+
+/*
+ The binary interface that this header describes. Programs built for another major version do not load; a minor
+ version adds functions, values, or fields at the end of structures.
+ */
+#define VMIO_ABI_MAJOR 0
+
+/*
+ See VMIO_ABI_MAJOR.
+ */
+#define VMIO_ABI_MINOR 1
+
+/*
+ Loads and stores.
+ */
+#define VMIO_READ_WRITE 0
+
+/*
+ Loads only.
+ */
+#define VMIO_READ_ONLY 1
+
+/*
+ The file must exist.
+ */
+#define VMIO_CREATE_NEVER 0
+
+/*
+ A file that does not exist is made, `len` zeros long; one that exists stays as it is.
+ */
+#define VMIO_CREATE_IF_MISSING 1
+
+/*
+ The file is made, or what it holds is thrown away; it is `len` zeros long.
+ */
+#define VMIO_CREATE_EMPTY 2
+
+/*
+ A load of a page that cannot be read is a SIGBUS.
+ */
+#define VMIO_ON_READ_ERROR_SIGBUS 0
+
+/*
+ It finds a page filled with the 8 bytes of `poison`; vmio_take_read_error tells what happened.
+ */
+#define VMIO_ON_READ_ERROR_POISON 1
+
+/*
+ Added to a priority from 0 (keep) to 255 (evict first) in vmio_open_options, where 0 alone is the default, 128.
+ */
+#define VMIO_PRIORITY_SET 256
+
+/*
+ As the length of a range: up to the end of the mapping.
+ */
+#define VMIO_TO_END UINT64_MAX
+
+/*
+ Nothing special: no read-ahead.
+ */
+#define VMIO_ADVICE_NORMAL 0
+
+/*
+ Accesses jump about: no read-ahead.
+ */
+#define VMIO_ADVICE_RANDOM 1
+
+/*
+ Accesses go upwards: a miss reads `value` bytes from its page on; 0 for the most, 128 KiB.
+ */
+#define VMIO_ADVICE_SEQUENTIAL 2
+
+/*
+ The range will be wanted soon: read it now, as far as the cache has pages for it.
+ */
+#define VMIO_ADVICE_WILL_NEED 3
+
+/*
+ The range will not be wanted soon: write what is dirty and give its pages up.
+ */
+#define VMIO_ADVICE_DONT_NEED 4
+
+/*
+ What the device holds is garbage that the program is about to write over: misses give zeros in place of reading.
+ */
+#define VMIO_ADVICE_FRESH 5
+
+/*
+ The contents are needed no more: drop them without writing; what loads see before the next store is undefined.
+ */
+#define VMIO_ADVICE_FREE 6
+
+/*
+ The order of eviction: `value` is 0 (keep) to 255 (evict first).
+ */
+#define VMIO_ADVICE_PRIORITY 7
+
+/*
+ What became of a call. The numbers never change their meaning; later versions may add some.
+ */
+enum vmio_status
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /*
+     It is done.
+     */
+    VMIO_OK = 0,
+    /*
+     An argument or option makes no sense, or contradicts another.
+     */
+    VMIO_ERROR_INVALID = 1,
+    /*
+     The file could not be opened.
+     */
+    VMIO_ERROR_OPEN = 2,
+    /*
+     The file is mapped already, by another process or in another way, so that it cannot be mapped like this.
+     */
+    VMIO_ERROR_IN_USE = 3,
+    /*
+     The kernel denies what the engine needs; `vmio doctor` says what to change.
+     */
+    VMIO_ERROR_NO_ENGINE = 4,
+    /*
+     The engine, the frames or this kernel cannot do it.
+     */
+    VMIO_ERROR_UNSUPPORTED = 5,
+    /*
+     The range lies outside the mapping, or the length outside its reservation.
+     */
+    VMIO_ERROR_OUT_OF_RANGE = 6,
+    /*
+     The mapping is read-only.
+     */
+    VMIO_ERROR_READ_ONLY = 7,
+    /*
+     A page could not be read.
+     */
+    VMIO_ERROR_READ = 8,
+    /*
+     A page was read, but is not what was written.
+     */
+    VMIO_ERROR_CORRUPT = 9,
+    /*
+     Dirty pages could not be written. They stay dirty in memory, and the next sync tries them again.
+     */
+    VMIO_ERROR_WRITE = 10,
+    /*
+     The device could not be flushed: what was written since the last good sync may be lost. Reopen the file.
+     */
+    VMIO_ERROR_FLUSH = 11,
+    /*
+     No page of the cache can be given up: all are pinned, or dirty and unwritable.
+     */
+    VMIO_ERROR_CACHE_FULL = 12,
+    /*
+     Pins hold as much of the cache as they may.
+     */
+    VMIO_ERROR_TOO_MANY_PINS = 13,
+    /*
+     The length of the file could not be changed.
+     */
+    VMIO_ERROR_RESIZE = 14,
+    /*
+     The handle belongs to the parent of this process.
+     */
+    VMIO_ERROR_FORKED = 15,
+    /*
+     A system call failed that vmio cannot do without.
+     */
+    VMIO_ERROR_SYSTEM = 16,
+    /*
+     Something that no number has been given to yet.
+     */
+    VMIO_ERROR_OTHER = 17,
+    /*
+     vmio has a bug, and stopped in the middle of the call. What the call was about should not be used any more.
+     */
+    VMIO_ERROR_BUG = 18,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum vmio_status vmio_status;
+#else
+typedef int32_t vmio_status;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/*
+ A fixed budget of memory that any number of mappings share.
+ */
+struct vmio_cache;
+
+/*
+ A file as a range of addresses, of which the cache keeps the useful part in memory.
+ */
+struct vmio_mapping;
+
+/*
+ A range that stays in memory.
+ */
+struct vmio_pinned;
+
+/*
+ A sync under way.
+ */
+struct vmio_sync_handle;
+
+/*
+ How a cache is made. Zero is the default of every field but `size` and `capacity_bytes`.
+ */
+struct vmio_cache_options {
+    /*
+     sizeof(struct vmio_cache_options).
+     */
+    size_t size;
+    /*
+     The memory that the cache may use; 6 MiB at least.
+     */
+    uint64_t capacity_bytes;
+    /*
+     The share of the cache that may be dirty before write-back begins though nothing is evicted; 0.75 by default.
+     */
+    double dirty_ratio;
+    /*
+     How page faults reach the cache: VMIO_ENGINE_*.
+     */
+    uint32_t engine;
+    /*
+     The memory that holds resident pages, for mappings that do not choose: VMIO_FRAMES_*.
+     */
+    uint32_t frames;
+    /*
+     Which pages are given up first, within a priority: VMIO_POLICY_*.
+     */
+    uint32_t policy;
+    /*
+     Whether the cache is locked in memory: VMIO_LOCK_*.
+     */
+    uint32_t lock_memory;
+    /*
+     Threads that evict and write in the background; one a core by default, 2 to 16.
+     */
+    uint32_t workers;
+    /*
+     Threads that handle the faults of VMIO_ENGINE_READER_THREAD; one a core by default, 2 at least.
+     */
+    uint32_t readers;
+    /*
+     Pages that prefetches of each core may have under way; 128 by default.
+     */
+    uint32_t pages_in_flight;
+    /*
+     Must be 0.
+     */
+    uint32_t reserved;
+};
+
+/*
+ What a cache holds, in pages of 4096 bytes, and what it has done since it was made.
+ */
+struct vmio_stats {
+    /*
+     sizeof(struct vmio_stats).
+     */
+    size_t size;
+    /*
+     Pages that may be resident.
+     */
+    uint64_t capacity_pages;
+    /*
+     Pages that are.
+     */
+    uint64_t resident_pages;
+    /*
+     Of these, newer than the device.
+     */
+    uint64_t dirty_pages;
+    /*
+     Pages of the budget that go to page tables.
+     */
+    uint64_t table_pages;
+    /*
+     Pages that nobody uses.
+     */
+    uint64_t free_pages;
+    /*
+     Pages held by pins.
+     */
+    uint64_t pinned_pages;
+    /*
+     Loads that found their page absent.
+     */
+    uint64_t load_misses;
+    /*
+     Stores that found their page absent.
+     */
+    uint64_t store_misses;
+    /*
+     Touches of pages that were in memory, but out of sight.
+     */
+    uint64_t soft_misses;
+    /*
+     Stores that found their page resident but protected.
+     */
+    uint64_t write_protect_faults;
+    /*
+     Misses filled with zeros because the range was advised fresh.
+     */
+    uint64_t fresh_fills;
+    /*
+     Pages brought in beside a missed one.
+     */
+    uint64_t read_ahead_pages;
+    /*
+     Pages brought in by vmio_prefetch.
+     */
+    uint64_t fetched_pages;
+    /*
+     Times that a fault waited for another thread's work on the page.
+     */
+    uint64_t fault_waits;
+    /*
+     Requests to read.
+     */
+    uint64_t reads;
+    /*
+     Bytes read.
+     */
+    uint64_t read_bytes;
+    /*
+     Requests to write.
+     */
+    uint64_t writes;
+    /*
+     Bytes written.
+     */
+    uint64_t written_bytes;
+    /*
+     Pages evicted without a write.
+     */
+    uint64_t evicted_clean;
+    /*
+     Pages evicted right after a write.
+     */
+    uint64_t evicted_dirty;
+    /*
+     Times that a faulting thread had to evict by itself.
+     */
+    uint64_t direct_reclaims;
+    /*
+     Operations that make the kernel interrupt the other cores.
+     */
+    uint64_t shootdowns;
+    /*
+     Pages that could not be read.
+     */
+    uint64_t read_errors;
+    /*
+     Pages that could not be written, each attempt counted.
+     */
+    uint64_t write_errors;
+};
+
+/*
+ How a file is mapped. Zero is the default of every field but `size`.
+ */
+struct vmio_open_options {
+    /*
+     sizeof(struct vmio_open_options).
+     */
+    size_t size;
+    /*
+     The length of a file that is made (see `create`).
+     */
+    uint64_t len;
+    /*
+     Address space to set aside, so that the file can grow to this length in place: see vmio_set_len. Costs no memory;
+     at least the length of the file, rounded up to 1 GiB.
+     */
+    uint64_t reserve_bytes;
+    /*
+     VMIO_READ_WRITE or VMIO_READ_ONLY.
+     */
+    uint32_t access;
+    /*
+     Whether the file is made: VMIO_CREATE_*.
+     */
+    uint32_t create;
+    /*
+     VMIO_PRIORITY_SET + the priority of the whole mapping, 0 (keep) to 255 (evict first).
+     */
+    uint32_t priority;
+    /*
+     The memory that holds the resident pages: VMIO_FRAMES_*.
+     */
+    uint32_t frames;
+    /*
+     How much is read at a miss, and kept or given up together: 4096 (the default), 16384 or 65536 bytes.
+     */
+    uint32_t unit_bytes;
+    /*
+     What a load gets of a page that cannot be read: VMIO_ON_READ_ERROR_*.
+     */
+    uint32_t on_read_error;
+    /*
+     The pattern of VMIO_ON_READ_ERROR_POISON.
+     */
+    uint8_t poison[8];
+};
+
+/*
+ A range of bytes of a mapping.
+ */
+struct vmio_range {
+    /*
+     Where it begins.
+     */
+    uint64_t offset;
+    /*
+     Its length; VMIO_TO_END for all that follows.
+     */
+    uint64_t len;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/*
+ Makes a cache and starts its threads. `options` may not be NULL, since the capacity has no default.
+ */
+vmio_status vmio_cache_new(const struct vmio_cache_options *options, struct vmio_cache **cache);
+
+/*
+ Gives the handle back. The cache itself goes with the last mapping that uses it. NULL does nothing.
+ */
+void vmio_cache_free(struct vmio_cache *cache);
+
+/*
+ The engine that serves the mappings of a cache: what VMIO_ENGINE_AUTO has become. VMIO_ENGINE_AUTO for NULL.
+ */
+uint32_t vmio_cache_engine(const struct vmio_cache *cache);
+
+/*
+ Fills `stats`, whose `size` must be set. The counts are of different instants, and zero in a forked child.
+ */
+vmio_status vmio_cache_stats(const struct vmio_cache *cache, struct vmio_stats *stats);
+
+/*
+ The binary interface of the library that the program runs with: the major version times 65536 plus the minor one.
+ */
+uint32_t vmio_abi_version(void);
+
+/*
+ The version of the library that the program runs with, such as "0.1.0".
+ */
+const char *vmio_version(void);
+
+/*
+ A status in a few words; also of numbers that are none.
+ */
+const char *vmio_strerror(int32_t status);
+
+/*
+ Copies what the last failed call of this thread has to say, with the path or value that was wrong, as a string of at
+ most `bytes` bytes with its NUL. Returns the length of the whole message without the NUL, 0 if no call has failed:
+ call it with NULL and 0 to know how much room it needs. A call that succeeds does not clear it.
+ */
+size_t vmio_last_error(char *buffer,
+                       size_t bytes);
+
+/*
+ The errno of the system call behind the last failed call of this thread, such as ENOENT; 0 if there was none.
+ */
+int32_t vmio_last_errno(void);
+
+/*
+ Maps a file or block device; `options` may be NULL. Opening a file again that this process has mapped through the
+ same cache gives another handle to the same addresses; its options are then those of the first.
+ */
+vmio_status vmio_open(const struct vmio_cache *cache,
+                      const char *path,
+                      const struct vmio_open_options *options,
+                      struct vmio_mapping **mapping);
+
+/*
+ Syncs and gives the handle back; with the last handle and pin, the addresses too. The handle is gone whatever it
+ returns: sync first, if you can do something about an error. NULL does nothing.
+ */
+vmio_status vmio_close(struct vmio_mapping *mapping);
+
+/*
+ The first byte, for loads and, unless the mapping is read-only, stores; it stays where it is until the last handle is
+ closed. NULL for NULL.
+ */
+void *vmio_pointer(const struct vmio_mapping *mapping);
+
+/*
+ The length in bytes; 0 for NULL.
+ */
+uint64_t vmio_len(const struct vmio_mapping *mapping);
+
+/*
+ Changes the length of the file and of the mapping, within `reserve_bytes`; new bytes are zeros. Bytes that are cut off
+ must not be in use.
+ */
+vmio_status vmio_set_len(const struct vmio_mapping *mapping,
+                         uint64_t len);
+
+/*
+ Reports, as the result of this call, the first error of a page that was replaced by poison or could not be read, since
+ the last such call; VMIO_OK if there was none.
+ */
+vmio_status vmio_take_read_error(const struct vmio_mapping *mapping);
+
+/*
+ Makes a range resident and keeps it so until vmio_unpin: system calls may be given pointers into it, to write there as
+ well if `access` is VMIO_READ_WRITE (it stays dirty until then). Pins may hold three quarters of the cache.
+ */
+vmio_status vmio_pin(const struct vmio_mapping *mapping,
+                     uint64_t offset,
+                     uint64_t len,
+                     uint32_t access,
+                     struct vmio_pinned **pinned);
+
+/*
+ Lets the range go, and the mapping if all its handles are closed. NULL does nothing.
+ */
+void vmio_unpin(struct vmio_pinned *pinned);
+
+/*
+ Tells the cache how a range will be used: VMIO_ADVICE_*, with a value for those that take one, else 0. Priorities and
+ read-ahead are kept per 2 MiB, and set for all 2 MiB that the range touches; the others apply to whole pages.
+ */
+vmio_status vmio_advise(const struct vmio_mapping *mapping,
+                        uint64_t offset,
+                        uint64_t len,
+                        uint32_t advice,
+                        uint32_t value);
+
+/*
+ Makes every page that a range touches resident, as loads would, but without the trap. Nothing holds them afterwards.
+ */
+vmio_status vmio_ensure(const struct vmio_mapping *mapping,
+                        uint64_t offset,
+                        uint64_t len);
+
+/*
+ Begins to read what will be wanted soon, and returns at once: a guess, which takes little from others. A call brings in
+ an eighth of the cache at most, the ranges that come first. Pages that cannot be read are left to whoever touches them.
+ */
+vmio_status vmio_prefetch(const struct vmio_mapping *mapping,
+                          const struct vmio_range *ranges,
+                          size_t count);
+
+/*
+ Whether the page of a byte is in memory right now; false behind the end. It may change at once.
+ */
+bool vmio_is_resident(const struct vmio_mapping *mapping, uint64_t offset);
+
+/*
+ Which of the pages of 4096 bytes that a range touches are in memory: sets `pages[n]` to 1 or 0 for each, as far as its
+ `count` elements go, and `*resident` to the number of all that are. Either may be NULL.
+ */
+vmio_status vmio_residency(const struct vmio_mapping *mapping,
+                           uint64_t offset,
+                           uint64_t len,
+                           uint8_t *pages,
+                           size_t count,
+                           uint64_t *resident);
+
+/*
+ Copies bytes out of the mapping. A page that cannot be read is an error, not a signal.
+ */
+vmio_status vmio_read_at(const struct vmio_mapping *mapping, uint64_t offset, void *buffer, size_t bytes);
+
+/*
+ Copies bytes into the mapping, as by stores.
+ */
+vmio_status vmio_write_at(const struct vmio_mapping *mapping,
+                          uint64_t offset,
+                          const void *data,
+                          size_t bytes);
+
+/*
+ Returns when every store made before the call is durable. Threads that go on storing are not held up. Pages that
+ cannot be written stay dirty, and the next sync tries them again.
+ */
+vmio_status vmio_sync(const struct vmio_mapping *mapping);
+
+/*
+ As vmio_sync, for the pages that a range touches.
+ */
+vmio_status vmio_flush(const struct vmio_mapping *mapping, uint64_t offset, uint64_t len);
+
+/*
+ Starts a sync in the background, of the stores made before the call. vmio_sync_wait or vmio_sync_detach gives the
+ handle back.
+ */
+vmio_status vmio_sync_begin(const struct vmio_mapping *mapping,
+                            struct vmio_sync_handle **sync);
+
+/*
+ Whether a sync has ended; true for NULL.
+ */
+bool vmio_sync_is_finished(const struct vmio_sync_handle *sync);
+
+/*
+ Waits for the end of a sync, returns what became of it, and gives the handle back. NULL does nothing.
+ */
+vmio_status vmio_sync_wait(struct vmio_sync_handle *sync);
+
+/*
+ Gives the handle back and leaves the sync to itself; what becomes of it, only the next sync tells. NULL does nothing.
+ */
+void vmio_sync_detach(struct vmio_sync_handle *sync);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* VMIO_H */
