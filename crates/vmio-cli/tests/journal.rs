@@ -88,7 +88,7 @@ fn what_is_no_journal_or_in_use_is_refused() -> TestResult {
     refused(vmio().args(["journal", "verify"]).arg(&path), "no journal")?;
     refused(vmio().args(["journal", "inspect", "missing"]), "cannot open missing")?;
     let journal = Journal::create_file(&path, 1 << 20, JournalOptions::new())?;
-    refused(vmio().args(["journal", "inspect"]).arg(&path), "in use by another process")?;
+    refused(vmio().args(["journal", "inspect"]).arg(&path), "in use: another process")?;
     drop(journal);
     let text = succeeded(vmio().args(["journal", "verify"]).arg(&path))?;
     assert!(text.contains("to replay  0 commits, 0 pages"), "{text}");
