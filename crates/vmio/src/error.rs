@@ -79,6 +79,20 @@ pub enum Error {
         /// Why not, and what to do instead.
         why: &'static str,
     },
+    /// A commit was asked for of a mapping whose changes do not wait for one.
+    #[error("{backing} has no journal to commit to: open it with MappingOptions::atomic")]
+    NotAtomic {
+        /// What is mapped.
+        backing: String,
+    },
+    /// An atomic mapping cannot do what was asked for.
+    #[error("{what} cannot be had of an atomic mapping: {why}")]
+    Atomic {
+        /// What was asked for.
+        what: &'static str,
+        /// Why not, and what to do instead.
+        why: &'static str,
+    },
     /// Another range of addresses was asked for of a mapping that has frames for one only.
     #[error(
         "{backing} is mapped at one range of addresses only: \

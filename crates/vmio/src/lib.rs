@@ -41,6 +41,7 @@ mod mapping;
 mod policy;
 #[cfg(not(loom))]
 pub mod probe;
+mod store_gate;
 mod sys;
 #[cfg(not(loom))]
 pub mod telemetry;

@@ -141,8 +141,15 @@ impl Region {
                     if seen.is_poisoned() {
                         return Err(FaultError::Poisoned);
                     }
-                    if let Ok(before) = word.begin_upgrade() {
-                        return self.upgrade(page, before);
+                    let Some(leave) = self.leave_to_store_to(word) else { continue };
+                    if let Ok(before) = word.begin_upgrade(leave.epoch) {
+                        let upgraded = self.upgrade(page, before);
+                        // Nobody holds up a commit while he helps to write.
+                        drop(leave);
+                        if before.state() == State::Clean {
+                            self.shared.slow_down_for_dirty(cpu::current());
+                        }
+                        return upgraded;
                     }
                 }
                 State::Loading | State::Upgrading | State::Protecting | State::Evicting => {
@@ -218,7 +225,6 @@ impl Region {
         } else {
             self.word(page).finish_upgrade(epoch);
             self.count_dirty(page);
-            shared.slow_down_for_dirty(core);
         }
         unprotected.map_err(|error| FaultError::Refused(error.raw_os_error().unwrap_or(libc::EFAULT)))
     }

@@ -318,7 +318,8 @@ impl Region {
         shown.map_err(|refused| FaultError::Refused(refused.code))
     }
 
-    /// Installs neighbouring Loading pages and settles their words; those that the kernel refuses are given up.
+    /// Installs neighbouring Loading pages and settles their words; those that the kernel refuses are given up. While a commit
+    /// draws its line, for a store as for a load: the store traps again, and waits.
     fn install(
         &self,
         core: usize,
@@ -332,6 +333,8 @@ impl Region {
         let pages = first..first + (data.len() / PAGE_BYTES) as u64;
         // Where the kernel notes stores, any page in sight may become dirty. A run touches two spans at most; the epoch
         // is the one after both marks are set.
+        let leave = if store { self.leave_to_store() } else { None };
+        let store = leave.is_some();
         let may_be_dirty = store || self.hideable().is_some();
         let epoch = may_be_dirty.then(|| {
             self.announce_dirty(first);
@@ -358,6 +361,7 @@ impl Region {
                 self.count_dirty(page);
             }
         }
+        drop(leave);
         self.give_up(end..pages.end);
         installed.map_err(|error| Refused { from: end, code: error.source.raw_os_error().unwrap_or(libc::EFAULT) })
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod address_table;
 mod builder;
+mod commit;
 pub(crate) mod counters;
 mod ensure;
 pub(crate) mod fault;

@@ -11,14 +11,16 @@ use crate::cache::fetch::OpenRequests;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::shared::Shared;
 use crate::cache::views::Views;
+use crate::cache::write_batch::{Destination, epoch_of};
 use crate::engine::{Frames, HideableFrames};
 use crate::error::{Error, Result};
+use crate::journal::JournaledBacking;
 use crate::mapping::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
 use crate::page::dirty_spans::DirtySpans;
 use crate::page::sequence::Sequence;
 use crate::page::span::{Span, SpanGuard};
 use crate::page::unit::Unit;
-use crate::page::word::{PageWord, State};
+use crate::page::word::{PageWord, State, WriteEnd};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::policy::SpanRef;
 use crate::sys::futex_lock::FutexLock;
@@ -32,7 +34,9 @@ pub(crate) const GRANULE_BYTES: u64 = 1 << 30;
 /// A mapped file.
 pub(crate) struct Region {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) backing: Box<dyn Backing>,
+    pub(crate) backing: Arc<dyn Backing>,
+    /// The same, if changes reach the file by commits only.
+    pub(crate) journaled: Option<Arc<JournaledBacking>>,
     pub(crate) access: Access,
     pub(crate) verifier: Option<Arc<dyn PageVerifier>>,
     pub(crate) on_read_error: OnReadError,
@@ -116,10 +120,18 @@ impl From<&io::Error> for ReadFailure {
     }
 }
 
-/// A store to a poisoned page would go unnoticed in frames whose stores the kernel tracks.
+/// A store to a poisoned page would go unnoticed in frames whose stores the kernel tracks, and so would one that comes while
+/// a commit draws its line.
 fn choose_frames(shared: &Shared, options: &MappingOptions) -> Result<FrameHint> {
     let poisons = matches!(options.on_read_error, OnReadError::Poison(_));
+    let is_atomic = options.journal.is_some();
     match options.frames {
+        FrameHint::Auto if is_atomic => Ok(FrameHint::ReadMostly),
+        hint if is_atomic && hint != FrameHint::ReadMostly => Err(Error::BadOption {
+            option: "frames",
+            value: format!("{hint:?}, of an atomic mapping"),
+            expected: "ReadMostly or Auto: a commit must see every store, and keep it waiting",
+        }),
         FrameHint::Auto if poisons => Ok(FrameHint::ReadMostly),
         FrameHint::Auto => Ok(shared.frame_hint),
         hint @ (FrameHint::Mixed | FrameHint::SharedAddresses) if poisons => Err(Error::BadOption {
@@ -169,6 +181,13 @@ impl Region {
                 expected: "Access::ReadOnly with it: a store could go unnoticed while a huge page comes in",
             });
         }
+        let (backing, journaled): (Arc<dyn Backing>, _) = match &options.journal {
+            Some(journal) => {
+                let journaled = Arc::new(journal.join_boxed(backing)?);
+                (Arc::clone(&journaled) as _, Some(journaled))
+            }
+            None => (Arc::from(backing), None),
+        };
         let pages = reserved / PAGE_BYTES;
         let spans = reserved.div_ceil(crate::page::SPAN_BYTES);
         let build = || -> io::Result<_> {
@@ -189,6 +208,7 @@ impl Region {
             shares_addresses: hint == FrameHint::SharedAddresses && hideable.is_some(),
             shared,
             backing,
+            journaled,
             access,
             verifier: options.verifier,
             on_read_error: options.on_read_error,
@@ -415,9 +435,12 @@ impl Region {
 
     // ---- dirtiness
 
-    /// The present sync epoch.
+    /// The present sync epoch; where changes are committed, that of the present commit.
     pub(crate) fn epoch(&self) -> bool {
-        self.epoch.load(Ordering::SeqCst)
+        match &self.journaled {
+            Some(backing) => epoch_of(backing.present_commit()),
+            None => self.epoch.load(Ordering::SeqCst),
+        }
     }
 
     /// Starts the next sync epoch; returns the one that ended.
@@ -440,23 +463,25 @@ impl Region {
     }
 
     /// A page's write has ended, well or not; false if it failed.
-    pub(crate) fn settle_write(&self, page: u64, error: Option<io::Error>) -> bool {
+    pub(crate) fn settle_write(&self, page: u64, error: Option<io::Error>, destination: Destination) -> bool {
         let Some(error) = error else {
             self.word(page).finish_write(None);
             return true;
         };
         self.shared.count(cpu::current(), Counter::WriteErrors, 1);
-        let dirty_again = {
+        let end = {
             // In one step for a sync: it either counts the failure as its own, or finds the page dirty and the mark of
             // its span set. (A mark set any earlier could be cleared by a sync that finds the page still in flight.)
             let mut failures = self.failures();
             failures.note_write(page, error);
-            let dirty_again = self.word(page).finish_write(Some(self.epoch()));
+            let end = self.word(page).finish_write(Some(destination.epoch().unwrap_or_else(|| self.epoch())));
             self.dirty_spans.insert(span_of(page));
-            dirty_again
+            end
         };
-        if dirty_again {
-            self.count_dirty(page);
+        match (end, destination) {
+            (WriteEnd::DirtyAgain, _) => self.count_dirty(page),
+            (WriteEnd::Overtaken, Destination::Spill(commit)) => self.note_lost_image(commit),
+            _ => {}
         }
         false
     }

@@ -82,7 +82,7 @@ pub(crate) struct Shared {
     pub(crate) write_queue: ArrayQueue<WriteRun>,
     pub(crate) streams: Streams,
     pub(crate) ended_requests: EndedRequests,
-    /// Evictors for faulting threads.
+    /// Evictors for faulting threads. Boxed: whoever takes one may have a stack of 8 KiB.
     pub(crate) spare_reclaimers: ArrayQueue<Box<Reclaimer>>,
     sync_batches: Mutex<Vec<WriteBatch>>,
     /// Held for reading by whoever takes spans from the policy, for writing while a region's spans are taken out.

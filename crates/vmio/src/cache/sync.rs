@@ -172,7 +172,7 @@ impl Region {
 
     /// Whether the next sync must look at a page: it is dirty or may become so, or an evictor has put it in flight
     /// since this sync looked.
-    fn needs_another_look(&self, page: u64) -> bool {
+    pub(super) fn needs_another_look(&self, page: u64) -> bool {
         let word = self.word(page).load();
         let may_be_dirty = [State::Dirty, State::Loading, State::Upgrading, State::Protecting].contains(&word.state());
         may_be_dirty || word.in_flight() || self.hideable().is_some() && word.is_resident()

@@ -38,19 +38,48 @@ pub(crate) enum Select {
     All,
     /// Those that became dirty in the sync epoch of this parity.
     Epoch(bool),
+    /// Those that the commit of this number has protected.
+    Frozen(u64),
+}
+
+/// Where copies go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// To the backing.
+    Backing,
+    /// To the journal, as part of the commit of this number, of which the batch holds a ticket.
+    Spill(u64),
+    /// The same, for who leads that commit.
+    Commit(u64),
+}
+
+impl Destination {
+    /// The epoch of the pages that may go there.
+    pub(crate) fn epoch(self) -> Option<bool> {
+        match self {
+            Destination::Backing => None,
+            Destination::Spill(commit) | Destination::Commit(commit) => Some(epoch_of(commit)),
+        }
+    }
+}
+
+/// The epoch in which pages are Dirty that belong to the commit of this number.
+pub(crate) fn epoch_of(commit: u64) -> bool {
+    commit % 2 == 1
 }
 
 impl Select {
     fn epoch(self) -> Option<bool> {
         match self {
             Select::Epoch(epoch) => Some(epoch),
+            Select::Frozen(commit) => Some(epoch_of(commit)),
             Select::ToEvict | Select::Available | Select::All => None,
         }
     }
 
     /// Whether pages are to be written that are pinned for writing, too.
     fn is_sync(self) -> bool {
-        matches!(self, Select::All | Select::Epoch(_))
+        matches!(self, Select::All | Select::Epoch(_) | Select::Frozen(_))
     }
 
     /// Whether a dirty page of that description is meant.
@@ -63,6 +92,8 @@ impl Select {
 pub(crate) struct WriteBatch {
     buffer: Reservation,
     pages: Vec<BatchPage>,
+    /// Of the commits that some of the pages are spilled for.
+    tickets: Vec<Ticket>,
     stored: StoredPages,
     /// Boxed, since runs in the queue point to it.
     progress: Box<Progress>,
@@ -83,7 +114,19 @@ pub(crate) struct BatchPage {
     /// Its number in the region.
     pub(crate) page: u64,
     pinned: bool,
+    destination: Destination,
 }
+
+/// The right to spill pages of a region for a commit, which waits until it is handed back.
+struct Ticket {
+    region: *const Region,
+    commit: u64,
+}
+
+// SAFETY: the pointer is dereferenced only while the region lives, as that of a BatchPage.
+unsafe impl Send for Ticket {}
+// SAFETY: as above; a Ticket is never changed in place.
+unsafe impl Sync for Ticket {}
 
 // SAFETY: the pointer is dereferenced only while the region lives: see `region`.
 unsafe impl Send for BatchPage {}
@@ -104,6 +147,7 @@ pub(crate) struct WriteRun {
     region: *const Region,
     first_page: u64,
     pages: usize,
+    destination: Destination,
     data: *const u8,
     progress: *const Progress,
 }
@@ -120,6 +164,8 @@ impl WriteBatch {
         Ok(WriteBatch {
             buffer,
             pages: Vec::with_capacity(pages),
+            // One for each call that adds pages.
+            tickets: Vec::with_capacity(pages),
             stored: StoredPages::new(),
             progress: Box::default(),
         })
@@ -138,6 +184,10 @@ impl WriteBatch {
     /// Empties it for the next round.
     pub(crate) fn clear(&mut self) {
         self.pages.clear();
+        for ticket in self.tickets.drain(..) {
+            // SAFETY: as in `BatchPage::region`.
+            unsafe { &*ticket.region }.hand_back(ticket.commit);
+        }
     }
 
     /// Adds the selected dirty pages among some pages of a span, as far as there is room and the mapping goes: from now on
@@ -156,14 +206,25 @@ impl WriteBatch {
         }
         let start = self.pages.len();
         let span = span_of(pages.start);
+        // Drawn before the first page is taken: of pages that become part of a later commit none is, and until it is handed
+        // back no commit ends that these belong to.
+        let destination = region.draw_destination(select);
         for page in pages {
             if self.room() == 0 {
                 break;
             }
-            let Some(pinned) = begin_write(region, page, select) else { continue };
-            self.pages.push(BatchPage { region, page, pinned });
+            let Some(pinned) = begin_write(region, page, select, destination) else { continue };
+            self.pages.push(BatchPage { region, page, pinned, destination });
         }
-        if let Err(error) = self.protect(region, start) {
+        if let Destination::Spill(commit) = destination {
+            match self.pages.len() > start {
+                true => self.tickets.push(Ticket { region, commit }),
+                false => region.hand_back(commit),
+            }
+        }
+        // What is frozen is protected.
+        let protected = if let Select::Frozen(_) = select { Ok(()) } else { self.protect(region, start) };
+        if let Err(error) = protected {
             for added in self.pages.drain(start..) {
                 if added.pinned {
                     region.word(added.page).finish_write(None);
@@ -221,7 +282,7 @@ impl WriteBatch {
             let was_stored = in_sight && self.stored.contains((page - pages.start) as usize);
             let takes = asked.is_ok() && self.room() > 0 && (in_sight || word.load().is_hidden());
             match takes.then(|| begin_write_tracked(region, page, select, was_stored)).flatten() {
-                Some(pinned) => self.pages.push(BatchPage { region, page, pinned }),
+                Some(pinned) => self.pages.push(BatchPage { region, page, pinned, destination: Destination::Backing }),
                 None if was_stored => word.note_store(),
                 None => {}
             }
@@ -255,7 +316,7 @@ impl WriteBatch {
             if let Err(error) = frames.read(region.address(first), target) {
                 for left in self.pages.drain(slot..) {
                     match left.pinned {
-                        true => drop(region.word(left.page).finish_write(None)),
+                        true => _ = region.word(left.page).finish_write(None),
                         false => {
                             region.word(left.page).fail_copy();
                             region.count_dirty(left.page);
@@ -307,7 +368,10 @@ impl WriteBatch {
         if self.pages.is_empty() {
             return;
         }
-        let runs = || self.pages.chunk_by(|a, b| a.region == b.region && a.page + 1 == b.page);
+        let follows = |a: &BatchPage, b: &BatchPage| {
+            a.region == b.region && a.page + 1 == b.page && a.destination == b.destination
+        };
+        let runs = || self.pages.chunk_by(follows);
         let count: usize = runs().map(|run| run.len().div_ceil(RUN_PAGES_MAX)).sum();
         self.progress.failed.store(0, Ordering::SeqCst);
         self.progress.unfinished.store(count as u32, Ordering::SeqCst);
@@ -318,6 +382,7 @@ impl WriteBatch {
                     region: part[0].region,
                     first_page: part[0].page,
                     pages: part.len(),
+                    destination: part[0].destination,
                     // SAFETY: the slot lies in the buffer.
                     data: unsafe { self.buffer.base().add(slot * PAGE_BYTES) },
                     progress: &raw const *self.progress,
@@ -353,12 +418,13 @@ impl WriteBatch {
 
 /// Makes a selected page ours to copy; true if it is a pinned one, which stays as it is. A page that somebody else has
 /// in flight is left out, wanted or not.
-fn begin_write(region: &Region, page: u64, select: Select) -> Option<bool> {
+fn begin_write(region: &Region, page: u64, select: Select, destination: Destination) -> Option<bool> {
     let word = region.word(page);
+    let only_epoch = destination.epoch().or(select.epoch());
     loop {
         let begun = match select {
-            Select::ToEvict => word.begin_protect_to_evict(),
-            _ => word.begin_protect(select.epoch()),
+            Select::ToEvict => word.begin_protect_to_evict(only_epoch),
+            _ => word.begin_protect(only_epoch),
         };
         let seen = match begun {
             Ok(_) => return Some(false),
@@ -414,16 +480,16 @@ impl WriteRun {
         let core = cpu::current();
         let offset = self.first_page * PAGE_BYTES as u64;
         let settle = |page, error| {
-            if !region.settle_write(page, error) {
+            if !region.settle_write(page, error, self.destination) {
                 progress.failed.fetch_add(1, Ordering::SeqCst);
             }
         };
-        match region.backing.write_at(offset, data) {
+        match region.write(self.destination, offset, data) {
             Ok(()) => (0..self.pages as u64).for_each(|at| settle(self.first_page + at, None)),
             // One bad page must not hold its neighbours back: find it.
             Err(_) if self.pages > 1 => {
                 for (page, data) in (self.first_page..).zip(data.chunks(PAGE_BYTES)) {
-                    let result = region.backing.write_at(page * PAGE_BYTES as u64, data);
+                    let result = region.write(self.destination, page * PAGE_BYTES as u64, data);
                     settle(page, result.err());
                 }
             }

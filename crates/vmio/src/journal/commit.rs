@@ -3,12 +3,14 @@
 use std::cell::OnceCell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::journal::core::{Core, Joined};
 use crate::journal::format::{CommittedFile, RecordKind};
 use crate::journal::journaled_backing::JournaledBacking;
 use crate::journal::log::{CommitFailure, Refusal};
+use crate::journal::participant::Participant;
 use crate::sys::signal::SignalsBlocked;
 
 /// A commit that is being put together.
@@ -131,25 +133,106 @@ impl Drop for Lead<'_> {
     }
 }
 
-/// Ends the commit's epoch for good, also when the commit fails half-way: the next one relies on it.
-struct Drained<'a, 'b>(&'a Commit<'b>);
+/// A commit that has been begun. However it ends, nobody has a ticket of it afterwards, and no page waits for it: the next
+/// one relies on that.
+struct Begun<'a, 'b> {
+    commit: &'a Commit<'b>,
+    participants: Participants,
+    is_durable: bool,
+}
 
-impl Drop for Drained<'_, '_> {
-    fn drop(&mut self) {
-        if let Some(frozen) = self.0.frozen.get() {
-            self.0.core.tickets.drain(frozen.number);
+impl Begun<'_, '_> {
+    /// Waits for those who have a ticket.
+    fn drain(&self) {
+        if let Some(frozen) = self.commit.frozen.get() {
+            self.commit.core.tickets.drain(frozen.number);
         }
     }
 }
 
-fn lead_commit(core: &Core, write: impl FnOnce(&Commit<'_>) -> Result<()>) -> Result<u64> {
+impl Drop for Begun<'_, '_> {
+    fn drop(&mut self) {
+        self.drain();
+        if !self.is_durable {
+            self.participants.pass_on(self.commit);
+        }
+    }
+}
+
+/// Commits, for who keeps other commits from beginning.
+pub(crate) fn lead_commit(core: &Core, write: impl FnOnce(&Commit<'_>) -> Result<()>) -> Result<u64> {
     let commit = Commit { core, frozen: OnceCell::new() };
-    let drained = Drained(&commit);
+    let mut begun = Begun { commit: &commit, participants: Participants::hold_stores(&commit)?, is_durable: false };
+    begun.participants.write(&commit)?;
     write(&commit)?;
     commit.freeze();
-    drop(drained);
+    begun.drain();
+    // Those who had tickets may have failed.
+    begun.participants.write(&commit)?;
+    let number = seal(&commit)?;
+    begun.is_durable = true;
+    Ok(number)
+}
+
+/// Those who are asked for their pages.
+struct Participants(Vec<Arc<dyn Participant>>);
+
+impl Participants {
+    /// Has all pages protected that were stored to, while stores wait, and draws the line: the commit's point in time.
+    fn hold_stores(commit: &Commit<'_>) -> Result<Self> {
+        let core = commit.core;
+        let _signals = SignalsBlocked::new();
+        let held = HeldStores::new(core);
+        // Whoever comes from now on cannot be stored to before the line is drawn.
+        let participants: Vec<_> = core.files().iter().filter_map(|joined| joined.participant()).collect();
+        if !participants.is_empty() {
+            participants.iter().try_for_each(|participant| participant.protect())?;
+            commit.freeze();
+        }
+        drop(held);
+        Ok(Participants(participants))
+    }
+
+    fn write(&self, commit: &Commit<'_>) -> Result<()> {
+        let _signals = SignalsBlocked::new();
+        self.0.iter().try_for_each(|participant| participant.write(commit.frozen().number))
+    }
+
+    fn pass_on(&self, commit: &Commit<'_>) {
+        let _signals = SignalsBlocked::new();
+        self.0.iter().for_each(|participant| participant.pass_on(commit.frozen().number));
+    }
+}
+
+/// The store gate while it is closed.
+struct HeldStores<'a> {
+    core: &'a Core,
+    since: Instant,
+}
+
+impl<'a> HeldStores<'a> {
+    fn new(core: &'a Core) -> Self {
+        let since = Instant::now();
+        core.stores.close();
+        HeldStores { core, since }
+    }
+}
+
+impl Drop for HeldStores<'_> {
+    fn drop(&mut self) {
+        self.core.stores.open();
+        self.core.stores_held_ns_max.fetch_max(self.since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+/// Writes the commit record and makes it durable.
+fn seal(commit: &Commit<'_>) -> Result<u64> {
+    let core = commit.core;
     let Frozen { number, files } = commit.frozen();
     let _signals = SignalsBlocked::new();
+    if core.is_incomplete(*number) {
+        return Err(core.full());
+    }
     let journal = || core.log.ring.device().describe();
     loop {
         let tail = core.log.tail();

@@ -1,7 +1,7 @@
 //! What the handles of an open journal and its checkpointing thread share.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backing::Backing;
@@ -11,6 +11,8 @@ use crate::journal::drain_gate::DrainGate;
 use crate::journal::format::{Header, Place, RecordKind};
 use crate::journal::index::PageIndex;
 use crate::journal::log::{Log, Refusal};
+use crate::journal::participant::Participant;
+use crate::store_gate::StoreGate;
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
@@ -25,12 +27,42 @@ pub(crate) struct Joined {
     pub(crate) since: u64,
     /// False once its backing has been dropped: it takes part in no further commit.
     pub(crate) is_open: AtomicBool,
+    /// Who keeps pages of it in memory that a commit must ask for.
+    participant: Mutex<Option<Arc<dyn Participant>>>,
+}
+
+impl Joined {
+    pub(crate) fn new(file: u32, data: Box<dyn Backing>, index: PageIndex, since: u64) -> Self {
+        let len = AtomicU64::new(data.len());
+        Joined { file, data, index, len, since, is_open: AtomicBool::new(true), participant: Mutex::default() }
+    }
+
+    /// Sets or clears who must be asked for pages.
+    pub(crate) fn set_participant(&self, participant: Option<Arc<dyn Participant>>) {
+        let _signals = SignalsBlocked::new();
+        let before = {
+            let mut present = self.participant.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *present, participant)
+        };
+        drop(before);
+    }
+
+    /// Who must be asked for pages. Signals are blocked.
+    pub(crate) fn participant(&self) -> Option<Arc<dyn Participant>> {
+        self.participant.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 pub(crate) struct Core {
     pub(crate) log: Log,
     /// Who holds pages of the present commit that have not yet reached the log. Its epoch is the number of the commit.
     pub(crate) tickets: DrainGate,
+    /// Closed while a commit protects pages.
+    pub(crate) stores: StoreGate,
+    /// The longest that it was closed.
+    pub(crate) stores_held_ns_max: AtomicU64,
+    /// The last commit of which an image is lost: it could not be written, and the page is newer by now.
+    incomplete: AtomicU64,
     pub(crate) files: Mutex<Vec<Arc<Joined>>>,
     header: Mutex<Header>,
     pub(crate) checkpoints: Checkpoints,
@@ -42,6 +74,9 @@ impl Core {
     pub(crate) fn new(log: Log, header: Header, checkpoint_at_pages: u64) -> Self {
         Core {
             tickets: DrainGate::new(header.commit + 1),
+            stores: StoreGate::new(),
+            stores_held_ns_max: AtomicU64::new(0),
+            incomplete: AtomicU64::new(0),
             files: Mutex::default(),
             checkpoints: Checkpoints::new(header.applied),
             header: Mutex::new(header),
@@ -78,6 +113,19 @@ impl Core {
         Ok(())
     }
 
+    /// Notes that an image is lost which a commit of that number or a later one needs: the commit under way, if it is that.
+    /// A page that is newer in the same commit needs no older image.
+    pub(crate) fn note_lost_image(&self, commit: u64) {
+        if self.tickets.epoch() > commit {
+            self.incomplete.fetch_max(commit, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether a commit lacks an image. Nobody has a ticket of it.
+    pub(crate) fn is_incomplete(&self, commit: u64) -> bool {
+        self.incomplete.load(Ordering::SeqCst) >= commit
+    }
+
     /// Has a checkpoint made; whether there is more room than when the log ended at `tail`.
     pub(crate) fn make_room(&self, tail: u64) -> bool {
         // Every checkpoint frees what there is to free until the next commit.
@@ -110,6 +158,18 @@ impl Core {
     /// The files that have joined. Signals must be blocked while it is held.
     pub(crate) fn files(&self) -> MutexGuard<'_, Vec<Arc<Joined>>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those of them that have been closed, and whose last commits may have to be brought into them yet.
+    pub(crate) fn files_that_left(&self) -> Vec<Arc<Joined>> {
+        let _signals = SignalsBlocked::new();
+        self.files().iter().filter(|joined| !joined.is_open.load(Ordering::SeqCst)).cloned().collect()
+    }
+
+    /// Whether any file takes part in commits.
+    pub(crate) fn has_open_files(&self) -> bool {
+        let _signals = SignalsBlocked::new();
+        self.files().iter().any(|joined| joined.is_open.load(Ordering::SeqCst))
     }
 
     /// The error for a journal without room.

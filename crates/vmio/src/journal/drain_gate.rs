@@ -33,6 +33,16 @@ impl DrainGate {
         }
     }
 
+    /// The present epoch.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// Leaves on behalf of somebody inside who was forgotten.
+    pub(crate) fn leave(&self, epoch: u64) {
+        drop(Inside { gate: self, epoch });
+    }
+
     /// Ends the present epoch and returns it. Only one thread may do so at a time, with the epoch before drained.
     pub(crate) fn advance(&self) -> u64 {
         self.epoch.fetch_add(1, Ordering::SeqCst)

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::backing::{Access, Backing, FileUser, Identity};
-use crate::journal::Opened;
+use crate::error::Error;
 use crate::journal::core::Joined;
 use crate::journal::drain_gate::Inside;
 use crate::journal::format::RecordKind;
 use crate::journal::log::Refusal;
+use crate::journal::participant::Participant;
+use crate::journal::{Journal, Opened};
+use crate::store_gate::StoreGate;
 use crate::sys::PAGE_BYTES;
 
 /// A file of a journal, as a mapping sees it: the newest version of each page, committed or not.
@@ -48,13 +51,80 @@ impl JournaledBacking {
 
     /// Spills pages that belong to the commit of a ticket; otherwise as [`Backing::write_at`].
     pub fn spill(&self, ticket: &CommitTicket<'_>, offset: u64, data: &[u8]) -> io::Result<()> {
-        let data =
-            &data[..(self.len().next_multiple_of(PAGE_BYTES as u64).saturating_sub(offset) as usize).min(data.len())];
-        match self.opened.core.append(RecordKind::Spill, ticket.commit(), &self.joined, offset, data) {
+        self.append(RecordKind::Spill, ticket.commit(), offset, data)
+    }
+
+    /// Draws a ticket that outlives its borrow: the number of the commit, to be handed back.
+    pub(crate) fn draw(&self) -> u64 {
+        let ticket = self.ticket();
+        let number = ticket.commit();
+        std::mem::forget(ticket);
+        number
+    }
+
+    /// Hands back what [`Self::draw`] returned.
+    pub(crate) fn hand_back(&self, number: u64) {
+        self.opened.core.tickets.leave(number);
+    }
+
+    /// The number of the commit that stores belong to. It does not change while somebody is inside the store gate.
+    pub(crate) fn present_commit(&self) -> u64 {
+        self.opened.core.tickets.epoch()
+    }
+
+    /// Whoever makes a page of the file writable must be inside.
+    pub(crate) fn store_gate(&self) -> &StoreGate {
+        &self.opened.core.stores
+    }
+
+    /// Writes pages of a commit, for who holds a ticket of it or leads it.
+    pub(crate) fn append(&self, kind: RecordKind, commit: u64, offset: u64, data: &[u8]) -> io::Result<()> {
+        let end = self.len().next_multiple_of(PAGE_BYTES as u64);
+        let data = &data[..(end.saturating_sub(offset) as usize).min(data.len())];
+        match self.opened.core.append(kind, commit, &self.joined, offset, data) {
             Ok(()) => Ok(()),
             Err(Refusal::Full) => Err(io::ErrorKind::StorageFull.into()),
             Err(Refusal::Failed(error)) => Err(error),
         }
+    }
+
+    /// Notes that an image of that commit could not be written, and that its page is newer by now.
+    pub(crate) fn note_lost_image(&self, commit: u64) {
+        self.opened.core.note_lost_image(commit);
+    }
+
+    /// The error for a page of a commit that could not be written.
+    pub(crate) fn commit_error(&self, source: io::Error) -> Error {
+        let core = &self.opened.core;
+        match source.kind() {
+            io::ErrorKind::StorageFull => core.full(),
+            _ => Error::journal(core.log.ring.device(), "writing")(source),
+        }
+    }
+
+    /// Commits, with all files of the journal.
+    pub(crate) fn commit(&self) -> crate::Result<u64> {
+        self.opened.commit(|_| Ok(()))
+    }
+
+    /// From now on every commit asks for pages of the file.
+    pub(crate) fn admit(&self, participant: Arc<dyn Participant>) {
+        self.joined.set_participant(Some(participant));
+    }
+
+    /// Forgets what is not committed: the file takes part in no further commit.
+    pub(crate) fn withdraw(&self) {
+        self.opened.withdraw(&self.joined);
+    }
+
+    /// Whether it is a file of that journal.
+    pub(crate) fn is_of(&self, journal: &Journal) -> bool {
+        Arc::ptr_eq(&self.opened, &journal.0)
+    }
+
+    /// How many pages a commit finds room for, at least.
+    pub(crate) fn commit_reserve_pages(&self) -> u64 {
+        self.opened.core.log.commit_reserve()
     }
 
     /// Reads the longest front of the range that lies in one place, and returns its length.
@@ -110,7 +180,7 @@ impl Backing for JournaledBacking {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.opened.commit(|_| Ok(())).map(drop).map_err(io::Error::other)
+        self.commit().map(drop).map_err(io::Error::other)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

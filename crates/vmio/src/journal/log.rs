@@ -76,6 +76,11 @@ impl Log {
         }
     }
 
+    /// Pages that spills leave to the next commit.
+    pub(crate) fn commit_reserve(&self) -> u64 {
+        self.commit_reserve
+    }
+
     pub(crate) fn head(&self) -> u64 {
         self.head.load(Ordering::SeqCst)
     }

@@ -15,6 +15,7 @@ mod index;
 mod inspect;
 mod journaled_backing;
 mod log;
+mod participant;
 mod record_buffers;
 mod recovery;
 mod replay;
@@ -23,19 +24,20 @@ mod scan;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 pub use commit::Commit;
 pub use format::{JournaledFile, RecordKind};
 pub use inspect::{InspectedFile, Inspection, Record};
 pub use journaled_backing::{CommitTicket, JournaledBacking};
+pub(crate) use participant::Participant;
 pub use recovery::RecoveryReport;
 
 use crate::backing::{Access, Backing, FileBacking, FileUser};
 use crate::error::{Error, Result};
 use crate::journal::checkpoint::spawn;
-use crate::journal::commit::CommitQueue;
+use crate::journal::commit::{CommitQueue, lead_commit};
 use crate::journal::core::{Core, Joined};
 use crate::journal::format::{FILES_MAX, Header, LOG_START_BYTES, PATH_BYTES_MAX, Uuid};
 use crate::journal::index::PageIndex;
@@ -116,6 +118,8 @@ pub struct JournalUse {
     pub used_bytes: u64,
     /// What was appended since the last commit.
     pub uncommitted_bytes: u64,
+    /// The longest that a commit has held up stores to mappings ([`crate::MappingOptions::atomic`]).
+    pub stores_held_ns_max: u64,
 }
 
 impl Journal {
@@ -209,18 +213,30 @@ impl Journal {
 
     /// Has a file take part. Its contents count as committed.
     pub fn join(&self, data: impl Backing + 'static) -> Result<JournaledBacking> {
+        self.join_boxed(Box::new(data))
+    }
+
+    pub(crate) fn join_boxed(&self, data: Box<dyn Backing>) -> Result<JournaledBacking> {
         self.0.check_not_forked()?;
-        let joined = self.0.join(Box::new(data))?;
+        let joined = self.0.join(data)?;
         Ok(JournaledBacking::new(joined, Arc::clone(&self.0)))
     }
 
-    /// Commits what was spilled, and what `write` adds, of all files at once. Threads that come while a commit is under way
-    /// share the next one, whose pages one of them writes: `write` is for all files, and may not be called.
+    /// Commits what was stored to all mappings of the journal ([`crate::MappingOptions::atomic`]), what was spilled, and what
+    /// `write` adds, of all files at once. Threads that come while a commit is under way share the next one, whose pages
+    /// one of them writes: `write` is for all files, and may not be called. If there are such mappings, the line of
+    /// [`Commit::freeze`] is drawn before it is.
     ///
     /// Returns the commit's number once it is durable. After an error nothing is known of it: it may be found after a
     /// crash, as a whole or not at all. Its pages are part of the next commit that succeeds.
     pub fn commit(&self, write: impl FnOnce(&Commit<'_>) -> Result<()>) -> Result<u64> {
         self.0.commit(write)
+    }
+
+    /// Commits what was stored to all mappings of the journal, and what was spilled: [`Self::commit`] without pages of
+    /// the caller's.
+    pub fn commit_all(&self) -> Result<u64> {
+        self.commit(|_| Ok(()))
     }
 
     /// Brings all that is committed into the files, and says what is wrong if that fails. The journal does it by itself,
@@ -237,6 +253,7 @@ impl Journal {
             capacity_bytes: bytes(log.ring.capacity_pages()),
             used_bytes: bytes(log.head() - log.tail()),
             uncommitted_bytes: bytes(log.head() - log.durable()),
+            stores_held_ns_max: self.0.core.stores_held_ns_max.load(Ordering::Relaxed),
         }
     }
 }
@@ -274,13 +291,17 @@ impl Opened {
             return Err(Error::ReadOnly { backing: path });
         }
         let index = PageIndex::new(data.len()).map_err(Error::system("reserving the index of a journaled file"))?;
+        // What the file's earlier life committed must be in it before the new one begins, and so must be what other files
+        // have left that are to go from the table.
+        let left: Vec<Arc<Joined>> = self.core.files_that_left();
+        self.checkpoint()?;
         let _no_commit = self.queue.hold();
         // What the file's earlier life committed must be in it before the new one begins; and nothing may be committed
         // between, of a file that leaves meanwhile.
         self.checkpoint()?;
         let _signals = SignalsBlocked::new();
         let mut files = self.core.files();
-        files.retain(|joined| joined.is_open.load(Ordering::SeqCst));
+        files.retain(|joined| !left.iter().any(|left| Arc::ptr_eq(left, joined)));
         let rows = self.core.header().files;
         let same = |row: &JournaledFile| row.path == path && row.identity == identity;
         let known = rows.iter().find(|row| same(row)).map(|row| row.file);
@@ -297,8 +318,7 @@ impl Opened {
         let file = (1..).find(|file| rows.iter().all(|row| row.file != *file)).unwrap_or_default();
         rows.push(JournaledFile { file, path, identity });
         let since = self.core.log.head();
-        let len = AtomicU64::new(data.len());
-        let joined = Arc::new(Joined { file, data, index, len, since, is_open: AtomicBool::new(true) });
+        let joined = Arc::new(Joined::new(file, data, index, since));
         self.core.change_header(|header| header.files = rows)?;
         files.push(Arc::clone(&joined));
         Ok(joined)
@@ -309,17 +329,29 @@ impl Opened {
         if !self.generation.is_current() {
             return;
         }
-        {
-            let _no_commit = self.queue.hold();
-            joined.is_open.store(false, Ordering::SeqCst);
-        }
+        self.withdraw(joined);
         if let Err(error) = self.checkpoint() {
             tracing::error!(file = joined.data.describe(), %error, "the journal keeps what is committed to a closed file");
             return;
         }
         let _signals = SignalsBlocked::new();
-        // Another file may have its number by now.
         self.core.files().retain(|other| !Arc::ptr_eq(other, joined));
+    }
+
+    /// Has a file take part in no further commit.
+    pub(crate) fn withdraw(&self, joined: &Joined) {
+        let _no_other_commit = self.queue.hold();
+        joined.is_open.store(false, Ordering::SeqCst);
+        joined.set_participant(None);
+        // What was spilled takes room in the log until the next commit. If no file is open that needs it, an empty one will
+        // do.
+        let log = &self.core.log;
+        if self.core.has_open_files() || log.head() == log.durable() {
+            return;
+        }
+        if let Err(error) = lead_commit(&self.core, |_| Ok(())) {
+            tracing::debug!(%error, "what closed files have spilled takes room in the journal until the next commit");
+        }
     }
 }
 

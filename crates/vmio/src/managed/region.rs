@@ -43,6 +43,10 @@ impl ManagedRegion {
             let why = "pages reach the program and the device without passing vmio: use Engine::Sigbus";
             return Err(Error::NotManaged { what: "a page verifier", why });
         }
+        if options.journal.is_some() {
+            let why = "Linux writes dirty pages to the file whenever it likes: use Engine::Sigbus";
+            return Err(Error::NotManaged { what: "an atomic mapping", why });
+        }
         if options.on_read_error != OnReadError::Sigbus {
             let why = "the kernel answers a load that fails with a SIGBUS: use Engine::Sigbus";
             return Err(Error::NotManaged { what: "OnReadError::Poison", why });

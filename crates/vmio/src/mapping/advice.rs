@@ -11,7 +11,7 @@ use crate::engine::HideableFrames;
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 use crate::mapping::cached_file::CachedFile;
-use crate::mapping::mapped_file::{touched_pages, whole_pages};
+use crate::mapping::mapped_file::{MappedFile, touched_pages, whole_pages};
 use crate::page::word::State;
 use crate::page::{SPAN_PAGES, span_of};
 use crate::policy::SpanRef;
@@ -44,7 +44,7 @@ pub enum Advice {
     /// place of reading (kmmap's filter of reads before writes, Kreon §3.3.1). Resident pages stay as they are.
     Fresh,
     /// The program needs the contents no more: drop them without writing, and treat the range as fresh. What a load
-    /// sees before the next store is undefined.
+    /// sees before the next store is undefined. An atomic mapping refuses ([`Error::Atomic`]).
     Free,
     /// The order of eviction, 0 (keep) to 255 (evict first), as in kmmap.
     Priority(u8),
@@ -82,6 +82,10 @@ impl CachedFile {
             }
             Advice::Free => {
                 self.check_writable()?;
+                if self.journaled().is_some() {
+                    let why = "it drops what a commit may be about to copy: store zeros, or use Advice::Fresh";
+                    return Err(Error::Atomic { what: "Advice::Free", why });
+                }
                 let _signals = SignalsBlocked::new();
                 self.discard_pages(whole.clone());
                 self.mark_fresh(whole.clone());

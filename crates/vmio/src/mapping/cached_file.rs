@@ -9,6 +9,7 @@ use crate::cache::fetch::{Failure, Outcome, Urgency};
 use crate::cache::region::Region;
 use crate::cache::{Cache, CacheCore};
 use crate::error::{Error, Result};
+use crate::journal::JournaledBacking;
 use crate::mapping::cached_region::CachedRegion;
 use crate::mapping::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile};
 use crate::mapping::open_files;
@@ -156,11 +157,21 @@ impl MappedFile for CachedFile {
     }
 
     fn sync(&self, part: Option<Range<u64>>) -> Result<()> {
-        self.region().sync_pages(part)
+        match self.journaled() {
+            Some(backing) => backing.commit().map(drop),
+            None => self.region().sync_pages(part),
+        }
     }
 
     fn sync_begin(&self) -> Result<SyncHandle> {
-        self.sync_in_background()
+        match self.journaled() {
+            Some(_) => self.commit_in_background(),
+            None => self.sync_in_background(),
+        }
+    }
+
+    fn journaled(&self) -> Option<&Arc<JournaledBacking>> {
+        self.region().journaled.as_ref()
     }
 
     fn take_read_error(&self) -> Option<Error> {

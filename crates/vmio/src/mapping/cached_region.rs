@@ -9,6 +9,7 @@ use crate::cache::counters::Counter;
 use crate::cache::region::Region;
 use crate::cache::{Cache, CacheCore};
 use crate::error::Result;
+use crate::journal::JournaledBacking;
 use crate::mapping::opened::OpenRegion;
 use crate::mapping::options::MappingOptions;
 use crate::page::span::Span;
@@ -18,7 +19,7 @@ use crate::sys::signal::SignalsBlocked;
 
 /// A region whose faults find it.
 pub(crate) struct CachedRegion {
-    pub(crate) region: Box<Region>,
+    pub(crate) region: Arc<Region>,
     /// Keeps the workers alive that write the region's pages.
     pub(crate) cache: Arc<CacheCore>,
 }
@@ -30,8 +31,17 @@ impl CachedRegion {
         options: MappingOptions,
     ) -> Result<CachedRegion> {
         let shared = &cache.shared;
-        let region = Box::new(Region::new(Arc::clone(shared), backing, options)?);
+        let region = Arc::new(Region::new(Arc::clone(shared), backing, options)?);
         address_table::insert(region.range(), &region)?;
+        if let Some(backing) = &region.journaled {
+            if backing.commit_reserve_pages() < u64::from(shared.capacity_pages) {
+                tracing::warn!(
+                    backing = backing.describe(),
+                    "the journal reserves less than the cache for commits: they fail if more is dirty than it has room for"
+                );
+            }
+            backing.admit(Arc::clone(&region) as _);
+        }
         shared.mappings.fetch_add(1, Ordering::Relaxed);
         shared.mapped_bytes.fetch_add(region.len(), Ordering::Relaxed);
         Ok(CachedRegion { region, cache: Arc::clone(cache) })
@@ -59,8 +69,12 @@ impl OpenRegion for CachedRegion {
         cache.is_of_core(&self.cache)
     }
 
+    fn journaled(&self) -> Option<&JournaledBacking> {
+        self.region.journaled.as_deref()
+    }
+
     fn sync(&self) -> Result<()> {
-        self.region.sync_pages(None)
+        if self.region.journaled.is_some() { Ok(()) } else { self.region.sync_pages(None) }
     }
 
     fn shut_down(&self) -> Result<()> {
@@ -68,8 +82,14 @@ impl OpenRegion for CachedRegion {
         // Those that nobody waits for any more: whoever waits holds a handle.
         region.end_fetches();
         // All that is dirty, of whatever epoch: there is no sync after this one.
-        let synced =
-            if region.access == Access::ReadWrite { region.sync_pages(Some(0..region.pages())) } else { Ok(()) };
+        let synced = match &region.journaled {
+            Some(backing) => {
+                backing.withdraw();
+                Ok(())
+            }
+            None if region.access == Access::ReadWrite => region.sync_pages(Some(0..region.pages())),
+            None => Ok(()),
+        };
         let _signals = SignalsBlocked::new();
         // First the faults: one that a reader thread still has in hand may yet queue a span.
         address_table::remove(region.range());

@@ -8,6 +8,7 @@ use crate::backing::Access;
 use crate::cache::Cache;
 use crate::cache::fetch::{Failure, Outcome, Urgency};
 use crate::error::{Error, Result};
+use crate::journal::{Journal, JournaledBacking};
 use crate::mapping::{Advice, SyncHandle};
 use crate::sys::PAGE_BYTES;
 
@@ -54,6 +55,10 @@ pub(crate) trait MappedFile: Send + Sync {
     fn sync(&self, part: Option<Range<u64>>) -> Result<()>;
     /// See [`crate::Mapping::sync_begin`].
     fn sync_begin(&self) -> Result<SyncHandle>;
+    /// The file as its journal knows it, if changes reach it by commits only.
+    fn journaled(&self) -> Option<&Arc<JournaledBacking>> {
+        None
+    }
     /// See [`crate::Mapping::take_read_error`].
     fn take_read_error(&self) -> Option<Error>;
 }
@@ -64,6 +69,8 @@ pub(crate) trait OpenedFile: Any + Send + Sync {
     fn belongs_to(&self, cache: &Cache) -> bool;
     /// Whether stores are allowed.
     fn access(&self) -> Access;
+    /// Whether it goes with what is asked for: commits to that journal.
+    fn commits_to(&self, journal: Option<&Journal>) -> bool;
 }
 
 /// The pages that lie wholly within a byte range, the last partial page of the file included if its end is.

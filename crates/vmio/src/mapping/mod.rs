@@ -3,6 +3,7 @@
 mod advice;
 mod cached_file;
 mod cached_region;
+mod commit;
 mod ensure;
 mod fetch;
 pub(crate) mod mapped_file;

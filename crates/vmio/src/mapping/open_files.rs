@@ -67,6 +67,8 @@ pub(crate) fn open<R: OpenRegion>(
                 "through another cache"
             } else if wanted == Access::ReadWrite && opened.access() == Access::ReadOnly {
                 "read-only"
+            } else if !opened.commits_to(options.journal.as_ref()) {
+                "without this journal"
             } else if let Ok(opened) = (opened as Arc<dyn Any + Send + Sync>).downcast() {
                 return Ok(opened);
             } else {

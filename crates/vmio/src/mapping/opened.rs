@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::backing::{Access, Backing, FileUser};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
+use crate::journal::{Journal, JournaledBacking};
 use crate::mapping::mapped_file::OpenedFile;
 use crate::mapping::open_files::Entry;
 use crate::sys::fork::Generation;
@@ -22,9 +23,13 @@ pub(crate) trait OpenRegion: Send + Sync + 'static {
     fn generation(&self) -> Generation;
     /// Whether it was opened through that cache.
     fn belongs_to(&self, cache: &Cache) -> bool;
-    /// Makes what was stored durable.
+    /// The file as its journal knows it, if changes reach it by commits only.
+    fn journaled(&self) -> Option<&JournaledBacking> {
+        None
+    }
+    /// Makes what was stored durable, unless that takes a commit.
     fn sync(&self) -> Result<()>;
-    /// Syncs for the last time, and gives everything back that the region holds of the cache.
+    /// Syncs for the last time, or forgets what was not committed, and gives everything back that the region holds of the cache.
     fn shut_down(&self) -> Result<()>;
     /// Counts a last sync whose failure could only be logged.
     fn count_drop_failure(&self);
@@ -86,6 +91,15 @@ impl<R: OpenRegion> OpenedFile for Opened<R> {
 
     fn access(&self) -> Access {
         self.region.access()
+    }
+
+    fn commits_to(&self, journal: Option<&Journal>) -> bool {
+        match (self.region.journaled(), journal) {
+            (Some(backing), Some(journal)) => backing.is_of(journal),
+            // Whoever does not ask for commits gets what is there, like any other option.
+            (_, None) => true,
+            (None, Some(_)) => false,
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::backing::{Access, Backing};
 use crate::cache::region::GRANULE_BYTES;
 use crate::error::{Error, Result};
+use crate::journal::Journal;
 use crate::page::unit::Unit;
 
 /// Checks pages as they arrive from the device and prepares them as they leave.
@@ -68,6 +69,7 @@ pub struct MappingOptions {
     pub(crate) on_read_error: OnReadError,
     pub(crate) frames: FrameHint,
     pub(crate) unit: Unit,
+    pub(crate) journal: Option<Journal>,
 }
 
 impl MappingOptions {
@@ -84,6 +86,7 @@ impl MappingOptions {
             on_read_error: OnReadError::Sigbus,
             frames: FrameHint::Auto,
             unit: Unit::Kib4,
+            journal: None,
         }
     }
 
@@ -129,6 +132,21 @@ impl MappingOptions {
         self.unit = unit;
         self
     }
+
+    /// Has changes reach the file by commits alone ([`crate::Mapping::commit`]): after a crash it is found exactly as the last
+    /// acknowledged commit left it, and what is not committed when the last handle goes is forgotten. The file joins the
+    /// journal; all mappings of a journal are committed together.
+    ///
+    /// The journal must have room for what is dirty between two commits: its [`crate::journal::JournalOptions::commit_reserve`]
+    /// should be no smaller than the cache. Where it has none left, pages cannot be evicted, and a store that finds no page
+    /// is a SIGBUS in the end.
+    ///
+    /// Not with [`FrameHint::Mixed`], [`FrameHint::SharedAddresses`] and [`FrameHint::Stream`] ([`Error::BadOption`]), nor
+    /// with [`crate::Engine::Managed`] ([`Error::NotManaged`]).
+    pub fn atomic(mut self, journal: &Journal) -> Self {
+        self.journal = Some(journal.clone());
+        self
+    }
 }
 
 impl MappingOptions {
@@ -169,6 +187,7 @@ impl fmt::Debug for MappingOptions {
             .field("on_read_error", &self.on_read_error)
             .field("frames", &self.frames)
             .field("unit", &self.unit)
+            .field("is_atomic", &self.journal.is_some())
             .finish()
     }
 }

@@ -25,7 +25,8 @@ impl Mapping {
     /// a sync meanwhile writes what is there and writes them again later.
     ///
     /// Errors: a page that cannot be read ([`Error::Read`], [`Error::Corrupt`]); pins of more than three quarters of
-    /// the cache ([`Error::TooManyPins`]), for which every span of 2 MiB that a pin touches counts as two pages more.
+    /// the cache ([`Error::TooManyPins`]), for which every span of 2 MiB that a pin touches counts as two pages more; a pin
+    /// for writing of an atomic mapping ([`Error::Atomic`]).
     pub fn pin(&self, range: Range<u64>, access: Access) -> Result<Pin> {
         self.check_range(&range)?;
         let pages = touched_pages(&range);
@@ -65,6 +66,10 @@ impl CachedFile {
         let region = self.region();
         if access == Access::ReadWrite && region.access == Access::ReadOnly {
             return Err(Error::ReadOnly { backing: region.backing.describe() });
+        }
+        if access == Access::ReadWrite && region.journaled.is_some() {
+            let why = "a commit could not tell what system calls store; pin for reading, or use Mapping::write_at";
+            return Err(Error::Atomic { what: "a pin for writing", why });
         }
         // From here on, dropping `held` gives back what has been pinned so far.
         let first = pages.start;

@@ -14,7 +14,8 @@ use crate::sys::signal::SignalsBlocked;
 impl Mapping {
     /// Changes the length of the file and of the mapping. Growth stays within [`crate::MappingOptions::reserve`]; new
     /// bytes are zeros. Bytes that are cut off must not be in use: accesses to them are a SIGBUS from now on, and
-    /// pinned pages among them are an error.
+    /// pinned pages among them are an error. An atomic mapping does not shrink ([`Error::Atomic`]); its growth is part of
+    /// the next commit.
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.file().check_not_forked()?;
         self.file().set_len(len)
@@ -29,6 +30,10 @@ impl CachedFile {
         }
         if len > region.reserved() {
             return Err(Error::BeyondReservation { requested: len, reserved: region.reserved() });
+        }
+        if len < region.len() && region.journaled.is_some() {
+            let why = "the journal cannot undo it: close it, cut the file, and open it again";
+            return Err(Error::Atomic { what: "a shorter length", why });
         }
         let _signals = SignalsBlocked::new();
         // A sync and a change of length would tread on each other's feet.
@@ -60,10 +65,11 @@ impl CachedFile {
         if tail == 0 || !self.region().has_page(page) {
             return Ok(()); // What is read from the device ends with zeros.
         }
-        let _pinned = self.pin_page(page, Access::ReadWrite)?;
+        let _pinned = self.pin_page_for_store(page)?;
         let start = self.region().address(page);
         for at in start + tail..start + PAGE_BYTES {
-            // SAFETY: the byte lies in a page that is pinned for writing; safe accesses to it are atomic.
+            // SAFETY: the byte lies in a page that is pinned; safe accesses to it are atomic. If the page is protected, the
+            // store traps like any other.
             unsafe { AtomicU8::from_ptr(at as *mut u8) }.store(0, Ordering::Relaxed);
         }
         Ok(())

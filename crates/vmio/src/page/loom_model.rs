@@ -84,7 +84,7 @@ impl Page {
                 }
                 State::Clean | State::Dirty if !store => return,
                 State::Clean | State::Dirty => {
-                    if self.word.begin_upgrade().is_ok() {
+                    if self.word.begin_upgrade(None).is_ok() {
                         self.entry.lock().unwrap().writable = true;
                         self.word.finish_upgrade(false);
                         return;

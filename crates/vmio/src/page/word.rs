@@ -216,6 +216,19 @@ pub(crate) enum PinOutcome {
     TooMany,
 }
 
+/// How a write in flight has ended for its page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WriteEnd {
+    /// Well.
+    Landed,
+    /// It failed, and the page is Dirty again.
+    DirtyAgain,
+    /// It failed, and the page had become Dirty again in the same epoch.
+    Repeatable,
+    /// It failed, and the page is becoming newer, or has in another epoch: what was to be written is lost.
+    Overtaken,
+}
+
 /// How a page arrived.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Loaded {
@@ -298,10 +311,12 @@ impl PageWord {
         });
     }
 
-    /// Clean or Dirty → Upgrading, for the thread whose store trapped. Returns what it was. Poisoned pages decline.
-    pub(crate) fn begin_upgrade(&self) -> Result<Snapshot, Snapshot> {
+    /// Clean or Dirty → Upgrading, for the thread whose store trapped. Returns what it was. Poisoned pages decline; where
+    /// changes are committed, with the `present` epoch, pages as well that a commit has yet to copy.
+    pub(crate) fn begin_upgrade(&self, present: Option<bool>) -> Result<Snapshot, Snapshot> {
         self.update(|word| {
-            (word.is_settled_resident() && !word.is_poisoned()).then(|| word.with_state(State::Upgrading))
+            let is_frozen = present.is_some_and(|present| word.is_frozen(present));
+            (word.is_settled_resident() && !word.is_poisoned() && !is_frozen).then(|| word.with_state(State::Upgrading))
         })
     }
 
@@ -329,10 +344,13 @@ impl PageWord {
     /// Dirty → Protecting, for the evictor. Declines what [`Self::begin_protect`] declines, and pages that came back
     /// soon several times and have visits left to survive (then one fewer). A page kept for less would trap its next
     /// store, which costs more than the miss it saves.
-    pub(crate) fn begin_protect_to_evict(&self) -> Result<Snapshot, Snapshot> {
+    pub(crate) fn begin_protect_to_evict(&self, only_epoch: Option<bool>) -> Result<Snapshot, Snapshot> {
         let keeps = |word: Snapshot| word.history() > 0 && word.frequency() >= FREQUENCY_KEPT_DIRTY;
         let before = self.update(|word| {
-            let free = word.state() == State::Dirty && !word.in_flight() && !word.is_pinned_for_writing();
+            let free = word.state() == State::Dirty
+                && !word.in_flight()
+                && !word.is_pinned_for_writing()
+                && only_epoch.is_none_or(|epoch| epoch == word.epoch());
             free.then(|| {
                 if keeps(word) { word.with_history(word.history() - 1) } else { word.with_state(State::Protecting) }
             })
@@ -362,9 +380,8 @@ impl PageWord {
         })
     }
 
-    /// The write that was in flight has ended. After a failure a Clean page is Dirty again, in `failed_in`'s epoch;
-    /// returns whether that happened.
-    pub(crate) fn finish_write(&self, failed_in: Option<bool>) -> bool {
+    /// The write that was in flight has ended. After a failure a Clean page is Dirty again, in `failed_in`'s epoch.
+    pub(crate) fn finish_write(&self, failed_in: Option<bool>) -> WriteEnd {
         let next = |word: Snapshot| {
             debug_assert!(word.in_flight());
             let landed = word.with(IN_FLIGHT, false);
@@ -381,9 +398,14 @@ impl PageWord {
                 if before.0 & WAITERS != 0 {
                     wake_all(&self.0);
                 }
-                failed_in.is_some() && before.state() == State::Clean
+                match failed_in {
+                    None => WriteEnd::Landed,
+                    Some(_) if before.state() == State::Clean => WriteEnd::DirtyAgain,
+                    Some(epoch) if before.state() == State::Dirty && before.epoch() == epoch => WriteEnd::Repeatable,
+                    Some(_) => WriteEnd::Overtaken,
+                }
             }
-            Err(_) => false,
+            Err(_) => WriteEnd::Landed,
         }
     }
 
@@ -483,7 +505,7 @@ mod tests {
         assert!(word.begin_load().is_err());
         word.finish_load(Loaded::default());
         assert_eq!(word.load().state(), State::Clean);
-        assert_eq!(word.begin_upgrade().unwrap().state(), State::Clean);
+        assert_eq!(word.begin_upgrade(None).unwrap().state(), State::Clean);
         assert!(!word.begin_evict(false));
         word.finish_upgrade(true);
         assert!(word.load().epoch());
@@ -492,7 +514,7 @@ mod tests {
         word.finish_protect();
         assert!(word.load().in_flight());
         assert!(!word.begin_evict(false), "a page in flight stays");
-        assert!(!word.finish_write(None));
+        assert_eq!(word.finish_write(None), WriteEnd::Landed);
         assert!(word.begin_evict(false));
         word.finish_evict(7);
         assert_eq!((word.load().state(), word.load().history()), (State::Absent, 7));
@@ -505,7 +527,7 @@ mod tests {
         word.finish_load(Loaded { dirty_in: Some(false), ..Loaded::default() });
         word.begin_protect(None).unwrap();
         word.finish_protect();
-        assert!(word.finish_write(Some(true)));
+        assert_eq!(word.finish_write(Some(true)), WriteEnd::DirtyAgain);
         assert_eq!(word.load().state(), State::Dirty);
         assert!(word.load().epoch());
     }
@@ -517,10 +539,10 @@ mod tests {
         word.finish_load(Loaded { dirty_in: Some(false), ..Loaded::default() });
         word.begin_protect(None).unwrap();
         word.finish_protect();
-        word.begin_upgrade().unwrap();
+        word.begin_upgrade(None).unwrap();
         word.finish_upgrade(false);
         assert!(word.begin_protect(None).is_err());
-        assert!(!word.finish_write(Some(false)), "it was dirty already");
+        assert_eq!(word.finish_write(Some(false)), WriteEnd::Repeatable, "it was dirty already");
         word.begin_protect(None).unwrap();
     }
 
@@ -533,7 +555,7 @@ mod tests {
         assert!(matches!(word.pin(true), PinOutcome::NotResident(_)), "a clean page is write-protected");
         assert_eq!(word.pin(false), PinOutcome::Pinned);
         assert!(!word.begin_evict(true));
-        word.begin_upgrade().unwrap();
+        word.begin_upgrade(None).unwrap();
         word.finish_upgrade(false);
         assert_eq!(word.pin(true), PinOutcome::Pinned);
         assert!(word.begin_protect(None).is_err());

@@ -1,0 +1,173 @@
+//! Regions whose changes reach the file by commits only: what a commit does with their pages, and what stores wait for.
+//!
+//! The epoch of a dirty page is that of the commit which it belongs to. While a commit draws its line nobody makes a page
+//! writable, and every dirty page is protected; then the number of the present commit goes up, and these pages are frozen.
+
+use std::io;
+
+use crate::cache::counters::Counter;
+use crate::cache::region::Region;
+use crate::cache::write_batch::{Destination, Select, WriteBatch};
+use crate::error::{Error, Result};
+use crate::journal::{Participant, RecordKind};
+use crate::page::SPAN_PAGES;
+use crate::page::word::{PageWord, State};
+use crate::store_gate::Passing;
+use crate::sys::{PAGE_BYTES, cpu};
+
+/// Pages that are copied at a time, with the span's lock held.
+const PART_PAGES: usize = SPAN_PAGES / 4;
+
+/// The right to make pages writable, until it is dropped.
+pub(super) struct LeaveToStore<'a> {
+    /// What dirty pages must say to be no part of a commit under way; nothing without a journal.
+    pub(super) epoch: Option<bool>,
+    _passing: Option<Passing<'a>>,
+}
+
+impl Region {
+    /// The right to make pages writable; none while a commit draws its line.
+    pub(super) fn leave_to_store(&self) -> Option<LeaveToStore<'_>> {
+        let Some(backing) = &self.journaled else { return Some(LeaveToStore { epoch: None, _passing: None }) };
+        let passing = backing.store_gate().try_enter(cpu::current())?;
+        // It does not change while we are inside.
+        Some(LeaveToStore { epoch: Some(self.epoch()), _passing: Some(passing) })
+    }
+
+    /// The same for a page that is in memory. If it has to wait, for the line or for the copy of a frozen page, the page may
+    /// be another afterwards: nothing.
+    pub(super) fn leave_to_store_to(&self, word: &PageWord) -> Option<LeaveToStore<'_>> {
+        let Some(leave) = self.leave_to_store() else {
+            self.shared.count(cpu::current(), Counter::FaultWaits, 1);
+            self.journaled.iter().for_each(|backing| backing.store_gate().wait());
+            return None;
+        };
+        match leave.epoch {
+            Some(epoch) if word.load().is_frozen(epoch) => {
+                drop(leave);
+                self.shared.count(cpu::current(), Counter::FaultWaits, 1);
+                word.wait_while(|seen| seen.is_frozen(epoch));
+                None
+            }
+            _ => Some(leave),
+        }
+    }
+
+    /// Where the copies of selected pages go. A ticket that comes with it must be handed back.
+    pub(super) fn draw_destination(&self, select: Select) -> Destination {
+        match (&self.journaled, select) {
+            (_, Select::Frozen(commit)) => Destination::Commit(commit),
+            (Some(backing), _) => Destination::Spill(backing.draw()),
+            (None, _) => Destination::Backing,
+        }
+    }
+
+    pub(super) fn hand_back(&self, commit: u64) {
+        self.journaled.iter().for_each(|backing| backing.hand_back(commit));
+    }
+
+    pub(super) fn note_lost_image(&self, commit: u64) {
+        self.journaled.iter().for_each(|backing| backing.note_lost_image(commit));
+    }
+
+    /// Writes pages.
+    pub(super) fn write(&self, destination: Destination, offset: u64, data: &[u8]) -> io::Result<()> {
+        match (destination, &self.journaled) {
+            (Destination::Spill(commit), Some(backing)) => backing.append(RecordKind::Spill, commit, offset, data),
+            (Destination::Commit(commit), Some(backing)) => backing.append(RecordKind::Batch, commit, offset, data),
+            _ => self.backing.write_at(offset, data),
+        }
+    }
+
+    /// Protects the dirty pages of a span with one shootdown. Evictors that had its lock before have let theirs go.
+    fn freeze_span(&self, number: u64) -> io::Result<()> {
+        let _held = self.span(number).lock();
+        let mut dirty = self.pages_of_span(number).filter(|page| self.word(*page).load().state() == State::Dirty);
+        let Some(first) = dirty.next() else { return Ok(()) };
+        let last = dirty.next_back().unwrap_or(first);
+        self.shared.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
+        self.frames().protect(self.address(first), (last + 1 - first) as usize * PAGE_BYTES)
+    }
+
+    fn write_frozen(&self, batch: &mut WriteBatch, commit: u64) -> Result<()> {
+        let mut from = 0;
+        while let Some(number) = self.dirty_spans.next_from(from) {
+            from = number + 1;
+            // Only a commit clears the mark, before it looks: a page that becomes dirty later sets it again.
+            self.dirty_spans.remove(number);
+            let written = self.write_frozen_span(batch, number, commit);
+            if written.is_err() || self.pages_of_span(number).any(|page| self.needs_another_look(page)) {
+                self.dirty_spans.insert(number);
+            }
+            written?;
+        }
+        self.write_batch(batch)
+    }
+
+    fn write_frozen_span(&self, batch: &mut WriteBatch, number: u64, commit: u64) -> Result<()> {
+        let select = Select::Frozen(commit);
+        loop {
+            let pages = self.pages_of_span(number);
+            for start in pages.clone().step_by(PART_PAGES) {
+                if batch.room() < PART_PAGES {
+                    self.write_batch(batch)?;
+                }
+                let part = start..pages.end.min(start + PART_PAGES as u64);
+                let collected = batch.collect(self, part, select, &self.span(number).lock());
+                collected.map_err(Error::system("write-protecting dirty pages"))?;
+            }
+            // What was stored to again while an older image was on its way can be taken when that has landed.
+            let mut left = pages.filter(|page| select.wants(self.word(*page).load())).peekable();
+            if left.peek().is_none() {
+                return Ok(());
+            }
+            self.write_batch(batch)?;
+            left.for_each(|page| self.word(page).wait_while(|seen| select.wants(seen) && seen.in_flight()));
+        }
+    }
+
+    fn write_batch(&self, batch: &mut WriteBatch) -> Result<()> {
+        batch.write(&self.shared);
+        let failed = if batch.pages().is_empty() { 0 } else { batch.failed() };
+        batch.clear();
+        if failed == 0 {
+            return Ok(());
+        }
+        let source = self.failures().first_write.take().map(|(_, source)| source);
+        let source = source.unwrap_or_else(|| io::ErrorKind::StorageFull.into());
+        Err(match &self.journaled {
+            Some(backing) => backing.commit_error(source),
+            None => Error::system("writing a page of a commit")(source),
+        })
+    }
+}
+
+impl Participant for Region {
+    fn protect(&self) -> Result<()> {
+        let mut from = 0;
+        while let Some(number) = self.dirty_spans.next_from(from) {
+            from = number + 1;
+            self.freeze_span(number).map_err(Error::system("write-protecting dirty pages"))?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, commit: u64) -> Result<()> {
+        self.failures().first_write = None;
+        let mut batch = self.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
+        let written = self.write_frozen(&mut batch, commit);
+        // After an error what is in it is in flight still.
+        let rest = self.write_batch(&mut batch);
+        self.shared.return_sync_batch(batch);
+        written.and(rest)
+    }
+
+    fn pass_on(&self, _commit: u64) {
+        let present = self.epoch();
+        let mut from = 0;
+        while let Some(number) = self.dirty_spans.next_from(from) {
+            from = number + 1;
+            self.pages_of_span(number).for_each(|page| self.word(page).thaw(present));
+        }
+    }
+}

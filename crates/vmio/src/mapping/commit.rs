@@ -1,0 +1,44 @@
+//! Committing what was stored to atomic mappings.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::journal::JournaledBacking;
+use crate::mapping::cached_file::CachedFile;
+use crate::mapping::mapped_file::MappedFile;
+use crate::mapping::{Mapping, SyncHandle};
+
+impl Mapping {
+    /// Commits what was stored to all mappings of the journal ([`crate::MappingOptions::atomic`]), and returns the commit's
+    /// number when it is durable. It is a point in time between the call and the return: it holds every store that
+    /// happened before that point, in whichever of the mappings, and none that happened after it. Threads that commit
+    /// meanwhile share the next commit.
+    ///
+    /// Stores are held up while dirty pages are protected, for [`crate::journal::JournalUse::stores_held_ns_max`] at most so
+    /// far, and not while they are written.
+    ///
+    /// Errors: as [`crate::journal::Journal::commit`]; a mapping without a journal is an [`Error::NotAtomic`]. After an
+    /// error nothing is lost: what was stored becomes part of the next commit.
+    pub fn commit(&self) -> Result<u64> {
+        self.journaled()?.commit()
+    }
+
+    /// Starts a [`Self::commit`] in the background. Its point in time lies between this call and the end of the commit.
+    pub fn commit_begin(&self) -> Result<SyncHandle> {
+        self.journaled()?;
+        self.file().sync_begin()
+    }
+
+    fn journaled(&self) -> Result<&Arc<JournaledBacking>> {
+        self.file().check_not_forked()?;
+        self.file().journaled().ok_or_else(|| Error::NotAtomic { backing: self.describe() })
+    }
+}
+
+impl CachedFile {
+    pub(super) fn commit_in_background(&self) -> Result<SyncHandle> {
+        // It stays open: what is closed takes part in no commit.
+        let file = self.clone();
+        SyncHandle::spawn(self.region().shared.generation, move || file.sync(None))
+    }
+}
