@@ -60,7 +60,7 @@ pub use mapping::options::{FrameHint, MappingOptions, OnReadError, PageVerifier}
 pub use mapping::{Advice, Fetch, Mapping, Pin, Residency, SyncHandle, View};
 #[cfg(not(loom))]
 pub use page::unit::Unit;
-
+#[cfg(not(loom))]
 pub use policy::EvictionPolicy;
 #[cfg(not(loom))]
 pub use sys::PAGE_BYTES;

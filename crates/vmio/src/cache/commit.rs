@@ -11,7 +11,7 @@ use crate::cache::write_batch::{Destination, Select, WriteBatch};
 use crate::error::{Error, Result};
 use crate::journal::{Participant, RecordKind};
 use crate::page::SPAN_PAGES;
-use crate::page::word::{PageWord, State};
+use crate::page::word::State;
 use crate::store_gate::Passing;
 use crate::sys::{PAGE_BYTES, cpu};
 
@@ -34,9 +34,10 @@ impl Region {
         Some(LeaveToStore { epoch: Some(self.epoch()), _passing: Some(passing) })
     }
 
-    /// The same for a page that is in memory. If it has to wait, for the line or for the copy of a frozen page, the page may
-    /// be another afterwards: nothing.
-    pub(super) fn leave_to_store_to(&self, word: &PageWord) -> Option<LeaveToStore<'_>> {
+    /// The same for a page that is in memory. Nothing if it had to wait, for the line or for the copy of a frozen page, or has
+    /// made that copy and opened the page: look again.
+    pub(super) fn leave_to_store_to(&self, page: u64) -> Option<LeaveToStore<'_>> {
+        let word = self.word(page);
         let Some(leave) = self.leave_to_store() else {
             self.shared.count(cpu::current(), Counter::FaultWaits, 1);
             self.journaled.iter().for_each(|backing| backing.store_gate().wait());
@@ -44,13 +45,60 @@ impl Region {
         };
         match leave.epoch {
             Some(epoch) if word.load().is_frozen(epoch) => {
+                let is_saved = self.save_frozen(page, epoch);
                 drop(leave);
+                if is_saved {
+                    return None;
+                }
                 self.shared.count(cpu::current(), Counter::FaultWaits, 1);
                 word.wait_while(|seen| seen.is_frozen(epoch));
                 None
             }
             _ => Some(leave),
         }
+    }
+
+    /// Copies a frozen page for the commit and opens it, if there is room for the copy. The caller has leave to store.
+    fn save_frozen(&self, page: u64, present: bool) -> bool {
+        let word = self.word(page);
+        let Some((saved, slot)) = self.saved.as_ref().and_then(|saved| Some((saved, saved.take()?))) else {
+            return false;
+        };
+        if word.begin_save(present).is_err() {
+            saved.give_back(slot);
+            return false;
+        }
+        let core = cpu::current();
+        self.shared.count(core, Counter::WriteProtectFaults, 1);
+        self.shared.count(core, Counter::ShootdownsStore, 1);
+        // Handed over before the word is let go: who finds no frozen page any more finds all copies.
+        saved.save(self, page, slot);
+        self.announce_dirty(page);
+        // A failure leaves it protected: the next store traps again, and is told.
+        let _ = self.frames().unprotect(self.address(page), PAGE_BYTES);
+        word.finish_save(present);
+        true
+    }
+
+    /// Writes the copies that stores have made so far.
+    fn write_saved(&self, commit: u64) -> Result<()> {
+        let destination = Destination::Commit(commit);
+        self.for_each_saved(|page, copy| {
+            self.prepare_copy(page, copy);
+            let written = self.write(destination, page * PAGE_BYTES as u64, copy);
+            if self.settle_write(page, written.err(), destination) { Ok(()) } else { Err(self.why_not_written()) }
+        })
+    }
+
+    /// Calls `each` with every copy that is there, until one fails: the others stay.
+    fn for_each_saved(&self, each: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result<()> {
+        let Some(saved) = &self.saved else { return Ok(()) };
+        while let Some((mut slot, page)) = saved.next() {
+            let done = each(page, saved.bytes(&mut slot));
+            saved.give_back(slot);
+            done?;
+        }
+        Ok(())
     }
 
     /// Where the copies of selected pages go. A ticket that comes with it must be handed back.
@@ -100,8 +148,10 @@ impl Region {
                 self.dirty_spans.insert(number);
             }
             written?;
+            self.write_saved(commit)?;
         }
-        self.write_batch(batch)
+        self.write_batch(batch)?;
+        self.write_saved(commit)
     }
 
     fn write_frozen_span(&self, batch: &mut WriteBatch, number: u64, commit: u64) -> Result<()> {
@@ -133,12 +183,16 @@ impl Region {
         if failed == 0 {
             return Ok(());
         }
+        Err(self.why_not_written())
+    }
+
+    fn why_not_written(&self) -> Error {
         let source = self.failures().first_write.take().map(|(_, source)| source);
         let source = source.unwrap_or_else(|| io::ErrorKind::StorageFull.into());
-        Err(match &self.journaled {
+        match &self.journaled {
             Some(backing) => backing.commit_error(source),
             None => Error::system("writing a page of a commit")(source),
-        })
+        }
     }
 }
 
@@ -164,10 +218,23 @@ impl Participant for Region {
 
     fn pass_on(&self, _commit: u64) {
         let present = self.epoch();
+        let give_up = || {
+            // Their pages are newer, and stay dirty.
+            let _ = self.for_each_saved(|page, _| {
+                self.word(page).finish_write(None);
+                Ok(())
+            });
+        };
+        give_up();
         let mut from = 0;
         while let Some(number) = self.dirty_spans.next_from(from) {
             from = number + 1;
-            self.pages_of_span(number).for_each(|page| self.word(page).thaw(present));
+            self.pages_of_span(number).for_each(|page| {
+                // A store may be copying it, and it has handed that over when it lets the page go.
+                self.word(page).wait_while(|seen| seen.state() == State::Upgrading);
+                self.word(page).thaw(present)
+            });
         }
+        give_up();
     }
 }

@@ -141,7 +141,7 @@ impl Region {
                     if seen.is_poisoned() {
                         return Err(FaultError::Poisoned);
                     }
-                    let Some(leave) = self.leave_to_store_to(word) else { continue };
+                    let Some(leave) = self.leave_to_store_to(page) else { continue };
                     if let Ok(before) = word.begin_upgrade(leave.epoch) {
                         let upgraded = self.upgrade(page, before);
                         // Nobody holds up a commit while he helps to write.

@@ -13,6 +13,7 @@ pub(crate) mod page_buffers;
 pub(crate) mod reclaim;
 pub(crate) mod refusal;
 pub(crate) mod region;
+mod saved_pages;
 pub(crate) mod shared;
 pub(crate) mod stream;
 mod sync;

@@ -9,6 +9,7 @@ use crate::backing::{Access, Backing};
 use crate::cache::counters::Counter;
 use crate::cache::fetch::OpenRequests;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
+use crate::cache::saved_pages::SavedPages;
 use crate::cache::shared::Shared;
 use crate::cache::views::Views;
 use crate::cache::write_batch::{Destination, epoch_of};
@@ -37,6 +38,8 @@ pub(crate) struct Region {
     pub(crate) backing: Arc<dyn Backing>,
     /// The same, if changes reach the file by commits only.
     pub(crate) journaled: Option<Arc<JournaledBacking>>,
+    /// Copies for commits; there if it is journaled.
+    pub(super) saved: Option<SavedPages>,
     pub(crate) access: Access,
     pub(crate) verifier: Option<Arc<dyn PageVerifier>>,
     pub(crate) on_read_error: OnReadError,
@@ -188,6 +191,8 @@ impl Region {
             }
             None => (Arc::from(backing), None),
         };
+        let saved = journaled.is_some().then(SavedPages::new).transpose();
+        let saved = saved.map_err(Error::system("reserving memory for copies of pages"))?;
         let pages = reserved / PAGE_BYTES;
         let spans = reserved.div_ceil(crate::page::SPAN_BYTES);
         let build = || -> io::Result<_> {
@@ -209,6 +214,7 @@ impl Region {
             shared,
             backing,
             journaled,
+            saved,
             access,
             verifier: options.verifier,
             on_read_error: options.on_read_error,

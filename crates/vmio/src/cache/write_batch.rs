@@ -347,16 +347,7 @@ impl WriteBatch {
         let added = self.pages[slot];
         // SAFETY: as in `copy`.
         let copy = unsafe { std::slice::from_raw_parts_mut(self.buffer.base().add(slot * PAGE_BYTES), PAGE_BYTES) };
-        // What the program stored behind the end is not part of the file, nor of a checksum. (The end of the file: a cut
-        // that the mapping has begun may yet fail.)
-        let offset = added.page * PAGE_BYTES as u64;
-        if let Some(tail) = copy.get_mut(region.backing.len().saturating_sub(offset) as usize..) {
-            tail.fill(0);
-        }
-        if let Some(verifier) = &region.verifier {
-            let _verifier_may_panic = AbortOnUnwind::new();
-            verifier.seal(offset, copy);
-        }
+        region.prepare_copy(added.page, copy);
         if !added.pinned {
             region.word(added.page).finish_protect();
         }
@@ -413,6 +404,22 @@ impl WriteBatch {
     /// How many pages the last [`Self::write`] could not write.
     pub(crate) fn failed(&self) -> u32 {
         self.progress.failed.load(Ordering::SeqCst)
+    }
+}
+
+impl Region {
+    /// Makes the copy of a page what the device is to get.
+    pub(super) fn prepare_copy(&self, page: u64, copy: &mut [u8]) {
+        // What the program stored behind the end is not part of the file, nor of a checksum. (The end of the file: a cut
+        // that the mapping has begun may yet fail.)
+        let offset = page * PAGE_BYTES as u64;
+        if let Some(tail) = copy.get_mut(self.backing.len().saturating_sub(offset) as usize..) {
+            tail.fill(0);
+        }
+        if let Some(verifier) = &self.verifier {
+            let _verifier_may_panic = AbortOnUnwind::new();
+            verifier.seal(offset, copy);
+        }
     }
 }
 

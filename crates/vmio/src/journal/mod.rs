@@ -291,13 +291,10 @@ impl Opened {
             return Err(Error::ReadOnly { backing: path });
         }
         let index = PageIndex::new(data.len()).map_err(Error::system("reserving the index of a journaled file"))?;
+        let _no_commit = self.queue.hold();
         // What the file's earlier life committed must be in it before the new one begins, and so must be what other files
         // have left that are to go from the table.
         let left: Vec<Arc<Joined>> = self.core.files_that_left();
-        self.checkpoint()?;
-        let _no_commit = self.queue.hold();
-        // What the file's earlier life committed must be in it before the new one begins; and nothing may be committed
-        // between, of a file that leaves meanwhile.
         self.checkpoint()?;
         let _signals = SignalsBlocked::new();
         let mut files = self.core.files();

@@ -6,6 +6,8 @@ mod freezing;
 #[cfg_attr(loom, allow(dead_code))]
 mod hiding;
 #[cfg(all(test, loom))]
+mod loom_commit;
+#[cfg(all(test, loom))]
 mod loom_hiding;
 #[cfg(all(test, loom))]
 mod loom_model;

@@ -21,7 +21,7 @@ const STATE_MASK: u32 = 0b111;
 /// Out of the program's sight: see `hiding.rs`.
 pub(super) const HIDDEN: u32 = 1 << 3;
 const WAITERS: u32 = 1 << 4;
-const IN_FLIGHT: u32 = 1 << 5;
+pub(super) const IN_FLIGHT: u32 = 1 << 5;
 pub(super) const FRESH: u32 = 1 << 6;
 const POISONED: u32 = 1 << 7;
 pub(super) const EPOCH: u32 = 1 << 8;

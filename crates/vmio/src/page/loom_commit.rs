@@ -1,0 +1,255 @@
+//! Commits explored in every interleaving with stores and eviction: the page words and the store gate are the real ones, page
+//! tables, buffers and the log are played. A store to page 0 comes before one to page 1: no commit may have the second
+//! without the first, and in the end nothing is lost. Each rule, broken, is found out.
+
+use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+use crate::page::word::{Loaded, PageWord, Snapshot, State};
+use crate::store_gate::StoreGate;
+
+/// A rule to break.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Broken {
+    Nothing,
+    /// A page is opened while the gate is closed.
+    OpensAtAnyTime,
+    /// A frozen page is opened without a copy.
+    OpensFrozenPages,
+    /// A page whose copy has not been written may be spilled.
+    SavesWithoutFlight,
+    /// Evictors take frozen pages, with a ticket of the commit after.
+    EvictsFrozenPages,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    writable: bool,
+    value: u32,
+}
+
+struct Machine {
+    broken: Broken,
+    words: [PageWord; 2],
+    entries: [Mutex<Entry>; 2],
+    gate: StoreGate,
+    /// The number of the present commit.
+    present: AtomicU32,
+    /// Who has a ticket, by the parity of its commit.
+    tickets: [AtomicU32; 2],
+    /// Copies of page and value that stores have made.
+    saved: Mutex<Vec<(usize, u32)>>,
+    /// Commit, page and value, by position.
+    log: Mutex<Vec<(u32, usize, u32)>>,
+}
+
+impl Machine {
+    /// Both pages are dirty since commit 2, protected or not.
+    fn new(broken: Broken, writable: bool) -> Arc<Self> {
+        let machine = Machine {
+            broken,
+            words: [PageWord::new(), PageWord::new()],
+            entries: [0, 1].map(|_| Mutex::new(Entry { writable, value: 0 })),
+            gate: StoreGate::new(),
+            present: AtomicU32::new(2),
+            tickets: [AtomicU32::new(0), AtomicU32::new(0)],
+            saved: Mutex::new(Vec::new()),
+            log: Mutex::new(Vec::new()),
+        };
+        for word in &machine.words {
+            word.begin_load().unwrap();
+            word.finish_load(Loaded { dirty_in: Some(false), ..Loaded::default() });
+        }
+        Arc::new(machine)
+    }
+
+    fn present(&self) -> u32 {
+        self.present.load(Ordering::SeqCst)
+    }
+
+    fn protect(&self, page: usize) {
+        self.entries[page].lock().unwrap().writable = false;
+    }
+
+    fn value(&self, page: usize) -> u32 {
+        self.entries[page].lock().unwrap().value
+    }
+
+    /// A store instruction, with the trap as often as it takes.
+    fn store(&self, page: usize, value: u32) {
+        loop {
+            {
+                let mut entry = self.entries[page].lock().unwrap();
+                if entry.writable {
+                    entry.value = value;
+                    return;
+                }
+            }
+            self.fault(page);
+        }
+    }
+
+    /// `Region::fault` for a store to a resident page.
+    fn fault(&self, page: usize) {
+        let word = &self.words[page];
+        if word.load().is_busy() {
+            return word.wait_while(Snapshot::is_busy);
+        }
+        let passing = self.gate.try_enter(0);
+        if passing.is_none() && self.broken != Broken::OpensAtAnyTime {
+            return self.gate.wait();
+        }
+        let epoch = self.present() % 2 == 1;
+        if word.load().is_frozen(epoch) && self.broken != Broken::OpensFrozenPages {
+            if word.begin_save(epoch).is_err() {
+                drop(passing);
+                return word.wait_while(|seen| seen.is_frozen(epoch));
+            }
+            self.saved.lock().unwrap().push((page, self.value(page)));
+            self.entries[page].lock().unwrap().writable = true;
+            if self.broken == Broken::SavesWithoutFlight {
+                word.finish_upgrade(epoch);
+            } else {
+                word.finish_save(epoch);
+            }
+            return;
+        }
+        let only = (self.broken != Broken::OpensFrozenPages).then_some(epoch);
+        if let Ok(before) = word.begin_upgrade(only) {
+            self.entries[page].lock().unwrap().writable = true;
+            word.finish_upgrade(if before.state() == State::Dirty { before.epoch() } else { epoch });
+        }
+    }
+
+    fn append(&self, commit: u32, page: usize, value: u32) {
+        self.log.lock().unwrap().push((commit, page, value));
+    }
+
+    /// `WriteBatch::collect` and `write` for one page, once its word says Protecting.
+    fn write(&self, commit: u32, page: usize) {
+        let value = self.value(page);
+        self.words[page].finish_protect();
+        self.append(commit, page, value);
+        self.words[page].finish_write(None);
+    }
+
+    /// An evictor that spills a page.
+    fn spill(&self, page: usize) {
+        let commit = loop {
+            let commit = self.present();
+            self.tickets[commit as usize % 2].fetch_add(1, Ordering::SeqCst);
+            if self.present() == commit {
+                break commit;
+            }
+            self.tickets[commit as usize % 2].fetch_sub(1, Ordering::SeqCst);
+        };
+        let only = (self.broken != Broken::EvictsFrozenPages).then_some(commit % 2 == 1);
+        if self.words[page].begin_protect_to_evict(only).is_ok() {
+            self.protect(page);
+            self.write(commit, page);
+        }
+        self.tickets[commit as usize % 2].fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Commits; what it holds of both pages.
+    fn commit(&self) -> [u32; 2] {
+        self.gate.close();
+        for page in 0..2 {
+            // The span's lock keeps evictors off who are at work.
+            self.words[page].wait_while(|seen| seen.state() == State::Protecting);
+            if self.words[page].load().state() == State::Dirty {
+                self.protect(page);
+            }
+        }
+        let commit = self.present.fetch_add(1, Ordering::SeqCst);
+        self.gate.open();
+        for page in 0..2 {
+            self.write_frozen(commit, page);
+        }
+        while self.tickets[commit as usize % 2].load(Ordering::SeqCst) > 0 {
+            thread::yield_now();
+        }
+        let log = self.log.lock().unwrap();
+        [0, 1].map(|page| {
+            let images = log.iter().filter(|image| image.0 <= commit && image.1 == page);
+            images.last().unwrap().2
+        })
+    }
+
+    fn write_frozen(&self, commit: u32, page: usize) {
+        let epoch = commit % 2 == 1;
+        loop {
+            match self.words[page].begin_protect(Some(epoch)) {
+                Ok(_) => self.write(commit, page),
+                Err(seen) if seen.is_busy() => self.words[page].wait_while(Snapshot::is_busy),
+                Err(seen) if seen.is_frozen(!epoch) => {
+                    self.words[page].wait_while(|seen| seen.is_frozen(!epoch) && seen.in_flight())
+                }
+                Err(_) => break,
+            }
+        }
+        loop {
+            let Some((page, value)) = self.saved.lock().unwrap().pop() else { break };
+            self.append(commit, page, value);
+            self.words[page].finish_write(None);
+        }
+    }
+}
+
+fn explore(broken: Broken, writable: bool, evicts: Option<usize>) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(move || {
+        let machine = Machine::new(broken, writable);
+        let storer = {
+            let machine = Arc::clone(&machine);
+            thread::spawn(move || (0..2).for_each(|page| machine.store(page, 1)))
+        };
+        let evictor = evicts.map(|page| {
+            let machine = Arc::clone(&machine);
+            thread::spawn(move || machine.spill(page))
+        });
+        let [first, second] = machine.commit();
+        assert!(first >= second, "the second store is committed without the first");
+        storer.join().unwrap();
+        evictor.into_iter().for_each(|evictor| evictor.join().unwrap());
+        assert_eq!(machine.commit(), [1, 1], "a store is lost");
+    });
+}
+
+#[test]
+fn loom_a_commit_is_a_point_in_time() {
+    explore(Broken::Nothing, true, None);
+    explore(Broken::Nothing, false, None);
+}
+
+#[test]
+fn loom_a_commit_is_a_point_in_time_while_pages_are_evicted() {
+    explore(Broken::Nothing, true, Some(0));
+    explore(Broken::Nothing, true, Some(1));
+}
+
+#[test]
+#[should_panic]
+fn loom_found_out_opening_pages_while_the_gate_is_closed() {
+    explore(Broken::OpensAtAnyTime, false, None);
+}
+
+#[test]
+#[should_panic]
+fn loom_found_out_opening_frozen_pages() {
+    explore(Broken::OpensFrozenPages, true, None);
+}
+
+#[test]
+#[should_panic]
+fn loom_found_out_saving_without_flight() {
+    explore(Broken::SavesWithoutFlight, true, Some(0));
+}
+
+#[test]
+#[should_panic]
+fn loom_found_out_evicting_frozen_pages() {
+    explore(Broken::EvictsFrozenPages, true, Some(0));
+}
