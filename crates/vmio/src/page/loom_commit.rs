@@ -109,11 +109,9 @@ impl Machine {
             self.saved.lock().unwrap().push((page, self.value(page)));
             self.entries[page].lock().unwrap().writable = true;
             if self.broken == Broken::SavesWithoutFlight {
-                word.finish_upgrade(epoch);
-            } else {
-                word.finish_save(epoch);
+                word.finish_write(None);
             }
-            return;
+            return word.finish_save(epoch);
         }
         let only = (self.broken != Broken::OpensFrozenPages).then_some(epoch);
         if let Ok(before) = word.begin_upgrade(only) {
@@ -200,6 +198,7 @@ impl Machine {
 fn explore(broken: Broken, writable: bool, evicts: Option<usize>) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
+    builder.max_branches = 20_000;
     builder.check(move || {
         let machine = Machine::new(broken, writable);
         let storer = {
@@ -231,25 +230,25 @@ fn loom_a_commit_is_a_point_in_time_while_pages_are_evicted() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "committed without the first")]
 fn loom_found_out_opening_pages_while_the_gate_is_closed() {
     explore(Broken::OpensAtAnyTime, false, None);
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "committed without the first")]
 fn loom_found_out_opening_frozen_pages() {
     explore(Broken::OpensFrozenPages, true, None);
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "a store is lost")]
 fn loom_found_out_saving_without_flight() {
     explore(Broken::SavesWithoutFlight, true, Some(0));
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "committed without the first")]
 fn loom_found_out_evicting_frozen_pages() {
     explore(Broken::EvictsFrozenPages, true, Some(0));
 }
