@@ -26,3 +26,13 @@ pub(crate) fn sleep_on(_word: &AtomicU32, _expected: u32) {
 
 #[cfg(loom)]
 pub(crate) fn wake_all(_word: &AtomicU32) {}
+
+/// Orders what comes before it against what comes after it. Between operations that are SeqCst it does nothing.
+#[cfg(not(loom))]
+pub(crate) fn between_seq_cst() {}
+
+// Loom takes SeqCst for AcqRel, but for fences.
+#[cfg(loom)]
+pub(crate) fn between_seq_cst() {
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}

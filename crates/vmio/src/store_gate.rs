@@ -2,7 +2,7 @@
 
 use crossbeam_utils::CachePadded;
 
-use crate::atomic::{AtomicU32, Ordering, sleep_on, wake_all};
+use crate::atomic::{AtomicU32, Ordering, between_seq_cst, sleep_on, wake_all};
 
 /// Counts of who is inside, so that cores do not fight for one line.
 const SHARDS: usize = if cfg!(loom) { 1 } else { 16 };
@@ -31,6 +31,7 @@ impl StoreGate {
     pub(crate) fn try_enter(&self, core: usize) -> Option<Passing<'_>> {
         let inside: &AtomicU32 = &self.inside[core % SHARDS];
         inside.fetch_add(1, Ordering::SeqCst);
+        between_seq_cst();
         let passing = Passing { gate: self, inside };
         // If it was closed in between, who closed it may not have seen us.
         (!self.is_closed()).then_some(passing)
@@ -50,6 +51,7 @@ impl StoreGate {
     /// Lets nobody in, and waits until nobody is inside. One thread at a time.
     pub(crate) fn close(&self) {
         self.phase.fetch_add(1, Ordering::SeqCst);
+        between_seq_cst();
         for inside in &self.inside {
             loop {
                 let count = inside.load(Ordering::SeqCst);
