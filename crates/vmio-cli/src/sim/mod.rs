@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueHint};
 use serde::Serialize;
 use vmio::backing::NullBacking;
-use vmio::{Access, Cache, Engine, EvictionPolicy, Mapping, MappingOptions};
+use vmio::{Access, Advice, Cache, Engine, EvictionPolicy, Mapping, MappingOptions};
 
 use self::replacement::{Arc, Clock, Lru, Optimum, Replacement, S3Fifo};
 use self::trace::{Synthetic, Trace, TraceFormat};
@@ -132,6 +132,8 @@ fn replay(trace: &Trace, policy: EvictionPolicy, bytes: u64, format: TraceFormat
     let cache = cache.context("cannot build the cache (`vmio doctor` says what is missing)")?;
     let mapping = Mapping::open(&cache, NullBacking::new(len), MappingOptions::new().access(Access::ReadOnly))
         .with_context(|| format!("cannot map {}: are these page numbers?", format_size(len)))?;
+    // The others are not told either that a page is about to be wanted.
+    mapping.advise(0..len, Advice::Random)?;
     for number in &trace.accesses {
         let offset = offset_of(*number);
         // As a load would, but for the trap.
