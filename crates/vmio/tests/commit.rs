@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use vmio::backing::{Access, FileBacking};
-use vmio::journal::{Journal, JournalOptions};
+use vmio::journal::{Inspection, Journal, JournalOptions, RecordKind};
 use vmio::{Advice, Cache, Error, FrameHint, Mapping, MappingOptions};
 
 use support::child::{command, is_child};
@@ -40,6 +40,27 @@ fn data_file(path: &Path, pages: u64) -> FileBacking {
 
 fn open(cache: &Cache, journal: &Journal, path: &Path, pages: u64) -> Mapping {
     Mapping::open(cache, data_file(path, pages), MappingOptions::new().atomic(journal)).unwrap()
+}
+
+#[test]
+fn pages_that_lie_apart_are_committed_in_one_write() {
+    if is_managed("an atomic mapping") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (path, copy) = (dir.path().join("data"), dir.path().join("copy"));
+    let journal = journal(dir.path(), 8000);
+    let map = open(&tiny_cache(), &journal, &path, 4000);
+    let pages = || (0..200).map(|number| number * 17);
+    pages().for_each(|page| store(&map, at(page), page + 1));
+    map.commit().unwrap();
+    fs::copy(dir.path().join("journal"), &copy).unwrap();
+    let inspection = Inspection::of(FileBacking::open(&copy, Access::ReadOnly).unwrap()).unwrap();
+    let records: Vec<_> = inspection.records.iter().map(|record| (record.kind, record.pages)).collect();
+    assert_eq!(records, [(RecordKind::Batch, 200), (RecordKind::Commit, 0)]);
+    map.close().unwrap();
+    let map = open(&tiny_cache(), &journal, &path, 4000);
+    pages().for_each(|page| assert_eq!((load(&map, at(page)), load(&map, at(page + 1))), (page + 1, 0)));
 }
 
 #[test]

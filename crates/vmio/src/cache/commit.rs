@@ -85,7 +85,7 @@ impl Region {
         let destination = Destination::Commit(commit);
         self.for_each_saved(|page, copy| {
             self.prepare_copy(page, copy);
-            let written = self.write(destination, page * PAGE_BYTES as u64, copy);
+            let written = self.write(destination, &|_| page, copy);
             if self.settle_write(page, written.err(), destination) { Ok(()) } else { Err(self.why_not_written()) }
         })
     }
@@ -118,12 +118,12 @@ impl Region {
         self.journaled.iter().for_each(|backing| backing.note_lost_image(commit));
     }
 
-    /// Writes pages.
-    pub(super) fn write(&self, destination: Destination, offset: u64, data: &[u8]) -> io::Result<()> {
+    /// Writes pages, whose numbers grow; they are neighbours unless they go to the journal.
+    pub(super) fn write(&self, destination: Destination, number: &dyn Fn(usize) -> u64, data: &[u8]) -> io::Result<()> {
         match (destination, &self.journaled) {
-            (Destination::Spill(commit), Some(backing)) => backing.append(RecordKind::Spill, commit, offset, data),
-            (Destination::Commit(commit), Some(backing)) => backing.append(RecordKind::Batch, commit, offset, data),
-            _ => self.backing.write_at(offset, data),
+            (Destination::Spill(commit), Some(backing)) => backing.append(RecordKind::Spill, commit, number, data),
+            (Destination::Commit(commit), Some(backing)) => backing.append(RecordKind::Batch, commit, number, data),
+            _ => self.backing.write_at(number(0) * PAGE_BYTES as u64, data),
         }
     }
 

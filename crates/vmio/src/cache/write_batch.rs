@@ -142,17 +142,14 @@ impl BatchPage {
     }
 }
 
-/// Neighbouring pages that go to the device in one write.
+/// Pages that go to the device in one write: neighbours in the file, or in the journal.
 pub(crate) struct WriteRun {
-    region: *const Region,
-    first_page: u64,
-    pages: usize,
-    destination: Destination,
+    pages: *const [BatchPage],
     data: *const u8,
     progress: *const Progress,
 }
 
-// SAFETY: the pointers stay valid until `Progress::unfinished` is counted down: `WriteBatch::write` waits for that.
+// SAFETY: the pointers, to what the batch owns, stay valid until `Progress::unfinished` is counted down: `WriteBatch::write` waits for that.
 unsafe impl Send for WriteRun {}
 
 impl WriteBatch {
@@ -359,8 +356,10 @@ impl WriteBatch {
         if self.pages.is_empty() {
             return;
         }
+        // In the journal all pages are neighbours.
         let follows = |a: &BatchPage, b: &BatchPage| {
-            a.region == b.region && a.page + 1 == b.page && a.destination == b.destination
+            let are_neighbours = a.destination != Destination::Backing && a.page < b.page || a.page + 1 == b.page;
+            a.region == b.region && a.destination == b.destination && are_neighbours
         };
         let runs = || self.pages.chunk_by(follows);
         let count: usize = runs().map(|run| run.len().div_ceil(RUN_PAGES_MAX)).sum();
@@ -370,10 +369,7 @@ impl WriteBatch {
         for run in runs() {
             for part in run.chunks(RUN_PAGES_MAX) {
                 let run = WriteRun {
-                    region: part[0].region,
-                    first_page: part[0].page,
-                    pages: part.len(),
-                    destination: part[0].destination,
+                    pages: part,
                     // SAFETY: the slot lies in the buffer.
                     data: unsafe { self.buffer.base().add(slot * PAGE_BYTES) },
                     progress: &raw const *self.progress,
@@ -480,27 +476,29 @@ impl WriteRun {
     /// Writes the run and settles its pages.
     pub(crate) fn write(self, shared: &Shared) {
         let _backing_may_panic = AbortOnUnwind::new();
-        // SAFETY: the batch that made the run keeps region, data and counters valid until the count goes down.
-        let (region, data, progress) =
-            unsafe { (&*self.region, std::slice::from_raw_parts(self.data, self.pages * PAGE_BYTES), &*self.progress) };
+        // SAFETY: the batch that made the run keeps pages, data and counters valid until the count goes down.
+        let (pages, data, progress) = unsafe {
+            (&*self.pages, std::slice::from_raw_parts(self.data, self.pages.len() * PAGE_BYTES), &*self.progress)
+        };
+        // Of the same region and with the same destination, one at least.
+        let (region, destination) = (pages[0].region(), pages[0].destination);
         let started = Instant::now();
         let core = cpu::current();
-        let offset = self.first_page * PAGE_BYTES as u64;
         let settle = |page, error| {
-            if !region.settle_write(page, error, self.destination) {
+            if !region.settle_write(page, error, destination) {
                 progress.failed.fetch_add(1, Ordering::SeqCst);
             }
         };
-        match region.write(self.destination, offset, data) {
-            Ok(()) => (0..self.pages as u64).for_each(|at| settle(self.first_page + at, None)),
+        match region.write(destination, &|at| pages[at].page, data) {
+            Ok(()) => pages.iter().for_each(|written| settle(written.page, None)),
             // One bad page must not hold its neighbours back: find it.
-            Err(_) if self.pages > 1 => {
-                for (page, data) in (self.first_page..).zip(data.chunks(PAGE_BYTES)) {
-                    let result = region.write(self.destination, page * PAGE_BYTES as u64, data);
+            Err(_) if pages.len() > 1 => {
+                for (page, data) in pages.iter().map(|written| written.page).zip(data.chunks(PAGE_BYTES)) {
+                    let result = region.write(destination, &|_| page, data);
                     settle(page, result.err());
                 }
             }
-            Err(error) => settle(self.first_page, Some(error)),
+            Err(error) => settle(pages[0].page, Some(error)),
         }
         shared.note_write(started.elapsed().as_nanos() as u64);
         shared.count(core, Counter::Writes, 1);

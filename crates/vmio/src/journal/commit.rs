@@ -11,6 +11,7 @@ use crate::journal::format::{CommittedFile, RecordKind};
 use crate::journal::journaled_backing::JournaledBacking;
 use crate::journal::log::{CommitFailure, Refusal};
 use crate::journal::participant::Participant;
+use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
 /// A commit that is being put together.
@@ -49,7 +50,8 @@ impl Commit<'_> {
     /// Adds pages of a file, under the rules of [`crate::backing::Backing::write_at`]. After an error the commit must fail; what was
     /// written of it becomes part of the next one.
     pub fn write(&self, file: &JournaledBacking, offset: u64, data: &[u8]) -> Result<()> {
-        let appended = self.core.append(RecordKind::Batch, self.frozen().number, file.joined(), offset, data);
+        let number = |at: usize| offset / PAGE_BYTES as u64 + at as u64;
+        let appended = self.core.append(RecordKind::Batch, self.frozen().number, file.joined(), &number, data);
         appended.map_err(|refusal| match refusal {
             Refusal::Full => self.core.full(),
             Refusal::Failed(source) => Error::journal(self.core.log.ring.device(), "writing")(source),

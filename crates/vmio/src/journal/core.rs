@@ -8,7 +8,7 @@ use crate::backing::Backing;
 use crate::error::{Error, Result};
 use crate::journal::checkpoint::Checkpoints;
 use crate::journal::drain_gate::DrainGate;
-use crate::journal::format::{Header, Place, RecordKind};
+use crate::journal::format::{Header, Pages, RecordKind};
 use crate::journal::index::PageIndex;
 use crate::journal::log::{Log, Refusal};
 use crate::journal::participant::Participant;
@@ -85,30 +85,31 @@ impl Core {
         }
     }
 
-    /// Appends pages of a file, making room by a checkpoint if need be, and notes where they are.
+    /// Appends pages of a file, as few records as they fit in, making room by a checkpoint if need be, and notes where they are.
     pub(crate) fn append(
         &self,
         kind: RecordKind,
         commit: u64,
         joined: &Joined,
-        offset: u64,
+        number: &dyn Fn(usize) -> u64,
         data: &[u8],
     ) -> Result<(), Refusal> {
-        let first = offset / PAGE_BYTES as u64;
-        if first + data.len().div_ceil(PAGE_BYTES) as u64 > joined.index.len() {
+        if (0..data.len().div_ceil(PAGE_BYTES)).any(|at| number(at) >= joined.index.len()) {
             return Err(Refusal::Failed(io::ErrorKind::FileTooLarge.into()));
         }
         let part_pages = self.log.record_pages_max();
-        for (part, page) in data.chunks(part_pages * PAGE_BYTES).zip((first..).step_by(part_pages)) {
-            let place = Place { file: joined.file, page };
+        for (part, first) in data.chunks(part_pages * PAGE_BYTES).zip((0..).step_by(part_pages)) {
+            let number = |at: usize| number(first + at);
             let position = loop {
                 let tail = self.log.tail();
-                match self.log.append(kind, commit, place, part) {
+                match self.log.append(kind, commit, Pages { file: joined.file, number: &number }, part) {
                     Err(Refusal::Full) if self.make_room(tail) => {}
                     other => break other?,
                 }
             };
-            joined.index.set(page, part.len().div_ceil(PAGE_BYTES) as u64, position);
+            for (at, position) in (0..part.len().div_ceil(PAGE_BYTES)).zip(position..) {
+                joined.index.set(number(at), position);
+            }
         }
         Ok(())
     }

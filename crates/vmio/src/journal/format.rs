@@ -317,6 +317,14 @@ pub(crate) struct Place {
     pub(crate) page: u64,
 }
 
+/// Pages of a file, wherever they lie in it.
+#[derive(Clone, Copy)]
+pub(crate) struct Pages<'a> {
+    pub(crate) file: u32,
+    /// The number of each of them.
+    pub(crate) number: &'a dyn Fn(usize) -> u64,
+}
+
 /// A file as a commit record has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CommittedFile {
@@ -328,13 +336,13 @@ pub(crate) struct CommittedFile {
 }
 
 impl RecordHead {
-    /// Makes `page` the first page of a record of page images.
-    pub(crate) fn encode_pages(&self, uuid: Uuid, first: Place, images: &[u8], tail: Option<&Page>, page: &mut Page) {
+    /// Makes `page` the first page of a record of page images, which are of these pages.
+    pub(crate) fn encode_pages(&self, uuid: Uuid, of: Pages<'_>, images: &[u8], tail: Option<&Page>, page: &mut Page) {
         let images = images.chunks_exact(PAGE_BYTES).chain(tail.map(|tail| &tail.0[..]));
         let rows = &mut page.0[size_of::<RecordFields>()..];
         let mut count = 0;
         for (row, image) in rows.chunks_exact_mut(size_of::<PageRow>()).zip(images) {
-            let place = u64::from(first.file) << 48 | (first.page + u64::from(count));
+            let place = u64::from(of.file) << 48 | (of.number)(count as usize);
             row.copy_from_slice(PageRow { place: place.into(), checksum: uuid.checksum(image).into() }.as_bytes());
             count += 1;
         }
@@ -479,12 +487,14 @@ mod tests {
         let images = vec![Page([5; PAGE_BYTES]); RECORD_PAGES_MAX - 1];
         let last = Page([6; PAGE_BYTES]);
         let mut page = Page([0xff; PAGE_BYTES]);
-        let first = Place { file: 9, page: FILE_PAGES_MAX - RECORD_PAGES_MAX as u64 };
-        head.encode_pages(uuid, first, images.as_bytes(), Some(&last), &mut page);
+        let number = |at: usize| if at == 7 { 70 } else { FILE_PAGES_MAX - (RECORD_PAGES_MAX - at) as u64 };
+        let pages = Pages { file: 9, number: &number };
+        head.encode_pages(uuid, pages, images.as_bytes(), Some(&last), &mut page);
         let read = RecordPage::decode(uuid, &page).unwrap();
         assert_eq!(read.head, head);
         let places: Vec<_> = read.places().collect();
         assert_eq!(places.len(), RECORD_PAGES_MAX);
+        assert_eq!(places[7].0, Place { file: 9, page: 70 });
         assert_eq!(places[335], (Place { file: 9, page: FILE_PAGES_MAX - 1 }, uuid.checksum(&last.0)));
         assert_eq!(read.files().count(), 0);
         assert!(RecordPage::decode(Uuid([0; 16]), &page).is_none());

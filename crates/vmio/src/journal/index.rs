@@ -29,11 +29,9 @@ impl PageIndex {
         self.0.get(page as usize).load(Ordering::SeqCst).checked_sub(1)
     }
 
-    /// Notes where the images of neighbouring pages are from now on.
-    pub(crate) fn set(&self, first: u64, pages: u64, position: u64) {
-        for (page, position) in (first..first + pages).zip(position..) {
-            self.0.get(page as usize).fetch_max(position + 1, Ordering::SeqCst);
-        }
+    /// Notes where the image of a page is from now on.
+    pub(crate) fn set(&self, page: u64, position: u64) {
+        self.0.get(page as usize).fetch_max(position + 1, Ordering::SeqCst);
     }
 
     /// Notes that the file holds the image of that position. A newer version stays where it is.

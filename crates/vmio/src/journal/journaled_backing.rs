@@ -51,7 +51,8 @@ impl JournaledBacking {
 
     /// Spills pages that belong to the commit of a ticket; otherwise as [`Backing::write_at`].
     pub fn spill(&self, ticket: &CommitTicket<'_>, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.append(RecordKind::Spill, ticket.commit(), offset, data)
+        let number = |at: usize| offset / PAGE_BYTES as u64 + at as u64;
+        self.append(RecordKind::Spill, ticket.commit(), &number, data)
     }
 
     /// Draws a ticket that outlives its borrow: the number of the commit, to be handed back.
@@ -77,11 +78,18 @@ impl JournaledBacking {
         &self.opened.core.stores
     }
 
-    /// Writes pages of a commit, for who holds a ticket of it or leads it.
-    pub(crate) fn append(&self, kind: RecordKind, commit: u64, offset: u64, data: &[u8]) -> io::Result<()> {
-        let end = self.len().next_multiple_of(PAGE_BYTES as u64);
-        let data = &data[..(end.saturating_sub(offset) as usize).min(data.len())];
-        match self.opened.core.append(kind, commit, &self.joined, offset, data) {
+    /// Writes pages of a commit, whose numbers grow, for who holds a ticket of it or leads it. Those behind the end are left out.
+    pub(crate) fn append(
+        &self,
+        kind: RecordKind,
+        commit: u64,
+        number: &dyn Fn(usize) -> u64,
+        data: &[u8],
+    ) -> io::Result<()> {
+        let end = self.len().div_ceil(PAGE_BYTES as u64);
+        let pages = (0..data.len().div_ceil(PAGE_BYTES)).take_while(|at| number(*at) < end).count();
+        let data = &data[..(pages * PAGE_BYTES).min(data.len())];
+        match self.opened.core.append(kind, commit, &self.joined, number, data) {
             Ok(()) => Ok(()),
             Err(Refusal::Full) => Err(io::ErrorKind::StorageFull.into()),
             Err(Refusal::Failed(error)) => Err(error),

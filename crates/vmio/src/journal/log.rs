@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use zerocopy::IntoBytes;
 
 use crate::journal::drain_gate::DrainGate;
-use crate::journal::format::{CommittedFile, Header, Place, RECORD_PAGES_MAX, RecordHead, RecordKind};
+use crate::journal::format::{CommittedFile, Header, Pages, RECORD_PAGES_MAX, RecordHead, RecordKind};
 use crate::journal::record_buffers::{BUFFER_PAGES, RecordBuffers};
 use crate::journal::ring::Ring;
 use crate::journal::scan::read_record;
@@ -104,15 +104,15 @@ impl Log {
         RECORD_PAGES_MAX.min((self.ring.capacity_pages() / 8) as usize)
     }
 
-    /// Appends neighbouring pages of a file, the last of them cut off maybe, and returns the position of the first image.
-    pub(crate) fn append(&self, kind: RecordKind, commit: u64, first: Place, data: &[u8]) -> Result<u64, Refusal> {
+    /// Appends a record of pages of a file, the last of them cut off maybe, and returns the position of the first image.
+    pub(crate) fn append(&self, kind: RecordKind, commit: u64, of: Pages<'_>, data: &[u8]) -> Result<u64, Refusal> {
         let pages = data.len().div_ceil(PAGE_BYTES);
         assert!((1..=self.record_pages_max()).contains(&pages), "a record of {pages} pages");
         let reserve = if kind == RecordKind::Spill { self.commit_reserve } else { 0 };
         let _appending = self.appending.enter();
         let position = self.allocate(1 + pages as u64, reserve + SPARE_PAGES).ok_or(Refusal::Full)?;
         let head = self.record_head(kind, commit, position, pages as u32);
-        let written = self.write_record(&head, first, data);
+        let written = self.write_record(&head, of, data);
         if written.is_err() {
             self.make_void(position, 1 + pages as u64);
         }
@@ -132,13 +132,13 @@ impl Log {
         RecordHead { kind, incarnation: self.ring.incarnation, position, commit, durable: self.durable(), pages }
     }
 
-    fn write_record(&self, head: &RecordHead, first: Place, data: &[u8]) -> io::Result<()> {
+    fn write_record(&self, head: &RecordHead, of: Pages<'_>, data: &[u8]) -> io::Result<()> {
         let mut buffer = self.buffers.acquire();
         let [front, images @ ..] = &mut **buffer else { return Err(io::ErrorKind::OutOfMemory.into()) };
         let pages = head.pages as usize;
         if pages < BUFFER_PAGES {
             fill(images[..pages].as_mut_bytes(), data);
-            head.encode_pages(self.ring.uuid, first, images[..pages].as_bytes(), None, front);
+            head.encode_pages(self.ring.uuid, of, images[..pages].as_bytes(), None, front);
             return self.ring.write(head.position, buffer[..1 + pages].as_bytes());
         }
         let (whole, rest) = data.split_at(data.len() - data.len() % PAGE_BYTES);
@@ -146,7 +146,7 @@ impl Log {
             fill(&mut images[0].0, rest);
             &images[0]
         });
-        head.encode_pages(self.ring.uuid, first, whole, last, front);
+        head.encode_pages(self.ring.uuid, of, whole, last, front);
         self.ring.write(head.position, &front.0)?;
         self.ring.write(head.position + 1, whole)?;
         last.map_or(Ok(()), |last| self.ring.write(head.position + pages as u64, &last.0))
