@@ -1,10 +1,10 @@
 # Everything a user or CI does with the repository. The work itself is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test install header bench-map bench-fetch fmt lint doc clean
+.PHONY: help run test install header bench-map bench-fetch bench-commit fmt lint doc clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 run: ## install what is missing, build, and run the main benchmark (RUN_ARGS adds options to it)
 	@scripts/run
@@ -23,6 +23,9 @@ bench-map: ## measure against Linux mmap and pread on zram and disk; rewrites do
 
 bench-fetch: ## measure asynchronous misses beside mmap with advice and fio, on disk and zram (needs root)
 	@scripts/bench-fetch
+
+bench-commit: ## measure commits beside msync, SQLite and LMDB; writes docs/benchmarks/commit.md (needs root)
+	@scripts/bench-commit
 
 fmt: ## format the Rust code
 	@cargo fmt --all

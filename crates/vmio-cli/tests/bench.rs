@@ -255,6 +255,46 @@ fn the_scenarios_hold_on_a_small_scale() -> TestResult {
 }
 
 #[test]
+fn every_store_holds_what_was_committed() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let small = ["--size", "2M", "--cache", "64M", "--journal", "2M", "--secs", "0.2", "--warm-up", "0.05"];
+    let commit = |more: &[&str]| bench(&[&["commit", "--dir", text(dir.path())][..], &small[..], more].concat());
+
+    let runs = commit(&["--pages", "1,16", "--threads", "2"])?;
+    let measured: Vec<_> = runs.iter().map(|run| (run["store"].as_str(), run["pages"].as_u64())).collect();
+    let stores = ["vmio", "mmap", "sqlite", "lmdb"];
+    let expected = [1, 16, 16].iter().flat_map(|pages| stores.map(|store| (Some(store), Some(*pages))));
+    assert_eq!(measured, expected.collect::<Vec<_>>());
+    for run in &runs {
+        assert_eq!(run["verify_errors"], 0, "{run}");
+        assert_eq!(run["atomic"], run["store"] != "mmap", "{run}");
+        assert!(run["commits"].as_u64().is_some_and(|commits| commits >= 1), "{run}");
+    }
+    let (commits, accesses) = runs.split_at(8);
+    for run in commits {
+        assert_eq!((&run["measure"], &run["threads"]), (&"commits".into(), &2.into()), "{run}");
+        let count = |key: &str| run[key].as_u64().unwrap_or_default();
+        assert_eq!(count("changed_bytes"), 128 * count("pages") * count("commits"), "{run}");
+        // Where it is durable, its pages have been written.
+        let device = &run["device_writes"];
+        assert!(device.is_null() || device["bytes"].as_u64() >= Some(4096 * count("commits")), "{run}");
+    }
+    for run in accesses {
+        assert_eq!((&run["measure"], &run["threads"]), (&"accesses".into(), &1.into()), "{run}");
+        assert!(run["loads"]["accesses"].as_u64() > Some(1), "{run}");
+        assert_eq!(run["stores"].is_object(), run["store"] == "vmio" || run["store"] == "mmap", "{run}");
+    }
+    assert_eq!(fs::read_dir(dir.path())?.count(), 0, "files are left");
+
+    let table =
+        succeeded(vmio().args(["bench", "commit", "--dir", text(dir.path())]).args(small).args(["--pages", "4"]))?;
+    assert!(table.contains("mmap + msync (not atomic)") && table.contains("lmdb, loads"), "{table}");
+    let mut too_many = vmio();
+    too_many.args(["bench", "commit", "--size", "1M", "--pages", "256", "--threads", "2", "--dir", text(dir.path())]);
+    refused(&mut too_many, "make --size larger")
+}
+
+#[test]
 fn every_command_has_help_with_examples() -> TestResult {
     for command in [
         &["--help"][..],
@@ -268,6 +308,7 @@ fn every_command_has_help_with_examples() -> TestResult {
         &["bench", "priority", "--help"],
         &["bench", "fresh", "--help"],
         &["bench", "sync", "--help"],
+        &["bench", "commit", "--help"],
         &["completions", "--help"],
         &["man", "--help"],
     ] {

@@ -17,7 +17,7 @@ use super::engines::EngineKind;
 use super::engines::mmap::LinuxMapping;
 use super::engines::pread::PreadEngine;
 use super::engines::vmio::VmioEngine;
-use super::scenarios::{fetch, fresh, hit, priority, sync};
+use super::scenarios::{commit, fetch, fresh, hit, priority, sync};
 use super::spec::{MeasuredRun, RunSpec};
 use super::{cgroup, process, worker};
 use crate::cleanup::Cleanup;
@@ -48,6 +48,8 @@ pub enum Job {
     Sync(sync::SyncSpec),
     /// One side of `bench fetch`.
     Fetch(fetch::FetchSpec),
+    /// One run of `bench commit`.
+    Commit(commit::CommitSpec),
 }
 
 /// Runs a task in a child process and gives its result and the resident memory seen from outside.
@@ -146,6 +148,7 @@ pub fn serve(task: &str) -> anyhow::Result<()> {
         Job::Fresh(spec) => serde_json::to_string(&fresh::measure(spec)?),
         Job::Sync(spec) => serde_json::to_string(&sync::measure(spec)?),
         Job::Fetch(spec) => serde_json::to_string(&fetch::measure(spec)?),
+        Job::Commit(spec) => serde_json::to_string(&commit::measure(spec)?),
     };
     println!("{}", result?);
     Ok(())

@@ -36,7 +36,8 @@ Examples:
   vmio bench priority --device zram                    a range that a scan does not push out
   vmio bench fresh --dir /data                         filling a file without reading it first
   vmio bench sync --json sync.json                     stores while a sync runs over their pages
-  vmio bench fetch --dir /data                         misses that do not wait, beside mmap with advice";
+  vmio bench fetch --dir /data                         misses that do not wait, beside mmap with advice
+  vmio bench commit --dir /data                        atomic commits beside msync, SQLite and LMDB";
 
 /// Measure memory-mapped I/O beside Linux mmap and pread.
 #[derive(Args)]
@@ -54,6 +55,7 @@ enum BenchCommand {
     Fresh(scenarios::fresh::FreshArgs),
     Sync(scenarios::sync::SyncArgs),
     Fetch(scenarios::fetch::FetchArgs),
+    Commit(scenarios::commit::CommitArgs),
     /// Run one measurement and print its result (what the other commands start as a process)
     #[command(hide = true)]
     Child {
@@ -71,6 +73,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         BenchCommand::Fresh(args) => scenarios::fresh::run(&args),
         BenchCommand::Sync(args) => scenarios::sync::run(&args),
         BenchCommand::Fetch(args) => scenarios::fetch::run(&args),
+        BenchCommand::Commit(args) => scenarios::commit::run(&args),
         BenchCommand::Child { task } => child::serve(&task),
     }
 }

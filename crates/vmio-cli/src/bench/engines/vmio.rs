@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use vmio::backing::FileBacking;
+use vmio::journal::Journal;
 use vmio::{Access, Advice, Cache, CacheBuilder, Engine as Faults, FrameHint, Mapping, MappingOptions, Stats, Unit};
 
 use super::Engine;
@@ -77,6 +78,12 @@ impl VmioEngine {
     /// Maps `path` over a cache of `cache_bytes`.
     pub fn open(variant: Variant, path: &Path, cache_bytes: u64, write: bool) -> anyhow::Result<Self> {
         Self::open_through(variant.builder().capacity(cache_bytes), MappingOptions::new(), path, write)
+    }
+
+    /// The same with changes that reach the file by commits alone.
+    pub fn open_atomic(path: &Path, cache_bytes: u64, journal: &Journal) -> anyhow::Result<Self> {
+        let options = MappingOptions::new().atomic(journal);
+        Self::open_through(Variant::Plain.builder().capacity(cache_bytes), options, path, true)
     }
 
     /// The same for a run: the scans of a plain cache have huge pages.
