@@ -28,6 +28,8 @@ pub struct AccessesResult {
     pub(super) loads: Waits,
     /// Nothing where a store is a transaction of its own.
     pub(super) stores: Option<Waits>,
+    /// By vmio's own count, the longest that a commit has kept all stores waiting.
+    pub(super) stores_held_us_max: Option<f64>,
 }
 
 /// How long accesses took.
@@ -77,6 +79,7 @@ pub(super) fn measure<S: Store>(store: &S, spec: &CommitSpec, share: &mut Share)
         commit_p50_us: committer.latencies.value_at_quantile(0.5) as f64 / 1e3,
         loads,
         stores,
+        stores_held_us_max: store.stores_held_us_max(),
     })
 }
 

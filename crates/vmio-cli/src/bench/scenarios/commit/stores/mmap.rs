@@ -17,15 +17,14 @@ impl Store for MmapStore {
     }
 
     fn open(setup: &Setup) -> anyhow::Result<Self> {
-        Ok(Self(LinuxMapping::of_file(&file::path(setup), setup.pages * PAGE_BYTES, true)?))
+        let mapping = LinuxMapping::of_file(&file::path(setup), setup.pages * PAGE_BYTES, true)?;
+        // Before anything is read: read-ahead makes large folios, and msync writes all of one that was stored to.
+        mapping.advise_pattern(Pattern::Uniform)?;
+        Ok(Self(mapping))
     }
 
     fn session(&self) -> anyhow::Result<Self::Session<'_>> {
         Ok(self)
-    }
-
-    fn settle(&self) -> anyhow::Result<()> {
-        self.0.advise_pattern(Pattern::Uniform)
     }
 }
 

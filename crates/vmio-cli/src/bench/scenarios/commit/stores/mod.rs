@@ -98,6 +98,11 @@ pub trait Store: Sized + Sync {
         Ok(())
     }
 
+    /// The longest that a commit has kept stores from being made, in microseconds, where it does.
+    fn stores_held_us_max(&self) -> Option<f64> {
+        None
+    }
+
     /// Closes it.
     fn close(self) -> anyhow::Result<()> {
         Ok(())

@@ -52,6 +52,10 @@ impl Store for VmioStore {
         Ok(self.journal.checkpoint()?)
     }
 
+    fn stores_held_us_max(&self) -> Option<f64> {
+        Some(self.journal.usage().stores_held_ns_max as f64 / 1e3)
+    }
+
     fn close(self) -> anyhow::Result<()> {
         self.engine.finish()
     }
