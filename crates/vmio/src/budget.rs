@@ -2,16 +2,21 @@
 //!
 //! As FastMap's per-core free lists (§3.3): a core takes from its own share, refills it from the pool in batches, and
 //! steals from the others when the pool is empty. Nothing is allocated or locked.
+//!
+//! The capacity may change. What a smaller one does not find free it owes, and whatever is given back pays that first.
+//! At any time the pages that are free or taken are as many as the capacity and what is owed.
 
 use std::ops::Deref;
 
-use crate::atomic::{AtomicU64, Ordering};
+use crossbeam_utils::CachePadded;
+
+use crate::atomic::{AtomicU64, Ordering, between_seq_cst};
 
 /// Free pages, spread over the cores, in words that others may look at.
 pub(crate) struct Budget<W> {
+    limit: CachePadded<AtomicU64>,
     pool: W,
     cores: Box<[W]>,
-    batch_pages: u64,
 }
 
 /// A page was taken.
@@ -23,12 +28,32 @@ pub(crate) enum Taken {
     Refilled,
 }
 
+/// How many pages there may be, and how many more there are. One word, since whoever reads both must not see a change
+/// in one of them alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limit {
+    /// Pages that may be resident once nothing is owed.
+    pub(crate) capacity: u32,
+    /// Pages that are to go before any are given out again.
+    pub(crate) owed: u32,
+}
+
+impl Limit {
+    fn of(word: u64) -> Self {
+        Limit { capacity: (word >> 32) as u32, owed: word as u32 }
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self.capacity) << 32 | u64::from(self.owed)
+    }
+}
+
 impl<W: Deref<Target = AtomicU64>> Budget<W> {
     /// All `pages` free, in the pool. The words are zeros that nobody else changes, one for each core, 1 at least.
     pub(crate) fn new(pages: u32, pool: W, cores: Box<[W]>) -> Self {
-        let batch_pages = (u64::from(pages) / (16 * cores.len() as u64)).clamp(1, 32);
         pool.store(u64::from(pages), Ordering::SeqCst);
-        Budget { pool, cores, batch_pages }
+        let limit = Limit { capacity: pages, owed: 0 };
+        Budget { limit: CachePadded::new(AtomicU64::new(limit.word())), pool, cores }
     }
 
     /// Takes so many pages for the given core, all or none; `None` when not enough are free.
@@ -39,7 +64,7 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
         if held == pages {
             return Some(Taken::Local);
         }
-        held += take_up_to(&self.pool, self.batch_pages.max(pages - held));
+        held += take_up_to(&self.pool, self.batch_pages().max(pages - held));
         let others = self.cores.len();
         let mut step = 1;
         while held < pages && step < others {
@@ -53,13 +78,39 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
         }
         if held > pages {
             local.fetch_add(held - pages, Ordering::SeqCst);
+            self.pay_with_free();
         }
         Some(Taken::Refilled)
     }
 
-    /// Gives pages back.
+    /// Gives pages back: to pay what is owed, then to the pool.
     pub(crate) fn release(&self, pages: u32) {
-        self.pool.fetch_add(u64::from(pages), Ordering::SeqCst);
+        let left = pages - self.pay(pages);
+        if left > 0 {
+            self.pool.fetch_add(u64::from(left), Ordering::SeqCst);
+            self.pay_with_free();
+        }
+    }
+
+    /// How many pages there may be, and what is owed.
+    #[inline]
+    pub(crate) fn limit(&self) -> Limit {
+        Limit::of(self.limit.load(Ordering::SeqCst))
+    }
+
+    /// Changes the capacity. A larger one is free at once, as far as nothing was owed. Of a smaller one what is free now
+    /// goes at once, and the rest is owed. One change at a time.
+    pub(crate) fn resize(&self, capacity: u32) {
+        let before = self.limit().capacity;
+        if capacity < before {
+            self.change_limit(|limit| Limit { capacity, owed: limit.owed + (before - capacity) });
+            self.pay_with_free();
+        } else {
+            // In the limit first, so that never more are free than may be.
+            let more = capacity - before;
+            let limit = self.change_limit(|limit| Limit { capacity, owed: limit.owed.saturating_sub(more) });
+            self.release(more.saturating_sub(limit.owed));
+        }
     }
 
     /// Pages that are free now.
@@ -72,11 +123,57 @@ impl<W: Deref<Target = AtomicU64>> Budget<W> {
     pub(crate) fn pooled(&self) -> u32 {
         self.pool.load(Ordering::Relaxed) as u32
     }
+
+    /// How many pages a core takes from the pool at a time.
+    fn batch_pages(&self) -> u64 {
+        (u64::from(self.limit().capacity) / (16 * self.cores.len() as u64)).clamp(1, 32)
+    }
+
+    /// Pays with so many pages, or as many as are owed; returns how many.
+    fn pay(&self, pages: u32) -> u32 {
+        let before = self.change_limit(|limit| Limit { owed: limit.owed.saturating_sub(pages), ..limit });
+        before.owed.min(pages)
+    }
+
+    /// Pays with free pages, until nothing is owed or nothing is free. Whoever makes some free looks here afterwards, and
+    /// whoever owes some looks for free ones: one of them sees the other.
+    fn pay_with_free(&self) {
+        loop {
+            between_seq_cst();
+            let owed = u64::from(self.limit().owed);
+            if owed == 0 {
+                return;
+            }
+            let words = [&self.pool].into_iter().chain(&self.cores);
+            let taken = words.fold(0, |taken, word| taken + take_up_to(word, owed - taken)) as u32;
+            if taken == 0 {
+                return;
+            }
+            // Others may have paid meanwhile.
+            let left = taken - self.pay(taken);
+            self.pool.fetch_add(u64::from(left), Ordering::SeqCst);
+        }
+    }
+
+    /// Changes the limit, if that changes anything, and returns what it was.
+    fn change_limit(&self, change: impl Fn(Limit) -> Limit) -> Limit {
+        let mut before = self.limit();
+        loop {
+            let after = change(before);
+            if after == before {
+                return before;
+            }
+            match self.limit.compare_exchange_weak(before.word(), after.word(), Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return before,
+                Err(seen) => before = Limit::of(seen),
+            }
+        }
+    }
 }
 
 fn take_up_to(count: &AtomicU64, wanted: u64) -> u64 {
     let mut available = count.load(Ordering::SeqCst);
-    while available > 0 {
+    while available > 0 && wanted > 0 {
         let taken = available.min(wanted);
         match count.compare_exchange_weak(available, available - taken, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) => return taken,
@@ -87,8 +184,8 @@ fn take_up_to(count: &AtomicU64, wanted: u64) -> u64 {
 }
 
 #[cfg(test)]
-fn budget_of_its_own(pages: u32, cores: usize) -> Budget<crossbeam_utils::CachePadded<AtomicU64>> {
-    let zero = || crossbeam_utils::CachePadded::new(AtomicU64::new(0));
+fn budget_of_its_own(pages: u32, cores: usize) -> Budget<CachePadded<AtomicU64>> {
+    let zero = || CachePadded::new(AtomicU64::new(0));
     Budget::new(pages, zero(), (0..cores).map(|_| zero()).collect())
 }
 
@@ -107,6 +204,24 @@ mod tests {
         assert_eq!(budget.free(), 2);
         assert_eq!(budget.take(7, 2), Some(Taken::Refilled));
         assert_eq!(budget.free(), 0);
+    }
+
+    #[test]
+    fn what_a_smaller_budget_owes_is_paid_before_anything_is_given_out() {
+        let budget = budget_of_its_own(100, 2);
+        assert!(budget.take(0, 1).is_some() && budget.take(1, 69).is_some());
+        budget.resize(50);
+        assert_eq!((budget.limit(), budget.free()), (Limit { capacity: 50, owed: 20 }, 0));
+        budget.release(15);
+        assert_eq!((budget.limit().owed, budget.free()), (5, 0));
+        assert_eq!(budget.take(0, 1), None);
+        budget.release(15);
+        assert_eq!((budget.limit().owed, budget.free()), (0, 10));
+        budget.resize(20);
+        budget.resize(35);
+        assert_eq!((budget.limit(), budget.free()), (Limit { capacity: 35, owed: 5 }, 0));
+        budget.resize(45);
+        assert_eq!((budget.limit(), budget.free()), (Limit { capacity: 45, owed: 0 }, 5));
     }
 }
 
@@ -144,5 +259,30 @@ mod loom_model {
             let held: u32 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
             assert_eq!(budget.free() + held, 2);
         });
+    }
+
+    /// A thread makes the budget smaller and larger while another takes and gives back: what is free and taken is what
+    /// the limit says, and nothing is free while something is owed.
+    #[test]
+    fn loom_budget_is_conserved_while_it_is_resized() {
+        for capacities in [[1, 3], [3, 1], [0, 1]] {
+            loom::model(move || {
+                let budget = Arc::new(budget_of_its_own(2, 1));
+                let user = Arc::clone(&budget);
+                let user = thread::spawn(move || {
+                    if user.take(0, 1).is_none() {
+                        return 0;
+                    }
+                    user.release(1);
+                    u32::from(user.take(0, 1).is_some())
+                });
+                capacities.into_iter().for_each(|capacity| budget.resize(capacity));
+                let held = user.join().unwrap();
+                let limit = budget.limit();
+                assert_eq!(limit.capacity, capacities[1]);
+                assert_eq!(budget.free() + held, limit.capacity + limit.owed);
+                assert!(limit.owed == 0 || budget.free() == 0, "{} free: {limit:?}", budget.free());
+            });
+        }
     }
 }

@@ -183,6 +183,14 @@ pub enum Error {
         /// The most that may be pinned at a time.
         limit_pages: u64,
     },
+    /// The cache could not be made smaller; its capacity is what it was.
+    #[error("the cache cannot shrink to {wanted_bytes} bytes of pages: {why}")]
+    NotShrunk {
+        /// What its pages were to take.
+        wanted_bytes: u64,
+        /// What keeps it from that.
+        why: &'static str,
+    },
     /// The file cannot grow beyond the address space that was reserved for it.
     #[error("{requested} bytes exceed the {reserved} bytes reserved for this mapping: see MappingOptions::reserve")]
     BeyondReservation {

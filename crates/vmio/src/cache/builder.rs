@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::cache::shared::{Parts, Shared, Watermarks};
+use crate::cache::shared::{Parts, Shared};
 use crate::cache::write_batch::BATCH_PAGES;
 use crate::cache::{Cache, CacheCore, Tender};
 use crate::engine::{AnonymousFrames, Engine};
@@ -24,15 +24,8 @@ const PAGES_MIN: u64 = 256;
 /// page buffers, stacks, and the counters (a page, and one more a core).
 const OVERHEAD_BYTES: u64 = 2 * (BATCH_PAGES * PAGE_BYTES) as u64 + (1 << 20);
 
-/// One page in so many waits out of sight before it is dropped: long enough for a page in use to be touched, short
-/// enough that few touches are of hidden pages.
-const HIDDEN_SHARE: u32 = 4;
-
 /// Pages under way at a time by default: as many single pages as the queue of an NVMe or virtio disk takes.
 const PAGES_IN_FLIGHT: usize = 128;
-/// Fetches have at most one page in so many of the cache under way, so that the rest can be evicted for faults.
-const IN_FLIGHT_SHARE: u32 = 8;
-
 /// Whether the pages of the cache are locked in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LockMemory {
@@ -163,17 +156,7 @@ impl CacheBuilder {
                 expected: "4096 (other sizes are not supported yet)",
             });
         }
-        let pages = self.capacity_bytes.saturating_sub(OVERHEAD_BYTES) / PAGE_BYTES as u64;
-        let capacity_pages = match u32::try_from(pages) {
-            Ok(fitting) if pages >= PAGES_MIN => fitting,
-            _ => {
-                return Err(Error::BadOption {
-                    option: "capacity",
-                    value: format!("{} bytes", self.capacity_bytes),
-                    expected: "between 6 MiB (1 MiB of pages, the rest merge buffers) and 16 TiB",
-                });
-            }
-        };
+        let capacity_pages = capacity_pages(self.capacity_bytes)?;
         if !(self.dirty_ratio > 0.0 && self.dirty_ratio <= 1.0) {
             return Err(Error::BadOption {
                 option: "dirty_ratio",
@@ -195,8 +178,7 @@ impl CacheBuilder {
             return Err(Error::BadOption { option: "pages_in_flight", value, expected: "1 to 4096" });
         }
         let generation = Generation::of_this_process().map_err(Error::system("marking the process"))?;
-        let watermarks = watermarks(capacity_pages, self.dirty_ratio);
-        let managed = Limits { generation, capacity_pages, dirty_pages: watermarks.dirty };
+        let managed = Limits { generation, capacity_pages, dirty_ratio: self.dirty_ratio };
         if self.engine == Engine::Managed {
             return self.build_managed(managed);
         }
@@ -217,7 +199,7 @@ impl CacheBuilder {
         let parts = Parts {
             generation,
             capacity_pages,
-            watermarks,
+            dirty_ratio: self.dirty_ratio,
             policy: Box::new(PriorityFifo::new(cores, self.policy)),
             engine,
             frames: Box::new(frames),
@@ -225,7 +207,7 @@ impl CacheBuilder {
             locks_memory,
             measures_misses: self.measures_misses,
             kernel_features: self.kernel_features,
-            pages_in_flight: (self.pages_in_flight as u32).min(capacity_pages / IN_FLIGHT_SHARE),
+            pages_in_flight: self.pages_in_flight as u32,
             workers: workers as u32,
             cores,
         };
@@ -274,17 +256,15 @@ impl CacheBuilder {
     }
 }
 
-/// The reserve is large enough that the threads do not run through it before a worker gets a core (a few ms), and
-/// refilled in runs so long that their number does not show in the latency of 999 of 1000 accesses.
-fn watermarks(capacity_pages: u32, dirty_ratio: f64) -> Watermarks {
-    let low = (capacity_pages / 64).clamp(16, 16 * 1024);
-    let share = |ratio: f64| (f64::from(capacity_pages) * ratio) as u32;
-    Watermarks {
-        low,
-        high: 2 * low,
-        help: low / 4,
-        dirty: share(dirty_ratio),
-        dirty_help: share((1.0 + dirty_ratio) / 2.0),
-        hidden: capacity_pages / HIDDEN_SHARE,
+/// The pages of a cache that may use so much memory.
+pub(super) fn capacity_pages(bytes: u64) -> Result<u32> {
+    let pages = bytes.saturating_sub(OVERHEAD_BYTES) / PAGE_BYTES as u64;
+    match u32::try_from(pages) {
+        Ok(fitting) if pages >= PAGES_MIN => Ok(fitting),
+        _ => Err(Error::BadOption {
+            option: "capacity",
+            value: format!("{bytes} bytes"),
+            expected: "between 6 MiB (1 MiB of pages, the rest merge buffers) and 16 TiB",
+        }),
     }
 }

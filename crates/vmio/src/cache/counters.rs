@@ -187,6 +187,8 @@ pub struct Stats {
 pub(crate) struct PageCounts {
     /// Those that it may hold.
     pub(crate) capacity: u64,
+    /// Those that it holds beyond that while it shrinks.
+    pub(crate) owed: u64,
     /// Of these: free.
     pub(crate) free: u64,
     /// Dirty.
@@ -204,7 +206,7 @@ impl Stats {
             (total(Counter::ShootdownsEvict), total(Counter::ShootdownsWriteBack), total(Counter::ShootdownsStore));
         Stats {
             capacity_pages: pages.capacity,
-            resident_pages: pages.capacity.saturating_sub(pages.free.saturating_add(pages.tables)),
+            resident_pages: (pages.capacity + pages.owed).saturating_sub(pages.free.saturating_add(pages.tables)),
             table_pages: pages.tables,
             dirty_pages: pages.dirty,
             free_pages: pages.free,

@@ -46,7 +46,7 @@ impl FaultError {
         match self {
             FaultError::Unreadable(failure) => region.read_error(page, failure),
             FaultError::Exhausted(why) => {
-                Error::CacheExhausted { capacity_pages: u64::from(region.shared.capacity_pages), why }
+                Error::CacheExhausted { capacity_pages: u64::from(region.shared.capacity_pages()), why }
             }
             FaultError::BeyondEnd => {
                 let start = page * PAGE_BYTES as u64;
@@ -238,14 +238,14 @@ impl Shared {
             Some(Taken::Local) => {}
             Some(Taken::Refilled) => {
                 let free = self.budget.free();
-                if free < self.watermarks.low {
-                    self.wake_worker(free < self.watermarks.low / 2);
+                if free < self.watermarks().low {
+                    self.wake_worker(free < self.watermarks().low / 2);
                 }
             }
             None => return self.take_pages_hard(core, pages),
         }
         // Short of pages: everybody writes a little, in place of somebody stopping for long.
-        if self.budget.pooled() < self.watermarks.help {
+        if self.budget.pooled() < self.watermarks().help {
             self.help_write(core);
         }
         Ok(())
@@ -256,7 +256,7 @@ impl Shared {
         for _ in 0..ROUNDS_MAX {
             let event = self.freed_event();
             if self.budget.take(core, pages).is_some() {
-                if self.budget.free() < self.watermarks.low {
+                if self.budget.free() < self.watermarks().low {
                     self.wake_worker(false);
                 }
                 return true;
@@ -298,7 +298,7 @@ impl Shared {
             }
             idle_rounds += 1;
             failed_rounds = if pass.failed > 0 { failed_rounds + 1 } else { 0 };
-            if failed_rounds > FAILED_ROUNDS_MAX {
+            if failed_rounds > FAILED_ROUNDS_MAX && !self.is_shrinking() {
                 return Err("its pages cannot be written (sync returns the reason) or unmapped");
             }
             self.wait_for_free(event);
@@ -308,7 +308,7 @@ impl Shared {
     /// Too many dirty pages: a thread that makes more of them writes some. While pages are evicted as well, the free
     /// reserve tells who must help.
     pub(super) fn slow_down_for_dirty(&self, core: usize) {
-        if self.dirty_pages() > self.watermarks.dirty_help && self.budget.pooled() >= self.watermarks.high {
+        if self.dirty_pages() > self.watermarks().dirty_help && self.budget.pooled() >= self.watermarks().high {
             self.help_write(core);
         }
     }

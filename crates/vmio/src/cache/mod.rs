@@ -13,6 +13,7 @@ pub(crate) mod page_buffers;
 pub(crate) mod reclaim;
 pub(crate) mod refusal;
 pub(crate) mod region;
+pub(crate) mod resize;
 mod saved_pages;
 pub(crate) mod shared;
 pub(crate) mod stream;
@@ -38,7 +39,7 @@ use crate::managed::ManagedCore;
 use crate::sys::PAGE_BYTES;
 use crate::sys::fork::Generation;
 
-/// A fixed budget of memory that any number of mappings share. A handle: cloning it gives another one.
+/// A budget of memory that any number of mappings share. A handle: cloning it gives another one.
 ///
 /// The budget covers resident pages, the page tables and page words of the spans that they lie in, and the buffers of the
 /// workers. It is used up only as pages are touched.
@@ -95,7 +96,7 @@ impl Cache {
     /// Bytes that its pages may take.
     pub fn capacity_bytes(&self) -> u64 {
         let pages = match &self.tender {
-            Tender::Workers(core) => core.shared.capacity_pages,
+            Tender::Workers(core) => core.shared.capacity_pages(),
             Tender::Steward(core) => core.steward.capacity_pages(),
         };
         u64::from(pages) * PAGE_BYTES as u64
@@ -113,13 +114,15 @@ impl Cache {
 impl CacheCore {
     fn stats(&self) -> Stats {
         let shared = &*self.shared;
-        let capacity_pages = u64::from(shared.capacity_pages);
+        let limit = shared.budget.limit();
+        let capacity_pages = u64::from(limit.capacity);
         if !shared.generation.is_current() {
             // The counters are the parent's, and not part of the child's memory.
             return Stats { capacity_pages, ..Stats::default() };
         }
         let pages = PageCounts {
             capacity: capacity_pages,
+            owed: u64::from(limit.owed),
             free: u64::from(shared.budget.free()),
             dirty: u64::from(shared.dirty_pages()),
             pinned: shared.pinned_pages.load(Ordering::Relaxed),

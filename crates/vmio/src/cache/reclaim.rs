@@ -153,7 +153,7 @@ impl Reclaimer {
             && self.batch.room() > 0
             && (self.held.len() + self.empty.len()).max(self.dropping.len()) < SPANS_MAX
         {
-            let enough = shared.eviction_queue.pages() > shared.watermarks.hidden;
+            let enough = shared.eviction_queue.pages() > shared.watermarks().hidden;
             if goal != Goal::Clean
                 && (enough || !in_order)
                 && let Some(span) = shared.eviction_queue.pop()
@@ -199,7 +199,7 @@ impl Reclaimer {
             return self.evict_whole(shared, core, span, locked, pass);
         }
         let dirty = span.get().dirty();
-        let pays = goal != Goal::Evict || dirty >= WORTH_PROTECTING || shared.dirty_pages() > shared.watermarks.dirty;
+        let pays = goal != Goal::Evict || dirty >= WORTH_PROTECTING || shared.dirty_pages() > shared.watermarks().dirty;
         if goal != Goal::Clean {
             let mut from = pages.start;
             while from < pages.end && self.victims.len() < PASS_PAGES + SPAN_PAGES {

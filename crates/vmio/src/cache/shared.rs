@@ -29,6 +29,11 @@ use crate::telemetry::page::{Description, PublishedWord, StatPage};
 pub(crate) const DIRECT_PAGES: usize = 64;
 /// Write runs that may wait for a thread; more are written by the thread that made them.
 const QUEUED_RUNS_MAX: usize = 4096;
+/// Fetches have at most one page in so many of the cache under way, so that the rest can be evicted for faults.
+const IN_FLIGHT_SHARE: u32 = 8;
+/// One page in so many waits out of sight before it is dropped: long enough for a page in use to be touched, short
+/// enough that few touches are of hidden pages.
+const HIDDEN_SHARE: u32 = 4;
 /// Evictions between two ticks of the eviction clock: an eighth of the cache.
 const CLOCK_TICKS_PER_TURNOVER: u64 = 8;
 /// One in so many device reads is timed: every miss is, and that is enough of reading the clock.
@@ -53,12 +58,37 @@ pub(crate) struct Watermarks {
     pub(crate) hidden: u32,
 }
 
+impl Watermarks {
+    /// The reserve is large enough that the threads do not run through it before a worker gets a core (a few ms), and
+    /// refilled in runs so long that their number does not show in the latency of 999 of 1000 accesses.
+    #[inline]
+    fn of(capacity_pages: u32, dirty_ratio: f64) -> Self {
+        let low = (capacity_pages / 64).clamp(16, 16 * 1024);
+        Watermarks {
+            low,
+            high: 2 * low,
+            help: low / 4,
+            dirty: share(capacity_pages, dirty_ratio),
+            dirty_help: share(capacity_pages, (1.0 + dirty_ratio) / 2.0),
+            hidden: capacity_pages / HIDDEN_SHARE,
+        }
+    }
+}
+
+/// A part of the cache, in pages.
+pub(crate) fn share(capacity_pages: u32, ratio: f64) -> u32 {
+    (f64::from(capacity_pages) * ratio) as u32
+}
+
 /// The state that mappings and workers share.
 pub(crate) struct Shared {
     pub(crate) generation: Generation,
-    pub(crate) capacity_pages: u32,
-    pub(crate) watermarks: Watermarks,
     pub(crate) budget: Budget<PublishedWord>,
+    /// The capacity, for others to see.
+    published_capacity: PublishedWord,
+    dirty_ratio: f64,
+    /// Held by whoever changes the capacity.
+    pub(super) resizing: Mutex<()>,
     pub(crate) policy: Box<dyn Policy>,
     /// Spans with hidden pages.
     pub(crate) eviction_queue: EvictionQueue,
@@ -71,8 +101,8 @@ pub(crate) struct Shared {
     pub(crate) frame_hint: FrameHint,
     /// Whether pages may be fetched through io_uring.
     pub(crate) uses_io_uring: bool,
-    /// Pages that a ring may have under way at a time.
-    pub(crate) pages_in_flight: u32,
+    /// Pages that a ring may have under way at a time, at most.
+    pub(crate) pages_in_flight_max: u32,
     /// Ranges are locked in memory.
     pub(crate) locks_memory: bool,
     pub(crate) counters: Counters,
@@ -111,7 +141,7 @@ pub(crate) type Gate<'a> = RwLockReadGuard<'a, ()>;
 pub(crate) struct Parts {
     pub(crate) generation: Generation,
     pub(crate) capacity_pages: u32,
-    pub(crate) watermarks: Watermarks,
+    pub(crate) dirty_ratio: f64,
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) engine: Box<dyn FaultEngine>,
     pub(crate) frames: Box<dyn Frames>,
@@ -141,8 +171,9 @@ impl Shared {
         let streams = Streams::new(parts.cores + parts.workers as usize, &*parts.engine, &*parts.frames)?;
         Ok(Shared {
             generation: parts.generation,
-            capacity_pages: parts.capacity_pages,
-            watermarks: parts.watermarks,
+            published_capacity: page.capacity_pages(),
+            dirty_ratio: parts.dirty_ratio,
+            resizing: Mutex::new(()),
             budget: Budget::new(parts.capacity_pages, page.gauge(Gauge::PooledPages), free_pages),
             policy: parts.policy,
             engine: parts.engine,
@@ -150,7 +181,7 @@ impl Shared {
             unmapper: Unmapper::probe(parts.kernel_features),
             frame_hint: parts.frame_hint,
             uses_io_uring: parts.kernel_features.allow(KernelFeature::IoUring),
-            pages_in_flight: parts.pages_in_flight,
+            pages_in_flight_max: parts.pages_in_flight,
             eviction_queue: EvictionQueue::default(),
             locks_memory: parts.locks_memory,
             counters: Counters::new(&page),
@@ -191,6 +222,54 @@ impl Shared {
         self.counters.of_core(core, Counter::Reads).is_multiple_of(READ_SAMPLING)
     }
 
+    // ---- the capacity, and what follows from it
+
+    /// Pages that may be resident.
+    #[inline]
+    pub(crate) fn capacity_pages(&self) -> u32 {
+        self.budget.limit().capacity
+    }
+
+    /// When the workers act, at the present capacity.
+    #[inline]
+    pub(crate) fn watermarks(&self) -> Watermarks {
+        Watermarks::of(self.capacity_pages(), self.dirty_ratio)
+    }
+
+    /// Whether pages are owed: then a thread that finds none may yet get one, since who shrinks the cache either pays or
+    /// gives up.
+    pub(crate) fn is_shrinking(&self) -> bool {
+        self.budget.limit().owed > 0
+    }
+
+    /// Pages that pins may hold.
+    pub(crate) fn pinned_pages_max(&self) -> u64 {
+        u64::from(self.capacity_pages() / 4 * 3)
+    }
+
+    /// Whether they hold more.
+    pub(crate) fn has_too_many_pins(&self) -> bool {
+        self.pinned_pages.load(Ordering::SeqCst) > self.pinned_pages_max()
+    }
+
+    /// Pages that a ring may have under way at a time.
+    pub(crate) fn pages_in_flight(&self) -> u32 {
+        self.pages_in_flight_max.min(self.capacity_pages() / IN_FLIGHT_SHARE)
+    }
+
+    /// Changes the capacity; [`Budget::resize`] says how. The caller holds the lock on resizing.
+    pub(super) fn set_capacity(&self, pages: u32) {
+        let before = u128::from(self.capacity_pages());
+        self.budget.resize(pages);
+        self.published_capacity.store(u64::from(pages), Ordering::Relaxed);
+        // The eviction clock counts turnovers, and goes on from where it is.
+        let _ = self.evicted_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |evicted| {
+            Some((u128::from(evicted) * u128::from(pages) / before) as u64)
+        });
+        self.note_freed();
+        self.wake_worker(true);
+    }
+
     // ---- dirty pages
 
     /// Dirty pages of all mappings. The count is below zero while a page is cleaned before it has been counted.
@@ -200,7 +279,7 @@ impl Shared {
 
     /// One more dirty page; wakes a worker when that is one too many.
     pub(crate) fn add_dirty(&self) {
-        if self.dirty_pages.fetch_add(1, Ordering::Relaxed) == u64::from(self.watermarks.dirty) {
+        if self.dirty_pages.fetch_add(1, Ordering::Relaxed) == u64::from(self.watermarks().dirty) {
             self.wake_worker(false);
         }
     }
@@ -225,7 +304,7 @@ impl Shared {
     /// The present time of the eviction clock, 1 to 255.
     pub(crate) fn eviction_time(&self) -> u8 {
         let ticks =
-            self.evicted_pages.load(Ordering::Relaxed) * CLOCK_TICKS_PER_TURNOVER / u64::from(self.capacity_pages);
+            self.evicted_pages.load(Ordering::Relaxed) * CLOCK_TICKS_PER_TURNOVER / u64::from(self.capacity_pages());
         (ticks % 255) as u8 + 1
     }
 
@@ -245,6 +324,11 @@ impl Shared {
         if evicted {
             self.note_evicted(pages);
         }
+        self.note_freed();
+    }
+
+    /// Wakes those that wait for a free page, or for what is owed to be paid.
+    fn note_freed(&self) {
         self.freed.fetch_add(1, Ordering::SeqCst);
         if self.freed_waiters.load(Ordering::SeqCst) > 0 {
             futex::wake_all(&self.freed);

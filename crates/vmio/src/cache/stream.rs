@@ -123,7 +123,7 @@ impl Shared {
 
     /// Has a span whose turn it is give up its huge page, once the reserve is all that is free.
     fn recycle(&self, gate: &Gate<'_>, frame: &mut HugeFrame, reclaimer: &mut Reclaimer) {
-        if self.budget.free() < self.watermarks.high + SPAN_PAGES as u32 {
+        if self.budget.free() < self.watermarks().high + SPAN_PAGES as u32 {
             reclaimer.recycle(self, gate, frame);
         }
     }

@@ -148,7 +148,7 @@ impl Region {
 impl Shared {
     /// Whether the tables take so much of the cache that empty spans do not keep theirs.
     pub(crate) fn is_sparse(&self) -> bool {
-        self.table_pages.load(Ordering::Relaxed) > u64::from(self.capacity_pages / KEPT_SHARE)
+        self.table_pages.load(Ordering::Relaxed) > u64::from(self.capacity_pages() / KEPT_SHARE)
     }
 }
 

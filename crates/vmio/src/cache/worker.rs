@@ -47,11 +47,11 @@ impl Worker {
             }
             if let Some(run) = self.shared.write_queue.pop() {
                 run.write(&self.shared);
-            } else if self.shared.budget.free() < self.shared.watermarks.low {
+            } else if self.shared.budget.free() < self.shared.watermarks().low {
                 self.refill_reserve();
             } else if self.shared.streams.has_requests() {
                 self.shared.read_ahead(&mut self.reclaimer);
-            } else if self.shared.dirty_pages() > self.shared.watermarks.dirty {
+            } else if self.shared.dirty_pages() > self.shared.watermarks().dirty {
                 self.clean_when_quiet(event);
             } else {
                 self.back_off = BACK_OFF.0;
@@ -66,10 +66,11 @@ impl Worker {
         let mut goal = Goal::Evict;
         while !self.shared.is_stopping() {
             let free = self.shared.budget.free();
-            if free >= self.shared.watermarks.high {
+            if free >= self.shared.watermarks().high {
                 return;
             }
-            let wanted = ((self.shared.watermarks.high - free) as usize).min(PASS_PAGES);
+            let short = self.shared.watermarks().high.saturating_sub(free) + self.shared.budget.limit().owed;
+            let wanted = (short as usize).min(PASS_PAGES);
             let pass = self.reclaimer.pass(&self.shared, wanted, goal);
             goal = if (pass.freed as usize) < wanted / 4 { Goal::EvictHard } else { Goal::Evict };
             if pass.freed == 0 {
@@ -88,10 +89,10 @@ impl Worker {
         self.shared.sleep(event, Some(QUIET));
         let filled = free.saturating_sub(self.shared.budget.free());
         let woken = began.elapsed() < QUIET;
-        if woken || self.shared.evicted_pages() != evicted || filled > self.shared.watermarks.help {
+        if woken || self.shared.evicted_pages() != evicted || filled > self.shared.watermarks().help {
             return;
         }
-        while self.shared.dirty_pages() > self.shared.watermarks.dirty && !self.shared.is_stopping() {
+        while self.shared.dirty_pages() > self.shared.watermarks().dirty && !self.shared.is_stopping() {
             let pass = self.reclaimer.pass(&self.shared, PASS_PAGES, Goal::Clean);
             if pass.written == 0 {
                 return self.wait_after(pass);

@@ -158,16 +158,20 @@ impl MappedFile for ManagedFile {
         }
         let count = pages.end - pages.start;
         let steward = &self.opened.core.steward;
-        let limit = steward.capacity_pages() / 4 * 3;
+        let limit = steward.pinned_pages_max();
         let admitted = steward.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
-            before.checked_add(count).filter(|after| *after <= u64::from(limit))
+            before.checked_add(count).filter(|after| *after <= limit)
         });
         if admitted.is_err() {
-            return Err(Error::TooManyPins { wanted_pages: count, limit_pages: limit.into() });
+            return Err(Error::TooManyPins { wanted_pages: count, limit_pages: limit });
         }
         self.region().pins.hold(pages.clone());
         // From here on, dropping it gives everything back.
         let held = PinnedPages { opened: Arc::clone(&self.opened), pages };
+        // Who shrinks the cache looks for pins after he has set the capacity.
+        if steward.pinned_pages.load(Ordering::SeqCst) > steward.pinned_pages_max() {
+            return Err(Error::TooManyPins { wanted_pages: count, limit_pages: steward.pinned_pages_max() });
+        }
         let bytes = bytes_of(&held.pages);
         if bytes.is_empty() {
             return Ok(Box::new(held));

@@ -101,7 +101,7 @@ impl Ledger {
             totals,
             counts,
             stretch_pages,
-            class_pages: u64::from(capacity_pages) / 8,
+            class_pages: class_pages(capacity_pages),
             regions: Vec::new(),
             queue: Vec::new(),
             line: VecDeque::new(),
@@ -112,6 +112,11 @@ impl Ledger {
             counting_took: Duration::ZERO,
             mapped_when_counted: 0,
         }
+    }
+
+    /// The capacity has changed.
+    pub(super) fn set_capacity(&mut self, pages: u32) {
+        self.class_pages = class_pages(pages);
     }
 
     // ---- files
@@ -354,4 +359,9 @@ impl Ledger {
         tracing::error!(backing = region.backing.describe(), %error, "writing dirty pages failed");
         region.note_failure(error);
     }
+}
+
+/// Pages of one priority that go before the order is looked at anew.
+fn class_pages(capacity_pages: u32) -> u64 {
+    u64::from(capacity_pages) / 8
 }

@@ -2,12 +2,14 @@
 //! kernel must, and sleeps no longer than the reserve of free pages will last.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::backing::Access;
 use crate::cache::Stats;
+use crate::cache::resize::PATIENCE;
+use crate::cache::shared::share;
 use crate::error::Error;
 use crate::managed::cgroup::MemoryCgroups;
 use crate::managed::counts::Counts;
@@ -38,15 +40,19 @@ const BUDGET_MIN_PART: u64 = 8;
 pub(crate) struct Limits {
     /// The process that built the cache.
     pub(crate) generation: Generation,
-    /// Pages that may be resident.
+    /// Pages that may be resident at first.
     pub(crate) capacity_pages: u32,
-    /// Pages that may be dirty before they are written though nothing is given up.
-    pub(crate) dirty_pages: u32,
+    /// The share of them that may be dirty before they are written though nothing is given up.
+    pub(crate) dirty_ratio: f64,
 }
 
 /// Looks after the managed files of a cache.
 pub(crate) struct Steward {
     limits: Limits,
+    /// Pages that may be resident.
+    capacity_pages: AtomicU32,
+    /// Held by whoever changes that.
+    resizing: Mutex<()>,
     scan: Arc<PageScan>,
     mapped: Arc<MappedPages>,
     totals: Arc<Totals>,
@@ -87,6 +93,8 @@ impl Steward {
         );
         Ok(Steward {
             limits,
+            capacity_pages: AtomicU32::new(limits.capacity_pages),
+            resizing: Mutex::new(()),
             scan,
             mapped,
             totals,
@@ -107,10 +115,10 @@ impl Steward {
     }
 
     pub(crate) fn capacity_pages(&self) -> u32 {
-        self.limits.capacity_pages
+        self.capacity_pages.load(Ordering::SeqCst)
     }
 
-    /// The unit in which pages are given up.
+    /// The unit in which pages are given up; it stays what it was at first.
     pub(super) fn stretch_pages(&self) -> u64 {
         stretch_pages(self.limits.capacity_pages)
     }
@@ -167,7 +175,7 @@ impl Steward {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        let capacity_pages = u64::from(self.limits.capacity_pages);
+        let capacity_pages = u64::from(self.capacity_pages());
         let resident_pages = self.resident_pages();
         let counts = &*self.counts;
         let shootdowns = counts.shootdowns.get();
@@ -187,6 +195,51 @@ impl Steward {
             drop_failures: counts.drop_failures.get(),
             ..Stats::default()
         }
+    }
+
+    // ---- the capacity
+
+    /// Changes the capacity and gives up what is too much. The inner error says why the capacity is what it was.
+    pub(crate) fn resize(&self, pages: u32) -> Result<Result<(), &'static str>, Error> {
+        let _one_at_a_time = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.capacity_pages();
+        self.set_capacity(pages);
+        let met = self.meet_capacity();
+        if !matches!(met, Ok(Ok(()))) {
+            self.set_capacity(before);
+        }
+        met.map_err(Error::system("giving up pages of the cache"))
+    }
+
+    fn set_capacity(&self, pages: u32) {
+        self.capacity_pages.store(pages, Ordering::SeqCst);
+        self.ledger().set_capacity(pages);
+        self.set_budget();
+    }
+
+    fn meet_capacity(&self) -> io::Result<Result<(), &'static str>> {
+        let (mut least, mut since) = (u64::MAX, Instant::now());
+        loop {
+            if self.pinned_pages.load(Ordering::SeqCst) > self.pinned_pages_max() {
+                return Ok(Err("pins would hold more than three quarters of it: drop some"));
+            }
+            let resident = self.resident_pages();
+            if resident <= u64::from(self.capacity_pages()) {
+                return Ok(Ok(()));
+            }
+            if resident < least {
+                (least, since) = (resident, Instant::now());
+            } else if since.elapsed() > PATIENCE {
+                return Ok(Err("the pages that are left are pinned, or cannot be written (sync returns the reason)"));
+            }
+            self.make_room()?;
+            std::thread::sleep(SLEEP.0);
+        }
+    }
+
+    /// Pages that pins may hold.
+    pub(super) fn pinned_pages_max(&self) -> u64 {
+        u64::from(self.capacity_pages() / 4 * 3)
     }
 
     // ---- the thread
@@ -324,11 +377,15 @@ impl Steward {
     fn look_for_room(&self, watch: &mut Watch) -> u64 {
         if watch.room_looked.is_none_or(|looked| looked.elapsed() > ROOM_AGE) {
             watch.room_looked = Some(Instant::now());
-            let capacity = u64::from(self.limits.capacity_pages);
-            let room = self.cgroups.room_pages().unwrap_or(capacity);
-            self.budget_pages.store(room.clamp(capacity / BUDGET_MIN_PART, capacity), Ordering::Relaxed);
+            self.set_budget();
         }
         self.budget_pages.load(Ordering::Relaxed)
+    }
+
+    fn set_budget(&self) {
+        let capacity = u64::from(self.capacity_pages());
+        let room = self.cgroups.room_pages().unwrap_or(capacity);
+        self.budget_pages.store(room.clamp(capacity / BUDGET_MIN_PART, capacity), Ordering::Relaxed);
     }
 
     /// Counts the dirty pages, and begins to write if there are too many, what goes next first. Unmapped,
@@ -347,7 +404,7 @@ impl Steward {
         };
         self.dirty_pages.store(dirty, Ordering::Relaxed);
         (watch.dirty_looked, watch.dirty_took) = (Instant::now(), began.elapsed());
-        let mut excess = dirty.saturating_sub(self.limits.dirty_pages.into());
+        let mut excess = dirty.saturating_sub(share(self.capacity_pages(), self.limits.dirty_ratio).into());
         let mut place = if excess > 0 { self.ledger().recount()? } else { 0 };
         while excess > 0 && !self.is_stopping() {
             let Some(begun) = self.ledger().write_next(&mut place)? else { break };

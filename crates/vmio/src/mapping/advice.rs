@@ -146,7 +146,7 @@ impl CachedFile {
     fn read_what_fits(&self, pages: Range<u64>) -> Result<()> {
         let region = self.region();
         let shared = &region.shared;
-        let read = region.ensure_while(pages, || shared.budget.free() > shared.watermarks.low);
+        let read = region.ensure_while(pages, || shared.budget.free() > shared.watermarks().low);
         read.map_err(|(page, failure)| failure.into_error(region, page))
     }
 

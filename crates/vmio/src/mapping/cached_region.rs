@@ -34,7 +34,7 @@ impl CachedRegion {
         let region = Arc::new(Region::new(Arc::clone(shared), backing, options)?);
         address_table::insert(region.range(), &region)?;
         if let Some(backing) = &region.journaled {
-            if backing.commit_reserve_pages() < u64::from(shared.capacity_pages) {
+            if backing.commit_reserve_pages() < u64::from(shared.capacity_pages()) {
                 tracing::warn!(
                     backing = backing.describe(),
                     "the journal reserves less than the cache for commits: they fail if more is dirty than it has room for"

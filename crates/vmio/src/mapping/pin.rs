@@ -45,14 +45,16 @@ impl CachedFile {
 
     /// Counts a pin of the user's, with the page tables that it needs, against the limit.
     fn admit_pins(&self, pages: u64) -> Result<Admitted> {
-        let limit = limit_pages(self.region());
-        let pinned = &self.region().shared.pinned_pages;
-        let admitted = pinned.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
-            before.checked_add(pages).filter(|after| *after <= u64::from(limit))
+        let shared = &self.region().shared;
+        let limit = shared.pinned_pages_max();
+        let admitted = shared.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
+            before.checked_add(pages).filter(|after| *after <= limit)
         });
+        let admitted = admitted.map(|_| Admitted { opened: Arc::clone(&self.opened), pages: pages as u32 });
         match admitted {
-            Ok(_) => Ok(Admitted { opened: Arc::clone(&self.opened), pages: pages as u32 }),
-            Err(_) => Err(Error::TooManyPins { wanted_pages: pages, limit_pages: u64::from(limit) }),
+            // Who shrinks the cache looks for pins after he has set the capacity.
+            Ok(admitted) if !shared.has_too_many_pins() => Ok(admitted),
+            _ => Err(Error::TooManyPins { wanted_pages: pages, limit_pages: shared.pinned_pages_max() }),
         }
     }
 
@@ -168,11 +170,7 @@ fn show(region: &Region, pinned: &Range<u64>, view: usize, access: Access) -> Re
 }
 
 fn too_many(region: &Region) -> Error {
-    Error::TooManyPins { wanted_pages: 1, limit_pages: u64::from(limit_pages(region)) }
-}
-
-fn limit_pages(region: &Region) -> u32 {
-    region.shared.capacity_pages / 4 * 3
+    Error::TooManyPins { wanted_pages: 1, limit_pages: region.shared.pinned_pages_max() }
 }
 
 /// A share of the pages that pins may hold; keeps the mapping open.

@@ -116,6 +116,11 @@ impl StatPage {
         PublishedWord { page: Arc::clone(self), at: layout::gauge(gauge) }
     }
 
+    /// The pages that may be resident, in the header.
+    pub(crate) fn capacity_pages(self: &Arc<Self>) -> PublishedWord {
+        PublishedWord { page: Arc::clone(self), at: Header::CapacityPages as usize }
+    }
+
     /// The free pages that a core has taken to itself.
     pub(crate) fn free_pages(self: &Arc<Self>, core: usize) -> PublishedWord {
         PublishedWord { page: Arc::clone(self), at: layout::free_pages(core % self.cores) }

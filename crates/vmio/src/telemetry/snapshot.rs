@@ -93,6 +93,8 @@ impl Snapshot {
         let free = words.gauge(Gauge::PooledPages).saturating_add(words.sum(layout::free_pages));
         let pages = PageCounts {
             capacity,
+            // While it shrinks, more is resident than can be told from here.
+            owed: 0,
             free: free.min(capacity),
             dirty: dirty.max(0) as u64,
             pinned: words.gauge(Gauge::PinnedPages),

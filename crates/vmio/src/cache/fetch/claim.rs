@@ -93,7 +93,7 @@ impl Region {
     /// to those that know.
     fn take_budget(&self, core: usize, page: u64, urgency: Urgency) -> bool {
         let shared = &*self.shared;
-        if urgency == Urgency::Guessed && shared.budget.free() <= shared.watermarks.low / 2 {
+        if urgency == Urgency::Guessed && shared.budget.free() <= shared.watermarks().low / 2 {
             shared.wake_worker(false);
             return false;
         }
@@ -103,8 +103,8 @@ impl Region {
             Some(Taken::Local) => {}
             Some(Taken::Refilled) => {
                 let free = shared.budget.free();
-                if free < shared.watermarks.low {
-                    shared.wake_worker(free < shared.watermarks.low / 2);
+                if free < shared.watermarks().low {
+                    shared.wake_worker(free < shared.watermarks().low / 2);
                 }
             }
         }

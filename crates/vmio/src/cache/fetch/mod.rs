@@ -88,7 +88,7 @@ impl Fetchers {
         self.rings.get_or_init(|| {
             let cores = if shared.uses_io_uring { cpu::count().min(RINGS_MAX) } else { 0 };
             let mut rings = Vec::new();
-            let start = |_| RingFetcher::start(shared, shared.pages_in_flight, &self.spent);
+            let start = |_| RingFetcher::start(shared, shared.pages_in_flight_max, &self.spent);
             match (0..cores).map(start).try_for_each(|ring| ring.map(|ring| rings.push(ring))) {
                 Ok(()) => rings.into(),
                 Err(error) => {
@@ -134,7 +134,7 @@ pub(crate) fn start_pool<'a>(
 /// What a thread of the pool does: as faults would.
 fn ensure_ranges(region: &FetchedRegion, ranges: Vec<Range<u64>>, urgency: Urgency) -> Option<Failure> {
     let shared = &region.shared;
-    let has_room = || urgency == Urgency::Wanted || shared.budget.free() > shared.watermarks.low / 2;
+    let has_room = || urgency == Urgency::Wanted || shared.budget.free() > shared.watermarks().low / 2;
     let goes_on = || !region.is_closing() && has_room();
     let mut failed = None;
     for mut range in ranges {

@@ -57,14 +57,14 @@ impl ReadBuffers {
         self.free += run.pages;
     }
 
+    /// How many are taken.
+    pub(super) fn taken(&self) -> u32 {
+        self.taken.len() as u32 - self.free
+    }
+
     /// Whether none is taken.
     pub(super) fn are_free(&self) -> bool {
         self.free as usize == self.taken.len()
-    }
-
-    /// Whether no more than half of them are free.
-    pub(super) fn are_half_taken(&self) -> bool {
-        self.free as usize <= self.taken.len() / 2
     }
 
     fn mark(&mut self, run: Run, taken: bool) {

@@ -109,7 +109,7 @@ enum Progress {
     None,
     /// A page is in the hands of another.
     Busy,
-    /// All buffers are under way.
+    /// As many pages are under way as may be.
     Full,
     /// There is no budget.
     Short,
@@ -228,6 +228,7 @@ impl Fetching {
     /// Claims the next absent pages of a request and begins their read.
     fn work_on(&mut self, at: usize) -> Progress {
         let core = cpu::current();
+        let limit = self.shared.pages_in_flight();
         while let Some(request) = self.table[at].as_mut() {
             let Some((page, wanted)) = request.next_pages() else {
                 return if self.finish_if_through(at) { Progress::Made } else { Progress::None };
@@ -236,10 +237,12 @@ impl Fetching {
                 request.abandon();
                 continue;
             }
-            if request.urgency == Urgency::Guessed && self.buffers.are_half_taken() {
+            if request.urgency == Urgency::Guessed && self.buffers.taken() >= limit / 2 {
                 return Progress::None;
             }
-            let Some(mut run) = self.buffers.find(wanted.min(WINDOW_PAGES_MAX as u64) as u32) else {
+            // A cache that has shrunk may have more under way than it would begin.
+            let room = limit.saturating_sub(self.buffers.taken()).min(WINDOW_PAGES_MAX as u32);
+            let Some(mut run) = (room > 0).then(|| self.buffers.find(wanted.min(room.into()) as u32)).flatten() else {
                 return Progress::Full;
             };
             let claimed = request.region().map(|region| region.claim(core, page, run.pages.into(), request.urgency));
@@ -341,6 +344,7 @@ impl Fetching {
         self.idle_rounds += 1;
         self.failed_rounds = if pass.failed > 0 { self.failed_rounds + 1 } else { 0 };
         if self.failed_rounds > FAILED_ROUNDS_MAX
+            && !shared.is_shrinking()
             && let Some(request) = self.table[at].as_mut()
             && let Some((page, _)) = request.next_pages()
         {

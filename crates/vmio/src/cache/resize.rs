@@ -1,0 +1,100 @@
+//! Changing the capacity of a cache that is in use.
+
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use crate::cache::builder::capacity_pages;
+use crate::cache::fault::FAILED_ROUNDS_MAX;
+use crate::cache::reclaim::{Goal, PASS_PAGES, Reclaimer};
+use crate::cache::shared::Shared;
+use crate::cache::write_batch::BATCH_PAGES;
+use crate::cache::{Cache, Tender};
+use crate::error::{Error, Result};
+use crate::sys::PAGE_BYTES;
+use crate::sys::signal::SignalsBlocked;
+
+/// The capacity shrinks by so many pages at a time: while they are owed nobody gets one, in between everybody does.
+const STEP_PAGES: u32 = 2048;
+/// Without a page gained for so long, what is left is not going to leave.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+impl Cache {
+    /// Changes the memory that the cache may use, in bytes, as [`crate::CacheBuilder::capacity`] counts them. Nobody is
+    /// stopped meanwhile, and never is more in memory than the larger of the two capacities allows.
+    ///
+    /// A larger capacity may be used at once. A smaller one evicts, and writes what is dirty: this returns when the new
+    /// capacity is met (with [`crate::Engine::Managed`] as closely as that keeps it). Threads that miss wait longer for
+    /// their pages while that takes place. One change goes on at a time; others wait for it.
+    ///
+    /// Fails with [`Error::BadOption`] for less than 6 MiB; and with [`Error::NotShrunk`] if pins hold more than three
+    /// quarters of the new capacity, or pages cannot be written: then the capacity is what it was.
+    pub fn resize(&self, capacity_bytes: u64) -> Result<()> {
+        let pages = capacity_pages(capacity_bytes)?;
+        if !self.generation().is_current() {
+            return Err(Error::Forked);
+        }
+        let resized = match &self.tender {
+            Tender::Workers(core) => core.shared.resize(pages)?,
+            Tender::Steward(core) => core.steward.resize(pages)?,
+        };
+        resized.map_err(|why| Error::NotShrunk { wanted_bytes: u64::from(pages) * PAGE_BYTES as u64, why })
+    }
+}
+
+impl Shared {
+    /// The inner error says why the capacity is what it was.
+    fn resize(&self, pages: u32) -> Result<Result<(), &'static str>> {
+        let mut reclaimer = Reclaimer::new(BATCH_PAGES).map_err(Error::system("reserving memory to evict with"))?;
+        // A handler that missed a page would wait for what this thread alone may give up.
+        let _signals = SignalsBlocked::new();
+        let _one_at_a_time = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.capacity_pages();
+        while self.capacity_pages() > pages {
+            self.set_capacity(pages.max(self.capacity_pages().saturating_sub(STEP_PAGES)));
+            if let Err(why) = self.pay_owed(&mut reclaimer) {
+                self.set_capacity(before);
+                return Ok(Err(why));
+            }
+        }
+        self.set_capacity(pages);
+        Ok(Ok(()))
+    }
+
+    /// Evicts until nothing is owed.
+    fn pay_owed(&self, reclaimer: &mut Reclaimer) -> Result<(), &'static str> {
+        let (mut least, mut since) = (u32::MAX, Instant::now());
+        let (mut idle_rounds, mut failed_rounds) = (0, 0);
+        loop {
+            let event = self.freed_event();
+            let owed = self.budget.limit().owed;
+            if self.has_too_many_pins() {
+                return Err("pins would hold more than three quarters of it: drop some");
+            }
+            if owed == 0 {
+                return Ok(());
+            }
+            if owed < least {
+                (least, since) = (owed, Instant::now());
+                (idle_rounds, failed_rounds) = (0, 0);
+            }
+            if let Some(run) = self.write_queue.pop() {
+                run.write(self);
+                continue;
+            }
+            let goal = if idle_rounds > 1 { Goal::EvictHard } else { Goal::Evict };
+            let pass = reclaimer.pass(self, PASS_PAGES.min(owed as usize), goal);
+            if pass.freed > 0 {
+                continue;
+            }
+            idle_rounds += 1;
+            failed_rounds = if pass.failed > 0 { failed_rounds + 1 } else { 0 };
+            if failed_rounds > FAILED_ROUNDS_MAX {
+                return Err("its pages cannot be written (sync returns the reason) or unmapped");
+            }
+            if since.elapsed() > PATIENCE {
+                return Err("the pages that are left are pinned, or their writes do not end");
+            }
+            self.wait_for_free(event);
+        }
+    }
+}
