@@ -99,7 +99,7 @@
 /*
  See VMIO_ABI_MAJOR.
  */
-#define VMIO_ABI_MINOR 1
+#define VMIO_ABI_MINOR 2
 
 /*
  Loads and stores.
@@ -529,6 +529,14 @@ vmio_status vmio_cache_new(const struct vmio_cache_options *options, struct vmio
  Gives the handle back. The cache itself goes with the last mapping that uses it. NULL does nothing.
  */
 void vmio_cache_free(struct vmio_cache *cache);
+
+/*
+ Changes the memory that a cache may use, in bytes, without stopping anybody. A larger capacity may be used at once; for
+ a smaller one this evicts, and returns when it is met. VMIO_ERROR_INVALID for less than 6 MiB; VMIO_ERROR_CACHE_FULL
+ if pins hold more than three quarters of the new capacity, or pages cannot be written: then it is what it was.
+ */
+vmio_status vmio_cache_resize(const struct vmio_cache *cache,
+                              uint64_t capacity_bytes);
 
 /*
  The engine that serves the mappings of a cache: what VMIO_ENGINE_AUTO has become. VMIO_ENGINE_AUTO for NULL.

@@ -28,6 +28,8 @@ pub mod backing;
 #[cfg(not(loom))]
 mod cache;
 #[cfg(not(loom))]
+mod elastic;
+#[cfg(not(loom))]
 mod engine;
 #[cfg(not(loom))]
 mod error;

@@ -5,13 +5,15 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::thread;
+use std::time::Duration;
 
 use vmio::backing::FileBacking;
 use vmio::{Mapping, MappingOptions};
 
 use support::child::{command, is_child};
-use support::{PAGE, Random, at, builder, is_root, load, store};
+use support::{PAGE, Random, at, builder, is_managed, is_root, load, store, watchdog};
 
 const NAME: &str = "a_process_with_little_more_memory_than_its_cache_lives";
 const GROUP: &str = "VMIO_TEST_CGROUP";
@@ -22,9 +24,12 @@ const REST_BYTES: u64 = 12 << 20;
 /// A memory cgroup; removed when dropped.
 struct MemoryGroup(PathBuf);
 
+/// Where to lower a limit while processes are at it, in either version of cgroups.
+const LOWERED: [&str; 2] = ["memory.limit_in_bytes", "memory.high"];
+
 impl MemoryGroup {
-    fn new(limit: u64) -> Option<Self> {
-        let name = format!("vmio-test-{}", std::process::id());
+    fn new(test: &str, limit: u64) -> Option<Self> {
+        let name = format!("vmio-test-{}-{test}", std::process::id());
         Self::at(Path::new("/sys/fs/cgroup/memory").join(&name), "memory.limit_in_bytes", limit)
             .or_else(|| Self::at(Path::new("/sys/fs/cgroup").join(&name), "memory.max", limit))
     }
@@ -52,6 +57,12 @@ impl Drop for MemoryGroup {
             thread::sleep(std::time::Duration::from_millis(10));
         }
     }
+}
+
+/// What a group is limited to at present.
+fn limit_of(group: &Path) -> u64 {
+    let limits = LOWERED.iter().filter_map(|file| fs::read_to_string(group.join(file)).ok());
+    limits.map(|limit| limit.trim().parse().unwrap_or(u64::MAX)).min().unwrap()
 }
 
 fn work() {
@@ -91,7 +102,7 @@ fn a_process_with_little_more_memory_than_its_cache_lives() {
     if !is_root("a memory cgroup") {
         return;
     }
-    let Some(group) = MemoryGroup::new(CACHE_BYTES + REST_BYTES) else {
+    let Some(group) = MemoryGroup::new(NAME, CACHE_BYTES + REST_BYTES) else {
         return println!("skipped: no memory cgroup can be made here");
     };
     let output = command(NAME).env(GROUP, &group.0).output().unwrap();
@@ -100,4 +111,75 @@ fn a_process_with_little_more_memory_than_its_cache_lives() {
         .find_map(|file| fs::read_to_string(group.0.join(file)).ok());
     println!("peak of {} bytes, limit {}", peak.unwrap_or_default().trim(), CACHE_BYTES + REST_BYTES);
     assert!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+}
+
+const SHRINKING: &str = "a_cache_follows_a_limit_that_is_lowered";
+const LIMIT: u64 = 96 << 20;
+const LOWERED_LIMIT: u64 = 48 << 20;
+
+/// Loads and stores until the limit is lowered and the cache has followed.
+fn follow_the_limit(group: &Path) {
+    let _watchdog = watchdog(SHRINKING);
+    const PAGES: u64 = (128 << 20) / PAGE;
+    let cache = builder().capacity_auto(8 << 20..=128 << 20).build().unwrap();
+    let first = cache.capacity_bytes();
+    assert!(first < LIMIT, "{first}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let backing = FileBacking::create(file.path(), PAGES * PAGE).unwrap();
+    let map = Mapping::open(&cache, backing, MappingOptions::new()).unwrap();
+    let mut stored = vec![0_u64; PAGES as usize];
+    let mut random = Random(1);
+    while limit_of(group) > LOWERED_LIMIT || cache.capacity_bytes() >= LOWERED_LIMIT {
+        for _ in 0..1000 {
+            let page = random.below(PAGES);
+            assert_eq!(load(&map, at(page)), stored[page as usize]);
+            stored[page as usize] += 1;
+            store(&map, at(page), stored[page as usize]);
+        }
+    }
+    (0..).zip(stored).for_each(|(page, stored)| assert_eq!(load(&map, at(page)), stored));
+    println!("capacity from {first} to {} bytes", cache.capacity_bytes());
+    map.close().unwrap();
+}
+
+#[test]
+fn a_cache_follows_a_limit_that_is_lowered() {
+    if is_child(SHRINKING) {
+        let group = PathBuf::from(std::env::var(GROUP).unwrap());
+        fs::write(group.join("cgroup.procs"), "0").unwrap();
+        return follow_the_limit(&group);
+    }
+    if is_managed("a capacity that is less than what the cgroup leaves") || !is_root("a memory cgroup") {
+        return;
+    }
+    let Some(group) = MemoryGroup::new(SHRINKING, LIMIT) else {
+        return println!("skipped: no memory cgroup can be made here");
+    };
+    let mut child =
+        command(SHRINKING).env(GROUP, &group.0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut limit = LIMIT;
+    while limit > LOWERED_LIMIT && child.try_wait().unwrap().is_none() {
+        // Step by step, as the cache makes room: version 1 kills who wants a page when there is none.
+        if usage_of(&group.0) + (4 << 20) <= limit && lower(&group.0, limit - (2 << 20)) {
+            limit -= 2 << 20;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    let output = child.wait_with_output().unwrap();
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+}
+
+/// Whether the limit could be lowered; version 1 refuses what it cannot reclaim at once.
+fn lower(group: &Path, limit: u64) -> bool {
+    let file = LOWERED.iter().map(|file| group.join(file)).find(|file| file.exists()).unwrap();
+    fs::write(file, limit.to_string()).is_ok()
+}
+
+fn usage_of(group: &Path) -> u64 {
+    let usage = ["memory.usage_in_bytes", "memory.current"].iter();
+    usage
+        .filter_map(|file| fs::read_to_string(group.join(file)).ok())
+        .find_map(|usage| usage.trim().parse().ok())
+        .unwrap()
 }

@@ -149,6 +149,14 @@ pub extern "C" fn vmio_cache_free(cache: Option<Box<vmio_cache>>) {
     contain((), || drop(cache));
 }
 
+/// Changes the memory that a cache may use, in bytes, without stopping anybody. A larger capacity may be used at once; for
+/// a smaller one this evicts, and returns when it is met. VMIO_ERROR_INVALID for less than 6 MiB; VMIO_ERROR_CACHE_FULL
+/// if pins hold more than three quarters of the new capacity, or pages cannot be written: then it is what it was.
+#[unsafe(no_mangle)]
+pub extern "C" fn vmio_cache_resize(cache: Option<&vmio_cache>, capacity_bytes: u64) -> vmio_status {
+    report(|| Ok(given(cache, "cache")?.0.resize(capacity_bytes)?))
+}
+
 /// The engine that serves the mappings of a cache: what VMIO_ENGINE_AUTO has become. VMIO_ENGINE_AUTO for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_cache_engine(cache: Option<&vmio_cache>) -> u32 {

@@ -52,6 +52,11 @@ static void options_that_make_no_sense(void)
     EXPECT(vmio_cache_new(&newer.known, &cache), VMIO_ERROR_INVALID, 0, "does not know");
     newer.later = 0;
     CHECK(vmio_cache_new(&newer.known, &cache) == VMIO_OK);
+    EXPECT(vmio_cache_resize(cache, 1 << 20), VMIO_ERROR_INVALID, 0, "capacity is 1048576 bytes: between 6 MiB");
+    EXPECT(vmio_cache_resize(NULL, 8 << 20), VMIO_ERROR_INVALID, 0, "cache is NULL");
+    struct vmio_stats stats = {.size = sizeof stats};
+    CHECK(vmio_cache_resize(cache, 16 << 20) == VMIO_OK && vmio_cache_resize(cache, 6 << 20) == VMIO_OK);
+    CHECK(vmio_cache_stats(cache, &stats) == VMIO_OK && stats.capacity_pages == 256);
     vmio_cache_free(cache);
 }
 

@@ -1,7 +1,9 @@
 //! How a cache is made.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use crate::cache::automatic::FollowerParts;
 use crate::cache::shared::{Parts, Shared};
 use crate::cache::write_batch::BATCH_PAGES;
 use crate::cache::{Cache, CacheCore, Tender};
@@ -46,6 +48,7 @@ pub struct CacheBuilder {
     engine: Engine,
     readers: Option<usize>,
     capacity_bytes: u64,
+    automatic: Option<RangeInclusive<u64>>,
     dirty_ratio: f64,
     workers: Option<usize>,
     pages_in_flight: usize,
@@ -62,6 +65,7 @@ impl CacheBuilder {
             engine: Engine::Auto,
             readers: None,
             capacity_bytes: 0,
+            automatic: None,
             dirty_ratio: 0.75,
             workers: None,
             pages_in_flight: PAGES_IN_FLIGHT,
@@ -76,6 +80,16 @@ impl CacheBuilder {
     /// The memory that the cache may use, in bytes: resident pages and merge buffers. Must be set; 6 MiB at least.
     pub fn capacity(mut self, bytes: u64) -> Self {
         self.capacity_bytes = bytes;
+        self
+    }
+
+    /// Leaves the capacity to vmio, within these bounds in bytes, the lower one 6 MiB at least: a thread looks ten times a
+    /// second at the limits and the pressure (PSI) of the process's memory cgroups, and at what is available in the
+    /// system. Where memory runs short the cache shrinks at once; where nobody waits for memory it grows, by a sixteenth
+    /// a second. A limit that the kernel enforces faster than pages can be written may still be hit: lower
+    /// `memory.high` before `memory.max`. [`Cache::resize`] holds until the next look finds reason for a change.
+    pub fn capacity_auto(mut self, bytes: RangeInclusive<u64>) -> Self {
+        self.automatic = Some(bytes);
         self
     }
 
@@ -156,7 +170,16 @@ impl CacheBuilder {
                 expected: "4096 (other sizes are not supported yet)",
             });
         }
-        let capacity_pages = capacity_pages(self.capacity_bytes)?;
+        let follower = self.automatic.as_ref().map(FollowerParts::new).transpose()?;
+        let capacity_bytes = follower.as_ref().map_or(self.capacity_bytes, FollowerParts::first_capacity);
+        let cache = self.build_of(capacity_pages(capacity_bytes)?)?;
+        if let Some(parts) = follower {
+            parts.start(&cache).map_err(Error::system("starting the thread that looks after the capacity"))?;
+        }
+        Ok(cache)
+    }
+
+    fn build_of(self, capacity_pages: u32) -> Result<Cache> {
         if !(self.dirty_ratio > 0.0 && self.dirty_ratio <= 1.0) {
             return Err(Error::BadOption {
                 option: "dirty_ratio",
@@ -254,6 +277,11 @@ impl CacheBuilder {
             }
         }
     }
+}
+
+/// The memory that a cache of so many pages may use.
+pub(super) fn capacity_bytes(pages: u32) -> u64 {
+    OVERHEAD_BYTES + u64::from(pages) * PAGE_BYTES as u64
 }
 
 /// The pages of a cache that may use so much memory.

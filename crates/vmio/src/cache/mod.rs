@@ -1,6 +1,7 @@
 //! The DRAM cache: one budget for any number of mappings.
 
 pub(crate) mod address_table;
+pub(crate) mod automatic;
 mod builder;
 mod commit;
 pub(crate) mod counters;
@@ -25,12 +26,13 @@ mod worker;
 pub(crate) mod write_batch;
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 pub use builder::{CacheBuilder, LockMemory};
 pub use counters::{MissTime, Stats};
 
+use crate::cache::automatic::Follower;
 use crate::cache::counters::PageCounts;
 use crate::cache::fetch::Fetchers;
 use crate::cache::shared::Shared;
@@ -143,12 +145,19 @@ pub(crate) struct CacheCore {
     pub(crate) shared: Arc<Shared>,
     pub(crate) fetchers: Fetchers,
     workers: Mutex<Vec<JoinHandle<()>>>,
+    /// What changes the capacity, if that is left to vmio.
+    follower: OnceLock<Follower>,
 }
 
 impl CacheCore {
     fn start(shared: Shared) -> std::io::Result<Self> {
         let shared = Arc::new(shared);
-        let core = CacheCore { fetchers: Fetchers::default(), workers: Mutex::new(Vec::new()), shared };
+        let core = CacheCore {
+            fetchers: Fetchers::default(),
+            workers: Mutex::new(Vec::new()),
+            follower: OnceLock::new(),
+            shared,
+        };
         for number in 0..core.shared.workers {
             let worker = worker::spawn(Arc::clone(&core.shared), number)?;
             core.workers.lock().unwrap_or_else(PoisonError::into_inner).push(worker);

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use crate::cache::builder::capacity_pages;
 use crate::cache::fault::FAILED_ROUNDS_MAX;
 use crate::cache::reclaim::{Goal, PASS_PAGES, Reclaimer};
-use crate::cache::shared::Shared;
-use crate::cache::write_batch::BATCH_PAGES;
+use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::cache::{Cache, Tender};
 use crate::error::{Error, Result};
 use crate::sys::PAGE_BYTES;
@@ -44,7 +43,8 @@ impl Cache {
 impl Shared {
     /// The inner error says why the capacity is what it was.
     fn resize(&self, pages: u32) -> Result<Result<(), &'static str>> {
-        let mut reclaimer = Reclaimer::new(BATCH_PAGES).map_err(Error::system("reserving memory to evict with"))?;
+        // A small one: memory may be short. The workers do their part.
+        let mut reclaimer = Reclaimer::new(DIRECT_PAGES).map_err(Error::system("reserving memory to evict with"))?;
         // A handler that missed a page would wait for what this thread alone may give up.
         let _signals = SignalsBlocked::new();
         let _one_at_a_time = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);

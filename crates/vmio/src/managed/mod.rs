@@ -4,7 +4,6 @@
 //! [`ManagedFile`] is what a mapping of it holds; `region` is one mapped file, `ledger` what of all files is in memory and
 //! in which order it goes, `steward` the thread that looks after it. docs/design/managed-engine.md says why it is so.
 
-mod cgroup;
 mod counts;
 mod fetch;
 mod file;
@@ -21,6 +20,7 @@ use std::thread::JoinHandle;
 pub(crate) use file::ManagedFile;
 pub(crate) use steward::{Limits, Steward};
 
+use crate::cache::automatic::Follower;
 use crate::cache::fetch::Pool;
 
 /// The steward and its thread; ends it when the last handle and the last mapping are gone.
@@ -30,6 +30,8 @@ pub(crate) struct ManagedCore {
     /// Threads that fetch pages, once somebody does.
     pub(crate) pool: OnceLock<Pool>,
     pub(crate) starting: Mutex<()>,
+    /// What changes the capacity, if that is left to vmio.
+    pub(crate) follower: OnceLock<Follower>,
 }
 
 impl ManagedCore {
@@ -37,7 +39,13 @@ impl ManagedCore {
         let steward = Arc::new(Steward::new(limits)?);
         let thread = Arc::clone(&steward);
         let thread = std::thread::Builder::new().name("vmio-steward".to_owned()).spawn(move || thread.run())?;
-        Ok(ManagedCore { steward, thread: Mutex::new(Some(thread)), pool: OnceLock::new(), starting: Mutex::new(()) })
+        Ok(ManagedCore {
+            steward,
+            thread: Mutex::new(Some(thread)),
+            pool: OnceLock::new(),
+            starting: Mutex::new(()),
+            follower: OnceLock::new(),
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::sys::PAGE_BYTES;
 
 /// A cgroup with a limit, and those above it that have one.
-pub(super) struct MemoryCgroups {
+pub(crate) struct MemoryCgroups {
     levels: Vec<Level>,
 }
 
@@ -19,44 +19,68 @@ struct Level {
 
 /// How a version of cgroups names its files and fields.
 struct Version {
-    limit: &'static str,
+    /// Where the kernel reclaims at the latest; those that do not exist do not count, but for the first.
+    limits: &'static [&'static str],
     usage: &'static str,
     /// Fields of memory.stat: page cache, and the part of it that is not the cache of any file.
     cache: [&'static str; 2],
 }
 
-static V1: Version =
-    Version { limit: "memory.limit_in_bytes", usage: "memory.usage_in_bytes", cache: ["total_cache ", "total_shmem "] };
-static V2: Version = Version { limit: "memory.max", usage: "memory.current", cache: ["file ", "shmem "] };
+static V1: Version = Version {
+    limits: &["memory.limit_in_bytes"],
+    usage: "memory.usage_in_bytes",
+    cache: ["total_cache ", "total_shmem "],
+};
+static V2: Version =
+    Version { limits: &["memory.max", "memory.high"], usage: "memory.current", cache: ["file ", "shmem "] };
 
 impl MemoryCgroups {
     /// Those of this process.
-    pub(super) fn of_this_process() -> Self {
-        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    pub(crate) fn of_this_process() -> Self {
+        Self::under(Path::new("/"))
+    }
+
+    /// The same, with the files of the kernel under the given folder.
+    pub(super) fn under(root: &Path) -> Self {
+        let own = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+        let mounts = root.join("sys/fs/cgroup");
         let mut levels = Vec::new();
         for line in own.lines() {
             let mut fields = line.splitn(3, ':').skip(1);
             let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
             if controllers.split(',').any(|name| name == "memory") {
-                levels.extend(levels_of(Path::new("/sys/fs/cgroup/memory"), path, &V1));
+                levels.extend(levels_of(&mounts.join("memory"), path, &V1));
             } else if controllers.is_empty() {
-                levels.extend(levels_of(Path::new("/sys/fs/cgroup"), path, &V2));
-                levels.extend(levels_of(Path::new("/sys/fs/cgroup/unified"), path, &V2));
+                levels.extend(levels_of(&mounts, path, &V2));
+                levels.extend(levels_of(&mounts.join("unified"), path, &V2));
             }
         }
         MemoryCgroups { levels }
     }
 
     /// Pages that the page cache may take without the kernel having to reclaim; `None` without a limit.
-    pub(super) fn room_pages(&self) -> Option<u64> {
-        let rooms = self.levels.iter().filter_map(Level::room_bytes);
-        rooms.min().map(|bytes| bytes / PAGE_BYTES as u64)
+    pub(crate) fn room_pages(&self) -> Option<u64> {
+        self.room_bytes().map(|bytes| bytes / PAGE_BYTES as u64)
+    }
+
+    /// The same in bytes.
+    pub(super) fn room_bytes(&self) -> Option<u64> {
+        self.levels.iter().filter_map(Level::room_bytes).min()
+    }
+
+    /// The file that tells how long somebody in the innermost cgroup has waited for memory.
+    pub(super) fn pressure(&self) -> Option<PathBuf> {
+        Some(self.innermost()?.folder.join("memory.pressure"))
+    }
+
+    /// Of version 2.
+    fn innermost(&self) -> Option<&Level> {
+        self.levels.iter().find(|level| std::ptr::eq(level.version, &V2))
     }
 
     /// Has the kernel take pages away by its own lights (Linux 5.19, cgroup v2), from whoever is in the cgroup.
-    pub(super) fn reclaim(&self, pages: u64) -> io::Result<()> {
-        let innermost = self.levels.iter().find(|level| std::ptr::eq(level.version, &V2));
-        let innermost = innermost.ok_or(io::ErrorKind::Unsupported)?;
+    pub(crate) fn reclaim(&self, pages: u64) -> io::Result<()> {
+        let innermost = self.innermost().ok_or(io::ErrorKind::Unsupported)?;
         fs::write(innermost.folder.join("memory.reclaim"), (pages * PAGE_BYTES as u64).to_string())
     }
 }
@@ -66,7 +90,7 @@ fn levels_of(mount: &Path, path: &str, version: &'static Version) -> Vec<Level> 
     let own = mount.join(path.trim_start_matches('/'));
     let folders = own.ancestors().take_while(|folder| folder.starts_with(mount));
     folders
-        .filter(|folder| folder.join(version.limit).exists())
+        .filter(|folder| folder.join(version.limits[0]).exists())
         .map(|folder| Level { folder: folder.to_owned(), version })
         .collect()
 }
@@ -75,14 +99,19 @@ impl Level {
     fn room_bytes(&self) -> Option<u64> {
         let number = |file: &str| fs::read_to_string(self.folder.join(file)).ok()?.trim().parse::<u64>().ok();
         // Version 2 says "max", version 1 a number beyond all memory.
-        let limit = number(self.version.limit).filter(|limit| *limit < 1 << 60)?;
+        let limits = self.version.limits.iter().filter_map(|file| number(file));
+        let limit = limits.min().filter(|limit| *limit < 1 << 60)?;
         let usage = number(self.version.usage)?;
         let stat = fs::read_to_string(self.folder.join("memory.stat")).ok()?;
-        let field = |name| -> Option<u64> { stat.lines().find_map(|line| line.strip_prefix(name))?.parse().ok() };
-        let [cache, shared] = self.version.cache.map(|name| field(name).unwrap_or(0));
+        let [cache, shared] = self.version.cache.map(|name| field(&stat, name).unwrap_or(0));
         let other_uses = usage.saturating_sub(cache.saturating_sub(shared));
         Some(limit.saturating_sub(other_uses))
     }
+}
+
+/// The number behind a name, in a file with one on each line.
+pub(super) fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -1,0 +1,124 @@
+//! The thread that changes the capacity of a cache that follows the memory there is.
+
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use crate::cache::builder::{capacity_bytes, capacity_pages};
+use crate::cache::{Cache, CacheCore, Tender};
+use crate::elastic::{Governor, Observer};
+use crate::error::{Error, Result};
+use crate::managed::ManagedCore;
+use crate::sys::PAGE_BYTES;
+use crate::sys::fork::Generation;
+use crate::sys::signal::SignalsBlocked;
+
+/// How often it looks.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// The thread; it ends when this is dropped.
+pub(crate) struct Follower {
+    generation: Generation,
+    /// Dropped, it ends the thread.
+    alive: Option<Sender<()>>,
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        // In a forked child there is no thread, and the channel may be in the middle of something.
+        if !self.generation.is_current() {
+            std::mem::forget(self.alive.take());
+        }
+    }
+}
+
+/// What it is made of, before there is a cache.
+pub(super) struct FollowerParts {
+    governor: Governor,
+    observer: Observer,
+    first_capacity: u64,
+}
+
+impl FollowerParts {
+    /// For a capacity within bounds.
+    pub(super) fn new(bounds: &RangeInclusive<u64>) -> Result<Self> {
+        capacity_pages(*bounds.start())?;
+        capacity_pages(*bounds.end())?;
+        if bounds.is_empty() {
+            let value = format!("{} to {} bytes", bounds.start(), bounds.end());
+            return Err(Error::BadOption { option: "capacity_auto", value, expected: "the smaller capacity first" });
+        }
+        let (governor, mut observer) = (Governor::new(bounds.clone()), Observer::new(Path::new("/")));
+        let first_capacity = governor.first(observer.look(Instant::now(), 0));
+        Ok(FollowerParts { governor, observer, first_capacity })
+    }
+
+    /// The capacity to build the cache with, in bytes.
+    pub(super) fn first_capacity(&self) -> u64 {
+        self.first_capacity
+    }
+
+    /// Starts the thread.
+    pub(super) fn start(self, cache: &Cache) -> io::Result<()> {
+        let (alive, ended) = mpsc::channel();
+        let (followed, generation) = (Followed::of(cache), cache.generation());
+        std::thread::Builder::new()
+            .name("vmio-capacity".to_owned())
+            .spawn(move || follow(self.governor, self.observer, &followed, &ended))?;
+        let follower = Follower { generation, alive: Some(alive) };
+        let _ = match cache.tender() {
+            Tender::Workers(core) => core.follower.set(follower),
+            Tender::Steward(core) => core.follower.set(follower),
+        };
+        Ok(())
+    }
+}
+
+/// A cache that may go away.
+enum Followed {
+    Workers(Weak<CacheCore>),
+    Steward(Weak<ManagedCore>),
+}
+
+impl Followed {
+    fn of(cache: &Cache) -> Self {
+        match cache.tender() {
+            Tender::Workers(core) => Followed::Workers(Arc::downgrade(core)),
+            Tender::Steward(core) => Followed::Steward(Arc::downgrade(core)),
+        }
+    }
+
+    fn cache(&self) -> Option<Cache> {
+        let tender = match self {
+            Followed::Workers(core) => Tender::Workers(core.upgrade()?),
+            Followed::Steward(core) => Tender::Steward(core.upgrade()?),
+        };
+        Some(Cache { tender })
+    }
+}
+
+fn follow(mut governor: Governor, mut observer: Observer, followed: &Followed, ended: &Receiver<()>) {
+    let _signals = SignalsBlocked::new();
+    while ended.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+        let Some(cache) = followed.cache() else { return };
+        let stats = cache.stats();
+        let held_pages = match cache.tender() {
+            Tender::Workers(_) => stats.resident_pages + stats.table_pages,
+            // The kernel counts its page cache as what can be had.
+            Tender::Steward(_) => 0,
+        };
+        let present = capacity_bytes(stats.capacity_pages as u32);
+        let seen = observer.look(Instant::now(), held_pages * PAGE_BYTES as u64);
+        let next = governor.decide(present, seen);
+        if capacity_pages(next).is_ok_and(|pages| u64::from(pages) == stats.capacity_pages) {
+            continue;
+        }
+        tracing::debug!(present, next, ?seen, "the capacity follows the memory there is");
+        if let Err(error) = cache.resize(next) {
+            tracing::debug!(%error, next, "the capacity stays what it is");
+        }
+    }
+}

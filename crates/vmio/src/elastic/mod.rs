@@ -1,0 +1,10 @@
+//! How much memory there is for a cache that takes what it can get: `cgroup` and `observer` look, `governor` decides.
+//! docs/design/elastic-memory.md says why so.
+
+mod cgroup;
+mod governor;
+mod observer;
+
+pub(crate) use cgroup::MemoryCgroups;
+pub(crate) use governor::Governor;
+pub(crate) use observer::Observer;
