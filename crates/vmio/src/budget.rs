@@ -265,7 +265,7 @@ mod loom_model {
     /// the limit says, and nothing is free while something is owed.
     #[test]
     fn loom_budget_is_conserved_while_it_is_resized() {
-        for capacities in [[1, 3], [3, 1], [0, 1]] {
+        for capacities in [[0, 2], [3, 0]] {
             loom::model(move || {
                 let budget = Arc::new(budget_of_its_own(2, 1));
                 let user = Arc::clone(&budget);
