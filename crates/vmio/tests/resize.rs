@@ -100,12 +100,14 @@ fn what_is_dirty_is_written_when_an_idle_cache_shrinks() {
     let map = Mapping::open(&cache, device.backing(), MappingOptions::new()).unwrap();
     (0..3000).for_each(|page| store(&map, at(page), page + 1));
     assert_eq!(cache.stats().resident_pages, 3000);
-    cache.resize(bytes_of(300)).unwrap();
-    check_capacity(&cache, 300);
+    cache.resize(bytes_of(311)).unwrap();
+    check_capacity(&cache, 311);
+    let snapshots = vmio::telemetry::Reader::open(std::process::id()).unwrap().snapshots().unwrap();
+    assert!(snapshots.iter().any(|cache| cache.stats.capacity_pages == 311), "others see the new capacity");
     let written = (0..3000_u64).filter(|page| device.word(at(*page)) == page + 1).count();
     assert!(written >= 2700, "{written} pages are on the device");
     (0..3000).for_each(|page| assert_eq!(load(&map, at(page)), page + 1));
-    check_capacity(&cache, 300);
+    check_capacity(&cache, 311);
     cache.resize(bytes_of(4096)).unwrap();
     (0..3000).for_each(|page| assert_eq!(load(&map, at(page)), page + 1));
     assert_eq!(cache.stats().resident_pages, 3000);
