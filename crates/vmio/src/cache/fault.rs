@@ -12,7 +12,6 @@ use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::cache::views::{InSpan, Place};
 use crate::engine::HideableFrames;
 use crate::error::Error;
-use crate::page::span_of;
 use crate::page::word::{Snapshot, State};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::signal::{FaultAccess, Resolution};
@@ -154,9 +153,7 @@ impl Region {
                 }
                 State::Loading | State::Upgrading | State::Protecting | State::Evicting => {
                     self.shared.count(cpu::current(), Counter::FaultWaits, 1);
-                    if self.streams {
-                        self.request_read_ahead(span_of(page));
-                    }
+                    self.await_huge_page(page);
                     word.wait_while(Snapshot::is_busy);
                     if self.hideable().is_some() && !self.shares_addresses && word.load().is_resident() {
                         // Whoever was busy has most likely shown it: the instruction, or the caller, tries again.

@@ -82,12 +82,8 @@ impl Region {
         let _timed = Timed::since(Instant::now(), shared, Latency::Miss);
         let core = cpu::current();
         shared.count(core, if store { Counter::StoreMisses } else { Counter::LoadMisses }, 1);
-        if self.streams {
-            self.request_read_ahead(span_of(page));
-            if self.load_missed_span(core, page) {
-                return Ok(());
-            }
-            self.span(span_of(page)).set_huge(false);
+        if self.load_huge_page(core, page, wanted) {
+            return Ok(());
         }
         let fresh = self.is_fresh(page, before);
         let timed = shared.measures_misses.then(Instant::now);

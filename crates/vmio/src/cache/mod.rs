@@ -9,6 +9,7 @@ mod ensure;
 pub(crate) mod fault;
 pub(crate) mod fetch;
 mod hiding;
+mod huge_pages;
 mod load;
 pub(crate) mod page_buffers;
 pub(crate) mod reclaim;

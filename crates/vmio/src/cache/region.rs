@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::backing::{Access, Backing};
 use crate::cache::counters::Counter;
 use crate::cache::fetch::OpenRequests;
+use crate::cache::huge_pages::HugePages;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::saved_pages::SavedPages;
 use crate::cache::shared::Shared;
@@ -49,8 +50,7 @@ pub(crate) struct Region {
     pub(super) views: Views,
     /// It may have others than its own.
     pub(super) shares_addresses: bool,
-    /// Misses bring in whole spans.
-    pub(crate) streams: bool,
+    pub(super) huge_pages: HugePages,
     read_ahead_until: AtomicU64,
     pub(crate) requests: OpenRequests,
     words: SparseArray<PageWord>,
@@ -146,13 +146,13 @@ fn choose_frames(shared: &Shared, options: &MappingOptions) -> Result<FrameHint>
     }
 }
 
-/// Without it, a stream reads ahead by small pages, as far as its window goes.
+/// Without it, scans read ahead by small pages, as far as their window goes.
 fn installs_spans(shared: &Shared) -> bool {
     // The kernel moves pages between ranges that are both locked, or neither.
     let installs = shared.frames.installs_spans() && !shared.locks_memory;
     if !installs {
         tracing::warn!(
-            "huge pages cannot be moved into a mapping (that takes Linux 6.8, Engine::Sigbus and memory that is not locked): the stream comes in small pages"
+            "huge pages cannot be moved into a mapping (that takes Linux 6.8, Engine::Sigbus and memory that is not locked): scans come in small pages"
         );
     }
     installs
@@ -176,7 +176,13 @@ impl Region {
         let reserved = options.reserved_bytes(len)?;
         let access = options.access_to(&*backing)?;
         let hint = choose_frames(&shared, &options)?;
-        let streams = hint == FrameHint::Stream && installs_spans(&shared);
+        let huge_pages = match hint {
+            FrameHint::Stream if installs_spans(&shared) => HugePages::Always,
+            FrameHint::Dynamic if access == Access::ReadOnly && installs_spans(&shared) => {
+                HugePages::OfSequences.in_cache(&shared)
+            }
+            _ => HugePages::Never,
+        };
         if hint == FrameHint::Stream && access == Access::ReadWrite {
             return Err(Error::BadOption {
                 option: "frames",
@@ -203,7 +209,10 @@ impl Region {
                 shared.engine.attach(&range)?;
             }
             // Huge pages can only be moved to memory that is writable: stores fault since pages are protected.
-            range.prepare_for_frames(access == Access::ReadOnly && !streams, shared.locks_memory)?;
+            range.prepare_for_frames(
+                access == Access::ReadOnly && huge_pages == HugePages::Never,
+                shared.locks_memory,
+            )?;
             Ok((range, hideable, SparseArray::new(pages)?, SparseArray::new(spans)?, DirtySpans::new(spans as u64)?))
         };
         let (range, hideable, words, spans, dirty_spans) =
@@ -221,7 +230,7 @@ impl Region {
             unit: options.unit,
             range,
             hideable,
-            streams,
+            huge_pages,
             read_ahead_until: AtomicU64::new(0),
             requests: OpenRequests::default(),
             words,

@@ -7,18 +7,18 @@ use std::sync::PoisonError;
 use crossbeam_queue::ArrayQueue;
 
 use crate::cache::counters::Counter;
+use crate::cache::huge_pages::{AHEAD_SPANS_MAX, HugePages};
 use crate::cache::reclaim::Reclaimer;
 use crate::cache::region::Region;
 use crate::cache::shared::{Gate, Shared};
 use crate::engine::{FaultEngine, Frames};
+use crate::page::sequence::Sequence;
 use crate::page::span_of;
-use crate::page::word::Loaded;
+use crate::page::word::{Loaded, State};
 use crate::page::{SPAN_BYTES, SPAN_PAGES};
 use crate::sys::cpu;
 use crate::sys::reservation::Reservation;
 
-/// Spans that workers read ahead of a scan.
-const AHEAD_SPANS: u64 = 8;
 /// Requests that may wait; more are dropped, and their spans read when the scan gets there.
 const REQUESTS_MAX: usize = 64;
 
@@ -110,15 +110,11 @@ impl Shared {
         let Some(request) = self.streams.requests.pop() else { return };
         // SAFETY: see `Request`.
         let region = unsafe { &*request.region };
-        let page = request.span * SPAN_PAGES as u64;
-        if region.span(request.span).resident() > 0 || region.begin_load(page).is_err() {
+        if !region.is_to_be_read_whole(request.span) {
             return; // The scan has got there itself.
         }
         let core = cpu::current();
-        let take = |pages| self.budget.take(core, pages).is_some();
-        if page >= region.pages() || !region.load_span(core, page, frame, take) {
-            region.forget_load(page);
-        }
+        region.load_span(core, request.span, None, frame, |pages| self.budget.take(core, pages).is_some());
     }
 
     /// Has a span whose turn it is give up its huge page, once the reserve is all that is free.
@@ -141,13 +137,23 @@ impl Shared {
 
 impl Region {
     /// Asks for the spans after one that a scan has reached, but for those that were asked for already.
-    pub(crate) fn request_read_ahead(&self, span: u64) {
+    pub(super) fn request_read_ahead(&self, span: u64, mut scan: Sequence) {
+        let room = match self.huge_pages {
+            HugePages::Always => AHEAD_SPANS_MAX,
+            _ => u64::from(self.shared.capacity_pages()) / (4 * SPAN_PAGES as u64),
+        };
+        let until = (span + 1 + scan.spans_ahead().min(room)).min(self.spans());
         let asked = self.read_ahead_until();
-        let from = if (span + 1..=span + AHEAD_SPANS).contains(&asked) { asked } else { span + 1 };
-        let until = (span + 1 + AHEAD_SPANS).min(self.spans());
+        let from = if (span + 1..=until).contains(&asked) { asked } else { span + 1 };
+        if from >= until {
+            return;
+        }
         self.set_read_ahead_until(until);
         for span in from..until {
-            if self.span(span).resident() == 0 {
+            if self.is_to_be_read_whole(span) {
+                // As if the scan had come through it: it will meet the end of what is read, and nothing before.
+                scan = scan.with_span();
+                self.span(span).set_sequence(scan.ending_at(SPAN_PAGES as u64));
                 let _ = self.shared.streams.requests.push(Request { region: self, span });
             }
         }
@@ -158,12 +164,8 @@ impl Region {
 
     /// Brings in the whole span of a page that the caller, whose access has missed it, has made Loading. If that
     /// cannot be done, now or at all, the page is as it was, and so are the others.
-    #[inline(never)]
-    pub(crate) fn load_missed_span(&self, core: usize, page: u64) -> bool {
+    pub(super) fn load_missed_span(&self, core: usize, page: u64) -> bool {
         let shared = &*self.shared;
-        if self.span(span_of(page)).resident() > 1 {
-            return false;
-        }
         let Some(mut frame) = shared.streams.frames.pop() else { return false };
         if let Some(mut reclaimer) = shared.spare_reclaimers.pop() {
             let gate = shared.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
@@ -171,40 +173,103 @@ impl Region {
             drop(gate);
             let _ = shared.spare_reclaimers.push(reclaimer);
         }
-        let loaded = self.load_span(core, page, &mut frame, |pages| shared.take_some(core, pages));
+        let loaded = self.load_span(core, span_of(page), Some(page), &mut frame, |pages| shared.take_some(core, pages));
         shared.put_frame_back(frame);
         loaded
     }
 
-    /// The same with a given frame, which is empty afterwards if that worked; `take` gets so many pages of the budget, or
-    /// none.
-    fn load_span(&self, core: usize, page: u64, frame: &mut HugeFrame, take: impl Fn(u32) -> bool) -> bool {
+    /// The same with a given frame, which is empty afterwards if that worked, and perhaps without a miss; `take` gets so many
+    /// pages of the budget, or none. What is in small pages so far is replaced.
+    fn load_span(
+        &self,
+        core: usize,
+        number: u64,
+        missed: Option<u64>,
+        frame: &mut HugeFrame,
+        take: impl Fn(u32) -> bool,
+    ) -> bool {
         let shared = &*self.shared;
-        let pages = self.pages_of_span(span_of(page));
-        if pages.end - pages.start < SPAN_PAGES as u64 {
+        let Some((pages, present)) = self.claim_span(number, missed) else { return false };
+        let first = pages.start;
+        let price = self.price(first);
+        let due = SPAN_PAGES as u32 - present + price - 1;
+        let has = if frame.is_full { SPAN_PAGES as u32 } else { 0 };
+        let taken = due.saturating_sub(has);
+        if taken > 0 && !take(taken) {
+            self.unclaim(pages, missed, false);
             return false;
         }
-        let others = || pages.clone().filter(|other| *other != page);
-        let claimed = others().take_while(|other| self.begin_load(*other).is_ok()).count();
-        let price = SPAN_PAGES as u32 - 1 + self.price(page);
-        let due = price - if frame.is_full { SPAN_PAGES as u32 } else { 0 };
-        let taken = claimed == SPAN_PAGES - 1 && (due == 0 || take(due));
-        if !(taken && self.read_span(core, pages.start, frame.memory())) {
-            if taken && !frame.is_full {
+        let read = self.read_span(core, first, frame.memory());
+        // SAFETY: all pages of the span are ours, their words say so; the range is attached, and read-only to all.
+        let installed = read && unsafe { self.frames().install_span(self.address(first), frame.memory()) }.is_ok();
+        if !installed {
+            if !frame.is_full {
                 // SAFETY: as in `put_frame_back`: what the read has allocated is in nobody's budget.
                 let _ = unsafe { shared.unmapper.zap(frame.new.base() as usize, SPAN_BYTES) };
             }
-            others().take(claimed).for_each(|other| self.forget_load(other));
-            shared.release(if taken { due } else { 0 }, false);
+            self.unclaim(pages, missed, read);
+            shared.release(taken + if read { present } else { 0 }, false);
             return false;
         }
         frame.is_full = false;
-        self.pay(page, price - (SPAN_PAGES as u32 - 1));
-        self.span(span_of(page)).set_huge(true);
-        pages.clone().for_each(|page| self.word(page).finish_load(Loaded::default()));
-        shared.count(core, Counter::ReadAheadPages, SPAN_PAGES as u64 - 1);
+        self.pay(first, price);
+        shared.release(has.saturating_sub(due), false);
+        self.span(number).set_huge(true);
+        pages.for_each(|page| match self.word(page).load().state() {
+            // In memory, as it was before, and knows what it knew.
+            State::Evicting => self.word(page).fail_evict(State::Clean),
+            _ => self.word(page).finish_load(Loaded::default()),
+        });
+        if present > 0 {
+            shared.count(core, Counter::ShootdownsEvict, 1);
+        }
+        shared.count(
+            core,
+            Counter::ReadAheadPages,
+            SPAN_PAGES as u64 - u64::from(present) - u64::from(missed.is_some()),
+        );
         shared.count(core, Counter::MovedSpans, 1);
         true
+    }
+
+    /// Makes all pages of a span ours, the missed one excepted, which is: those that are absent say Loading afterwards, and
+    /// those in memory, which are counted, Evicting.
+    fn claim_span(&self, number: u64, missed: Option<u64>) -> Option<(Range<u64>, u32)> {
+        let pages = self.pages_of_span(number);
+        if pages.end - pages.start < SPAN_PAGES as u64 {
+            return None;
+        }
+        let mut present = 0;
+        for page in pages.clone().filter(|page| Some(*page) != missed) {
+            if self.begin_load(page).is_ok() {
+                continue;
+            }
+            // What is poisoned will hardly have become readable.
+            let word = self.word(page);
+            if word.load().is_poisoned() || !word.begin_evict(true) {
+                self.unclaim(pages.start..page, missed, false);
+                return None;
+            }
+            present += 1;
+        }
+        // The mapping may have been shortened meanwhile; who shortens it looks at the words after.
+        if self.pages_of_span(number) != pages {
+            self.unclaim(pages, missed, false);
+            return None;
+        }
+        Some((pages, present))
+    }
+
+    /// Ends what [`Self::claim_span`] began: pages are as they were, but those that were in memory may be gone.
+    fn unclaim(&self, pages: Range<u64>, missed: Option<u64>, are_gone: bool) {
+        for page in pages.filter(|page| Some(*page) != missed) {
+            match self.word(page).load().state() {
+                State::Evicting if are_gone => self.finish_evict(page, self.shared.eviction_time()),
+                State::Evicting => self.word(page).fail_evict(State::Clean),
+                State::Loading => self.forget_load(page),
+                _ => {}
+            }
+        }
     }
 
     /// Takes a span for eviction: its clean pages from the first one on that nobody holds, whose words then say
@@ -228,12 +293,11 @@ impl Region {
         pages.start..pages.start + taken as u64
     }
 
+    /// Reads a span into memory aside; false if any of it cannot be had.
     fn read_span(&self, core: usize, first: u64, memory: &Reservation) -> bool {
         // SAFETY: the frame is ours as long as it is out of the pool, and nobody else knows of it.
         let bytes = unsafe { std::slice::from_raw_parts_mut(memory.base(), SPAN_BYTES) };
-        let good = self.read(core, first, bytes).is_ok()
-            && bytes.chunks(crate::sys::PAGE_BYTES).zip(first..).all(|(data, page)| self.verify(page, data).is_ok());
-        // SAFETY: all pages of the span are ours, their words say Loading; the range is attached, and read-only to all.
-        good && unsafe { self.frames().install_span(self.address(first), memory) }.is_ok()
+        self.read(core, first, bytes).is_ok()
+            && bytes.chunks(crate::sys::PAGE_BYTES).zip(first..).all(|(data, page)| self.verify(page, data).is_ok())
     }
 }

@@ -57,6 +57,11 @@ pub enum FrameHint {
     /// mappings ([`crate::Access::ReadOnly`] is required). A miss reads 2 MiB wherever it is. A store is a SIGBUS, not
     /// a SIGSEGV. Without Linux 6.8, and with other engines than [`crate::Engine::Sigbus`], as `ReadMostly`, with a warning.
     Stream,
+    /// As `ReadMostly`, and scans of read-only mappings ([`crate::Access::ReadOnly`]) as with `Stream`: a miss reads 4 KiB, and
+    /// 2 MiB where misses in a row have come to a new 2 MiB, or [`crate::Advice::Sequential`] was given (with its largest
+    /// window). Workers read ahead as far as the scan has come, up to 16 MiB. In a cache of less than 16 MiB, where mappings can
+    /// be stored to, and where `Stream` has no huge pages, as `ReadMostly`. A store to a read-only mapping is a SIGBUS.
+    Dynamic,
 }
 
 /// How a file is mapped: see the methods.

@@ -9,11 +9,17 @@ pub(crate) struct Sequence(u16);
 /// Pages to read at a miss that follows none, one, two others, and so on. Two in a row may be chance: one in 512 random misses
 /// of a span follows the one before.
 const WINDOWS: [u64; 7] = [1, 1, 2, 4, 8, 16, 32];
+/// What a long sequence counts are the spans that came in whole, up to so many.
+const SPANS_MAX: usize = 5;
+const FULL: usize = WINDOWS.len() - 1;
 const END_BITS: u32 = 10;
 
-const _: () = assert!(super::SPAN_PAGES < 1 << END_BITS && WINDOWS.len() <= 1 << (u16::BITS - END_BITS));
+const _: () = assert!(super::SPAN_PAGES < 1 << END_BITS && FULL + SPANS_MAX < 1 << (u16::BITS - END_BITS));
 
 impl Sequence {
+    /// One that has gone through many spans.
+    pub(crate) const LONGEST: Self = Sequence(((FULL + SPANS_MAX) as u16) << END_BITS);
+
     /// As [`Self::bits`] gave it.
     pub(crate) fn from_bits(bits: u16) -> Self {
         Sequence(bits)
@@ -26,13 +32,33 @@ impl Sequence {
 
     /// What a miss makes of it, at the page with this number within the span; behind its last page is the next span's first.
     pub(crate) fn missed_at(self, place: u64) -> Self {
-        let followed = if self.end() == place && place > 0 { self.followed() + 1 } else { 0 };
-        Sequence((followed.min(WINDOWS.len() - 1) as u16) << END_BITS)
+        let followed = if self.has_passed(place) { (self.followed() + 1).min(self.followed().max(FULL)) } else { 0 };
+        Sequence((followed as u16) << END_BITS)
     }
 
     /// How many pages to read at that miss.
     pub(crate) fn window(self) -> u64 {
-        WINDOWS[self.followed().min(WINDOWS.len() - 1)]
+        WINDOWS[self.followed().min(FULL)]
+    }
+
+    /// Whether its window has grown as far as it does.
+    pub(crate) fn is_long(self) -> bool {
+        self.followed() >= FULL
+    }
+
+    /// The same when a whole span comes in for it.
+    pub(crate) fn with_span(self) -> Self {
+        Sequence(((self.followed().max(FULL) + 1).min(FULL + SPANS_MAX) as u16) << END_BITS)
+    }
+
+    /// How many spans to read ahead of it: hardly more than it has gone through.
+    pub(crate) fn spans_ahead(self) -> u64 {
+        1 << self.followed().saturating_sub(FULL) >> 2
+    }
+
+    /// Whether its last miss ended here; at a span's start no sequence has.
+    pub(crate) fn has_passed(self, place: u64) -> bool {
+        self.end() == place && place > 0
     }
 
     /// The same, of whose pages the last came just before this one.

@@ -1,0 +1,111 @@
+//! Which misses bring in a whole span as a huge page, and how far workers read ahead of them.
+
+use crate::cache::page_buffers::WINDOW_PAGES_MAX;
+use crate::cache::region::Region;
+use crate::cache::shared::Shared;
+use crate::page::sequence::Sequence;
+use crate::page::{SPAN_PAGES, span_of};
+
+/// Spans that workers read ahead of a scan, at most.
+pub(super) const AHEAD_SPANS_MAX: u64 = 8;
+/// A span is taken whole for a sequence that has got no further into it. As many pages at most are read a second time.
+const HEAD_PAGES: u64 = WINDOW_PAGES_MAX as u64;
+/// A span of which more is in memory is not read as a whole.
+const PRESENT_PAGES_MAX: u32 = SPAN_PAGES as u32 / 2;
+/// The share of a cache that one huge page may take.
+const CACHE_SHARE: u32 = 8;
+
+/// Which misses of a mapping bring in whole spans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HugePages {
+    /// None.
+    Never,
+    /// All that can.
+    Always,
+    /// Those that continue a long sequence, or lie where one was advised.
+    OfSequences,
+}
+
+impl HugePages {
+    /// The same in a cache that is not too small for them.
+    pub(super) fn in_cache(self, shared: &Shared) -> Self {
+        match self {
+            HugePages::OfSequences if shared.capacity_pages() / CACHE_SHARE < SPAN_PAGES as u32 => HugePages::Never,
+            other => other,
+        }
+    }
+}
+
+impl Region {
+    /// Brings in the whole span of a page that the caller has made Loading, if its misses are for that; else the page is as it
+    /// was. So many pages from it on are wanted.
+    #[inline(never)]
+    pub(super) fn load_huge_page(&self, core: usize, page: u64, wanted: u64) -> bool {
+        let number = span_of(page);
+        let span = self.span(number);
+        let loaded = match self.huge_pages {
+            HugePages::Never => return false,
+            HugePages::Always => {
+                self.request_read_ahead(number, Sequence::LONGEST);
+                span.resident() == 1 && self.load_missed_span(core, page)
+            }
+            HugePages::OfSequences => match self.scan_at(page, wanted) {
+                Some(scan) => {
+                    self.request_read_ahead(number, scan);
+                    let loaded = self.load_missed_span(core, page);
+                    if loaded {
+                        span.set_sequence(scan.ending_at(SPAN_PAGES as u64));
+                    }
+                    loaded
+                }
+                None => false,
+            },
+        };
+        if !loaded {
+            span.set_huge(false);
+        }
+        loaded
+    }
+
+    /// Somebody waits for a page that is on its way in: perhaps a scan, which has caught up with the workers.
+    pub(super) fn await_huge_page(&self, page: u64) {
+        let number = span_of(page);
+        match self.huge_pages {
+            HugePages::Never => {}
+            HugePages::Always => self.request_read_ahead(number, Sequence::LONGEST),
+            HugePages::OfSequences => {
+                let scan = self.span(number).sequence();
+                if scan.has_passed(SPAN_PAGES as u64) {
+                    self.request_read_ahead(number, scan);
+                }
+            }
+        }
+    }
+
+    /// Whether a worker may read a span as a whole, as it was asked to.
+    pub(super) fn is_to_be_read_whole(&self, number: u64) -> bool {
+        let resident = self.span(number).resident();
+        match self.huge_pages {
+            HugePages::OfSequences => self.may_be_scanned(number) && resident <= PRESENT_PAGES_MAX,
+            _ => resident == 0,
+        }
+    }
+
+    /// The scan that a miss belongs to, with this span, if it is one whose spans come in whole.
+    fn scan_at(&self, page: u64, wanted: u64) -> Option<Sequence> {
+        let (number, place) = (span_of(page), page % SPAN_PAGES as u64);
+        let present = self.span(number).resident();
+        let scan = match self.window(number) {
+            Some(_) if self.may_be_scanned(number) => Some(Sequence::LONGEST),
+            None if wanted == 1 => Some(self.sequence_at(page)).filter(|sequence| sequence.is_long()),
+            _ => None,
+        };
+        let near_start = place <= HEAD_PAGES && present <= PRESENT_PAGES_MAX;
+        scan.filter(|_| near_start || present == 1).map(Sequence::with_span)
+    }
+
+    /// Whether no advice is against it: a window that is smaller than it could be is one.
+    fn may_be_scanned(&self, number: u64) -> bool {
+        self.window(number).is_none_or(|window| window == WINDOW_PAGES_MAX as u64)
+    }
+}
