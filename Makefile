@@ -1,7 +1,7 @@
 # Everything a user or CI does with the repository. The work itself is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test install header bench-map bench-fetch bench-commit fmt lint doc clean
+.PHONY: help run test install header bench-map bench-fetch bench-commit bench-units fmt lint doc clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -26,6 +26,9 @@ bench-fetch: ## measure asynchronous misses beside mmap with advice and fio, on 
 
 bench-commit: ## measure commits beside msync, SQLite and LMDB; writes docs/benchmarks/commit.md (needs root)
 	@scripts/bench-commit
+
+bench-units: ## measure units of 4 KiB, 2 MiB and dynamic ones; writes docs/benchmarks/units.md (needs root)
+	@scripts/bench-units
 
 fmt: ## format the Rust code
 	@cargo fmt --all

@@ -66,6 +66,11 @@
 #define VMIO_FRAMES_STREAM 3
 
 /*
+ As VMIO_FRAMES_READ_MOSTLY, with huge pages for the scans of mappings that are read-only.
+ */
+#define VMIO_FRAMES_DYNAMIC 4
+
+/*
  Pages that are wanted again soon after their eviction stay longer.
  */
 #define VMIO_POLICY_KEEP_REFAULTED 0

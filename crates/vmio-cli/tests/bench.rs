@@ -251,6 +251,15 @@ fn the_scenarios_hold_on_a_small_scale() -> TestResult {
     let sync = bench(&["sync", "--dir", dir, "--size", "16M", "--cache", "32M", "--rounds", "2"])?;
     assert!(sync[0]["stores"].as_u64().is_some_and(|stores| stores > 0), "{sync:?}");
     assert!(sync.iter().all(|result| result["verify_errors"] == 0), "{sync:?}");
+
+    let units = bench(&["units", "--dir", dir, "--size", "128M", "--cache", "64M", "--loads", "500", "--rounds", "1"])?;
+    assert_eq!(units.len(), 12, "{units:?}");
+    assert!(units.iter().all(|result| result["verify_errors"] == 0 && result["hit_misses"] == 0), "{units:?}");
+    let dynamic = units.iter().filter(|result| result["units"] == "dynamic");
+    for result in dynamic {
+        let huge_pages = result["huge_pages"].as_u64().unwrap_or(0);
+        assert_eq!(huge_pages > 0, result["work"] != "random", "{result:?}");
+    }
     Ok(())
 }
 
@@ -309,6 +318,7 @@ fn every_command_has_help_with_examples() -> TestResult {
         &["bench", "fresh", "--help"],
         &["bench", "sync", "--help"],
         &["bench", "commit", "--help"],
+        &["bench", "units", "--help"],
         &["completions", "--help"],
         &["man", "--help"],
     ] {

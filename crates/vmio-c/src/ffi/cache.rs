@@ -28,6 +28,8 @@ pub const VMIO_FRAMES_READ_MOSTLY: u32 = 1;
 pub const VMIO_FRAMES_MIXED: u32 = 2;
 /// Huge pages that are read ahead, for scans of mappings that are read-only.
 pub const VMIO_FRAMES_STREAM: u32 = 3;
+/// As VMIO_FRAMES_READ_MOSTLY, with huge pages for the scans of mappings that are read-only.
+pub const VMIO_FRAMES_DYNAMIC: u32 = 4;
 
 /// Pages that are wanted again soon after their eviction stay longer.
 pub const VMIO_POLICY_KEEP_REFAULTED: u32 = 0;
@@ -259,6 +261,7 @@ pub(super) fn frames(number: u32) -> Result<FrameHint, Failure> {
         VMIO_FRAMES_READ_MOSTLY => FrameHint::ReadMostly,
         VMIO_FRAMES_MIXED => FrameHint::Mixed,
         VMIO_FRAMES_STREAM => FrameHint::Stream,
+        VMIO_FRAMES_DYNAMIC => FrameHint::Dynamic,
         other => return Err(unknown("options.frames", other, "VMIO_FRAMES_*")),
     })
 }

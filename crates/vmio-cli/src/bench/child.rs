@@ -17,7 +17,7 @@ use super::engines::EngineKind;
 use super::engines::mmap::LinuxMapping;
 use super::engines::pread::PreadEngine;
 use super::engines::vmio::VmioEngine;
-use super::scenarios::{commit, fetch, fresh, hit, priority, sync};
+use super::scenarios::{commit, fetch, fresh, hit, priority, sync, units};
 use super::spec::{MeasuredRun, RunSpec};
 use super::{cgroup, process, worker};
 use crate::cleanup::Cleanup;
@@ -50,6 +50,8 @@ pub enum Job {
     Fetch(fetch::FetchSpec),
     /// One run of `bench commit`.
     Commit(commit::CommitSpec),
+    /// One kind of unit at one kind of work of `bench units`.
+    Units(units::UnitsSpec),
 }
 
 /// Runs a task in a child process and gives its result and the resident memory seen from outside.
@@ -149,6 +151,7 @@ pub fn serve(task: &str) -> anyhow::Result<()> {
         Job::Sync(spec) => serde_json::to_string(&sync::measure(spec)?),
         Job::Fetch(spec) => serde_json::to_string(&fetch::measure(spec)?),
         Job::Commit(spec) => serde_json::to_string(&commit::measure(spec)?),
+        Job::Units(spec) => serde_json::to_string(&units::measure(spec)?),
     };
     println!("{}", result?);
     Ok(())

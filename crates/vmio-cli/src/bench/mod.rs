@@ -37,7 +37,8 @@ Examples:
   vmio bench fresh --dir /data                         filling a file without reading it first
   vmio bench sync --json sync.json                     stores while a sync runs over their pages
   vmio bench fetch --dir /data                         misses that do not wait, beside mmap with advice
-  vmio bench commit --dir /data                        atomic commits beside msync, SQLite and LMDB";
+  vmio bench commit --dir /data                        atomic commits beside msync, SQLite and LMDB
+  vmio bench units --dir /data                         units of 4 KiB, 2 MiB and dynamic ones";
 
 /// Measure memory-mapped I/O beside Linux mmap and pread.
 #[derive(Args)]
@@ -56,6 +57,7 @@ enum BenchCommand {
     Sync(scenarios::sync::SyncArgs),
     Fetch(scenarios::fetch::FetchArgs),
     Commit(scenarios::commit::CommitArgs),
+    Units(scenarios::units::UnitsArgs),
     /// Run one measurement and print its result (what the other commands start as a process)
     #[command(hide = true)]
     Child {
@@ -74,6 +76,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         BenchCommand::Sync(args) => scenarios::sync::run(&args),
         BenchCommand::Fetch(args) => scenarios::fetch::run(&args),
         BenchCommand::Commit(args) => scenarios::commit::run(&args),
+        BenchCommand::Units(args) => scenarios::units::run(&args),
         BenchCommand::Child { task } => child::serve(&task),
     }
 }

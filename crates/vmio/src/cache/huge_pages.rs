@@ -11,7 +11,7 @@ pub(super) const AHEAD_SPANS_MAX: u64 = 8;
 /// A span is taken whole for a sequence that has got no further into it. As many pages at most are read a second time.
 const HEAD_PAGES: u64 = WINDOW_PAGES_MAX as u64;
 /// A span of which more is in memory is not read as a whole.
-const PRESENT_PAGES_MAX: u32 = SPAN_PAGES as u32 / 2;
+pub(super) const PRESENT_PAGES_MAX: u32 = SPAN_PAGES as u32 / 2;
 /// The share of a cache that one huge page may take.
 const CACHE_SHARE: u32 = 8;
 

@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use crossbeam_queue::ArrayQueue;
 
 use crate::cache::counters::Counter;
-use crate::cache::huge_pages::{AHEAD_SPANS_MAX, HugePages};
+use crate::cache::huge_pages::{AHEAD_SPANS_MAX, HugePages, PRESENT_PAGES_MAX};
 use crate::cache::reclaim::Reclaimer;
 use crate::cache::region::Region;
 use crate::cache::shared::{Gate, Shared};
@@ -214,12 +214,6 @@ impl Region {
         frame.is_full = false;
         self.pay(first, price);
         shared.release(has.saturating_sub(due), false);
-        self.span(number).set_huge(true);
-        pages.for_each(|page| match self.word(page).load().state() {
-            // In memory, as it was before, and knows what it knew.
-            State::Evicting => self.word(page).fail_evict(State::Clean),
-            _ => self.word(page).finish_load(Loaded::default()),
-        });
         if present > 0 {
             shared.count(core, Counter::ShootdownsEvict, 1);
         }
@@ -229,6 +223,12 @@ impl Region {
             SPAN_PAGES as u64 - u64::from(present) - u64::from(missed.is_some()),
         );
         shared.count(core, Counter::MovedSpans, 1);
+        self.span(number).set_huge(true);
+        pages.for_each(|page| match self.word(page).load().state() {
+            // In memory, as it was before, and knows what it knew.
+            State::Evicting => self.word(page).fail_evict(State::Clean),
+            _ => self.word(page).finish_load(Loaded::default()),
+        });
         true
     }
 
@@ -246,7 +246,8 @@ impl Region {
             }
             // What is poisoned will hardly have become readable.
             let word = self.word(page);
-            if word.load().is_poisoned() || !word.begin_evict(true) {
+            let is_worth_it = present < PRESENT_PAGES_MAX && !word.load().is_poisoned();
+            if !(is_worth_it && word.begin_evict(true)) {
                 self.unclaim(pages.start..page, missed, false);
                 return None;
             }

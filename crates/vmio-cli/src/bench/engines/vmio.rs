@@ -86,6 +86,12 @@ impl VmioEngine {
         Self::open_through(Variant::Plain.builder().capacity(cache_bytes), options, path, true)
     }
 
+    /// Maps `path` read-only over a cache of `cache_bytes`, with these frames.
+    pub fn open_with_frames(frames: FrameHint, path: &Path, cache_bytes: u64) -> anyhow::Result<Self> {
+        let cache = Variant::Plain.builder().capacity(cache_bytes);
+        Self::open_through(cache, MappingOptions::new().frames(frames), path, false)
+    }
+
     /// The same for a run: the scans of a plain cache have huge pages.
     pub fn open_for_run(variant: Variant, spec: &RunSpec) -> anyhow::Result<Self> {
         let scans = variant == Variant::Plain && !spec.pattern.is_random() && !spec.op.writes();

@@ -117,7 +117,7 @@ pub fn measure(spec: &HitSpec) -> anyhow::Result<HitResult> {
 }
 
 /// The mean time of a load at random.
-fn load_time_ns(access: &PointerAccess<'_>, words: u64, round: u32) -> f64 {
+pub fn load_time_ns(access: &PointerAccess<'_>, words: u64, round: u32) -> f64 {
     let mut state = mix64(u64::from(round));
     let mut sum = 0_u64;
     let start = Instant::now();

@@ -6,6 +6,7 @@ pub mod fresh;
 pub mod hit;
 pub mod priority;
 pub mod sync;
+pub mod units;
 
 use serde::de::DeserializeOwned;
 
