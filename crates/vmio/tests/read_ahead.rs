@@ -1,4 +1,4 @@
-//! What default mappings read ahead of: scans going up, and nothing else; counted in reads of the device.
+//! What default mappings read ahead of: scans going up or down, and nothing else; counted in reads of the device.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -46,11 +46,24 @@ fn a_scan_going_up_makes_few_reads_and_none_beyond_the_end() {
 }
 
 #[test]
-fn a_scan_going_down_and_strides_read_what_they_touch() {
+fn a_scan_going_down_makes_few_reads_too() {
     if is_managed("which pages come along with a miss") {
         return;
     }
-    assert_eq!(reads_of((0..PAGES).rev(), |_| {}), (PAGES, PAGES * PAGE));
+    let (reads, bytes) = reads_of((0..PAGES).rev(), |_| {});
+    assert!(reads <= PAGES / 16, "{reads} reads of {PAGES} pages");
+    assert_eq!(bytes, PAGES * PAGE, "each page is read once");
+    // To and fro: only what has been read ahead is in memory.
+    let (_, bytes) = reads_of((SPAN..SPAN + 20).chain((SPAN - 20..SPAN).rev()), |_| {});
+    assert!(bytes <= 100 * PAGE, "{bytes} bytes");
+}
+
+#[test]
+fn strides_read_what_they_touch() {
+    if is_managed("which pages come along with a miss") {
+        return;
+    }
+    assert_eq!(reads_of((0..PAGES).rev().step_by(2), |_| {}), (PAGES.div_ceil(2), PAGES.div_ceil(2) * PAGE));
     assert_eq!(reads_of((0..PAGES).step_by(3), |_| {}), (PAGES.div_ceil(3), PAGES.div_ceil(3) * PAGE));
 }
 

@@ -97,7 +97,9 @@ impl Region {
         let present = self.span(number).resident();
         let scan = match self.window(number) {
             Some(_) if self.may_be_scanned(number) => Some(Sequence::LONGEST),
-            None if wanted == 1 => Some(self.sequence_at(page)).filter(|sequence| sequence.is_long()),
+            None if wanted == 1 => {
+                Some(self.sequence_at(page)).filter(|sequence| sequence.is_long() && !sequence.goes_down())
+            }
             _ => None,
         };
         let near_start = place <= HEAD_PAGES && present <= PRESENT_PAGES_MAX;

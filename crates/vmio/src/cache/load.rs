@@ -27,7 +27,8 @@ struct Run {
     missed: u64,
     /// At which of the region's addresses they come in sight.
     view: usize,
-    /// Up to here they belong to the missed page's unit.
+    /// From here up to `unit_end` they belong to the missed page's unit; those below are read ahead, going down.
+    unit_start: u64,
     unit_end: u64,
     /// From here on they are read ahead: nobody has asked for them yet.
     ahead: u64,
@@ -37,7 +38,14 @@ impl Run {
     /// The missed page alone.
     fn alone(missed: Place) -> Self {
         let page = missed.page;
-        Run { pages: page..page + 1, missed: page, view: missed.view, unit_end: page + 1, ahead: page + 1 }
+        Run {
+            pages: page..page + 1,
+            missed: page,
+            view: missed.view,
+            unit_start: page,
+            unit_end: page + 1,
+            ahead: page + 1,
+        }
     }
 
     fn len(&self) -> u64 {
@@ -164,9 +172,20 @@ impl Region {
             spare -= 1;
         }
         self.shared.release(spare, false);
-        run.unit_end = run.pages.end;
-        if run.pages.end == unit.end {
-            let reach = wanted.max(advised.or(sequence.map(Sequence::window)).unwrap_or(1));
+        (run.unit_start, run.unit_end) = (run.pages.start, run.pages.end);
+        let reach = wanted.max(advised.or(sequence.map(Sequence::window)).unwrap_or(1));
+        if sequence.is_some_and(Sequence::goes_down) {
+            if run.pages.start == unit.start {
+                let room = run.pages.end.saturating_sub(WINDOW_PAGES_MAX as u64);
+                let mut window = (page + 1).saturating_sub(reach).max(room);
+                if self.shares_addresses {
+                    window = window.max(span_of(page) * SPAN_PAGES as u64);
+                }
+                while run.pages.start > window && self.claim_ahead(core, run.pages.start - 1) {
+                    run.pages.start -= 1;
+                }
+            }
+        } else if run.pages.end == unit.end {
             let mut window = (page + reach).min(run.pages.start + WINDOW_PAGES_MAX as u64).min(self.pages());
             if self.shares_addresses {
                 // What is behind may not have been prepared to be seen at this address.
@@ -178,7 +197,7 @@ impl Region {
         }
         run.ahead = run.pages.end.min(page + wanted).max(run.unit_end);
         if let Some(sequence) = sequence {
-            self.keep_sequence(sequence, run.pages.end);
+            self.keep_sequence(sequence, &run.pages);
         }
         run
     }
@@ -260,6 +279,7 @@ impl Region {
     fn keep_only(&self, run: &mut Run, kept: Range<u64>) {
         self.give_up(run.pages.start..kept.start);
         self.give_up(kept.end..run.pages.end);
+        run.unit_start = run.unit_start.max(kept.start);
         run.unit_end = run.unit_end.min(kept.end);
         run.ahead = run.ahead.min(kept.end);
         run.pages = kept;
@@ -276,19 +296,20 @@ impl Region {
         (loaded, visits): (Loaded, u8),
         store: bool,
     ) -> Result<(), FaultError> {
-        let Run { pages, missed, unit_end, ahead, view } = run;
+        let Run { pages, missed, unit_start, unit_end, ahead, view } = run;
         let (page, next) = (*missed, missed + 1);
         let neighbour = (Loaded::default(), Visits::Same(visits));
         let streams = store && self.window(span_of(page)).is_some_and(|pages| pages > 1);
         let (unit, behind) =
-            if store || loaded.poisoned { (page..next, next..*unit_end) } else { (pages.start..*unit_end, 0..0) };
-        let before = pages.start..unit.start;
+            if store || loaded.poisoned { (page..next, next..*unit_end) } else { (*unit_start..*unit_end, 0..0) };
+        let before = *unit_start..unit.start;
         let parts = [
             (unit, (loaded, Visits::Same(visits)), store),
             (before, neighbour, false),
             (behind, neighbour, streams),
             (*unit_end..*ahead, (Loaded::default(), Visits::OfEach), store),
             (*ahead..pages.end, (Loaded::default(), Visits::Same(0)), store),
+            (pages.start..*unit_start, (Loaded::default(), Visits::Same(0)), false),
         ];
         let mut outcome = Ok(());
         for (part, arrival, store) in parts.into_iter().filter(|(part, ..)| !part.is_empty()) {

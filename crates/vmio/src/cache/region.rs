@@ -32,6 +32,7 @@ use crate::sys::{PAGE_BYTES, cpu};
 
 /// Address space is handed out in units of this, so that a fault finds its region by one look-up.
 pub(crate) const GRANULE_BYTES: u64 = 1 << 30;
+const LAST_PLACE: u64 = SPAN_PAGES as u64 - 1;
 
 /// A mapped file.
 pub(crate) struct Region {
@@ -425,16 +426,21 @@ impl Region {
     /// The sequence that a miss of a page continues, or begins.
     pub(crate) fn sequence_at(&self, page: u64) -> Sequence {
         let (span, place) = (span_of(page), page % SPAN_PAGES as u64);
-        match span.checked_sub(1).filter(|_| place == 0) {
-            Some(before) => self.span(before).sequence().missed_at(SPAN_PAGES as u64),
-            None => self.span(span).sequence().missed_at(place),
+        let within = self.span(span).sequence().missed_at(place);
+        if within.has_followed() {
+            return within;
+        }
+        match (place, span) {
+            (0, 1..) => self.span(span - 1).sequence().missed_at(SPAN_PAGES as u64),
+            (LAST_PLACE, _) if span + 1 < self.spans() => self.span(span + 1).sequence().missed_below(),
+            _ => within,
         }
     }
 
-    /// Remembers it for the miss that would come next: the last one has brought the pages below `end`.
-    pub(crate) fn keep_sequence(&self, sequence: Sequence, end: u64) {
-        let last = end - 1;
-        self.span(span_of(last)).set_sequence(sequence.ending_at(last % SPAN_PAGES as u64 + 1));
+    /// Remembers it for the miss that would come next: the last one has brought these pages.
+    pub(crate) fn keep_sequence(&self, sequence: Sequence, pages: &Range<u64>) {
+        let (last, behind) = if sequence.goes_down() { (pages.start, 0) } else { (pages.end - 1, 1) };
+        self.span(span_of(last)).set_sequence(sequence.ending_at(last % SPAN_PAGES as u64 + behind));
     }
 
     // ---- residency

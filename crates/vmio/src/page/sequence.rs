@@ -1,8 +1,8 @@
 //! Misses that follow one another: how far to read ahead of them. Kept in 16 bits of the span where the last one ended, so it
 //! costs a random miss a load and a store to a cache line that it owns already, and needs to know nothing of threads.
 
-/// Where the pages of a span's last miss ended, and how many misses in a row have begun where the one before had ended. All
-/// zeros is none.
+/// Where the pages of a span's last miss ended (or began, if they go down), and how many misses in a row have gone on where the
+/// one before had stopped. All zeros is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sequence(u16);
 
@@ -13,12 +13,14 @@ const WINDOWS: [u64; 7] = [1, 1, 2, 4, 8, 16, 32];
 const SPANS_MAX: usize = 5;
 const FULL: usize = WINDOWS.len() - 1;
 const END_BITS: u32 = 10;
+const DOWN: u16 = 1 << END_BITS;
+const FOLLOWED_SHIFT: u32 = END_BITS + 1;
 
-const _: () = assert!(super::SPAN_PAGES < 1 << END_BITS && FULL + SPANS_MAX < 1 << (u16::BITS - END_BITS));
+const _: () = assert!(super::SPAN_PAGES < 1 << END_BITS && FULL + SPANS_MAX < 1 << (u16::BITS - FOLLOWED_SHIFT));
 
 impl Sequence {
     /// One that has gone through many spans.
-    pub(crate) const LONGEST: Self = Sequence(((FULL + SPANS_MAX) as u16) << END_BITS);
+    pub(crate) const LONGEST: Self = Self::up(FULL + SPANS_MAX);
 
     /// As [`Self::bits`] gave it.
     pub(crate) fn from_bits(bits: u16) -> Self {
@@ -32,8 +34,20 @@ impl Sequence {
 
     /// What a miss makes of it, at the page with this number within the span; behind its last page is the next span's first.
     pub(crate) fn missed_at(self, place: u64) -> Self {
-        let followed = if self.has_passed(place) { (self.followed() + 1).min(self.followed().max(FULL)) } else { 0 };
-        Sequence((followed as u16) << END_BITS)
+        // Of a single miss nobody knows where it goes.
+        let turns = self.followed() == 0 && !self.goes_down() && self.end() == place + 2;
+        if turns || self.goes_down() && self.end() == place + 1 {
+            Sequence(self.once_more().0 | DOWN)
+        } else if self.has_passed(place) {
+            self.once_more()
+        } else {
+            Sequence::default()
+        }
+    }
+
+    /// What a miss of the last page of the span below makes of it.
+    pub(crate) fn missed_below(self) -> Self {
+        if self.goes_down() && self.end() == 0 { Sequence(self.once_more().0 | DOWN) } else { Sequence::default() }
     }
 
     /// How many pages to read at that miss.
@@ -48,7 +62,7 @@ impl Sequence {
 
     /// The same when a whole span comes in for it.
     pub(crate) fn with_span(self) -> Self {
-        Sequence(((self.followed().max(FULL) + 1).min(FULL + SPANS_MAX) as u16) << END_BITS)
+        Self::up((self.followed().max(FULL) + 1).min(FULL + SPANS_MAX))
     }
 
     /// How many spans to read ahead of it: hardly more than it has gone through.
@@ -56,12 +70,22 @@ impl Sequence {
         1 << self.followed().saturating_sub(FULL) >> 2
     }
 
-    /// Whether its last miss ended here; at a span's start no sequence has.
+    /// Whether its last miss, going up, ended here; at a span's start no sequence has.
     pub(crate) fn has_passed(self, place: u64) -> bool {
-        self.end() == place && place > 0
+        !self.goes_down() && self.end() == place && place > 0
     }
 
-    /// The same, of whose pages the last came just before this one.
+    /// Whether each miss is of the page before those of the last one.
+    pub(crate) fn goes_down(self) -> bool {
+        self.0 & DOWN != 0
+    }
+
+    /// Whether there was a miss before the last one.
+    pub(crate) fn has_followed(self) -> bool {
+        self.followed() > 0
+    }
+
+    /// The same, of whose pages the last came just before this one; going down, this is the first of them.
     pub(crate) fn ending_at(self, place: u64) -> Self {
         Sequence(self.0 >> END_BITS << END_BITS | place as u16)
     }
@@ -71,7 +95,16 @@ impl Sequence {
     }
 
     fn followed(self) -> usize {
-        usize::from(self.0 >> END_BITS)
+        usize::from(self.0 >> FOLLOWED_SHIFT)
+    }
+
+    /// As long a sequence, and one miss longer as far as that matters.
+    fn once_more(self) -> Self {
+        Self::up((self.followed() + 1).min(self.followed().max(FULL)))
+    }
+
+    const fn up(followed: usize) -> Self {
+        Sequence((followed as u16) << FOLLOWED_SHIFT)
     }
 }
 
@@ -98,6 +131,33 @@ mod tests {
         assert_eq!(Sequence::default().missed_at(0), Sequence::default());
     }
 
+    #[test]
+    fn the_window_grows_going_down_as_well() {
+        let mut sequence = Sequence::default().missed_at(40).ending_at(41);
+        let mut start = 40;
+        for window in [1, 2, 4, 8, 16] {
+            sequence = sequence.missed_at(start - 1);
+            assert_eq!((sequence.window(), sequence.goes_down()), (window, true));
+            start -= window;
+            sequence = sequence.ending_at(start);
+        }
+        assert_eq!(sequence.missed_at(start), Sequence::default());
+        assert_eq!(sequence.missed_below(), Sequence::default());
+        assert_eq!(sequence.ending_at(0).missed_below().window(), 32);
+    }
+
+    #[test]
+    fn a_long_sequence_counts_spans() {
+        let mut sequence = Sequence::default();
+        assert!(!sequence.is_long());
+        for ahead in [0, 1, 2, 4, 8, 8] {
+            sequence = sequence.with_span();
+            assert_eq!((sequence.spans_ahead(), sequence.window()), (ahead, 32));
+            assert_eq!(sequence.ending_at(7).missed_at(7), sequence, "small windows are no spans");
+        }
+        assert_eq!(sequence, Sequence::LONGEST);
+    }
+
     proptest! {
         /// Whatever is missed, and however much of what was asked for has come.
         #[test]
@@ -110,6 +170,9 @@ mod tests {
                     Some(end) if number % 8 >= usize::from(follow) => end,
                     _ => page,
                 };
+                if followed == 0 && end == Some(page + 2) {
+                    return Ok(()); // It goes down from here.
+                }
                 followed = if end == Some(page) { followed + 1 } else { 0 };
                 sequence = sequence.missed_at(page);
                 prop_assert_eq!(sequence.window(), (1_u64 << followed.saturating_sub(1).min(5)).max(1));
