@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::page::word::{Snapshot, State};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::signal::{FaultAccess, Resolution};
-use crate::sys::{PAGE_BYTES, cpu};
+use crate::sys::{PAGE_BYTES, cpu, probes};
 
 /// Rounds of failed writes, without a page gained, after which a fault gives up.
 pub(crate) const FAILED_ROUNDS_MAX: u32 = 16;
@@ -124,7 +124,10 @@ impl Region {
                             return Err(FaultError::BeyondEnd);
                         }
                         let is_paid = inside.as_mut().map(InSpan::take_page).is_some();
-                        return self.load(place, wanted, before, store, is_paid);
+                        probes::miss_begin(self.address_at(place), store);
+                        let loaded = self.load(place, wanted, before, store, is_paid);
+                        probes::miss_end(self.address_at(place), loaded.is_ok());
+                        return loaded;
                     }
                 }
                 State::Clean | State::Dirty => {

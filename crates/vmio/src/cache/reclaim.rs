@@ -14,9 +14,9 @@ use crate::page::unit::Unit;
 use crate::page::word::State;
 use crate::page::{SPAN_PAGES, span_of};
 use crate::policy::SpanRef;
-use crate::sys::cpu;
 use crate::sys::pagemap::StoredPages;
 use crate::sys::unmap::UnmapList;
+use crate::sys::{cpu, probes};
 
 /// Victims that a pass aims at, FastMap's batch (§3.3).
 pub(crate) const PASS_PAGES: usize = 512;
@@ -132,6 +132,7 @@ impl Reclaimer {
         pass.freed += self.drop_hidden(shared, core, left, goal, pass.written_hidden);
         self.put_spans_back(shared);
         pass.freed += self.empty.give_back(shared);
+        probes::evict(pass.freed, pass.written, pass.failed);
         pass
     }
 

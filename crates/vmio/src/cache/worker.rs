@@ -72,6 +72,7 @@ impl Worker {
             let short = self.shared.watermarks().high.saturating_sub(free) + self.shared.budget.limit().owed;
             let wanted = (short as usize).min(PASS_PAGES);
             let pass = self.reclaimer.pass(&self.shared, wanted, goal);
+            tracing::trace!(pass.freed, pass.written, pass.failed, "evicted");
             goal = if (pass.freed as usize) < wanted / 4 { Goal::EvictHard } else { Goal::Evict };
             if pass.freed == 0 {
                 self.wait_after(pass);
@@ -94,6 +95,7 @@ impl Worker {
         }
         while self.shared.dirty_pages() > self.shared.watermarks().dirty && !self.shared.is_stopping() {
             let pass = self.reclaimer.pass(&self.shared, PASS_PAGES, Goal::Clean);
+            tracing::trace!(pass.written, pass.failed, "wrote back");
             if pass.written == 0 {
                 return self.wait_after(pass);
             }

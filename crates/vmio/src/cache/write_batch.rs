@@ -20,7 +20,7 @@ use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::pagemap::StoredPages;
 use crate::sys::reservation::Reservation;
-use crate::sys::{PAGE_BYTES, cpu, futex};
+use crate::sys::{PAGE_BYTES, cpu, futex, probes};
 
 /// Pages of a worker's merge buffer (2 MiB).
 pub(crate) const BATCH_PAGES: usize = SPAN_PAGES;
@@ -484,6 +484,9 @@ impl WriteRun {
         let (region, destination) = (pages[0].region(), pages[0].destination);
         let started = Instant::now();
         let core = cpu::current();
+        let offset = pages[0].page * PAGE_BYTES as u64;
+        let mapping = region.address(0);
+        probes::write_begin(mapping, offset, data.len());
         let settle = |page, error| {
             if !region.settle_write(page, error, destination) {
                 progress.failed.fetch_add(1, Ordering::SeqCst);
@@ -500,6 +503,7 @@ impl WriteRun {
             }
             Err(error) => settle(pages[0].page, Some(error)),
         }
+        probes::write_end(mapping, offset, data.len());
         shared.note_write(started.elapsed().as_nanos() as u64);
         shared.count(core, Counter::Writes, 1);
         shared.count(core, Counter::WrittenBytes, data.len() as u64);

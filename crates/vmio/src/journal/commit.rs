@@ -12,6 +12,7 @@ use crate::journal::journaled_backing::JournaledBacking;
 use crate::journal::log::{CommitFailure, Refusal};
 use crate::journal::participant::Participant;
 use crate::sys::PAGE_BYTES;
+use crate::sys::probes;
 use crate::sys::signal::SignalsBlocked;
 
 /// A commit that is being put together.
@@ -85,13 +86,16 @@ struct Lead<'a> {
 impl CommitQueue {
     /// Commits, or waits for a commit that begins after this call and succeeds. Returns its number.
     pub(crate) fn commit(&self, core: &Core, write: impl FnOnce(&Commit<'_>) -> Result<()>) -> Result<u64> {
+        let _span = tracing::debug_span!("commit").entered();
         let mut lead = match self.enter() {
             Ok(lead) => lead,
             Err(number) => return Ok(number),
         };
-        let number = lead_commit(core, write)?;
-        lead.outcome = Some(number);
-        Ok(number)
+        probes::commit_begin();
+        let committed = lead_commit(core, write);
+        probes::commit_end(committed.as_ref().map_or(0, |number| *number));
+        lead.outcome = committed.as_ref().ok().copied();
+        committed
     }
 
     /// The lead, or the number of a commit that another thread has led.

@@ -16,12 +16,14 @@ impl Mapping {
     /// dirty, and the next sync tries them again.
     pub fn sync(&self) -> Result<()> {
         self.file().check_not_forked()?;
+        let _span = tracing::debug_span!("sync").entered();
         self.file().sync(None)
     }
 
     /// As [`Self::sync`], for the pages that a range of bytes touches.
     pub fn flush(&self, range: Range<u64>) -> Result<()> {
         self.check_range(&range)?;
+        let _span = tracing::debug_span!("sync", range.start, range.end).entered();
         self.file().sync(Some(touched_pages(&range)))
     }
 

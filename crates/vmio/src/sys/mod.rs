@@ -19,6 +19,7 @@ pub(crate) mod memory_file;
 pub(crate) mod page_cache;
 pub(crate) mod page_scan;
 pub(crate) mod pagemap;
+pub(crate) mod probes;
 pub(crate) mod published_memory;
 pub(crate) mod reservation;
 pub(crate) mod ring;
