@@ -21,6 +21,7 @@ Examples:
   vmio sum --cache 64M big.bin       checksum of a file larger than memory
   vmio cp big.bin copy.bin           copy through two mappings
   vmio stat 4711 --watch             what the caches of a running process do, once a second
+  vmio top                           a dashboard of all caches of this user
   vmio bench map --quick             the two-minute comparison with Linux mmap and pread
   vmio bench map --size 2G --dir /data --cache 512M --threads 1,2,8
 
@@ -41,6 +42,7 @@ enum Command {
     Cp(commands::cp::CpArgs),
     Sum(commands::sum::SumArgs),
     Stat(commands::stat::StatArgs),
+    Top(commands::top::TopArgs),
     Journal(commands::journal::JournalArgs),
     Bench(bench::BenchArgs),
     Sim(sim::SimArgs),
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         Command::Cp(args) => commands::cp::run(&args),
         Command::Sum(args) => commands::sum::run(&args),
         Command::Stat(args) => commands::stat::run(&args),
+        Command::Top(args) => commands::top::run(&args),
         Command::Journal(args) => commands::journal::run(&args),
         Command::Bench(args) => bench::run(args),
         Command::Sim(args) => sim::run(&args),

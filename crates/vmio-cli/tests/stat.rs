@@ -4,56 +4,12 @@ mod common;
 
 use std::error::Error;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, copy, sink};
-use std::process::{Child, ChildStdout, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
-use common::{TestResult, patterned, refused, succeeded, vmio};
+use common::cat::{Cat, FILE_BYTES};
+use common::{TestResult, refused, succeeded, vmio};
 use serde_json::Value;
-
-const FILE_BYTES: usize = 24 << 20;
-
-/// A `vmio cat` of a file three times its cache, and the file.
-struct Cat {
-    child: Child,
-    output: ChildStdout,
-    _file: tempfile::NamedTempFile,
-}
-
-impl Cat {
-    /// Starts it; its cache is at work.
-    fn start() -> Result<Self, Box<dyn Error>> {
-        let file = tempfile::NamedTempFile::new()?;
-        fs::write(&file, patterned(FILE_BYTES))?;
-        let mut child = vmio().args(["cat", "--cache", "8M"]).arg(file.path()).stdout(Stdio::piped()).spawn()?;
-        let output = child.stdout.take().ok_or("its output is piped")?;
-        let mut cat = Self { child, output, _file: file };
-        cat.read(1 << 20)?;
-        Ok(cat)
-    }
-
-    fn id(&self) -> String {
-        self.child.id().to_string()
-    }
-
-    fn read(&mut self, bytes: usize) -> TestResult {
-        Ok(self.output.read_exact(&mut vec![0; bytes])?)
-    }
-
-    /// Reads the rest, and waits for the end.
-    fn finish(&mut self) -> TestResult {
-        copy(&mut self.output, &mut sink())?;
-        assert!(self.child.wait()?.success());
-        Ok(())
-    }
-}
-
-impl Drop for Cat {
-    fn drop(&mut self) {
-        // After `finish` there is nothing left to kill.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// The only cache in the object of a sample.
 fn only_cache(sample: &str) -> Result<Value, Box<dyn Error>> {

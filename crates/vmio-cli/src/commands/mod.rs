@@ -9,3 +9,4 @@ pub mod man;
 mod source;
 pub mod stat;
 pub mod sum;
+pub mod top;

@@ -1,5 +1,7 @@
 //! What the tests of the command share.
 
+pub mod cat;
+
 use std::error::Error;
 use std::process::Command;
 

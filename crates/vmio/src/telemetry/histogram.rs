@@ -40,6 +40,13 @@ impl Histogram {
         self.max_ns
     }
 
+    /// How many durations are in each bucket, in rising order, after what all of them are shorter than, in nanoseconds:
+    /// `None` for the last bucket, which has no end.
+    pub fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
+        let end_ns = |bucket| (bucket + 1 < BUCKETS).then(|| bucket_end_ns(bucket));
+        self.buckets.iter().enumerate().map(move |(bucket, count)| (end_ns(bucket), *count))
+    }
+
     /// A duration that the given share of all (0 to 1) does not exceed: the end of its bucket. `None` if it is empty.
     pub fn quantile_ns(&self, share: f64) -> Option<u64> {
         let count = self.count();
@@ -97,6 +104,13 @@ mod tests {
         let (before, after) = (histogram_of(&[300, 70_000]), histogram_of(&[300, 70_000, 2_000]));
         let recent = after.since(&before);
         assert_eq!((recent.count(), recent.sum_ns(), recent.quantile_ns(1.0)), (1, 2_000, Some(2_048)));
+    }
+
+    #[test]
+    fn buckets_tell_their_ends() {
+        let histogram = histogram_of(&[255, 256, 1 << 30, u64::MAX / 2]);
+        let filled: Vec<_> = histogram.buckets().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(filled, [(Some(256), 1), (Some(320), 1), (None, 2)]);
     }
 
     proptest! {

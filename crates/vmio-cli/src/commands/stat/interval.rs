@@ -3,6 +3,7 @@
 use vmio::telemetry::{Histogram, Snapshot};
 
 /// Rates of a cache over an interval.
+#[derive(Clone)]
 pub struct Interval {
     /// How long it was.
     pub seconds: f64,
@@ -18,8 +19,16 @@ pub struct Interval {
     pub read_bytes_per_s: f64,
     /// Bytes written to the backings.
     pub written_bytes_per_s: f64,
+    /// Read requests to the backings.
+    pub reads_per_s: f64,
+    /// Write requests to the backings.
+    pub writes_per_s: f64,
     /// TLB shootdowns.
     pub shootdowns_per_s: f64,
+    /// Misses under way at a time, on average: by Little's law the time that they took together, per time.
+    pub misses_under_way: f64,
+    /// Write requests under way at a time, on average.
+    pub writes_under_way: f64,
     /// How long the misses of the interval took.
     pub miss: Histogram,
 }
@@ -31,6 +40,11 @@ impl Interval {
             let before = before.map_or(0, total);
             total(now).saturating_sub(before) as f64 / seconds.max(1e-9)
         };
+        let part = |all: fn(&Snapshot) -> &Histogram| {
+            before.map_or_else(|| all(now).clone(), |before| all(now).since(all(before)))
+        };
+        let under_way = |part: &Histogram| part.sum_ns() as f64 / 1e9 / seconds.max(1e-9);
+        let miss = part(|cache| &cache.miss);
         Interval {
             seconds,
             misses_per_s: rate(|cache| cache.stats.load_misses.saturating_add(cache.stats.store_misses)),
@@ -39,8 +53,12 @@ impl Interval {
             evictions_per_s: rate(|cache| cache.stats.evicted_clean.saturating_add(cache.stats.evicted_dirty)),
             read_bytes_per_s: rate(|cache| cache.stats.read_bytes),
             written_bytes_per_s: rate(|cache| cache.stats.written_bytes),
+            reads_per_s: rate(|cache| cache.stats.reads),
+            writes_per_s: rate(|cache| cache.stats.writes),
             shootdowns_per_s: rate(|cache| cache.stats.shootdowns),
-            miss: before.map_or_else(|| now.miss.clone(), |before| now.miss.since(&before.miss)),
+            misses_under_way: under_way(&miss),
+            writes_under_way: under_way(&part(|cache| &cache.write)),
+            miss,
         }
     }
 }

@@ -59,7 +59,11 @@ fn rates(interval: &Interval) -> Value {
         "evictions_per_s": interval.evictions_per_s,
         "read_bytes_per_s": interval.read_bytes_per_s,
         "written_bytes_per_s": interval.written_bytes_per_s,
+        "reads_per_s": interval.reads_per_s,
+        "writes_per_s": interval.writes_per_s,
         "shootdowns_per_s": interval.shootdowns_per_s,
+        "misses_under_way": interval.misses_under_way,
+        "writes_under_way": interval.writes_under_way,
         "miss_ns": {
             "count": interval.miss.count(),
             "p50": interval.miss.quantile_ns(0.5),

@@ -2,17 +2,26 @@
 
 mod interval;
 mod json;
+#[cfg(test)]
+pub mod made_up;
+mod prometheus;
+mod sample;
+mod scrape_endpoint;
 mod text;
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
-use vmio::telemetry::{Reader, Snapshot};
+use vmio::telemetry::Reader;
 
-use interval::Interval;
+pub use interval::Interval;
+pub use sample::Sample;
+pub use text::format_latency;
+
+use prometheus::MetricsTarget;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,6 +29,10 @@ Examples:
   vmio stat $(pgrep my-database) --watch what happens in each second, until the process ends
   vmio stat 4711 --watch 0.2             five times a second
   vmio stat 4711 --watch --json | jq -c '.caches[] | .interval.misses_per_s'
+  vmio stat 4711 --prometheus 127.0.0.1:9464
+                                         for Prometheus to scrape, under /metrics, until the process ends
+  vmio stat 4711 --prometheus - > /var/lib/node_exporter/vmio.prom
+                                         once, for the textfile collector of node_exporter
 
 The process need not be told and is not slowed down: its caches count in memory that others may read. To look takes
 the right to trace it: the same user, or CAP_SYS_PTRACE. Quantiles are at most a quarter too long.";
@@ -37,32 +50,9 @@ pub struct StatArgs {
     /// Print an object for each sample, one a line
     #[arg(long)]
     json: bool,
-}
-
-/// The caches of a process at one moment.
-struct Sample {
-    taken: Instant,
-    caches: Vec<Snapshot>,
-}
-
-impl Sample {
-    /// `None` if the process has ended.
-    fn take(reader: &Reader) -> anyhow::Result<Option<Self>> {
-        let caches = match reader.snapshots() {
-            Err(_) if reader.wait_for_end(Duration::ZERO)? => return Ok(None),
-            caches => caches?,
-        };
-        Ok(Some(Sample { taken: Instant::now(), caches }))
-    }
-
-    /// Each cache with what it has done since an earlier sample, or since it was built.
-    fn since<'a>(&'a self, earlier: &'a Sample) -> impl Iterator<Item = (&'a Snapshot, Interval)> {
-        let seconds = (self.taken - earlier.taken).as_secs_f64();
-        self.caches.iter().map(move |cache| {
-            let before = earlier.caches.iter().find(|before| before.cache_number == cache.cache_number);
-            (cache, Interval::between(before, cache, seconds))
-        })
-    }
+    /// Serve the totals in Prometheus's text format at http://ADDRESS/metrics until the process ends, or print them once (-)
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["watch", "json"])]
+    prometheus: Option<MetricsTarget>,
 }
 
 /// Runs `vmio stat`.
@@ -74,8 +64,12 @@ pub fn run(args: &StatArgs) -> anyhow::Result<()> {
     if first.caches.is_empty() {
         bail!("process {id} ({command}) does not use vmio: it has no cache open");
     }
+    if let Some(MetricsTarget::Address(address)) = &args.prometheus {
+        return scrape_endpoint::serve(address, &reader);
+    }
     let mut output = io::stdout().lock();
     match args.watch {
+        _ if args.prometheus.is_some() => output.write_all(prometheus::exposition(id, &first.caches).as_bytes())?,
         Some(interval) => watch(&mut output, &reader, &command, first, interval, args.json)?,
         None if args.json => {
             let caches = first.caches.iter().map(|cache| json::cache(cache, None)).collect();
@@ -120,13 +114,14 @@ fn watch(
     Ok(())
 }
 
-/// The name that the kernel has for a process.
-fn command_name(process_id: u32) -> String {
+/// The name that the kernel has for a process; empty if there is none.
+pub fn command_name(process_id: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{process_id}/comm")).unwrap_or_default();
     name.trim_end().to_owned()
 }
 
-fn parse_interval(text: &str) -> Result<Duration, String> {
+/// Parses a number of seconds between two samples.
+pub fn parse_interval(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds @ 0.05..=3600.0) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err(format!("{text:?} is not a number of seconds from 0.05 to 3600")),

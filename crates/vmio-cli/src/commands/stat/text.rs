@@ -122,7 +122,7 @@ fn sum(parts: &[u64]) -> String {
 }
 
 /// Two or three digits and a unit; a dash for none.
-fn format_latency(ns: Option<u64>) -> String {
+pub fn format_latency(ns: Option<u64>) -> String {
     let Some(ns) = ns else { return "-".to_owned() };
     for (unit_ns, unit) in [(1e9, "s"), (1e6, "ms"), (1e3, "µs")] {
         let value = ns as f64 / unit_ns;

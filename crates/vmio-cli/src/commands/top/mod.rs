@@ -1,0 +1,127 @@
+//! `vmio top`: a dashboard of what caches do.
+
+mod dashboard;
+mod processes;
+mod screen;
+mod view;
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use clap::Args;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use dashboard::Dashboard;
+use processes::Processes;
+use screen::Screen;
+use view::View;
+
+use super::stat::parse_interval;
+
+const EXAMPLES: &str = "\
+Examples:
+  vmio top                       every cache of every process of this user
+  vmio top 4711                  those of one process, until it ends
+  vmio top 4711 --interval 0.2   five frames a second
+  vmio top 4711 --once           one frame, as text, of what happens within a second
+
+Keys: up and down choose a cache, p stops and resumes, q ends.
+
+\"under way\" is the mean number at a time: the time that all misses (or writes) of the interval took, divided by it.
+Quantiles are at most a quarter too long. To look at a process takes the right to trace it, as for vmio stat.";
+
+/// How often keys and ends of processes are looked for.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Watch what caches do on a dashboard in the terminal.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct TopArgs {
+    /// The process to watch; all of this user that have caches if not given
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    process_id: Option<u32>,
+    /// Seconds between two frames
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
+    interval: Duration,
+    /// Print one frame as text, and end
+    #[arg(long)]
+    once: bool,
+}
+
+/// What a key asks for.
+enum Wish {
+    Quit,
+    Redraw,
+}
+
+/// Runs `vmio top`.
+pub fn run(args: &TopArgs) -> anyhow::Result<()> {
+    let mut view = View::new(args.interval);
+    let mut processes = Processes::find(args.process_id)?;
+    if args.once {
+        std::thread::sleep(args.interval);
+        processes.update(&mut view)?;
+        if let Some(process) = processes.watched_has_ended() {
+            bail!("{process} has ended");
+        }
+        io::stdout().lock().write_all(Dashboard::new(&view).as_text().as_bytes())?;
+        return Ok(());
+    }
+    if !io::stdout().is_terminal() {
+        bail!("standard output is no terminal: `vmio top --once` prints a frame, `vmio stat --watch` lines");
+    }
+    let mut screen = Screen::open()?;
+    let outcome = watch(&mut screen, &mut processes, &mut view);
+    // Whatever is to be said is said where it stays to be read.
+    drop(screen);
+    outcome?;
+    if let Some(process) = processes.watched_has_ended() {
+        println!("{process} has ended");
+    }
+    Ok(())
+}
+
+/// Draws until somebody asks to quit, or the only process has ended.
+fn watch(screen: &mut Screen, processes: &mut Processes, view: &mut View) -> anyhow::Result<()> {
+    let mut next = Instant::now() + view.interval();
+    loop {
+        screen.draw(&Dashboard::new(view))?;
+        loop {
+            let left = next.saturating_duration_since(Instant::now());
+            if left.is_zero() || processes.has_watched_ended()? {
+                break;
+            }
+            if event::poll(left.min(PATIENCE))? {
+                match wish(&event::read()?, view) {
+                    Some(Wish::Quit) => return Ok(()),
+                    Some(Wish::Redraw) => screen.draw(&Dashboard::new(view))?,
+                    None => {}
+                }
+            }
+        }
+        if !view.is_paused() || processes.has_watched_ended()? {
+            processes.update(view)?;
+        }
+        if processes.watched_has_ended().is_some() {
+            return Ok(());
+        }
+        next = Instant::now() + view.interval();
+    }
+}
+
+fn wish(event: &Event, view: &mut View) -> Option<Wish> {
+    let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press | KeyEventKind::Repeat, .. }) = event else {
+        return matches!(event, Event::Resize(..)).then_some(Wish::Redraw);
+    };
+    match code {
+        // In raw mode no signal comes of it.
+        KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => return Some(Wish::Quit),
+        KeyCode::Char('q') | KeyCode::Esc => return Some(Wish::Quit),
+        KeyCode::Char('p') => view.toggle_pause(),
+        KeyCode::Up => view.choose_previous(),
+        KeyCode::Down => view.choose_next(),
+        _ => return None,
+    }
+    Some(Wish::Redraw)
+}

@@ -1,0 +1,129 @@
+//! Whom the dashboard watches: one process, or all of this user that have caches.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use vmio::telemetry::{ReadError, Reader};
+
+use super::view::View;
+use crate::commands::stat::{Sample, command_name};
+
+/// How often new processes are looked for.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The processes that are watched, with the last sample of each.
+pub struct Processes {
+    watched: Vec<Watched>,
+    /// If one was asked for.
+    only: Option<u32>,
+    /// What to call it once it has ended.
+    ended: Option<String>,
+    searched: Instant,
+}
+
+struct Watched {
+    reader: Reader,
+    command: String,
+    last: Sample,
+}
+
+impl Watched {
+    /// `None` if it has ended, or uses no cache.
+    fn open(process_id: u32) -> anyhow::Result<Option<Self>> {
+        let reader = Reader::open(process_id)?;
+        let command = command_name(process_id);
+        let last = Sample::take(&reader)?.filter(|sample| !sample.caches.is_empty());
+        Ok(last.map(|last| Self { reader, command, last }))
+    }
+
+    fn describe(&self) -> String {
+        format!("process {} ({})", self.reader.process_id(), self.command)
+    }
+}
+
+impl Processes {
+    /// The process asked for, or all that there are; it is an error if there is nothing to watch.
+    pub fn find(only: Option<u32>) -> anyhow::Result<Self> {
+        let watched = match only {
+            Some(id) => match Watched::open(id)? {
+                Some(process) => vec![process],
+                None => bail!("process {id} ({}) does not use vmio: it has no cache open", command_name(id)),
+            },
+            None => Vec::new(),
+        };
+        let mut processes = Self { watched, only, ended: None, searched: Instant::now() };
+        if only.is_none() {
+            processes.search()?;
+            if processes.watched.is_empty() {
+                bail!("no process of this user has a cache open; `vmio top PID` watches one of another user's");
+            }
+        }
+        Ok(processes)
+    }
+
+    /// Takes a sample of every process into the view.
+    pub fn update(&mut self, view: &mut View) -> anyhow::Result<()> {
+        let mut index = 0;
+        while let Some(process) = self.watched.get_mut(index) {
+            let id = process.reader.process_id();
+            let sample = match Sample::take(&process.reader) {
+                // Of many, the others are worth seeing still.
+                Err(error) if self.only.is_none() => Err(error.to_string()),
+                sample => sample?.ok_or_else(|| "it has ended".to_owned()),
+            };
+            match sample {
+                Ok(sample) => {
+                    view.update(id, &process.command, sample.since(&process.last));
+                    process.last = sample;
+                    index += 1;
+                }
+                Err(why) => {
+                    let gone = self.watched.remove(index);
+                    view.update(id, &gone.command, std::iter::empty());
+                    view.set_notice(format!("{}: {why}", gone.describe()));
+                    self.ended = Some(gone.describe());
+                }
+            }
+        }
+        if self.only.is_none() && self.searched.elapsed() >= SEARCH_INTERVAL {
+            self.search()?;
+        }
+        Ok(())
+    }
+
+    /// The process that was asked for, if an update has found it gone.
+    pub fn watched_has_ended(&self) -> Option<&str> {
+        self.only.and(self.ended.as_deref())
+    }
+
+    /// Whether that process has ended, at this moment.
+    pub fn has_watched_ended(&self) -> Result<bool, ReadError> {
+        match (self.only, self.watched.first()) {
+            (Some(_), Some(process)) => process.reader.wait_for_end(Duration::ZERO),
+            _ => Ok(self.watched_has_ended().is_some()),
+        }
+    }
+
+    /// Finds processes of this user that are not watched yet. One that cannot be looked at is passed over.
+    fn search(&mut self) -> anyhow::Result<()> {
+        self.searched = Instant::now();
+        for id in own_processes().context("cannot list the processes in /proc")? {
+            if self.watched.iter().all(|process| process.reader.process_id() != id)
+                && let Ok(Some(process)) = Watched::open(id)
+            {
+                self.watched.push(process);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn own_processes() -> io::Result<Vec<u32>> {
+    let user = fs::metadata("/proc/self")?.uid();
+    let entries = fs::read_dir("/proc")?.filter_map(Result::ok);
+    let own = entries.filter(|entry| entry.metadata().is_ok_and(|metadata| metadata.uid() == user));
+    Ok(own.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}

@@ -1,0 +1,42 @@
+//! The terminal while the dashboard has it.
+
+use std::io::{self, Stdout};
+
+use anyhow::Context;
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::Show;
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
+
+use super::dashboard::Dashboard;
+use crate::cleanup::Cleanup;
+
+/// The terminal's other screen, without echo; the terminal is as before when this drops or a signal ends the command.
+pub struct Screen {
+    terminal: Terminal<CrosstermBackend<Stdout>>,
+    _restore: Cleanup,
+}
+
+impl Screen {
+    /// Takes the terminal.
+    pub fn open() -> anyhow::Result<Self> {
+        let restore = Cleanup::register(give_back)?;
+        enable_raw_mode().context("cannot take the terminal")?;
+        execute!(io::stdout(), EnterAlternateScreen).context("cannot take the terminal")?;
+        let terminal = Terminal::new(CrosstermBackend::new(io::stdout())).context("cannot take the terminal")?;
+        Ok(Self { terminal, _restore: restore })
+    }
+
+    /// Draws a frame.
+    pub fn draw(&mut self, dashboard: &Dashboard<'_>) -> anyhow::Result<()> {
+        let drawn = self.terminal.draw(|frame| frame.render_widget(dashboard, frame.area()));
+        drawn.map(|_| ()).context("cannot draw on the terminal")
+    }
+}
+
+/// Errors have nowhere to go: if the terminal is gone, so is who would read of it.
+fn give_back() {
+    let _ = disable_raw_mode();
+    let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
+}
