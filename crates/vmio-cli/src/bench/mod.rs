@@ -3,7 +3,7 @@
 
 mod break_even;
 mod cgroup;
-mod charts;
+pub mod charts;
 mod child;
 pub mod content;
 mod device_cache;
@@ -18,7 +18,7 @@ pub mod pattern;
 mod process;
 mod quick;
 mod report;
-mod report_file;
+pub mod report_file;
 mod scenarios;
 mod spec;
 pub mod table;

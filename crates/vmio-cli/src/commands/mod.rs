@@ -6,6 +6,7 @@ pub mod cp;
 pub mod doctor;
 pub mod journal;
 pub mod man;
+pub mod record;
 mod source;
 pub mod stat;
 pub mod sum;

@@ -39,6 +39,11 @@ impl EngineStyle {
         Self { index: EngineKind::all().position(|other| other == engine).unwrap_or_default() }
     }
 
+    /// The style of a line that is no engine's, by its place in the legend.
+    pub fn numbered(index: usize) -> Self {
+        Self { index }
+    }
+
     /// The class that sets the colour.
     pub fn class(self) -> String {
         format!("e{}", self.index % COLOURS.len())

@@ -1,13 +1,13 @@
 //! Charts of the results of `bench map`, in SVG.
 
-mod axis;
+pub mod axis;
 mod bytes_moved;
 mod engine_style;
 mod latency;
-mod plot;
+pub mod plot;
 mod throughput;
 
-use maud::Markup;
+use maud::{Markup, html};
 
 use super::engines::EngineKind;
 use super::latency_curve::LatencyCurve;
@@ -79,6 +79,16 @@ impl RunGroup {
         let mut threads: Vec<u32> = self.runs.iter().map(|(run, _)| run.threads).collect();
         threads.dedup();
         threads
+    }
+}
+
+/// A chart to put into a page.
+pub fn figure(chart: &Chart) -> Markup {
+    let size = format!("0 0 {WIDTH} {HEIGHT}");
+    html! {
+        svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox=(size) role="img" aria-label=(chart.title) {
+            (chart.drawing)
+        }
     }
 }
 

@@ -12,6 +12,12 @@ use anyhow::Context;
 use super::matrix::MatrixResult;
 pub use setting::Setting;
 
+/// Closed as XML wants it, so that programs too can read the page.
+pub const META: &str =
+    r#"<meta charset="utf-8"/><meta name="viewport" content="width=device-width, initial-scale=1"/>"#;
+/// How pages look, without their charts.
+pub const PAGE_STYLE: &str = include_str!("page.css");
+
 /// A file to write, in a folder that exists.
 #[derive(Clone, Debug)]
 pub struct ReportFile {
@@ -39,7 +45,12 @@ impl ReportFile {
     pub fn write(&self, setting: &Setting, result: &MatrixResult) -> anyhow::Result<()> {
         let is_svg = self.path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"));
         let text = if is_svg { sheet::sheet(setting, result) } else { page::page(setting, result) };
-        fs::write(&self.path, text.into_string()).with_context(|| format!("cannot write {}", self.path.display()))
+        self.write_text(&text.into_string())
+    }
+
+    /// Writes any other report.
+    pub fn write_text(&self, text: &str) -> anyhow::Result<()> {
+        fs::write(&self.path, text).with_context(|| format!("cannot write {}", self.path.display()))
     }
 
     /// What to tell the user when it is written.

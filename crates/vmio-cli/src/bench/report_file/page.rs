@@ -2,14 +2,11 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::Setting;
-use crate::bench::charts::{self, Chart, RunGroup};
+use super::{META, PAGE_STYLE, Setting};
+use crate::bench::charts::{self, RunGroup, figure};
 use crate::bench::matrix::MatrixResult;
 use crate::bench::report::{Style, remarks, table, verdict};
 use crate::size::format_size;
-
-/// Closed as XML wants it, so that programs too can read the page.
-const META: &str = r#"<meta charset="utf-8"/><meta name="viewport" content="width=device-width, initial-scale=1"/>"#;
 
 /// The page.
 pub fn page(setting: &Setting, result: &MatrixResult) -> Markup {
@@ -20,7 +17,7 @@ pub fn page(setting: &Setting, result: &MatrixResult) -> Markup {
             head {
                 (PreEscaped(META))
                 title { "vmio bench map, " (setting.date) }
-                style { (PreEscaped(include_str!("page.css"))) (PreEscaped(charts::style_sheet())) }
+                style { (PreEscaped(PAGE_STYLE)) (PreEscaped(charts::style_sheet())) }
             }
             body {
                 h1 { "vmio bench map" }
@@ -68,15 +65,6 @@ fn section(group: &RunGroup, subtitle: &str) -> Markup {
             div class="charts" { @for chart in group.charts(subtitle) { (figure(&chart)) } }
             div class="wide" { (table(&runs).html()) }
             @if !remarks.is_empty() { pre { (remarks) } }
-        }
-    }
-}
-
-fn figure(chart: &Chart) -> Markup {
-    let size = format!("0 0 {} {}", charts::WIDTH, charts::HEIGHT);
-    html! {
-        svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox=(size) role="img" aria-label=(chart.title) {
-            (chart.drawing)
         }
     }
 }

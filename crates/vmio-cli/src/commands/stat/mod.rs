@@ -19,7 +19,7 @@ use vmio::telemetry::Reader;
 
 pub use interval::Interval;
 pub use sample::Sample;
-pub use text::format_latency;
+pub use text::{format_latency, write_totals};
 
 use prometheus::MetricsTarget;
 

@@ -1,0 +1,127 @@
+//! The charts of a cache over time.
+
+use maud::html;
+
+use super::recording::{Point, Series};
+use crate::bench::charts::axis::{Axis, Unit, trimmed};
+use crate::bench::charts::plot::{LegendEntry, Plot};
+use crate::bench::charts::{Chart, EngineStyle};
+
+const COUNTS: [Unit; 3] = [("per second", 1.0), ("thousand per second", 1e3), ("million per second", 1e6)];
+const RATES: [Unit; 4] = [("B/s", 1.0), ("kB/s", 1e3), ("MB/s", 1e6), ("GB/s", 1e9)];
+const BYTES: [Unit; 4] = [("B", 1.0), ("KiB", 1024.0), ("MiB", 1048576.0), ("GiB", 1073741824.0)];
+const NUMBERS: [Unit; 1] = [("mean number", 1.0)];
+const SECONDS: [Unit; 3] = [("s", 1.0), ("min", 60.0), ("h", 3600.0)];
+
+/// A line of a chart; points where there was nothing to measure are left out.
+struct Curve {
+    name: &'static str,
+    value: fn(&Point) -> Option<f64>,
+}
+
+/// Every chart of a cache.
+pub fn charts(series: &Series) -> Vec<Chart> {
+    let points = series.points();
+    let amounts = |title: &str, units: &[Unit], curves: &[Curve]| {
+        let largest = values(&points, curves).fold(0.0, f64::max);
+        chart(title, Axis::amounts(title, units, largest).0, &points, curves)
+    };
+    let latencies = latency_curves();
+    let lowest = values(&points, &latencies).fold(f64::INFINITY, f64::min);
+    let highest = values(&points, &latencies).fold(0.0, f64::max);
+    let mut charts = vec![
+        amounts("Pages", &COUNTS, &page_curves()),
+        amounts("Bytes moved", &RATES, &byte_curves()),
+        amounts("Memory", &BYTES, &memory_curves()),
+        amounts("Size of requests", &BYTES, &size_curves()),
+        amounts("Under way", &NUMBERS, &depth_curves()),
+    ];
+    if highest > 0.0 {
+        charts.insert(2, chart("Latency of misses", Axis::latencies(lowest, highest), &points, &latencies));
+    }
+    charts
+}
+
+fn page_curves() -> [Curve; 3] {
+    [
+        Curve { name: "misses", value: |point| Some(point.interval.misses_per_s) },
+        Curve { name: "soft misses", value: |point| Some(point.interval.soft_misses_per_s) },
+        Curve { name: "evictions", value: |point| Some(point.interval.evictions_per_s) },
+    ]
+}
+
+fn byte_curves() -> [Curve; 2] {
+    [
+        Curve { name: "read", value: |point| Some(point.interval.read_bytes_per_s) },
+        Curve { name: "written", value: |point| Some(point.interval.written_bytes_per_s) },
+    ]
+}
+
+fn memory_curves() -> [Curve; 4] {
+    [
+        Curve { name: "resident", value: |point| Some(bytes(point.now.stats.resident_pages)) },
+        Curve { name: "dirty", value: |point| Some(bytes(point.now.stats.dirty_pages)) },
+        Curve { name: "pinned", value: |point| Some(bytes(point.now.stats.pinned_pages)) },
+        Curve { name: "page tables", value: |point| Some(bytes(point.now.stats.table_pages)) },
+    ]
+}
+
+fn size_curves() -> [Curve; 2] {
+    [
+        Curve { name: "read", value: |point| mean(point.interval.read_bytes_per_s, point.interval.reads_per_s) },
+        Curve { name: "written", value: |point| mean(point.interval.written_bytes_per_s, point.interval.writes_per_s) },
+    ]
+}
+
+fn depth_curves() -> [Curve; 2] {
+    [
+        Curve { name: "misses", value: |point| Some(point.interval.misses_under_way) },
+        Curve { name: "writes", value: |point| Some(point.interval.writes_under_way) },
+    ]
+}
+
+/// In microseconds.
+fn latency_curves() -> [Curve; 3] {
+    [
+        Curve { name: "p50", value: |point| quantile_us(point, 0.5) },
+        Curve { name: "p99", value: |point| quantile_us(point, 0.99) },
+        Curve { name: "p99.9", value: |point| quantile_us(point, 0.999) },
+    ]
+}
+
+fn quantile_us(point: &Point, share: f64) -> Option<f64> {
+    point.interval.miss.quantile_ns(share).map(|ns| ns as f64 / 1e3)
+}
+
+fn mean(sum: f64, count: f64) -> Option<f64> {
+    (count > 0.0).then(|| sum / count)
+}
+
+fn bytes(pages: u64) -> f64 {
+    pages as f64 * vmio::PAGE_BYTES as f64
+}
+
+fn values<'a>(points: &'a [Point], curves: &'a [Curve]) -> impl Iterator<Item = f64> {
+    curves.iter().flat_map(move |curve| points.iter().filter_map(curve.value))
+}
+
+/// The curves over time.
+fn chart(title: &str, y: Axis, points: &[Point], curves: &[Curve]) -> Chart {
+    let end = points.last().map_or(0.0, |point| point.at);
+    let style = |index| EngineStyle::numbered(index);
+    let legend = |(index, curve): (usize, &Curve)| LegendEntry::line(style(index), curve.name.to_owned());
+    let plot = Plot::new(Axis::amounts("Time", &SECONDS, end).0, y, curves.iter().enumerate().map(legend).collect());
+    let marks = html! {
+        // The first is drawn last, over the others.
+        @for (index, curve) in curves.iter().enumerate().rev() {
+            @let known: Vec<_> = points.iter().filter_map(|point| Some((point.at, (curve.value)(point)?))).collect();
+            @if let Some((_, last)) = known.last() {
+                path class={ "line curve " (style(index).class()) } data-curve=(curve.name)
+                    d=(plot.path(known.iter().copied())) {
+                    title { (curve.name) ", at the end " (trimmed(*last)) }
+                }
+            }
+        }
+    };
+    plot.chart(title.to_owned(), "", marks)
+}

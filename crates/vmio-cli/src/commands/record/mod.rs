@@ -1,0 +1,81 @@
+//! `vmio record`: what the caches of a command did while it ran, as a page with charts.
+
+mod charts;
+mod descendants;
+mod page;
+mod recording;
+
+use std::ffi::OsString;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use recording::Recording;
+
+use super::stat::parse_interval;
+use crate::bench::report_file::ReportFile;
+
+const EXAMPLES: &str = "\
+Examples:
+  vmio record --out run.html -- my-database --load
+  vmio record --out sum.html --interval 0.05 -- vmio sum --cache 64M big.bin
+
+The page has, for each cache of the command and of the processes that it starts: misses, evictions and bytes over time,
+latencies, sizes of requests, what is resident, and the totals. It needs nothing else, not even the net.
+
+What a cache does after its last sample is not in it, so a cache that is open for less than an interval may be missing.
+If the command fails, so does vmio record, once the page is written. An interrupt ends the recording, not the command.";
+
+/// Samples are thinned out beyond this number: the interval doubles.
+const SAMPLES_MAX: usize = 1024;
+
+/// Run a command, and draw what its caches did.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct RecordArgs {
+    /// Write the page to this file
+    #[arg(long, value_name = "OUT.html", value_parser = ReportFile::parse)]
+    out: ReportFile,
+    /// Seconds between two samples
+    #[arg(long, value_name = "SECONDS", default_value = "0.1", value_parser = parse_interval)]
+    interval: Duration,
+    /// The command and its arguments
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+/// Runs `vmio record`.
+pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
+    let (program, arguments) = args.command.split_first().context("no command is given")?;
+    let shown = args.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&interrupted);
+    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot watch for Ctrl-C")?;
+    let child = Command::new(program).args(arguments).spawn();
+    let mut child = child.with_context(|| format!("cannot run {}", program.to_string_lossy()))?;
+    let mut recording = Recording::new(shown, SAMPLES_MAX);
+    let mut interval = args.interval;
+    let status = loop {
+        let next = Instant::now() + interval;
+        recording.sample(child.id());
+        if let Some(status) = child.try_wait().context("cannot wait for the command")? {
+            break Some(status);
+        }
+        if interrupted.load(Ordering::Relaxed) {
+            break None;
+        }
+        interval = args.interval * recording.thinning();
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+    };
+    args.out.write_text(&page::page(&recording, interval).into_string())?;
+    eprintln!("{}", args.out.notice());
+    match status.filter(|status| !status.success()) {
+        Some(status) => bail!("the command failed: {status}"),
+        None => Ok(()),
+    }
+}
