@@ -47,6 +47,7 @@ enum Command {
     Journal(commands::journal::JournalArgs),
     Bench(bench::BenchArgs),
     Sim(sim::SimArgs),
+    Trace(commands::trace::TraceArgs),
     Completions(commands::completions::CompletionsArgs),
     Man(commands::man::ManArgs),
 }
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         Command::Journal(args) => commands::journal::run(&args),
         Command::Bench(args) => bench::run(args),
         Command::Sim(args) => sim::run(&args),
+        Command::Trace(args) => commands::trace::run(&args),
         Command::Completions(args) => commands::completions::run(&args),
         Command::Man(args) => commands::man::run(&args),
     };

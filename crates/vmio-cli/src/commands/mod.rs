@@ -11,3 +11,4 @@ mod source;
 pub mod stat;
 pub mod sum;
 pub mod top;
+pub mod trace;

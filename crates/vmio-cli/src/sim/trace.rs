@@ -2,31 +2,28 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::BufReader;
 use std::path::Path;
 use std::str::FromStr;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::bench::content::PAGE_BYTES;
+use super::formats::{self, PAGE_BYTES};
 use crate::bench::pattern::{OffsetStream, Pattern};
 
 /// What a file of a trace looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TraceFormat {
-    /// One page number a line
+    /// One page number a line; behind a comma, as `vmio trace` writes, anything
     Pages,
     /// Comma-separated: time, host, disk, Read or Write, offset and length in bytes, response time (MSR Cambridge)
     Msr,
     /// Records of 24 bytes: time u32, object u64, size u32, next access i64 (libCacheSim's oracleGeneral, uncompressed)
     OracleGeneral,
 }
-
-/// The length of a record of [`TraceFormat::OracleGeneral`].
-const RECORD_BYTES: usize = 24;
 
 /// Pages in the order in which they were touched.
 #[derive(Debug, Default)]
@@ -36,6 +33,8 @@ pub struct Trace {
     /// The file's pages by that number.
     pub pages: Vec<u64>,
     numbers: HashMap<u64, u32>,
+    /// Of objects whose neighbourhood is not known.
+    is_of_objects: bool,
 }
 
 impl Trace {
@@ -52,47 +51,24 @@ impl Trace {
     pub fn read(path: &Path, format: TraceFormat) -> anyhow::Result<Self> {
         let file = File::open(path).with_context(|| format!("cannot open the trace {}", path.display()))?;
         let file = BufReader::with_capacity(1 << 20, file);
-        let mut trace = Self::default();
-        match format {
-            TraceFormat::OracleGeneral => trace.read_records(file)?,
-            TraceFormat::Pages | TraceFormat::Msr => {
-                for (line, text) in file.lines().enumerate() {
-                    let at = || format!("line {} of {}", line + 1, path.display());
-                    let text = text.with_context(at)?;
-                    match format {
-                        TraceFormat::Msr => trace.push_msr(&text).with_context(at)?,
-                        _ if text.trim().is_empty() => {}
-                        _ => trace.push(text.trim().parse().with_context(|| format!("{text:?} in {}", at()))?),
-                    }
-                }
-            }
-        }
+        let mut trace = Self { is_of_objects: format == TraceFormat::OracleGeneral, ..Self::default() };
+        let touch = |page| trace.push(page);
+        let read = match format {
+            TraceFormat::Pages => formats::pages(file, touch),
+            TraceFormat::Msr => formats::msr(file, touch),
+            TraceFormat::OracleGeneral => formats::oracle_general(file, touch),
+        };
+        read.with_context(|| format!("cannot read the trace {}", path.display()))?;
         ensure!(!trace.accesses.is_empty(), "the trace {} is empty", path.display());
         Ok(trace)
     }
 
-    fn push_msr(&mut self, line: &str) -> anyhow::Result<()> {
-        let fields: Vec<&str> = line.split(',').collect();
-        let [_, _, _, kind, offset, len, ..] = fields[..] else { bail!("{line:?} has fewer than six fields") };
-        ensure!(matches!(kind, "Read" | "Write"), "{kind:?} is neither Read nor Write");
-        let (offset, len): (u64, u64) = (offset.trim().parse()?, len.trim().parse()?);
-        let end = offset.checked_add(len.max(1)).with_context(|| format!("{line:?} ends behind 2^64"))?;
-        ensure!(len <= 1 << 30, "{line:?} is more than 1 GiB long");
-        (offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES)).for_each(|page| self.push(page));
-        Ok(())
-    }
-
-    fn read_records(&mut self, mut file: impl Read) -> anyhow::Result<()> {
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
-        let whole = bytes.len().is_multiple_of(RECORD_BYTES);
-        ensure!(whole, "{} bytes are no whole number of records of {RECORD_BYTES}", bytes.len());
-        for record in bytes.chunks_exact(RECORD_BYTES) {
-            let mut object = [0; 8];
-            object.copy_from_slice(&record[4..12]);
-            self.push(u64::from_le_bytes(object));
-        }
-        Ok(())
+    /// Where the page of each access lies in the file, in bytes. Objects lie side by side.
+    pub fn offsets(&self) -> impl Iterator<Item = u64> {
+        self.accesses.iter().map(|number| {
+            let page = if self.is_of_objects { u64::from(*number) } else { self.pages[*number as usize] };
+            PAGE_BYTES.saturating_mul(page)
+        })
     }
 
     /// Makes one up.
@@ -117,6 +93,18 @@ impl Trace {
                     }
                 }
             }
+            Synthetic::Shift => {
+                let hot = (pages / 10).max(1);
+                for time in 0..accesses {
+                    let first = time as u64 * SHIFTS / accesses as u64 * hot;
+                    let page = if random.random_bool(0.9) {
+                        first + random.random_range(0..hot)
+                    } else {
+                        random.random_range(0..pages)
+                    };
+                    trace.push(page % pages);
+                }
+            }
         }
         Ok(trace)
     }
@@ -129,7 +117,12 @@ pub enum Synthetic {
     Pattern(Pattern),
     /// Half of the accesses go to a tenth of the pages, the others scan the rest.
     ScanAndHot,
+    /// Nine in ten accesses go to a tenth of the pages, to another one after each eighth of the trace.
+    Shift,
 }
+
+/// Tenths of the pages that are hot in turn.
+const SHIFTS: u64 = 8;
 
 impl FromStr for Synthetic {
     type Err = String;
@@ -137,7 +130,8 @@ impl FromStr for Synthetic {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "scan-hot" => Ok(Self::ScanAndHot),
-            _ => text.parse().map(Self::Pattern).map_err(|error: String| format!("{error}, or scan-hot")),
+            "shift" => Ok(Self::Shift),
+            _ => text.parse().map(Self::Pattern).map_err(|error: String| format!("{error}, or scan-hot or shift")),
         }
     }
 }
@@ -147,6 +141,7 @@ impl std::fmt::Display for Synthetic {
         match self {
             Self::Pattern(pattern) => write!(out, "{pattern}"),
             Self::ScanAndHot => out.write_str("scan-hot"),
+            Self::Shift => out.write_str("shift"),
         }
     }
 }
@@ -164,12 +159,12 @@ mod tests {
 
     #[test]
     fn each_format_is_read() -> anyhow::Result<()> {
-        assert_eq!(read(b"7\n 9\n\n7\n", TraceFormat::Pages)?, [7, 9, 7]);
+        assert_eq!(read(b"# page,access\n7\n 9 ,load\n\n7,\n", TraceFormat::Pages)?, [7, 9, 7]);
         let msr = "128166372003061629,hm,0,Read,4095,2,100\n1,hm,0,Write,8192,4096,1\n";
         assert_eq!(read(msr.as_bytes(), TraceFormat::Msr)?, [0, 1, 2]);
-        let mut record = [0_u8; 2 * RECORD_BYTES];
+        let mut record = [0_u8; 48];
         record[4] = 5;
-        record[RECORD_BYTES + 11] = 1;
+        record[24 + 11] = 1;
         assert_eq!(read(&record, TraceFormat::OracleGeneral)?, [5, 1 << 56]);
         Ok(())
     }
@@ -179,6 +174,10 @@ mod tests {
         for (content, format) in [
             (&b"seven\n"[..], TraceFormat::Pages),
             (b"", TraceFormat::Pages),
+            (b"# 7\n", TraceFormat::Pages),
+            (b",7\n", TraceFormat::Pages),
+            (b"\xff\n", TraceFormat::Pages),
+            (b"1,hm,0,Read,0,1073741825,1\n", TraceFormat::Msr),
             (b"1,hm,0,Trim,0,1,1\n", TraceFormat::Msr),
             (b"1,hm,0,Read\n", TraceFormat::Msr),
             (b"1,hm,0,Read,18446744073709551615,4096,1\n", TraceFormat::Msr),

@@ -56,6 +56,7 @@ pub struct CacheBuilder {
     frames: FrameHint,
     policy: EvictionPolicy,
     measures_misses: bool,
+    publishes_misses: bool,
     kernel_features: KernelFeatures,
 }
 
@@ -73,6 +74,7 @@ impl CacheBuilder {
             frames: FrameHint::Auto,
             policy: EvictionPolicy::default(),
             measures_misses: false,
+            publishes_misses: false,
             kernel_features: KernelFeatures::ALL,
         }
     }
@@ -149,6 +151,15 @@ impl CacheBuilder {
     /// Times the parts of every miss for [`crate::Stats::miss_time`]; costs some 50 ns a part.
     pub fn measure_misses(mut self, on: bool) -> Self {
         self.measures_misses = on;
+        self
+    }
+
+    /// Publishes the page of every miss by a load, a store or [`crate::Mapping::ensure`], for `vmio trace` and
+    /// [`crate::telemetry::Misses`], and reads nothing ahead. A cache of the smallest capacity misses at nearly every touch
+    /// of another page: so a program records its own accesses. Takes 8 MiB outside the capacity. [`Engine::Managed`] does
+    /// not see misses, and publishes none.
+    pub fn publish_misses(mut self, on: bool) -> Self {
+        self.publishes_misses = on;
         self
     }
 
@@ -229,6 +240,7 @@ impl CacheBuilder {
             frame_hint: self.frames,
             locks_memory,
             measures_misses: self.measures_misses,
+            publishes_misses: self.publishes_misses,
             kernel_features: self.kernel_features,
             pages_in_flight: self.pages_in_flight as u32,
             workers: workers as u32,

@@ -12,7 +12,7 @@ use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::cache::views::{InSpan, Place};
 use crate::engine::HideableFrames;
 use crate::error::Error;
-use crate::page::word::{Snapshot, State};
+use crate::page::word::{Snapshot, State, visits_of};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::signal::{FaultAccess, Resolution};
 use crate::sys::{PAGE_BYTES, cpu, probes};
@@ -198,7 +198,7 @@ impl Region {
         if !before.is_hidden() {
             self.word(page).finish_reveal(dirty_in, before.history());
         } else {
-            self.word(page).finish_reveal(dirty_in, shared.policy.visits_of_rescued(before.frequency()));
+            self.word(page).finish_reveal(dirty_in, visits_of(before.frequency()));
             shared.eviction_queue.add_pages(-1);
         }
         if before.is_hidden() || self.shares_addresses && shown {

@@ -27,9 +27,10 @@ pub(crate) enum HugePages {
 }
 
 impl HugePages {
-    /// The same in a cache that is not too small for them.
+    /// The same in a cache that is not too small for them, and whose misses nobody records: they would be missing in the record.
     pub(super) fn in_cache(self, shared: &Shared) -> Self {
         match self {
+            _ if shared.miss_ring.is_some() => HugePages::Never,
             HugePages::OfSequences if shared.capacity_pages() / CACHE_SHARE < SPAN_PAGES as u32 => HugePages::Never,
             other => other,
         }

@@ -19,6 +19,9 @@ use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::{PAGE_BYTES, cpu};
 use crate::telemetry::layout::Latency;
 
+/// The highest frequency of a page in a frame that can be hidden: it survives 7 visits.
+const FREQUENCY_MAX_HIDEABLE: u8 = 3;
+
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// Neighbouring pages whose words we have made Loading, paid for, and that one read brings in.
@@ -59,9 +62,9 @@ impl Run {
     }
 }
 
-/// How many visits of the evictor pages survive that come in.
+/// How often pages that come in are taken to have come back soon.
 #[derive(Clone, Copy)]
-enum Visits {
+enum Frequency {
     /// As what is known of each says.
     OfEach,
     /// All as many.
@@ -90,6 +93,7 @@ impl Region {
         let _timed = Timed::since(Instant::now(), shared, Latency::Miss);
         let core = cpu::current();
         shared.count(core, if store { Counter::StoreMisses } else { Counter::LoadMisses }, 1);
+        self.publish_misses(page..page + 1, store);
         if self.load_huge_page(core, page, wanted) {
             return Ok(());
         }
@@ -120,7 +124,7 @@ impl Region {
     pub(super) fn fill(&self, core: usize, place: Place, store: bool) -> Result<(), FaultError> {
         self.shared.count(core, Counter::FreshFills, 1);
         let loaded = Loaded { fresh: true, ..Loaded::default() };
-        let filled = self.install(core, place, &ZEROS, (loaded, Visits::OfEach), store);
+        let filled = self.install(core, place, &ZEROS, (loaded, Frequency::OfEach), store);
         filled.map_err(|refused| FaultError::Refused(refused.code))
     }
 
@@ -147,9 +151,11 @@ impl Region {
         before.is_fresh() || (before.is_untouched() && self.untouched_is_fresh(span_of(page)))
     }
 
-    /// How many visits a page survives of which this was known.
-    fn visits(&self, before: Snapshot) -> u8 {
-        self.shared.policy.visits(before.frequency(), self.shared.evicted_ago(before.history()))
+    /// How often a page has come back soon of which this was known.
+    fn frequency(&self, before: Snapshot) -> u8 {
+        let frequency = self.shared.policy.frequency(before.frequency(), self.shared.evicted_ago(before.history()));
+        // Where touches are seen while a page waits out of sight, less has to be guessed.
+        if self.hideable().is_some() { frequency.min(FREQUENCY_MAX_HIDEABLE) } else { frequency }
     }
 
     /// Makes the absent neighbours of a missed page Loading: those of its unit, for which `spare` pages of the budget
@@ -159,7 +165,8 @@ impl Region {
     fn claim_run(&self, core: usize, place: Place, wanted: u64, mut spare: u32, store: bool) -> Run {
         let page = place.page;
         let mut run = Run::alone(place);
-        let advised = self.window(span_of(page));
+        // Of pages that came ahead, the touches would be missing in the record.
+        let advised = if self.shared.miss_ring.is_some() { Some(1) } else { self.window(span_of(page)) };
         // Who wants more says how much, and behind a store all that comes in is dirty: that is not for us to guess.
         let sequence = (advised.is_none() && wanted == 1 && !store).then(|| self.sequence_at(page));
         let unit = self.unit.around(page);
@@ -196,6 +203,7 @@ impl Region {
             }
         }
         run.ahead = run.pages.end.min(page + wanted).max(run.unit_end);
+        self.publish_misses(page + 1..run.ahead.min(page + wanted), store);
         if let Some(sequence) = sequence {
             self.keep_sequence(sequence, &run.pages);
         }
@@ -261,7 +269,7 @@ impl Region {
             }
         }
         let kept = self.keep_verified(&mut run, data);
-        self.install_run(core, &run, &data[kept], (loaded, self.visits(before)), store)
+        self.install_run(core, &run, &data[kept], (loaded, self.frequency(before)), store)
     }
 
     /// Gives up the neighbours that are not what was written there, and those beyond them; returns which bytes are left.
@@ -293,23 +301,23 @@ impl Region {
         core: usize,
         run: &Run,
         data: &[u8],
-        (loaded, visits): (Loaded, u8),
+        (loaded, frequency): (Loaded, u8),
         store: bool,
     ) -> Result<(), FaultError> {
         let Run { pages, missed, unit_start, unit_end, ahead, view } = run;
         let (page, next) = (*missed, missed + 1);
-        let neighbour = (Loaded::default(), Visits::Same(visits));
+        let neighbour = (Loaded::default(), Frequency::Same(frequency));
         let streams = store && self.window(span_of(page)).is_some_and(|pages| pages > 1);
         let (unit, behind) =
             if store || loaded.poisoned { (page..next, next..*unit_end) } else { (*unit_start..*unit_end, 0..0) };
         let before = *unit_start..unit.start;
         let parts = [
-            (unit, (loaded, Visits::Same(visits)), store),
+            (unit, (loaded, Frequency::Same(frequency)), store),
             (before, neighbour, false),
             (behind, neighbour, streams),
-            (*unit_end..*ahead, (Loaded::default(), Visits::OfEach), store),
-            (*ahead..pages.end, (Loaded::default(), Visits::Same(0)), store),
-            (pages.start..*unit_start, (Loaded::default(), Visits::Same(0)), false),
+            (*unit_end..*ahead, (Loaded::default(), Frequency::OfEach), store),
+            (*ahead..pages.end, (Loaded::default(), Frequency::Same(0)), store),
+            (pages.start..*unit_start, (Loaded::default(), Frequency::Same(0)), false),
         ];
         let mut outcome = Ok(());
         for (part, arrival, store) in parts.into_iter().filter(|(part, ..)| !part.is_empty()) {
@@ -331,7 +339,7 @@ impl Region {
     /// Makes Loading pages visible that were read because they are wanted; on an error some of them have been given up.
     pub(super) fn show_wanted(&self, core: usize, first: u64, data: &[u8]) -> Result<(), FaultError> {
         let place = Place { view: 0, page: first };
-        let shown = self.install(core, place, data, (Loaded::default(), Visits::OfEach), false);
+        let shown = self.install(core, place, data, (Loaded::default(), Frequency::OfEach), false);
         shown.map_err(|refused| FaultError::Refused(refused.code))
     }
 
@@ -342,7 +350,7 @@ impl Region {
         core: usize,
         place: Place,
         data: &[u8],
-        (loaded, visits): (Loaded, Visits),
+        (loaded, frequency): (Loaded, Frequency),
         store: bool,
     ) -> Result<(), Refused> {
         let first = place.page;
@@ -368,12 +376,12 @@ impl Region {
         };
         let loaded = Loaded { dirty_in: epoch.filter(|_| store), ..loaded };
         for page in first..end {
-            let visits = match visits {
-                Visits::Same(visits) => visits,
+            let frequency = match frequency {
+                Frequency::Same(frequency) => frequency,
                 // The word of a Loading page still tells what was known of it.
-                Visits::OfEach => self.visits(self.word(page).load()),
+                Frequency::OfEach => self.frequency(self.word(page).load()),
             };
-            self.word(page).finish_load(Loaded { visits, ..loaded });
+            self.word(page).finish_load(Loaded { frequency, ..loaded });
             if store {
                 self.count_dirty(page);
             }

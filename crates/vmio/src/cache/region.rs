@@ -57,6 +57,8 @@ pub(crate) struct Region {
     words: SparseArray<PageWord>,
     spans: SparseArray<Span>,
     pub(crate) dirty_spans: DirtySpans,
+    /// The number of its first page in published misses.
+    first_published_page: u64,
     /// What the budget is charged for its page tables and page words.
     pub(crate) table_pages: AtomicU32,
     len: AtomicU64,
@@ -220,6 +222,7 @@ impl Region {
             build().map_err(Error::system("reserving address space for a mapping"))?;
         Ok(Region {
             views: Views::of(&range),
+            first_published_page: shared.miss_ring.as_ref().map_or(0, |ring| ring.number_pages(pages as u64)),
             shares_addresses: hint == FrameHint::SharedAddresses && hideable.is_some(),
             shared,
             backing,
@@ -301,6 +304,13 @@ impl Region {
     /// these are pages that are not being cut off.
     pub(crate) fn pages_left_of(&self, pages: Range<u64>, _held: &SpanGuard<'_>) -> Range<u64> {
         pages.start..pages.end.min(self.pages()).max(pages.start)
+    }
+
+    /// Tells whoever records misses of those of some pages.
+    pub(crate) fn publish_misses(&self, pages: Range<u64>, store: bool) {
+        if let Some(ring) = &self.shared.miss_ring {
+            pages.for_each(|page| ring.note(self.first_published_page + page, store));
+        }
     }
 
     #[inline]

@@ -23,6 +23,7 @@ use crate::sys::kernel::{KernelFeature, KernelFeatures};
 use crate::sys::unmap::Unmapper;
 use crate::sys::{cpu, futex};
 use crate::telemetry::layout::{Gauge, Latency};
+use crate::telemetry::miss_ring::MissRing;
 use crate::telemetry::page::{Description, PublishedWord, StatPage};
 
 /// Pages that a faulting thread evicts when it has to do it itself.
@@ -107,6 +108,8 @@ pub(crate) struct Shared {
     pub(crate) locks_memory: bool,
     pub(crate) counters: Counters,
     pub(crate) measures_misses: bool,
+    /// Where misses are published, if they are.
+    pub(crate) miss_ring: Option<MissRing>,
     pub(crate) page_buffers: PageBuffers,
     /// Runs of pages that are copied and wait to be written, by whoever comes first.
     pub(crate) write_queue: ArrayQueue<WriteRun>,
@@ -148,6 +151,7 @@ pub(crate) struct Parts {
     pub(crate) frame_hint: FrameHint,
     pub(crate) locks_memory: bool,
     pub(crate) measures_misses: bool,
+    pub(crate) publishes_misses: bool,
     pub(crate) kernel_features: KernelFeatures,
     pub(crate) pages_in_flight: u32,
     pub(crate) workers: u32,
@@ -167,6 +171,7 @@ impl Shared {
             counters: NAMES.len(),
             read_sampling: READ_SAMPLING,
         })?;
+        let miss_ring = parts.publishes_misses.then(|| MissRing::new(page.cache_number())).transpose()?;
         let free_pages = (0..page.cores()).map(|core| page.free_pages(core)).collect();
         let streams = Streams::new(parts.cores + parts.workers as usize, &*parts.engine, &*parts.frames)?;
         Ok(Shared {
@@ -186,6 +191,7 @@ impl Shared {
             locks_memory: parts.locks_memory,
             counters: Counters::new(&page),
             measures_misses: parts.measures_misses,
+            miss_ring,
             page_buffers: PageBuffers::new(parts.cores)?,
             write_queue: ArrayQueue::new(QUEUED_RUNS_MAX),
             streams,

@@ -31,8 +31,9 @@ const PIN_MAX: u32 = (1 << 10) - 1;
 const PIN_MASK: u32 = PIN_MAX << PIN_SHIFT;
 const FREQUENCY_SHIFT: u32 = 20;
 const FREQUENCY_MASK: u32 = 0b111 << FREQUENCY_SHIFT;
+const FREQUENCY_MAX: u8 = (FREQUENCY_MASK >> FREQUENCY_SHIFT) as u8;
 /// Two quick returns in a row give a page this frequency.
-const FREQUENCY_KEPT_DIRTY: u8 = 3;
+const FREQUENCY_KEPT_DIRTY: u8 = 2;
 /// The kernel noted a store, and its note was taken while the page could not be written back: see `hiding.rs`.
 pub(super) const STORED: u32 = 1 << 23;
 const HISTORY_SHIFT: u32 = 24;
@@ -163,13 +164,13 @@ impl Snapshot {
         (self.0 >> HISTORY_SHIFT) as u8
     }
 
-    /// How many visits of the evictor it was worth when it came in last (0 to 7); kept while it is absent.
+    /// How often it came back soon, as the policy counts (0 to 7); kept while it is absent.
     pub(crate) fn frequency(self) -> u8 {
         ((self.0 & FREQUENCY_MASK) >> FREQUENCY_SHIFT) as u8
     }
 
     fn with_frequency(self, frequency: u8) -> Self {
-        Snapshot(self.0 & !FREQUENCY_MASK | u32::from(frequency) << FREQUENCY_SHIFT)
+        Snapshot(self.0 & !FREQUENCY_MASK | u32::from(frequency.min(FREQUENCY_MAX)) << FREQUENCY_SHIFT)
     }
 
     pub(super) fn with_state(self, state: State) -> Self {
@@ -238,8 +239,13 @@ pub(crate) struct Loaded {
     pub(crate) poisoned: bool,
     /// It was filled with zeros because the device holds garbage there.
     pub(crate) fresh: bool,
-    /// How many visits of the evictor it survives, 7 at most.
-    pub(crate) visits: u8,
+    /// How often it came back soon, 7 at most: it survives [`visits_of`] that.
+    pub(crate) frequency: u8,
+}
+
+/// How many visits of the evictor a page of this frequency survives.
+pub(crate) fn visits_of(frequency: u8) -> u8 {
+    (1 << frequency.min(FREQUENCY_MAX)) - 1
 }
 
 /// The word itself. All zeros is an untouched, absent page.
@@ -294,8 +300,10 @@ impl PageWord {
     pub(crate) fn finish_load(&self, loaded: Loaded) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Loading);
-            let visits = loaded.visits.min((FREQUENCY_MASK >> FREQUENCY_SHIFT) as u8);
-            let word = word.with_history(visits).with_frequency(visits).with(POISONED, loaded.poisoned);
+            let word = word
+                .with_frequency(loaded.frequency)
+                .with_history(visits_of(loaded.frequency))
+                .with(POISONED, loaded.poisoned);
             match loaded.dirty_in {
                 Some(epoch) => word.with_state(State::Dirty).with(EPOCH, epoch).with(FRESH, false),
                 None => word.with_state(State::Clean).with(FRESH, loaded.fresh),
@@ -569,9 +577,10 @@ mod tests {
     fn history_is_a_number_of_visits() {
         let word = PageWord::new();
         word.begin_load().unwrap();
-        word.finish_load(Loaded { visits: 2, ..Loaded::default() });
-        assert!(!word.begin_evict(false));
-        assert!(!word.begin_evict(false));
+        word.finish_load(Loaded { frequency: 2, ..Loaded::default() });
+        for _ in 0..3 {
+            assert!(!word.begin_evict(false));
+        }
         assert!(word.begin_evict(false));
     }
 

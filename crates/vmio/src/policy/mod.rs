@@ -72,10 +72,8 @@ pub(crate) trait Policy: Send + Sync {
     /// Removes every queued span for which `of` holds.
     fn forget(&self, of: &dyn Fn(&Span) -> bool);
 
-    /// How many visits of the evictor a page survives that comes in now (7 at most), having been worth `before`
-    /// visits the last time and been evicted so many eighths of a cache turnover ago (`None`: never).
-    fn visits(&self, before: u8, evicted_ago: Option<u8>) -> u8;
-
-    /// How many rounds of the eviction queue a page survives that was touched while it waited there.
-    fn visits_of_rescued(&self, before: u8) -> u8;
+    /// The frequency of a page that comes in now: how often it has come back soon, 7 at most. Each time doubles the visits
+    /// of the evictor that it survives. It had `before` the last time, and was evicted so many eighths of a cache turnover
+    /// ago (`None`: never).
+    fn frequency(&self, before: u8, evicted_ago: Option<u8>) -> u8;
 }

@@ -1,5 +1,5 @@
 //! kmmap's order (Kreon §3.3.1): the highest priority number first, first in first out within it; and further rounds
-//! for pages that come back soon after their eviction, the sooner and the more often, the more rounds.
+//! twice as many each time for pages that come back soon after their eviction.
 
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
@@ -13,8 +13,12 @@ use crate::policy::{EvictionPolicy, Policy, SpanRef};
 
 const PRIORITIES: usize = 256;
 const EMPTY: i32 = -1;
-/// A page that is wanted no more leaves after so many rounds.
-const VISITS_MAX: u8 = 7;
+/// A page survives 7 visits at most: when it is wanted no more, it leaves after so many rounds.
+const FREQUENCY_MAX: u8 = 3;
+/// A page missed while half the cache turned over should have stayed twice as long; in eighths of a turnover.
+const SOON: u8 = 4;
+/// Who misses a page later than this knows less of it than before.
+const LATE: u8 = 8;
 /// `Span::queue` of a span that an evictor holds or that nobody has queued.
 const IN_NO_QUEUE: u16 = 0;
 
@@ -188,21 +192,13 @@ impl Policy for PriorityFifo {
         }
     }
 
-    fn visits(&self, before: u8, evicted_ago: Option<u8>) -> u8 {
-        if self.policy == EvictionPolicy::Fifo {
-            return 0;
+    fn frequency(&self, before: u8, evicted_ago: Option<u8>) -> u8 {
+        match (self.policy, evicted_ago) {
+            (EvictionPolicy::Fifo, _) => 0,
+            (_, Some(0..=SOON)) => (before + 1).min(FREQUENCY_MAX),
+            (_, Some(..=LATE)) => before,
+            _ => before.saturating_sub(1),
         }
-        match evicted_ago {
-            // Missed while half the cache turned over: it should have stayed twice as long.
-            Some(0..=4) => 2 * before + 1,
-            Some(5..=8) => before,
-            _ => before / 2,
-        }
-        .min(VISITS_MAX)
-    }
-
-    fn visits_of_rescued(&self, before: u8) -> u8 {
-        before // Another round in sight is what it has gained.
     }
 }
 
@@ -265,8 +261,8 @@ mod tests {
 
     #[test]
     fn only_one_of_the_policies_keeps_what_comes_back_soon() {
-        let visits = |policy| PriorityFifo::new(1, policy).visits(1, Some(2));
-        assert_eq!((visits(EvictionPolicy::KeepRefaulted), visits(EvictionPolicy::Fifo)), (3, 0));
+        let frequency = |policy| PriorityFifo::new(1, policy).frequency(1, Some(2));
+        assert_eq!((frequency(EvictionPolicy::KeepRefaulted), frequency(EvictionPolicy::Fifo)), (2, 0));
     }
 
     #[test]

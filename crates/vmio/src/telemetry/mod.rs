@@ -5,10 +5,13 @@
 
 pub(crate) mod histogram;
 pub(crate) mod layout;
+pub(crate) mod miss_ring;
+mod misses;
 pub(crate) mod page;
 mod reader;
 mod snapshot;
 
 pub use histogram::Histogram;
+pub use misses::{Miss, Misses};
 pub use reader::{ReadError, Reader};
 pub use snapshot::{PageError, Snapshot};

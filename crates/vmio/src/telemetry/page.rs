@@ -83,6 +83,11 @@ impl StatPage {
         self.words.get(Header::Magic as usize).store(layout::MAGIC, Ordering::Release);
     }
 
+    /// 1 for the first cache of the process, and so on.
+    pub(crate) fn cache_number(&self) -> u64 {
+        self.words.get(Header::CacheNumber as usize).load(Ordering::Relaxed)
+    }
+
     /// Cores that count apart.
     pub(crate) fn cores(&self) -> usize {
         self.cores

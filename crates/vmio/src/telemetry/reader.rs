@@ -11,8 +11,9 @@ use rustix::fs::{CWD, Dir, Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::telemetry::layout;
+use crate::telemetry::misses::Misses;
 use crate::telemetry::snapshot::{PageError, Snapshot};
+use crate::telemetry::{layout, miss_ring};
 
 /// A process whose caches are looked at, itself or another one. The process need not help, and notices nothing.
 ///
@@ -101,27 +102,9 @@ impl Reader {
         if self.wait_for_end(Duration::ZERO)? {
             return Err(ReadError::NoSuchProcess { process_id: self.process_id });
         }
-        let refused = |error| self.refused(error);
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let descriptors = openat(&self.folder, "fd", flags, Mode::empty()).map_err(refused)?;
-        let wanted = format!("/memfd:{} (deleted)", layout::FILE_NAME);
         let mut snapshots = Vec::new();
-        for entry in Dir::read_from(&descriptors).map_err(refused)? {
-            let entry = entry.map_err(refused)?;
-            match readlinkat(&descriptors, entry.file_name(), Vec::new()) {
-                Ok(target) if target.as_bytes() == wanted.as_bytes() => {}
-                // Something else; the folder itself; closed since.
-                Ok(_) | Err(Errno::INVAL | Errno::NOENT) => continue,
-                Err(error) => return Err(refused(error)),
-            }
-            // Should the descriptor be another file by now, opening that must not block or claim a terminal.
-            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-            let file = match openat(&descriptors, entry.file_name(), flags, Mode::empty()) {
-                Ok(file) => file,
-                Err(Errno::NOENT | Errno::NXIO) => continue,
-                Err(error) => return Err(refused(error)),
-            };
-            match self.read(&File::from(file)) {
+        for file in self.published(layout::FILE_NAME)? {
+            match self.read(&file) {
                 // A forked child has its parent's descriptors.
                 Ok(snapshot) if snapshot.process_id == self.own_process_id => snapshots.push(snapshot),
                 Ok(_) | Err(ReadError::Page { source: PageError::Unfinished, .. }) => {}
@@ -132,6 +115,45 @@ impl Reader {
         snapshots.sort_by_key(|snapshot| snapshot.cache_number);
         snapshots.dedup_by_key(|snapshot| snapshot.cache_number);
         Ok(snapshots)
+    }
+
+    /// The misses of one of its caches, 1 being the first that it built. `None` if that is not there, or does not publish
+    /// its misses.
+    pub fn misses(&self, cache_number: u64) -> Result<Option<Misses>, ReadError> {
+        for file in self.published(miss_ring::FILE_NAME)? {
+            let misses = Misses::of(file, self.own_process_id, cache_number);
+            let misses = misses.map_err(|source| ReadError::System { process_id: self.process_id, source })?;
+            if misses.is_some() {
+                return Ok(misses);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The memory files of that name that the process has open.
+    fn published(&self, name: &str) -> Result<Vec<File>, ReadError> {
+        let refused = |error| self.refused(error);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let descriptors = openat(&self.folder, "fd", flags, Mode::empty()).map_err(refused)?;
+        let wanted = format!("/memfd:{name} (deleted)");
+        let mut files = Vec::new();
+        for entry in Dir::read_from(&descriptors).map_err(refused)? {
+            let entry = entry.map_err(refused)?;
+            match readlinkat(&descriptors, entry.file_name(), Vec::new()) {
+                Ok(target) if target.as_bytes() == wanted.as_bytes() => {}
+                // Something else; the folder itself; closed since.
+                Ok(_) | Err(Errno::INVAL | Errno::NOENT) => continue,
+                Err(error) => return Err(refused(error)),
+            }
+            // Should the descriptor be another file by now, opening that must not block or claim a terminal.
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+            match openat(&descriptors, entry.file_name(), flags, Mode::empty()) {
+                Ok(file) => files.push(File::from(file)),
+                Err(Errno::NOENT | Errno::NXIO) => {}
+                Err(error) => return Err(refused(error)),
+            }
+        }
+        Ok(files)
     }
 
     /// Waits for the process to end, for `limit` at most; whether it has ended.

@@ -1,6 +1,7 @@
 //! An axis of a chart: which values it spans, where its ticks are, and where on it a value lies.
 
 use super::super::latency_curve::MARKED_FRACTIONS;
+use crate::size::format_size;
 
 /// An axis with its label and ticks.
 pub struct Axis {
@@ -105,6 +106,20 @@ impl Axis {
             scale: Scale::Logarithmic,
             first: f64::from(threads.first().copied().unwrap_or(1)) * 0.8,
             last: f64::from(threads.last().copied().unwrap_or(1)) * 1.25,
+        };
+        axis.without_crowded_labels()
+    }
+
+    /// Sizes of a cache, every doubling as long as the next; `sizes` in bytes, rising.
+    pub fn cache_sizes(sizes: &[u64]) -> Self {
+        let tick = |bytes: &u64| Tick { value: *bytes as f64, label: Some(format_size(*bytes)) };
+        let axis = Self {
+            label: "Cache (logarithmic)".to_owned(),
+            ticks: sizes.iter().map(tick).collect(),
+            has_grid: true,
+            scale: Scale::Logarithmic,
+            first: sizes.first().copied().unwrap_or(1) as f64 * 0.9,
+            last: sizes.last().copied().unwrap_or(1) as f64 * 1.1,
         };
         axis.without_crowded_labels()
     }

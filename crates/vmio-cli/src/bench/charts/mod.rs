@@ -4,6 +4,7 @@ pub mod axis;
 mod bytes_moved;
 mod engine_style;
 mod latency;
+pub mod miss_ratio;
 pub mod plot;
 mod throughput;
 
@@ -16,6 +17,7 @@ use super::op::Op;
 use super::pattern::Pattern;
 use super::spec::RunResult;
 pub use engine_style::EngineStyle;
+pub use miss_ratio::{MissCurve, miss_ratio_chart};
 pub use plot::{HEIGHT, WIDTH};
 
 /// A drawing of [`WIDTH`] by [`HEIGHT`].

@@ -1,0 +1,120 @@
+//! `vmio trace`: the misses of a running program, as a trace for `vmio sim`.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueHint};
+use vmio::telemetry::{Miss, Misses, Reader};
+
+const EXAMPLES: &str = "\
+Examples:
+  vmio trace --out pages.txt -- ./my-database --bench   from its start to its end
+  vmio trace --out pages.txt --pid 4711                 of a running process, until it ends or Ctrl-C
+  vmio sim --trace pages.txt --cache 5%,10%,25%,50%
+
+The program builds its cache with CacheBuilder::publish_misses(true); others cannot be traced. What is recorded are
+misses: with a cache of the smallest capacity (6 MiB, which hold 256 pages) nearly every touch of another page, in the order
+of the faults. What hits in those 256 pages is missing, and so are pages that Mapping::fetch brought in. Pages of the
+second and later mappings are numbered behind those of the first. A line is: page,load or page,store.";
+
+/// How often is looked for new misses.
+const INTERVAL: Duration = Duration::from_millis(5);
+
+/// Record the pages that a program touches, for `vmio sim`.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct TraceArgs {
+    /// The file for the trace
+    #[arg(long, value_hint = ValueHint::FilePath)]
+    out: PathBuf,
+    /// The process to record, in place of a command
+    #[arg(long, conflicts_with = "command", required_unless_present = "command", value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Option<u32>,
+    /// Which of the caches of the process, in the order in which it built them
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    cache_number: u64,
+    /// The command to run and to record, with its arguments
+    #[arg(last = true, value_hint = ValueHint::CommandWithArguments)]
+    command: Vec<String>,
+}
+
+/// Runs `vmio trace`.
+pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
+    let file = File::create(&args.out).with_context(|| format!("cannot write {}", args.out.display()))?;
+    let mut recording = Recording { output: BufWriter::new(file), misses: Vec::new(), recorded: 0 };
+    let mut child = match (args.pid, &args.command[..]) {
+        (None, [program, arguments @ ..]) => {
+            let child = Command::new(program).args(arguments).spawn();
+            Some(child.with_context(|| format!("cannot run {program}"))?)
+        }
+        _ => None,
+    };
+    let id = args.pid.or(child.as_ref().map(Child::id)).context("give --pid or a command")?;
+    let recorded = recording.record(&Reader::open(id)?, args.cache_number);
+    // The program goes on though the recording failed.
+    let status = child.as_mut().map(Child::wait).transpose()?;
+    let source = recorded.with_context(|| format!("cannot record to {}", args.out.display()))?;
+    let Some(misses) = source else {
+        bail!("process {id} had no cache {} that publishes its misses: CacheBuilder::publish_misses", args.cache_number)
+    };
+    eprintln!("vmio: {} misses recorded, {} lost", recording.recorded, misses.lost());
+    match status {
+        Some(status) if !status.success() => match status.signal() {
+            Some(signal) => bail!("{} was ended by signal {signal}", args.command[0]),
+            None => bail!("{} ended with status {}", args.command[0], status.code().unwrap_or(1)),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// A trace that is being written.
+struct Recording {
+    output: BufWriter<File>,
+    misses: Vec<Miss>,
+    recorded: u64,
+}
+
+impl Recording {
+    /// Records until the process ends; `None` if there was nothing to record from.
+    fn record(&mut self, reader: &Reader, cache_number: u64) -> anyhow::Result<Option<Misses>> {
+        writeln!(self.output, "# misses of cache {cache_number} of process {}: page,access", reader.process_id())?;
+        let mut source = None;
+        loop {
+            let has_ended = reader.wait_for_end(INTERVAL)?;
+            if source.is_none() && !has_ended {
+                source = match reader.misses(cache_number) {
+                    Err(_) if reader.wait_for_end(Duration::ZERO)? => None,
+                    found => found?,
+                };
+            }
+            if let Some(source) = &mut source {
+                self.drain(source, has_ended)?;
+            }
+            if has_ended {
+                return Ok(source);
+            }
+        }
+    }
+
+    /// Writes what has been missed since the last call; all there is, if nothing will be added.
+    fn drain(&mut self, source: &mut Misses, is_last: bool) -> anyhow::Result<()> {
+        loop {
+            let left = source.read(&mut self.misses)?;
+            if self.misses.is_empty() {
+                match (left, is_last) {
+                    (1.., true) => source.skip(),
+                    _ => return Ok(self.output.flush()?),
+                }
+            }
+            for miss in self.misses.drain(..) {
+                self.recorded += 1;
+                writeln!(self.output, "{},{}", miss.page, if miss.store { "store" } else { "load" })?;
+            }
+        }
+    }
+}

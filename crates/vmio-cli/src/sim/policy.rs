@@ -1,0 +1,87 @@
+//! The policies that a trace is replayed through: vmio's own, and simulated ones.
+
+use anyhow::Context;
+use clap::ValueEnum;
+use vmio::backing::NullBacking;
+use vmio::{Access, Advice, Cache, Engine, EvictionPolicy, FrameHint, Mapping, MappingOptions};
+
+use super::formats::PAGE_BYTES;
+use super::replacement::{Arc, Clock, Lru, Optimum, Replacement, S3Fifo};
+use super::trace::Trace;
+use crate::size::format_size;
+
+/// What a cache takes beside its pages.
+const OVERHEAD_BYTES: u64 = 5 << 20;
+
+/// A way to choose which page goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Policy {
+    /// vmio's default
+    KeepRefaulted,
+    /// The same over FrameHint::Mixed, where a touch is seen of pages that wait out of sight
+    Mixed,
+    /// vmio's FIFO
+    Fifo,
+    /// Least recently used
+    Lru,
+    /// FIFO with a second chance
+    Clock,
+    /// Adaptive replacement cache
+    Arc,
+    /// A small FIFO queue, a main one, and ghosts
+    S3Fifo,
+    /// The best possible, which knows the future
+    Optimum,
+}
+
+impl Policy {
+    /// What it is called in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::KeepRefaulted => "vmio keep-refaulted",
+            Self::Mixed => "vmio keep-refaulted, mixed",
+            Self::Fifo => "vmio fifo",
+            Self::Lru => "LRU",
+            Self::Clock => "CLOCK",
+            Self::Arc => "ARC",
+            Self::S3Fifo => "S3-FIFO",
+            Self::Optimum => "optimum (Belady)",
+        }
+    }
+
+    /// The misses of a trace in a cache that has so many bytes for pages.
+    pub fn misses(self, trace: &Trace, bytes: u64) -> anyhow::Result<usize> {
+        let (capacity, pages) = ((bytes / PAGE_BYTES) as usize, trace.pages.len());
+        match self {
+            Self::KeepRefaulted => replay(trace, EvictionPolicy::KeepRefaulted, FrameHint::ReadMostly, bytes),
+            Self::Mixed => replay(trace, EvictionPolicy::KeepRefaulted, FrameHint::Mixed, bytes),
+            Self::Fifo => replay(trace, EvictionPolicy::Fifo, FrameHint::ReadMostly, bytes),
+            Self::Lru => Ok(simulate(trace, Lru::new(capacity))),
+            Self::Clock => Ok(simulate(trace, Clock::new(capacity, pages))),
+            Self::Arc => Ok(simulate(trace, Arc::new(capacity))),
+            Self::S3Fifo => Ok(simulate(trace, S3Fifo::new(capacity, pages))),
+            Self::Optimum => Ok(simulate(trace, Optimum::new(capacity, pages, &trace.accesses))),
+        }
+    }
+}
+
+fn simulate(trace: &Trace, mut cache: impl Replacement) -> usize {
+    trace.accesses.iter().enumerate().filter(|(time, page)| !cache.access(**page, *time)).count()
+}
+
+/// The misses of vmio itself.
+fn replay(trace: &Trace, policy: EvictionPolicy, frames: FrameHint, bytes: u64) -> anyhow::Result<usize> {
+    let len = trace.offsets().max().unwrap_or(0).saturating_add(PAGE_BYTES);
+    let cache = Cache::builder().engine(Engine::Sigbus).policy(policy).capacity(OVERHEAD_BYTES + bytes).build();
+    let cache = cache.context("cannot build the cache (`vmio doctor` says what is missing)")?;
+    let options = MappingOptions::new().access(Access::ReadOnly).frames(frames);
+    let mapping = Mapping::open(&cache, NullBacking::new(len), options)
+        .with_context(|| format!("cannot map {}: are these page numbers?", format_size(len)))?;
+    // The others are not told either that a page is about to be wanted.
+    mapping.advise(0..len, Advice::Random)?;
+    for offset in trace.offsets() {
+        // As a load would, but for the trap.
+        mapping.ensure(offset..offset + 1)?;
+    }
+    Ok(cache.stats().load_misses as usize)
+}

@@ -1,0 +1,78 @@
+//! `vmio trace` of a program that publishes its misses, and of one that does not.
+
+mod common;
+
+use std::error::Error;
+use std::io::{Read, stdin};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use common::{TestResult, refused, succeeded, vmio};
+use vmio::backing::NullBacking;
+use vmio::{Cache, Engine, Mapping, MappingOptions};
+
+const PAGE_BYTES: u64 = 4096;
+const PAGES: u64 = 2000;
+
+/// Set for the program that is traced: whether it publishes its misses.
+const PUBLISHES: &str = "VMIO_TEST_PUBLISHES";
+
+/// No test of its own: what the tests below run and trace. Loads pages, stores to one, and waits for the end of its input.
+#[test]
+fn traced_program() -> TestResult {
+    let Ok(publishes) = env::var(PUBLISHES) else { return Ok(()) };
+    let builder = Cache::builder().engine(Engine::Sigbus).capacity(6 << 20);
+    let cache = builder.publish_misses(publishes == "yes").build()?;
+    let map = Mapping::open(&cache, NullBacking::new(PAGES * PAGE_BYTES), MappingOptions::new())?;
+    for page in 0..PAGES {
+        map.ensure(page * PAGE_BYTES..page * PAGE_BYTES + 1)?;
+    }
+    map.write_at(7 * PAGE_BYTES, &[1])?;
+    stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
+fn trace(publishes: &str, out: &Path) -> Result<Child, Box<dyn Error>> {
+    let mut command = vmio();
+    command.env(PUBLISHES, publishes).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.args(["trace", "--out"]).arg(out).arg("--").arg(env::current_exe()?);
+    Ok(command.args(["--exact", "traced_program"]).spawn()?)
+}
+
+#[test]
+fn the_trace_has_every_miss_in_order_and_can_be_replayed() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("pages.txt");
+    let mut recorder = trace("yes", &out)?;
+    while fs::read_to_string(&out).map_or(true, |text| !text.contains("7,store")) {
+        assert!(recorder.try_wait()?.is_none(), "the recorder ended early");
+        thread::sleep(Duration::from_millis(5));
+    }
+    drop(recorder.stdin.take());
+    let output = recorder.wait_with_output()?;
+    let told = String::from_utf8(output.stderr)?;
+    assert!(output.status.success() && told.contains(&format!("{} misses recorded, 0 lost", PAGES + 1)), "{told}");
+    let text = fs::read_to_string(&out)?;
+    let mut lines = text.lines();
+    assert!(lines.next().is_some_and(|line| line.starts_with("# misses of cache 1 of process ")));
+    let expected = (0..PAGES).map(|page| format!("{page},load")).chain(["7,store".to_owned()]);
+    assert!(lines.eq(expected), "{text}");
+    let out = out.to_str().ok_or("a path")?;
+    let replayed = succeeded(vmio().args(["sim", "--trace", out, "--cache", "50%", "--policy", "lru"]))?;
+    assert!(replayed.starts_with(&format!("{} accesses to {PAGES} pages", PAGES + 1)), "{replayed}");
+    Ok(())
+}
+
+#[test]
+fn what_publishes_nothing_is_not_traced() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("pages.txt");
+    let mut recorder = trace("no", &out)?;
+    drop(recorder.stdin.take());
+    let output = recorder.wait_with_output()?;
+    let told = String::from_utf8(output.stderr)?;
+    assert!(!output.status.success() && told.contains("CacheBuilder::publish_misses"), "{told}");
+    refused(vmio().args(["trace", "--out"]).arg(&out), "--pid")
+}

@@ -1,0 +1,135 @@
+//! Reading the misses of a cache of another process, while they happen.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use crate::telemetry::layout::WORD_BYTES;
+use crate::telemetry::miss_ring::{FIRST_SLOT, Header, MAGIC, SLOTS, Slot, lap_of};
+
+/// Misses that are read at a time.
+const CHUNK: u64 = 64 << 10;
+
+/// A load or store that missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Miss {
+    /// Its page. The mappings of a cache follow each other in the order in which they were opened, each with as many pages
+    /// as it has address space.
+    pub page: u64,
+    /// It was a store.
+    pub store: bool,
+}
+
+/// The misses of a cache that was built with [`crate::CacheBuilder::publish_misses`]. They can be read until the reader is
+/// dropped, also after the process has ended.
+#[derive(Debug)]
+pub struct Misses {
+    file: File,
+    next: u64,
+    lost: u64,
+}
+
+impl Misses {
+    /// Those in a file, if it is one of that cache of that process, and finished.
+    pub(super) fn of(file: File, process_id: u32, cache_number: u64) -> io::Result<Option<Self>> {
+        if file.metadata()?.len() < (FIRST_SLOT * WORD_BYTES) as u64 {
+            // Made, and about to get its length.
+            return Ok(None);
+        }
+        let misses = Misses { file, next: 0, lost: 0 };
+        let is_ours = misses.header(Header::Magic)? == MAGIC
+            && misses.header(Header::ProcessId)? == u64::from(process_id)
+            && misses.header(Header::CacheNumber)? == cache_number;
+        Ok(is_ours.then_some(misses))
+    }
+
+    fn header(&self, word: Header) -> io::Result<u64> {
+        let mut bytes = [0; WORD_BYTES];
+        self.file.read_exact_at(&mut bytes, (word as usize * WORD_BYTES) as u64)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// Appends the misses since the last call, in their order; returns how many are left to read. After a long pause the
+    /// first of them are lost.
+    pub fn read(&mut self, misses: &mut Vec<Miss>) -> io::Result<u64> {
+        let total = self.header(Header::Misses)?;
+        if total.saturating_sub(self.next) > SLOTS {
+            self.lose(total - SLOTS - self.next);
+        }
+        let at = self.next % SLOTS;
+        let count = total.saturating_sub(self.next).min(CHUNK).min(SLOTS - at);
+        let mut bytes = vec![0; count as usize * WORD_BYTES];
+        self.file.read_exact_at(&mut bytes, (FIRST_SLOT as u64 + at) * WORD_BYTES as u64)?;
+        for word in bytes.chunks_exact(WORD_BYTES) {
+            let slot = Slot(word.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)));
+            match slot.lap().wrapping_sub(lap_of(self.next)) {
+                0 => {
+                    misses.push(Miss { page: slot.page(), store: slot.is_store() });
+                    self.next += 1;
+                }
+                // Written over meanwhile.
+                1..0x8000 => self.lose(1),
+                // Counted, and about to be written.
+                _ => break,
+            }
+        }
+        Ok(total.saturating_sub(self.next))
+    }
+
+    /// Passes over a miss that will not be written any more, since its thread was killed; of no use before the process
+    /// has ended.
+    pub fn skip(&mut self) {
+        self.lose(1);
+    }
+
+    fn lose(&mut self, misses: u64) {
+        self.lost += misses;
+        self.next += misses;
+    }
+
+    /// Misses that were not read in time.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::process;
+
+    use super::*;
+    use crate::telemetry::miss_ring::MissRing;
+
+    fn ring_and_reader() -> (MissRing, Misses) {
+        let ring = MissRing::new(7).unwrap();
+        let path = format!("/proc/self/fd/{}", ring.descriptor());
+        assert!(Misses::of(File::open(&path).unwrap(), process::id(), 8).unwrap().is_none());
+        let reader = Misses::of(File::open(path).unwrap(), process::id(), 7).unwrap().unwrap();
+        (ring, reader)
+    }
+
+    #[test]
+    fn misses_are_read_in_their_order_and_once() {
+        let (ring, mut reader) = ring_and_reader();
+        let mut misses = Vec::new();
+        assert_eq!(reader.read(&mut misses).unwrap(), 0);
+        ring.note(5, false);
+        ring.note((1 << 47) - 1, true);
+        assert_eq!(reader.read(&mut misses).unwrap(), 0);
+        assert_eq!(misses, [Miss { page: 5, store: false }, Miss { page: (1 << 47) - 1, store: true }]);
+        misses.clear();
+        reader.read(&mut misses).unwrap();
+        assert!(misses.is_empty() && reader.lost() == 0);
+    }
+
+    #[test]
+    fn what_was_written_over_is_counted_as_lost() {
+        let (ring, mut reader) = ring_and_reader();
+        (0..SLOTS + 10).for_each(|page| ring.note(page, false));
+        let mut misses = Vec::new();
+        while reader.read(&mut misses).unwrap() > 0 {}
+        assert_eq!((reader.lost(), misses.len() as u64), (10, SLOTS));
+        assert!(misses.iter().zip(10..).all(|(miss, page)| miss.page == page));
+    }
+}
