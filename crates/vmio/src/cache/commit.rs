@@ -4,41 +4,61 @@
 //! writable, and every dirty page is protected; then the number of the present commit goes up, and these pages are frozen.
 
 use std::io;
+use std::ops::Range;
 
 use crate::cache::counters::Counter;
 use crate::cache::region::Region;
 use crate::cache::write_batch::{Destination, Select, WriteBatch};
 use crate::error::{Error, Result};
 use crate::journal::{Participant, RecordKind};
-use crate::page::SPAN_PAGES;
+use crate::page::dirty_spans::DirtySpans;
 use crate::page::word::State;
+use crate::page::{SPAN_PAGES, span_of};
 use crate::store_gate::Passing;
 use crate::sys::{PAGE_BYTES, cpu};
 
 /// Pages that are copied at a time, with the span's lock held.
 const PART_PAGES: usize = SPAN_PAGES / 4;
 
-/// The right to make pages writable, until it is dropped.
+/// The right to make some pages writable, until it is dropped: by then their words say Dirty.
 pub(super) struct LeaveToStore<'a> {
     /// What dirty pages must say to be no part of a commit under way; nothing without a journal.
     pub(super) epoch: Option<bool>,
-    _passing: Option<Passing<'a>>,
+    _opens: Option<Opens<'a>>,
+}
+
+/// Pages that are being made writable while the store gate is open.
+struct Opens<'a> {
+    spans: &'a DirtySpans,
+    pages: Range<u64>,
+    _passing: Passing<'a>,
+}
+
+impl Drop for Opens<'_> {
+    fn drop(&mut self) {
+        // Not before they are writable, since a commit that protects in advance takes the mark away; and before the gate
+        // is left, since then it looks for the last time. They lie in two spans at most.
+        self.spans.insert(span_of(self.pages.start));
+        self.spans.insert(span_of(self.pages.end - 1));
+    }
 }
 
 impl Region {
     /// The right to make pages writable; none while a commit draws its line.
-    pub(super) fn leave_to_store(&self) -> Option<LeaveToStore<'_>> {
-        let Some(backing) = &self.journaled else { return Some(LeaveToStore { epoch: None, _passing: None }) };
-        let passing = backing.store_gate().try_enter(cpu::current())?;
+    pub(super) fn leave_to_store(&self, pages: Range<u64>) -> Option<LeaveToStore<'_>> {
+        let (Some(backing), Some(spans)) = (&self.journaled, &self.open_spans) else {
+            return Some(LeaveToStore { epoch: None, _opens: None });
+        };
+        let _passing = backing.store_gate().try_enter(cpu::current())?;
         // It does not change while we are inside.
-        Some(LeaveToStore { epoch: Some(self.epoch()), _passing: Some(passing) })
+        Some(LeaveToStore { epoch: Some(self.epoch()), _opens: Some(Opens { spans, pages, _passing }) })
     }
 
     /// The same for a page that is in memory. Nothing if it had to wait, for the line or for the copy of a frozen page, or has
     /// made that copy and opened the page: look again.
     pub(super) fn leave_to_store_to(&self, page: u64) -> Option<LeaveToStore<'_>> {
         let word = self.word(page);
-        let Some(leave) = self.leave_to_store() else {
+        let Some(leave) = self.leave_to_store(page..page + 1) else {
             self.shared.count(cpu::current(), Counter::FaultWaits, 1);
             self.journaled.iter().for_each(|backing| backing.store_gate().wait());
             return None;
@@ -198,10 +218,16 @@ impl Region {
 
 impl Participant for Region {
     fn protect(&self) -> Result<()> {
+        let Some(open) = &self.open_spans else { return Ok(()) };
         let mut from = 0;
-        while let Some(number) = self.dirty_spans.next_from(from) {
+        while let Some(number) = open.next_from(from) {
             from = number + 1;
-            self.freeze_span(number).map_err(Error::system("write-protecting dirty pages"))?;
+            // Before the look: whoever opens a page later marks the span again.
+            open.remove(number);
+            self.freeze_span(number).map_err(|error| {
+                open.insert(number);
+                Error::system("write-protecting dirty pages")(error)
+            })?;
         }
         Ok(())
     }

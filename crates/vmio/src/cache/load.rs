@@ -358,7 +358,7 @@ impl Region {
         let pages = first..first + (data.len() / PAGE_BYTES) as u64;
         // Where the kernel notes stores, any page in sight may become dirty. A run touches two spans at most; the epoch
         // is the one after both marks are set.
-        let leave = if store { self.leave_to_store() } else { None };
+        let leave = if store { self.leave_to_store(pages.clone()) } else { None };
         let store = leave.is_some();
         let may_be_dirty = store || self.hideable().is_some();
         let epoch = may_be_dirty.then(|| {

@@ -57,6 +57,8 @@ pub(crate) struct Region {
     words: SparseArray<PageWord>,
     spans: SparseArray<Span>,
     pub(crate) dirty_spans: DirtySpans,
+    /// Of an atomic mapping, those of them with pages that were made writable since a commit protected the span last.
+    pub(super) open_spans: Option<DirtySpans>,
     /// The number of its first page in published misses.
     first_published_page: u64,
     /// What the budget is charged for its page tables and page words.
@@ -216,9 +218,11 @@ impl Region {
                 access == Access::ReadOnly && huge_pages == HugePages::Never,
                 shared.locks_memory,
             )?;
-            Ok((range, hideable, SparseArray::new(pages)?, SparseArray::new(spans)?, DirtySpans::new(spans as u64)?))
+            let of_spans = || DirtySpans::new(spans as u64);
+            let open_spans = journaled.is_some().then(of_spans).transpose()?;
+            Ok((range, hideable, SparseArray::new(pages)?, SparseArray::new(spans)?, of_spans()?, open_spans))
         };
-        let (range, hideable, words, spans, dirty_spans) =
+        let (range, hideable, words, spans, dirty_spans, open_spans) =
             build().map_err(Error::system("reserving address space for a mapping"))?;
         Ok(Region {
             views: Views::of(&range),
@@ -240,6 +244,7 @@ impl Region {
             words,
             spans,
             dirty_spans,
+            open_spans,
             table_pages: AtomicU32::new(0),
             len: AtomicU64::new(len),
             priority: AtomicU8::new(options.priority),

@@ -21,6 +21,8 @@ enum Broken {
     SavesWithoutFlight,
     /// Evictors take frozen pages, with a ticket of the commit after.
     EvictsFrozenPages,
+    /// A span is marked as open before its page is.
+    MarksBeforeItOpens,
 }
 
 #[derive(Clone, Copy)]
@@ -34,6 +36,8 @@ struct Machine {
     words: [PageWord; 2],
     entries: [Mutex<Entry>; 2],
     gate: StoreGate,
+    /// Made writable since a commit protected it last.
+    open: [AtomicU32; 2],
     /// The number of the present commit.
     present: AtomicU32,
     /// Who has a ticket, by the parity of its commit.
@@ -52,6 +56,7 @@ impl Machine {
             words: [PageWord::new(), PageWord::new()],
             entries: [0, 1].map(|_| Mutex::new(Entry { writable, value: 0 })),
             gate: StoreGate::new(),
+            open: [0, 1].map(|_| AtomicU32::new(u32::from(writable))),
             present: AtomicU32::new(2),
             tickets: [AtomicU32::new(0), AtomicU32::new(0)],
             saved: Mutex::new(Vec::new()),
@@ -101,24 +106,42 @@ impl Machine {
         if passing.is_none() && self.broken != Broken::OpensAtAnyTime {
             return self.gate.wait();
         }
+        let marks_early = self.broken == Broken::MarksBeforeItOpens;
+        if marks_early {
+            self.open[page].store(1, Ordering::SeqCst);
+        }
+        let frozen_in = self.fault_inside(page);
+        if !marks_early {
+            self.open[page].swap(1, Ordering::SeqCst);
+        }
+        drop(passing);
+        if let Some(epoch) = frozen_in {
+            word.wait_while(|seen| seen.is_frozen(epoch));
+        }
+    }
+
+    /// With the gate open, unless that is the broken rule. The present epoch if the page is frozen in it and cannot be copied.
+    fn fault_inside(&self, page: usize) -> Option<bool> {
+        let word = &self.words[page];
         let epoch = self.present() % 2 == 1;
         if word.load().is_frozen(epoch) && self.broken != Broken::OpensFrozenPages {
             if word.begin_save(epoch).is_err() {
-                drop(passing);
-                return word.wait_while(|seen| seen.is_frozen(epoch));
+                return Some(epoch);
             }
             self.saved.lock().unwrap().push((page, self.value(page)));
             self.entries[page].lock().unwrap().writable = true;
             if self.broken == Broken::SavesWithoutFlight {
                 word.finish_write(None);
             }
-            return word.finish_save(epoch);
+            word.finish_save(epoch);
+            return None;
         }
         let only = (self.broken != Broken::OpensFrozenPages).then_some(epoch);
         if let Ok(before) = word.begin_upgrade(only) {
             self.entries[page].lock().unwrap().writable = true;
             word.finish_upgrade(if before.state() == State::Dirty { before.epoch() } else { epoch });
         }
+        None
     }
 
     fn append(&self, commit: u32, page: usize, value: u32) {
@@ -151,16 +174,25 @@ impl Machine {
         self.tickets[commit as usize % 2].fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Commits; what it holds of both pages.
-    fn commit(&self) -> [u32; 2] {
-        self.gate.close();
+    /// `Region::protect`.
+    fn protect_open(&self) {
         for page in 0..2 {
+            if self.open[page].swap(0, Ordering::SeqCst) == 0 {
+                continue;
+            }
             // The span's lock keeps evictors off who are at work.
             self.words[page].wait_while(|seen| seen.state() == State::Protecting);
             if self.words[page].load().state() == State::Dirty {
                 self.protect(page);
             }
         }
+    }
+
+    /// Commits; what it holds of both pages.
+    fn commit(&self) -> [u32; 2] {
+        self.protect_open();
+        self.gate.close();
+        self.protect_open();
         let commit = self.present.fetch_add(1, Ordering::SeqCst);
         self.gate.open();
         for page in 0..2 {
@@ -252,4 +284,10 @@ fn loom_found_out_saving_without_flight() {
 #[should_panic(expected = "committed without the first")]
 fn loom_found_out_evicting_frozen_pages() {
     explore(Broken::EvictsFrozenPages, true, Some(0));
+}
+
+#[test]
+#[should_panic(expected = "a store is lost")]
+fn loom_found_out_marking_a_span_before_its_page_is_open() {
+    explore(Broken::MarksBeforeItOpens, false, None);
 }
