@@ -192,7 +192,8 @@ impl Region {
         let Some((pages, present)) = self.claim_span(number, missed) else { return false };
         let first = pages.start;
         let price = self.price(first);
-        let due = SPAN_PAGES as u32 - present + price - 1;
+        // What is in small pages stays until all is read, and is paid for twice as long.
+        let due = SPAN_PAGES as u32 + price - 1;
         let has = if frame.is_full { SPAN_PAGES as u32 } else { 0 };
         let taken = due.saturating_sub(has);
         if taken > 0 && !take(taken) {
@@ -201,19 +202,21 @@ impl Region {
         }
         let read = self.read_span(core, first, frame.memory());
         // SAFETY: all pages of the span are ours, their words say so; the range is attached, and read-only to all.
-        let installed = read && unsafe { self.frames().install_span(self.address(first), frame.memory()) }.is_ok();
+        let gone = read && (present == 0 || unsafe { shared.unmapper.zap(self.address(first), SPAN_BYTES) }.is_ok());
+        // SAFETY: as above, and the span holds nothing.
+        let installed = gone && unsafe { self.frames().install_span(self.address(first), frame.memory()) }.is_ok();
         if !installed {
             if !frame.is_full {
                 // SAFETY: as in `put_frame_back`: what the read has allocated is in nobody's budget.
                 let _ = unsafe { shared.unmapper.zap(frame.new.base() as usize, SPAN_BYTES) };
             }
-            self.unclaim(pages, missed, read);
-            shared.release(taken + if read { present } else { 0 }, false);
+            self.unclaim(pages, missed, gone);
+            shared.release(taken + if gone { present } else { 0 }, false);
             return false;
         }
         frame.is_full = false;
         self.pay(first, price);
-        shared.release(has.saturating_sub(due), false);
+        shared.release(has.saturating_sub(due) + present, false);
         if present > 0 {
             shared.count(core, Counter::ShootdownsEvict, 1);
         }
