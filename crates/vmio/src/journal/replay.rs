@@ -19,6 +19,8 @@ use crate::sys::signal::SignalsBlocked;
 const WINDOW_PAGES: usize = 64;
 /// Threads that write at a time: images lie together in the log, and apart in the files.
 const WRITERS_MAX: usize = 16;
+/// What they add to their nice value, as the cache's workers do.
+const NICE: i32 = 5;
 
 /// The files of a journal by their numbers.
 pub(crate) type Files<'a> = BTreeMap<u32, &'a dyn Backing>;
@@ -68,7 +70,12 @@ fn write_pages(ring: &Ring, scan: &Scan, files: &Files<'_>) -> Result<()> {
     let _signals = SignalsBlocked::new();
     thread::scope(|scope| {
         // Of threads that cannot be had, the others do the work.
-        let spawn = |_| thread::Builder::new().name("vmio-replay".into()).spawn_scoped(scope, write).ok();
+        let write_aside = || {
+            // Whoever stores or commits meanwhile comes first on busy cores; that failing is no reason to stop.
+            let _ = rustix::process::nice(NICE);
+            write()
+        };
+        let spawn = |_| thread::Builder::new().name("vmio-replay".into()).spawn_scoped(scope, write_aside).ok();
         let others: Vec<_> = (1..writers).filter_map(spawn).collect();
         let own = write();
         let panicked = |_| Err(Error::system("writing what is committed")(io::Error::other("a thread has panicked")));
