@@ -364,6 +364,22 @@ fn a_guess_comes_but_takes_little() {
     );
 }
 
+/// A guess may have half of what may be under way: here that is less than a page.
+#[test]
+fn a_guess_comes_where_one_page_may_be_under_way() {
+    let _watchdog = watchdog("a_guess_comes_where_one_page_may_be_under_way");
+    over_each_backing(
+        SPAN,
+        || cache_of(2 * SPAN).pages_in_flight(1).build().unwrap(),
+        |_, map| {
+            map.prefetch([at(8)..at(12)]).unwrap();
+            while !(8..12).all(|page| map.is_resident(at(page))) {
+                std::thread::yield_now();
+            }
+        },
+    );
+}
+
 // ---- failures
 
 #[test]

@@ -237,7 +237,7 @@ impl Fetching {
                 request.abandon();
                 continue;
             }
-            if request.urgency == Urgency::Guessed && self.buffers.taken() >= limit / 2 {
+            if request.urgency == Urgency::Guessed && self.buffers.taken() >= (limit / 2).max(1) {
                 return Progress::None;
             }
             // A cache that has shrunk may have more under way than it would begin.
