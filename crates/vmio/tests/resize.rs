@@ -10,12 +10,7 @@ use vmio::backing::FileBacking;
 use vmio::{Access, Cache, Error, Mapping, MappingOptions};
 
 use support::device::{Device, WRITE_EIO};
-use support::{PAGE, Random, at, cache_of, check_empty, is_managed, load, store, watchdog};
-
-/// What `cache_of` takes for so many pages.
-fn bytes_of(pages: u64) -> u64 {
-    (5 << 20) + pages * PAGE
-}
+use support::{PAGE, Random, at, cache_of, capacity_of, check_empty, is_managed, load, store, watchdog};
 
 /// The capacity is met, and the counts are in order.
 fn check_capacity(cache: &Cache, pages: u64) {
@@ -77,7 +72,7 @@ fn threads_go_on_while_the_cache_goes_up_and_down() {
             under_load(&cache, || {
                 for _ in 0..60 {
                     let pages = if random.below(4) == 0 { 256 } else { 256 + random.below(LARGEST - 255) };
-                    cache.resize(bytes_of(pages)).unwrap();
+                    cache.resize(capacity_of(pages)).unwrap();
                     check_capacity(&cache, pages);
                 }
             })
@@ -100,7 +95,7 @@ fn what_is_dirty_is_written_when_an_idle_cache_shrinks() {
     let map = Mapping::open(&cache, device.backing(), MappingOptions::new()).unwrap();
     (0..3000).for_each(|page| store(&map, at(page), page + 1));
     assert_eq!(cache.stats().resident_pages, 3000);
-    cache.resize(bytes_of(311)).unwrap();
+    cache.resize(capacity_of(311)).unwrap();
     check_capacity(&cache, 311);
     let snapshots = vmio::telemetry::Reader::open(std::process::id()).unwrap().snapshots().unwrap();
     assert!(snapshots.iter().any(|cache| cache.stats.capacity_pages == 311), "others see the new capacity");
@@ -108,7 +103,7 @@ fn what_is_dirty_is_written_when_an_idle_cache_shrinks() {
     assert!(written >= 2700, "{written} pages are on the device");
     (0..3000).for_each(|page| assert_eq!(load(&map, at(page)), page + 1));
     check_capacity(&cache, 311);
-    cache.resize(bytes_of(4096)).unwrap();
+    cache.resize(capacity_of(4096)).unwrap();
     (0..3000).for_each(|page| assert_eq!(load(&map, at(page)), page + 1));
     assert_eq!(cache.stats().resident_pages, 3000);
     map.close().unwrap();
@@ -127,7 +122,7 @@ fn a_read_only_mapping_shrinks_and_comes_back() {
     let check = || (0..PAGES).for_each(|page| assert_eq!(load(&map, at(page)), u64::from_ne_bytes([page as u8; 8])));
     for pages in [2048, 256, 1000, 300, 4000] {
         check();
-        cache.resize(bytes_of(pages)).unwrap();
+        cache.resize(capacity_of(pages)).unwrap();
         check_capacity(&cache, pages);
         check();
     }
@@ -143,19 +138,35 @@ fn pins_keep_a_cache_from_shrinking_below_what_they_need() {
     let map = Mapping::open(&cache, device.backing(), MappingOptions::new()).unwrap();
     (0..2000).for_each(|page| store(&map, at(page), page));
     let pin = map.pin(at(0)..at(600), Access::ReadWrite).unwrap();
-    let error = cache.resize(bytes_of(700)).unwrap_err();
+    let error = cache.resize(capacity_of(700)).unwrap_err();
     assert!(matches!(error, Error::NotShrunk { wanted_bytes, .. } if wanted_bytes == 700 * PAGE), "{error}");
     assert!(error.to_string().contains("pins"), "{error}");
     check_capacity(&cache, 2048);
-    cache.resize(bytes_of(900)).unwrap();
+    cache.resize(capacity_of(900)).unwrap();
     check_capacity(&cache, 900);
     // The limit of pins is that of the new capacity.
     assert!(matches!(map.pin(at(1000)..at(1400), Access::ReadOnly), Err(Error::TooManyPins { limit_pages: 675, .. })));
     assert_eq!(map.residency(at(0)..at(600)).resident_pages(), 600);
     drop(pin);
-    cache.resize(bytes_of(300)).unwrap();
+    cache.resize(capacity_of(300)).unwrap();
     check_capacity(&cache, 300);
     (0..2000).for_each(|page| assert_eq!(load(&map, at(page)), page));
+}
+
+#[test]
+fn what_pins_forbid_evicts_nothing() {
+    if is_managed("a pin of hundreds of pages, which `ulimit -l` may forbid,") {
+        return;
+    }
+    let cache = cache_of(8192).build().unwrap();
+    let device = Device::of_pages(6000);
+    let map = Mapping::open(&cache, device.backing(), MappingOptions::new()).unwrap();
+    (0..6000).for_each(|page| assert_eq!(load(&map, at(page)), 0));
+    let _pin = map.pin(at(0)..at(600), Access::ReadOnly).unwrap();
+    let error = cache.resize(capacity_of(700)).unwrap_err();
+    assert!(error.to_string().contains("pins"), "{error}");
+    check_capacity(&cache, 8192);
+    assert_eq!(map.residency(0..map.len()).resident_pages(), 6000);
 }
 
 #[test]
@@ -169,12 +180,12 @@ fn a_cache_whose_pages_cannot_be_written_keeps_its_capacity_and_works() {
     let clean = Mapping::open(&cache, other.backing(), MappingOptions::new()).unwrap();
     (0..1000).for_each(|page| store(&map, at(page), page));
     device.set_all_faults(WRITE_EIO);
-    let error = cache.resize(bytes_of(500)).unwrap_err();
+    let error = cache.resize(capacity_of(500)).unwrap_err();
     assert!(error.to_string().contains("cannot be written"), "{error}");
     check_capacity(&cache, 2048);
     (0..1000).for_each(|page| assert_eq!((load(&map, at(page)), load(&clean, at(page))), (page, 0)));
     device.set_all_faults(0);
-    cache.resize(bytes_of(500)).unwrap();
+    cache.resize(capacity_of(500)).unwrap();
     check_capacity(&cache, 500);
     (0..1000).for_each(|page| assert_eq!(load(&map, at(page)), page));
 }
@@ -182,7 +193,7 @@ fn a_cache_whose_pages_cannot_be_written_keeps_its_capacity_and_works() {
 #[test]
 fn impossible_capacities_are_refused() {
     let cache = cache_of(300).build().unwrap();
-    for bytes in [0, 1 << 20, bytes_of(256) - 1, u64::MAX] {
+    for bytes in [0, 1 << 20, capacity_of(256) - 1, u64::MAX] {
         let error = cache.resize(bytes).unwrap_err();
         assert!(matches!(error, Error::BadOption { option: "capacity", .. }), "{bytes}: {error}");
     }

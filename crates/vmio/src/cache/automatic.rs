@@ -8,6 +8,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::cache::builder::{capacity_bytes, capacity_pages};
+use crate::cache::resize::Unmet;
+use crate::cache::shared::capacity_for_pins;
 use crate::cache::{Cache, CacheCore, Tender};
 use crate::elastic::{Governor, Observer};
 use crate::error::{Error, Result};
@@ -18,6 +20,8 @@ use crate::sys::signal::SignalsBlocked;
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_millis(100);
+/// After a capacity that could not be met it leaves the cache alone for so long: each attempt evicts and writes.
+const REST: Duration = Duration::from_secs(5);
 
 /// The thread; it ends when this is dropped.
 pub(crate) struct Follower {
@@ -102,6 +106,7 @@ impl Followed {
 
 fn follow(mut governor: Governor, mut observer: Observer, followed: &Followed, ended: &Receiver<()>) {
     let _signals = SignalsBlocked::new();
+    let mut resting_until = None;
     while ended.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
         let Some(cache) = followed.cache() else { return };
         let stats = cache.stats();
@@ -111,14 +116,43 @@ fn follow(mut governor: Governor, mut observer: Observer, followed: &Followed, e
             Tender::Steward(_) => 0,
         };
         let present = capacity_bytes(stats.capacity_pages as u32);
-        let seen = observer.look(Instant::now(), held_pages * PAGE_BYTES as u64);
-        let next = governor.decide(present, seen);
+        let now = Instant::now();
+        let seen = observer.look(now, held_pages * PAGE_BYTES as u64);
+        let next = governor.decide(present, seen).max(needed_for_pins(stats.pinned_pages));
         if capacity_pages(next).is_ok_and(|pages| u64::from(pages) == stats.capacity_pages) {
             continue;
         }
+        if next < present && resting_until.is_some_and(|until| now < until) {
+            continue;
+        }
         tracing::debug!(present, next, ?seen, "the capacity follows the memory there is");
-        if let Err(error) = cache.resize(next) {
-            tracing::debug!(%error, next, "the capacity stays what it is");
+        if let Err(error) = cache.resize_or(next, Unmet::Kept) {
+            tracing::debug!(%error, next, "the capacity has not become what it should be");
+            resting_until = Some(Instant::now() + REST);
+        }
+    }
+}
+
+/// The least capacity, in bytes, at which pins may hold so many pages.
+fn needed_for_pins(pinned_pages: u64) -> u64 {
+    u32::try_from(capacity_for_pins(pinned_pages)).map_or(0, capacity_bytes)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::cache::shared::pinned_pages_max;
+
+    /// So it never asks for more than there is: pins within the limit need no more than the present capacity.
+    #[test]
+    fn what_pins_need_is_the_least_that_they_may_hold_so_much_of() {
+        for capacity in 256..4096 {
+            let most = pinned_pages_max(capacity);
+            assert!(capacity_for_pins(most) <= u64::from(capacity), "{capacity}");
+        }
+        for pinned in 1..4096 {
+            let needed = capacity_for_pins(pinned) as u32;
+            assert!(pinned_pages_max(needed) >= pinned && pinned_pages_max(needed - 1) < pinned, "{pinned}");
         }
     }
 }

@@ -14,8 +14,19 @@ use crate::sys::signal::SignalsBlocked;
 
 /// The capacity shrinks by so many pages at a time: while they are owed nobody gets one, in between everybody does.
 const STEP_PAGES: u32 = 2048;
+/// What the capacity is where a smaller one cannot be met.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unmet {
+    /// What it was.
+    Restored,
+    /// The smallest that was met on the way: less memory is better than none.
+    Kept,
+}
+
 /// Without a page gained for so long, what is left is not going to leave.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+const TOO_MANY_PINS: &str = "pins would hold more than three quarters of it: drop some";
 
 impl Cache {
     /// Changes the memory that the cache may use, in bytes, as [`crate::CacheBuilder::capacity`] counts them. Nobody is
@@ -25,15 +36,22 @@ impl Cache {
     /// capacity is met (with [`crate::Engine::Managed`] as closely as that keeps it). Threads that miss wait longer for
     /// their pages while that takes place. One change goes on at a time; others wait for it.
     ///
+    /// A journal of atomic mappings keeps what it reserves for commits; in a larger cache more may be dirty than that has room
+    /// for, and the commit fails ([`crate::journal::JournalOptions`]).
+    ///
     /// Fails with [`Error::BadOption`] for less than 6 MiB; and with [`Error::NotShrunk`] if pins hold more than three
     /// quarters of the new capacity, or pages cannot be written: then the capacity is what it was.
     pub fn resize(&self, capacity_bytes: u64) -> Result<()> {
+        self.resize_or(capacity_bytes, Unmet::Restored)
+    }
+
+    pub(super) fn resize_or(&self, capacity_bytes: u64, unmet: Unmet) -> Result<()> {
         let pages = capacity_pages(capacity_bytes)?;
         if !self.generation().is_current() {
             return Err(Error::Forked);
         }
         let resized = match &self.tender {
-            Tender::Workers(core) => core.shared.resize(pages)?,
+            Tender::Workers(core) => core.shared.resize(pages, unmet)?,
             Tender::Steward(core) => core.steward.resize(pages)?,
         };
         resized.map_err(|why| Error::NotShrunk { wanted_bytes: u64::from(pages) * PAGE_BYTES as u64, why })
@@ -41,19 +59,28 @@ impl Cache {
 }
 
 impl Shared {
-    /// The inner error says why the capacity is what it was.
-    fn resize(&self, pages: u32) -> Result<Result<(), &'static str>> {
+    /// The inner error says why the capacity could not be met.
+    fn resize(&self, pages: u32, unmet: Unmet) -> Result<Result<(), &'static str>> {
         // A small one: memory may be short. The workers do their part.
         let mut reclaimer = Reclaimer::new(DIRECT_PAGES).map_err(Error::system("reserving memory to evict with"))?;
         // A handler that missed a page would wait for what this thread alone may give up.
         let _signals = SignalsBlocked::new();
         let _one_at_a_time = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = self.capacity_pages();
+        let mut fallback = self.capacity_pages();
         while self.capacity_pages() > pages {
-            self.set_capacity(pages.max(self.capacity_pages().saturating_sub(STEP_PAGES)));
+            // Those that forbid the last step shall not cost what the others would evict.
+            if self.has_too_many_pins_for(pages) {
+                self.set_capacity(fallback);
+                return Ok(Err(TOO_MANY_PINS));
+            }
+            let step = pages.max(self.capacity_pages().saturating_sub(STEP_PAGES));
+            self.set_capacity(step);
             if let Err(why) = self.pay_owed(&mut reclaimer) {
-                self.set_capacity(before);
+                self.set_capacity(fallback);
                 return Ok(Err(why));
+            }
+            if unmet == Unmet::Kept {
+                fallback = step;
             }
         }
         self.set_capacity(pages);
@@ -67,8 +94,8 @@ impl Shared {
         loop {
             let event = self.freed_event();
             let owed = self.budget.limit().owed;
-            if self.has_too_many_pins() {
-                return Err("pins would hold more than three quarters of it: drop some");
+            if self.has_too_many_pins_for(self.capacity_pages()) {
+                return Err(TOO_MANY_PINS);
             }
             if owed == 0 {
                 return Ok(());

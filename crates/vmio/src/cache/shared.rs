@@ -81,6 +81,16 @@ pub(crate) fn share(capacity_pages: u32, ratio: f64) -> u32 {
     (f64::from(capacity_pages) * ratio) as u32
 }
 
+/// Pages of a cache that pins may hold; the rest is for what is touched.
+pub(crate) fn pinned_pages_max(capacity_pages: u32) -> u64 {
+    u64::from(capacity_pages / 4 * 3)
+}
+
+/// The smallest capacity at which pins may hold so many pages.
+pub(crate) fn capacity_for_pins(pinned_pages: u64) -> u64 {
+    pinned_pages.div_ceil(3) * 4
+}
+
 /// The state that mappings and workers share.
 pub(crate) struct Shared {
     pub(crate) generation: Generation,
@@ -250,12 +260,12 @@ impl Shared {
 
     /// Pages that pins may hold.
     pub(crate) fn pinned_pages_max(&self) -> u64 {
-        u64::from(self.capacity_pages() / 4 * 3)
+        pinned_pages_max(self.capacity_pages())
     }
 
-    /// Whether they hold more.
-    pub(crate) fn has_too_many_pins(&self) -> bool {
-        self.pinned_pages.load(Ordering::SeqCst) > self.pinned_pages_max()
+    /// Whether they hold more than they may at a capacity.
+    pub(crate) fn has_too_many_pins_for(&self, capacity_pages: u32) -> bool {
+        self.pinned_pages.load(Ordering::SeqCst) > pinned_pages_max(capacity_pages)
     }
 
     /// Pages that a ring may have under way at a time.

@@ -53,7 +53,7 @@ impl CachedFile {
         let admitted = admitted.map(|_| Admitted { opened: Arc::clone(&self.opened), pages: pages as u32 });
         match admitted {
             // Who shrinks the cache looks for pins after he has set the capacity.
-            Ok(admitted) if !shared.has_too_many_pins() => Ok(admitted),
+            Ok(admitted) if !shared.has_too_many_pins_for(shared.capacity_pages()) => Ok(admitted),
             _ => Err(Error::TooManyPins { wanted_pages: pages, limit_pages: shared.pinned_pages_max() }),
         }
     }

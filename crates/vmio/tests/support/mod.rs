@@ -71,7 +71,12 @@ pub fn frames() -> FrameHint {
 
 /// Options for a cache of exactly that many pages.
 pub fn cache_of(pages: u64) -> CacheBuilder {
-    builder().capacity(OVERHEAD_BYTES + pages * PAGE)
+    builder().capacity(capacity_of(pages))
+}
+
+/// The capacity of a cache of so many pages, in bytes.
+pub fn capacity_of(pages: u64) -> u64 {
+    OVERHEAD_BYTES + pages * PAGE
 }
 
 /// A cache of 640 pages.
