@@ -255,6 +255,20 @@ fn a_small_cache_scans_by_small_pages() {
 }
 
 #[test]
+fn a_cache_that_has_shrunk_scans_by_small_pages() {
+    let _watchdog = watchdog("a_cache_that_has_shrunk_scans_by_small_pages");
+    let cache = cache_of(64);
+    let device = numbered(32 * SPAN);
+    let map = open(&cache, &device);
+    cache.resize(support::capacity_of(7 * SPAN)).unwrap();
+    check(&map, 0..32 * SPAN);
+    assert_eq!(cache.stats().moved_spans, 0);
+    cache.resize(support::capacity_of(64 * SPAN)).unwrap();
+    check(&map, 0..32 * SPAN);
+    assert!(cache.stats().moved_spans > 0, "{:?}", cache.stats());
+}
+
+#[test]
 fn a_mapping_that_can_be_stored_to_has_small_pages() {
     let cache = cache_of(64);
     let device = numbered(16 * SPAN);

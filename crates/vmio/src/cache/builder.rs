@@ -155,7 +155,7 @@ impl CacheBuilder {
     }
 
     /// Publishes the page of every miss by a load, a store or [`crate::Mapping::ensure`], for `vmio trace` and
-    /// [`crate::telemetry::Misses`], and reads nothing ahead. A cache of the smallest capacity misses at nearly every touch
+    /// [`crate::telemetry::Misses`], and reads nothing ahead, by pages of 4 KiB whatever [`crate::MappingOptions`] say. A cache of the smallest capacity misses at nearly every touch
     /// of another page: so a program records its own accesses. Takes 8 MiB outside the capacity. [`Engine::Managed`] does
     /// not see misses, and publishes none.
     pub fn publish_misses(mut self, on: bool) -> Self {

@@ -27,13 +27,9 @@ pub(crate) enum HugePages {
 }
 
 impl HugePages {
-    /// The same in a cache that is not too small for them, and whose misses nobody records: they would be missing in the record.
-    pub(super) fn in_cache(self, shared: &Shared) -> Self {
-        match self {
-            _ if shared.miss_ring.is_some() => HugePages::Never,
-            HugePages::OfSequences if shared.capacity_pages() / CACHE_SHARE < SPAN_PAGES as u32 => HugePages::Never,
-            other => other,
-        }
+    /// The same in a cache whose misses nobody records: those that huge pages save would be missing in the record.
+    pub(super) fn unless_recorded(self, shared: &Shared) -> Self {
+        if shared.miss_ring.is_some() { HugePages::Never } else { self }
     }
 }
 
@@ -87,13 +83,18 @@ impl Region {
     pub(super) fn is_to_be_read_whole(&self, number: u64) -> bool {
         let resident = self.span(number).resident();
         match self.huge_pages {
-            HugePages::OfSequences => self.may_be_scanned(number) && resident <= PRESENT_PAGES_MAX,
+            HugePages::OfSequences => {
+                self.has_room_for_spans() && self.may_be_scanned(number) && resident <= PRESENT_PAGES_MAX
+            }
             _ => resident == 0,
         }
     }
 
     /// The scan that a miss belongs to, with this span, if it is one whose spans come in whole.
     fn scan_at(&self, page: u64, wanted: u64) -> Option<Sequence> {
+        if !self.has_room_for_spans() {
+            return None;
+        }
         let (number, place) = (span_of(page), page % SPAN_PAGES as u64);
         let present = self.span(number).resident();
         let scan = match self.window(number) {
@@ -105,6 +106,11 @@ impl Region {
         };
         let near_start = place <= HEAD_PAGES && present <= PRESENT_PAGES_MAX;
         scan.filter(|_| near_start || present == 1).map(Sequence::with_span)
+    }
+
+    /// Whether the cache is not too small for huge pages at present: it may have shrunk since the mapping was opened.
+    fn has_room_for_spans(&self) -> bool {
+        self.shared.capacity_pages() / CACHE_SHARE >= SPAN_PAGES as u32
     }
 
     /// Whether no advice is against it: a window that is smaller than it could be is one.

@@ -182,9 +182,9 @@ impl Region {
         let access = options.access_to(&*backing)?;
         let hint = choose_frames(&shared, &options)?;
         let huge_pages = match hint {
-            FrameHint::Stream if installs_spans(&shared) => HugePages::Always,
+            FrameHint::Stream if installs_spans(&shared) => HugePages::Always.unless_recorded(&shared),
             FrameHint::Dynamic if access == Access::ReadOnly && installs_spans(&shared) => {
-                HugePages::OfSequences.in_cache(&shared)
+                HugePages::OfSequences.unless_recorded(&shared)
             }
             _ => HugePages::Never,
         };
@@ -204,6 +204,8 @@ impl Region {
         };
         let saved = journaled.is_some().then(SavedPages::new).transpose();
         let saved = saved.map_err(Error::system("reserving memory for copies of pages"))?;
+        // Of the other pages of a larger unit, the touches would be missing in the record.
+        let unit = if shared.miss_ring.is_some() { Unit::Kib4 } else { options.unit };
         let pages = reserved / PAGE_BYTES;
         let spans = reserved.div_ceil(crate::page::SPAN_BYTES);
         let build = || -> io::Result<_> {
@@ -235,7 +237,7 @@ impl Region {
             access,
             verifier: options.verifier,
             on_read_error: options.on_read_error,
-            unit: options.unit,
+            unit,
             range,
             hideable,
             huge_pages,
