@@ -88,7 +88,7 @@ impl Fetchers {
         self.rings.get_or_init(|| {
             let cores = if shared.uses_io_uring { cpu::count().min(RINGS_MAX) } else { 0 };
             let mut rings = Vec::new();
-            let start = |_| RingFetcher::start(shared, shared.pages_in_flight_max, &self.spent);
+            let start = |_| RingFetcher::start(shared, shared.pages_in_flight(), &self.spent);
             match (0..cores).map(start).try_for_each(|ring| ring.map(|ring| rings.push(ring))) {
                 Ok(()) => rings.into(),
                 Err(error) => {

@@ -57,9 +57,14 @@ impl ReadBuffers {
         self.free += run.pages;
     }
 
+    /// How many there are.
+    pub(super) fn pages(&self) -> u32 {
+        self.taken.len() as u32
+    }
+
     /// How many are taken.
     pub(super) fn taken(&self) -> u32 {
-        self.taken.len() as u32 - self.free
+        self.pages() - self.free
     }
 
     /// Whether none is taken.

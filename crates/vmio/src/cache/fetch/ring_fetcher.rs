@@ -228,7 +228,7 @@ impl Fetching {
     /// Claims the next absent pages of a request and begins their read.
     fn work_on(&mut self, at: usize) -> Progress {
         let core = cpu::current();
-        let limit = self.shared.pages_in_flight();
+        let limit = self.shared.pages_in_flight().min(self.buffers.pages());
         while let Some(request) = self.table[at].as_mut() {
             let Some((page, wanted)) = request.next_pages() else {
                 return if self.finish_if_through(at) { Progress::Made } else { Progress::None };
