@@ -285,7 +285,7 @@ typedef int32_t vmio_status;
 #endif // __cplusplus
 
 /*
- A fixed budget of memory that any number of mappings share.
+ A budget of memory that any number of mappings share.
  */
 struct vmio_cache;
 

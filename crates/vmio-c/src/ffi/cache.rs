@@ -43,7 +43,7 @@ pub const VMIO_LOCK_NEVER: u32 = 1;
 /// Lock it, or fail.
 pub const VMIO_LOCK_REQUIRE: u32 = 2;
 
-/// A fixed budget of memory that any number of mappings share.
+/// A budget of memory that any number of mappings share.
 pub struct vmio_cache(pub(super) Cache);
 
 /// How a cache is made. Zero is the default of every field but `size` and `capacity_bytes`.

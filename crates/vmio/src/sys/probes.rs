@@ -24,7 +24,8 @@ pub(crate) fn evict(freed: u32, written: u32, failed: u32) {
     probe!(vmio, evict, freed, written, failed);
 }
 
-/// A write request of the mapping at this address goes to its backing or journal.
+/// A write request of the mapping at this address goes to its backing, or to its journal: then its pages may lie apart, and the
+/// offset is that of the first.
 #[inline(always)]
 pub(crate) fn write_begin(mapping: usize, offset: u64, bytes: usize) {
     probe!(vmio, write__begin, mapping, offset, bytes);
