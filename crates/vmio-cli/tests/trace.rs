@@ -10,13 +10,14 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use common::{TestResult, refused, succeeded, vmio};
+use rustix::process::{Pid, Signal, kill_process};
 use vmio::backing::NullBacking;
-use vmio::{Cache, Engine, Mapping, MappingOptions};
+use vmio::{Access, Cache, Engine, FrameHint, Mapping, MappingOptions, Unit};
 
 const PAGE_BYTES: u64 = 4096;
 const PAGES: u64 = 2000;
 
-/// Set for the program that is traced: whether it publishes its misses.
+/// Set for the program that is traced: `no`, `yes`, or `stream` for a mapping that would come in by huge pages.
 const PUBLISHES: &str = "VMIO_TEST_PUBLISHES";
 
 /// No test of its own: what the tests below run and trace. Loads pages, stores to one, and waits for the end of its input.
@@ -24,12 +25,27 @@ const PUBLISHES: &str = "VMIO_TEST_PUBLISHES";
 fn traced_program() -> TestResult {
     let Ok(publishes) = env::var(PUBLISHES) else { return Ok(()) };
     let builder = Cache::builder().engine(Engine::Sigbus).capacity(6 << 20);
+    if publishes == "stream" {
+        return load_stream(&builder.capacity(64 << 20).publish_misses(true).build()?);
+    }
     let cache = builder.publish_misses(publishes == "yes").build()?;
-    let map = Mapping::open(&cache, NullBacking::new(PAGES * PAGE_BYTES), MappingOptions::new())?;
+    // The pages of a larger unit come in together elsewhere.
+    let options = MappingOptions::new().unit(Unit::Kib64);
+    let map = Mapping::open(&cache, NullBacking::new(PAGES * PAGE_BYTES), options)?;
     for page in 0..PAGES {
         map.ensure(page * PAGE_BYTES..page * PAGE_BYTES + 1)?;
     }
     map.write_at(7 * PAGE_BYTES, &[1])?;
+    stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
+fn load_stream(cache: &Cache) -> TestResult {
+    let options = MappingOptions::new().access(Access::ReadOnly).frames(FrameHint::Stream);
+    let map = Mapping::open(cache, NullBacking::new(PAGES * PAGE_BYTES), options)?;
+    for page in 0..PAGES {
+        map.ensure(page * PAGE_BYTES..page * PAGE_BYTES + 1)?;
+    }
     stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }
@@ -41,15 +57,21 @@ fn trace(publishes: &str, out: &Path) -> Result<Child, Box<dyn Error>> {
     Ok(command.args(["--exact", "traced_program"]).spawn()?)
 }
 
+/// Waits until the trace ends with a line.
+fn wait_for_line(recorder: &mut Child, out: &Path, line: &str) -> TestResult {
+    while fs::read_to_string(out).map_or(true, |text| !text.ends_with(&format!("\n{line}\n"))) {
+        assert!(recorder.try_wait()?.is_none(), "the recorder ended early");
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
 #[test]
 fn the_trace_has_every_miss_in_order_and_can_be_replayed() -> TestResult {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("pages.txt");
     let mut recorder = trace("yes", &out)?;
-    while fs::read_to_string(&out).map_or(true, |text| !text.contains("7,store")) {
-        assert!(recorder.try_wait()?.is_none(), "the recorder ended early");
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_for_line(&mut recorder, &out, "7,store")?;
     drop(recorder.stdin.take());
     let output = recorder.wait_with_output()?;
     let told = String::from_utf8(output.stderr)?;
@@ -62,6 +84,34 @@ fn the_trace_has_every_miss_in_order_and_can_be_replayed() -> TestResult {
     let out = out.to_str().ok_or("a path")?;
     let replayed = succeeded(vmio().args(["sim", "--trace", out, "--cache", "50%", "--policy", "lru"]))?;
     assert!(replayed.starts_with(&format!("{} accesses to {PAGES} pages", PAGES + 1)), "{replayed}");
+    Ok(())
+}
+
+#[test]
+fn what_would_come_in_by_huge_pages_is_recorded_page_by_page() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("pages.txt");
+    let mut recorder = trace("stream", &out)?;
+    wait_for_line(&mut recorder, &out, &format!("{},load", PAGES - 1))?;
+    drop(recorder.stdin.take());
+    let output = recorder.wait_with_output()?;
+    let told = String::from_utf8(output.stderr)?;
+    assert!(output.status.success() && told.contains(&format!("{PAGES} misses recorded, 0 lost")), "{told}");
+    Ok(())
+}
+
+#[test]
+fn an_interrupt_ends_the_recording_with_its_summary() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("pages.txt");
+    let mut recorder = trace("yes", &out)?;
+    wait_for_line(&mut recorder, &out, "7,store")?;
+    kill_process(Pid::from_child(&recorder), Signal::INT)?;
+    let status = recorder.wait()?;
+    // The program goes on, and ends now that its input does.
+    let output = recorder.wait_with_output()?;
+    let told = String::from_utf8(output.stderr)?;
+    assert!(status.success() && told.contains(&format!("{} misses recorded, 0 lost", PAGES + 1)), "{told}");
     Ok(())
 }
 

@@ -5,6 +5,8 @@ use std::io::{BufWriter, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -20,10 +22,13 @@ Examples:
 The program builds its cache with CacheBuilder::publish_misses(true); others cannot be traced. What is recorded are
 misses: with a cache of the smallest capacity (6 MiB, which hold 256 pages) nearly every touch of another page, in the order
 of the faults. What hits in those 256 pages is missing, and so are pages that Mapping::fetch brought in. Pages of the
-second and later mappings are numbered behind those of the first. A line is: page,load or page,store.";
+second and later mappings are numbered behind those of the first. A line is: page,load or page,store. An interrupt ends
+the recording, not the program.";
 
 /// How often is looked for new misses.
 const INTERVAL: Duration = Duration::from_millis(5);
+/// Of a program that misses without a pause, so many reads of new misses go to the file before it is looked after.
+const READS_MAX: usize = 16;
 
 /// Record the pages that a program touches, for `vmio sim`.
 #[derive(Args)]
@@ -46,8 +51,11 @@ pub struct TraceArgs {
 /// Runs `vmio trace`.
 pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     let file = File::create(&args.out).with_context(|| format!("cannot write {}", args.out.display()))?;
-    let mut recording = Recording { output: BufWriter::new(file), misses: Vec::new(), recorded: 0 };
-    let mut child = match (args.pid, &args.command[..]) {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&interrupted);
+    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot watch for Ctrl-C")?;
+    let mut recording = Recording { output: BufWriter::new(file), misses: Vec::new(), recorded: 0, interrupted };
+    let child = match (args.pid, &args.command[..]) {
         (None, [program, arguments @ ..]) => {
             let child = Command::new(program).args(arguments).spawn();
             Some(child.with_context(|| format!("cannot run {program}"))?)
@@ -57,7 +65,10 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     let id = args.pid.or(child.as_ref().map(Child::id)).context("give --pid or a command")?;
     let recorded = recording.record(&Reader::open(id)?, args.cache_number);
     // The program goes on though the recording failed.
-    let status = child.as_mut().map(Child::wait).transpose()?;
+    let status = match child {
+        Some(mut child) if !recording.is_interrupted() => Some(child.wait()?),
+        _ => None,
+    };
     let source = recorded.with_context(|| format!("cannot record to {}", args.out.display()))?;
     let Some(misses) = source else {
         bail!("process {id} had no cache {} that publishes its misses: CacheBuilder::publish_misses", args.cache_number)
@@ -77,14 +88,16 @@ struct Recording {
     output: BufWriter<File>,
     misses: Vec<Miss>,
     recorded: u64,
+    interrupted: Arc<AtomicBool>,
 }
 
 impl Recording {
-    /// Records until the process ends; `None` if there was nothing to record from.
+    /// Records until the process ends or somebody interrupts; `None` if there was nothing to record from.
     fn record(&mut self, reader: &Reader, cache_number: u64) -> anyhow::Result<Option<Misses>> {
         writeln!(self.output, "# misses of cache {cache_number} of process {}: page,access", reader.process_id())?;
         let mut source = None;
         loop {
+            let is_interrupted = self.is_interrupted();
             let has_ended = reader.wait_for_end(INTERVAL)?;
             if source.is_none() && !has_ended {
                 source = match reader.misses(cache_number) {
@@ -95,26 +108,34 @@ impl Recording {
             if let Some(source) = &mut source {
                 self.drain(source, has_ended)?;
             }
-            if has_ended {
+            if has_ended || is_interrupted {
                 return Ok(source);
             }
         }
     }
 
-    /// Writes what has been missed since the last call; all there is, if nothing will be added.
+    fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
+    /// Writes what has been missed since the last call, to the file; all there is, if nothing will be added.
     fn drain(&mut self, source: &mut Misses, is_last: bool) -> anyhow::Result<()> {
-        loop {
+        for reads in 1.. {
             let left = source.read(&mut self.misses)?;
             if self.misses.is_empty() {
                 match (left, is_last) {
                     (1.., true) => source.skip(),
-                    _ => return Ok(self.output.flush()?),
+                    _ => break,
                 }
             }
             for miss in self.misses.drain(..) {
                 self.recorded += 1;
                 writeln!(self.output, "{},{}", miss.page, if miss.store { "store" } else { "load" })?;
             }
+            if reads == READS_MAX && !is_last {
+                break;
+            }
         }
+        Ok(self.output.flush()?)
     }
 }
