@@ -114,10 +114,12 @@ fn watch(
     Ok(())
 }
 
-/// The name that the kernel has for a process; empty if there is none.
+/// The name that the kernel has for a process; empty if there is none. A process may call itself anything, also what moves
+/// the cursor: that is not in it.
 pub fn command_name(process_id: u32) -> String {
-    let name = fs::read_to_string(format!("/proc/{process_id}/comm")).unwrap_or_default();
-    name.trim_end().to_owned()
+    let name = fs::read(format!("/proc/{process_id}/comm")).unwrap_or_default();
+    let name = name.strip_suffix(b"\n").unwrap_or(&name);
+    String::from_utf8_lossy(name).replace(char::is_control, "\u{fffd}")
 }
 
 /// Parses a number of seconds between two samples.
@@ -131,6 +133,14 @@ pub fn parse_interval(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_name_moves_the_cursor() {
+        let own = std::process::id();
+        fs::write("/proc/self/comm", b"a\x1b[2J\r\n\xff").unwrap();
+        assert_eq!(command_name(own), "a\u{fffd}[2J\u{fffd}\u{fffd}\u{fffd}");
+        assert_eq!(command_name(u32::MAX), "");
+    }
 
     #[test]
     fn intervals_are_seconds_within_reason() {

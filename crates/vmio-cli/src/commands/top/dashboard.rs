@@ -102,7 +102,7 @@ fn row(cache: &CacheView) -> Row<'static> {
     let last = |metric: fn(&Interval) -> String| cache.intervals.back().map_or_else(|| "-".to_owned(), metric);
     let cells = [
         cache.id.0.to_string(),
-        printable(&cache.command),
+        cache.command.clone(),
         cache.id.1.to_string(),
         bytes(stats.capacity_pages),
         share(stats.resident_pages),
@@ -185,11 +185,6 @@ fn megabytes(bytes: f64) -> String {
 
 fn bytes(pages: u64) -> String {
     format_size(pages.saturating_mul(PAGE_BYTES as u64))
-}
-
-/// A process may call itself anything, also what moves the cursor.
-fn printable(text: &str) -> String {
-    text.replace(char::is_control, "\u{fffd}")
 }
 
 #[cfg(test)]
