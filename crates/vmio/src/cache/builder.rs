@@ -90,6 +90,10 @@ impl CacheBuilder {
     /// system. Where memory runs short the cache shrinks at once; where nobody waits for memory it grows, by a sixteenth
     /// a second. A limit that the kernel enforces faster than pages can be written may still be hit: lower
     /// `memory.high` before `memory.max`. [`Cache::resize`] holds until the next look finds reason for a change.
+    ///
+    /// While that thread changes the capacity it has a handle of its own: if the last of the program's is dropped meanwhile,
+    /// the workers end when the change has, some moments after the drop. A journal may come to reserve less than the cache for
+    /// commits, as with [`Cache::resize`].
     pub fn capacity_auto(mut self, bytes: RangeInclusive<u64>) -> Self {
         self.automatic = Some(bytes);
         self
@@ -156,9 +160,9 @@ impl CacheBuilder {
     }
 
     /// Publishes the page of every miss by a load, a store or [`crate::Mapping::ensure`], for `vmio trace` and
-    /// [`crate::telemetry::Misses`], and reads nothing ahead, by pages of 4 KiB whatever [`crate::MappingOptions`] say. A cache of the smallest capacity misses at nearly every touch
-    /// of another page: so a program records its own accesses. Takes 8 MiB outside the capacity. [`Engine::Managed`] does
-    /// not see misses, and publishes none.
+    /// [`crate::telemetry::Misses`]. Nothing is read ahead, and pages come by 4 KiB whatever units and frames are asked for.
+    /// A cache of the smallest capacity misses at nearly every touch of another page: so a program records its own
+    /// accesses. Takes 8 MiB outside the capacity. [`Engine::Managed`] does not see misses, and publishes none.
     pub fn publish_misses(mut self, on: bool) -> Self {
         self.publishes_misses = on;
         self
