@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use tracing::subscriber::NoSubscriber;
 use vmio::Access;
 use vmio::backing::FileBacking;
 use vmio::journal::{Journal, JournalOptions};
@@ -36,7 +37,10 @@ impl Store for VmioStore {
 
     fn open(setup: &Setup) -> anyhow::Result<Self> {
         let (journal, _) = Journal::open_file(journal_path(setup), JournalOptions::new())?;
-        let engine = VmioEngine::open_atomic(&file::path(setup), setup.cache_bytes, &journal)?;
+        // It warns that a commit of all the cache would not fit the journal: a commit here is a few pages.
+        let engine = tracing::subscriber::with_default(NoSubscriber::new(), || {
+            VmioEngine::open_atomic(&file::path(setup), setup.cache_bytes, &journal)
+        })?;
         Ok(Self { engine, journal })
     }
 
