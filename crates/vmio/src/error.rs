@@ -183,6 +183,19 @@ pub enum Error {
         /// The most that may be pinned at a time.
         limit_pages: u64,
     },
+    /// The floors of the open mappings would leave less of the cache than it needs.
+    #[error(
+        "a floor of {floor_bytes} bytes beside the {others_bytes} bytes of other mappings exceeds the {limit_bytes} bytes \
+         that the cache may promise: lower it, or enlarge the cache"
+    )]
+    FloorsTooHigh {
+        /// The floor asked for, in whole pages.
+        floor_bytes: u64,
+        /// The sum of those that there are.
+        others_bytes: u64,
+        /// The most that all of them may be.
+        limit_bytes: u64,
+    },
     /// The cache could not be made smaller; its capacity is what it was.
     #[error("the cache cannot shrink to {wanted_bytes} bytes of pages: {why}")]
     NotShrunk {

@@ -59,7 +59,7 @@ pub use error::{Error, Result};
 #[cfg(not(loom))]
 pub use mapping::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
 #[cfg(not(loom))]
-pub use mapping::{Advice, Fetch, Mapping, Pin, Residency, SyncHandle, View};
+pub use mapping::{Advice, Fetch, Mapping, Pin, Residency, SyncHandle, Usage, View};
 #[cfg(not(loom))]
 pub use page::unit::Unit;
 #[cfg(not(loom))]

@@ -118,7 +118,9 @@ fn follow(mut governor: Governor, mut observer: Observer, followed: &Followed, e
         let present = capacity_bytes(stats.capacity_pages as u32);
         let now = Instant::now();
         let seen = observer.look(now, held_pages * PAGE_BYTES as u64);
-        let next = governor.decide(present, seen).max(needed_for_pins(stats.pinned_pages));
+        // The floors of mappings are kept, come what may.
+        let least = capacity_bytes(cache.least_capacity_pages() as u32);
+        let next = governor.decide(present, seen).max(needed_for_pins(stats.pinned_pages)).max(least.min(present));
         if capacity_pages(next).is_ok_and(|pages| u64::from(pages) == stats.capacity_pages) {
             continue;
         }

@@ -11,7 +11,7 @@ use crate::engine::{AnonymousFrames, Engine};
 use crate::error::{Error, Result};
 use crate::managed::{Limits, ManagedCore};
 use crate::mapping::options::FrameHint;
-use crate::policy::{EvictionPolicy, PriorityFifo};
+use crate::policy::EvictionPolicy;
 use crate::probe;
 use crate::probe::KernelFeature;
 use crate::sys::fork::Generation;
@@ -21,7 +21,7 @@ use crate::sys::{PAGE_BYTES, cpu};
 
 /// The smallest budget of pages: enough for every thread of an ordinary program to have its instruction's pages
 /// resident at the same time.
-const PAGES_MIN: u64 = 256;
+pub(super) const PAGES_MIN: u64 = 256;
 /// What the cache keeps for itself, counted against the budget: the merge buffers of two workers, and 1 MiB for lists,
 /// page buffers, stacks, and the counters (a page, and one more a core).
 const OVERHEAD_BYTES: u64 = 2 * (BATCH_PAGES * PAGE_BYTES) as u64 + (1 << 20);
@@ -239,7 +239,7 @@ impl CacheBuilder {
             generation,
             capacity_pages,
             dirty_ratio: self.dirty_ratio,
-            policy: Box::new(PriorityFifo::new(cores, self.policy)),
+            policy: self.policy,
             engine,
             frames: Box::new(frames),
             frame_hint: self.frames,

@@ -199,7 +199,7 @@ impl Region {
             self.word(page).finish_reveal(dirty_in, before.history());
         } else {
             self.word(page).finish_reveal(dirty_in, visits_of(before.frequency()));
-            shared.eviction_queue.add_pages(-1);
+            self.order().eviction_queue.add_pages(-1);
         }
         if before.is_hidden() || self.shares_addresses && shown {
             shared.count(cpu::current(), Counter::SoftMisses, 1);
@@ -290,8 +290,7 @@ impl Shared {
                 continue;
             };
             self.count(core, Counter::DirectReclaims, 1);
-            let goal = if idle_rounds > 1 { Goal::EvictHard } else { Goal::Evict };
-            let pass = reclaimer.pass(self, DIRECT_PAGES, goal);
+            let pass = reclaimer.pass(self, DIRECT_PAGES, Goal::after(idle_rounds, failed_rounds));
             let _ = self.spare_reclaimers.push(reclaimer);
             if pass.freed > 0 {
                 continue;

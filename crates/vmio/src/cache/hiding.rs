@@ -107,7 +107,7 @@ impl Region {
                 }
             }
         }
-        self.shared.eviction_queue.add_pages(i64::from(newly));
+        self.order().eviction_queue.add_pages(i64::from(newly));
         hidden.pages += newly;
         hidden
     }

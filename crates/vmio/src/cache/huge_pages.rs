@@ -13,7 +13,7 @@ const HEAD_PAGES: u64 = WINDOW_PAGES_MAX as u64;
 /// A span of which more is in memory is not read as a whole.
 pub(super) const PRESENT_PAGES_MAX: u32 = SPAN_PAGES as u32 / 2;
 /// The share of a cache that one huge page may take.
-const CACHE_SHARE: u32 = 8;
+pub(super) const CACHE_SHARE: u32 = 8;
 
 /// Which misses of a mapping bring in whole spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

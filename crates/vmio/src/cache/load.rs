@@ -133,10 +133,13 @@ impl Region {
     fn take_for_unit(&self, core: usize, page: u64, neighbours: u32, is_paid: bool) -> Result<u32, &'static str> {
         if is_paid {
             // Who holds a page does not wait for more.
-            let taken = neighbours > 0 && self.shared.budget.take(core, neighbours).is_some();
+            let fits = neighbours > 0 && self.at_ceiling(neighbours).is_none();
+            let taken = fits && self.shared.budget.take(core, neighbours).is_some();
             return Ok(if taken { neighbours } else { 0 });
         }
         let price = self.price(page);
+        // The page itself is counted.
+        self.make_room(core, price - 1 + neighbours);
         // Not for ever: who waits is counted in its span and keeps its tables from being given back.
         let all = neighbours > 0 && self.shared.take_some(core, price + neighbours);
         if !all {
@@ -153,7 +156,7 @@ impl Region {
 
     /// How often a page has come back soon of which this was known.
     fn frequency(&self, before: Snapshot) -> u8 {
-        let frequency = self.shared.policy.frequency(before.frequency(), self.shared.evicted_ago(before.history()));
+        let frequency = self.order().policy.frequency(before.frequency(), self.shared.evicted_ago(before.history()));
         // Where touches are seen while a page waits out of sight, less has to be guessed.
         if self.hideable().is_some() { frequency.min(FREQUENCY_MAX_HIDEABLE) } else { frequency }
     }
@@ -227,7 +230,7 @@ impl Region {
             return false;
         }
         let price = self.price(page);
-        let taken = self.shared.budget.take(core, price).is_some();
+        let taken = self.at_ceiling(price - 1).is_none() && self.shared.budget.take(core, price).is_some();
         if taken {
             self.pay(page, price)
         } else {
@@ -439,12 +442,21 @@ impl Region {
     pub(crate) fn begin_load(&self, page: u64) -> Result<Snapshot, Snapshot> {
         let span = self.span(span_of(page));
         span.add_resident();
-        self.word(page).begin_load().inspect_err(|_| span.remove_resident(1))
+        let begun = self.word(page).begin_load().inspect_err(|_| span.remove_resident(1));
+        if begun.is_ok()
+            && let Some(tenant) = &self.tenant
+        {
+            tenant.add(1);
+        }
+        begun
     }
 
     /// A Loading page that did not come to be: absent again.
     pub(crate) fn forget_load(&self, page: u64) {
         self.word(page).fail_load();
+        if let Some(tenant) = &self.tenant {
+            tenant.remove(1);
+        }
         self.span(span_of(page)).remove_resident(1);
     }
 

@@ -21,6 +21,8 @@ pub(crate) mod shared;
 pub(crate) mod stream;
 mod sync;
 pub(crate) mod tables;
+pub(crate) mod tenant;
+mod turns;
 pub(crate) mod views;
 mod whole_spans;
 mod worker;
@@ -103,6 +105,14 @@ impl Cache {
             Tender::Steward(core) => core.steward.capacity_pages(),
         };
         u64::from(pages) * PAGE_BYTES as u64
+    }
+
+    /// The smallest capacity that leaves what a cache needs beside the floors of its mappings.
+    fn least_capacity_pages(&self) -> u64 {
+        match &self.tender {
+            Tender::Workers(core) => core.shared.least_capacity_pages(),
+            Tender::Steward(_) => builder::PAGES_MIN,
+        }
     }
 
     /// What it holds and what it has done so far; nothing of that in a forked child of the process that built it.

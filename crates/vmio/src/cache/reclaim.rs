@@ -1,6 +1,7 @@
 //! Eviction: takes spans from the policy, writes their dirty pages back, and unmaps a batch with one shootdown.
 
 use std::io;
+use std::ops::AddAssign;
 use std::sync::PoisonError;
 
 use crate::cache::counters::Counter;
@@ -8,6 +9,8 @@ use crate::cache::region::Region;
 use crate::cache::shared::{Gate, Shared};
 use crate::cache::stream::HugeFrame;
 use crate::cache::tables::{EmptySpans, Held};
+use crate::cache::tenant::Tenant;
+use crate::cache::turns::{Source, is_full};
 use crate::cache::write_batch::{BATCH_PAGES, Select, WriteBatch};
 use crate::page::span::SpanGuard;
 use crate::page::unit::Unit;
@@ -26,6 +29,10 @@ const SPANS_MAX: usize = 1024;
 /// Fewer dirty pages than this in a span are left to gather while clean pages can be had: protecting a span costs
 /// one shootdown however many pages it cleans.
 const WORTH_PROTECTING: u32 = 16;
+/// Rounds in which writes failed for which the floors of mappings are kept: fewer than after which a fault gives up.
+const FAILED_ROUNDS_ABOVE_FLOORS: u32 = 8;
+/// The same for rounds in which nothing was gained, each of a millisecond: other evictors may be at work, and writes end.
+const IDLE_ROUNDS_ABOVE_FLOORS: u32 = 128;
 
 /// Everything an evictor needs, allocated beforehand.
 pub(crate) struct Reclaimer {
@@ -54,6 +61,16 @@ pub(crate) struct Pass {
     pub(crate) spans: u32,
 }
 
+impl AddAssign for Pass {
+    fn add_assign(&mut self, other: Pass) {
+        self.freed += other.freed;
+        self.written += other.written;
+        self.written_hidden += other.written_hidden;
+        self.failed += other.failed;
+        self.spans += other.spans;
+    }
+}
+
 /// What a pass is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
@@ -61,8 +78,26 @@ pub(crate) enum Goal {
     Evict,
     /// Give back pages whatever it takes.
     EvictHard,
+    /// The same, and where there are none but below the floors of mappings, those.
+    EvictBelowFloors,
     /// Write the oldest dirty pages, evict nothing.
     Clean,
+}
+
+impl Goal {
+    /// For a thread that has gained no page in so many rounds, of which in so many of the last ones writes failed.
+    pub(crate) fn after(idle_rounds: u32, failed_rounds: u32) -> Self {
+        match idle_rounds {
+            0..=1 => Goal::Evict,
+            _ if failed_rounds > FAILED_ROUNDS_ABOVE_FLOORS => Goal::EvictBelowFloors,
+            0..=IDLE_ROUNDS_ABOVE_FLOORS => Goal::EvictHard,
+            _ => Goal::EvictBelowFloors,
+        }
+    }
+
+    fn is_hard(self) -> bool {
+        matches!(self, Goal::EvictHard | Goal::EvictBelowFloors)
+    }
 }
 
 impl Reclaimer {
@@ -83,41 +118,62 @@ impl Reclaimer {
     pub(crate) fn pass(&mut self, shared: &Shared, wanted: usize, goal: Goal) -> Pass {
         // While this is held no region that has spans in the queues goes away.
         let gate = shared.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
-        self.pass_with(shared, &gate, wanted, goal, None)
+        let pass = self.pass_of_all(shared, &gate, wanted, goal, &mut None);
+        probes::evict(pass.freed, pass.written, pass.failed);
+        pass
     }
 
-    /// The same until a span of a stream gives up its huge page, with its share of the budget: the frame is full then,
-    /// and the pages of that span are not among those given back.
+    /// The same for the spans of one mapping, whatever its floor: it evicts for itself.
+    pub(crate) fn pass_of(&mut self, shared: &Shared, tenant: &Tenant, wanted: usize, goal: Goal) -> Pass {
+        let _gate = shared.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
+        let source = Source::tenant(shared, tenant, wanted);
+        let pass = self.pass_from(shared, &source, wanted, goal, &mut None);
+        probes::evict(pass.freed, pass.written, pass.failed);
+        pass
+    }
+
+    /// Evicts until a span of a stream gives up its huge page, with its share of the budget: the frame is full then, and
+    /// the pages of that span are not among those given back. Of that mapping alone, or of any.
     /// The caller holds the eviction gate.
-    pub(crate) fn recycle(&mut self, shared: &Shared, gate: &Gate<'_>, frame: &mut HugeFrame) {
-        self.pass_with(shared, gate, SPAN_PAGES, Goal::Evict, Some(frame));
+    pub(crate) fn recycle(&mut self, shared: &Shared, gate: &Gate<'_>, of: Option<&Tenant>, frame: &mut HugeFrame) {
+        let mut frame = Some(frame);
+        let pass = match of {
+            Some(tenant) => {
+                let source = Source::tenant(shared, tenant, usize::MAX);
+                self.pass_from(shared, &source, SPAN_PAGES, Goal::Evict, &mut frame)
+            }
+            None => self.pass_of_all(shared, gate, SPAN_PAGES, Goal::Evict, &mut frame),
+        };
+        probes::evict(pass.freed, pass.written, pass.failed);
     }
 
-    fn pass_with(
+    /// A pass over the spans of one order.
+    pub(super) fn pass_from(
         &mut self,
         shared: &Shared,
-        _gate: &Gate<'_>,
+        source: &Source<'_>,
         wanted: usize,
         goal: Goal,
-        mut frame: Option<&mut HugeFrame>,
+        frame: &mut Option<&mut HugeFrame>,
     ) -> Pass {
         let core = cpu::current();
         let mut pass = Pass::default();
-        let wanted = wanted.min(PASS_PAGES);
-        self.gather(shared, core, wanted, goal, &mut frame, &mut pass);
+        let wanted = wanted.min(PASS_PAGES).min(source.allowed);
+        self.gather(shared, source, wanted, goal, frame, &mut pass);
         pass.spans = (self.held.len() + self.empty.len()) as u32;
         // Clean pages first: somebody may be waiting for them, and writing takes longer.
         let clean = self.unmap_victims(shared, core, &mut pass);
         shared.count(core, Counter::EvictedClean, u64::from(clean));
+        pass.freed += clean;
         if !self.batch.pages().is_empty() {
             self.write(shared, &mut pass);
             for written in self.batch.pages() {
                 let region = written.region();
-                if goal == Goal::Clean || region.hideable().is_some() {
+                if goal == Goal::Clean || region.hideable().is_some() || self.is_enough(source, &pass) {
                     continue;
                 }
                 // The clean pages of its unit have been asked whether they have visits left.
-                let alone = region.unit == Unit::Kib4 || goal == Goal::EvictHard;
+                let alone = region.unit == Unit::Kib4 || goal.is_hard();
                 if region.word(written.page).begin_evict(alone) {
                     self.victims.push((SpanRef::new(region.span(span_of(written.page))), written.page));
                 }
@@ -127,13 +183,16 @@ impl Reclaimer {
             shared.count(core, Counter::EvictedDirty, u64::from(dirty));
             pass.freed += dirty;
         }
-        pass.freed += clean;
-        let left = if is_full(&frame) { 0 } else { (wanted as u32).saturating_sub(pass.freed) };
-        pass.freed += self.drop_hidden(shared, core, left, goal, pass.written_hidden);
-        self.put_spans_back(shared);
+        let left = if is_full(frame) { 0 } else { (wanted as u32).saturating_sub(pass.freed) };
+        pass.freed += self.drop_hidden(shared, source, core, left, goal, pass.written_hidden);
+        self.put_spans_back(source);
         pass.freed += self.empty.give_back(shared);
-        probes::evict(pass.freed, pass.written, pass.failed);
         pass
+    }
+
+    /// Whether no page may go beside those that are gone, or about to be.
+    fn is_enough(&self, source: &Source<'_>, pass: &Pass) -> bool {
+        pass.freed as usize + self.victims.len() >= source.allowed
     }
 
     /// Finds victims: in spans whose frames can be hidden, those that wait in the eviction queue, which is kept filled
@@ -141,12 +200,13 @@ impl Reclaimer {
     fn gather(
         &mut self,
         shared: &Shared,
-        core: usize,
+        source: &Source<'_>,
         wanted: usize,
         goal: Goal,
         frame: &mut Option<&mut HugeFrame>,
         pass: &mut Pass,
     ) {
+        let (core, order) = (cpu::current(), source.order);
         let mut waiting = 0;
         let mut in_order = true;
         while !is_full(frame)
@@ -154,10 +214,10 @@ impl Reclaimer {
             && self.batch.room() > 0
             && (self.held.len() + self.empty.len()).max(self.dropping.len()) < SPANS_MAX
         {
-            let enough = shared.eviction_queue.pages() > shared.watermarks().hidden;
+            let enough = order.eviction_queue.pages() > source.hidden_pages_max;
             if goal != Goal::Clean
                 && (enough || !in_order)
-                && let Some(span) = shared.eviction_queue.pop()
+                && let Some(span) = order.eviction_queue.pop()
             {
                 waiting += self.prepare_drop(span);
                 continue;
@@ -165,18 +225,18 @@ impl Reclaimer {
             if !in_order {
                 break;
             }
-            match shared.policy.next(core) {
-                Some(span) if frame.is_some() && span.get().is_whole_huge_page() => {
+            match order.policy.next(core) {
+                Some(span) if wanted >= SPAN_PAGES && frame.is_some() && span.get().is_whole_huge_page() => {
                     self.take_huge_page(shared, core, span, frame)
                 }
-                Some(span) => self.visit(shared, core, span, goal, pass),
+                Some(span) => self.visit(shared, source, core, span, goal, pass),
                 None => in_order = false,
             }
         }
     }
 
     /// Takes what a span has to give, when its turn has come in the policy's order.
-    fn visit(&mut self, shared: &Shared, core: usize, span: SpanRef, goal: Goal, pass: &mut Pass) {
+    fn visit(&mut self, shared: &Shared, source: &Source<'_>, core: usize, span: SpanRef, goal: Goal, pass: &mut Pass) {
         if span.get().resident() == 0 {
             return self.empty.push(span, Held::ByUs);
         }
@@ -192,28 +252,34 @@ impl Reclaimer {
             let hidden = region.hide(frames, pages, &mut self.stored, &locked);
             shared.count(core, Counter::ShootdownsEvict, hidden.shootdowns);
             if hidden.pages > 0 {
-                shared.eviction_queue.push(span);
+                source.order.eviction_queue.push(span);
             }
             return;
         }
         if goal != Goal::Clean && !shared.frames.unmaps_scattered() {
-            return self.evict_whole(shared, core, span, locked, pass);
+            return self.evict_whole(shared, source, core, span, locked, pass);
         }
         let dirty = span.get().dirty();
         let pays = goal != Goal::Evict || dirty >= WORTH_PROTECTING || shared.dirty_pages() > shared.watermarks().dirty;
         if goal != Goal::Clean {
-            let mut from = pages.start;
-            while from < pages.end && self.victims.len() < PASS_PAGES + SPAN_PAGES {
-                let unit = from..region.unit.around(from).end.min(pages.end);
-                from = unit.end;
-                if goal == Goal::EvictHard || region.can_go_together(unit.clone(), pays) {
+            let most = (PASS_PAGES + SPAN_PAGES).min(source.allowed.saturating_sub(pass.freed as usize));
+            for page in source.in_turn(pages.clone()) {
+                let unit = region.unit.around(page);
+                if unit.start != page {
+                    continue;
+                }
+                if self.victims.len() + region.unit.pages() as usize > most {
+                    break;
+                }
+                let unit = page..unit.end.min(pages.end);
+                if goal.is_hard() || region.can_go_together(unit.clone(), pays) {
                     let gone = unit.filter(|page| region.word(*page).begin_evict(false));
                     self.victims.extend(gone.map(|page| (span, page)));
                 }
             }
         }
         let select = if goal == Goal::Clean { Select::Available } else { Select::ToEvict };
-        if dirty > 0 && pays {
+        if dirty > 0 && pays && !self.is_enough(source, pass) {
             // A failure to protect leaves the pages dirty; the pass goes on with what it has.
             let _ = self.batch.collect(region, pages, select, &locked);
         }
@@ -239,7 +305,15 @@ impl Reclaimer {
 
     /// As [`Self::visit`] where the kernel cannot unmap scattered pages: all that can go goes together, the dirty pages as soon as
     /// they are written. Span by span, so that few are stored to meanwhile: those stay, and split the run.
-    fn evict_whole(&mut self, shared: &Shared, core: usize, span: SpanRef, locked: SpanGuard<'_>, pass: &mut Pass) {
+    fn evict_whole(
+        &mut self,
+        shared: &Shared,
+        source: &Source<'_>,
+        core: usize,
+        span: SpanRef,
+        locked: SpanGuard<'_>,
+        pass: &mut Pass,
+    ) {
         // SAFETY: as in `visit`.
         let (region, number) = unsafe { Region::of_span(span) };
         let mut pages = region.pages_of_span(number);
@@ -257,7 +331,8 @@ impl Reclaimer {
             self.write(shared, pass);
             self.batch.clear();
         }
-        let unmapped = region.evict_together(pages, &mut self.unmap);
+        let left = source.allowed.saturating_sub(pass.freed as usize);
+        let unmapped = region.evict_together(span_of(pages.start), source.in_turn(pages), left, &mut self.unmap);
         shared.count(core, Counter::ShootdownsEvict, unmapped.shootdowns);
         self.count_evicted(shared, core, unmapped.pages, written as u32);
         pass.failed += unmapped.failed;
@@ -295,21 +370,25 @@ impl Reclaimer {
     }
 
     /// Drops what waited long enough, now that it is written.
-    fn drop_hidden(&mut self, shared: &Shared, core: usize, wanted: u32, goal: Goal, written: u32) -> u32 {
+    fn drop_hidden(
+        &mut self,
+        shared: &Shared,
+        source: &Source<'_>,
+        core: usize,
+        wanted: u32,
+        goal: Goal,
+        written: u32,
+    ) -> u32 {
         let mut dropped = 0;
         for span in self.dropping.drain(..) {
             // SAFETY: as in `visit`.
             let (region, number) = unsafe { Region::of_span(span) };
             let pages = region.pages_of_span(number);
-            dropped += region.drop_hidden(
-                pages.clone(),
-                wanted.saturating_sub(dropped),
-                goal == Goal::EvictHard,
-                &mut self.unmap,
-            );
+            dropped +=
+                region.drop_hidden(pages.clone(), wanted.saturating_sub(dropped), goal.is_hard(), &mut self.unmap);
             if pages.into_iter().any(|page| region.word(page).load().is_hidden()) {
-                shared.eviction_queue.push(span);
-            } else if span.get().resident() == 0 && shared.is_sparse() {
+                source.order.eviction_queue.push(span);
+            } else if span.get().resident() == 0 && region.is_sparse() {
                 self.empty.push(span, Held::ByOthers);
             }
         }
@@ -350,17 +429,14 @@ impl Reclaimer {
 
     /// A span that this pass has emptied is put back as well, and leaves if its next turn finds it empty still; at once
     /// if the tables of such spans have become too many.
-    fn put_spans_back(&mut self, shared: &Shared) {
+    fn put_spans_back(&mut self, source: &Source<'_>) {
         for span in self.held.drain(..) {
-            if span.get().resident() == 0 && shared.is_sparse() {
+            // SAFETY: as in `visit`.
+            if span.get().resident() == 0 && unsafe { Region::of_span(span) }.0.is_sparse() {
                 self.empty.push(span, Held::ByUs);
             } else {
-                shared.policy.put_back(span);
+                source.order.policy.put_back(span);
             }
         }
     }
-}
-
-fn is_full(frame: &Option<&mut HugeFrame>) -> bool {
-    frame.as_ref().is_some_and(|frame| frame.is_full())
 }

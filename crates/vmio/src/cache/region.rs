@@ -12,6 +12,7 @@ use crate::cache::huge_pages::HugePages;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::saved_pages::SavedPages;
 use crate::cache::shared::Shared;
+use crate::cache::tenant::{Bounds, Tenant};
 use crate::cache::views::Views;
 use crate::cache::write_batch::{Destination, epoch_of};
 use crate::engine::{Frames, HideableFrames};
@@ -48,6 +49,8 @@ pub(crate) struct Region {
     pub(crate) unit: Unit,
     range: Reservation,
     hideable: Option<Box<dyn HideableFrames>>,
+    /// If it has a floor or a ceiling.
+    pub(crate) tenant: Option<Arc<Tenant>>,
     pub(super) views: Views,
     /// It may have others than its own.
     pub(super) shares_addresses: bool,
@@ -180,8 +183,10 @@ impl Region {
         let len = backing.len();
         let reserved = options.reserved_bytes(len)?;
         let access = options.access_to(&*backing)?;
+        let tenant = Bounds::of(&options)?.map(|bounds| Arc::new(Tenant::new(bounds, shared.new_order())));
         let hint = choose_frames(&shared, &options)?;
         let huge_pages = match hint {
+            _ if tenant.as_ref().is_some_and(|tenant| !tenant.has_room_for_huge_pages()) => HugePages::Never,
             FrameHint::Stream if installs_spans(&shared) => HugePages::Always.unless_recorded(&shared),
             FrameHint::Dynamic if access == Access::ReadOnly && installs_spans(&shared) => {
                 HugePages::OfSequences.unless_recorded(&shared)
@@ -240,6 +245,7 @@ impl Region {
             unit,
             range,
             hideable,
+            tenant,
             huge_pages,
             read_ahead_until: AtomicU64::new(0),
             requests: OpenRequests::default(),
@@ -467,7 +473,7 @@ impl Region {
         let span = self.span(number);
         if span.claim_queued() {
             span.set_owner(std::ptr::from_ref(self).cast(), number, self.priority.load(Ordering::Relaxed));
-            self.shared.policy.admit(SpanRef::new(span));
+            self.order().policy.admit(SpanRef::new(span));
         }
     }
 
@@ -530,9 +536,12 @@ impl Region {
     pub(crate) fn finish_evict(&self, page: u64, time: u8) {
         let word = self.word(page);
         if word.load().is_hidden() {
-            self.shared.eviction_queue.add_pages(-1);
+            self.order().eviction_queue.add_pages(-1);
         }
         word.finish_evict(time);
+        if let Some(tenant) = &self.tenant {
+            tenant.remove(1);
+        }
         self.span(span_of(page)).remove_resident(1);
     }
 

@@ -14,6 +14,7 @@ use crate::sys::signal::SignalsBlocked;
 
 /// The capacity shrinks by so many pages at a time: while they are owed nobody gets one, in between everybody does.
 const STEP_PAGES: u32 = 2048;
+
 /// What the capacity is where a smaller one cannot be met.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unmet {
@@ -40,7 +41,8 @@ impl Cache {
     /// for, and the commit fails ([`crate::journal::JournalOptions`]).
     ///
     /// Fails with [`Error::BadOption`] for less than 6 MiB; and with [`Error::NotShrunk`] if pins hold more than three
-    /// quarters of the new capacity, or pages cannot be written: then the capacity is what it was.
+    /// quarters of the new capacity, pages cannot be written, or the new capacity has no room for the floors of the open
+    /// mappings ([`crate::MappingOptions::floor`]): then the capacity is what it was.
     pub fn resize(&self, capacity_bytes: u64) -> Result<()> {
         self.resize_or(capacity_bytes, Unmet::Restored)
     }
@@ -66,6 +68,9 @@ impl Shared {
         // A handler that missed a page would wait for what this thread alone may give up.
         let _signals = SignalsBlocked::new();
         let _one_at_a_time = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        if u64::from(pages) < self.least_capacity_pages() {
+            return Ok(Err("the floors of its mappings need more: close one of them"));
+        }
         let mut fallback = self.capacity_pages();
         while self.capacity_pages() > pages {
             // Those that forbid the last step shall not cost what the others would evict.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
@@ -14,10 +14,11 @@ use crate::cache::fetch::EndedRequests;
 use crate::cache::page_buffers::PageBuffers;
 use crate::cache::reclaim::Reclaimer;
 use crate::cache::stream::Streams;
+use crate::cache::tenant::Tenant;
 use crate::cache::write_batch::{BATCH_PAGES, WriteBatch, WriteRun};
 use crate::engine::{FaultEngine, Frames};
 use crate::mapping::options::FrameHint;
-use crate::policy::{EvictionQueue, Policy};
+use crate::policy::{EvictionOrder, EvictionPolicy};
 use crate::sys::fork::Generation;
 use crate::sys::kernel::{KernelFeature, KernelFeatures};
 use crate::sys::unmap::Unmapper;
@@ -34,7 +35,7 @@ const QUEUED_RUNS_MAX: usize = 4096;
 const IN_FLIGHT_SHARE: u32 = 8;
 /// One page in so many waits out of sight before it is dropped: long enough for a page in use to be touched, short
 /// enough that few touches are of hidden pages.
-const HIDDEN_SHARE: u32 = 4;
+pub(super) const HIDDEN_SHARE: u32 = 4;
 /// Evictions between two ticks of the eviction clock: an eighth of the cache.
 const CLOCK_TICKS_PER_TURNOVER: u64 = 8;
 /// One in so many device reads is timed: every miss is, and that is enough of reading the clock.
@@ -98,11 +99,14 @@ pub(crate) struct Shared {
     /// The capacity, for others to see.
     published_capacity: PublishedWord,
     dirty_ratio: f64,
-    /// Held by whoever changes the capacity.
+    /// Held by whoever changes the capacity, or promises some of it.
     pub(super) resizing: Mutex<()>,
-    pub(crate) policy: Box<dyn Policy>,
-    /// Spans with hidden pages.
-    pub(crate) eviction_queue: EvictionQueue,
+    /// The spans of mappings without floor and ceiling.
+    pub(crate) order: EvictionOrder,
+    policy: EvictionPolicy,
+    cores: usize,
+    /// Counts whose turn it is to give pages up.
+    pub(super) eviction_turn: AtomicU64,
     pub(crate) engine: Box<dyn FaultEngine>,
     /// Frames whose first store traps; regions may have others of their own.
     pub(crate) frames: Box<dyn Frames>,
@@ -128,8 +132,9 @@ pub(crate) struct Shared {
     /// Evictors for faulting threads. Boxed: whoever takes one may have a stack of 8 KiB.
     pub(crate) spare_reclaimers: ArrayQueue<Box<Reclaimer>>,
     sync_batches: Mutex<Vec<WriteBatch>>,
-    /// Held for reading by whoever takes spans from the policy, for writing while a region's spans are taken out.
-    pub(crate) eviction_gate: RwLock<()>,
+    /// Held for reading by whoever takes spans from an order, for writing while a region's spans are taken out. The mappings
+    /// with a floor or a ceiling, each with an order of its own.
+    pub(crate) eviction_gate: RwLock<Vec<Arc<Tenant>>>,
     dirty_pages: PublishedWord,
     evicted_pages: CachePadded<AtomicU64>,
     /// Of the budget, what page tables and page words take.
@@ -148,14 +153,14 @@ pub(crate) struct Shared {
 }
 
 /// Held by whoever takes spans from the policy: no region that has spans there goes away meanwhile.
-pub(crate) type Gate<'a> = RwLockReadGuard<'a, ()>;
+pub(crate) type Gate<'a> = RwLockReadGuard<'a, Vec<Arc<Tenant>>>;
 
 /// What [`Shared`] is made of.
 pub(crate) struct Parts {
     pub(crate) generation: Generation,
     pub(crate) capacity_pages: u32,
     pub(crate) dirty_ratio: f64,
-    pub(crate) policy: Box<dyn Policy>,
+    pub(crate) policy: EvictionPolicy,
     pub(crate) engine: Box<dyn FaultEngine>,
     pub(crate) frames: Box<dyn Frames>,
     pub(crate) frame_hint: FrameHint,
@@ -190,14 +195,16 @@ impl Shared {
             dirty_ratio: parts.dirty_ratio,
             resizing: Mutex::new(()),
             budget: Budget::new(parts.capacity_pages, page.gauge(Gauge::PooledPages), free_pages),
+            order: EvictionOrder::new(parts.cores, parts.policy),
             policy: parts.policy,
+            cores: parts.cores,
+            eviction_turn: AtomicU64::new(0),
             engine: parts.engine,
             frames: parts.frames,
             unmapper: Unmapper::probe(parts.kernel_features),
             frame_hint: parts.frame_hint,
             uses_io_uring: parts.kernel_features.allow(KernelFeature::IoUring),
             pages_in_flight_max: parts.pages_in_flight,
-            eviction_queue: EvictionQueue::default(),
             locks_memory: parts.locks_memory,
             counters: Counters::new(&page),
             measures_misses: parts.measures_misses,
@@ -208,7 +215,7 @@ impl Shared {
             ended_requests: EndedRequests::default(),
             spare_reclaimers,
             sync_batches: Mutex::new(Vec::new()),
-            eviction_gate: RwLock::new(()),
+            eviction_gate: RwLock::new(Vec::new()),
             dirty_pages: page.gauge(Gauge::DirtyPages),
             evicted_pages: CachePadded::new(AtomicU64::new(0)),
             table_pages: page.gauge(Gauge::TablePages),
@@ -224,6 +231,11 @@ impl Shared {
             write_ns: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
         })
+    }
+
+    /// An order for the spans of one mapping.
+    pub(crate) fn new_order(&self) -> EvictionOrder {
+        EvictionOrder::new(self.cores, self.policy)
     }
 
     /// Adds to a counter of the given core.

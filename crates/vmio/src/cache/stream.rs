@@ -11,6 +11,7 @@ use crate::cache::huge_pages::{AHEAD_SPANS_MAX, HugePages, PRESENT_PAGES_MAX};
 use crate::cache::reclaim::Reclaimer;
 use crate::cache::region::Region;
 use crate::cache::shared::{Gate, Shared};
+use crate::cache::tables::TABLE_PAGES;
 use crate::engine::{FaultEngine, Frames};
 use crate::page::sequence::Sequence;
 use crate::page::span_of;
@@ -19,6 +20,8 @@ use crate::page::{SPAN_BYTES, SPAN_PAGES};
 use crate::sys::cpu;
 use crate::sys::reservation::Reservation;
 
+/// One page in so many of a cache, or of what a mapping may have of it, may be of one span that is read ahead: a quarter in all.
+const SPANS_AHEAD_SHARE: u64 = 4 * SPAN_PAGES as u64;
 /// Requests that may wait; more are dropped, and their spans read when the scan gets there.
 const REQUESTS_MAX: usize = 64;
 
@@ -101,26 +104,28 @@ impl Shared {
         let Some(mut frame) = self.streams.frames.pop() else { return };
         // While this is held no region that has made a request goes away.
         let gate = self.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
-        self.recycle(&gate, &mut frame, reclaimer);
-        self.read_requested(&mut frame);
+        self.read_requested(&gate, &mut frame, reclaimer);
         self.put_frame_back(frame);
     }
 
-    fn read_requested(&self, frame: &mut HugeFrame) {
+    fn read_requested(&self, gate: &Gate<'_>, frame: &mut HugeFrame, reclaimer: &mut Reclaimer) {
         let Some(request) = self.streams.requests.pop() else { return };
         // SAFETY: see `Request`.
         let region = unsafe { &*request.region };
         if !region.is_to_be_read_whole(request.span) {
             return; // The scan has got there itself.
         }
+        self.recycle(gate, region, frame, reclaimer);
         let core = cpu::current();
         region.load_span(core, request.span, None, frame, |pages| self.budget.take(core, pages).is_some());
     }
 
-    /// Has a span whose turn it is give up its huge page, once the reserve is all that is free.
-    fn recycle(&self, gate: &Gate<'_>, frame: &mut HugeFrame, reclaimer: &mut Reclaimer) {
-        if self.budget.free() < self.watermarks().high + SPAN_PAGES as u32 {
-            reclaimer.recycle(self, gate, frame);
+    /// Has a span whose turn it is give up its huge page for a region, once the reserve is all that is free; one of the
+    /// region's own, once it is at its ceiling.
+    fn recycle(&self, gate: &Gate<'_>, region: &Region, frame: &mut HugeFrame, reclaimer: &mut Reclaimer) {
+        let tenant = region.at_ceiling(SPAN_PAGES as u32 + TABLE_PAGES);
+        if tenant.is_some() || self.budget.free() < self.watermarks().high + SPAN_PAGES as u32 {
+            reclaimer.recycle(self, gate, tenant, frame);
         }
     }
 
@@ -140,8 +145,10 @@ impl Region {
     pub(super) fn request_read_ahead(&self, span: u64, mut scan: Sequence) {
         let room = match self.huge_pages {
             HugePages::Always => AHEAD_SPANS_MAX,
-            _ => u64::from(self.shared.capacity_pages()) / (4 * SPAN_PAGES as u64),
+            _ => u64::from(self.shared.capacity_pages()) / SPANS_AHEAD_SHARE,
         };
+        let room =
+            self.tenant.as_ref().map_or(room, |tenant| room.min(u64::from(tenant.pages_max()) / SPANS_AHEAD_SHARE));
         let until = (span + 1 + scan.spans_ahead().min(room)).min(self.spans());
         let asked = self.read_ahead_until();
         let from = if (span + 1..=until).contains(&asked) { asked } else { span + 1 };
@@ -169,7 +176,7 @@ impl Region {
         let Some(mut frame) = shared.streams.frames.pop() else { return false };
         if let Some(mut reclaimer) = shared.spare_reclaimers.pop() {
             let gate = shared.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
-            shared.recycle(&gate, &mut frame, &mut reclaimer);
+            shared.recycle(&gate, self, &mut frame, &mut reclaimer);
             drop(gate);
             let _ = shared.spare_reclaimers.push(reclaimer);
         }
@@ -189,6 +196,10 @@ impl Region {
         take: impl Fn(u32) -> bool,
     ) -> bool {
         let shared = &*self.shared;
+        let absent = (SPAN_PAGES as u32).saturating_sub(self.span(number).resident());
+        if self.at_ceiling(absent + TABLE_PAGES).is_some() {
+            return false;
+        }
         let Some((pages, present)) = self.claim_span(number, missed) else { return false };
         let first = pages.start;
         let price = self.price(first);

@@ -53,6 +53,9 @@ impl Region {
 
     /// Counts pages of the budget that tables take from now on.
     pub(super) fn count_tables(&self, pages: u32) {
+        if let Some(tenant) = &self.tenant {
+            tenant.add(pages);
+        }
         self.table_pages.fetch_add(pages, Ordering::Relaxed);
         self.shared.table_pages.fetch_add(u64::from(pages), Ordering::Relaxed);
     }
@@ -61,6 +64,16 @@ impl Region {
     pub(super) fn discount_tables(&self, pages: u32) {
         self.table_pages.fetch_sub(pages, Ordering::Relaxed);
         self.shared.table_pages.fetch_sub(u64::from(pages), Ordering::Relaxed);
+        if let Some(tenant) = &self.tenant {
+            tenant.remove(pages);
+        }
+    }
+
+    /// Whether the tables take so much of the cache, or of what the mapping may have of it, that empty spans do not keep
+    /// theirs.
+    pub(crate) fn is_sparse(&self) -> bool {
+        let tables = self.table_pages.load(Ordering::Relaxed);
+        self.shared.is_sparse() || self.tenant.as_ref().is_some_and(|tenant| tables > tenant.pages_max() / KEPT_SHARE)
     }
 
     /// The spans that share their page of words with a span.
@@ -147,7 +160,7 @@ impl Region {
 
 impl Shared {
     /// Whether the tables take so much of the cache that empty spans do not keep theirs.
-    pub(crate) fn is_sparse(&self) -> bool {
+    fn is_sparse(&self) -> bool {
         self.table_pages.load(Ordering::Relaxed) > u64::from(self.capacity_pages() / KEPT_SHARE)
     }
 }
@@ -246,7 +259,7 @@ fn give_back_step(shared: &Shared, step: &mut [EmptySpan], list: &mut UnmapList)
     shared.count(cpu::current(), Counter::ShootdownsEvict, shootdowns);
     for empty in step.iter().filter(|empty| empty.held == Held::ByUs) {
         match empty.block {
-            Block::Open => shared.policy.put_back(empty.span),
+            Block::Open => empty.region().0.order().policy.put_back(empty.span),
             // Whoever brings a page in, once the block is open, queues it anew.
             Block::Closed | Block::ClosedForNeighbour => empty.span.get().clear_queued(),
         }

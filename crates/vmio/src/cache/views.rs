@@ -126,6 +126,7 @@ impl Region {
         let mut inside = loop {
             let price = self.price_at(place);
             if price > 0 {
+                self.make_room(cpu::current(), price);
                 self.shared.take_pages(cpu::current(), price).map_err(FaultError::Exhausted)?;
             }
             let mut inside = InSpan::of(self, number);

@@ -6,7 +6,6 @@ use std::ops::Range;
 
 use crate::cache::region::Region;
 use crate::page::page_set::PageSet;
-use crate::page::span_of;
 use crate::page::word::{PageWord, State};
 use crate::sys::unmap::UnmapList;
 
@@ -22,12 +21,17 @@ pub(crate) struct Unmapped {
 }
 
 impl Region {
-    /// Gives up all clean pages among some of a span that nobody holds, whatever visits they have left: a page that
-    /// stayed would split the run.
-    pub(crate) fn evict_together(&self, pages: Range<u64>, list: &mut UnmapList) -> Unmapped {
+    /// Gives up clean pages of a span, among some that nobody holds, `limit` at most, whatever visits they have left: a page
+    /// that stayed would split the run.
+    pub(crate) fn evict_together(
+        &self,
+        span: u64,
+        pages: impl Iterator<Item = u64>,
+        limit: usize,
+        list: &mut UnmapList,
+    ) -> Unmapped {
         let mut ours = PageSet::default();
-        let span = span_of(pages.start);
-        pages.filter(|page| self.word(*page).begin_evict(true)).for_each(|page| ours.insert(page));
+        pages.filter(|page| self.word(*page).begin_evict(true)).take(limit).for_each(|page| ours.insert(page));
         self.unmap_together(&ours, span, list, |word| word.fail_evict(State::Clean))
     }
 

@@ -18,7 +18,7 @@ use crate::mapping::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, touched_
 use crate::mapping::open_files;
 use crate::mapping::opened::{OpenRegion, Opened};
 use crate::mapping::options::MappingOptions;
-use crate::mapping::{Advice, SyncHandle};
+use crate::mapping::{Advice, SyncHandle, Usage};
 use crate::sys::{PAGE_BYTES, page_cache};
 
 /// Bytes that are read or written at a time.
@@ -219,6 +219,12 @@ impl MappedFile for ManagedFile {
         if let Err(error) = found {
             tracing::warn!(%error, "the kernel does not tell what is resident");
         }
+    }
+
+    fn usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        self.for_each_resident(0..self.len().div_ceil(PAGE_BYTES as u64), &mut |_| usage.resident_pages += 1);
+        usage
     }
 
     fn set_len(&self, len: u64) -> Result<()> {

@@ -47,6 +47,10 @@ impl ManagedRegion {
             let why = "Linux writes dirty pages to the file whenever it likes: use Engine::Sigbus";
             return Err(Error::NotManaged { what: "an atomic mapping", why });
         }
+        if options.floor_bytes > 0 || options.ceiling_bytes.is_some() {
+            let why = "the steward keeps one budget for all files: use Engine::Sigbus, or a cache for each mapping";
+            return Err(Error::NotManaged { what: "a floor or a ceiling of a mapping", why });
+        }
         if options.on_read_error != OnReadError::Sigbus {
             let why = "the kernel answers a load that fails with a SIGBUS: use Engine::Sigbus";
             return Err(Error::NotManaged { what: "OnReadError::Poison", why });

@@ -136,7 +136,7 @@ impl CachedFile {
             if !all || span.has_priority() || span.is_touched() {
                 span.set_priority(priority);
                 if span.is_touched() {
-                    region.shared.policy.reprioritize(SpanRef::new(span));
+                    region.order().policy.reprioritize(SpanRef::new(span));
                 }
             }
         }
@@ -146,7 +146,8 @@ impl CachedFile {
     fn read_what_fits(&self, pages: Range<u64>) -> Result<()> {
         let region = self.region();
         let shared = &region.shared;
-        let read = region.ensure_while(pages, || shared.budget.free() > shared.watermarks().low);
+        let has_room = || shared.budget.free() > shared.watermarks().low && region.at_ceiling(1).is_none();
+        let read = region.ensure_while(pages, has_room);
         read.map_err(|(page, failure)| failure.into_error(region, page))
     }
 

@@ -15,7 +15,7 @@ use crate::mapping::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile};
 use crate::mapping::open_files;
 use crate::mapping::opened::Opened;
 use crate::mapping::options::MappingOptions;
-use crate::mapping::{Advice, SyncHandle};
+use crate::mapping::{Advice, SyncHandle, Usage};
 use crate::sys::PAGE_BYTES;
 
 /// A handle; what the methods do is beside the public ones of the same kind, in this folder.
@@ -150,6 +150,16 @@ impl MappedFile for CachedFile {
 
     fn for_each_resident(&self, pages: Range<u64>, each: &mut dyn FnMut(u64)) {
         pages.filter(|page| self.region().has_page(*page)).for_each(each);
+    }
+
+    fn usage(&self) -> Usage {
+        let region = self.region();
+        let table_pages = region.table_pages.load(Ordering::Relaxed).into();
+        let resident_pages = match &region.tenant {
+            Some(tenant) => u64::from(tenant.pages()).saturating_sub(table_pages),
+            None => (0..region.spans()).map(|span| u64::from(region.span(span).resident())).sum(),
+        };
+        Usage { resident_pages, table_pages }
     }
 
     fn set_len(&self, len: u64) -> Result<()> {

@@ -32,7 +32,11 @@ impl CachedRegion {
     ) -> Result<CachedRegion> {
         let shared = &cache.shared;
         let region = Arc::new(Region::new(Arc::clone(shared), backing, options)?);
-        address_table::insert(region.range(), &region)?;
+        if let Some(tenant) = &region.tenant {
+            shared.admit(tenant)?;
+        }
+        address_table::insert(region.range(), &region)
+            .inspect_err(|_| region.tenant.iter().for_each(|tenant| shared.dismiss(tenant)))?;
         if let Some(backing) = &region.journaled {
             if backing.commit_reserve_pages() < u64::from(shared.capacity_pages()) {
                 tracing::warn!(
@@ -96,17 +100,17 @@ impl OpenRegion for CachedRegion {
         region.detach();
         {
             // Nobody evicts meanwhile; afterwards nobody finds a span of ours.
-            let _gate = region.shared.eviction_gate.write().unwrap_or_else(PoisonError::into_inner);
+            let mut tenants = region.shared.eviction_gate.write().unwrap_or_else(PoisonError::into_inner);
             let ours = |span: &Span| std::ptr::eq(span.owner().0, std::ptr::from_ref(region).cast());
-            region.shared.policy.forget(&ours);
-            region.shared.eviction_queue.forget(&ours);
+            region.order().forget(&ours);
+            tenants.retain(|tenant| region.tenant.as_ref().is_none_or(|ours| !Arc::ptr_eq(ours, tenant)));
             region.shared.streams.forget(region);
         }
         let (resident, dirty) = (0..region.spans())
             .map(|span| region.span(span))
             .fold((0, 0), |(resident, dirty), span| (resident + span.resident(), dirty + span.dirty()));
         region.shared.remove_dirty(dirty as usize);
-        region.shared.eviction_queue.add_pages(-(region.hidden_pages() as i64));
+        region.order().eviction_queue.add_pages(-(region.hidden_pages() as i64));
         let table_pages = region.table_pages.load(Ordering::Relaxed);
         region.shared.table_pages.fetch_sub(u64::from(table_pages), Ordering::Relaxed);
         region.shared.release(resident + table_pages, false);

@@ -9,7 +9,7 @@ use crate::cache::Cache;
 use crate::cache::fetch::{Failure, Outcome, Urgency};
 use crate::error::{Error, Result};
 use crate::journal::{Journal, JournaledBacking};
-use crate::mapping::{Advice, SyncHandle};
+use crate::mapping::{Advice, SyncHandle, Usage};
 use crate::sys::PAGE_BYTES;
 
 /// One call may guess at most one page in so many of the cache.
@@ -49,6 +49,8 @@ pub(crate) trait MappedFile: Send + Sync {
     fn guesses_max(&self) -> u64;
     /// Calls `each` with those of the pages that are in memory.
     fn for_each_resident(&self, pages: Range<u64>, each: &mut dyn FnMut(u64));
+    /// See [`crate::Mapping::usage`].
+    fn usage(&self) -> Usage;
     /// See [`crate::Mapping::set_len`].
     fn set_len(&self, len: u64) -> Result<()>;
     /// See [`crate::Mapping::sync`]; of some pages, [`crate::Mapping::flush`].

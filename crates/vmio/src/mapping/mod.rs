@@ -21,7 +21,7 @@ use std::ops::Range;
 pub use advice::Advice;
 pub use fetch::Fetch;
 pub use pin::Pin;
-pub use residency::Residency;
+pub use residency::{Residency, Usage};
 pub use sync::SyncHandle;
 pub use view::View;
 

@@ -75,6 +75,8 @@ pub struct MappingOptions {
     pub(crate) frames: FrameHint,
     pub(crate) unit: Unit,
     pub(crate) journal: Option<Journal>,
+    pub(crate) floor_bytes: u64,
+    pub(crate) ceiling_bytes: Option<u64>,
 }
 
 impl MappingOptions {
@@ -92,6 +94,8 @@ impl MappingOptions {
             frames: FrameHint::Auto,
             unit: Unit::Kib4,
             journal: None,
+            floor_bytes: 0,
+            ceiling_bytes: None,
         }
     }
 
@@ -152,6 +156,29 @@ impl MappingOptions {
         self.journal = Some(journal.clone());
         self
     }
+
+    /// Memory of the cache that the mapping keeps once it has it, in bytes of pages, with the page tables for them: as
+    /// long as other mappings have pages above their own floors, no pages of this one go for theirs. 0 by default.
+    ///
+    /// The floors of the open mappings must leave a thirty-second of the cache and 1.2 MiB ([`Error::FloorsTooHigh`]), also
+    /// when it shrinks ([`crate::Cache::resize`]). A floor gives way only where all other pages are pinned or cannot be
+    /// written. Not with [`crate::Engine::Managed`] ([`Error::NotManaged`]).
+    pub fn floor(mut self, bytes: u64) -> Self {
+        self.floor_bytes = bytes;
+        self
+    }
+
+    /// Memory of the cache that the mapping may have, in bytes of pages, with the page tables for them: 1 MiB at least, and
+    /// no less than its floor ([`Error::BadOption`]). By default all of it.
+    ///
+    /// A miss of a mapping at its ceiling first evicts from that mapping itself, up to 64 pages and a sixteenth of the ceiling, and
+    /// its pins may hold three quarters of the ceiling. Misses at the same time may exceed it for a moment, each by what it
+    /// brings along: 2 pages for page tables, and the rest of its unit. Where none of the mapping's pages can go, a page
+    /// comes in over the ceiling: it never makes an access fail. Not with [`crate::Engine::Managed`] ([`Error::NotManaged`]).
+    pub fn ceiling(mut self, bytes: u64) -> Self {
+        self.ceiling_bytes = Some(bytes);
+        self
+    }
 }
 
 impl MappingOptions {
@@ -193,6 +220,8 @@ impl fmt::Debug for MappingOptions {
             .field("frames", &self.frames)
             .field("unit", &self.unit)
             .field("is_atomic", &self.journal.is_some())
+            .field("floor_bytes", &self.floor_bytes)
+            .field("ceiling_bytes", &self.ceiling_bytes)
             .finish()
     }
 }

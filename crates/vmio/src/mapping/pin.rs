@@ -25,7 +25,7 @@ impl Mapping {
     /// a sync meanwhile writes what is there and writes them again later.
     ///
     /// Errors: a page that cannot be read ([`Error::Read`], [`Error::Corrupt`]); pins of more than three quarters of
-    /// the cache ([`Error::TooManyPins`]), for which every span of 2 MiB that a pin touches counts as two pages more; a pin
+    /// the cache, or of the mapping's ceiling ([`Error::TooManyPins`]), for which every span of 2 MiB that a pin touches counts as two pages more; a pin
     /// for writing of an atomic mapping ([`Error::Atomic`]).
     pub fn pin(&self, range: Range<u64>, access: Access) -> Result<Pin> {
         self.check_range(&range)?;
@@ -45,16 +45,27 @@ impl CachedFile {
 
     /// Counts a pin of the user's, with the page tables that it needs, against the limit.
     fn admit_pins(&self, pages: u64) -> Result<Admitted> {
-        let shared = &self.region().shared;
+        let region = self.region();
+        let shared = &region.shared;
+        let refused = |limit_pages| Err(Error::TooManyPins { wanted_pages: pages, limit_pages });
         let limit = shared.pinned_pages_max();
         let admitted = shared.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
             before.checked_add(pages).filter(|after| *after <= limit)
         });
-        let admitted = admitted.map(|_| Admitted { opened: Arc::clone(&self.opened), pages: pages as u32 });
-        match admitted {
-            // Who shrinks the cache looks for pins after he has set the capacity.
-            Ok(admitted) if !shared.has_too_many_pins_for(shared.capacity_pages()) => Ok(admitted),
-            _ => Err(Error::TooManyPins { wanted_pages: pages, limit_pages: shared.pinned_pages_max() }),
+        if admitted.is_err() {
+            return refused(limit);
+        }
+        if let Some(tenant) = region.tenant.as_deref()
+            && !tenant.admit_pins(pages)
+        {
+            shared.pinned_pages.fetch_sub(pages, Ordering::SeqCst);
+            return refused(tenant.pinned_pages_max());
+        }
+        let admitted = Admitted { opened: Arc::clone(&self.opened), pages: pages as u32 };
+        // Who shrinks the cache looks for pins after he has set the capacity.
+        match shared.has_too_many_pins_for(shared.capacity_pages()) {
+            true => refused(shared.pinned_pages_max()),
+            false => Ok(admitted),
         }
     }
 
@@ -184,6 +195,9 @@ impl Drop for Admitted {
         let shared = &self.opened.region.shared;
         if shared.generation.is_current() {
             shared.pinned_pages.fetch_sub(u64::from(self.pages), Ordering::SeqCst);
+            if let Some(tenant) = &self.opened.region.tenant {
+                tenant.remove_pins(self.pages.into());
+            }
         }
     }
 }

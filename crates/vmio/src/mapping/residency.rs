@@ -35,6 +35,24 @@ impl Mapping {
     }
 }
 
+impl Mapping {
+    /// How much of the cache it takes: a few loads from memory where it has a floor or a ceiling, else one for every 2 MiB
+    /// (with [`crate::Engine::Managed`], a system call).
+    pub fn usage(&self) -> Usage {
+        self.file().usage()
+    }
+}
+
+/// What a mapping takes of its cache. [`crate::MappingOptions::floor`] and [`crate::MappingOptions::ceiling`] bound the sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Pages in memory or on their way in.
+    pub resident_pages: u64,
+    /// Pages that its page tables, and what is known of each page, take of the budget: see [`crate::Stats::table_pages`].
+    pub table_pages: u64,
+}
+
 /// A bitmap of resident pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Residency {

@@ -1,13 +1,15 @@
 //! Which resident pages to give up next.
 
+mod eviction_order;
 mod eviction_queue;
 mod priority_fifo;
 mod span_list;
 
 use std::ptr::NonNull;
 
+pub(crate) use eviction_order::EvictionOrder;
 pub(crate) use eviction_queue::EvictionQueue;
-pub(crate) use priority_fifo::PriorityFifo;
+use priority_fifo::PriorityFifo;
 
 use crate::page::span::Span;
 
@@ -62,6 +64,9 @@ pub(crate) trait Policy: Send + Sync {
 
     /// Takes the next span to evict from; `core` spreads callers.
     fn next(&self, core: usize) -> Option<SpanRef>;
+
+    /// The priority of the span that is most likely the next; `None` if there is none.
+    fn top(&self) -> Option<u8>;
 
     /// Puts a span back that still has resident pages, behind all others of its priority.
     fn put_back(&self, span: SpanRef);

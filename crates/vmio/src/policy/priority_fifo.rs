@@ -105,6 +105,16 @@ impl PriorityFifo {
         }
     }
 
+    /// A span that came in since the last look may have the highest priority of all.
+    fn sort_incoming(&self) {
+        for shard in &self.shards {
+            if !shard.incoming.load(Ordering::Relaxed).is_null() {
+                let queues = shard.lock();
+                shard.publish_top(&queues);
+            }
+        }
+    }
+
     fn shard(&self, span: SpanRef) -> &Shard {
         let (region, number) = span.get().owner();
         let hash = (number as usize).wrapping_add(region as usize >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15_usize);
@@ -126,13 +136,7 @@ impl Policy for PriorityFifo {
     }
 
     fn next(&self, core: usize) -> Option<SpanRef> {
-        // A span that came in since the last look may have the highest priority of all: sort those first.
-        for shard in &self.shards {
-            if !shard.incoming.load(Ordering::Relaxed).is_null() {
-                let queues = shard.lock();
-                shard.publish_top(&queues);
-            }
-        }
+        self.sort_incoming();
         for _ in 0..2 * self.shards.len() {
             // Among equals, take turns.
             let start = core.wrapping_add(self.turn.fetch_add(1, Ordering::Relaxed));
@@ -157,6 +161,12 @@ impl Policy for PriorityFifo {
             return span;
         }
         None
+    }
+
+    fn top(&self) -> Option<u8> {
+        self.sort_incoming();
+        let top = self.shards.iter().map(|shard| shard.top.load(Ordering::Relaxed)).max()?;
+        u8::try_from(top).ok()
     }
 
     fn put_back(&self, span: SpanRef) {
@@ -224,11 +234,13 @@ mod tests {
         let spans = spans(5);
         spans[1].set_priority(255);
         spans[3].set_priority(0);
+        assert_eq!(policy.top(), None);
         for span in &spans {
             policy.admit(SpanRef::new(span));
         }
+        assert_eq!(policy.top(), Some(255));
         assert_eq!(drain(&policy), [1, 0, 2, 4, 3]);
-        assert!(policy.next(0).is_none());
+        assert!(policy.next(0).is_none() && policy.top().is_none());
     }
 
     #[test]

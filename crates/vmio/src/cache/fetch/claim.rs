@@ -98,6 +98,9 @@ impl Region {
             return false;
         }
         let price = self.price(page);
+        if self.at_ceiling(price - 1).is_some() {
+            return false;
+        }
         match shared.budget.take(core, price) {
             None => return false,
             Some(Taken::Local) => {}

@@ -134,7 +134,8 @@ pub(crate) fn start_pool<'a>(
 /// What a thread of the pool does: as faults would.
 fn ensure_ranges(region: &FetchedRegion, ranges: Vec<Range<u64>>, urgency: Urgency) -> Option<Failure> {
     let shared = &region.shared;
-    let has_room = || urgency == Urgency::Wanted || shared.budget.free() > shared.watermarks().low / 2;
+    let has_free = || shared.budget.free() > shared.watermarks().low / 2 && region.at_ceiling(1).is_none();
+    let has_room = || urgency == Urgency::Wanted || has_free();
     let goes_on = || !region.is_closing() && has_room();
     let mut failed = None;
     for mut range in ranges {

@@ -20,6 +20,7 @@ use crate::cache::fetch::request::{FetchedRegion, Request, Urgency};
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::reclaim::{Goal, Reclaimer};
 use crate::cache::shared::{DIRECT_PAGES, Shared};
+use crate::cache::tables::TABLE_PAGES;
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::hand_over::{HandOver, Node, Queue};
 use crate::sys::ring::{Ring, Wake};
@@ -333,10 +334,16 @@ impl Fetching {
     /// Evicts for a request, as a fault does for itself. False if that brought nothing.
     fn make_room(&mut self, at: usize) -> bool {
         let shared = &*self.shared;
-        shared.wake_worker(true);
         shared.count(cpu::current(), Counter::DirectReclaims, 1);
-        let goal = if self.idle_rounds > 1 { Goal::EvictHard } else { Goal::Evict };
-        let pass = self.reclaimer.pass(shared, DIRECT_PAGES, goal);
+        let goal = Goal::after(self.idle_rounds, self.failed_rounds);
+        let region = self.table[at].as_ref().and_then(|request| request.region());
+        let pass = match region.and_then(|region| region.at_ceiling(1 + TABLE_PAGES)) {
+            Some(tenant) => self.reclaimer.pass_of(shared, tenant, tenant.batch_pages(), goal),
+            None => {
+                shared.wake_worker(true);
+                self.reclaimer.pass(shared, DIRECT_PAGES, goal)
+            }
+        };
         if pass.freed > 0 {
             (self.idle_rounds, self.failed_rounds) = (0, 0);
             return true;

@@ -1,0 +1,311 @@
+//! Mappings with a floor or a ceiling, and what they hold of the cache.
+//! docs/design/tenants.md says why it is so.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+
+use crate::cache::builder::PAGES_MIN;
+use crate::cache::counters::Counter;
+use crate::cache::fault::FAILED_ROUNDS_MAX;
+use crate::cache::huge_pages::CACHE_SHARE;
+use crate::cache::reclaim::Goal;
+use crate::cache::region::Region;
+use crate::cache::shared::{DIRECT_PAGES, HIDDEN_SHARE, Shared};
+use crate::error::{Error, Result};
+use crate::mapping::options::MappingOptions;
+use crate::page::SPAN_PAGES;
+use crate::policy::EvictionOrder;
+use crate::sys::PAGE_BYTES;
+use crate::sys::signal::SignalsBlocked;
+
+/// A mapping at its ceiling gives up one page in so many of it at a time, so that a TLB shootdown is not for one page.
+const BATCH_SHARE: u32 = 16;
+/// Passes in a row that may bring nothing since pages have visits left to survive: no reason to wait.
+const VISITS_MAX: u32 = 8;
+/// Passes in a row that bring nothing, most of them a millisecond apart, after which a page comes in over the ceiling.
+const IDLE_ROUNDS_MAX: u32 = 128;
+const ONE_PAGE: u64 = 1 << 32;
+/// What floors leave of a cache beside the reserve of free pages that its workers keep, so that they stop: the smallest
+/// cache there is.
+const FREE_MIN: u64 = PAGES_MIN + 32;
+/// That reserve is one page in so many, and no more than this: see `Watermarks`.
+const RESERVE_SHARE: u32 = 32;
+const RESERVE_MAX: u64 = 32 * 1024;
+
+/// How many pages a mapping keeps, and how many it may have, page tables and page words among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    pub(crate) floor: u32,
+    pub(crate) ceiling: u32,
+}
+
+impl Bounds {
+    /// What the options ask for; `None` if that is nothing.
+    pub(crate) fn of(options: &MappingOptions) -> Result<Option<Self>> {
+        let page = PAGE_BYTES as u64;
+        let floor = u32::try_from(options.floor_bytes.div_ceil(page)).map_err(|_| Error::BadOption {
+            option: "floor",
+            value: format!("{} bytes", options.floor_bytes),
+            expected: "less than a cache may have, which is 16 TiB",
+        })?;
+        let ceiling_bytes = options.ceiling_bytes.unwrap_or(u64::MAX);
+        let ceiling = u32::try_from(ceiling_bytes / page).unwrap_or(u32::MAX);
+        if u64::from(ceiling) < PAGES_MIN || ceiling < floor {
+            return Err(Error::BadOption {
+                option: "ceiling",
+                value: format!("{ceiling_bytes} bytes, with a floor of {} bytes", options.floor_bytes),
+                expected: "1 MiB at least, and no less than the floor",
+            });
+        }
+        let bounds = Bounds { floor, ceiling };
+        Ok((bounds != Bounds { floor: 0, ceiling: u32::MAX }).then_some(bounds))
+    }
+}
+
+/// A mapping with a floor or a ceiling. Its spans stand in an order of their own, so that evictors can pass them over, and
+/// so that it finds its own.
+pub(crate) struct Tenant {
+    bounds: Bounds,
+    /// In the upper half the pages that it holds, on their way in or here, with those of its tables; in the lower half those
+    /// that evictors are about to take. One word, so that two evictors never take it below its floor together.
+    pages: AtomicU64,
+    pinned_pages: AtomicU64,
+    pub(crate) order: EvictionOrder,
+}
+
+impl Tenant {
+    pub(crate) fn new(bounds: Bounds, order: EvictionOrder) -> Self {
+        Tenant { bounds, pages: AtomicU64::new(0), pinned_pages: AtomicU64::new(0), order }
+    }
+
+    /// So many more pages are on their way in.
+    #[inline]
+    pub(crate) fn add(&self, pages: u32) {
+        self.pages.fetch_add(u64::from(pages) * ONE_PAGE, Ordering::SeqCst);
+    }
+
+    /// So many are gone, or did not come.
+    #[inline]
+    pub(crate) fn remove(&self, pages: u32) {
+        self.pages.fetch_sub(u64::from(pages) * ONE_PAGE, Ordering::SeqCst);
+    }
+
+    /// Pages that it holds.
+    #[inline]
+    pub(crate) fn pages(&self) -> u32 {
+        (self.pages.load(Ordering::SeqCst) >> 32) as u32
+    }
+
+    /// How many pages would be too many if it got so many more.
+    #[inline]
+    fn over(&self, more: u32) -> u32 {
+        self.pages().saturating_add(more).saturating_sub(self.bounds.ceiling)
+    }
+
+    /// Pages above the floor that no evictor is about to take.
+    pub(crate) fn spare_pages(&self) -> u32 {
+        spare_pages(self.pages.load(Ordering::SeqCst), self.bounds.floor)
+    }
+
+    /// Takes the right to evict up to so many pages of those above the floor, or, if `all`, of all. To be handed back with
+    /// [`Self::end_claim`] when they are gone, or stay.
+    pub(crate) fn claim(&self, wanted: u32, all: bool) -> u32 {
+        let floor = if all { 0 } else { self.bounds.floor };
+        let wanted_of = |word| spare_pages(word, floor).min(wanted);
+        let claimed = self.pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| {
+            Some(word + u64::from(wanted_of(word))).filter(|_| wanted_of(word) > 0)
+        });
+        claimed.map_or(0, wanted_of)
+    }
+
+    /// Ends what [`Self::claim`] began.
+    pub(crate) fn end_claim(&self, claimed: u32) {
+        self.pages.fetch_sub(claimed.into(), Ordering::SeqCst);
+    }
+
+    /// Pages that it gives up at a time when it is at its ceiling.
+    pub(crate) fn batch_pages(&self) -> usize {
+        (self.bounds.ceiling / BATCH_SHARE).min(DIRECT_PAGES as u32) as usize
+    }
+
+    /// The most pages that it may hold.
+    pub(crate) fn pages_max(&self) -> u32 {
+        self.bounds.ceiling
+    }
+
+    /// Whether one huge page leaves enough of the ceiling.
+    pub(crate) fn has_room_for_huge_pages(&self) -> bool {
+        self.bounds.ceiling / CACHE_SHARE >= SPAN_PAGES as u32
+    }
+
+    /// Hidden pages that wait before the first of them is dropped.
+    pub(crate) fn hidden_pages_max(&self) -> u32 {
+        self.pages() / HIDDEN_SHARE
+    }
+
+    /// The most that pins may hold: as of a cache that is as large as the ceiling.
+    pub(crate) fn pinned_pages_max(&self) -> u64 {
+        u64::from(self.bounds.ceiling / 4 * 3)
+    }
+
+    /// Counts pinned pages, if they are not too many.
+    pub(crate) fn admit_pins(&self, pages: u64) -> bool {
+        let admitted = self.pinned_pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
+            before.checked_add(pages).filter(|after| *after <= self.pinned_pages_max())
+        });
+        admitted.is_ok()
+    }
+
+    /// The opposite of [`Self::admit_pins`].
+    pub(crate) fn remove_pins(&self, pages: u64) {
+        self.pinned_pages.fetch_sub(pages, Ordering::SeqCst);
+    }
+}
+
+fn spare_pages(word: u64, floor: u32) -> u32 {
+    let (held, leaving) = ((word >> 32) as u32, word as u32);
+    held.saturating_sub(floor).saturating_sub(leaving)
+}
+
+impl Region {
+    /// What its spans stand in for evictors.
+    pub(crate) fn order(&self) -> &EvictionOrder {
+        self.tenant.as_ref().map_or(&self.shared.order, |tenant| &tenant.order)
+    }
+
+    /// The tenant, if so many more pages would take it over its ceiling.
+    #[inline]
+    pub(crate) fn at_ceiling(&self, more: u32) -> Option<&Tenant> {
+        self.tenant.as_deref().filter(|tenant| tenant.over(more) > 0)
+    }
+
+    /// Before so many more pages are taken of the budget: a mapping at its ceiling evicts from itself first.
+    #[inline]
+    pub(super) fn make_room(&self, core: usize, more: u32) {
+        if let Some(tenant) = self.at_ceiling(more) {
+            self.shared.evict_from(core, tenant, more);
+        }
+    }
+}
+
+impl Shared {
+    /// Evicts pages of a tenant until so many more fit below its ceiling, or none of them can go: then they come in over it.
+    #[cold]
+    #[inline(never)]
+    fn evict_from(&self, core: usize, tenant: &Tenant, more: u32) {
+        let (mut least, mut idle_rounds, mut failed_rounds) = (u32::MAX, 0, 0);
+        while failed_rounds <= FAILED_ROUNDS_MAX && idle_rounds <= IDLE_ROUNDS_MAX {
+            let event = self.freed_event();
+            let over = tenant.over(more);
+            if over == 0 {
+                return;
+            }
+            if over < least {
+                (least, idle_rounds, failed_rounds) = (over, 0, 0);
+            }
+            let Some(mut reclaimer) = self.spare_reclaimers.pop() else {
+                self.wait_for_free(event);
+                continue;
+            };
+            self.count(core, Counter::DirectReclaims, 1);
+            let pass = reclaimer.pass_of(
+                self,
+                tenant,
+                over as usize + tenant.batch_pages(),
+                Goal::after(idle_rounds, failed_rounds),
+            );
+            let _ = self.spare_reclaimers.push(reclaimer);
+            if pass.freed > 0 {
+                continue;
+            }
+            idle_rounds += 1;
+            failed_rounds = if pass.failed > 0 { failed_rounds + 1 } else { 0 };
+            if idle_rounds > VISITS_MAX {
+                self.wait_for_free(event);
+            }
+        }
+    }
+
+    /// Keeps a tenant's floor from now on, if it leaves what a cache needs beside those of the others.
+    pub(crate) fn admit(&self, tenant: &Arc<Tenant>) -> Result<()> {
+        let _signals = SignalsBlocked::new();
+        let floor = u64::from(tenant.bounds.floor);
+        let _same_capacity = (floor > 0).then(|| self.resizing.lock().unwrap_or_else(PoisonError::into_inner));
+        if floor > 0 {
+            let others = self.floor_pages();
+            let limit = floors_max(self.capacity_pages());
+            if floor + others > limit {
+                let [floor_bytes, others_bytes, limit_bytes] =
+                    [floor, others, limit].map(|pages| pages * PAGE_BYTES as u64);
+                return Err(Error::FloorsTooHigh { floor_bytes, others_bytes, limit_bytes });
+            }
+        }
+        self.eviction_gate.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(tenant));
+        Ok(())
+    }
+
+    /// Keeps a tenant's floor no more. Its order is empty, or about to be.
+    pub(crate) fn dismiss(&self, tenant: &Arc<Tenant>) {
+        let _signals = SignalsBlocked::new();
+        self.eviction_gate.write().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, tenant));
+    }
+
+    /// The sum of the floors of all open mappings.
+    pub(super) fn floor_pages(&self) -> u64 {
+        let tenants = self.eviction_gate.read().unwrap_or_else(PoisonError::into_inner);
+        tenants.iter().map(|tenant| u64::from(tenant.bounds.floor)).sum()
+    }
+
+    /// The least capacity that leaves what a cache needs beside the floors.
+    pub(super) fn least_capacity_pages(&self) -> u64 {
+        least_capacity(self.floor_pages())
+    }
+}
+
+/// What the floors of mappings may be in all.
+fn floors_max(capacity: u32) -> u64 {
+    u64::from(capacity).saturating_sub(FREE_MIN + u64::from(capacity / RESERVE_SHARE).min(RESERVE_MAX))
+}
+
+/// The least capacity with room for such floors.
+fn least_capacity(floors: u64) -> u64 {
+    let free = FREE_MIN + floors;
+    if floors == 0 { PAGES_MIN } else { free + ((free - 1) / u64::from(RESERVE_SHARE - 1)).min(RESERVE_MAX) }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::policy::EvictionPolicy;
+
+    fn tenant(floor: u32, ceiling: u32) -> Tenant {
+        Tenant::new(Bounds { floor, ceiling }, EvictionOrder::new(1, EvictionPolicy::Fifo))
+    }
+
+    #[test]
+    fn evictors_together_claim_what_is_above_the_floor_and_no_more() {
+        let tenant = tenant(100, 1000);
+        tenant.add(150);
+        assert_eq!((tenant.claim(30, false), tenant.claim(30, false), tenant.claim(30, false)), (30, 20, 0));
+        assert_eq!(tenant.claim(30, true), 30);
+        tenant.remove(20);
+        tenant.end_claim(80);
+        assert_eq!((tenant.pages(), tenant.spare_pages(), tenant.claim(100, false)), (130, 30, 30));
+    }
+
+    #[test]
+    fn over_its_ceiling_is_what_does_not_fit() {
+        let tenant = tenant(0, 300);
+        tenant.add(299);
+        assert_eq!((tenant.over(0), tenant.over(1), tenant.over(3)), (0, 0, 2));
+    }
+
+    #[test]
+    fn the_least_capacity_has_room_for_the_floors_and_a_page_less_has_not() {
+        for floors in [1, 255, 1000, 40_000, 10_000_000, 1_000_000_000] {
+            let least = least_capacity(floors);
+            assert!(floors_max(least as u32) >= floors && floors_max(least as u32 - 1) < floors, "{floors}: {least}");
+        }
+        assert_eq!(least_capacity(0), PAGES_MIN);
+    }
+}
