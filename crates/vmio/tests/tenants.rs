@@ -10,7 +10,7 @@ use std::thread;
 
 use proptest::prelude::*;
 use vmio::backing::FileBacking;
-use vmio::{Access, Advice, Cache, Engine, Error, Mapping, MappingOptions};
+use vmio::{Access, Advice, Cache, Engine, Error, FrameHint, Mapping, MappingOptions};
 
 use support::device::{Device, WRITE_EIO};
 use support::{PAGE, Random, SPAN, at, cache_of, check_empty, is_managed, load, store, watchdog};
@@ -172,6 +172,37 @@ fn read_ahead_fetches_and_advice_stay_below_the_ceiling() {
     assert!(matches!(map.pin(at(0)..at(100), Access::ReadOnly), Err(Error::TooManyPins { .. })));
     drop(pin);
     drop(map.pin(at(0)..at(200), Access::ReadOnly).unwrap());
+}
+
+#[test]
+fn a_stream_at_its_ceiling_makes_room_for_its_own_huge_pages() {
+    let _watchdog = watchdog("a_stream_at_its_ceiling_makes_room_for_its_own_huge_pages");
+    if is_managed("ceilings") {
+        return;
+    }
+    const PAGES: u64 = 16 * 1024;
+    const CEILING: u64 = 4096;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let contents: Vec<u8> = (0..PAGES).flat_map(|page| [page as u8; PAGE as usize]).collect();
+    std::fs::write(file.path(), contents).unwrap();
+    for hint in [FrameHint::Stream, FrameHint::Dynamic] {
+        for (ceiling_pages, whole_spans) in [(CEILING, true), (CEILING - 1, false)] {
+            let cache = cache_of(PAGES).build().unwrap();
+            let backing = FileBacking::open(file.path(), Access::ReadOnly).unwrap();
+            let map = Mapping::open(&cache, backing, ceiling(ceiling_pages).frames(hint)).unwrap();
+            for page in (0..PAGES).chain(0..PAGES) {
+                assert_eq!(load(&map, at(page)), u64::from_ne_bytes([page as u8; 8]));
+                // Two workers and this thread may each bring in a span that had room when they looked.
+                assert!(held(&map) <= ceiling_pages + 3 * (SPAN + TABLES), "{hint:?}: {:?}", map.usage());
+            }
+            let stats = cache.stats();
+            assert!(whole_spans || stats.moved_spans == 0, "{stats:?}");
+            assert!(stats.moved_spans == 0 || stats.recycled_spans > 0, "{stats:?}");
+            assert!(stats.free_pages >= PAGES - CEILING - 3 * (SPAN + TABLES), "{stats:?}");
+            map.close().unwrap();
+            check_empty(&cache);
+        }
+    }
 }
 
 #[test]
