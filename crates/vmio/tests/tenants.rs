@@ -159,9 +159,9 @@ fn read_ahead_fetches_and_advice_stay_below_the_ceiling() {
     check("advice");
     map.ensure(0..at(1000)).unwrap();
     check("ensure");
-    map.prefetch([at(0)..map.len()]).unwrap();
+    map.prefetch(Some(0..map.len())).unwrap();
     for _ in 0..2 {
-        futures::executor::block_on(map.fetch([at(0)..map.len()])).unwrap();
+        futures::executor::block_on(map.fetch(Some(0..map.len()))).unwrap();
         check("fetch");
     }
     let refused = map.pin(at(0)..at(230), Access::ReadOnly);

@@ -90,7 +90,7 @@ impl Goal {
         match idle_rounds {
             0..=1 => Goal::Evict,
             _ if failed_rounds > FAILED_ROUNDS_ABOVE_FLOORS => Goal::EvictBelowFloors,
-            0..=IDLE_ROUNDS_ABOVE_FLOORS => Goal::EvictHard,
+            2..=IDLE_ROUNDS_ABOVE_FLOORS => Goal::EvictHard,
             _ => Goal::EvictBelowFloors,
         }
     }
