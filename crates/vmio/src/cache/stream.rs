@@ -20,7 +20,7 @@ use crate::page::{SPAN_BYTES, SPAN_PAGES};
 use crate::sys::cpu;
 use crate::sys::reservation::Reservation;
 
-/// One page in so many of a cache, or of what a mapping may have of it, may be of one span that is read ahead: a quarter in all.
+/// One span is read ahead for so many pages of a cache, or of what a mapping may have of it: they take a quarter.
 const SPANS_AHEAD_SHARE: u64 = 4 * SPAN_PAGES as u64;
 /// Requests that may wait; more are dropped, and their spans read when the scan gets there.
 const REQUESTS_MAX: usize = 64;

@@ -21,8 +21,8 @@ pub(crate) struct Unmapped {
 }
 
 impl Region {
-    /// Gives up clean pages of a span, among some that nobody holds, `limit` at most, whatever visits they have left: a page
-    /// that stayed would split the run.
+    /// Gives up clean pages among some of a span that nobody holds, whatever visits they have left, since a page that stayed
+    /// would split the run; `limit` of them at most.
     pub(crate) fn evict_together(
         &self,
         span: u64,

@@ -63,7 +63,8 @@ pub enum Engine {
     ///   sync every later one fails too ([`crate::Error::Flush`]) and the file must be reopened.
     /// - A load of a page that cannot be read is a SIGBUS. [`crate::MappingOptions::verifier`] and
     ///   [`crate::OnReadError::Poison`] are refused ([`crate::Error::NotManaged`]), as are backings that are neither a
-    ///   file nor a block device, and [`crate::LockMemory::Require`].
+    ///   file nor a block device, [`crate::LockMemory::Require`], [`crate::MappingOptions::floor`] and
+    ///   [`crate::MappingOptions::ceiling`].
     /// - [`crate::Mapping::pin`] locks pages (mlock), for which RLIMIT_MEMLOCK must suffice.
     /// - [`crate::Mapping::residency`] knows the pages that this process has mapped, not what else is in the page cache.
     /// - [`crate::CacheBuilder::workers`] and [`crate::CacheBuilder::measure_misses`] have no effect. Of

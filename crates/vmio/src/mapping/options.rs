@@ -171,10 +171,11 @@ impl MappingOptions {
     /// Memory of the cache that the mapping may have, in bytes of pages, with the page tables for them: 1 MiB at least, and
     /// no less than its floor ([`Error::BadOption`]). By default all of it.
     ///
-    /// A miss of a mapping at its ceiling first evicts from that mapping itself, up to 64 pages and a sixteenth of the ceiling, and
-    /// its pins may hold three quarters of the ceiling. Misses at the same time may exceed it for a moment, each by what it
-    /// brings along: 2 pages for page tables, and the rest of its unit or huge page. Where none of the mapping's pages can go, a page
-    /// comes in over the ceiling: it never makes an access fail. Not with [`crate::Engine::Managed`] ([`Error::NotManaged`]).
+    /// A miss of a mapping at its ceiling first evicts from that mapping itself, beside what is too much up to 64 pages or a
+    /// sixteenth of the ceiling, whichever is less. Pins may hold three quarters of the ceiling. Misses at the same time may
+    /// exceed it for a moment, each by what it brings along: 2 pages for page tables, and the rest of its unit or huge page.
+    /// Where none of the mapping's pages can go, a page comes in over the ceiling: it never makes an access fail. Not with
+    /// [`crate::Engine::Managed`] ([`Error::NotManaged`]).
     pub fn ceiling(mut self, bytes: u64) -> Self {
         self.ceiling_bytes = Some(bytes);
         self

@@ -25,8 +25,8 @@ impl Mapping {
     /// a sync meanwhile writes what is there and writes them again later.
     ///
     /// Errors: a page that cannot be read ([`Error::Read`], [`Error::Corrupt`]); pins of more than three quarters of
-    /// the cache, or of the mapping's ceiling ([`Error::TooManyPins`]), for which every span of 2 MiB that a pin touches counts as two pages more; a pin
-    /// for writing of an atomic mapping ([`Error::Atomic`]).
+    /// the cache, or of the mapping's ceiling ([`Error::TooManyPins`]), for which every span of 2 MiB that a pin touches
+    /// counts as two pages more; a pin for writing of an atomic mapping ([`Error::Atomic`]).
     pub fn pin(&self, range: Range<u64>, access: Access) -> Result<Pin> {
         self.check_range(&range)?;
         let pages = touched_pages(&range);
