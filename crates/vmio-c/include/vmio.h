@@ -104,7 +104,7 @@
 /*
  See VMIO_ABI_MAJOR.
  */
-#define VMIO_ABI_MINOR 2
+#define VMIO_ABI_MINOR 3
 
 /*
  Loads and stores.
@@ -220,7 +220,7 @@ enum vmio_status
      */
     VMIO_ERROR_NO_ENGINE = 4,
     /*
-     The engine, the frames or this kernel cannot do it.
+     The engine, the frames, this kernel or a mapping that was opened so cannot do it.
      */
     VMIO_ERROR_UNSUPPORTED = 5,
     /*
@@ -275,6 +275,14 @@ enum vmio_status
      vmio has a bug, and stopped in the middle of the call. What the call was about should not be used any more.
      */
     VMIO_ERROR_BUG = 18,
+    /*
+     The journal has no room for what was stored since the last commit. Nothing is lost; make it larger, or commit more often.
+     */
+    VMIO_ERROR_JOURNAL_FULL = 19,
+    /*
+     The journal is none, is damaged, cannot be read or written, or misses one of its files.
+     */
+    VMIO_ERROR_JOURNAL = 20,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -288,6 +296,11 @@ typedef int32_t vmio_status;
  A budget of memory that any number of mappings share.
  */
 struct vmio_cache;
+
+/*
+ A file beside the data, through which mappings change their files by commits alone.
+ */
+struct vmio_journal;
 
 /*
  A file as a range of addresses, of which the cache keeps the useful part in memory.
@@ -461,6 +474,25 @@ struct vmio_stats {
 };
 
 /*
+ How a journal is used. Zero is the default of every field but `size`.
+ */
+struct vmio_journal_options {
+    /*
+     sizeof(struct vmio_journal_options).
+     */
+    size_t size;
+    /*
+     The share of the journal in use, up to 1, from which on committed pages are brought into the files; 0.5 by default.
+     */
+    double checkpoint_at;
+    /*
+     The share of the journal, up to 0.9, that is kept free for commits, 0.25 by default: it should have room for all that
+     is dirty between two of them.
+     */
+    double commit_reserve;
+};
+
+/*
  How a file is mapped. Zero is the default of every field but `size`.
  */
 struct vmio_open_options {
@@ -505,6 +537,11 @@ struct vmio_open_options {
      The pattern of VMIO_ON_READ_ERROR_POISON.
      */
     uint8_t poison[8];
+    /*
+     Has the file change by vmio_commit alone: what is not committed when the last handle is closed is forgotten. Not with
+     VMIO_ENGINE_MANAGED, VMIO_FRAMES_MIXED and VMIO_FRAMES_STREAM.
+     */
+    const struct vmio_journal *journal;
 };
 
 /*
@@ -582,6 +619,35 @@ size_t vmio_last_error(char *buffer,
 int32_t vmio_last_errno(void);
 
 /*
+ Makes a journal of `len` bytes, 384 KiB at least, in a new file or over an existing one; `options` may be NULL.
+ */
+vmio_status vmio_journal_create(const char *path,
+                                uint64_t len,
+                                const struct vmio_journal_options *options,
+                                struct vmio_journal **journal);
+
+/*
+ Opens a journal, and brings its files to the state of the last acknowledged commit before it returns; `options` may be
+ NULL. Do it before you open the files, which must be where they were.
+ */
+vmio_status vmio_journal_open(const char *path,
+                              const struct vmio_journal_options *options,
+                              struct vmio_journal **journal);
+
+/*
+ Gives the handle back. The journal itself closes with the last mapping that uses it. NULL does nothing.
+ */
+void vmio_journal_close(struct vmio_journal *journal);
+
+/*
+ Commits what was stored to all mappings of the journal that this mapping was opened with, and returns when that is
+ durable: after a crash the files are found as at the last commit that returned VMIO_OK, or at one that was under way. A
+ commit is a point in time between the call and its return. After an error nothing is lost: what was stored becomes
+ part of the next commit.
+ */
+vmio_status vmio_commit(const struct vmio_mapping *mapping);
+
+/*
  Maps a file or block device; `options` may be NULL. Opening a file again that this process has mapped through the
  same cache gives another handle to the same addresses; its options are then those of the first.
  */
@@ -591,8 +657,9 @@ vmio_status vmio_open(const struct vmio_cache *cache,
                       struct vmio_mapping **mapping);
 
 /*
- Syncs and gives the handle back; with the last handle and pin, the addresses too. The handle is gone whatever it
- returns: sync first, if you can do something about an error. NULL does nothing.
+ Syncs and gives the handle back; with the last handle and pin, the addresses too. A mapping with a journal is not
+ committed. The handle is gone whatever it returns: sync first, if you can do something about an error. NULL does
+ nothing.
  */
 vmio_status vmio_close(struct vmio_mapping *mapping);
 
@@ -691,7 +758,7 @@ vmio_status vmio_write_at(const struct vmio_mapping *mapping,
 
 /*
  Returns when every store made before the call is durable. Threads that go on storing are not held up. Pages that
- cannot be written stay dirty, and the next sync tries them again.
+ cannot be written stay dirty, and the next sync tries them again. Of a mapping with a journal this is vmio_commit.
  */
 vmio_status vmio_sync(const struct vmio_mapping *mapping);
 

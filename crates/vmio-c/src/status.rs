@@ -19,7 +19,7 @@ pub enum vmio_status {
     VMIO_ERROR_IN_USE = 3,
     /// The kernel denies what the engine needs; `vmio doctor` says what to change.
     VMIO_ERROR_NO_ENGINE = 4,
-    /// The engine, the frames or this kernel cannot do it.
+    /// The engine, the frames, this kernel or a mapping that was opened so cannot do it.
     VMIO_ERROR_UNSUPPORTED = 5,
     /// The range lies outside the mapping, or the length outside its reservation.
     VMIO_ERROR_OUT_OF_RANGE = 6,
@@ -47,13 +47,17 @@ pub enum vmio_status {
     VMIO_ERROR_OTHER = 17,
     /// vmio has a bug, and stopped in the middle of the call. What the call was about should not be used any more.
     VMIO_ERROR_BUG = 18,
+    /// The journal has no room for what was stored since the last commit. Nothing is lost; make it larger, or commit more often.
+    VMIO_ERROR_JOURNAL_FULL = 19,
+    /// The journal is none, is damaged, cannot be read or written, or misses one of its files.
+    VMIO_ERROR_JOURNAL = 20,
 }
 
 use vmio_status::*;
 
 impl vmio_status {
     /// Every number that there is.
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 21] = [
         VMIO_OK,
         VMIO_ERROR_INVALID,
         VMIO_ERROR_OPEN,
@@ -73,6 +77,8 @@ impl vmio_status {
         VMIO_ERROR_SYSTEM,
         VMIO_ERROR_OTHER,
         VMIO_ERROR_BUG,
+        VMIO_ERROR_JOURNAL_FULL,
+        VMIO_ERROR_JOURNAL,
     ];
 
     /// The number of an error of the library.
@@ -82,18 +88,26 @@ impl vmio_status {
             Error::Open { .. } => VMIO_ERROR_OPEN,
             Error::InUse { .. } | Error::AlreadyMapped { .. } => VMIO_ERROR_IN_USE,
             Error::NoUserfaultfd { .. } | Error::KernelFaultsDenied { .. } => VMIO_ERROR_NO_ENGINE,
-            Error::NotManaged { .. } | Error::OneAddress { .. } => VMIO_ERROR_UNSUPPORTED,
+            Error::NotManaged { .. } | Error::OneAddress { .. } | Error::NotAtomic { .. } | Error::Atomic { .. } => {
+                VMIO_ERROR_UNSUPPORTED
+            }
             Error::OutOfRange { .. } | Error::BeyondReservation { .. } => VMIO_ERROR_OUT_OF_RANGE,
             Error::ReadOnly { .. } => VMIO_ERROR_READ_ONLY,
             Error::Read { .. } => VMIO_ERROR_READ,
             Error::Corrupt { .. } => VMIO_ERROR_CORRUPT,
             Error::Write { .. } => VMIO_ERROR_WRITE,
-            Error::Flush { .. } => VMIO_ERROR_FLUSH,
+            Error::Flush { .. } | Error::JournalFlush { .. } => VMIO_ERROR_FLUSH,
             Error::CacheExhausted { .. } | Error::NotShrunk { .. } => VMIO_ERROR_CACHE_FULL,
             Error::TooManyPins { .. } => VMIO_ERROR_TOO_MANY_PINS,
             Error::Resize { .. } => VMIO_ERROR_RESIZE,
             Error::Forked => VMIO_ERROR_FORKED,
             Error::System { .. } => VMIO_ERROR_SYSTEM,
+            Error::JournalFull { .. } => VMIO_ERROR_JOURNAL_FULL,
+            Error::NotAJournal { .. }
+            | Error::JournalDamaged { .. }
+            | Error::Journal { .. }
+            | Error::Checkpoint { .. }
+            | Error::JournaledFile { .. } => VMIO_ERROR_JOURNAL,
             _ => VMIO_ERROR_OTHER,
         }
     }
@@ -107,7 +121,7 @@ impl vmio_status {
             Some(VMIO_ERROR_OPEN) => c"the file cannot be opened",
             Some(VMIO_ERROR_IN_USE) => c"the file is in use",
             Some(VMIO_ERROR_NO_ENGINE) => c"the kernel denies what the engine needs",
-            Some(VMIO_ERROR_UNSUPPORTED) => c"not supported by this engine, these frames or this kernel",
+            Some(VMIO_ERROR_UNSUPPORTED) => c"not supported by this engine, these frames, this kernel or this mapping",
             Some(VMIO_ERROR_OUT_OF_RANGE) => c"outside the mapping or its reservation",
             Some(VMIO_ERROR_READ_ONLY) => c"the mapping is read-only",
             Some(VMIO_ERROR_READ) => c"a page cannot be read",
@@ -121,6 +135,8 @@ impl vmio_status {
             Some(VMIO_ERROR_SYSTEM) => c"a system call failed",
             Some(VMIO_ERROR_OTHER) => c"an error that has no number yet",
             Some(VMIO_ERROR_BUG) => c"a bug in vmio",
+            Some(VMIO_ERROR_JOURNAL_FULL) => c"the journal has no room for the commit",
+            Some(VMIO_ERROR_JOURNAL) => c"the journal or a file of it cannot be used",
         }
     }
 }

@@ -10,10 +10,11 @@ use std::ptr;
 
 use vmio::backing::FileBacking;
 use vmio::{Access, Mapping, MappingOptions, OnReadError, Unit};
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::FromZeros;
 
 use crate::failure::{Failure, contain, report};
 use crate::ffi::cache::{frames, unknown, vmio_cache};
+use crate::ffi::journal::vmio_journal;
 use crate::ffi::memory::{given, hand_out, read_options, read_path};
 use crate::status::vmio_status;
 
@@ -44,7 +45,7 @@ pub const VMIO_TO_END: u64 = u64::MAX;
 pub struct vmio_mapping(pub(super) Mapping);
 
 /// How a file is mapped. Zero is the default of every field but `size`.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, FromZeros)]
 #[repr(C)]
 pub struct vmio_open_options {
     /// sizeof(struct vmio_open_options).
@@ -68,6 +69,9 @@ pub struct vmio_open_options {
     pub on_read_error: u32,
     /// The pattern of VMIO_ON_READ_ERROR_POISON.
     pub poison: [u8; 8],
+    /// Has the file change by vmio_commit alone: what is not committed when the last handle is closed is forgotten. Not with
+    /// VMIO_ENGINE_MANAGED, VMIO_FRAMES_MIXED and VMIO_FRAMES_STREAM.
+    pub journal: *const vmio_journal,
 }
 
 /// Maps a file or block device; `options` may be NULL. Opening a file again that this process has mapped through the
@@ -83,16 +87,22 @@ pub unsafe extern "C" fn vmio_open(
         hand_out(mapping, "mapping", || {
             let cache = given(cache, "cache")?;
             // SAFETY: the caller vouches for the path and the options.
-            let (path, options) = unsafe { (read_path(path)?, read_options(options, "options")?) };
+            let (path, options): (_, vmio_open_options) =
+                unsafe { (read_path(path)?, read_options(options, "options")?) };
             // First, so that no file is emptied for options that make no sense.
-            let mapping_options = options.mapping()?;
+            let mut mapping_options = options.mapping()?;
+            // SAFETY: the caller vouches for the handle in the options, as for one that is an argument.
+            if let Some(journal) = unsafe { options.journal.as_ref() } {
+                mapping_options = mapping_options.atomic(&journal.0);
+            }
             Ok(vmio_mapping(Mapping::open(&cache.0, options.backing(path)?, mapping_options)?))
         })
     })
 }
 
-/// Syncs and gives the handle back; with the last handle and pin, the addresses too. The handle is gone whatever it
-/// returns: sync first, if you can do something about an error. NULL does nothing.
+/// Syncs and gives the handle back; with the last handle and pin, the addresses too. A mapping with a journal is not
+/// committed. The handle is gone whatever it returns: sync first, if you can do something about an error. NULL does
+/// nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_close(mapping: Option<Box<vmio_mapping>>) -> vmio_status {
     report(|| mapping.map_or(Ok(()), |mapping| Ok(mapping.0.close()?)))

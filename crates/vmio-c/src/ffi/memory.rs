@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::slice;
 
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 use crate::failure::Failure;
 
@@ -14,11 +14,9 @@ use crate::failure::Failure;
 /// what this one does not know must be. NULL is all zeros.
 ///
 /// # Safety
-/// `options` is NULL or points to a `usize` that says how many initialised bytes begin there.
-pub(super) unsafe fn read_options<T>(options: *const T, name: &str) -> Result<T, Failure>
-where
-    T: FromBytes + IntoBytes + Immutable,
-{
+/// `options` is NULL or points to a `usize` that says how many initialised bytes begin there. `T` is made of numbers and
+/// pointers, which any bytes stand for, without padding.
+pub(super) unsafe fn read_options<T: FromZeros>(options: *const T, name: &str) -> Result<T, Failure> {
     let mut known = T::new_zeroed();
     if options.is_null() {
         return Ok(known);
@@ -26,13 +24,14 @@ where
     // SAFETY: by the caller.
     let size = unsafe { options.cast::<usize>().read_unaligned() };
     check_size(size, name)?;
+    let known_bytes = size.min(size_of::<T>());
     // SAFETY: by the caller, so many bytes begin there.
-    let given = unsafe { slice::from_raw_parts(options.cast::<u8>(), size) };
-    let (given, unknown) = given.split_at(size.min(size_of::<T>()));
+    let unknown = unsafe { slice::from_raw_parts(options.cast::<u8>().add(known_bytes), size - known_bytes) };
     if unknown.iter().any(|byte| *byte != 0) {
         return Err(Failure::invalid(format!("{name} has a field set that this version of vmio does not know")));
     }
-    known.as_mut_bytes()[..given.len()].copy_from_slice(given);
+    // SAFETY: so many bytes begin at both, and any bytes are a `T`. Copied as they are, pointers stay what they are.
+    unsafe { (&raw mut known).cast::<u8>().copy_from_nonoverlapping(options.cast(), known_bytes) };
     Ok(known)
 }
 
@@ -129,7 +128,7 @@ fn null(name: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use zerocopy::FromZeros;
+    use zerocopy::FromBytes;
 
     use super::*;
 

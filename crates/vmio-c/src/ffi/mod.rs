@@ -7,6 +7,7 @@
 
 pub mod cache;
 pub mod error;
+pub mod journal;
 pub mod mapping;
 mod memory;
 pub mod pin;
@@ -17,6 +18,7 @@ pub mod sync;
 const _: () = {
     const fn shared_by_threads<T: Send + Sync>() {}
     shared_by_threads::<cache::vmio_cache>();
+    shared_by_threads::<journal::vmio_journal>();
     shared_by_threads::<mapping::vmio_mapping>();
     shared_by_threads::<pin::vmio_pinned>();
     shared_by_threads::<sync::vmio_sync_handle>();

@@ -13,7 +13,7 @@ use crate::status::vmio_status;
 pub struct vmio_sync_handle(SyncHandle);
 
 /// Returns when every store made before the call is durable. Threads that go on storing are not held up. Pages that
-/// cannot be written stay dirty, and the next sync tries them again.
+/// cannot be written stay dirty, and the next sync tries them again. Of a mapping with a journal this is vmio_commit.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_sync(mapping: Option<&vmio_mapping>) -> vmio_status {
     report(|| Ok(given(mapping, "mapping")?.0.sync()?))

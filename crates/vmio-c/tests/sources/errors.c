@@ -119,14 +119,57 @@ static void files(struct vmio_cache *cache, const char *folder)
     vmio_unpin(pinned); /* It has kept the mapping open. */
 }
 
+static void journals(struct vmio_cache *cache, const char *folder)
+{
+    char data[512], path[512];
+    struct vmio_mapping *map = NULL;
+    struct vmio_journal *journal = (struct vmio_journal *)8;
+    struct vmio_journal_options how = {.size = sizeof how, .commit_reserve = 0.95};
+    struct vmio_open_options options = {.size = sizeof options, .create = VMIO_CREATE_EMPTY, .len = 1 << 20};
+
+    snprintf(data, sizeof data, "%s/atomic", folder);
+    snprintf(path, sizeof path, "%s/journal", folder);
+    EXPECT(vmio_journal_create(path, 4096, NULL, &journal), VMIO_ERROR_INVALID, 0, "at least 384 KiB");
+    EXPECT(vmio_journal_create(path, 1 << 20, &how, &journal), VMIO_ERROR_INVALID, 0, "commit_reserve is 0.95");
+    EXPECT(vmio_journal_open("/no/such/file", NULL, &journal), VMIO_ERROR_OPEN, ENOENT, "/no/such/file");
+    CHECK(journal == NULL);
+    CHECK(vmio_open(cache, data, &options, &map) == VMIO_OK);
+    EXPECT(vmio_commit(map), VMIO_ERROR_UNSUPPORTED, 0, data);
+    CHECK(vmio_close(map) == VMIO_OK);
+    EXPECT(vmio_journal_open(data, NULL, &journal), VMIO_ERROR_JOURNAL, 0, data);
+
+    CHECK(vmio_journal_create(path, 512 << 10, NULL, &journal) == VMIO_OK);
+    options.journal = journal;
+    if (vmio_cache_engine(cache) == VMIO_ENGINE_MANAGED) {
+        EXPECT(vmio_open(cache, data, &options, &map), VMIO_ERROR_UNSUPPORTED, 0, "atomic");
+        vmio_journal_close(journal);
+        return;
+    }
+    CHECK(vmio_open(cache, data, &options, &map) == VMIO_OK);
+    vmio_journal_close(journal); /* The mapping keeps it. */
+    memset(vmio_pointer(map), 'x', 4096);
+    CHECK(vmio_commit(map) == VMIO_OK);
+    memset(vmio_pointer(map), 'y', 1 << 20);
+    EXPECT(vmio_commit(map), VMIO_ERROR_JOURNAL_FULL, 0, path);
+    vmio_close(map);
+    char first = 0, second = 1;
+    options = (struct vmio_open_options){.size = sizeof options};
+    CHECK(vmio_open(cache, data, &options, &map) == VMIO_OK);
+    CHECK(vmio_read_at(map, 0, &first, 1) == VMIO_OK && vmio_read_at(map, 4096, &second, 1) == VMIO_OK);
+    CHECK(first == 'x' && second == 0);
+    CHECK(vmio_close(map) == VMIO_OK);
+}
+
 static void nothing_is_allowed(void)
 {
     vmio_cache_free(NULL);
     vmio_unpin(NULL);
     vmio_sync_detach(NULL);
+    vmio_journal_close(NULL);
     CHECK(vmio_close(NULL) == VMIO_OK && vmio_sync_wait(NULL) == VMIO_OK);
     CHECK(vmio_pointer(NULL) == NULL && vmio_len(NULL) == 0 && !vmio_is_resident(NULL, 0));
     EXPECT(vmio_sync(NULL), VMIO_ERROR_INVALID, 0, "mapping is NULL");
+    EXPECT(vmio_commit(NULL), VMIO_ERROR_INVALID, 0, "mapping is NULL");
 }
 
 int main(int argc, char **argv)
@@ -142,6 +185,7 @@ int main(int argc, char **argv)
     struct vmio_cache_options options = {.size = sizeof options, .capacity_bytes = 8 << 20};
     CHECK(vmio_cache_new(&options, &cache) == VMIO_OK);
     files(cache, argv[1]);
+    journals(cache, argv[1]);
     vmio_cache_free(cache);
     nothing_is_allowed();
 

@@ -1,0 +1,94 @@
+//! Failure-atomic commits.
+
+use std::ffi::c_char;
+use std::mem::MaybeUninit;
+
+use vmio::journal::{Journal, JournalOptions};
+use zerocopy::FromZeros;
+
+use crate::failure::{contain, report};
+use crate::ffi::mapping::vmio_mapping;
+use crate::ffi::memory::{given, hand_out, read_options, read_path};
+use crate::status::vmio_status;
+
+/// A file beside the data, through which mappings change their files by commits alone.
+pub struct vmio_journal(pub(super) Journal);
+
+/// How a journal is used. Zero is the default of every field but `size`.
+#[derive(Clone, Copy, FromZeros)]
+#[repr(C)]
+pub struct vmio_journal_options {
+    /// sizeof(struct vmio_journal_options).
+    pub size: usize,
+    /// The share of the journal in use, up to 1, from which on committed pages are brought into the files; 0.5 by default.
+    pub checkpoint_at: f64,
+    /// The share of the journal, up to 0.9, that is kept free for commits, 0.25 by default: it should have room for all that
+    /// is dirty between two of them.
+    pub commit_reserve: f64,
+}
+
+/// Makes a journal of `len` bytes, 384 KiB at least, in a new file or over an existing one; `options` may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmio_journal_create(
+    path: *const c_char,
+    len: u64,
+    options: *const vmio_journal_options,
+    journal: Option<&mut MaybeUninit<*mut vmio_journal>>,
+) -> vmio_status {
+    report(|| {
+        hand_out(journal, "journal", || {
+            // SAFETY: the caller vouches for the path and the options.
+            let (path, options) = unsafe { (read_path(path)?, read_options(options, "options")?) };
+            Ok(vmio_journal(Journal::create_file(path, len, options.journal())?))
+        })
+    })
+}
+
+/// Opens a journal, and brings its files to the state of the last acknowledged commit before it returns; `options` may be
+/// NULL. Do it before you open the files, which must be where they were.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmio_journal_open(
+    path: *const c_char,
+    options: *const vmio_journal_options,
+    journal: Option<&mut MaybeUninit<*mut vmio_journal>>,
+) -> vmio_status {
+    report(|| {
+        hand_out(journal, "journal", || {
+            // SAFETY: the caller vouches for the path and the options.
+            let (path, options) = unsafe { (read_path(path)?, read_options(options, "options")?) };
+            let (journal, _) = Journal::open_file(path, options.journal())?;
+            Ok(vmio_journal(journal))
+        })
+    })
+}
+
+/// Gives the handle back. The journal itself closes with the last mapping that uses it. NULL does nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn vmio_journal_close(journal: Option<Box<vmio_journal>>) {
+    contain((), || drop(journal));
+}
+
+/// Commits what was stored to all mappings of the journal that this mapping was opened with, and returns when that is
+/// durable: after a crash the files are found as at the last commit that returned VMIO_OK, or at one that was under way. A
+/// commit is a point in time between the call and its return. After an error nothing is lost: what was stored becomes
+/// part of the next commit.
+#[unsafe(no_mangle)]
+pub extern "C" fn vmio_commit(mapping: Option<&vmio_mapping>) -> vmio_status {
+    report(|| {
+        given(mapping, "mapping")?.0.commit()?;
+        Ok(())
+    })
+}
+
+impl vmio_journal_options {
+    fn journal(&self) -> JournalOptions {
+        let mut options = JournalOptions::new();
+        if self.checkpoint_at != 0.0 {
+            options = options.checkpoint_at(self.checkpoint_at);
+        }
+        if self.commit_reserve != 0.0 {
+            options = options.commit_reserve(self.commit_reserve);
+        }
+        options
+    }
+}
