@@ -6,9 +6,41 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
+use std::{env, thread};
 
 use common::{TestResult, patterned, refused, succeeded, vmio};
 use roxmltree::{Document, Node, ParsingOptions};
+use vmio::backing::NullBacking;
+use vmio::{Cache, Engine, Mapping, MappingOptions};
+
+const PAGE_BYTES: u64 = 4096;
+const PAGES: u64 = 2000;
+
+/// Set for the program that is recorded: whether it publishes its misses.
+const PUBLISHES: &str = "VMIO_TEST_PUBLISHES";
+
+/// No test of its own: what tests below record. Loads the pages of one file in sequence and those of another one anywhere, and
+/// stores a page right before it ends.
+#[test]
+fn recorded_program() -> TestResult {
+    let Ok(publishes) = env::var(PUBLISHES) else { return Ok(()) };
+    let builder = Cache::builder().engine(Engine::Sigbus).capacity(6 << 20);
+    let cache = builder.publish_misses(publishes == "yes").build()?;
+    let open = || Mapping::open(&cache, NullBacking::new(PAGES * PAGE_BYTES), MappingOptions::new());
+    let load = |map: &Mapping, page: u64| map.ensure(page * PAGE_BYTES..page * PAGE_BYTES + 1);
+    let (first, second) = (open()?, open()?);
+    (0..PAGES).try_for_each(|page| load(&first, page))?;
+    let mut random = 1_u32;
+    for _ in 0..PAGES {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        load(&second, u64::from(random >> 8) % PAGES)?;
+    }
+    // Long enough to be seen.
+    thread::sleep(Duration::from_millis(200));
+    first.write_at(0, &[1])?;
+    std::process::exit(0)
+}
 
 /// Records a command; the page.
 fn recorded(dir: &Path, command: &[&str]) -> Result<String, Box<dyn Error>> {
@@ -30,6 +62,8 @@ fn parsed(page: &str) -> Result<Document<'_>, Box<dyn Error>> {
     }
     Ok(Document::parse_with_options(page, ParsingOptions { allow_dtd: true, ..Default::default() })?)
 }
+
+const SVG: &str = "http://www.w3.org/2000/svg";
 
 fn text_of(node: Node<'_, '_>) -> String {
     node.descendants().filter(|node| node.is_text()).filter_map(|node| node.text()).collect()
@@ -64,7 +98,53 @@ fn the_page_shows_what_a_child_of_the_command_did() -> TestResult {
 fn a_command_without_caches_gets_a_page_that_says_so() -> TestResult {
     let dir = tempfile::tempdir()?;
     let page = recorded(dir.path(), &["sh", "-c", "exit 0"])?;
-    assert!(text_of(parsed(&page)?.root_element()).contains("No cache was open"));
+    assert!(text_of(parsed(&page)?.root_element()).contains("No cache was seen"));
+    Ok(())
+}
+
+/// Records the program above, with no sample but at its beginning and its end.
+fn recorded_misses(publishes: &str) -> Result<String, Box<dyn Error>> {
+    let dir = tempfile::tempdir()?;
+    let page = dir.path().join("run.html");
+    let mut command = vmio();
+    command.args(["record", "--interval", "3600", "--out"]).arg(&page).arg("--").arg(env::current_exe()?);
+    succeeded(command.args(["--exact", "recorded_program"]).env(PUBLISHES, publishes))?;
+    Ok(fs::read_to_string(page)?)
+}
+
+#[test]
+fn where_misses_were_is_drawn_of_caches_that_publish_it() -> TestResult {
+    let page = recorded_misses("yes")?;
+    let document = parsed(&page)?;
+    let chart = |title: &str| {
+        let mut nodes = document.descendants();
+        nodes.find(|node| node.attribute("aria-label") == Some(title)).ok_or_else(|| format!("no chart {title:?}"))
+    };
+    for mapping in ["mapping 1", "mapping 2"] {
+        let map = chart(&format!("Where misses were, {mapping}"))?;
+        let is_cell = |node: &Node<'_, '_>| {
+            node.has_tag_name((SVG, "path")) && node.attribute("class").is_some_and(|class| class.starts_with("heat "))
+        };
+        assert!(map.descendants().any(|node| is_cell(&node)), "{mapping} is empty");
+    }
+    let randomness = |mapping: u32, curve| -> Result<f64, Box<dyn Error>> {
+        let chart = chart(&format!("Randomness of misses, mapping {mapping}"))?;
+        let line = chart.descendants().find(|node| node.attribute("data-curve") == Some(curve));
+        let title = text_of(line.ok_or_else(|| format!("no line {curve:?} of mapping {mapping}"))?);
+        Ok(title.rsplit(' ').next().unwrap_or_default().parse()?)
+    };
+    let (in_sequence, anywhere) = (randomness(1, "loads")?, randomness(2, "loads")?);
+    assert!(in_sequence < 0.002, "{in_sequence}");
+    assert!((0.3..0.36).contains(&anywhere), "{anywhere}");
+    Ok(())
+}
+
+#[test]
+fn what_a_cache_does_right_before_its_end_is_recorded() -> TestResult {
+    let page = recorded_misses("no")?;
+    let text = text_of(parsed(&page)?.root_element());
+    assert!(text.contains(", by stores 1\n"), "{text}");
+    assert!(text.contains("CacheBuilder::publish_misses(true)"), "{text}");
     Ok(())
 }
 

@@ -233,7 +233,7 @@ impl Region {
             build().map_err(Error::system("reserving address space for a mapping"))?;
         Ok(Region {
             views: Views::of(&range),
-            first_published_page: shared.miss_ring.as_ref().map_or(0, |ring| ring.number_pages(pages as u64)),
+            first_published_page: shared.miss_ring.as_ref().map_or(0, |ring| ring.number_pages(pages as u64, len)),
             shares_addresses: hint == FrameHint::SharedAddresses && hideable.is_some(),
             shared,
             backing,

@@ -1,10 +1,10 @@
 //! The misses of a cache, one word each, in memory that other processes read while the cache goes on: the newest of them.
 //!
-//! The memory is an array of little-endian 64-bit words: a page that says what it is, then the slots. The miss of number n
+//! The memory is an array of little-endian 64-bit words: a page that says what it is and which mappings there are, then the slots. The miss of number n
 //! is in slot n modulo their number, with the lap that it belongs to: a reader sees what it has lost.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::{io, process};
 
 use crate::sys::PAGE_BYTES;
@@ -20,6 +20,14 @@ pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"vmiomiss");
 pub(super) const SLOTS: u64 = 1 << 20;
 /// The word of the first slot.
 pub(super) const FIRST_SLOT: usize = PAGE_BYTES / WORD_BYTES;
+
+/// Mappings beyond this number are not told apart.
+pub(super) const MAPPINGS_MAX: usize = 128;
+/// The first word of the first mapping. Each has two: the page number behind its last one, 0 if there is no such mapping
+/// yet, and the bytes that its file had when it was opened. They may be out of order.
+pub(super) const FIRST_MAPPING: usize = 128;
+
+const _: () = assert!(FIRST_MAPPING + 2 * MAPPINGS_MAX <= FIRST_SLOT);
 
 /// The words before the slots.
 #[derive(Clone, Copy)]
@@ -67,6 +75,7 @@ pub(crate) struct MissRing {
     words: SparseArray<AtomicU64>,
     /// Pages that the mappings so far have to themselves.
     pages: AtomicU64,
+    mappings: AtomicUsize,
     /// By which others find it.
     #[cfg_attr(not(test), expect(dead_code, reason = "it is open for others"))]
     file: OwnedFd,
@@ -76,7 +85,8 @@ impl MissRing {
     /// No misses yet, published.
     pub(crate) fn new(cache_number: u64) -> io::Result<Self> {
         let (file, memory) = publish(FILE_NAME, (FIRST_SLOT + SLOTS as usize) * WORD_BYTES)?;
-        let ring = MissRing { words: SparseArray::over(memory), pages: AtomicU64::new(0), file };
+        let words = SparseArray::over(memory);
+        let ring = MissRing { words, pages: AtomicU64::new(0), mappings: AtomicUsize::new(0), file };
         ring.words.get(Header::ProcessId as usize).store(u64::from(process::id()), Ordering::Relaxed);
         ring.words.get(Header::CacheNumber as usize).store(cache_number, Ordering::Relaxed);
         ring.words.get(Header::Magic as usize).store(MAGIC, Ordering::Release);
@@ -89,9 +99,17 @@ impl MissRing {
         std::os::fd::AsRawFd::as_raw_fd(&self.file)
     }
 
-    /// Gives a mapping so many page numbers of its own; returns the first.
-    pub(crate) fn number_pages(&self, pages: u64) -> u64 {
-        self.pages.fetch_add(pages, Ordering::Relaxed)
+    /// Gives a mapping of a file of `len` bytes so many page numbers of its own, and publishes which; returns the first.
+    pub(crate) fn number_pages(&self, pages: u64, len: u64) -> u64 {
+        let first = self.pages.fetch_add(pages, Ordering::Relaxed);
+        let mapping = self.mappings.fetch_add(1, Ordering::Relaxed);
+        if mapping < MAPPINGS_MAX {
+            let end = FIRST_MAPPING + 2 * mapping;
+            self.words.get(end + 1).store(len, Ordering::Relaxed);
+            // Whoever sees it sees the length.
+            self.words.get(end).store(first + pages, Ordering::Release);
+        }
+        first
     }
 
     /// Notes a miss. Async-signal-safe.

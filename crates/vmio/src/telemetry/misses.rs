@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use crate::telemetry::layout::WORD_BYTES;
-use crate::telemetry::miss_ring::{FIRST_SLOT, Header, MAGIC, SLOTS, Slot, lap_of};
+use crate::telemetry::miss_ring::{FIRST_MAPPING, FIRST_SLOT, Header, MAGIC, MAPPINGS_MAX, SLOTS, Slot, lap_of};
 
 /// Misses that are read at a time.
 const CHUNK: u64 = 64 << 10;
@@ -18,6 +19,15 @@ pub struct Miss {
     pub page: u64,
     /// It was a store.
     pub store: bool,
+}
+
+/// A mapping of a cache that publishes its misses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublishedMapping {
+    /// What [`Miss::page`] is for its pages: one for each page of its address space.
+    pub pages: Range<u64>,
+    /// The length of its file in bytes when it was opened.
+    pub len: u64,
 }
 
 /// The misses of a cache that was built with [`crate::CacheBuilder::publish_misses`]. They can be read until the reader is
@@ -60,8 +70,8 @@ impl Misses {
         let count = total.saturating_sub(self.next).min(CHUNK).min(SLOTS - at);
         let mut bytes = vec![0; count as usize * WORD_BYTES];
         self.file.read_exact_at(&mut bytes, (FIRST_SLOT as u64 + at) * WORD_BYTES as u64)?;
-        for word in bytes.chunks_exact(WORD_BYTES) {
-            let slot = Slot(word.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)));
+        for word in words(&bytes) {
+            let slot = Slot(word);
             match slot.lap().wrapping_sub(lap_of(self.next)) {
                 0 => {
                     misses.push(Miss { page: slot.page(), store: slot.is_store() });
@@ -74,6 +84,22 @@ impl Misses {
             }
         }
         Ok(total.saturating_sub(self.next))
+    }
+
+    /// The mappings so far, in the order of their pages; the first 128.
+    pub fn mappings(&self) -> io::Result<Vec<PublishedMapping>> {
+        let mut bytes = [0; 2 * MAPPINGS_MAX * WORD_BYTES];
+        self.file.read_exact_at(&mut bytes, (FIRST_MAPPING * WORD_BYTES) as u64)?;
+        let (ends, lens) = (words(&bytes).step_by(2), words(&bytes).skip(1).step_by(2));
+        let mut found: Vec<(u64, u64)> = ends.zip(lens).filter(|(end, _)| *end > 0).collect();
+        found.sort_unstable();
+        let mut start = 0;
+        let mapping = |(end, len)| {
+            let pages = start..end;
+            start = end;
+            PublishedMapping { pages, len }
+        };
+        Ok(found.into_iter().map(mapping).collect())
     }
 
     /// Passes over a miss that will not be written any more, since its thread was killed; of no use before the process
@@ -91,6 +117,11 @@ impl Misses {
     pub fn lost(&self) -> u64 {
         self.lost
     }
+}
+
+/// Bytes as little-endian words.
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks_exact(WORD_BYTES).map(|word| word.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
 }
 
 #[cfg(all(test, not(loom), not(miri)))]
@@ -121,6 +152,21 @@ mod tests {
         misses.clear();
         reader.read(&mut misses).unwrap();
         assert!(misses.is_empty() && reader.lost() == 0);
+    }
+
+    #[test]
+    fn mappings_are_told_apart() {
+        let (ring, reader) = ring_and_reader();
+        assert!(reader.mappings().unwrap().is_empty());
+        assert_eq!((ring.number_pages(100, 5000), ring.number_pages(30, 0)), (0, 100));
+        let expected = [(0..100, 5000), (100..130, 0)].map(|(pages, len)| PublishedMapping { pages, len });
+        assert_eq!(reader.mappings().unwrap(), expected);
+        (2..MAPPINGS_MAX + 5).for_each(|_| _ = ring.number_pages(1, 1));
+        ring.note(3, false);
+        assert_eq!(reader.mappings().unwrap().len(), MAPPINGS_MAX, "and no slot is harmed");
+        let (mut reader, mut misses) = (reader, Vec::new());
+        reader.read(&mut misses).unwrap();
+        assert_eq!(misses, [Miss { page: 3, store: false }]);
     }
 
     #[test]

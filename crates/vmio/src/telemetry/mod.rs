@@ -12,6 +12,6 @@ mod reader;
 mod snapshot;
 
 pub use histogram::Histogram;
-pub use misses::{Miss, Misses};
-pub use reader::{ReadError, Reader};
+pub use misses::{Miss, Misses, PublishedMapping};
+pub use reader::{OpenPage, ReadError, Reader};
 pub use snapshot::{PageError, Snapshot};

@@ -99,22 +99,28 @@ impl Reader {
     /// What each cache of the process does at this moment, in the order in which they were built. None if it does not
     /// use vmio, has no cache open, or may not publish what it counts.
     pub fn snapshots(&self) -> Result<Vec<Snapshot>, ReadError> {
+        Ok(self.pages()?.into_iter().map(|(_, snapshot)| snapshot).collect())
+    }
+
+    /// As [`Self::snapshots`], each with its page, which stays open.
+    pub fn pages(&self) -> Result<Vec<(OpenPage, Snapshot)>, ReadError> {
         if self.wait_for_end(Duration::ZERO)? {
             return Err(ReadError::NoSuchProcess { process_id: self.process_id });
         }
-        let mut snapshots = Vec::new();
+        let mut pages = Vec::new();
         for file in self.published(layout::FILE_NAME)? {
-            match self.read(&file) {
+            let page = OpenPage { process_id: self.process_id, file };
+            match page.snapshot() {
                 // A forked child has its parent's descriptors.
-                Ok(snapshot) if snapshot.process_id == self.own_process_id => snapshots.push(snapshot),
+                Ok(snapshot) if snapshot.process_id == self.own_process_id => pages.push((page, snapshot)),
                 Ok(_) | Err(ReadError::Page { source: PageError::Unfinished, .. }) => {}
                 Err(error) => return Err(error),
             }
         }
         // A descriptor may have been duplicated.
-        snapshots.sort_by_key(|snapshot| snapshot.cache_number);
-        snapshots.dedup_by_key(|snapshot| snapshot.cache_number);
-        Ok(snapshots)
+        pages.sort_by_key(|(_, snapshot)| snapshot.cache_number);
+        pages.dedup_by_key(|(_, snapshot)| snapshot.cache_number);
+        Ok(pages)
     }
 
     /// The misses of one of its caches, 1 being the first that it built. `None` if that is not there, or does not publish
@@ -172,19 +178,6 @@ impl Reader {
         }
     }
 
-    /// Reads a page in one call; it is complete if its first word is.
-    fn read(&self, file: &File) -> Result<Snapshot, ReadError> {
-        let system = |source| ReadError::System { process_id: self.process_id, source };
-        let metadata = file.metadata().map_err(system)?;
-        // A file that is longer than any page can be need not be read to its end to be refused.
-        let len =
-            if metadata.is_file() { metadata.len().min(layout::file_bytes(layout::CORES_MAX) as u64 + 1) } else { 0 };
-        let mut bytes = vec![0; len as usize];
-        let read = file.read_at(&mut bytes, 0).map_err(system)?;
-        bytes.truncate(read);
-        Snapshot::parse(&bytes).map_err(|source| ReadError::Page { process_id: self.process_id, source })
-    }
-
     /// What the process itself takes for its number.
     fn innermost_process_id(&self) -> Result<u32, ReadError> {
         let status = openat(&self.folder, "status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
@@ -202,6 +195,29 @@ impl Reader {
 
     fn refused(&self, error: Errno) -> ReadError {
         refused(self.process_id, error)
+    }
+}
+
+/// The stat page of a cache, kept open. It can be read until this is dropped: when the cache is gone, or its process, it has
+/// what the cache did to its end.
+#[derive(Debug)]
+pub struct OpenPage {
+    process_id: u32,
+    file: File,
+}
+
+impl OpenPage {
+    /// What the cache does at this moment, or has done. The page is read in one call; it is complete if its first word is.
+    pub fn snapshot(&self) -> Result<Snapshot, ReadError> {
+        let system = |source| ReadError::System { process_id: self.process_id, source };
+        let metadata = self.file.metadata().map_err(system)?;
+        // A file that is longer than any page can be need not be read to its end to be refused.
+        let len =
+            if metadata.is_file() { metadata.len().min(layout::file_bytes(layout::CORES_MAX) as u64 + 1) } else { 0 };
+        let mut bytes = vec![0; len as usize];
+        let read = self.file.read_at(&mut bytes, 0).map_err(system)?;
+        bytes.truncate(read);
+        Snapshot::parse(&bytes).map_err(|source| ReadError::Page { process_id: self.process_id, source })
     }
 }
 

@@ -2,16 +2,19 @@
 
 use maud::html;
 
-use super::recording::{Point, Series};
+use super::heat_map::heat_map;
+use super::miss_log::{Kind, MappingLog, MissLog};
+use super::series::{Point, Series};
 use crate::bench::charts::axis::{Axis, Unit, trimmed};
 use crate::bench::charts::plot::{LegendEntry, Plot};
 use crate::bench::charts::{Chart, EngineStyle};
 
 const COUNTS: [Unit; 3] = [("per second", 1.0), ("thousand per second", 1e3), ("million per second", 1e6)];
 const RATES: [Unit; 4] = [("B/s", 1.0), ("kB/s", 1e3), ("MB/s", 1e6), ("GB/s", 1e9)];
-const BYTES: [Unit; 4] = [("B", 1.0), ("KiB", 1024.0), ("MiB", 1048576.0), ("GiB", 1073741824.0)];
+pub const BYTES: [Unit; 4] = [("B", 1.0), ("KiB", 1024.0), ("MiB", 1048576.0), ("GiB", 1073741824.0)];
 const NUMBERS: [Unit; 1] = [("mean number", 1.0)];
-const SECONDS: [Unit; 3] = [("s", 1.0), ("min", 60.0), ("h", 3600.0)];
+const RANDOMNESS: [Unit; 1] = [("0: in sequence, 0.33: anywhere", 1.0)];
+pub const SECONDS: [Unit; 3] = [("s", 1.0), ("min", 60.0), ("h", 3600.0)];
 
 /// A line of a chart; points where there was nothing to measure are left out.
 struct Curve {
@@ -19,9 +22,16 @@ struct Curve {
     value: fn(&Point) -> Option<f64>,
 }
 
+/// A line as it is drawn: seconds and values.
+struct Line {
+    name: &'static str,
+    points: Vec<(f64, f64)>,
+}
+
 /// Every chart of a cache.
 pub fn charts(series: &Series) -> Vec<Chart> {
     let points = series.points();
+    let end = points.last().map_or(0.0, |point| point.at);
     let amounts = |title: &str, units: &[Unit], curves: &[Curve]| {
         let largest = values(&points, curves).fold(0.0, f64::max);
         chart(title, Axis::amounts(title, units, largest).0, &points, curves)
@@ -39,7 +49,29 @@ pub fn charts(series: &Series) -> Vec<Chart> {
     if highest > 0.0 {
         charts.insert(2, chart("Latency of misses", Axis::latencies(lowest, highest), &points, &latencies));
     }
+    if let Some(log) = &series.misses {
+        for (index, mapping) in log.mappings.iter().enumerate() {
+            let title = |what: &str| match log.mappings.len() {
+                1 => what.to_owned(),
+                _ => format!("{what}, mapping {}", index + 1),
+            };
+            charts.push(heat_map(title("Where misses were"), log, mapping, end));
+            charts.push(randomness(&title("Randomness of misses"), log, mapping, end));
+        }
+    }
     charts
+}
+
+/// The metric R of the misses of a mapping.
+fn randomness(title: &str, log: &MissLog, mapping: &MappingLog, end: f64) -> Chart {
+    const ANYWHERE: f64 = 1.0 / 3.0;
+    let kinds = [("all", Kind::All), ("loads", Kind::Loads), ("stores", Kind::Stores)];
+    let lines = kinds.map(|(name, kind)| {
+        let known = log.periods().zip(mapping.randomness(kind));
+        Line { name, points: known.filter_map(|((_, at), value)| Some((at, value?))).collect() }
+    });
+    let largest = lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value).fold(ANYWHERE, f64::max);
+    line_chart(title, Axis::amounts("R", &RANDOMNESS, largest).0, end, &lines)
 }
 
 fn page_curves() -> [Curve; 3] {
@@ -108,17 +140,27 @@ fn values<'a>(points: &'a [Point], curves: &'a [Curve]) -> impl Iterator<Item = 
 /// The curves over time.
 fn chart(title: &str, y: Axis, points: &[Point], curves: &[Curve]) -> Chart {
     let end = points.last().map_or(0.0, |point| point.at);
+    let line = |curve: &Curve| {
+        let known = points.iter().filter_map(|point| Some((point, (curve.value)(point)?)));
+        // From the beginning of the first interval on, so that one that is alone can be seen.
+        let begin = known.clone().take(1).map(|(point, value)| (point.at - point.interval.seconds, value));
+        Line { name: curve.name, points: begin.chain(known.map(|(point, value)| (point.at, value))).collect() }
+    };
+    line_chart(title, y, end, &curves.iter().map(line).collect::<Vec<_>>())
+}
+
+/// Lines over time.
+fn line_chart(title: &str, y: Axis, end: f64, lines: &[Line]) -> Chart {
     let style = |index| EngineStyle::numbered(index);
-    let legend = |(index, curve): (usize, &Curve)| LegendEntry::line(style(index), curve.name.to_owned());
-    let plot = Plot::new(Axis::amounts("Time", &SECONDS, end).0, y, curves.iter().enumerate().map(legend).collect());
+    let legend = |(index, line): (usize, &Line)| LegendEntry::line(style(index), line.name.to_owned());
+    let plot = Plot::new(Axis::amounts("Time", &SECONDS, end).0, y, lines.iter().enumerate().map(legend).collect());
     let marks = html! {
         // The first is drawn last, over the others.
-        @for (index, curve) in curves.iter().enumerate().rev() {
-            @let known: Vec<_> = points.iter().filter_map(|point| Some((point.at, (curve.value)(point)?))).collect();
-            @if let Some((_, last)) = known.last() {
-                path class={ "line curve " (style(index).class()) } data-curve=(curve.name)
-                    d=(plot.path(known.iter().copied())) {
-                    title { (curve.name) ", at the end " (trimmed(*last)) }
+        @for (index, Line { name, points }) in lines.iter().enumerate().rev() {
+            @if let Some((_, last)) = points.last() {
+                path class={ "line curve " (style(index).class()) } data-curve=(name)
+                    d=(plot.path(points.iter().copied())) {
+                    title { (name) ", at the end " (trimmed(*last)) }
                 }
             }
         }

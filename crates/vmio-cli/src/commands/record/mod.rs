@@ -2,8 +2,12 @@
 
 mod charts;
 mod descendants;
+mod heat_map;
+mod miss_log;
 mod page;
+mod randomness;
 mod recording;
+mod series;
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -28,11 +32,21 @@ Examples:
 The page has, for each cache of the command and of the processes that it starts: misses, evictions and bytes over time,
 latencies, sizes of requests, what is resident, and the totals. It needs nothing else, not even the net.
 
-What a cache does after its last sample is not in it, so a cache that is open for less than an interval may be missing.
+Of caches that are built with CacheBuilder::publish_misses(true) it shows where in each file the misses were, and how random
+they were: R is near 0 for misses that follow each other, and a third for pages at random.
+
+A cache is recorded from when it was built to its end, however long the interval; one that is open for less than 50 ms may
+be missed.
 If the command fails, so does vmio record, once the page is written. An interrupt ends the recording, not the command.";
 
 /// Samples are thinned out beyond this number: the interval doubles.
 const SAMPLES_MAX: usize = 1024;
+
+/// How often is looked for caches that are new or gone, and for misses: the memory that a cache publishes them in must
+/// have room for those of this time.
+const LOOK: Duration = Duration::from_millis(50);
+/// The same at first, for commands that end soon; each time is twice as long as the one before.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
 
 /// Run a command, and draw what its caches did.
 #[derive(Args)]
@@ -59,19 +73,23 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     let child = Command::new(program).args(arguments).spawn();
     let mut child = child.with_context(|| format!("cannot run {}", program.to_string_lossy()))?;
     let mut recording = Recording::new(shown, SAMPLES_MAX);
-    let mut interval = args.interval;
+    let (mut next_sample, mut until_look) = (Instant::now(), FIRST_LOOK);
     let status = loop {
-        let next = Instant::now() + interval;
-        recording.sample(child.id());
-        if let Some(status) = child.try_wait().context("cannot wait for the command")? {
-            break Some(status);
+        let status = child.try_wait().context("cannot wait for the command")?;
+        let is_over = status.is_some() || interrupted.load(Ordering::Relaxed);
+        if is_over || Instant::now() >= next_sample {
+            recording.sample(child.id());
+            next_sample = Instant::now() + args.interval * recording.thinning();
+        } else {
+            recording.look(child.id());
         }
-        if interrupted.load(Ordering::Relaxed) {
-            break None;
+        if is_over {
+            break status;
         }
-        interval = args.interval * recording.thinning();
-        thread::sleep(next.saturating_duration_since(Instant::now()));
+        thread::sleep(until_look.min(next_sample.saturating_duration_since(Instant::now())));
+        until_look = LOOK.min(until_look * 2);
     };
+    let interval = args.interval * recording.thinning();
     args.out.write_text(&page::page(&recording, interval).into_string())?;
     eprintln!("{}", args.out.notice());
     match status.filter(|status| !status.success()) {

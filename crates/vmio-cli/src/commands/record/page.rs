@@ -5,7 +5,9 @@ use std::time::Duration;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::charts::charts;
-use super::recording::{Recording, Series};
+use super::miss_log::MissLog;
+use super::recording::Recording;
+use super::series::Series;
 use crate::bench::charts::{self as bench_charts, figure};
 use crate::bench::report_file::{META, PAGE_STYLE};
 use crate::commands::stat::write_totals;
@@ -27,14 +29,15 @@ pub fn page(recording: &Recording, interval: Duration) -> Markup {
                     div { dt { "A sample every" } dd { (interval.as_secs_f64()) " s" } }
                 }
                 @if recording.series.is_empty() {
-                    p class="warning" { "No cache was open when a sample was taken: is the interval too long?" }
+                    p class="warning" { "No cache was seen: the command opened none, or for less than 50 ms." }
                 }
-                @if recording.left_out > 0 { p class="warning" { "There were more caches than could be recorded." } }
+                @if recording.is_full { p class="warning" { "There were more caches than could be recorded." } }
                 @for series in &recording.series { (section(series)) }
                 footer {
                     "Quantiles are at most a quarter too long. Under way is the mean number at a time: the time that all "
-                    "took together, by the time that passed. Sizes are means over each interval. Where in the file "
-                    "accesses went is not recorded: randomness and heat maps of offsets need a trace of misses. "
+                    "took together, by the time that passed. Sizes are means over each interval: caches do not count how "
+                    "they are distributed. R is the distance from each miss to the next, by the length of the file: near 0 "
+                    "if they follow each other, 0.33 if they are anywhere. "
                     "Written by vmio " (env!("CARGO_PKG_VERSION")) "."
                 }
             }
@@ -43,16 +46,37 @@ pub fn page(recording: &Recording, interval: Duration) -> Markup {
 }
 
 fn section(series: &Series) -> Markup {
-    let heading = format!("process {} ({}), cache {}", series.process_id, series.command, series.cache_number());
+    let heading = format!("process {} ({}), cache {}", series.process_id, series.command, series.cache_number);
     html! {
         section {
             h2 { (printable(&heading)) }
-            @if series.samples.len() > 1 {
-                div class="charts" { @for chart in charts(series) { (figure(&chart)) } }
-            } @else {
-                p { "It was open for one sample only: there is nothing to draw." }
-            }
+            div class="charts" { @for chart in charts(series) { (figure(&chart)) } }
+            (misses_note(series.misses.as_ref()))
             pre { (totals(series)) }
+        }
+    }
+}
+
+/// What the charts do not show of where misses were.
+fn misses_note(misses: Option<&MissLog>) -> Markup {
+    html! {
+        @match misses {
+            None => {
+                p {
+                    "Where in its files this cache missed, and how random that was, it did not publish: build it with "
+                    code { "CacheBuilder::publish_misses(true)" } "."
+                }
+            },
+            Some(log) => {
+                @if log.lost > 0 {
+                    p class="warning" {
+                        (log.lost) " misses came too fast to be read: the charts of where they were lack them."
+                    }
+                }
+                @if log.left_out > 0 {
+                    p class="warning" { (log.left_out) " misses were in further mappings, which are not drawn." }
+                }
+            },
         }
     }
 }
@@ -70,4 +94,23 @@ fn totals(series: &Series) -> String {
 /// Without what XML may not have.
 fn printable(text: &str) -> String {
     text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let note = |misses: Option<&MissLog>| misses_note(misses).into_string();
+        let mut log = MissLog::new(0.0);
+        assert!(note(None).contains("CacheBuilder::publish_misses(true)"));
+        assert_eq!(note(Some(&log)), "");
+        (log.lost, log.left_out) = (5, 7);
+        let told = note(Some(&log));
+        assert!(
+            told.contains("5 misses came too fast") && told.contains("7 misses were in further mappings"),
+            "{told}"
+        );
+    }
 }

@@ -1,14 +1,11 @@
-//! Samples of the stat pages of a command's caches, over time.
-//!
-//! They are totals: where in the file a page was missed is not in them. A recording of single misses would be another
-//! field of [`Series`], and its charts another function in `charts.rs`.
+//! The caches of a command and of the processes that it starts, over time.
 
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use vmio::telemetry::{Reader, Snapshot};
 
 use super::descendants;
-use crate::commands::stat::{Interval, Sample, command_name};
+use super::series::{Series, Source};
 
 /// More caches than this are not recorded.
 const SERIES_MAX: usize = 256;
@@ -19,50 +16,14 @@ pub struct Recording {
     pub command: String,
     /// The caches, in the order in which they were first seen.
     pub series: Vec<Series>,
-    /// Caches that there was no room for, counted at each sample.
-    pub left_out: usize,
+    /// Whether there were caches that there was no room for.
+    pub is_full: bool,
     readers: Vec<Reader>,
     began: Instant,
+    began_unix: Duration,
     samples_max: usize,
     samples: usize,
     thinning: u32,
-}
-
-/// A cache over time.
-pub struct Series {
-    /// The process.
-    pub process_id: u32,
-    /// The process's name.
-    pub command: String,
-    /// Seconds since the recording began, with the cache at that moment.
-    pub samples: Vec<(f64, Snapshot)>,
-}
-
-/// What a cache did, at the end of an interval.
-pub struct Point {
-    /// Seconds since the recording began.
-    pub at: f64,
-    /// The cache at that moment.
-    pub now: Snapshot,
-    /// What it did since the point before.
-    pub interval: Interval,
-}
-
-impl Series {
-    /// The number of the cache in its process.
-    pub fn cache_number(&self) -> u64 {
-        self.samples.first().map_or(0, |(_, cache)| cache.cache_number)
-    }
-
-    /// What happened between each sample and the next.
-    pub fn points(&self) -> Vec<Point> {
-        let pairs = self.samples.iter().zip(self.samples.iter().skip(1));
-        let point = |((before_at, before), (at, now)): (&(f64, Snapshot), &(f64, Snapshot))| {
-            let interval = Interval::between(Some(before), now, at - before_at);
-            Point { at: *at, now: now.clone(), interval }
-        };
-        pairs.map(point).collect()
-    }
 }
 
 impl Recording {
@@ -71,9 +32,10 @@ impl Recording {
         Self {
             command,
             series: Vec::new(),
-            left_out: 0,
+            is_full: false,
             readers: Vec::new(),
             began: Instant::now(),
+            began_unix: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
             samples_max,
             samples: 0,
             thinning: 1,
@@ -85,10 +47,9 @@ impl Recording {
         self.thinning
     }
 
-    /// Takes a sample of a process and all that descend from it. One that cannot be looked at is passed over: most
-    /// likely it has just ended.
-    pub fn sample(&mut self, process_id: u32) {
-        self.readers.retain(|reader| !reader.wait_for_end(std::time::Duration::ZERO).unwrap_or(true));
+    /// Looks for caches of a process and of all that descend from it: those that are new, and those that are gone, which
+    /// get their last sample. One that cannot be looked at is passed over: most likely its process has just ended.
+    pub fn look(&mut self, process_id: u32) {
         for id in descendants::of(process_id) {
             if self.readers.iter().all(|reader| reader.process_id() != id)
                 && let Ok(reader) = Reader::open(id)
@@ -96,32 +57,59 @@ impl Recording {
                 self.readers.push(reader);
             }
         }
-        let samples: Vec<_> =
-            self.readers.iter().filter_map(|reader| Some((reader.process_id(), Sample::take(reader).ok()??))).collect();
-        for (id, sample) in samples {
-            let at = (sample.taken - self.began).as_secs_f64();
-            sample.caches.into_iter().for_each(|cache| self.add(id, at, cache));
+        let mut readers = std::mem::take(&mut self.readers);
+        readers.retain(|reader| self.look_at(reader));
+        self.readers = readers;
+        self.series.iter_mut().for_each(|series| series.read_misses(false));
+    }
+
+    /// Whether the process is still there.
+    fn look_at(&mut self, reader: &Reader) -> bool {
+        let found = reader.pages();
+        let has_ended = reader.wait_for_end(Duration::ZERO).unwrap_or(true);
+        let pages = match found {
+            // What cannot be read for the moment is not gone.
+            Err(_) if !has_ended => return true,
+            found => found.unwrap_or_default(),
+        };
+        let id = reader.process_id();
+        let at = self.began.elapsed().as_secs_f64();
+        let is_gone = |series: &Series| has_ended || pages.iter().all(|(_, cache)| !series.is_of(id, cache));
+        let open = self.series.iter_mut().filter(|series| series.process_id == id && series.is_open());
+        open.filter(|series| is_gone(series)).for_each(|series| series.end(at));
+        for (page, cache) in pages {
+            let known = self.series.iter().position(|series| series.is_of(id, &cache));
+            if known.is_none() && self.series.len() == SERIES_MAX {
+                self.is_full = true;
+                break;
+            }
+            let index = known.unwrap_or_else(|| self.add(id, &cache, Some(page.into())));
+            let series = &mut self.series[index];
+            series.find_misses(reader, at);
+            if has_ended {
+                series.end(at);
+            }
         }
+        !has_ended
+    }
+
+    /// Looks for caches, and takes a sample of those that there are.
+    pub fn sample(&mut self, process_id: u32) {
+        self.look(process_id);
+        let at = self.began.elapsed().as_secs_f64();
+        self.series.iter_mut().for_each(|series| series.sample(at));
         self.samples += 1;
         if self.samples >= self.samples_max {
             self.thin_out();
         }
     }
 
-    fn add(&mut self, process_id: u32, at: f64, cache: Snapshot) {
-        // A process that has ended may have left its number to another; when they were built tells their caches apart.
-        let is_same = |series: &Series| {
-            let first = series.samples.first().map(|(_, first)| (first.cache_number, first.started_unix_ns));
-            series.process_id == process_id && first == Some((cache.cache_number, cache.started_unix_ns))
-        };
-        match self.series.iter().position(is_same) {
-            Some(index) => self.series[index].samples.push((at, cache)),
-            None if self.series.len() == SERIES_MAX => self.left_out += 1,
-            None => {
-                let command = command_name(process_id);
-                self.series.push(Series { process_id, command, samples: vec![(at, cache)] });
-            }
-        }
+    /// Returns where it stands.
+    fn add(&mut self, process_id: u32, cache: &Snapshot, source: Option<Source>) -> usize {
+        let built = Duration::from_nanos(cache.started_unix_ns).saturating_sub(self.began_unix);
+        let built = built.min(self.began.elapsed()).as_secs_f64();
+        self.series.push(Series::new(process_id, cache, built, source));
+        self.series.len() - 1
     }
 
     /// Forgets every other sample: as they are totals, nothing that happened is lost. The last one is kept.
@@ -147,26 +135,16 @@ mod tests {
     #[test]
     fn thinning_out_loses_nothing_that_was_counted() {
         let mut recording = Recording::new("db".to_owned(), 8);
-        for second in 0..8_u32 {
+        recording.add(1, &MadeUpPage::new(1, 1).snapshot(), None);
+        for second in 1..=8_u32 {
             let page = MadeUpPage::new(1, 1).counter(0, 10 * u64::from(second));
-            recording.add(1, f64::from(second), page.snapshot());
+            recording.series[0].add(f64::from(second), page.snapshot());
         }
         recording.thin_out();
         assert_eq!(recording.thinning(), 2);
         let points = recording.series[0].points();
         let misses: f64 = points.iter().map(|point| point.interval.misses_per_s * point.interval.seconds).sum();
-        assert_eq!(points.iter().map(|point| point.at).collect::<Vec<_>>(), [3.0, 5.0, 7.0]);
-        assert!((misses - 60.0).abs() < 1e-6, "{misses}: from the first sample that is left to the last");
-    }
-
-    #[test]
-    fn caches_are_kept_apart_and_bounded() {
-        let mut recording = Recording::new("db".to_owned(), 8);
-        for number in 1..=SERIES_MAX as u64 + 3 {
-            recording.add(1, 0.0, MadeUpPage::new(1, number).snapshot());
-        }
-        recording.add(1, 1.0, MadeUpPage::new(1, 2).snapshot());
-        assert_eq!((recording.series.len(), recording.left_out), (SERIES_MAX, 3));
-        assert_eq!((recording.series[1].samples.len(), recording.series[1].cache_number()), (2, 2));
+        assert_eq!(points.iter().map(|point| point.at).collect::<Vec<_>>(), [2.0, 4.0, 6.0, 8.0]);
+        assert!((misses - 80.0).abs() < 1e-6, "{misses}: from when the cache was built");
     }
 }

@@ -1,0 +1,269 @@
+//! Where in its files a cache missed, over time: counts in a grid of bounded size, which grows coarser as it must.
+
+use std::ops::Range;
+
+use vmio::PAGE_BYTES;
+use vmio::telemetry::{Miss, PublishedMapping};
+
+use super::randomness::{Access, Distances};
+
+/// Mappings of a cache that are told apart; misses of others are only counted.
+const MAPPINGS_MAX: usize = 8;
+/// Rows of the grid of a mapping, each with as many pages as the others, a power of two.
+pub const ROWS: usize = 64;
+/// Periods of time; beyond this number each two that follow each other become one.
+const PERIODS_MAX: usize = 160;
+
+/// Which misses a [`Distances`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Kind {
+    /// Every miss.
+    All,
+    /// Those of loads.
+    Loads,
+    /// Those of stores.
+    Stores,
+}
+
+/// The misses of a cache.
+pub struct MissLog {
+    /// The mappings that had misses or were opened, in the order of their pages.
+    pub mappings: Vec<MappingLog>,
+    /// Misses that the cache wrote over before they were read.
+    pub lost: u64,
+    /// Misses of further mappings.
+    pub left_out: u64,
+    /// When each period ended, in seconds; the first began at `began`.
+    ends: Vec<f64>,
+    began: f64,
+}
+
+/// The misses of a mapping.
+pub struct MappingLog {
+    /// As misses number them.
+    pages: Range<u64>,
+    /// Of the file, as far as they are known.
+    file_pages: u64,
+    /// Of a row.
+    pages_per_row: u64,
+    /// One a period, and one that has not ended.
+    periods: Vec<Period>,
+    /// The last miss of each [`Kind`].
+    previous: [Option<u64>; 3],
+}
+
+/// What a mapping missed in a period of time.
+#[derive(Clone)]
+struct Period {
+    misses: [u64; ROWS],
+    distances: [Distances; 3],
+}
+
+impl Period {
+    const NONE: Self = Self { misses: [0; ROWS], distances: [Distances::NONE; 3] };
+
+    fn add(&mut self, other: &Self) {
+        self.misses.iter_mut().zip(other.misses).for_each(|(sum, misses)| *sum += misses);
+        self.distances.iter_mut().zip(other.distances).for_each(|(sum, distances)| *sum += distances);
+    }
+}
+
+impl MissLog {
+    /// Of a cache that was built at that moment.
+    pub fn new(began: f64) -> Self {
+        Self { mappings: Vec::new(), lost: 0, left_out: 0, ends: Vec::new(), began }
+    }
+
+    /// Takes note of the mappings that there are by now.
+    pub fn know_mappings(&mut self, mappings: Vec<PublishedMapping>) {
+        for PublishedMapping { pages, len } in mappings {
+            let has_room = self.mappings.len() < MAPPINGS_MAX;
+            match self.mappings.iter_mut().find(|known| known.pages.end == pages.end) {
+                Some(known) => known.pages = pages,
+                None if has_room => self.mappings.push(MappingLog::new(pages, len, self.ends.len() + 1)),
+                None => {}
+            }
+        }
+        self.mappings.sort_by_key(|mapping| mapping.pages.start);
+    }
+
+    /// Counts a miss in the period that has not ended.
+    pub fn add(&mut self, miss: Miss) {
+        match self.mappings.iter_mut().find(|mapping| mapping.pages.contains(&miss.page)) {
+            Some(mapping) => mapping.add(miss.page - mapping.pages.start, miss.store),
+            None => self.left_out += 1,
+        }
+    }
+
+    /// Ends a period.
+    pub fn end_period(&mut self, at: f64) {
+        self.ends.push(at);
+        self.mappings.iter_mut().for_each(|mapping| mapping.periods.push(Period::NONE));
+        if self.ends.len() == PERIODS_MAX {
+            self.ends = self.ends.chunks(2).filter_map(|pair| pair.last()).copied().collect();
+            self.mappings.iter_mut().for_each(MappingLog::join_periods);
+        }
+    }
+
+    /// From when to when each period was.
+    pub fn periods(&self) -> impl Iterator<Item = (f64, f64)> {
+        std::iter::once(self.began).chain(self.ends.iter().copied()).zip(self.ends.iter().copied())
+    }
+}
+
+impl MappingLog {
+    fn new(pages: Range<u64>, len: u64, periods: usize) -> Self {
+        let file_pages = len.div_ceil(PAGE_BYTES as u64).max(1);
+        let pages_per_row = file_pages.div_ceil(ROWS as u64).next_power_of_two();
+        Self { pages, file_pages, pages_per_row, periods: vec![Period::NONE; periods], previous: [None; 3] }
+    }
+
+    fn add(&mut self, page: u64, is_store: bool) {
+        // A file may grow.
+        self.file_pages = self.file_pages.max(page + 1);
+        while page / self.pages_per_row >= ROWS as u64 {
+            self.join_rows();
+        }
+        let row = (page / self.pages_per_row) as usize;
+        let Some(period) = self.periods.last_mut() else { return };
+        period.misses[row] += 1;
+        for kind in [Kind::All, if is_store { Kind::Stores } else { Kind::Loads }] {
+            if let Some(previous) = self.previous[kind as usize].replace(page) {
+                let access = |page| Access { page, pages: 1 };
+                period.distances[kind as usize] += Distances::between(access(previous), access(page));
+            }
+        }
+    }
+
+    fn join_rows(&mut self) {
+        self.pages_per_row *= 2;
+        for period in &mut self.periods {
+            let misses = period.misses;
+            let joined = |row: usize| misses.get(2 * row..2 * row + 2).map_or(0, |pair| pair.iter().sum());
+            period.misses = std::array::from_fn(joined);
+        }
+    }
+
+    fn join_periods(&mut self) {
+        let Some(under_way) = self.periods.pop() else { return };
+        let pairs = self.periods.chunks(2).map(|pair| {
+            let mut sum = Period::NONE;
+            pair.iter().for_each(|period| sum.add(period));
+            sum
+        });
+        self.periods = pairs.chain([under_way]).collect();
+    }
+
+    /// The length of the file in bytes, to the page.
+    pub fn file_bytes(&self) -> u64 {
+        self.file_pages * PAGE_BYTES as u64
+    }
+
+    /// The bytes of the file that a row stands for.
+    pub fn row_bytes(&self) -> u64 {
+        self.pages_per_row * PAGE_BYTES as u64
+    }
+
+    /// The misses of each row, for each period that has ended.
+    pub fn misses(&self) -> impl Iterator<Item = &[u64; ROWS]> {
+        self.ended().map(|period| &period.misses)
+    }
+
+    /// The metric R of the misses of each period that has ended.
+    pub fn randomness(&self, kind: Kind) -> impl Iterator<Item = Option<f64>> {
+        self.ended().map(move |period| period.distances[kind as usize].randomness(self.file_pages))
+    }
+
+    fn ended(&self) -> impl Iterator<Item = &Period> {
+        self.periods.iter().take(self.periods.len().saturating_sub(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB_PAGES: u64 = 1 << 18;
+
+    /// Of two files, of 1000 and 64 pages.
+    fn log() -> MissLog {
+        let mut log = MissLog::new(1.0);
+        let mapping = |start, pages: u64| PublishedMapping { pages: start..start + GIB_PAGES, len: pages * 4096 };
+        log.know_mappings(vec![mapping(0, 1000), mapping(GIB_PAGES, 64)]);
+        log
+    }
+
+    fn add(log: &mut MissLog, pages: impl IntoIterator<Item = u64>, store: bool) {
+        pages.into_iter().for_each(|page| log.add(Miss { page, store }));
+    }
+
+    fn total(mapping: &MappingLog) -> u64 {
+        mapping.misses().flatten().sum()
+    }
+
+    #[test]
+    fn misses_are_counted_where_and_when_they_were() {
+        let mut log = log();
+        add(&mut log, [0, 15, 16, 999, GIB_PAGES + 3], false);
+        log.end_period(2.0);
+        add(&mut log, [999], true);
+        log.end_period(3.0);
+        assert_eq!(log.periods().collect::<Vec<_>>(), [(1.0, 2.0), (2.0, 3.0)]);
+        assert_eq!((log.mappings[0].row_bytes(), log.mappings[0].file_bytes()), (16 * 4096, 1000 * 4096));
+        let rows: Vec<_> = log.mappings[0].misses().map(|rows| [rows[0], rows[1], rows[62], rows[63]]).collect();
+        assert_eq!(rows, [[2, 1, 1, 0], [0, 0, 1, 0]]);
+        assert_eq!(log.mappings[1].misses().map(|rows| rows[3]).collect::<Vec<_>>(), [1, 0]);
+    }
+
+    #[test]
+    fn a_file_that_grows_keeps_what_was_counted() {
+        let mut log = log();
+        add(&mut log, GIB_PAGES..GIB_PAGES + 64, false);
+        log.end_period(2.0);
+        add(&mut log, [GIB_PAGES + 64 * 16], false);
+        log.end_period(3.0);
+        let grown = &log.mappings[1];
+        assert_eq!((grown.row_bytes(), grown.file_bytes(), total(grown)), (32 * 4096, (64 * 16 + 1) * 4096, 65));
+        assert_eq!(
+            grown.misses().map(|rows| [rows[0], rows[1], rows[32]]).collect::<Vec<_>>(),
+            [[32, 32, 0], [0, 0, 1]]
+        );
+    }
+
+    #[test]
+    fn time_grows_coarser_and_nothing_is_lost() {
+        let mut log = log();
+        for period in 0..1000_u64 {
+            add(&mut log, [period, period], period % 2 == 1);
+            log.end_period(2.0 + period as f64);
+        }
+        let periods: Vec<_> = log.periods().collect();
+        assert!((PERIODS_MAX / 2..PERIODS_MAX).contains(&periods.len()), "{}", periods.len());
+        assert!(periods.windows(2).all(|pair| pair[0].1 == pair[1].0 && pair[0].1 > pair[0].0));
+        assert_eq!((periods[0].0, periods[periods.len() - 1].1), (1.0, 1001.0));
+        assert_eq!((total(&log.mappings[0]), log.mappings[0].misses().count()), (2000, periods.len()));
+    }
+
+    #[test]
+    fn randomness_tells_loads_from_stores() {
+        let mut log = log();
+        add(&mut log, 0..500, false);
+        // Stores from end to end.
+        add(&mut log, [0, 999, 0, 999], true);
+        log.end_period(2.0);
+        let of = |kind| log.mappings[0].randomness(kind).next().flatten().unwrap();
+        assert!(of(Kind::Loads) < 0.002 && of(Kind::Stores) > 0.99, "{} {}", of(Kind::Loads), of(Kind::Stores));
+        assert!((of(Kind::Loads)..of(Kind::Stores)).contains(&of(Kind::All)));
+        assert_eq!(log.mappings[1].randomness(Kind::All).collect::<Vec<_>>(), [None]);
+    }
+
+    #[test]
+    fn what_is_beyond_the_mappings_that_are_told_apart_is_counted() {
+        let mut log = MissLog::new(0.0);
+        let mapping = |number: u64| PublishedMapping { pages: number * 10..number * 10 + 10, len: 4096 };
+        log.know_mappings((0..20).map(mapping).collect());
+        add(&mut log, [5, 195], false);
+        assert_eq!((log.mappings.len(), log.left_out), (MAPPINGS_MAX, 1));
+    }
+}
