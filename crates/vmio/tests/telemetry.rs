@@ -114,6 +114,22 @@ fn caches_that_come_and_go_leave_nothing() {
 }
 
 #[test]
+fn a_page_that_was_opened_tells_what_a_cache_did_to_its_end() {
+    isolated("a_page_that_was_opened_tells_what_a_cache_did_to_its_end", || {
+        let cache = tiny_cache();
+        let (page, before) = Reader::open(std::process::id()).unwrap().pages().unwrap().remove(0);
+        let map = open(&cache, PAGES);
+        store(&map, 0, 1);
+        drop((map, cache));
+        assert!(snapshots(std::process::id()).is_empty());
+        let after = page.snapshot().unwrap();
+        assert_eq!((before.stats.store_misses, after.stats.store_misses), (0, 1));
+        assert_eq!((after.cache_number, after.mappings, after.stats.resident_pages), (before.cache_number, 0, 0));
+    })
+    .succeeds();
+}
+
+#[test]
 fn a_forked_child_neither_disturbs_the_page_nor_passes_for_its_owner() {
     isolated("a_forked_child_neither_disturbs_the_page_nor_passes_for_its_owner", || {
         let cache = roomy_cache();

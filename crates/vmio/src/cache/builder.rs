@@ -159,7 +159,7 @@ impl CacheBuilder {
         self
     }
 
-    /// Publishes the page of every miss by a load, a store or [`crate::Mapping::ensure`], for `vmio trace` and
+    /// Publishes the page of every miss by a load, a store or [`crate::Mapping::ensure`], for `vmio trace`, `vmio record` and
     /// [`crate::telemetry::Misses`]. Nothing is read ahead, and pages come by 4 KiB whatever units and frames are asked for.
     /// A cache of the smallest capacity misses at nearly every touch of another page: so a program records its own
     /// accesses. Takes 8 MiB outside the capacity. [`Engine::Managed`] does not see misses, and publishes none.

@@ -67,8 +67,8 @@ fn randomness(title: &str, log: &MissLog, mapping: &MappingLog, end: f64) -> Cha
     const ANYWHERE: f64 = 1.0 / 3.0;
     let kinds = [("all", Kind::All), ("loads", Kind::Loads), ("stores", Kind::Stores)];
     let lines = kinds.map(|(name, kind)| {
-        let known = log.periods().zip(mapping.randomness(kind));
-        Line { name, points: known.filter_map(|((_, at), value)| Some((at, value?))).collect() }
+        let known = log.periods().zip(mapping.randomness(kind)).filter_map(|(period, value)| Some((period, value?)));
+        Line { name, points: known.flat_map(|((begin, end), value)| [(begin, value), (end, value)]).collect() }
     });
     let largest = lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value).fold(ANYWHERE, f64::max);
     line_chart(title, Axis::amounts("R", &RANDOMNESS, largest).0, end, &lines)

@@ -1,4 +1,4 @@
-//! Where in a file misses were, over time: cells that are the darker the more misses they had.
+//! Where in a file misses were, over time: the more a cell had, the stronger its colour.
 
 use maud::html;
 
@@ -48,7 +48,7 @@ fn class(shade: usize) -> String {
 
 /// Which numbers of misses each shade stands for: each for so many times more than the one before.
 struct Shades {
-    /// The smallest of each; the last is for the darkest.
+    /// The smallest of each; the last is for the strongest.
     smallest: Vec<u64>,
     most: u64,
 }
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn shades_cover_every_number_and_the_darkest_is_for_the_most() {
+    fn shades_cover_every_number_and_the_strongest_is_for_the_most() {
         assert_eq!(ranges(0), [""; 0]);
         assert_eq!(ranges(1), ["1"]);
         assert_eq!(ranges(3), ["1", "2", "3"]);

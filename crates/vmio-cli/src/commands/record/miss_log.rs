@@ -170,9 +170,13 @@ impl MappingLog {
         self.ended().map(|period| &period.misses)
     }
 
-    /// The metric R of the misses of each period that has ended.
+    /// The metric R of the misses of each period that has ended; `None` if they were too few to tell.
     pub fn randomness(&self, kind: Kind) -> impl Iterator<Item = Option<f64>> {
-        self.ended().map(move |period| period.distances[kind as usize].randomness(self.file_pages))
+        const MISSES_MIN: u64 = 10;
+        self.ended().map(move |period| {
+            let distances = period.distances[kind as usize];
+            if distances.accessed_pages() < MISSES_MIN { None } else { distances.randomness(self.file_pages) }
+        })
     }
 
     fn ended(&self) -> impl Iterator<Item = &Period> {
@@ -250,12 +254,13 @@ mod tests {
         let mut log = log();
         add(&mut log, 0..500, false);
         // Stores from end to end.
-        add(&mut log, [0, 999, 0, 999], true);
+        add(&mut log, (0..20).map(|turn| turn % 2 * 999), true);
+        add(&mut log, GIB_PAGES..GIB_PAGES + 5, false);
         log.end_period(2.0);
         let of = |kind| log.mappings[0].randomness(kind).next().flatten().unwrap();
         assert!(of(Kind::Loads) < 0.002 && of(Kind::Stores) > 0.99, "{} {}", of(Kind::Loads), of(Kind::Stores));
         assert!((of(Kind::Loads)..of(Kind::Stores)).contains(&of(Kind::All)));
-        assert_eq!(log.mappings[1].randomness(Kind::All).collect::<Vec<_>>(), [None]);
+        assert_eq!(log.mappings[1].randomness(Kind::All).collect::<Vec<_>>(), [None], "too few");
     }
 
     #[test]

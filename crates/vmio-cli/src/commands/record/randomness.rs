@@ -36,6 +36,11 @@ impl Distances {
         Self { moved_pages: next.page.abs_diff(end).saturating_add(access.pages), accessed_pages: access.pages }
     }
 
+    /// The lengths of the first accesses of all pairs.
+    pub fn accessed_pages(self) -> u64 {
+        self.accessed_pages
+    }
+
     /// R on a device of so many pages; `None` if there was no pair.
     pub fn randomness(self, device_pages: u64) -> Option<f64> {
         let accessed = self.accessed_pages as f64 * device_pages as f64;
