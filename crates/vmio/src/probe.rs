@@ -71,7 +71,7 @@ pub fn probe() -> Features {
     probe_without(&[])
 }
 
-/// As [`probe`], on a kernel without some of its features ([`crate::CacheBuilder::without`]).
+/// As [`probe()`], on a kernel without some of its features ([`crate::CacheBuilder::without`]).
 pub fn probe_without(declined: &[KernelFeature]) -> Features {
     let userfaultfd = Userfaultfd::open(StoreTracking::Trap);
     let write_protect = match &userfaultfd {
