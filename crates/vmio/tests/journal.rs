@@ -15,6 +15,7 @@ use vmio::journal::{Inspection, Journal, JournalOptions, JournaledBacking};
 use vmio::{Error, Mapping, MappingOptions};
 
 use support::child::{command, is_child};
+use support::device::{Device, READ_EIO, WRITE_EIO};
 use support::simulated_disk::SimulatedDisk;
 use support::{PAGE, Random, at, is_managed, load, minimal_cache, store, watchdog};
 
@@ -100,6 +101,42 @@ fn what_a_mapping_evicts_reaches_the_file_with_the_commit_only() {
     let (_journal, report) = Journal::open_file(&copy, JournalOptions::new()).unwrap();
     assert_eq!((report.commits, report.pages_replayed), (1, pages));
     assert!(fs::read(&path).unwrap() == committed);
+}
+
+/// A place of the log that can neither be written nor read keeps nothing from the file that was committed around it.
+#[test]
+fn a_bad_place_of_the_log_is_passed_over() {
+    let _watchdog = watchdog("a_bad_place_of_the_log_is_passed_over");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    let device = Device::of_pages(HEADERS / PAGE + 200);
+    let journal = Journal::create(device.backing(), JournalOptions::new()).unwrap();
+    let file = journal.join(data_file(&path, 100)).unwrap();
+    write(&file, 0, 1, 7).unwrap();
+    // In the middle of the second record, whose first page is written alone.
+    device.set_faults(HEADERS / PAGE + 10, READ_EIO | WRITE_EIO);
+    assert!(write(&file, 10, 20, 8).is_err());
+    write(&file, 1, 1, 9).unwrap();
+    file.flush().unwrap();
+    journal.checkpoint().unwrap();
+    assert_eq!([0, 1, 10].map(|page| file_word(&path, page)), [7, 9, 0]);
+}
+
+/// A journal is not made over one that is in use, nor emptied for options that make no sense.
+#[test]
+fn a_journal_that_cannot_be_made_leaves_what_was_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("journal");
+    let journal = Journal::create_file(&log, HEADERS + 100 * PAGE, JournalOptions::new()).unwrap();
+    let before = fs::read(&log).unwrap();
+    assert!(Journal::create_file(&log, HEADERS + 200 * PAGE, JournalOptions::new()).is_err());
+    drop(journal);
+    let without_sense = JournalOptions::new().checkpoint_at(2.0);
+    assert!(matches!(Journal::create_file(&log, HEADERS + 200 * PAGE, without_sense), Err(Error::BadOption { .. })));
+    assert!(matches!(Journal::create_file(&log, PAGE, JournalOptions::new()), Err(Error::BadOption { .. })));
+    assert!(fs::read(&log).unwrap() == before);
+    Journal::create_file(&log, HEADERS + 200 * PAGE, JournalOptions::new()).unwrap();
+    assert_eq!(fs::metadata(&log).unwrap().len(), HEADERS + 200 * PAGE);
 }
 
 #[test]

@@ -128,11 +128,7 @@ impl Journal {
         options.check()?;
         let device: Box<dyn Backing> = Box::new(device);
         lock(&*device)?;
-        let capacity_pages = device.len().saturating_sub(LOG_START_BYTES) / PAGE_BYTES as u64;
-        if capacity_pages < CAPACITY_PAGES_MIN {
-            let expected = "at least 384 KiB: a log of 64 pages behind the headers";
-            return Err(Error::BadOption { option: "journal length", value: device.len().to_string(), expected });
-        }
+        let capacity_pages = capacity_of(device.len())?;
         if let Some(file) = device.file() {
             // So that no spill finds the disk full. A file system that cannot is left to its luck.
             let allocated = rustix::fs::fallocate(file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, device.len());
@@ -165,7 +161,18 @@ impl Journal {
     /// Makes a journal in a new file of `len` bytes, or over an existing one.
     pub fn create_file(path: impl AsRef<Path>, len: u64, options: JournalOptions) -> Result<Self> {
         let path = path.as_ref();
-        let journal = Self::create(FileBacking::create(path, len)?, options)?;
+        // So that no journal is emptied for options that make no sense, nor one that is in use.
+        options.check()?;
+        capacity_of(len)?;
+        let device = match FileBacking::open(path, Access::ReadWrite) {
+            Ok(device) => {
+                lock(&device)?;
+                device.set_len(len).map_err(Error::journal(&device, "setting the length of"))?;
+                device
+            }
+            Err(_) => FileBacking::create(path, len)?,
+        };
+        let journal = Self::create(device, options)?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
         synced.map_err(Error::system("flushing the folder of the journal"))?;
@@ -369,6 +376,16 @@ impl Drop for Opened {
             tracing::warn!(%error, "unlocking the journal failed");
         }
     }
+}
+
+/// Pages of the log of a journal of that length in bytes.
+fn capacity_of(len: u64) -> Result<u64> {
+    let capacity_pages = len.saturating_sub(LOG_START_BYTES) / PAGE_BYTES as u64;
+    if capacity_pages < CAPACITY_PAGES_MIN {
+        let expected = "at least 384 KiB: a log of 64 pages behind the headers";
+        return Err(Error::BadOption { option: "journal length", value: len.to_string(), expected });
+    }
+    Ok(capacity_pages)
 }
 
 /// Keeps other processes off.

@@ -95,7 +95,15 @@ fn write_window(
     let first = first.position;
     let last = window.last().map_or(first, |(_, image)| image.position);
     let images = &mut buffer[..=(last - first) as usize];
-    ring.read(first, images.as_mut_bytes()).map_err(Error::journal(ring.device(), "reading"))?;
+    if ring.read(first, images.as_mut_bytes()).is_err() {
+        // What cannot be read may lie between the images, in a place that nobody needs since its write failed.
+        for part in window.chunk_by(|(_, a), (_, b)| a.position + 1 == b.position) {
+            let (_, image) = part[0];
+            let at = (image.position - first) as usize;
+            let wanted = images[at..at + part.len()].as_mut_bytes();
+            ring.read(image.position, wanted).map_err(Error::journal(ring.device(), "reading"))?;
+        }
+    }
     let damaged = |image: &Image| ring.uuid.checksum(&images[(image.position - first) as usize].0) != image.checksum;
     if let Some((_, image)) = window.iter().find(|(_, image)| damaged(image)) {
         return Err(Error::JournalDamaged {
