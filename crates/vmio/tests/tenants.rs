@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use futures::executor::block_on;
 use proptest::prelude::*;
 use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Engine, Error, FrameHint, Mapping, MappingOptions};
@@ -368,4 +369,32 @@ proptest! {
             run(all, operations);
         }
     }
+}
+
+/// Where pins and page tables hold all that a mapping may have, its fetches come in over the ceiling in the end, as its
+/// faults do, and those of others do not wait for that.
+#[test]
+fn a_fetch_at_a_ceiling_that_nothing_can_leave_ends() {
+    if is_managed("a ceiling") {
+        return;
+    }
+    let _watchdog = watchdog("a_fetch_at_a_ceiling_that_nothing_can_leave_ends");
+    const SPANS: u64 = 128;
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache_of(4096).build().unwrap();
+    let open_file = |name: &str, options: MappingOptions| {
+        let file = FileBacking::create(dir.path().join(name), SPANS * SPAN * PAGE).unwrap();
+        Mapping::open(&cache, file, options).unwrap()
+    };
+    let (map, other) = (open_file("bounded", ceiling(256)), open_file("free", MappingOptions::new()));
+    let pin = |span: u64| map.pin(at(span * SPAN)..at(span * SPAN + 1), Access::ReadOnly).unwrap();
+    let pins: Vec<_> = (0..SPANS).step_by(2).map(pin).collect();
+    // Each keeps the page tables of two spans.
+    (1..SPANS).step_by(2).for_each(|span| assert_eq!(load(&map, at(span * SPAN)), 0));
+    assert!(held(&map) > 256, "{:?}", map.usage());
+    let bounded = map.fetch((7..8).map(|page| at(page)..at(page + 1)));
+    let free = other.fetch((0..64).map(|page| at(page * 3)..at(page * 3 + 1)));
+    block_on(free).unwrap();
+    block_on(bounded).unwrap();
+    drop(pins);
 }

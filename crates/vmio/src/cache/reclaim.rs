@@ -226,7 +226,11 @@ impl Reclaimer {
                 break;
             }
             match order.policy.next(core) {
-                Some(span) if wanted >= SPAN_PAGES && frame.is_some() && span.get().is_whole_huge_page() => {
+                Some(span)
+                    if wanted.saturating_sub(pass.freed as usize + self.victims.len()) >= SPAN_PAGES
+                        && frame.is_some()
+                        && span.get().is_whole_huge_page() =>
+                {
                     self.take_huge_page(shared, core, span, frame)
                 }
                 Some(span) => self.visit(shared, source, core, span, goal, pass),

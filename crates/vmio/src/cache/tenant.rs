@@ -23,7 +23,7 @@ const BATCH_SHARE: u32 = 16;
 /// Passes in a row that may bring nothing since pages have visits left to survive: no reason to wait.
 const VISITS_MAX: u32 = 8;
 /// Passes in a row that bring nothing, most of them a millisecond apart, after which a page comes in over the ceiling.
-const IDLE_ROUNDS_MAX: u32 = 128;
+pub(super) const IDLE_ROUNDS_MAX: u32 = 128;
 const ONE_PAGE: u64 = 1 << 32;
 /// What floors leave of a cache beside the reserve of free pages that its workers keep, so that they stop: the smallest
 /// cache there is.
@@ -230,7 +230,8 @@ impl Shared {
     pub(crate) fn admit(&self, tenant: &Arc<Tenant>) -> Result<()> {
         let _signals = SignalsBlocked::new();
         let floor = u64::from(tenant.bounds.floor);
-        let _same_capacity = (floor > 0).then(|| self.resizing.lock().unwrap_or_else(PoisonError::into_inner));
+        // Only who holds it adds to the list, so that the list below is long enough.
+        let _same_capacity = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         if floor > 0 {
             let others = self.floor_pages();
             let limit = floors_max(self.capacity_pages());
@@ -240,7 +241,15 @@ impl Shared {
                 return Err(Error::FloorsTooHigh { floor_bytes, others_bytes, limit_bytes });
             }
         }
-        self.eviction_gate.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(tenant));
+        let count = self.eviction_gate.read().unwrap_or_else(PoisonError::into_inner).len();
+        let (mut longer, tenant) = (Vec::with_capacity(count + 1), Arc::clone(tenant));
+        let mut tenants = self.eviction_gate.write().unwrap_or_else(PoisonError::into_inner);
+        // Who misses a page may wait for the gate, and hold what allocating would wait for.
+        longer.append(&mut tenants);
+        longer.push(tenant);
+        std::mem::swap(&mut *tenants, &mut longer);
+        drop(tenants);
+        drop(longer);
         Ok(())
     }
 

@@ -98,7 +98,7 @@ impl Region {
             return false;
         }
         let price = self.price(page);
-        if self.at_ceiling(price - 1).is_some() {
+        if urgency != Urgency::Overdue && self.at_ceiling(price - 1).is_some() {
             return false;
         }
         match shared.budget.take(core, price) {

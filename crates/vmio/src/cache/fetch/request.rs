@@ -89,6 +89,8 @@ impl Region {
 pub(crate) enum Urgency {
     /// Somebody waits for the pages: give up others for them.
     Wanted,
+    /// The same, and it has waited so long that the pages may come in over their mapping's ceiling.
+    Overdue,
     /// It is a guess: leave it.
     Guessed,
 }
@@ -102,6 +104,8 @@ pub(crate) struct Request {
     pub(crate) urgency: Urgency,
     /// Reads under way.
     pub(crate) reads: u32,
+    /// Rounds in a row in which its mapping, at its ceiling, had nothing to give up.
+    pub(crate) rounds_at_ceiling: u32,
     failure: Option<(u64, FaultError)>,
     outcome: Option<Arc<Outcome>>,
 }
@@ -114,7 +118,16 @@ impl Request {
         urgency: Urgency,
         outcome: Option<Arc<Outcome>>,
     ) -> Self {
-        Request { region: Some(region), ranges, next: 0, urgency, reads: 0, failure: None, outcome }
+        Request {
+            region: Some(region),
+            ranges,
+            next: 0,
+            urgency,
+            reads: 0,
+            rounds_at_ceiling: 0,
+            failure: None,
+            outcome,
+        }
     }
 
     /// The region, until the request is finished.

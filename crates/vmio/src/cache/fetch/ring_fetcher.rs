@@ -21,6 +21,7 @@ use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::reclaim::{Goal, Reclaimer};
 use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::cache::tables::TABLE_PAGES;
+use crate::cache::tenant::IDLE_ROUNDS_MAX;
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::hand_over::{HandOver, Node, Queue};
 use crate::sys::ring::{Ring, Wake};
@@ -116,6 +117,16 @@ enum Progress {
     Short,
 }
 
+/// What came of evicting for a request.
+enum Room {
+    /// There are free pages now, or the request has ended.
+    Made,
+    /// Its mapping is at its ceiling and had nothing to give up.
+    NoneInMapping,
+    /// Nobody had anything to give up.
+    None,
+}
+
 struct Fetching {
     shared: Arc<Shared>,
     door: Arc<Door>,
@@ -203,8 +214,15 @@ impl Fetching {
                     idle += 1;
                 }
                 Progress::Full => return limit,
-                Progress::Short if self.make_room(at) => idle = 0,
-                Progress::Short => return Some(SHORT),
+                Progress::Short => match self.make_room(at) {
+                    Room::Made => idle = 0,
+                    Room::NoneInMapping => {
+                        // The others need not wait for it.
+                        limit = Some(SHORT);
+                        idle += 1;
+                    }
+                    Room::None => return Some(SHORT),
+                },
             }
             self.turns.pop_front();
             if self.table[at].as_mut().is_some_and(|request| request.next_pages().is_some()) {
@@ -331,28 +349,34 @@ impl Fetching {
         }
     }
 
-    /// Evicts for a request, as a fault does for itself. False if that brought nothing.
-    fn make_room(&mut self, at: usize) -> bool {
+    /// Evicts for a request, as a fault does for itself.
+    fn make_room(&mut self, at: usize) -> Room {
         let shared = &*self.shared;
         shared.count(cpu::current(), Counter::DirectReclaims, 1);
-        let goal = Goal::after(self.idle_rounds, self.failed_rounds);
-        let region = self.table[at].as_ref().and_then(|request| request.region());
-        let pass = match region.and_then(|region| region.at_ceiling(1 + TABLE_PAGES)) {
-            Some(tenant) => self.reclaimer.pass_of(shared, tenant, tenant.batch_pages(), goal),
-            None => {
-                shared.wake_worker(true);
-                self.reclaimer.pass(shared, DIRECT_PAGES, goal)
+        let Some(request) = self.table[at].as_mut() else { return Room::Made };
+        let tenant = request.region().and_then(|region| region.at_ceiling(1 + TABLE_PAGES));
+        if let Some(tenant) = tenant {
+            let goal = if request.rounds_at_ceiling > 1 { Goal::EvictHard } else { Goal::Evict };
+            if self.reclaimer.pass_of(shared, tenant, tenant.batch_pages(), goal).freed > 0 {
+                request.rounds_at_ceiling = 0;
+                return Room::Made;
             }
-        };
+            request.rounds_at_ceiling += 1;
+            if request.rounds_at_ceiling > IDLE_ROUNDS_MAX {
+                request.urgency = Urgency::Overdue;
+            }
+            return Room::NoneInMapping;
+        }
+        shared.wake_worker(true);
+        let pass = self.reclaimer.pass(shared, DIRECT_PAGES, Goal::after(self.idle_rounds, self.failed_rounds));
         if pass.freed > 0 {
             (self.idle_rounds, self.failed_rounds) = (0, 0);
-            return true;
+            return Room::Made;
         }
         self.idle_rounds += 1;
         self.failed_rounds = if pass.failed > 0 { self.failed_rounds + 1 } else { 0 };
         if self.failed_rounds > FAILED_ROUNDS_MAX
             && !shared.is_shrinking()
-            && let Some(request) = self.table[at].as_mut()
             && let Some((page, _)) = request.next_pages()
         {
             self.failed_rounds = 0;
@@ -360,8 +384,8 @@ impl Fetching {
                 .fail(page, FaultError::Exhausted("its pages cannot be written (sync returns the reason) or unmapped"));
             request.abandon();
             self.finish_if_through(at);
-            return true;
+            return Room::Made;
         }
-        false
+        Room::None
     }
 }
