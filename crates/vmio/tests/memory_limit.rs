@@ -159,9 +159,11 @@ fn a_cache_follows_a_limit_that_is_lowered() {
         command(SHRINKING).env(GROUP, &group.0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut limit = LIMIT;
     while limit > LOWERED_LIMIT && child.try_wait().unwrap().is_none() {
-        // Step by step, as the cache makes room: version 1 kills who wants a page when there is none.
+        // Step by step, and no faster than the cache looks (each 100 ms), though it may not be full yet: version 1 kills who
+        // wants a page when there is none.
         if usage_of(&group.0) + (4 << 20) <= limit && lower(&group.0, limit - (2 << 20)) {
             limit -= 2 << 20;
+            thread::sleep(Duration::from_millis(200));
         }
         thread::sleep(Duration::from_millis(10));
     }
