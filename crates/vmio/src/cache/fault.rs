@@ -276,6 +276,7 @@ impl Shared {
     fn take_pages_hard(&self, core: usize, pages: u32) -> Result<(), &'static str> {
         let mut failed_rounds = 0;
         let mut idle_rounds = 0_u32;
+        let mut since = Instant::now();
         loop {
             self.wake_worker(true);
             let event = self.freed_event();
@@ -290,9 +291,10 @@ impl Shared {
                 continue;
             };
             self.count(core, Counter::DirectReclaims, 1);
-            let pass = reclaimer.pass(self, DIRECT_PAGES, Goal::after(idle_rounds, failed_rounds));
+            let pass = reclaimer.pass(self, DIRECT_PAGES, Goal::after(idle_rounds, failed_rounds, since));
             let _ = self.spare_reclaimers.push(reclaimer);
             if pass.freed > 0 {
+                since = Instant::now();
                 continue;
             }
             idle_rounds += 1;

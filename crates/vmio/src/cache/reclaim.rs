@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::AddAssign;
 use std::sync::PoisonError;
+use std::time::{Duration, Instant};
 
 use crate::cache::counters::Counter;
 use crate::cache::region::Region;
@@ -31,8 +32,8 @@ const SPANS_MAX: usize = 1024;
 const WORTH_PROTECTING: u32 = 16;
 /// Rounds in which writes failed for which the floors of mappings are kept: fewer than after which a fault gives up.
 const FAILED_ROUNDS_ABOVE_FLOORS: u32 = 8;
-/// The same for rounds in which nothing was gained, each of a millisecond: other evictors may be at work, and writes end.
-const IDLE_ROUNDS_ABOVE_FLOORS: u32 = 128;
+/// Without a page gained for so long: the same.
+pub(super) const PATIENCE_ABOVE_FLOORS: Duration = Duration::from_millis(128);
 
 /// Everything an evictor needs, allocated beforehand.
 pub(crate) struct Reclaimer {
@@ -85,13 +86,13 @@ pub(crate) enum Goal {
 }
 
 impl Goal {
-    /// For a thread that has gained no page in so many rounds, of which in so many of the last ones writes failed.
-    pub(crate) fn after(idle_rounds: u32, failed_rounds: u32) -> Self {
+    /// For a thread that has gained no page since then and in so many rounds, of which in so many of the last ones writes failed.
+    pub(crate) fn after(idle_rounds: u32, failed_rounds: u32, since: Instant) -> Self {
         match idle_rounds {
             0..=1 => Goal::Evict,
             _ if failed_rounds > FAILED_ROUNDS_ABOVE_FLOORS => Goal::EvictBelowFloors,
-            2..=IDLE_ROUNDS_ABOVE_FLOORS => Goal::EvictHard,
-            _ => Goal::EvictBelowFloors,
+            _ if since.elapsed() > PATIENCE_ABOVE_FLOORS => Goal::EvictBelowFloors,
+            _ => Goal::EvictHard,
         }
     }
 

@@ -3,12 +3,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
 use crate::cache::builder::PAGES_MIN;
 use crate::cache::counters::Counter;
 use crate::cache::fault::FAILED_ROUNDS_MAX;
 use crate::cache::huge_pages::CACHE_SHARE;
-use crate::cache::reclaim::Goal;
+use crate::cache::reclaim::{Goal, PATIENCE_ABOVE_FLOORS};
 use crate::cache::region::Region;
 use crate::cache::shared::{DIRECT_PAGES, HIDDEN_SHARE, Shared};
 use crate::error::{Error, Result};
@@ -22,8 +23,6 @@ use crate::sys::signal::SignalsBlocked;
 const BATCH_SHARE: u32 = 16;
 /// Passes in a row that may bring nothing since pages have visits left to survive: no reason to wait.
 const VISITS_MAX: u32 = 8;
-/// Passes in a row that bring nothing, most of them a millisecond apart, after which a page comes in over the ceiling.
-pub(super) const IDLE_ROUNDS_MAX: u32 = 128;
 const ONE_PAGE: u64 = 1 << 32;
 /// What floors leave of a cache beside the reserve of free pages that its workers keep, so that they stop: the smallest
 /// cache there is.
@@ -194,7 +193,8 @@ impl Shared {
     #[inline(never)]
     fn evict_from(&self, core: usize, tenant: &Tenant, more: u32) {
         let (mut least, mut idle_rounds, mut failed_rounds) = (u32::MAX, 0, 0);
-        while failed_rounds <= FAILED_ROUNDS_MAX && idle_rounds <= IDLE_ROUNDS_MAX {
+        let mut since = Instant::now();
+        while failed_rounds <= FAILED_ROUNDS_MAX && since.elapsed() <= PATIENCE_ABOVE_FLOORS {
             let event = self.freed_event();
             let over = tenant.over(more);
             if over == 0 {
@@ -202,6 +202,7 @@ impl Shared {
             }
             if over < least {
                 (least, idle_rounds, failed_rounds) = (over, 0, 0);
+                since = Instant::now();
             }
             let Some(mut reclaimer) = self.spare_reclaimers.pop() else {
                 self.wait_for_free(event);
@@ -212,7 +213,7 @@ impl Shared {
                 self,
                 tenant,
                 over as usize + tenant.batch_pages(),
-                Goal::after(idle_rounds, failed_rounds),
+                Goal::after(idle_rounds, failed_rounds, since),
             );
             let _ = self.spare_reclaimers.push(reclaimer);
             if pass.freed > 0 {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::cache::counters::Counter;
 use crate::cache::fault::{FAILED_ROUNDS_MAX, FaultError};
@@ -18,10 +18,9 @@ use crate::cache::fetch::claim::Claimed;
 use crate::cache::fetch::read_buffers::{ReadBuffers, Run};
 use crate::cache::fetch::request::{FetchedRegion, Request, Urgency};
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
-use crate::cache::reclaim::{Goal, Reclaimer};
+use crate::cache::reclaim::{Goal, PATIENCE_ABOVE_FLOORS, Reclaimer};
 use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::cache::tables::TABLE_PAGES;
-use crate::cache::tenant::IDLE_ROUNDS_MAX;
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::hand_over::{HandOver, Node, Queue};
 use crate::sys::ring::{Ring, Wake};
@@ -147,6 +146,8 @@ struct Fetching {
     finished: Queue<Request>,
     reclaimer: Reclaimer,
     idle_rounds: u32,
+    /// When evicting brought something last, or was not called for.
+    gained: Instant,
     failed_rounds: u32,
 }
 
@@ -177,6 +178,7 @@ impl Fetching {
             finished: Queue::default(),
             reclaimer: Reclaimer::new(DIRECT_PAGES)?,
             idle_rounds: 0,
+            gained: Instant::now(),
             failed_rounds: 0,
         })
     }
@@ -362,15 +364,20 @@ impl Fetching {
                 return Room::Made;
             }
             request.rounds_at_ceiling += 1;
-            if request.rounds_at_ceiling > IDLE_ROUNDS_MAX {
+            if SHORT * request.rounds_at_ceiling > PATIENCE_ABOVE_FLOORS {
                 request.urgency = Urgency::Overdue;
             }
             return Room::NoneInMapping;
         }
         shared.wake_worker(true);
-        let pass = self.reclaimer.pass(shared, DIRECT_PAGES, Goal::after(self.idle_rounds, self.failed_rounds));
+        if self.idle_rounds == 0 {
+            self.gained = Instant::now();
+        }
+        let pass =
+            self.reclaimer.pass(shared, DIRECT_PAGES, Goal::after(self.idle_rounds, self.failed_rounds, self.gained));
         if pass.freed > 0 {
             (self.idle_rounds, self.failed_rounds) = (0, 0);
+            self.gained = Instant::now();
             return Room::Made;
         }
         self.idle_rounds += 1;
