@@ -14,7 +14,7 @@ use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Engine, Error, FrameHint, Mapping, MappingOptions};
 
 use support::device::{Device, WRITE_EIO};
-use support::{PAGE, Random, SPAN, at, cache_of, check_empty, is_managed, load, store, watchdog};
+use support::{PAGE, SPAN, at, cache_of, check_empty, is_managed, load, load_and_store_as, store, watchdog};
 
 /// The tables of a span that has just emptied go whatever the floor, since they hold nothing.
 const TABLES: u64 = 2;
@@ -96,16 +96,7 @@ fn a_ceiling_holds(options: MappingOptions, most: u64, least: u64) {
         for thread in 0..THREADS {
             let (map, running) = (&map, &running);
             scope.spawn(move || {
-                let mut stored = vec![0_u64; PAGES as usize];
-                let mut random = Random(thread);
-                for _ in 0..20_000 {
-                    let page = random.below(PAGES);
-                    assert_eq!(load(map, at(page) + 8 * thread), stored[page as usize], "page {page}");
-                    if random.below(3) == 0 {
-                        stored[page as usize] += 1;
-                        store(map, at(page) + 8 * thread, stored[page as usize]);
-                    }
-                }
+                load_and_store_as(thread, map, PAGES, 20_000, || {});
                 running.fetch_sub(1, Ordering::SeqCst);
             });
         }

@@ -9,7 +9,10 @@ use std::thread;
 use vmio::{Advice, Mapping, MappingOptions};
 
 use support::device::Device;
-use support::{PAGE, Random, at, check_empty, load, minimal_cache, read, roomy_cache, store, tiny_cache, watchdog};
+use support::{
+    PAGE, Random, at, check_empty, load, load_and_store_as, minimal_cache, read, roomy_cache, store, tiny_cache,
+    watchdog,
+};
 
 const THREADS: u64 = 64;
 
@@ -24,18 +27,8 @@ fn sixty_four_threads_share_the_smallest_cache() {
         for thread in 0..THREADS {
             let (map, cache) = (&map, &cache);
             scope.spawn(move || {
-                // Every page has a word for every thread.
-                let mut stored = vec![0_u64; PAGES as usize];
-                let mut random = Random(thread);
-                for _ in 0..600 {
-                    let page = random.below(PAGES);
-                    assert_eq!(load(map, at(page) + 8 * thread), stored[page as usize], "page {page}");
-                    if random.below(3) == 0 {
-                        stored[page as usize] += 1;
-                        store(map, at(page) + 8 * thread, stored[page as usize]);
-                    }
-                    assert!(cache.stats().resident_pages <= 256);
-                }
+                let is_within_bounds = || assert!(cache.stats().resident_pages <= 256);
+                let stored = load_and_store_as(thread, map, PAGES, 600, is_within_bounds);
                 for (page, stored) in (0..).zip(stored) {
                     if stored > 0 {
                         assert_eq!(load(map, at(page) + 8 * thread), stored, "page {page} at the end");

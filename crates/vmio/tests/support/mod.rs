@@ -193,6 +193,23 @@ pub struct Watchdog {
     _alive: mpsc::Sender<()>,
 }
 
+/// Loads and stores at random as one of several threads, each of which has a word in every page; checks what it loads and calls
+/// `each` after every access. Returns how often each page was stored to.
+pub fn load_and_store_as(thread: u64, map: &Mapping, pages: u64, accesses: usize, each: impl Fn()) -> Vec<u64> {
+    let mut stored = vec![0_u64; pages as usize];
+    let mut random = Random(thread);
+    for _ in 0..accesses {
+        let page = random.below(pages);
+        assert_eq!(load(map, at(page) + 8 * thread), stored[page as usize], "page {page}");
+        if random.below(3) == 0 {
+            stored[page as usize] += 1;
+            store(map, at(page) + 8 * thread, stored[page as usize]);
+        }
+        each();
+    }
+    stored
+}
+
 /// Watches until dropped.
 pub fn watchdog(test: &'static str) -> Watchdog {
     let (alive, ended) = mpsc::channel();
