@@ -4,6 +4,7 @@ mod file;
 mod file_user;
 mod memory;
 mod null;
+mod shared;
 
 use std::io;
 use std::os::fd::BorrowedFd;

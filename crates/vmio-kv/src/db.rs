@@ -1,0 +1,451 @@
+//! A store: a volume's segment, its log, its regions, and the thread that spills.
+
+mod recovery;
+mod spiller;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+
+use vmio::backing::{Access, Backing, FileBacking};
+
+use crate::db::spiller::Spiller;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::format::catalogue::{NAME_BYTES_MAX, RegionEntry};
+use crate::format::geometry::UNIT_BYTES;
+use crate::format::record::{RecordKind, VALUE_BYTES_MAX};
+use crate::log::{Append, Appended, Log, LogWriter};
+use crate::options::{Durability, Options};
+use crate::region::{Region, RegionCursor};
+use crate::volume::Volume;
+use crate::volume::commit::Changes;
+use crate::volume::segment::Segment;
+use crate::write_batch::WriteBatch;
+pub use recovery::Recovery;
+
+/// The region that is there from the start.
+pub const DEFAULT_REGION: &str = "default";
+
+/// The longest key at present, in bytes: what separates two keys has to fit an inner node. (The format has room for 64 KiB.)
+pub const KEY_BYTES_MAX: usize = 1000;
+
+/// A persistent key-value store.
+///
+/// Any threads may use it. Writers to one region take turns; readers wait for nobody but the device.
+pub struct Db {
+    store: Arc<Store>,
+    default: RegionHandle,
+    recovery: Recovery,
+    // In the order in which they have to end: what spills appends nothing, but syncs the log.
+    spiller: Spiller,
+    writer: LogWriter,
+}
+
+/// What regions' handles share.
+pub(crate) struct Store {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) log: Arc<Log>,
+    regions: RwLock<BTreeMap<String, Arc<Region>>>,
+    options: Options,
+    /// The number of the next region; whoever creates one holds it.
+    next_region: Mutex<u32>,
+    spills: spiller::Queue,
+}
+
+/// A region of a store: a name space of keys.
+#[derive(Clone)]
+pub struct RegionHandle {
+    store: Arc<Store>,
+    region: Arc<Region>,
+}
+
+/// How much there is of what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Bytes of units that are taken.
+    pub space_bytes: u64,
+    /// Bytes of records in the log that nothing points to any longer, an eighth too many at most.
+    pub garbage_bytes: u64,
+    /// Entries of the levels on the device, over all regions; a key counts once for each level that has it.
+    pub level_entries: u64,
+    /// Bytes of the levels in memory, about.
+    pub memory_level_bytes: u64,
+}
+
+impl Db {
+    /// Creates a store in a file that is not there yet, or in a block device or a file that holds none.
+    pub fn create(path: impl AsRef<Path>, options: Options) -> Result<Db> {
+        let path = path.as_ref();
+        let wanted = options.volume_bytes() / UNIT_BYTES * UNIT_BYTES;
+        crate::volume::check_length(wanted)?;
+        let backing = if path.exists() {
+            let backing = FileBacking::open(path, Access::ReadWrite)?;
+            if backing.len() < wanted && path.is_file() {
+                Self::refuse_volume(&backing)?;
+                backing.set_len(wanted).map_err(|source| Error::Device {
+                    volume: backing.describe(),
+                    action: "lengthening",
+                    offset: wanted,
+                    source,
+                })?;
+            }
+            backing
+        } else {
+            FileBacking::create(path, wanted)?
+        };
+        Self::create_on(backing, options)
+    }
+
+    /// Nothing is done to a file that holds a volume.
+    fn refuse_volume(backing: &FileBacking) -> Result<()> {
+        if crate::volume::holds_volume(backing)? {
+            return Err(Error::VolumeExists { volume: backing.describe() });
+        }
+        Ok(())
+    }
+
+    /// Opens a store, and brings back what was durable, whatever has happened to it.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
+        Self::open_on(FileBacking::open(path, Access::ReadWrite)?, options)
+    }
+
+    /// Opens the store at a path, or creates one if there is no file.
+    pub fn open_or_create(path: impl AsRef<Path>, options: Options) -> Result<Db> {
+        if path.as_ref().exists() { Self::open(path, options) } else { Self::create(path, options) }
+    }
+
+    /// Creates a store on any backing that holds none.
+    pub fn create_on(backing: impl Backing + 'static, options: Options) -> Result<Db> {
+        let device = Self::map(backing, &options)?;
+        let volume = Volume::create(device)?;
+        Self::start(volume, options)
+    }
+
+    /// Opens the store on a backing.
+    pub fn open_on(backing: impl Backing + 'static, options: Options) -> Result<Db> {
+        let device = Self::map(backing, &options)?;
+        Self::start(Volume::open(device)?, options)
+    }
+
+    fn map(backing: impl Backing + 'static, options: &Options) -> Result<Arc<Device>> {
+        options.check()?;
+        let cache = vmio::Cache::builder().capacity(options.cache_bytes()).build()?;
+        Ok(Arc::new(Device::open(&cache, Arc::new(backing))?))
+    }
+
+    fn start(volume: Volume, options: Options) -> Result<Db> {
+        let (store, recovery) = Store::recover(volume, options)?;
+        let store = Arc::new(store);
+        let failed = |source| Error::Device {
+            volume: store.segment.device.name().to_owned(),
+            action: "starting threads",
+            offset: 0,
+            source,
+        };
+        let period = match store.options.default_durability() {
+            Durability::Periodic(period) => Some(period),
+            _ => None,
+        };
+        let writer = LogWriter::start(&store.log, period).map_err(failed)?;
+        let spiller = Spiller::start(&store).map_err(failed)?;
+        let default = RegionHandle::open_or_create(&store, DEFAULT_REGION)?;
+        Ok(Db { store, default, recovery, spiller, writer })
+    }
+
+    /// What opening it has brought back.
+    pub fn recovery(&self) -> Recovery {
+        self.recovery
+    }
+
+    /// The region that is there from the start.
+    pub fn default_region(&self) -> &RegionHandle {
+        &self.default
+    }
+
+    /// A region by its name.
+    pub fn region(&self, name: &str) -> Result<RegionHandle> {
+        let found = self.store.regions().get(name).cloned();
+        let no_region =
+            || Error::NoRegion { volume: self.store.segment.device.name().to_owned(), name: name.to_owned() };
+        let region = found.ok_or_else(no_region)?;
+        Ok(RegionHandle { store: Arc::clone(&self.store), region })
+    }
+
+    /// A region by its name; it is created, durably, if it is not there.
+    pub fn region_or_create(&self, name: &str) -> Result<RegionHandle> {
+        RegionHandle::open_or_create(&self.store, name)
+    }
+
+    /// The names of all regions.
+    pub fn region_names(&self) -> Vec<String> {
+        self.store.regions().keys().cloned().collect()
+    }
+
+    /// Writes a batch: after a crash all of it is there, or nothing.
+    pub fn write(&self, batch: &WriteBatch) -> Result<()> {
+        self.store.write(batch, self.store.options.default_durability())
+    }
+
+    /// The same, with a durability of its own.
+    pub fn write_with(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
+        self.store.write(batch, durability)
+    }
+
+    /// Returns once all writes that have returned are durable.
+    pub fn sync(&self) -> Result<()> {
+        self.store.log.sync_all()
+    }
+
+    /// Spills what is in memory, and returns when that is done and durable: the next opening has nothing to read back.
+    pub fn flush(&self) -> Result<()> {
+        let regions: Vec<Arc<Region>> = self.store.regions().values().cloned().collect();
+        for region in &regions {
+            // The one before may still be under way; then this one's memory is frozen after it.
+            region.wait_for_spill()?;
+            if region.freeze() {
+                self.store.spills.put(region);
+            }
+        }
+        for region in &regions {
+            region.wait_for_spill()?;
+        }
+        self.sync()
+    }
+
+    /// How much there is of what.
+    pub fn stats(&self) -> Stats {
+        self.store.stats()
+    }
+
+    /// Makes all writes durable and closes the store; tells what a mere drop could only log.
+    pub fn close(self) -> Result<()> {
+        let Db { store, default, spiller, writer, .. } = self;
+        drop(spiller);
+        let synced = store.log.sync_all();
+        drop(writer);
+        drop(default);
+        synced?;
+        store.segment.device.sync()
+    }
+}
+
+impl std::ops::Deref for Db {
+    type Target = RegionHandle;
+
+    /// The region that is there from the start: so `db.put` goes there.
+    fn deref(&self) -> &RegionHandle {
+        &self.default
+    }
+}
+
+impl Store {
+    pub(crate) fn regions(&self) -> RwLockReadGuard<'_, BTreeMap<String, Arc<Region>>> {
+        self.regions.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From where the log has to be read if a crash comes once this region is as it is about to be.
+    fn replay_from(&self, changed: &RegionEntry) -> (u64, u64) {
+        // First: whatever is written later lies behind it.
+        let end = self.log.end();
+        let regions = self.regions();
+        let others = regions.values().filter(|region| region.number != changed.number);
+        let places = others.filter_map(|region| region.oldest_in_memory());
+        places.chain([(changed.log_offset, changed.log_sequence), end]).min_by_key(|(_, sequence)| *sequence).unwrap_or(end)
+    }
+
+    fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
+        let operations = batch.operations();
+        if operations.is_empty() {
+            return Ok(());
+        }
+        // In order, so that no two writers wait for each other.
+        let mut regions: Vec<&Arc<Region>> = operations.iter().map(|operation| &operation.region).collect();
+        regions.sort_unstable_by_key(|region| region.number);
+        regions.dedup_by_key(|region| region.number);
+        let mut turns = Vec::with_capacity(regions.len());
+        for region in &regions {
+            turns.push(region.begin_write()?);
+        }
+        let records: Vec<Append<'_>> = operations.iter().map(|operation| operation.append()).collect();
+        let mut appended: Vec<Appended> = Vec::with_capacity(records.len());
+        self.log.append(&records, &mut appended)?;
+        let mut full = Vec::new();
+        for (record, at) in records.iter().zip(&appended) {
+            let place = regions.binary_search_by_key(&record.region, |region| region.number);
+            let Ok(place) = place else { unreachable!("each operation's region is in the list") };
+            if turns[place].put(record.key, at.sequence, at.pointer) {
+                full.push(place);
+            }
+        }
+        drop(turns);
+        full.dedup();
+        for place in full {
+            if regions[place].freeze() {
+                self.spills.put(regions[place]);
+            }
+        }
+        match (durability, appended.last()) {
+            (Durability::Sync, Some(last)) => self.log.sync(last.sequence + 1),
+            _ => Ok(()),
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        let allocator = self.segment.allocator();
+        let (mut units, mut garbage_bytes) = (0, 0);
+        for (_, unit) in allocator.units() {
+            units += u64::from(unit.purpose != crate::format::unit_table::Purpose::Free);
+            garbage_bytes += u64::from(unit.garbage);
+        }
+        drop(allocator);
+        let versions: Vec<_> = self.regions().values().map(|region| region.version()).collect();
+        let memory = versions.iter().flat_map(|version| std::iter::once(&version.memory).chain(&version.frozen));
+        Stats {
+            space_bytes: units * UNIT_BYTES,
+            garbage_bytes,
+            level_entries: versions.iter().flat_map(|version| version.roots()).map(|root| root.entries).sum(),
+            memory_level_bytes: memory.map(|level| level.bytes()).sum(),
+        }
+    }
+}
+
+impl RegionHandle {
+    fn open_or_create(store: &Arc<Store>, name: &str) -> Result<RegionHandle> {
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return Err(Error::RegionName { name: name.to_owned(), most: NAME_BYTES_MAX });
+        }
+        let mut next_region = store.next_region.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(region) = store.regions().get(name) {
+            return Ok(RegionHandle { store: Arc::clone(store), region: Arc::clone(region) });
+        }
+        let number = *next_region;
+        let (log_offset, log_sequence) = store.log.end();
+        let entry = Region::empty_entry(number, name, log_offset, log_sequence);
+        let region = Arc::new(Region::new(&store.log, store.options.limits(), &entry));
+        let changes =
+            Changes { regions: vec![entry], next_region: Some(number + 1), ..Changes::default() };
+        store.segment.commit(changes, &[])?;
+        *next_region = number + 1;
+        let mut regions = store.regions.write().unwrap_or_else(PoisonError::into_inner);
+        regions.insert(name.to_owned(), Arc::clone(&region));
+        drop(regions);
+        Ok(RegionHandle { store: Arc::clone(store), region })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.region.name
+    }
+
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Sets a key's value.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.put_with(key, value, self.store.options.default_durability())
+    }
+
+    /// The same, with a durability of its own.
+    pub fn put_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
+        check_key(key)?;
+        check_value(value)?;
+        self.write_one(RecordKind::Put, key, value, durability)
+    }
+
+    /// Has a key have no value. It is no error if it has none.
+    pub fn delete(&self, key: &[u8]) -> Result<()> {
+        check_key(key)?;
+        self.write_one(RecordKind::Delete, key, &[], self.store.options.default_durability())
+    }
+
+    fn write_one(&self, kind: RecordKind, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
+        let store = &self.store;
+        let turn = self.region.begin_write()?;
+        let record = Append { kind, region: self.region.number, key, value };
+        let at = store.log.append_one_record(&record)?;
+        let is_full = turn.put(key, at.sequence, at.pointer);
+        drop(turn);
+        if is_full && self.region.freeze() {
+            store.spills.put(&self.region);
+        }
+        if durability == Durability::Sync { store.log.sync(at.sequence + 1) } else { Ok(()) }
+    }
+
+    /// A key's value.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        check_key(key)?;
+        let version = self.region.version();
+        match self.region.find(&version, key)? {
+            Some(pointer) => self.store.log.read(pointer, |record| Some(record.value.to_vec())),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether a key has a value.
+    pub fn contains(&self, key: &[u8]) -> Result<bool> {
+        check_key(key)?;
+        let version = self.region.version();
+        Ok(self.region.find(&version, key)?.is_some())
+    }
+
+    /// Keys and values in order, from the first key that is not less on. What is written meanwhile may be seen or not.
+    pub fn scan(&self, from: &[u8]) -> Result<Scan<'_>> {
+        let cursor = RegionCursor::seek(&self.region, from)?;
+        Ok(Scan { log: &self.store.log, cursor, has_failed: false })
+    }
+}
+
+impl std::fmt::Debug for RegionHandle {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "region {:?} of {}", self.region.name, self.store.segment.device.name())
+    }
+}
+
+impl std::fmt::Debug for Db {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "store in {}", self.store.segment.device.name())
+    }
+}
+
+/// Keys and values in order. Ends with the first error.
+pub struct Scan<'region> {
+    log: &'region Log,
+    cursor: RegionCursor<'region>,
+    has_failed: bool,
+}
+
+impl Iterator for Scan<'_> {
+    type Item = Result<(Vec<u8>, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.has_failed {
+            return None;
+        }
+        let next = self.cursor.next().and_then(|found| match found {
+            Some(known) => {
+                let value = self.log.read(known.pointer, |record| record.value.to_vec())?;
+                Ok(Some((known.bytes, value)))
+            }
+            None => Ok(None),
+        });
+        self.has_failed = next.is_err();
+        next.transpose()
+    }
+}
+
+pub(crate) fn check_key(key: &[u8]) -> Result<()> {
+    if (1..=KEY_BYTES_MAX).contains(&key.len()) {
+        return Ok(());
+    }
+    Err(Error::KeyLength { bytes: key.len(), most: KEY_BYTES_MAX })
+}
+
+pub(crate) fn check_value(value: &[u8]) -> Result<()> {
+    if value.len() <= VALUE_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::ValueLength { bytes: value.len(), most: VALUE_BYTES_MAX })
+}

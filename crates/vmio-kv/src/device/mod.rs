@@ -1,0 +1,174 @@
+//! The bytes of a volume: what is published is read by loads through a mapping; what is new is stored there, or written past it.
+
+mod verifier;
+
+use std::sync::Arc;
+
+use vmio::backing::{Access, Backing};
+use vmio::{Advice, Cache, Mapping, MappingOptions, OnReadError};
+
+use crate::error::{Damage, Error, Result};
+use crate::format::block::{Block, Kind, Sealed, unseal, unseal_checked};
+use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+pub(crate) use verifier::NodeUnits;
+use verifier::NodeVerifier;
+
+/// What a page holds that could not be read: no block begins so.
+const POISON: [u8; 8] = *b"!vmiokv!";
+
+/// A volume's bytes.
+pub(crate) struct Device {
+    mapping: Mapping,
+    backing: Arc<dyn Backing>,
+    node_units: Arc<NodeUnits>,
+    name: String,
+}
+
+impl Device {
+    /// Maps a backing that is a whole number of units long.
+    pub(crate) fn open(cache: &Cache, backing: Arc<dyn Backing>) -> Result<Self> {
+        let name = backing.describe();
+        let node_units = Arc::new(NodeUnits::new(backing.len() / UNIT_BYTES));
+        let options = MappingOptions::new()
+            .access(backing.access())
+            .verifier(NodeVerifier(Arc::clone(&node_units)))
+            .on_read_error(OnReadError::Poison(POISON));
+        let mapping = Mapping::open(cache, Arc::clone(&backing), options)?;
+        mapping.advise(0..mapping.len(), Advice::Random)?;
+        Ok(Device { mapping, backing, node_units, name })
+    }
+
+    /// What it is, for messages.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.mapping.len()
+    }
+
+    fn failed(&self, action: &'static str, offset: u64, source: std::io::Error) -> Error {
+        Error::Device { volume: self.name.clone(), action, offset, source }
+    }
+
+    /// An error that names a damaged thing.
+    pub(crate) fn damaged(&self, structure: &'static str, offset: u64, damage: Damage) -> Error {
+        Error::Damaged { volume: self.name.clone(), structure, offset, damage }
+    }
+
+    /// Reads past the mapping: what is read once, on opening.
+    pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let read = self.backing.read_at(offset, buffer).map_err(|source| self.failed("reading", offset, source))?;
+        if read == buffer.len() {
+            return Ok(());
+        }
+        Err(self.failed("reading", offset + read as u64, std::io::ErrorKind::UnexpectedEof.into()))
+    }
+
+    /// Reads one of the volume's own blocks past the mapping.
+    pub(crate) fn read_block(&self, offset: u64) -> Result<Box<Block>> {
+        let mut block = Box::new(Block::ZERO);
+        self.read(offset, &mut block.0)?;
+        Ok(block)
+    }
+
+    /// Of a block's two copies the newest that is whole and not newer than `epoch_max`, and which one it is.
+    pub(crate) fn read_pair(&self, kind: Kind, offsets: [u64; 2], epoch_max: u64) -> Result<Option<(usize, Box<Block>)>> {
+        let mut newest: Option<(u64, usize, Box<Block>)> = None;
+        for (copy, offset) in offsets.into_iter().enumerate() {
+            let block = self.read_block(offset)?;
+            let Ok(epoch) = unseal(&block.0, kind, offset).map(|sealed| sealed.epoch) else { continue };
+            if epoch <= epoch_max && newest.as_ref().is_none_or(|(newer, ..)| epoch > *newer) {
+                newest = Some((epoch, copy, block));
+            }
+        }
+        Ok(newest.map(|(_, copy, block)| (copy, block)))
+    }
+
+    /// Writes past the mapping, where nothing is or will be read through it before the unit is given to another purpose.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.backing.write_at(offset, bytes).map_err(|source| self.failed("writing", offset, source))
+    }
+
+    /// Returns once all that was written past the mapping is durable.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.backing.flush().map_err(|source| self.failed("flushing", 0, source))
+    }
+
+    /// Returns once all that was stored through the mapping is durable.
+    pub(crate) fn sync(&self) -> Result<()> {
+        Ok(self.mapping.sync()?)
+    }
+
+    /// Says whether a unit holds nodes, which are verified as they arrive. What it held before is not read again.
+    pub(crate) fn begin_unit(&self, unit: u64, holds_nodes: bool, priority: u8) -> Result<()> {
+        let range = unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES;
+        self.node_units.set(unit, holds_nodes);
+        self.mapping.advise(range.clone(), if holds_nodes { Advice::Free } else { Advice::DontNeed })?;
+        Ok(self.mapping.advise(range, Advice::Priority(priority))?)
+    }
+
+    /// The same for a unit whose contents stay, on opening.
+    pub(crate) fn know_unit(&self, unit: u64, holds_nodes: bool, priority: u8) -> Result<()> {
+        self.node_units.set(unit, holds_nodes);
+        let range = unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES;
+        Ok(self.mapping.advise(range, Advice::Priority(priority))?)
+    }
+
+    /// Has the blocks' contents forgotten: nobody refers to them, or will before they are stored anew.
+    pub(crate) fn forget_blocks(&self, offset: u64, blocks: u64) -> Result<()> {
+        Ok(self.mapping.advise(offset..offset + blocks * BLOCK_BYTES as u64, Advice::Free)?)
+    }
+
+    /// Stores nodes that nobody refers to yet, one behind the other.
+    pub(crate) fn store(&self, offset: u64, blocks: &[Block]) -> Result<()> {
+        for (index, block) in blocks.iter().enumerate() {
+            let at = offset + (index * BLOCK_BYTES) as u64;
+            let pin = self.mapping.pin(at..at + BLOCK_BYTES as u64, Access::ReadWrite)?;
+            let Some(target) = pin.as_mut_ptr() else {
+                return Err(self.failed("storing", at, std::io::ErrorKind::ReadOnlyFilesystem.into()));
+            };
+            // SAFETY: the page is pinned for writing, and no reference to it exists: whoever allocated the block has not
+            // published it, and its former life's readers have gone (`volume::era`).
+            unsafe { std::ptr::copy_nonoverlapping(block.0.as_ptr(), target, BLOCK_BYTES) };
+        }
+        Ok(())
+    }
+
+    /// Published bytes. They stay as they are as long as the caller holds the version that refers to them.
+    pub(crate) fn published(&self, offset: u64, bytes: usize) -> Result<&[u8]> {
+        let end = offset.checked_add(bytes as u64).filter(|end| *end <= self.len());
+        let Some(end) = end else {
+            return Err(self.damaged("a reference", offset, Damage::Value { what: "its place", found: offset }));
+        };
+        self.mapping.ensure(offset..end)?;
+        // SAFETY: the range is mapped as long as self. What is published is not stored to before the versions that refer to it
+        // are gone; a page that cannot be read again after an eviction holds poison, whole.
+        Ok(unsafe { std::slice::from_raw_parts(self.mapping.as_ptr().add(offset as usize), bytes) })
+    }
+
+    /// A published node.
+    pub(crate) fn node(&self, kind: Kind, offset: u64) -> Result<Sealed<'_>> {
+        let block = self.published(offset, BLOCK_BYTES)?;
+        let Some(block) = block.first_chunk::<BLOCK_BYTES>() else {
+            return Err(self.damaged("a node", offset, Damage::Length));
+        };
+        let structure = if kind == Kind::Leaf { "a leaf" } else { "an inner node" };
+        unseal_checked(block, kind, offset).map_err(|damage| match self.mapping.take_read_error() {
+            Some(error) => error.into(),
+            None => self.damaged(structure, offset, damage),
+        })
+    }
+
+    /// Has pages read in the background that will be wanted soon.
+    pub(crate) fn prefetch(&self, offsets: impl Iterator<Item = u64>) {
+        let page = |offset: u64| {
+            let start = offset - offset % BLOCK_BYTES as u64;
+            start..start + BLOCK_BYTES as u64
+        };
+        if let Err(error) = self.mapping.prefetch(offsets.map(page)) {
+            tracing::debug!(%error, "a prefetch failed; who touches the page reads it");
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Nodes are verified as they arrive from the device; records of the log are when they are read.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use vmio::PageVerifier;
+
+use crate::format::block::is_whole;
+use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+
+/// Which units hold nodes, a bit each.
+pub(crate) struct NodeUnits(Box<[AtomicU64]>);
+
+impl NodeUnits {
+    pub(super) fn new(units: u64) -> Self {
+        NodeUnits((0..units.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    pub(super) fn set(&self, unit: u64, holds_nodes: bool) {
+        let (word, bit) = (&self.0[unit as usize / 64], 1 << (unit % 64));
+        if holds_nodes {
+            word.fetch_or(bit, Ordering::Release);
+        } else {
+            word.fetch_and(!bit, Ordering::Release);
+        }
+    }
+
+    fn contains(&self, unit: u64) -> bool {
+        self.0.get(unit as usize / 64).is_some_and(|word| word.load(Ordering::Acquire) >> (unit % 64) & 1 == 1)
+    }
+}
+
+/// What the mapping asks of each page.
+pub(super) struct NodeVerifier(pub(super) Arc<NodeUnits>);
+
+impl PageVerifier for NodeVerifier {
+    fn verify(&self, offset: u64, page: &[u8]) -> bool {
+        !self.0.contains(offset / UNIT_BYTES)
+            || page.first_chunk::<BLOCK_BYTES>().is_some_and(|block| is_whole(block, offset))
+    }
+
+    fn seal(&self, _offset: u64, _page: &mut [u8]) {
+        // Nodes are sealed when they are built.
+    }
+}

@@ -1,0 +1,202 @@
+//! What can go wrong.
+
+/// The result of an operation of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The memory-mapped I/O below, or the device.
+    #[error(transparent)]
+    Io(#[from] vmio::Error),
+    /// A read, write or flush of the device failed.
+    #[error("{volume}: {action} at byte {offset} failed")]
+    Device {
+        /// What is stored there.
+        volume: String,
+        /// What was tried.
+        action: &'static str,
+        /// Where.
+        offset: u64,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// What the device holds is not what was written.
+    #[error("{volume}: {structure} at byte {offset} is damaged: {damage}")]
+    Damaged {
+        /// The volume.
+        volume: String,
+        /// What should be there.
+        structure: &'static str,
+        /// Where.
+        offset: u64,
+        /// What is wrong with it.
+        damage: Damage,
+    },
+    /// There is no volume in the file.
+    #[error("{volume} holds no volume of vmio-kv: create one, or name another file")]
+    NoVolume {
+        /// The file.
+        volume: String,
+    },
+    /// There is a volume already.
+    #[error("{volume} holds a volume already: open it, or remove it first")]
+    VolumeExists {
+        /// The file.
+        volume: String,
+    },
+    /// The volume was written by a newer version.
+    #[error("{volume} has format version {found}, and this program knows {known} at most: use a newer one")]
+    NewerVersion {
+        /// The volume.
+        volume: String,
+        /// Its version.
+        found: u32,
+        /// The newest known.
+        known: u32,
+    },
+    /// The volume uses something that this program does not know.
+    #[error("{volume} uses features that this program does not have (bits {features:#x}): use a newer one")]
+    UnknownFeatures {
+        /// The volume.
+        volume: String,
+        /// The bits that are not known.
+        features: u64,
+    },
+    /// The file is shorter than the volume in it.
+    #[error("{volume} is {found} bytes long, and the volume in it {wanted}: it was cut off")]
+    Truncated {
+        /// The volume.
+        volume: String,
+        /// Its length in bytes.
+        found: u64,
+        /// The length that it should have.
+        wanted: u64,
+    },
+    /// A volume cannot have that length.
+    #[error("a volume of {bytes} bytes: it has at least {least} and at most {most}")]
+    VolumeLength {
+        /// What was asked for.
+        bytes: u64,
+        /// The least.
+        least: u64,
+        /// The most.
+        most: u64,
+    },
+    /// The volume has no room left.
+    #[error("{volume} is full: {wanted} bytes more were wanted; delete something, or grow it")]
+    Full {
+        /// The volume.
+        volume: String,
+        /// What was wanted.
+        wanted: u64,
+    },
+    /// A key that cannot be.
+    #[error("a key of {bytes} bytes: keys have 1 to {most}")]
+    KeyLength {
+        /// Its length.
+        bytes: usize,
+        /// The longest.
+        most: usize,
+    },
+    /// A value that cannot be.
+    #[error("a value of {bytes} bytes: values have up to {most}")]
+    ValueLength {
+        /// Its length.
+        bytes: usize,
+        /// The longest.
+        most: usize,
+    },
+    /// A name that cannot be.
+    #[error("the name {name:?} for a region: names have 1 to {most} bytes")]
+    RegionName {
+        /// The name.
+        name: String,
+        /// The longest.
+        most: usize,
+    },
+    /// There is no such region.
+    #[error("{volume} has no region {name:?}")]
+    NoRegion {
+        /// The volume.
+        volume: String,
+        /// The name.
+        name: String,
+    },
+    /// An option that cannot be.
+    #[error("{option} = {value}: {why}")]
+    Option {
+        /// Which.
+        option: &'static str,
+        /// Its value.
+        value: u64,
+        /// What it has to be.
+        why: &'static str,
+    },
+    /// An earlier failure has ended all writing: what is durable is, and reads go on.
+    #[error("{volume} takes no more writes since {why}: close and open it again")]
+    Stopped {
+        /// The volume.
+        volume: String,
+        /// The first failure.
+        why: String,
+    },
+}
+
+/// What is wrong with something on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Damage {
+    /// It does not begin as it should.
+    #[error("it does not begin as such a thing does")]
+    Magic,
+    /// The checksum is not that of the bytes.
+    #[error("its checksum does not match")]
+    Checksum,
+    /// It is another kind of thing.
+    #[error("it is of kind {found}, not {wanted}")]
+    Kind {
+        /// What it says.
+        found: u8,
+        /// What it should say.
+        wanted: u8,
+    },
+    /// It belongs elsewhere.
+    #[error("it says that it belongs to byte {says}")]
+    Misplaced {
+        /// Where.
+        says: u64,
+    },
+    /// It is older than what refers to it: a write was lost.
+    #[error("it is of epoch {found}, not {wanted}: a write was lost")]
+    Epoch {
+        /// What it says.
+        found: u64,
+        /// What refers to it says.
+        wanted: u64,
+    },
+    /// It belongs to another segment or region.
+    #[error("it belongs to another volume, segment or region")]
+    Foreign,
+    /// It ends before it should.
+    #[error("it ends before it should")]
+    Length,
+    /// It says that it has more parts than it has room for.
+    #[error("it says that it has {found} parts, and there is room for {most}")]
+    Count {
+        /// What it says.
+        found: usize,
+        /// What there is room for.
+        most: usize,
+    },
+    /// A value that cannot be.
+    #[error("{what} is {found}")]
+    Value {
+        /// Of what.
+        what: &'static str,
+        /// The value.
+        found: u64,
+    },
+}

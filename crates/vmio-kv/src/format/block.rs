@@ -1,0 +1,203 @@
+//! What all blocks of metadata begin with: nodes of trees, and the blocks that lie there twice.
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::Damage;
+use crate::format::geometry::BLOCK_BYTES;
+
+const MAGIC: [u8; 4] = *b"vmkv";
+/// What is in front of the bytes that the checksum covers: the magic number and the checksum itself.
+const UNCHECKED: usize = 8;
+
+/// A block in memory, where direct I/O can read it.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(4096))]
+pub(crate) struct Block(pub(crate) [u8; BLOCK_BYTES]);
+
+impl Block {
+    /// All zeros.
+    pub(crate) const ZERO: Block = Block([0; BLOCK_BYTES]);
+}
+
+/// What a block holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    VolumeHeader = 1,
+    SegmentTable = 2,
+    Superblock = 3,
+    Bitmap = 4,
+    UnitTable = 5,
+    FreeLog = 6,
+    Catalogue = 7,
+    Leaf = 8,
+    Branch = 9,
+}
+
+/// The front of a block.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct BlockHeader {
+    magic: [u8; 4],
+    checksum: U32,
+    kind: u8,
+    reserved: u8,
+    count: U16,
+    region: U32,
+    offset: U64,
+    epoch: U64,
+    uuid: [u8; 16],
+}
+
+/// Length of the header.
+pub(crate) const HEADER_BYTES: usize = size_of::<BlockHeader>();
+
+const _: () = assert!(HEADER_BYTES == 48);
+const _: () = assert!(size_of::<Block>() == BLOCK_BYTES && align_of::<Block>() == BLOCK_BYTES);
+
+/// Identifies a volume or a segment; part of every checksum, so that no block of another passes for one of this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Uuid(pub(crate) [u8; 16]);
+
+impl Uuid {
+    /// A random one (version 4).
+    pub(crate) fn random() -> std::io::Result<Self> {
+        let mut bytes = [0; 16];
+        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        Ok(Uuid(bytes))
+    }
+}
+
+impl std::fmt::Display for Uuid {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (index, byte) in self.0.iter().enumerate() {
+            let dash = if [4, 6, 8, 10].contains(&index) { "-" } else { "" };
+            write!(out, "{dash}{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What a block says of itself, and what the one who reads it expects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Label {
+    pub(crate) kind: Kind,
+    /// The region it belongs to; 0 for none.
+    pub(crate) region: u32,
+    /// Its own place in the volume, in bytes.
+    pub(crate) offset: u64,
+    /// The epoch that it is part of.
+    pub(crate) epoch: u64,
+}
+
+/// Writes the header of a block whose contents are complete.
+pub(crate) fn seal(block: &mut [u8; BLOCK_BYTES], uuid: Uuid, label: Label, count: u16) {
+    let header = BlockHeader {
+        magic: MAGIC,
+        checksum: U32::ZERO,
+        kind: label.kind as u8,
+        reserved: 0,
+        count: U16::new(count),
+        region: U32::new(label.region),
+        offset: U64::new(label.offset),
+        epoch: U64::new(label.epoch),
+        uuid: uuid.0,
+    };
+    block[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+    let checksum = crc32c::crc32c(&block[UNCHECKED..]);
+    block[4..UNCHECKED].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// A block that is whole, and what it says of itself.
+pub(crate) struct Sealed<'block> {
+    pub(crate) bytes: &'block [u8; BLOCK_BYTES],
+    pub(crate) epoch: u64,
+    pub(crate) region: u32,
+    pub(crate) count: usize,
+    pub(crate) uuid: Uuid,
+}
+
+fn header(block: &[u8; BLOCK_BYTES]) -> &BlockHeader {
+    let (front, _) = block.split_at(HEADER_BYTES);
+    BlockHeader::ref_from_bytes(front).expect("the type has no alignment, and the length is right")
+}
+
+/// Whether a block of the volume is whole and stands where it says, of whatever kind it is: what a mapping's verifier asks.
+pub(crate) fn is_whole(block: &[u8; BLOCK_BYTES], offset: u64) -> bool {
+    let header = header(block);
+    header.magic == MAGIC
+        && header.offset.get() == offset
+        && header.checksum.get() == crc32c::crc32c(&block[UNCHECKED..])
+}
+
+/// Checks all that a block says of itself but its epoch and region, and its checksum.
+pub(crate) fn unseal(block: &[u8; BLOCK_BYTES], kind: Kind, offset: u64) -> Result<Sealed<'_>, Damage> {
+    let sealed = unseal_checked(block, kind, offset)?;
+    if header(block).checksum.get() != crc32c::crc32c(&block[UNCHECKED..]) {
+        return Err(Damage::Checksum);
+    }
+    Ok(sealed)
+}
+
+/// The same of a block that has been verified as it was read.
+pub(crate) fn unseal_checked(block: &[u8; BLOCK_BYTES], kind: Kind, offset: u64) -> Result<Sealed<'_>, Damage> {
+    let header = header(block);
+    if header.magic != MAGIC {
+        return Err(Damage::Magic);
+    }
+    if header.kind != kind as u8 {
+        return Err(Damage::Kind { found: header.kind, wanted: kind as u8 });
+    }
+    if header.offset.get() != offset {
+        return Err(Damage::Misplaced { says: header.offset.get() });
+    }
+    Ok(Sealed {
+        bytes: block,
+        epoch: header.epoch.get(),
+        region: header.region.get(),
+        count: usize::from(header.count.get()),
+        uuid: Uuid(header.uuid),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LABEL: Label = Label { kind: Kind::Leaf, region: 3, offset: 8192, epoch: 7 };
+
+    fn sealed() -> Block {
+        let mut block = Block::ZERO;
+        block.0[100] = 1;
+        seal(&mut block.0, Uuid([9; 16]), LABEL, 5);
+        block
+    }
+
+    #[test]
+    fn a_sealed_block_says_what_it_is() {
+        let block = sealed();
+        let read = unseal(&block.0, Kind::Leaf, 8192).expect("it is whole");
+        assert_eq!((read.epoch, read.region, read.count, read.uuid), (7, 3, 5, Uuid([9; 16])));
+        assert!(is_whole(&block.0, 8192));
+    }
+
+    #[test]
+    fn each_flipped_bit_is_noticed() {
+        for bit in 0..BLOCK_BYTES * 8 {
+            let mut block = sealed();
+            block.0[bit / 8] ^= 1 << (bit % 8);
+            assert!(unseal(&block.0, Kind::Leaf, 8192).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_block_of_another_place_or_kind_is_noticed() {
+        let block = sealed();
+        assert!(matches!(unseal(&block.0, Kind::Leaf, 4096), Err(Damage::Misplaced { says: 8192 })));
+        assert!(matches!(unseal(&block.0, Kind::Branch, 8192), Err(Damage::Kind { found: 8, wanted: 9 })));
+        assert!(matches!(unseal(&Block::ZERO.0, Kind::Leaf, 0), Err(Damage::Magic)));
+    }
+}

@@ -1,0 +1,173 @@
+//! A block of the catalogue: seven regions, with the roots of their levels.
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::Damage;
+use crate::format::block::{Block, Kind, Label, Sealed, Uuid, seal};
+use crate::format::geometry::BLOCK_BYTES;
+
+/// Regions of a block.
+pub(crate) const REGIONS: usize = 7;
+/// Levels of a region, the one in memory included: the row of level 0 has checkpoints of it.
+pub(crate) const LEVELS: usize = 7;
+/// The longest name of a region, in bytes.
+pub(crate) const NAME_BYTES_MAX: usize = 64;
+
+const START: usize = BLOCK_BYTES - REGIONS * size_of::<RegionRow>();
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RootRow {
+    offset: U64,
+    epoch: U64,
+    entries: U64,
+    height: U16,
+    reserved: U16,
+    blocks: U32,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RegionRow {
+    number: U32,
+    flags: U32,
+    log_sequence: U64,
+    log_offset: U64,
+    name_bytes: u8,
+    reserved: [u8; 39],
+    name: [u8; NAME_BYTES_MAX],
+    roots: [[RootRow; 2]; LEVELS],
+}
+
+const _: () = assert!(size_of::<RootRow>() == 32 && size_of::<RegionRow>() == 576 && START == 64);
+
+/// The root of a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Root {
+    pub(crate) offset: u64,
+    pub(crate) epoch: u64,
+    /// Entries of its leaves.
+    pub(crate) entries: u64,
+    /// Nodes on the way from the root to a leaf, both included.
+    pub(crate) height: u16,
+    /// Its nodes.
+    pub(crate) blocks: u32,
+}
+
+/// A level's two trees: one that takes what the level above spills, and one that spills into the level below.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LevelRoots {
+    pub(crate) active: Option<Root>,
+    pub(crate) spilling: Option<Root>,
+}
+
+/// A region of a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RegionEntry {
+    pub(crate) number: u32,
+    pub(crate) name: String,
+    /// Records of the region from this number on are in no level but the one in memory.
+    pub(crate) log_sequence: u64,
+    /// Where the first of them is, or would be.
+    pub(crate) log_offset: u64,
+    pub(crate) levels: [LevelRoots; LEVELS],
+}
+
+fn root_row(root: Option<Root>) -> RootRow {
+    let root = root.unwrap_or(Root { offset: 0, epoch: 0, entries: 0, height: 0, blocks: 0 });
+    RootRow {
+        offset: U64::new(root.offset),
+        epoch: U64::new(root.epoch),
+        entries: U64::new(root.entries),
+        height: U16::new(root.height),
+        reserved: U16::ZERO,
+        blocks: U32::new(root.blocks),
+    }
+}
+
+fn root(row: &RootRow) -> Option<Root> {
+    let root = Root {
+        offset: row.offset.get(),
+        epoch: row.epoch.get(),
+        entries: row.entries.get(),
+        height: row.height.get(),
+        blocks: row.blocks.get(),
+    };
+    (root.offset != 0).then_some(root)
+}
+
+/// A block of the catalogue.
+pub(crate) fn to_block(segment: Uuid, regions: &[RegionEntry], offset: u64, epoch: u64) -> Block {
+    assert!(regions.len() <= REGIONS, "{} regions in a block", regions.len());
+    let row = |region: &RegionEntry| {
+        let mut name = [0; NAME_BYTES_MAX];
+        name[..region.name.len()].copy_from_slice(region.name.as_bytes());
+        RegionRow {
+            number: U32::new(region.number),
+            flags: U32::ZERO,
+            log_sequence: U64::new(region.log_sequence),
+            log_offset: U64::new(region.log_offset),
+            name_bytes: region.name.len() as u8,
+            reserved: [0; 39],
+            name,
+            roots: region.levels.map(|level| [root_row(level.active), root_row(level.spilling)]),
+        }
+    };
+    let rows: Vec<RegionRow> = regions.iter().map(row).collect();
+    let bytes = rows.as_slice().as_bytes();
+    let mut block = Block::ZERO;
+    block.0[START..START + bytes.len()].copy_from_slice(bytes);
+    seal(&mut block.0, segment, Label { kind: Kind::Catalogue, region: 0, offset, epoch }, regions.len() as u16);
+    block
+}
+
+/// What it says.
+pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Vec<RegionEntry>, Damage> {
+    if sealed.count > REGIONS {
+        return Err(Damage::Count { found: sealed.count, most: REGIONS });
+    }
+    let bytes = &sealed.bytes[START..START + sealed.count * size_of::<RegionRow>()];
+    let rows = <[RegionRow]>::ref_from_bytes(bytes).map_err(|_| Damage::Length)?;
+    let region = |row: &RegionRow| {
+        let wrong = Damage::Value { what: "a region's name", found: u64::from(row.name_bytes) };
+        let name = row.name.get(..usize::from(row.name_bytes)).ok_or(wrong)?;
+        let name = std::str::from_utf8(name).map_err(|_| wrong)?;
+        Ok(RegionEntry {
+            number: row.number.get(),
+            name: name.to_owned(),
+            log_sequence: row.log_sequence.get(),
+            log_offset: row.log_offset.get(),
+            levels: std::array::from_fn(|level| LevelRoots {
+                active: root(&row.roots[level][0]),
+                spilling: root(&row.roots[level][1]),
+            }),
+        })
+    };
+    rows.iter().map(region).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::block::unseal;
+
+    #[test]
+    fn regions_come_back() {
+        let tree = Root { offset: 4096, epoch: 2, entries: 3, height: 4, blocks: 5 };
+        let region = |number: u32| RegionEntry {
+            number,
+            name: "x".repeat(number as usize * 9),
+            log_sequence: 6,
+            log_offset: 7,
+            levels: std::array::from_fn(|level| LevelRoots {
+                active: (level % 2 == 0).then_some(tree),
+                spilling: (level % 3 == 0).then_some(tree),
+            }),
+        };
+        let regions: Vec<RegionEntry> = (1..=7).map(region).collect();
+        let block = to_block(Uuid([1; 16]), &regions, 8192, 4);
+        let sealed = unseal(&block.0, Kind::Catalogue, 8192).expect("whole");
+        assert_eq!(from_block(&sealed).expect("whole"), regions);
+    }
+}

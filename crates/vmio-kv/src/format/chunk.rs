@@ -1,0 +1,116 @@
+//! The front of a chunk of the log: which one it is, and which comes before and after it.
+
+use zerocopy::byteorder::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::Damage;
+use crate::format::block::Uuid;
+use crate::format::geometry::UNIT_BYTES;
+
+const MAGIC: [u8; 4] = *b"vmkl";
+const UNCHECKED: usize = 8;
+
+/// Length of a chunk: a unit.
+pub(crate) const CHUNK_BYTES: usize = UNIT_BYTES as usize;
+/// Where the first record of a chunk is.
+pub(crate) const RECORDS_AT: usize = size_of::<ChunkRow>();
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct ChunkRow {
+    magic: [u8; 4],
+    checksum: U32,
+    segment: [u8; 16],
+    offset: U64,
+    generation: U64,
+    first_sequence: U64,
+    previous: U64,
+    next: U64,
+    begins_anew: u8,
+    reserved: [u8; 63],
+}
+
+const _: () = assert!(RECORDS_AT == 128);
+
+/// A chunk of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkHeader {
+    pub(crate) segment: Uuid,
+    /// Its own byte of the volume.
+    pub(crate) offset: u64,
+    /// The owner's epoch, which rises with each opening, in the upper half, and below it a number that rises from chunk to
+    /// chunk. So none is used twice: the records' checksums begin with it, since a chunk that was in use before, even
+    /// in a life that a power cut has undone, holds whole records of then.
+    pub(crate) generation: u64,
+    /// The number of its first record.
+    pub(crate) first_sequence: u64,
+    /// The chunk before it; 0 if it is the oldest.
+    pub(crate) previous: u64,
+    /// The chunk that will come after it, taken beforehand.
+    pub(crate) next: u64,
+    /// Whether it is the first that was written after an opening: what the chunk before it began is not gone on with.
+    pub(crate) begins_anew: bool,
+}
+
+impl ChunkHeader {
+    pub(crate) fn to_bytes(self) -> [u8; RECORDS_AT] {
+        let mut row = ChunkRow {
+            magic: MAGIC,
+            checksum: U32::ZERO,
+            segment: self.segment.0,
+            offset: U64::new(self.offset),
+            generation: U64::new(self.generation),
+            first_sequence: U64::new(self.first_sequence),
+            previous: U64::new(self.previous),
+            next: U64::new(self.next),
+            begins_anew: u8::from(self.begins_anew),
+            reserved: [0; 63],
+        };
+        row.checksum = U32::new(crc32c::crc32c(&row.as_bytes()[UNCHECKED..]));
+        zerocopy::transmute!(row)
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, Damage> {
+        let (row, _) = ChunkRow::ref_from_prefix(bytes).map_err(|_| Damage::Length)?;
+        if row.magic != MAGIC {
+            return Err(Damage::Magic);
+        }
+        if row.checksum.get() != crc32c::crc32c(&row.as_bytes()[UNCHECKED..]) {
+            return Err(Damage::Checksum);
+        }
+        Ok(ChunkHeader {
+            segment: Uuid(row.segment),
+            offset: row.offset.get(),
+            generation: row.generation.get(),
+            first_sequence: row.first_sequence.get(),
+            previous: row.previous.get(),
+            next: row.next.get(),
+            begins_anew: row.begins_anew != 0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_comes_back_and_each_flipped_bit_is_noticed() {
+        let header = ChunkHeader {
+            segment: Uuid([5; 16]),
+            offset: 1 << 21,
+            generation: 3,
+            first_sequence: 4,
+            previous: 5,
+            next: 6,
+            begins_anew: true,
+        };
+        let bytes = header.to_bytes();
+        assert_eq!(ChunkHeader::from_bytes(&bytes), Ok(header));
+        for bit in 0..RECORDS_AT * 8 {
+            let mut bytes = bytes;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(ChunkHeader::from_bytes(&bytes).is_err(), "bit {bit}");
+        }
+    }
+}

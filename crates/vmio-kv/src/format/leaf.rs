@@ -1,0 +1,364 @@
+//! A leaf: the common prefix of its keys once, and an entry of 24 bytes for each.
+
+use std::cmp::Ordering;
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::Damage;
+use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
+use crate::format::geometry::BLOCK_BYTES;
+use crate::format::pointer::{Pointer, WINDOW_BYTES};
+
+/// The longest common prefix that a leaf keeps.
+pub(crate) const PREFIX_BYTES_MAX: usize = 512;
+const ENTRIES_AT: usize = HEADER_BYTES + size_of::<LeafRow>();
+/// Entries of a leaf whose prefix is empty.
+pub(crate) const ENTRIES_MAX: usize = (BLOCK_BYTES - ENTRIES_AT) / size_of::<EntryRow>();
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct LeafRow {
+    prefix_bytes: U16,
+    window_bytes: u8,
+    reserved: u8,
+    /// How often it was written since its records were last brought together: for scans.
+    writes: U32,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct EntryRow {
+    window: [u8; WINDOW_BYTES],
+    hash: U32,
+    pointer: U64,
+}
+
+const _: () = assert!(size_of::<LeafRow>() == 8 && size_of::<EntryRow>() == 24 && ENTRIES_MAX == 168);
+
+/// The hash of a key that entries hold: it tells keys apart of which not all bytes are known.
+pub(crate) fn key_hash(key: &[u8]) -> u32 {
+    crc32c::crc32c(key)
+}
+
+/// What is known of a key without reading its record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KnownKey {
+    /// The key, or its front.
+    pub(crate) bytes: Vec<u8>,
+    /// Whether it is all of the key.
+    pub(crate) complete: bool,
+    pub(crate) hash: u32,
+    pub(crate) pointer: Pointer,
+}
+
+impl KnownKey {
+    /// A key of which all is known.
+    pub(crate) fn whole(key: &[u8], pointer: Pointer) -> Self {
+        KnownKey { bytes: key.to_vec(), complete: true, hash: key_hash(key), pointer: pointer.record() }
+    }
+
+    /// How two keys compare, if what is known of them tells.
+    pub(crate) fn compare(&self, other: &KnownKey) -> Option<Ordering> {
+        let shared = self.bytes.len().min(other.bytes.len());
+        match self.bytes[..shared].cmp(&other.bytes[..shared]) {
+            Ordering::Equal => {}
+            unequal => return Some(unequal),
+        }
+        // One of them is known no further than the other, and equal so far.
+        let ends = |key: &KnownKey| key.complete && key.bytes.len() == shared;
+        match (ends(self), ends(other)) {
+            (true, true) => Some(Ordering::Equal),
+            (true, false) => Some(Ordering::Less),
+            (false, true) => Some(Ordering::Greater),
+            (false, false) => None,
+        }
+    }
+}
+
+impl KnownKey {
+    /// How it compares to a key of which all is known, if that can be told.
+    pub(crate) fn compare_to(&self, key: &[u8]) -> Option<Ordering> {
+        let shared = self.bytes.len().min(key.len());
+        match self.bytes[..shared].cmp(&key[..shared]) {
+            Ordering::Equal if self.complete => Some(self.bytes.len().cmp(&key.len())),
+            // There is at least one byte more than is known.
+            Ordering::Equal if self.bytes.len() >= key.len() => Some(Ordering::Greater),
+            Ordering::Equal => None,
+            unequal => Some(unequal),
+        }
+    }
+}
+
+/// Length of what two byte strings have in common at their front.
+pub(crate) fn common_prefix(left: &[u8], right: &[u8]) -> usize {
+    left.iter().zip(right).take_while(|(left, right)| left == right).count()
+}
+
+/// A leaf that was read.
+#[derive(Clone, Copy)]
+pub(crate) struct Leaf<'block> {
+    prefix: &'block [u8],
+    window_bytes: usize,
+    entries: &'block [EntryRow],
+}
+
+impl<'block> Leaf<'block> {
+    /// Looks at a block; nothing behind its bounds is believed.
+    pub(crate) fn from_block(sealed: &Sealed<'block>) -> Result<Self, Damage> {
+        let (row, _) = LeafRow::ref_from_prefix(&sealed.bytes[HEADER_BYTES..]).map_err(|_| Damage::Length)?;
+        let prefix_bytes = usize::from(row.prefix_bytes.get());
+        let window_bytes = usize::from(row.window_bytes);
+        let most = (BLOCK_BYTES - ENTRIES_AT).saturating_sub(prefix_bytes) / size_of::<EntryRow>();
+        if prefix_bytes > PREFIX_BYTES_MAX || window_bytes > WINDOW_BYTES || sealed.count > most {
+            return Err(Damage::Count { found: sealed.count, most });
+        }
+        let bytes = &sealed.bytes[ENTRIES_AT..ENTRIES_AT + sealed.count * size_of::<EntryRow>()];
+        let entries = <[EntryRow]>::ref_from_bytes(bytes).map_err(|_| Damage::Length)?;
+        Ok(Leaf { prefix: &sealed.bytes[BLOCK_BYTES - prefix_bytes..], window_bytes, entries })
+    }
+
+    /// How many entries it has.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// An entry's pointer.
+    pub(crate) fn pointer(&self, index: usize) -> Pointer {
+        Pointer::from_bits(self.entries[index].pointer.get())
+    }
+
+    /// An entry's hash.
+    pub(crate) fn hash(&self, index: usize) -> u32 {
+        self.entries[index].hash.get()
+    }
+
+    fn window(&self, index: usize) -> &'block [u8] {
+        &self.entries[index].window[..self.pointer(index).known()]
+    }
+
+    /// What is known of an entry's key.
+    pub(crate) fn key(&self, index: usize) -> KnownKey {
+        let mut bytes = Vec::with_capacity(self.prefix.len() + WINDOW_BYTES);
+        bytes.extend_from_slice(self.prefix);
+        bytes.extend_from_slice(self.window(index));
+        let pointer = self.pointer(index);
+        KnownKey { bytes, complete: pointer.is_complete(), hash: self.hash(index), pointer: pointer.record() }
+    }
+
+    /// The entries whose keys may be this one or its neighbours: all before them are less, all behind them are greater.
+    pub(crate) fn candidates(&self, key: &[u8]) -> std::ops::Range<usize> {
+        let shared = common_prefix(self.prefix, key);
+        if shared < self.prefix.len() {
+            // The key leaves the prefix: it is less than all entries, or greater.
+            let is_less = key.get(shared).is_none_or(|byte| *byte < self.prefix[shared]);
+            let place = if is_less { 0 } else { self.len() };
+            return place..place;
+        }
+        // Entries of which fewer bytes are known than of others would not be in order by what is known: only as many as are
+        // known of all count.
+        let cut = |bytes: &'block [u8]| &bytes[..bytes.len().min(self.window_bytes)];
+        let rest = &key[shared..];
+        let rest = &rest[..rest.len().min(self.window_bytes)];
+        let first = self.partition_point(|index| cut(self.window(index)) < rest);
+        let behind = self.partition_point(|index| cut(self.window(index)) <= rest);
+        first..behind
+    }
+
+    /// Whether a candidate is the key: `None` if its record has to say so.
+    pub(crate) fn is_key(&self, index: usize, key: &[u8], hash: u32) -> Option<bool> {
+        if self.hash(index) != hash {
+            return Some(false);
+        }
+        let rest = &key[self.prefix.len()..];
+        let (window, complete) = (self.window(index), self.pointer(index).is_complete());
+        if complete {
+            return Some(window == rest);
+        }
+        if rest.len() > window.len() && rest.starts_with(window) { None } else { Some(false) }
+    }
+
+    fn partition_point(&self, is_before: impl Fn(usize) -> bool) -> usize {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            if is_before(middle) { low = middle + 1 } else { high = middle }
+        }
+        low
+    }
+}
+
+/// Collects entries in order until a leaf is full.
+#[derive(Default)]
+pub(crate) struct LeafBuilder {
+    keys: Vec<KnownKey>,
+    prefix_bytes: usize,
+}
+
+impl LeafBuilder {
+    /// Whether it has room for a key, and how long its prefix would be then.
+    fn prefix_with(&self, key: &KnownKey) -> Option<usize> {
+        let prefix_bytes = match self.keys.first() {
+            Some(first) => common_prefix(&first.bytes[..self.prefix_bytes], &key.bytes),
+            None => key.bytes.len().min(PREFIX_BYTES_MAX),
+        };
+        let room = BLOCK_BYTES - ENTRIES_AT - prefix_bytes;
+        ((self.keys.len() + 1) * size_of::<EntryRow>() <= room).then_some(prefix_bytes)
+    }
+
+    /// Appends a key that is greater than all before; gives it back if there is no room.
+    pub(crate) fn push(&mut self, key: KnownKey) -> Result<(), KnownKey> {
+        match self.prefix_with(&key) {
+            Some(prefix_bytes) => {
+                self.prefix_bytes = prefix_bytes;
+                self.keys.push(key);
+                Ok(())
+            }
+            None => Err(key),
+        }
+    }
+
+    pub(crate) fn keys(&self) -> &[KnownKey] {
+        &self.keys
+    }
+
+    /// The leaf's block. The builder is empty then.
+    pub(crate) fn finish(&mut self, segment: Uuid, region: u32, offset: u64, epoch: u64) -> Block {
+        let keys = std::mem::take(&mut self.keys);
+        let prefix_bytes = std::mem::take(&mut self.prefix_bytes);
+        let mut block = Block::ZERO;
+        let mut window_bytes = WINDOW_BYTES;
+        let (entries, _) = block.0[ENTRIES_AT..].as_chunks_mut::<{ size_of::<EntryRow>() }>();
+        for (key, place) in keys.iter().zip(entries) {
+            let rest = &key.bytes[prefix_bytes..];
+            let known = rest.len().min(WINDOW_BYTES);
+            let complete = key.complete && known == rest.len();
+            if !complete {
+                window_bytes = window_bytes.min(known);
+            }
+            let mut window = [0; WINDOW_BYTES];
+            window[..known].copy_from_slice(&rest[..known]);
+            let pointer = key.pointer.with_known(known, complete).to_bits();
+            let row = EntryRow { window, hash: U32::new(key.hash), pointer: U64::new(pointer) };
+            place.copy_from_slice(row.as_bytes());
+        }
+        let row = LeafRow {
+            prefix_bytes: U16::new(prefix_bytes as u16),
+            window_bytes: window_bytes as u8,
+            reserved: 0,
+            writes: U32::ZERO,
+        };
+        block.0[HEADER_BYTES..ENTRIES_AT].copy_from_slice(row.as_bytes());
+        if let Some(first) = keys.first() {
+            block.0[BLOCK_BYTES - prefix_bytes..].copy_from_slice(&first.bytes[..prefix_bytes]);
+        }
+        seal(&mut block.0, segment, Label { kind: Kind::Leaf, region, offset, epoch }, keys.len() as u16);
+        block
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::format::block::unseal;
+    use crate::format::pointer::PointerKind;
+
+    fn pointer(number: usize) -> Pointer {
+        Pointer::new(PointerKind::Value, number as u64 * 8, 64)
+    }
+
+    fn leaf_of(keys: &[KnownKey]) -> (Block, usize) {
+        let mut builder = LeafBuilder::default();
+        let taken = keys.iter().take_while(|key| builder.push((*key).clone()).is_ok()).count();
+        (builder.finish(Uuid([1; 16]), 2, 4096, 5), taken)
+    }
+
+    fn keys() -> impl Strategy<Value = BTreeSet<Vec<u8>>> {
+        // Few letters, so that keys share fronts, and are fronts of each other.
+        let key = proptest::collection::vec(prop_oneof![Just(b'a'), Just(b'b'), Just(0)], 1..40);
+        proptest::collection::btree_set(key, 1..160)
+    }
+
+    proptest! {
+        #[test]
+        fn a_key_is_found_among_its_candidates(keys in keys(), probe in proptest::collection::vec(any::<u8>(), 1..40)) {
+            let known: Vec<KnownKey> =
+                keys.iter().enumerate().map(|(number, key)| KnownKey::whole(key, pointer(number))).collect();
+            let (block, taken) = leaf_of(&known);
+            let sealed = unseal(&block.0, Kind::Leaf, 4096).expect("whole");
+            let leaf = Leaf::from_block(&sealed).expect("whole");
+            prop_assert_eq!(leaf.len(), taken);
+            for (number, key) in keys.iter().take(taken).enumerate() {
+                let candidates = leaf.candidates(key);
+                prop_assert!(candidates.contains(&number), "{number} is not in {candidates:?}");
+                prop_assert_ne!(leaf.is_key(number, key, key_hash(key)), Some(false));
+                prop_assert_eq!(leaf.pointer(number).record(), pointer(number));
+                let known = leaf.key(number);
+                prop_assert!(key.starts_with(&known.bytes) && known.complete == (known.bytes.len() == key.len()));
+            }
+            let candidates = leaf.candidates(&probe);
+            for (number, key) in keys.iter().take(taken).enumerate() {
+                prop_assert!(number >= candidates.start || *key < probe);
+                prop_assert!(number < candidates.end || *key > probe);
+            }
+        }
+
+        #[test]
+        fn keys_known_in_part_stay_in_order(keys in keys(), cut in 1_usize..20) {
+            let known: Vec<KnownKey> = keys.iter().enumerate().map(|(number, key)| {
+                let mut known = KnownKey::whole(key, pointer(number));
+                // The fronts of different keys may be the same.
+                let length = key.len().min(cut + number % 3);
+                known.bytes.truncate(length);
+                known.complete = length == key.len();
+                known
+            }).collect();
+            let (block, taken) = leaf_of(&known);
+            let sealed = unseal(&block.0, Kind::Leaf, 4096).expect("whole");
+            let leaf = Leaf::from_block(&sealed).expect("whole");
+            for (number, key) in keys.iter().take(taken).enumerate() {
+                prop_assert!(leaf.candidates(key).contains(&number));
+                prop_assert_ne!(leaf.is_key(number, key, key_hash(key)), Some(false));
+            }
+        }
+
+        #[test]
+        fn what_is_known_never_compares_wrongly(left in keys(), cut in 0_usize..20, other in 0_usize..20) {
+            let whole: Vec<&Vec<u8>> = left.iter().collect();
+            for pair in whole.windows(2) {
+                let part = |key: &[u8], cut: usize| {
+                    let mut known = KnownKey::whole(key, pointer(0));
+                    known.complete = cut >= key.len();
+                    known.bytes.truncate(cut);
+                    known
+                };
+                let answer = part(pair[0], cut).compare(&part(pair[1], other));
+                prop_assert!(answer.is_none_or(|answer| answer == pair[0].cmp(pair[1])));
+            }
+        }
+
+        #[test]
+        fn whatever_a_sealed_leaf_says_is_no_panic(bytes in proptest::collection::vec(any::<u8>(), 4048), count: u16) {
+            let mut block = Block::ZERO;
+            block.0[HEADER_BYTES..].copy_from_slice(&bytes);
+            seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::Leaf, region: 2, offset: 4096, epoch: 5 }, count);
+            let sealed = unseal(&block.0, Kind::Leaf, 4096).expect("whole");
+            if let Ok(leaf) = Leaf::from_block(&sealed) {
+                for index in leaf.candidates(&bytes[..20]) {
+                    let _ = (leaf.key(index), leaf.pointer(index), leaf.is_key(index, &bytes[..20], 1));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_leaf_of_short_keys_has_168_entries() {
+        let keys: Vec<KnownKey> =
+            (0..200_u8).map(|number| KnownKey::whole(&[number, number], pointer(usize::from(number)))).collect();
+        assert_eq!(leaf_of(&keys).1, ENTRIES_MAX);
+    }
+}

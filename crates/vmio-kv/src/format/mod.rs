@@ -1,0 +1,15 @@
+//! The volume as it lies on the device: docs/formats/volume.md in code. Bytes only; nothing here reads or writes.
+
+pub(crate) mod bitmap;
+pub(crate) mod block;
+pub(crate) mod branch;
+pub(crate) mod catalogue;
+pub(crate) mod chunk;
+pub(crate) mod free_log;
+pub(crate) mod geometry;
+pub(crate) mod leaf;
+pub(crate) mod pointer;
+pub(crate) mod record;
+pub(crate) mod superblock;
+pub(crate) mod unit_table;
+pub(crate) mod volume_header;

@@ -1,0 +1,128 @@
+//! The eight bytes by which a leaf's entry finds its record, and what can be known without reading it.
+
+/// Bytes of a key that an entry holds, behind its leaf's common prefix.
+pub(crate) const WINDOW_BYTES: usize = 12;
+
+const OFFSET_BITS: u32 = 48;
+const SIZE_SHIFT: u32 = OFFSET_BITS;
+const KIND_SHIFT: u32 = SIZE_SHIFT + 8;
+const KNOWN_SHIFT: u32 = KIND_SHIFT + 2;
+const COMPLETE_SHIFT: u32 = KNOWN_SHIFT + 4;
+
+const _: () = assert!(COMPLETE_SHIFT == 62 && WINDOW_BYTES < 16);
+
+/// What an entry's record says of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum PointerKind {
+    /// A value in the log.
+    Value = 0,
+    /// Extents that hold the value.
+    Extents = 1,
+    /// The key is deleted.
+    Tombstone = 2,
+    /// The value is in the leaf itself.
+    Inline = 3,
+}
+
+/// Where a record is: bits 0 to 47 its byte in the volume, 48 to 55 its size class, 56 and 57 its kind. In a leaf also, in bits
+/// 58 to 61, how many bytes of the entry's window are part of the key, and in bit 62 whether the key ends with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pointer(u64);
+
+impl Pointer {
+    /// Of a record of so many bytes.
+    pub(crate) fn new(kind: PointerKind, offset: u64, record_bytes: u32) -> Self {
+        assert!(offset < 1 << OFFSET_BITS, "a record at {offset}");
+        Pointer(offset | u64::from(size_class(record_bytes)) << SIZE_SHIFT | (kind as u64) << KIND_SHIFT)
+    }
+
+    /// As it stands in a leaf.
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Pointer(bits)
+    }
+
+    pub(crate) fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The byte of the volume at which the record begins.
+    pub(crate) fn offset(self) -> u64 {
+        self.0 & ((1 << OFFSET_BITS) - 1)
+    }
+
+    pub(crate) fn kind(self) -> PointerKind {
+        match self.0 >> KIND_SHIFT & 3 {
+            0 => PointerKind::Value,
+            1 => PointerKind::Extents,
+            2 => PointerKind::Tombstone,
+            _ => PointerKind::Inline,
+        }
+    }
+
+    /// About how long the record is, an eighth too long at most: what it leaves behind as garbage.
+    pub(crate) fn record_bytes(self) -> u32 {
+        class_bytes((self.0 >> SIZE_SHIFT) as u8)
+    }
+
+    /// With what its leaf knows of the key.
+    pub(crate) fn with_known(self, known: usize, complete: bool) -> Self {
+        assert!(known <= WINDOW_BYTES, "{known} bytes of a window");
+        let record = self.record();
+        Pointer(record.0 | (known as u64) << KNOWN_SHIFT | u64::from(complete) << COMPLETE_SHIFT)
+    }
+
+    /// How many bytes of the entry's window are the key's.
+    pub(crate) fn known(self) -> usize {
+        ((self.0 >> KNOWN_SHIFT & 15) as usize).min(WINDOW_BYTES)
+    }
+
+    /// Whether the key ends where what is known of it does.
+    pub(crate) fn is_complete(self) -> bool {
+        self.0 >> COMPLETE_SHIFT & 1 == 1
+    }
+
+    /// Without what a leaf says: equal for equal records.
+    pub(crate) fn record(self) -> Self {
+        Pointer(self.0 & ((1 << KNOWN_SHIFT) - 1))
+    }
+}
+
+/// Five bits of exponent and three of mantissa.
+fn size_class(bytes: u32) -> u8 {
+    let wanted = bytes.max(8);
+    let exponent = 28 - wanted.leading_zeros();
+    let mantissa = wanted.div_ceil(1 << exponent);
+    // 8 to 16 eighths; 16 is 8 of the next exponent.
+    let class = if mantissa == 16 { (exponent + 1) * 8 } else { exponent * 8 + mantissa - 8 };
+    class as u8
+}
+
+fn class_bytes(class: u8) -> u32 {
+    let (exponent, mantissa) = (u32::from(class) / 8, u32::from(class) % 8 + 8);
+    mantissa.checked_shl(exponent).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_size_class_is_an_eighth_too_large_at_most(bytes in 8_u32..1 << 28) {
+            let class = class_bytes(size_class(bytes));
+            prop_assert!(class >= bytes && u64::from(class - bytes) * 8 <= u64::from(bytes), "{bytes}: {class}");
+        }
+
+        #[test]
+        fn all_parts_come_back(offset in 0_u64..1 << 48, bytes in 8_u32..1 << 21, known in 0_usize..13, complete: bool) {
+            let pointer = Pointer::new(PointerKind::Tombstone, offset, bytes).with_known(known, complete);
+            prop_assert_eq!(pointer.offset(), offset);
+            prop_assert_eq!(pointer.kind(), PointerKind::Tombstone);
+            prop_assert_eq!((pointer.known(), pointer.is_complete()), (known, complete));
+            prop_assert_eq!(pointer.record(), Pointer::new(PointerKind::Tombstone, offset, bytes));
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! A segment's superblock: where its newest consistent state is. To write it is to commit that state.
+
+use zerocopy::byteorder::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::Damage;
+use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
+use crate::format::geometry::BLOCK_BYTES;
+
+/// Blocks of the catalogue that a superblock has room for.
+pub(crate) const CATALOGUE_BLOCKS_MAX: usize = 200;
+
+const ROWS_AT: usize = HEADER_BYTES + size_of::<Fields>();
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Fields {
+    incompatible: U64,
+    compatible: U64,
+    owner_epoch: U64,
+    log_first_chunk: U64,
+    log_replay_from: U64,
+    log_replay_sequence: U64,
+    log_generation: U64,
+    log_durable: U64,
+    free_log: U64,
+    next_region: U32,
+    catalogue_blocks: U32,
+    reserved: [u8; 128],
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct BlockRow {
+    offset: U64,
+    epoch: U64,
+}
+
+const _: () = assert!(size_of::<Fields>() == 208);
+const _: () = assert!(ROWS_AT + CATALOGUE_BLOCKS_MAX * size_of::<BlockRow>() <= BLOCK_BYTES);
+
+/// A block that another one refers to, and the epoch it must be of: so a lost write is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockReference {
+    pub(crate) offset: u64,
+    pub(crate) epoch: u64,
+}
+
+/// The newest state of a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    /// Features without which the segment must not be opened.
+    pub(crate) incompatible: u64,
+    /// Raised by each new owner; who finds a higher one than his own has been fenced off.
+    pub(crate) owner_epoch: u64,
+    /// The oldest chunk of the log.
+    pub(crate) log_first_chunk: u64,
+    /// The record from which on the log holds what no level does, and its number.
+    pub(crate) log_replay_from: u64,
+    pub(crate) log_replay_sequence: u64,
+    /// The generation of the newest chunk when this was written.
+    pub(crate) log_generation: u64,
+    /// Records with lower numbers were durable when this was written.
+    pub(crate) log_durable: u64,
+    /// The first block of the free log; 0 for none.
+    pub(crate) free_log: u64,
+    /// The number of the next region to be created.
+    pub(crate) next_region: u32,
+    /// The blocks of the catalogue of regions.
+    pub(crate) catalogue: Vec<BlockReference>,
+}
+
+impl Superblock {
+    pub(crate) fn to_block(&self, segment: Uuid, offset: u64, epoch: u64) -> Block {
+        assert!(self.catalogue.len() <= CATALOGUE_BLOCKS_MAX, "{} blocks of regions", self.catalogue.len());
+        let fields = Fields {
+            incompatible: U64::new(self.incompatible),
+            compatible: U64::ZERO,
+            owner_epoch: U64::new(self.owner_epoch),
+            log_first_chunk: U64::new(self.log_first_chunk),
+            log_replay_from: U64::new(self.log_replay_from),
+            log_replay_sequence: U64::new(self.log_replay_sequence),
+            log_generation: U64::new(self.log_generation),
+            log_durable: U64::new(self.log_durable),
+            free_log: U64::new(self.free_log),
+            next_region: U32::new(self.next_region),
+            catalogue_blocks: U32::new(self.catalogue.len() as u32),
+            reserved: [0; 128],
+        };
+        let row = |block: &BlockReference| BlockRow { offset: U64::new(block.offset), epoch: U64::new(block.epoch) };
+        let rows: Vec<BlockRow> = self.catalogue.iter().map(row).collect();
+        let rows = rows.as_slice().as_bytes();
+        let mut block = Block::ZERO;
+        block.0[HEADER_BYTES..ROWS_AT].copy_from_slice(fields.as_bytes());
+        block.0[ROWS_AT..ROWS_AT + rows.len()].copy_from_slice(rows);
+        seal(&mut block.0, segment, Label { kind: Kind::Superblock, region: 0, offset, epoch }, 0);
+        block
+    }
+
+    pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Self, Damage> {
+        let fields = Fields::read_from_bytes(&sealed.bytes[HEADER_BYTES..ROWS_AT]).map_err(|_| Damage::Length)?;
+        let blocks = fields.catalogue_blocks.get() as usize;
+        if blocks > CATALOGUE_BLOCKS_MAX {
+            return Err(Damage::Count { found: blocks, most: CATALOGUE_BLOCKS_MAX });
+        }
+        let bytes = &sealed.bytes[ROWS_AT..ROWS_AT + blocks * size_of::<BlockRow>()];
+        let rows = <[BlockRow]>::ref_from_bytes(bytes).map_err(|_| Damage::Length)?;
+        let reference = |row: &BlockRow| BlockReference { offset: row.offset.get(), epoch: row.epoch.get() };
+        Ok(Superblock {
+            incompatible: fields.incompatible.get(),
+            owner_epoch: fields.owner_epoch.get(),
+            log_first_chunk: fields.log_first_chunk.get(),
+            log_replay_from: fields.log_replay_from.get(),
+            log_replay_sequence: fields.log_replay_sequence.get(),
+            log_generation: fields.log_generation.get(),
+            log_durable: fields.log_durable.get(),
+            free_log: fields.free_log.get(),
+            next_region: fields.next_region.get(),
+            catalogue: rows.iter().map(reference).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::block::unseal;
+
+    #[test]
+    fn it_comes_back() {
+        let superblock = Superblock {
+            incompatible: 1,
+            owner_epoch: 2,
+            log_first_chunk: 3,
+            log_replay_from: 4,
+            log_replay_sequence: 5,
+            log_generation: 6,
+            log_durable: 7,
+            free_log: 8,
+            next_region: 9,
+            catalogue: (0..200).map(|index| BlockReference { offset: index * 4096, epoch: index }).collect(),
+        };
+        let block = superblock.to_block(Uuid([1; 16]), 8192, 4);
+        let sealed = unseal(&block.0, Kind::Superblock, 8192).expect("whole");
+        assert_eq!(Superblock::from_block(&sealed).expect("whole"), superblock);
+    }
+}

@@ -1,0 +1,149 @@
+//! A block of the unit table: what each of 252 units is for.
+
+use zerocopy::byteorder::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::Damage;
+use crate::format::block::{Block, Kind, Label, Sealed, Uuid, seal};
+use crate::format::geometry::{BLOCK_BYTES, UNIT_TABLE_UNITS};
+
+const ROWS: usize = UNIT_TABLE_UNITS as usize;
+const START: usize = BLOCK_BYTES - ROWS * size_of::<UnitRow>();
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct UnitRow {
+    region: U32,
+    purpose: u8,
+    level: u8,
+    flags: U16,
+    references: U32,
+    garbage: U32,
+}
+
+const _: () = assert!(size_of::<UnitRow>() == 16 && START == 64);
+
+/// What a unit is for. Units are given to one region and one purpose, so that priorities and read spans stay apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Purpose {
+    /// Nobody has it.
+    #[default]
+    Free,
+    /// The first unit of a group.
+    Group,
+    /// A chunk of the log.
+    Log,
+    /// Leaves of a level.
+    Leaves(u8),
+    /// Inner nodes of a level.
+    Branches(u8),
+    /// Large values.
+    Extents,
+    /// The segment's own blocks: its catalogue of regions and its free log.
+    Segment,
+}
+
+impl Purpose {
+    fn to_bytes(self) -> (u8, u8) {
+        match self {
+            Purpose::Free => (0, 0),
+            Purpose::Group => (1, 0),
+            Purpose::Log => (2, 0),
+            Purpose::Leaves(level) => (3, level),
+            Purpose::Branches(level) => (4, level),
+            Purpose::Extents => (5, 0),
+            Purpose::Segment => (6, 0),
+        }
+    }
+
+    fn from_bytes(purpose: u8, level: u8) -> Result<Self, Damage> {
+        match purpose {
+            0 => Ok(Purpose::Free),
+            1 => Ok(Purpose::Group),
+            2 => Ok(Purpose::Log),
+            3 => Ok(Purpose::Leaves(level)),
+            4 => Ok(Purpose::Branches(level)),
+            5 => Ok(Purpose::Extents),
+            6 => Ok(Purpose::Segment),
+            found => Err(Damage::Value { what: "a unit's purpose", found: u64::from(found) }),
+        }
+    }
+}
+
+/// A unit, as the table describes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unit {
+    pub(crate) purpose: Purpose,
+    /// The region whose unit it is; 0 for the segment's own.
+    pub(crate) region: u32,
+    /// Segments other than its own that refer to it, read-only.
+    pub(crate) references: u32,
+    /// Bytes of a log chunk, or of extents, that nobody refers to any longer.
+    pub(crate) garbage: u32,
+}
+
+/// A block of the table.
+pub(crate) fn to_block(segment: Uuid, units: &[Unit], offset: u64, epoch: u64) -> Block {
+    assert!(units.len() <= ROWS, "{} units in a block of the unit table", units.len());
+    let row = |unit: &Unit| {
+        let (purpose, level) = unit.purpose.to_bytes();
+        UnitRow {
+            region: U32::new(unit.region),
+            purpose,
+            level,
+            flags: U16::ZERO,
+            references: U32::new(unit.references),
+            garbage: U32::new(unit.garbage),
+        }
+    };
+    let rows: Vec<UnitRow> = units.iter().map(row).collect();
+    let mut block = Block::ZERO;
+    let bytes = rows.as_slice().as_bytes();
+    block.0[START..START + bytes.len()].copy_from_slice(bytes);
+    seal(&mut block.0, segment, Label { kind: Kind::UnitTable, region: 0, offset, epoch }, units.len() as u16);
+    block
+}
+
+/// What it says.
+pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Vec<Unit>, Damage> {
+    if sealed.count > ROWS {
+        return Err(Damage::Count { found: sealed.count, most: ROWS });
+    }
+    let bytes = &sealed.bytes[START..START + sealed.count * size_of::<UnitRow>()];
+    let rows = <[UnitRow]>::ref_from_bytes(bytes).map_err(|_| Damage::Length)?;
+    let unit = |row: &UnitRow| {
+        Ok(Unit {
+            purpose: Purpose::from_bytes(row.purpose, row.level)?,
+            region: row.region.get(),
+            references: row.references.get(),
+            garbage: row.garbage.get(),
+        })
+    };
+    rows.iter().map(unit).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::block::unseal;
+
+    #[test]
+    fn units_come_back() {
+        let kinds = [Purpose::Free, Purpose::Group, Purpose::Log, Purpose::Leaves(3), Purpose::Branches(1)];
+        let more = [Purpose::Extents, Purpose::Segment];
+        let unit = |purpose: &Purpose| Unit { purpose: *purpose, region: 5, references: 1, garbage: 77 };
+        let units: Vec<Unit> = kinds.iter().chain(&more).map(unit).collect();
+        let block = to_block(Uuid([1; 16]), &units, 8192, 4);
+        let sealed = unseal(&block.0, Kind::UnitTable, 8192).expect("whole");
+        assert_eq!(from_block(&sealed).expect("whole"), units);
+    }
+
+    #[test]
+    fn an_unknown_purpose_is_damage() {
+        let mut block = to_block(Uuid([1; 16]), &[Unit::default()], 8192, 4);
+        block.0[START + 4] = 200;
+        seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::UnitTable, region: 0, offset: 8192, epoch: 4 }, 1);
+        let sealed = unseal(&block.0, Kind::UnitTable, 8192).expect("whole");
+        assert_eq!(from_block(&sealed), Err(Damage::Value { what: "a unit's purpose", found: 200 }));
+    }
+}

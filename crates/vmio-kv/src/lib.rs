@@ -1,0 +1,36 @@
+//! A persistent key-value store on memory-mapped I/O: Kreon's design, made safe against crashes.
+//!
+//! Keys and values are appended to a log. An index of several levels says where: one in memory, the others B-trees on the
+//! device, each larger than the one above. When a level is full its entries are merged into the next one (a *spill*): keys'
+//! fronts and pointers move, values never do. Nodes and records are read by loads through a [`vmio::Mapping`]; there is
+//! no other cache.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("store");
+//! use vmio_kv::{Db, Options};
+//!
+//! let db = Db::open_or_create(&path, Options::new().memory_bytes(64 << 20).max_volume_bytes(256 << 20))?;
+//! db.put(b"answer", b"42")?;
+//! assert_eq!(db.get(b"answer")?.as_deref(), Some(&b"42"[..]));
+//! db.close()?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod db;
+mod device;
+mod error;
+mod format;
+mod log;
+mod options;
+mod region;
+mod tree;
+mod volume;
+mod write_batch;
+
+pub use db::{DEFAULT_REGION, Db, KEY_BYTES_MAX, Recovery, RegionHandle, Scan, Stats};
+pub use error::{Damage, Error, Result};
+pub use options::{Durability, Options};
+pub use write_batch::WriteBatch;

@@ -1,0 +1,249 @@
+//! The value log of a segment: records are appended to chunks of 2 MiB, written in large pieces, and made durable together.
+//!
+//! The newest chunks are in memory until they are on the device, so that nobody waits for a write to read what he has put.
+
+mod reader;
+mod replay;
+mod tail_chunk;
+mod writer;
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::format::block::Block;
+use crate::format::chunk::{CHUNK_BYTES, ChunkHeader};
+use crate::format::pointer::{Pointer, PointerKind};
+use crate::format::record::{Record, RecordKind, record_bytes};
+use crate::volume::segment::Segment;
+use reader::ChunkSeeds;
+pub(crate) use replay::{End, replay};
+use tail_chunk::TailChunk;
+pub(crate) use writer::LogWriter;
+
+/// Chunks in memory: one that is filled, and others that are on their way to the device.
+const TAIL_CHUNKS_MAX: usize = 4;
+/// The appender has this much written at a time.
+const WRITE_BYTES: usize = 256 << 10;
+/// The record that ends a chunk; there is always room for it.
+const END_BYTES: usize = record_bytes(0, 0);
+
+/// What somebody wants to append.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Append<'bytes> {
+    pub(crate) kind: RecordKind,
+    pub(crate) region: u32,
+    pub(crate) key: &'bytes [u8],
+    pub(crate) value: &'bytes [u8],
+}
+
+/// Where a record went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Appended {
+    pub(crate) sequence: u64,
+    pub(crate) pointer: Pointer,
+}
+
+/// The log.
+pub(crate) struct Log {
+    pub(super) segment: Arc<Segment>,
+    pub(super) state: Mutex<State>,
+    pub(super) changed: Condvar,
+    /// Only one thread at a time writes.
+    pub(super) writing: Mutex<()>,
+    /// The chunks in memory, for readers: the oldest first.
+    tails: ArcSwap<Vec<Arc<TailChunk>>>,
+    /// What the checksums of the others' records begin with.
+    seeds: ChunkSeeds,
+}
+
+/// What appenders and the writer share.
+pub(super) struct State {
+    /// The newest last.
+    chunks: Vec<Arc<TailChunk>>,
+    /// Bytes of the oldest chunk that are on the device.
+    written: usize,
+    next_sequence: u64,
+    /// Records with lower numbers are durable.
+    durable: u64,
+    /// The highest number that a record of [`RecordKind::Durable`] has vouched for.
+    vouched: u64,
+    failed: Option<String>,
+    stopping: bool,
+}
+
+impl Log {
+    /// Goes on behind what recovery found, in a chunk of its own. That the segment has this owner must be durable.
+    pub(crate) fn new(segment: Arc<Segment>, owner_epoch: u64, end: End) -> Result<Self> {
+        let next = segment.take_chunk()?;
+        let header = ChunkHeader {
+            segment: segment.uuid,
+            offset: end.next_chunk,
+            generation: owner_epoch << 32,
+            first_sequence: end.next_sequence,
+            previous: end.last_chunk,
+            next,
+            begins_anew: true,
+        };
+        segment.device.begin_unit(end.next_chunk / CHUNK_BYTES as u64, false, 64)?;
+        let seeds = ChunkSeeds::new(segment.device.len());
+        let chunk = TailChunk::new(header);
+        // A commit may say at once that the log is read from here on.
+        let mut front = Box::new(Block::ZERO);
+        front.0[..chunk.filled()].copy_from_slice(chunk.bytes());
+        segment.device.write(header.offset, &front.0)?;
+        let chunks = vec![Arc::new(chunk)];
+        let state = State {
+            chunks: chunks.clone(),
+            written: 0,
+            next_sequence: end.next_sequence,
+            durable: end.next_sequence,
+            vouched: end.next_sequence,
+            failed: None,
+            stopping: false,
+        };
+        Ok(Log {
+            segment,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            writing: Mutex::new(()),
+            tails: ArcSwap::from_pointee(chunks),
+            seeds,
+        })
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.segment.device
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn stopped(&self, why: &str) -> Error {
+        Error::Stopped { volume: self.device().name().to_owned(), why: why.to_owned() }
+    }
+
+    /// Appends records that count together or not at all, and tells where each is. They are durable after [`Self::sync`].
+    pub(crate) fn append(&self, records: &[Append<'_>], appended: &mut Vec<Appended>) -> Result<()> {
+        appended.clear();
+        let mut state = self.state();
+        for (index, record) in records.iter().enumerate() {
+            state = self.make_room(state, record_bytes(record.key.len(), record.value.len()))?;
+            let continues = index + 1 < records.len();
+            appended.push(self.append_one(&mut state, record, continues));
+        }
+        let unwritten = writer::unwritten(&state);
+        drop(state);
+        if unwritten >= WRITE_BYTES {
+            self.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Appends a record that stands alone.
+    pub(crate) fn append_one_record(&self, record: &Append<'_>) -> Result<Appended> {
+        let mut state = self.make_room(self.state(), record_bytes(record.key.len(), record.value.len()))?;
+        let appended = self.append_one(&mut state, record, false);
+        let unwritten = writer::unwritten(&state);
+        drop(state);
+        if unwritten >= WRITE_BYTES {
+            self.changed.notify_all();
+        }
+        Ok(appended)
+    }
+
+    fn append_one(&self, state: &mut State, record: &Append<'_>, continues: bool) -> Appended {
+        let chunk = Arc::clone(&state.chunks[state.chunks.len() - 1]);
+        let sequence = state.next_sequence;
+        state.next_sequence += 1;
+        let Append { kind, region, key, value } = *record;
+        let record = Record { kind, continues, region, sequence, key, value };
+        let bytes = record.bytes();
+        // SAFETY: whoever appends holds the lock of the state.
+        let at = unsafe { chunk.append(bytes, |place| record.write(chunk.seed, place)) };
+        let pointed = match kind {
+            RecordKind::Delete => PointerKind::Tombstone,
+            RecordKind::Extents => PointerKind::Extents,
+            _ => PointerKind::Value,
+        };
+        Appended { sequence, pointer: Pointer::new(pointed, chunk.header.offset + at as u64, bytes as u32) }
+    }
+
+    /// Begins another chunk if the newest has no room for so many bytes, and waits for the device if too many are in memory.
+    fn make_room<'log>(&'log self, mut state: MutexGuard<'log, State>, bytes: usize) -> Result<MutexGuard<'log, State>> {
+        loop {
+            if let Some(why) = &state.failed {
+                return Err(self.stopped(why));
+            }
+            if self.vouch(&mut state, bytes) || state.chunks[state.chunks.len() - 1].room() >= bytes + END_BYTES {
+                return Ok(state);
+            }
+            if state.chunks.len() < TAIL_CHUNKS_MAX {
+                self.begin_chunk(&mut state)?;
+                continue;
+            }
+            self.changed.notify_all();
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Says in the log what is durable, if that was not said yet and there is room for it beside what comes.
+    fn vouch(&self, state: &mut State, bytes: usize) -> bool {
+        let mark = record_bytes(0, 8);
+        if state.durable <= state.vouched || state.chunks[state.chunks.len() - 1].room() < bytes + mark + END_BYTES {
+            return false;
+        }
+        state.vouched = state.durable;
+        let value = state.durable.to_le_bytes();
+        let record = Append { kind: RecordKind::Durable, region: 0, key: &[], value: &value };
+        self.append_one(state, &record, false);
+        true
+    }
+
+    fn begin_chunk(&self, state: &mut State) -> Result<()> {
+        let next = self.segment.take_chunk()?;
+        let end = Append { kind: RecordKind::EndOfChunk, region: 0, key: &[], value: &[] };
+        self.append_one(state, &end, false);
+        let last = &state.chunks[state.chunks.len() - 1].header;
+        let header = ChunkHeader {
+            segment: last.segment,
+            offset: last.next,
+            generation: last.generation + 1,
+            first_sequence: state.next_sequence,
+            previous: last.offset,
+            next,
+            begins_anew: false,
+        };
+        state.chunks.push(Arc::new(TailChunk::new(header)));
+        self.tails.store(Arc::new(state.chunks.clone()));
+        Ok(())
+    }
+
+    /// The newest generation, and the number of the first record that is not durable: for the superblock.
+    pub(crate) fn position(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.chunks[state.chunks.len() - 1].header.generation, state.durable)
+    }
+
+    /// Where the next record will be, or one behind it, and its number.
+    pub(crate) fn end(&self) -> (u64, u64) {
+        let state = self.state();
+        let last = &state.chunks[state.chunks.len() - 1];
+        (last.header.offset + last.filled() as u64, state.next_sequence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_may_be_longer_than_a_vouching_mark_leaves_room_for() {
+        // The longest record, a mark and an end fit a chunk of their own.
+        let longest = record_bytes(crate::format::record::KEY_BYTES_MAX, crate::format::record::VALUE_BYTES_MAX);
+        assert!(longest + record_bytes(0, 8) + END_BYTES + crate::format::chunk::RECORDS_AT <= CHUNK_BYTES);
+    }
+}

@@ -1,0 +1,175 @@
+//! Reading the log back on opening: all that was appended since what the levels hold, up to where a power cut has torn it.
+
+use crate::error::{Damage, Result};
+use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
+use crate::format::geometry::{UNIT_BYTES, unit_of};
+use crate::format::pointer::{Pointer, PointerKind};
+use crate::format::record::{ALIGNMENT, Record, RecordKind, Seed};
+use crate::format::superblock::Superblock;
+use crate::format::unit_table::Purpose;
+use crate::volume::segment::Segment;
+
+/// Where the log ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    /// The chunk that holds its last record.
+    pub(crate) last_chunk: u64,
+    /// The one that was taken to follow it.
+    pub(crate) next_chunk: u64,
+    /// The number of the next record.
+    pub(crate) next_sequence: u64,
+    /// Bytes of records that were read.
+    pub(crate) bytes: u64,
+}
+
+/// A record of a batch of which not all has been seen.
+struct Waiting {
+    kind: RecordKind,
+    region: u32,
+    sequence: u64,
+    key: Vec<u8>,
+    pointer: Pointer,
+}
+
+/// A record to be applied.
+pub(crate) struct Replayed<'record> {
+    pub(crate) kind: RecordKind,
+    pub(crate) region: u32,
+    pub(crate) sequence: u64,
+    pub(crate) key: &'record [u8],
+    pub(crate) pointer: Pointer,
+}
+
+/// Goes through the log from where the superblock says, and hands each record that counts to `apply`, in order. Chunks that
+/// it finds are marked as taken.
+///
+/// A record that is not whole is where the log was torn, unless something says that it was durable: then it is damaged.
+pub(crate) fn replay(
+    segment: &Segment,
+    superblock: &Superblock,
+    mut apply: impl FnMut(Replayed<'_>) -> Result<()>,
+) -> Result<End> {
+    let device = &segment.device;
+    let mut chunk = superblock.log_replay_from - superblock.log_replay_from % UNIT_BYTES;
+    let mut at = (superblock.log_replay_from - chunk) as usize;
+    let mut expected = superblock.log_replay_sequence;
+    let mut durable = superblock.log_durable;
+    let mut batch: Vec<Waiting> = Vec::new();
+    let mut bytes = vec![0; CHUNK_BYTES];
+    let mut total = 0;
+    let mut header = read_chunk(segment, chunk, &mut bytes)?
+        .map_err(|damage| device.damaged("the chunk from which the log is read", chunk, damage))?;
+    loop {
+        segment.allocator().take_this_unit(unit_of(chunk), Purpose::Log, 0);
+        let seed = Seed::new(header.segment, header.generation);
+        let mut has_ended = false;
+        while let Ok(record) = Record::read(seed, bytes.get(at..).unwrap_or_default()) {
+            if record.sequence != expected {
+                break;
+            }
+            let pointer = pointer_of(&record, chunk + at as u64);
+            expected += 1;
+            at += record.bytes();
+            total += record.bytes() as u64;
+            match record.kind {
+                RecordKind::EndOfChunk => {
+                    has_ended = true;
+                    break;
+                }
+                RecordKind::Durable => durable = durable.max(vouched(&record)),
+                _ => {}
+            }
+            let Record { kind, continues, region, sequence, key, .. } = record;
+            if continues {
+                batch.push(Waiting { kind, region, sequence, key: key.to_vec(), pointer });
+                continue;
+            }
+            if kind == RecordKind::Durable {
+                // It may stand amid a batch, and is no part of it.
+                continue;
+            }
+            for Waiting { kind, region, sequence, key, pointer } in batch.drain(..) {
+                apply(Replayed { kind, region, sequence, key: &key, pointer })?;
+            }
+            apply(Replayed { kind, region, sequence, key, pointer })?;
+        }
+        let follows = |next: &ChunkHeader| {
+            next.generation > header.generation
+                && next.first_sequence == expected
+                && next.previous == chunk
+                && (has_ended || next.begins_anew)
+        };
+        let mut next_bytes = vec![0; CHUNK_BYTES];
+        match read_chunk(segment, header.next, &mut next_bytes)? {
+            Ok(next) if follows(&next) => {
+                if next.begins_anew {
+                    batch.clear();
+                }
+                (chunk, header, bytes, at) = (header.next, next, next_bytes, RECORDS_AT);
+            }
+            _ => break,
+        }
+    }
+    let torn = chunk + at as u64;
+    if durable > expected || is_vouched_for(segment, &header, &bytes, at, expected)? {
+        return Err(device.damaged("a record of the log that was durable", torn, Damage::Checksum));
+    }
+    segment.allocator().take_this_unit(unit_of(header.next), Purpose::Log, 0);
+    Ok(End { last_chunk: chunk, next_chunk: header.next, next_sequence: expected, bytes: total })
+}
+
+fn pointer_of(record: &Record<'_>, offset: u64) -> Pointer {
+    let kind = match record.kind {
+        RecordKind::Delete => PointerKind::Tombstone,
+        RecordKind::Extents => PointerKind::Extents,
+        _ => PointerKind::Value,
+    };
+    Pointer::new(kind, offset, record.bytes() as u32)
+}
+
+fn vouched(record: &Record<'_>) -> u64 {
+    record.value.first_chunk::<8>().map_or(0, |value| u64::from_le_bytes(*value))
+}
+
+fn read_chunk(segment: &Segment, chunk: u64, bytes: &mut [u8]) -> Result<Result<ChunkHeader, Damage>> {
+    if !chunk.is_multiple_of(UNIT_BYTES) || !segment.allocator().contains(unit_of(chunk)) {
+        return Ok(Err(Damage::Value { what: "its place", found: chunk }));
+    }
+    segment.device.read(chunk, bytes)?;
+    Ok(ChunkHeader::from_bytes(bytes).and_then(|header| {
+        let is_ours = header.segment == segment.uuid && header.offset == chunk;
+        if is_ours { Ok(header) } else { Err(Damage::Foreign) }
+    }))
+}
+
+/// Whether something behind the end says that the record which is missing there was durable once.
+fn is_vouched_for(
+    segment: &Segment,
+    header: &ChunkHeader,
+    bytes: &[u8],
+    from: usize,
+    expected: u64,
+) -> Result<bool> {
+    let vouches = |header: &ChunkHeader, bytes: &[u8], from: usize| {
+        let seed = Seed::new(header.segment, header.generation);
+        (from..CHUNK_BYTES).step_by(ALIGNMENT).any(|at| {
+            Record::read(seed, &bytes[at..]).is_ok_and(|record| {
+                record.kind == RecordKind::Durable && record.sequence > expected && vouched(&record) > expected
+            })
+        })
+    };
+    if vouches(header, bytes, from) {
+        return Ok(true);
+    }
+    let (mut header, mut next_bytes) = (*header, vec![0; CHUNK_BYTES]);
+    while let Ok(next) = read_chunk(segment, header.next, &mut next_bytes)? {
+        if next.generation <= header.generation || next.first_sequence <= expected {
+            break;
+        }
+        if vouches(&next, &next_bytes, RECORDS_AT) {
+            return Ok(true);
+        }
+        header = next;
+    }
+    Ok(false)
+}

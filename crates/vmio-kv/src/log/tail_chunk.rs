@@ -1,0 +1,104 @@
+//! A chunk of the log that is being filled: its bytes in memory, to be read while they are not on the device.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::format::block::Block;
+use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
+use crate::format::geometry::BLOCK_BYTES;
+use crate::format::record::Seed;
+
+/// A chunk in memory. One thread at a time appends; any may read what has been.
+pub(crate) struct TailChunk {
+    pub(crate) header: ChunkHeader,
+    pub(crate) seed: Seed,
+    blocks: Box<[UnsafeCell<Block>]>,
+    filled: AtomicUsize,
+}
+
+// SAFETY: bytes below `filled` never change again; those behind it are the appender's, of whom there is one (`append` is
+// called with the lock of the log).
+unsafe impl Sync for TailChunk {}
+
+impl TailChunk {
+    /// One that holds its header alone.
+    pub(crate) fn new(header: ChunkHeader) -> Self {
+        let blocks = (0..CHUNK_BYTES / BLOCK_BYTES).map(|_| UnsafeCell::new(Block::ZERO)).collect();
+        let seed = Seed::new(header.segment, header.generation);
+        let chunk = TailChunk { header, seed, blocks, filled: AtomicUsize::new(0) };
+        // SAFETY: nobody else has it yet.
+        unsafe { chunk.append(RECORDS_AT, |place| place.copy_from_slice(&header.to_bytes())) };
+        chunk
+    }
+
+    fn start(&self) -> *mut u8 {
+        self.blocks.as_ptr().cast_mut().cast()
+    }
+
+    /// How many bytes it holds.
+    pub(crate) fn filled(&self) -> usize {
+        self.filled.load(Ordering::Acquire)
+    }
+
+    /// How many more it has room for.
+    pub(crate) fn room(&self) -> usize {
+        CHUNK_BYTES - self.filled()
+    }
+
+    /// Appends bytes; returns where they begin in the chunk.
+    ///
+    /// # Safety
+    /// No other thread appends meanwhile.
+    pub(crate) unsafe fn append(&self, bytes: usize, write: impl FnOnce(&mut [u8])) -> usize {
+        let at = self.filled.load(Ordering::Relaxed);
+        assert!(bytes <= CHUNK_BYTES - at, "{bytes} bytes for a chunk that holds {at}");
+        // SAFETY: the range lies in the chunk, behind what others read, and the caller is the only one to append.
+        write(unsafe { std::slice::from_raw_parts_mut(self.start().add(at), bytes) });
+        self.filled.store(at + bytes, Ordering::Release);
+        at
+    }
+
+    /// What it holds.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: bytes below `filled` were written before it was raised, and never change again.
+        unsafe { std::slice::from_raw_parts(self.start(), self.filled()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::block::Uuid;
+
+    #[test]
+    fn what_was_appended_is_read_beside_the_next() {
+        let header = ChunkHeader {
+            segment: Uuid([1; 16]),
+            offset: 0,
+            generation: 1,
+            first_sequence: 1,
+            previous: 0,
+            next: 0,
+            begins_anew: false,
+        };
+        let chunk = TailChunk::new(header);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..10_000_u64 {
+                    // SAFETY: this is the only thread that appends.
+                    unsafe { chunk.append(16, |place| place.copy_from_slice(&[number.to_le_bytes(); 2].concat())) };
+                }
+            });
+            let mut seen = 0;
+            while seen < 10_000 {
+                let (numbers, _) = chunk.bytes()[RECORDS_AT..].as_chunks::<16>();
+                for (index, number) in numbers.iter().enumerate().skip(seen) {
+                    let expected = (index as u64).to_le_bytes();
+                    assert_eq!(*number, *[expected; 2].concat());
+                }
+                seen = numbers.len();
+            }
+        });
+        assert_eq!(chunk.room(), CHUNK_BYTES - RECORDS_AT - 160_000);
+    }
+}

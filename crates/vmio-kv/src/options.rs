@@ -1,0 +1,114 @@
+//! How a store is opened.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::region::Limits;
+
+/// When a write is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Durability {
+    /// When the log is next written and flushed: at the latest when the store is closed. What is in this process's memory
+    /// by then, some megabytes, is lost if it is killed; unlike a log in the page cache, which only a power cut takes.
+    None,
+    /// At the latest after this time.
+    Periodic(Duration),
+    /// When the call returns. Writers that wait at the same time share a flush.
+    Sync,
+}
+
+/// How a store is opened: see the methods.
+#[derive(Clone, Debug)]
+pub struct Options {
+    memory_bytes: u64,
+    memory_level_bytes: Option<u64>,
+    growth_factor: u64,
+    durability: Durability,
+    max_volume_bytes: u64,
+}
+
+/// The least memory that a store works in.
+const MEMORY_BYTES_MIN: u64 = 32 << 20;
+/// The log's chunks in memory.
+const TAIL_BYTES: u64 = 8 << 20;
+
+impl Options {
+    /// 256 MiB of memory, levels ten times as large as the one above, writes durable when they return.
+    pub fn new() -> Self {
+        Options {
+            memory_bytes: 256 << 20,
+            memory_level_bytes: None,
+            growth_factor: 10,
+            durability: Durability::Sync,
+            max_volume_bytes: 1 << 30,
+        }
+    }
+
+    /// All the memory that the store may take, in bytes: 32 MiB at least. An eighth is for the level in memory, twice; 8 MiB for
+    /// the end of the log; the rest caches nodes and records.
+    pub fn memory_bytes(mut self, bytes: u64) -> Self {
+        self.memory_bytes = bytes;
+        self
+    }
+
+    /// Bytes of a region's level in memory, from which on it is spilled; an eighth of the memory unless this says otherwise, which
+    /// is the most.
+    pub fn memory_level_bytes(mut self, bytes: u64) -> Self {
+        self.memory_level_bytes = Some(bytes);
+        self
+    }
+
+    /// How many times more entries each level has than the one above: 2 to 100.
+    pub fn growth_factor(mut self, factor: u64) -> Self {
+        self.growth_factor = factor;
+        self
+    }
+
+    /// When writes are durable, unless a write says otherwise.
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// How long the file of a volume that is created may become. It is sparse: what is not used takes no room.
+    pub fn max_volume_bytes(mut self, bytes: u64) -> Self {
+        self.max_volume_bytes = bytes;
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let wrong = |option, value, why| Err(Error::Option { option, value, why });
+        if self.memory_bytes < MEMORY_BYTES_MIN {
+            return wrong("memory_bytes", self.memory_bytes, "a store works in 32 MiB at least");
+        }
+        if !(2..=100).contains(&self.growth_factor) {
+            return wrong("growth_factor", self.growth_factor, "it is 2 to 100");
+        }
+        Ok(())
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        let most = self.memory_bytes / 8;
+        let memory_level_bytes = self.memory_level_bytes.unwrap_or(most).min(most);
+        Limits { memory_level_bytes, growth_factor: self.growth_factor }
+    }
+
+    pub(crate) fn cache_bytes(&self) -> u64 {
+        self.memory_bytes - self.memory_bytes / 4 - TAIL_BYTES
+    }
+
+    pub(crate) fn default_durability(&self) -> Durability {
+        self.durability
+    }
+
+    pub(crate) fn volume_bytes(&self) -> u64 {
+        self.max_volume_bytes
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,145 @@
+//! A region: keys and values of their own, in a level in memory and levels on the device.
+
+mod cursor;
+pub(crate) mod memory_level;
+mod spill;
+mod version;
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+
+use crate::error::{Error, Result};
+use crate::format::catalogue::{LEVELS, LevelRoots, RegionEntry};
+use crate::format::pointer::{Pointer, PointerKind};
+use crate::log::Log;
+use crate::region::memory_level::MemoryLevel;
+use crate::tree::Tree;
+use crate::volume::era::Era;
+pub(crate) use cursor::RegionCursor;
+pub(crate) use version::Version;
+
+/// What a region's levels may hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Bytes of the level in memory.
+    pub(crate) memory_level_bytes: u64,
+    /// How many times more entries each level has than the one above.
+    pub(crate) growth_factor: u64,
+}
+
+/// A region.
+pub(crate) struct Region {
+    pub(crate) number: u32,
+    pub(crate) name: String,
+    pub(super) log: Arc<Log>,
+    pub(super) limits: Limits,
+    /// What readers look at.
+    version: ArcSwap<Version>,
+    /// Writers take turns: it holds whether anything is to be spilled, and whether spilling has failed.
+    writing: Mutex<Writing>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Writing {
+    failed: Option<String>,
+}
+
+impl Region {
+    /// A region as it was committed, with nothing in memory.
+    pub(crate) fn new(log: &Arc<Log>, limits: Limits, entry: &RegionEntry) -> Self {
+        let version = Version {
+            memory: Arc::new(MemoryLevel::new(entry.log_sequence, entry.log_offset)),
+            frozen: None,
+            levels: entry.levels,
+            era: Era::first(&log.segment.retired),
+        };
+        Region {
+            number: entry.number,
+            name: entry.name.clone(),
+            log: Arc::clone(log),
+            limits,
+            version: ArcSwap::from_pointee(version),
+            writing: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// An entry of the catalogue for a region that has nothing yet.
+    pub(crate) fn empty_entry(number: u32, name: &str, log_offset: u64, log_sequence: u64) -> RegionEntry {
+        let levels = [LevelRoots::default(); LEVELS];
+        RegionEntry { number, name: name.to_owned(), log_sequence, log_offset, levels }
+    }
+
+    /// What there is at present. It stays readable as long as it is held.
+    pub(crate) fn version(&self) -> Arc<Version> {
+        self.version.load_full()
+    }
+
+    fn writing(&self) -> MutexGuard<'_, Writing> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has writers of the region wait, as long as the guard is held; fails if a spill has failed, and waits while the level in
+    /// memory is full and the one before it is still being spilled.
+    pub(crate) fn begin_write(&self) -> Result<WriteTurn<'_>> {
+        let mut writing = self.writing();
+        loop {
+            if let Some(why) = &writing.failed {
+                let volume = self.log.segment.device.name().to_owned();
+                return Err(Error::Stopped { volume, why: why.clone() });
+            }
+            let version = self.version.load();
+            if version.frozen.is_none() || version.memory.bytes() < self.limits.memory_level_bytes {
+                return Ok(WriteTurn { region: self, _writing: writing });
+            }
+            drop(version);
+            writing = self.changed.wait(writing).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Puts a record of the log into the level in memory, on opening.
+    pub(crate) fn replay(&self, key: &[u8], sequence: u64, pointer: Pointer) {
+        self.put_pointer(&self.version.load(), key, sequence, pointer);
+    }
+
+    fn put_pointer(&self, version: &Version, key: &[u8], sequence: u64, pointer: Pointer) {
+        if let Some(replaced) = version.memory.insert(key, sequence, pointer) {
+            self.log.segment.count_garbage(replaced);
+        }
+    }
+
+    /// The newest record of a key in a version; a tombstone is none.
+    pub(crate) fn find(&self, version: &Version, key: &[u8]) -> Result<Option<Pointer>> {
+        let found = match version.in_memory(key) {
+            Some(pointer) => Some(pointer),
+            None => self.find_in_trees(version, key)?,
+        };
+        Ok(found.filter(|pointer| pointer.kind() != PointerKind::Tombstone))
+    }
+
+    fn find_in_trees(&self, version: &Version, key: &[u8]) -> Result<Option<Pointer>> {
+        for root in version.roots() {
+            if let Some(pointer) = Tree::new(&self.log, self.number, root).get(key)? {
+                return Ok(Some(pointer));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The right to write to a region.
+pub(crate) struct WriteTurn<'region> {
+    region: &'region Region,
+    _writing: MutexGuard<'region, Writing>,
+}
+
+impl WriteTurn<'_> {
+    /// Makes a record of the log the newest of its key. Tells whether the level in memory is full.
+    pub(crate) fn put(&self, key: &[u8], sequence: u64, pointer: Pointer) -> bool {
+        let version = self.region.version.load();
+        self.region.put_pointer(&version, key, sequence, pointer);
+        version.memory.bytes() >= self.region.limits.memory_level_bytes
+    }
+}

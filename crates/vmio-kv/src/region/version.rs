@@ -1,0 +1,32 @@
+//! What a region is at one moment, for those who read.
+
+use std::sync::Arc;
+
+use crate::format::catalogue::{LEVELS, LevelRoots, Root};
+use crate::format::pointer::Pointer;
+use crate::region::memory_level::MemoryLevel;
+use crate::volume::era::Era;
+
+/// A region at one moment.
+pub(crate) struct Version {
+    /// The level in memory that is written to.
+    pub(crate) memory: Arc<MemoryLevel>,
+    /// The one that is being spilled, and is not written to any more.
+    pub(crate) frozen: Option<Arc<MemoryLevel>>,
+    /// The trees of the levels on the device, from 1; 0 has checkpoints.
+    pub(crate) levels: [LevelRoots; LEVELS],
+    /// Keeps what the trees refer to from being used again.
+    pub(crate) era: Arc<Era>,
+}
+
+impl Version {
+    /// The newest record of a key that is in memory.
+    pub(crate) fn in_memory(&self, key: &[u8]) -> Option<Pointer> {
+        self.memory.get(key).or_else(|| self.frozen.as_ref()?.get(key))
+    }
+
+    /// The trees, the newest first.
+    pub(crate) fn roots(&self) -> impl Iterator<Item = Root> + '_ {
+        self.levels[1..].iter().flat_map(|level| [level.active, level.spilling]).flatten()
+    }
+}

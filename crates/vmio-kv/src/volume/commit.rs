@@ -1,0 +1,204 @@
+//! Commits of a segment: from one consistent state to the next, whatever happens in between.
+
+use std::collections::BTreeSet;
+use std::sync::PoisonError;
+
+use crate::error::{Error, Result};
+use crate::format::block::Block;
+use crate::format::catalogue::{self, RegionEntry};
+use crate::format::free_log::{self, Freed};
+use crate::format::geometry::UNIT_BYTES;
+use crate::format::superblock::{BlockReference, CATALOGUE_BLOCKS_MAX, Superblock};
+use crate::format::unit_table::Purpose;
+use crate::volume::allocator::{Cursor, Entered};
+use crate::volume::segment::Segment;
+
+/// What the last commit said, and what is needed to make the next one.
+pub(crate) struct Committed {
+    pub(super) epoch: u64,
+    pub(super) superblock: Superblock,
+    /// By the blocks of the catalogue.
+    catalogue: Vec<Vec<RegionEntry>>,
+    free_log_blocks: Vec<u64>,
+    /// Blocks out of use that somebody may still read: the free log has them, the bitmap has not lost them yet.
+    waiting: BTreeSet<Freed>,
+    cursor: Cursor,
+    /// Why nothing more is committed: what is on the device is not known.
+    failed: Option<String>,
+}
+
+/// What changes with a commit.
+#[derive(Default)]
+pub(crate) struct Changes {
+    /// Regions in their new state; those that were not there are new.
+    pub(crate) regions: Vec<RegionEntry>,
+    /// Nodes that they refer to now.
+    pub(crate) taken: Vec<u64>,
+    /// Where the log has to be read from, if that has changed: a record and its number.
+    pub(crate) replay: Option<(u64, u64)>,
+    /// The newest generation of the log, and the number of the first record that is not durable.
+    pub(crate) log: Option<(u64, u64)>,
+    /// The number of the next region.
+    pub(crate) next_region: Option<u32>,
+    /// Who owns the segment from now on.
+    pub(crate) owner_epoch: Option<u64>,
+}
+
+impl Committed {
+    pub(super) fn new(
+        epoch: u64,
+        superblock: Superblock,
+        catalogue: Vec<Vec<RegionEntry>>,
+        free_log_blocks: Vec<u64>,
+    ) -> Self {
+        // What the free log names was given back as it was read, and its own blocks go with the next commit.
+        Committed {
+            epoch,
+            superblock,
+            catalogue,
+            free_log_blocks,
+            waiting: BTreeSet::new(),
+            cursor: Cursor::default(),
+            failed: None,
+        }
+    }
+
+    pub(super) fn regions(&self) -> impl Iterator<Item = &RegionEntry> {
+        self.catalogue.iter().flatten()
+    }
+
+    /// The catalogue with some regions changed, and which of its blocks are.
+    fn changed_catalogue(&self, regions: &[RegionEntry]) -> (Vec<Vec<RegionEntry>>, BTreeSet<usize>) {
+        let mut catalogue = self.catalogue.clone();
+        let mut changed = BTreeSet::new();
+        for region in regions {
+            let is_it = |entry: &RegionEntry| entry.number == region.number;
+            let block = catalogue.iter().position(|block| block.iter().any(is_it));
+            let block = match block {
+                Some(block) => {
+                    catalogue[block].iter_mut().filter(|entry| is_it(entry)).for_each(|entry| *entry = region.clone());
+                    block
+                }
+                None => {
+                    if catalogue.last().is_none_or(|block| block.len() == catalogue::REGIONS) {
+                        catalogue.push(Vec::new());
+                    }
+                    let last = catalogue.len() - 1;
+                    catalogue[last].push(region.clone());
+                    last
+                }
+            };
+            changed.insert(block);
+        }
+        (catalogue, changed)
+    }
+}
+
+impl Segment {
+    /// Makes changes durable, all or none.
+    ///
+    /// The blocks that are `retiring` are not referred to in the new state. They are given back when their readers have
+    /// gone, which they tell by [`Segment::retired`].
+    pub(crate) fn commit(&self, changes: Changes, retiring: &[Freed]) -> Result<()> {
+        let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = &committed.failed {
+            return Err(Error::Stopped { volume: self.device.name().to_owned(), why: why.clone() });
+        }
+        let done = self.write_commit(&mut committed, changes, retiring);
+        if let Err(error) = &done {
+            committed.failed = Some(error.to_string());
+        }
+        done
+    }
+
+    fn write_commit(&self, committed: &mut Committed, changes: Changes, retiring: &[Freed]) -> Result<()> {
+        // The nodes that the new state refers to.
+        self.device.sync()?;
+        let epoch = committed.epoch + 1;
+        for freed in self.retired.take() {
+            committed.waiting.remove(&freed);
+            self.allocator().free(freed);
+            self.device.forget_blocks(freed.offset, freed.blocks)?;
+        }
+        let (catalogue, changed) = committed.changed_catalogue(&changes.regions);
+        if catalogue.len() > CATALOGUE_BLOCKS_MAX {
+            return Err(Error::Option {
+                option: "regions",
+                value: catalogue.iter().flatten().count() as u64,
+                why: "a segment has 1400 at most",
+            });
+        }
+        let mut references = committed.superblock.catalogue.clone();
+        let mut outdated: Vec<Freed> = Vec::new();
+        let mut blocks: Vec<(u64, Block)> = Vec::new();
+        let mut taken = changes.taken;
+        for index in changed {
+            let offset = self.take_own_block(&mut committed.cursor)?;
+            taken.push(offset);
+            blocks.push((offset, catalogue::to_block(self.uuid, &catalogue[index], offset, epoch)));
+            let reference = BlockReference { offset, epoch };
+            match references.get_mut(index) {
+                Some(place) => {
+                    outdated.push(Freed { offset: place.offset, blocks: 1 });
+                    *place = reference;
+                }
+                None => references.push(reference),
+            }
+        }
+        outdated.extend(committed.free_log_blocks.iter().map(|offset| Freed { offset: *offset, blocks: 1 }));
+        committed.waiting.extend(retiring.iter().copied());
+        let rows: Vec<Freed> = committed.waiting.iter().chain(&outdated).copied().collect();
+        let mut free_log_blocks = Vec::new();
+        let mut next = 0;
+        for rows in rows.chunks(free_log::ROWS) {
+            let offset = self.take_own_block(&mut committed.cursor)?;
+            blocks.push((offset, free_log::to_block(self.uuid, rows, next, offset, epoch)));
+            free_log_blocks.push(offset);
+            next = offset;
+        }
+        taken.extend(&free_log_blocks);
+        let mut superblock =
+            Superblock { free_log: next, catalogue: references, ..committed.superblock.clone() };
+        if let Some((from, sequence)) = changes.replay {
+            (superblock.log_replay_from, superblock.log_replay_sequence) = (from, sequence);
+        }
+        if let Some((generation, durable)) = changes.log {
+            superblock.log_generation = generation;
+            superblock.log_durable = superblock.log_durable.max(durable);
+        }
+        if let Some(next_region) = changes.next_region {
+            superblock.next_region = next_region;
+        }
+        if let Some(owner_epoch) = changes.owner_epoch {
+            superblock.owner_epoch = owner_epoch;
+        }
+        let allocated = {
+            let mut allocator = self.allocator();
+            allocator.commit_blocks(&taken);
+            allocator.changed(self.uuid, epoch)
+        };
+        for (offset, block) in blocks.iter().chain(&allocated.blocks) {
+            self.device.write(*offset, &block.0)?;
+        }
+        self.device.flush()?;
+        let offset = self.entry.groups[0].superblocks()[epoch as usize % 2];
+        self.device.write(offset, &superblock.to_block(self.uuid, offset, epoch).0)?;
+        self.device.flush()?;
+        (committed.epoch, committed.superblock, committed.catalogue) = (epoch, superblock, catalogue);
+        committed.free_log_blocks = free_log_blocks;
+        // Nobody reads them through the mapping, and no older state is left that refers to them.
+        let mut allocator = self.allocator();
+        outdated.into_iter().for_each(|freed| allocator.free(freed));
+        Ok(())
+    }
+
+    fn take_own_block(&self, cursor: &mut Cursor) -> Result<u64> {
+        let taken = self.allocator().take_block(cursor, Purpose::Segment, 0);
+        let full = || Error::Full { volume: self.device.name().to_owned(), wanted: UNIT_BYTES };
+        let (offset, entered) = taken.ok_or_else(full)?;
+        if let Entered::New(unit) = entered {
+            self.device.begin_unit(unit, false, 0)?;
+        }
+        Ok(offset)
+    }
+}
