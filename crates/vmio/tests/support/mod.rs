@@ -4,6 +4,7 @@
 pub mod child;
 pub mod denial;
 pub mod device;
+mod random;
 pub mod reader_thread;
 pub mod simulated_disk;
 pub mod views;
@@ -15,6 +16,8 @@ use std::time::Duration;
 
 use vmio::probe::KernelFeature;
 use vmio::{Cache, CacheBuilder, Engine, FrameHint, Mapping};
+
+pub use random::Random;
 
 /// The page size in bytes.
 pub const PAGE: u64 = vmio::PAGE_BYTES as u64;
@@ -167,25 +170,6 @@ pub fn check_empty(cache: &Cache) {
     let stats = cache.stats();
     assert_eq!((stats.resident_pages, stats.dirty_pages, stats.pinned_pages), (0, 0, 0), "{stats:?}");
     assert_eq!(stats.free_pages, stats.capacity_pages, "{stats:?}");
-}
-
-/// A small fast random number generator.
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next number.
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.0;
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ (value >> 31)
-    }
-
-    /// A number below `limit`.
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
 }
 
 /// Ends the process with a message if the test hangs, in place of blocking the whole suite for ever.
