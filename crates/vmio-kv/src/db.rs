@@ -252,7 +252,10 @@ impl Store {
         let regions = self.regions();
         let others = regions.values().filter(|region| region.number != changed.number);
         let places = others.filter_map(|region| region.oldest_in_memory());
-        places.chain([(changed.log_offset, changed.log_sequence), end]).min_by_key(|(_, sequence)| *sequence).unwrap_or(end)
+        places
+            .chain([(changed.log_offset, changed.log_sequence), end])
+            .min_by_key(|(_, sequence)| *sequence)
+            .unwrap_or(end)
     }
 
     fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
@@ -324,8 +327,7 @@ impl RegionHandle {
         let (log_offset, log_sequence) = store.log.end();
         let entry = Region::empty_entry(number, name, log_offset, log_sequence);
         let region = Arc::new(Region::new(&store.log, store.options.limits(), &entry));
-        let changes =
-            Changes { regions: vec![entry], next_region: Some(number + 1), ..Changes::default() };
+        let changes = Changes { regions: vec![entry], next_region: Some(number + 1), ..Changes::default() };
         store.segment.commit(changes, &[])?;
         *next_region = number + 1;
         let mut regions = store.regions.write().unwrap_or_else(PoisonError::into_inner);

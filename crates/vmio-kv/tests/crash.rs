@@ -3,6 +3,8 @@
 //!
 //! Each seed is a history of its own; `VMIO_TEST_SEEDS=17..18` runs one again, `VMIO_TEST_SEEDS=0..5000` many.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::collections::BTreeMap;
@@ -142,6 +144,9 @@ fn what_was_acknowledged_survives_power_cuts() {
     for seed in first.parse().unwrap()..end.parse().unwrap() {
         run(seed, &mut seen);
     }
-    println!("{} records read back, {} entries on the device, {} states lost", seen.records, seen.entries, seen.states_lost);
+    println!(
+        "{} records read back, {} entries on the device, {} states lost",
+        seen.records, seen.entries, seen.states_lost
+    );
     assert!(seen.records > 0 && seen.entries > 0 && seen.states_lost > 0);
 }

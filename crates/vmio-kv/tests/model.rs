@@ -1,6 +1,8 @@
 //! A store beside a plain map: whatever is done to both, they hold the same, also after closing, and after losing what was not
 //! durable.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -5,6 +5,7 @@ pub mod completions;
 pub mod cp;
 pub mod doctor;
 pub mod journal;
+pub mod kv;
 pub mod man;
 pub mod record;
 mod source;

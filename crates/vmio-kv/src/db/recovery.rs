@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
-use crate::db::spiller::Queue;
 use crate::db::Store;
+use crate::db::spiller::Queue;
 use crate::error::Result;
 use crate::format::pointer::Pointer;
 use crate::format::record::RecordKind;

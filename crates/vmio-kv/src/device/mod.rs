@@ -74,7 +74,12 @@ impl Device {
     }
 
     /// Of a block's two copies the newest that is whole and not newer than `epoch_max`, and which one it is.
-    pub(crate) fn read_pair(&self, kind: Kind, offsets: [u64; 2], epoch_max: u64) -> Result<Option<(usize, Box<Block>)>> {
+    pub(crate) fn read_pair(
+        &self,
+        kind: Kind,
+        offsets: [u64; 2],
+        epoch_max: u64,
+    ) -> Result<Option<(usize, Box<Block>)>> {
         let mut newest: Option<(u64, usize, Box<Block>)> = None;
         for (copy, offset) in offsets.into_iter().enumerate() {
             let block = self.read_block(offset)?;

@@ -28,7 +28,7 @@ pub(crate) struct Child(u64);
 
 impl Child {
     pub(crate) fn new(offset: u64, epoch: u64) -> Self {
-        Child(offset / BLOCK_BYTES as u64 | epoch << BLOCK_NUMBER_BITS)
+        Child((offset / BLOCK_BYTES as u64) | (epoch << BLOCK_NUMBER_BITS))
     }
 
     pub(crate) fn offset(self) -> u64 {
@@ -62,7 +62,8 @@ impl<'block> Branch<'block> {
         }
         let bytes = &sealed.bytes[HEADER_BYTES..HEADER_BYTES + sealed.count * size_of::<ChildRow>()];
         let children = <[ChildRow]>::ref_from_bytes(bytes).map_err(|_| Damage::Length)?;
-        let beyond = children.iter().map(|child| usize::from(child.pivot_at.get()) + usize::from(child.pivot_bytes.get()));
+        let beyond =
+            children.iter().map(|child| usize::from(child.pivot_at.get()) + usize::from(child.pivot_bytes.get()));
         match beyond.max() {
             Some(end) if end > BLOCK_BYTES => Err(Damage::Value { what: "a pivot's end", found: end as u64 }),
             _ => Ok(Branch { bytes: sealed.bytes, children }),

@@ -124,7 +124,7 @@ impl<'bytes> Record<'bytes> {
 
     /// Writes it to the front of `place`, which has room for it.
     pub(crate) fn write(&self, seed: Seed, place: &mut [u8]) {
-        assert!(self.kind.has_key() == !self.key.is_empty(), "a {:?} with {} bytes of key", self.kind, self.key.len());
+        assert!(self.kind.has_key() != self.key.is_empty(), "a {:?} with {} bytes of key", self.kind, self.key.len());
         assert!(self.key.len() <= KEY_BYTES_MAX && self.value.len() <= VALUE_BYTES_MAX + KEY_BYTES_MAX);
         let place = &mut place[..self.bytes()];
         let row = RecordRow {

@@ -123,8 +123,7 @@ fn rows(segment: &SegmentEntry) -> impl Iterator<Item = SegmentRow> {
             groups: [nothing; ROW_GROUPS],
         };
         for (place, group) in row.groups.iter_mut().zip(groups) {
-            *place =
-                GroupRow { first_unit: U32::new(group.first_unit as u32), units: U32::new(group.units as u32) };
+            *place = GroupRow { first_unit: U32::new(group.first_unit as u32), units: U32::new(group.units as u32) };
         }
         row
     })
@@ -141,17 +140,13 @@ pub(crate) fn segments_from_block(sealed: &Sealed<'_>) -> Result<Vec<SegmentEntr
     let mut segments: Vec<SegmentEntry> = Vec::new();
     for row in rows {
         let groups = row.groups.iter().filter(|group| group.units.get() > 0);
-        let groups = groups.map(|group| Group {
-            first_unit: u64::from(group.first_unit.get()),
-            units: u64::from(group.units.get()),
-        });
+        let groups = groups
+            .map(|group| Group { first_unit: u64::from(group.first_unit.get()), units: u64::from(group.units.get()) });
         match segments.last_mut() {
             Some(last) if last.number == row.number.get() => last.groups.extend(groups),
-            _ => segments.push(SegmentEntry {
-                uuid: Uuid(row.uuid),
-                number: row.number.get(),
-                groups: groups.collect(),
-            }),
+            _ => {
+                segments.push(SegmentEntry { uuid: Uuid(row.uuid), number: row.number.get(), groups: groups.collect() })
+            }
         }
     }
     Ok(segments)
@@ -164,8 +159,7 @@ mod tests {
 
     #[test]
     fn a_header_comes_back() {
-        let header =
-            VolumeHeader { uuid: Uuid([4; 16]), version: VERSION, incompatible: 0, units: 77, segments: 1 };
+        let header = VolumeHeader { uuid: Uuid([4; 16]), version: VERSION, incompatible: 0, units: 77, segments: 1 };
         let block = header.to_block(4096, 9);
         let sealed = unseal(&block.0, Kind::VolumeHeader, 4096).expect("whole");
         assert_eq!(VolumeHeader::from_block(&sealed).expect("whole"), header);

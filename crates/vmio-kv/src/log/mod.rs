@@ -20,7 +20,7 @@ use crate::format::record::{Record, RecordKind, record_bytes};
 use crate::volume::segment::Segment;
 use reader::ChunkSeeds;
 pub(crate) use replay::{End, replay};
-use tail_chunk::TailChunk;
+use tail_chunk::{Appender, TailChunk};
 pub(crate) use writer::LogWriter;
 
 /// Chunks in memory: one that is filled, and others that are on their way to the device.
@@ -61,8 +61,9 @@ pub(crate) struct Log {
 
 /// What appenders and the writer share.
 pub(super) struct State {
-    /// The newest last.
+    /// Chunks in memory, the newest last; that is the appender's.
     chunks: Vec<Arc<TailChunk>>,
+    appender: Appender,
     /// Bytes of the oldest chunk that are on the device.
     written: usize,
     next_sequence: u64,
@@ -89,14 +90,15 @@ impl Log {
         };
         segment.device.begin_unit(end.next_chunk / CHUNK_BYTES as u64, false, 64)?;
         let seeds = ChunkSeeds::new(segment.device.len());
-        let chunk = TailChunk::new(header);
+        let (chunk, appender) = TailChunk::new(header);
         // A commit may say at once that the log is read from here on.
         let mut front = Box::new(Block::ZERO);
         front.0[..chunk.filled()].copy_from_slice(chunk.bytes());
         segment.device.write(header.offset, &front.0)?;
-        let chunks = vec![Arc::new(chunk)];
+        let chunks = vec![chunk];
         let state = State {
             chunks: chunks.clone(),
+            appender,
             written: 0,
             next_sequence: end.next_sequence,
             durable: end.next_sequence,
@@ -156,29 +158,32 @@ impl Log {
     }
 
     fn append_one(&self, state: &mut State, record: &Append<'_>, continues: bool) -> Appended {
-        let chunk = Arc::clone(&state.chunks[state.chunks.len() - 1]);
         let sequence = state.next_sequence;
         state.next_sequence += 1;
         let Append { kind, region, key, value } = *record;
         let record = Record { kind, continues, region, sequence, key, value };
         let bytes = record.bytes();
-        // SAFETY: whoever appends holds the lock of the state.
-        let at = unsafe { chunk.append(bytes, |place| record.write(chunk.seed, place)) };
+        let (seed, start) = (state.appender.chunk().seed, state.appender.chunk().header.offset);
+        let at = state.appender.append(bytes, |place| record.write(seed, place));
         let pointed = match kind {
             RecordKind::Delete => PointerKind::Tombstone,
             RecordKind::Extents => PointerKind::Extents,
             _ => PointerKind::Value,
         };
-        Appended { sequence, pointer: Pointer::new(pointed, chunk.header.offset + at as u64, bytes as u32) }
+        Appended { sequence, pointer: Pointer::new(pointed, start + at as u64, bytes as u32) }
     }
 
     /// Begins another chunk if the newest has no room for so many bytes, and waits for the device if too many are in memory.
-    fn make_room<'log>(&'log self, mut state: MutexGuard<'log, State>, bytes: usize) -> Result<MutexGuard<'log, State>> {
+    fn make_room<'log>(
+        &'log self,
+        mut state: MutexGuard<'log, State>,
+        bytes: usize,
+    ) -> Result<MutexGuard<'log, State>> {
         loop {
             if let Some(why) = &state.failed {
                 return Err(self.stopped(why));
             }
-            if self.vouch(&mut state, bytes) || state.chunks[state.chunks.len() - 1].room() >= bytes + END_BYTES {
+            if self.vouch(&mut state, bytes) || state.appender.room() >= bytes + END_BYTES {
                 return Ok(state);
             }
             if state.chunks.len() < TAIL_CHUNKS_MAX {
@@ -193,7 +198,7 @@ impl Log {
     /// Says in the log what is durable, if that was not said yet and there is room for it beside what comes.
     fn vouch(&self, state: &mut State, bytes: usize) -> bool {
         let mark = record_bytes(0, 8);
-        if state.durable <= state.vouched || state.chunks[state.chunks.len() - 1].room() < bytes + mark + END_BYTES {
+        if state.durable <= state.vouched || state.appender.room() < bytes + mark + END_BYTES {
             return false;
         }
         state.vouched = state.durable;
@@ -207,7 +212,7 @@ impl Log {
         let next = self.segment.take_chunk()?;
         let end = Append { kind: RecordKind::EndOfChunk, region: 0, key: &[], value: &[] };
         self.append_one(state, &end, false);
-        let last = &state.chunks[state.chunks.len() - 1].header;
+        let last = &state.appender.chunk().header;
         let header = ChunkHeader {
             segment: last.segment,
             offset: last.next,
@@ -217,7 +222,9 @@ impl Log {
             next,
             begins_anew: false,
         };
-        state.chunks.push(Arc::new(TailChunk::new(header)));
+        let (chunk, appender) = TailChunk::new(header);
+        state.chunks.push(chunk);
+        state.appender = appender;
         self.tails.store(Arc::new(state.chunks.clone()));
         Ok(())
     }
@@ -225,13 +232,13 @@ impl Log {
     /// The newest generation, and the number of the first record that is not durable: for the superblock.
     pub(crate) fn position(&self) -> (u64, u64) {
         let state = self.state();
-        (state.chunks[state.chunks.len() - 1].header.generation, state.durable)
+        (state.appender.chunk().header.generation, state.durable)
     }
 
     /// Where the next record will be, or one behind it, and its number.
     pub(crate) fn end(&self) -> (u64, u64) {
         let state = self.state();
-        let last = &state.chunks[state.chunks.len() - 1];
+        let last = state.appender.chunk();
         (last.header.offset + last.filled() as u64, state.next_sequence)
     }
 }

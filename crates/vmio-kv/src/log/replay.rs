@@ -1,8 +1,11 @@
 //! Reading the log back on opening: all that was appended since what the levels hold, up to where a power cut has torn it.
 
+use zerocopy::IntoBytes;
+
 use crate::error::{Damage, Result};
+use crate::format::block::Block;
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
-use crate::format::geometry::{UNIT_BYTES, unit_of};
+use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES, unit_of};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{ALIGNMENT, Record, RecordKind, Seed};
 use crate::format::superblock::Superblock;
@@ -31,6 +34,19 @@ struct Waiting {
     pointer: Pointer,
 }
 
+/// A chunk, read to where direct I/O can.
+struct ChunkBytes(Vec<Block>);
+
+impl ChunkBytes {
+    fn new() -> Self {
+        ChunkBytes(vec![Block::ZERO; CHUNK_BYTES / BLOCK_BYTES])
+    }
+
+    fn all(&self) -> &[u8] {
+        self.0.as_slice().as_bytes()
+    }
+}
+
 /// A record to be applied.
 pub(crate) struct Replayed<'record> {
     pub(crate) kind: RecordKind,
@@ -55,7 +71,7 @@ pub(crate) fn replay(
     let mut expected = superblock.log_replay_sequence;
     let mut durable = superblock.log_durable;
     let mut batch: Vec<Waiting> = Vec::new();
-    let mut bytes = vec![0; CHUNK_BYTES];
+    let mut bytes = ChunkBytes::new();
     let mut total = 0;
     let mut header = read_chunk(segment, chunk, &mut bytes)?
         .map_err(|damage| device.damaged("the chunk from which the log is read", chunk, damage))?;
@@ -63,7 +79,7 @@ pub(crate) fn replay(
         segment.allocator().take_this_unit(unit_of(chunk), Purpose::Log, 0);
         let seed = Seed::new(header.segment, header.generation);
         let mut has_ended = false;
-        while let Ok(record) = Record::read(seed, bytes.get(at..).unwrap_or_default()) {
+        while let Ok(record) = Record::read(seed, bytes.all().get(at..).unwrap_or_default()) {
             if record.sequence != expected {
                 break;
             }
@@ -99,7 +115,7 @@ pub(crate) fn replay(
                 && next.previous == chunk
                 && (has_ended || next.begins_anew)
         };
-        let mut next_bytes = vec![0; CHUNK_BYTES];
+        let mut next_bytes = ChunkBytes::new();
         match read_chunk(segment, header.next, &mut next_bytes)? {
             Ok(next) if follows(&next) => {
                 if next.begins_anew {
@@ -111,7 +127,7 @@ pub(crate) fn replay(
         }
     }
     let torn = chunk + at as u64;
-    if durable > expected || is_vouched_for(segment, &header, &bytes, at, expected)? {
+    if durable > expected || is_vouched_for(segment, &header, bytes.all(), at, expected)? {
         return Err(device.damaged("a record of the log that was durable", torn, Damage::Checksum));
     }
     segment.allocator().take_this_unit(unit_of(header.next), Purpose::Log, 0);
@@ -131,25 +147,19 @@ fn vouched(record: &Record<'_>) -> u64 {
     record.value.first_chunk::<8>().map_or(0, |value| u64::from_le_bytes(*value))
 }
 
-fn read_chunk(segment: &Segment, chunk: u64, bytes: &mut [u8]) -> Result<Result<ChunkHeader, Damage>> {
+fn read_chunk(segment: &Segment, chunk: u64, bytes: &mut ChunkBytes) -> Result<Result<ChunkHeader, Damage>> {
     if !chunk.is_multiple_of(UNIT_BYTES) || !segment.allocator().contains(unit_of(chunk)) {
         return Ok(Err(Damage::Value { what: "its place", found: chunk }));
     }
-    segment.device.read(chunk, bytes)?;
-    Ok(ChunkHeader::from_bytes(bytes).and_then(|header| {
+    segment.device.read(chunk, bytes.0.as_mut_slice().as_mut_bytes())?;
+    Ok(ChunkHeader::from_bytes(bytes.all()).and_then(|header| {
         let is_ours = header.segment == segment.uuid && header.offset == chunk;
         if is_ours { Ok(header) } else { Err(Damage::Foreign) }
     }))
 }
 
 /// Whether something behind the end says that the record which is missing there was durable once.
-fn is_vouched_for(
-    segment: &Segment,
-    header: &ChunkHeader,
-    bytes: &[u8],
-    from: usize,
-    expected: u64,
-) -> Result<bool> {
+fn is_vouched_for(segment: &Segment, header: &ChunkHeader, bytes: &[u8], from: usize, expected: u64) -> Result<bool> {
     let vouches = |header: &ChunkHeader, bytes: &[u8], from: usize| {
         let seed = Seed::new(header.segment, header.generation);
         (from..CHUNK_BYTES).step_by(ALIGNMENT).any(|at| {
@@ -161,12 +171,12 @@ fn is_vouched_for(
     if vouches(header, bytes, from) {
         return Ok(true);
     }
-    let (mut header, mut next_bytes) = (*header, vec![0; CHUNK_BYTES]);
+    let (mut header, mut next_bytes) = (*header, ChunkBytes::new());
     while let Ok(next) = read_chunk(segment, header.next, &mut next_bytes)? {
         if next.generation <= header.generation || next.first_sequence <= expected {
             break;
         }
-        if vouches(&next, &next_bytes, RECORDS_AT) {
+        if vouches(&next, next_bytes.all(), RECORDS_AT) {
             return Ok(true);
         }
         header = next;

@@ -1,6 +1,7 @@
 //! A chunk of the log that is being filled: its bytes in memory, to be read while they are not on the device.
 
 use std::cell::UnsafeCell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::format::block::Block;
@@ -8,7 +9,7 @@ use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::record::Seed;
 
-/// A chunk in memory. One thread at a time appends; any may read what has been.
+/// A chunk in memory. Who has its [`Appender`] appends; any thread may read what has been.
 pub(crate) struct TailChunk {
     pub(crate) header: ChunkHeader,
     pub(crate) seed: Seed,
@@ -16,19 +17,22 @@ pub(crate) struct TailChunk {
     filled: AtomicUsize,
 }
 
-// SAFETY: bytes below `filled` never change again; those behind it are the appender's, of whom there is one (`append` is
-// called with the lock of the log).
+// SAFETY: bytes below `filled` never change again; those behind it are the appender's, of which there is one.
 unsafe impl Sync for TailChunk {}
 
+/// The right to append to a chunk: there is one.
+pub(crate) struct Appender(Arc<TailChunk>);
+
 impl TailChunk {
-    /// One that holds its header alone.
-    pub(crate) fn new(header: ChunkHeader) -> Self {
+    /// One that holds its header alone, and the right to append to it.
+    pub(crate) fn new(header: ChunkHeader) -> (Arc<Self>, Appender) {
         let blocks = (0..CHUNK_BYTES / BLOCK_BYTES).map(|_| UnsafeCell::new(Block::ZERO)).collect();
         let seed = Seed::new(header.segment, header.generation);
         let chunk = TailChunk { header, seed, blocks, filled: AtomicUsize::new(0) };
-        // SAFETY: nobody else has it yet.
-        unsafe { chunk.append(RECORDS_AT, |place| place.copy_from_slice(&header.to_bytes())) };
-        chunk
+        let chunk = Arc::new(chunk);
+        let mut appender = Appender(Arc::clone(&chunk));
+        appender.append(RECORDS_AT, |place| place.copy_from_slice(&header.to_bytes()));
+        (chunk, appender)
     }
 
     fn start(&self) -> *mut u8 {
@@ -40,28 +44,32 @@ impl TailChunk {
         self.filled.load(Ordering::Acquire)
     }
 
-    /// How many more it has room for.
-    pub(crate) fn room(&self) -> usize {
-        CHUNK_BYTES - self.filled()
-    }
-
-    /// Appends bytes; returns where they begin in the chunk.
-    ///
-    /// # Safety
-    /// No other thread appends meanwhile.
-    pub(crate) unsafe fn append(&self, bytes: usize, write: impl FnOnce(&mut [u8])) -> usize {
-        let at = self.filled.load(Ordering::Relaxed);
-        assert!(bytes <= CHUNK_BYTES - at, "{bytes} bytes for a chunk that holds {at}");
-        // SAFETY: the range lies in the chunk, behind what others read, and the caller is the only one to append.
-        write(unsafe { std::slice::from_raw_parts_mut(self.start().add(at), bytes) });
-        self.filled.store(at + bytes, Ordering::Release);
-        at
-    }
-
     /// What it holds.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: bytes below `filled` were written before it was raised, and never change again.
         unsafe { std::slice::from_raw_parts(self.start(), self.filled()) }
+    }
+}
+
+impl Appender {
+    /// The chunk.
+    pub(crate) fn chunk(&self) -> &TailChunk {
+        &self.0
+    }
+
+    /// How many more bytes it has room for.
+    pub(crate) fn room(&self) -> usize {
+        CHUNK_BYTES - self.0.filled()
+    }
+
+    /// Appends bytes; returns where they begin in the chunk.
+    pub(crate) fn append(&mut self, bytes: usize, write: impl FnOnce(&mut [u8])) -> usize {
+        let at = self.0.filled.load(Ordering::Relaxed);
+        assert!(bytes <= CHUNK_BYTES - at, "{bytes} bytes for a chunk that holds {at}");
+        // SAFETY: the range lies in the chunk, behind what others read, and nobody else has the right to append.
+        write(unsafe { std::slice::from_raw_parts_mut(self.0.start().add(at), bytes) });
+        self.0.filled.store(at + bytes, Ordering::Release);
+        at
     }
 }
 
@@ -81,12 +89,11 @@ mod tests {
             next: 0,
             begins_anew: false,
         };
-        let chunk = TailChunk::new(header);
+        let (chunk, mut appender) = TailChunk::new(header);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            scope.spawn(move || {
                 for number in 0..10_000_u64 {
-                    // SAFETY: this is the only thread that appends.
-                    unsafe { chunk.append(16, |place| place.copy_from_slice(&[number.to_le_bytes(); 2].concat())) };
+                    appender.append(16, |place| place.copy_from_slice(&[number.to_le_bytes(); 2].concat()));
                 }
             });
             let mut seen = 0;
@@ -99,6 +106,6 @@ mod tests {
                 seen = numbers.len();
             }
         });
-        assert_eq!(chunk.room(), CHUNK_BYTES - RECORDS_AT - 160_000);
+        assert_eq!(chunk.filled(), RECORDS_AT + 160_000);
     }
 }

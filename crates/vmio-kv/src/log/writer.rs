@@ -23,7 +23,8 @@ impl LogWriter {
     /// Starts it; it makes all durable once in a period, if there is one.
     pub(crate) fn start(log: &Arc<Log>, period: Option<Duration>) -> std::io::Result<Self> {
         let its = Arc::clone(log);
-        let thread = std::thread::Builder::new().name("vmio-kv-log".to_owned()).spawn(move || its.write_behind(period))?;
+        let thread =
+            std::thread::Builder::new().name("vmio-kv-log".to_owned()).spawn(move || its.write_behind(period))?;
         Ok(LogWriter { log: Arc::clone(log), thread: Some(thread) })
     }
 }

@@ -263,7 +263,8 @@ impl Allocator {
     fn take_block_of(&mut self, unit: u64, next: &mut u64) -> Option<u64> {
         let (group, index) = self.place(unit)?;
         let map = &mut self.groups[group];
-        let block = (*next..UNIT_BLOCKS).find(|block| map.taken[index][*block as usize / 64] >> (block % 64) & 1 == 0)?;
+        let block =
+            (*next..UNIT_BLOCKS).find(|block| map.taken[index][*block as usize / 64] >> (block % 64) & 1 == 0)?;
         let (word, bit) = (block as usize / 64, 1 << (block % 64));
         map.taken[index][word] |= bit;
         map.pending[index][word] |= bit;
@@ -452,8 +453,10 @@ mod tests {
         let mut allocator = Allocator::new(&group(3));
         assert_eq!(allocator.free_units(), 2);
         let mut cursor = Cursor::default();
-        let offsets: Vec<u64> =
-            (0..600).map_while(|_| allocator.take_block(&mut cursor, Purpose::Leaves(1), 7)).map(|(at, _)| at).collect();
+        let offsets: Vec<u64> = (0..600)
+            .map_while(|_| allocator.take_block(&mut cursor, Purpose::Leaves(1), 7))
+            .map(|(at, _)| at)
+            .collect();
         assert_eq!((offsets.len(), allocator.free_units()), (600, 0));
         for offset in offsets {
             allocator.free(Freed { offset, blocks: 1 });

@@ -157,8 +157,7 @@ impl Segment {
             next = offset;
         }
         taken.extend(&free_log_blocks);
-        let mut superblock =
-            Superblock { free_log: next, catalogue: references, ..committed.superblock.clone() };
+        let mut superblock = Superblock { free_log: next, catalogue: references, ..committed.superblock.clone() };
         if let Some((from, sequence)) = changes.replay {
             (superblock.log_replay_from, superblock.log_replay_sequence) = (from, sequence);
         }

@@ -37,8 +37,7 @@ impl Volume {
         let table = segment_tables(0)[0];
         device.write(table, &segments_to_block(uuid, &segments, table, 1).0)?;
         device.flush()?;
-        let header =
-            VolumeHeader { uuid, version: VERSION, incompatible: 0, units, segments: segments.len() as u32 };
+        let header = VolumeHeader { uuid, version: VERSION, incompatible: 0, units, segments: segments.len() as u32 };
         device.write(HEADER_OFFSETS[0], &header.to_block(HEADER_OFFSETS[0], 1).0)?;
         device.flush()?;
         Ok(Volume { device, segments })
@@ -61,11 +60,7 @@ impl Volume {
             return Err(Error::UnknownFeatures { volume: volume(), features: header.incompatible });
         }
         if header.units * UNIT_BYTES > device.len() {
-            return Err(Error::Truncated {
-                volume: volume(),
-                found: device.len(),
-                wanted: header.units * UNIT_BYTES,
-            });
+            return Err(Error::Truncated { volume: volume(), found: device.len(), wanted: header.units * UNIT_BYTES });
         }
         let tables = segment_tables(0);
         let Some((copy, block)) = device.read_pair(Kind::SegmentTable, tables, epoch)? else {
@@ -73,7 +68,8 @@ impl Volume {
             let damage = damage.unwrap_or(crate::error::Damage::Magic);
             return Err(device.damaged("the table of segments", tables[0], damage));
         };
-        let segments = unseal(&block.0, Kind::SegmentTable, tables[copy]).and_then(|sealed| segments_from_block(&sealed));
+        let segments =
+            unseal(&block.0, Kind::SegmentTable, tables[copy]).and_then(|sealed| segments_from_block(&sealed));
         let segments = segments.map_err(|damage| device.damaged("the table of segments", tables[copy], damage))?;
         Ok(Volume { device, segments })
     }

@@ -36,16 +36,15 @@ pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
     let full = || Error::Full { volume: device.name().to_owned(), wanted: 2 * UNIT_BYTES };
     let chunk = allocator.take_unit(Purpose::Log, 0).ok_or_else(full)? * UNIT_BYTES;
     let next = allocator.take_unit(Purpose::Log, 0).ok_or_else(full)? * UNIT_BYTES;
-    let header =
-        ChunkHeader {
-            segment: entry.uuid,
-            offset: chunk,
-            generation: 0,
-            first_sequence: 1,
-            previous: 0,
-            next,
-            begins_anew: true,
-        };
+    let header = ChunkHeader {
+        segment: entry.uuid,
+        offset: chunk,
+        generation: 0,
+        first_sequence: 1,
+        previous: 0,
+        next,
+        begins_anew: true,
+    };
     let mut front = Box::new(Block::ZERO);
     front.0[..header.to_bytes().len()].copy_from_slice(&header.to_bytes());
     device.write(chunk, &front.0)?;

@@ -1,0 +1,209 @@
+//! `vmio kv`: a key-value store from the command line.
+
+mod line;
+mod load;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::{Args, Subcommand};
+use serde_json::json;
+use vmio_kv::{DEFAULT_REGION, Db, Durability, Options, RegionHandle};
+
+use crate::size::{format_size, parse_size};
+use line::Format;
+
+const EXAMPLES: &str = "\
+Examples:
+  vmio kv create --size 10G words.kv
+  vmio kv put words.kv apple red
+  vmio kv get words.kv apple
+  vmio kv scan words.kv --from a --limit 10
+  printf 'pear\\tgreen\\nplum\\tblue\\n' | vmio kv load words.kv
+  vmio kv stat words.kv";
+
+const LINES: &str = "\
+A line is KEY, a tab, VALUE. Bytes that are not printable ASCII, and backslashes, are written as in Rust: \\t \\n \\\\ \\x00.
+With --json a line is an object such as {\"key\": \"apple\", \"value\": \"red\"}; keys and values must be UTF-8 then.";
+
+/// Keep keys and values in a file or block device
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct KvArgs {
+    #[command(subcommand)]
+    command: KvCommand,
+}
+
+#[derive(Subcommand)]
+enum KvCommand {
+    /// Create a store in a file that holds none
+    Create {
+        /// The file or block device
+        store: PathBuf,
+        /// How long the file may become; it is sparse
+        #[arg(long, value_parser = parse_size, default_value = "10G")]
+        size: u64,
+    },
+    /// Set a key's value, durably
+    Put {
+        #[command(flatten)]
+        store: StoreArgs,
+        key: String,
+        value: String,
+    },
+    /// Print a key's value, byte for byte; fails if it has none
+    Get {
+        #[command(flatten)]
+        store: StoreArgs,
+        key: String,
+    },
+    /// Delete a key, durably
+    Del {
+        #[command(flatten)]
+        store: StoreArgs,
+        key: String,
+    },
+    /// Print keys and values in order
+    #[command(after_help = LINES)]
+    Scan {
+        #[command(flatten)]
+        store: StoreArgs,
+        /// Begin with the first key that is not less
+        #[arg(long, default_value = "")]
+        from: String,
+        /// Print so many at most
+        #[arg(long)]
+        limit: Option<usize>,
+        /// Print objects
+        #[arg(long)]
+        json: bool,
+    },
+    /// Put keys and values from standard input; they are durable when it returns
+    #[command(after_help = LINES)]
+    Load {
+        #[command(flatten)]
+        store: StoreArgs,
+        /// Read objects
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print how much there is of what, and what opening has brought back
+    Stat {
+        #[command(flatten)]
+        store: StoreArgs,
+        /// Print an object in place of text
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args)]
+struct StoreArgs {
+    /// The file or block device that holds the store
+    store: PathBuf,
+    /// The region; writing creates it
+    #[arg(long, default_value = DEFAULT_REGION)]
+    region: String,
+    /// Memory
+    #[arg(long, value_parser = parse_size, default_value = "256M")]
+    memory: u64,
+}
+
+impl StoreArgs {
+    fn open(&self, durability: Durability) -> vmio_kv::Result<Db> {
+        Db::open(&self.store, Options::new().memory_bytes(self.memory).durability(durability))
+    }
+
+    fn region(&self, db: &Db) -> vmio_kv::Result<RegionHandle> {
+        db.region(&self.region)
+    }
+}
+
+/// Runs `vmio kv`.
+pub fn run(args: &KvArgs) -> anyhow::Result<()> {
+    let mut output = io::stdout().lock();
+    match &args.command {
+        KvCommand::Create { store, size } => {
+            Db::create(store, Options::new().max_volume_bytes(*size))?.close()?;
+        }
+        KvCommand::Put { store, key, value } => {
+            let db = store.open(Durability::Sync)?;
+            db.region_or_create(&store.region)?.put(key.as_bytes(), value.as_bytes())?;
+            db.close()?;
+        }
+        KvCommand::Get { store, key } => {
+            let db = store.open(Durability::Sync)?;
+            let Some(value) = store.region(&db)?.get(key.as_bytes())? else {
+                bail!("{key:?} has no value in {}", store.store.display());
+            };
+            output.write_all(&value)?;
+            db.close()?;
+        }
+        KvCommand::Del { store, key } => {
+            let db = store.open(Durability::Sync)?;
+            store.region(&db)?.delete(key.as_bytes())?;
+            db.close()?;
+        }
+        KvCommand::Scan { store, from, limit, json } => {
+            let db = store.open(Durability::Sync)?;
+            let region = store.region(&db)?;
+            let format = Format::of(*json);
+            for found in region.scan(from.as_bytes())?.take(limit.unwrap_or(usize::MAX)) {
+                let (key, value) = found?;
+                format.write(&mut output, &key, &value)?;
+            }
+            drop(region);
+            db.close()?;
+        }
+        KvCommand::Load { store, json } => {
+            let db = store.open(Durability::None)?;
+            let region = db.region_or_create(&store.region)?;
+            let loaded = load::load(&region, Format::of(*json), io::stdin().lock());
+            // What came before a bad line stays.
+            drop(region);
+            db.close()?;
+            writeln!(output, "{} keys", loaded?)?;
+        }
+        KvCommand::Stat { store, json } => {
+            let db = store.open(Durability::Sync)?;
+            write_stat(&mut output, &db, *json)?;
+            db.close()?;
+        }
+    }
+    output.flush()?;
+    Ok(())
+}
+
+fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> io::Result<()> {
+    let (stats, recovery, regions) = (db.stats(), db.recovery(), db.region_names());
+    if json {
+        let object = json!({
+            "regions": regions,
+            "space_bytes": stats.space_bytes,
+            "garbage_bytes": stats.garbage_bytes,
+            "level_entries": stats.level_entries,
+            "memory_level_bytes": stats.memory_level_bytes,
+            "recovered_records": recovery.records,
+            "recovered_log_bytes": recovery.log_bytes,
+            "recovery_s": recovery.time.as_secs_f64(),
+        });
+        return writeln!(output, "{object}");
+    }
+    writeln!(output, "regions    {}", regions.join(", "))?;
+    writeln!(
+        output,
+        "space      {}, of it {} garbage",
+        format_size(stats.space_bytes),
+        format_size(stats.garbage_bytes)
+    )?;
+    writeln!(output, "entries    {} in levels on the device", stats.level_entries)?;
+    writeln!(output, "in memory  {}", format_size(stats.memory_level_bytes))?;
+    writeln!(
+        output,
+        "opening    read {} records back, {} of the log, in {:.3} s",
+        recovery.records,
+        format_size(recovery.log_bytes),
+        recovery.time.as_secs_f64()
+    )
+}

@@ -1,0 +1,90 @@
+//! `vmio kv` as a user has it: a store that is made, filled, read and found again.
+
+mod common;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{TestResult, refused, succeeded, vmio};
+use serde_json::Value;
+
+fn kv(command: &str, store: &Path) -> Command {
+    let mut run = vmio();
+    run.args(["kv", command]).arg(store);
+    run
+}
+
+fn created(dir: &Path) -> Result<std::path::PathBuf, Box<dyn std::error::Error>> {
+    let store = dir.join("store.kv");
+    succeeded(kv("create", &store).args(["--size", "256M"]))?;
+    Ok(store)
+}
+
+/// Gives a command some input; what it printed, and whether it succeeded.
+fn fed(command: &mut Command, input: &str) -> Result<(bool, String, String), Box<dyn std::error::Error>> {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    child.stdin.take().ok_or("no input")?.write_all(input.as_bytes())?;
+    let output = child.wait_with_output()?;
+    Ok((output.status.success(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
+}
+
+#[test]
+fn what_was_put_is_found_by_the_next_command() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let store = created(dir.path())?;
+    succeeded(kv("put", &store).args(["apple", "red"]))?;
+    succeeded(kv("put", &store).args(["pear", "green"]))?;
+    succeeded(kv("put", &store).args(["--region", "other", "apple", "an other one"]))?;
+    assert_eq!(succeeded(kv("get", &store).arg("apple"))?, "red");
+    assert_eq!(succeeded(kv("get", &store).args(["--region", "other", "apple"]))?, "an other one");
+    succeeded(kv("del", &store).arg("apple"))?;
+    refused(kv("get", &store).arg("apple"), "\"apple\" has no value")?;
+    assert_eq!(succeeded(&mut kv("scan", &store))?, "pear\tgreen\n");
+    Ok(())
+}
+
+#[test]
+fn many_keys_are_loaded_and_come_back_in_order() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let store = created(dir.path())?;
+    let lines: Vec<String> =
+        (0..20_000).map(|number| format!("{:06}\tvalue {number}\\x00\n", number * 7 % 20_000)).collect();
+    let (is_ok, printed, error) = fed(&mut kv("load", &store), &lines.concat())?;
+    assert!(is_ok && printed == "20000 keys\n", "{printed}{error}");
+    let mut sorted = lines.clone();
+    sorted.sort();
+    assert_eq!(succeeded(&mut kv("scan", &store))?, sorted.concat());
+    let some = succeeded(kv("scan", &store).args(["--from", "000100", "--limit", "2"]))?;
+    assert_eq!(some, sorted[100..102].concat());
+    let stat: Value = serde_json::from_str(&succeeded(kv("stat", &store).arg("--json"))?)?;
+    assert_eq!(stat["regions"], serde_json::json!(["default"]));
+    assert!(stat["space_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{stat}");
+    Ok(())
+}
+
+#[test]
+fn objects_come_back_and_a_bad_line_is_named() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let store = created(dir.path())?;
+    let good = "{\"key\":\"a\",\"value\":\"\u{e9}\"}\n";
+    let (is_ok, _, error) = fed(kv("load", &store).arg("--json"), &format!("{good}nonsense\n"))?;
+    assert!(!is_ok && error.contains("line 2"), "{error}");
+    assert_eq!(succeeded(kv("scan", &store).arg("--json"))?, good, "what came before it stays");
+    Ok(())
+}
+
+#[test]
+fn what_is_no_store_is_refused() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let store = created(dir.path())?;
+    refused(&mut kv("create", &store), "holds a volume already")?;
+    let other = dir.path().join("other");
+    std::fs::write(&other, vec![7; 64 << 20])?;
+    refused(kv("get", &other).arg("a"), "holds no volume of vmio-kv")?;
+    refused(kv("get", &dir.path().join("none")).arg("a"), "none")?;
+    refused(kv("put", &store).args(["", "value"]), "a key of 0 bytes")?;
+    std::fs::OpenOptions::new().write(true).open(&store)?.set_len(40 << 20)?;
+    refused(kv("get", &store).arg("a"), "it was cut off")?;
+    Ok(())
+}
