@@ -121,8 +121,10 @@ pub(crate) struct Sealed<'block> {
 }
 
 fn header(block: &[u8; BLOCK_BYTES]) -> &BlockHeader {
-    let (front, _) = block.split_at(HEADER_BYTES);
-    BlockHeader::ref_from_bytes(front).expect("the type has no alignment, and the length is right")
+    let Ok((header, _)) = BlockHeader::ref_from_prefix(block) else {
+        unreachable!("the type has no alignment, and a block is longer");
+    };
+    header
 }
 
 /// Whether a block of the volume is whole and stands where it says, of whatever kind it is: what a mapping's verifier asks.
