@@ -82,7 +82,7 @@ impl Ring {
         Ring::new(1, Arc::new(Wake::new()?)).map(drop)
     }
 
-    /// Begins a read at the next [`Self::sleep`]; [`Self::completed`] tells its `token`, anything but `u64::MAX`, when it
+    /// Begins a read at the next [`Self::submit`] or [`Self::sleep`]; [`Self::completed`] tells its `token`, anything but `u64::MAX`, when it
     /// has ended.
     ///
     /// # Safety
@@ -104,6 +104,13 @@ impl Ring {
         // SAFETY: by the caller.
         while unsafe { self.uring.submission().push(entry) }.is_err() {
             // More at a time than the ring was made for: make room.
+            let _ = self.uring.submit();
+        }
+    }
+
+    /// Begins what has been asked for. What cannot begin yet is left to the next [`Self::sleep`].
+    pub(crate) fn submit(&mut self) {
+        if !self.uring.submission().is_empty() {
             let _ = self.uring.submit();
         }
     }

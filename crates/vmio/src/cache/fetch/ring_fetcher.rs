@@ -34,6 +34,9 @@ const SHORT: Duration = Duration::from_millis(1);
 
 /// The thread sleeps until one in so many of the reads under way has ended: a wake-up for each of many is most of the work.
 const WAKE_UP_SHARE: u32 = 8;
+/// Of many reads that have ended together, so many are shown before those who wait for them are told, and what they ask for
+/// next is begun: devices answer in bursts, and should not lie idle until all of one has been shown.
+const SHOWN_AT_A_TIME: u32 = 4;
 
 /// The thread, and the way to it.
 pub(super) struct RingFetcher {
@@ -185,7 +188,6 @@ impl Fetching {
 
     fn run(&mut self) {
         loop {
-            self.door.requests.take_all(&mut self.pending);
             let limit = self.begin_reads();
             self.tell();
             if self.door.stopping.load(Ordering::SeqCst) && self.buffers.are_free() && self.pending.is_empty() {
@@ -194,14 +196,28 @@ impl Fetching {
             let door = &self.door;
             let enough = self.under_way / WAKE_UP_SHARE;
             self.ring.sleep(limit, enough, || !door.requests.is_empty() || door.stopping.load(Ordering::SeqCst));
-            while let Some((token, result)) = self.ring.completed() {
-                self.end_read(token as usize, result);
+            self.end_reads();
+        }
+    }
+
+    /// Shows all that has been read.
+    fn end_reads(&mut self) {
+        let mut shown = 0;
+        while let Some((token, result)) = self.ring.completed() {
+            self.end_read(token as usize, result);
+            shown += 1;
+            if shown % SHOWN_AT_A_TIME == 0 {
+                self.tell();
+                self.begin_reads();
+                self.ring.submit();
             }
         }
+        self.tell();
     }
 
     /// Begins what can begin, one read of each request in turn. Returns how long the ring may sleep, if not for ever.
     fn begin_reads(&mut self) -> Option<Duration> {
+        self.door.requests.take_all(&mut self.pending);
         let mut limit = None;
         let mut idle = 0;
         self.admit();
