@@ -358,7 +358,7 @@ struct vmio_cache_options {
      */
     uint32_t readers;
     /*
-     Pages that prefetches of each core may have under way; 128 by default.
+     Pages that each core may have under way, half of them for prefetches; 256 by default.
      */
     uint32_t pages_in_flight;
     /*

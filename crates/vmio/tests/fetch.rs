@@ -7,7 +7,6 @@ mod support;
 use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -21,29 +20,14 @@ use vmio::{Access, Advice, Cache, Error, Fetch, Mapping, MappingOptions};
 
 use support::device::{Device, READ_EIO, READ_SHORT, WRITE_EIO};
 use support::{
-    PAGE, Random, SPAN, at, cache_of, check_budget, check_empty, declined, is_managed, load, minimal_cache,
-    roomy_cache, store, tiny_cache, watchdog,
+    PAGE, Random, SPAN, at, cache_of, check_budget, check_empty, declined, is_managed, load, map_file, minimal_cache,
+    numbered_file, roomy_cache, store, tiny_cache, watchdog,
 };
-
-/// A file whose pages start with their number and one.
-fn numbered_file(folder: &Path, pages: u64) -> std::path::PathBuf {
-    let path = folder.join("numbered");
-    let mut bytes = vec![0; (pages * PAGE) as usize];
-    for page in 0..pages {
-        bytes[at(page) as usize..][..8].copy_from_slice(&(page + 1).to_le_bytes());
-    }
-    std::fs::write(&path, bytes).unwrap();
-    path
-}
 
 fn numbered_device(pages: u64) -> Arc<Device> {
     let device = Device::of_pages(pages);
     (0..pages).for_each(|page| device.set_word(at(page), page + 1));
     device
-}
-
-fn map_file(cache: &Cache, path: &Path) -> Mapping {
-    Mapping::open(cache, FileBacking::open(path, Access::ReadWrite).unwrap(), MappingOptions::new()).unwrap()
 }
 
 fn map_device(cache: &Cache, device: &Arc<Device>) -> Mapping {
@@ -295,6 +279,7 @@ fn a_mapping_closes_while_fetches_are_under_way() {
         over_each_backing(4 * SPAN, tiny_cache, |_, map| {
             map.prefetch([0..map.len()]).unwrap();
             drop(map.fetch([0..map.len()]));
+            (0..100).for_each(|page| drop(fetch_page(map, 17 * page)));
             let mut fetch = pin!(fetch_page(map, round));
             let _ = fetch.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         });

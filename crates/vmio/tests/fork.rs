@@ -1,12 +1,13 @@
 //! A forked child cannot touch its parent's mappings: its calls fail, its loads and stores are a segmentation fault,
 //! its drops neither sync nor unmap anything; and it may build a cache of its own.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::single_range_in_vec_init)]
 
 mod support;
 
 use std::io::Read;
 use std::path::Path;
 
+use futures::FutureExt;
 use futures::executor::block_on;
 use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Error, Mapping, MappingOptions};
@@ -49,12 +50,15 @@ fn every_call_of_a_child_is_refused() {
         // With threads that fetch, and something on its way, or there already.
         block_on(map.fetch([at(40)..at(50), at(51)..at(52)])).unwrap();
         let mut fetch = Some(map.fetch([at(2)..at(30), at(31)..at(32)]));
+        let mut single = Some(map.fetch([at(35)..at(36)]));
         let ended = fork(|| {
             is_forked(read(&map, 0..8));
             is_forked(map.ensure(at(1)..at(2)));
             is_forked(map.prefetch([at(1)..at(2), at(3)..at(4)]));
             is_forked(block_on(map.fetch([at(1)..at(2), at(3)..at(4)])));
             is_forked(block_on(fetch.take().unwrap()));
+            is_forked(map.fetch([at(36)..at(37)]).now_or_never().unwrap());
+            is_forked(block_on(single.take().unwrap()));
             is_forked(map.write_at(0, b"x"));
             is_forked(map.sync());
             is_forked(map.flush(0..8));
@@ -72,6 +76,7 @@ fn every_call_of_a_child_is_refused() {
         });
         assert_eq!(ended, Ended::Exit(0));
         block_on(fetch.unwrap()).unwrap();
+        block_on(single.unwrap()).unwrap();
         drop(file);
     })
     .succeeds();

@@ -175,6 +175,9 @@ fn a_handler_that_touches_the_mapping_may_interrupt_fetches() {
                     let garbage = vec![0_u8; random.below(5000) as usize];
                     map.ensure(at(first)..at(first + 1)).unwrap();
                     drop(garbage);
+                    // By itself, and so read by this very thread.
+                    let single = at(first + 39)..at(first + 40);
+                    drop(map.fetch(std::iter::once(single)));
                     map.fetch([at(first)..at(first + 1 + random.below(40)), at(first + 10)..at(first + 11)])
                 })
                 .collect();

@@ -68,7 +68,7 @@ pub struct vmio_cache_options {
     pub workers: u32,
     /// Threads that handle the faults of VMIO_ENGINE_READER_THREAD; one a core by default, 2 at least.
     pub readers: u32,
-    /// Pages that prefetches of each core may have under way; 128 by default.
+    /// Pages that each core may have under way, half of them for prefetches; 256 by default.
     pub pages_in_flight: u32,
     /// Must be 0.
     pub reserved: u32,

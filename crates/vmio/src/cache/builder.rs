@@ -26,8 +26,8 @@ pub(super) const PAGES_MIN: u64 = 256;
 /// page buffers, stacks, and the counters (a page, and one more a core).
 const OVERHEAD_BYTES: u64 = 2 * (BATCH_PAGES * PAGE_BYTES) as u64 + (1 << 20);
 
-/// Pages under way at a time by default: as many single pages as the queue of an NVMe or virtio disk takes.
-const PAGES_IN_FLIGHT: usize = 128;
+/// Pages under way at a time by default: as many single pages as the queue of an NVMe or virtio disk takes, which is half.
+const PAGES_IN_FLIGHT: usize = 256;
 /// Whether the pages of the cache are locked in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LockMemory {
@@ -127,9 +127,9 @@ impl CacheBuilder {
     }
 
     /// Pages that the fetches of each core may have under way at a time ([`crate::Mapping::fetch`]), an eighth of the cache at
-    /// most; 128 by default. What is asked for beyond it waits its turn. From the first fetch on each takes a
-    /// buffer of 4 KiB, and each core a thread with some 0.5 MiB of lists and buffers, outside the capacity. A cache that
-    /// grows later does not get more of them.
+    /// most; 256 by default. Half is for reads that begin in the thread which asks for a page, half for the rest; what is
+    /// asked for beyond it waits its turn. From the first fetch on each takes a buffer of 4 KiB, and each core
+    /// two threads with some 0.5 MiB of lists and buffers, outside the capacity. A cache that grows later does not get more of them.
     pub fn pages_in_flight(mut self, pages: usize) -> Self {
         self.pages_in_flight = pages;
         self

@@ -10,12 +10,14 @@ pub mod simulated_disk;
 pub mod views;
 
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use vmio::backing::FileBacking;
 use vmio::probe::KernelFeature;
-use vmio::{Cache, CacheBuilder, Engine, FrameHint, Mapping};
+use vmio::{Access, Cache, CacheBuilder, Engine, FrameHint, Mapping, MappingOptions};
 
 pub use random::Random;
 
@@ -225,4 +227,22 @@ pub fn is_root(what: &str) -> bool {
 fn effective_root() -> bool {
     // SAFETY: geteuid has no preconditions.
     unsafe { libc::geteuid() == 0 }
+}
+
+/// A file whose pages start with their number and one. Nothing of it waits in the page cache to be written: until it was, a
+/// direct read would have to wait.
+pub fn numbered_file(folder: &Path, pages: u64) -> PathBuf {
+    let path = folder.join("numbered");
+    let mut bytes = vec![0; (pages * PAGE) as usize];
+    for page in 0..pages {
+        bytes[at(page) as usize..][..8].copy_from_slice(&(page + 1).to_le_bytes());
+    }
+    std::fs::write(&path, bytes).unwrap();
+    std::fs::File::open(&path).unwrap().sync_data().unwrap();
+    path
+}
+
+/// A mapping of a file for loads and stores.
+pub fn map_file(cache: &Cache, path: &Path) -> Mapping {
+    Mapping::open(cache, FileBacking::open(path, Access::ReadWrite).unwrap(), MappingOptions::new()).unwrap()
 }

@@ -1,9 +1,11 @@
 //! Asynchronous misses: pages fetched by threads of the cache, through io_uring where it can be had.
 //!
 //! A [`request::Request`] is some pages of a region. It goes to a [`RingFetcher`], which has many reads under way at a
-//! time, or to a [`Pool`], whose threads do what a fault would; an [`Outcome`] tells the future that waits.
+//! time, unless it is one page that the caller can begin to read itself ([`caller_reads`]), or to a [`Pool`], whose threads do what
+//! a fault would; an [`Outcome`] tells the future that waits.
 //! docs/design/asynchronous-misses.md says why it is so.
 
+mod caller_reads;
 mod claim;
 mod outcome;
 mod pool;
@@ -56,7 +58,8 @@ impl Fetchers {
         if !rings.is_empty() {
             let outcome = Arc::new(Outcome::of_parts(1));
             let told = (urgency == Urgency::Wanted).then(|| Arc::clone(&outcome));
-            rings[cpu::current() % rings.len()].submit(Request::new(FetchedRegion::new(region), ranges, urgency, told));
+            let request = Request::new(FetchedRegion::new(region), ranges, urgency, told);
+            rings[cpu::current() % rings.len()].submit(region, request);
             return Ok(outcome);
         }
         let pool = self.pool(shared)?;

@@ -146,6 +146,14 @@ impl Request {
         None
     }
 
+    /// The page that it is for, if that is one, and has not been looked at.
+    pub(crate) fn only_page(&self) -> Option<u64> {
+        match &self.ranges[..] {
+            [pages] if pages.end - pages.start == 1 => Some(pages.start),
+            _ => None,
+        }
+    }
+
     /// So many pages have been looked at.
     pub(crate) fn advance(&mut self, pages: u64) {
         if let Some(range) = self.ranges.get_mut(self.next) {

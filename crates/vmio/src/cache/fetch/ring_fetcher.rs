@@ -14,11 +14,13 @@ use std::time::{Duration, Instant};
 
 use crate::cache::counters::Counter;
 use crate::cache::fault::{FAILED_ROUNDS_MAX, FaultError};
+use crate::cache::fetch::caller_reads::{CallerReads, shares};
 use crate::cache::fetch::claim::Claimed;
 use crate::cache::fetch::read_buffers::{ReadBuffers, Run};
 use crate::cache::fetch::request::{FetchedRegion, Request, Urgency};
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::reclaim::{Goal, PATIENCE_ABOVE_FLOORS, Reclaimer};
+use crate::cache::region::Region;
 use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::cache::tables::TABLE_PAGES;
 use crate::sys::abort::AbortOnUnwind;
@@ -42,25 +44,39 @@ const SHOWN_AT_A_TIME: u32 = 4;
 pub(super) struct RingFetcher {
     door: Arc<Door>,
     thread: JoinHandle<()>,
+    /// What need not go through the ring.
+    caller_reads: Option<CallerReads>,
 }
 
-struct Door {
-    requests: HandOver<Request>,
+/// Where requests come in.
+pub(super) struct Door {
+    pub(super) requests: HandOver<Request>,
     wake: Arc<Wake>,
     stopping: AtomicBool,
+}
+
+impl Door {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Door { requests: HandOver::default(), wake: Arc::new(Wake::new()?), stopping: AtomicBool::new(false) })
+    }
+
+    /// Has the thread work on a request.
+    pub(super) fn submit(&self, request: Node<Request>) {
+        self.requests.put(request);
+        self.wake.wake();
+    }
 }
 
 impl RingFetcher {
     /// Starts one that has up to so many pages under way; what it has done with goes to `spent`.
     pub(super) fn start(shared: &Arc<Shared>, pages: u32, spent: &Arc<HandOver<Request>>) -> io::Result<Self> {
-        let wake = Arc::new(Wake::new()?);
-        let door =
-            Arc::new(Door { requests: HandOver::default(), wake: Arc::clone(&wake), stopping: AtomicBool::new(false) });
+        let door = Arc::new(Door::new()?);
         let (made, is_made) = mpsc::sync_channel(1);
-        let (shared, spent, at_door) = (Arc::clone(shared), Arc::clone(spent), Arc::clone(&door));
+        let (of_callers, of_ring) = shares(pages);
+        let (of_both, spent_by_ring, at_door) = (Arc::clone(shared), Arc::clone(spent), Arc::clone(&door));
         let thread = std::thread::Builder::new().name("vmio-fetch".to_owned()).spawn(move || {
             let _signals = SignalsBlocked::new();
-            let fetching = Fetching::new(shared, at_door, spent, pages, wake);
+            let fetching = Fetching::new(of_both, at_door, spent_by_ring, of_ring);
             let started = fetching.map(|fetching| (made.send(Ok(())), fetching)).map_err(|error| made.send(Err(error)));
             if let Ok((_, mut fetching)) = started {
                 // Without it the threads of the program would sleep for ever.
@@ -69,20 +85,33 @@ impl RingFetcher {
             }
         })?;
         match is_made.recv() {
-            Ok(Ok(())) => Ok(RingFetcher { door, thread }),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(io::Error::other("the thread has panicked")),
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(error),
+            Err(_) => return Err(io::Error::other("the thread has panicked")),
+        }
+        let caller_reads = (of_callers > 0).then(|| CallerReads::start(shared, of_callers, &door, spent));
+        let caller_reads = caller_reads.transpose().unwrap_or_else(|error| {
+            tracing::debug!(%error, "no Linux AIO: all pages are fetched by the thread of the ring");
+            None
+        });
+        Ok(RingFetcher { door, thread, caller_reads })
+    }
+
+    /// Begins a request for pages of a region, or has the thread do it.
+    pub(super) fn submit(&self, region: &Region, request: Request) {
+        let request = Node::new(request);
+        let left = match &self.caller_reads {
+            Some(reads) => reads.begin(region, request),
+            None => Some(request),
+        };
+        if let Some(request) = left {
+            self.door.submit(request);
         }
     }
 
-    /// Has it work on a request.
-    pub(super) fn submit(&self, request: Request) {
-        self.door.requests.put(Node::new(request));
-        self.door.wake.wake();
-    }
-
-    /// Ends the thread. No request is left.
+    /// Ends the threads. No request is left.
     pub(super) fn stop(self) {
+        self.caller_reads.into_iter().for_each(CallerReads::stop);
         self.door.stopping.store(true, Ordering::SeqCst);
         self.door.wake.wake();
         if self.thread.join().is_err() {
@@ -90,8 +119,9 @@ impl RingFetcher {
         }
     }
 
-    /// In a forked child: the thread is the parent's.
+    /// In a forked child: the threads are the parent's.
     pub(super) fn forget(self) {
+        self.caller_reads.into_iter().for_each(CallerReads::forget);
         std::mem::forget(self.thread);
     }
 }
@@ -155,14 +185,8 @@ struct Fetching {
 }
 
 impl Fetching {
-    fn new(
-        shared: Arc<Shared>,
-        door: Arc<Door>,
-        spent: Arc<HandOver<Request>>,
-        pages: u32,
-        wake: Arc<Wake>,
-    ) -> io::Result<Self> {
-        let (mut ring, buffers) = (Ring::new(pages, wake)?, ReadBuffers::new(pages)?);
+    fn new(shared: Arc<Shared>, door: Arc<Door>, spent: Arc<HandOver<Request>>, pages: u32) -> io::Result<Self> {
+        let (mut ring, buffers) = (Ring::new(pages, Arc::clone(&door.wake))?, ReadBuffers::new(pages)?);
         // SAFETY: reads go to runs that are taken, and nobody looks at those.
         unsafe { ring.register(buffers.all()) };
         let requests = pages as usize;
@@ -265,7 +289,7 @@ impl Fetching {
     /// Claims the next absent pages of a request and begins their read.
     fn work_on(&mut self, at: usize) -> Progress {
         let core = cpu::current();
-        let limit = self.shared.pages_in_flight().min(self.buffers.pages());
+        let limit = shares(self.shared.pages_in_flight()).1.min(self.buffers.pages());
         while let Some(request) = self.table[at].as_mut() {
             let Some((page, wanted)) = request.next_pages() else {
                 return if self.finish_if_through(at) { Progress::Made } else { Progress::None };
