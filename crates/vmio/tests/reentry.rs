@@ -22,6 +22,8 @@ static BASE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static TICKS: AtomicU64 = AtomicU64::new(0);
 /// Handlers that run at the moment: a tick goes to any thread of the process.
 static RUNNING: AtomicU64 = AtomicU64::new(0);
+/// A page that the handler loads too: what the interrupted thread is about, perhaps.
+static WANTED: AtomicU64 = AtomicU64::new(0);
 /// The word of each page that the handler alone stores to.
 const HANDLERS_WORD: u64 = 64;
 
@@ -37,6 +39,8 @@ extern "C" fn on_tick(_signal: i32) {
 
 fn touch_pages(base: *mut u8) {
     let tick = TICKS.fetch_add(1, Ordering::SeqCst) + 1;
+    // SAFETY: as below.
+    unsafe { AtomicU64::from_ptr(base.add(at(WANTED.load(Ordering::SeqCst)) as usize).cast()) }.load(Ordering::SeqCst);
     for step in 0..4_u64 {
         let page = tick.wrapping_mul(7919).wrapping_add(step * 131) % PAGES;
         // SAFETY: within the mapping, which outlives the timer; aligned, and atomic like all other accesses to it.
@@ -175,9 +179,6 @@ fn a_handler_that_touches_the_mapping_may_interrupt_fetches() {
                     let garbage = vec![0_u8; random.below(5000) as usize];
                     map.ensure(at(first)..at(first + 1)).unwrap();
                     drop(garbage);
-                    // By itself, and so read by this very thread.
-                    let single = at(first + 39)..at(first + 40);
-                    drop(map.fetch(std::iter::once(single)));
                     map.fetch([at(first)..at(first + 1 + random.below(40)), at(first + 10)..at(first + 11)])
                 })
                 .collect();
@@ -194,6 +195,24 @@ fn a_handler_that_touches_the_mapping_may_interrupt_fetches() {
         under_ticks_over(file, Some(256), work);
         TICKS.store(0, Ordering::SeqCst);
         under_ticks(Some(256), work);
+    })
+    .succeeds();
+}
+
+/// The read of a single page begins in the thread that asks for it: a handler on top of that must not wait for the page before.
+#[test]
+fn a_handler_may_touch_the_page_that_the_thread_begins_to_read() {
+    isolated("a_handler_may_touch_the_page_that_the_thread_begins_to_read", || {
+        let folder = tempfile::tempdir().unwrap();
+        let file = FileBacking::create(folder.path().join("file"), PAGES * PAGE).unwrap();
+        under_ticks_over(file, Some(256), |map, random| {
+            for _ in 0..100 {
+                let page = random.below(PAGES);
+                WANTED.store(page, Ordering::SeqCst);
+                block_on(map.fetch(std::iter::once(at(page)..at(page + 1)))).unwrap();
+            }
+            map.advise(0..map.len(), Advice::DontNeed).unwrap();
+        });
     })
     .succeeds();
 }
