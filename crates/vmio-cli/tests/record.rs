@@ -1,4 +1,4 @@
-//! `vmio record`: the page, read as XML, beside what the command did.
+//! `vmio record` and `vmio report`: the page, read as XML, beside what the command did.
 
 mod common;
 
@@ -156,4 +156,43 @@ fn failures_are_passed_on() -> TestResult {
     assert!(page.exists(), "what was recorded is worth having all the same");
     refused(record(&dir.path().join("absent/run.html")).arg("true"), "there is no folder")?;
     refused(record(&page).arg("no-such-command"), "cannot run no-such-command")
+}
+
+#[test]
+fn what_was_saved_is_drawn_later() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let path = |name: &str| dir.path().join(name);
+    let mut command = record(&path("now.html"));
+    command.arg(env::current_exe()?).args(["--exact", "recorded_program"]).env(PUBLISHES, "yes");
+    // Before the command, among the options.
+    let mut command_and_save = vmio();
+    command_and_save
+        .args(["record", "--save"])
+        .arg(path("run.vmio"))
+        .args(command.get_args().skip(1))
+        .env(PUBLISHES, "yes");
+    succeeded(&mut command_and_save)?;
+    let report = |recordings: &[&str], out: &str| {
+        let mut report = vmio();
+        report.arg("report").args(recordings.iter().map(|name| path(name))).arg("--out").arg(path(out));
+        report
+    };
+    succeeded(&mut report(&["run.vmio"], "later.html"))?;
+    let page = |name: &str| fs::read_to_string(path(name));
+    // How long the cache is up is said as of now.
+    let without_time = |page: &str| page.lines().filter(|line| !line.contains(", up ")).collect::<Vec<_>>().join("\n");
+    assert_eq!(without_time(&page("later.html")?), without_time(&page("now.html")?));
+    succeeded(&mut report(&["run.vmio", "run.vmio"], "both.html"))?;
+    let both = page("both.html")?;
+    let maps = |page: &str| page.matches("aria-label=\"Where misses were, mapping 1\"").count();
+    assert_eq!((maps(&page("later.html")?), maps(&both)), (1, 2));
+    parsed(&both)?;
+
+    let saved = page("run.vmio")?;
+    fs::write(path("half.vmio"), &saved[..saved.len() / 2])?;
+    refused(&mut report(&["run.vmio", "half.vmio"], "none.html"), "half.vmio: it was cut off")?;
+    refused(&mut report(&["now.html"], "none.html"), "not a recording")?;
+    refused(&mut report(&["absent"], "none.html"), "No such file")?;
+    assert!(!path("none.html").exists());
+    refused(vmio().args(["record", "--", "true"]), "--out")
 }

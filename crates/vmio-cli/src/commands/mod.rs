@@ -8,6 +8,7 @@ pub mod journal;
 pub mod kv;
 pub mod man;
 pub mod record;
+pub mod report;
 mod source;
 pub mod stat;
 pub mod sum;

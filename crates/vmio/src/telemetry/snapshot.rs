@@ -116,6 +116,46 @@ impl Snapshot {
         })
     }
 
+    /// A stat page of a cache with one core that tells the same, to be kept and parsed later.
+    pub fn page(&self) -> Vec<u8> {
+        let mut words = vec![0; layout::file_bytes(1) / WORD_BYTES];
+        let header = [
+            (Header::Magic, layout::MAGIC),
+            (Header::Version, layout::VERSION),
+            (Header::FileBytes, layout::file_bytes(1) as u64),
+            (Header::BlockBytes, layout::BLOCK_BYTES as u64),
+            (Header::ProcessId, self.process_id.into()),
+            (Header::CacheNumber, self.cache_number),
+            (Header::StartedUnixNs, self.started_unix_ns),
+            (Header::PageBytes, PAGE_BYTES as u64),
+            (Header::CapacityPages, self.stats.capacity_pages),
+            (Header::Cores, 1),
+            (Header::Gauges, layout::GAUGES as u64),
+            (Header::Counters, NAMES.len() as u64),
+            (Header::Histograms, layout::LATENCIES as u64),
+            (Header::Buckets, layout::BUCKETS as u64),
+            (Header::ReadSampling, self.read_sampling),
+        ];
+        header.into_iter().for_each(|(field, value)| words[field as usize] = value);
+        let gauges = [
+            (Gauge::PooledPages, self.stats.free_pages),
+            (Gauge::DirtyPages, self.stats.dirty_pages),
+            (Gauge::PinnedPages, self.stats.pinned_pages),
+            (Gauge::Mappings, self.mappings),
+            (Gauge::MappedBytes, self.mapped_bytes),
+            (Gauge::TablePages, self.stats.table_pages),
+        ];
+        gauges.into_iter().for_each(|(gauge, value)| words[layout::gauge(gauge)] = value);
+        self.counters.iter().enumerate().for_each(|(counter, value)| words[layout::counter(0, counter)] = *value);
+        for (number, histogram) in [&self.miss, &self.read, &self.write, &self.sync].into_iter().enumerate() {
+            let start = layout::histogram(0, number);
+            histogram.buckets().enumerate().for_each(|(bucket, (_, count))| words[start + bucket] = count);
+            words[start + layout::SUM_NS] = histogram.sum_ns();
+            words[start + layout::MAX_NS] = histogram.max_ns();
+        }
+        words.into_iter().flat_map(u64::to_le_bytes).collect()
+    }
+
     /// Every counter with its name, in the order of the page.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         NAMES.iter().copied().zip(self.counters)
@@ -281,6 +321,8 @@ mod tests {
             found.quantile_ns(0.5)
         });
         assert_eq!(ends, [Some(320), Some(384), Some(448), Some(512)]);
+        let kept = Snapshot::parse(&snapshot.page()).expect("it is in order");
+        assert_eq!(format!("{kept:?}"), format!("{snapshot:?}"));
     }
 
     #[test]

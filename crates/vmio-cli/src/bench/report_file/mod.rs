@@ -48,6 +48,11 @@ impl ReportFile {
         self.write_text(&text.into_string())
     }
 
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Writes any other report.
     pub fn write_text(&self, text: &str) -> anyhow::Result<()> {
         fs::write(&self.path, text).with_context(|| format!("cannot write {}", self.path.display()))

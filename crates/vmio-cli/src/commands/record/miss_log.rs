@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+use serde_big_array::BigArray;
 use vmio::PAGE_BYTES;
 use vmio::telemetry::{Miss, PublishedMapping};
 
@@ -26,7 +28,8 @@ pub enum Kind {
     Stores,
 }
 
-/// The misses of a cache.
+/// The misses of a cache. What is saved of it is in `docs/formats/recording.md`.
+#[derive(Serialize, Deserialize)]
 pub struct MissLog {
     /// The mappings that had misses or were opened, in the order of their pages.
     pub mappings: Vec<MappingLog>,
@@ -35,13 +38,17 @@ pub struct MissLog {
     /// Misses of further mappings.
     pub left_out: u64,
     /// When each period ended, in seconds; the first began at `began`.
+    #[serde(rename = "ends_s")]
     ends: Vec<f64>,
+    #[serde(rename = "began_s")]
     began: f64,
 }
 
 /// The misses of a mapping.
+#[derive(Serialize, Deserialize)]
 pub struct MappingLog {
     /// As misses number them.
+    #[serde(skip)]
     pages: Range<u64>,
     /// Of the file, as far as they are known.
     file_pages: u64,
@@ -50,12 +57,14 @@ pub struct MappingLog {
     /// One a period, and one that has not ended.
     periods: Vec<Period>,
     /// The last miss of each [`Kind`].
+    #[serde(skip)]
     previous: [Option<u64>; 3],
 }
 
 /// What a mapping missed in a period of time.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 struct Period {
+    #[serde(with = "BigArray")]
     misses: [u64; ROWS],
     distances: [Distances; 3],
 }
@@ -106,6 +115,23 @@ impl MissLog {
         }
     }
 
+    /// Looks whether it can be drawn, which one that comes from a file need not be; says what is wrong otherwise.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let bounds: Vec<f64> = std::iter::once(self.began).chain(self.ends.iter().copied()).collect();
+        let is_whole = |mapping: &MappingLog| mapping.periods.len() == bounds.len();
+        if !bounds.iter().all(|at| at.is_finite()) || !bounds.is_sorted() {
+            Err("its periods do not follow each other")
+        } else if self.ends.len() >= PERIODS_MAX || self.mappings.len() > MAPPINGS_MAX {
+            Err("it has more periods or mappings than can be")
+        } else if !self.mappings.iter().all(is_whole) {
+            Err("a mapping of it has more or fewer periods than there were")
+        } else if !self.mappings.iter().all(MappingLog::has_rows_for_its_file) {
+            Err("the rows of a mapping of it are not those of its file")
+        } else {
+            Ok(())
+        }
+    }
+
     /// From when to when each period was.
     pub fn periods(&self) -> impl Iterator<Item = (f64, f64)> {
         std::iter::once(self.began).chain(self.ends.iter().copied()).zip(self.ends.iter().copied())
@@ -153,6 +179,14 @@ impl MappingLog {
             sum
         });
         self.periods = pairs.chain([under_way]).collect();
+    }
+
+    fn has_rows_for_its_file(&self) -> bool {
+        const PAGES_MAX: u64 = u64::MAX / PAGE_BYTES as u64 / ROWS as u64 / 2;
+        let rows = self.pages_per_row.is_power_of_two().then(|| self.file_pages.div_ceil(self.pages_per_row));
+        (1..=PAGES_MAX).contains(&self.file_pages)
+            && rows.is_some_and(|rows| rows <= ROWS as u64)
+            && self.pages_per_row <= PAGES_MAX
     }
 
     /// The length of the file in bytes, to the page.

@@ -1,4 +1,4 @@
-//! `vmio record`: what the caches of a command did while it ran, as a page with charts.
+//! `vmio record`: what the caches of a command did while it ran, as a page with charts or in a file for `vmio report`.
 
 mod charts;
 mod descendants;
@@ -6,7 +6,9 @@ mod heat_map;
 mod miss_log;
 mod page;
 mod randomness;
+mod recorder;
 mod recording;
+mod saved;
 mod series;
 
 use std::ffi::OsString;
@@ -19,7 +21,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 
-use recording::Recording;
+pub use page::page;
+pub use saved::read;
+
+use recorder::Recorder;
 
 use super::stat::parse_interval;
 use crate::bench::report_file::ReportFile;
@@ -28,6 +33,8 @@ const EXAMPLES: &str = "\
 Examples:
   vmio record --out run.html -- my-database --load
   vmio record --out sum.html --interval 0.05 -- vmio sum --cache 64M big.bin
+  vmio record --save before.vmio -- my-database --load
+                                         keep it, for vmio report to draw
 
 The page has, for each cache of the command and of the processes that it starts: misses, evictions and bytes over time,
 latencies, sizes of requests, what is resident, and the totals. It needs nothing else, not even the net.
@@ -37,7 +44,7 @@ they were: R is near 0 for misses that follow each other, and a third for pages 
 
 A cache is recorded from when it was built to its end, however long the interval; one that is open for less than 50 ms may
 be missed.
-If the command fails, so does vmio record, once the page is written. An interrupt ends the recording, not the command.";
+If the command fails, so does vmio record, once everything is written. An interrupt ends the recording, not the command.";
 
 /// Samples are thinned out beyond this number: the interval doubles.
 const SAMPLES_MAX: usize = 1024;
@@ -53,8 +60,11 @@ const FIRST_LOOK: Duration = Duration::from_millis(1);
 #[command(after_help = EXAMPLES)]
 pub struct RecordArgs {
     /// Write the page to this file
-    #[arg(long, value_name = "OUT.html", value_parser = ReportFile::parse)]
-    out: ReportFile,
+    #[arg(long, value_name = "OUT.html", value_parser = ReportFile::parse, required_unless_present = "save")]
+    out: Option<ReportFile>,
+    /// Save the recording to this file, for vmio report
+    #[arg(long, value_name = "FILE", value_parser = ReportFile::parse)]
+    save: Option<ReportFile>,
     /// Seconds between two samples
     #[arg(long, value_name = "SECONDS", default_value = "0.1", value_parser = parse_interval)]
     interval: Duration,
@@ -72,16 +82,16 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot watch for Ctrl-C")?;
     let child = Command::new(program).args(arguments).spawn();
     let mut child = child.with_context(|| format!("cannot run {}", program.to_string_lossy()))?;
-    let mut recording = Recording::new(shown, SAMPLES_MAX);
+    let mut recorder = Recorder::new(shown, args.interval, SAMPLES_MAX);
     let (mut next_sample, mut until_look) = (Instant::now(), FIRST_LOOK);
     let status = loop {
         let status = child.try_wait().context("cannot wait for the command")?;
         let is_over = status.is_some() || interrupted.load(Ordering::Relaxed);
         if is_over || Instant::now() >= next_sample {
-            recording.sample(child.id());
-            next_sample = Instant::now() + args.interval * recording.thinning();
+            recorder.sample(child.id());
+            next_sample = Instant::now() + recorder.interval();
         } else {
-            recording.look(child.id());
+            recorder.look(child.id());
         }
         if is_over {
             break status;
@@ -89,9 +99,15 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
         thread::sleep(until_look.min(next_sample.saturating_duration_since(Instant::now())));
         until_look = LOOK.min(until_look * 2);
     };
-    let interval = args.interval * recording.thinning();
-    args.out.write_text(&page::page(&recording, interval).into_string())?;
-    eprintln!("{}", args.out.notice());
+    let recording = recorder.finish();
+    if let Some(file) = &args.save {
+        file.write_text(&saved::text(&recording)?)?;
+        eprintln!("the recording is in {}", file.path().display());
+    }
+    if let Some(file) = &args.out {
+        file.write_text(&page(&[recording]).into_string())?;
+        eprintln!("{}", file.notice());
+    }
     match status.filter(|status| !status.success()) {
         Some(status) => bail!("the command failed: {status}"),
         None => Ok(()),

@@ -1,7 +1,5 @@
 //! A recording as one page of HTML that needs nothing else.
 
-use std::time::Duration;
-
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::charts::charts;
@@ -12,27 +10,19 @@ use crate::bench::charts::{self as bench_charts, figure};
 use crate::bench::report_file::{META, PAGE_STYLE};
 use crate::commands::stat::write_totals;
 
-/// The page.
-pub fn page(recording: &Recording, interval: Duration) -> Markup {
+/// The page of one recording, or of several, one below the other.
+pub fn page(recordings: &[Recording]) -> Markup {
+    let commands: Vec<_> = recordings.iter().map(|recording| printable(&recording.command)).collect();
     html! {
         (DOCTYPE)
         html lang="en" {
             head {
                 (PreEscaped(META))
-                title { "vmio record: " (printable(&recording.command)) }
+                title { "vmio record: " (commands.join(", ")) }
                 style { (PreEscaped(PAGE_STYLE)) (PreEscaped(bench_charts::style_sheet())) }
             }
             body {
-                h1 { "vmio record" }
-                dl {
-                    div { dt { "Command" } dd { code { (printable(&recording.command)) } } }
-                    div { dt { "A sample every" } dd { (interval.as_secs_f64()) " s" } }
-                }
-                @if recording.series.is_empty() {
-                    p class="warning" { "No cache was seen: the command opened none, or for less than 50 ms." }
-                }
-                @if recording.is_full { p class="warning" { "There were more caches than could be recorded." } }
-                @for series in &recording.series { (section(series)) }
+                @for recording in recordings { (article(recording)) }
                 footer {
                     "Quantiles are at most a quarter too long. Under way is the mean number at a time: the time that all "
                     "took together, by the time that passed. Sizes are means over each interval: caches do not count how "
@@ -41,6 +31,23 @@ pub fn page(recording: &Recording, interval: Duration) -> Markup {
                     "Written by vmio " (env!("CARGO_PKG_VERSION")) "."
                 }
             }
+        }
+    }
+}
+
+fn article(recording: &Recording) -> Markup {
+    html! {
+        article {
+            h1 { "vmio record" }
+            dl {
+                div { dt { "Command" } dd { code { (printable(&recording.command)) } } }
+                div { dt { "A sample every" } dd { (recording.interval.as_secs_f64()) " s" } }
+            }
+            @if recording.series.is_empty() {
+                p class="warning" { "No cache was seen: the command opened none, or for less than 50 ms." }
+            }
+            @if recording.is_full { p class="warning" { "There were more caches than could be recorded." } }
+            @for series in &recording.series { (section(series)) }
         }
     }
 }

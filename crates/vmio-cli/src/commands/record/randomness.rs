@@ -8,6 +8,8 @@
 
 use std::ops::AddAssign;
 
+use serde::{Deserialize, Serialize};
+
 /// A range of pages that is read or written at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
@@ -18,7 +20,7 @@ pub struct Access {
 }
 
 /// The sums of R over pairs of successive accesses. Those of several periods add up.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Distances {
     /// Distances and lengths.
     moved_pages: u64,

@@ -3,7 +3,7 @@
 use vmio::telemetry::{Miss, Misses, OpenPage, Reader, Snapshot};
 
 use super::miss_log::MissLog;
-use crate::commands::stat::{Interval, command_name};
+use crate::commands::stat::Interval;
 
 /// Samples closer to each other than this, in seconds, say nothing about rates.
 const SHORTEST: f64 = 0.01;
@@ -18,7 +18,7 @@ pub struct Series {
     pub cache_number: u64,
     started_unix_ns: u64,
     /// When it was built, in seconds since the recording began.
-    built: f64,
+    pub built: f64,
     /// Seconds since the recording began, with the cache at that moment.
     pub samples: Vec<(f64, Snapshot)>,
     /// Where it missed, if it publishes that.
@@ -52,10 +52,10 @@ impl From<OpenPage> for Source {
 
 impl Series {
     /// Of a cache that was built so many seconds after the recording began.
-    pub fn new(process_id: u32, cache: &Snapshot, built: f64, source: Option<Source>) -> Self {
+    pub fn new(process_id: u32, command: String, cache: &Snapshot, built: f64, source: Option<Source>) -> Self {
         Self {
             process_id,
-            command: command_name(process_id),
+            command,
             cache_number: cache.cache_number,
             started_unix_ns: cache.started_unix_ns,
             built,
@@ -161,7 +161,7 @@ mod tests {
 
     fn series(samples: &[(f64, u64)]) -> Series {
         let page = |misses| MadeUpPage::new(1, 1).counter(0, misses).snapshot();
-        let mut series = Series::new(1, &page(0), 0.5, None);
+        let mut series = Series::new(1, "db".to_owned(), &page(0), 0.5, None);
         samples.iter().for_each(|(at, misses)| series.add(*at, page(*misses)));
         series
     }

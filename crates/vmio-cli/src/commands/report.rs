@@ -1,0 +1,39 @@
+//! `vmio report`: recordings that `vmio record --save` made, as a page with charts.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+
+use super::record;
+use crate::bench::report_file::ReportFile;
+
+const EXAMPLES: &str = "\
+Examples:
+  vmio record --save run.vmio -- my-database --load
+  vmio report run.vmio --out run.html
+  vmio report before.vmio after.vmio --out both.html
+
+The page is that of vmio record --out: it needs nothing else, not even the net. Several recordings stand one below the other,
+each with axes of its own.";
+
+/// Draw what vmio record has saved.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ReportArgs {
+    /// Files that vmio record --save has written
+    #[arg(value_name = "FILE", required = true)]
+    recordings: Vec<PathBuf>,
+    /// Write the page to this file
+    #[arg(long, alias = "output", value_name = "OUT.html", value_parser = ReportFile::parse)]
+    out: ReportFile,
+}
+
+/// Runs `vmio report`.
+pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
+    let read = |path: &PathBuf| record::read(path).with_context(|| format!("cannot read {}", path.display()));
+    let recordings = args.recordings.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    args.out.write_text(&record::page(&recordings).into_string())?;
+    eprintln!("{}", args.out.notice());
+    Ok(())
+}
