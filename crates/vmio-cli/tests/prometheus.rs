@@ -46,6 +46,7 @@ fn checked(text: &str) -> HashMap<String, f64> {
             }
             assert_eq!(names[..2], ["pid", "cache"], "{line}");
             match (kind, metric.strip_prefix(name)) {
+                ("gauge", Some("")) if name.contains("_by_") => assert_eq!(names.len(), 3, "{line}"),
                 ("gauge" | "counter", Some("")) => assert_eq!(names.len(), 2, "{line}"),
                 ("histogram", Some("_bucket")) => {
                     let end = end.expect(line);
@@ -69,6 +70,9 @@ fn the_text_is_printed_for_a_collector_of_files() -> TestResult {
     let of = |name: &str| samples[&format!("vmio_{name}{{pid=\"{}\",cache=\"1\"}}", cat.id())];
     assert_eq!((of("mappings"), of("mapped_bytes")), (1.0, f64::from(24 << 20)));
     assert_eq!(of("capacity_bytes"), of("resident_bytes") + of("table_bytes") + of("free_bytes"));
+    let of_default =
+        format!("vmio_resident_by_priority_bytes{{pid=\"{}\",cache=\"1\",priority=\"128-159\"}}", cat.id());
+    assert!(samples[&of_default] > 0.0 && samples[&of_default] <= of("resident_bytes"), "{samples:?}");
     assert!(of("read_bytes_total") >= f64::from(1 << 20), "{samples:?}");
     assert!((of("miss_latency_seconds_count") - of("load_misses_total")).abs() <= 2.0, "{samples:?}");
     assert!(of("miss_latency_seconds_sum") > 0.0 && of("start_time_seconds") > 1.7e9, "{samples:?}");

@@ -32,6 +32,11 @@ fn totals_grow_with_what_the_process_reads() -> TestResult {
     let parts = ["resident_bytes", "table_bytes", "free_bytes"].map(|part| number(&first[part]));
     assert_eq!(number(&first["capacity_bytes"]), parts.iter().sum::<u64>(), "{first}");
     assert!(number(&first["capacity_bytes"]) <= 8 << 20);
+    let by_priority = first["resident_bytes_by_priority"].as_array().ok_or("it is a list")?;
+    let of_default = by_priority.iter().find(|class| class["lowest"] == 128).ok_or("128 begins one")?;
+    let resident = number(&first["resident_bytes"]);
+    assert!((1..=resident).contains(&number(&of_default["bytes"])) && by_priority.len() == 8, "{first}");
+    assert_eq!(by_priority.iter().map(|class| number(&class["bytes"])).sum::<u64>(), number(&of_default["bytes"]));
     let counters = &first["counters"];
     assert!(number(&counters["read_bytes"]) >= 1 << 20, "{first}");
     // Every miss is timed; one may begin or end while the page is read. Of the reads, the first of eight of each core.
@@ -50,7 +55,9 @@ fn totals_grow_with_what_the_process_reads() -> TestResult {
     }
     let text = succeeded(vmio().args(["stat", &cat.id()]))?;
     assert!(text.starts_with(&format!("process {} (vmio)\n", cat.id())), "{text}");
-    for part in ["cache 1: ", "24 MiB  in 1 mapping(s)", "evicted pages", "read (one in 8)", "p99.9"] {
+    for part in
+        ["cache 1: ", "24 MiB  in 1 mapping(s)", "evicted pages", "read (one in 8)", "p99.9", "  priority 128-159"]
+    {
         assert!(text.contains(part), "no {part:?} in {text}");
     }
     cat.finish()

@@ -25,10 +25,18 @@ const LEAVE: &str = "\x1b[?1049l";
 fn one_frame_is_printed_as_text() -> TestResult {
     let mut cat = Cat::start()?;
     let frame = succeeded(vmio().args(["top", &cat.id(), "--once", "--interval", "0.1"]))?;
-    for part in [&format!("process {}, cache 1", cat.id()), "misses/s", "miss latency", "resident", "under way"] {
+    for part in
+        [&format!("process {}, cache 1", cat.id()), "misses/s", "miss latency", "resident", "under way", "by priority"]
+    {
         assert!(frame.contains(part), "no {part:?} in\n{frame}");
     }
     assert!(!frame.contains('\x1b'), "{frame}");
+    // All that it has read is of the priority that mappings have by themselves.
+    let mut lines = frame.lines().skip_while(|line| !line.contains("by priority"));
+    let (names, amounts) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+    let end = names.find("128-159").ok_or("no such priorities")? + "128-159".len();
+    let amount: String = amounts.chars().take(names[..end].chars().count()).collect();
+    assert!(amount.ends_with("iB") && amounts.matches("iB").count() == 1, "{frame}");
     // It is among those of all processes, too.
     let all = succeeded(vmio().args(["top", "--once", "--interval", "0.1"]))?;
     assert!(all.contains("cache") && all.contains("misses/s"), "{all}");

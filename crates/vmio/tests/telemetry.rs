@@ -66,6 +66,49 @@ fn another_process_sees_the_counters() {
 }
 
 #[test]
+fn resident_pages_are_counted_by_priority_wherever_they_go() {
+    isolated("resident_pages_are_counted_by_priority_wherever_they_go", || {
+        const SPAN: u64 = 512;
+        let cache = cache_of(4096).build().unwrap();
+        let options = |priority| MappingOptions::new().priority(priority);
+        let backing = || MemoryBacking::new(4 * SPAN * PAGE).unwrap();
+        let kept = Mapping::open(&cache, backing(), options(0)).unwrap();
+        let first_to_go = Mapping::open(&cache, backing(), options(255)).unwrap();
+        let by_priority = || {
+            let seen = own_snapshot().stats;
+            assert_eq!(seen.resident_by_priority, cache.stats().resident_by_priority);
+            assert_eq!(seen.resident_by_priority.iter().sum::<u64>(), seen.resident_pages);
+            seen.resident_by_priority
+        };
+        for map in [&kept, &first_to_go] {
+            map.advise(0..map.len(), Advice::Random).unwrap();
+        }
+        (0..100).for_each(|page| assert_eq!(load(&kept, at(page)), 0));
+        (0..60).for_each(|page| store(&first_to_go, at(page * 30), 1));
+        assert_eq!(by_priority(), [100, 0, 0, 0, 0, 0, 0, 60]);
+        // The first span, with the first 18 of those pages.
+        first_to_go.advise(0..SPAN * PAGE, Advice::Priority(127)).unwrap();
+        assert_eq!(by_priority(), [100, 0, 0, 18, 0, 0, 0, 42]);
+        // A span that was given a priority before it was touched.
+        kept.advise(SPAN * PAGE..2 * SPAN * PAGE, Advice::Priority(32)).unwrap();
+        assert_eq!(load(&kept, at(SPAN + 7)), 0);
+        assert_eq!(by_priority(), [100, 1, 0, 18, 0, 0, 0, 42]);
+        first_to_go.advise(0..30 * PAGE, Advice::DontNeed).unwrap();
+        kept.advise(0..kept.len(), Advice::Priority(200)).unwrap();
+        assert_eq!(by_priority(), [0, 0, 0, 17, 0, 0, 101, 42]);
+        drop(first_to_go);
+        assert_eq!(by_priority(), [0, 0, 0, 0, 0, 0, 101, 0]);
+        // More than there is room for: what is evicted is counted no more.
+        let many = open(&cache, 3 * 4096);
+        (0..3 * 4096).for_each(|page| store(&many, at(page), 1));
+        let seen = own_snapshot().stats;
+        let [.., of_many, _, kept, _] = seen.resident_by_priority;
+        assert!(of_many <= seen.resident_pages && of_many > 4096 / 2 && kept <= 101, "{seen:?}");
+        drop((kept, many));
+    });
+}
+
+#[test]
 fn gauges_follow_mappings_and_their_lengths() {
     isolated("gauges_follow_mappings_and_their_lengths", || {
         let cache = cache_of(640).build().unwrap();

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::cache::shared::Shared;
 use crate::sys::cpu;
-use crate::telemetry::layout::Latency;
+use crate::telemetry::layout::{Latency, PRIORITY_CLASSES, priority_class};
 use crate::telemetry::page::StatPage;
 
 macro_rules! counters {
@@ -82,6 +82,17 @@ impl Counters {
         self.page.total(counter as usize)
     }
 
+    /// So many more resident pages of a priority, or fewer; `core` is a hint.
+    #[inline]
+    pub(crate) fn add_resident(&self, core: usize, priority: u8, pages: i64) {
+        self.page.resident(core, priority_class(priority)).fetch_add(pages as u64, Ordering::Relaxed);
+    }
+
+    /// Resident pages of each class of priorities.
+    pub(crate) fn resident_by_priority(&self) -> [u64; PRIORITY_CLASSES] {
+        std::array::from_fn(|class| self.page.total_resident(class))
+    }
+
     /// Adds a duration to a histogram; `core` is a hint.
     #[inline]
     pub(crate) fn record(&self, core: usize, latency: Latency, ns: u64) {
@@ -118,6 +129,9 @@ pub struct Stats {
     pub capacity_pages: u64,
     /// Pages resident or on their way in.
     pub resident_pages: u64,
+    /// Those among them that lie in spans of each eighth of the priorities, from 0 to 31 up to 224 to 255, with pages that are
+    /// about to come in or to be forgotten; zeros with [`crate::Engine::Managed`].
+    pub resident_by_priority: [u64; PRIORITY_CLASSES],
     /// Resident pages that are newer than the device.
     pub dirty_pages: u64,
     /// Pages of the budget that go to page tables and to what is known of each page: two for every 2 MiB that hold a
@@ -197,6 +211,8 @@ pub(crate) struct PageCounts {
     pub(crate) pinned: u64,
     /// Taken by page tables and page words.
     pub(crate) tables: u64,
+    /// Resident, by class of priorities.
+    pub(crate) by_priority: [u64; PRIORITY_CLASSES],
 }
 
 impl Stats {
@@ -207,6 +223,7 @@ impl Stats {
         Stats {
             capacity_pages: pages.capacity,
             resident_pages: (pages.capacity + pages.owed).saturating_sub(pages.free.saturating_add(pages.tables)),
+            resident_by_priority: pages.by_priority,
             table_pages: pages.tables,
             dirty_pages: pages.dirty,
             free_pages: pages.free,

@@ -440,9 +440,8 @@ impl Region {
 
     /// Makes an absent page Loading, counted in its span. Returns what was known of it.
     pub(crate) fn begin_load(&self, page: u64) -> Result<Snapshot, Snapshot> {
-        let span = self.span(span_of(page));
-        span.add_resident();
-        let begun = self.word(page).begin_load().inspect_err(|_| span.remove_resident(1));
+        self.add_resident(span_of(page));
+        let begun = self.word(page).begin_load().inspect_err(|_| self.remove_resident(span_of(page), 1));
         if begun.is_ok()
             && let Some(tenant) = &self.tenant
         {
@@ -457,7 +456,7 @@ impl Region {
         if let Some(tenant) = &self.tenant {
             tenant.remove(1);
         }
-        self.span(span_of(page)).remove_resident(1);
+        self.remove_resident(span_of(page), 1);
     }
 
     /// The same for pages that have their budget, which goes back.

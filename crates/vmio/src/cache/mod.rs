@@ -15,6 +15,7 @@ pub(crate) mod page_buffers;
 pub(crate) mod reclaim;
 pub(crate) mod refusal;
 pub(crate) mod region;
+mod residents;
 pub(crate) mod resize;
 mod saved_pages;
 pub(crate) mod shared;
@@ -140,6 +141,7 @@ impl CacheCore {
             dirty: u64::from(shared.dirty_pages()),
             pinned: shared.pinned_pages.load(Ordering::Relaxed),
             tables: shared.table_pages.load(Ordering::Relaxed),
+            by_priority: shared.counters.resident_by_priority(),
         };
         Stats::gather(pages, |counter| shared.counters.total(counter))
     }

@@ -422,6 +422,11 @@ impl Region {
 
     // ---- advice
 
+    /// The priority of spans that have none of their own.
+    pub(crate) fn priority(&self) -> u8 {
+        self.priority.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn set_priority(&self, priority: u8) {
         self.priority.store(priority, Ordering::Relaxed);
     }
@@ -464,17 +469,6 @@ impl Region {
     pub(crate) fn keep_sequence(&self, sequence: Sequence, pages: &Range<u64>) {
         let (last, behind) = if sequence.goes_down() { (pages.start, 0) } else { (pages.end - 1, 1) };
         self.span(span_of(last)).set_sequence(sequence.ending_at(last % SPAN_PAGES as u64 + behind));
-    }
-
-    // ---- residency
-
-    /// Puts a span into the policy's queues if it is in none. Call it after its count of resident pages went up.
-    pub(crate) fn queue_span(&self, number: u64) {
-        let span = self.span(number);
-        if span.claim_queued() {
-            span.set_owner(std::ptr::from_ref(self).cast(), number, self.priority.load(Ordering::Relaxed));
-            self.order().policy.admit(SpanRef::new(span));
-        }
     }
 
     // ---- dirtiness
@@ -542,7 +536,7 @@ impl Region {
         if let Some(tenant) = &self.tenant {
             tenant.remove(1);
         }
-        self.span(span_of(page)).remove_resident(1);
+        self.remove_resident(span_of(page), 1);
     }
 
     /// How many pages are out of sight.

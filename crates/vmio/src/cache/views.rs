@@ -17,7 +17,6 @@ use crate::cache::fault::FaultError;
 use crate::cache::region::{GRANULE_BYTES, Region};
 use crate::cache::tables::TABLE_PAGES;
 use crate::error::{Error, Result};
-use crate::page::span::Span;
 use crate::page::views::{VIEWS_MAX, ViewSet};
 use crate::page::word::State;
 use crate::page::{SPAN_BYTES, SPAN_PAGES, span_of};
@@ -58,16 +57,15 @@ pub(crate) struct Place {
 /// Who is counted in a span until this is dropped: its page tables stay.
 pub(crate) struct InSpan<'a> {
     region: &'a Region,
-    span: &'a Span,
+    span: u64,
     /// Pages of the budget that are not spent yet.
     pages: u32,
 }
 
 impl<'a> InSpan<'a> {
     fn of(region: &'a Region, number: u64) -> Self {
-        let span = region.span(number);
-        span.add_resident();
-        InSpan { region, span, pages: 0 }
+        region.add_resident(number);
+        InSpan { region, span: number, pages: 0 }
     }
 
     /// Whether there is a page of the budget left for a page.
@@ -84,7 +82,7 @@ impl<'a> InSpan<'a> {
 impl Drop for InSpan<'_> {
     fn drop(&mut self) {
         self.region.shared.release(self.pages, false);
-        self.span.remove_resident(1);
+        self.region.remove_resident(self.span, 1);
     }
 }
 

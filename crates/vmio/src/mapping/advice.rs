@@ -14,7 +14,6 @@ use crate::mapping::cached_file::CachedFile;
 use crate::mapping::mapped_file::{MappedFile, touched_pages, whole_pages};
 use crate::page::word::State;
 use crate::page::{SPAN_PAGES, span_of};
-use crate::policy::SpanRef;
 use crate::sys::pagemap::StoredPages;
 use crate::sys::signal::SignalsBlocked;
 use crate::sys::unmap::UnmapList;
@@ -132,12 +131,10 @@ impl CachedFile {
         if all {
             region.set_priority(priority);
         }
-        for span in Self::touched_spans(range).map(|number| region.span(number)) {
+        for number in Self::touched_spans(range) {
+            let span = region.span(number);
             if !all || span.has_priority() || span.is_touched() {
-                span.set_priority(priority);
-                if span.is_touched() {
-                    region.order().policy.reprioritize(SpanRef::new(span));
-                }
+                region.set_span_priority(number, priority);
             }
         }
     }
@@ -228,7 +225,7 @@ impl CachedFile {
             let part = of_span.start.max(pages.start)..of_span.end.min(pages.end);
             let all = part == of_span;
             // Nobody gives the words back meanwhile, with a mark that has just been made.
-            region.span(number).add_resident();
+            region.add_resident(number);
             if all {
                 region.span(number).set_all_fresh();
             }
@@ -238,7 +235,7 @@ impl CachedFile {
                     region.word(page).mark_fresh();
                 }
             }
-            region.span(number).remove_resident(1);
+            region.remove_resident(number, 1);
         }
     }
 

@@ -1,4 +1,5 @@
-//! How many pages of a span are in memory or on their way in: the gate that its memory is given back behind.
+//! How many pages of a span are in memory or on their way in, and of which priority: the gate that its memory is given back
+//! behind. Both are in one word, so that whoever changes the priority knows of how many pages.
 
 use crate::atomic::{AtomicU32, Ordering, sleep_on, wake_all};
 
@@ -7,19 +8,36 @@ const CLOSED: u32 = 1 << 31;
 /// Somebody waits for the gate to open.
 const WAITERS: u32 = 1 << 30;
 
+/// The span has a priority of its own, not its owner's.
+const OWN_PRIORITY: u32 = 1 << 28;
+const PRIORITY_SHIFT: u32 = 20;
+const PRIORITY: u32 = 0xff << PRIORITY_SHIFT;
+const COUNT: u32 = (1 << PRIORITY_SHIFT) - 1;
+
 /// A count that can be closed while it is zero. Who changes the word of an absent page, to fetch it or otherwise, is
-/// counted first; so behind a closed gate no page is in memory, and no word changes. All zeros is empty and open.
+/// counted first; so behind a closed gate no page is in memory, and no word changes. All zeros is empty and open, of
+/// priority 0.
 #[derive(Default)]
 pub(crate) struct Occupancy(AtomicU32);
 
+/// Pages whose span had one priority, and has another, or the same.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "somebody counts them by priority"]
+pub(crate) struct Moved {
+    pub(crate) pages: u32,
+    pub(crate) from: u8,
+    pub(crate) to: u8,
+}
+
 impl Occupancy {
-    /// Counts one more, once the gate is open. Whoever has closed it waits for nobody.
-    pub(crate) fn enter(&self) {
+    /// Counts one more, once the gate is open; returns the priority of which it is counted. Whoever has closed the gate waits
+    /// for nobody.
+    pub(crate) fn enter(&self) -> u8 {
         let mut seen = self.0.load(Ordering::SeqCst);
         loop {
             let wanted = if seen & CLOSED == 0 { seen + 1 } else { seen | WAITERS };
             match self.0.compare_exchange(seen, wanted, Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) if seen & CLOSED == 0 => return,
+                Ok(_) if seen & CLOSED == 0 => return priority_in(seen),
                 Ok(_) => {
                     sleep_on(&self.0, wanted);
                     seen = self.0.load(Ordering::SeqCst);
@@ -29,15 +47,42 @@ impl Occupancy {
         }
     }
 
-    /// Counts that many fewer.
-    pub(crate) fn leave(&self, count: u32) {
+    /// Counts that many fewer; returns the priority of which they were counted.
+    pub(crate) fn leave(&self, count: u32) -> u8 {
         let before = self.0.fetch_sub(count, Ordering::SeqCst);
-        debug_assert!(before & CLOSED == 0 && before >= count);
+        debug_assert!(before & CLOSED == 0 && before & COUNT >= count);
+        priority_in(before)
     }
 
     /// How many are counted.
     pub(crate) fn count(&self) -> u32 {
-        self.0.load(Ordering::SeqCst) & !(CLOSED | WAITERS)
+        self.0.load(Ordering::SeqCst) & COUNT
+    }
+
+    /// The span's priority.
+    pub(crate) fn priority(&self) -> u8 {
+        priority_in(self.0.load(Ordering::SeqCst))
+    }
+
+    /// Whether [`Self::set_priority`] was called.
+    pub(crate) fn has_own_priority(&self) -> bool {
+        self.0.load(Ordering::SeqCst) & OWN_PRIORITY != 0
+    }
+
+    /// Gives the span a priority of its own.
+    pub(crate) fn set_priority(&self, priority: u8) -> Moved {
+        self.change_priority(|seen| OWN_PRIORITY | with_priority(seen, priority))
+    }
+
+    /// Gives it its owner's priority, unless it has one of its own.
+    pub(crate) fn inherit_priority(&self, priority: u8) -> Moved {
+        self.change_priority(|seen| if seen & OWN_PRIORITY == 0 { with_priority(seen, priority) } else { seen })
+    }
+
+    fn change_priority(&self, next: impl Fn(u32) -> u32) -> Moved {
+        let update = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |seen| Some(next(seen)));
+        let (Ok(before) | Err(before)) = update;
+        Moved { pages: before & COUNT, from: priority_in(before), to: priority_in(next(before)) }
     }
 
     /// Somebody waits for the gate to open.
@@ -48,17 +93,26 @@ impl Occupancy {
 
     /// Closes the gate if it is open and nobody is counted.
     pub(crate) fn try_close(&self) -> bool {
-        self.0.compare_exchange(0, CLOSED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        let closed = |seen| (seen & (COUNT | CLOSED) == 0).then_some(seen | CLOSED);
+        self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, closed).is_ok()
     }
 
     /// Opens it again, by whoever has closed it.
     pub(crate) fn open(&self) {
-        let before = self.0.swap(0, Ordering::SeqCst);
+        let before = self.0.fetch_and(!(CLOSED | WAITERS), Ordering::SeqCst);
         debug_assert!(before & CLOSED != 0);
         if before & WAITERS != 0 {
             wake_all(&self.0);
         }
     }
+}
+
+fn priority_in(word: u32) -> u8 {
+    (word >> PRIORITY_SHIFT) as u8
+}
+
+fn with_priority(word: u32, priority: u8) -> u32 {
+    word & !PRIORITY | u32::from(priority) << PRIORITY_SHIFT
 }
 
 #[cfg(all(test, not(loom)))]
@@ -77,6 +131,22 @@ mod tests {
         assert_eq!(pages.count(), 0);
         pages.open();
         assert!(pages.try_close());
+    }
+
+    #[test]
+    fn who_changes_the_priority_knows_of_how_many_pages() {
+        let pages = Occupancy::default();
+        assert_eq!((pages.enter(), pages.enter()), (0, 0));
+        assert_eq!(pages.inherit_priority(128), Moved { pages: 2, from: 0, to: 128 });
+        assert_eq!((pages.priority(), pages.count(), pages.has_own_priority()), (128, 2, false));
+        assert_eq!(pages.set_priority(255), Moved { pages: 2, from: 128, to: 255 });
+        assert_eq!(pages.enter(), 255);
+        assert_eq!(pages.inherit_priority(7), Moved { pages: 3, from: 255, to: 255 }, "it has its own");
+        assert!(pages.has_own_priority());
+        assert_eq!((pages.leave(3), pages.count()), (255, 0));
+        assert!(pages.try_close());
+        pages.open();
+        assert_eq!((pages.priority(), pages.has_own_priority()), (255, true), "closing forgets no priority");
     }
 
     #[test]

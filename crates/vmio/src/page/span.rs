@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use crate::page::occupancy::Occupancy;
+use crate::page::occupancy::{Moved, Occupancy};
 use crate::page::sequence::Sequence;
 use crate::page::views::SpanViews;
 use crate::sys::futex_lock::FutexLock;
@@ -10,13 +10,11 @@ use crate::sys::sparse_array::ZeroInit;
 
 const QUEUED: u32 = 1 << 0;
 const ALL_FRESH: u32 = 1 << 1;
-const HAS_PRIORITY: u32 = 1 << 2;
 const HAS_WINDOW: u32 = 1 << 3;
 const WAITS_TO_BE_DROPPED: u32 = 1 << 4;
 const CHARGED: u32 = 1 << 5;
 const FORGOTTEN: u32 = 1 << 6;
 const HUGE: u32 = 1 << 7;
-const PRIORITY_SHIFT: u32 = 8;
 const WINDOW_SHIFT: u32 = 16;
 
 /// What is known of a span; all zeros is a span that nobody has touched. One cache line.
@@ -52,16 +50,11 @@ unsafe impl ZeroInit for Span {}
 
 impl Span {
     /// Remembers whose span this is; without a priority of its own it takes the owner's.
-    pub(crate) fn set_owner(&self, region: *const (), number: u64, priority: u8) {
+    pub(crate) fn set_owner(&self, region: *const (), number: u64, priority: u8) -> Moved {
         self.number.store(number, Ordering::Relaxed);
-        self.set_flags(|flags| {
-            if flags & HAS_PRIORITY != 0 {
-                flags
-            } else {
-                flags & !(0xff << PRIORITY_SHIFT) | u32::from(priority) << PRIORITY_SHIFT
-            }
-        });
+        let moved = self.resident.inherit_priority(priority);
         self.region.store(region.cast_mut(), Ordering::Release);
+        moved
     }
 
     /// Whose it is, as given to [`Self::set_owner`], and which of theirs.
@@ -69,15 +62,14 @@ impl Span {
         (self.region.load(Ordering::Acquire).cast_const(), self.number.load(Ordering::Relaxed))
     }
 
-    /// One more page in memory or on its way in; waits while the span's memory is given back. Call it before changing
-    /// the word of an absent page, and before looking whether the page may come in at all.
-    pub(crate) fn add_resident(&self) {
-        self.resident.enter();
+    /// One more page in memory or on its way in, of the priority that it returns; waits while the span's memory is given back.
+    pub(crate) fn add_resident(&self) -> u8 {
+        self.resident.enter()
     }
 
-    /// That many fewer pages in memory. Call it after the words say so.
-    pub(crate) fn remove_resident(&self, pages: u32) {
-        self.resident.leave(pages);
+    /// That many fewer pages in memory, of the priority that it returns.
+    pub(crate) fn remove_resident(&self, pages: u32) -> u8 {
+        self.resident.leave(pages)
     }
 
     /// Pages in memory or on their way in.
@@ -184,15 +176,13 @@ impl Span {
     }
 
     /// Gives the span a priority of its own.
-    pub(crate) fn set_priority(&self, priority: u8) {
-        self.set_flags(|flags| {
-            flags & !(0xff << PRIORITY_SHIFT) | HAS_PRIORITY | u32::from(priority) << PRIORITY_SHIFT
-        });
+    pub(crate) fn set_priority(&self, priority: u8) -> Moved {
+        self.resident.set_priority(priority)
     }
 
     /// Its own priority, or the one that it took from its owner.
     pub(crate) fn priority(&self) -> u8 {
-        (self.flags.load(Ordering::SeqCst) >> PRIORITY_SHIFT) as u8
+        self.resident.priority()
     }
 
     /// The sequence whose last miss ended here. A hint: of two that miss at the same time, one may be forgotten.
@@ -218,7 +208,7 @@ impl Span {
 
     /// Whether it was given a priority of its own.
     pub(crate) fn has_priority(&self) -> bool {
-        self.flags.load(Ordering::SeqCst) & HAS_PRIORITY != 0
+        self.resident.has_own_priority()
     }
 
     /// Whether it was ever queued.

@@ -94,7 +94,7 @@ mod tests {
         let queue = EvictionQueue::default();
         let spans: Vec<Span> = (0..6).map(|_| Span::default()).collect();
         for (number, span) in spans.iter().enumerate() {
-            span.set_owner(ptr::null(), number as u64, 100);
+            let _ = span.set_owner(ptr::null(), number as u64, 100);
             queue.push(SpanRef::new(span));
             queue.push(SpanRef::new(span));
         }

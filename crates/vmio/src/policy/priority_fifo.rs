@@ -219,7 +219,7 @@ mod tests {
     fn spans(count: u64) -> Vec<Span> {
         let spans: Vec<Span> = (0..count).map(|_| Span::default()).collect();
         for (number, span) in spans.iter().enumerate() {
-            span.set_owner(ptr::null(), number as u64, 100);
+            let _ = span.set_owner(ptr::null(), number as u64, 100);
         }
         spans
     }
@@ -232,8 +232,8 @@ mod tests {
     fn first_in_first_out_within_a_priority() {
         let policy = PriorityFifo::new(1, EvictionPolicy::KeepRefaulted);
         let spans = spans(5);
-        spans[1].set_priority(255);
-        spans[3].set_priority(0);
+        let _ = spans[1].set_priority(255);
+        let _ = spans[3].set_priority(0);
         assert_eq!(policy.top(), None);
         for span in &spans {
             policy.admit(SpanRef::new(span));
@@ -248,7 +248,7 @@ mod tests {
         let policy = PriorityFifo::new(8, EvictionPolicy::KeepRefaulted);
         let spans = spans(64);
         for (number, span) in spans.iter().enumerate() {
-            span.set_priority((number * 3) as u8);
+            let _ = span.set_priority((number * 3) as u8);
             policy.admit(SpanRef::new(span));
         }
         let mut expected: Vec<u64> = (0..64).collect();
@@ -263,9 +263,9 @@ mod tests {
         for span in &spans {
             policy.put_back(SpanRef::new(span));
         }
-        spans[2].set_priority(200);
+        let _ = spans[2].set_priority(200);
         policy.reprioritize(SpanRef::new(&spans[2]));
-        spans[0].set_priority(1);
+        let _ = spans[0].set_priority(1);
         policy.reprioritize(SpanRef::new(&spans[0]));
         let order = drain(&policy);
         assert_eq!((order[0], order[3]), (2, 0));

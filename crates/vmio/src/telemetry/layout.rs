@@ -56,6 +56,8 @@ pub(crate) enum Header {
     Buckets,
     /// One in so many device reads is timed.
     ReadSampling,
+    /// Classes of priorities of which each core counts resident pages; 0 in pages that were written before it was there.
+    PriorityClasses,
 }
 
 /// Values that go up and down, each on a cache line pair of its own in the header's block.
@@ -102,6 +104,9 @@ pub(crate) const LATENCIES: usize = Latency::Sync as usize + 1;
 /// Room for counters in a core's block.
 pub(crate) const COUNTERS_MAX: usize = CORE_FREE_PAGES;
 const CORE_FREE_PAGES: usize = 112;
+const CORE_RESIDENT: usize = CORE_FREE_PAGES + 1;
+/// Classes of priorities, each as wide as the others.
+pub(crate) const PRIORITY_CLASSES: usize = 8;
 const HISTOGRAMS_START: usize = 128;
 const HISTOGRAM_WORDS: usize = 96;
 /// Room for histograms in a core's block.
@@ -124,12 +129,15 @@ const _: () = {
     assert!(Header::ProcessId as usize * WORD_BYTES == 32);
     assert!(Header::Cores as usize * WORD_BYTES == 72);
     assert!(Header::ReadSampling as usize * WORD_BYTES == 112);
-    assert!((Header::ReadSampling as usize) < GAUGES_START);
+    assert!(Header::PriorityClasses as usize * WORD_BYTES == 120);
+    assert!((Header::PriorityClasses as usize) < GAUGES_START);
     assert!(gauge(Gauge::PooledPages) * WORD_BYTES == 1024);
     assert!(gauge(Gauge::TablePages) * WORD_BYTES == 1664);
     assert!(GAUGES <= GAUGES_MAX && GAUGES_MAX == 24);
     assert!(counter(0, 0) * WORD_BYTES == 4096);
     assert!(free_pages(0) * WORD_BYTES == 4096 + 896);
+    assert!(resident(0, 0) * WORD_BYTES == 4096 + 904);
+    assert!(CORE_RESIDENT + PRIORITY_CLASSES <= HISTOGRAMS_START);
     assert!(histogram(0, 0) * WORD_BYTES == 4096 + 1024);
     assert!(histogram(1, 3) * WORD_BYTES == 2 * 4096 + 1024 + 3 * 768);
     assert!(BUCKETS == 90 && SUM_NS * WORD_BYTES == 720 && MAX_NS * WORD_BYTES == 728);
@@ -155,6 +163,16 @@ pub(crate) const fn counter(core: usize, counter: usize) -> usize {
 /// The word that counts the free pages that a core has taken to itself, apart from its counters, since others look.
 pub(crate) const fn free_pages(core: usize) -> usize {
     (1 + core) * BLOCK_WORDS + CORE_FREE_PAGES
+}
+
+/// The word of a core for the resident pages of a class of priorities: signed, and of use in the sum over all cores alone.
+pub(crate) const fn resident(core: usize, class: usize) -> usize {
+    (1 + core) * BLOCK_WORDS + CORE_RESIDENT + class
+}
+
+/// The class of a priority.
+pub(crate) fn priority_class(priority: u8) -> usize {
+    usize::from(priority) * PRIORITY_CLASSES / (u8::MAX as usize + 1)
 }
 
 /// The first word of a core's histogram.

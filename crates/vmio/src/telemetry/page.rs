@@ -75,6 +75,7 @@ impl StatPage {
             (Header::Histograms, layout::LATENCIES as u64),
             (Header::Buckets, layout::BUCKETS as u64),
             (Header::ReadSampling, description.read_sampling),
+            (Header::PriorityClasses, layout::PRIORITY_CLASSES as u64),
         ];
         for (field, value) in fields {
             self.words.get(field as usize).store(value, Ordering::Relaxed);
@@ -102,6 +103,18 @@ impl StatPage {
     /// The sum of a counter over all cores.
     pub(crate) fn total(&self, counter: usize) -> u64 {
         (0..self.cores).map(|core| self.counter(core, counter).load(Ordering::Relaxed)).sum()
+    }
+
+    /// What a core has added to the resident pages of a class of priorities; `core` is a hint.
+    #[inline]
+    pub(crate) fn resident(&self, core: usize, class: usize) -> &AtomicU64 {
+        self.words.get(layout::resident(core % self.cores, class))
+    }
+
+    /// The resident pages of a class of priorities. While pages come and go, the sum may be below zero for an instant.
+    pub(crate) fn total_resident(&self, class: usize) -> u64 {
+        let of_core = |core| self.resident(core, class).load(Ordering::Relaxed) as i64;
+        (0..self.cores).map(of_core).sum::<i64>().max(0) as u64
     }
 
     /// Adds a duration to a histogram; `core` is a hint.

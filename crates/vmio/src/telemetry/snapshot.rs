@@ -99,6 +99,10 @@ impl Snapshot {
             dirty: dirty.max(0) as u64,
             pinned: words.gauge(Gauge::PinnedPages),
             tables: words.gauge(Gauge::TablePages),
+            by_priority: std::array::from_fn(|class| match words.header(Header::PriorityClasses) {
+                0 => 0,
+                _ => (words.sum(|core| layout::resident(core, class)) as i64).max(0) as u64,
+            }),
         };
         Ok(Snapshot {
             process_id: words.header(Header::ProcessId) as u32,
@@ -135,6 +139,7 @@ impl Snapshot {
             (Header::Histograms, layout::LATENCIES as u64),
             (Header::Buckets, layout::BUCKETS as u64),
             (Header::ReadSampling, self.read_sampling),
+            (Header::PriorityClasses, layout::PRIORITY_CLASSES as u64),
         ];
         header.into_iter().for_each(|(field, value)| words[field as usize] = value);
         let gauges = [
@@ -147,6 +152,8 @@ impl Snapshot {
         ];
         gauges.into_iter().for_each(|(gauge, value)| words[layout::gauge(gauge)] = value);
         self.counters.iter().enumerate().for_each(|(counter, value)| words[layout::counter(0, counter)] = *value);
+        let by_priority = self.stats.resident_by_priority.into_iter().enumerate();
+        by_priority.for_each(|(class, pages)| words[layout::resident(0, class)] = pages);
         for (number, histogram) in [&self.miss, &self.read, &self.write, &self.sync].into_iter().enumerate() {
             let start = layout::histogram(0, number);
             histogram.buckets().enumerate().for_each(|(bucket, (_, count))| words[start + bucket] = count);
@@ -194,6 +201,11 @@ impl<'a> Words<'a> {
                 return Err(PageError::BadField { field: name, value, expected });
             }
         }
+        match header(Header::PriorityClasses) {
+            // A cache of an earlier version does not count by priority.
+            0 | PRIORITY_CLASSES => {}
+            value => return Err(PageError::BadField { field: "priority_classes", value, expected: "0 or 8" }),
+        }
         let cores = header(Header::Cores) as usize;
         let expected = layout::file_bytes(cores);
         if header(Header::FileBytes) != expected as u64 {
@@ -232,6 +244,8 @@ impl<'a> Words<'a> {
         histogram
     }
 }
+
+const PRIORITY_CLASSES: u64 = layout::PRIORITY_CLASSES as u64;
 
 type Field = (Header, &'static str, std::ops::RangeInclusive<u64>, &'static str);
 
@@ -323,6 +337,21 @@ mod tests {
         assert_eq!(ends, [Some(320), Some(384), Some(448), Some(512)]);
         let kept = Snapshot::parse(&snapshot.page()).expect("it is in order");
         assert_eq!(format!("{kept:?}"), format!("{snapshot:?}"));
+    }
+
+    #[test]
+    fn resident_pages_are_told_apart_by_priority_where_they_are_counted() {
+        let mut page = page();
+        set(&mut page, 512 + 113 + 4, 30);
+        // What one core has brought in, another one may have given up.
+        set(&mut page, 1024 + 113 + 4, (-20_i64) as u64);
+        set(&mut page, 1024 + 113 + 7, (-1_i64) as u64);
+        let earlier = Snapshot::parse(&page).expect("it is in order").stats;
+        set(&mut page, 15, 8);
+        let now = Snapshot::parse(&page).expect("it is in order");
+        assert_eq!((earlier.resident_by_priority, now.stats.resident_by_priority), ([0; 8], [0, 0, 0, 0, 10, 0, 0, 0]));
+        assert_eq!(Snapshot::parse(&now.page()).expect("it is in order").stats.resident_by_priority[4], 10);
+        assert!(matches!(with(15, 9), Err(PageError::BadField { field: "priority_classes", value: 9, .. })));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use vmio::PAGE_BYTES;
 use vmio::telemetry::{Histogram, Snapshot};
 
 use super::interval::Interval;
+use super::priorities::resident_by_priority;
 
 /// The object of one sample.
 pub fn sample(process_id: u32, command: &str, caches: Vec<Value>) -> Value {
@@ -29,6 +30,11 @@ pub fn cache(cache: &Snapshot, interval: Option<&Interval>) -> Value {
         "started_unix_ns": cache.started_unix_ns,
         "capacity_bytes": bytes(cache.stats.capacity_pages),
         "resident_bytes": bytes(cache.stats.resident_pages),
+        "resident_bytes_by_priority": resident_by_priority(cache).map(|(priorities, pages)| json!({
+            "lowest": priorities.start(),
+            "highest": priorities.end(),
+            "bytes": bytes(pages),
+        })).collect::<Vec<_>>(),
         "table_bytes": bytes(cache.stats.table_pages),
         "dirty_bytes": bytes(cache.stats.dirty_pages),
         "free_bytes": bytes(cache.stats.free_pages),

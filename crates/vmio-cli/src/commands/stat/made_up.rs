@@ -19,7 +19,7 @@ impl MadeUpPage {
         let mut words = vec![0; 2 * CORE];
         let magic = u64::from_le_bytes(*b"vmiostat");
         let (process_id, bytes) = (u64::from(process_id), 2 * PAGE_BYTES as u64);
-        let header = [magic, 1, bytes, 4096, process_id, cache_number, 0, 4096, 1000, 1, 6, 29, 4, 90, 8];
+        let header = [magic, 1, bytes, 4096, process_id, cache_number, 0, 4096, 1000, 1, 6, 29, 4, 90, 8, 8];
         words[..header.len()].copy_from_slice(&header);
         Self { words }.gauge(0, 1000)
     }
@@ -33,6 +33,12 @@ impl MadeUpPage {
     /// Sets a counter.
     pub fn counter(mut self, number: usize, value: u64) -> Self {
         self.words[CORE + number] = value;
+        self
+    }
+
+    /// Sets the resident pages of an eighth of the priorities.
+    pub fn resident(mut self, class: usize, pages: u64) -> Self {
+        self.words[CORE + 113 + class] = pages;
         self
     }
 

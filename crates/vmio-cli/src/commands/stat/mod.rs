@@ -4,6 +4,7 @@ mod interval;
 mod json;
 #[cfg(test)]
 pub mod made_up;
+mod priorities;
 mod prometheus;
 mod sample;
 mod scrape_endpoint;
@@ -18,6 +19,7 @@ use clap::Args;
 use vmio::telemetry::Reader;
 
 pub use interval::Interval;
+pub use priorities::resident_by_priority;
 pub use sample::Sample;
 pub use text::{format_latency, write_totals};
 

@@ -5,6 +5,8 @@ use std::fmt::{Display, Write};
 use vmio::PAGE_BYTES;
 use vmio::telemetry::{Histogram, Snapshot};
 
+use super::priorities::resident_by_priority;
+
 /// The type of what [`exposition`] makes.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -64,6 +66,7 @@ pub fn exposition(process_id: u32, caches: &[Snapshot]) -> String {
         bytes(cache.stats.capacity_pages)
     });
     text.gauge("resident_bytes", "Pages in memory or on their way in.", |cache| bytes(cache.stats.resident_pages));
+    text.by_priority("resident_by_priority_bytes", "Resident pages of each eighth of the priorities; 255 goes first.");
     text.gauge("table_bytes", "Page tables and page words.", |cache| bytes(cache.stats.table_pages));
     text.gauge("dirty_bytes", "Resident pages that are newer than the device.", |cache| bytes(cache.stats.dirty_pages));
     text.gauge("free_bytes", "Memory of the capacity that nobody uses.", |cache| bytes(cache.stats.free_pages));
@@ -92,6 +95,16 @@ impl<'a> Exposition<'a> {
         self.family(name, "gauge", help);
         for cache in self.caches {
             self.sample(name, cache, "", value(cache));
+        }
+    }
+
+    fn by_priority(&mut self, name: &str, help: &str) {
+        self.family(name, "gauge", help);
+        for cache in self.caches {
+            for (priorities, pages) in resident_by_priority(cache) {
+                let label = format!(",priority=\"{}-{}\"", priorities.start(), priorities.end());
+                self.sample(name, cache, &label, pages.saturating_mul(PAGE_BYTES as u64));
+            }
         }
     }
 
@@ -166,6 +179,7 @@ mod tests {
         // Bucket 0 ends at 256 ns, bucket 4 at 512 ns, bucket 5 is the first beyond.
         let busy = MadeUpPage::new(7, 2)
             .gauge(0, 400)
+            .resident(4, 10)
             .counter(0, 12)
             .counter(22, 1_500_000_000)
             .durations(0, 0, 1, 0)
@@ -177,6 +191,8 @@ mod tests {
         let of_bucket = |end: &str| format!(r#"vmio_miss_latency_seconds_bucket{{pid="70",cache="2",le="{end}"}}"#);
         for line in [
             format!("vmio_resident_bytes{labels} 2457600"),
+            r#"vmio_resident_by_priority_bytes{pid="70",cache="2",priority="128-159"} 40960"#.to_owned(),
+            r#"vmio_resident_by_priority_bytes{pid="70",cache="2",priority="224-255"} 0"#.to_owned(),
             format!("vmio_load_misses_total{labels} 12"),
             format!("vmio_timed_miss_handler_seconds_total{labels} 1.5"),
             format!("vmio_miss_latency_seconds_sum{labels} 0.25"),

@@ -7,6 +7,7 @@ use vmio::PAGE_BYTES;
 use vmio::telemetry::{Histogram, Snapshot};
 
 use super::interval::Interval;
+use super::priorities::resident_by_priority;
 use crate::size::format_size;
 
 /// Writes what every cache holds and has done.
@@ -26,6 +27,9 @@ fn write_cache(output: &mut impl Write, cache: &Snapshot) -> io::Result<()> {
         writeln!(output, "{}", text.trim_end())
     };
     line("resident", bytes(stats.resident_pages), share(stats.resident_pages))?;
+    for (priorities, pages) in resident_by_priority(cache).filter(|(_, pages)| *pages > 0) {
+        line(&format!("  priority {}-{}", priorities.start(), priorities.end()), bytes(pages), share(pages))?;
+    }
     line("page tables", bytes(stats.table_pages), share(stats.table_pages))?;
     line("dirty", bytes(stats.dirty_pages), share(stats.dirty_pages))?;
     line("pinned", bytes(stats.pinned_pages), share(stats.pinned_pages))?;

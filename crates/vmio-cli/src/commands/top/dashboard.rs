@@ -8,11 +8,11 @@ use ratatui::widgets::{Block, Cell, Row, Sparkline, StatefulWidget, Table, Table
 use vmio::PAGE_BYTES;
 
 use super::view::{CacheView, View};
-use crate::commands::stat::{Interval, format_latency};
+use crate::commands::stat::{Interval, format_latency, resident_by_priority};
 use crate::size::format_size;
 
 /// The size of a frame in text.
-const TEXT_SIZE: (u16, u16) = (110, 30);
+const TEXT_SIZE: (u16, u16) = (110, 32);
 /// Caches that the table shows at a time; it scrolls.
 const ROWS_MAX: usize = 8;
 /// Columns of the names and values in front of the sparklines.
@@ -82,7 +82,7 @@ impl<'a> Dashboard<'a> {
 impl Widget for &Dashboard<'_> {
     fn render(self, area: Rect, buffer: &mut Buffer) {
         let rows = self.view.caches().len().min(ROWS_MAX) as u16;
-        let parts = [1, rows + 2, METRICS.len() as u16 + 9, 1].map(Constraint::Length);
+        let parts = [1, rows + 2, METRICS.len() as u16 + 11, 1].map(Constraint::Length);
         let [head, caches, chosen, notice] = Layout::vertical(parts).areas(area);
         self.render_head(head, buffer);
         self.render_caches(caches, buffer);
@@ -120,8 +120,8 @@ fn render_cache(cache: &CacheView, area: Rect, buffer: &mut Buffer) {
     let block = Block::bordered().title(title);
     let inner = block.inner(area);
     block.render(area, buffer);
-    let parts = [METRICS.len() as u16, 1, 1, 1, 4].map(Constraint::Length);
-    let [metrics, _, latencies, under_way, memory] = Layout::vertical(parts).areas(inner);
+    let parts = [METRICS.len() as u16, 1, 1, 1, 4, 2].map(Constraint::Length);
+    let [metrics, _, latencies, under_way, memory, by_priority] = Layout::vertical(parts).areas(inner);
     for (metric, line) in METRICS.iter().zip(metrics.rows()) {
         render_metric(metric, cache, line, buffer);
     }
@@ -132,6 +132,7 @@ fn render_cache(cache: &CacheView, area: Rect, buffer: &mut Buffer) {
     let (misses, writes) = (interval.misses_under_way, interval.writes_under_way);
     Line::from(format!("under way         misses {misses:.2}   writes {writes:.2}")).render(under_way, buffer);
     render_memory(cache, memory, buffer);
+    render_priorities(cache, by_priority, buffer);
 }
 
 fn render_metric(metric: &Metric, cache: &CacheView, area: Rect, buffer: &mut Buffer) {
@@ -162,6 +163,22 @@ fn render_memory(cache: &CacheView, area: Rect, buffer: &mut Buffer) {
         let full = (share * BAR as f64).round() as usize;
         let (full, empty) = ("█".repeat(full), "░".repeat(BAR - full));
         let text = format!("{name:<18}{:>10} {:>5.1}%  {full}{empty}", bytes(pages), 100.0 * share);
+        Line::from(text).render(line, buffer);
+    }
+}
+
+/// What is resident, by priority: a bar for the share of each class, and its pages.
+fn render_priorities(cache: &CacheView, area: Rect, buffer: &mut Buffer) {
+    const BARS: [&str; 9] = ["", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
+    let [mut names, mut amounts] = ["by priority", ""].map(|name| format!("{name:<18}"));
+    for (priorities, pages) in resident_by_priority(&cache.now) {
+        let share = (pages as f64 / cache.now.stats.resident_pages.max(1) as f64).min(1.0);
+        let bar = BARS[(share * (BARS.len() - 1) as f64).ceil() as usize];
+        let amount = if pages == 0 { "-".to_owned() } else { format!("{bar} {}", bytes(pages)) };
+        names += &format!("{:>11}", format!("{}-{}", priorities.start(), priorities.end()));
+        amounts += &format!("{amount:>11}");
+    }
+    for (text, line) in [names, amounts].into_iter().zip(area.rows()) {
         Line::from(text).render(line, buffer);
     }
 }
@@ -206,6 +223,8 @@ mod tests {
         let busy = MadeUpPage::new(77, 2)
             .gauge(0, 250)
             .gauge(1, 50)
+            .resident(4, 740)
+            .resident(7, 10)
             .counter(0, 300)
             .counter(1, 100)
             .counter(8, 2_000_000)
@@ -242,9 +261,14 @@ mod tests {
             ("under way", "misses 1.50   writes 0.00"),
             ("resident", "75.0%"),
             ("free", "25.0%"),
+            ("by priority", " 128-159  "),
+            ("by priority", " 224-255"),
             ("> ", "200"),
         ] {
             assert!(line(start).contains(part), "no {part:?} in {:?} of\n{frame}", line(start));
+        }
+        for part in ["█ 2.9 MiB", "▁ 40 KiB"] {
+            assert!(frame.contains(part), "no {part:?} in\n{frame}");
         }
         assert!(line("misses/s ").contains('█'), "no sparkline in\n{frame}");
         assert!(frame.contains("process 77, cache 2") && frame.contains("every 2 s"), "{frame}");
