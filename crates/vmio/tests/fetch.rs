@@ -20,7 +20,7 @@ use vmio::{Access, Advice, Cache, Error, Fetch, Mapping, MappingOptions};
 
 use support::device::{Device, READ_EIO, READ_SHORT, WRITE_EIO};
 use support::{
-    PAGE, Random, SPAN, at, cache_of, check_budget, check_empty, declined, is_managed, load, map_file, minimal_cache,
+    PAGE, Random, SPAN, at, cache_of, check_budget, check_empty, has_io_uring, is_managed, load, map_file, minimal_cache,
     numbered_file, roomy_cache, store, tiny_cache, watchdog,
 };
 
@@ -32,12 +32,6 @@ fn numbered_device(pages: u64) -> Arc<Device> {
 
 fn map_device(cache: &Cache, device: &Arc<Device>) -> Mapping {
     Mapping::open(cache, device.backing(), MappingOptions::new()).unwrap()
-}
-
-/// Whether files are read through io_uring here.
-fn has_io_uring() -> bool {
-    let there = probe().kernel.iter().any(|(feature, probe)| *feature == KernelFeature::IoUring && probe.is_yes());
-    there && !declined().contains(&KernelFeature::IoUring)
 }
 
 fn fetch_page(map: &Mapping, page: u64) -> Fetch {

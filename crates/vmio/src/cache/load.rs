@@ -111,7 +111,13 @@ impl Region {
             self.fill(core, place, store)
         } else {
             let run = self.claim_run(core, place, wanted, spare, store);
-            self.read_and_install(core, run, before, store)
+            let guesses = wanted == 1 && !store && self.window_to_read(page).is_none();
+            let strided = if guesses { self.begin_strided(core, page) } else { None };
+            let loaded = self.read_and_install(core, run, before, store);
+            if let Some(strided) = strided {
+                self.end_strided(core, strided);
+            }
+            loaded
         };
         if loaded.is_ok() && store {
             shared.slow_down_for_dirty(core);
@@ -168,8 +174,7 @@ impl Region {
     fn claim_run(&self, core: usize, place: Place, wanted: u64, mut spare: u32, store: bool) -> Run {
         let page = place.page;
         let mut run = Run::alone(place);
-        // Of pages that came ahead, the touches would be missing in the record.
-        let advised = if self.shared.miss_ring.is_some() { Some(1) } else { self.window(span_of(page)) };
+        let advised = self.window_to_read(page);
         // Who wants more says how much, and behind a store all that comes in is dirty: that is not for us to guess.
         let sequence = (advised.is_none() && wanted == 1 && !store).then(|| self.sequence_at(page));
         let unit = self.unit.around(page);
@@ -213,6 +218,12 @@ impl Region {
         run
     }
 
+    /// Pages to read at a miss, if that is not to be found out.
+    fn window_to_read(&self, page: u64) -> Option<u64> {
+        // Of pages that came ahead, the touches would be missing in the record.
+        if self.shared.miss_ring.is_some() { Some(1) } else { self.window(span_of(page)) }
+    }
+
     /// Makes a page Loading if it is absent and has to be read.
     fn claim_neighbour(&self, page: u64) -> bool {
         let Ok(before) = self.begin_load(page) else { return false };
@@ -225,7 +236,7 @@ impl Region {
     }
 
     /// The same, if the budget has room for it without anybody's waiting.
-    fn claim_ahead(&self, core: usize, page: u64) -> bool {
+    pub(super) fn claim_ahead(&self, core: usize, page: u64) -> bool {
         if !self.claim_neighbour(page) {
             return false;
         }
@@ -344,6 +355,21 @@ impl Region {
         let place = Place { view: 0, page: first };
         let shown = self.install(core, place, data, (Loaded::default(), Frequency::OfEach), false);
         shown.map_err(|refused| FaultError::Refused(refused.code))
+    }
+
+    /// Settles a Loading page that has been read ahead, by the bytes that have arrived or an error number below zero. False if
+    /// it cannot be shown, and is Loading as before.
+    pub(super) fn show_ahead(&self, core: usize, page: u64, data: &mut [u8], arrived: i32) -> bool {
+        // What somebody else may have appended to the file is none of the mapping's.
+        let left = self.backing.len().saturating_sub(page * PAGE_BYTES as u64);
+        let Ok(bytes) = u64::try_from(arrived) else { return false };
+        let read = self.accept_read(core, page, data, bytes.min(left) as usize);
+        if read.and_then(|()| self.verify(page, data)).is_err() {
+            return false;
+        }
+        // What the kernel refuses has been given up.
+        let _ = self.install(core, Place { view: 0, page }, data, (Loaded::default(), Frequency::Same(0)), false);
+        true
     }
 
     /// Installs neighbouring Loading pages and settles their words; those that the kernel refuses are given up. While a commit

@@ -20,6 +20,7 @@ pub(crate) mod resize;
 mod saved_pages;
 pub(crate) mod shared;
 pub(crate) mod stream;
+pub(crate) mod strided;
 mod sync;
 pub(crate) mod tables;
 pub(crate) mod tenant;

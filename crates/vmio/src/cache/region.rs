@@ -22,6 +22,7 @@ use crate::mapping::options::{FrameHint, MappingOptions, OnReadError, PageVerifi
 use crate::page::dirty_spans::DirtySpans;
 use crate::page::sequence::Sequence;
 use crate::page::span::{Span, SpanGuard};
+use crate::page::strides::Strides;
 use crate::page::unit::Unit;
 use crate::page::word::{PageWord, State, WriteEnd};
 use crate::page::{SPAN_PAGES, span_of};
@@ -56,6 +57,7 @@ pub(crate) struct Region {
     pub(super) shares_addresses: bool,
     pub(super) huge_pages: HugePages,
     read_ahead_until: AtomicU64,
+    pub(super) strides: Strides,
     pub(crate) requests: OpenRequests,
     words: SparseArray<PageWord>,
     spans: SparseArray<Span>,
@@ -248,6 +250,7 @@ impl Region {
             tenant,
             huge_pages,
             read_ahead_until: AtomicU64::new(0),
+            strides: Strides::default(),
             requests: OpenRequests::default(),
             words,
             spans,

@@ -14,6 +14,7 @@ use crate::cache::fetch::EndedRequests;
 use crate::cache::page_buffers::PageBuffers;
 use crate::cache::reclaim::Reclaimer;
 use crate::cache::stream::Streams;
+use crate::cache::strided::StridedReads;
 use crate::cache::tenant::Tenant;
 use crate::cache::write_batch::{BATCH_PAGES, WriteBatch, WriteRun};
 use crate::engine::{FaultEngine, Frames};
@@ -128,6 +129,7 @@ pub(crate) struct Shared {
     /// Runs of pages that are copied and wait to be written, by whoever comes first.
     pub(crate) write_queue: ArrayQueue<WriteRun>,
     pub(crate) streams: Streams,
+    pub(crate) strided_reads: StridedReads,
     pub(crate) ended_requests: EndedRequests,
     /// Evictors for faulting threads. Boxed: whoever takes one may have a stack of 8 KiB.
     pub(crate) spare_reclaimers: ArrayQueue<Box<Reclaimer>>,
@@ -212,6 +214,7 @@ impl Shared {
             page_buffers: PageBuffers::new(parts.cores)?,
             write_queue: ArrayQueue::new(QUEUED_RUNS_MAX),
             streams,
+            strided_reads: StridedReads::new(parts.cores, parts.kernel_features.allow(KernelFeature::IoUring)),
             ended_requests: EndedRequests::default(),
             spare_reclaimers,
             sync_batches: Mutex::new(Vec::new()),

@@ -34,6 +34,11 @@ pub(crate) trait FaultEngine: Send + Sync {
     /// store to a protected page the kernel takes a note.
     fn attach_hideable(&self, range: &Reservation) -> io::Result<Box<dyn HideableFrames>>;
 
+    /// Whether a fault is handled by the thread that has it.
+    fn handles_faults_in_their_threads(&self) -> bool {
+        true
+    }
+
     /// A range is about to go away, and the cache knows of it no longer: returns when the engine has done with it, too.
     fn detach(&self, _range: &Reservation) {}
 

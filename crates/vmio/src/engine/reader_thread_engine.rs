@@ -71,6 +71,10 @@ impl FaultEngine for ReaderThreadEngine {
         Ok(Box::new(MemfdFrames::under(range, tracker)?))
     }
 
+    fn handles_faults_in_their_threads(&self) -> bool {
+        false
+    }
+
     fn detach(&self, range: &Reservation) {
         // A thread whose fault another reader has resolved goes on, and may close the mapping, while its own message
         // is still being handled.

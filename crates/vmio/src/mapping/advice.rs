@@ -24,8 +24,8 @@ use crate::sys::{PAGE_BYTES, cpu};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
-    /// Nothing special, as if nothing had been advised: where loads miss page after page, going up, the cache reads ahead of
-    /// them, 128 KiB at a time at most. Stores are not read ahead of, and with [`crate::Engine::Managed`] nothing is.
+    /// Nothing special, as if nothing had been advised: where loads miss page after page, or pages at equal distances, going up
+    /// or down, the cache reads ahead of them, 128 KiB at a time at most. Stores are not read ahead of, and with [`crate::Engine::Managed`] nothing is.
     Normal,
     /// Accesses jump about: no read-ahead.
     Random,

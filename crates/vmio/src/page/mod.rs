@@ -17,6 +17,7 @@ pub(crate) mod occupancy;
 pub(crate) mod page_set;
 pub(crate) mod sequence;
 pub(crate) mod span;
+pub(crate) mod strides;
 pub(crate) mod unit;
 pub(crate) mod views;
 pub(crate) mod word;

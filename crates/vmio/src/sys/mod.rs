@@ -5,6 +5,7 @@
 
 pub(crate) mod abort;
 pub(crate) mod aio;
+pub(crate) mod batch_ring;
 pub(crate) mod byte_locks;
 pub(crate) mod cpu;
 pub(crate) mod errno;
@@ -26,6 +27,7 @@ pub(crate) mod reservation;
 pub(crate) mod ring;
 pub(crate) mod signal;
 pub(crate) mod sparse_array;
+pub(crate) mod thread;
 pub(crate) mod unmap;
 pub(crate) mod userfaultfd;
 

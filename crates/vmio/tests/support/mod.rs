@@ -16,7 +16,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use vmio::backing::FileBacking;
-use vmio::probe::KernelFeature;
+use vmio::probe::{KernelFeature, probe};
 use vmio::{Access, Cache, CacheBuilder, Engine, FrameHint, Mapping, MappingOptions};
 
 pub use random::Random;
@@ -61,6 +61,12 @@ pub fn is_managed(what: &str) -> bool {
 pub fn declined() -> Vec<KernelFeature> {
     let names = std::env::var("VMIO_TEST_WITHOUT").unwrap_or_default();
     names.split(',').filter(|name| !name.is_empty()).map(|name| name.parse().unwrap()).collect()
+}
+
+/// Whether files are read through io_uring here.
+pub fn has_io_uring() -> bool {
+    let there = probe().kernel.iter().any(|(feature, probe)| *feature == KernelFeature::IoUring && probe.is_yes());
+    there && !declined().contains(&KernelFeature::IoUring)
 }
 
 /// The kind of frames that the suite is run with: `anonymous`, `memfd` or `shared`, as VMIO_TEST_FRAMES

@@ -1,0 +1,133 @@
+//! Read-ahead of misses that are a constant distance apart: the pages ahead are read while the missed one is, through a ring
+//! that no other thread has meanwhile. docs/design/read-ahead.md says when.
+
+use std::io;
+
+use crossbeam_queue::ArrayQueue;
+
+use crate::cache::counters::Counter;
+use crate::cache::page_buffers::{PageBuffer, WINDOW_PAGES_MAX};
+use crate::cache::region::Region;
+use crate::page::strides::Stride;
+use crate::page::word::State;
+use crate::sys::batch_ring::BatchRing;
+use crate::sys::{PAGE_BYTES, thread};
+
+/// So many threads read ahead by strides at a time, at most; others read their page alone.
+const RINGS_MAX: usize = 8;
+
+/// The rings of a cache. Boxed: whoever takes one may have a stack of 8 KiB.
+pub(crate) struct StridedReads {
+    rings: ArrayQueue<Box<BatchRing>>,
+}
+
+impl StridedReads {
+    /// One for each core, if there is io_uring.
+    pub(crate) fn new(cores: usize, uses_io_uring: bool) -> Self {
+        let rings = ArrayQueue::new(cores.clamp(1, RINGS_MAX));
+        let make = || -> io::Result<()> {
+            while uses_io_uring && !rings.is_full() {
+                let _ = rings.push(Box::new(BatchRing::new(WINDOW_PAGES_MAX as u32)?));
+            }
+            Ok(())
+        };
+        if let Err(error) = make() {
+            tracing::info!(%error, "no io_uring: misses that are a constant distance apart are not read ahead of");
+        }
+        StridedReads { rings }
+    }
+}
+
+/// Pages on their way in, ahead of a miss. Their words say Loading, by us, and they have their budget.
+pub(super) struct StridedRead<'a> {
+    ring: Box<BatchRing>,
+    buffer: PageBuffer<'a>,
+    missed: u64,
+    stride: i64,
+    /// Bit *n*: the page *n* strides away is one of them.
+    claimed: u32,
+}
+
+impl StridedRead<'_> {
+    fn page(&self, steps: u32) -> Option<u64> {
+        self.missed.checked_add_signed(self.stride * i64::from(steps))
+    }
+}
+
+fn place_in_buffer(steps: u32) -> std::ops::Range<usize> {
+    let start = steps as usize * PAGE_BYTES;
+    start..start + PAGE_BYTES
+}
+
+impl Region {
+    /// Begins to read ahead of a load that has missed, if it continues a stride and nobody has advised otherwise. The missed
+    /// page has its budget; waits for nobody.
+    #[inline(never)]
+    pub(super) fn begin_strided(&self, core: usize, page: u64) -> Option<StridedRead<'_>> {
+        let is_single = self.unit.pages() == 1 && !self.shares_addresses;
+        if !is_single || self.backing.direct_reads().is_none() || self.sequence_at(page).has_followed() {
+            return None;
+        }
+        let knows_thread = self.shared.engine.handles_faults_in_their_threads();
+        let stride = self.strides.missed(if knows_thread { thread::current() } else { 0 }, page)?;
+        let read = self.claim_strided(core, page, stride);
+        if read.is_none() {
+            self.strides.keep(stride, page);
+        }
+        read
+    }
+
+    fn claim_strided(&self, core: usize, page: u64, stride: Stride) -> Option<StridedRead<'_>> {
+        let file = self.backing.direct_reads()?;
+        let ring = self.shared.strided_reads.rings.pop()?;
+        let buffer = self.shared.page_buffers.acquire(core);
+        let mut read = StridedRead { ring, buffer, missed: page, stride: stride.pages, claimed: 0 };
+        let mut last = page;
+        for steps in 1..=stride.window.min(WINDOW_PAGES_MAX as u64 - 1) as u32 {
+            let Some(ahead) = read.page(steps).filter(|ahead| *ahead < self.pages()) else { break };
+            // Pages that are there, or are on their way, are passed over.
+            if self.word(ahead).load().state() == State::Absent {
+                if !self.claim_ahead(core, ahead) {
+                    break;
+                }
+                let bytes = std::ptr::from_mut(&mut read.buffer.bytes()[place_in_buffer(steps)]);
+                // SAFETY: the part is for this page alone; the buffer and the file stay until `end_strided` has waited.
+                let added = unsafe { read.ring.read(u64::from(steps), file, bytes, ahead * PAGE_BYTES as u64) };
+                if !added {
+                    self.give_up(ahead..ahead + 1);
+                    break;
+                }
+                read.claimed |= 1 << steps;
+            }
+            last = ahead;
+        }
+        self.strides.keep(stride, last);
+        read.ring.submit();
+        Some(read)
+    }
+
+    /// Makes visible what has been read ahead. A page that could not be read is left to whoever touches it.
+    #[inline(never)]
+    pub(super) fn end_strided(&self, core: usize, read: StridedRead<'_>) {
+        let StridedRead { mut ring, mut buffer, claimed, .. } = read;
+        let page = |steps: u32| read.missed.wrapping_add_signed(read.stride * i64::from(steps));
+        let mut failed = claimed;
+        let is_whole = ring.wait(|token, arrived| {
+            let steps = token as u32;
+            let data = &mut buffer.bytes()[place_in_buffer(steps)];
+            if self.show_ahead(core, page(steps), data, arrived) {
+                failed &= !(1 << steps);
+            }
+        });
+        if is_whole {
+            let _ = self.shared.strided_reads.rings.push(ring);
+        } else {
+            // What the kernel has not taken must not be begun by whoever has the ring next; and nothing is freed here.
+            std::mem::forget(ring);
+        }
+        (1..WINDOW_PAGES_MAX as u32).filter(|steps| failed & 1 << steps != 0).for_each(|steps| {
+            self.give_up(page(steps)..page(steps) + 1);
+        });
+        self.shared.count(core, Counter::ReadAheadPages, u64::from((claimed & !failed).count_ones()));
+    }
+}

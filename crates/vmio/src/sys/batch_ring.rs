@@ -1,0 +1,106 @@
+//! io_uring for whoever wants a few reads at once and waits for all of them: any thread, in the trap path too.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use io_uring::types::Fd;
+use io_uring::{IoUring, opcode};
+
+/// A ring that is passed from thread to thread, for one batch at a time.
+pub(crate) struct BatchRing {
+    uring: IoUring,
+    /// Reads that were asked for.
+    asked: usize,
+    /// Of these: the kernel has them.
+    begun: usize,
+}
+
+impl BatchRing {
+    /// A ring for batches of so many reads.
+    pub(crate) fn new(reads: u32) -> io::Result<Self> {
+        let uring = IoUring::builder().dontfork().build(reads)?;
+        Ok(BatchRing { uring, asked: 0, begun: 0 })
+    }
+
+    /// Adds a read to the batch; [`Self::wait`] tells its token. False if it is full.
+    ///
+    /// # Safety
+    /// The buffer is nobody else's and stays where it is until `wait` has returned; so does the file.
+    pub(crate) unsafe fn read(&mut self, token: u64, file: BorrowedFd<'_>, buffer: *mut [u8], offset: u64) -> bool {
+        let read = opcode::Read::new(Fd(file.as_raw_fd()), buffer.cast(), buffer.len() as u32).offset(offset).build();
+        // SAFETY: by the caller.
+        let added = unsafe { self.uring.submission().push(&read.user_data(token)) }.is_ok();
+        self.asked += usize::from(added);
+        added
+    }
+
+    /// Begins the reads of the batch.
+    pub(crate) fn submit(&mut self) {
+        while self.begun < self.asked {
+            match self.uring.submit() {
+                Ok(begun) if begun > 0 => self.begun += begun,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                _ => break,
+            }
+        }
+    }
+
+    /// Waits for the reads that have begun, and tells the token of each, with the bytes read or an error number below zero.
+    /// Returns whether that was the whole batch; if not, the ring is of no use any more, and must neither be used nor dropped.
+    pub(crate) fn wait(&mut self, mut ended: impl FnMut(u64, i32)) -> bool {
+        let is_whole = self.begun == self.asked;
+        while self.begun > 0 {
+            // Should the kernel not let us wait, the reads end all the same.
+            if self.uring.completion().is_empty() && self.uring.submitter().submit_and_wait(1).is_err() {
+                std::thread::yield_now();
+            }
+            for entry in self.uring.completion() {
+                self.begun -= 1;
+                ended(entry.user_data(), entry.result());
+            }
+        }
+        self.asked = 0;
+        is_whole
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_batch_is_read_by_whatever_thread_has_the_ring() {
+        let made = BatchRing::new(8).inspect_err(|error| println!("skipped: no io_uring: {error}"));
+        let Ok(mut ring) = made else { return };
+        let mut file = tempfile::tempfile().unwrap();
+        (0..8).for_each(|byte| file.write_all(&[byte; 512]).unwrap());
+        for _ in 0..3 {
+            let file = file.as_fd();
+            ring = std::thread::scope(|scope| {
+                let batch = scope.spawn(move || {
+                    let mut buffer = [0_u8; 8 * 512];
+                    let start = std::ptr::from_mut(&mut buffer).cast::<u8>();
+                    for place in 0..8 {
+                        // SAFETY: within the buffer, which nobody looks at before the wait is over.
+                        let added = unsafe {
+                            let part = std::ptr::slice_from_raw_parts_mut(start.add(place * 512), 512);
+                            ring.read(place as u64, file, part, (7 - place as u64) * 512)
+                        };
+                        assert!(added);
+                    }
+                    ring.submit();
+                    let mut seen = Vec::new();
+                    assert!(ring.wait(|token, bytes| seen.push((token, bytes))));
+                    seen.sort_unstable();
+                    assert!(seen.into_iter().eq((0..8).map(|token| (token, 512))));
+                    assert!(buffer.chunks(512).zip((0..8).rev()).all(|(part, byte)| part == [byte; 512]));
+                    ring
+                });
+                batch.join().unwrap()
+            });
+        }
+    }
+}
