@@ -104,7 +104,7 @@
 /*
  See VMIO_ABI_MAJOR.
  */
-#define VMIO_ABI_MINOR 3
+#define VMIO_ABI_MINOR 4
 
 /*
  Loads and stores.
@@ -365,6 +365,12 @@ struct vmio_cache_options {
      Must be 0.
      */
     uint32_t reserved;
+    /*
+     If not 0, the capacity is left to vmio, from so many bytes (6 MiB at least) up to `capacity_bytes`: it shrinks where
+     memory runs short in the process's memory cgroups or in the system, and grows where nobody waits for memory.
+     vmio_cache_stats tells what it is at present.
+     */
+    uint64_t capacity_min_bytes;
 };
 
 /*
@@ -471,6 +477,11 @@ struct vmio_stats {
      Pages that could not be written, each attempt counted.
      */
     uint64_t write_errors;
+    /*
+     Resident pages by the priority of their 2 MiB: 0 to 31, and so on up to 224 to 255, which go first. Zeros with
+     VMIO_ENGINE_MANAGED.
+     */
+    uint64_t resident_by_priority[8];
 };
 
 /*
@@ -542,6 +553,17 @@ struct vmio_open_options {
      VMIO_ENGINE_MANAGED, VMIO_FRAMES_MIXED and VMIO_FRAMES_STREAM.
      */
     const struct vmio_journal *journal;
+    /*
+     Memory of the cache that the mapping keeps once it has it: no pages of it go for other mappings, as long as those have
+     pages above their own floors. VMIO_ERROR_CACHE_FULL if the floors of all would leave too little of the cache. Not with
+     VMIO_ENGINE_MANAGED.
+     */
+    uint64_t floor_bytes;
+    /*
+     Memory of the cache that the mapping may have, 1 MiB at least and no less than its floor; by default all of it. A
+     miss at the ceiling evicts from the mapping itself. Not with VMIO_ENGINE_MANAGED.
+     */
+    uint64_t ceiling_bytes;
 };
 
 /*

@@ -97,7 +97,9 @@ impl vmio_status {
             Error::Corrupt { .. } => VMIO_ERROR_CORRUPT,
             Error::Write { .. } => VMIO_ERROR_WRITE,
             Error::Flush { .. } | Error::JournalFlush { .. } => VMIO_ERROR_FLUSH,
-            Error::CacheExhausted { .. } | Error::NotShrunk { .. } => VMIO_ERROR_CACHE_FULL,
+            Error::CacheExhausted { .. } | Error::NotShrunk { .. } | Error::FloorsTooHigh { .. } => {
+                VMIO_ERROR_CACHE_FULL
+            }
             Error::TooManyPins { .. } => VMIO_ERROR_TOO_MANY_PINS,
             Error::Resize { .. } => VMIO_ERROR_RESIZE,
             Error::Forked => VMIO_ERROR_FORKED,

@@ -96,6 +96,18 @@ fn errors_are_codes_with_a_message() -> TestResult {
 }
 
 #[test]
+fn mappings_keep_their_floors_and_their_ceilings() -> TestResult {
+    let library = Installed::new()?;
+    for compiler in installed(COMPILERS) {
+        let program = library.compile(compiler, &test_source("budgets.c"), C)?;
+        let folder = library.scratch(&format!("mapped-{compiler}"));
+        fs::create_dir(&folder)?;
+        assert_eq!(succeeded(library.command(&program).arg(&folder))?, "0 failures\n");
+    }
+    Ok(())
+}
+
+#[test]
 fn the_header_is_cpp() -> TestResult {
     let library = Installed::new()?;
     for compiler in installed(&["g++", "clang++"]) {

@@ -72,6 +72,10 @@ pub struct vmio_cache_options {
     pub pages_in_flight: u32,
     /// Must be 0.
     pub reserved: u32,
+    /// If not 0, the capacity is left to vmio, from so many bytes (6 MiB at least) up to `capacity_bytes`: it shrinks where
+    /// memory runs short in the process's memory cgroups or in the system, and grows where nobody waits for memory.
+    /// vmio_cache_stats tells what it is at present.
+    pub capacity_min_bytes: u64,
 }
 
 /// What a cache holds, in pages of 4096 bytes, and what it has done since it was made.
@@ -128,6 +132,9 @@ pub struct vmio_stats {
     pub read_errors: u64,
     /// Pages that could not be written, each attempt counted.
     pub write_errors: u64,
+    /// Resident pages by the priority of their 2 MiB: 0 to 31, and so on up to 224 to 255, which go first. Zeros with
+    /// VMIO_ENGINE_MANAGED.
+    pub resident_by_priority: [u64; 8],
 }
 
 /// Makes a cache and starts its threads. `options` may not be NULL, since the capacity has no default.
@@ -183,6 +190,9 @@ pub unsafe extern "C" fn vmio_cache_stats(cache: Option<&vmio_cache>, stats: *mu
 impl vmio_cache_options {
     fn build(&self) -> Result<Cache, Failure> {
         let mut builder = Cache::builder().capacity(self.capacity_bytes);
+        if self.capacity_min_bytes != 0 {
+            builder = builder.capacity_auto(self.capacity_min_bytes..=self.capacity_bytes);
+        }
         builder = builder.engine(match self.engine {
             VMIO_ENGINE_AUTO => Engine::Auto,
             VMIO_ENGINE_SIGBUS => Engine::Sigbus,
@@ -250,6 +260,7 @@ impl vmio_stats {
             shootdowns: stats.shootdowns,
             read_errors: stats.read_errors,
             write_errors: stats.write_errors,
+            resident_by_priority: stats.resident_by_priority,
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::status::vmio_status;
 /// version adds functions, values, or fields at the end of structures.
 pub const VMIO_ABI_MAJOR: u32 = 0;
 /// See VMIO_ABI_MAJOR.
-pub const VMIO_ABI_MINOR: u32 = 3;
+pub const VMIO_ABI_MINOR: u32 = 4;
 
 /// The binary interface of the library that the program runs with: the major version times 65536 plus the minor one.
 #[unsafe(no_mangle)]

@@ -72,6 +72,13 @@ pub struct vmio_open_options {
     /// Has the file change by vmio_commit alone: what is not committed when the last handle is closed is forgotten. Not with
     /// VMIO_ENGINE_MANAGED, VMIO_FRAMES_MIXED and VMIO_FRAMES_STREAM.
     pub journal: *const vmio_journal,
+    /// Memory of the cache that the mapping keeps once it has it: no pages of it go for other mappings, as long as those have
+    /// pages above their own floors. VMIO_ERROR_CACHE_FULL if the floors of all would leave too little of the cache. Not with
+    /// VMIO_ENGINE_MANAGED.
+    pub floor_bytes: u64,
+    /// Memory of the cache that the mapping may have, 1 MiB at least and no less than its floor; by default all of it. A
+    /// miss at the ceiling evicts from the mapping itself. Not with VMIO_ENGINE_MANAGED.
+    pub ceiling_bytes: u64,
 }
 
 /// Maps a file or block device; `options` may be NULL. Opening a file again that this process has mapped through the
@@ -161,6 +168,12 @@ impl vmio_open_options {
         let mut options = MappingOptions::new().frames(frames(self.frames)?);
         if self.reserve_bytes != 0 {
             options = options.reserve(self.reserve_bytes);
+        }
+        if self.floor_bytes != 0 {
+            options = options.floor(self.floor_bytes);
+        }
+        if self.ceiling_bytes != 0 {
+            options = options.ceiling(self.ceiling_bytes);
         }
         if self.priority != 0 {
             let priority = self.priority.checked_sub(VMIO_PRIORITY_SET).and_then(|value| u8::try_from(value).ok());
