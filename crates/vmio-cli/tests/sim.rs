@@ -25,7 +25,8 @@ fn a_trace_is_replayed_through_all_policies() -> Result<(), Box<dyn std::error::
     let results: Value = serde_json::from_slice(&output.stdout)?;
     assert_eq!(misses(&results, "LRU"), Some(2000));
     assert_eq!(misses(&results, "optimum (Belady)"), Some(2000 - 256));
-    for policy in ["vmio keep-refaulted", "vmio keep-refaulted, mixed", "vmio fifo", "CLOCK", "ARC", "S3-FIFO"] {
+    for policy in ["vmio keep-refaulted", "vmio s3-fifo", "vmio s3-fifo, mixed", "vmio fifo", "CLOCK", "ARC", "S3-FIFO"]
+    {
         let misses = misses(&results, policy);
         assert!(misses.is_some_and(|misses| (2000 - 256..=2000).contains(&misses)), "{policy}: {misses:?}");
     }
@@ -38,7 +39,7 @@ fn a_table_has_a_column_for_each_cache() -> Result<(), Box<dyn std::error::Error
     let text = String::from_utf8(output.stdout)?;
     assert!(output.status.success() && text.contains("miss % 2 MiB  miss % 4 MiB"), "{text}");
     assert!(text.starts_with("20000 accesses to 2000 pages (7.8 MiB)"), "{text}");
-    assert_eq!(text.lines().count(), 2 + 1 + 8, "{text}");
+    assert_eq!(text.lines().count(), 2 + 1 + 11, "{text}");
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use serde::Serialize;
 use self::cache_size::CacheSize;
 use self::formats::PAGE_BYTES;
 use self::plot::PlotFile;
-use self::policy::Policy;
+use self::policy::{Misses, Policy};
 use self::trace::{Synthetic, Trace, TraceFormat};
 use crate::bench::output::OutputArgs;
 use crate::bench::table::Table;
@@ -31,7 +31,8 @@ Examples:
   vmio sim --trace hm_0.csv --format msr --cache 256M,1G,4G
   vmio sim --synthetic zipf:0.8 --cache 5%,10%,25%,50% --policy keep-refaulted,s3-fifo --plot misses.html
 
-vmio's own policies are not simulated: the trace is replayed through a mapping without a device behind it.
+vmio's own policies are not simulated: the trace is replayed through a mapping without a device behind it, in a cache that
+has room for the page tables beside. Soft misses are accesses of pages that were in memory and out of sight.
 Of a trace of objects (oracle-general) their neighbourhood is not known: they are taken for pages side by side in the order
 of their first access.";
 
@@ -77,6 +78,8 @@ struct Outcome {
     accesses: usize,
     misses: usize,
     miss_ratio: f64,
+    /// Beside them, accesses of pages that were in memory and out of sight.
+    soft_misses: usize,
 }
 
 /// One policy, or all.
@@ -111,9 +114,10 @@ pub fn run(args: &SimArgs) -> anyhow::Result<()> {
     for (size, cache_bytes) in &caches {
         for policy in args.policy.iter().copied().flatten() {
             let _activity = Activity::start(format!("{}, {size}", policy.name()));
-            let (misses, accesses) = (policy.misses(&trace, *cache_bytes)?, trace.accesses.len());
-            let miss_ratio = misses as f64 / accesses as f64;
-            outcomes.push(Outcome { policy: policy.name(), cache_bytes: *cache_bytes, accesses, misses, miss_ratio });
+            let (Misses { misses, soft_misses }, accesses) =
+                (policy.replay(&trace, *cache_bytes)?, trace.accesses.len());
+            let (policy, cache_bytes, miss_ratio) = (policy.name(), *cache_bytes, misses as f64 / accesses as f64);
+            outcomes.push(Outcome { policy, cache_bytes, accesses, misses, miss_ratio, soft_misses });
         }
     }
     let about = about(&trace);
@@ -137,7 +141,13 @@ fn table(caches: &[CacheSize], outcomes: &[Outcome]) -> Table {
     let policies = outcomes.len() / caches.len();
     for (number, outcome) in outcomes.iter().take(policies).enumerate() {
         let of_policy = outcomes.iter().skip(number).step_by(policies);
-        let cells = of_policy.map(|outcome| format!("{:.2}", 100.0 * outcome.miss_ratio));
+        let cells = of_policy.map(|outcome| {
+            let soft = match outcome.soft_misses {
+                0 => String::new(),
+                soft => format!(" + {:.2} soft", 100.0 * soft as f64 / outcome.accesses as f64),
+            };
+            format!("{:.2}{soft}", 100.0 * outcome.miss_ratio)
+        });
         table.row(std::iter::once(outcome.policy.to_owned()).chain(cells).collect());
     }
     table

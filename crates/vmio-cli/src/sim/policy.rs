@@ -1,5 +1,7 @@
 //! The policies that a trace is replayed through: vmio's own, and simulated ones.
 
+use std::collections::HashSet;
+
 use anyhow::Context;
 use clap::ValueEnum;
 use vmio::backing::NullBacking;
@@ -12,6 +14,18 @@ use crate::size::format_size;
 
 /// What a cache takes beside its pages.
 const OVERHEAD_BYTES: u64 = 5 << 20;
+/// What has page tables and page words of its own, and what these take at most.
+const SPAN_BYTES: u64 = 2 << 20;
+const TABLE_BYTES: u64 = 2 * PAGE_BYTES;
+
+/// What a trace came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Misses {
+    /// Accesses that had to read.
+    pub misses: usize,
+    /// Accesses of pages that were in memory and out of sight.
+    pub soft_misses: usize,
+}
 
 /// A way to choose which page goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -22,6 +36,12 @@ pub enum Policy {
     Mixed,
     /// vmio's FIFO
     Fifo,
+    /// The same over FrameHint::Mixed: second chance
+    SecondChance,
+    /// vmio's S3-FIFO, which knows of pages that come back
+    VmioS3Fifo,
+    /// The same over FrameHint::Mixed
+    VmioS3FifoMixed,
     /// Least recently used
     Lru,
     /// FIFO with a second chance
@@ -41,6 +61,9 @@ impl Policy {
             Self::KeepRefaulted => "vmio keep-refaulted",
             Self::Mixed => "vmio keep-refaulted, mixed",
             Self::Fifo => "vmio fifo",
+            Self::SecondChance => "vmio fifo, mixed (second chance)",
+            Self::VmioS3Fifo => "vmio s3-fifo",
+            Self::VmioS3FifoMixed => "vmio s3-fifo, mixed",
             Self::Lru => "LRU",
             Self::Clock => "CLOCK",
             Self::Arc => "ARC",
@@ -49,13 +72,16 @@ impl Policy {
         }
     }
 
-    /// The misses of a trace in a cache that has so many bytes for pages.
-    pub fn misses(self, trace: &Trace, bytes: u64) -> anyhow::Result<usize> {
+    /// Replays a trace with a cache that has so many bytes for pages.
+    pub fn replay(self, trace: &Trace, bytes: u64) -> anyhow::Result<Misses> {
         let (capacity, pages) = ((bytes / PAGE_BYTES) as usize, trace.pages.len());
         match self {
             Self::KeepRefaulted => replay(trace, EvictionPolicy::KeepRefaulted, FrameHint::ReadMostly, bytes),
             Self::Mixed => replay(trace, EvictionPolicy::KeepRefaulted, FrameHint::Mixed, bytes),
             Self::Fifo => replay(trace, EvictionPolicy::Fifo, FrameHint::ReadMostly, bytes),
+            Self::SecondChance => replay(trace, EvictionPolicy::Fifo, FrameHint::Mixed, bytes),
+            Self::VmioS3Fifo => replay(trace, EvictionPolicy::S3Fifo, FrameHint::ReadMostly, bytes),
+            Self::VmioS3FifoMixed => replay(trace, EvictionPolicy::S3Fifo, FrameHint::Mixed, bytes),
             Self::Lru => Ok(simulate(trace, Lru::new(capacity))),
             Self::Clock => Ok(simulate(trace, Clock::new(capacity, pages))),
             Self::Arc => Ok(simulate(trace, Arc::new(capacity))),
@@ -65,14 +91,17 @@ impl Policy {
     }
 }
 
-fn simulate(trace: &Trace, mut cache: impl Replacement) -> usize {
-    trace.accesses.iter().enumerate().filter(|(time, page)| !cache.access(**page, *time)).count()
+fn simulate(trace: &Trace, mut cache: impl Replacement) -> Misses {
+    let misses = trace.accesses.iter().enumerate().filter(|(time, page)| !cache.access(**page, *time)).count();
+    Misses { misses, soft_misses: 0 }
 }
 
-/// The misses of vmio itself.
-fn replay(trace: &Trace, policy: EvictionPolicy, frames: FrameHint, bytes: u64) -> anyhow::Result<usize> {
+/// Through vmio itself.
+fn replay(trace: &Trace, policy: EvictionPolicy, frames: FrameHint, bytes: u64) -> anyhow::Result<Misses> {
     let len = trace.offsets().max().unwrap_or(0).saturating_add(PAGE_BYTES);
-    let cache = Cache::builder().engine(Engine::Sigbus).policy(policy).capacity(OVERHEAD_BYTES + bytes).build();
+    let spans = trace.offsets().map(|offset| offset / SPAN_BYTES).collect::<HashSet<_>>().len() as u64;
+    let capacity = OVERHEAD_BYTES + spans * TABLE_BYTES + bytes;
+    let cache = Cache::builder().engine(Engine::Sigbus).policy(policy).capacity(capacity).build();
     let cache = cache.context("cannot build the cache (`vmio doctor` says what is missing)")?;
     let options = MappingOptions::new().access(Access::ReadOnly).frames(frames);
     let mapping = Mapping::open(&cache, NullBacking::new(len), options)
@@ -83,5 +112,6 @@ fn replay(trace: &Trace, policy: EvictionPolicy, frames: FrameHint, bytes: u64) 
         // As a load would, but for the trap.
         mapping.ensure(offset..offset + 1)?;
     }
-    Ok(cache.stats().load_misses as usize)
+    let stats = cache.stats();
+    Ok(Misses { misses: stats.load_misses as usize, soft_misses: stats.soft_misses as usize })
 }

@@ -12,7 +12,7 @@ use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::cache::views::{InSpan, Place};
 use crate::engine::HideableFrames;
 use crate::error::Error;
-use crate::page::word::{Snapshot, State, visits_of};
+use crate::page::word::{Snapshot, State};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::signal::{FaultAccess, Resolution};
 use crate::sys::{PAGE_BYTES, cpu, probes};
@@ -196,10 +196,12 @@ impl Region {
             (false, false) => None,
         };
         if !before.is_hidden() {
-            self.word(page).finish_reveal(dirty_in, before.history());
+            self.word(page).finish_reveal(dirty_in, None);
         } else {
-            self.word(page).finish_reveal(dirty_in, visits_of(before.frequency()));
-            self.order().eviction_queue.add_pages(-1);
+            let order = self.order();
+            let frequency = order.policy.frequency_of_rescued(before.frequency());
+            order.move_rescued(cpu::current(), before.frequency(), frequency);
+            self.word(page).finish_reveal(dirty_in, Some(frequency));
         }
         if before.is_hidden() || self.shares_addresses && shown {
             shared.count(cpu::current(), Counter::SoftMisses, 1);
@@ -266,7 +268,7 @@ impl Shared {
                 continue;
             };
             self.count(core, Counter::DirectReclaims, 1);
-            reclaimer.pass(self, DIRECT_PAGES.max(pages as usize), Goal::Evict);
+            reclaimer.pass(self, DIRECT_PAGES.max(pages as usize), Goal::EVICT);
             let _ = self.spare_reclaimers.push(reclaimer);
         }
         false

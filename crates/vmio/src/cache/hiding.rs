@@ -11,6 +11,7 @@ use crate::engine::HideableFrames;
 use crate::page::page_set::PageSet;
 use crate::page::span::SpanGuard;
 use crate::page::span_of;
+use crate::page::visit::Visit;
 use crate::page::word::State;
 use crate::sys::PAGE_BYTES;
 use crate::sys::pagemap::StoredPages;
@@ -26,11 +27,13 @@ pub(crate) struct Hidden {
 }
 
 impl Region {
-    /// Takes some pages of a span out of sight, and finds out which of them were stored to. The caller holds the span.
+    /// Takes some pages of a span out of sight that do not survive a visit, and finds out which of them were stored to.
+    /// The caller holds the span.
     pub(crate) fn hide(
         &self,
         frames: &dyn HideableFrames,
         pages: Range<u64>,
+        visit: Visit,
         stored: &mut StoredPages,
         held: &SpanGuard<'_>,
     ) -> Hidden {
@@ -38,7 +41,7 @@ impl Region {
         let [mut ours, mut dirty, mut counted] = [PageSet::default(); 3];
         let mut hidden = Hidden::default();
         for page in pages.clone() {
-            match self.word(page).begin_hide() {
+            match self.word(page).begin_hide(visit) {
                 Ok(before) => {
                     ours.insert(page);
                     if before.needs_write() {
@@ -112,16 +115,16 @@ impl Region {
         hidden
     }
 
-    /// Drops hidden pages of a span, `limit` and the rest of a unit at most, that are clean and have been neither touched nor kept; returns how
-    /// many. Neighbours go in one step, with the absent pages between them.
-    pub(crate) fn drop_hidden(&self, pages: Range<u64>, limit: u32, ignore_history: bool, list: &mut UnmapList) -> u32 {
+    /// Drops hidden pages of a span, `limit` and the rest of a unit at most, that are clean, untouched, and do not survive
+    /// the visit; returns how many. Neighbours go in one step, with the absent pages between them.
+    pub(crate) fn drop_hidden(&self, pages: Range<u64>, limit: u32, visit: Visit, list: &mut UnmapList) -> u32 {
         let mut ours = PageSet::default();
         let mut left = limit;
         for page in pages.clone() {
             if left == 0 && self.unit.around(page).start == page {
                 break;
             }
-            if self.word(page).begin_drop(ignore_history) {
+            if self.word(page).begin_drop(visit) {
                 ours.insert(page);
                 left = left.saturating_sub(1);
             }
@@ -166,7 +169,7 @@ mod tests {
 
     fn hide(region: &Region) -> u32 {
         let frames = region.hideable().unwrap();
-        region.hide(frames, 0..2, &mut StoredPages::new(), &region.span(0).lock()).pages
+        region.hide(frames, 0..2, Visit::LAST, &mut StoredPages::new(), &region.span(0).lock()).pages
     }
 
     /// The note of a store is taken from the kernel with those of the neighbours, and there is no room to write the page.
@@ -191,13 +194,13 @@ mod tests {
         region.store_len(PAGE_BYTES as u64);
         assert_eq!(hide(region), 1);
         assert!(region.word(0).load().is_hidden() && !region.word(1).load().is_hidden());
-        assert_eq!(batch.collect(region, 0..2, Select::ToEvict, &region.span(0).lock()).unwrap(), 1);
+        assert_eq!(batch.collect(region, 0..2, Select::ToEvict(Visit::LAST), &region.span(0).lock()).unwrap(), 1);
         assert_eq!(batch.pages().iter().map(|page| page.page).collect::<Vec<_>>(), [0]);
         batch.write(&region.shared);
         batch.clear();
         region.store_len(2 * PAGE_BYTES as u64);
         assert_eq!(hide(region), 2);
-        assert_eq!(batch.collect(region, 0..2, Select::ToEvict, &region.span(0).lock()).unwrap(), 1);
+        assert_eq!(batch.collect(region, 0..2, Select::ToEvict(Visit::LAST), &region.span(0).lock()).unwrap(), 1);
         batch.write(&region.shared);
     }
 }

@@ -19,9 +19,6 @@ use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::{PAGE_BYTES, cpu};
 use crate::telemetry::layout::Latency;
 
-/// The highest frequency of a page in a frame that can be hidden: it survives 7 visits.
-const FREQUENCY_MAX_HIDEABLE: u8 = 3;
-
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// Neighbouring pages whose words we have made Loading, paid for, and that one read brings in.
@@ -162,9 +159,7 @@ impl Region {
 
     /// How often a page has come back soon of which this was known.
     fn frequency(&self, before: Snapshot) -> u8 {
-        let frequency = self.order().policy.frequency(before.frequency(), self.shared.evicted_ago(before.history()));
-        // Where touches are seen while a page waits out of sight, less has to be guessed.
-        if self.hideable().is_some() { frequency.min(FREQUENCY_MAX_HIDEABLE) } else { frequency }
+        self.order().policy.frequency(before.frequency(), self.shared.evicted_ago(before.history()))
     }
 
     /// Makes the absent neighbours of a missed page Loading: those of its unit, for which `spare` pages of the budget
@@ -410,7 +405,7 @@ impl Region {
                 // The word of a Loading page still tells what was known of it.
                 Frequency::OfEach => self.frequency(self.word(page).load()),
             };
-            self.word(page).finish_load(Loaded { frequency, ..loaded });
+            self.finish_load(core, page, Loaded { frequency, ..loaded });
             if store {
                 self.count_dirty(page);
             }
@@ -462,6 +457,12 @@ impl Region {
             Some(verifier) if !verifier.verify(page * PAGE_BYTES as u64, data) => Err(ReadFailure::Corrupt),
             _ => Ok(()),
         }
+    }
+
+    /// Ends the loading of a page, which is in memory from now on.
+    pub(super) fn finish_load(&self, core: usize, page: u64, loaded: Loaded) {
+        self.word(page).finish_load(loaded);
+        self.order().note_queue(core, loaded.frequency, 1);
     }
 
     /// Makes an absent page Loading, counted in its span. Returns what was known of it.

@@ -15,6 +15,7 @@ use crate::cache::turns::{Source, is_full};
 use crate::cache::write_batch::{BATCH_PAGES, Select, WriteBatch};
 use crate::page::span::SpanGuard;
 use crate::page::unit::Unit;
+use crate::page::visit::{Queue, Visit};
 use crate::page::word::State;
 use crate::page::{SPAN_PAGES, span_of};
 use crate::policy::SpanRef;
@@ -32,6 +33,8 @@ const SPANS_MAX: usize = 1024;
 const WORTH_PROTECTING: u32 = 16;
 /// Rounds in which writes failed for which the floors of mappings are kept: fewer than after which a fault gives up.
 const FAILED_ROUNDS_ABOVE_FLOORS: u32 = 8;
+/// A visit that counts as so many is survived by no page of the lower frequencies.
+const VISITS_MAX: u8 = 16;
 /// Without a page gained for so long: the same.
 pub(super) const PATIENCE_ABOVE_FLOORS: Duration = Duration::from_millis(128);
 
@@ -75,8 +78,9 @@ impl AddAssign for Pass {
 /// What a pass is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
-    /// Give back clean pages; write only where it pays.
-    Evict,
+    /// Give back clean pages; write only where it pays. Each visit counts as so many; as more than one after a pass that
+    /// brought little.
+    Evict { visits: u8 },
     /// Give back pages whatever it takes.
     EvictHard,
     /// The same, and where there are none but below the floors of mappings, those.
@@ -86,10 +90,31 @@ pub(crate) enum Goal {
 }
 
 impl Goal {
+    /// What a pass is for as a rule.
+    pub(crate) const EVICT: Goal = Goal::Evict { visits: 1 };
+
+    /// After a pass with this goal that brought little.
+    pub(crate) fn harder(self) -> Self {
+        match self {
+            Goal::Evict { visits: visits @ ..VISITS_MAX } => Goal::Evict { visits: visits * 4 },
+            _ => Goal::EvictHard,
+        }
+    }
+
+    /// What a visit of a span with this goal means to its pages.
+    fn visit(self, queue: Option<Queue>) -> Visit {
+        match self {
+            Goal::Evict { visits } => Visit { queue, weight: visits },
+            _ if self.is_hard() => Visit::LAST,
+            _ => Visit::ORDINARY,
+        }
+    }
+
     /// For a thread that has gained no page since then and in so many rounds, of which in so many of the last ones writes failed.
     pub(crate) fn after(idle_rounds: u32, failed_rounds: u32, since: Instant) -> Self {
         match idle_rounds {
-            0..=1 => Goal::Evict,
+            0 => Goal::EVICT,
+            1 => Goal::Evict { visits: VISITS_MAX },
             _ if failed_rounds > FAILED_ROUNDS_ABOVE_FLOORS => Goal::EvictBelowFloors,
             _ if since.elapsed() > PATIENCE_ABOVE_FLOORS => Goal::EvictBelowFloors,
             _ => Goal::EvictHard,
@@ -141,9 +166,9 @@ impl Reclaimer {
         let pass = match of {
             Some(tenant) => {
                 let source = Source::tenant(shared, tenant, usize::MAX);
-                self.pass_from(shared, &source, SPAN_PAGES, Goal::Evict, &mut frame)
+                self.pass_from(shared, &source, SPAN_PAGES, Goal::EVICT, &mut frame)
             }
-            None => self.pass_of_all(shared, gate, SPAN_PAGES, Goal::Evict, &mut frame),
+            None => self.pass_of_all(shared, gate, SPAN_PAGES, Goal::EVICT, &mut frame),
         };
         probes::evict(pass.freed, pass.written, pass.failed);
     }
@@ -175,7 +200,7 @@ impl Reclaimer {
                 }
                 // The clean pages of its unit have been asked whether they have visits left.
                 let alone = region.unit == Unit::Kib4 || goal.is_hard();
-                if region.word(written.page).begin_evict(alone) {
+                if region.word(written.page).begin_evict(if alone { Visit::LAST } else { Visit::ORDINARY }) {
                     self.victims.push((SpanRef::new(region.span(span_of(written.page))), written.page));
                 }
             }
@@ -251,10 +276,13 @@ impl Reclaimer {
         // SAFETY: the span comes from the queue and the eviction gate is held.
         let (region, number) = unsafe { Region::of_span(span) };
         let pages = region.pages_of_span(number);
+        let visit = goal.visit(source.queue);
         if goal != Goal::Clean
             && let Some(frames) = region.hideable()
         {
-            let hidden = region.hide(frames, pages, &mut self.stored, &locked);
+            // Where there is but one queue, all wait out of sight, and survive there.
+            let visit = if source.queue.is_some() { visit } else { Visit::LAST };
+            let hidden = region.hide(frames, pages, visit, &mut self.stored, &locked);
             shared.count(core, Counter::ShootdownsEvict, hidden.shootdowns);
             if hidden.pages > 0 {
                 source.order.eviction_queue.push(span);
@@ -265,7 +293,7 @@ impl Reclaimer {
             return self.evict_whole(shared, source, core, span, locked, pass);
         }
         let dirty = span.get().dirty();
-        let pays = goal != Goal::Evict || dirty >= WORTH_PROTECTING || shared.dirty_pages() > shared.watermarks().dirty;
+        let pays = goal != Goal::EVICT || dirty >= WORTH_PROTECTING || shared.dirty_pages() > shared.watermarks().dirty;
         if goal != Goal::Clean {
             let most = (PASS_PAGES + SPAN_PAGES).min(source.allowed.saturating_sub(pass.freed as usize));
             for page in source.in_turn(pages.clone()) {
@@ -278,12 +306,12 @@ impl Reclaimer {
                 }
                 let unit = page..unit.end.min(pages.end);
                 if goal.is_hard() || region.can_go_together(unit.clone(), pays) {
-                    let gone = unit.filter(|page| region.word(*page).begin_evict(false));
+                    let gone = unit.filter(|page| region.word(*page).begin_evict(visit));
                     self.victims.extend(gone.map(|page| (span, page)));
                 }
             }
         }
-        let select = if goal == Goal::Clean { Select::Available } else { Select::ToEvict };
+        let select = if goal == Goal::Clean { Select::Available } else { Select::ToEvict(visit) };
         if dirty > 0 && pays && !self.is_enough(source, pass) {
             // A failure to protect leaves the pages dirty; the pass goes on with what it has.
             let _ = self.batch.collect(region, pages, select, &locked);
@@ -369,7 +397,7 @@ impl Reclaimer {
         // Where somebody else is at work, the clean pages will do.
         let pages = region.pages_of_span(number);
         if let Some(locked) = span.get().try_lock() {
-            let _ = self.batch.collect(region, pages.clone(), Select::ToEvict, &locked);
+            let _ = self.batch.collect(region, pages.clone(), Select::ToEvict(Visit::LAST), &locked);
         }
         pages.filter(|page| region.word(*page).load().is_hidden()).count()
     }
@@ -389,8 +417,8 @@ impl Reclaimer {
             // SAFETY: as in `visit`.
             let (region, number) = unsafe { Region::of_span(span) };
             let pages = region.pages_of_span(number);
-            dropped +=
-                region.drop_hidden(pages.clone(), wanted.saturating_sub(dropped), goal.is_hard(), &mut self.unmap);
+            let left = wanted.saturating_sub(dropped);
+            dropped += region.drop_hidden(pages.clone(), left, goal.visit(None), &mut self.unmap);
             if pages.into_iter().any(|page| region.word(page).load().is_hidden()) {
                 source.order.eviction_queue.push(span);
             } else if span.get().resident() == 0 && region.is_sparse() {

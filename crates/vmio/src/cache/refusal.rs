@@ -3,6 +3,7 @@
 use crate::cache::address_table;
 use crate::cache::counters::Counter;
 use crate::cache::region::Region;
+use crate::page::visit::Visit;
 use crate::page::word::{Snapshot, State};
 use crate::sys::cpu;
 use crate::sys::unmap::UnmapList;
@@ -44,7 +45,7 @@ impl Region {
 
     fn give_up_poison(&self, page: u64) -> bool {
         let shared = &*self.shared;
-        if !self.word(page).begin_evict(true) {
+        if !self.word(page).begin_evict(Visit::LAST) {
             return false;
         }
         let mut list = UnmapList::with_capacity(1);

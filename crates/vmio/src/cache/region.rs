@@ -531,10 +531,12 @@ impl Region {
 
     /// A page's frame is gone; it was evicted at that time.
     pub(crate) fn finish_evict(&self, page: u64, time: u8) {
-        let word = self.word(page);
-        if word.load().is_hidden() {
-            self.order().eviction_queue.add_pages(-1);
+        let (word, order) = (self.word(page), self.order());
+        let before = word.load();
+        if before.is_hidden() {
+            order.eviction_queue.add_pages(-1);
         }
+        order.note_queue(cpu::current(), before.frequency(), -1);
         word.finish_evict(time);
         if let Some(tenant) = &self.tenant {
             tenant.remove(1);
@@ -542,12 +544,10 @@ impl Region {
         self.remove_resident(span_of(page), 1);
     }
 
-    /// How many pages are out of sight.
-    pub(crate) fn hidden_pages(&self) -> usize {
-        match self.hideable {
-            Some(_) => self.occupied(0..self.pages()).filter(|page| self.word(*page).load().is_hidden()).count(),
-            None => 0,
-        }
+    /// Takes its pages out of the counts of its order, in which nobody finds its spans any more.
+    pub(crate) fn leave_order(&self) {
+        let words = self.occupied(0..self.pages()).map(|page| self.word(page).load());
+        self.order().remove_pages(words.filter(|word| word.is_resident()));
     }
 
     // ---- taking turns

@@ -113,7 +113,7 @@ impl Shared {
                 run.write(self);
                 continue;
             }
-            let goal = if idle_rounds > 1 { Goal::EvictHard } else { Goal::Evict };
+            let goal = if idle_rounds > 1 { Goal::EvictHard } else { Goal::EVICT };
             let pass = reclaimer.pass(self, PASS_PAGES.min(owed as usize), goal);
             if pass.freed > 0 {
                 continue;

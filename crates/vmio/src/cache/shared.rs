@@ -34,9 +34,6 @@ pub(crate) const DIRECT_PAGES: usize = 64;
 const QUEUED_RUNS_MAX: usize = 4096;
 /// Fetches have at most one page in so many of the cache under way, so that the rest can be evicted for faults.
 const IN_FLIGHT_SHARE: u32 = 8;
-/// One page in so many waits out of sight before it is dropped: long enough for a page in use to be touched, short
-/// enough that few touches are of hidden pages.
-pub(super) const HIDDEN_SHARE: u32 = 4;
 /// Evictions between two ticks of the eviction clock: an eighth of the cache.
 const CLOCK_TICKS_PER_TURNOVER: u64 = 8;
 /// One in so many device reads is timed: every miss is, and that is enough of reading the clock.
@@ -57,8 +54,6 @@ pub(crate) struct Watermarks {
     pub(crate) dirty: u32,
     /// More dirty: storing threads help.
     pub(crate) dirty_help: u32,
-    /// So many pages wait out of sight before the first of them is dropped.
-    pub(crate) hidden: u32,
 }
 
 impl Watermarks {
@@ -73,7 +68,6 @@ impl Watermarks {
             help: low / 4,
             dirty: share(capacity_pages, dirty_ratio),
             dirty_help: share(capacity_pages, (1.0 + dirty_ratio) / 2.0),
-            hidden: capacity_pages / HIDDEN_SHARE,
         }
     }
 }

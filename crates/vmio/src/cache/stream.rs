@@ -15,6 +15,7 @@ use crate::cache::tables::TABLE_PAGES;
 use crate::engine::{FaultEngine, Frames};
 use crate::page::sequence::Sequence;
 use crate::page::span_of;
+use crate::page::visit::Visit;
 use crate::page::word::{Loaded, State};
 use crate::page::{SPAN_BYTES, SPAN_PAGES};
 use crate::sys::cpu;
@@ -241,7 +242,7 @@ impl Region {
         pages.for_each(|page| match self.word(page).load().state() {
             // In memory, as it was before, and knows what it knew.
             State::Evicting => self.word(page).fail_evict(State::Clean),
-            _ => self.word(page).finish_load(Loaded::default()),
+            _ => self.finish_load(core, page, Loaded::default()),
         });
         true
     }
@@ -261,7 +262,7 @@ impl Region {
             // What is poisoned will hardly have become readable.
             let word = self.word(page);
             let is_worth_it = present < PRESENT_PAGES_MAX && !word.load().is_poisoned();
-            if !(is_worth_it && word.begin_evict(true)) {
+            if !(is_worth_it && word.begin_evict(Visit::LAST)) {
                 self.unclaim(pages.start..page, missed, false);
                 return None;
             }
@@ -292,7 +293,7 @@ impl Region {
     /// page. Where that fails they are to be unmapped as others are.
     pub(super) fn take_huge_page(&self, number: u64, frame: &mut HugeFrame) -> Range<u64> {
         let pages = self.pages_of_span(number);
-        let taken = pages.clone().take_while(|page| self.word(*page).begin_evict(false)).count();
+        let taken = pages.clone().take_while(|page| self.word(*page).begin_evict(Visit::ORDINARY)).count();
         if taken == SPAN_PAGES {
             // SAFETY: all pages of the span are ours, their words say Evicting; the frame is ours, and without memory.
             let moved = unsafe { self.frames().take_span(self.address(pages.start), &frame.recycled) };

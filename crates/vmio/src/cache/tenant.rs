@@ -11,7 +11,7 @@ use crate::cache::fault::FAILED_ROUNDS_MAX;
 use crate::cache::huge_pages::CACHE_SHARE;
 use crate::cache::reclaim::{Goal, PATIENCE_ABOVE_FLOORS};
 use crate::cache::region::Region;
-use crate::cache::shared::{DIRECT_PAGES, HIDDEN_SHARE, Shared};
+use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::error::{Error, Result};
 use crate::mapping::options::MappingOptions;
 use crate::page::SPAN_PAGES;
@@ -135,11 +135,6 @@ impl Tenant {
     /// Whether one huge page leaves enough of the ceiling.
     pub(crate) fn has_room_for_huge_pages(&self) -> bool {
         self.bounds.ceiling / CACHE_SHARE >= SPAN_PAGES as u32
-    }
-
-    /// Hidden pages that wait before the first of them is dropped.
-    pub(crate) fn hidden_pages_max(&self) -> u32 {
-        self.pages() / HIDDEN_SHARE
     }
 
     /// The most that pins may hold: as of a cache that is as large as the ceiling.

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::cache::reclaim::{Goal, PASS_PAGES, Pass, Reclaimer};
-use crate::cache::shared::{HIDDEN_SHARE, Shared};
+use crate::cache::shared::Shared;
 use crate::cache::stream::HugeFrame;
 use crate::cache::tenant::Tenant;
+use crate::page::visit::Queue;
 use crate::policy::EvictionOrder;
 
 /// Spreads turns evenly: the golden ratio of 2^32.
@@ -16,6 +17,8 @@ const TURN_STEP: u64 = 0x9e37_79b9;
 /// Where a pass takes pages from.
 pub(super) struct Source<'a> {
     pub(super) order: &'a EvictionOrder,
+    /// Which of its queues gives pages up, if it has two.
+    pub(super) queue: Option<Queue>,
     /// So many pages wait out of sight before the first of them is dropped.
     pub(super) hidden_pages_max: u32,
     /// How many may go.
@@ -27,16 +30,20 @@ pub(super) struct Source<'a> {
 impl<'a> Source<'a> {
     /// The mappings without floor and ceiling.
     fn commons(shared: &'a Shared, tenants: &[Arc<Tenant>]) -> Self {
-        let hidden = shared.watermarks().hidden;
-        let hidden_pages_max =
-            if tenants.is_empty() { hidden } else { hidden.min(shared.commons_pages(tenants) / HIDDEN_SHARE) };
-        Source { order: &shared.order, hidden_pages_max, allowed: usize::MAX, hand: 0 }
+        let pages = if tenants.is_empty() { u32::MAX } else { shared.commons_pages(tenants) };
+        Self::of(shared, &shared.order, pages, usize::MAX, 0)
     }
 
     /// A tenant, of which so many pages may go.
     pub(super) fn tenant(shared: &Shared, tenant: &'a Tenant, allowed: usize) -> Self {
-        let hidden_pages_max = shared.watermarks().hidden.min(tenant.hidden_pages_max());
-        Source { order: &tenant.order, hidden_pages_max, allowed, hand: shared.evicted_pages() }
+        Self::of(shared, &tenant.order, tenant.pages(), allowed, shared.evicted_pages())
+    }
+
+    /// An order that so many pages stand in, as many as the cache has at most.
+    fn of(shared: &Shared, order: &'a EvictionOrder, pages: u32, allowed: usize, hand: u64) -> Self {
+        let pages = pages.min(shared.capacity_pages());
+        let hidden_pages_max = pages / order.policy.hidden_share();
+        Source { order, queue: order.queue_in_turn(pages), hidden_pages_max, allowed, hand }
     }
 
     /// The pages of a span in the order in which they are asked to go.

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use crate::cache::region::Region;
 use crate::page::page_set::PageSet;
+use crate::page::visit::Visit;
 use crate::page::word::{PageWord, State};
 use crate::sys::unmap::UnmapList;
 
@@ -31,7 +32,7 @@ impl Region {
         list: &mut UnmapList,
     ) -> Unmapped {
         let mut ours = PageSet::default();
-        pages.filter(|page| self.word(*page).begin_evict(true)).take(limit).for_each(|page| ours.insert(page));
+        pages.filter(|page| self.word(*page).begin_evict(Visit::LAST)).take(limit).for_each(|page| ours.insert(page));
         self.unmap_together(&ours, span, list, |word| word.fail_evict(State::Clean))
     }
 

@@ -63,7 +63,7 @@ impl Worker {
     /// Evicts until the reserve is full. Once begun, it goes on well past the point where it began: few long runs
     /// disturb the program's threads less often than many short ones.
     fn refill_reserve(&mut self) {
-        let mut goal = Goal::Evict;
+        let mut goal = Goal::EVICT;
         while !self.shared.is_stopping() {
             let free = self.shared.budget.free();
             if free >= self.shared.watermarks().high {
@@ -73,7 +73,7 @@ impl Worker {
             let wanted = (short as usize).min(PASS_PAGES);
             let pass = self.reclaimer.pass(&self.shared, wanted, goal);
             tracing::trace!(pass.freed, pass.written, pass.failed, "evicted");
-            goal = if (pass.freed as usize) < wanted / 4 { Goal::EvictHard } else { Goal::Evict };
+            goal = if (pass.freed as usize) < wanted / 4 { goal.harder() } else { Goal::EVICT };
             if pass.freed == 0 {
                 self.wait_after(pass);
             } else {

@@ -15,6 +15,7 @@ use crate::cache::shared::Shared;
 use crate::cache::views::Place;
 use crate::engine::HideableFrames;
 use crate::page::span::SpanGuard;
+use crate::page::visit::Visit;
 use crate::page::word::{Snapshot, State};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::abort::AbortOnUnwind;
@@ -30,8 +31,8 @@ const RUN_PAGES_MAX: usize = 256;
 /// Which dirty pages to collect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Select {
-    /// Those that the evictor may write and then evict.
-    ToEvict,
+    /// Those that the evictor may write and then evict, on such a visit.
+    ToEvict(Visit),
     /// Those that can be taken at once.
     Available,
     /// All, for a sync of a range.
@@ -73,7 +74,7 @@ impl Select {
         match self {
             Select::Epoch(epoch) => Some(epoch),
             Select::Frozen(commit) => Some(epoch_of(commit)),
-            Select::ToEvict | Select::Available | Select::All => None,
+            Select::ToEvict(_) | Select::Available | Select::All => None,
         }
     }
 
@@ -272,7 +273,7 @@ impl WriteBatch {
         select: Select,
     ) -> io::Result<usize> {
         let start = self.pages.len();
-        let in_sight = select != Select::ToEvict && region.access == Access::ReadWrite;
+        let in_sight = !matches!(select, Select::ToEvict(_)) && region.access == Access::ReadWrite;
         let asked = if in_sight { self.take_notes(region, frames, &pages) } else { Ok(()) };
         for page in pages.clone() {
             let word = region.word(page);
@@ -426,7 +427,7 @@ fn begin_write(region: &Region, page: u64, select: Select, destination: Destinat
     let only_epoch = destination.epoch().or(select.epoch());
     loop {
         let begun = match select {
-            Select::ToEvict => word.begin_protect_to_evict(only_epoch),
+            Select::ToEvict(visit) => word.begin_protect_to_evict(only_epoch, visit),
             _ => word.begin_protect(only_epoch),
         };
         let seen = match begun {

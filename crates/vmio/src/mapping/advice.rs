@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 use crate::mapping::cached_file::CachedFile;
 use crate::mapping::mapped_file::{MappedFile, touched_pages, whole_pages};
+use crate::page::visit::Visit;
 use crate::page::word::State;
 use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::pagemap::StoredPages;
@@ -162,7 +163,7 @@ impl CachedFile {
         if region.hideable().is_some() {
             return Ok(());
         }
-        self.unmap_where(pages, |page| match region.word(page).begin_evict(true) {
+        self.unmap_where(pages, |page| match region.word(page).begin_evict(Visit::LAST) {
             true => Claim::Taken(State::Clean),
             false => Claim::Left,
         });
@@ -196,13 +197,13 @@ impl CachedFile {
             let part = of_span.start.max(pages.start)..of_span.end.min(pages.end);
             let collected = {
                 let held = span.lock();
-                let hidden = region.hide(frames, part.clone(), &mut stored, &held);
+                let hidden = region.hide(frames, part.clone(), Visit::LAST, &mut stored, &held);
                 shared.count(cpu::current(), Counter::ShootdownsEvict, hidden.shootdowns);
-                batch.collect(region, part.clone(), Select::ToEvict, &held)
+                batch.collect(region, part.clone(), Select::ToEvict(Visit::LAST), &held)
             };
             batch.write(shared);
             batch.clear();
-            let dropped = region.drop_hidden(part, u32::MAX, true, &mut list);
+            let dropped = region.drop_hidden(part, u32::MAX, Visit::LAST, &mut list);
             shared.count(cpu::current(), Counter::EvictedClean, u64::from(dropped));
             shared.release(dropped, true);
             collected?;
@@ -251,7 +252,7 @@ impl CachedFile {
                 region.span(span_of(page)).remove_dirty(1);
                 region.shared.remove_dirty(1);
                 Claim::Taken(State::Dirty)
-            } else if word.begin_evict(true) {
+            } else if word.begin_evict(Visit::LAST) {
                 Claim::Taken(State::Clean)
             } else if seen.is_settled_resident() && word.load().pins() == 0 {
                 Claim::Busy // It has changed under our eyes: look again.

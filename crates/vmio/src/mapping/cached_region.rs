@@ -110,7 +110,7 @@ impl OpenRegion for CachedRegion {
             .map(|span| region.span(span))
             .fold((0, 0), |(resident, dirty), span| (resident + span.resident(), dirty + span.dirty()));
         region.shared.remove_dirty(dirty as usize);
-        region.order().eviction_queue.add_pages(-(region.hidden_pages() as i64));
+        region.leave_order();
         region.forget_residents();
         let table_pages = region.table_pages.load(Ordering::Relaxed);
         region.shared.table_pages.fetch_sub(u64::from(table_pages), Ordering::Relaxed);

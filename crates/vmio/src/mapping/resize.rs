@@ -144,7 +144,7 @@ mod tests {
         // SAFETY: the byte lies in the mapping's page.
         unsafe { AtomicU8::from_ptr(map.as_mut_ptr().add(200)) }.store(7, Ordering::Relaxed);
         let word = region.word(0);
-        let before = word.begin_hide().unwrap();
+        let before = word.begin_hide(crate::page::visit::Visit::LAST).unwrap();
         thread::scope(|scope| {
             let grower = scope.spawn(|| map.set_len(2 * PAGE_BYTES as u64).unwrap());
             while !word.load().is_awaited() && !grower.is_finished() {

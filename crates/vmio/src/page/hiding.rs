@@ -13,15 +13,19 @@
 //! kernel's notes of a span (and so erases them) holds the span's lock, and either writes a page that was stored to or
 //! leaves the Stored mark on its word. Hidden pages change only by being revealed, so of them the word knows all.
 
-use crate::page::word::{EPOCH, FRESH, HIDDEN, PageWord, STORED, Snapshot, State};
+use crate::page::visit::Visit;
+use crate::page::word::{EPOCH, FRESH, HIDDEN, PageWord, STORED, Snapshot, State, visits_of};
 
 impl PageWord {
-    /// Clean or Dirty, in sight → Evicting, to be hidden; not if it is pinned or in flight. Returns what it was.
-    pub(crate) fn begin_hide(&self) -> Result<Snapshot, Snapshot> {
-        self.update(|word| {
+    /// Clean or Dirty, in sight → Evicting, to be hidden; not if it is pinned, in flight, or survives the visit. Returns
+    /// what it was.
+    pub(crate) fn begin_hide(&self, visit: Visit) -> Result<Snapshot, Snapshot> {
+        let before = self.update(|word| {
             let free = word.is_settled_resident() && !word.is_hidden() && !word.in_flight() && word.pins() == 0;
-            free.then(|| word.with_state(State::Evicting))
-        })
+            let next = || visit.survivor(word).unwrap_or(word.with_state(State::Evicting));
+            free.then(next).filter(|next| *next != word)
+        })?;
+        if visit.survivor(before).is_some() { Err(before) } else { Ok(before) }
     }
 
     /// Evicting → hidden; Dirty, in the given sync epoch, if it was that or has been stored to.
@@ -49,17 +53,17 @@ impl PageWord {
         self.update(|word| word.is_settled_resident().then(|| word.with_state(State::Upgrading)))
     }
 
-    /// Upgrading → in sight; Dirty in the given epoch, or Clean with its frame protected. It survives so many visits of
-    /// the evictor.
-    pub(crate) fn finish_reveal(&self, dirty_in: Option<bool>, visits: u8) {
+    /// Upgrading → in sight; Dirty in the given epoch, or Clean with its frame protected. A page that was hidden has this
+    /// frequency from now on, and the visits that go with it.
+    pub(crate) fn finish_reveal(&self, dirty_in: Option<bool>, frequency: Option<u8>) {
         self.settle(|word| {
             debug_assert_eq!(word.state(), State::Upgrading);
-            match dirty_in {
+            let word = match dirty_in {
                 Some(epoch) => word.with_state(State::Dirty).with(EPOCH, epoch).with(FRESH, false),
                 None => word.with_state(State::Clean),
             }
-            .with(HIDDEN, false)
-            .with_history(visits)
+            .with(HIDDEN, false);
+            frequency.map_or(word, |frequency| word.with_frequency(frequency).with_history(visits_of(frequency)))
         });
     }
 
@@ -68,17 +72,13 @@ impl PageWord {
         self.settle(|word| word.with_state(before.state()));
     }
 
-    /// Hidden and Clean → Evicting, to be dropped, unless its write is in flight, or it has visits left to survive
-    /// (then one fewer).
-    pub(crate) fn begin_drop(&self, ignore_history: bool) -> bool {
-        let stays = |word: Snapshot| word.history() > 0 && !ignore_history;
+    /// Hidden and Clean → Evicting, to be dropped, unless its write is in flight, or it survives the visit.
+    pub(crate) fn begin_drop(&self, visit: Visit) -> bool {
         let before = self.update(|word| {
             let free = word.is_hidden() && word.state() == State::Clean && !word.needs_write() && !word.in_flight();
-            free.then(|| {
-                if stays(word) { word.with_history(word.history() - 1) } else { word.with_state(State::Evicting) }
-            })
+            free.then(|| visit.survivor(word).unwrap_or(word.with_state(State::Evicting)))
         });
-        before.is_ok_and(|word| !stays(word))
+        before.is_ok_and(|word| visit.survivor(word).is_none())
     }
 
     /// Absent → Evicting: nobody fetches the page while its neighbours on both sides are dropped in one step.
@@ -135,17 +135,17 @@ mod tests {
     #[test]
     fn a_page_is_hidden_rescued_hidden_again_and_dropped() {
         let word = loaded(false);
-        assert_eq!(word.begin_hide().unwrap().state(), State::Clean);
+        assert_eq!(word.begin_hide(Visit::LAST).unwrap().state(), State::Clean);
         assert!(word.begin_reveal().is_err(), "the evictor owns it");
         word.finish_hide(None);
-        assert!(word.load().is_hidden() && word.begin_hide().is_err());
+        assert!(word.load().is_hidden() && word.begin_hide(Visit::LAST).is_err());
         assert!(matches!(word.pin(false), PinOutcome::NotResident(_)), "a hidden page must be revealed first");
         word.begin_reveal().unwrap();
-        word.finish_reveal(None, 0);
-        assert!(!word.load().is_hidden() && !word.begin_drop(true), "only hidden pages are dropped");
-        word.begin_hide().unwrap();
+        word.finish_reveal(None, Some(0));
+        assert!(!word.load().is_hidden() && !word.begin_drop(Visit::LAST), "only hidden pages are dropped");
+        word.begin_hide(Visit::LAST).unwrap();
         word.finish_hide(None);
-        assert!(word.begin_drop(false));
+        assert!(word.begin_drop(Visit::ORDINARY));
         word.finish_evict(3);
         assert_eq!((word.load().state(), word.load().is_hidden()), (State::Absent, false));
     }
@@ -153,26 +153,26 @@ mod tests {
     #[test]
     fn a_hidden_page_that_was_stored_to_is_written_before_it_goes() {
         let word = loaded(false);
-        word.begin_hide().unwrap();
+        word.begin_hide(Visit::LAST).unwrap();
         word.finish_hide(Some(true));
-        assert!(!word.begin_drop(true));
+        assert!(!word.begin_drop(Visit::LAST));
         assert_eq!(word.begin_write_tracked(false).unwrap().state(), State::Dirty);
         word.finish_protect();
-        assert!(word.load().is_hidden() && !word.begin_drop(true), "in flight");
+        assert!(word.load().is_hidden() && !word.begin_drop(Visit::LAST), "in flight");
         word.finish_write(None);
-        assert!(word.begin_drop(true));
+        assert!(word.begin_drop(Visit::LAST));
     }
 
     #[test]
     fn a_write_that_fails_while_the_page_is_revealed_is_not_forgotten() {
         let word = loaded(true);
-        word.begin_hide().unwrap();
+        word.begin_hide(Visit::LAST).unwrap();
         word.finish_hide(Some(false));
         word.begin_write_tracked(false).unwrap();
         word.finish_protect();
         assert_eq!(word.begin_reveal().unwrap().state(), State::Clean);
         word.finish_write(Some(false));
-        word.finish_reveal(None, 0);
+        word.finish_reveal(None, Some(0));
         assert!(word.load().needs_write());
     }
 
@@ -183,7 +183,7 @@ mod tests {
         word.finish_protect();
         word.begin_reveal().unwrap();
         word.finish_write(Some(false));
-        word.finish_reveal(None, 0);
+        word.finish_reveal(None, Some(0));
         assert!(word.load().needs_write());
     }
 

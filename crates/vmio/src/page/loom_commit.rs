@@ -6,6 +6,7 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
+use crate::page::visit::Visit;
 use crate::page::word::{Loaded, PageWord, Snapshot, State};
 use crate::store_gate::StoreGate;
 
@@ -167,7 +168,7 @@ impl Machine {
             self.tickets[commit as usize % 2].fetch_sub(1, Ordering::SeqCst);
         };
         let only = (self.broken != Broken::EvictsFrozenPages).then_some(commit % 2 == 1);
-        if self.words[page].begin_protect_to_evict(only).is_ok() {
+        if self.words[page].begin_protect_to_evict(only, Visit::ORDINARY).is_ok() {
             self.protect(page);
             self.write(commit, page);
         }

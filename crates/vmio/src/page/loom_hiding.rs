@@ -5,6 +5,7 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 use crate::page::views::SpanViews;
+use crate::page::visit::Visit;
 use crate::page::word::{Loaded, PageWord, Snapshot, State};
 
 /// A page table entry over a frame of a memory file.
@@ -126,7 +127,7 @@ impl Page {
                     }
                 });
                 let dirty = store || before.state() == State::Dirty;
-                self.word.finish_reveal(dirty.then_some(false), 0);
+                self.word.finish_reveal(dirty.then_some(false), Some(0));
             }
             _ => self.word.wait_while(Snapshot::is_busy),
         }
@@ -135,7 +136,7 @@ impl Page {
     /// `Region::hide`.
     fn hide(&self) {
         let _held = self.span.lock().unwrap();
-        let Ok(before) = self.word.begin_hide() else { return };
+        let Ok(before) = self.word.begin_hide(Visit::LAST) else { return };
         let views = self.views.ready();
         views.iter().for_each(|view| self.change(view, |entry| entry.in_sight = false));
         let stored = views.iter().fold(false, |stored, view| stored | !self.entry(view).protected);
@@ -175,7 +176,7 @@ impl Page {
 
     /// `Region::drop_hidden`.
     fn drop_hidden(&self) {
-        if self.word.begin_drop(true) {
+        if self.word.begin_drop(Visit::LAST) {
             let mut memory = self.memory.lock().unwrap();
             assert!(memory.entries.iter().all(|entry| !entry.in_sight), "a page is dropped under the program's eyes");
             memory.value = 0xdead;

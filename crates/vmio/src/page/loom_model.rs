@@ -4,6 +4,7 @@
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
+use crate::page::visit::Visit;
 use crate::page::word::{Loaded, PageWord, PinOutcome, Snapshot, State};
 
 /// What the hardware sees: a store checks protection and writes in one step.
@@ -113,7 +114,7 @@ impl Page {
 
     /// Eviction as in `Reclaimer::pass`.
     fn evict(&self) {
-        if self.word.begin_evict(false) {
+        if self.word.begin_evict(Visit::ORDINARY) {
             self.unmap();
             self.word.finish_evict(1);
         }

@@ -6,6 +6,7 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 use crate::page::occupancy::Occupancy;
+use crate::page::visit::Visit;
 use crate::page::word::{Loaded, PageWord, Snapshot, State};
 
 struct Span {
@@ -43,7 +44,7 @@ impl Span {
 
     /// Eviction as in `Reclaimer::pass`.
     fn evict(&self) {
-        if self.word.begin_evict(true) {
+        if self.word.begin_evict(Visit::LAST) {
             *self.present.lock().unwrap() = false;
             self.word.finish_evict(1);
             self.pages.leave(1);

@@ -20,6 +20,8 @@ pub(crate) mod span;
 pub(crate) mod strides;
 pub(crate) mod unit;
 pub(crate) mod views;
+#[cfg_attr(loom, allow(dead_code))]
+pub(crate) mod visit;
 pub(crate) mod word;
 
 /// Bytes of a span: the unit by which neighbours stay together, as kmmap's shifted addresses keep them (Kreon §3.3.1).

@@ -16,6 +16,7 @@
 //! write-protected in Dirty as well, so a trapped store on a Dirty page un-protects it.
 
 use crate::atomic::{AtomicU32, Ordering, sleep_on, wake_all};
+use crate::page::visit::Visit;
 
 const STATE_MASK: u32 = 0b111;
 /// Out of the program's sight: see `hiding.rs`.
@@ -169,7 +170,7 @@ impl Snapshot {
         ((self.0 & FREQUENCY_MASK) >> FREQUENCY_SHIFT) as u8
     }
 
-    fn with_frequency(self, frequency: u8) -> Self {
+    pub(super) fn with_frequency(self, frequency: u8) -> Self {
         Snapshot(self.0 & !FREQUENCY_MASK | u32::from(frequency.min(FREQUENCY_MAX)) << FREQUENCY_SHIFT)
     }
 
@@ -349,21 +350,21 @@ impl PageWord {
         })
     }
 
-    /// Dirty → Protecting, for the evictor. Declines what [`Self::begin_protect`] declines, and pages that came back
-    /// soon several times and have visits left to survive (then one fewer). A page kept for less would trap its next
+    /// Dirty → Protecting, for the evictor. Declines what [`Self::begin_protect`] declines, pages that the visit passes
+    /// over, and those that came back soon several times and survive it. A page kept for less would trap its next
     /// store, which costs more than the miss it saves.
-    pub(crate) fn begin_protect_to_evict(&self, only_epoch: Option<bool>) -> Result<Snapshot, Snapshot> {
-        let keeps = |word: Snapshot| word.history() > 0 && word.frequency() >= FREQUENCY_KEPT_DIRTY;
+    pub(crate) fn begin_protect_to_evict(&self, only_epoch: Option<bool>, visit: Visit) -> Result<Snapshot, Snapshot> {
+        let survivor = |word: Snapshot| {
+            visit.survivor(word).filter(|left| *left == word || word.frequency() >= FREQUENCY_KEPT_DIRTY)
+        };
         let before = self.update(|word| {
             let free = word.state() == State::Dirty
                 && !word.in_flight()
                 && !word.is_pinned_for_writing()
                 && only_epoch.is_none_or(|epoch| epoch == word.epoch());
-            free.then(|| {
-                if keeps(word) { word.with_history(word.history() - 1) } else { word.with_state(State::Protecting) }
-            })
+            free.then(|| survivor(word).unwrap_or(word.with_state(State::Protecting))).filter(|next| *next != word)
         })?;
-        if keeps(before) { Err(before) } else { Ok(before) }
+        if survivor(before).is_some() { Err(before) } else { Ok(before) }
     }
 
     /// Protecting → Clean with its write in flight: the frame is protected and its contents are copied.
@@ -417,18 +418,14 @@ impl PageWord {
         }
     }
 
-    /// Clean → Evicting, unless it is in flight, pinned, or has visits left to survive (then one fewer).
-    pub(crate) fn begin_evict(&self, ignore_history: bool) -> bool {
+    /// Clean → Evicting, unless it is in flight, pinned, or survives the visit.
+    pub(crate) fn begin_evict(&self, visit: Visit) -> bool {
         let before = self.update(|word| {
-            if word.state() != State::Clean || word.in_flight() || word.pins() > 0 {
-                None
-            } else if word.history() > 0 && !ignore_history {
-                Some(word.with_history(word.history() - 1))
-            } else {
-                Some(word.with_state(State::Evicting))
-            }
+            let free = word.state() == State::Clean && !word.in_flight() && word.pins() == 0;
+            let next = || visit.survivor(word).unwrap_or(word.with_state(State::Evicting));
+            free.then(next).filter(|next| *next != word)
         });
-        before.is_ok_and(|word| word.history() == 0 || ignore_history)
+        before.is_ok_and(|word| visit.survivor(word).is_none())
     }
 
     /// Evicting → Absent, once the frame is gone; `history` is the time of the eviction (1 to 255).
@@ -514,16 +511,16 @@ mod tests {
         word.finish_load(Loaded::default());
         assert_eq!(word.load().state(), State::Clean);
         assert_eq!(word.begin_upgrade(None).unwrap().state(), State::Clean);
-        assert!(!word.begin_evict(false));
+        assert!(!word.begin_evict(Visit::ORDINARY));
         word.finish_upgrade(true);
         assert!(word.load().epoch());
         assert!(word.begin_protect(Some(false)).is_err());
         word.begin_protect(Some(true)).unwrap();
         word.finish_protect();
         assert!(word.load().in_flight());
-        assert!(!word.begin_evict(false), "a page in flight stays");
+        assert!(!word.begin_evict(Visit::ORDINARY), "a page in flight stays");
         assert_eq!(word.finish_write(None), WriteEnd::Landed);
-        assert!(word.begin_evict(false));
+        assert!(word.begin_evict(Visit::ORDINARY));
         word.finish_evict(7);
         assert_eq!((word.load().state(), word.load().history()), (State::Absent, 7));
     }
@@ -562,7 +559,7 @@ mod tests {
         word.finish_load(Loaded::default());
         assert!(matches!(word.pin(true), PinOutcome::NotResident(_)), "a clean page is write-protected");
         assert_eq!(word.pin(false), PinOutcome::Pinned);
-        assert!(!word.begin_evict(true));
+        assert!(!word.begin_evict(Visit::LAST));
         word.begin_upgrade(None).unwrap();
         word.finish_upgrade(false);
         assert_eq!(word.pin(true), PinOutcome::Pinned);
@@ -579,9 +576,9 @@ mod tests {
         word.begin_load().unwrap();
         word.finish_load(Loaded { frequency: 2, ..Loaded::default() });
         for _ in 0..3 {
-            assert!(!word.begin_evict(false));
+            assert!(!word.begin_evict(Visit::ORDINARY));
         }
-        assert!(word.begin_evict(false));
+        assert!(word.begin_evict(Visit::ORDINARY));
     }
 
     #[test]

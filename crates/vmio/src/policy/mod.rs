@@ -4,6 +4,7 @@ mod eviction_order;
 mod eviction_queue;
 mod priority_fifo;
 mod span_list;
+mod spread_count;
 
 use std::ptr::NonNull;
 
@@ -21,8 +22,13 @@ pub enum EvictionPolicy {
     /// left is remembered in its word (a ghost list, as S3-FIFO has one, that costs no memory of its own).
     #[default]
     KeepRefaulted,
-    /// First in, first out, as in kmmap (Kreon §3.3.1): what a page's past was makes no difference.
+    /// First in, first out, as in kmmap (Kreon §3.3.1): what a page's past was makes no difference. Over frames that can be
+    /// hidden a page that is touched while it waits out of sight has a second chance, as CLOCK gives it.
     Fifo,
+    /// S3-FIFO (Yang et al., SOSP 2023): pages that are new leave soon, from a small queue. Those that come back within a
+    /// turnover of the cache, or are touched while they wait out of sight, stand in the main one, and survive the more visits
+    /// of the evictor the more often that was. A scan passes through the small queue alone.
+    S3Fifo,
 }
 
 /// A span that has resident pages. The cache keeps the region of every queued span alive, so it can be dereferenced.
@@ -81,4 +87,13 @@ pub(crate) trait Policy: Send + Sync {
     /// of the evictor that it survives. It had `before` the last time, and was evicted so many eighths of a cache turnover
     /// ago (`None`: never).
     fn frequency(&self, before: u8, evicted_ago: Option<u8>) -> u8;
+
+    /// The frequency of a page that was touched while it waited out of sight.
+    fn frequency_of_rescued(&self, before: u8) -> u8;
+
+    /// With two queues, one page in so many stands in the small one.
+    fn small_queue_share(&self) -> Option<u32>;
+
+    /// One page in so many waits out of sight before the first of them is dropped.
+    fn hidden_share(&self) -> u32;
 }

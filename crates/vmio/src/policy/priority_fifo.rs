@@ -19,6 +19,19 @@ const FREQUENCY_MAX: u8 = 3;
 const SOON: u8 = 4;
 /// Who misses a page later than this knows less of it than before.
 const LATE: u8 = 8;
+/// One page in so many waits out of sight: long enough for a page in use to be touched, short enough that few touches are
+/// of hidden pages.
+const HIDDEN_SHARE: u32 = 4;
+/// S3-FIFO's small queue, a part of the cache. docs/design/policies.md says how these were found.
+const S3_SMALL_SHARE: u32 = 20;
+/// Pages wait as part of the small queue, nearly all of them.
+const S3_HIDDEN_SHARE: u32 = 32;
+/// A page that comes back no later than this is not new; in eighths of a turnover.
+const S3_GHOSTS: u8 = 6;
+/// What each such return adds to the frequency.
+const S3_RETURN: u8 = 2;
+/// Such a page survives 31 visits.
+const S3_FREQUENCY_MAX: u8 = 5;
 /// `Span::queue` of a span that an evictor holds or that nobody has queued.
 const IN_NO_QUEUE: u16 = 0;
 
@@ -205,10 +218,24 @@ impl Policy for PriorityFifo {
     fn frequency(&self, before: u8, evicted_ago: Option<u8>) -> u8 {
         match (self.policy, evicted_ago) {
             (EvictionPolicy::Fifo, _) => 0,
+            (EvictionPolicy::S3Fifo, Some(0..=S3_GHOSTS)) => (before + S3_RETURN).min(S3_FREQUENCY_MAX),
+            (EvictionPolicy::S3Fifo, _) => 0,
             (_, Some(0..=SOON)) => (before + 1).min(FREQUENCY_MAX),
             (_, Some(..=LATE)) => before,
             _ => before.saturating_sub(1),
         }
+    }
+
+    fn frequency_of_rescued(&self, before: u8) -> u8 {
+        if self.policy == EvictionPolicy::S3Fifo { (before + 1).min(S3_FREQUENCY_MAX) } else { before }
+    }
+
+    fn small_queue_share(&self) -> Option<u32> {
+        (self.policy == EvictionPolicy::S3Fifo).then_some(S3_SMALL_SHARE)
+    }
+
+    fn hidden_share(&self) -> u32 {
+        if self.policy == EvictionPolicy::S3Fifo { S3_HIDDEN_SHARE } else { HIDDEN_SHARE }
     }
 }
 

@@ -398,7 +398,7 @@ impl Fetching {
         let Some(request) = self.table[at].as_mut() else { return Room::Made };
         let tenant = request.region().and_then(|region| region.at_ceiling(1 + TABLE_PAGES));
         if let Some(tenant) = tenant {
-            let goal = if request.rounds_at_ceiling > 1 { Goal::EvictHard } else { Goal::Evict };
+            let goal = if request.rounds_at_ceiling > 1 { Goal::EvictHard } else { Goal::EVICT };
             if self.reclaimer.pass_of(shared, tenant, tenant.batch_pages(), goal).freed > 0 {
                 request.rounds_at_ceiling = 0;
                 return Room::Made;

@@ -1,0 +1,76 @@
+//! What a visit of the evictor means to a page.
+
+use crate::page::word::Snapshot;
+
+/// The queues of S3-FIFO. A page stands in one of them by its frequency, not by a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Queue {
+    /// New, or away for so long that it is as good as new.
+    Small,
+    /// It came back soon, or was touched while it waited out of sight.
+    Main,
+}
+
+impl Queue {
+    /// Where a page of this frequency stands.
+    pub(crate) fn of(frequency: u8) -> Self {
+        if frequency == 0 { Queue::Small } else { Queue::Main }
+    }
+}
+
+/// Whom a visit is for, and how much it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Visit {
+    /// Pages of the other queue are passed over.
+    pub(crate) queue: Option<Queue>,
+    /// It counts as so many visits, one at least.
+    pub(crate) weight: u8,
+}
+
+impl Visit {
+    /// One visit of any page.
+    pub(crate) const ORDINARY: Visit = Visit { queue: None, weight: 1 };
+    /// No page survives it.
+    pub(crate) const LAST: Visit = Visit { queue: None, weight: u8::MAX };
+
+    /// What becomes of a page that stays: it is passed over, or has fewer visits left. `None`: it goes.
+    pub(crate) fn survivor(self, word: Snapshot) -> Option<Snapshot> {
+        if self.queue.is_some_and(|queue| queue != Queue::of(word.frequency())) {
+            return Some(word);
+        }
+        Some(word.with_history(word.history().checked_sub(self.weight)?))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::page::word::{Loaded, PageWord};
+
+    fn loaded(frequency: u8) -> PageWord {
+        let word = PageWord::new();
+        word.begin_load().unwrap();
+        word.finish_load(Loaded { frequency, ..Loaded::default() });
+        word
+    }
+
+    #[test]
+    fn a_visit_passes_over_the_pages_of_the_other_queue() {
+        let small = Visit { queue: Some(Queue::Small), weight: 1 };
+        let main = Visit { queue: Some(Queue::Main), weight: 1 };
+        let (new, proven) = (loaded(0), loaded(1));
+        assert!(!new.begin_evict(main) && !proven.begin_evict(small));
+        assert!(!proven.begin_evict(main), "it survives one visit of those that are for it");
+        assert!(new.begin_evict(small) && proven.begin_evict(main));
+    }
+
+    #[test]
+    fn a_visit_counts_as_many() {
+        let word = loaded(3);
+        assert!(!word.begin_evict(Visit { queue: None, weight: 4 }));
+        assert_eq!(word.load().history(), 3);
+        assert!(word.begin_evict(Visit { queue: None, weight: 4 }));
+        assert!(loaded(7).begin_evict(Visit::LAST));
+    }
+}

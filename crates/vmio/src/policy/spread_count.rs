@@ -1,0 +1,44 @@
+//! A count that every core changes and few read.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+/// A number, in parts by core.
+pub(crate) struct SpreadCount {
+    parts: Box<[CachePadded<AtomicI64>]>,
+}
+
+impl SpreadCount {
+    /// Zero, for so many cores.
+    pub(crate) fn new(cores: usize) -> Self {
+        SpreadCount { parts: (0..cores.max(1)).map(|_| CachePadded::default()).collect() }
+    }
+
+    /// So many more, or fewer; `core` is a hint.
+    #[inline]
+    pub(crate) fn add(&self, core: usize, change: i64) {
+        self.parts[core % self.parts.len()].fetch_add(change, Ordering::Relaxed);
+    }
+
+    /// What it comes to; while cores change it, about that.
+    pub(crate) fn sum(&self) -> u32 {
+        let sum: i64 = self.parts.iter().map(|part| part.load(Ordering::Relaxed)).sum();
+        sum.clamp(0, i64::from(u32::MAX)) as u32
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_core_adds_another_may_take_away() {
+        let count = SpreadCount::new(2);
+        count.add(0, 5);
+        count.add(3, -2);
+        assert_eq!(count.sum(), 3);
+        count.add(1, -4);
+        assert_eq!(count.sum(), 0, "below zero for a moment");
+    }
+}

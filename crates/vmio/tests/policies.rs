@@ -1,0 +1,73 @@
+//! What eviction policies keep, told by the misses of the same accesses.
+
+use std::error::Error;
+
+use vmio::backing::NullBacking;
+use vmio::{Access, Advice, Cache, EvictionPolicy, FrameHint, Mapping, MappingOptions};
+
+const PAGE: u64 = 4096;
+/// A cache of 8 MiB for pages, 2048 of them.
+const CAPACITY: u64 = 13 << 20;
+/// Half of what fits.
+const HOT_PAGES: u64 = 1000;
+const PAGES: u64 = 16 * 1024;
+
+type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+
+/// A mapping without a device behind it.
+fn mapping(policy: EvictionPolicy, frames: FrameHint) -> Outcome<(Cache, Mapping)> {
+    let cache = Cache::builder().capacity(CAPACITY).policy(policy).build()?;
+    let options = MappingOptions::new().access(Access::ReadOnly).frames(frames);
+    let map = Mapping::open(&cache, NullBacking::new(PAGES * PAGE), options)?;
+    map.advise(0..PAGES * PAGE, Advice::Random)?;
+    Ok((cache, map))
+}
+
+fn touch(map: &Mapping, page: u64) -> vmio::Result<()> {
+    map.ensure(page * PAGE..page * PAGE + 1)
+}
+
+/// The misses of a hot set that is touched in turn with a scan of all other pages.
+fn misses_beside_a_scan(policy: EvictionPolicy, frames: FrameHint) -> Outcome<u64> {
+    let (cache, map) = mapping(policy, frames)?;
+    let mut random = 1_u64;
+    for step in 0..6 * (PAGES - HOT_PAGES) {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        touch(&map, (random >> 33) % HOT_PAGES)?;
+        touch(&map, HOT_PAGES + step % (PAGES - HOT_PAGES))?;
+    }
+    Ok(cache.stats().load_misses)
+}
+
+#[test]
+fn a_scan_passes_through_the_small_queue_of_s3_fifo() -> Outcome {
+    let scanned = 6 * (PAGES - HOT_PAGES);
+    for frames in [FrameHint::ReadMostly, FrameHint::Mixed] {
+        let hot = |policy| misses_beside_a_scan(policy, frames).map(|misses| misses - scanned);
+        let (fifo, s3_fifo) = (hot(EvictionPolicy::Fifo)?, hot(EvictionPolicy::S3Fifo)?);
+        // Each hot page has to be missed twice at least before it is known for one.
+        assert!(s3_fifo < 6 * HOT_PAGES && fifo > 4 * s3_fifo, "{frames:?}: {s3_fifo}, with FIFO {fifo}");
+    }
+    Ok(())
+}
+
+/// Else what had been hot would hold the cache for good.
+#[test]
+fn s3_fifo_lets_a_hot_set_go_that_is_wanted_no_more() -> Outcome {
+    let (cache, map) = mapping(EvictionPolicy::S3Fifo, FrameHint::ReadMostly)?;
+    let rounds_of = |first: u64, rounds: u64| -> Outcome<u64> {
+        let before = cache.stats().load_misses;
+        for round in 0..rounds {
+            (first..first + HOT_PAGES).try_for_each(|page| touch(&map, page))?;
+            // As many pages that nobody wants again.
+            let other = 4 * HOT_PAGES + round * HOT_PAGES % (PAGES - 5 * HOT_PAGES);
+            (other..other + HOT_PAGES).try_for_each(|page| touch(&map, page))?;
+        }
+        Ok(cache.stats().load_misses - before)
+    };
+    rounds_of(0, 20)?;
+    rounds_of(2 * HOT_PAGES, 20)?;
+    let settled = rounds_of(2 * HOT_PAGES, 10)?;
+    assert!(settled < 10 * HOT_PAGES * 5 / 4, "{settled} misses, {} of them of pages seen once", 10 * HOT_PAGES);
+    Ok(())
+}
