@@ -61,6 +61,8 @@ pub use mapping::options::{FrameHint, MappingOptions, OnReadError, PageVerifier}
 #[cfg(not(loom))]
 pub use mapping::{Advice, Fetch, Mapping, Pin, Residency, SyncHandle, Usage, View};
 #[cfg(not(loom))]
+pub use page::reuse::Reuse;
+#[cfg(not(loom))]
 pub use page::unit::Unit;
 #[cfg(not(loom))]
 pub use policy::EvictionPolicy;

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use vmio::backing::NullBacking;
-use vmio::{Access, Advice, Cache, EvictionPolicy, FrameHint, Mapping, MappingOptions};
+use vmio::{Access, Advice, Cache, EvictionPolicy, FrameHint, Mapping, MappingOptions, Reuse};
 
 const PAGE: u64 = 4096;
 /// A cache of 8 MiB for pages, 2048 of them.
@@ -69,5 +69,53 @@ fn s3_fifo_lets_a_hot_set_go_that_is_wanted_no_more() -> Outcome {
     rounds_of(2 * HOT_PAGES, 20)?;
     let settled = rounds_of(2 * HOT_PAGES, 10)?;
     assert!(settled < 10 * HOT_PAGES * 5 / 4, "{settled} misses, {} of them of pages seen once", 10 * HOT_PAGES);
+    Ok(())
+}
+
+/// An index that is wanted in turn with so many other pages that no policy can tell that it will be.
+fn misses_of_a_rare_index(reuse: Reuse) -> Outcome<u64> {
+    const ROUNDS: u64 = 12;
+    let (cache, map) = mapping(EvictionPolicy::S3Fifo, FrameHint::ReadMostly)?;
+    let span = 512 * PAGE;
+    map.advise(0..HOT_PAGES.next_multiple_of(512) * PAGE, Advice::Reuse(reuse))?;
+    let others = HOT_PAGES.next_multiple_of(512)..PAGES;
+    assert!(others.start * PAGE % span == 0 && others.end - others.start > 8 * HOT_PAGES);
+    for round in 0..ROUNDS {
+        (0..HOT_PAGES).try_for_each(|page| touch(&map, page))?;
+        let first = others.start + round % 3 * 4 * HOT_PAGES;
+        (first..first + 4 * HOT_PAGES).try_for_each(|page| touch(&map, page))?;
+    }
+    Ok(cache.stats().load_misses - ROUNDS * 4 * HOT_PAGES)
+}
+
+#[test]
+fn pages_that_are_said_to_be_wanted_often_stay() -> Outcome {
+    let (unknown, often) = (misses_of_a_rare_index(Reuse::Unknown)?, misses_of_a_rare_index(Reuse::Often)?);
+    assert!(unknown > 9 * HOT_PAGES && often < 3 * HOT_PAGES, "{often}, without advice {unknown}");
+    Ok(())
+}
+
+/// Each page of a scan is wanted a second time when it has just gone, and then never again.
+fn misses_beside_a_scan_that_looks_back(reuse: Reuse) -> Outcome<u64> {
+    const BACK: u64 = 500;
+    let (cache, map) = mapping(EvictionPolicy::S3Fifo, FrameHint::ReadMostly)?;
+    let scanned = 2 * 1024..PAGES;
+    map.advise(scanned.start * PAGE..scanned.end * PAGE, Advice::Reuse(reuse))?;
+    let mut random = 1_u64;
+    for page in scanned.start + BACK..scanned.end {
+        for wanted in [page, page - BACK] {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            touch(&map, (random >> 33) % (HOT_PAGES * 3 / 2))?;
+            touch(&map, wanted)?;
+        }
+    }
+    Ok(cache.stats().load_misses - 2 * (scanned.end - scanned.start - BACK))
+}
+
+#[test]
+fn pages_that_are_said_to_be_wanted_once_take_nothing_from_others() -> Outcome {
+    let [unknown, once] = [Reuse::Unknown, Reuse::Once].map(misses_beside_a_scan_that_looks_back);
+    let (unknown, once) = (unknown?, once?);
+    assert!(once * 2 < unknown, "{once}, without advice {unknown}");
     Ok(())
 }

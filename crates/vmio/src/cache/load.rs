@@ -13,7 +13,9 @@ use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::region::{ReadFailure, Region};
 use crate::cache::views::Place;
 use crate::mapping::options::OnReadError;
+use crate::page::reuse::Reuse;
 use crate::page::sequence::Sequence;
+use crate::page::visit::Queue;
 use crate::page::word::{Loaded, Snapshot};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::{PAGE_BYTES, cpu};
@@ -461,8 +463,15 @@ impl Region {
 
     /// Ends the loading of a page, which is in memory from now on.
     pub(super) fn finish_load(&self, core: usize, page: u64, loaded: Loaded) {
-        self.word(page).finish_load(loaded);
-        self.order().note_queue(core, loaded.frequency, 1);
+        let (span, order) = (span_of(page), self.order());
+        let frequency = match self.reuse(span) {
+            Reuse::Unknown => loaded.frequency,
+            reuse => order.policy.frequency_by_advice(reuse),
+        };
+        self.word(page).finish_load(Loaded { frequency, ..loaded });
+        if order.note_queue(core, frequency, 1) == Queue::Small {
+            self.span(span).set_has_new_pages();
+        }
     }
 
     /// Makes an absent page Loading, counted in its span. Returns what was known of it.

@@ -1,6 +1,7 @@
 //! The DRAM cache: one budget for any number of mappings.
 
 pub(crate) mod address_table;
+mod advised;
 pub(crate) mod automatic;
 mod builder;
 mod commit;

@@ -28,6 +28,8 @@ pub(crate) const PASS_PAGES: usize = 512;
 const VICTIMS_MAX: usize = PASS_PAGES + SPAN_PAGES + BATCH_PAGES;
 /// Spans that a pass looks at; a sparse mapping may hold one page in each.
 const SPANS_MAX: usize = 1024;
+/// Spans that a pass passes over since nothing in them is new.
+const SKIPPED_MAX: usize = 4 * SPANS_MAX;
 /// Fewer dirty pages than this in a span are left to gather while clean pages can be had: protecting a span costs
 /// one shootdown however many pages it cleans.
 const WORTH_PROTECTING: u32 = 16;
@@ -235,6 +237,8 @@ impl Reclaimer {
         let (core, order) = (cpu::current(), source.order);
         let mut waiting = 0;
         let mut in_order = true;
+        let queue = goal.visit(source.queue).queue;
+        let (mut first_skipped, mut skipped) = (None, 0);
         while !is_full(frame)
             && pass.freed as usize + self.victims.len() + self.batch.pages().len().max(waiting) < wanted
             && self.batch.room() > 0
@@ -259,7 +263,16 @@ impl Reclaimer {
                 {
                     self.take_huge_page(shared, core, span, frame)
                 }
-                Some(span) => self.visit(shared, source, core, span, goal, pass),
+                Some(span) if queue == Some(Queue::Small) && !span.get().has_new_pages() => {
+                    in_order = first_skipped != Some(span) && skipped < SKIPPED_MAX;
+                    first_skipped.get_or_insert(span);
+                    skipped += 1;
+                    order.policy.put_back(span);
+                }
+                Some(span) => {
+                    span.get().clear_has_new_pages();
+                    self.visit(shared, source, core, span, goal, pass);
+                }
                 None => in_order = false,
             }
         }
@@ -465,11 +478,15 @@ impl Reclaimer {
     fn put_spans_back(&mut self, source: &Source<'_>) {
         for span in self.held.drain(..) {
             // SAFETY: as in `visit`.
-            if span.get().resident() == 0 && unsafe { Region::of_span(span) }.0.is_sparse() {
+            let (region, number) = unsafe { Region::of_span(span) };
+            if span.get().resident() == 0 && region.is_sparse() {
                 self.empty.push(span, Held::ByUs);
-            } else {
-                source.order.policy.put_back(span);
+                continue;
             }
+            if source.queue.is_some() && region.pages_of_span(number).any(|page| region.word(page).load().is_new()) {
+                span.get().set_has_new_pages();
+            }
+            source.order.policy.put_back(span);
         }
     }
 }

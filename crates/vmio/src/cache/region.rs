@@ -73,7 +73,9 @@ pub(crate) struct Region {
     /// Every page that was never touched holds garbage on the device.
     all_fresh: AtomicBool,
     /// Pages to read at a miss; 0 to find it out.
-    window: AtomicU16,
+    pub(super) window: AtomicU16,
+    /// How often pages are wanted, of spans that it is not known of.
+    pub(super) reuse: AtomicU8,
     /// Parity of the sync epoch: a page that becomes dirty now is not part of a sync that has begun.
     epoch: AtomicBool,
     /// A sync of the whole mapping has begun and not succeeded: pages of any epoch may be left of it.
@@ -262,6 +264,7 @@ impl Region {
             all_fresh: AtomicBool::new(false),
             // A span that cannot come in as a whole comes in by as few reads as can be.
             window: AtomicU16::new(if hint == FrameHint::Stream { WINDOW_PAGES_MAX as u16 } else { 0 }),
+            reuse: AtomicU8::new(0),
             epoch: AtomicBool::new(false),
             sync_is_incomplete: AtomicBool::new(false),
             sync_turn: FutexLock::default(),
@@ -442,16 +445,6 @@ impl Region {
     pub(crate) fn untouched_is_fresh(&self, span: u64) -> bool {
         let span = self.span(span);
         (self.all_fresh.load(Ordering::SeqCst) || span.all_fresh()) && !span.has_forgotten()
-    }
-
-    pub(crate) fn set_window(&self, pages: u16) {
-        self.window.store(pages, Ordering::Relaxed);
-    }
-
-    /// Pages to read at a miss in a span, if that was advised.
-    pub(crate) fn window(&self, span: u64) -> Option<u64> {
-        let window = self.span(span).window().unwrap_or_else(|| self.window.load(Ordering::Relaxed));
-        (window > 0).then(|| u64::from(window).min(WINDOW_PAGES_MAX as u64))
     }
 
     /// The sequence that a miss of a page continues, or begins.

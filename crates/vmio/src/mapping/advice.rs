@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 use crate::mapping::cached_file::CachedFile;
 use crate::mapping::mapped_file::{MappedFile, touched_pages, whole_pages};
+use crate::page::reuse::Reuse;
 use crate::page::visit::Visit;
 use crate::page::word::State;
 use crate::page::{SPAN_PAGES, span_of};
@@ -20,7 +21,7 @@ use crate::sys::signal::SignalsBlocked;
 use crate::sys::unmap::UnmapList;
 use crate::sys::{PAGE_BYTES, cpu};
 
-/// Advice about a range of bytes. Priorities and read-ahead are kept per span of 2 MiB: a range that touches a span
+/// Advice about a range of bytes. Priorities, read-ahead and reuse are kept per span of 2 MiB: a range that touches a span
 /// sets them for all of it. The other kinds apply to the pages that lie wholly within the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -48,6 +49,10 @@ pub enum Advice {
     Free,
     /// The order of eviction, 0 (keep) to 255 (evict first), as in kmmap.
     Priority(u8),
+    /// How often each page is wanted, for pages that come in from now on. Unlike a priority it says nothing absolute: pages
+    /// that are wanted often leave after others of the range's priority, and stop counting so when they have not been
+    /// missed for long. [`crate::EvictionPolicy::Fifo`] and [`crate::Engine::Managed`] take no notice.
+    Reuse(Reuse),
 }
 
 impl Mapping {
@@ -70,6 +75,7 @@ impl CachedFile {
                 self.set_window(&range, pages as u16);
             }
             Advice::Priority(priority) => self.set_priority(&range, priority),
+            Advice::Reuse(reuse) => self.set_reuse(&range, reuse),
             Advice::WillNeed => self.read_what_fits(whole)?,
             Advice::DontNeed => {
                 let _signals = SignalsBlocked::new();
@@ -121,6 +127,19 @@ impl CachedFile {
             // A span of a huge mapping that nothing is known of follows the mapping, and costs no memory.
             if !all || span.window().is_some() {
                 span.set_window(pages);
+            }
+        }
+    }
+
+    fn set_reuse(&self, range: &Range<u64>, reuse: Reuse) {
+        let region = self.region();
+        let all = self.is_all(range);
+        if all {
+            region.set_reuse(reuse);
+        }
+        for span in Self::touched_spans(range).map(|number| region.span(number)) {
+            if !all || span.reuse().is_some() {
+                span.set_reuse(reuse);
             }
         }
     }

@@ -15,6 +15,8 @@ mod loom_model;
 mod loom_occupancy;
 pub(crate) mod occupancy;
 pub(crate) mod page_set;
+#[cfg_attr(loom, allow(dead_code))]
+pub(crate) mod reuse;
 pub(crate) mod sequence;
 pub(crate) mod span;
 pub(crate) mod strides;

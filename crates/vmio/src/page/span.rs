@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::page::occupancy::{Moved, Occupancy};
+use crate::page::reuse::Reuse;
 use crate::page::sequence::Sequence;
 use crate::page::views::SpanViews;
 use crate::sys::futex_lock::FutexLock;
@@ -16,6 +17,11 @@ const CHARGED: u32 = 1 << 5;
 const FORGOTTEN: u32 = 1 << 6;
 const HUGE: u32 = 1 << 7;
 const WINDOW_SHIFT: u32 = 16;
+const WINDOW_MASK: u32 = 0xfff << WINDOW_SHIFT;
+const REUSE_SHIFT: u32 = 28;
+const REUSE_MASK: u32 = 0b11 << REUSE_SHIFT;
+const HAS_REUSE: u32 = 1 << 30;
+const HAS_NEW_PAGES: u32 = 1 << 31;
 
 /// What is known of a span; all zeros is a span that nobody has touched. One cache line.
 #[repr(C, align(64))]
@@ -195,15 +201,44 @@ impl Span {
         self.sequence.store(sequence.bits(), Ordering::Relaxed);
     }
 
-    /// Gives the span a read-ahead window of its own, in pages; 0 to find it out.
+    /// Gives the span a read-ahead window of its own, in pages, less than 4096; 0 to find it out.
     pub(crate) fn set_window(&self, pages: u16) {
-        self.set_flags(|flags| flags & !(0xffff << WINDOW_SHIFT) | HAS_WINDOW | u32::from(pages) << WINDOW_SHIFT);
+        debug_assert!(u32::from(pages) << WINDOW_SHIFT <= WINDOW_MASK);
+        self.set_flags(|flags| flags & !WINDOW_MASK | HAS_WINDOW | u32::from(pages) << WINDOW_SHIFT & WINDOW_MASK);
     }
 
     /// As told to [`Self::set_window`], if it was given one.
     pub(crate) fn window(&self) -> Option<u16> {
         let flags = self.flags.load(Ordering::SeqCst);
-        (flags & HAS_WINDOW != 0).then_some((flags >> WINDOW_SHIFT) as u16)
+        (flags & HAS_WINDOW != 0).then_some(((flags & WINDOW_MASK) >> WINDOW_SHIFT) as u16)
+    }
+
+    /// Remembers how often its pages are wanted.
+    pub(crate) fn set_reuse(&self, reuse: Reuse) {
+        self.set_flags(|flags| flags & !REUSE_MASK | HAS_REUSE | u32::from(reuse.bits()) << REUSE_SHIFT);
+    }
+
+    /// As told to [`Self::set_reuse`], if it was.
+    pub(crate) fn reuse(&self) -> Option<Reuse> {
+        let flags = self.flags.load(Ordering::SeqCst);
+        (flags & HAS_REUSE != 0).then(|| Reuse::from_bits(((flags & REUSE_MASK) >> REUSE_SHIFT) as u8))
+    }
+
+    /// A page has come in that nobody is known to want again. Call it after the word says so.
+    pub(crate) fn set_has_new_pages(&self) {
+        if self.flags.load(Ordering::SeqCst) & HAS_NEW_PAGES == 0 {
+            self.flags.fetch_or(HAS_NEW_PAGES, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether there may be such a page in sight.
+    pub(crate) fn has_new_pages(&self) -> bool {
+        self.flags.load(Ordering::SeqCst) & HAS_NEW_PAGES != 0
+    }
+
+    /// Call it before looking for such pages.
+    pub(crate) fn clear_has_new_pages(&self) {
+        self.flags.fetch_and(!HAS_NEW_PAGES, Ordering::SeqCst);
     }
 
     /// Whether it was given a priority of its own.
@@ -246,6 +281,22 @@ impl Drop for SpanGuard<'_> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_advised_of_a_span_is_kept_apart() {
+        let span = Span::default();
+        assert_eq!((span.window(), span.reuse()), (None, None));
+        span.set_reuse(Reuse::Often);
+        span.set_window(32);
+        span.set_has_new_pages();
+        span.set_priority(255);
+        span.set_reuse(Reuse::Once);
+        assert_eq!((span.window(), span.reuse(), span.priority()), (Some(32), Some(Reuse::Once), 255));
+        assert!(span.has_new_pages());
+        span.clear_has_new_pages();
+        span.set_reuse(Reuse::Unknown);
+        assert_eq!((span.has_new_pages(), span.window(), span.reuse()), (false, Some(32), Some(Reuse::Unknown)));
+    }
 
     #[test]
     fn a_failed_attempt_leaves_the_lock_with_its_holder() {

@@ -118,6 +118,11 @@ impl Snapshot {
         self.is_resident() && !self.is_leaving() && !self.is_hidden()
     }
 
+    /// In sight, and not known to be wanted again.
+    pub(crate) fn is_new(self) -> bool {
+        self.is_in_sight() && self.frequency() == 0
+    }
+
     /// Settled, and known to be newer than the device.
     pub(crate) fn needs_write(self) -> bool {
         self.state() == State::Dirty || self.state() == State::Clean && self.0 & STORED != 0

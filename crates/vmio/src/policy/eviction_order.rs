@@ -41,12 +41,14 @@ impl EvictionOrder {
         Some(if self.small.sum() > small_max { Queue::Small } else { Queue::Main })
     }
 
-    /// One more page of this frequency is in memory (1), or one fewer (-1).
+    /// One more page of this frequency is in memory (1), or one fewer (-1). Returns where it stands.
     #[inline]
-    pub(crate) fn note_queue(&self, core: usize, frequency: u8, change: i64) {
-        if Queue::of(frequency) == Queue::Small {
+    pub(crate) fn note_queue(&self, core: usize, frequency: u8, change: i64) -> Queue {
+        let queue = Queue::of(frequency);
+        if queue == Queue::Small {
             self.small.add(core, change);
         }
+        queue
     }
 
     /// A hidden page was touched: in sight again, and of another frequency.
@@ -75,8 +77,8 @@ mod tests {
     fn the_small_queue_gives_pages_up_while_it_is_larger_than_its_share() {
         let order = EvictionOrder::new(1, EvictionPolicy::S3Fifo);
         assert_eq!(order.queue_in_turn(10_000), Some(Queue::Main));
-        (0..501).for_each(|_| order.note_queue(0, 0, 1));
-        (0..5000).for_each(|_| order.note_queue(0, 1, 1));
+        (0..501).for_each(|_| assert_eq!(order.note_queue(0, 0, 1), Queue::Small));
+        (0..5000).for_each(|_| assert_eq!(order.note_queue(0, 1, 1), Queue::Main));
         assert_eq!(order.queue_in_turn(10_000), Some(Queue::Small));
         order.move_rescued(0, 0, 1);
         assert_eq!(order.queue_in_turn(10_000), Some(Queue::Main));

@@ -12,6 +12,7 @@ pub(crate) use eviction_order::EvictionOrder;
 pub(crate) use eviction_queue::EvictionQueue;
 use priority_fifo::PriorityFifo;
 
+use crate::page::reuse::Reuse;
 use crate::page::span::Span;
 
 /// Which pages are given up first, within a priority.
@@ -90,6 +91,9 @@ pub(crate) trait Policy: Send + Sync {
 
     /// The frequency of a page that was touched while it waited out of sight.
     fn frequency_of_rescued(&self, before: u8) -> u8;
+
+    /// The frequency of a page that comes in where the program has advised of its reuse.
+    fn frequency_by_advice(&self, reuse: Reuse) -> u8;
 
     /// With two queues, one page in so many stands in the small one.
     fn small_queue_share(&self) -> Option<u32>;

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crossbeam_utils::CachePadded;
 
+use crate::page::reuse::Reuse;
 use crate::page::span::Span;
 use crate::policy::span_list::SpanList;
 use crate::policy::{EvictionPolicy, Policy, SpanRef};
@@ -228,6 +229,14 @@ impl Policy for PriorityFifo {
 
     fn frequency_of_rescued(&self, before: u8) -> u8 {
         if self.policy == EvictionPolicy::S3Fifo { (before + 1).min(S3_FREQUENCY_MAX) } else { before }
+    }
+
+    fn frequency_by_advice(&self, reuse: Reuse) -> u8 {
+        match (self.policy, reuse) {
+            (EvictionPolicy::Fifo, _) | (_, Reuse::Unknown | Reuse::Once) => 0,
+            (EvictionPolicy::S3Fifo, Reuse::Often) => S3_FREQUENCY_MAX,
+            (EvictionPolicy::KeepRefaulted, Reuse::Often) => FREQUENCY_MAX,
+        }
     }
 
     fn small_queue_share(&self) -> Option<u32> {
