@@ -237,7 +237,8 @@ impl Reclaimer {
         let (core, order) = (cpu::current(), source.order);
         let mut waiting = 0;
         let mut in_order = true;
-        let queue = goal.visit(source.queue).queue;
+        let mut visit = goal.visit(source.queue);
+        let mut priority = None;
         let (mut first_skipped, mut skipped) = (None, 0);
         while !is_full(frame)
             && pass.freed as usize + self.victims.len() + self.batch.pages().len().max(waiting) < wanted
@@ -263,7 +264,16 @@ impl Reclaimer {
                 {
                     self.take_huge_page(shared, core, span, frame)
                 }
-                Some(span) if queue == Some(Queue::Small) && !span.get().has_new_pages() => {
+                // Higher priorities give up both of their queues before lower ones give up any.
+                Some(span)
+                    if visit.queue.is_some()
+                        && *priority.get_or_insert(span.get().priority()) > span.get().priority() =>
+                {
+                    visit.queue = None;
+                    order.policy.put_back(span);
+                    self.put_spans_back(source);
+                }
+                Some(span) if visit.queue == Some(Queue::Small) && !span.get().has_new_pages() => {
                     in_order = first_skipped != Some(span) && skipped < SKIPPED_MAX;
                     first_skipped.get_or_insert(span);
                     skipped += 1;
@@ -271,7 +281,7 @@ impl Reclaimer {
                 }
                 Some(span) => {
                     span.get().clear_has_new_pages();
-                    self.visit(shared, source, core, span, goal, pass);
+                    self.visit(shared, source, span, (goal, visit), pass);
                 }
                 None => in_order = false,
             }
@@ -279,7 +289,15 @@ impl Reclaimer {
     }
 
     /// Takes what a span has to give, when its turn has come in the policy's order.
-    fn visit(&mut self, shared: &Shared, source: &Source<'_>, core: usize, span: SpanRef, goal: Goal, pass: &mut Pass) {
+    fn visit(
+        &mut self,
+        shared: &Shared,
+        source: &Source<'_>,
+        span: SpanRef,
+        (goal, visit): (Goal, Visit),
+        pass: &mut Pass,
+    ) {
+        let core = cpu::current();
         if span.get().resident() == 0 {
             return self.empty.push(span, Held::ByUs);
         }
@@ -289,7 +307,6 @@ impl Reclaimer {
         // SAFETY: the span comes from the queue and the eviction gate is held.
         let (region, number) = unsafe { Region::of_span(span) };
         let pages = region.pages_of_span(number);
-        let visit = goal.visit(source.queue);
         if goal != Goal::Clean
             && let Some(frames) = region.hideable()
         {

@@ -21,7 +21,6 @@ use crate::page::span::Span;
 pub enum EvictionPolicy {
     /// First in, first out, with further rounds for pages that were wanted again soon after their eviction. When a page
     /// left is remembered in its word (a ghost list, as S3-FIFO has one, that costs no memory of its own).
-    #[default]
     KeepRefaulted,
     /// First in, first out, as in kmmap (Kreon §3.3.1): what a page's past was makes no difference. Over frames that can be
     /// hidden a page that is touched while it waits out of sight has a second chance, as CLOCK gives it.
@@ -29,6 +28,7 @@ pub enum EvictionPolicy {
     /// S3-FIFO (Yang et al., SOSP 2023): pages that are new leave soon, from a small queue. Those that come back within a
     /// turnover of the cache, or are touched while they wait out of sight, stand in the main one, and survive the more visits
     /// of the evictor the more often that was. A scan passes through the small queue alone.
+    #[default]
     S3Fifo,
 }
 
