@@ -25,8 +25,15 @@ fn a_trace_is_replayed_through_all_policies() -> Result<(), Box<dyn std::error::
     let results: Value = serde_json::from_slice(&output.stdout)?;
     assert_eq!(misses(&results, "LRU"), Some(2000));
     assert_eq!(misses(&results, "optimum (Belady)"), Some(2000 - 256));
-    for policy in ["vmio keep-refaulted", "vmio s3-fifo", "vmio s3-fifo, mixed", "vmio fifo", "CLOCK", "ARC", "S3-FIFO"]
-    {
+    for policy in [
+        "vmio keep-refaulted",
+        "vmio s3-fifo (the default)",
+        "vmio s3-fifo by page, mixed",
+        "vmio fifo",
+        "CLOCK",
+        "ARC",
+        "S3-FIFO",
+    ] {
         let misses = misses(&results, policy);
         assert!(misses.is_some_and(|misses| (2000 - 256..=2000).contains(&misses)), "{policy}: {misses:?}");
     }
@@ -39,7 +46,7 @@ fn a_table_has_a_column_for_each_cache() -> Result<(), Box<dyn std::error::Error
     let text = String::from_utf8(output.stdout)?;
     assert!(output.status.success() && text.contains("miss % 2 MiB  miss % 4 MiB"), "{text}");
     assert!(text.starts_with("20000 accesses to 2000 pages (7.8 MiB)"), "{text}");
-    assert_eq!(text.lines().count(), 2 + 1 + 11, "{text}");
+    assert_eq!(text.lines().count(), 2 + 1 + 12, "{text}");
     Ok(())
 }
 
@@ -87,7 +94,7 @@ fn what_cannot_be_replayed_is_refused() -> Result<(), Box<dyn std::error::Error>
         (&["--synthetic", "zipf", "--cache", "0%"], "is not a share"),
         (
             &["--synthetic", "zipf", "--cache", "1M", "--policy", "mru"],
-            "is no policy: write all, or keep-refaulted, mixed, fifo",
+            "is no policy: write all, or auto, auto-mixed, keep-refaulted",
         ),
         (&["--synthetic", "zipf", "--cache", "1M", "--plot", "misses.png"], "neither .html nor .svg"),
         (&["--cache", "1M"], "--trace"),

@@ -54,7 +54,7 @@ fn a_scan_passes_through_the_small_queue_of_s3_fifo() -> Outcome {
 /// Else what had been hot would hold the cache for good.
 #[test]
 fn s3_fifo_lets_a_hot_set_go_that_is_wanted_no_more() -> Outcome {
-    let (cache, map) = mapping(EvictionPolicy::S3Fifo, FrameHint::ReadMostly)?;
+    let (cache, map) = mapping(EvictionPolicy::Auto, FrameHint::ReadMostly)?;
     let rounds_of = |first: u64, rounds: u64| -> Outcome<u64> {
         let before = cache.stats().load_misses;
         for round in 0..rounds {
@@ -75,7 +75,7 @@ fn s3_fifo_lets_a_hot_set_go_that_is_wanted_no_more() -> Outcome {
 /// An index that is wanted in turn with so many other pages that no policy can tell that it will be.
 fn misses_of_a_rare_index(reuse: Reuse) -> Outcome<u64> {
     const ROUNDS: u64 = 12;
-    let (cache, map) = mapping(EvictionPolicy::S3Fifo, FrameHint::ReadMostly)?;
+    let (cache, map) = mapping(EvictionPolicy::Auto, FrameHint::ReadMostly)?;
     let span = 512 * PAGE;
     map.advise(0..HOT_PAGES.next_multiple_of(512) * PAGE, Advice::Reuse(reuse))?;
     let others = HOT_PAGES.next_multiple_of(512)..PAGES;
@@ -98,7 +98,7 @@ fn pages_that_are_said_to_be_wanted_often_stay() -> Outcome {
 /// Each page of a scan is wanted a second time when it has just gone, and then never again.
 fn misses_beside_a_scan_that_looks_back(reuse: Reuse) -> Outcome<u64> {
     const BACK: u64 = 500;
-    let (cache, map) = mapping(EvictionPolicy::S3Fifo, FrameHint::ReadMostly)?;
+    let (cache, map) = mapping(EvictionPolicy::Auto, FrameHint::ReadMostly)?;
     let scanned = 2 * 1024..PAGES;
     map.advise(scanned.start * PAGE..scanned.end * PAGE, Advice::Reuse(reuse))?;
     let mut random = 1_u64;

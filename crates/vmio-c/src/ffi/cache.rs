@@ -31,10 +31,14 @@ pub const VMIO_FRAMES_STREAM: u32 = 3;
 /// As VMIO_FRAMES_READ_MOSTLY, with huge pages for the scans of mappings that are read-only.
 pub const VMIO_FRAMES_DYNAMIC: u32 = 4;
 
-/// Pages that are wanted again soon after their eviction stay longer.
-pub const VMIO_POLICY_KEEP_REFAULTED: u32 = 0;
+/// What is best for most programs: S3-FIFO, but over frames that can be hidden span by span.
+pub const VMIO_POLICY_AUTO: u32 = 0;
 /// First in, first out.
 pub const VMIO_POLICY_FIFO: u32 = 1;
+/// Pages that are wanted again soon after their eviction stay longer.
+pub const VMIO_POLICY_KEEP_REFAULTED: u32 = 2;
+/// New pages leave soon, those that come back stay the longer the more often they did.
+pub const VMIO_POLICY_S3_FIFO: u32 = 3;
 
 /// Lock the cache in memory if swap is on and the process may.
 pub const VMIO_LOCK_AUTO: u32 = 0;
@@ -202,8 +206,10 @@ impl vmio_cache_options {
         });
         builder = builder.frames(frames(self.frames)?);
         builder = builder.policy(match self.policy {
-            VMIO_POLICY_KEEP_REFAULTED => EvictionPolicy::KeepRefaulted,
+            VMIO_POLICY_AUTO => EvictionPolicy::Auto,
             VMIO_POLICY_FIFO => EvictionPolicy::Fifo,
+            VMIO_POLICY_KEEP_REFAULTED => EvictionPolicy::KeepRefaulted,
+            VMIO_POLICY_S3_FIFO => EvictionPolicy::S3Fifo,
             other => return Err(unknown("options.policy", other, "VMIO_POLICY_*")),
         });
         builder = builder.lock_memory(match self.lock_memory {

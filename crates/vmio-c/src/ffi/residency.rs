@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use vmio::Advice;
+use vmio::{Advice, Reuse};
 
 use crate::failure::{Failure, contain, report};
 use crate::ffi::cache::unknown;
@@ -28,6 +28,15 @@ pub const VMIO_ADVICE_FRESH: u32 = 5;
 pub const VMIO_ADVICE_FREE: u32 = 6;
 /// The order of eviction: `value` is 0 (keep) to 255 (evict first).
 pub const VMIO_ADVICE_PRIORITY: u32 = 7;
+/// How often each page is wanted, for pages that come in from now on: `value` is VMIO_REUSE_*.
+pub const VMIO_ADVICE_REUSE: u32 = 8;
+
+/// Not known: the cache finds out.
+pub const VMIO_REUSE_UNKNOWN: u32 = 0;
+/// Once, or more than once within a short while, as by a scan: no page counts as wanted again.
+pub const VMIO_REUSE_ONCE: u32 = 1;
+/// Again and again, if only after long: every page counts as wanted often from the first time on.
+pub const VMIO_REUSE_OFTEN: u32 = 2;
 
 /// A range of bytes of a mapping.
 #[derive(Clone, Copy)]
@@ -39,8 +48,8 @@ pub struct vmio_range {
     pub len: u64,
 }
 
-/// Tells the cache how a range will be used: VMIO_ADVICE_*, with a value for those that take one, else 0. Priorities and
-/// read-ahead are kept per 2 MiB, and set for all 2 MiB that the range touches; the others apply to whole pages.
+/// Tells the cache how a range will be used: VMIO_ADVICE_*, with a value for those that take one, else 0. Priorities,
+/// read-ahead and reuse are kept per 2 MiB, and set for all 2 MiB that the range touches; the others apply to whole pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmio_advise(
     mapping: Option<&vmio_mapping>,
@@ -160,7 +169,7 @@ fn zeroed(buffer: &mut [MaybeUninit<u8>]) -> &mut [u8] {
 }
 
 fn advice_of(advice: u32, value: u32) -> Result<Advice, Failure> {
-    let takes_value = matches!(advice, VMIO_ADVICE_SEQUENTIAL | VMIO_ADVICE_PRIORITY);
+    let takes_value = matches!(advice, VMIO_ADVICE_SEQUENTIAL | VMIO_ADVICE_PRIORITY | VMIO_ADVICE_REUSE);
     if value != 0 && !takes_value {
         return Err(unknown("value", value, "0 with this advice"));
     }
@@ -175,6 +184,12 @@ fn advice_of(advice: u32, value: u32) -> Result<Advice, Failure> {
         VMIO_ADVICE_PRIORITY => {
             Advice::Priority(u8::try_from(value).map_err(|_| unknown("value", value, "a priority from 0 to 255"))?)
         }
+        VMIO_ADVICE_REUSE => Advice::Reuse(match value {
+            VMIO_REUSE_UNKNOWN => Reuse::Unknown,
+            VMIO_REUSE_ONCE => Reuse::Once,
+            VMIO_REUSE_OFTEN => Reuse::Often,
+            other => return Err(unknown("value", other, "VMIO_REUSE_*")),
+        }),
         other => return Err(unknown("advice", other, "VMIO_ADVICE_*")),
     })
 }

@@ -29,7 +29,7 @@ Examples:
   vmio sim --synthetic scan-hot --pages 100000 --accesses 2000000 --cache 80M
   vmio sim --trace pages.txt --cache 1G --json sim.json
   vmio sim --trace hm_0.csv --format msr --cache 256M,1G,4G
-  vmio sim --synthetic zipf:0.8 --cache 5%,10%,25%,50% --policy keep-refaulted,s3-fifo --plot misses.html
+  vmio sim --synthetic zipf:0.8 --cache 5%,10%,25%,50% --policy auto,s3-fifo --plot misses.html
 
 vmio's own policies are not simulated: the trace is replayed through a mapping without a device behind it, in a cache that
 has room for the page tables beside. Soft misses are accesses of pages that were in memory and out of sight.

@@ -30,17 +30,19 @@ pub struct Misses {
 /// A way to choose which page goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
-    /// vmio's default
+    /// vmio's default: S3-FIFO by pages that come back
+    Auto,
+    /// The same over FrameHint::Mixed, where a touch is seen of pages that wait out of sight, span by span
+    AutoMixed,
+    /// vmio's FIFO with further rounds for what comes back
     KeepRefaulted,
-    /// The same over FrameHint::Mixed, where a touch is seen of pages that wait out of sight
+    /// The same over FrameHint::Mixed
     Mixed,
     /// vmio's FIFO
     Fifo,
     /// The same over FrameHint::Mixed: second chance
     SecondChance,
-    /// vmio's S3-FIFO, which knows of pages that come back
-    VmioS3Fifo,
-    /// The same over FrameHint::Mixed
+    /// vmio's S3-FIFO over FrameHint::Mixed, where pages go out of sight one by one
     VmioS3FifoMixed,
     /// Least recently used
     Lru,
@@ -58,12 +60,13 @@ impl Policy {
     /// What it is called in results.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Auto => "vmio s3-fifo (the default)",
+            Self::AutoMixed => "vmio s3-fifo, mixed (the default)",
             Self::KeepRefaulted => "vmio keep-refaulted",
             Self::Mixed => "vmio keep-refaulted, mixed",
             Self::Fifo => "vmio fifo",
             Self::SecondChance => "vmio fifo, mixed (second chance)",
-            Self::VmioS3Fifo => "vmio s3-fifo",
-            Self::VmioS3FifoMixed => "vmio s3-fifo, mixed",
+            Self::VmioS3FifoMixed => "vmio s3-fifo by page, mixed",
             Self::Lru => "LRU",
             Self::Clock => "CLOCK",
             Self::Arc => "ARC",
@@ -76,11 +79,12 @@ impl Policy {
     pub fn replay(self, trace: &Trace, bytes: u64) -> anyhow::Result<Misses> {
         let (capacity, pages) = ((bytes / PAGE_BYTES) as usize, trace.pages.len());
         match self {
+            Self::Auto => replay(trace, EvictionPolicy::Auto, FrameHint::ReadMostly, bytes),
+            Self::AutoMixed => replay(trace, EvictionPolicy::Auto, FrameHint::Mixed, bytes),
             Self::KeepRefaulted => replay(trace, EvictionPolicy::KeepRefaulted, FrameHint::ReadMostly, bytes),
             Self::Mixed => replay(trace, EvictionPolicy::KeepRefaulted, FrameHint::Mixed, bytes),
             Self::Fifo => replay(trace, EvictionPolicy::Fifo, FrameHint::ReadMostly, bytes),
             Self::SecondChance => replay(trace, EvictionPolicy::Fifo, FrameHint::Mixed, bytes),
-            Self::VmioS3Fifo => replay(trace, EvictionPolicy::S3Fifo, FrameHint::ReadMostly, bytes),
             Self::VmioS3FifoMixed => replay(trace, EvictionPolicy::S3Fifo, FrameHint::Mixed, bytes),
             Self::Lru => Ok(simulate(trace, Lru::new(capacity))),
             Self::Clock => Ok(simulate(trace, Clock::new(capacity, pages))),

@@ -310,8 +310,8 @@ impl Reclaimer {
         if goal != Goal::Clean
             && let Some(frames) = region.hideable()
         {
-            // Where there is but one queue, all wait out of sight, and survive there.
-            let visit = if source.queue.is_some() { visit } else { Visit::LAST };
+            // Together they share a shootdown. They survive while they wait.
+            let visit = if source.order.policy.hides_by_page() { visit } else { Visit::LAST };
             let hidden = region.hide(frames, pages, visit, &mut self.stored, &locked);
             shared.count(core, Counter::ShootdownsEvict, hidden.shootdowns);
             if hidden.pages > 0 {

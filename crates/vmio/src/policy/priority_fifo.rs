@@ -119,6 +119,10 @@ impl PriorityFifo {
         }
     }
 
+    fn is_s3_fifo(&self) -> bool {
+        matches!(self.policy, EvictionPolicy::Auto | EvictionPolicy::S3Fifo)
+    }
+
     /// A span that came in since the last look may have the highest priority of all.
     fn sort_incoming(&self) {
         for shard in &self.shards {
@@ -219,32 +223,38 @@ impl Policy for PriorityFifo {
     fn frequency(&self, before: u8, evicted_ago: Option<u8>) -> u8 {
         match (self.policy, evicted_ago) {
             (EvictionPolicy::Fifo, _) => 0,
-            (EvictionPolicy::S3Fifo, Some(0..=S3_GHOSTS)) => (before + S3_RETURN).min(S3_FREQUENCY_MAX),
-            (EvictionPolicy::S3Fifo, _) => 0,
-            (_, Some(0..=SOON)) => (before + 1).min(FREQUENCY_MAX),
-            (_, Some(..=LATE)) => before,
-            _ => before.saturating_sub(1),
+            (EvictionPolicy::Auto | EvictionPolicy::S3Fifo, Some(0..=S3_GHOSTS)) => {
+                (before + S3_RETURN).min(S3_FREQUENCY_MAX)
+            }
+            (EvictionPolicy::Auto | EvictionPolicy::S3Fifo, _) => 0,
+            (EvictionPolicy::KeepRefaulted, Some(0..=SOON)) => (before + 1).min(FREQUENCY_MAX),
+            (EvictionPolicy::KeepRefaulted, Some(..=LATE)) => before,
+            (EvictionPolicy::KeepRefaulted, _) => before.saturating_sub(1),
         }
     }
 
     fn frequency_of_rescued(&self, before: u8) -> u8 {
-        if self.policy == EvictionPolicy::S3Fifo { (before + 1).min(S3_FREQUENCY_MAX) } else { before }
+        if self.is_s3_fifo() { (before + 1).min(S3_FREQUENCY_MAX) } else { before }
     }
 
     fn frequency_by_advice(&self, reuse: Reuse) -> u8 {
         match (self.policy, reuse) {
             (EvictionPolicy::Fifo, _) | (_, Reuse::Unknown | Reuse::Once) => 0,
-            (EvictionPolicy::S3Fifo, Reuse::Often) => S3_FREQUENCY_MAX,
+            (EvictionPolicy::Auto | EvictionPolicy::S3Fifo, Reuse::Often) => S3_FREQUENCY_MAX,
             (EvictionPolicy::KeepRefaulted, Reuse::Often) => FREQUENCY_MAX,
         }
     }
 
     fn small_queue_share(&self) -> Option<u32> {
-        (self.policy == EvictionPolicy::S3Fifo).then_some(S3_SMALL_SHARE)
+        self.is_s3_fifo().then_some(S3_SMALL_SHARE)
     }
 
     fn hidden_share(&self) -> u32 {
-        if self.policy == EvictionPolicy::S3Fifo { S3_HIDDEN_SHARE } else { HIDDEN_SHARE }
+        if self.hides_by_page() { S3_HIDDEN_SHARE } else { HIDDEN_SHARE }
+    }
+
+    fn hides_by_page(&self) -> bool {
+        self.policy == EvictionPolicy::S3Fifo
     }
 }
 
@@ -311,6 +321,15 @@ mod tests {
     fn only_one_of_the_policies_keeps_what_comes_back_soon() {
         let frequency = |policy| PriorityFifo::new(1, policy).frequency(1, Some(2));
         assert_eq!((frequency(EvictionPolicy::KeepRefaulted), frequency(EvictionPolicy::Fifo)), (2, 0));
+    }
+
+    #[test]
+    fn what_comes_back_late_is_new_to_s3_fifo() {
+        for policy in [EvictionPolicy::Auto, EvictionPolicy::S3Fifo].map(|policy| PriorityFifo::new(1, policy)) {
+            assert_eq!((policy.frequency(0, Some(6)), policy.frequency(4, Some(6))), (2, 5));
+            assert_eq!((policy.frequency(4, Some(7)), policy.frequency(0, None)), (0, 0));
+            assert_eq!((policy.frequency_of_rescued(0), policy.frequency_of_rescued(5)), (1, 5));
+        }
     }
 
     #[test]
