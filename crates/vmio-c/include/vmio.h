@@ -71,14 +71,24 @@
 #define VMIO_FRAMES_DYNAMIC 4
 
 /*
- Pages that are wanted again soon after their eviction stay longer.
+ What is best for most programs: S3-FIFO, but over frames that can be hidden span by span.
  */
-#define VMIO_POLICY_KEEP_REFAULTED 0
+#define VMIO_POLICY_AUTO 0
 
 /*
  First in, first out.
  */
 #define VMIO_POLICY_FIFO 1
+
+/*
+ Pages that are wanted again soon after their eviction stay longer.
+ */
+#define VMIO_POLICY_KEEP_REFAULTED 2
+
+/*
+ New pages leave soon, those that come back stay the longer the more often they did.
+ */
+#define VMIO_POLICY_S3_FIFO 3
 
 /*
  Lock the cache in memory if swap is on and the process may.
@@ -190,6 +200,26 @@
  The order of eviction: `value` is 0 (keep) to 255 (evict first).
  */
 #define VMIO_ADVICE_PRIORITY 7
+
+/*
+ How often each page is wanted, for pages that come in from now on: `value` is VMIO_REUSE_*.
+ */
+#define VMIO_ADVICE_REUSE 8
+
+/*
+ Not known: the cache finds out.
+ */
+#define VMIO_REUSE_UNKNOWN 0
+
+/*
+ Once, or more than once within a short while, as by a scan: no page counts as wanted again.
+ */
+#define VMIO_REUSE_ONCE 1
+
+/*
+ Again and again, if only after long: every page counts as wanted often from the first time on.
+ */
+#define VMIO_REUSE_OFTEN 2
 
 /*
  What became of a call. The numbers never change their meaning; later versions may add some.
@@ -725,8 +755,8 @@ vmio_status vmio_pin(const struct vmio_mapping *mapping,
 void vmio_unpin(struct vmio_pinned *pinned);
 
 /*
- Tells the cache how a range will be used: VMIO_ADVICE_*, with a value for those that take one, else 0. Priorities and
- read-ahead are kept per 2 MiB, and set for all 2 MiB that the range touches; the others apply to whole pages.
+ Tells the cache how a range will be used: VMIO_ADVICE_*, with a value for those that take one, else 0. Priorities,
+ read-ahead and reuse are kept per 2 MiB, and set for all 2 MiB that the range touches; the others apply to whole pages.
  */
 vmio_status vmio_advise(const struct vmio_mapping *mapping,
                         uint64_t offset,
