@@ -79,7 +79,7 @@ fn misses_of_a_rare_index(reuse: Reuse) -> Outcome<u64> {
     let span = 512 * PAGE;
     map.advise(0..HOT_PAGES.next_multiple_of(512) * PAGE, Advice::Reuse(reuse))?;
     let others = HOT_PAGES.next_multiple_of(512)..PAGES;
-    assert!(others.start * PAGE % span == 0 && others.end - others.start > 8 * HOT_PAGES);
+    assert!((others.start * PAGE).is_multiple_of(span) && others.end - others.start > 8 * HOT_PAGES);
     for round in 0..ROUNDS {
         (0..HOT_PAGES).try_for_each(|page| touch(&map, page))?;
         let first = others.start + round % 3 * 4 * HOT_PAGES;
