@@ -289,7 +289,7 @@ mod tests {
         span.set_reuse(Reuse::Often);
         span.set_window(32);
         span.set_has_new_pages();
-        span.set_priority(255);
+        let _ = span.set_priority(255);
         span.set_reuse(Reuse::Once);
         assert_eq!((span.window(), span.reuse(), span.priority()), (Some(32), Some(Reuse::Once), 255));
         assert!(span.has_new_pages());
