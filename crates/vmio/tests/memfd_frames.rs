@@ -13,7 +13,9 @@ use vmio::{Access, Advice, Cache, Error, EvictionPolicy, FrameHint, Mapping, Map
 
 use support::denial::{PAGEMAP_SCAN, deny_ioctls};
 use support::device::{Device, WRITE_EIO};
-use support::{PAGE, Random, SPAN, at, cache_of, load, roomy_cache, store, tiny_cache, watchdog};
+use support::{
+    PAGE, Random, SPAN, at, cache_of, kernel_can_note_stores, load, roomy_cache, store, tiny_cache, watchdog,
+};
 
 fn open(cache: &Cache, device: &Arc<Device>) -> Mapping {
     Mapping::open(cache, device.backing(), MappingOptions::new().frames(FrameHint::Mixed)).unwrap()
@@ -26,6 +28,9 @@ fn push_out(map: &Mapping, pages: std::ops::Range<u64>) {
 
 #[test]
 fn the_first_store_to_a_loaded_page_is_no_fault_of_ours_and_is_synced() {
+    if !kernel_can_note_stores() {
+        return;
+    }
     let cache = roomy_cache();
     let device = Device::of_pages(SPAN);
     let map = open(&cache, &device);
@@ -60,6 +65,9 @@ fn clean_pages_are_not_written() {
 #[test]
 fn a_touch_rescues_a_page_that_waits_to_be_dropped() {
     // The default seldom hides a span in which nothing is new.
+    if !kernel_can_note_stores() {
+        return;
+    }
     let cache = cache_of(512).policy(EvictionPolicy::KeepRefaulted).build().unwrap();
     let device = Device::of_pages(16 * SPAN);
     let map = open(&cache, &device);

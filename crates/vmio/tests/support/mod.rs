@@ -20,6 +20,8 @@ use vmio::probe::{KernelFeature, probe};
 use vmio::{Access, Cache, CacheBuilder, Engine, FrameHint, Mapping, MappingOptions};
 
 pub use random::Random;
+use vmio::probe::{KernelFeature, Probe, probe_without};
+use vmio::{Cache, CacheBuilder, Engine, FrameHint, Mapping};
 
 /// The page size in bytes.
 pub const PAGE: u64 = vmio::PAGE_BYTES as u64;
@@ -150,8 +152,15 @@ pub fn store_bytes(map: &Mapping, offset: u64, bytes: &[u8]) {
 /// Whether the suite runs with frames whose stores the kernel notes: it does not say when they came, so a sync may write
 /// stores that came after it began, and there is no fault to count.
 pub fn kernel_notes_stores() -> bool {
+    frames() != FrameHint::ReadMostly && kernel_can_note_stores()
+}
+
+/// Whether the kernel has what that takes; prints that a test is skipped if not.
+pub fn kernel_can_note_stores() -> bool {
     let needed = [KernelFeature::WpAsync, KernelFeature::PagemapScan, KernelFeature::ShmemWp];
-    frames() != FrameHint::ReadMostly && !declined().iter().any(|declined| needed.contains(declined))
+    let missing = |(feature, probe): &(KernelFeature, Probe)| needed.contains(feature) && !probe.is_yes();
+    let missing = probe_without(&declined()).kernel.into_iter().find(missing);
+    missing.inspect(|(feature, _)| println!("skipped: needs {feature}")).is_none()
 }
 
 /// What a read gives, or the error that it returns.

@@ -6,13 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use vmio::{Cache, FrameHint, Mapping, MappingOptions, View};
 
 use super::device::Device;
-use super::{PAGE, declined, is_managed};
-use vmio::probe::KernelFeature;
+use super::{PAGE, is_managed, kernel_can_note_stores};
 
 /// Whether the suite runs with an engine and a kernel that show a file at several addresses.
 pub fn available() -> bool {
-    let needed = [KernelFeature::WpAsync, KernelFeature::PagemapScan, KernelFeature::ShmemWp];
-    !is_managed("several addresses") && !declined().iter().any(|declined| needed.contains(declined))
+    !is_managed("several addresses") && kernel_can_note_stores()
 }
 
 /// Maps a device that may have several addresses.
