@@ -1,0 +1,98 @@
+//! A machine under QEMU that runs one command and switches itself off.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use crate::kernel::{Kernel, lab_folder, path_with_sbin, run};
+use crate::{Machine, initramfs};
+
+/// The size of the guest's disk. Only what is written takes room on the host's.
+const DISK_BYTES: u64 = 8 << 30;
+/// Loaded once the host's files are there; those that a kernel's package lacks are left out.
+const MODULES: [&str; 4] = ["virtio_blk", "ext4", "loop", "zram"];
+/// Of timeout(1).
+const TIMED_OUT: i32 = 124;
+
+/// A machine that is ready to boot.
+pub(crate) struct Guest {
+    machine: Machine,
+    kernel: Kernel,
+    /// The disk and the initramfs.
+    scratch: TempDir,
+    /// $OUT inside.
+    out: PathBuf,
+}
+
+impl Guest {
+    /// Makes what the machine boots from. What the command leaves in $OUT is kept if it has a folder of its own.
+    pub(crate) fn new(machine: Machine, out: Option<PathBuf>) -> Result<Guest> {
+        let kernel = Kernel::of(machine.kernel)?;
+        let scratch = tempfile::tempdir_in(lab_folder()?)?;
+        initramfs::write(&kernel, scratch.path())?;
+        File::create(scratch.path().join("disk"))?.set_len(DISK_BYTES)?;
+        let mut mkfs = Command::new("mkfs.ext4");
+        run(mkfs.args(["-q", "-F"]).arg(scratch.path().join("disk")).env("PATH", path_with_sbin()))?;
+        let out = out.unwrap_or_else(|| scratch.path().join("out"));
+        fs::create_dir_all(&out).with_context(|| format!("creating {}", out.display()))?;
+        Ok(Guest { machine, kernel, scratch, out: out.canonicalize()? })
+    }
+
+    /// $OUT as the host sees it.
+    pub(crate) fn out(&self) -> &Path {
+        &self.out
+    }
+
+    /// Boots, has bash run a script in the current directory, and returns its exit status.
+    pub(crate) fn run(&self, script: &str) -> Result<u8> {
+        let folder = std::env::current_dir()?;
+        let folder = shlex::try_quote(folder.to_str().context("the current directory is not UTF-8")?)?.into_owned();
+        fs::write(self.out.join("command"), format!("cd {folder} || exit\n{script}\n"))?;
+        let modules = MODULES.map(|module| format!("{module} {}\n", self.kernel.root.display()));
+        fs::write(self.out.join("modules"), modules.concat())?;
+        let status_file = self.out.join("status");
+        if status_file.exists() {
+            fs::remove_file(&status_file)?;
+        }
+        let ended = self.qemu().status().context("qemu-system-x86_64: is it installed?")?;
+        let status = fs::read_to_string(&status_file).ok().and_then(|status| status.trim().parse().ok());
+        let Some(status) = status else {
+            let log = fs::read(self.out.join("kernel.log")).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log);
+            let mut last: Vec<&str> = log.lines().rev().take(20).collect();
+            last.reverse();
+            let what = if ended.code() == Some(TIMED_OUT) { "ran out of time" } else { "ended without a result" };
+            bail!("the guest {what} ({ended}); the last that its kernel said:\n{}", last.join("\n"));
+        };
+        Ok(status)
+    }
+
+    fn qemu(&self) -> Command {
+        let Machine { cores, memory, accelerator, timeout, .. } = self.machine;
+        let at = |name: &str| self.scratch.path().join(name);
+        // timeout(1), since it also ends QEMU when this process is gone.
+        let mut command = Command::new("timeout");
+        command.args(["--foreground", "--kill-after=5"]).arg(timeout.to_string()).arg("qemu-system-x86_64");
+        command.args(["-accel", accelerator.option(), "-cpu", "max,la57=off", "-machine", "q35"]);
+        command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
+        command.args(["-smp", &cores.to_string(), "-m", &format!("{memory}M")]);
+        command.arg("-kernel").arg(&self.kernel.image).arg("-initrd").arg(at("initramfs.cpio"));
+        command.args(["-append", "console=ttyS0 panic=-1 loglevel=5 mitigations=off"]);
+        command.arg("-serial").arg(format!("file:{}", self.out.join("kernel.log").display()));
+        command.args(["-serial", "stdio"]);
+        let share = |folder: &Path, options| {
+            format!("local,path={},security_model=none,multidevs=remap,{options}", folder.display())
+        };
+        command.arg("-fsdev").arg(share(Path::new("/"), "id=host,readonly=on"));
+        command.args(["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]);
+        command.arg("-fsdev").arg(share(&self.out, "id=run"));
+        command.args(["-device", "virtio-9p-pci,fsdev=run,mount_tag=run"]);
+        let disk = format!("if=none,id=disk,format=raw,cache=unsafe,discard=unmap,file={}", at("disk").display());
+        command.args(["-drive", &disk, "-device", "virtio-blk-pci,drive=disk"]);
+        command.stdin(Stdio::null());
+        command
+    }
+}

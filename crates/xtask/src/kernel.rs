@@ -1,0 +1,153 @@
+//! Kernels of distributions: downloaded and extracted once, under the target folder.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// A line of kernels.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Series {
+    /// As in Ubuntu 22.04
+    #[value(name = "5.15")]
+    Linux5_15,
+    /// As in Debian 12
+    #[value(name = "6.1")]
+    Linux6_1,
+    /// As in Debian 13
+    #[value(name = "6.12")]
+    Linux6_12,
+}
+
+/// A kernel and its modules, extracted.
+pub(crate) struct Kernel {
+    /// The image that QEMU loads.
+    pub(crate) image: PathBuf,
+    /// The folder that `modprobe --dirname` takes.
+    pub(crate) root: PathBuf,
+    /// As `uname -r` will say.
+    pub(crate) release: String,
+}
+
+/// Packages that Debian does not have, with their SHA-256. No update ever replaces those of a distribution's first release.
+const UBUNTU: [(&str, &str); 2] = [
+    (
+        "http://archive.ubuntu.com/ubuntu/pool/main/l/linux/linux-image-unsigned-5.15.0-25-generic_5.15.0-25.25_amd64.deb",
+        "ac69df20790c48217eb1386ef81fd10d3f20a4ede4dab81cc107c65d29549fa0",
+    ),
+    (
+        "http://archive.ubuntu.com/ubuntu/pool/main/l/linux/linux-modules-5.15.0-25-generic_5.15.0-25.25_amd64.deb",
+        "d0ba4087d9e1d497925b3481d3531fba6c2a852855f8019d73b0b1385aa4da1f",
+    ),
+];
+
+impl Kernel {
+    /// The kernel of a series: from an earlier call, or the newest that there is.
+    pub(crate) fn of(series: Series) -> Result<Kernel> {
+        let name = clap::ValueEnum::to_possible_value(&series).context("a series without a name")?;
+        let root = lab_folder()?.join(name.get_name());
+        if !root.exists() {
+            eprintln!("fetching Linux {}", name.get_name());
+            let scratch = tempfile::tempdir_in(lab_folder()?)?;
+            let new = scratch.path().join("root");
+            fetch(series, scratch.path())?;
+            for package in entries(scratch.path())? {
+                run(Command::new("dpkg").arg("-x").arg(package).arg(&new))?;
+            }
+            let release = release_in(&new)?;
+            run(Command::new("depmod").arg("--basedir").arg(&new).arg(release).env("PATH", path_with_sbin()))?;
+            std::fs::rename(&new, &root)?;
+        }
+        let release = release_in(&root)?;
+        Ok(Kernel { image: root.join("boot").join(format!("vmlinuz-{release}")), root, release })
+    }
+
+    /// The files of a module and of what it needs, in the order in which they are to be loaded.
+    pub(crate) fn modules(&self, name: &str) -> Result<Vec<PathBuf>> {
+        let mut modprobe = Command::new("modprobe");
+        modprobe.args(["--show-depends", "--set-version", &self.release, "--dirname"]).arg(&self.root).arg(name);
+        let lines = output(modprobe.env("PATH", path_with_sbin()))?;
+        let files = lines.lines().filter_map(|line| line.strip_prefix("insmod "));
+        Ok(files.map(|file| PathBuf::from(file.trim())).collect())
+    }
+}
+
+/// Where the lab keeps what it has fetched and made.
+pub(crate) fn lab_folder() -> Result<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from);
+    let folder = target.join("vm");
+    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    Ok(folder.canonicalize()?)
+}
+
+/// The repository's root.
+pub(crate) fn workspace() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// Downloads the packages of a kernel into a folder.
+fn fetch(series: Series, folder: &Path) -> Result<()> {
+    let pattern = match series {
+        Series::Linux5_15 => {
+            for (url, sum) in UBUNTU {
+                let file = folder.join(url.rsplit('/').next().unwrap_or(url));
+                let mut helper = Command::new("/usr/lib/apt/apt-helper");
+                run(helper.args(["download-file", url]).arg(file).arg(format!("SHA256:{sum}")))?;
+            }
+            return Ok(());
+        }
+        Series::Linux6_1 => r"^linux-image-6\.1\.0-[0-9]+-amd64-unsigned$",
+        Series::Linux6_12 => r"^linux-image-6\.12\.[0-9]+\+deb1[23]-amd64-unsigned$",
+    };
+    let found = output(Command::new("apt-cache").args(["search", "--names-only", pattern]))?;
+    let names = found.lines().filter_map(|line| line.split_whitespace().next());
+    let newest = names.max_by_key(|name| numbers_in(name)).with_context(|| {
+        format!("apt knows no package {pattern}: run `apt-get update`, on Debian 12 with its security updates")
+    })?;
+    run(Command::new("apt-get").args(["download", "-q", newest]).current_dir(folder))
+}
+
+/// What versions are compared by.
+fn numbers_in(name: &str) -> Vec<u32> {
+    name.split(|letter: char| !letter.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
+}
+
+fn release_in(root: &Path) -> Result<String> {
+    let folders = entries(&root.join("lib/modules"))?;
+    let [folder] = &folders[..] else { bail!("{} kernels in {}: delete it", folders.len(), root.display()) };
+    Ok(folder.file_name().unwrap_or_default().to_string_lossy().into_owned())
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let read = std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    read.map(|entry| Ok(entry?.path())).collect()
+}
+
+/// Where depmod, modprobe and mkfs are, which others than root may run as well.
+pub(crate) fn path_with_sbin() -> String {
+    std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin"
+}
+
+/// Runs a command that must succeed.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("{command:?}: is it installed?"))?;
+    ensure!(status.success(), "{command:?}: {status}");
+    Ok(())
+}
+
+/// What a command that must succeed prints.
+fn output(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("{command:?}: is it installed?"))?;
+    ensure!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        assert!(numbers_in("linux-image-6.1.0-100-amd64") > numbers_in("linux-image-6.1.0-56-amd64"));
+    }
+}
