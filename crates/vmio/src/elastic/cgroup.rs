@@ -1,7 +1,6 @@
 //! The memory cgroups that the process is in: how much room they leave for page cache.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::sys::PAGE_BYTES;
@@ -68,20 +67,10 @@ impl MemoryCgroups {
         self.levels.iter().filter_map(Level::room_bytes).min()
     }
 
-    /// The file that tells how long somebody in the innermost cgroup has waited for memory.
+    /// The file that tells how long somebody in the innermost cgroup, of version 2, has waited for memory.
     pub(super) fn pressure(&self) -> Option<PathBuf> {
-        Some(self.innermost()?.folder.join("memory.pressure"))
-    }
-
-    /// Of version 2.
-    fn innermost(&self) -> Option<&Level> {
-        self.levels.iter().find(|level| std::ptr::eq(level.version, &V2))
-    }
-
-    /// Has the kernel take pages away by its own lights (Linux 5.19, cgroup v2), from whoever is in the cgroup.
-    pub(crate) fn reclaim(&self, pages: u64) -> io::Result<()> {
-        let innermost = self.innermost().ok_or(io::ErrorKind::Unsupported)?;
-        fs::write(innermost.folder.join("memory.reclaim"), (pages * PAGE_BYTES as u64).to_string())
+        let innermost = self.levels.iter().find(|level| std::ptr::eq(level.version, &V2))?;
+        Some(innermost.folder.join("memory.pressure"))
     }
 }
 
@@ -135,7 +124,5 @@ mod tests {
         let groups = MemoryCgroups { levels: levels_of(mount.path(), "/a/b", &V2) };
         // 49152 in use, of which 32768 are file pages: 16384 are not to be had.
         assert_eq!(groups.room_pages(), Some(100 - 4));
-        groups.reclaim(3).unwrap();
-        assert_eq!(fs::read_to_string(inner.join("memory.reclaim")).unwrap(), "12288");
     }
 }

@@ -356,19 +356,10 @@ impl Steward {
             } else if self.totals.in_line() < budget / 4 && ledger.unmap_next()?.is_some() {
                 // Its turn comes with the next step, or after its writes.
             } else if !ledger.drop_first()? {
-                drop(ledger);
-                return self.ask_the_kernel(resident.saturating_sub(budget));
+                // All that is left is pinned, locked, or lost if it is dropped, since it could not be written. The kernel
+                // could take it no better: memory.reclaim drops what failed to be written, and pages of others.
+                break;
             }
-        }
-        Ok(())
-    }
-
-    /// Nothing is left that can be given up from here: all is pinned, or locked, or cannot be written.
-    fn ask_the_kernel(&self, pages: u64) -> io::Result<()> {
-        if pages > 0
-            && let Err(error) = self.cgroups.reclaim(pages)
-        {
-            tracing::debug!(%error, pages, "the kernel does not reclaim what cannot be given up");
         }
         Ok(())
     }
