@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 
-use linux_raw_sys::general::{UFFD_FEATURE_WP_ASYNC, UFFD_FEATURE_WP_HUGETLBFS_SHMEM};
+use linux_raw_sys::general::{UFFD_FEATURE_MOVE, UFFD_FEATURE_WP_ASYNC, UFFD_FEATURE_WP_HUGETLBFS_SHMEM};
 use rustix::thread::CapabilitySet;
 
 use crate::engine::Engine;
@@ -132,6 +132,7 @@ fn probe_kernel(feature: KernelFeature, declined: &[KernelFeature]) -> Probe {
     let userfaultfd_has = |flag| Userfaultfd::supported_features().is_ok_and(|has| has & u64::from(flag) != 0);
     let found = match feature {
         KernelFeature::BatchedUnmap => unmapper().is_batched(),
+        KernelFeature::MovePages => userfaultfd_has(UFFD_FEATURE_MOVE),
         KernelFeature::WpAsync => userfaultfd_has(UFFD_FEATURE_WP_ASYNC),
         KernelFeature::PagemapScan => Pagemap::open_to_scan().is_ok(),
         KernelFeature::ShmemWp => userfaultfd_has(UFFD_FEATURE_WP_HUGETLBFS_SHMEM),

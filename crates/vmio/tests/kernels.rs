@@ -4,7 +4,7 @@
 mod support;
 
 use vmio::probe::{KernelFeature, probe, probe_without};
-use vmio::{Advice, Cache, Error, FrameHint, LockMemory, Mapping, MappingOptions, Stats};
+use vmio::{Access, Advice, Cache, Engine, Error, FrameHint, LockMemory, Mapping, MappingOptions, Stats};
 
 use support::device::Device;
 use support::{Random, SPAN, at, cache_of, check_empty, is_root, load, store};
@@ -92,6 +92,20 @@ fn without_tracked_stores_mixed_frames_are_anonymous_ones() {
         assert_eq!(cache.stats().write_protect_faults, 100, "{feature}");
         map.sync().unwrap();
         assert_eq!(device.word(at(99)), 99);
+    }
+}
+
+#[test]
+fn without_moved_pages_scans_come_in_by_small_pages() {
+    for hint in [FrameHint::Stream, FrameHint::Dynamic] {
+        let cache = cache_of(PAGES).engine(Engine::Sigbus).without(KernelFeature::MovePages).build().unwrap();
+        let device = Device::of_pages(PAGES / 8);
+        (0..PAGES / 8).for_each(|page| device.set_word(at(page), page + 1));
+        let options = MappingOptions::new().access(Access::ReadOnly).frames(hint);
+        let map = Mapping::open(&cache, device.backing(), options).unwrap();
+        (0..PAGES / 8).for_each(|page| assert_eq!(load(&map, at(page)), page + 1));
+        let stats = cache.stats();
+        assert_eq!((stats.moved_spans, stats.read_bytes), (0, PAGES / 8 * vmio::PAGE_BYTES as u64), "{stats:?}");
     }
 }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::engine::{Frames, InstallError};
-use crate::sys::kernel::KernelFeatures;
+use crate::sys::kernel::{KernelFeature, KernelFeatures};
 use crate::sys::pagemap::Pagemap;
 use crate::sys::reservation::Reservation;
 use crate::sys::unmap::{UnmapList, Unmapper};
@@ -14,6 +14,7 @@ use crate::sys::userfaultfd::Userfaultfd;
 pub(crate) struct AnonymousFrames {
     userfaultfd: Arc<Userfaultfd>,
     unmapper: Unmapper,
+    may_move: bool,
     /// Where the kernel tells what is a huge page.
     pagemap: Option<Pagemap>,
 }
@@ -21,7 +22,13 @@ pub(crate) struct AnonymousFrames {
 impl AnonymousFrames {
     /// Frames of ranges attached to this userfaultfd.
     pub(crate) fn new(userfaultfd: Arc<Userfaultfd>, features: KernelFeatures) -> Self {
-        AnonymousFrames { userfaultfd, unmapper: Unmapper::probe(features), pagemap: Pagemap::open_to_scan().ok() }
+        let may_move = userfaultfd.moves_pages() && features.allow(KernelFeature::MovePages);
+        AnonymousFrames {
+            userfaultfd,
+            unmapper: Unmapper::probe(features),
+            may_move,
+            pagemap: Pagemap::open_to_scan().ok(),
+        }
     }
 }
 
@@ -34,7 +41,7 @@ impl Frames for AnonymousFrames {
     }
 
     fn installs_spans(&self) -> bool {
-        self.userfaultfd.moves_pages()
+        self.may_move
     }
 
     unsafe fn install_span(&self, address: usize, source: &Reservation) -> io::Result<()> {

@@ -10,6 +10,8 @@ use std::str::FromStr;
 pub enum KernelFeature {
     /// process_madvise(MADV_DONTNEED) on the calling process.
     BatchedUnmap,
+    /// Moving pages from one range to another (UFFDIO_MOVE).
+    MovePages,
     /// Stores noted by the kernel (UFFD_FEATURE_WP_ASYNC).
     WpAsync,
     /// Asking which pages were stored to (PAGEMAP_SCAN).
@@ -35,8 +37,9 @@ const ANONYMOUS_FRAMES: &str =
 
 impl KernelFeature {
     /// All of them, those of the newest kernel first.
-    pub const ALL: [KernelFeature; 6] = [
+    pub const ALL: [KernelFeature; 7] = [
         KernelFeature::BatchedUnmap,
+        KernelFeature::MovePages,
         KernelFeature::WpAsync,
         KernelFeature::PagemapScan,
         KernelFeature::ShmemWp,
@@ -52,6 +55,12 @@ impl KernelFeature {
                 used_for: "evicting the coldest pages with one TLB shootdown for hundreds, wherever they lie",
                 in_its_place: "spans of 2 MiB are evicted as a whole, one TLB shootdown each: pages in use that lie \
                                beside idle ones are read again",
+            },
+            KernelFeature::MovePages => Facts {
+                name: "move-pages",
+                since: "6.8",
+                used_for: "scans by huge pages (FrameHint::Stream and Dynamic), which come in by one step each",
+                in_its_place: "scans read ahead by small pages, each of which is copied",
             },
             KernelFeature::WpAsync => Facts {
                 name: "wp-async",
@@ -156,6 +165,6 @@ mod tests {
             let declined: Vec<_> = KernelFeature::ALL.into_iter().filter(|other| !without.allow(*other)).collect();
             assert_eq!(declined, [feature]);
         }
-        assert!("io_uring".parse::<KernelFeature>().unwrap_err().contains("batched-unmap, wp-async"));
+        assert!("io_uring".parse::<KernelFeature>().unwrap_err().contains("batched-unmap, move-pages"));
     }
 }
