@@ -19,6 +19,13 @@ pub(crate) enum Series {
     Linux6_12,
 }
 
+impl Series {
+    /// The version, such as 6.1.
+    pub(crate) fn name(self) -> String {
+        clap::ValueEnum::to_possible_value(&self).map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
 /// A kernel and its modules, extracted.
 pub(crate) struct Kernel {
     /// The image that QEMU loads.
@@ -44,10 +51,9 @@ const UBUNTU: [(&str, &str); 2] = [
 impl Kernel {
     /// The kernel of a series: from an earlier call, or the newest that there is.
     pub(crate) fn of(series: Series) -> Result<Kernel> {
-        let name = clap::ValueEnum::to_possible_value(&series).context("a series without a name")?;
-        let root = lab_folder()?.join(name.get_name());
+        let root = lab_folder()?.join(series.name());
         if !root.exists() {
-            eprintln!("fetching Linux {}", name.get_name());
+            eprintln!("fetching Linux {}", series.name());
             let scratch = tempfile::tempdir_in(lab_folder()?)?;
             let new = scratch.path().join("root");
             fetch(series, scratch.path())?;
@@ -107,9 +113,9 @@ fn fetch(series: Series, folder: &Path) -> Result<()> {
     run(Command::new("apt-get").args(["download", "-q", newest]).current_dir(folder))
 }
 
-/// What versions are compared by.
-fn numbers_in(name: &str) -> Vec<u32> {
-    name.split(|letter: char| !letter.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
+/// The numbers in a name: what versions are compared by.
+pub(crate) fn numbers_in(text: &str) -> Vec<u32> {
+    text.split(|letter: char| !letter.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
 }
 
 fn release_in(root: &Path) -> Result<String> {

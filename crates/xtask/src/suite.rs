@@ -1,7 +1,6 @@
 //! The library's integration tests on another kernel.
 
 use std::fs;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -9,52 +8,134 @@ use serde_json::Value;
 
 use crate::Machine;
 use crate::guest::Guest;
-use crate::kernel::workspace;
+use crate::kernel::{Series, numbers_in, workspace};
 
-/// Those that are left out unless they are named, and why.
-const LEFT_OUT: &[(&[&str], &str)] = &[
-    (&["model", "shared_addresses_model", "sparse"], "take more than ten minutes under emulation"),
-    (&["commit", "managed", "sync", "units"], "take more than a minute under emulation"),
-    (&["reader_thread", "shared_addresses"], "skip themselves before Linux 6.6 and 6.7"),
+/// Test binaries, or tests of them, that do not run unless a binary is named, and why.
+struct LeftOut {
+    binaries: &'static [&'static str],
+    /// All of them if empty.
+    tests: &'static [&'static str],
+    reason: &'static str,
+}
+
+const LEFT_OUT: &[LeftOut] = &[
+    LeftOut {
+        binaries: &[
+            "commit",
+            "commit_crash",
+            "crash",
+            "devices",
+            "fault_injection",
+            "fetch",
+            "files",
+            "journal",
+            "journal_crash",
+            "memfd_frames",
+            "model",
+            "persistent_map",
+            "read_ahead",
+            "reentry",
+            "resize",
+            "shared_addresses",
+            "shared_addresses_model",
+            "sparse",
+            "sync",
+            "telemetry",
+            "tenants",
+            "threads",
+            "units",
+        ],
+        tests: &[],
+        reason: "each takes half a minute or more under emulation",
+    },
+    LeftOut {
+        binaries: &["end_of_file", "kernels", "managed", "traps"],
+        tests: &[
+            "a_refused_cut_loses_nothing",
+            "a_store_that_races_with_eviction_is_not_lost",
+            "a_write_in_flight_is_neither_overtaken_nor_read_round",
+            "system_calls_write_to_pages_pinned_for_writing_while_syncs_run",
+            "a_range_that_is_given_up_goes_at_once_without_batched_unmap",
+            "without_batched_unmap_clean_spans_go_as_a_whole",
+            "without_batched_unmap_dirty_spans_are_written_and_go_as_a_whole",
+            "a_file_larger_than_the_cache_stays_within_the_budget",
+            "a_range_of_high_rank_outlives_a_stream",
+            "files_share_one_budget",
+            "processes_share_a_file",
+        ],
+        reason: "take long under emulation",
+    },
+    LeftOut { binaries: &["dynamic", "stream"], tests: &[], reason: "the huge pages of scans come with Linux 6.8" },
 ];
 
 /// Builds the tests, runs them in one guest, and says how each ended; 0 if all is well.
 pub(crate) fn run(machine: Machine, wanted: &[String]) -> Result<u8> {
-    let mut binaries = test_binaries()?;
-    if wanted.is_empty() {
-        for (names, reason) in LEFT_OUT {
-            println!("left out: {}: {reason}", names.join(", "));
-        }
-        binaries.retain(|(name, _)| !LEFT_OUT.iter().any(|(names, _)| names.contains(&name.as_str())));
-    } else {
-        for name in wanted {
-            ensure!(binaries.iter().any(|(found, _)| found == name), "no test binary is called {name}");
-        }
-        binaries.retain(|(name, _)| wanted.contains(name));
-    }
+    let command = build(&["build", "--package", "vmio-cli"])?;
+    let [(_, doctor)] = &command[..] else { anyhow::bail!("{} executables, not one", command.len()) };
+    let tests = build(&["test", "--package", "vmio", "--test", "*", "--no-run"])?;
+    let list = match wanted {
+        [] => shortened(&tests),
+        _ => named(&tests, wanted)?,
+    };
     let guest = Guest::new(machine, None)?;
-    let script = fs::read_to_string(workspace().join("tests/vm/suite"))?;
-    let list: String = binaries.iter().map(|(name, path)| format!("{name} {path}\n")).collect();
     fs::write(guest.out().join("tests"), list)?;
-    guest.run(&script)
+    let suite = fs::read_to_string(workspace().join("tests/vm/suite"))?;
+    let status = guest.run(&format!("vmio={}\n{suite}", shlex::try_quote(doctor)?))?;
+    check_features(&fs::read_to_string(guest.out().join("doctor.json"))?, machine.kernel)?;
+    Ok(status)
 }
 
-/// The integration tests of the library: names and executables.
-fn test_binaries() -> Result<Vec<(String, String)>> {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["test", "--package", "vmio", "--test", "*", "--no-run", "--message-format", "json"]);
-    let built = cargo.current_dir(workspace()).stderr(Stdio::inherit()).output().context("running cargo")?;
-    ensure!(built.status.success(), "{cargo:?}: {}", built.status);
-    let mut binaries = Vec::new();
-    for line in String::from_utf8(built.stdout)?.lines() {
-        let message: Value = serde_json::from_str(line)?;
-        let (name, executable) = (&message["target"]["name"], &message["executable"]);
-        if let (true, Some(name), Some(executable)) =
-            (message["profile"]["test"] == true, name.as_str(), executable.as_str())
-        {
-            ensure!(Path::new(executable).is_absolute(), "{executable} is not an absolute path");
-            binaries.push((name.to_owned(), executable.to_owned()));
+/// What the suite runs of some tests, a line each: a name, an executable, and the tests that it shall skip.
+fn shortened(tests: &[(String, String)]) -> String {
+    let mut list = String::new();
+    for LeftOut { binaries, tests, reason } in LEFT_OUT {
+        println!("left out: {} {}: {reason}", binaries.join(", "), tests.join(", "));
+    }
+    for (name, executable) in tests {
+        let left_out = || LEFT_OUT.iter().filter(|left_out| left_out.binaries.contains(&name.as_str()));
+        if !left_out().any(|left_out| left_out.tests.is_empty()) {
+            let skipped: Vec<&str> = left_out().flat_map(|left_out| left_out.tests).copied().collect();
+            list += &format!("{name} {executable} {}\n", skipped.join(" "));
         }
     }
-    Ok(binaries)
+    list
+}
+
+/// The same for whole test binaries.
+fn named(tests: &[(String, String)], wanted: &[String]) -> Result<String> {
+    let lines = wanted.iter().map(|wanted| {
+        let found = tests.iter().find(|(name, _)| name == wanted);
+        let (name, executable) = found.with_context(|| format!("no test binary is called {wanted}"))?;
+        Ok(format!("{name} {executable}\n"))
+    });
+    lines.collect()
+}
+
+/// Whether `vmio doctor` has found on a kernel what its version has, and nothing else.
+fn check_features(doctor: &str, series: Series) -> Result<()> {
+    let doctor: Value = serde_json::from_str(doctor)?;
+    let features = doctor["kernel_features"].as_array().context("vmio doctor names no features of the kernel")?;
+    for feature in features {
+        let since = feature["since"].as_str().context("a feature without a version")?;
+        let expected = numbers_in(since) <= numbers_in(&series.name());
+        ensure!(feature["ok"] == expected, "vmio doctor on Linux {}: {feature}", series.name());
+    }
+    println!("vmio doctor finds what Linux {} has and lacks", series.name());
+    Ok(())
+}
+
+/// Has cargo build something: names and executables.
+fn build(arguments: &[&str]) -> Result<Vec<(String, String)>> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(arguments).args(["--message-format", "json"]).current_dir(workspace());
+    let built = cargo.stderr(Stdio::inherit()).output().context("running cargo")?;
+    ensure!(built.status.success(), "{cargo:?}: {}", built.status);
+    let mut executables = Vec::new();
+    for line in String::from_utf8(built.stdout)?.lines() {
+        let message: Value = serde_json::from_str(line)?;
+        if let (Some(name), Some(executable)) = (message["target"]["name"].as_str(), message["executable"].as_str()) {
+            executables.push((name.to_owned(), executable.to_owned()));
+        }
+    }
+    Ok(executables)
 }
