@@ -20,8 +20,8 @@ use vmio::{Access, Advice, Cache, Error, Fetch, Mapping, MappingOptions};
 
 use support::device::{Device, READ_EIO, READ_SHORT, WRITE_EIO};
 use support::{
-    PAGE, Random, SPAN, at, cache_of, check_budget, check_empty, has_io_uring, is_managed, load, map_file, minimal_cache,
-    numbered_file, roomy_cache, store, tiny_cache, watchdog,
+    PAGE, Random, SPAN, at, cache_of, check_budget, check_empty, has_io_uring, is_managed, load, map_file,
+    minimal_cache, numbered_file, roomy_cache, store, tiny_cache, watchdog,
 };
 
 fn numbered_device(pages: u64) -> Arc<Device> {

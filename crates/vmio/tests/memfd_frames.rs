@@ -64,10 +64,10 @@ fn clean_pages_are_not_written() {
 /// read from the device far less often than they leave sight.
 #[test]
 fn a_touch_rescues_a_page_that_waits_to_be_dropped() {
-    // The default seldom hides a span in which nothing is new.
     if !kernel_can_note_stores() {
         return;
     }
+    // The default seldom hides a span in which nothing is new.
     let cache = cache_of(512).policy(EvictionPolicy::KeepRefaulted).build().unwrap();
     let device = Device::of_pages(16 * SPAN);
     let map = open(&cache, &device);

@@ -16,12 +16,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use vmio::backing::FileBacking;
-use vmio::probe::{KernelFeature, probe};
+use vmio::probe::{KernelFeature, Probe, probe, probe_without};
 use vmio::{Access, Cache, CacheBuilder, Engine, FrameHint, Mapping, MappingOptions};
 
 pub use random::Random;
-use vmio::probe::{KernelFeature, Probe, probe_without};
-use vmio::{Cache, CacheBuilder, Engine, FrameHint, Mapping};
 
 /// The page size in bytes.
 pub const PAGE: u64 = vmio::PAGE_BYTES as u64;
