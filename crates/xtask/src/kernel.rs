@@ -36,14 +36,17 @@ pub(crate) struct Kernel {
     pub(crate) release: String,
 }
 
+/// What debootstrap knows of that release: where its packages are.
+const UBUNTU_SCRIPT: &str = "/usr/share/debootstrap/scripts/jammy";
+
 /// Packages that Debian does not have, with their SHA-256. No update ever replaces those of a distribution's first release.
 const UBUNTU: [(&str, &str); 2] = [
     (
-        "http://archive.ubuntu.com/ubuntu/pool/main/l/linux/linux-image-unsigned-5.15.0-25-generic_5.15.0-25.25_amd64.deb",
+        "pool/main/l/linux/linux-image-unsigned-5.15.0-25-generic_5.15.0-25.25_amd64.deb",
         "ac69df20790c48217eb1386ef81fd10d3f20a4ede4dab81cc107c65d29549fa0",
     ),
     (
-        "http://archive.ubuntu.com/ubuntu/pool/main/l/linux/linux-modules-5.15.0-25-generic_5.15.0-25.25_amd64.deb",
+        "pool/main/l/linux/linux-modules-5.15.0-25-generic_5.15.0-25.25_amd64.deb",
         "d0ba4087d9e1d497925b3481d3531fba6c2a852855f8019d73b0b1385aa4da1f",
     ),
 ];
@@ -95,10 +98,8 @@ pub(crate) fn workspace() -> PathBuf {
 fn fetch(series: Series, folder: &Path) -> Result<()> {
     let pattern = match series {
         Series::Linux5_15 => {
-            for (url, sum) in UBUNTU {
-                let file = folder.join(url.rsplit('/').next().unwrap_or(url));
-                let mut helper = Command::new("/usr/lib/apt/apt-helper");
-                run(helper.args(["download-file", url]).arg(file).arg(format!("SHA256:{sum}")))?;
+            for (path, sum) in UBUNTU {
+                download(path, sum, &folder.join(path.rsplit('/').next().unwrap_or(path)))?;
             }
             return Ok(());
         }
@@ -111,6 +112,21 @@ fn fetch(series: Series, folder: &Path) -> Result<()> {
         format!("apt knows no package {pattern}: run `apt-get update`, on Debian 12 with its security updates")
     })?;
     run(Command::new("apt-get").args(["download", "-q", newest]).current_dir(folder))
+}
+
+/// Downloads a file of Ubuntu's from the first of its mirrors that has it.
+fn download(path: &str, sum: &str, file: &Path) -> Result<()> {
+    let script = std::fs::read_to_string(UBUNTU_SCRIPT);
+    let script = script.with_context(|| format!("reading {UBUNTU_SCRIPT}: is debootstrap installed?"))?;
+    let mirrors = script.lines().filter_map(|line| line.trim().strip_prefix("default_mirror "));
+    for mirror in mirrors {
+        let mut helper = Command::new("/usr/lib/apt/apt-helper");
+        helper.arg("download-file").arg(format!("{mirror}/{path}")).arg(file).arg(format!("SHA256:{sum}"));
+        if run(&mut helper).is_ok() {
+            return Ok(());
+        }
+    }
+    bail!("no mirror that debootstrap knows has {path}")
 }
 
 /// The numbers in a name: what versions are compared by.

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::guest::Guest;
-use crate::kernel::Series;
+use crate::kernel::{Kernel, Series};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Chores of the vmio repository")]
@@ -33,6 +33,11 @@ enum Chore {
         /// What to run, in the current directory; the host's files are there, but for reading only
         #[arg(required = true, last = true, value_name = "CMD")]
         command: Vec<String>,
+    },
+    /// Fetch a kernel, if it is not there yet, and say which it is
+    VmKernel {
+        #[command(flatten)]
+        machine: Machine,
     },
     /// Run the library's own tests on another kernel
     VmTests {
@@ -84,6 +89,10 @@ fn main() -> Result<ExitCode> {
         Chore::Vm { machine, out, command } => {
             let line = shlex::try_join(command.iter().map(String::as_str)).context("a NUL in the command")?;
             Guest::new(machine, out)?.run(&line)?
+        }
+        Chore::VmKernel { machine } => {
+            println!("{}", Kernel::of(machine.kernel)?.release);
+            0
         }
         Chore::VmTests { machine, tests } => suite::run(machine, &tests)?,
     };
