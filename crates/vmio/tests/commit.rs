@@ -42,22 +42,77 @@ fn open(cache: &Cache, journal: &Journal, path: &Path, pages: u64) -> Mapping {
     Mapping::open(cache, data_file(path, pages), MappingOptions::new().atomic(journal)).unwrap()
 }
 
+/// Stores a word so often to a page that the page is written whole.
+fn store_much(map: &Mapping, page: u64, word: u64) {
+    (0..300).for_each(|at_word| store(map, at(page) + 8 * at_word, word));
+}
+
+/// The records of the journal in `dir`, and how many pages are in each.
+fn records(dir: &Path) -> Vec<(RecordKind, u32)> {
+    let copy = dir.join("copy");
+    fs::copy(dir.join("journal"), &copy).unwrap();
+    let inspection = Inspection::of(FileBacking::open(&copy, Access::ReadOnly).unwrap()).unwrap();
+    inspection.records.iter().map(|record| (record.kind, record.pages)).collect()
+}
+
+#[test]
+fn of_pages_that_change_a_little_the_changes_are_committed() {
+    if is_managed("an atomic mapping") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    let journal = journal(dir.path(), 8000);
+    let cache = support::roomy_cache();
+    let map = open(&cache, &journal, &path, 4000);
+    let pages = || (0..200).map(|number| number * 17);
+    let word = |page, round| (page + 1) * round;
+    for round in 1..=12 {
+        pages().for_each(|page| store(&map, at(page) + 16 * round, word(page, round)));
+        // Stores of what is there already change nothing.
+        pages().for_each(|page| store(&map, at(page + 1), 0));
+        map.commit().unwrap();
+        let records = records(dir.path());
+        let of_kind = |kind| records.iter().filter(move |record| record.0 == kind).map(|record| record.1);
+        let images = if round < 9 { 0 } else { 200 };
+        assert_eq!(of_kind(RecordKind::Batch).sum::<u32>(), images, "after {round} commits");
+        assert_eq!(of_kind(RecordKind::Delta).sum::<u32>(), round as u32 * 200 - images, "after {round} commits");
+        assert_eq!(of_kind(RecordKind::Delta).count() as u64, (round - u64::from(round > 8)) * 2);
+        assert_eq!(of_kind(RecordKind::Commit).count() as u64, round);
+        // Some of them come back from the journal.
+        map.advise(at(5 * 17)..at(100 * 17), vmio::Advice::DontNeed).unwrap();
+        for page in pages() {
+            (1..=round).for_each(|before| assert_eq!(load(&map, at(page) + 16 * before), word(page, before)));
+        }
+    }
+    let copies = ["data", "journal"].map(|name| fs::read(dir.path().join(name)).unwrap());
+    assert!(copies[0].iter().all(|byte| *byte == 0), "the file has something before the checkpoint");
+    journal.checkpoint().unwrap();
+    let checkpointed = fs::read(&path).unwrap();
+    drop((map, journal));
+    // Recovery makes the same of it.
+    fs::write(&path, &copies[0]).unwrap();
+    fs::write(dir.path().join("journal"), &copies[1]).unwrap();
+    let (_, report) = Journal::open_file(dir.path().join("journal"), JournalOptions::new()).unwrap();
+    assert_eq!((report.commits, report.pages_replayed), (12, 200));
+    assert!(fs::read(&path).unwrap() == checkpointed);
+    let word_at = |at: u64| u64::from_le_bytes(checkpointed[at as usize..][..8].try_into().unwrap());
+    pages().for_each(|page| assert_eq!(word_at(at(page) + 16 * 12), word(page, 12)));
+}
+
 #[test]
 fn pages_that_lie_apart_are_committed_in_one_write() {
     if is_managed("an atomic mapping") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let (path, copy) = (dir.path().join("data"), dir.path().join("copy"));
+    let path = dir.path().join("data");
     let journal = journal(dir.path(), 8000);
     let map = open(&tiny_cache(), &journal, &path, 4000);
     let pages = || (0..200).map(|number| number * 17);
-    pages().for_each(|page| store(&map, at(page), page + 1));
+    pages().for_each(|page| store_much(&map, page, page + 1));
     map.commit().unwrap();
-    fs::copy(dir.path().join("journal"), &copy).unwrap();
-    let inspection = Inspection::of(FileBacking::open(&copy, Access::ReadOnly).unwrap()).unwrap();
-    let records: Vec<_> = inspection.records.iter().map(|record| (record.kind, record.pages)).collect();
-    assert_eq!(records, [(RecordKind::Batch, 200), (RecordKind::Commit, 0)]);
+    assert_eq!(records(dir.path()), [(RecordKind::Batch, 200), (RecordKind::Commit, 0)]);
     map.close().unwrap();
     let map = open(&tiny_cache(), &journal, &path, 4000);
     pages().for_each(|page| assert_eq!((load(&map, at(page)), load(&map, at(page + 1))), (page + 1, 0)));
@@ -187,7 +242,7 @@ fn a_full_journal_fails_the_commit_and_loses_nothing() {
     let map = open(&support::roomy_cache(), &journal, &path, 2000);
     (0..10).for_each(|page| store(&map, at(page), 1));
     map.commit().unwrap();
-    (0..1000).for_each(|page| store(&map, at(page), page + 2));
+    (0..1000).for_each(|page| store_much(&map, page, page + 2));
     for _ in 0..3 {
         let error = map.commit().unwrap_err();
         assert!(matches!(error, Error::JournalFull { .. }), "{error}");

@@ -43,7 +43,12 @@ struct Life {
     /// The most pages of a write. With 1, records of one life often fit between those of the life before.
     pages_max: u64,
     commits: u64,
+    /// Pages of which a commit wrote what had changed.
+    changes: u64,
 }
+
+/// Bytes that are stored to a file at an offset.
+type Stored = (usize, u64, Vec<u8>);
 
 fn options() -> JournalOptions {
     // Nothing in the background: the seed alone decides.
@@ -74,11 +79,24 @@ impl Life {
             versions: 0,
             pages_max: 4,
             commits: 0,
+            changes: 0,
         }
     }
 
+    /// A few bytes of a page, more often than not the first of the file.
+    fn new_change(&mut self) -> Stored {
+        let file = self.random.below(2) as usize;
+        let len = self.present[file].len() as u64;
+        let page = if self.random.below(3) < 2 { 0 } else { self.random.below(len.div_ceil(PAGE)) };
+        let start = page * PAGE + self.random.below(PAGE.min(len - page * PAGE));
+        self.versions += 1;
+        let bytes = self.versions.to_le_bytes().repeat(1 + self.random.below(40) as usize);
+        let end = len.min((page + 1) * PAGE).min(start + bytes.len() as u64);
+        (file, start, bytes[..(end - start) as usize].to_vec())
+    }
+
     /// Unique contents for some neighbouring pages of a file.
-    fn new_pages(&mut self) -> (usize, u64, Vec<u8>) {
+    fn new_pages(&mut self) -> Stored {
         let file = self.random.below(2) as usize;
         let len = self.present[file].len() as u64;
         let first = self.random.below(len.div_ceil(PAGE));
@@ -93,7 +111,7 @@ impl Life {
         (file, first * PAGE, bytes)
     }
 
-    fn put(state: &mut State, (file, offset, bytes): &(usize, u64, Vec<u8>)) {
+    fn put(state: &mut State, (file, offset, bytes): &Stored) {
         state[*file][*offset as usize..*offset as usize + bytes.len()].copy_from_slice(bytes);
     }
 
@@ -108,10 +126,11 @@ impl Life {
     fn commit(&mut self) {
         let count = self.random.below(4);
         let batch: Vec<_> = (0..count).map(|_| self.new_pages()).collect();
+        let changes: Vec<_> = (0..self.random.below(5)).map(|_| self.new_change()).collect();
         let later: Vec<_> = (0..self.random.below(3)).map(|_| self.new_pages()).collect();
         let spills_first = self.random.below(2) == 0;
         let ticket_is_held = self.random.below(2) == 0;
-        let Life { journal, files, present, .. } = self;
+        let Life { journal, files, present, changes: changed, .. } = self;
         let mut committed = present.clone();
         let mut is_complete = true;
         let mut after = BTreeMap::new();
@@ -128,13 +147,14 @@ impl Life {
             }
             let mut spill = |present: &mut State| {
                 for (index, pages) in later.iter().enumerate().skip(usize::from(ticket_is_held)) {
-                    // A page is in flight once at a time: what the batch writes is not spilled meanwhile.
-                    let overlaps = |other: &(usize, u64, Vec<u8>)| {
-                        other.0 == pages.0
-                            && other.1 < pages.1 + pages.2.len() as u64
-                            && pages.1 < other.1 + other.2.len() as u64
+                    // A page is in flight once at a time: what the commit writes is not spilled meanwhile.
+                    let numbers = |other: &Stored| other.1 / PAGE..(other.1 + other.2.len() as u64).div_ceil(PAGE);
+                    let overlaps = |other: &Stored| {
+                        let (a, b) = (numbers(other), numbers(pages));
+                        other.0 == pages.0 && a.start < b.end && b.start < a.end
                     };
-                    if !batch.iter().any(overlaps) && files[pages.0].write_at(pages.1, &pages.2).is_ok() {
+                    if !batch.iter().chain(&changes).any(overlaps) && files[pages.0].write_at(pages.1, &pages.2).is_ok()
+                    {
                         Self::put(present, pages);
                         after.insert(index, ());
                     }
@@ -150,6 +170,18 @@ impl Life {
                 Self::put(&mut committed, pages);
                 Self::put(present, pages);
             }
+            for change in &changes {
+                let page = change.1 / PAGE;
+                let before = page_of(present, change.0, page);
+                let mut after = present.clone();
+                Self::put(&mut after, change);
+                let written = commit.write_changes(&files[change.0], page, &before, &page_of(&after, change.0, page));
+                is_complete &= written.is_ok();
+                written?;
+                Self::put(&mut committed, change);
+                *present = after;
+                *changed += 1;
+            }
             if !spills_first {
                 spill(present);
             }
@@ -161,8 +193,23 @@ impl Life {
                 self.attempted.clear();
                 self.commits += 1;
             }
-            Err(_) if is_complete => self.attempted.push(committed),
-            Err(_) => {}
+            Err(_) => {
+                if is_complete {
+                    self.attempted.push(committed);
+                }
+                // What had changed of pages may not have reached the journal.
+                changes.iter().for_each(|change| self.look_at(change));
+            }
+        }
+    }
+
+    /// Takes a page as the journal has it.
+    fn look_at(&mut self, change: &Stored) {
+        let (file, page) = (change.0, change.1 / PAGE * PAGE);
+        let end = (page + PAGE).min(self.present[file].len() as u64);
+        let mut buffer = vec![0; PAGE as usize];
+        if self.files[file].read_at(page, &mut buffer).is_ok() {
+            Self::put(&mut self.present, &(file, page, buffer[..(end - page) as usize].to_vec()));
         }
     }
 
@@ -220,7 +267,17 @@ impl Life {
     /// The power fails; what is found must be a state that was acknowledged, or nearly.
     fn die_and_recover(self, recovery_dies: bool) -> Self {
         let Life {
-            mut disk, mut random, journal, files, acknowledged, attempted, versions, pages_max, commits, ..
+            mut disk,
+            mut random,
+            journal,
+            files,
+            acknowledged,
+            attempted,
+            versions,
+            pages_max,
+            commits,
+            changes,
+            ..
         } = self;
         disk.fail_one_in(0);
         disk.die_after(0);
@@ -274,12 +331,20 @@ impl Life {
             versions,
             pages_max,
             commits,
+            changes,
         }
     }
 }
 
-/// Lives, dies and is recovered a few times; how many commits were acknowledged.
-fn run(seed: u64) -> u64 {
+/// A page of a file, with zeros behind the end.
+fn page_of(state: &State, file: usize, page: u64) -> Vec<u8> {
+    let mut bytes: Vec<u8> = state[file][(page * PAGE) as usize..].iter().take(PAGE as usize).copied().collect();
+    bytes.resize(PAGE as usize, 0);
+    bytes
+}
+
+/// Lives, dies and is recovered a few times; how many commits were acknowledged, and how many changes of pages written.
+fn run(seed: u64) -> (u64, u64) {
     let mut life = Life::new(seed);
     let lives_are_short = life.random.below(3) == 0;
     if lives_are_short {
@@ -297,7 +362,7 @@ fn run(seed: u64) -> u64 {
         let recovery_dies = life.random.below(2) == 0;
         life = life.die_and_recover(recovery_dies);
     }
-    life.commits
+    (life.commits, life.changes)
 }
 
 #[test]
@@ -307,18 +372,24 @@ fn every_power_cut_leaves_a_commit() {
         Some(seed) => seed..seed + 1,
         None => 0..number("VMIO_CRASH_SEEDS").unwrap_or(SEEDS),
     };
-    let mut commits = 0;
+    let (mut commits, mut changes) = (0, 0);
     let lives = seeds.end - seeds.start;
     for seed in seeds {
         let _watchdog = watchdog("every_power_cut_leaves_a_commit");
         match catch_unwind(AssertUnwindSafe(|| run(seed))) {
-            Ok(count) => commits += count,
+            Ok(counts) => {
+                commits += counts.0;
+                changes += counts.1;
+            }
             Err(panic) => {
                 eprintln!("seed {seed} fails: VMIO_CRASH_SEED={seed} cargo test -p vmio --test journal_crash");
                 resume_unwind(panic);
             }
         }
     }
-    println!("{lives} seeds, {} power cuts and more, {commits} commits acknowledged", lives * ROUNDS);
-    assert!(commits > lives, "hardly a commit came through: {commits}");
+    println!(
+        "{lives} seeds, {} power cuts and more, {commits} commits acknowledged, {changes} changes",
+        lives * ROUNDS
+    );
+    assert!(commits > lives && changes > commits, "hardly a commit came through: {commits}, {changes} changes");
 }

@@ -160,5 +160,6 @@ fn kind(kind: RecordKind) -> &'static str {
         RecordKind::Batch => "batch",
         RecordKind::Commit => "commit",
         RecordKind::Void => "void",
+        RecordKind::Delta => "delta",
     }
 }

@@ -6,13 +6,15 @@
 use std::io;
 use std::ops::Range;
 
+use crate::cache::copy_slots::{self, Slot};
 use crate::cache::counters::Counter;
 use crate::cache::region::Region;
+use crate::cache::saved_pages::SavedPage;
 use crate::cache::write_batch::{Destination, Select, WriteBatch};
 use crate::error::{Error, Result};
-use crate::journal::{Participant, RecordKind};
+use crate::journal::{CommitDeltas, Participant, RecordKind};
 use crate::page::dirty_spans::DirtySpans;
-use crate::page::word::State;
+use crate::page::word::{PinOutcome, Snapshot, State};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::store_gate::Passing;
 use crate::sys::{PAGE_BYTES, cpu};
@@ -81,18 +83,21 @@ impl Region {
     /// Copies a frozen page for the commit and opens it, if there is room for the copy. The caller has leave to store.
     fn save_frozen(&self, page: u64, present: bool) -> bool {
         let word = self.word(page);
-        let Some((saved, slot)) = self.saved.as_ref().and_then(|saved| Some((saved, saved.take()?))) else {
+        let Some((saved, mut copy)) = self.saved.as_ref().and_then(|saved| Some((saved, saved.slots.take()?))) else {
             return false;
         };
         if word.begin_save(present).is_err() {
-            saved.give_back(slot);
+            saved.slots.give_back(copy);
             return false;
         }
         let core = cpu::current();
         self.shared.count(core, Counter::WriteProtectFaults, 1);
         self.shared.count(core, Counter::ShootdownsStore, 1);
+        saved.slots.copy_page(self, page, &mut copy);
+        // The page gets no new twin: what the copy holds is not yet in the journal, and may never be.
+        let twin = self.twins.as_ref().and_then(|twins| twins.take(page));
         // Handed over before the word is let go: who finds no frozen page any more finds all copies.
-        saved.save(self, page, slot);
+        saved.hand_over(SavedPage { page, copy, twin });
         self.announce_dirty(page);
         // A failure leaves it protected: the next store traps again, and is told.
         let _ = self.frames().unprotect(self.address(page), PAGE_BYTES);
@@ -101,24 +106,64 @@ impl Region {
     }
 
     /// Writes the copies that stores have made so far.
-    fn write_saved(&self, commit: u64) -> Result<()> {
-        let destination = Destination::Commit(commit);
-        self.for_each_saved(|page, copy| {
-            self.prepare_copy(page, copy);
-            let written = self.write(destination, &|_| page, copy);
-            if self.settle_write(page, written.err(), destination) { Ok(()) } else { Err(self.why_not_written()) }
-        })
-    }
-
-    /// Calls `each` with every copy that is there, until one fails: the others stay.
-    fn for_each_saved(&self, each: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result<()> {
+    fn write_saved(&self, deltas: &mut CommitDeltas<'_>) -> Result<()> {
         let Some(saved) = &self.saved else { return Ok(()) };
-        while let Some((mut slot, page)) = saved.next() {
-            let done = each(page, saved.bytes(&mut slot));
-            saved.give_back(slot);
-            done?;
+        while let Some(SavedPage { page, mut copy, twin }) = saved.next() {
+            let written = self.write_copy(deltas, page, twin, saved.slots.bytes(&mut copy));
+            saved.slots.give_back(copy);
+            written?;
         }
         Ok(())
+    }
+
+    /// Writes the copy of a page, whose write is in flight.
+    fn write_copy(&self, deltas: &mut CommitDeltas<'_>, page: u64, twin: Option<Slot>, copy: &mut [u8]) -> Result<()> {
+        self.prepare_copy(page, copy);
+        let destination = Destination::Commit(deltas.commit());
+        let settle = |error| self.settle_write(page, error, destination);
+        match self.write_delta(deltas, page, twin, copy) {
+            Ok(None) if settle(self.write(destination, &|_| page, copy).err()) => Ok(()),
+            Ok(None) => Err(self.why_not_written()),
+            Ok(Some(bytes)) => {
+                if bytes == 0 {
+                    settle(None);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                settle(Some(io::ErrorKind::Other.into()));
+                Err(error)
+            }
+        }
+    }
+
+    /// Has only what is different from a page's twin written, if it has one and that is little: then its write ends when the
+    /// deltas of the commit are written, or is none with 0 bytes.
+    fn write_delta(
+        &self,
+        deltas: &mut CommitDeltas<'_>,
+        page: u64,
+        twin: Option<Slot>,
+        after: &[u8],
+    ) -> Result<Option<usize>> {
+        let (Some(backing), Some(twins), Some(mut twin)) = (&self.journaled, &self.twins, twin) else {
+            return Ok(None);
+        };
+        let written = deltas.write(backing.joined(), page, twins.bytes(&mut twin), after);
+        twins.give_back(twin);
+        if let Ok(Some(bytes)) = written {
+            self.shared.count(cpu::current(), Counter::WrittenBytes, bytes as u64);
+        }
+        written
+    }
+
+    /// A store is about to change a page of ours, of which this was known. What is in flight or was never read is not
+    /// known to be in the journal or in the file as it is here.
+    pub(super) fn keep_twin(&self, page: u64, before: Snapshot) {
+        let is_known = before.state() == State::Clean && !before.in_flight() && !before.is_fresh();
+        if let Some(twins) = self.twins.as_ref().filter(|_| is_known) {
+            twins.keep_page(self, page);
+        }
     }
 
     /// Where the copies of selected pages go. A ticket that comes with it must be handed back.
@@ -157,27 +202,28 @@ impl Region {
         self.frames().protect(self.address(first), (last + 1 - first) as usize * PAGE_BYTES)
     }
 
-    fn write_frozen(&self, batch: &mut WriteBatch, commit: u64) -> Result<()> {
+    fn write_frozen(&self, batch: &mut WriteBatch, deltas: &mut CommitDeltas<'_>) -> Result<()> {
         let mut from = 0;
         while let Some(number) = self.dirty_spans.next_from(from) {
             from = number + 1;
             // Only a commit clears the mark, before it looks: a page that becomes dirty later sets it again.
             self.dirty_spans.remove(number);
-            let written = self.write_frozen_span(batch, number, commit);
+            let written = self.write_frozen_span(batch, number, deltas);
             if written.is_err() || self.pages_of_span(number).any(|page| self.needs_another_look(page)) {
                 self.dirty_spans.insert(number);
             }
             written?;
-            self.write_saved(commit)?;
+            self.write_saved(deltas)?;
         }
         self.write_batch(batch)?;
-        self.write_saved(commit)
+        self.write_saved(deltas)
     }
 
-    fn write_frozen_span(&self, batch: &mut WriteBatch, number: u64, commit: u64) -> Result<()> {
-        let select = Select::Frozen(commit);
+    fn write_frozen_span(&self, batch: &mut WriteBatch, number: u64, deltas: &mut CommitDeltas<'_>) -> Result<()> {
+        let select = Select::Frozen(deltas.commit());
         loop {
             let pages = self.pages_of_span(number);
+            self.write_frozen_deltas(pages.clone(), deltas)?;
             for start in pages.clone().step_by(PART_PAGES) {
                 if batch.room() < PART_PAGES {
                     self.write_batch(batch)?;
@@ -194,6 +240,35 @@ impl Region {
             self.write_batch(batch)?;
             left.for_each(|page| self.word(page).wait_while(|seen| select.wants(seen) && seen.in_flight()));
         }
+    }
+
+    /// Has what is different written of those frozen pages that have a twin.
+    fn write_frozen_deltas(&self, pages: Range<u64>, deltas: &mut CommitDeltas<'_>) -> Result<()> {
+        let Some(twins) = &self.twins else { return Ok(()) };
+        let destination = Destination::Commit(deltas.commit());
+        // What lies behind the end is no part of the file.
+        let whole = self.backing.len() / PAGE_BYTES as u64;
+        for page in pages.filter(|page| twins.has(*page) && *page < whole) {
+            let word = self.word(page);
+            if word.begin_protect(destination.epoch()).is_err() {
+                continue;
+            }
+            // What is frozen is protected.
+            let written = self.write_delta(deltas, page, twins.take(page), copy_slots::bytes_of(self, page));
+            let Ok(Some(bytes)) = written else {
+                // Frozen as before, to be written whole.
+                word.fail_protect();
+                written?;
+                continue;
+            };
+            word.finish_protect();
+            self.span(span_of(page)).remove_dirty(1);
+            self.shared.remove_dirty(1);
+            if bytes == 0 {
+                word.finish_write(None);
+            }
+        }
+        Ok(())
     }
 
     fn write_batch(&self, batch: &mut WriteBatch) -> Result<()> {
@@ -232,24 +307,50 @@ impl Participant for Region {
         Ok(())
     }
 
-    fn write(&self, commit: u64) -> Result<()> {
+    fn write(&self, deltas: &mut CommitDeltas<'_>) -> Result<()> {
         self.failures().first_write = None;
         let mut batch = self.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
-        let written = self.write_frozen(&mut batch, commit);
+        let written = self.write_frozen(&mut batch, deltas);
         // After an error what is in it is in flight still.
         let rest = self.write_batch(&mut batch);
         self.shared.return_sync_batch(batch);
         written.and(rest)
     }
 
+    fn settle(&self, page: u64, commit: u64, written: io::Result<()>) {
+        self.settle_write(page, written.err(), Destination::Commit(commit));
+    }
+
+    fn copy_clean(&self, page: u64, target: &mut [u8], is_newest: &dyn Fn() -> bool) -> bool {
+        // What a verifier has sealed is not what is in memory.
+        if self.verifier.is_some() || page >= self.pages() {
+            return false;
+        }
+        let word = self.word(page);
+        let is_clean = || {
+            let seen = word.load();
+            seen.state() == State::Clean && !seen.in_flight() && !seen.is_poisoned() && !seen.is_fresh()
+        };
+        if !is_clean() || word.pin(false) != PinOutcome::Pinned {
+            return false;
+        }
+        copy_slots::copy_pinned(self, page, target);
+        // If it was stored to meanwhile and is clean again, the version is another.
+        let is_copied = is_clean() && is_newest();
+        word.unpin();
+        is_copied
+    }
+
     fn pass_on(&self, _commit: u64) {
         let present = self.epoch();
         let give_up = || {
             // Their pages are newer, and stay dirty.
-            let _ = self.for_each_saved(|page, _| {
+            let (Some(saved), Some(twins)) = (&self.saved, &self.twins) else { return };
+            while let Some(SavedPage { page, copy, twin }) = saved.next() {
+                saved.slots.give_back(copy);
+                twin.into_iter().for_each(|twin| twins.give_back(twin));
                 self.word(page).finish_write(None);
-                Ok(())
-            });
+            }
         };
         give_up();
         let mut from = 0;

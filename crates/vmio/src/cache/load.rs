@@ -402,6 +402,9 @@ impl Region {
         };
         let loaded = Loaded { dirty_in: epoch.filter(|_| store), ..loaded };
         for page in first..end {
+            if let Some(twins) = self.twins.as_ref().filter(|_| store && !loaded.fresh) {
+                twins.keep(page, &data[(page - first) as usize * PAGE_BYTES..]);
+            }
             let frequency = match frequency {
                 Frequency::Same(frequency) => frequency,
                 // The word of a Loading page still tells what was known of it.

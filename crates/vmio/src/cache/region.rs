@@ -13,6 +13,7 @@ use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::saved_pages::SavedPages;
 use crate::cache::shared::Shared;
 use crate::cache::tenant::{Bounds, Tenant};
+use crate::cache::twins::Twins;
 use crate::cache::views::Views;
 use crate::cache::write_batch::{Destination, epoch_of};
 use crate::engine::{Frames, HideableFrames};
@@ -42,8 +43,9 @@ pub(crate) struct Region {
     pub(crate) backing: Arc<dyn Backing>,
     /// The same, if changes reach the file by commits only.
     pub(crate) journaled: Option<Arc<JournaledBacking>>,
-    /// Copies for commits; there if it is journaled.
+    /// Copies for commits, and from before stores; there if it is journaled.
     pub(super) saved: Option<SavedPages>,
+    pub(super) twins: Option<Twins>,
     pub(crate) access: Access,
     pub(crate) verifier: Option<Arc<dyn PageVerifier>>,
     pub(crate) on_read_error: OnReadError,
@@ -212,7 +214,9 @@ impl Region {
             None => (Arc::from(backing), None),
         };
         let saved = journaled.is_some().then(SavedPages::new).transpose();
-        let saved = saved.map_err(Error::system("reserving memory for copies of pages"))?;
+        let twins = Twins::of(&options, reserved, &shared);
+        let copies = saved.and_then(|saved| Ok((saved, twins?)));
+        let (saved, twins) = copies.map_err(Error::system("reserving memory for copies of pages"))?;
         // Of the other pages of a larger unit, the touches would be missing in the record.
         let unit = if shared.miss_ring.is_some() { Unit::Kib4 } else { options.unit };
         let pages = reserved / PAGE_BYTES;
@@ -243,6 +247,7 @@ impl Region {
             backing,
             journaled,
             saved,
+            twins,
             access,
             verifier: options.verifier,
             on_read_error: options.on_read_error,

@@ -346,6 +346,7 @@ impl WriteBatch {
         // SAFETY: as in `copy`.
         let copy = unsafe { std::slice::from_raw_parts_mut(self.buffer.base().add(slot * PAGE_BYTES), PAGE_BYTES) };
         region.prepare_copy(added.page, copy);
+        region.twins.iter().for_each(|twins| twins.forget(added.page));
         if !added.pinned {
             region.word(added.page).finish_protect();
         }

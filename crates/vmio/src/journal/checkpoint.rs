@@ -1,5 +1,6 @@
 //! Bringing committed pages into their files in the background, so that the log can be used again.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +10,8 @@ use crate::error::{Error, Result};
 use crate::journal::core::{Core, Joined};
 use crate::journal::format::Place;
 use crate::journal::replay::replay;
-use crate::journal::scan::{Scan, read_record_page};
+use crate::journal::scan::{RecordPages, Scan};
+use crate::journal::version::Version;
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::futex;
 use crate::sys::signal::SignalsBlocked;
@@ -119,8 +121,9 @@ fn checkpoint(core: &Core) -> Result<()> {
         return Ok(());
     }
     let mut scan = Scan::new(&core.header());
+    let mut records = RecordPages::new(&log.ring, end);
     while scan.end < end {
-        let record = read_record_page(&log.ring, scan.end).map_err(Error::journal(log.ring.device(), "reading"))?;
+        let record = records.read(scan.end).map_err(Error::journal(log.ring.device(), "reading"))?;
         let record = record.ok_or_else(|| Error::JournalDamaged {
             journal: log.ring.device().describe(),
             offset: log.ring.offset(scan.end),
@@ -129,13 +132,17 @@ fn checkpoint(core: &Core) -> Result<()> {
         scan.add(&record);
     }
     // Cloned: nobody who joins need wait.
-    let files: Vec<Arc<Joined>> = core.files().clone();
-    replay(&log.ring, &scan, &files.iter().map(|joined| (joined.file, &*joined.data)).collect())?;
+    let files: BTreeMap<u32, Arc<Joined>> =
+        core.files().iter().map(|joined| (joined.file, Arc::clone(joined))).collect();
+    let from_memory = |place: Place, version: Version, target: &mut [u8]| {
+        files.get(&place.file).is_some_and(|joined| joined.copy_from_memory(place.page, version, target))
+    };
+    let backings = files.iter().map(|(file, joined)| (*file, &*joined.data)).collect();
+    replay(&log.ring, &scan, &backings, &from_memory)?;
     // The files' copies are read only from here on, since what was not flushed might still vanish.
-    for joined in &files {
-        let of_file = |page| Place { file: joined.file, page };
-        for (place, image) in scan.pages.range(of_file(0)..=of_file(u64::MAX)) {
-            joined.index.clear(place.page, image.position);
+    for (place, committed) in &scan.pages {
+        if let Some(joined) = files.get(&place.file) {
+            joined.index.clear(place.page, committed.version);
         }
     }
     let tail = scan.first_needed();

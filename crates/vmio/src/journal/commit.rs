@@ -1,15 +1,18 @@
 //! Commits: one at a time, each for all threads that wait.
 
 use std::cell::OnceCell;
+use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use crate::backing::Backing;
 use crate::error::{Error, Result};
 use crate::journal::core::{Core, Joined};
+use crate::journal::delta_batch::CommitDeltas;
 use crate::journal::format::{CommittedFile, RecordKind};
 use crate::journal::journaled_backing::JournaledBacking;
-use crate::journal::log::{CommitFailure, Refusal};
+use crate::journal::log::CommitFailure;
 use crate::journal::participant::Participant;
 use crate::sys::PAGE_BYTES;
 use crate::sys::probes;
@@ -51,12 +54,32 @@ impl Commit<'_> {
     /// Adds pages of a file, under the rules of [`crate::backing::Backing::write_at`]. After an error the commit must fail; what was
     /// written of it becomes part of the next one.
     pub fn write(&self, file: &JournaledBacking, offset: u64, data: &[u8]) -> Result<()> {
+        // Of a page that is written twice, the second is what counts.
+        append_deltas(self)?;
         let number = |at: usize| offset / PAGE_BYTES as u64 + at as u64;
         let appended = self.core.append(RecordKind::Batch, self.frozen().number, file.joined(), &number, data);
-        appended.map_err(|refusal| match refusal {
-            Refusal::Full => self.core.full(),
-            Refusal::Failed(source) => Error::journal(self.core.log.ring.device(), "writing")(source),
-        })
+        appended.map_err(|refusal| self.core.refused(refusal))
+    }
+
+    /// Adds a page of a file of which the caller knows the newest version, `before`: only what differs in `after` is written, or
+    /// the whole page if that is much. Nobody may spill the page until the commit has ended. If that fails, the newest version
+    /// may be the one before: read it.
+    pub fn write_changes(&self, file: &JournaledBacking, page: u64, before: &[u8], after: &[u8]) -> Result<()> {
+        let is_page = before.len() == PAGE_BYTES && after.len() == PAGE_BYTES;
+        if !is_page || page >= file.len().div_ceil(PAGE_BYTES as u64) {
+            let expected = "whole pages of the file";
+            let value = format!("{} and {} bytes of page {page}", before.len(), after.len());
+            return Err(Error::BadOption { option: "changes of a page", value, expected });
+        }
+        let number = self.frozen().number;
+        if self.core.deltas().has(file.joined(), page) {
+            append_deltas(self)?;
+        }
+        let written = {
+            let _signals = SignalsBlocked::new();
+            CommitDeltas::new(self.core, number).write(file.joined(), page, before, after)?.is_some()
+        };
+        if written { Ok(()) } else { self.write(file, page * PAGE_BYTES as u64, after) }
     }
 }
 
@@ -85,7 +108,10 @@ struct Lead<'a> {
 
 impl CommitQueue {
     /// Commits, or waits for a commit that begins after this call and succeeds. Returns its number.
-    pub(crate) fn commit(&self, core: &Core, write: impl FnOnce(&Commit<'_>) -> Result<()>) -> Result<u64> {
+    pub(crate) fn commit<W>(&self, core: &Core, write: Option<W>) -> Result<u64>
+    where
+        W: FnOnce(&Commit<'_>) -> Result<()>,
+    {
         let _span = tracing::debug_span!("commit").entered();
         let mut lead = match self.enter() {
             Ok(lead) => lead,
@@ -160,17 +186,31 @@ impl Drop for Begun<'_, '_> {
     fn drop(&mut self) {
         self.drain();
         if !self.is_durable {
+            let _signals = SignalsBlocked::new();
+            // Their pages are to be passed on as well.
+            let number = self.commit.frozen.get().map_or(0, |frozen| frozen.number);
+            self.commit.core.deltas().settle(number, Err(io::ErrorKind::Other));
             self.participants.pass_on(self.commit);
         }
     }
 }
 
+/// Nothing that the caller of a commit adds to it.
+pub(crate) const NOTHING_MORE: Option<fn(&Commit<'_>) -> Result<()>> = None;
+
 /// Commits, for who keeps other commits from beginning.
-pub(crate) fn lead_commit(core: &Core, write: impl FnOnce(&Commit<'_>) -> Result<()>) -> Result<u64> {
+pub(crate) fn lead_commit<W>(core: &Core, write: Option<W>) -> Result<u64>
+where
+    W: FnOnce(&Commit<'_>) -> Result<()>,
+{
     let commit = Commit { core, frozen: OnceCell::new() };
     let mut begun = Begun { commit: &commit, participants: Participants::hold_stores(&commit)?, is_durable: false };
     begun.participants.write(&commit)?;
-    write(&commit)?;
+    if let Some(write) = write {
+        // Pages whose deltas have not been written cannot be evicted, and the caller may need room in a cache.
+        append_deltas(&commit)?;
+        write(&commit)?;
+    }
     commit.freeze();
     begun.drain();
     // Those who had tickets may have failed.
@@ -178,6 +218,13 @@ pub(crate) fn lead_commit(core: &Core, write: impl FnOnce(&Commit<'_>) -> Result
     let number = seal(&commit)?;
     begun.is_durable = true;
     Ok(number)
+}
+
+fn append_deltas(commit: &Commit<'_>) -> Result<()> {
+    let Some(frozen) = commit.frozen.get() else { return Ok(()) };
+    let _signals = SignalsBlocked::new();
+    let appended = commit.core.append_deltas(frozen.number, &mut commit.core.deltas());
+    appended.map_err(|refusal| commit.core.refused(refusal))
 }
 
 /// Those who are asked for their pages.
@@ -202,12 +249,15 @@ impl Participants {
     }
 
     fn write(&self, commit: &Commit<'_>) -> Result<()> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
         let _signals = SignalsBlocked::new();
-        self.0.iter().try_for_each(|participant| participant.write(commit.frozen().number))
+        let mut deltas = CommitDeltas::new(commit.core, commit.frozen().number);
+        self.0.iter().try_for_each(|participant| participant.write(&mut deltas))
     }
 
     fn pass_on(&self, commit: &Commit<'_>) {
-        let _signals = SignalsBlocked::new();
         self.0.iter().for_each(|participant| participant.pass_on(commit.frozen().number));
     }
 }
@@ -241,22 +291,27 @@ fn seal(commit: &Commit<'_>) -> Result<u64> {
     if core.is_incomplete(*number) {
         return Err(core.full());
     }
-    let journal = || core.log.ring.device().describe();
-    loop {
+    let failed = |failure| match failure {
+        CommitFailure::Full => core.full(),
+        CommitFailure::Write(source) => Error::journal(core.log.ring.device(), "writing")(source),
+        CommitFailure::Flush(source) => Error::JournalFlush { journal: core.log.ring.device().describe(), source },
+    };
+    let mut deltas = core.deltas();
+    let record = loop {
         let tail = core.log.tail();
-        match core.log.commit(*number, files) {
-            Ok(end) => {
-                if end - core.log.tail() >= core.checkpoint_at_pages {
-                    core.checkpoints.begin();
-                }
-                return Ok(*number);
-            }
+        match core.log.commit(*number, files, &mut deltas) {
             Err(CommitFailure::Full) if core.make_room(tail) => {}
-            Err(CommitFailure::Full) => return Err(core.full()),
-            Err(CommitFailure::Write(source)) => return Err(Error::journal(core.log.ring.device(), "writing")(source)),
-            Err(CommitFailure::Flush(source)) => return Err(Error::JournalFlush { journal: journal(), source }),
+            other => break other.map_err(failed)?,
         }
+    };
+    // Before it is durable, since then a checkpoint may come.
+    deltas.settle(*number, Ok(record.first));
+    drop(deltas);
+    let end = core.log.make_durable(record).map_err(failed)?;
+    if end - core.log.tail() >= core.checkpoint_at_pages {
+        core.checkpoints.begin();
     }
+    Ok(*number)
 }
 
 fn committed(joined: &Arc<Joined>) -> CommittedFile {

@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::backing::Backing;
 use crate::error::{Error, Result};
 use crate::journal::checkpoint::Checkpoints;
+use crate::journal::delta_batch::DeltaBatch;
 use crate::journal::drain_gate::DrainGate;
 use crate::journal::format::{Header, Pages, RecordKind};
 use crate::journal::index::PageIndex;
 use crate::journal::log::{Log, Refusal};
 use crate::journal::participant::Participant;
+use crate::journal::version::Version;
 use crate::store_gate::StoreGate;
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
@@ -47,6 +49,14 @@ impl Joined {
         drop(before);
     }
 
+    /// Copies a version of a page from memory, if it is there.
+    pub(crate) fn copy_from_memory(&self, page: u64, version: Version, target: &mut [u8]) -> bool {
+        // Whoever closes the file waits until the copy is made.
+        let participant = self.participant.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_newest = || self.index.version(page) == Some(version);
+        participant.as_ref().is_some_and(|memory| is_newest() && memory.copy_clean(page, target, &is_newest))
+    }
+
     /// Who must be asked for pages. Signals are blocked.
     pub(crate) fn participant(&self) -> Option<Arc<dyn Participant>> {
         self.participant.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -64,6 +74,8 @@ pub(crate) struct Core {
     /// The last commit of which an image is lost: it could not be written, and the page is newer by now.
     incomplete: AtomicU64,
     pub(crate) files: Mutex<Vec<Arc<Joined>>>,
+    /// Of the commit under way.
+    deltas: Mutex<DeltaBatch>,
     header: Mutex<Header>,
     pub(crate) checkpoints: Checkpoints,
     /// Pages of the log in use from which on a checkpoint begins in the background.
@@ -78,6 +90,7 @@ impl Core {
             stores_held_ns_max: AtomicU64::new(0),
             incomplete: AtomicU64::new(0),
             files: Mutex::default(),
+            deltas: Mutex::new(DeltaBatch::new(log.record_pages_max())),
             checkpoints: Checkpoints::new(header.applied),
             header: Mutex::new(header),
             log,
@@ -108,10 +121,36 @@ impl Core {
                 }
             };
             for (at, position) in (0..part.len().div_ceil(PAGE_BYTES)).zip(position..) {
-                joined.index.set(number(at), position);
+                joined.index.set(number(at), Version::image(position));
             }
         }
         Ok(())
+    }
+
+    /// The deltas of the commit under way. Only who leads it asks, and signals must be blocked while it is held.
+    pub(crate) fn deltas(&self) -> MutexGuard<'_, DeltaBatch> {
+        self.deltas.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends the deltas that are in the batch, making room by a checkpoint if need be. They are settled in any case.
+    pub(crate) fn append_deltas(&self, commit: u64, deltas: &mut DeltaBatch) -> Result<(), Refusal> {
+        if deltas.is_empty() {
+            return Ok(());
+        }
+        loop {
+            let tail = self.log.tail();
+            match self.log.append_deltas(commit, deltas) {
+                Ok(position) => {
+                    deltas.settle(commit, Ok(position));
+                    return Ok(());
+                }
+                Err(Refusal::Full) if self.make_room(tail) => {}
+                Err(refusal) => {
+                    deltas.settle(commit, Err(refusal.kind()));
+                    return Err(refusal);
+                }
+            }
+        }
     }
 
     /// Notes that an image is lost which a commit of that number or a later one needs: the commit under way, if it is that.
@@ -171,6 +210,14 @@ impl Core {
     pub(crate) fn has_open_files(&self) -> bool {
         let _signals = SignalsBlocked::new();
         self.files().iter().any(|joined| joined.is_open.load(Ordering::SeqCst))
+    }
+
+    /// The error for what could not be appended.
+    pub(crate) fn refused(&self, refusal: Refusal) -> Error {
+        match refusal {
+            Refusal::Full => self.full(),
+            Refusal::Failed(source) => Error::journal(self.log.ring.device(), "writing")(source),
+        }
     }
 
     /// The error for a journal without room.

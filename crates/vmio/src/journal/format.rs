@@ -4,10 +4,13 @@ use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::backing::Identity;
+use crate::journal::delta::{Delta, deltas};
 use crate::sys::PAGE_BYTES;
 
-/// The version of the format that is written, and the only one that is read.
-pub(crate) const VERSION: u32 = 1;
+/// The version of the format that is written.
+pub(crate) const VERSION: u32 = 2;
+/// The oldest one that is read: it has all of the present one but deltas.
+const VERSION_OLDEST: u32 = 1;
 /// Length of one of the two copies of the header.
 pub(crate) const HEADER_BYTES: usize = 64 << 10;
 /// How many copies of the header there are.
@@ -29,6 +32,8 @@ const RECORD_MAGIC: [u8; 4] = *b"vmjr";
 const HEADER_UNCHECKED: usize = 16;
 /// What is in front of the bytes that a record's checksum covers.
 const RECORD_UNCHECKED: usize = 8;
+/// Positions, commits and headers are fewer, whatever a journal lives through.
+const NUMBER_MAX: u64 = 1 << 52;
 
 /// A page of memory that direct I/O can use.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -104,6 +109,9 @@ pub(crate) struct CommitRow {
     since: U64,
 }
 
+/// What is in front of a record's rows, or deltas.
+pub(crate) const RECORD_FRONT_BYTES: usize = size_of::<RecordFields>();
+
 const _: () = assert!(size_of::<HeaderFields>() == 104);
 const _: () = assert!(size_of::<FileRow>() == 1024 && FILES_MAX == 60);
 const _: () = assert!(size_of::<RecordFields>() == 64);
@@ -156,6 +164,8 @@ pub struct JournaledFile {
 /// What the header says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
+    /// The version of the format that it was read in; another is written.
+    pub(crate) version: u32,
     /// Counts the headers written; the copy that has the higher one counts.
     pub(crate) sequence: u64,
     pub(crate) uuid: Uuid,
@@ -219,8 +229,9 @@ impl Header {
         if fields.magic != HEADER_MAGIC || bytes.len() != HEADER_BYTES {
             return Err("it does not begin as a journal does".into());
         }
-        if fields.version != VERSION {
-            return Err(format!("its format has version {}, and this vmio knows {VERSION} alone", fields.version));
+        if !(VERSION_OLDEST..=VERSION).contains(&fields.version.get()) {
+            let known = format!("{VERSION_OLDEST} to {VERSION}");
+            return Err(format!("its format has version {}, and this vmio knows {known}", fields.version));
         }
         if fields.checksum != crc32c::crc32c(&bytes[HEADER_UNCHECKED..]) {
             return Err("the checksum of its header is wrong".into());
@@ -234,12 +245,16 @@ impl Header {
         if fields.page_bytes != PAGE_BYTES as u32 || capacity_pages == 0 || capacity_pages > FILE_PAGES_MAX {
             return Err(format!("it has {capacity_pages} pages of {} bytes", fields.page_bytes));
         }
-        if fields.files.get() as usize > FILES_MAX || tail > applied || numbers.iter().any(|number| *number > 1 << 62) {
+        if fields.files.get() as usize > FILES_MAX
+            || tail > applied
+            || numbers.iter().any(|number| *number > NUMBER_MAX)
+        {
             return Err("its header holds numbers that cannot be".into());
         }
         let rows = bytes[PAGE_BYTES..].chunks(size_of::<FileRow>()).take(fields.files.get() as usize);
         let files = rows.map(decode_file).collect::<Result<_, _>>()?;
         Ok(Header {
+            version: fields.version.get(),
             sequence: fields.sequence.get(),
             uuid: Uuid(fields.uuid),
             capacity_pages,
@@ -272,6 +287,8 @@ pub enum RecordKind {
     Commit,
     /// Space where a write failed, to be skipped.
     Void,
+    /// What their commit has changed of pages.
+    Delta,
 }
 
 impl RecordKind {
@@ -281,6 +298,7 @@ impl RecordKind {
             2 => Some(RecordKind::Batch),
             3 => Some(RecordKind::Commit),
             4 => Some(RecordKind::Void),
+            5 => Some(RecordKind::Delta),
             _ => None,
         }
     }
@@ -291,6 +309,7 @@ impl RecordKind {
             RecordKind::Batch => 2,
             RecordKind::Commit => 3,
             RecordKind::Void => 4,
+            RecordKind::Delta => 5,
         }
     }
 }
@@ -317,6 +336,17 @@ pub(crate) struct Place {
     pub(crate) page: u64,
 }
 
+impl Place {
+    /// As records have it: file and page in one number.
+    pub(crate) fn number(self) -> u64 {
+        u64::from(self.file) << FILE_PAGES_MAX.ilog2() | self.page
+    }
+
+    pub(crate) fn of_number(number: u64) -> Self {
+        Place { file: (number >> FILE_PAGES_MAX.ilog2()) as u32, page: number & (FILE_PAGES_MAX - 1) }
+    }
+}
+
 /// Pages of a file, wherever they lie in it.
 #[derive(Clone, Copy)]
 pub(crate) struct Pages<'a> {
@@ -339,25 +369,32 @@ impl RecordHead {
     /// Makes `page` the first page of a record of page images, which are of these pages.
     pub(crate) fn encode_pages(&self, uuid: Uuid, of: Pages<'_>, images: &[u8], tail: Option<&Page>, page: &mut Page) {
         let images = images.chunks_exact(PAGE_BYTES).chain(tail.map(|tail| &tail.0[..]));
-        let rows = &mut page.0[size_of::<RecordFields>()..];
+        let rows = &mut page.0[RECORD_FRONT_BYTES..];
         let mut count = 0;
         for (row, image) in rows.chunks_exact_mut(size_of::<PageRow>()).zip(images) {
-            let place = u64::from(of.file) << 48 | (of.number)(count as usize);
-            row.copy_from_slice(PageRow { place: place.into(), checksum: uuid.checksum(image).into() }.as_bytes());
+            let place = Place { file: of.file, page: (of.number)(count as usize) };
+            row.copy_from_slice(
+                PageRow { place: place.number().into(), checksum: uuid.checksum(image).into() }.as_bytes(),
+            );
             count += 1;
         }
         assert!(count == self.pages, "a record of {} pages with {count} images", self.pages);
-        self.seal(uuid, count, size_of::<PageRow>(), page);
+        self.seal(uuid, count, count as usize * size_of::<PageRow>(), page);
+    }
+
+    /// Makes `page` a record of deltas, which are in it already: so many, of so many bytes.
+    pub(crate) fn encode_deltas(&self, uuid: Uuid, count: u32, bytes: usize, page: &mut Page) {
+        self.seal(uuid, count, bytes, page);
     }
 
     /// Makes `page` a commit record.
     pub(crate) fn encode_commit(&self, uuid: Uuid, files: &[CommittedFile], page: &mut Page) {
-        let rows = page.0[size_of::<RecordFields>()..].chunks_exact_mut(size_of::<CommitRow>());
+        let rows = page.0[RECORD_FRONT_BYTES..].chunks_exact_mut(size_of::<CommitRow>());
         for (row, file) in rows.zip(files) {
             let (len, since) = (file.len.into(), file.since.into());
             row.copy_from_slice(CommitRow { file: file.file.into(), reserved: 0.into(), len, since }.as_bytes());
         }
-        self.seal(uuid, files.len() as u32, size_of::<CommitRow>(), page);
+        self.seal(uuid, files.len() as u32, files.len() * size_of::<CommitRow>(), page);
     }
 
     /// Makes `page` the first page of a void.
@@ -365,8 +402,8 @@ impl RecordHead {
         self.seal(uuid, 0, 0, page);
     }
 
-    fn seal(&self, uuid: Uuid, rows: u32, row_bytes: usize, page: &mut Page) {
-        page.0[size_of::<RecordFields>() + rows as usize * row_bytes..].fill(0);
+    fn seal(&self, uuid: Uuid, rows: u32, bytes: usize, page: &mut Page) {
+        page.0[RECORD_FRONT_BYTES + bytes..].fill(0);
         let mut fields = RecordFields {
             magic: RECORD_MAGIC,
             checksum: 0.into(),
@@ -383,6 +420,40 @@ impl RecordHead {
         fields.checksum = uuid.checksum(&page.0[RECORD_UNCHECKED..]).into();
         page.0[..size_of::<RecordFields>()].copy_from_slice(fields.as_bytes());
     }
+
+    /// What the first page of a record says, and how many rows there are in it. `None` if it is not one of that journal.
+    pub(crate) fn decode(uuid: Uuid, page: &Page) -> Option<(Self, usize)> {
+        let (fields, _) = RecordFields::ref_from_prefix(&page.0).ok()?;
+        let is_whole = fields.magic == RECORD_MAGIC && fields.checksum == uuid.checksum(&page.0[RECORD_UNCHECKED..]);
+        if is_whole { Self::fields(page) } else { None }
+    }
+
+    /// The same of a page whose checksum is right.
+    pub(crate) fn fields(page: &Page) -> Option<(Self, usize)> {
+        let (fields, rest) = RecordFields::ref_from_prefix(&page.0).ok()?;
+        let kind = RecordKind::from_code(fields.kind)?;
+        let (pages, rows) = (fields.pages.get(), fields.rows.get() as usize);
+        let row_bytes = match kind {
+            RecordKind::Spill | RecordKind::Batch if rows == pages as usize => size_of::<PageRow>(),
+            RecordKind::Commit if pages == 0 => size_of::<CommitRow>(),
+            RecordKind::Void if rows == 0 && pages as usize <= RECORD_PAGES_MAX => 0,
+            RecordKind::Delta if pages == 0 && deltas(rest, rows, fields.position.get()).count() == rows => 0,
+            _ => return None,
+        };
+        let numbers = [fields.position.get(), fields.commit.get(), fields.durable.get()];
+        if rows * row_bytes > rest.len() || numbers.iter().any(|number| *number > NUMBER_MAX) {
+            return None;
+        }
+        let head = RecordHead {
+            kind,
+            incarnation: fields.incarnation.get(),
+            position: fields.position.get(),
+            commit: fields.commit.get(),
+            durable: fields.durable.get(),
+            pages,
+        };
+        Some((head, rows))
+    }
 }
 
 /// The first page of a record that was read back and whose checksum is right.
@@ -395,45 +466,32 @@ pub(crate) struct RecordPage {
 impl RecordPage {
     /// `None` if the page is not the first one of a record of that journal.
     pub(crate) fn decode(uuid: Uuid, page: &Page) -> Option<Self> {
-        let (fields, rest) = RecordFields::read_from_prefix(&page.0).ok()?;
-        if fields.magic != RECORD_MAGIC || fields.checksum != uuid.checksum(&page.0[RECORD_UNCHECKED..]) {
-            return None;
-        }
-        let kind = RecordKind::from_code(fields.kind)?;
-        let (pages, rows) = (fields.pages.get(), fields.rows.get() as usize);
-        let row_bytes = match kind {
-            RecordKind::Spill | RecordKind::Batch if rows == pages as usize => size_of::<PageRow>(),
-            RecordKind::Commit if pages == 0 => size_of::<CommitRow>(),
-            RecordKind::Void if rows == 0 && pages as usize <= RECORD_PAGES_MAX => 0,
-            _ => return None,
-        };
-        let numbers = [fields.position.get(), fields.commit.get(), fields.durable.get()];
-        if rows * row_bytes > rest.len() || numbers.iter().any(|number| *number > 1 << 62) {
-            return None;
-        }
-        let head = RecordHead {
-            kind,
-            incarnation: fields.incarnation.get(),
-            position: fields.position.get(),
-            commit: fields.commit.get(),
-            durable: fields.durable.get(),
-            pages,
-        };
+        let (head, rows) = RecordHead::decode(uuid, page)?;
         Some(RecordPage { head, page: *page, rows })
     }
 
     fn rows<T: FromBytes>(&self) -> impl Iterator<Item = T> {
-        let rows = self.page.0[size_of::<RecordFields>()..].chunks_exact(size_of::<T>()).take(self.rows);
+        let rows = self.page.0[RECORD_FRONT_BYTES..].chunks_exact(size_of::<T>()).take(self.rows);
         rows.filter_map(|row| T::read_from_bytes(row).ok())
     }
 
     /// The pages whose images follow, in order, and their checksums.
     pub(crate) fn places(&self) -> impl Iterator<Item = (Place, u32)> {
         let is_pages = matches!(self.head.kind, RecordKind::Spill | RecordKind::Batch);
-        self.rows::<PageRow>().filter(move |_| is_pages).map(|row| {
-            let place = row.place.get();
-            (Place { file: (place >> 48) as u32, page: place & (FILE_PAGES_MAX - 1) }, row.checksum.get())
-        })
+        self.rows::<PageRow>()
+            .filter(move |_| is_pages)
+            .map(|row| (Place::of_number(row.place.get()), row.checksum.get()))
+    }
+
+    /// The deltas in it.
+    pub(crate) fn deltas(&self) -> impl Iterator<Item = Delta<'_>> {
+        let count = if self.head.kind == RecordKind::Delta { self.rows } else { 0 };
+        deltas(&self.page.0[RECORD_FRONT_BYTES..], count, self.head.position)
+    }
+
+    /// Pages of which it has an image or a delta, or that are to be skipped.
+    pub(crate) fn pages(&self) -> u32 {
+        if self.head.kind == RecordKind::Delta { self.rows as u32 } else { self.head.pages }
     }
 
     /// The files of a commit record.
@@ -458,7 +516,17 @@ mod tests {
             JournaledFile { file: 2, path: "b".repeat(PATH_BYTES_MAX), identity: None },
         ];
         let uuid = Uuid(*b"0123456789abcdef");
-        Header { sequence: 7, uuid, capacity_pages: 99, incarnation: 3, tail: 1234, applied: 1250, commit: 17, files }
+        Header {
+            version: VERSION,
+            sequence: 7,
+            uuid,
+            capacity_pages: 99,
+            incarnation: 3,
+            tail: 1234,
+            applied: 1250,
+            commit: 17,
+            files,
+        }
     }
 
     #[test]

@@ -3,13 +3,14 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::journal::version::Version;
 use crate::sys::PAGE_BYTES;
 use crate::sys::sparse_array::SparseArray;
 
 /// The least that a file may grow to, in bytes: room for the index costs address space only.
 const ROOM_BYTES_MIN: u64 = 1 << 40;
 
-/// A word a page: 0 while its newest version is in the file, else one more than the position of its image.
+/// A word a page: 0 while its newest version is in the file, else where in the log that is.
 pub(crate) struct PageIndex(SparseArray<AtomicU64>);
 
 impl PageIndex {
@@ -24,19 +25,19 @@ impl PageIndex {
         self.0.len() as u64
     }
 
-    /// The position of the page's newest image, `None` if the file holds what is newest.
-    pub(crate) fn position(&self, page: u64) -> Option<u64> {
-        self.0.get(page as usize).load(Ordering::SeqCst).checked_sub(1)
+    /// The page's newest version in the log, `None` if the file holds it.
+    pub(crate) fn version(&self, page: u64) -> Option<Version> {
+        Version::from_word(self.0.get(page as usize).load(Ordering::SeqCst))
     }
 
-    /// Notes where the image of a page is from now on.
-    pub(crate) fn set(&self, page: u64, position: u64) {
-        self.0.get(page as usize).fetch_max(position + 1, Ordering::SeqCst);
+    /// Notes what a page's newest version is from now on.
+    pub(crate) fn set(&self, page: u64, version: Version) {
+        self.0.get(page as usize).fetch_max(Version::word(Some(version)), Ordering::SeqCst);
     }
 
-    /// Notes that the file holds the image of that position. A newer version stays where it is.
-    pub(crate) fn clear(&self, page: u64, position: u64) {
+    /// Notes that the file holds that version. A newer one stays where it is.
+    pub(crate) fn clear(&self, page: u64, version: Version) {
         let word = self.0.get(page as usize);
-        let _newer = word.compare_exchange(position + 1, 0, Ordering::SeqCst, Ordering::SeqCst);
+        let _newer = word.compare_exchange(Version::word(Some(version)), 0, Ordering::SeqCst, Ordering::SeqCst);
     }
 }

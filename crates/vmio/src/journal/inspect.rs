@@ -2,7 +2,7 @@
 
 use crate::backing::{Backing, Identity};
 use crate::error::Result;
-use crate::journal::format::{JournaledFile, RecordHead, RecordKind, VERSION};
+use crate::journal::format::{JournaledFile, RecordHead, RecordKind};
 use crate::journal::lock;
 use crate::journal::recovery::{damage, read, torn_at};
 use crate::sys::PAGE_BYTES;
@@ -63,7 +63,7 @@ pub struct Record {
     pub offset: u64,
     /// The number of the commit that it belongs to; 0 for a void.
     pub commit: u64,
-    /// Page images in it, or pages that a void skips.
+    /// Page images or deltas in it, or pages that a void skips.
     pub pages: u32,
 }
 
@@ -72,21 +72,21 @@ impl Inspection {
     pub fn of(device: impl Backing + 'static) -> Result<Self> {
         lock(&device)?;
         let mut found = Vec::new();
-        let (ring, header, scan) = read(Box::new(device), &mut |record| found.push(record.head))?;
+        let (ring, header, scan) = read(Box::new(device), &mut |record| found.push((record.head, record.pages())))?;
         let file = |file: &JournaledFile| InspectedFile {
             path: file.path.clone(),
             identity: file.identity,
             pages: scan.pages.keys().filter(|place| place.file == file.file).count() as u64,
             len: scan.lengths.get(&file.file).copied(),
         };
-        let record = |head: &RecordHead| Record {
+        let record = |(head, pages): &(RecordHead, u32)| Record {
             kind: head.kind,
             offset: ring.offset(head.position),
             commit: head.commit,
-            pages: head.pages,
+            pages: *pages,
         };
         Ok(Inspection {
-            version: VERSION,
+            version: header.version,
             uuid: header.uuid.to_string(),
             incarnation: header.incarnation,
             capacity_bytes: header.capacity_pages * PAGE_BYTES as u64,

@@ -6,11 +6,14 @@ use std::sync::atomic::Ordering;
 
 use crate::backing::{Access, Backing, FileUser, Identity};
 use crate::error::Error;
+use crate::journal::chain::{Bottom, CHAIN_PAGES, read_version};
+use crate::journal::commit::NOTHING_MORE;
 use crate::journal::core::Joined;
 use crate::journal::drain_gate::Inside;
-use crate::journal::format::RecordKind;
+use crate::journal::format::{Place, RecordKind};
 use crate::journal::log::Refusal;
 use crate::journal::participant::Participant;
+use crate::journal::version::Version;
 use crate::journal::{Journal, Opened};
 use crate::store_gate::StoreGate;
 use crate::sys::PAGE_BYTES;
@@ -40,7 +43,7 @@ impl JournaledBacking {
         JournaledBacking { joined, opened }
     }
 
-    pub(crate) fn joined(&self) -> &Joined {
+    pub(crate) fn joined(&self) -> &Arc<Joined> {
         &self.joined
     }
 
@@ -112,7 +115,7 @@ impl JournaledBacking {
 
     /// Commits, with all files of the journal.
     pub(crate) fn commit(&self) -> crate::Result<u64> {
-        self.opened.commit(|_| Ok(()))
+        self.opened.commit(NOTHING_MORE)
     }
 
     /// From now on every commit asks for pages of the file.
@@ -135,31 +138,48 @@ impl JournaledBacking {
         self.opened.core.log.commit_reserve()
     }
 
-    /// Reads the longest front of the range that lies in one place, and returns its length.
+    /// Reads the longest front of the range that lies in one place, and returns its length; 0 if that has changed meanwhile.
     fn read_run(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let index = &self.joined.index;
+        let (index, log) = (&self.joined.index, &self.opened.core.log);
         let first = offset / PAGE_BYTES as u64;
-        let position = index.position(first);
-        let expected = |step: u64| position.map(|position| position + step);
-        let pages = buffer.len().div_ceil(PAGE_BYTES) as u64;
-        let run = (1..pages).find(|step| index.position(first + step) != expected(*step)).unwrap_or(pages);
+        let tail = log.tail();
+        let newest = index.version(first);
+        let expected = |step: u64| newest.map(|newest| Version::image(newest.position + step));
+        let is_delta = newest.is_some_and(|newest| newest.depth > 0);
+        let pages = if is_delta { 1 } else { buffer.len().div_ceil(PAGE_BYTES) as u64 };
+        let run = (1..pages).find(|step| index.version(first + step) != expected(*step)).unwrap_or(pages);
         let bytes = buffer.len().min(run as usize * PAGE_BYTES);
         let target = &mut buffer[..bytes];
-        match position {
-            Some(position) => self.read_images(position, target)?,
-            None => {
-                // What the file does not have yet reads as zeros.
-                let read = self.joined.data.read_at(offset, target)?;
-                target[read..].fill(0);
-            }
+        let read = match newest {
+            Some(newest) if is_delta => self.read_deltas(tail, first, newest, target),
+            Some(newest) => log.ring.read(newest.position, target),
+            None => self.read_file(offset, target),
+        };
+        // A checkpoint may have moved the page to the file meanwhile, and what was read of the log may have been written over.
+        let is_still_there =
+            index.version(first) == newest && (1..run).all(|step| index.version(first + step) == expected(step));
+        if !is_still_there || is_delta && log.tail() != tail {
+            return Ok(0);
         }
-        // A checkpoint may have moved the page to the file meanwhile, and its image may have been written over.
-        let is_still_there = (0..run).all(|step| index.position(first + step) == expected(step));
-        Ok(if is_still_there { bytes } else { 0 })
+        read.map(|()| bytes)
     }
 
-    fn read_images(&self, position: u64, target: &mut [u8]) -> io::Result<()> {
-        self.opened.core.log.ring.read(position, target)
+    fn read_deltas(&self, tail: u64, page: u64, newest: Version, target: &mut [u8]) -> io::Result<()> {
+        let log = &self.opened.core.log;
+        let mut room = log.buffers.acquire();
+        let wanted = (Place { file: self.joined.file, page }, newest);
+        let read_bottom = |bottom, target: &mut [u8]| match bottom {
+            Bottom::Image(position) => log.ring.read(position, target),
+            Bottom::File => self.read_file(page * PAGE_BYTES as u64, target),
+        };
+        read_version(&log.ring, tail, wanted, &mut room[..CHAIN_PAGES], target, |_, error| error, read_bottom)
+    }
+
+    fn read_file(&self, offset: u64, target: &mut [u8]) -> io::Result<()> {
+        // What the file does not have yet reads as zeros.
+        let read = self.joined.data.read_at(offset, target)?;
+        target[read..].fill(0);
+        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use zerocopy::IntoBytes;
 
+use crate::journal::delta_batch::DeltaBatch;
 use crate::journal::drain_gate::DrainGate;
 use crate::journal::format::{CommittedFile, Header, Pages, RECORD_PAGES_MAX, RecordHead, RecordKind};
 use crate::journal::record_buffers::{BUFFER_PAGES, RecordBuffers};
@@ -27,6 +28,16 @@ pub(crate) enum Refusal {
     Failed(io::Error),
 }
 
+impl Refusal {
+    /// What kind of error it is for a page.
+    pub(crate) fn kind(&self) -> io::ErrorKind {
+        match self {
+            Refusal::Full => io::ErrorKind::StorageFull,
+            Refusal::Failed(error) => error.kind(),
+        }
+    }
+}
+
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Self {
         Refusal::Failed(error)
@@ -46,7 +57,7 @@ pub(crate) struct Log {
     commit_reserve: u64,
     /// Those who have a position and have not yet written there.
     appending: DrainGate,
-    buffers: RecordBuffers,
+    pub(crate) buffers: RecordBuffers,
     /// Position times 1024 and length of what must be made a void; 0 is none.
     holes: [AtomicU64; HOLES_MAX],
     holes_lost: AtomicBool,
@@ -119,6 +130,19 @@ impl Log {
         Ok(written.map(|()| position + 1)?)
     }
 
+    /// Appends the deltas of a batch, and returns the position of the first record of them.
+    pub(crate) fn append_deltas(&self, commit: u64, deltas: &mut DeltaBatch) -> Result<u64, Refusal> {
+        let records = deltas.records() as u64;
+        let _appending = self.appending.enter();
+        let position = self.allocate(records, SPARE_PAGES).ok_or(Refusal::Full)?;
+        let head = self.record_head(RecordKind::Delta, commit, position, 0);
+        let written = self.ring.write(position, deltas.encode(self.ring.uuid, &head, None).as_bytes());
+        if written.is_err() {
+            self.make_void(position, records);
+        }
+        Ok(written.map(|()| position)?)
+    }
+
     /// Takes pages of the log unless fewer than `left` would be left.
     fn allocate(&self, pages: u64, left: u64) -> Option<u64> {
         let fits = |head: u64| {
@@ -182,19 +206,32 @@ impl Log {
         if self.holes_lost.load(Ordering::SeqCst) { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
     }
 
-    /// Writes a commit record behind everything appended so far and returns once all of that is durable: the position
-    /// behind the record. One thread at a time. After an error nothing is known to be durable that was not before.
-    pub(crate) fn commit(&self, commit: u64, files: &[CommittedFile]) -> Result<u64, CommitFailure> {
-        let position = self.allocate(1, 0).ok_or(CommitFailure::Full)?;
+    /// Writes deltas and a commit record behind everything appended so far, in one request. One thread at a time, which calls
+    /// [`Self::make_durable`] next. After an error nothing of it has been written.
+    pub(crate) fn commit(
+        &self,
+        commit: u64,
+        files: &[CommittedFile],
+        deltas: &mut DeltaBatch,
+    ) -> Result<Unflushed, CommitFailure> {
+        let records = deltas.records() as u64;
+        let left = if records > 0 { SPARE_PAGES } else { 0 };
+        let first = self.allocate(records + 1, left).ok_or(CommitFailure::Full)?;
         // Whoever has a position before that of the commit record comes first: recovery reads no further than to the
         // first record that is not whole.
         self.appending.drain(self.appending.advance());
         let failed_flushes = self.failed_flushes.load(Ordering::SeqCst);
-        let written = self.write_commit(commit, position, files, failed_flushes);
-        if let Err(error) = written {
-            self.make_void(position, 1);
+        if let Err(error) = self.write_commit(commit, first, files, deltas, failed_flushes) {
+            self.make_void(first, records + 1);
             return Err(CommitFailure::Write(error));
         }
+        Ok(Unflushed { first, position: first + records, failed_flushes })
+    }
+
+    /// Flushes a commit record with everything before it: the position behind the record. After an error nothing is known to be
+    /// durable that was not before.
+    pub(crate) fn make_durable(&self, record: Unflushed) -> Result<u64, CommitFailure> {
+        let Unflushed { position, failed_flushes, .. } = record;
         // A flush that failed elsewhere meanwhile may have lost the record, too.
         let flushed = self.flush().and_then(|()| match self.failed_flushes.load(Ordering::SeqCst) == failed_flushes {
             true => Ok(()),
@@ -210,15 +247,20 @@ impl Log {
         Ok(position + 1)
     }
 
-    fn write_commit(&self, commit: u64, position: u64, files: &[CommittedFile], failed: u64) -> io::Result<()> {
+    fn write_commit(
+        &self,
+        commit: u64,
+        first: u64,
+        files: &[CommittedFile],
+        deltas: &mut DeltaBatch,
+        failed: u64,
+    ) -> io::Result<()> {
         self.mend_holes()?;
         if failed != self.mended_flushes.load(Ordering::SeqCst) {
-            self.write_again(self.durable(), position)?;
+            self.write_again(self.durable(), first)?;
         }
-        let mut buffer = self.buffers.acquire();
-        let head = self.record_head(RecordKind::Commit, commit, position, 0);
-        head.encode_commit(self.ring.uuid, files, &mut buffer[0]);
-        self.ring.write(position, &buffer[0].0)
+        let head = self.record_head(RecordKind::Delta, commit, first, 0);
+        self.ring.write(first, deltas.encode(self.ring.uuid, &head, Some(files)).as_bytes())
     }
 
     /// Writes everything again that a failed flush may have lost, as long as it can still be read.
@@ -241,6 +283,14 @@ impl Log {
             self.failed_flushes.fetch_add(1, Ordering::SeqCst);
         })
     }
+}
+
+/// A commit record that has been written.
+pub(crate) struct Unflushed {
+    /// The position of the first delta that was written with it.
+    pub(crate) first: u64,
+    position: u64,
+    failed_flushes: u64,
 }
 
 /// Why a commit is not acknowledged.

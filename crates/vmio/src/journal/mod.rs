@@ -6,9 +6,12 @@
 //! files in the background, and on opening after a crash. docs/formats/journal.md has the format, docs/design/journal.md
 //! the reasons.
 
+mod chain;
 mod checkpoint;
 mod commit;
 mod core;
+mod delta;
+mod delta_batch;
 mod drain_gate;
 mod format;
 mod index;
@@ -21,6 +24,7 @@ mod recovery;
 mod replay;
 mod ring;
 mod scan;
+mod version;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,6 +32,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 pub use commit::Commit;
+pub(crate) use delta_batch::CommitDeltas;
 pub use format::{JournaledFile, RecordKind};
 pub use inspect::{InspectedFile, Inspection, Record};
 pub use journaled_backing::{CommitTicket, JournaledBacking};
@@ -37,9 +42,9 @@ pub use recovery::RecoveryReport;
 use crate::backing::{Access, Backing, FileBacking, FileUser};
 use crate::error::{Error, Result};
 use crate::journal::checkpoint::spawn;
-use crate::journal::commit::{CommitQueue, lead_commit};
+use crate::journal::commit::{CommitQueue, NOTHING_MORE, lead_commit};
 use crate::journal::core::{Core, Joined};
-use crate::journal::format::{FILES_MAX, Header, LOG_START_BYTES, PATH_BYTES_MAX, Uuid};
+use crate::journal::format::{FILES_MAX, Header, LOG_START_BYTES, PATH_BYTES_MAX, Uuid, VERSION};
 use crate::journal::index::PageIndex;
 use crate::journal::log::Log;
 use crate::journal::recovery::OpenFile;
@@ -139,6 +144,7 @@ impl Journal {
         }
         let uuid = Uuid::random().map_err(Error::system("drawing a random identity"))?;
         let header = Header {
+            version: VERSION,
             sequence: 1,
             uuid,
             capacity_pages,
@@ -237,13 +243,13 @@ impl Journal {
     /// Returns the commit's number once it is durable. After an error nothing is known of it: it may be found after a
     /// crash, as a whole or not at all. Its pages are part of the next commit that succeeds.
     pub fn commit(&self, write: impl FnOnce(&Commit<'_>) -> Result<()>) -> Result<u64> {
-        self.0.commit(write)
+        self.0.commit(Some(write))
     }
 
     /// Commits what was stored to all mappings of the journal, and what was spilled: [`Self::commit`] without pages of
     /// the caller's.
     pub fn commit_all(&self) -> Result<u64> {
-        self.commit(|_| Ok(()))
+        self.0.commit(NOTHING_MORE)
     }
 
     /// Brings all that is committed into the files, and says what is wrong if that fails. The journal does it by itself,
@@ -270,7 +276,10 @@ impl Opened {
         if self.generation.is_current() { Ok(()) } else { Err(Error::Forked) }
     }
 
-    pub(crate) fn commit(&self, write: impl FnOnce(&Commit<'_>) -> Result<()>) -> Result<u64> {
+    pub(crate) fn commit<W>(&self, write: Option<W>) -> Result<u64>
+    where
+        W: FnOnce(&Commit<'_>) -> Result<()>,
+    {
         self.check_not_forked()?;
         self.queue.commit(&self.core, write)
     }
@@ -353,7 +362,7 @@ impl Opened {
         if self.core.has_open_files() || log.head() == log.durable() {
             return;
         }
-        if let Err(error) = lead_commit(&self.core, |_| Ok(())) {
+        if let Err(error) = lead_commit(&self.core, NOTHING_MORE) {
             tracing::debug!(%error, "what closed files have spilled takes room in the journal until the next commit");
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::backing::{Backing, FileUser};
 use crate::error::{Error, Result};
-use crate::journal::format::{Header, JournaledFile, LOG_START_BYTES, RecordPage};
+use crate::journal::format::{Header, JournaledFile, LOG_START_BYTES, RecordPage, VERSION};
 use crate::journal::replay::replay;
 use crate::journal::ring::{Ring, read_header};
 use crate::journal::scan::{Scan, find_damage, read_record, read_record_page};
@@ -90,7 +90,7 @@ pub(crate) fn recover(device: Box<dyn Backing>, open_file: OpenFile<'_>) -> Resu
         data.lock(FileUser::CachedWriter)?;
         files.insert(file.file, data);
     }
-    replay(&ring, &scan, &files.iter().map(|(file, data)| (*file, &**data)).collect())?;
+    replay(&ring, &scan, &files.iter().map(|(file, data)| (*file, &**data)).collect(), &|_, _, _| false)?;
     let report = RecoveryReport {
         last_commit: scan.commit,
         commits: scan.commits,
@@ -104,6 +104,7 @@ pub(crate) fn recover(device: Box<dyn Backing>, open_file: OpenFile<'_>) -> Resu
     }
     // Records of the life before may lie beyond the end: in the next one they count for nothing.
     let next = Header {
+        version: VERSION,
         sequence: header.sequence + 1,
         incarnation: header.incarnation + 1,
         tail: scan.committed_end,

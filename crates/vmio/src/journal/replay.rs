@@ -5,36 +5,40 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::IntoBytes;
 
 use crate::backing::Backing;
 use crate::error::{Error, Result};
+use crate::journal::chain::{Bottom, CHAIN_PAGES, read_version};
 use crate::journal::format::{Page, Place};
 use crate::journal::ring::Ring;
-use crate::journal::scan::{Image, Scan};
+use crate::journal::scan::{Committed, Scan};
+use crate::journal::version::Version;
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
 
-/// Pages of the log that are read at once (256 KiB).
-const WINDOW_PAGES: usize = 64;
-/// Threads that write at a time: images lie together in the log, and apart in the files.
+/// Pages that a thread takes at a time, neighbours in the files.
+const PART_PAGES: usize = 64;
+/// Threads that write at a time: what is committed lies apart in the files.
 const WRITERS_MAX: usize = 16;
 /// What they add to their nice value, as the cache's workers do.
 const NICE: i32 = 5;
 
 /// The files of a journal by their numbers.
 pub(crate) type Files<'a> = BTreeMap<u32, &'a dyn Backing>;
+/// Copies a version of a page from memory; false if it is not there.
+pub(crate) type FromMemory<'a> = &'a (dyn Fn(Place, Version, &mut [u8]) -> bool + Sync);
 
 /// Writes all committed pages into the files, gives these their committed lengths, and flushes them. Doing it again does
 /// no harm, however far it came.
-pub(crate) fn replay(ring: &Ring, scan: &Scan, files: &Files<'_>) -> Result<()> {
+pub(crate) fn replay(ring: &Ring, scan: &Scan, files: &Files<'_>, memory: FromMemory<'_>) -> Result<()> {
     for (file, len) in &scan.lengths {
         let data = file_of(ring, files, *file)?;
         if data.len() < *len {
             data.set_len(*len).map_err(failed(data))?;
         }
     }
-    write_pages(ring, scan, files)?;
+    write_pages(&Replay { ring, scan, files, memory })?;
     for file in scan.lengths.keys() {
         let data = file_of(ring, files, *file)?;
         data.flush().map_err(failed(data))?;
@@ -42,21 +46,30 @@ pub(crate) fn replay(ring: &Ring, scan: &Scan, files: &Files<'_>) -> Result<()> 
     Ok(())
 }
 
-/// Writes the pages of all files, read from the log in its order: a window at a time, and several at the same time.
-fn write_pages(ring: &Ring, scan: &Scan, files: &Files<'_>) -> Result<()> {
-    let mut pages: Vec<(Place, Image)> = scan.pages.iter().map(|(place, image)| (*place, *image)).collect();
-    pages.sort_unstable_by_key(|(_, image)| image.position);
-    let window_of = |image: &Image| image.position / WINDOW_PAGES as u64;
-    let windows: Vec<_> = pages.chunk_by_mut(|(_, a), (_, b)| window_of(a) == window_of(b)).collect();
+/// What all threads need to know.
+struct Replay<'a> {
+    ring: &'a Ring,
+    scan: &'a Scan,
+    files: &'a Files<'a>,
+    memory: FromMemory<'a>,
+}
+
+/// A page that is to be written.
+type Todo = (Place, Committed);
+
+/// Writes the pages of all files, in their order: several at the same time.
+fn write_pages(replay: &Replay<'_>) -> Result<()> {
+    let pages: Vec<Todo> = replay.scan.pages.iter().map(|(place, committed)| (*place, *committed)).collect();
     // Only of a device is there something to be gained.
-    let writers = if files.values().all(|data| data.direct_reads().is_some()) { WRITERS_MAX } else { 1 };
-    let writers = writers.min(windows.len());
-    let windows = Mutex::new(windows.into_iter());
-    let next = || windows.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let writers = if replay.files.values().all(|data| data.direct_reads().is_some()) { WRITERS_MAX } else { 1 };
+    let writers = writers.min(pages.len().div_ceil(PART_PAGES));
+    let parts = Mutex::new(pages.chunks(PART_PAGES));
+    let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
     let write = || -> Result<()> {
-        let mut buffer = vec![Page::new_zeroed(); WINDOW_PAGES];
-        while let Some(window) = next() {
-            let written = write_window(ring, scan, files, window, &mut buffer);
+        let mut buffer = vec![Page::ZERO; PART_PAGES];
+        let mut room = vec![Page::ZERO; CHAIN_PAGES];
+        while let Some(part) = next() {
+            let written = write_part(replay, part, &mut buffer, &mut room);
             if written.is_err() {
                 while next().is_some() {}
                 return written;
@@ -83,52 +96,63 @@ fn write_pages(ring: &Ring, scan: &Scan, files: &Files<'_>) -> Result<()> {
     })
 }
 
-/// Writes pages whose images lie within a window of the log, neighbours in a file together.
-fn write_window(
-    ring: &Ring,
-    scan: &Scan,
-    files: &Files<'_>,
-    window: &mut [(Place, Image)],
-    buffer: &mut [Page],
-) -> Result<()> {
-    let [(_, first), ..] = window else { return Ok(()) };
-    let first = first.position;
-    let last = window.last().map_or(first, |(_, image)| image.position);
-    let images = &mut buffer[..=(last - first) as usize];
-    if ring.read(first, images.as_mut_bytes()).is_err() {
-        // What cannot be read may lie between the images, in a place that nobody needs since its write failed.
-        for part in window.chunk_by(|(_, a), (_, b)| a.position + 1 == b.position) {
-            let (_, image) = part[0];
-            let at = (image.position - first) as usize;
-            let wanted = images[at..at + part.len()].as_mut_bytes();
-            ring.read(image.position, wanted).map_err(Error::journal(ring.device(), "reading"))?;
-        }
+/// Writes some pages, neighbours in a file together.
+fn write_part(replay: &Replay<'_>, part: &[Todo], buffer: &mut [Page], room: &mut [Page]) -> Result<()> {
+    for (todo, page) in part.iter().zip(&mut *buffer) {
+        read_committed(replay, todo, page, room)?;
     }
-    let damaged = |image: &Image| ring.uuid.checksum(&images[(image.position - first) as usize].0) != image.checksum;
-    if let Some((_, image)) = window.iter().find(|(_, image)| damaged(image)) {
-        return Err(Error::JournalDamaged {
-            journal: ring.device().describe(),
-            offset: ring.offset(image.position),
-            what: "the image of a committed page is not what was written",
-        });
-    }
-    window.sort_unstable_by_key(|(place, _)| *place);
-    let follows = |(a, x): &(Place, Image), (b, y): &(Place, Image)| {
-        a.file == b.file && a.page + 1 == b.page && x.position + 1 == y.position
-    };
-    for run in window.chunk_by(follows) {
-        let (place, image) = run[0];
-        let data = file_of(ring, files, place.file)?;
+    let follows = |(a, _): &Todo, (b, _): &Todo| a.file == b.file && a.page + 1 == b.page;
+    let mut at = 0;
+    for run in part.chunk_by(follows) {
+        let (place, _) = run[0];
+        let data = file_of(replay.ring, replay.files, place.file)?;
         let offset = place.page * PAGE_BYTES as u64;
         // A page behind the committed end is none of the commit's: the file has been cut since, or never reached it.
-        let len = scan.lengths.get(&place.file).copied().unwrap_or(0).min(data.len());
+        let len = replay.scan.lengths.get(&place.file).copied().unwrap_or(0).min(data.len());
         let bytes = len.saturating_sub(offset).min((run.len() * PAGE_BYTES) as u64) as usize;
         if bytes > 0 {
-            let at = (image.position - first) as usize;
-            data.write_at(offset, &images[at..at + run.len()].as_bytes()[..bytes]).map_err(failed(data))?;
+            data.write_at(offset, &buffer[at..at + run.len()].as_bytes()[..bytes]).map_err(failed(data))?;
         }
+        at += run.len();
     }
     Ok(())
+}
+
+/// What is committed of a page: from memory, or put together from the log and the file.
+fn read_committed(replay: &Replay<'_>, (place, committed): &Todo, page: &mut Page, room: &mut [Page]) -> Result<()> {
+    let Replay { ring, scan, files, memory } = replay;
+    if memory(*place, committed.version, &mut page.0) {
+        return Ok(());
+    }
+    let data = &file_of(ring, files, place.file)?;
+    let damaged = |position, what| Error::JournalDamaged {
+        journal: ring.device().describe(),
+        offset: ring.offset(position),
+        what,
+    };
+    let unreadable = |position, error: io::Error| match error.kind() {
+        io::ErrorKind::InvalidData => damaged(position, "what a commit has changed of a page is missing"),
+        _ => Error::journal(ring.device(), "reading")(error),
+    };
+    let read_bottom = |bottom, page: &mut [u8]| match bottom {
+        Bottom::Image(position) => {
+            ring.read(position, page).map_err(|error| unreadable(position, error))?;
+            match committed.image {
+                Some((at, checksum)) if at == position && checksum != ring.uuid.checksum(page) => {
+                    Err(damaged(position, "the image of a committed page is not what was written"))
+                }
+                _ => Ok(()),
+            }
+        }
+        Bottom::File => {
+            let read = data.read_at(place.page * PAGE_BYTES as u64, page).map_err(failed(*data))?;
+            // What the file does not have yet is zeros.
+            page[read.min(PAGE_BYTES)..].fill(0);
+            Ok(())
+        }
+    };
+    let wanted = (*place, committed.version);
+    read_version(ring, scan.tail, wanted, room, &mut page.0, unreadable, read_bottom)
 }
 
 fn file_of<'a>(ring: &Ring, files: &Files<'a>, file: u32) -> Result<&'a dyn Backing> {

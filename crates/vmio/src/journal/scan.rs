@@ -1,4 +1,4 @@
-//! Reading the log back: which commits are whole, and which image of each page is the committed one.
+//! Reading the log back: which commits are whole, and which version of each page is the committed one.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,15 +7,20 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::journal::format::{CommittedFile, Header, Page, Place, RecordHead, RecordKind, RecordPage};
 use crate::journal::ring::Ring;
+use crate::journal::version::Version;
 
 /// Pages that are read at once in search of records behind the end of the log.
 const SEARCH_PAGES: u64 = 256;
+/// Pages of the log that are read at once for the first pages of records in them (256 KiB).
+const WINDOW_PAGES: u64 = 64;
 
-/// Where a page's image lies, and its checksum.
+/// What is committed of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Image {
-    pub(crate) position: u64,
-    pub(crate) checksum: u32,
+pub(crate) struct Committed {
+    /// The last version.
+    pub(crate) version: Version,
+    /// The position of the last image, if there is one, and its checksum.
+    pub(crate) image: Option<(u64, u32)>,
 }
 
 /// A page of a record whose commit has not been met yet.
@@ -23,11 +28,15 @@ struct Pending {
     record: u64,
     commit: u64,
     place: Place,
-    image: Image,
+    version: Version,
+    /// Of an image.
+    checksum: Option<u32>,
 }
 
 /// What a part of the log holds.
 pub(crate) struct Scan {
+    /// Where the scan began: versions before are in the files.
+    pub(crate) tail: u64,
     /// The last commit, or the one that the scan began with.
     pub(crate) commit: u64,
     /// Commits met that the files do not hold yet.
@@ -37,7 +46,7 @@ pub(crate) struct Scan {
     /// The first position that holds no whole record.
     pub(crate) end: u64,
     /// The committed pages.
-    pub(crate) pages: BTreeMap<Place, Image>,
+    pub(crate) pages: BTreeMap<Place, Committed>,
     /// Committed lengths of files in bytes.
     pub(crate) lengths: BTreeMap<u32, u64>,
     /// The files hold what the commits before this position brought.
@@ -49,6 +58,7 @@ impl Scan {
     /// Begins where a header says.
     pub(crate) fn new(header: &Header) -> Self {
         Scan {
+            tail: header.tail,
             commit: header.commit,
             commits: 0,
             committed_end: header.tail,
@@ -64,8 +74,12 @@ impl Scan {
     pub(crate) fn add(&mut self, record: &RecordPage) {
         let RecordHead { kind, position, commit, pages, .. } = record.head;
         for ((place, checksum), image) in record.places().zip(position + 1..) {
-            let image = Image { position: image, checksum };
-            self.pending.push(Pending { record: position, commit, place, image });
+            let version = Version::image(image);
+            self.pending.push(Pending { record: position, commit, place, version, checksum: Some(checksum) });
+        }
+        for delta in record.deltas() {
+            let version = Version::delta(position, delta.base);
+            self.pending.push(Pending { record: position, commit, place: delta.place, version, checksum: None });
         }
         self.end = position + 1 + u64::from(pages);
         if kind == RecordKind::Commit {
@@ -77,8 +91,10 @@ impl Scan {
             self.committed_end = self.end;
             self.lengths.extend(files.values().map(|file| (file.file, file.len)));
             for page in self.pending.extract_if(.., |page| page.commit <= commit) {
-                if files.get(&page.place.file).is_some_and(|file| file.since <= page.image.position) {
-                    self.pages.insert(page.place, page.image);
+                if files.get(&page.place.file).is_some_and(|file| file.since <= page.version.position) {
+                    let before = self.pages.get(&page.place).and_then(|committed| committed.image);
+                    let image = page.checksum.map(|checksum| (page.version.position, checksum)).or(before);
+                    self.pages.insert(page.place, Committed { version: page.version, image });
                 }
             }
         }
@@ -106,10 +122,43 @@ pub(crate) fn read_record(ring: &Ring, position: u64, pages: &mut Vec<Page>) -> 
 pub(crate) fn read_record_page(ring: &Ring, position: u64) -> io::Result<Option<RecordPage>> {
     let mut page = [Page::new_zeroed()];
     ring.read(position, page.as_mut_bytes())?;
-    Ok(RecordPage::decode(ring.uuid, &page[0]).filter(|record| {
+    Ok(decode_at(ring, position, &page[0]))
+}
+
+fn decode_at(ring: &Ring, position: u64, page: &Page) -> Option<RecordPage> {
+    RecordPage::decode(ring.uuid, page).filter(|record| {
         let RecordHead { position: own, incarnation, pages, .. } = record.head;
         own == position && incarnation == ring.incarnation && u64::from(pages) < ring.capacity_pages()
-    }))
+    })
+}
+
+/// First pages of records one after another, of which many are read at once.
+pub(crate) struct RecordPages<'a> {
+    ring: &'a Ring,
+    end: u64,
+    start: u64,
+    window: Vec<Page>,
+}
+
+impl<'a> RecordPages<'a> {
+    /// Of the log before `end`.
+    pub(crate) fn new(ring: &'a Ring, end: u64) -> Self {
+        RecordPages { ring, end, start: 0, window: Vec::new() }
+    }
+
+    /// As [`read_record_page`], before the end.
+    pub(crate) fn read(&mut self, position: u64) -> io::Result<Option<RecordPage>> {
+        if !(self.start..self.start + self.window.len() as u64).contains(&position) {
+            self.start = position;
+            self.window.resize(WINDOW_PAGES.min(self.end - position) as usize, Page::ZERO);
+            if self.ring.read(position, self.window.as_mut_bytes()).is_err() {
+                // What cannot be read may lie behind, in a place that nobody needs since its write failed.
+                self.window.truncate(1);
+                self.ring.read(position, self.window.as_mut_bytes())?;
+            }
+        }
+        Ok(decode_at(self.ring, position, &self.window[(position - self.start) as usize]))
+    }
 }
 
 /// Whether a record behind `end` says that what lies at `end` had been durable: then it was not lost in a crash, where

@@ -1,0 +1,80 @@
+//! Room for a fixed number of copies of pages, handed out in the trap path.
+
+use std::io;
+use std::ptr;
+
+use crossbeam_queue::ArrayQueue;
+
+use crate::cache::region::Region;
+use crate::sys::PAGE_BYTES;
+use crate::sys::reservation::Reservation;
+
+/// The memory and who has none of it; taken and given back without a lock.
+pub(crate) struct CopySlots {
+    memory: Reservation,
+    free: ArrayQueue<u32>,
+}
+
+/// Room for a copy, for one owner at a time.
+pub(crate) struct Slot(u32);
+
+impl Slot {
+    /// Which of them it is.
+    pub(crate) fn number(&self) -> u32 {
+        self.0
+    }
+
+    /// The slot that somebody has forgotten of whom the caller is the heir.
+    pub(crate) fn of_number(number: u32) -> Self {
+        Slot(number)
+    }
+}
+
+impl CopySlots {
+    /// Room for so many copies, which takes memory as it is used.
+    pub(crate) fn new(slots: u32) -> io::Result<Self> {
+        let mut memory = Reservation::zeroed(slots as usize * PAGE_BYTES, PAGE_BYTES)?;
+        memory.leave_out_on_fork()?;
+        let free = ArrayQueue::new(slots as usize);
+        for slot in 0..slots {
+            let _ = free.push(slot);
+        }
+        Ok(CopySlots { memory, free })
+    }
+
+    /// Takes a slot if one is free.
+    pub(crate) fn take(&self) -> Option<Slot> {
+        self.free.pop().map(Slot)
+    }
+
+    /// Gives a slot back.
+    pub(crate) fn give_back(&self, slot: Slot) {
+        let _ = self.free.push(slot.0);
+    }
+
+    /// Copies a page of ours (its word is busy), which is in memory and protected.
+    pub(crate) fn copy_page(&self, region: &Region, page: u64, slot: &mut Slot) {
+        self.bytes(slot).copy_from_slice(bytes_of(region, page));
+    }
+
+    /// The bytes of a copy.
+    pub(crate) fn bytes<'a>(&'a self, slot: &'a mut Slot) -> &'a mut [u8] {
+        let start = slot.0 as usize * PAGE_BYTES;
+        assert!(start < self.memory.len(), "slot {} of {} bytes", slot.0, self.memory.len());
+        // SAFETY: the slot lies in the memory, and is the caller's alone as long as the bytes are borrowed.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.base().add(start), PAGE_BYTES) }
+    }
+}
+
+/// The bytes of a page of ours (its word is busy), which is in memory and protected.
+pub(crate) fn bytes_of(region: &Region, page: u64) -> &[u8] {
+    // SAFETY: the page is ours alone, by its word: it stays resident, is readable, and nobody stores to it.
+    unsafe { std::slice::from_raw_parts(region.address(page) as *const u8, PAGE_BYTES) }
+}
+
+/// Copies a page that we have pinned. If somebody stores to it meanwhile, the copy is torn.
+pub(crate) fn copy_pinned(region: &Region, page: u64, target: &mut [u8]) {
+    assert_eq!(target.len(), PAGE_BYTES);
+    // SAFETY: the page stays resident, since it is pinned, and readable; the target overlaps with no mapping.
+    unsafe { ptr::copy_nonoverlapping(region.address(page) as *const u8, target.as_mut_ptr(), PAGE_BYTES) }
+}

@@ -1,0 +1,67 @@
+//! Putting a version of a page together: the deltas that it is made of, over the image below them or what the file holds.
+
+use std::io;
+
+use crate::journal::delta::{Delta, deltas};
+use crate::journal::format::{Page, Place, RECORD_FRONT_BYTES, RecordHead, RecordKind};
+use crate::journal::ring::Ring;
+use crate::journal::version::{CHAIN_MAX, Version};
+
+/// Room for the records that hold the deltas of a version.
+pub(crate) const CHAIN_PAGES: usize = CHAIN_MAX as usize;
+
+/// What lies below all deltas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bottom {
+    /// The image at a position of the log.
+    Image(u64),
+    /// What the file holds.
+    File,
+}
+
+/// Reads a version of a page into `target`; `read_bottom` reads what lies below its deltas. Versions before `tail` are in the
+/// file: it may hold newer ones as well, whole or in part, which a checkpoint has written or is writing. Whatever these
+/// have changed, the deltas from `tail` on change it again. `room` takes [`CHAIN_PAGES`] records.
+///
+/// If the tail moves on meanwhile, what is read may be garbage, or an error: look at the tail again.
+pub(crate) fn read_version<E>(
+    ring: &Ring,
+    tail: u64,
+    (place, newest): (Place, Version),
+    room: &mut [Page],
+    target: &mut [u8],
+    failed: impl Fn(u64, io::Error) -> E,
+    read_bottom: impl FnOnce(Bottom, &mut [u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let missing = |position| failed(position, io::ErrorKind::InvalidData.into());
+    let mut version = Some(newest);
+    let mut count = 0;
+    let bottom = loop {
+        match version.filter(|version| version.position >= tail) {
+            Some(Version { position, depth: 0 }) => break Bottom::Image(position),
+            Some(Version { position, .. }) => {
+                let record = room.get_mut(count).ok_or_else(|| missing(position))?;
+                ring.read(position, &mut record.0).map_err(|error| failed(position, error))?;
+                let is_right = |head: &RecordHead| head.position == position && head.incarnation == ring.incarnation;
+                let head = RecordHead::decode(ring.uuid, record).filter(|(head, _)| is_right(head));
+                let delta = head.and_then(|_| delta_of(record, place)).ok_or_else(|| missing(position))?;
+                // It lies before, so this ends.
+                version = delta.base;
+                count += 1;
+            }
+            None => break Bottom::File,
+        }
+    };
+    read_bottom(bottom, target)?;
+    room[..count].iter().rev().filter_map(|record| delta_of(record, place)).for_each(|delta| delta.apply(target));
+    Ok(())
+}
+
+/// The delta of a page in a record whose checksum is right.
+fn delta_of(record: &Page, place: Place) -> Option<Delta<'_>> {
+    let (head, rows) = RecordHead::fields(record)?;
+    if head.kind != RecordKind::Delta {
+        return None;
+    }
+    deltas(&record.0[RECORD_FRONT_BYTES..], rows, head.position).find(|delta| delta.place == place)
+}
