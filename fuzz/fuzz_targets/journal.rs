@@ -88,7 +88,7 @@ impl Backing for Bytes {
     }
 }
 
-/// A journal with two commits, a spill of the second before the first ends, and a spill behind both.
+/// A journal with two commits, a spill of the second before the first ends, deltas in the second, and a spill behind both.
 fn journal_in_order() -> &'static [u8] {
     static JOURNAL: OnceLock<Vec<u8>> = OnceLock::new();
     JOURNAL.get_or_init(|| {
@@ -102,7 +102,17 @@ fn journal_in_order() -> &'static [u8] {
             commit.write(&file, 4 * PAGE as u64, &[3; 2 * PAGE])
         });
         first.unwrap();
-        journal.commit(|_| Ok(())).unwrap();
+        // Deltas over the image, and over the file.
+        let changed = |of: u8, at: usize| {
+            let mut page = [of; PAGE];
+            page[at..at + 40].fill(5);
+            page
+        };
+        let second = journal.commit(|commit| {
+            commit.write_changes(&file, 4, &[3; PAGE], &changed(3, 100))?;
+            commit.write_changes(&file, 6, &[0; PAGE], &changed(0, 4000))
+        });
+        second.unwrap();
         file.write_at(0, &[4; PAGE]).unwrap();
         device.copy()
     })

@@ -345,10 +345,12 @@ impl Participant for Region {
         let present = self.epoch();
         let give_up = || {
             // Their pages are newer, and stay dirty.
-            let (Some(saved), Some(twins)) = (&self.saved, &self.twins) else { return };
+            let Some(saved) = &self.saved else { return };
             while let Some(SavedPage { page, copy, twin }) = saved.next() {
                 saved.slots.give_back(copy);
-                twin.into_iter().for_each(|twin| twins.give_back(twin));
+                if let (Some(twins), Some(twin)) = (&self.twins, twin) {
+                    twins.give_back(twin);
+                }
                 self.word(page).finish_write(None);
             }
         };

@@ -213,9 +213,7 @@ impl Region {
             }
             None => (Arc::from(backing), None),
         };
-        let saved = journaled.is_some().then(SavedPages::new).transpose();
-        let twins = Twins::of(&options, reserved, &shared);
-        let copies = saved.and_then(|saved| Ok((saved, twins?)));
+        let copies = SavedPages::of(&options).and_then(|saved| Ok((saved, Twins::of(&options, reserved, &shared)?)));
         let (saved, twins) = copies.map_err(Error::system("reserving memory for copies of pages"))?;
         // Of the other pages of a larger unit, the touches would be missing in the record.
         let unit = if shared.miss_ring.is_some() { Unit::Kib4 } else { options.unit };

@@ -5,6 +5,7 @@ use std::io;
 use crossbeam_queue::ArrayQueue;
 
 use crate::cache::copy_slots::{CopySlots, Slot};
+use crate::mapping::options::MappingOptions;
 
 /// Copies that wait at a time (256 KiB); a store that finds no room waits for the commit to copy its page.
 const SLOTS: u32 = 64;
@@ -24,8 +25,10 @@ pub(crate) struct SavedPage {
 }
 
 impl SavedPages {
-    pub(crate) fn new() -> io::Result<Self> {
-        Ok(SavedPages { slots: CopySlots::new(SLOTS)?, filled: ArrayQueue::new(SLOTS as usize) })
+    /// For a mapping: none if changes do not go to a journal.
+    pub(crate) fn of(options: &MappingOptions) -> io::Result<Option<Self>> {
+        let new = || Ok(SavedPages { slots: CopySlots::new(SLOTS)?, filled: ArrayQueue::new(SLOTS as usize) });
+        options.journal.is_some().then(new).transpose()
     }
 
     /// Hands a copy over.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::backing::Backing;
 use crate::error::{Error, Result};
@@ -30,20 +30,20 @@ pub(crate) struct Joined {
     /// False once its backing has been dropped: it takes part in no further commit.
     pub(crate) is_open: AtomicBool,
     /// Who keeps pages of it in memory that a commit must ask for.
-    participant: Mutex<Option<Arc<dyn Participant>>>,
+    participant: RwLock<Option<Arc<dyn Participant>>>,
 }
 
 impl Joined {
     pub(crate) fn new(file: u32, data: Box<dyn Backing>, index: PageIndex, since: u64) -> Self {
         let len = AtomicU64::new(data.len());
-        Joined { file, data, index, len, since, is_open: AtomicBool::new(true), participant: Mutex::default() }
+        Joined { file, data, index, len, since, is_open: AtomicBool::new(true), participant: RwLock::default() }
     }
 
     /// Sets or clears who must be asked for pages.
     pub(crate) fn set_participant(&self, participant: Option<Arc<dyn Participant>>) {
         let _signals = SignalsBlocked::new();
         let before = {
-            let mut present = self.participant.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut present = self.participant.write().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *present, participant)
         };
         drop(before);
@@ -52,14 +52,14 @@ impl Joined {
     /// Copies a version of a page from memory, if it is there.
     pub(crate) fn copy_from_memory(&self, page: u64, version: Version, target: &mut [u8]) -> bool {
         // Whoever closes the file waits until the copy is made.
-        let participant = self.participant.lock().unwrap_or_else(PoisonError::into_inner);
+        let participant = self.participant.read().unwrap_or_else(PoisonError::into_inner);
         let is_newest = || self.index.version(page) == Some(version);
         participant.as_ref().is_some_and(|memory| is_newest() && memory.copy_clean(page, target, &is_newest))
     }
 
     /// Who must be asked for pages. Signals are blocked.
     pub(crate) fn participant(&self) -> Option<Arc<dyn Participant>> {
-        self.participant.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.participant.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
