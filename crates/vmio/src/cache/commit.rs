@@ -21,6 +21,8 @@ use crate::sys::{PAGE_BYTES, cpu};
 
 /// Pages that are copied at a time, with the span's lock held.
 const PART_PAGES: usize = SPAN_PAGES / 4;
+/// Dirty pages so far apart are protected by two system calls: looking at the entries between costs as much.
+const GAP_PAGES: u64 = 64;
 
 /// The right to make some pages writable, until it is dropped: by then their words say Dirty.
 pub(super) struct LeaveToStore<'a> {
@@ -108,53 +110,32 @@ impl Region {
     /// Writes the copies that stores have made so far.
     fn write_saved(&self, deltas: &mut CommitDeltas<'_>) -> Result<()> {
         let Some(saved) = &self.saved else { return Ok(()) };
-        while let Some(SavedPage { page, mut copy, twin }) = saved.next() {
-            let written = self.write_copy(deltas, page, twin, saved.slots.bytes(&mut copy));
-            saved.slots.give_back(copy);
-            written?;
-        }
-        Ok(())
-    }
-
-    /// Writes the copy of a page, whose write is in flight.
-    fn write_copy(&self, deltas: &mut CommitDeltas<'_>, page: u64, twin: Option<Slot>, copy: &mut [u8]) -> Result<()> {
-        self.prepare_copy(page, copy);
         let destination = Destination::Commit(deltas.commit());
-        let settle = |error| self.settle_write(page, error, destination);
-        match self.write_delta(deltas, page, twin, copy) {
-            Ok(None) if settle(self.write(destination, &|_| page, copy).err()) => Ok(()),
-            Ok(None) => Err(self.why_not_written()),
-            Ok(Some(bytes)) => {
-                if bytes == 0 {
-                    settle(None);
-                }
-                Ok(())
-            }
-            Err(error) => {
-                settle(Some(io::ErrorKind::Other.into()));
-                Err(error)
+        loop {
+            deltas.make_room()?;
+            let Some(SavedPage { page, mut copy, twin }) = saved.next() else { return Ok(()) };
+            let bytes = saved.slots.bytes(&mut copy);
+            self.prepare_copy(page, bytes);
+            let is_written = match self.add_delta(deltas, page, twin, bytes) {
+                Some(0) => self.settle_write(page, None, destination),
+                Some(_) => true,
+                None => self.settle_write(page, self.write(destination, &|_| page, bytes).err(), destination),
+            };
+            saved.slots.give_back(copy);
+            if !is_written {
+                return Err(self.why_not_written());
             }
         }
     }
 
     /// Has only what is different from a page's twin written, if it has one and that is little: then its write ends when the
-    /// deltas of the commit are written, or is none with 0 bytes.
-    fn write_delta(
-        &self,
-        deltas: &mut CommitDeltas<'_>,
-        page: u64,
-        twin: Option<Slot>,
-        after: &[u8],
-    ) -> Result<Option<usize>> {
-        let (Some(backing), Some(twins), Some(mut twin)) = (&self.journaled, &self.twins, twin) else {
-            return Ok(None);
-        };
-        let written = deltas.write(backing.joined(), page, twins.bytes(&mut twin), after);
+    /// deltas of the commit are written, or is none with 0 bytes. There must be room for it.
+    fn add_delta(&self, deltas: &mut CommitDeltas<'_>, page: u64, twin: Option<Slot>, after: &[u8]) -> Option<usize> {
+        let (Some(backing), Some(twins), Some(mut twin)) = (&self.journaled, &self.twins, twin) else { return None };
+        let added = deltas.add(backing.joined(), page, twins.bytes(&mut twin), after);
         twins.give_back(twin);
-        if let Ok(Some(bytes)) = written {
-            self.shared.count(cpu::current(), Counter::WrittenBytes, bytes as u64);
-        }
-        written
+        self.shared.count(cpu::current(), Counter::WrittenBytes, added.unwrap_or(0) as u64);
+        added
     }
 
     /// A store is about to change a page of ours, of which this was known. What is in flight or was never read is not
@@ -192,14 +173,21 @@ impl Region {
         }
     }
 
-    /// Protects the dirty pages of a span with one shootdown. Evictors that had its lock before have let theirs go.
+    /// Protects the dirty pages of a span, with one shootdown for those that are not far from each other. Evictors that had its
+    /// lock before have let theirs go.
     fn freeze_span(&self, number: u64) -> io::Result<()> {
         let _held = self.span(number).lock();
-        let mut dirty = self.pages_of_span(number).filter(|page| self.word(*page).load().state() == State::Dirty);
-        let Some(first) = dirty.next() else { return Ok(()) };
-        let last = dirty.next_back().unwrap_or(first);
-        self.shared.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
-        self.frames().protect(self.address(first), (last + 1 - first) as usize * PAGE_BYTES)
+        let is_dirty = |page: &u64| self.word(*page).load().state() == State::Dirty;
+        let mut dirty = self.pages_of_span(number).filter(is_dirty).peekable();
+        while let Some(first) = dirty.next() {
+            let mut last = first;
+            while let Some(next) = dirty.next_if(|next| next - last <= GAP_PAGES) {
+                last = next;
+            }
+            self.shared.count(cpu::current(), Counter::ShootdownsWriteBack, 1);
+            self.frames().protect(self.address(first), (last + 1 - first) as usize * PAGE_BYTES)?;
+        }
+        Ok(())
     }
 
     fn write_frozen(&self, batch: &mut WriteBatch, deltas: &mut CommitDeltas<'_>) -> Result<()> {
@@ -249,16 +237,17 @@ impl Region {
         // What lies behind the end is no part of the file.
         let whole = self.backing.len() / PAGE_BYTES as u64;
         for page in pages.filter(|page| twins.has(*page) && *page < whole) {
+            // Nobody waits for that with a page of ours.
+            deltas.make_room()?;
             let word = self.word(page);
             if word.begin_protect(destination.epoch()).is_err() {
                 continue;
             }
             // What is frozen is protected.
-            let written = self.write_delta(deltas, page, twins.take(page), copy_slots::bytes_of(self, page));
-            let Ok(Some(bytes)) = written else {
+            let added = self.add_delta(deltas, page, twins.take(page), copy_slots::bytes_of(self, page));
+            let Some(bytes) = added else {
                 // Frozen as before, to be written whole.
                 word.fail_protect();
-                written?;
                 continue;
             };
             word.finish_protect();

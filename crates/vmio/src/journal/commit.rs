@@ -77,7 +77,9 @@ impl Commit<'_> {
         }
         let written = {
             let _signals = SignalsBlocked::new();
-            CommitDeltas::new(self.core, number).write(file.joined(), page, before, after)?.is_some()
+            let mut deltas = CommitDeltas::new(self.core, number);
+            deltas.make_room()?;
+            deltas.add(file.joined(), page, before, after).is_some()
         };
         if written { Ok(()) } else { self.write(file, page * PAGE_BYTES as u64, after) }
     }

@@ -132,19 +132,18 @@ impl<'a> CommitDeltas<'a> {
         self.commit
     }
 
-    /// Writes what has changed of a page, sooner or later: its participant is told. How many bytes that takes; 0 if nothing has
-    /// changed, and nobody is told; `None` if the page had better be written whole.
-    pub(crate) fn write(
-        &mut self,
-        file: &Arc<Joined>,
-        page: u64,
-        before: &[u8],
-        after: &[u8],
-    ) -> Result<Option<usize>> {
-        if self.batch.is_full() {
-            let appended = self.core.append_deltas(self.commit, &mut self.batch);
-            appended.map_err(|refusal| self.core.refused(refusal))?;
+    /// Makes room for one more delta, by writing those that are there if need be.
+    pub(crate) fn make_room(&mut self) -> Result<()> {
+        if !self.batch.is_full() {
+            return Ok(());
         }
-        Ok(self.batch.add(file, page, before, after))
+        let appended = self.core.append_deltas(self.commit, &mut self.batch);
+        appended.map_err(|refusal| self.core.refused(refusal))
+    }
+
+    /// Has what has changed of a page written, for which there is room; its participant is told when it is. How many bytes that
+    /// takes; 0 if nothing has changed, and nobody is told; `None` if the page had better be written whole.
+    pub(crate) fn add(&mut self, file: &Arc<Joined>, page: u64, before: &[u8], after: &[u8]) -> Option<usize> {
+        self.batch.add(file, page, before, after)
     }
 }
