@@ -8,6 +8,8 @@ mod hiding;
 #[cfg(all(test, loom))]
 mod loom_commit;
 #[cfg(all(test, loom))]
+mod loom_copy;
+#[cfg(all(test, loom))]
 mod loom_hiding;
 #[cfg(all(test, loom))]
 mod loom_model;
