@@ -1,5 +1,5 @@
 //! What a commit writes of a page that is stored to while an older version of it is on its way to the journal, and whether that
-//! makes the page again.
+//! makes the page again, also while the journal is used again below a reader.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -16,9 +16,9 @@ use vmio::{Advice, Error, Mapping, MappingOptions};
 use support::device::{Device, DeviceBacking};
 use support::{PAGE, at, is_managed, load, roomy_cache, store, watchdog};
 
-const JOURNAL_PAGES: u64 = 500;
+const HEADERS_BYTES: u64 = 128 << 10;
 
-/// Holds one write up until it is let go, well or not.
+/// Holds one request up until it is let go, well or not.
 #[derive(Default)]
 struct Hold {
     is_armed: AtomicBool,
@@ -29,6 +29,20 @@ struct Hold {
 impl Hold {
     fn arm(&self) {
         self.is_armed.store(true, Ordering::SeqCst);
+    }
+
+    /// A request that is held up if it is the one.
+    fn pass(&self) -> io::Result<()> {
+        if self.is_armed.swap(false, Ordering::SeqCst) {
+            self.holds.store(true, Ordering::SeqCst);
+            while self.holds.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            if self.fails.load(Ordering::SeqCst) {
+                return Err(io::Error::from_raw_os_error(libc::EIO));
+            }
+        }
+        Ok(())
     }
 
     fn wait(&self) {
@@ -45,7 +59,9 @@ impl Hold {
 
 struct HeldDevice {
     device: DeviceBacking,
-    hold: Arc<Hold>,
+    writes: Arc<Hold>,
+    /// Where the log begins.
+    reads_of_front: Arc<Hold>,
 }
 
 impl Backing for HeldDevice {
@@ -58,19 +74,14 @@ impl Backing for HeldDevice {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        if offset == HEADERS_BYTES {
+            self.reads_of_front.pass()?;
+        }
         self.device.read_at(offset, buffer)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        if self.hold.is_armed.swap(false, Ordering::SeqCst) {
-            self.hold.holds.store(true, Ordering::SeqCst);
-            while self.hold.holds.load(Ordering::SeqCst) {
-                thread::yield_now();
-            }
-            if self.hold.fails.load(Ordering::SeqCst) {
-                return Err(io::Error::from_raw_os_error(libc::EIO));
-            }
-        }
+        self.writes.pass()?;
         self.device.write_at(offset, data)
     }
 
@@ -83,15 +94,15 @@ impl Backing for HeldDevice {
     }
 
     fn describe(&self) -> String {
-        "a journal whose writes are held up".into()
+        "a journal whose requests are held up".into()
     }
 }
 
 /// A mapping of zeros, but for what `prepare` does to the device, and what holds up writes to its journal.
 fn open(prepare: impl Fn(&Device)) -> (Mapping, Journal, Arc<Hold>) {
     let hold = Arc::new(Hold::default());
-    let log = Device::of_pages((128 << 10) / PAGE + JOURNAL_PAGES);
-    let held = HeldDevice { device: log.backing(), hold: Arc::clone(&hold) };
+    let log = Device::of_pages(HEADERS_BYTES / PAGE + 500);
+    let held = HeldDevice { device: log.backing(), writes: Arc::clone(&hold), reads_of_front: Arc::default() };
     let journal = Journal::create(held, JournalOptions::new()).unwrap();
     let data = Device::of_pages(200);
     prepare(&data);
@@ -190,4 +201,50 @@ fn garbage_below_a_fresh_page_never_shows() {
     journal.checkpoint().unwrap();
     map.advise(0..at(200), Advice::DontNeed).unwrap();
     assert_eq!(words(), [[5, 0], [5, 0], [5, 77]]);
+}
+
+/// A reader has found where the deltas of a page are when a checkpoint brings the older one into the file, and the log is written
+/// over there.
+#[test]
+fn a_reader_whose_deltas_are_written_over_reads_the_page() {
+    let _watchdog = watchdog("a_reader_whose_deltas_are_written_over_reads_the_page");
+    let reads = Arc::new(Hold::default());
+    let log = Device::of_pages(HEADERS_BYTES / PAGE + 100);
+    let held = HeldDevice { device: log.backing(), writes: Arc::default(), reads_of_front: Arc::clone(&reads) };
+    let journal = Journal::create(held, JournalOptions::new().checkpoint_at(1.0).commit_reserve(0.0)).unwrap();
+    let file = journal.join(Device::of_pages(200).backing()).unwrap();
+    let page = |value: u8| {
+        let mut bytes = vec![0; PAGE as usize];
+        (1..=value).for_each(|change| bytes[100 * usize::from(change)] = change);
+        bytes
+    };
+    let first = journal.commit(|commit| {
+        commit.write_changes(&file, 0, &page(0), &page(1))?;
+        commit.write(&file, at(50), &[9; 20 * PAGE as usize])
+    });
+    first.unwrap();
+    let second = journal.commit(|commit| {
+        commit.write_changes(&file, 0, &page(1), &page(2))?;
+        // Of a page that changes twice in a commit, the first change is in the log before the second is made.
+        commit.write_changes(&file, 0, &page(2), &page(3))?;
+        reads.arm();
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut buffer = vec![0; PAGE as usize];
+                file.read_at(0, &mut buffer).map(|_| buffer)
+            });
+            reads.wait();
+            journal.checkpoint().unwrap();
+            // Two pages of the log each: it comes round, and leaves room for the commit.
+            (100..140).for_each(|page| file.write_at(at(page), &[7; PAGE as usize]).unwrap());
+            assert!(log.writes_of(HEADERS_BYTES / PAGE) > 1, "the log did not come round");
+            reads.let_go(false);
+            assert!(reader.join().unwrap().unwrap() == page(2));
+        });
+        Ok(())
+    });
+    second.unwrap();
+    let mut buffer = vec![0; PAGE as usize];
+    file.read_at(0, &mut buffer).unwrap();
+    assert!(buffer == page(3));
 }
