@@ -5,7 +5,7 @@
 
 mod support;
 
-use vmio::journal::{Journal, JournalOptions};
+use vmio::journal::{Inspection, Journal, JournalOptions, RecordKind};
 use vmio::{Advice, Mapping, MappingOptions};
 
 use support::simulated_disk::SimulatedDisk;
@@ -26,7 +26,8 @@ fn state_of(disk: &SimulatedDisk) -> State {
     })
 }
 
-fn live(seed: u64) -> u64 {
+/// How many commits were acknowledged, and how many deltas the power cut has left in the journal.
+fn live(seed: u64) -> (u64, u64) {
     let mut random = Random(seed);
     let disk = SimulatedDisk::new(seed, &[JOURNAL_BYTES, PAGES * PAGE, PAGES * PAGE]);
     let journal = Journal::create(disk.open(0), JournalOptions::new().checkpoint_at(0.5)).unwrap();
@@ -70,12 +71,15 @@ fn live(seed: u64) -> u64 {
         Ok(Box::new(after.open(number)) as Box<dyn vmio::backing::Backing>)
     };
     after.die_after(1 << 40);
+    let records = Inspection::of(after.open(0)).unwrap().records;
+    let deltas =
+        records.iter().filter(|record| record.kind == RecordKind::Delta).map(|record| u64::from(record.pages)).sum();
     let opened = Journal::open(after.open(0), JournalOptions::new(), open);
     assert!(opened.is_ok(), "{:?}", opened.err());
     let found = state_of(&after);
     attempted.push(acknowledged);
     assert!(attempted.contains(&found), "seed {seed}: {found:?} is none of {attempted:?}");
-    commits
+    (commits, deltas)
 }
 
 #[test]
@@ -84,7 +88,7 @@ fn a_power_cut_leaves_a_commit_of_both_mappings() {
         return;
     }
     let _watchdog = watchdog("a_power_cut_leaves_a_commit_of_both_mappings");
-    let commits: u64 = (0..SEEDS).map(live).sum();
-    println!("{SEEDS} power cuts, {commits} commits acknowledged");
-    assert!(commits > SEEDS);
+    let (commits, deltas) = (0..SEEDS).map(live).fold((0, 0), |sum, life| (sum.0 + life.0, sum.1 + life.1));
+    println!("{SEEDS} power cuts, {commits} commits acknowledged, {deltas} deltas found");
+    assert!(commits > SEEDS && deltas > SEEDS);
 }
