@@ -542,6 +542,20 @@ mod tests {
     }
 
     #[test]
+    fn the_version_before_is_read_and_others_are_not() {
+        for version in 0..4 {
+            let mut copy = header().encode();
+            let bytes = copy.as_mut_bytes();
+            bytes[8] = version;
+            match Header::decode(bytes) {
+                Ok(read) => assert_eq!(read, Header { version: version.into(), ..header() }),
+                Err(wrong) => assert!(wrong.contains(&format!("version {version}")), "{wrong}"),
+            }
+            assert_eq!(Header::decode(bytes).is_ok(), [1, 2].contains(&version), "version {version}");
+        }
+    }
+
+    #[test]
     fn a_record_reads_as_it_was_written_and_belongs_to_its_journal_alone() {
         let uuid = header().uuid;
         let head = RecordHead {
