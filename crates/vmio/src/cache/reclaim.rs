@@ -327,7 +327,8 @@ impl Reclaimer {
         let dirty = span.get().dirty();
         let pays = goal != Goal::EVICT || dirty >= WORTH_PROTECTING || shared.dirty_pages() > shared.watermarks().dirty;
         // To protect a span is a shootdown, however few pages go then: those of both queues share it, and survive fewer.
-        let visit = if dirty > 0 && pays { Visit { queue: None, weight: visit.weight.max(DIRTY_WEIGHT) } } else { visit };
+        let visit =
+            if dirty > 0 && pays { Visit { queue: None, weight: visit.weight.max(DIRTY_WEIGHT) } } else { visit };
         if goal != Goal::Clean {
             let most = (PASS_PAGES + SPAN_PAGES).min(source.allowed.saturating_sub(pass.freed as usize));
             for page in source.in_turn(pages.clone()) {
