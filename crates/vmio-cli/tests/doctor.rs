@@ -7,6 +7,7 @@ use serde_json::Value;
 
 const FEATURES: [(&str, &str); 6] = [
     ("batched-unmap", "6.13"),
+    ("move-pages", "6.8"),
     ("wp-async", "6.7"),
     ("pagemap-scan", "6.7"),
     ("shmem-wp", "5.19"),
@@ -47,7 +48,10 @@ fn the_json_says_the_same() -> TestResult {
 #[test]
 fn an_unknown_feature_is_refused_with_the_names_of_all() -> TestResult {
     for command in [&["doctor"][..], &["bench", "map"]] {
-        refused(vmio().args(command).args(["--without", "io_uring"]), "batched-unmap, wp-async, pagemap-scan")?;
+        refused(
+            vmio().args(command).args(["--without", "io_uring"]),
+            "batched-unmap, move-pages, wp-async, pagemap-scan",
+        )?;
     }
     Ok(())
 }

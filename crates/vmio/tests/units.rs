@@ -102,7 +102,7 @@ fn a_unit_goes_as_a_whole() {
         let (split, present) = (split.count() as u64, resident(&map, 0..units * pages) / pages);
         // Without stores, a miss may have come in the middle of its unit's eviction. A page that is stored to while it
         // is being written stays behind its unit; and so does one that is touched while its unit waits out of sight.
-        let allowed = if stores || kernel_notes_stores() { present / 4 } else { 1 + present / 32 };
+        let allowed = if stores || kernel_notes_stores() { present / 2 } else { 1 + present / 16 };
         assert!(split <= allowed, "{split} of {present} units of {unit:?} are split, stores: {stores}");
         drop(map);
         check_empty(&cache);

@@ -7,7 +7,8 @@ use crate::ffi::memory::bytes_at;
 use crate::status::vmio_status;
 
 /// The binary interface that this header describes. Programs built for another major version do not load; a minor
-/// version adds functions, values, or fields at the end of structures.
+/// version adds functions, values, or fields at the end of structures. Until the first release (0.x) it may also give numbers
+/// another meaning, which the changelog says.
 pub const VMIO_ABI_MAJOR: u32 = 0;
 /// See VMIO_ABI_MAJOR.
 pub const VMIO_ABI_MINOR: u32 = 4;

@@ -275,7 +275,11 @@ impl Reclaimer {
                     order.policy.put_back(span);
                     self.put_spans_back(source);
                 }
-                Some(span) if visit.queue == Some(Queue::Small) && !span.get().has_new_pages() => {
+                Some(span)
+                    if visit.queue == Some(Queue::Small)
+                        && !span.get().has_new_pages()
+                        && span.get().resident() > 0 =>
+                {
                     in_order = first_skipped != Some(span) && skipped < SKIPPED_MAX;
                     first_skipped.get_or_insert(span);
                     skipped += 1;

@@ -48,19 +48,23 @@ impl BatchRing {
     /// Waits for the reads that have begun, and tells the token of each, with the bytes read or an error number below zero.
     /// Returns whether that was the whole batch; if not, the ring is of no use any more, and must neither be used nor dropped.
     pub(crate) fn wait(&mut self, mut ended: impl FnMut(u64, i32)) -> bool {
-        let is_whole = self.begun == self.asked;
+        let mut seen = 0;
         while self.begun > 0 {
-            // Should the kernel not let us wait, the reads end all the same.
-            if self.uring.completion().is_empty() && self.uring.submitter().submit_and_wait(1).is_err() {
-                std::thread::yield_now();
+            if self.uring.completion().is_empty() {
+                // It begins what `submit` could not: those reads are waited for as well.
+                match self.uring.submitter().submit_and_wait(1) {
+                    Ok(begun) => self.begun += begun,
+                    // Should the kernel not let us wait, the reads end all the same.
+                    Err(_) => std::thread::yield_now(),
+                }
             }
             for entry in self.uring.completion() {
                 self.begun -= 1;
+                seen += 1;
                 ended(entry.user_data(), entry.result());
             }
         }
-        self.asked = 0;
-        is_whole
+        std::mem::take(&mut self.asked) == seen
     }
 }
 

@@ -23,9 +23,38 @@ Examples:
   printf 'pear\\tgreen\\nplum\\tblue\\n' | vmio kv load words.kv
   vmio kv stat words.kv";
 
-const LINES: &str = "\
+const CREATE_EXAMPLES: &str = "\
+Examples:
+  vmio kv create words.kv
+  vmio kv create --size 2T /dev/nvme1n1";
+const PUT_EXAMPLES: &str = "\
+Examples:
+  vmio kv put words.kv apple red
+  vmio kv put --region plants words.kv apple tree";
+const GET_EXAMPLES: &str = "\
+Examples:
+  vmio kv get words.kv apple
+  vmio kv get words.kv picture > picture.png";
+const DEL_EXAMPLES: &str = "\
+Examples:
+  vmio kv del words.kv apple";
+const STAT_EXAMPLES: &str = "\
+Examples:
+  vmio kv stat words.kv
+  vmio kv stat --json words.kv | jq .space_bytes";
+const SCAN_HELP: &str = "\
+Examples:
+  vmio kv scan words.kv --from a --limit 10
+  vmio kv scan words.kv | vmio kv load copy.kv
+
 A line is KEY, a tab, VALUE. Bytes that are not printable ASCII, and backslashes, are written as in Rust: \\t \\n \\\\ \\x00.
 With --json a line is an object such as {\"key\": \"apple\", \"value\": \"red\"}; keys and values must be UTF-8 then.";
+const LOAD_HELP: &str = "\
+Examples:
+  printf 'pear\\tgreen\\nplum\\tblue\\n' | vmio kv load words.kv
+  vmio kv load --json words.kv < words.jsonl
+
+Lines are as `vmio kv scan` prints them.";
 
 /// Keep keys and values in a file or block device
 #[derive(Args)]
@@ -38,6 +67,7 @@ pub struct KvArgs {
 #[derive(Subcommand)]
 enum KvCommand {
     /// Create a store in a file that holds none
+    #[command(after_help = CREATE_EXAMPLES)]
     Create {
         /// The file or block device
         store: PathBuf,
@@ -46,6 +76,7 @@ enum KvCommand {
         size: u64,
     },
     /// Set a key's value, durably
+    #[command(after_help = PUT_EXAMPLES)]
     Put {
         #[command(flatten)]
         store: StoreArgs,
@@ -53,19 +84,21 @@ enum KvCommand {
         value: String,
     },
     /// Print a key's value, byte for byte; fails if it has none
+    #[command(after_help = GET_EXAMPLES)]
     Get {
         #[command(flatten)]
         store: StoreArgs,
         key: String,
     },
     /// Delete a key, durably
+    #[command(after_help = DEL_EXAMPLES)]
     Del {
         #[command(flatten)]
         store: StoreArgs,
         key: String,
     },
     /// Print keys and values in order
-    #[command(after_help = LINES)]
+    #[command(after_help = SCAN_HELP)]
     Scan {
         #[command(flatten)]
         store: StoreArgs,
@@ -80,7 +113,7 @@ enum KvCommand {
         json: bool,
     },
     /// Put keys and values from standard input; they are durable when it returns
-    #[command(after_help = LINES)]
+    #[command(after_help = LOAD_HELP)]
     Load {
         #[command(flatten)]
         store: StoreArgs,
@@ -89,6 +122,7 @@ enum KvCommand {
         json: bool,
     },
     /// Print how much there is of what, and what opening has brought back
+    #[command(after_help = STAT_EXAMPLES)]
     Stat {
         #[command(flatten)]
         store: StoreArgs,
