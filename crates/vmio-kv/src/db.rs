@@ -12,12 +12,13 @@ use vmio::backing::{Access, Backing, FileBacking};
 use crate::db::spiller::Spiller;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::format::catalogue::{NAME_BYTES_MAX, RegionEntry};
+use crate::format::catalogue::{NAME_BYTES_MAX, REGIONS, RegionEntry};
 use crate::format::geometry::UNIT_BYTES;
 use crate::format::record::{RecordKind, VALUE_BYTES_MAX};
+use crate::format::superblock::CATALOGUE_BLOCKS_MAX;
 use crate::log::{Append, Appended, Log, LogWriter};
 use crate::options::{Durability, Options};
-use crate::region::{Region, RegionCursor};
+use crate::region::{Region, RegionCursor, WriteTurn};
 use crate::volume::Volume;
 use crate::volume::commit::Changes;
 use crate::volume::segment::Segment;
@@ -267,10 +268,7 @@ impl Store {
         let mut regions: Vec<&Arc<Region>> = operations.iter().map(|operation| &operation.region).collect();
         regions.sort_unstable_by_key(|region| region.number);
         regions.dedup_by_key(|region| region.number);
-        let mut turns = Vec::with_capacity(regions.len());
-        for region in &regions {
-            turns.push(region.begin_write()?);
-        }
+        let turns = Self::begin_writes(&regions)?;
         let records: Vec<Append<'_>> = operations.iter().map(|operation| operation.append()).collect();
         let mut appended: Vec<Appended> = Vec::with_capacity(records.len());
         self.log.append(&records, &mut appended)?;
@@ -292,6 +290,26 @@ impl Store {
         match (durability, appended.last()) {
             (Durability::Sync, Some(last)) => self.log.sync(last.sequence + 1),
             _ => Ok(()),
+        }
+    }
+
+    /// Turns of all these regions. Who has to wait for a spill of one holds none meanwhile: the spill may need them.
+    fn begin_writes<'region>(regions: &[&'region Arc<Region>]) -> Result<Vec<WriteTurn<'region>>> {
+        loop {
+            let mut turns = Vec::with_capacity(regions.len());
+            let mut full = None;
+            for region in regions {
+                match region.try_begin_write()? {
+                    Some(turn) => turns.push(turn),
+                    None => {
+                        full = Some(region);
+                        break;
+                    }
+                }
+            }
+            let Some(full) = full else { return Ok(turns) };
+            drop(turns);
+            drop(full.begin_write()?);
         }
     }
 
@@ -324,7 +342,13 @@ impl RegionHandle {
             return Ok(RegionHandle { store: Arc::clone(store), region: Arc::clone(region) });
         }
         let number = *next_region;
+        let most = REGIONS * CATALOGUE_BLOCKS_MAX;
+        if store.regions().len() == most {
+            return Err(Error::Option { option: "regions", value: most as u64 + 1, why: "a segment has 1400 at most" });
+        }
         let (log_offset, log_sequence) = store.log.end();
+        // Numbers of records that a crash loses are given again: those of the region have to be higher.
+        store.log.sync(log_sequence)?;
         let entry = Region::empty_entry(number, name, log_offset, log_sequence);
         let region = Arc::new(Region::new(&store.log, store.options.limits(), &entry));
         let changes = Changes { regions: vec![entry], next_region: Some(number + 1), ..Changes::default() };

@@ -45,8 +45,8 @@ impl Options {
         }
     }
 
-    /// All the memory that the store may take, in bytes: 32 MiB at least. An eighth is for the level in memory, twice; 8 MiB for
-    /// the end of the log; the rest caches nodes and records.
+    /// The memory that the store may take, in bytes: 32 MiB at least. An eighth is for the level in memory, twice; 8 MiB for
+    /// the end of the log; the rest caches nodes and records. At present each further region has its own level in memory beside it.
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;
         self

@@ -39,7 +39,9 @@ impl Store {
     pub(super) fn recover(mut volume: Volume, options: Options) -> Result<(Store, Recovery)> {
         let started = Instant::now();
         let device = Arc::clone(&volume.device);
-        let segment = Arc::new(Segment::open(device, volume.segments.swap_remove(0))?);
+        let segment = Arc::new(Segment::open(device, volume.take_segment()?)?);
+        // What was read may be in a cache of the system's alone, after a kill: nothing is written over before it is durable.
+        segment.device.flush()?;
         let superblock = segment.superblock();
         let entries = segment.regions();
         let mut found: BTreeMap<u32, Vec<Found>> = entries.iter().map(|entry| (entry.number, Vec::new())).collect();

@@ -75,6 +75,8 @@ impl Drop for Spiller {
     fn drop(&mut self) {
         self.store.spills.waiting().stopping = true;
         self.store.spills.changed.notify_all();
+        // Handles may outlive the store: nobody would make room for them.
+        self.store.regions().values().for_each(|region| region.fail("it was closed"));
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread that spills has panicked");
         }

@@ -16,6 +16,14 @@ use verifier::NodeVerifier;
 /// What a page holds that could not be read: no block begins so.
 const POISON: [u8; 8] = *b"!vmiokv!";
 
+/// The copy that counts, of a block that lies there twice.
+pub(crate) struct Newest {
+    pub(crate) copy: usize,
+    pub(crate) block: Box<Block>,
+    /// The other one is of a commit that never came: it has to be written over before that epoch comes again.
+    pub(crate) other_is_newer: bool,
+}
+
 /// A volume's bytes.
 pub(crate) struct Device {
     mapping: Mapping,
@@ -73,22 +81,19 @@ impl Device {
         Ok(block)
     }
 
-    /// Of a block's two copies the newest that is whole and not newer than `epoch_max`, and which one it is.
-    pub(crate) fn read_pair(
-        &self,
-        kind: Kind,
-        offsets: [u64; 2],
-        epoch_max: u64,
-    ) -> Result<Option<(usize, Box<Block>)>> {
+    /// Of a block's two copies the newest that is whole and not newer than `epoch_max`.
+    pub(crate) fn read_pair(&self, kind: Kind, offsets: [u64; 2], epoch_max: u64) -> Result<Option<Newest>> {
         let mut newest: Option<(u64, usize, Box<Block>)> = None;
+        let mut other_is_newer = false;
         for (copy, offset) in offsets.into_iter().enumerate() {
             let block = self.read_block(offset)?;
             let Ok(epoch) = unseal(&block.0, kind, offset).map(|sealed| sealed.epoch) else { continue };
+            other_is_newer |= epoch > epoch_max;
             if epoch <= epoch_max && newest.as_ref().is_none_or(|(newer, ..)| epoch > *newer) {
                 newest = Some((epoch, copy, block));
             }
         }
-        Ok(newest.map(|(_, copy, block)| (copy, block)))
+        Ok(newest.map(|(_, copy, block)| Newest { copy, block, other_is_newer }))
     }
 
     /// Writes past the mapping, where nothing is or will be read through it before the unit is given to another purpose.
@@ -110,7 +115,16 @@ impl Device {
     pub(crate) fn begin_unit(&self, unit: u64, holds_nodes: bool, priority: u8) -> Result<()> {
         let range = unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES;
         self.node_units.set(unit, holds_nodes);
-        self.mapping.advise(range.clone(), if holds_nodes { Advice::Free } else { Advice::DontNeed })?;
+        if holds_nodes {
+            self.mapping.advise(range.clone(), Advice::Free)?;
+        } else {
+            if self.node_units.has_held_nodes(unit) {
+                // Pages that were fresh, and never stored to since, would be filled with zeros in place of being read.
+                self.mapping.write_at(range.start, &vec![0; UNIT_BYTES as usize])?;
+                self.node_units.forget_nodes(unit);
+            }
+            self.mapping.advise(range.clone(), Advice::DontNeed)?;
+        }
         Ok(self.mapping.advise(range, Advice::Priority(priority))?)
     }
 

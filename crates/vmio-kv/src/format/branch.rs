@@ -64,6 +64,10 @@ impl<'block> Branch<'block> {
         let children = <[ChildRow]>::ref_from_bytes(bytes).map_err(|_| Damage::Length)?;
         let beyond =
             children.iter().map(|child| usize::from(child.pivot_at.get()) + usize::from(child.pivot_bytes.get()));
+        let longest = children.iter().map(|child| usize::from(child.pivot_bytes.get())).max().unwrap_or_default();
+        if longest > PIVOT_BYTES_MAX {
+            return Err(Damage::Value { what: "a pivot's length", found: longest as u64 });
+        }
         match beyond.max() {
             Some(end) if end > BLOCK_BYTES => Err(Damage::Value { what: "a pivot's end", found: end as u64 }),
             _ => Ok(Branch { bytes: sealed.bytes, children }),

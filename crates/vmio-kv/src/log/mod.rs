@@ -53,6 +53,8 @@ pub(crate) struct Log {
     pub(super) changed: Condvar,
     /// Only one thread at a time writes.
     pub(super) writing: Mutex<()>,
+    /// Only one thread at a time appends: nothing comes between the records of a batch.
+    appending: Mutex<()>,
     /// The chunks in memory, for readers: the oldest first.
     tails: ArcSwap<Vec<Arc<TailChunk>>>,
     /// What the checksums of the others' records begin with.
@@ -78,23 +80,39 @@ pub(super) struct State {
 impl Log {
     /// Goes on behind what recovery found, in a chunk of its own. That the segment has this owner must be durable.
     pub(crate) fn new(segment: Arc<Segment>, owner_epoch: u64, end: End) -> Result<Self> {
-        let next = segment.take_chunk()?;
-        let header = ChunkHeader {
-            segment: segment.uuid,
-            offset: end.next_chunk,
-            generation: owner_epoch << 32,
-            first_sequence: end.next_sequence,
-            previous: end.last_chunk,
-            next,
-            begins_anew: true,
+        let mut failed = None;
+        let header = match end.empty {
+            // Nothing was written since the last opening: no more room is taken.
+            Some(empty) => ChunkHeader { generation: owner_epoch << 32, begins_anew: true, ..empty },
+            None => {
+                let next = segment.take_chunk().or_else(|error| match error {
+                    // What is there can be read all the same.
+                    Error::Full { .. } => {
+                        failed = Some("it is full".to_owned());
+                        Ok(0)
+                    }
+                    error => Err(error),
+                })?;
+                ChunkHeader {
+                    segment: segment.uuid,
+                    offset: end.next_chunk,
+                    generation: owner_epoch << 32,
+                    first_sequence: end.next_sequence,
+                    previous: end.last_chunk,
+                    next,
+                    begins_anew: true,
+                }
+            }
         };
-        segment.device.begin_unit(end.next_chunk / CHUNK_BYTES as u64, false, 64)?;
+        segment.device.begin_unit(header.offset / CHUNK_BYTES as u64, false, 64)?;
         let seeds = ChunkSeeds::new(segment.device.len());
         let (chunk, appender) = TailChunk::new(header);
         // A commit may say at once that the log is read from here on.
         let mut front = Box::new(Block::ZERO);
         front.0[..chunk.filled()].copy_from_slice(chunk.bytes());
-        segment.device.write(header.offset, &front.0)?;
+        if failed.is_none() {
+            segment.device.write(header.offset, &front.0)?;
+        }
         let chunks = vec![chunk];
         let state = State {
             chunks: chunks.clone(),
@@ -103,7 +121,7 @@ impl Log {
             next_sequence: end.next_sequence,
             durable: end.next_sequence,
             vouched: end.next_sequence,
-            failed: None,
+            failed,
             stopping: false,
         };
         Ok(Log {
@@ -111,6 +129,7 @@ impl Log {
             state: Mutex::new(state),
             changed: Condvar::new(),
             writing: Mutex::new(()),
+            appending: Mutex::new(()),
             tails: ArcSwap::from_pointee(chunks),
             seeds,
         })
@@ -131,9 +150,15 @@ impl Log {
     /// Appends records that count together or not at all, and tells where each is. They are durable after [`Self::sync`].
     pub(crate) fn append(&self, records: &[Append<'_>], appended: &mut Vec<Appended>) -> Result<()> {
         appended.clear();
+        let _appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.state();
         for (index, record) in records.iter().enumerate() {
-            state = self.make_room(state, record_bytes(record.key.len(), record.value.len()))?;
+            state = self.make_room(state, record_bytes(record.key.len(), record.value.len())).inspect_err(|error| {
+                if index > 0 {
+                    // Half of the batch is in the log: nothing may follow it.
+                    self.state().failed.get_or_insert_with(|| error.to_string());
+                }
+            })?;
             let continues = index + 1 < records.len();
             appended.push(self.append_one(&mut state, record, continues));
         }
@@ -147,6 +172,7 @@ impl Log {
 
     /// Appends a record that stands alone.
     pub(crate) fn append_one_record(&self, record: &Append<'_>) -> Result<Appended> {
+        let _appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.make_room(self.state(), record_bytes(record.key.len(), record.value.len()))?;
         let appended = self.append_one(&mut state, record, false);
         let unwritten = writer::unwritten(&state);
@@ -182,6 +208,9 @@ impl Log {
         loop {
             if let Some(why) = &state.failed {
                 return Err(self.stopped(why));
+            }
+            if state.stopping {
+                return Err(self.stopped("it was closed"));
             }
             if self.vouch(&mut state, bytes) || state.appender.room() >= bytes + END_BYTES {
                 return Ok(state);

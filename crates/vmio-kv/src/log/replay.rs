@@ -21,6 +21,8 @@ pub(crate) struct End {
     pub(crate) next_chunk: u64,
     /// The number of the next record.
     pub(crate) next_sequence: u64,
+    /// The last chunk, if no record is in it.
+    pub(crate) empty: Option<ChunkHeader>,
     /// Bytes of records that were read.
     pub(crate) bytes: u64,
 }
@@ -130,8 +132,13 @@ pub(crate) fn replay(
     if durable > expected || is_vouched_for(segment, &header, bytes.all(), at, expected)? {
         return Err(device.damaged("a record of the log that was durable", torn, Damage::Checksum));
     }
+    if !header.next.is_multiple_of(UNIT_BYTES) || !segment.allocator().contains(unit_of(header.next)) {
+        let damage = Damage::Value { what: "the chunk that follows", found: header.next };
+        return Err(device.damaged("a chunk of the log", chunk, damage));
+    }
     segment.allocator().take_this_unit(unit_of(header.next), Purpose::Log, 0);
-    Ok(End { last_chunk: chunk, next_chunk: header.next, next_sequence: expected, bytes: total })
+    let empty = (at == RECORDS_AT).then_some(header);
+    Ok(End { last_chunk: chunk, next_chunk: header.next, next_sequence: expected, empty, bytes: total })
 }
 
 fn pointer_of(record: &Record<'_>, offset: u64) -> Pointer {

@@ -31,6 +31,9 @@ impl LogWriter {
 
 impl Drop for LogWriter {
     fn drop(&mut self) {
+        if let Err(error) = self.log.sync_all() {
+            tracing::error!(%error, "what was written last is not durable");
+        }
         self.log.state().stopping = true;
         self.log.changed.notify_all();
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
@@ -96,6 +99,7 @@ impl Log {
             Err(error) => {
                 // What the device holds now is not known: nothing is acknowledged any more.
                 state.failed.get_or_insert_with(|| error.to_string());
+                self.changed.notify_all();
                 Err(error)
             }
         }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::format::catalogue::{LEVELS, LevelRoots, RegionEntry};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::log::Log;
@@ -39,6 +39,8 @@ pub(crate) struct Region {
     /// Writers take turns: it holds whether anything is to be spilled, and whether spilling has failed.
     writing: Mutex<Writing>,
     changed: Condvar,
+    /// Where the log ended when the write began that is under way: its record may be in the log and not yet in memory.
+    pending: Mutex<Option<(u64, u64)>>,
 }
 
 #[derive(Default)]
@@ -63,6 +65,7 @@ impl Region {
             version: ArcSwap::from_pointee(version),
             writing: Mutex::default(),
             changed: Condvar::new(),
+            pending: Mutex::new(None),
         }
     }
 
@@ -81,22 +84,35 @@ impl Region {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has writers of the region wait, as long as the guard is held; fails if a spill has failed, and waits while the level in
+    /// Has writers of the region wait, as long as the turn is held; fails if a spill has failed, and waits while the level in
     /// memory is full and the one before it is still being spilled.
     pub(crate) fn begin_write(&self) -> Result<WriteTurn<'_>> {
         let mut writing = self.writing();
-        loop {
-            if let Some(why) = &writing.failed {
-                let volume = self.log.segment.device.name().to_owned();
-                return Err(Error::Stopped { volume, why: why.clone() });
-            }
-            let version = self.version.load();
-            if version.frozen.is_none() || version.memory.bytes() < self.limits.memory_level_bytes {
-                return Ok(WriteTurn { region: self, _writing: writing });
-            }
-            drop(version);
+        while !self.has_room(&writing)? {
             writing = self.changed.wait(writing).unwrap_or_else(PoisonError::into_inner);
         }
+        Ok(self.turn(writing))
+    }
+
+    /// The same, but does not wait for a spill.
+    pub(crate) fn try_begin_write(&self) -> Result<Option<WriteTurn<'_>>> {
+        let writing = self.writing();
+        Ok(self.has_room(&writing)?.then(|| self.turn(writing)))
+    }
+
+    fn has_room(&self, writing: &Writing) -> Result<bool> {
+        if let Some(why) = &writing.failed {
+            return Err(self.log.stopped(why));
+        }
+        let version = self.version.load();
+        Ok(version.frozen.is_none() || version.memory.bytes() < self.limits.memory_level_bytes)
+    }
+
+    fn turn<'region>(&'region self, writing: MutexGuard<'region, Writing>) -> WriteTurn<'region> {
+        if self.version.load().memory.bytes() == 0 {
+            *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.log.end());
+        }
+        WriteTurn { region: self, _writing: writing }
     }
 
     /// Puts a record of the log into the level in memory, on opening.
@@ -133,6 +149,13 @@ impl Region {
 pub(crate) struct WriteTurn<'region> {
     region: &'region Region,
     _writing: MutexGuard<'region, Writing>,
+}
+
+impl Drop for WriteTurn<'_> {
+    fn drop(&mut self) {
+        // What was written is in memory by now.
+        *self.region.pending.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
 }
 
 impl WriteTurn<'_> {

@@ -58,9 +58,11 @@ impl Region {
 
     /// The same, if it has anything in memory.
     pub(crate) fn oldest_in_memory(&self) -> Option<(u64, u64)> {
+        // In this order: what is no longer pending is in memory.
+        let pending = *self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let version = self.version.load();
         let has_any = version.frozen.is_some() || !version.memory.is_empty();
-        has_any.then(|| self.replay_from())
+        if has_any { Some(self.replay_from()) } else { pending }
     }
 
     fn entries_max(&self, level: usize) -> u64 {

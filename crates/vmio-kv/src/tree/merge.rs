@@ -100,7 +100,7 @@ pub(crate) fn merge(
         put_in: 0,
     };
     match merge.old {
-        Some(tree) => merge.subtree(tree.root_child(), tree.height()?, None)?,
+        Some(tree) => merge.subtree(tree.root_child(), tree.height()?, &[], None)?,
         None => merge.rest_of_source(None)?,
     }
     let root = merge.finish_tree(old)?;
@@ -110,27 +110,29 @@ pub(crate) fn merge(
 }
 
 impl<'log> Merge<'log, '_> {
-    /// Merges what falls into a node's range, which ends before `end`.
-    fn subtree(&mut self, child: Child, height: u16, end: Option<&[u8]>) -> Result<()> {
+    /// Merges what falls into a node's range, which begins with `start` and ends before `end`.
+    fn subtree(&mut self, child: Child, height: u16, start: &[u8], end: Option<&[u8]>) -> Result<()> {
         let Some(tree) = self.old else { return Ok(()) };
         self.outdated.push(child.offset());
         match tree.node(child, height)? {
             Node::Leaf(leaf) => self.merge_leaf(&leaf, end),
-            Node::Branch(branch) => self.merge_branch(&branch, height, end),
+            Node::Branch(branch) => self.merge_branch(&branch, height, start, end),
         }
     }
 
-    fn merge_branch(&mut self, branch: &Branch<'log>, height: u16, end: Option<&[u8]>) -> Result<()> {
+    fn merge_branch(&mut self, branch: &Branch<'log>, height: u16, start: &[u8], end: Option<&[u8]>) -> Result<()> {
         let mut wanted_in_a_row = 0;
         for index in 0..branch.len() {
+            // The first child's pivot is not in its node, but above.
+            let child_start = if index == 0 { start } else { branch.pivot(index) };
             let child_end = if index + 1 < branch.len() { Some(branch.pivot(index + 1)) } else { end };
             if height > 2 {
-                self.subtree(branch.child(index), height - 1, child_end)?;
+                self.subtree(branch.child(index), height - 1, child_start, child_end)?;
                 continue;
             }
             if !self.source_is_before(child_end)? {
                 wanted_in_a_row = 0;
-                self.keep_leaf(branch.child(index), branch.pivot(index), child_end)?;
+                self.keep_leaf(branch.child(index), child_start, child_end)?;
                 continue;
             }
             wanted_in_a_row += 1;
@@ -138,7 +140,7 @@ impl<'log> Merge<'log, '_> {
                 let ahead = (index + 1..branch.len()).take(2 * AHEAD);
                 self.log.device().prefetch(ahead.map(|index| branch.child(index).offset()));
             }
-            self.subtree(branch.child(index), 1, child_end)?;
+            self.subtree(branch.child(index), 1, child_start, child_end)?;
         }
         Ok(())
     }

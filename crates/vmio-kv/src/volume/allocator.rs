@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::device::Newest;
 use crate::error::Damage;
 use crate::format::bitmap::{self, UNIT_WORDS, UnitBits};
 use crate::format::block::{Block, Kind, Uuid, unseal};
@@ -124,10 +125,10 @@ impl Allocator {
         allocator
     }
 
-    /// As it was committed: `read` gives the newest copy of a block, of those not newer than the commit, and which it is.
+    /// As it was committed: `read` gives the newest copy of a block, of those not newer than the commit.
     pub(crate) fn read<E>(
         groups: &[Group],
-        mut read: impl FnMut(Kind, [u64; 2]) -> Result<(usize, Box<Block>), E>,
+        mut read: impl FnMut(Kind, [u64; 2]) -> Result<Newest, E>,
         damaged: impl Fn(u64, Damage) -> E,
     ) -> Result<Self, E> {
         let mut maps = Vec::new();
@@ -135,18 +136,18 @@ impl Allocator {
             let mut map = GroupMap::new(*group);
             for index in 0..map.bitmaps.len() {
                 let offsets = group.bitmaps(index as u64);
-                let (copy, block) = read(Kind::Bitmap, offsets)?;
+                let Newest { copy, block, other_is_newer } = read(Kind::Bitmap, offsets)?;
                 let bits = unseal(&block.0, Kind::Bitmap, offsets[copy]).and_then(|sealed| bitmap::from_block(&sealed));
                 let bits = bits.map_err(|damage| damaged(offsets[copy], damage))?;
                 let first = index * BITMAP_UNITS as usize;
                 for (place, bits) in map.taken[first..].iter_mut().zip(bits) {
                     *place = bits;
                 }
-                map.bitmaps[index] = Pair { copy, dirty: false };
+                map.bitmaps[index] = Pair { copy, dirty: other_is_newer };
             }
             for index in 0..map.tables.len() {
                 let offsets = group.unit_tables(index as u64);
-                let (copy, block) = read(Kind::UnitTable, offsets)?;
+                let Newest { copy, block, other_is_newer } = read(Kind::UnitTable, offsets)?;
                 let units =
                     unseal(&block.0, Kind::UnitTable, offsets[copy]).and_then(|sealed| unit_table::from_block(&sealed));
                 let units = units.map_err(|damage| damaged(offsets[copy], damage))?;
@@ -154,7 +155,7 @@ impl Allocator {
                 for (place, unit) in map.units[first..].iter_mut().zip(units) {
                     *place = unit;
                 }
-                map.tables[index] = Pair { copy, dirty: false };
+                map.tables[index] = Pair { copy, dirty: other_is_newer };
             }
             maps.push(map);
         }
@@ -380,7 +381,7 @@ mod tests {
                 (sealed.epoch <= epoch).then_some(sealed.epoch)
             };
             let copy = (0..2).max_by_key(|copy| epoch_of(*copy)).expect("there are two");
-            Ok::<_, Damage>((copy, Box::new(device[&offsets[copy]])))
+            Ok::<_, Damage>(Newest { copy, block: Box::new(device[&offsets[copy]]), other_is_newer: false })
         };
         let mut read = Allocator::read(groups, newest, |_, damage| damage).expect("whole");
         read.find_free_units();

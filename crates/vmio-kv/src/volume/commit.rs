@@ -117,17 +117,12 @@ impl Segment {
         let epoch = committed.epoch + 1;
         for freed in self.retired.take() {
             committed.waiting.remove(&freed);
-            self.allocator().free(freed);
+            // In this order: a free block may be taken, and stored to, at once.
             self.device.forget_blocks(freed.offset, freed.blocks)?;
+            self.allocator().free(freed);
         }
         let (catalogue, changed) = committed.changed_catalogue(&changes.regions);
-        if catalogue.len() > CATALOGUE_BLOCKS_MAX {
-            return Err(Error::Option {
-                option: "regions",
-                value: catalogue.iter().flatten().count() as u64,
-                why: "a segment has 1400 at most",
-            });
-        }
+        assert!(catalogue.len() <= CATALOGUE_BLOCKS_MAX, "whoever creates regions looks at how many there are");
         let mut references = committed.superblock.catalogue.clone();
         let mut outdated: Vec<Freed> = Vec::new();
         let mut blocks: Vec<(u64, Block)> = Vec::new();

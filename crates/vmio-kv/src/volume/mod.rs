@@ -7,12 +7,13 @@ pub(crate) mod segment;
 
 use std::sync::Arc;
 
-use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::device::{Device, Newest};
+use crate::error::{Damage, Error, Result};
 use crate::format::block::{Block, Kind, Uuid, unseal};
 use crate::format::geometry::{GROUP_UNITS_MAX, Group, UNIT_BYTES, VOLUME_BYTES_MAX, VOLUME_UNITS_MIN};
 use crate::format::volume_header::{
-    HEADER_OFFSETS, SegmentEntry, VERSION, VolumeHeader, segment_tables, segments_from_block, segments_to_block,
+    HEADER_OFFSETS, ROW_GROUPS, SEGMENTS_A_TABLE, SegmentEntry, VERSION, VolumeHeader, segment_tables,
+    segments_from_block, segments_to_block,
 };
 
 /// What a volume says of itself, and its segments.
@@ -59,19 +60,36 @@ impl Volume {
         if header.incompatible != 0 {
             return Err(Error::UnknownFeatures { volume: volume(), features: header.incompatible });
         }
-        if header.units * UNIT_BYTES > device.len() {
-            return Err(Error::Truncated { volume: volume(), found: device.len(), wanted: header.units * UNIT_BYTES });
+        if header.units > VOLUME_BYTES_MAX / UNIT_BYTES || header.units * UNIT_BYTES > device.len() {
+            return Err(Error::Truncated {
+                volume: volume(),
+                found: device.len(),
+                wanted: header.units.saturating_mul(UNIT_BYTES),
+            });
         }
         let tables = segment_tables(0);
-        let Some((copy, block)) = device.read_pair(Kind::SegmentTable, tables, epoch)? else {
+        let Some(Newest { copy, block, .. }) = device.read_pair(Kind::SegmentTable, tables, epoch)? else {
             let damage = unseal(&Block::ZERO.0, Kind::SegmentTable, tables[0]).err();
-            let damage = damage.unwrap_or(crate::error::Damage::Magic);
+            let damage = damage.unwrap_or(Damage::Magic);
             return Err(device.damaged("the table of segments", tables[0], damage));
         };
         let segments =
             unseal(&block.0, Kind::SegmentTable, tables[copy]).and_then(|sealed| segments_from_block(&sealed));
         let segments = segments.map_err(|damage| device.damaged("the table of segments", tables[copy], damage))?;
+        for group in segments.iter().flat_map(|segment| &segment.groups) {
+            let end = group.first_unit + group.units;
+            if group.first_unit == 0 || !(2..=GROUP_UNITS_MAX).contains(&group.units) || end > header.units {
+                let damage = Damage::Value { what: "the end of a group", found: end };
+                return Err(device.damaged("the table of segments", tables[copy], damage));
+            }
+        }
         Ok(Volume { device, segments })
+    }
+
+    /// The segment, of which there is one at present.
+    pub(crate) fn take_segment(&mut self) -> Result<SegmentEntry> {
+        let none = Damage::Count { found: 0, most: 1 };
+        self.segments.pop().ok_or_else(|| self.device.damaged("the table of segments", segment_tables(0)[0], none))
     }
 }
 
@@ -91,12 +109,14 @@ pub(crate) fn holds_volume(backing: &dyn vmio::backing::Backing) -> Result<bool>
 /// The newest whole header.
 fn find_header(device: &Device) -> Result<Option<(Box<Block>, u64)>> {
     let found = device.read_pair(Kind::VolumeHeader, HEADER_OFFSETS, u64::MAX)?;
-    Ok(found.map(|(copy, block)| (block, HEADER_OFFSETS[copy])))
+    Ok(found.map(|newest| (newest.block, HEADER_OFFSETS[newest.copy])))
 }
 
 /// Refuses a length that no volume can have.
 pub(crate) fn check_length(bytes: u64) -> Result<()> {
-    let (least, most) = (VOLUME_UNITS_MIN * UNIT_BYTES, VOLUME_BYTES_MAX);
+    // One block of the table of segments is in use.
+    let groups = (SEGMENTS_A_TABLE * ROW_GROUPS) as u64;
+    let (least, most) = (VOLUME_UNITS_MIN * UNIT_BYTES, groups * GROUP_UNITS_MAX * UNIT_BYTES);
     if (least..=most).contains(&bytes) { Ok(()) } else { Err(Error::VolumeLength { bytes, least, most }) }
 }
 

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::device::Device;
+use crate::device::{Device, Newest};
 use crate::error::{Damage, Error, Result};
 use crate::format::block::{Block, Kind, Uuid, unseal};
 use crate::format::catalogue::{self, RegionEntry};
 use crate::format::chunk::ChunkHeader;
 use crate::format::free_log::{self, Freed};
-use crate::format::geometry::{UNIT_BYTES, unit_of};
+use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES, unit_of};
 use crate::format::pointer::Pointer;
 use crate::format::superblock::{BlockReference, Superblock};
 use crate::format::unit_table::Purpose;
@@ -87,7 +87,7 @@ impl Segment {
     /// [`Self::ready`] then.
     pub(crate) fn open(device: Arc<Device>, entry: SegmentEntry) -> Result<Self> {
         let copies = first_group(&device, &entry)?.superblocks();
-        let Some((copy, block)) = device.read_pair(Kind::Superblock, copies, u64::MAX)? else {
+        let Some(Newest { copy, block, .. }) = device.read_pair(Kind::Superblock, copies, u64::MAX)? else {
             return Err(device.damaged("the superblock", copies[0], Damage::Checksum));
         };
         let damaged = |damage| device.damaged("the superblock", copies[copy], damage);
@@ -117,7 +117,15 @@ impl Segment {
             let rows = unseal(&block.0, Kind::FreeLog, next).and_then(|sealed| free_log::from_block(&sealed));
             let (freed, behind) = rows.map_err(|damage| device.damaged("the free log", next, damage))?;
             // Who might have read them is gone.
-            freed.into_iter().for_each(|freed| allocator.free(freed));
+            for freed in freed {
+                let end =
+                    freed.blocks.checked_mul(BLOCK_BYTES as u64).and_then(|bytes| bytes.checked_add(freed.offset));
+                if end.is_none_or(|end| end > device.len()) {
+                    let damage = Damage::Value { what: "the end of what is free", found: freed.offset };
+                    return Err(device.damaged("the free log", next, damage));
+                }
+                allocator.free(freed);
+            }
             next = behind;
         }
         let mut regions = Vec::new();

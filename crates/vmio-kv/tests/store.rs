@@ -1,0 +1,170 @@
+//! What a store does as a whole: deep trees, units that change their purpose, many openings, several writers.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use support::Random;
+use vmio::backing::MemoryBacking;
+use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
+
+fn options(memory_level_bytes: u64) -> Options {
+    Options::new()
+        .memory_bytes(32 << 20)
+        .memory_level_bytes(memory_level_bytes)
+        .growth_factor(4)
+        .durability(Durability::None)
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("user{number:020}").into_bytes()
+}
+
+/// Most leaves of a deep tree stay what they are when keys come in order.
+#[test]
+fn keys_in_order_are_found_in_deep_trees() {
+    const KEYS: u64 = 120_000;
+    let db = Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options(256 << 10)).unwrap();
+    for number in 0..KEYS {
+        db.put(&key(number), &number.to_le_bytes()).unwrap();
+    }
+    // Then some in between, so that few leaves change.
+    for number in (0..KEYS).step_by(9_973) {
+        db.put(&key(number), b"changed").unwrap();
+    }
+    db.flush().unwrap();
+    let changed = |number: u64| number % 9_973 == 0;
+    for number in 0..KEYS {
+        let expected = if changed(number) { b"changed".to_vec() } else { number.to_le_bytes().to_vec() };
+        assert_eq!(db.get(&key(number)).unwrap(), Some(expected), "{number}");
+    }
+    let mut count = 0;
+    for (found, number) in db.scan(&[]).unwrap().zip(0..) {
+        assert_eq!(found.unwrap().0, key(number));
+        count += 1;
+    }
+    assert_eq!(count, KEYS);
+    assert!(db.stats().level_entries >= KEYS);
+}
+
+/// Units of nodes become chunks of the log, and are read as what they are.
+#[test]
+fn units_that_held_nodes_hold_records_later() {
+    const KEYS: u64 = 3_000;
+    let db = Db::create_on(MemoryBacking::new(96 << 20).unwrap(), options(32 << 10)).unwrap();
+    let mut random = Random(5);
+    let mut newest = vec![0_u64; KEYS as usize];
+    let mut rounds = 0;
+    // Until the log has taken nearly all.
+    while db.stats().space_bytes < 84 << 20 {
+        for _ in 0..500 {
+            let number = random.below(KEYS);
+            rounds += 1;
+            newest[number as usize] = rounds;
+            db.put(&key(number), &[&rounds.to_le_bytes()[..], &[7; 300]].concat()).unwrap();
+        }
+        let number = random.below(KEYS);
+        let found = db.get(&key(number)).unwrap().map(|value| u64::from_le_bytes(*value.first_chunk().unwrap()));
+        assert_eq!(found.unwrap_or_default(), newest[number as usize]);
+    }
+    for number in 0..KEYS {
+        let found = db.get(&key(number)).unwrap().map(|value| u64::from_le_bytes(*value.first_chunk().unwrap()));
+        assert_eq!(found.unwrap_or_default(), newest[number as usize], "{number}");
+    }
+}
+
+#[test]
+fn opening_takes_no_room() {
+    let disk = Arc::new(MemoryBacking::new(64 << 20).unwrap());
+    let db = Db::create_on(Arc::clone(&disk), options(1 << 20)).unwrap();
+    db.put(b"key", b"value").unwrap();
+    db.close().unwrap();
+    let space = || {
+        let db = Db::open_on(Arc::clone(&disk), options(1 << 20)).unwrap();
+        assert_eq!(db.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
+        let space = db.stats().space_bytes;
+        db.close().unwrap();
+        space
+    };
+    let first = space();
+    (0..40).for_each(|_| assert_eq!(space(), first));
+}
+
+/// A full store is there to be read, and says what it is.
+#[test]
+fn a_full_store_opens_and_refuses_writes() {
+    let disk = Arc::new(MemoryBacking::new(32 << 20).unwrap());
+    let db = Db::create_on(Arc::clone(&disk), options(4 << 20)).unwrap();
+    let mut written = 0;
+    let refused = loop {
+        match db.put(&key(written), &vec![1; 100_000]) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::Full { .. } | Error::Stopped { .. }), "{refused}");
+    db.sync().unwrap();
+    drop(db);
+    let db = Db::open_on(disk, options(4 << 20)).unwrap();
+    for number in 0..written {
+        assert_eq!(db.get(&key(number)).unwrap().map(|value| value.len()), Some(100_000), "{number} of {written}");
+    }
+    assert!(db.put(b"one more", &vec![1; 1 << 20]).is_err());
+}
+
+/// Batches over two regions, single writes to both, and spills, all at once: nobody waits for ever, and no batch is seen or
+/// found in part.
+#[test]
+fn writers_of_several_regions_do_not_wait_for_each_other_for_ever() {
+    let (done, is_done) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let disk = Arc::new(MemoryBacking::new(256 << 20).unwrap());
+        let db = Db::create_on(Arc::clone(&disk), options(8 << 10)).unwrap();
+        let (left, right) = (db.region_or_create("left").unwrap(), db.region_or_create("right").unwrap());
+        std::thread::scope(|scope| {
+            for writer in 0..3_u64 {
+                let (db, left, right) = (&db, &left, &right);
+                scope.spawn(move || {
+                    for number in 0..4_000_u64 {
+                        let key = key(number % 500 + writer * 1_000);
+                        let mut batch = WriteBatch::new();
+                        batch.put(left, &key, &number.to_le_bytes()).unwrap();
+                        batch.put(right, &key, &number.to_le_bytes()).unwrap();
+                        db.write(&batch).unwrap();
+                        left.put(&[b"l", &key[..]].concat(), b"alone").unwrap();
+                        right.put(&[b"r", &key[..]].concat(), b"alone").unwrap();
+                    }
+                });
+            }
+        });
+        drop((left, right));
+        db.close().unwrap();
+        let db = Db::open_on(disk, options(8 << 10)).unwrap();
+        let (left, right) = (db.region("left").unwrap(), db.region("right").unwrap());
+        for writer in 0..3 {
+            for number in 0..500 {
+                let key = key(number + writer * 1_000);
+                let expected = (3_500 + number).to_le_bytes().to_vec();
+                assert_eq!(left.get(&key).unwrap(), Some(expected.clone()));
+                assert_eq!(right.get(&key).unwrap(), Some(expected));
+            }
+        }
+        done.send(()).unwrap();
+    });
+    match is_done.recv_timeout(Duration::from_secs(120)) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("they wait for each other"),
+        _ => thread.join().unwrap(),
+    }
+}
+
+#[test]
+fn a_handle_that_outlives_its_store_is_refused() {
+    let db = Db::create_on(MemoryBacking::new(64 << 20).unwrap(), options(8 << 10)).unwrap();
+    let region = db.region_or_create("region").unwrap();
+    drop(db);
+    assert!(matches!(region.put(b"key", b"value"), Err(Error::Stopped { .. })));
+}
