@@ -5,7 +5,7 @@ mod common;
 use common::{TestResult, refused, succeeded, vmio};
 use serde_json::Value;
 
-const FEATURES: [(&str, &str); 6] = [
+const FEATURES: [(&str, &str); 7] = [
     ("batched-unmap", "6.13"),
     ("move-pages", "6.8"),
     ("wp-async", "6.7"),

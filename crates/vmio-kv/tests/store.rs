@@ -34,7 +34,7 @@ fn keys_in_order_are_found_in_deep_trees() {
         db.put(&key(number), b"changed").unwrap();
     }
     db.flush().unwrap();
-    let changed = |number: u64| number % 9_973 == 0;
+    let changed = |number: u64| number.is_multiple_of(9_973);
     for number in 0..KEYS {
         let expected = if changed(number) { b"changed".to_vec() } else { number.to_le_bytes().to_vec() };
         assert_eq!(db.get(&key(number)).unwrap(), Some(expected), "{number}");
