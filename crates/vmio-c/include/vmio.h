@@ -107,7 +107,8 @@
 
 /*
  The binary interface that this header describes. Programs built for another major version do not load; a minor
- version adds functions, values, or fields at the end of structures.
+ version adds functions, values, or fields at the end of structures. Until the first release (0.x) it may also give numbers
+ another meaning, which the changelog says.
  */
 #define VMIO_ABI_MAJOR 0
 

@@ -51,8 +51,8 @@ A line is KEY, a tab, VALUE. Bytes that are not printable ASCII, and backslashes
 With --json a line is an object such as {\"key\": \"apple\", \"value\": \"red\"}; keys and values must be UTF-8 then.";
 const LOAD_HELP: &str = "\
 Examples:
-  printf 'pear\\tgreen\\nplum\\tblue\\n' | vmio kv load words.kv
   vmio kv load --json words.kv < words.jsonl
+  printf 'pear\\tgreen\\nplum\\tblue\\n' | vmio kv load words.kv
 
 Lines are as `vmio kv scan` prints them.";
 
