@@ -6,6 +6,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use loom::thread;
 
+use crate::page::visit::Visit;
 use crate::page::word::{Loaded, PageWord, PinOutcome, State};
 
 /// A rule to break.
@@ -86,7 +87,7 @@ impl Machine {
     }
 
     fn evict(&self) {
-        if self.word.begin_evict(true) {
+        if self.word.begin_evict(Visit::LAST) {
             self.is_in_memory.store(false, Ordering::SeqCst);
             self.word.finish_evict(1);
         }
