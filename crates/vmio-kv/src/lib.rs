@@ -34,3 +34,8 @@ pub use db::{DEFAULT_REGION, Db, KEY_BYTES_MAX, Recovery, RegionHandle, Scan, St
 pub use error::{Damage, Error, Result};
 pub use options::{Durability, Options};
 pub use write_batch::WriteBatch;
+
+/// The README's examples, of this crate and of those below it, are compiled and run with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct ReadmeExamples;

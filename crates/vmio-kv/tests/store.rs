@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod support;
+
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use support::simulated_disk::SimulatedDisk;
 use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
 
@@ -160,4 +163,29 @@ fn a_handle_that_outlives_its_store_is_refused() {
     let region = db.region_or_create("region").unwrap();
     drop(db);
     assert!(matches!(region.put(b"key", b"value"), Err(Error::Stopped { .. })));
+}
+
+/// A record that cannot be read is where a crash has torn the log, unless it is known to have been durable.
+#[test]
+fn damage_to_what_was_durable_is_named_and_not_taken_for_a_torn_end() {
+    let (first, second) = ([0xa1; 64], [0xb2; 64]);
+    // Of the newest record nothing says that it was durable; of the others the next one's neighbour does.
+    for (value, is_damage) in [(first, true), (second, false)] {
+        let disk = SimulatedDisk::new(1, &[48 << 20]);
+        let db = Db::create_on(disk.open(0), options(1 << 20).durability(Durability::Sync)).unwrap();
+        db.put(b"first", &first).unwrap();
+        db.put(b"second", &second).unwrap();
+        db.close().unwrap();
+        let place = disk.contents(0).windows(64).position(|bytes| bytes == value).unwrap();
+        disk.corrupt(0, place as u64, |byte| *byte ^= 1);
+        match Db::open_on(disk.open(0), options(1 << 20)) {
+            Err(Error::Damaged { offset, .. }) => assert!(is_damage && offset < place as u64, "{offset}, {place}"),
+            Err(error) => panic!("{error}"),
+            Ok(db) => {
+                assert!(!is_damage);
+                assert_eq!(db.get(b"first").unwrap().as_deref(), Some(&first[..]));
+                assert_eq!(db.get(b"second").unwrap(), None);
+            }
+        }
+    }
 }

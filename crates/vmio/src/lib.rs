@@ -68,8 +68,3 @@ pub use page::unit::Unit;
 pub use policy::EvictionPolicy;
 #[cfg(not(loom))]
 pub use sys::PAGE_BYTES;
-
-/// The README's example is compiled and run with the documentation's.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-pub struct ReadmeExamples;

@@ -65,19 +65,7 @@ impl Uuid {
     pub(crate) fn random() -> std::io::Result<Self> {
         let mut bytes = [0; 16];
         rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-        bytes[6] = bytes[6] & 0x0f | 0x40;
-        bytes[8] = bytes[8] & 0x3f | 0x80;
-        Ok(Uuid(bytes))
-    }
-}
-
-impl std::fmt::Display for Uuid {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (index, byte) in self.0.iter().enumerate() {
-            let dash = if [4, 6, 8, 10].contains(&index) { "-" } else { "" };
-            write!(out, "{dash}{byte:02x}")?;
-        }
-        Ok(())
+        Ok(Uuid(uuid::Builder::from_random_bytes(bytes).into_uuid().into_bytes()))
     }
 }
 
