@@ -114,13 +114,10 @@ fn evict(map: &Mapping, page: u64) -> Result<(), Error> {
     map.advise(at(page)..at(page + 1), Advice::DontNeed)
 }
 
-#[test]
-fn what_a_spill_has_lost_is_part_of_the_commit() {
-    if is_managed("an atomic mapping") {
-        return;
-    }
-    let _watchdog = watchdog("what_a_spill_has_lost_is_part_of_the_commit");
-    let (map, _journal, hold) = open(|_| {});
+/// A page that is committed with 1, holds 2 behind it, and is stored to once more while its spill is held up, which then may
+/// fail. It has been committed and evicted when this returns.
+fn stored_to_beside_its_spill(byte: u64, value: u64, fails: bool) -> (Mapping, Journal) {
+    let (map, journal, hold) = open(|_| {});
     store(&map, at(0), 1);
     map.commit().unwrap();
     store(&map, at(0) + 8, 2);
@@ -128,11 +125,21 @@ fn what_a_spill_has_lost_is_part_of_the_commit() {
     thread::scope(|scope| {
         scope.spawn(|| drop(evict(&map, 0)));
         hold.wait();
-        store(&map, at(0) + 16, 3);
-        hold.let_go(true);
+        store(&map, at(0) + byte, value);
+        hold.let_go(fails);
     });
     map.commit().unwrap();
     evict(&map, 0).unwrap();
+    (map, journal)
+}
+
+#[test]
+fn what_a_spill_has_lost_is_part_of_the_commit() {
+    if is_managed("an atomic mapping") {
+        return;
+    }
+    let _watchdog = watchdog("what_a_spill_has_lost_is_part_of_the_commit");
+    let (map, _journal) = stored_to_beside_its_spill(16, 3, true);
     assert_eq!([0, 8, 16].map(|byte| load(&map, at(0) + byte)), [1, 2, 3]);
 }
 
@@ -142,19 +149,7 @@ fn what_was_spilled_and_taken_back_is_taken_back_by_the_commit() {
         return;
     }
     let _watchdog = watchdog("what_was_spilled_and_taken_back_is_taken_back_by_the_commit");
-    let (map, _journal, hold) = open(|_| {});
-    store(&map, at(0), 1);
-    map.commit().unwrap();
-    store(&map, at(0) + 8, 2);
-    hold.arm();
-    thread::scope(|scope| {
-        scope.spawn(|| drop(evict(&map, 0)));
-        hold.wait();
-        store(&map, at(0) + 8, 0);
-        hold.let_go(false);
-    });
-    map.commit().unwrap();
-    evict(&map, 0).unwrap();
+    let (map, _journal) = stored_to_beside_its_spill(8, 0, false);
     assert_eq!([0, 8].map(|byte| load(&map, at(0) + byte)), [1, 0]);
 }
 
