@@ -33,8 +33,9 @@ const SKIPPED_MAX: usize = 4 * SPANS_MAX;
 /// Fewer dirty pages than this in a span are left to gather while clean pages can be had: protecting a span costs
 /// one shootdown however many pages it cleans.
 const WORTH_PROTECTING: u32 = 16;
-/// A visit to a span that is protected for it counts as so many: with one, Zipf 0.99 half stores lost a fifth of their throughput.
-const DIRTY_WEIGHT: u8 = 4;
+/// A visit to a span that is protected for it counts as so many: each page that stays may trap at its next store, and is protected
+/// again at the next visit. docs/design/policies.md has what 1 to 16 cost.
+const DIRTY_WEIGHT: u8 = 16;
 /// Rounds in which writes failed for which the floors of mappings are kept: fewer than after which a fault gives up.
 const FAILED_ROUNDS_ABOVE_FLOORS: u32 = 8;
 /// A visit that counts as so many is survived by no page of the lower frequencies.
@@ -47,7 +48,8 @@ pub(crate) struct Reclaimer {
     batch: WriteBatch,
     victims: Vec<(SpanRef, u64)>,
     unmap: UnmapList,
-    held: Vec<SpanRef>,
+    /// Spans that were visited, and whether a new page may have been left in sight.
+    held: Vec<(SpanRef, bool)>,
     /// Spans out of the eviction queue.
     dropping: Vec<SpanRef>,
     empty: EmptySpans,
@@ -285,10 +287,7 @@ impl Reclaimer {
                     skipped += 1;
                     order.policy.put_back(span);
                 }
-                Some(span) => {
-                    span.get().clear_has_new_pages();
-                    self.visit(shared, source, span, (goal, visit), pass);
-                }
+                Some(span) => self.visit(shared, source, span, (goal, visit), pass),
                 None => in_order = false,
             }
         }
@@ -307,9 +306,12 @@ impl Reclaimer {
         if span.get().resident() == 0 {
             return self.empty.push(span, Held::ByUs);
         }
-        self.held.push(span);
-        // Somebody syncs or pins it right now: another time.
-        let Some(locked) = span.get().try_lock() else { return };
+        // A mark stays where new pages are not asked, or somebody syncs or pins the span right now: another time.
+        let asks_new = source.queue.is_some() && goal != Goal::Clean && visit.queue != Some(Queue::Main);
+        let locked = span.get().try_lock();
+        let had_new = asks_new && locked.is_some() && span.get().take_has_new_pages();
+        self.held.push((span, had_new));
+        let Some(locked) = locked else { return };
         // SAFETY: the span comes from the queue and the eviction gate is held.
         let (region, number) = unsafe { Region::of_span(span) };
         let pages = region.pages_of_span(number);
@@ -334,6 +336,7 @@ impl Reclaimer {
         let visit =
             if dirty > 0 && pays { Visit { queue: None, weight: visit.weight.max(DIRTY_WEIGHT) } } else { visit };
         if goal != Goal::Clean {
+            let mut leaves_new = false;
             let most = (PASS_PAGES + SPAN_PAGES).min(source.allowed.saturating_sub(pass.freed as usize));
             for page in source.in_turn(pages.clone()) {
                 let unit = region.unit.around(page);
@@ -341,13 +344,24 @@ impl Reclaimer {
                     continue;
                 }
                 if self.victims.len() + region.unit.pages() as usize > most {
+                    leaves_new = true;
                     break;
                 }
                 let unit = page..unit.end.min(pages.end);
                 if goal.is_hard() || region.can_go_together(unit.clone(), pays) {
-                    let gone = unit.filter(|page| region.word(*page).begin_evict(visit));
-                    self.victims.extend(gone.map(|page| (span, page)));
+                    let goes = |page: &u64| {
+                        let word = region.word(*page);
+                        let goes = word.begin_evict(visit);
+                        leaves_new |= !goes && word.load().is_new();
+                        goes
+                    };
+                    self.victims.extend(unit.filter(goes).map(|page| (span, page)));
+                } else {
+                    leaves_new = true;
                 }
+            }
+            if let Some((_, may_leave_new)) = self.held.last_mut() {
+                *may_leave_new &= leaves_new;
             }
         }
         let select = if goal == Goal::Clean { Select::Available } else { Select::ToEvict(visit) };
@@ -360,7 +374,7 @@ impl Reclaimer {
     /// The same for a span of a stream that came in as a huge page, which goes as one if all of it may go.
     fn take_huge_page(&mut self, shared: &Shared, core: usize, span: SpanRef, frame: &mut Option<&mut HugeFrame>) {
         let Some(frame) = frame else { return };
-        self.held.push(span);
+        self.held.push((span, true));
         // SAFETY: as in `visit`.
         let (region, number) = unsafe { Region::of_span(span) };
         let taken = region.take_huge_page(number, frame);
@@ -502,14 +516,14 @@ impl Reclaimer {
     /// A span that this pass has emptied is put back as well, and leaves if its next turn finds it empty still; at once
     /// if the tables of such spans have become too many.
     fn put_spans_back(&mut self, source: &Source<'_>) {
-        for span in self.held.drain(..) {
+        for (span, may_have_new) in self.held.drain(..) {
             // SAFETY: as in `visit`.
             let (region, number) = unsafe { Region::of_span(span) };
             if span.get().resident() == 0 && region.is_sparse() {
                 self.empty.push(span, Held::ByUs);
                 continue;
             }
-            if source.queue.is_some() && region.pages_of_span(number).any(|page| region.word(page).load().is_new()) {
+            if may_have_new && region.pages_of_span(number).any(|page| region.word(page).load().is_new()) {
                 span.get().set_has_new_pages();
             }
             source.order.policy.put_back(span);

@@ -236,9 +236,9 @@ impl Span {
         self.flags.load(Ordering::SeqCst) & HAS_NEW_PAGES != 0
     }
 
-    /// Call it before looking for such pages.
-    pub(crate) fn clear_has_new_pages(&self) {
-        self.flags.fetch_and(!HAS_NEW_PAGES, Ordering::SeqCst);
+    /// Takes the mark away, and tells whether it was there. Call it before looking for such pages.
+    pub(crate) fn take_has_new_pages(&self) -> bool {
+        self.has_new_pages() && self.flags.fetch_and(!HAS_NEW_PAGES, Ordering::SeqCst) & HAS_NEW_PAGES != 0
     }
 
     /// Whether it was given a priority of its own.
@@ -293,7 +293,7 @@ mod tests {
         span.set_reuse(Reuse::Once);
         assert_eq!((span.window(), span.reuse(), span.priority()), (Some(32), Some(Reuse::Once), 255));
         assert!(span.has_new_pages());
-        span.clear_has_new_pages();
+        assert!(span.take_has_new_pages() && !span.take_has_new_pages());
         span.set_reuse(Reuse::Unknown);
         assert_eq!((span.has_new_pages(), span.window(), span.reuse()), (false, Some(32), Some(Reuse::Unknown)));
     }
