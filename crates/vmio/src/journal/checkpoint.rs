@@ -12,9 +12,14 @@ use crate::journal::format::Place;
 use crate::journal::replay::replay;
 use crate::journal::scan::{RecordPages, Scan};
 use crate::journal::version::Version;
+use crate::journal::writers::{self, Writers};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::futex;
 use crate::sys::signal::SignalsBlocked;
+
+/// After so many pages of the log whoever waits for the core has a turn: a store that has been woken would else wait for the end of
+/// the time slice, milliseconds.
+const YIELD_PAGES: u64 = 16;
 
 /// Asking for checkpoints and waiting for them. One thread makes them all: who waits for it holds nothing that it needs.
 pub(crate) struct Checkpoints {
@@ -84,9 +89,10 @@ impl Checkpoints {
 pub(crate) fn spawn(core: Arc<Core>) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("vmio-journal".into()).spawn(move || {
         let _signals = SignalsBlocked::new();
+        writers::step_back();
         // Whoever waits for it would wait for ever.
         let _must_not_panic = AbortOnUnwind::new();
-        let checkpoints = &core.checkpoints;
+        let (checkpoints, writers) = (&core.checkpoints, Writers::default());
         loop {
             let (asked, done) = (checkpoints.asked.load(Ordering::SeqCst), checkpoints.done.load(Ordering::SeqCst));
             if asked == done {
@@ -96,7 +102,7 @@ pub(crate) fn spawn(core: Arc<Core>) -> io::Result<JoinHandle<()>> {
             let stopping = checkpoints.stopping.load(Ordering::SeqCst);
             let mut said = None;
             if !stopping {
-                let failure = checkpoint(&core).err();
+                let failure = checkpoint(&core, &writers).err();
                 said = failure.as_ref().map(Error::to_string);
                 *checkpoints.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
             }
@@ -114,7 +120,7 @@ pub(crate) fn spawn(core: Arc<Core>) -> io::Result<JoinHandle<()>> {
 }
 
 /// Brings what is committed into the files and gives up what the log need no longer hold.
-fn checkpoint(core: &Core) -> Result<()> {
+fn checkpoint(core: &Core, writers: &Writers) -> Result<()> {
     let log = &core.log;
     let end = log.durable();
     if core.checkpoints.applied() == end {
@@ -122,7 +128,12 @@ fn checkpoint(core: &Core) -> Result<()> {
     }
     let mut scan = Scan::new(&core.header());
     let mut records = RecordPages::new(&log.ring, end);
+    let mut yielded_at = scan.end;
     while scan.end < end {
+        if scan.end - yielded_at >= YIELD_PAGES {
+            yielded_at = scan.end;
+            std::thread::yield_now();
+        }
         let record = records.read(scan.end).map_err(Error::journal(log.ring.device(), "reading"))?;
         let record = record.ok_or_else(|| Error::JournalDamaged {
             journal: log.ring.device().describe(),
@@ -138,7 +149,7 @@ fn checkpoint(core: &Core) -> Result<()> {
         files.get(&place.file).is_some_and(|joined| joined.copy_from_memory(place.page, version, target))
     };
     let backings = files.iter().map(|(file, joined)| (*file, &*joined.data)).collect();
-    replay(&log.ring, &scan, &backings, &from_memory)?;
+    replay(&log.ring, &scan, &backings, &from_memory, writers)?;
     // The files' copies are read only from here on, since what was not flushed might still vanish.
     for (place, committed) in &scan.pages {
         if let Some(joined) = files.get(&place.file) {

@@ -25,6 +25,7 @@ mod replay;
 mod ring;
 mod scan;
 mod version;
+mod writers;
 
 use std::path::Path;
 use std::sync::Arc;

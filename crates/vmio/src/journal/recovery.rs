@@ -8,6 +8,7 @@ use crate::journal::format::{Header, JournaledFile, LOG_START_BYTES, RecordPage,
 use crate::journal::replay::replay;
 use crate::journal::ring::{Ring, read_header};
 use crate::journal::scan::{Scan, find_damage, read_record, read_record_page};
+use crate::journal::writers::Writers;
 use crate::sys::PAGE_BYTES;
 
 /// What opening a journal found and did.
@@ -90,7 +91,8 @@ pub(crate) fn recover(device: Box<dyn Backing>, open_file: OpenFile<'_>) -> Resu
         data.lock(FileUser::CachedWriter)?;
         files.insert(file.file, data);
     }
-    replay(&ring, &scan, &files.iter().map(|(file, data)| (*file, &**data)).collect(), &|_, _, _| false)?;
+    let backings = files.iter().map(|(file, data)| (*file, &**data)).collect();
+    replay(&ring, &scan, &backings, &|_, _, _| false, &Writers::default())?;
     let report = RecoveryReport {
         last_commit: scan.commit,
         commits: scan.commits,

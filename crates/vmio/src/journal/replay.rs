@@ -3,26 +3,18 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 
 use zerocopy::IntoBytes;
 
 use crate::backing::Backing;
 use crate::error::{Error, Result};
-use crate::journal::chain::{Bottom, CHAIN_PAGES, read_version};
+use crate::journal::chain::{Bottom, read_version};
 use crate::journal::format::{Page, Place};
 use crate::journal::ring::Ring;
 use crate::journal::scan::{Committed, Scan};
 use crate::journal::version::Version;
+use crate::journal::writers::{PART_PAGES, Room, Writers};
 use crate::sys::PAGE_BYTES;
-use crate::sys::signal::SignalsBlocked;
-
-/// Pages that a thread takes at a time, neighbours in the files.
-const PART_PAGES: usize = 64;
-/// Threads that write at a time: what is committed lies apart in the files.
-const WRITERS_MAX: usize = 16;
-/// What they add to their nice value, as the cache's workers do.
-const NICE: i32 = 5;
 
 /// The files of a journal by their numbers.
 pub(crate) type Files<'a> = BTreeMap<u32, &'a dyn Backing>;
@@ -31,14 +23,20 @@ pub(crate) type FromMemory<'a> = &'a (dyn Fn(Place, Version, &mut [u8]) -> bool 
 
 /// Writes all committed pages into the files, gives these their committed lengths, and flushes them. Doing it again does
 /// no harm, however far it came.
-pub(crate) fn replay(ring: &Ring, scan: &Scan, files: &Files<'_>, memory: FromMemory<'_>) -> Result<()> {
+pub(crate) fn replay(
+    ring: &Ring,
+    scan: &Scan,
+    files: &Files<'_>,
+    memory: FromMemory<'_>,
+    writers: &Writers,
+) -> Result<()> {
     for (file, len) in &scan.lengths {
         let data = file_of(ring, files, *file)?;
         if data.len() < *len {
             data.set_len(*len).map_err(failed(data))?;
         }
     }
-    write_pages(&Replay { ring, scan, files, memory })?;
+    write_pages(&Replay { ring, scan, files, memory }, writers)?;
     for file in scan.lengths.keys() {
         let data = file_of(ring, files, *file)?;
         data.flush().map_err(failed(data))?;
@@ -58,48 +56,31 @@ struct Replay<'a> {
 type Todo = (Place, Committed);
 
 /// Writes the pages of all files, in their order: several at the same time.
-fn write_pages(replay: &Replay<'_>) -> Result<()> {
+fn write_pages(replay: &Replay<'_>, writers: &Writers) -> Result<()> {
     let pages: Vec<Todo> = replay.scan.pages.iter().map(|(place, committed)| (*place, *committed)).collect();
     // Only of a device is there something to be gained.
-    let writers = if replay.files.values().all(|data| data.direct_reads().is_some()) { WRITERS_MAX } else { 1 };
-    let writers = writers.min(pages.len().div_ceil(PART_PAGES));
+    let of_devices = replay.files.values().all(|data| data.direct_reads().is_some());
     let parts = Mutex::new(pages.chunks(PART_PAGES));
     let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let write = || -> Result<()> {
-        let mut buffer = vec![Page::ZERO; PART_PAGES];
-        let mut room = vec![Page::ZERO; CHAIN_PAGES];
+    writers.run(of_devices && pages.len() > PART_PAGES, |room| {
         while let Some(part) = next() {
-            let written = write_part(replay, part, &mut buffer, &mut room);
+            let written = write_part(replay, part, room);
             if written.is_err() {
                 while next().is_some() {}
                 return written;
             }
+            // See `checkpoint.rs`.
+            std::thread::yield_now();
         }
         Ok(())
-    };
-    if writers < 2 {
-        return write();
-    }
-    let _signals = SignalsBlocked::new();
-    thread::scope(|scope| {
-        // Of threads that cannot be had, the others do the work.
-        let write_aside = || {
-            // Whoever stores or commits meanwhile comes first on busy cores; that failing is no reason to stop.
-            let _ = rustix::process::nice(NICE);
-            write()
-        };
-        let spawn = |_| thread::Builder::new().name("vmio-replay".into()).spawn_scoped(scope, write_aside).ok();
-        let others: Vec<_> = (1..writers).filter_map(spawn).collect();
-        let own = write();
-        let panicked = |_| Err(Error::system("writing what is committed")(io::Error::other("a thread has panicked")));
-        others.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).fold(own, Result::and)
     })
 }
 
 /// Writes some pages, neighbours in a file together.
-fn write_part(replay: &Replay<'_>, part: &[Todo], buffer: &mut [Page], room: &mut [Page]) -> Result<()> {
+fn write_part(replay: &Replay<'_>, part: &[Todo], room: &mut Room) -> Result<()> {
+    let Room { pages: buffer, chain } = room;
     for (todo, page) in part.iter().zip(&mut *buffer) {
-        read_committed(replay, todo, page, room)?;
+        read_committed(replay, todo, page, chain)?;
     }
     let follows = |(a, _): &Todo, (b, _): &Todo| a.file == b.file && a.page + 1 == b.page;
     let mut at = 0;

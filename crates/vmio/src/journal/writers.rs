@@ -1,0 +1,70 @@
+//! Threads that bring committed pages into their files at the same time. They last: to start one, or to take memory for it, changes
+//! the address space, for which the kernel keeps every thread waiting that fetches or protects a page.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rayon_core::{ThreadPool, ThreadPoolBuilder};
+
+use crate::error::{Error, Result};
+use crate::journal::chain::CHAIN_PAGES;
+use crate::journal::format::Page;
+use crate::sys::signal::SignalsBlocked;
+
+/// Threads that write at a time: what is committed lies apart in the files.
+const WRITERS: usize = 16;
+/// Pages that a thread takes at a time, neighbours in the files.
+pub(super) const PART_PAGES: usize = 64;
+/// What they add to their nice value, as the cache's workers do. With 15, commits of 16 pages fell by 6 %, since checkpoints
+/// took longer and the log was full more often; stores beside them waited no less.
+const NICE: i32 = 5;
+
+/// Some threads, from the first use on, and room for what each of them writes.
+#[derive(Default)]
+pub(crate) struct Writers {
+    /// Nothing if threads cannot be had: then the caller works alone.
+    pool: OnceLock<Option<ThreadPool>>,
+    rooms: [Mutex<Room>; WRITERS],
+}
+
+/// Memory that a writer works in, taken when it is first used.
+#[derive(Default)]
+pub(super) struct Room {
+    /// Pages as they will be in a file.
+    pub(super) pages: Vec<Page>,
+    /// What a page is put together from.
+    pub(super) chain: Vec<Page>,
+}
+
+impl Writers {
+    /// Runs the same on all threads if that is `worth_it`, or on the caller's; returns when all are done, with the first error.
+    pub(super) fn run(&self, worth_it: bool, work: impl Fn(&mut Room) -> Result<()> + Sync) -> Result<()> {
+        let work_in = |room: usize| {
+            let mut room = self.rooms[room].lock().unwrap_or_else(PoisonError::into_inner);
+            room.pages.resize(PART_PAGES, Page::ZERO);
+            room.chain.resize(CHAIN_PAGES, Page::ZERO);
+            work(&mut room)
+        };
+        let pool = if worth_it { self.pool.get_or_init(start).as_ref() } else { None };
+        let Some(pool) = pool else { return work_in(0) };
+        let panicked = |_| Err(Error::system("writing what is committed")(io::Error::other("a thread has panicked")));
+        let caught = |room| catch_unwind(AssertUnwindSafe(|| work_in(room))).unwrap_or_else(panicked);
+        pool.broadcast(|thread| caught(thread.index())).into_iter().collect()
+    }
+}
+
+fn start() -> Option<ThreadPool> {
+    // They have the mask of whoever starts them.
+    let _signals = SignalsBlocked::new();
+    let builder = ThreadPoolBuilder::new()
+        .num_threads(WRITERS)
+        .thread_name(|number| format!("vmio-replay-{number}"))
+        .start_handler(|_| step_back());
+    builder.build().inspect_err(|error| tracing::warn!(%error, "checkpoints are written by one thread")).ok()
+}
+
+/// Has the calling thread come after whoever stores or commits on busy cores. That failing is no reason to stop.
+pub(super) fn step_back() {
+    let _ = rustix::process::nice(NICE);
+}
