@@ -1,14 +1,17 @@
 //! A store: a volume's segment, its log, its regions, and the thread that spills.
 
+mod collector;
 mod recovery;
 mod spiller;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use vmio::backing::{Access, Backing, FileBacking};
 
+use crate::db::collector::{Collected, Upkeep};
 use crate::db::spiller::Spiller;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -16,11 +19,13 @@ use crate::format::catalogue::{NAME_BYTES_MAX, REGIONS, RegionEntry};
 use crate::format::geometry::UNIT_BYTES;
 use crate::format::record::{RecordKind, VALUE_BYTES_MAX};
 use crate::format::superblock::CATALOGUE_BLOCKS_MAX;
+use crate::format::unit_table::{Purpose, Unit};
 use crate::log::{Append, Appended, Log, LogWriter};
 use crate::options::{Durability, Options};
 use crate::region::{Region, RegionCursor, WriteTurn};
 use crate::volume::Volume;
 use crate::volume::commit::Changes;
+use crate::volume::reserve::Claim;
 use crate::volume::segment::Segment;
 use crate::write_batch::WriteBatch;
 pub use recovery::Recovery;
@@ -52,6 +57,8 @@ pub(crate) struct Store {
     /// The number of the next region; whoever creates one holds it.
     next_region: Mutex<u32>,
     spills: spiller::Queue,
+    upkeep: Mutex<Upkeep>,
+    collected: Collected,
 }
 
 /// A region of a store: a name space of keys.
@@ -67,8 +74,17 @@ pub struct RegionHandle {
 pub struct Stats {
     /// Bytes of units that are taken.
     pub space_bytes: u64,
-    /// Bytes of records in the log that nothing points to any longer, an eighth too many at most.
+    /// Bytes of the log's chunks.
+    pub log_bytes: u64,
+    /// Bytes of it that are known to be garbage: records that nothing points to any longer, each an eighth too long at most, and
+    /// what chunks lack that ended early. Of what was overwritten a part is known only when the levels that have it meet.
     pub garbage_bytes: u64,
+    /// The rest of it.
+    pub live_bytes: u64,
+    /// Chunks of the log whose garbage was collected since the store was opened.
+    pub collected_chunks: u64,
+    /// Bytes of records that were moved for that.
+    pub moved_bytes: u64,
     /// Entries of the levels on the device, over all regions; a key counts once for each level that has it.
     pub level_entries: u64,
     /// Bytes of the levels in memory, about.
@@ -152,6 +168,7 @@ impl Db {
         let writer = LogWriter::start(&store.log, period).map_err(failed)?;
         let spiller = Spiller::start(&store).map_err(failed)?;
         let default = RegionHandle::open_or_create(&store, DEFAULT_REGION)?;
+        store.spills.collect();
         Ok(Db { store, default, recovery, spiller, writer })
     }
 
@@ -215,6 +232,13 @@ impl Db {
         self.sync()
     }
 
+    /// Collects garbage of the log until that is within [`Options::max_space_amplification`], or nothing more is to be gained. It
+    /// is collected in the background as well; this one is thorough: what is in memory is spilled first, and where garbage may be
+    /// known only when levels meet, they are all merged. Chunks that somebody still reads come free when he has ended.
+    pub fn collect_garbage(&self) -> Result<()> {
+        self.store.collect_all()
+    }
+
     /// How much there is of what.
     pub fn stats(&self) -> Stats {
         self.store.stats()
@@ -259,7 +283,31 @@ impl Store {
             .unwrap_or(end)
     }
 
+    /// Writes, and has garbage collected if there is no room.
+    fn write_where_room(&self, claim: Claim, write: impl Fn() -> Result<()>) -> Result<()> {
+        loop {
+            match write() {
+                Err(Error::Full { volume, wanted }) => {
+                    if !self.make_room(claim, wanted / UNIT_BYTES)? {
+                        return Err(Error::Full { volume, wanted });
+                    }
+                }
+                done => break done,
+            }
+        }?;
+        if self.log.take_begun_chunk() {
+            self.spills.collect();
+        }
+        Ok(())
+    }
+
     fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
+        let are_deletions = batch.operations().iter().all(|operation| operation.append().kind == RecordKind::Delete);
+        let claim = if are_deletions { Claim::Delete } else { Claim::Put };
+        self.write_where_room(claim, || self.try_write(batch, claim, durability))
+    }
+
+    fn try_write(&self, batch: &WriteBatch, claim: Claim, durability: Durability) -> Result<()> {
         let operations = batch.operations();
         if operations.is_empty() {
             return Ok(());
@@ -271,7 +319,7 @@ impl Store {
         let turns = Self::begin_writes(&regions)?;
         let records: Vec<Append<'_>> = operations.iter().map(|operation| operation.append()).collect();
         let mut appended: Vec<Appended> = Vec::with_capacity(records.len());
-        self.log.append(&records, &mut appended)?;
+        self.log.append(&records, claim, &mut appended)?;
         let mut full = Vec::new();
         for (record, at) in records.iter().zip(&appended) {
             let place = regions.binary_search_by_key(&record.region, |region| region.number);
@@ -315,17 +363,19 @@ impl Store {
 
     fn stats(&self) -> Stats {
         let allocator = self.segment.allocator();
-        let (mut units, mut garbage_bytes) = (0, 0);
-        for (_, unit) in allocator.units() {
-            units += u64::from(unit.purpose != crate::format::unit_table::Purpose::Free);
-            garbage_bytes += u64::from(unit.garbage);
-        }
+        let is_taken = |unit: &Unit| unit.purpose != Purpose::Free;
+        let units = allocator.units().filter(|(_, unit)| is_taken(unit)).count() as u64;
         drop(allocator);
+        let log = self.log_space(&BTreeSet::new());
         let versions: Vec<_> = self.regions().values().map(|region| region.version()).collect();
         let memory = versions.iter().flat_map(|version| std::iter::once(&version.memory).chain(&version.frozen));
         Stats {
             space_bytes: units * UNIT_BYTES,
-            garbage_bytes,
+            log_bytes: log.bytes,
+            garbage_bytes: log.garbage_bytes,
+            live_bytes: log.bytes - log.garbage_bytes,
+            collected_chunks: self.collected.chunks.load(Ordering::Relaxed),
+            moved_bytes: self.collected.moved_bytes.load(Ordering::Relaxed),
             level_entries: versions.iter().flat_map(|version| version.roots()).map(|root| root.entries).sum(),
             memory_level_bytes: memory.map(|level| level.bytes()).sum(),
         }
@@ -357,6 +407,7 @@ impl RegionHandle {
         let mut regions = store.regions.write().unwrap_or_else(PoisonError::into_inner);
         regions.insert(name.to_owned(), Arc::clone(&region));
         drop(regions);
+        store.keep_reserve();
         Ok(RegionHandle { store: Arc::clone(store), region })
     }
 
@@ -388,11 +439,16 @@ impl RegionHandle {
     }
 
     fn write_one(&self, kind: RecordKind, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
+        let claim = if kind == RecordKind::Delete { Claim::Delete } else { Claim::Put };
+        let record = Append { kind, region: self.region.number, key, value };
+        self.store.write_where_room(claim, || self.try_write_one(&record, claim, durability))
+    }
+
+    fn try_write_one(&self, record: &Append<'_>, claim: Claim, durability: Durability) -> Result<()> {
         let store = &self.store;
         let turn = self.region.begin_write()?;
-        let record = Append { kind, region: self.region.number, key, value };
-        let at = store.log.append_one_record(&record)?;
-        let is_full = turn.put(key, at.sequence, at.pointer);
+        let at = store.log.append_one_record(record, claim)?;
+        let is_full = turn.put(record.key, at.sequence, at.pointer);
         drop(turn);
         if is_full && self.region.freeze() {
             store.spills.put(&self.region);

@@ -26,6 +26,7 @@ pub struct Options {
     growth_factor: u64,
     durability: Durability,
     max_volume_bytes: u64,
+    max_space_amplification: f64,
 }
 
 /// The least memory that a store works in.
@@ -42,6 +43,7 @@ impl Options {
             growth_factor: 10,
             durability: Durability::Sync,
             max_volume_bytes: 1 << 30,
+            max_space_amplification: 1.5,
         }
     }
 
@@ -77,6 +79,13 @@ impl Options {
         self
     }
 
+    /// How many times as large as what is live in it the log may become before garbage is collected: 1.1 to 100. The chunks that are
+    /// written to (some megabytes), and 8 MiB beside, are not counted; what a chunk could not be filled with counts as live.
+    pub fn max_space_amplification(mut self, factor: f64) -> Self {
+        self.max_space_amplification = factor;
+        self
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         let wrong = |option, value, why| Err(Error::Option { option, value, why });
         if self.memory_bytes < MEMORY_BYTES_MIN {
@@ -84,6 +93,10 @@ impl Options {
         }
         if !(2..=100).contains(&self.growth_factor) {
             return wrong("growth_factor", self.growth_factor, "it is 2 to 100");
+        }
+        if !(1.1..=100.0).contains(&self.max_space_amplification) {
+            let percent = (self.max_space_amplification * 100.0) as u64;
+            return wrong("max_space_amplification, in hundredths,", percent, "it is 1.1 to 100");
         }
         Ok(())
     }
@@ -96,6 +109,10 @@ impl Options {
 
     pub(crate) fn cache_bytes(&self) -> u64 {
         self.memory_bytes - self.memory_bytes / 4 - TAIL_BYTES
+    }
+
+    pub(crate) fn space_amplification(&self) -> f64 {
+        self.max_space_amplification
     }
 
     pub(crate) fn default_durability(&self) -> Durability {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use crate::db::Store;
+use crate::db::collector::{Collected, Upkeep};
 use crate::db::spiller::Queue;
 use crate::error::Result;
 use crate::format::pointer::Pointer;
@@ -80,7 +81,10 @@ impl Store {
             regions: RwLock::new(regions),
             options,
             spills: Queue::default(),
+            upkeep: Mutex::new(Upkeep::default()),
+            collected: Collected::default(),
         };
+        store.keep_reserve();
         let recovery = Recovery { records, log_bytes: end.bytes, time: started.elapsed() };
         Ok((store, recovery))
     }

@@ -1,11 +1,12 @@
-//! The thread that spills, and commits what it has spilled.
+//! The thread that spills, commits what it has spilled, and collects garbage in between.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::db::Store;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::format::geometry::UNIT_BLOCKS;
 use crate::region::Region;
 use crate::volume::commit::Changes;
 
@@ -19,6 +20,8 @@ pub(super) struct Queue {
 #[derive(Default)]
 struct Waiting {
     regions: VecDeque<Arc<Region>>,
+    /// There may be garbage to collect.
+    collect: bool,
     stopping: bool,
 }
 
@@ -36,18 +39,32 @@ impl Queue {
         }
     }
 
-    fn take(&self) -> Option<Arc<Region>> {
+    /// Has the thread see whether garbage is to be collected.
+    pub(super) fn collect(&self) {
+        self.waiting().collect = true;
+        self.changed.notify_one();
+    }
+
+    fn take(&self) -> Option<Work> {
         let mut waiting = self.waiting();
         loop {
             if waiting.stopping {
                 return None;
             }
             if let Some(region) = waiting.regions.pop_front() {
-                return Some(region);
+                return Some(Work::Spill(region));
+            }
+            if std::mem::take(&mut waiting.collect) {
+                return Some(Work::Collect);
             }
             waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
     }
+}
+
+enum Work {
+    Spill(Arc<Region>),
+    Collect,
 }
 
 /// The thread.
@@ -60,10 +77,20 @@ impl Spiller {
     pub(super) fn start(store: &Arc<Store>) -> std::io::Result<Self> {
         let its = Arc::clone(store);
         let thread = std::thread::Builder::new().name("vmio-kv-spill".to_owned()).spawn(move || {
-            while let Some(region) = its.spills.take() {
-                if let Err(error) = its.spill_all(&region) {
-                    tracing::error!(%error, region = region.name, "a spill failed: the region takes no more writes");
-                    region.fail(&error.to_string());
+            while let Some(work) = its.spills.take() {
+                let mut upkeep = its.upkeep();
+                match work {
+                    Work::Spill(region) => {
+                        if let Err(error) = its.spill_all(&region, false) {
+                            tracing::error!(%error, region = region.name, "a spill failed: the region takes no more writes");
+                            region.fail(&error.to_string());
+                        }
+                        its.spills.collect();
+                    }
+                    Work::Collect => match its.collect_due(&mut upkeep) {
+                        Err(Error::Stopped { .. }) | Ok(()) => {}
+                        Err(error) => tracing::error!(%error, "garbage of the log could not be collected"),
+                    },
                 }
             }
         })?;
@@ -84,10 +111,24 @@ impl Drop for Spiller {
 }
 
 impl Store {
-    fn spill_all(&self, region: &Region) -> Result<()> {
-        while let Some(spilled) = region.spill()? {
+    /// Spills what is due of a region, or all of it into one level. Where there is no room for that, what is in memory stays there;
+    /// collections try it again. The caller holds [`Self::upkeep`].
+    pub(super) fn spill_all(&self, region: &Region, merged: bool) -> Result<()> {
+        loop {
+            let spilled = match region.spill(merged) {
+                Ok(Some(spilled)) => spilled,
+                Ok(None) => return Ok(()),
+                Err(error @ Error::Full { .. }) => {
+                    tracing::warn!(%error, region = region.name, "there is no room for a spill");
+                    region.lack_room();
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            };
             // The levels are about to point to records: these have to be there first.
             self.log.sync_all()?;
+            // The commit has what it makes garbage.
+            spilled.garbage.iter().for_each(|record| self.segment.count_garbage(*record));
             let changes = Changes {
                 regions: vec![spilled.entry.clone()],
                 taken: spilled.taken.clone(),
@@ -95,9 +136,17 @@ impl Store {
                 log: Some(self.log.position()),
                 ..Changes::default()
             };
-            self.segment.commit(changes, &spilled.outdated)?;
-            region.publish(spilled);
+            let epoch = self.segment.commit(changes, &spilled.outdated)?;
+            region.publish(spilled, epoch);
+            self.segment.give_back()?;
+            self.keep_reserve();
         }
-        Ok(())
+    }
+
+    /// Has as much room kept free as the largest spill may take: its nodes, and a unit of leaves and one of inner nodes that
+    /// are begun.
+    pub(super) fn keep_reserve(&self) {
+        let blocks = self.regions().values().map(|region| region.spill_blocks()).max().unwrap_or(0);
+        self.segment.reserve.set_spill_units(blocks.div_ceil(UNIT_BLOCKS) + 2);
     }
 }

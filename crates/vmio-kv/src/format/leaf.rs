@@ -101,6 +101,7 @@ pub(crate) struct Leaf<'block> {
     prefix: &'block [u8],
     window_bytes: usize,
     entries: &'block [EntryRow],
+    epoch: u64,
 }
 
 impl<'block> Leaf<'block> {
@@ -115,7 +116,13 @@ impl<'block> Leaf<'block> {
         }
         let bytes = &sealed.bytes[ENTRIES_AT..ENTRIES_AT + sealed.count * size_of::<EntryRow>()];
         let entries = <[EntryRow]>::ref_from_bytes(bytes).map_err(|_| Damage::Length)?;
-        Ok(Leaf { prefix: &sealed.bytes[BLOCK_BYTES - prefix_bytes..], window_bytes, entries })
+        let prefix = &sealed.bytes[BLOCK_BYTES - prefix_bytes..];
+        Ok(Leaf { prefix, window_bytes, entries, epoch: sealed.epoch })
+    }
+
+    /// The epoch in which it was written.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// How many entries it has.

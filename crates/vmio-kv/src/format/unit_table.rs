@@ -80,6 +80,8 @@ pub(crate) struct Unit {
     pub(crate) references: u32,
     /// Bytes of a log chunk, or of extents, that nobody refers to any longer.
     pub(crate) garbage: u32,
+    /// Of a log chunk the epoch of the commit that ended the unit's former life; 48 bits are kept.
+    pub(crate) former_epoch: u64,
 }
 
 /// A block of the table.
@@ -87,11 +89,15 @@ pub(crate) fn to_block(segment: Uuid, units: &[Unit], offset: u64, epoch: u64) -
     assert!(units.len() <= ROWS, "{} units in a block of the unit table", units.len());
     let row = |unit: &Unit| {
         let (purpose, level) = unit.purpose.to_bytes();
+        let (region, flags) = match unit.purpose {
+            Purpose::Log => (unit.former_epoch as u32, (unit.former_epoch >> 32) as u16),
+            _ => (unit.region, 0),
+        };
         UnitRow {
-            region: U32::new(unit.region),
+            region: U32::new(region),
             purpose,
             level,
-            flags: U16::ZERO,
+            flags: U16::new(flags),
             references: U32::new(unit.references),
             garbage: U32::new(unit.garbage),
         }
@@ -112,12 +118,12 @@ pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Vec<Unit>, Damage> {
     let bytes = &sealed.bytes[START..START + sealed.count * size_of::<UnitRow>()];
     let rows = <[UnitRow]>::ref_from_bytes(bytes).map_err(|_| Damage::Length)?;
     let unit = |row: &UnitRow| {
-        Ok(Unit {
-            purpose: Purpose::from_bytes(row.purpose, row.level)?,
-            region: row.region.get(),
-            references: row.references.get(),
-            garbage: row.garbage.get(),
-        })
+        let purpose = Purpose::from_bytes(row.purpose, row.level)?;
+        let (region, former_epoch) = match purpose {
+            Purpose::Log => (0, u64::from(row.region.get()) | u64::from(row.flags.get()) << 32),
+            _ => (row.region.get(), 0),
+        };
+        Ok(Unit { purpose, region, references: row.references.get(), garbage: row.garbage.get(), former_epoch })
     };
     rows.iter().map(unit).collect()
 }
@@ -131,7 +137,10 @@ mod tests {
     fn units_come_back() {
         let kinds = [Purpose::Free, Purpose::Group, Purpose::Log, Purpose::Leaves(3), Purpose::Branches(1)];
         let more = [Purpose::Extents, Purpose::Segment];
-        let unit = |purpose: &Purpose| Unit { purpose: *purpose, region: 5, references: 1, garbage: 77 };
+        let unit = |purpose: &Purpose| {
+            let (region, former_epoch) = if *purpose == Purpose::Log { (0, (1 << 48) - 5) } else { (5, 0) };
+            Unit { purpose: *purpose, region, references: 1, garbage: 77, former_epoch }
+        };
         let units: Vec<Unit> = kinds.iter().chain(&more).map(unit).collect();
         let block = to_block(Uuid([1; 16]), &units, 8192, 4);
         let sealed = unseal(&block.0, Kind::UnitTable, 8192).expect("whole");

@@ -2,22 +2,28 @@
 //!
 //! The newest chunks are in memory until they are on the device, so that nobody waits for a write to read what he has put.
 
+mod chunk_walk;
 mod reader;
 mod replay;
 mod tail_chunk;
 mod writer;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
+use zerocopy::IntoBytes;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::block::Block;
-use crate::format::chunk::{CHUNK_BYTES, ChunkHeader};
+use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
+use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
-use crate::format::record::{Record, RecordKind, record_bytes};
+use crate::format::record::{Record, RecordKind, Seed, record_bytes};
+use crate::volume::reserve::Claim;
 use crate::volume::segment::Segment;
+pub(crate) use chunk_walk::Visited;
 use reader::ChunkSeeds;
 pub(crate) use replay::{End, replay};
 use tail_chunk::{Appender, TailChunk};
@@ -59,6 +65,8 @@ pub(crate) struct Log {
     tails: ArcSwap<Vec<Arc<TailChunk>>>,
     /// What the checksums of the others' records begin with.
     seeds: ChunkSeeds,
+    /// A chunk was begun since somebody last asked.
+    has_begun_chunk: AtomicBool,
 }
 
 /// What appenders and the writer share.
@@ -81,6 +89,7 @@ impl Log {
     /// Goes on behind what recovery found, in a chunk of its own. That the segment has this owner must be durable.
     pub(crate) fn new(segment: Arc<Segment>, owner_epoch: u64, end: End) -> Result<Self> {
         let mut failed = None;
+        let mut next_sequence = end.next_sequence;
         let header = match end.empty {
             // Nothing was written since the last opening: no more room is taken.
             Some(empty) => ChunkHeader { generation: owner_epoch << 32, begins_anew: true, ..empty },
@@ -93,11 +102,17 @@ impl Log {
                     }
                     error => Err(error),
                 })?;
+                if let Some((last, at)) = end.open
+                    && failed.is_none()
+                {
+                    end_chunk(&segment, &last, at, next_sequence)?;
+                    next_sequence += 1;
+                }
                 ChunkHeader {
                     segment: segment.uuid,
                     offset: end.next_chunk,
                     generation: owner_epoch << 32,
-                    first_sequence: end.next_sequence,
+                    first_sequence: next_sequence,
                     previous: end.last_chunk,
                     next,
                     begins_anew: true,
@@ -106,6 +121,7 @@ impl Log {
         };
         segment.device.begin_unit(header.offset / CHUNK_BYTES as u64, false, 64)?;
         let seeds = ChunkSeeds::new(segment.device.len());
+        seeds.put(header.offset, Seed::new(header.segment, header.generation));
         let (chunk, appender) = TailChunk::new(header);
         // A commit may say at once that the log is read from here on.
         let mut front = Box::new(Block::ZERO);
@@ -118,9 +134,9 @@ impl Log {
             chunks: chunks.clone(),
             appender,
             written: 0,
-            next_sequence: end.next_sequence,
-            durable: end.next_sequence,
-            vouched: end.next_sequence,
+            next_sequence,
+            durable: next_sequence,
+            vouched: next_sequence,
             failed,
             stopping: false,
         };
@@ -132,6 +148,7 @@ impl Log {
             appending: Mutex::new(()),
             tails: ArcSwap::from_pointee(chunks),
             seeds,
+            has_begun_chunk: AtomicBool::new(false),
         })
     }
 
@@ -148,10 +165,12 @@ impl Log {
     }
 
     /// Appends records that count together or not at all, and tells where each is. They are durable after [`Self::sync`].
-    pub(crate) fn append(&self, records: &[Append<'_>], appended: &mut Vec<Appended>) -> Result<()> {
+    ///
+    /// It is refused beforehand if the claim is to more chunks than there are for it.
+    pub(crate) fn append(&self, records: &[Append<'_>], claim: Claim, appended: &mut Vec<Appended>) -> Result<()> {
         appended.clear();
         let _appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut state = self.state();
+        let mut state = self.check_room(self.state(), records, claim)?;
         for (index, record) in records.iter().enumerate() {
             state = self.make_room(state, record_bytes(record.key.len(), record.value.len())).inspect_err(|error| {
                 if index > 0 {
@@ -171,9 +190,10 @@ impl Log {
     }
 
     /// Appends a record that stands alone.
-    pub(crate) fn append_one_record(&self, record: &Append<'_>) -> Result<Appended> {
+    pub(crate) fn append_one_record(&self, record: &Append<'_>, claim: Claim) -> Result<Appended> {
         let _appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut state = self.make_room(self.state(), record_bytes(record.key.len(), record.value.len()))?;
+        let state = self.check_room(self.state(), std::slice::from_ref(record), claim)?;
+        let mut state = self.make_room(state, record_bytes(record.key.len(), record.value.len()))?;
         let appended = self.append_one(&mut state, record, false);
         let unwritten = writer::unwritten(&state);
         drop(state);
@@ -181,6 +201,30 @@ impl Log {
             self.changed.notify_all();
         }
         Ok(appended)
+    }
+
+    /// Who appends is alone: what there is room for now there will be.
+    fn check_room<'log>(
+        &'log self,
+        state: MutexGuard<'log, State>,
+        records: &[Append<'_>],
+        claim: Claim,
+    ) -> Result<MutexGuard<'log, State>> {
+        let beside = record_bytes(0, 8) + END_BYTES;
+        let (mut chunks, mut room) = (0, state.appender.room());
+        for record in records {
+            let bytes = record_bytes(record.key.len(), record.value.len());
+            if room < bytes + beside {
+                chunks += 1;
+                room = CHUNK_BYTES - RECORDS_AT;
+            }
+            room = room.saturating_sub(bytes + beside);
+        }
+        // Puts are refused before the room is taken that others need.
+        if chunks > 0 || claim == Claim::Put {
+            self.segment.check_room(claim, chunks)?;
+        }
+        Ok(state)
     }
 
     fn append_one(&self, state: &mut State, record: &Append<'_>, continues: bool) -> Appended {
@@ -252,10 +296,18 @@ impl Log {
             begins_anew: false,
         };
         let (chunk, appender) = TailChunk::new(header);
+        // The unit may have been a chunk before.
+        self.seeds.put(header.offset, chunk.seed);
+        self.has_begun_chunk.store(true, Ordering::Relaxed);
         state.chunks.push(chunk);
         state.appender = appender;
         self.tails.store(Arc::new(state.chunks.clone()));
         Ok(())
+    }
+
+    /// Whether a chunk was begun since this was last asked.
+    pub(crate) fn take_begun_chunk(&self) -> bool {
+        self.has_begun_chunk.load(Ordering::Relaxed) && self.has_begun_chunk.swap(false, Ordering::Relaxed)
     }
 
     /// The newest generation, and the number of the first record that is not durable: for the superblock.
@@ -270,6 +322,17 @@ impl Log {
         let last = state.appender.chunk();
         (last.header.offset + last.filled() as u64, state.next_sequence)
     }
+}
+
+/// Ends a chunk that the last life of the segment has left, so that each but the newest says where it ends.
+fn end_chunk(segment: &Segment, header: &ChunkHeader, at: usize, sequence: u64) -> Result<()> {
+    let record = Record { kind: RecordKind::EndOfChunk, continues: false, region: 0, sequence, key: &[], value: &[] };
+    let start = at - at % BLOCK_BYTES;
+    let mut blocks = vec![Block::ZERO; (at + END_BYTES).div_ceil(BLOCK_BYTES) - start / BLOCK_BYTES];
+    let bytes = blocks.as_mut_slice().as_mut_bytes();
+    segment.device.read(header.offset + start as u64, bytes)?;
+    record.write(Seed::new(header.segment, header.generation), &mut bytes[at - start..]);
+    segment.device.write(header.offset + start as u64, bytes)
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ impl ChunkSeeds {
         (word & Self::KNOWN != 0).then_some(Seed::from_bits(word as u32))
     }
 
-    fn put(&self, chunk: u64, seed: Seed) {
+    pub(super) fn put(&self, chunk: u64, seed: Seed) {
         if let Some(place) = self.0.get((chunk / UNIT_BYTES) as usize) {
             place.store(Self::KNOWN | u64::from(seed.to_bits()), atomic::Ordering::Relaxed);
         }

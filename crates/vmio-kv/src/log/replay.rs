@@ -9,7 +9,6 @@ use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES, unit_of};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{ALIGNMENT, Record, RecordKind, Seed};
 use crate::format::superblock::Superblock;
-use crate::format::unit_table::Purpose;
 use crate::volume::segment::Segment;
 
 /// Where the log ends.
@@ -25,6 +24,8 @@ pub(crate) struct End {
     pub(crate) empty: Option<ChunkHeader>,
     /// Bytes of records that were read.
     pub(crate) bytes: u64,
+    /// The last chunk and the place of the record that ends it, if it has none yet.
+    pub(crate) open: Option<(ChunkHeader, usize)>,
 }
 
 /// A record of a batch of which not all has been seen.
@@ -37,14 +38,14 @@ struct Waiting {
 }
 
 /// A chunk, read to where direct I/O can.
-struct ChunkBytes(Vec<Block>);
+pub(super) struct ChunkBytes(Vec<Block>);
 
 impl ChunkBytes {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         ChunkBytes(vec![Block::ZERO; CHUNK_BYTES / BLOCK_BYTES])
     }
 
-    fn all(&self) -> &[u8] {
+    pub(super) fn all(&self) -> &[u8] {
         self.0.as_slice().as_bytes()
     }
 }
@@ -77,10 +78,12 @@ pub(crate) fn replay(
     let mut total = 0;
     let mut header = read_chunk(segment, chunk, &mut bytes)?
         .map_err(|damage| device.damaged("the chunk from which the log is read", chunk, damage))?;
+    let opened = segment.epoch();
+    let mut has_ended;
     loop {
-        segment.allocator().take_this_unit(unit_of(chunk), Purpose::Log, 0);
+        segment.allocator().take_found_chunk(unit_of(chunk), opened);
         let seed = Seed::new(header.segment, header.generation);
-        let mut has_ended = false;
+        has_ended = false;
         while let Ok(record) = Record::read(seed, bytes.all().get(at..).unwrap_or_default()) {
             if record.sequence != expected {
                 break;
@@ -136,12 +139,17 @@ pub(crate) fn replay(
         let damage = Damage::Value { what: "the chunk that follows", found: header.next };
         return Err(device.damaged("a chunk of the log", chunk, damage));
     }
-    segment.allocator().take_this_unit(unit_of(header.next), Purpose::Log, 0);
+    segment.allocator().take_found_chunk(unit_of(header.next), opened);
+    if at > RECORDS_AT {
+        // The log goes on in another chunk.
+        segment.allocator().add_garbage(unit_of(chunk), (CHUNK_BYTES - at) as u32);
+    }
     let empty = (at == RECORDS_AT).then_some(header);
-    Ok(End { last_chunk: chunk, next_chunk: header.next, next_sequence: expected, empty, bytes: total })
+    let open = (!has_ended).then_some((header, at));
+    Ok(End { last_chunk: chunk, next_chunk: header.next, next_sequence: expected, empty, bytes: total, open })
 }
 
-fn pointer_of(record: &Record<'_>, offset: u64) -> Pointer {
+pub(super) fn pointer_of(record: &Record<'_>, offset: u64) -> Pointer {
     let kind = match record.kind {
         RecordKind::Delete => PointerKind::Tombstone,
         RecordKind::Extents => PointerKind::Extents,
@@ -154,7 +162,7 @@ fn vouched(record: &Record<'_>) -> u64 {
     record.value.first_chunk::<8>().map_or(0, |value| u64::from_le_bytes(*value))
 }
 
-fn read_chunk(segment: &Segment, chunk: u64, bytes: &mut ChunkBytes) -> Result<Result<ChunkHeader, Damage>> {
+pub(super) fn read_chunk(segment: &Segment, chunk: u64, bytes: &mut ChunkBytes) -> Result<Result<ChunkHeader, Damage>> {
     if !chunk.is_multiple_of(UNIT_BYTES) || !segment.allocator().contains(unit_of(chunk)) {
         return Ok(Err(Damage::Value { what: "its place", found: chunk }));
     }

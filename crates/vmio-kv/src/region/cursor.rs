@@ -59,7 +59,7 @@ impl<'region> RegionCursor<'region> {
         let memory = levels.map(|level| MemoryCursor::seek(level, Bound::Included(key))).collect();
         let mut trees = Vec::new();
         for root in version.roots() {
-            let cursor = Cursor::seek(Tree::new(&region.log, region.number, root), key)?;
+            let cursor = Cursor::seek(Tree::new(&region.log, region.number, root, version.epoch), key)?;
             let current = cursor.current();
             trees.push((cursor, current));
         }

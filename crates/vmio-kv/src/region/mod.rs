@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 
 use crate::error::Result;
 use crate::format::catalogue::{LEVELS, LevelRoots, RegionEntry};
+use crate::format::geometry::UNIT_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::log::Log;
 use crate::region::memory_level::MemoryLevel;
@@ -46,6 +47,7 @@ pub(crate) struct Region {
 #[derive(Default)]
 struct Writing {
     failed: Option<String>,
+    has_no_room: bool,
 }
 
 impl Region {
@@ -55,7 +57,8 @@ impl Region {
             memory: Arc::new(MemoryLevel::new(entry.log_sequence, entry.log_offset)),
             frozen: None,
             levels: entry.levels,
-            era: Era::first(&log.segment.retired),
+            epoch: log.segment.epoch(),
+            era: Era::first(),
         };
         Region {
             number: entry.number,
@@ -105,7 +108,19 @@ impl Region {
             return Err(self.log.stopped(why));
         }
         let version = self.version.load();
-        Ok(version.frozen.is_none() || version.memory.bytes() < self.limits.memory_level_bytes)
+        if version.frozen.is_none() || version.memory.bytes() < self.limits.memory_level_bytes {
+            return Ok(true);
+        }
+        self.check(writing).map(|()| false)
+    }
+
+    /// Fails if there is no use in waiting for a spill.
+    fn check(&self, writing: &Writing) -> Result<()> {
+        match &writing.failed {
+            Some(why) => Err(self.log.stopped(why)),
+            None if writing.has_no_room => Err(self.log.segment.full(UNIT_BYTES)),
+            None => Ok(()),
+        }
     }
 
     fn turn<'region>(&'region self, writing: MutexGuard<'region, Writing>) -> WriteTurn<'region> {
@@ -128,16 +143,21 @@ impl Region {
 
     /// The newest record of a key in a version; a tombstone is none.
     pub(crate) fn find(&self, version: &Version, key: &[u8]) -> Result<Option<Pointer>> {
-        let found = match version.in_memory(key) {
-            Some(pointer) => Some(pointer),
-            None => self.find_in_trees(version, key)?,
-        };
-        Ok(found.filter(|pointer| pointer.kind() != PointerKind::Tombstone))
+        let newest = self.newest(version, key)?;
+        Ok(newest.filter(|pointer| pointer.kind() != PointerKind::Tombstone))
+    }
+
+    /// The newest record of a key in a version, a tombstone as well.
+    pub(crate) fn newest(&self, version: &Version, key: &[u8]) -> Result<Option<Pointer>> {
+        match version.in_memory(key) {
+            Some(pointer) => Ok(Some(pointer)),
+            None => self.find_in_trees(version, key),
+        }
     }
 
     fn find_in_trees(&self, version: &Version, key: &[u8]) -> Result<Option<Pointer>> {
         for root in version.roots() {
-            if let Some(pointer) = Tree::new(&self.log, self.number, root).get(key)? {
+            if let Some(pointer) = Tree::new(&self.log, self.number, root, version.epoch).get(key)? {
                 return Ok(Some(pointer));
             }
         }
@@ -159,6 +179,11 @@ impl Drop for WriteTurn<'_> {
 }
 
 impl WriteTurn<'_> {
+    /// The newest record of a key that is in memory.
+    pub(crate) fn in_memory(&self, key: &[u8]) -> Option<Pointer> {
+        self.region.version.load().in_memory(key)
+    }
+
     /// Makes a record of the log the newest of its key. Tells whether the level in memory is full.
     pub(crate) fn put(&self, key: &[u8], sequence: u64, pointer: Pointer) -> bool {
         let version = self.region.version.load();

@@ -7,11 +7,12 @@ use std::sync::{Arc, PoisonError};
 use crate::error::Result;
 use crate::format::catalogue::{LEVELS, LevelRoots, RegionEntry};
 use crate::format::free_log::Freed;
-use crate::format::leaf::KnownKey;
+use crate::format::leaf::{ENTRIES_MAX, KnownKey};
 use crate::format::pointer::Pointer;
 use crate::region::memory_level::MemoryLevel;
 use crate::region::{Region, Version};
 use crate::tree::{Cursor, Merged, Source, Tree, merge};
+use crate::volume::era::Outdated;
 
 /// Entries that are taken from a level in memory at a time.
 const BATCH: usize = 256;
@@ -25,7 +26,8 @@ pub(crate) struct Spilled {
     pub(crate) taken: Vec<u64>,
     pub(crate) outdated: Vec<Freed>,
     levels: [LevelRoots; LEVELS],
-    garbage: Vec<Pointer>,
+    /// Records that nothing points to then.
+    pub(crate) garbage: Vec<Pointer>,
     was_memory: bool,
 }
 
@@ -43,6 +45,7 @@ impl Region {
             memory: Arc::new(MemoryLevel::new(first_sequence, log_offset)),
             frozen: Some(Arc::clone(&version.memory)),
             levels: version.levels,
+            epoch: version.epoch,
             era: Arc::clone(&version.era),
         }));
         self.changed.notify_all();
@@ -70,17 +73,18 @@ impl Region {
         first.saturating_mul(self.limits.growth_factor.saturating_pow(level as u32))
     }
 
-    /// Does the next spill that is due, if one is: of the memory first.
-    pub(crate) fn spill(&self) -> Result<Option<Spilled>> {
+    /// Does the next spill that is due, if one is: of the memory first. All levels but the lowest are due if they are to be `merged`.
+    pub(crate) fn spill(&self, merged: bool) -> Result<Option<Spilled>> {
         let version = self.version();
         if let Some(frozen) = &version.frozen {
             return self.spill_memory(&version, frozen).map(Some);
         }
-        let is_full = |level: &usize| {
-            let entries = version.levels[*level].active.map_or(0, |root| root.entries);
-            entries > self.entries_max(*level) && *level + 1 < LEVELS
+        let is_due = |level: &usize| {
+            let Some(root) = version.levels[*level].active else { return false };
+            let is_full = root.entries > self.entries_max(*level) && *level + 1 < LEVELS;
+            is_full || (merged && !Self::is_lowest(&version, *level))
         };
-        match (1..LEVELS).find(is_full) {
+        match (1..LEVELS).find(is_due) {
             Some(level) => self.spill_level(&version, level).map(Some),
             None => Ok(None),
         }
@@ -105,7 +109,7 @@ impl Region {
         let Some(root) = version.levels[level].active else {
             unreachable!("a level that is full has a tree");
         };
-        let tree = Tree::new(&self.log, self.number, root);
+        let tree = Tree::new(&self.log, self.number, root, version.epoch);
         let mut source = TreeSource::new(tree)?;
         let below = level + 1;
         let is_lowest = Self::is_lowest(version, below);
@@ -134,21 +138,53 @@ impl Region {
         Spilled { entry, taken, outdated, levels, garbage, was_memory }
     }
 
-    /// Has readers see what was committed.
-    pub(crate) fn publish(&self, spilled: Spilled) {
-        let _writing = self.writing();
+    /// Has readers see what a commit of that epoch has made durable.
+    pub(crate) fn publish(&self, spilled: Spilled, epoch: u64) {
+        let mut writing = self.writing();
+        writing.has_no_room = false;
         let version = self.version.load_full();
-        let era = version.era.end(spilled.outdated);
+        let era = version.era.end(Outdated::new(&self.log.segment.retired, spilled.outdated));
         self.version.store(Arc::new(Version {
             memory: Arc::clone(&version.memory),
             frozen: if spilled.was_memory { None } else { version.frozen.clone() },
             levels: spilled.levels,
+            epoch,
             era,
         }));
         self.changed.notify_all();
-        for record in spilled.garbage {
-            self.log.segment.count_garbage(record);
-        }
+    }
+
+    /// Has readers know that a commit of that epoch has ended the lives of some chunks, whose live records have been moved.
+    pub(crate) fn outlive(&self, chunks: &Arc<Outdated>, epoch: u64) {
+        let _writing = self.writing();
+        let version = self.version.load_full();
+        self.version.store(Arc::new(Version {
+            memory: Arc::clone(&version.memory),
+            frozen: version.frozen.clone(),
+            levels: version.levels,
+            epoch,
+            era: version.era.end(Arc::clone(chunks)),
+        }));
+    }
+
+    /// A spill found no room: who would wait for it is refused, until one does.
+    pub(crate) fn lack_room(&self) {
+        self.writing().has_no_room = true;
+        self.changed.notify_all();
+    }
+
+    /// Whether a spill has found no room.
+    pub(crate) fn lacks_room(&self) -> bool {
+        self.writing().has_no_room
+    }
+
+    /// Nodes that a spill of the region may take, about.
+    pub(crate) fn spill_blocks(&self) -> u64 {
+        let version = self.version.load();
+        let trees: u64 = version.roots().map(|root| u64::from(root.blocks)).sum();
+        // Leaves of keys with little in common are half full.
+        let memory = self.limits.memory_level_bytes.max(version.memory.bytes());
+        trees + memory / MEMORY_ENTRY_BYTES / (ENTRIES_MAX as u64 / 2)
     }
 
     /// Has writers be refused: a spill has failed.
@@ -161,9 +197,7 @@ impl Region {
     pub(crate) fn wait_for_spill(&self) -> Result<()> {
         let mut writing = self.writing();
         while self.version.load().frozen.is_some() {
-            if let Some(why) = &writing.failed {
-                return Err(self.log.stopped(why));
-            }
+            self.check(&writing)?;
             writing = self.changed.wait(writing).unwrap_or_else(PoisonError::into_inner);
         }
         Ok(())

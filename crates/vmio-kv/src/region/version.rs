@@ -15,6 +15,8 @@ pub(crate) struct Version {
     pub(crate) frozen: Option<Arc<MemoryLevel>>,
     /// The trees of the levels on the device, from 1; 0 has checkpoints.
     pub(crate) levels: [LevelRoots; LEVELS],
+    /// The commit since which it is the newest.
+    pub(crate) epoch: u64,
     /// Keeps what the trees refer to from being used again.
     pub(crate) era: Arc<Era>,
 }

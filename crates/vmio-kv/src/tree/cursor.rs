@@ -23,9 +23,7 @@ impl<'log> Cursor<'log> {
         if let Some((leaf, _)) = cursor.leaf {
             let index = cursor.lower_bound(&leaf, key)?;
             cursor.leaf = Some((leaf, index));
-            if index == leaf.len() {
-                cursor.next_leaf()?;
-            }
+            cursor.settle()?;
         }
         Ok(cursor)
     }
@@ -40,7 +38,12 @@ impl<'log> Cursor<'log> {
         let candidates = leaf.candidates(key);
         let (mut low, mut high) = (candidates.start, candidates.end);
         while low < high {
-            let middle = low.midpoint(high);
+            let half = low.midpoint(high);
+            // What is superseded is passed over: its key may not be known any more.
+            let Some(middle) = (half..high).find(|index| !self.tree.is_superseded(leaf, *index)) else {
+                high = half;
+                continue;
+            };
             let mut known = leaf.key(middle);
             let is_less = match known.compare_to(key) {
                 Some(ordering) => ordering == Ordering::Less,
@@ -49,7 +52,7 @@ impl<'log> Cursor<'log> {
                     known.bytes.as_slice() < key
                 }
             };
-            if is_less { low = middle + 1 } else { high = middle }
+            if is_less { low = middle + 1 } else { high = half }
         }
         Ok(low)
     }
@@ -102,10 +105,21 @@ impl<'log> Cursor<'log> {
 
     /// To the next entry.
     pub(crate) fn advance(&mut self) -> Result<()> {
-        if let Some((leaf, index)) = &mut self.leaf {
+        if let Some((_, index)) = &mut self.leaf {
             *index += 1;
-            if *index >= leaf.len() {
+        }
+        self.settle()
+    }
+
+    /// Goes on to an entry that is not superseded, if it is not at one.
+    fn settle(&mut self) -> Result<()> {
+        while let Some((leaf, index)) = self.leaf {
+            if index >= leaf.len() {
                 self.next_leaf()?;
+            } else if self.tree.is_superseded(&leaf, index) {
+                self.leaf = Some((leaf, index + 1));
+            } else {
+                break;
             }
         }
         Ok(())

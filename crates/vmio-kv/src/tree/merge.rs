@@ -84,10 +84,12 @@ pub(crate) fn merge(
     is_lowest: bool,
     source: &mut dyn Source,
 ) -> Result<Merged> {
+    // Nothing comes to an end while levels are merged: this is the newest version.
+    let epoch = log.segment.epoch();
     let writer = NodeWriter::new(&log.segment, region, level);
     let mut merge = Merge {
         log,
-        old: old.map(|root| Tree::new(log, region, root)),
+        old: old.map(|root| Tree::new(log, region, root, epoch)),
         source,
         writer,
         is_lowest,
@@ -166,6 +168,10 @@ impl<'log> Merge<'log, '_> {
 
     fn merge_leaf(&mut self, leaf: &Leaf<'log>, end: Option<&[u8]>) -> Result<()> {
         for index in 0..leaf.len() {
+            if self.old.is_some_and(|tree| tree.is_superseded(leaf, index)) {
+                self.taken_out += 1;
+                continue;
+            }
             let mut old = leaf.key(index);
             let mut is_replaced = false;
             while let Some(newer) = self.source.peek()? {

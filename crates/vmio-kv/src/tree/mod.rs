@@ -9,6 +9,7 @@ use crate::error::{Damage, Result};
 use crate::format::block::{Kind, Sealed};
 use crate::format::branch::{Branch, Child};
 use crate::format::catalogue::Root;
+use crate::format::geometry::unit_of;
 use crate::format::leaf::{Leaf, key_hash};
 use crate::format::pointer::Pointer;
 use crate::log::Log;
@@ -24,6 +25,8 @@ pub(crate) struct Tree<'log> {
     log: &'log Log,
     region: u32,
     root: Root,
+    /// That of the version which refers to it.
+    epoch: u64,
 }
 
 /// A node of a tree.
@@ -33,8 +36,9 @@ enum Node<'log> {
 }
 
 impl<'log> Tree<'log> {
-    pub(crate) fn new(log: &'log Log, region: u32, root: Root) -> Self {
-        Tree { log, region, root }
+    /// As a version of that epoch sees it.
+    pub(crate) fn new(log: &'log Log, region: u32, root: Root, epoch: u64) -> Self {
+        Tree { log, region, root, epoch }
     }
 
     fn root_child(&self) -> Child {
@@ -89,11 +93,20 @@ impl<'log> Tree<'log> {
         }
     }
 
+    /// Whether a newer level has the key of an entry, and what the entry points to may be gone: then it is as if it were not there.
+    fn is_superseded(&self, leaf: &Leaf<'_>, index: usize) -> bool {
+        let unit = unit_of(leaf.pointer(index).offset());
+        self.log.segment.lives.is_superseded(unit, leaf.epoch(), self.epoch)
+    }
+
     /// Where the newest record of a key is that the tree has.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Pointer>> {
         let leaf = self.leaf(key)?;
         let hash = key_hash(key);
         for index in leaf.candidates(key) {
+            if self.is_superseded(&leaf, index) {
+                continue;
+            }
             let is_key = match leaf.is_key(index, key, hash) {
                 Some(known) => known,
                 None => self.log.read(leaf.pointer(index), |record| record.key == key)?,

@@ -12,6 +12,7 @@ use crate::format::block::{Block, Kind, Uuid, unseal};
 use crate::format::free_log::Freed;
 use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, UNIT_TABLE_UNITS, unit_of};
 use crate::format::unit_table::{self, Purpose, Unit};
+use crate::volume::reserve::OWN_UNITS;
 
 /// A unit with fewer free blocks than this is not gone back to: what is written there would not lie together.
 const REUSE_BLOCKS_MIN: u32 = 128;
@@ -197,24 +198,32 @@ impl Allocator {
     }
 
     /// How many units nobody has.
-    #[cfg(test)]
-    fn free_units(&self) -> u64 {
+    pub(crate) fn free_units(&self) -> u64 {
         self.free_units.len() as u64
     }
 
-    /// Takes a whole unit, of which nothing is pending.
-    pub(crate) fn take_unit(&mut self, purpose: Purpose, region: u32) -> Option<u64> {
-        let unit = self.free_units.pop_first()?;
-        self.take_this_unit(unit, purpose, region);
+    /// A free unit, but for those that are the segment's own.
+    fn pop_free_unit(&mut self, purpose: Purpose) -> Option<u64> {
+        let is_own = purpose == Purpose::Segment;
+        if is_own || self.free_units() > OWN_UNITS { self.free_units.pop_first() } else { None }
+    }
+
+    /// Takes a whole unit for a chunk of the log, nothing of which is pending. `former` says which commit ended its former life.
+    pub(crate) fn take_chunk(&mut self, former: impl FnOnce(u64) -> u64) -> Option<u64> {
+        let unit = self.pop_free_unit(Purpose::Log)?;
+        self.take_found_chunk(unit, former(unit));
         Some(unit)
     }
 
-    /// Marks a whole unit as taken: a chunk that recovery finds in the chain of the log.
-    pub(crate) fn take_this_unit(&mut self, unit: u64, purpose: Purpose, region: u32) {
+    /// Marks a whole unit as a chunk that was found in the chain of the log. If no commit has it as that, then `former` or an
+    /// earlier one ended its former life.
+    pub(crate) fn take_found_chunk(&mut self, unit: u64, former: u64) {
         let Some((group, index)) = self.place(unit) else { return };
         self.free_units.remove(&unit);
         let map = &mut self.groups[group];
-        map.units[index] = Unit { purpose, region, ..map.units[index] };
+        if map.units[index].purpose != Purpose::Log {
+            map.units[index] = Unit { purpose: Purpose::Log, former_epoch: former, ..Unit::default() };
+        }
         map.taken[index] = [u64::MAX; UNIT_WORDS];
         map.pending[index] = UnitBits::default();
         map.mark_unit(index);
@@ -232,7 +241,7 @@ impl Allocator {
         let (unit, entered) = match self.unit_to_reuse(purpose, region) {
             Some(unit) => (unit, Entered::Again(self.free_blocks(unit))),
             None => {
-                let unit = self.free_units.pop_first()?;
+                let unit = self.pop_free_unit(purpose)?;
                 let (group, index) = self.place(unit)?;
                 let map = &mut self.groups[group];
                 map.units[index] = Unit { purpose, region, ..Unit::default() };
@@ -275,6 +284,9 @@ impl Allocator {
     }
 
     fn unit_to_reuse(&self, purpose: Purpose, region: u32) -> Option<u64> {
+        // The segment's own blocks are few, and when room is short any will do.
+        let any_will_do = purpose == Purpose::Segment || self.free_units() <= OWN_UNITS;
+        let least = if any_will_do { 1 } else { REUSE_BLOCKS_MIN };
         let free = |bits: &UnitBits| UNIT_BLOCKS as u32 - bits.iter().map(|word| word.count_ones()).sum::<u32>();
         let candidates = self.groups.iter().flat_map(|map| {
             let first = map.group.first_unit;
@@ -284,7 +296,7 @@ impl Allocator {
         candidates
             .filter(|(unit, of, _)| of.purpose == purpose && of.region == region && !self.in_use.contains(unit))
             .map(|(unit, _, bits)| (free(bits), unit))
-            .filter(|(free, _)| *free >= REUSE_BLOCKS_MIN)
+            .filter(|(free, _)| *free >= least)
             .max()
             .map(|(_, unit)| unit)
     }
@@ -409,7 +421,7 @@ mod tests {
                         }
                     }
                     2 => {
-                        if let Some(unit) = allocator.take_unit(Purpose::Log, 0) {
+                        if let Some(unit) = allocator.take_chunk(|_| 7) {
                             prop_assert!(units.insert(unit));
                             prop_assert!(taken.keys().all(|offset| unit_of(*offset) != unit));
                         }
@@ -451,27 +463,31 @@ mod tests {
 
     #[test]
     fn units_come_free_when_their_last_block_does() {
-        let mut allocator = Allocator::new(&group(3));
-        assert_eq!(allocator.free_units(), 2);
+        let mut allocator = Allocator::new(&group(4));
+        assert_eq!(allocator.free_units(), 3);
         let mut cursor = Cursor::default();
         let offsets: Vec<u64> = (0..600)
             .map_while(|_| allocator.take_block(&mut cursor, Purpose::Leaves(1), 7))
             .map(|(at, _)| at)
             .collect();
-        assert_eq!((offsets.len(), allocator.free_units()), (600, 0));
+        assert_eq!((offsets.len(), allocator.free_units()), (600, 1));
         for offset in offsets {
             allocator.free(Freed { offset, blocks: 1 });
         }
-        assert_eq!(allocator.free_units(), 1, "the cursor stands in the other");
+        assert_eq!(allocator.free_units(), 2, "the cursor stands in the other");
         allocator.leave(&mut cursor);
-        assert_eq!(allocator.free_units(), 2);
+        assert_eq!(allocator.free_units(), 3);
     }
 
     #[test]
     fn a_full_segment_says_so() {
-        let mut allocator = Allocator::new(&group(2));
-        assert!(allocator.take_unit(Purpose::Log, 0).is_some());
-        assert!(allocator.take_unit(Purpose::Log, 0).is_none());
+        let mut allocator = Allocator::new(&group(3));
+        assert!(allocator.take_chunk(|_| 0).is_some());
+        assert!(allocator.take_chunk(|_| 0).is_none());
         assert!(allocator.take_block(&mut Cursor::default(), Purpose::Leaves(1), 1).is_none());
+        assert!(
+            allocator.take_block(&mut Cursor::default(), Purpose::Segment, 0).is_some(),
+            "for commits there is room"
+        );
     }
 }

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::format::block::Block;
 use crate::format::catalogue::{self, RegionEntry};
 use crate::format::free_log::{self, Freed};
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::geometry::{UNIT_BLOCKS, UNIT_BYTES};
 use crate::format::superblock::{BlockReference, CATALOGUE_BLOCKS_MAX, Superblock};
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::{Cursor, Entered};
@@ -95,11 +95,11 @@ impl Committed {
 }
 
 impl Segment {
-    /// Makes changes durable, all or none.
+    /// Makes changes durable, all or none; returns the epoch of the new state.
     ///
     /// The blocks that are `retiring` are not referred to in the new state. They are given back when their readers have
     /// gone, which they tell by [`Segment::retired`].
-    pub(crate) fn commit(&self, changes: Changes, retiring: &[Freed]) -> Result<()> {
+    pub(crate) fn commit(&self, changes: Changes, retiring: &[Freed]) -> Result<u64> {
         let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(why) = &committed.failed {
             return Err(Error::Stopped { volume: self.device.name().to_owned(), why: why.clone() });
@@ -108,19 +108,32 @@ impl Segment {
         if let Err(error) = &done {
             committed.failed = Some(error.to_string());
         }
-        done
+        done.map(|()| committed.epoch)
+    }
+
+    /// Gives back what was retired by commits that are durable, and is read by nobody any more.
+    pub(crate) fn give_back(&self) -> Result<()> {
+        self.give_back_retired(&mut self.committed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn give_back_retired(&self, committed: &mut Committed) -> Result<()> {
+        for freed in self.retired.take() {
+            committed.waiting.remove(&freed);
+            // In this order: a free block may be taken, and stored to, at once. What a chunk of the log held, whoever takes the unit
+            // has forgotten.
+            if freed.blocks < UNIT_BLOCKS {
+                self.device.forget_blocks(freed.offset, freed.blocks)?;
+            }
+            self.allocator().free(freed);
+        }
+        Ok(())
     }
 
     fn write_commit(&self, committed: &mut Committed, changes: Changes, retiring: &[Freed]) -> Result<()> {
         // The nodes that the new state refers to.
         self.device.sync()?;
         let epoch = committed.epoch + 1;
-        for freed in self.retired.take() {
-            committed.waiting.remove(&freed);
-            // In this order: a free block may be taken, and stored to, at once.
-            self.device.forget_blocks(freed.offset, freed.blocks)?;
-            self.allocator().free(freed);
-        }
+        self.give_back_retired(committed)?;
         let (catalogue, changed) = committed.changed_catalogue(&changes.regions);
         assert!(catalogue.len() <= CATALOGUE_BLOCKS_MAX, "whoever creates regions looks at how many there are");
         let mut references = committed.superblock.catalogue.clone();

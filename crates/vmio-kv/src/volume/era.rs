@@ -23,22 +23,41 @@ impl Retired {
     }
 }
 
-/// The time between two commits of a region.
-pub(crate) struct Era {
+/// What a commit has taken out of use. It goes where [`Retired`] has it when the last era that ended with it is over: that of one
+/// region for its nodes, those of all regions for chunks of the log.
+pub(crate) struct Outdated {
     retired: Arc<Retired>,
-    ending: OnceLock<(Vec<Freed>, Arc<Era>)>,
+    freed: Vec<Freed>,
+}
+
+impl Outdated {
+    pub(crate) fn new(retired: &Arc<Retired>, freed: Vec<Freed>) -> Arc<Self> {
+        Arc::new(Outdated { retired: Arc::clone(retired), freed })
+    }
+}
+
+impl Drop for Outdated {
+    fn drop(&mut self) {
+        self.retired.put(&mut self.freed);
+    }
+}
+
+/// The time between two commits of a region.
+#[derive(Default)]
+pub(crate) struct Era {
+    ending: OnceLock<(Arc<Outdated>, Arc<Era>)>,
 }
 
 impl Era {
     /// The first one.
-    pub(crate) fn first(retired: &Arc<Retired>) -> Arc<Era> {
-        Arc::new(Era { retired: Arc::clone(retired), ending: OnceLock::new() })
+    pub(crate) fn first() -> Arc<Era> {
+        Arc::default()
     }
 
     /// Ends it with what its last commit has retired, and begins the next one.
-    pub(crate) fn end(&self, freed: Vec<Freed>) -> Arc<Era> {
-        let next = Era::first(&self.retired);
-        let ended = self.ending.set((freed, Arc::clone(&next)));
+    pub(crate) fn end(&self, outdated: Arc<Outdated>) -> Arc<Era> {
+        let next = Era::first();
+        let ended = self.ending.set((outdated, Arc::clone(&next)));
         assert!(ended.is_ok(), "an era ends once");
         next
     }
@@ -48,8 +67,8 @@ impl Drop for Era {
     fn drop(&mut self) {
         let mut ending = self.ending.take();
         // In a loop: a chain of eras that ends at once must not end by recursion.
-        while let Some((mut freed, next)) = ending {
-            self.retired.put(&mut freed);
+        while let Some((outdated, next)) = ending {
+            drop(outdated);
             ending = Arc::into_inner(next).and_then(|mut next| next.ending.take());
         }
     }
@@ -66,9 +85,9 @@ mod tests {
     #[test]
     fn what_is_retired_waits_for_all_earlier_readers() {
         let retired = Arc::new(Retired::default());
-        let first = Era::first(&retired);
-        let second = first.end(freed(1));
-        let third = second.end(freed(2));
+        let first = Era::first();
+        let second = first.end(Outdated::new(&retired, freed(1)));
+        let third = second.end(Outdated::new(&retired, freed(2)));
         drop(second);
         assert_eq!(retired.take(), vec![], "a reader of the first may look at both");
         drop(first);
@@ -80,8 +99,8 @@ mod tests {
     #[test]
     fn a_later_reader_does_not_hold_earlier_blocks() {
         let retired = Arc::new(Retired::default());
-        let first = Era::first(&retired);
-        let second = first.end(freed(1));
+        let first = Era::first();
+        let second = first.end(Outdated::new(&retired, freed(1)));
         drop(first);
         assert_eq!(retired.take(), freed(1));
         drop(second);
@@ -90,12 +109,24 @@ mod tests {
     #[test]
     fn a_long_chain_ends_without_recursion() {
         let retired = Arc::new(Retired::default());
-        let first = Era::first(&retired);
+        let first = Era::first();
         let mut last = Arc::clone(&first);
         for number in 0..1_000_000 {
-            last = last.end(freed(number));
+            last = last.end(Outdated::new(&retired, freed(number)));
         }
         drop((first, last));
         assert_eq!(retired.take().len(), 1_000_000);
+    }
+
+    #[test]
+    fn what_several_regions_share_waits_for_the_readers_of_all() {
+        let retired = Arc::new(Retired::default());
+        let (left, right) = (Era::first(), Era::first());
+        let chunk = Outdated::new(&retired, freed(1));
+        let _next = (left.end(Arc::clone(&chunk)), right.end(Arc::clone(&chunk)));
+        drop((chunk, left));
+        assert_eq!(retired.take(), vec![]);
+        drop(right);
+        assert_eq!(retired.take(), freed(1));
     }
 }

@@ -3,7 +3,9 @@
 pub(crate) mod allocator;
 pub(crate) mod commit;
 pub(crate) mod era;
+pub(crate) mod reserve;
 pub(crate) mod segment;
+pub(crate) mod unit_lives;
 
 use std::sync::Arc;
 

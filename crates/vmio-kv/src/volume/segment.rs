@@ -16,12 +16,16 @@ use crate::format::volume_header::SegmentEntry;
 use crate::volume::allocator::{Allocator, Cursor, Entered};
 use crate::volume::commit::Committed;
 use crate::volume::era::Retired;
+use crate::volume::reserve::{Claim, Reserve};
+use crate::volume::unit_lives::UnitLives;
 
 /// A segment of a volume.
 pub(crate) struct Segment {
     pub(crate) device: Arc<Device>,
     pub(crate) uuid: Uuid,
     pub(crate) retired: Arc<Retired>,
+    pub(crate) lives: UnitLives,
+    pub(crate) reserve: Reserve,
     pub(super) entry: SegmentEntry,
     allocator: Mutex<Allocator>,
     pub(super) committed: Mutex<Committed>,
@@ -34,8 +38,8 @@ const EPOCH_FIRST: u64 = 1;
 pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
     let mut allocator = Allocator::new(&entry.groups);
     let full = || Error::Full { volume: device.name().to_owned(), wanted: 2 * UNIT_BYTES };
-    let chunk = allocator.take_unit(Purpose::Log, 0).ok_or_else(full)? * UNIT_BYTES;
-    let next = allocator.take_unit(Purpose::Log, 0).ok_or_else(full)? * UNIT_BYTES;
+    let chunk = allocator.take_chunk(|_| 0).ok_or_else(full)? * UNIT_BYTES;
+    let next = allocator.take_chunk(|_| 0).ok_or_else(full)? * UNIT_BYTES;
     let header = ChunkHeader {
         segment: entry.uuid,
         offset: chunk,
@@ -134,6 +138,8 @@ impl Segment {
         }
         let committed = Committed::new(epoch, superblock, regions, free_log_blocks);
         Ok(Segment {
+            lives: UnitLives::new(device.len() / UNIT_BYTES),
+            reserve: Reserve::default(),
             device,
             uuid: entry.uuid,
             retired: Arc::default(),
@@ -145,9 +151,11 @@ impl Segment {
 
     /// All that is taken has been marked: what is not is free. Tells the device which units hold nodes.
     pub(crate) fn ready(&self) -> Result<()> {
+        let opened = self.epoch();
         let mut allocator = self.allocator();
         allocator.find_free_units();
         for (unit, of) in allocator.units() {
+            self.lives.know(unit, (of.purpose == Purpose::Log).then_some(of.former_epoch), opened);
             if matches!(of.purpose, Purpose::Leaves(_) | Purpose::Branches(_)) {
                 self.device.know_unit(unit, true, priority(of.purpose))?;
             }
@@ -170,18 +178,32 @@ impl Segment {
         committed.regions().cloned().collect()
     }
 
-    /// The number of the commit under way, or of the next: what nodes that are built now say.
-    pub(crate) fn next_epoch(&self) -> u64 {
-        self.committed.lock().unwrap_or_else(PoisonError::into_inner).epoch + 1
+    /// The number of the last commit.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.committed.lock().unwrap_or_else(PoisonError::into_inner).epoch
     }
 
-    fn full(&self, wanted: u64) -> Error {
+    /// The number of the commit under way, or of the next: what nodes that are built now say.
+    pub(crate) fn next_epoch(&self) -> u64 {
+        self.epoch() + 1
+    }
+
+    pub(crate) fn full(&self, wanted: u64) -> Error {
         Error::Full { volume: self.device.name().to_owned(), wanted }
+    }
+
+    /// Refuses a claim to so many chunks if what is reserved for others would not be left.
+    pub(crate) fn check_room(&self, claim: Claim, chunks: u64) -> Result<()> {
+        if self.allocator().free_units() >= self.reserve.least_free(claim) + chunks {
+            return Ok(());
+        }
+        Err(self.full(chunks.max(1) * UNIT_BYTES))
     }
 
     /// Takes a unit for a chunk of the log.
     pub(crate) fn take_chunk(&self) -> Result<u64> {
-        let unit = self.allocator().take_unit(Purpose::Log, 0).ok_or_else(|| self.full(UNIT_BYTES))?;
+        let taken = self.allocator().take_chunk(|unit| self.lives.begin(unit));
+        let unit = taken.ok_or_else(|| self.full(UNIT_BYTES))?;
         self.device.begin_unit(unit, false, priority(Purpose::Log))?;
         Ok(unit * UNIT_BYTES)
     }

@@ -1,0 +1,86 @@
+//! Going through a chunk of the log that is no longer written to, past the mapping: nobody else will want its pages.
+
+use std::collections::BTreeSet;
+
+use crate::error::{Damage, Result};
+use crate::format::chunk::{ChunkHeader, RECORDS_AT};
+use crate::format::pointer::Pointer;
+use crate::format::record::{Record, RecordKind, Seed};
+use crate::log::Log;
+use crate::log::replay::{ChunkBytes, pointer_of, read_chunk};
+
+/// A put or a deletion that a chunk has.
+pub(crate) struct Visited<'chunk> {
+    pub(crate) kind: RecordKind,
+    pub(crate) region: u32,
+    pub(crate) key: &'chunk [u8],
+    pub(crate) value: &'chunk [u8],
+    pub(crate) pointer: Pointer,
+}
+
+/// A chunk that was read whole.
+pub(crate) struct ReadChunk {
+    header: ChunkHeader,
+    bytes: ChunkBytes,
+}
+
+impl Log {
+    /// Chunks that are written to, or will be next: those in memory, and the one taken in advance.
+    pub(crate) fn open_chunks(&self) -> BTreeSet<u64> {
+        let state = self.state();
+        let next = state.chunks.iter().map(|chunk| chunk.header.next);
+        state.chunks.iter().map(|chunk| chunk.header.offset).chain(next).collect()
+    }
+
+    /// The number of the first record of a chunk.
+    pub(crate) fn first_sequence(&self, chunk: u64) -> Result<u64> {
+        let block = self.device().read_block(chunk)?;
+        let header = self.own_header(chunk, ChunkHeader::from_bytes(&block.0))?;
+        Ok(header.first_sequence)
+    }
+
+    fn own_header(&self, chunk: u64, header: Result<ChunkHeader, Damage>) -> Result<ChunkHeader> {
+        let own = header.and_then(|header| {
+            let is_ours = header.segment == self.segment.uuid && header.offset == chunk;
+            if is_ours { Ok(header) } else { Err(Damage::Foreign) }
+        });
+        own.map_err(|damage| self.device().damaged("a chunk of the log", chunk, damage))
+    }
+
+    /// Reads a chunk.
+    pub(crate) fn read_chunk(&self, chunk: u64) -> Result<ReadChunk> {
+        let mut bytes = ChunkBytes::new();
+        let header = read_chunk(&self.segment, chunk, &mut bytes)?;
+        let header = self.own_header(chunk, header)?;
+        Ok(ReadChunk { header, bytes })
+    }
+
+    /// Hands all puts and deletions of a chunk to `visit`. Each chunk that the log has left says where it ends: what is not whole
+    /// before that is damaged, and no torn end.
+    pub(crate) fn walk(&self, chunk: &ReadChunk, mut visit: impl FnMut(Visited<'_>) -> Result<()>) -> Result<()> {
+        let ReadChunk { header, bytes } = chunk;
+        let seed = Seed::new(header.segment, header.generation);
+        let (mut at, mut expected) = (RECORDS_AT, header.first_sequence);
+        loop {
+            let offset = header.offset + at as u64;
+            let damaged = |damage| self.device().damaged("a record of the log", offset, damage);
+            let record = Record::read(seed, bytes.all().get(at..).unwrap_or_default()).map_err(damaged)?;
+            if record.sequence != expected {
+                return Err(damaged(Damage::Value { what: "its number", found: record.sequence }));
+            }
+            match record.kind {
+                RecordKind::EndOfChunk => return Ok(()),
+                RecordKind::Put | RecordKind::Delete => visit(Visited {
+                    kind: record.kind,
+                    region: record.region,
+                    key: record.key,
+                    value: record.value,
+                    pointer: pointer_of(&record, offset),
+                })?,
+                _ => {}
+            }
+            expected += 1;
+            at += record.bytes();
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Garbage collection of the log: room comes back, and nothing is lost or uncovered by it, whoever reads or writes meanwhile.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use vmio::backing::MemoryBacking;
+use vmio_kv::{Db, Durability, Error, Options};
+
+const MIB: u64 = 1 << 20;
+
+fn options(memory_level_bytes: u64) -> Options {
+    Options::new()
+        .memory_bytes(32 << 20)
+        .memory_level_bytes(memory_level_bytes)
+        .growth_factor(2)
+        .durability(Durability::None)
+}
+
+/// Keys that a leaf's entry does not tell apart.
+fn key(number: u64) -> Vec<u8> {
+    format!("a front that all the keys of the store share, {}, and then some more of it {number:08}", number % 3)
+        .into_bytes()
+}
+
+/// A value that says whose it is, and the how-manieth.
+fn value(number: u64, round: u64, bytes: usize) -> Vec<u8> {
+    let mut value = vec![(number + round) as u8; bytes];
+    value[..8].copy_from_slice(&number.to_le_bytes());
+    value[8..16].copy_from_slice(&round.to_le_bytes());
+    value
+}
+
+fn parts(value: &[u8]) -> (u64, u64) {
+    let part = |at: usize| u64::from_le_bytes(value[at..at + 8].try_into().unwrap());
+    assert!(value[16..].iter().all(|byte| *byte == (part(0) + part(8)) as u8));
+    (part(0), part(8))
+}
+
+/// What has to be there, by scans and by look-ups.
+fn check(db: &Db, expected: impl Fn(u64) -> Option<u64>, keys: u64) {
+    for number in 0..keys {
+        let found = db.get(&key(number)).unwrap().map(|value| parts(&value));
+        assert_eq!(found, expected(number).map(|round| (number, round)), "key {number}");
+    }
+    let mut wanted: Vec<_> = (0..keys).filter_map(|number| Some((key(number), (number, expected(number)?)))).collect();
+    wanted.sort();
+    let found: Vec<_> = db.scan(&[]).unwrap().map(Result::unwrap).map(|(key, value)| (key, parts(&value))).collect();
+    assert!(found == wanted, "{} entries for {}", found.len(), wanted.len());
+}
+
+#[test]
+fn a_small_working_set_may_be_overwritten_for_ever() {
+    const VOLUME: u64 = 48 * MIB;
+    const KEYS: u64 = 500;
+    let disk = Arc::new(MemoryBacking::new(VOLUME).unwrap());
+    // Once with a level in memory that never fills, once with levels that spill all the time.
+    for memory_level_bytes in [4 * MIB, 16 << 10] {
+        let disk = if memory_level_bytes == 4 * MIB {
+            Arc::clone(&disk)
+        } else {
+            Arc::new(MemoryBacking::new(VOLUME).unwrap())
+        };
+        let db = Db::create_on(disk, options(memory_level_bytes)).unwrap();
+        let (mut written, mut round) = (0, 0);
+        while written < 20 * VOLUME {
+            for number in 0..KEYS {
+                let value = value(number, round, 4000);
+                db.put(&key(number), &value).unwrap();
+                written += value.len() as u64;
+            }
+            round += 1;
+        }
+        check(&db, |_| Some(round - 1), KEYS);
+        db.collect_garbage().unwrap();
+        let stats = db.stats();
+        // Beside what is live the log has the chunks that are written to.
+        assert!(stats.log_bytes <= stats.live_bytes * 3 / 2 + 10 * MIB, "{stats:?}");
+        assert!(stats.collected_chunks > 100, "{stats:?}");
+        check(&db, |_| Some(round - 1), KEYS);
+        db.close().unwrap();
+    }
+}
+
+/// Puts are refused first; all that was put is there, also after opening it again; deletions make room for more.
+#[test]
+fn a_full_store_has_room_again_when_something_is_deleted() {
+    let disk = Arc::new(MemoryBacking::new(64 * MIB).unwrap());
+    for cycle in 0..3 {
+        let db = match cycle {
+            0 => Db::create_on(Arc::clone(&disk), options(16 << 10)).unwrap(),
+            _ => Db::open_on(Arc::clone(&disk), options(16 << 10)).unwrap(),
+        };
+        let mut count = 0;
+        let mut refusals = 0;
+        // Spills that end may make a little room.
+        while refusals < 3 {
+            match db.put(&key(count), &value(count, cycle, 20_000)) {
+                Ok(()) => (count, refusals) = (count + 1, 0),
+                Err(Error::Full { .. }) => {
+                    db.flush().unwrap();
+                    refusals += 1;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(count >= 1000, "{count}");
+        check(&db, |_| Some(cycle), count);
+        db.close().unwrap();
+        // Any number of openings.
+        for _ in 0..10 {
+            let db = Db::open_on(Arc::clone(&disk), options(16 << 10)).unwrap();
+            assert!(matches!(db.put(b"no", &[0; 20_000]), Err(Error::Full { .. })));
+            check(&db, |_| Some(cycle), count);
+            db.close().unwrap();
+        }
+        let db = Db::open_on(Arc::clone(&disk), options(16 << 10)).unwrap();
+        for number in (0..count).step_by(2) {
+            db.delete(&key(number)).unwrap();
+        }
+        db.collect_garbage().unwrap();
+        let stats = db.stats();
+        check(&db, |number| (number % 2 == 1).then_some(cycle), count);
+        for number in (0..count / 2).step_by(2) {
+            db.put(&key(number), &value(number, 7, 20_000))
+                .unwrap_or_else(|error| panic!("{number}: {error}, {stats:?}"));
+        }
+        let expected = |number: u64| match number % 2 {
+            1 => Some(cycle),
+            _ => (number < count / 2).then_some(7),
+        };
+        check(&db, expected, count);
+        // Empty for the next time.
+        for number in 0..count {
+            db.delete(&key(number)).unwrap();
+        }
+        db.collect_garbage().unwrap();
+        check(&db, |_| None, count);
+        db.close().unwrap();
+    }
+}
+
+/// Older levels keep entries whose records are gone, and whose places hold others.
+#[test]
+fn entries_of_older_levels_whose_records_are_gone_are_passed_over() {
+    const KEYS: u64 = 3000;
+    let disk = Arc::new(MemoryBacking::new(96 * MIB).unwrap());
+    let mut db = Db::create_on(Arc::clone(&disk), options(24 << 10)).unwrap();
+    let mut rounds = vec![None; KEYS as usize];
+    let mut random = 1_u64;
+    for step in 0..40_u64 {
+        // Most of the keys rest, in deep levels; a few hundred change, and keep the others' chunks from being all live.
+        let first = step * 991 % KEYS;
+        for number in (first..first + 700).map(|number| number % KEYS) {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            if (random >> 60) < 4 {
+                db.delete(&key(number)).unwrap();
+                rounds[number as usize] = None;
+            } else {
+                db.put(&key(number), &value(number, step, 2000 + (random >> 54) as usize)).unwrap();
+                rounds[number as usize] = Some(step);
+            }
+        }
+        if step % 3 == 0 {
+            db.collect_garbage().unwrap();
+        }
+        if step % 5 == 0 {
+            check(&db, |number| rounds[number as usize], KEYS);
+        }
+        if step % 7 == 6 {
+            db.close().unwrap();
+            db = Db::open_on(Arc::clone(&disk), options(24 << 10)).unwrap();
+        }
+    }
+    check(&db, |number| rounds[number as usize], KEYS);
+}
+
+/// A scan that was begun before all was overwritten and collected reads what it began to read.
+#[test]
+fn a_scan_keeps_the_chunks_that_it_may_read() {
+    const KEYS: u64 = 1000;
+    let db = Db::create_on(MemoryBacking::new(96 * MIB).unwrap(), options(16 << 10)).unwrap();
+    (0..KEYS).for_each(|number| db.put(&key(number), &value(number, 0, 4000)).unwrap());
+    db.flush().unwrap();
+    let mut wanted: Vec<Vec<u8>> = (0..KEYS).map(key).collect();
+    wanted.sort();
+    let mut scan = db.scan(&[]).unwrap();
+    let first = scan.next().unwrap().unwrap();
+    for round in 1..8 {
+        for number in 0..KEYS {
+            db.put(&key(number), &value(number, round, 4000)).unwrap();
+        }
+        db.flush().unwrap();
+        db.collect_garbage().unwrap();
+    }
+    assert!(db.stats().collected_chunks >= 2);
+    let rest = scan.map(Result::unwrap);
+    for ((found, value), wanted) in std::iter::once(first).chain(rest).zip(&wanted) {
+        assert_eq!(&found, wanted);
+        assert_eq!(key(parts(&value).0), found);
+    }
+    // It held them: now they come free.
+    db.put(b"more", b"one").unwrap();
+    db.flush().unwrap();
+    db.collect_garbage().unwrap();
+    let stats = db.stats();
+    assert!(stats.log_bytes <= stats.live_bytes * 3 / 2 + 10 * MIB, "{stats:?}");
+}
+
+/// What is put while a record is moved is newer than what was moved.
+#[test]
+fn writers_beside_collections_have_the_last_word() {
+    const KEYS: u64 = 400;
+    const WRITERS: u64 = 2;
+    let disk = Arc::new(MemoryBacking::new(96 * MIB).unwrap());
+    let db = Db::create_on(Arc::clone(&disk), options(16 << 10).max_space_amplification(1.1)).unwrap();
+    let has_ended = AtomicBool::new(false);
+    let last: Vec<Option<u64>> = std::thread::scope(|scope| {
+        let (db, has_ended) = (&db, &has_ended);
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                scope.spawn(move || {
+                    let mut last = vec![None; KEYS as usize];
+                    let mut random = writer + 1;
+                    for round in 0..30_000_u64 {
+                        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        let number = (random >> 33) % (KEYS / WRITERS) * WRITERS + writer;
+                        if random >> 61 == 0 {
+                            db.delete(&key(number)).unwrap();
+                            last[number as usize] = None;
+                        } else {
+                            db.put(&key(number), &value(number, round, 1500)).unwrap();
+                            last[number as usize] = Some(round);
+                        }
+                        if round % 64 == 0 {
+                            let found = db.get(&key(number)).unwrap().map(|value| parts(&value).1);
+                            assert_eq!(found, last[number as usize], "key {number}");
+                        }
+                    }
+                    last
+                })
+            })
+            .collect();
+        let collector = scope.spawn(move || {
+            while !has_ended.load(Ordering::Relaxed) {
+                db.collect_garbage().unwrap();
+            }
+        });
+        let scanner = scope.spawn(move || {
+            while !has_ended.load(Ordering::Relaxed) {
+                for found in db.scan(&[]).unwrap() {
+                    let (found, value) = found.unwrap();
+                    assert_eq!(key(parts(&value).0), found);
+                }
+            }
+        });
+        let last: Vec<Vec<Option<u64>>> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+        has_ended.store(true, Ordering::Relaxed);
+        collector.join().unwrap();
+        scanner.join().unwrap();
+        (0..KEYS).map(|number| last[(number % WRITERS) as usize][number as usize]).collect()
+    });
+    check(&db, |number| last[number as usize], KEYS);
+    assert!(db.stats().collected_chunks > 0 && db.stats().moved_bytes > 0, "{:?}", db.stats());
+    db.close().unwrap();
+    let db = Db::open_on(disk, options(16 << 10)).unwrap();
+    check(&db, |number| last[number as usize], KEYS);
+}
