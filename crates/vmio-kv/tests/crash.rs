@@ -13,15 +13,21 @@ use support::Random;
 use support::simulated_disk::SimulatedDisk;
 use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
 
-const VOLUME_BYTES: u64 = 48 << 20;
+const VOLUME_BYTES: u64 = 64 << 20;
 const KEYS: u64 = 400;
 /// Lives of a store; each ends with a power cut.
 const LIVES: u64 = 4;
 
-type Model = BTreeMap<(u8, Vec<u8>), Vec<u8>>;
+/// A value is one byte, so many times.
+type Model = BTreeMap<(u8, Vec<u8>), (u8, usize)>;
 
 fn options() -> Options {
-    Options::new().memory_bytes(32 << 20).memory_level_bytes(6 << 10).growth_factor(3).durability(Durability::None)
+    Options::new()
+        .memory_bytes(32 << 20)
+        .memory_level_bytes(6 << 10)
+        .growth_factor(3)
+        .durability(Durability::None)
+        .max_space_amplification(1.1)
 }
 
 fn key(number: u64) -> Vec<u8> {
@@ -39,7 +45,9 @@ fn contents(db: &Db) -> Result<Model, Error> {
         let Ok(region) = db.region(name) else { continue };
         for found in region.scan(&[])? {
             let (key, value) = found?;
-            all.insert((index as u8, key), value);
+            let byte = value.first().copied().unwrap_or(0);
+            assert!(value.iter().all(|other| *other == byte));
+            all.insert((index as u8, key), (byte, value.len()));
         }
     }
     Ok(all)
@@ -64,21 +72,32 @@ fn live(db: &Db, random: &mut Random, history: &mut History) -> Result<(), Error
                 batch.delete(region, &key)?;
                 state.remove(&(which, key));
             } else {
-                let value = vec![random.below(256) as u8; random.below(300) as usize];
-                batch.put(region, &key, &value)?;
-                state.insert((which, key), value);
+                // Some of them fill chunks.
+                let most = if random.below(6) == 0 { 60_000 } else { 300 };
+                let (byte, bytes) = (random.below(256) as u8, random.below(most) as usize);
+                batch.put(region, &key, &vec![byte; bytes])?;
+                state.insert((which, key), (if bytes == 0 { 0 } else { byte }, bytes));
             }
         }
         let durability = if random.below(8) == 0 { Durability::Sync } else { Durability::None };
-        // What fails may have been done all the same.
+        // What fails may have been done all the same, but not for want of room.
         history.states.push(state);
-        db.write_with(&batch, durability)?;
+        match db.write_with(&batch, durability) {
+            Err(Error::Full { .. }) => {
+                history.states.pop();
+                continue;
+            }
+            done => done?,
+        }
         if durability == Durability::Sync {
             history.durable = history.states.len() - 1;
         }
         if random.below(60) == 0 {
             db.flush()?;
             history.durable = history.states.len() - 1;
+        }
+        if random.below(25) == 0 {
+            db.collect_garbage()?;
         }
     }
     Ok(())
@@ -90,6 +109,8 @@ struct Seen {
     records: u64,
     entries: u64,
     states_lost: u64,
+    chunks_collected: u64,
+    bytes_moved: u64,
 }
 
 fn run(seed: u64, seen: &mut Seen) {
@@ -98,12 +119,15 @@ fn run(seed: u64, seen: &mut Seen) {
     Db::create_on(disk.open(0), options()).unwrap().close().unwrap();
     let mut history = History { states: vec![Model::new()], durable: 0 };
     for round in 0..LIVES {
-        let most = if random.below(2) == 0 { 30 } else { 300 };
+        let most = [30, 300, 1500][random.below(3) as usize];
         disk.die_after(random.below(most));
         match Db::open_on(disk.open(0), options()) {
             Ok(db) => {
                 let _ = live(&db, &mut random, &mut history);
-                seen.entries += db.stats().level_entries;
+                let stats = db.stats();
+                seen.entries += stats.level_entries;
+                seen.chunks_collected += stats.collected_chunks;
+                seen.bytes_moved += stats.moved_bytes;
                 if random.below(3) == 0 {
                     let is_closed = db.close().is_ok();
                     if is_closed {
@@ -129,7 +153,8 @@ fn run(seed: u64, seen: &mut Seen) {
         let entries: Vec<_> = found.iter().step_by(7).collect();
         for ((which, key), value) in entries {
             let region = db.region(if *which == 0 { "default" } else { "other" }).unwrap();
-            assert_eq!(region.get(key).unwrap().as_ref(), Some(value), "seed {seed}, after life {round}");
+            let (byte, bytes) = *value;
+            assert_eq!(region.get(key).unwrap(), Some(vec![byte; bytes]), "seed {seed}, after life {round}");
         }
         db.close().unwrap();
         history = History { states: vec![found], durable: 0 };
@@ -145,8 +170,9 @@ fn what_was_acknowledged_survives_power_cuts() {
         run(seed, &mut seen);
     }
     println!(
-        "{} records read back, {} entries on the device, {} states lost",
-        seen.records, seen.entries, seen.states_lost
+        "{} records read back, {} entries on the device, {} states lost, {} chunks collected, {} bytes moved",
+        seen.records, seen.entries, seen.states_lost, seen.chunks_collected, seen.bytes_moved
     );
     assert!(seen.records > 0 && seen.entries > 0 && seen.states_lost > 0);
+    assert!(seen.chunks_collected > 0 && seen.bytes_moved > 0);
 }

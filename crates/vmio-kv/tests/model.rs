@@ -21,6 +21,7 @@ enum Step {
     Scan(u16),
     Many(u16, u16),
     Flush,
+    Collect,
     Reopen,
 }
 
@@ -34,6 +35,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => key.clone().prop_map(Step::Scan),
         2 => (key.clone(), 1_u16..1500).prop_map(|(first, count)| Step::Many(first, count)),
         1 => Just(Step::Flush),
+        2 => Just(Step::Collect),
         1 => Just(Step::Reopen),
     ];
     proptest::collection::vec(step, 1..60)
@@ -50,12 +52,18 @@ fn key(number: u16) -> Vec<u8> {
 }
 
 fn value(number: u16, seed: u8) -> Vec<u8> {
-    vec![seed; usize::from(number % 200) + usize::from(seed)]
+    // Long enough that some writes fill a chunk.
+    vec![seed; 8 * (usize::from(number % 200) + usize::from(seed))]
 }
 
 fn options() -> Options {
     // Everything spills, to several levels.
-    Options::new().memory_bytes(32 << 20).memory_level_bytes(20 << 10).growth_factor(2).durability(Durability::None)
+    Options::new()
+        .memory_bytes(32 << 20)
+        .memory_level_bytes(20 << 10)
+        .growth_factor(2)
+        .durability(Durability::None)
+        .max_space_amplification(1.1)
 }
 
 fn same(db: &Db, model: &Model) {
@@ -109,6 +117,7 @@ fn apply(db: &Db, model: &mut Model, step: &Step) {
             }
         }
         Step::Flush => db.flush().unwrap(),
+        Step::Collect => db.collect_garbage().unwrap(),
         Step::Reopen => {}
     }
 }
@@ -117,7 +126,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
     #[test]
     fn a_store_holds_what_a_map_does(steps in steps()) {
-        let disk = Arc::new(MemoryBacking::new(256 << 20).unwrap());
+        let disk = Arc::new(MemoryBacking::new(80 << 20).unwrap());
         let mut db = Db::create_on(Arc::clone(&disk), options()).unwrap();
         let mut model = Model::new();
         for step in &steps {
