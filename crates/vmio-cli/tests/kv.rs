@@ -59,7 +59,12 @@ fn many_keys_are_loaded_and_come_back_in_order() -> TestResult {
     assert_eq!(some, sorted[100..102].concat());
     let stat: Value = serde_json::from_str(&succeeded(kv("stat", &store).arg("--json"))?)?;
     assert_eq!(stat["regions"], serde_json::json!(["default"]));
-    assert!(stat["space_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{stat}");
+    let bytes = |name: &str| stat[name].as_u64().unwrap_or_default();
+    assert!(bytes("space_bytes") > bytes("log_bytes") && bytes("live_bytes") > 0, "{stat}");
+    assert_eq!(bytes("live_bytes") + bytes("garbage_bytes"), bytes("log_bytes"), "{stat}");
+    assert_eq!(stat["collected_chunks"], 0);
+    let text = succeeded(&mut kv("stat", &store))?;
+    assert!(text.contains(" live, ") && text.contains("collected  0 chunks"), "{text}");
     Ok(())
 }
 

@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod support;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use support::simulated_disk::SimulatedDisk;
 use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, Error, Options};
 
@@ -266,4 +269,31 @@ fn writers_beside_collections_have_the_last_word() {
     db.close().unwrap();
     let db = Db::open_on(disk, options(16 << 10)).unwrap();
     check(&db, |number| last[number as usize], KEYS);
+}
+
+/// A damaged record is no end of its chunk: what is there stays, and whoever wants it is told.
+#[test]
+fn a_damaged_chunk_is_left_alone() {
+    const KEYS: u64 = 1000;
+    let disk = SimulatedDisk::new(1, &[64 * MIB]);
+    let db = Db::create_on(disk.open(0), options(16 << 10)).unwrap();
+    let put_all = |db: &Db, round: u64| {
+        (0..KEYS).for_each(|number| db.put(&key(number), &value(number, round, 4000)).unwrap());
+    };
+    let pattern = [0xa7; 64];
+    db.put(b"live", &pattern).unwrap();
+    put_all(&db, 0);
+    db.close().unwrap();
+    let place = disk.contents(0).windows(64).position(|bytes| bytes == pattern).unwrap();
+    disk.corrupt(0, place as u64, |byte| *byte ^= 1);
+    let db = Db::open_on(disk.open(0), options(16 << 10)).unwrap();
+    for round in 1..4 {
+        put_all(&db, round);
+        db.collect_garbage().unwrap();
+    }
+    assert!(db.stats().collected_chunks >= 3, "{:?}", db.stats());
+    assert!(matches!(db.get(b"live"), Err(Error::Damaged { .. })));
+    for number in 0..KEYS {
+        assert_eq!(db.get(&key(number)).unwrap().map(|value| parts(&value)), Some((number, 3)));
+    }
 }

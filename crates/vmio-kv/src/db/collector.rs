@@ -164,6 +164,9 @@ impl Store {
                 }
             }
             while let Some(least) = self.least_garbage(goal) {
+                if self.spills.is_stopping() {
+                    return Ok(());
+                }
                 if !self.collect_some(upkeep, least)? {
                     break;
                 }

@@ -45,6 +45,11 @@ impl Queue {
         self.changed.notify_one();
     }
 
+    /// Whether the store is being closed.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.waiting().stopping
+    }
+
     fn take(&self) -> Option<Work> {
         let mut waiting = self.waiting();
         loop {

@@ -215,7 +215,11 @@ fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> io::Result<()> {
         let object = json!({
             "regions": regions,
             "space_bytes": stats.space_bytes,
+            "log_bytes": stats.log_bytes,
+            "live_bytes": stats.live_bytes,
             "garbage_bytes": stats.garbage_bytes,
+            "collected_chunks": stats.collected_chunks,
+            "moved_bytes": stats.moved_bytes,
             "level_entries": stats.level_entries,
             "memory_level_bytes": stats.memory_level_bytes,
             "recovered_records": recovery.records,
@@ -225,12 +229,16 @@ fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> io::Result<()> {
         return writeln!(output, "{object}");
     }
     writeln!(output, "regions    {}", regions.join(", "))?;
+    writeln!(output, "space      {}", format_size(stats.space_bytes))?;
     writeln!(
         output,
-        "space      {}, of it {} garbage",
-        format_size(stats.space_bytes),
+        "log        {}, of it {} live, {} garbage",
+        format_size(stats.log_bytes),
+        format_size(stats.live_bytes),
         format_size(stats.garbage_bytes)
     )?;
+    let (chunks, moved) = (stats.collected_chunks, format_size(stats.moved_bytes));
+    writeln!(output, "collected  {chunks} chunks of the log since it was opened, {moved} moved")?;
     writeln!(output, "entries    {} in levels on the device", stats.level_entries)?;
     writeln!(output, "in memory  {}", format_size(stats.memory_level_bytes))?;
     writeln!(
