@@ -13,7 +13,7 @@ use support::Random;
 use support::simulated_disk::SimulatedDisk;
 use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
 
-const VOLUME_BYTES: u64 = 64 << 20;
+const VOLUME_BYTES: u64 = 52 << 20;
 const KEYS: u64 = 400;
 /// Lives of a store; each ends with a power cut.
 const LIVES: u64 = 4;
@@ -73,7 +73,7 @@ fn live(db: &Db, random: &mut Random, history: &mut History) -> Result<(), Error
                 state.remove(&(which, key));
             } else {
                 // Some of them fill chunks.
-                let most = if random.below(6) == 0 { 60_000 } else { 300 };
+                let most = if random.below(4) == 0 { 60_000 } else { 300 };
                 let (byte, bytes) = (random.below(256) as u8, random.below(most) as usize);
                 batch.put(region, &key, &vec![byte; bytes])?;
                 state.insert((which, key), (if bytes == 0 { 0 } else { byte }, bytes));
