@@ -317,3 +317,18 @@ fn what_opening_reads_back_is_there_after_a_power_cut() {
     let db = Db::open_on(disk.open(0), options(4 * MIB)).unwrap();
     check(&db, |number| Some(round_of(number)), KEYS);
 }
+
+/// Each opening goes on in a chunk of its own; what the one before lacks comes back.
+#[test]
+fn openings_do_not_fill_the_volume() {
+    const OPENINGS: u64 = 80;
+    let disk = Arc::new(MemoryBacking::new(40 * MIB).unwrap());
+    Db::create_on(Arc::clone(&disk), options(MIB)).unwrap().close().unwrap();
+    for number in 0..OPENINGS {
+        let db = Db::open_on(Arc::clone(&disk), options(MIB)).unwrap();
+        db.put(&key(number), &value(number, 1, 100)).unwrap_or_else(|error| panic!("{number}: {error}"));
+        db.close().unwrap();
+    }
+    let db = Db::open_on(disk, options(MIB)).unwrap();
+    check(&db, |_| Some(1), OPENINGS);
+}
