@@ -79,7 +79,7 @@ pub struct Stats {
     /// Bytes of it that are known to be garbage: records that nothing points to any longer, each an eighth too long at most, and
     /// what chunks lack that ended early. Of what was overwritten a part is known only when the levels that have it meet.
     pub garbage_bytes: u64,
-    /// The rest of it.
+    /// The rest of it; chunks that are written to, and the one that comes next, count as live.
     pub live_bytes: u64,
     /// Chunks of the log whose garbage was collected since the store was opened.
     pub collected_chunks: u64,
