@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use support::simulated_disk::SimulatedDisk;
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, Error, Options};
+use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
 
 const MIB: u64 = 1 << 20;
 
@@ -331,4 +331,40 @@ fn openings_do_not_fill_the_volume() {
     }
     let db = Db::open_on(disk, options(MIB)).unwrap();
     check(&db, |_| Some(1), OPENINGS);
+}
+
+/// The same with batches: who moves a record waits for one nearly always, and has to look again.
+#[test]
+fn batches_beside_collections_have_the_last_word() {
+    const KEYS: u64 = 400;
+    let db =
+        Db::create_on(MemoryBacking::new(96 * MIB).unwrap(), options(64 << 10).max_space_amplification(1.1)).unwrap();
+    let has_ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !has_ended.load(Ordering::Relaxed) {
+                db.collect_garbage().unwrap();
+            }
+        });
+        let written = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut last = vec![None; KEYS as usize];
+            let mut random = 1_u64;
+            for round in 0..400 {
+                let mut batch = WriteBatch::new();
+                for _ in 0..KEYS / 4 {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let number = (random >> 33) % KEYS;
+                    batch.put(db.default_region(), &key(number), &value(number, round, 4000)).unwrap();
+                    last[number as usize] = Some(round);
+                }
+                db.write(&batch).unwrap();
+                if round % 4 == 3 {
+                    check(&db, |number| last[number as usize], KEYS);
+                }
+            }
+        }));
+        has_ended.store(true, Ordering::Relaxed);
+        written.unwrap();
+    });
+    assert!(db.stats().moved_bytes > 0, "{:?}", db.stats());
 }
