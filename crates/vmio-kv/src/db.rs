@@ -1,6 +1,8 @@
 //! A store: a volume's segment, its log, its regions, and the thread that spills.
 
 mod recovery;
+mod scan;
+mod snapshot;
 mod spiller;
 
 use std::collections::BTreeMap;
@@ -18,12 +20,15 @@ use crate::format::record::{RecordKind, VALUE_BYTES_MAX};
 use crate::format::superblock::CATALOGUE_BLOCKS_MAX;
 use crate::log::{Append, Appended, Log, LogWriter};
 use crate::options::{Durability, Options};
-use crate::region::{Region, RegionCursor, WriteTurn};
+use crate::region::memory_level::NEWEST;
+use crate::region::{Region, RegionCursor, Version, View, WriteTurn};
 use crate::volume::Volume;
 use crate::volume::commit::Changes;
 use crate::volume::segment::Segment;
 use crate::write_batch::WriteBatch;
 pub use recovery::Recovery;
+pub use scan::Scan;
+pub use snapshot::{RegionSnapshot, Snapshot};
 
 /// The region that is there from the start.
 pub const DEFAULT_REGION: &str = "default";
@@ -194,6 +199,11 @@ impl Db {
         self.store.write(batch, durability)
     }
 
+    /// All regions as they are now: what is written later is not seen, and of a batch all or nothing.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::begin(&self.store)
+    }
+
     /// Returns once all writes that have returned are durable.
     pub fn sync(&self) -> Result<()> {
         self.store.log.sync_all()
@@ -272,19 +282,21 @@ impl Store {
         let records: Vec<Append<'_>> = operations.iter().map(|operation| operation.append()).collect();
         let mut appended: Vec<Appended> = Vec::with_capacity(records.len());
         self.log.append(&records, &mut appended)?;
-        let mut full = Vec::new();
+        // All levels at once: who begins a view sees all of it, or nothing.
+        let mut levels: Vec<_> = turns.iter().map(WriteTurn::fill).collect();
+        let mut replaced = Vec::new();
         for (record, at) in records.iter().zip(&appended) {
             let place = regions.binary_search_by_key(&record.region, |region| region.number);
             let Ok(place) = place else { unreachable!("each operation's region is in the list") };
-            if turns[place].put(record.key, at.sequence, at.pointer) {
-                full.push(place);
-            }
+            replaced.extend(levels[place].insert(record.key, at.sequence, at.pointer));
         }
+        drop(levels);
+        replaced.into_iter().for_each(|pointer| self.segment.count_garbage(pointer));
+        let full: Vec<bool> = turns.iter().map(WriteTurn::is_full).collect();
         drop(turns);
-        full.dedup();
-        for place in full {
-            if regions[place].freeze() {
-                self.spills.put(regions[place]);
+        for (region, _) in regions.iter().zip(full).filter(|(_, is_full)| *is_full) {
+            if region.freeze() {
+                self.spills.put(region);
             }
         }
         match (durability, appended.last()) {
@@ -400,27 +412,43 @@ impl RegionHandle {
         if durability == Durability::Sync { store.log.sync(at.sequence + 1) } else { Ok(()) }
     }
 
+    /// The region as it is now: what is written later is not seen.
+    pub fn snapshot(&self) -> RegionSnapshot {
+        RegionSnapshot::new(self.clone(), View::begin(&self.region))
+    }
+
     /// A key's value.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        check_key(key)?;
         let version = self.region.version();
-        match self.region.find(&version, key)? {
+        self.get_at(&version, NEWEST, key)
+    }
+
+    /// Whether a key has a value.
+    pub fn contains(&self, key: &[u8]) -> Result<bool> {
+        let version = self.region.version();
+        self.contains_at(&version, NEWEST, key)
+    }
+
+    /// Keys and values in order, from the first key that is not less on. What is written meanwhile is not seen.
+    pub fn scan(&self, from: &[u8]) -> Result<Scan<'_>> {
+        self.scan_at(&Arc::new(View::begin(&self.region)), from)
+    }
+
+    fn get_at(&self, version: &Version, before: u64, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        check_key(key)?;
+        match self.region.find(version, before, key)? {
             Some(pointer) => self.store.log.read(pointer, |record| Some(record.value.to_vec())),
             None => Ok(None),
         }
     }
 
-    /// Whether a key has a value.
-    pub fn contains(&self, key: &[u8]) -> Result<bool> {
+    fn contains_at(&self, version: &Version, before: u64, key: &[u8]) -> Result<bool> {
         check_key(key)?;
-        let version = self.region.version();
-        Ok(self.region.find(&version, key)?.is_some())
+        Ok(self.region.find(version, before, key)?.is_some())
     }
 
-    /// Keys and values in order, from the first key that is not less on. What is written meanwhile may be seen or not.
-    pub fn scan(&self, from: &[u8]) -> Result<Scan<'_>> {
-        let cursor = RegionCursor::seek(&self.region, from)?;
-        Ok(Scan { log: &self.store.log, cursor, has_failed: false })
+    fn scan_at(&self, view: &Arc<View>, from: &[u8]) -> Result<Scan<'_>> {
+        Scan::new(&self.store.log, RegionCursor::seek(&self.region, view, from)?)
     }
 }
 
@@ -433,32 +461,6 @@ impl std::fmt::Debug for RegionHandle {
 impl std::fmt::Debug for Db {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "store in {}", self.store.segment.device.name())
-    }
-}
-
-/// Keys and values in order. Ends with the first error.
-pub struct Scan<'region> {
-    log: &'region Log,
-    cursor: RegionCursor<'region>,
-    has_failed: bool,
-}
-
-impl Iterator for Scan<'_> {
-    type Item = Result<(Vec<u8>, Vec<u8>)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.has_failed {
-            return None;
-        }
-        let next = self.cursor.next().and_then(|found| match found {
-            Some(known) => {
-                let value = self.log.read(known.pointer, |record| record.value.to_vec())?;
-                Ok(Some((known.bytes, value)))
-            }
-            None => Ok(None),
-        });
-        self.has_failed = next.is_err();
-        next.transpose()
     }
 }
 

@@ -30,7 +30,7 @@ mod tree;
 mod volume;
 mod write_batch;
 
-pub use db::{DEFAULT_REGION, Db, KEY_BYTES_MAX, Recovery, RegionHandle, Scan, Stats};
+pub use db::{DEFAULT_REGION, Db, KEY_BYTES_MAX, Recovery, RegionHandle, RegionSnapshot, Scan, Snapshot, Stats};
 pub use error::{Damage, Error, Result};
 pub use options::{Durability, Options};
 pub use write_batch::WriteBatch;

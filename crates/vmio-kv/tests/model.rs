@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, Options, WriteBatch};
+use vmio_kv::{Db, Durability, Options, RegionSnapshot, Snapshot, WriteBatch};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -22,7 +22,15 @@ enum Step {
     Many(u16, u16),
     Flush,
     Reopen,
+    Snapshot,
+    /// Compares a key, and all from it on, in a snapshot.
+    Look(prop::sample::Index, u16),
+    /// Compares all of a snapshot, and ends it.
+    End(prop::sample::Index),
 }
+
+/// Snapshots, and what they have to show.
+type Snapshots = Vec<(Snapshot, Model)>;
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let key = 0_u16..3000;
@@ -35,6 +43,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (key.clone(), 1_u16..1500).prop_map(|(first, count)| Step::Many(first, count)),
         1 => Just(Step::Flush),
         1 => Just(Step::Reopen),
+        2 => Just(Step::Snapshot),
+        3 => (any::<prop::sample::Index>(), key.clone()).prop_map(|(which, key)| Step::Look(which, key)),
+        1 => any::<prop::sample::Index>().prop_map(Step::End),
     ];
     proptest::collection::vec(step, 1..60)
 }
@@ -58,14 +69,18 @@ fn options() -> Options {
     Options::new().memory_bytes(32 << 20).memory_level_bytes(20 << 10).growth_factor(2).durability(Durability::None)
 }
 
-fn same(db: &Db, model: &Model) {
+fn same(db: &RegionSnapshot, model: &Model) {
     let all: Vec<(Vec<u8>, Vec<u8>)> = db.scan(&[]).unwrap().map(Result::unwrap).collect();
     let expected: Vec<(Vec<u8>, Vec<u8>)> = model.clone().into_iter().collect();
     assert_eq!(all.len(), expected.len());
     assert_eq!(all, expected);
 }
 
-fn apply(db: &Db, model: &mut Model, step: &Step) {
+fn some(model: &Model, from: Vec<u8>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    model.range(from..).take(50).map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+fn apply(db: &Db, model: &mut Model, snapshots: &mut Snapshots, step: &Step) {
     match step {
         Step::Put(number, seed) => {
             let (key, value) = (key(*number), value(*number, *seed));
@@ -96,10 +111,8 @@ fn apply(db: &Db, model: &mut Model, step: &Step) {
         Step::Get(number) => assert_eq!(db.get(&key(*number)).unwrap().as_ref(), model.get(&key(*number))),
         Step::Scan(number) => {
             let from = key(*number);
-            let some: Vec<_> = db.scan(&from).unwrap().take(50).map(Result::unwrap).collect();
-            let expected: Vec<_> =
-                model.range(from..).take(50).map(|(key, value)| (key.clone(), value.clone())).collect();
-            assert_eq!(some, expected);
+            let found: Vec<_> = db.scan(&from).unwrap().take(50).map(Result::unwrap).collect();
+            assert_eq!(found, some(model, from));
         }
         Step::Many(first, count) => {
             for number in *first..first + count {
@@ -109,7 +122,22 @@ fn apply(db: &Db, model: &mut Model, step: &Step) {
             }
         }
         Step::Flush => db.flush().unwrap(),
-        Step::Reopen => {}
+        // The store is closed when nobody holds any of it.
+        Step::Reopen => snapshots.clear(),
+        Step::Snapshot => snapshots.push((db.snapshot(), model.clone())),
+        Step::Look(which, number) if !snapshots.is_empty() => {
+            let (snapshot, model) = &snapshots[which.index(snapshots.len())];
+            let key = key(*number);
+            assert_eq!(snapshot.get(&key).unwrap().as_ref(), model.get(&key));
+            assert_eq!(snapshot.contains(&key).unwrap(), model.contains_key(&key));
+            let found: Vec<_> = snapshot.scan(&key).unwrap().take(50).map(Result::unwrap).collect();
+            assert_eq!(found, some(model, key));
+        }
+        Step::End(which) if !snapshots.is_empty() => {
+            let (snapshot, model) = snapshots.swap_remove(which.index(snapshots.len()));
+            same(&snapshot, &model);
+        }
+        Step::Look(..) | Step::End(_) => {}
     }
 }
 
@@ -119,19 +147,20 @@ proptest! {
     fn a_store_holds_what_a_map_does(steps in steps()) {
         let disk = Arc::new(MemoryBacking::new(256 << 20).unwrap());
         let mut db = Db::create_on(Arc::clone(&disk), options()).unwrap();
-        let mut model = Model::new();
+        let (mut model, mut snapshots) = (Model::new(), Snapshots::new());
         for step in &steps {
-            apply(&db, &mut model, step);
+            apply(&db, &mut model, &mut snapshots, step);
             if matches!(step, Step::Reopen) {
                 db.close().unwrap();
                 db = Db::open_on(Arc::clone(&disk), options()).unwrap();
-                same(&db, &model);
+                same(&db.snapshot(), &model);
             }
         }
-        same(&db, &model);
+        same(&db.snapshot(), &model);
+        snapshots.drain(..).for_each(|(snapshot, model)| same(&snapshot, &model));
         db.close().unwrap();
         let db = Db::open_on(disk, options()).unwrap();
-        same(&db, &model);
+        same(&db.snapshot(), &model);
         for number in 0..3000 {
             let key = key(number);
             let found = db.get(&key).unwrap();

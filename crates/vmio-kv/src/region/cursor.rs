@@ -8,28 +8,30 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::format::leaf::KnownKey;
 use crate::format::pointer::PointerKind;
-use crate::region::memory_level::MemoryLevel;
-use crate::region::{Region, Version};
+use crate::region::memory_level::{MemoryLevel, NEWEST};
+use crate::region::{Region, View};
 use crate::tree::{Cursor, Tree};
 
 /// Entries that are taken from a level in memory at a time.
 const BATCH: usize = 64;
 
-/// A level in memory, entry by entry. What is put while it goes on may be seen or not.
+/// A level in memory, entry by entry.
 struct MemoryCursor {
     level: Arc<MemoryLevel>,
+    /// Records from this number on are not seen.
+    before: u64,
     batch: VecDeque<KnownKey>,
 }
 
 impl MemoryCursor {
-    fn seek(level: &Arc<MemoryLevel>, from: Bound<&[u8]>) -> Self {
-        let mut cursor = MemoryCursor { level: Arc::clone(level), batch: VecDeque::new() };
+    fn seek(level: &Arc<MemoryLevel>, before: u64, from: Bound<&[u8]>) -> Self {
+        let mut cursor = MemoryCursor { level: Arc::clone(level), before, batch: VecDeque::new() };
         cursor.fill(from);
         cursor
     }
 
     fn fill(&mut self, from: Bound<&[u8]>) {
-        let some = self.level.some_from(from, BATCH);
+        let some = self.level.some_from(from, self.before, BATCH);
         self.batch.extend(some.iter().map(|(key, pointer)| KnownKey::whole(key, *pointer)));
     }
 
@@ -47,23 +49,24 @@ pub(crate) struct RegionCursor<'region> {
     region: &'region Region,
     memory: Vec<MemoryCursor>,
     trees: Vec<(Cursor<'region>, Option<KnownKey>)>,
-    /// Keeps what the trees refer to.
-    _version: Arc<Version>,
+    /// Keeps what the levels in memory and the trees refer to.
+    _view: Arc<View>,
 }
 
 impl<'region> RegionCursor<'region> {
     /// At the first key that is not less.
-    pub(crate) fn seek(region: &'region Region, key: &[u8]) -> Result<Self> {
-        let version = region.version();
-        let levels = std::iter::once(&version.memory).chain(&version.frozen);
-        let memory = levels.map(|level| MemoryCursor::seek(level, Bound::Included(key))).collect();
+    pub(crate) fn seek(region: &'region Region, view: &Arc<View>, key: &[u8]) -> Result<Self> {
+        let version = &view.version;
+        let levels = std::iter::once((&version.memory, view.before))
+            .chain(version.frozen.as_ref().map(|frozen| (frozen, NEWEST)));
+        let memory = levels.map(|(level, before)| MemoryCursor::seek(level, before, Bound::Included(key))).collect();
         let mut trees = Vec::new();
         for root in version.roots() {
             let cursor = Cursor::seek(Tree::new(&region.log, region.number, root), key)?;
             let current = cursor.current();
             trees.push((cursor, current));
         }
-        Ok(RegionCursor { region, memory, trees, _version: version })
+        Ok(RegionCursor { region, memory, trees, _view: Arc::clone(view) })
     }
 
     fn levels(&mut self) -> impl Iterator<Item = &mut KnownKey> {
