@@ -18,16 +18,17 @@ use crate::format::catalogue::{NAME_BYTES_MAX, REGIONS, RegionEntry};
 use crate::format::geometry::UNIT_BYTES;
 use crate::format::record::{RecordKind, VALUE_BYTES_MAX};
 use crate::format::superblock::CATALOGUE_BLOCKS_MAX;
+use crate::key_range::KeyRange;
 use crate::log::{Append, Appended, Log, LogWriter};
 use crate::options::{Durability, Options};
 use crate::region::memory_level::NEWEST;
-use crate::region::{Region, RegionCursor, Version, View, WriteTurn};
+use crate::region::{Region, Version, View, WriteTurn};
 use crate::volume::Volume;
 use crate::volume::commit::Changes;
 use crate::volume::segment::Segment;
 use crate::write_batch::WriteBatch;
 pub use recovery::Recovery;
-pub use scan::Scan;
+pub use scan::{Keys, Scan};
 pub use snapshot::{RegionSnapshot, Snapshot};
 
 /// The region that is there from the start.
@@ -429,9 +430,14 @@ impl RegionHandle {
         self.contains_at(&version, NEWEST, key)
     }
 
-    /// Keys and values in order, from the first key that is not less on. What is written meanwhile is not seen.
-    pub fn scan(&self, from: &[u8]) -> Result<Scan<'_>> {
-        self.scan_at(&Arc::new(View::begin(&self.region)), from)
+    /// Keys and values of a range in order, as they are now: what is written meanwhile is not seen.
+    pub fn scan(&self, range: impl Into<KeyRange>) -> Scan<'_> {
+        Scan::new(&self.region, Arc::new(View::begin(&self.region)), range.into())
+    }
+
+    /// The same of the keys that begin with a prefix.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Scan<'_> {
+        self.scan(KeyRange::prefix(prefix))
     }
 
     fn get_at(&self, version: &Version, before: u64, key: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -445,10 +451,6 @@ impl RegionHandle {
     fn contains_at(&self, version: &Version, before: u64, key: &[u8]) -> Result<bool> {
         check_key(key)?;
         Ok(self.region.find(version, before, key)?.is_some())
-    }
-
-    fn scan_at(&self, view: &Arc<View>, from: &[u8]) -> Result<Scan<'_>> {
-        Scan::new(&self.store.log, RegionCursor::seek(&self.region, view, from)?)
     }
 }
 

@@ -37,7 +37,7 @@ fn contents(db: &Db) -> Result<Model, Error> {
     let mut all = Model::new();
     for (index, name) in ["default", "other"].into_iter().enumerate() {
         let Ok(region) = db.region(name) else { continue };
-        for found in region.scan(&[])? {
+        for found in region.scan(..) {
             let (key, value) = found?;
             all.insert((index as u8, key), value);
         }

@@ -3,7 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -18,13 +19,14 @@ enum Step {
     Delete(u16),
     Batch(Vec<(u16, Option<u8>)>),
     Get(u16),
-    Scan(u16),
+    Scan(Range),
+    Prefix(u16),
     Many(u16, u16),
     Flush,
     Reopen,
     Snapshot,
-    /// Compares a key, and all from it on, in a snapshot.
-    Look(prop::sample::Index, u16),
+    /// Compares a key, and a range, in a snapshot.
+    Look(prop::sample::Index, Range),
     /// Compares all of a snapshot, and ends it.
     End(prop::sample::Index),
 }
@@ -39,12 +41,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => key.clone().prop_map(Step::Delete),
         1 => proptest::collection::vec((key.clone(), any::<Option<u8>>()), 1..20).prop_map(Step::Batch),
         2 => key.clone().prop_map(Step::Get),
-        1 => key.clone().prop_map(Step::Scan),
+        2 => ranges().prop_map(Step::Scan),
+        1 => key.clone().prop_map(Step::Prefix),
         2 => (key.clone(), 1_u16..1500).prop_map(|(first, count)| Step::Many(first, count)),
         1 => Just(Step::Flush),
         1 => Just(Step::Reopen),
         2 => Just(Step::Snapshot),
-        3 => (any::<prop::sample::Index>(), key.clone()).prop_map(|(which, key)| Step::Look(which, key)),
+        3 => (any::<prop::sample::Index>(), ranges()).prop_map(|(which, range)| Step::Look(which, range)),
         1 => any::<prop::sample::Index>().prop_map(Step::End),
     ];
     proptest::collection::vec(step, 1..60)
@@ -70,14 +73,122 @@ fn options() -> Options {
 }
 
 fn same(db: &RegionSnapshot, model: &Model) {
-    let all: Vec<(Vec<u8>, Vec<u8>)> = db.scan(&[]).unwrap().map(Result::unwrap).collect();
+    let all: Vec<(Vec<u8>, Vec<u8>)> = db.scan(..).map(Result::unwrap).collect();
     let expected: Vec<(Vec<u8>, Vec<u8>)> = model.clone().into_iter().collect();
     assert_eq!(all.len(), expected.len());
     assert_eq!(all, expected);
 }
 
-fn some(model: &Model, from: Vec<u8>) -> Vec<(Vec<u8>, Vec<u8>)> {
-    model.range(from..).take(50).map(|(key, value)| (key.clone(), value.clone())).collect()
+/// A scan: two keys, which kinds of bounds they are, and from which end each step is taken.
+#[derive(Clone, Debug)]
+struct Range {
+    keys: [u16; 2],
+    bounds: [u8; 2],
+    ends: u64,
+}
+
+fn ranges() -> impl Strategy<Value = Range> {
+    // Up, down, or from both ends.
+    let ends = prop_oneof![Just(0), Just(u64::MAX), any::<u64>()];
+    let keys = [0_u16..3000, 0..3000];
+    (keys, [0_u8..3, 0..3], ends).prop_map(|(keys, bounds, ends)| Range { keys, bounds, ends })
+}
+
+impl Range {
+    fn bounds(&self) -> [Bound<Vec<u8>>; 2] {
+        let mut keys = self.keys.map(key);
+        // One range in eight has its ends the wrong way round.
+        if keys[0] > keys[1] && self.ends % 8 != 1 {
+            keys.reverse();
+        }
+        let [from, to] = keys;
+        let bound = |key, kind| match kind {
+            0 => Bound::Included(key),
+            1 => Bound::Excluded(key),
+            _ => Bound::Unbounded,
+        };
+        [bound(from, self.bounds[0]), bound(to, self.bounds[1])]
+    }
+
+    fn expected(&self, model: &Model) -> VecDeque<(Vec<u8>, Vec<u8>)> {
+        let [lower, upper] = self.bounds();
+        let is_within = |key: &Vec<u8>| {
+            let above = match &lower {
+                Bound::Included(lower) => key >= lower,
+                Bound::Excluded(lower) => key > lower,
+                Bound::Unbounded => true,
+            };
+            above
+                && match &upper {
+                    Bound::Included(upper) => key <= upper,
+                    Bound::Excluded(upper) => key < upper,
+                    Bound::Unbounded => true,
+                }
+        };
+        model.iter().filter(|(key, _)| is_within(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
+
+    fn check(&self, region: &RegionSnapshot, model: &Model) {
+        let mut expected = self.expected(model);
+        let [lower, upper] = self.bounds();
+        let mut keys = region.scan((lower.clone(), upper.clone())).keys();
+        let mut scan = region.scan((lower, upper));
+        for step in 0..200 {
+            let wanted = if self.ends >> (step % 64) & 1 == 0 {
+                let wanted = expected.pop_front();
+                assert_eq!(scan.next().transpose().unwrap(), wanted, "step {step} of {self:?}");
+                assert_eq!(keys.next().transpose().unwrap(), wanted.clone().map(|(key, _)| key));
+                wanted
+            } else {
+                let wanted = expected.pop_back();
+                assert_eq!(scan.next_back().transpose().unwrap(), wanted, "step {step} of {self:?}");
+                assert_eq!(keys.next_back().transpose().unwrap(), wanted.clone().map(|(key, _)| key));
+                wanted
+            };
+            if wanted.is_none() {
+                break;
+            }
+        }
+        // From anywhere else, as often as one likes.
+        for number in [self.ends % 3000, self.ends / 3000 % 3000] {
+            let (all, from) = (self.expected(model), key(number as u16));
+            scan.seek(&from);
+            scan.seek_back(&from);
+            let above = all.iter().find(|(key, _)| *key >= from);
+            let below = all.iter().rfind(|(key, _)| *key <= from);
+            // Both go past the key only if it is there.
+            if let (Some(above), Some(below)) = (above, below)
+                && above == below
+            {
+                assert_eq!(scan.next().transpose().unwrap().as_ref(), Some(above));
+            }
+            let mut up = region.scan(..);
+            up.seek(&from);
+            assert_eq!(up.next().transpose().unwrap(), model.range(from.clone()..).next().map(owned));
+            up.seek_back(&from);
+            up.seek(b"");
+            assert_eq!(up.next_back().transpose().unwrap(), model.range(..=from).next_back().map(owned));
+            assert_eq!(up.next().transpose().unwrap(), first_but_one(model, number as u16));
+        }
+    }
+}
+
+fn owned((key, value): (&Vec<u8>, &Vec<u8>)) -> (Vec<u8>, Vec<u8>) {
+    (key.clone(), value.clone())
+}
+
+/// The first entry, unless it is the last up to a key, which was taken.
+fn first_but_one(model: &Model, number: u16) -> Option<(Vec<u8>, Vec<u8>)> {
+    let taken = model.range(..=key(number)).next_back()?.0;
+    model.range(..taken.clone()).next().map(owned)
+}
+
+fn same_prefix(region: &RegionSnapshot, model: &Model, number: u16) {
+    let whole = key(number);
+    let prefix = &whole[..whole.len().min(usize::from(number) % 9)];
+    let found: Vec<_> = region.prefix(prefix).rev().map(Result::unwrap).collect();
+    let expected: Vec<_> = model.iter().rev().filter(|(key, _)| key.starts_with(prefix)).map(owned).collect();
+    assert_eq!(found, expected);
 }
 
 fn apply(db: &Db, model: &mut Model, snapshots: &mut Snapshots, step: &Step) {
@@ -109,11 +220,8 @@ fn apply(db: &Db, model: &mut Model, snapshots: &mut Snapshots, step: &Step) {
             db.write(&batch).unwrap();
         }
         Step::Get(number) => assert_eq!(db.get(&key(*number)).unwrap().as_ref(), model.get(&key(*number))),
-        Step::Scan(number) => {
-            let from = key(*number);
-            let found: Vec<_> = db.scan(&from).unwrap().take(50).map(Result::unwrap).collect();
-            assert_eq!(found, some(model, from));
-        }
+        Step::Scan(range) => range.check(&db.snapshot(), model),
+        Step::Prefix(number) => same_prefix(&db.snapshot(), model, *number),
         Step::Many(first, count) => {
             for number in *first..first + count {
                 let (key, value) = (key(number), value(number, *count as u8));
@@ -125,13 +233,12 @@ fn apply(db: &Db, model: &mut Model, snapshots: &mut Snapshots, step: &Step) {
         // The store is closed when nobody holds any of it.
         Step::Reopen => snapshots.clear(),
         Step::Snapshot => snapshots.push((db.snapshot(), model.clone())),
-        Step::Look(which, number) if !snapshots.is_empty() => {
+        Step::Look(which, range) if !snapshots.is_empty() => {
             let (snapshot, model) = &snapshots[which.index(snapshots.len())];
-            let key = key(*number);
+            let key = key(range.keys[0]);
             assert_eq!(snapshot.get(&key).unwrap().as_ref(), model.get(&key));
             assert_eq!(snapshot.contains(&key).unwrap(), model.contains_key(&key));
-            let found: Vec<_> = snapshot.scan(&key).unwrap().take(50).map(Result::unwrap).collect();
-            assert_eq!(found, some(model, key));
+            range.check(snapshot, model);
         }
         Step::End(which) if !snapshots.is_empty() => {
             let (snapshot, model) = snapshots.swap_remove(which.index(snapshots.len()));

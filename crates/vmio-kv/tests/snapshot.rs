@@ -28,7 +28,7 @@ fn amount(value: &[u8]) -> i64 {
 }
 
 fn sum(region: &RegionSnapshot) -> i64 {
-    region.scan(&[]).unwrap().map(|found| amount(&found.unwrap().1)).sum()
+    region.scan(..).map(|found| amount(&found.unwrap().1)).sum()
 }
 
 /// Moves money to and fro, within a region and between both, in batches, until it is told to stop.
@@ -116,7 +116,7 @@ fn a_scan_sees_nothing_that_comes_while_it_goes_on() {
         scope.spawn(|| (1..).take_while(|_| !is_over.load(Ordering::Relaxed)).for_each(write));
         let (mut rounds, mut seen) = (0, Vec::new());
         while rounds < 300 || seen.len() < 30 {
-            let values: Vec<Vec<u8>> = db.scan(&[]).unwrap().map(|found| found.unwrap().1).collect();
+            let values: Vec<Vec<u8>> = db.scan(..).map(|found| found.unwrap().1).collect();
             let is_one = values.len() as u64 == KEYS && values.iter().all(|value| *value == values[0]);
             if !is_one {
                 is_over.store(true, Ordering::Relaxed);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::db::{DEFAULT_REGION, RegionHandle, Scan, Store};
 use crate::error::{Error, Result};
+use crate::key_range::KeyRange;
 use crate::region::{Region, View};
 
 /// All regions of a store as they were at one moment: what was written later is not seen, and of a batch all or nothing.
@@ -83,9 +84,14 @@ impl RegionSnapshot {
         self.handle.contains_at(&self.view.version, self.view.before, key)
     }
 
-    /// Keys and values in order, from the first key that is not less on.
-    pub fn scan(&self, from: &[u8]) -> Result<Scan<'_>> {
-        self.handle.scan_at(&self.view, from)
+    /// Keys and values of a range in order.
+    pub fn scan(&self, range: impl Into<KeyRange>) -> Scan<'_> {
+        Scan::new(&self.handle.region, Arc::clone(&self.view), range.into())
+    }
+
+    /// The same of the keys that begin with a prefix.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Scan<'_> {
+        self.scan(KeyRange::prefix(prefix))
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod verifier;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use vmio::backing::{Access, Backing};
@@ -180,14 +181,10 @@ impl Device {
         })
     }
 
-    /// Has pages read in the background that will be wanted soon.
-    pub(crate) fn prefetch(&self, offsets: impl Iterator<Item = u64>) {
-        let page = |offset: u64| {
-            let start = offset - offset % BLOCK_BYTES as u64;
-            start..start + BLOCK_BYTES as u64
-        };
-        if let Err(error) = self.mapping.prefetch(offsets.map(page)) {
-            tracing::debug!(%error, "a prefetch failed; who touches the page reads it");
+    /// Has ranges read in the background that will be wanted soon.
+    pub(crate) fn prefetch(&self, ranges: impl Iterator<Item = Range<u64>>) {
+        if let Err(error) = self.mapping.prefetch(ranges.filter(|range| range.end <= self.len())) {
+            tracing::debug!(%error, "a prefetch failed; who touches the pages reads them");
         }
     }
 }

@@ -66,6 +66,20 @@ impl Log {
         Record::read(self.seed_of(offset - at as u64)?, bytes).map(|record| read(&record)).map_err(damaged)
     }
 
+    /// Has records read in the background that will be wanted soon.
+    pub(crate) fn prefetch(&self, records: impl Iterator<Item = Pointer>) {
+        let tails = self.tails.load();
+        let on_device = records.filter(|record| {
+            let start = record.offset() - record.offset() % UNIT_BYTES;
+            tails.iter().all(|chunk| chunk.header.offset != start)
+        });
+        self.device().prefetch(on_device.map(|record| {
+            // What the pointer says is an eighth too much at most.
+            let chunk_end = (record.offset() / UNIT_BYTES + 1) * UNIT_BYTES;
+            record.offset()..chunk_end.min(record.offset() + u64::from(record.record_bytes()))
+        }));
+    }
+
     /// The generation of a chunk on the device.
     fn seed_of(&self, chunk: u64) -> Result<Seed> {
         if let Some(seed) = self.seeds.get(chunk) {

@@ -7,12 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::format::pointer::Pointer;
+use crate::tree::Direction;
 
 /// What an entry takes besides its key's bytes: its share of a node, the key's allocation, and the pointer.
 const ENTRY_BYTES: u64 = 64;
 
 /// What sees all records that there are.
 pub(crate) const NEWEST: u64 = u64::MAX;
+
+/// A key, and where its record is.
+pub(crate) type Placed = (Box<[u8]>, Pointer);
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -87,12 +91,22 @@ impl MemoryLevel {
         entries.newest.get(key).and_then(|entry| entries.at(key, entry, before))
     }
 
-    /// Some entries in order, from a bound on.
-    pub(crate) fn some_from(&self, from: Bound<&[u8]>, before: u64, most: usize) -> Vec<(Box<[u8]>, Pointer)> {
+    /// Some entries in order, the first of them on the way that are within a bound.
+    pub(crate) fn some(&self, bound: Bound<&[u8]>, direction: Direction, before: u64, most: usize) -> Vec<Placed> {
         let entries = self.entries.read();
-        let range = entries.newest.range::<[u8], _>((from, Bound::Unbounded));
-        let seen = range.filter_map(|(key, entry)| Some((key.clone(), entries.at(key, entry, before)?)));
-        seen.take(most).collect()
+        let seen = |key: &[u8], entry| Some((key.into(), entries.at(key, entry, before)?));
+        match direction {
+            Direction::Up => entries
+                .newest
+                .range::<[u8], _>((bound, Bound::Unbounded))
+                .filter_map(|(key, entry)| seen(key, entry))
+                .take(most)
+                .collect(),
+            Direction::Down => {
+                let range = entries.newest.range::<[u8], _>((Bound::Unbounded, bound));
+                range.rev().filter_map(|(key, entry)| seen(key, entry)).take(most).collect()
+            }
+        }
     }
 }
 
@@ -250,7 +264,7 @@ mod tests {
                     Step::End(_) => {}
                 }
                 for (before, expected) in &views {
-                    let seen: Model = level.some_from(Bound::Unbounded, *before, 100).into_iter().collect();
+                    let seen: Model = level.some(Bound::Unbounded, Direction::Up, *before, 100).into_iter().collect();
                     prop_assert_eq!(&seen, expected);
                     for key in 0..6 {
                         prop_assert_eq!(level.get(&[key], *before), expected.get(&[key][..]).copied());

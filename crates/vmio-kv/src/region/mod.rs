@@ -34,7 +34,7 @@ pub(crate) struct Limits {
 pub(crate) struct Region {
     pub(crate) number: u32,
     pub(crate) name: String,
-    pub(super) log: Arc<Log>,
+    pub(crate) log: Arc<Log>,
     pub(super) limits: Limits,
     /// What readers look at.
     version: ArcSwap<Version>,

@@ -11,7 +11,7 @@ use crate::format::leaf::KnownKey;
 use crate::format::pointer::Pointer;
 use crate::region::memory_level::{MemoryLevel, NEWEST};
 use crate::region::{Region, Version};
-use crate::tree::{Cursor, Merged, Source, Tree, merge};
+use crate::tree::{Cursor, Direction, Merged, Source, Tree, merge};
 
 /// Entries that are taken from a level in memory at a time.
 const BATCH: usize = 256;
@@ -185,7 +185,7 @@ impl<'level> MemorySource<'level> {
     fn fill(&mut self) {
         if self.batch.is_empty() {
             let from = self.last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            let some = self.level.some_from(from, NEWEST, BATCH);
+            let some = self.level.some(from, Direction::Up, NEWEST, BATCH);
             self.batch.extend(some.iter().map(|(key, pointer)| KnownKey::whole(key, *pointer)));
             if let Some((key, _)) = some.into_iter().next_back() {
                 self.last = Some(key);

@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::format::branch::{Branch, BranchBuilder, Child, PIVOT_BYTES_MAX};
 use crate::format::catalogue::Root;
 use crate::format::free_log::Freed;
+use crate::format::geometry::BLOCK_BYTES;
 use crate::format::leaf::{KnownKey, Leaf, LeafBuilder, common_prefix};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::log::Log;
@@ -138,7 +139,8 @@ impl<'log> Merge<'log, '_> {
             wanted_in_a_row += 1;
             if wanted_in_a_row % AHEAD == 2 {
                 let ahead = (index + 1..branch.len()).take(2 * AHEAD);
-                self.log.device().prefetch(ahead.map(|index| branch.child(index).offset()));
+                let leaves = ahead.map(|index| branch.child(index).offset());
+                self.log.device().prefetch(leaves.map(|offset| offset..offset + BLOCK_BYTES as u64));
             }
             self.subtree(branch.child(index), 1, child_start, child_end)?;
         }

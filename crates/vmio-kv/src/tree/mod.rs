@@ -12,7 +12,7 @@ use crate::format::catalogue::Root;
 use crate::format::leaf::{Leaf, key_hash};
 use crate::format::pointer::Pointer;
 use crate::log::Log;
-pub(crate) use cursor::Cursor;
+pub(crate) use cursor::{Cursor, Direction};
 pub(crate) use merge::{Merged, Source, merge};
 
 /// More nodes than this one below the other are a loop.

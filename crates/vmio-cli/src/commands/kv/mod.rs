@@ -183,7 +183,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             let db = store.open(Durability::Sync)?;
             let region = store.region(&db)?;
             let format = Format::of(*json);
-            for found in region.scan(from.as_bytes())?.take(limit.unwrap_or(usize::MAX)) {
+            for found in region.scan(from.as_bytes()..).take(limit.unwrap_or(usize::MAX)) {
                 let (key, value) = found?;
                 format.write(&mut output, &key, &value)?;
             }
