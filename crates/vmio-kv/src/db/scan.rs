@@ -105,14 +105,15 @@ impl<'region> Scan<'region> {
         let Some(known) = end.next(log, self.wants_values, is_beyond_end)? else { return Ok(None) };
         let KnownKey { bytes, complete, pointer, .. } = known;
         let wants_values = self.wants_values;
-        let (key, value) = if wants_values || !complete {
+        let (whole, value) = if wants_values || !complete {
             log.read(pointer, |record| {
                 let value = if wants_values { record.value.to_vec() } else { Vec::new() };
-                (if complete { bytes } else { record.key.to_vec() }, value)
+                ((!complete).then(|| record.key.to_vec()), value)
             })?
         } else {
-            (bytes, Vec::new())
+            (None, Vec::new())
         };
+        let key = whole.unwrap_or(bytes);
         if is_beyond(ends, beyond, |end| Some(key.as_slice().cmp(end))) {
             return Ok(None);
         }
@@ -211,5 +212,64 @@ impl<'region> End<'region> {
                 Err(error) => (self.is_over, self.failure) = (true, Some(error)),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vmio::backing::Backing;
+
+    use super::*;
+    use crate::device::failing_backing::FailingBacking;
+    use crate::format::geometry::{UNIT_BYTES, unit_of};
+    use crate::{Db, Durability, Options};
+
+    fn key(number: u32) -> Vec<u8> {
+        // Leaves know too little of them to tell them apart.
+        format!("{} a middle that many keys share {number:04}", if number < 50 { 'a' } else { 'b' }).into_bytes()
+    }
+
+    /// While a leaf is searched, which takes reading a record, it is evicted, and cannot be read again.
+    fn beside_a_failure<Answer: Send>(read: impl Fn(&Db) -> Result<Answer> + Sync) -> Result<Answer> {
+        let backing = Arc::new(FailingBacking::new(64 << 20));
+        let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
+        let db = Db::create_on(Arc::clone(&backing), options.clone()).expect("a store");
+        (0..100).for_each(|number| db.put(&key(number), &number.to_le_bytes()).expect("room"));
+        db.flush().expect("spilled");
+        db.close().expect("closed");
+        let db = Db::open_on(Arc::clone(&backing), options).expect("a store");
+        let version = db.default_region().region().version();
+        let root = version.roots().next().expect("a tree");
+        let leaf = unit_of(root.offset);
+        let first = db.default_region().region().find(&version, u64::MAX, &key(0)).expect("read").expect("there");
+        let device = &db.default_region().region().log.segment.device;
+        (0..backing.len() / UNIT_BYTES).for_each(|unit| device.evict(unit));
+        backing.hold_next(unit_of(first.offset()));
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| read(&db));
+            assert!(backing.wait_for_read(|| reader.is_finished()), "no record was read");
+            device.evict(leaf);
+            backing.fail(Some(leaf));
+            backing.go_on();
+            reader.join().expect("no panic")
+        })
+    }
+
+    #[test]
+    fn a_leaf_that_cannot_be_read_again_is_an_error_and_no_wrong_answer() {
+        let mut errors = 0;
+        for number in [0, 20, 49, 50, 99_u32] {
+            let expected = Some((key(number), number.to_le_bytes().to_vec()));
+            let get = |db: &Db| Ok(db.get(&key(number))?.map(|value| (key(number), value)));
+            let up = |db: &Db| db.scan(key(number)..).next().transpose();
+            let down = |db: &Db| db.scan(..=key(number)).next_back().transpose();
+            for found in [beside_a_failure(get), beside_a_failure(up), beside_a_failure(down)] {
+                match found {
+                    Err(Error::Io(vmio::Error::Read { .. })) => errors += 1,
+                    found => assert_eq!(found.expect("no other error"), expected),
+                }
+            }
+        }
+        assert!(errors >= 10, "{errors} times the leaf was looked at again");
     }
 }

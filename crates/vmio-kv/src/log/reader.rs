@@ -41,8 +41,8 @@ impl Log {
         self.tails.load().iter().find(|chunk| chunk.header.offset == start).cloned()
     }
 
-    /// Hands a record to `read`, its checksum checked.
-    pub(crate) fn read<Answer>(&self, pointer: Pointer, read: impl FnOnce(&Record<'_>) -> Answer) -> Result<Answer> {
+    /// Hands a record to `read`, its checksum checked; twice, if it may have seen something else the first time.
+    pub(crate) fn read<Answer>(&self, pointer: Pointer, read: impl Fn(&Record<'_>) -> Answer) -> Result<Answer> {
         let offset = pointer.offset();
         let at = (offset % UNIT_BYTES) as usize;
         let damaged = |damage| self.device().damaged("a record of the log", offset, damage);
@@ -54,16 +54,25 @@ impl Log {
         if !(RECORDS_AT..=CHUNK_BYTES - FRONT_BYTES).contains(&at) {
             return Err(damaged(Damage::Value { what: "its place in the chunk", found: at as u64 }));
         }
+        let seed = self.seed_of(offset - at as u64)?;
         // As far as its page, first: most records end there.
-        let in_page = BLOCK_BYTES - at % BLOCK_BYTES;
-        let front = self.device().published(offset, in_page.max(FRONT_BYTES))?;
-        let front = front.first_chunk::<FRONT_BYTES>().ok_or(damaged(Damage::Length))?;
-        let length = Record::length(front).map_err(damaged)?;
-        if at + length > CHUNK_BYTES {
-            return Err(damaged(Damage::Length));
+        let in_page = (BLOCK_BYTES - at % BLOCK_BYTES).max(FRONT_BYTES);
+        let look = |bytes: &[u8]| {
+            let front = bytes.first_chunk::<FRONT_BYTES>().ok_or(damaged(Damage::Length))?;
+            let length = Record::length(front).map_err(damaged)?;
+            if length > bytes.len() {
+                return Ok(Err(length));
+            }
+            Ok(Ok(read(&Record::read(seed, bytes).map_err(damaged)?)))
+        };
+        match self.device().look(offset, in_page, look)? {
+            Ok(answer) => Ok(answer),
+            Err(length) if at + length > CHUNK_BYTES => Err(damaged(Damage::Length)),
+            Err(length) => {
+                let whole = |bytes: &[u8]| Record::read(seed, bytes).map(|record| read(&record)).map_err(damaged);
+                self.device().look(offset, length, whole)
+            }
         }
-        let bytes = self.device().published(offset, length)?;
-        Record::read(self.seed_of(offset - at as u64)?, bytes).map(|record| read(&record)).map_err(damaged)
     }
 
     /// Has records read in the background that will be wanted soon.
@@ -85,13 +94,13 @@ impl Log {
         if let Some(seed) = self.seeds.get(chunk) {
             return Ok(seed);
         }
-        let header = self.device().published(chunk, RECORDS_AT)?;
-        let header = ChunkHeader::from_bytes(header)
-            .and_then(|header| {
+        let header = self.device().look(chunk, RECORDS_AT, |bytes| {
+            let header = ChunkHeader::from_bytes(bytes).and_then(|header| {
                 let is_ours = header.segment == self.segment.uuid && header.offset == chunk;
                 if is_ours { Ok(header) } else { Err(Damage::Foreign) }
-            })
-            .map_err(|damage| self.device().damaged("a chunk of the log", chunk, damage))?;
+            });
+            header.map_err(|damage| self.device().damaged("a chunk of the log", chunk, damage))
+        })?;
         let seed = Seed::new(header.segment, header.generation);
         self.seeds.put(chunk, seed);
         Ok(seed)

@@ -5,7 +5,8 @@ mod cursor;
 mod merge;
 mod node_writer;
 
-use crate::error::{Damage, Result};
+use crate::device::structure_of;
+use crate::error::{Damage, Error, Result};
 use crate::format::block::{Kind, Sealed};
 use crate::format::branch::{Branch, Child};
 use crate::format::catalogue::Root;
@@ -26,12 +27,6 @@ pub(crate) struct Tree<'log> {
     root: Root,
 }
 
-/// A node of a tree.
-enum Node<'log> {
-    Leaf(Leaf<'log>),
-    Branch(Branch<'log>),
-}
-
 impl<'log> Tree<'log> {
     pub(crate) fn new(log: &'log Log, region: u32, root: Root) -> Self {
         Tree { log, region, root }
@@ -41,19 +36,28 @@ impl<'log> Tree<'log> {
         Child::new(self.root.offset, self.root.epoch)
     }
 
-    /// The node at a height above the leaves, 1 for those.
-    fn node(&self, child: Child, height: u16) -> Result<Node<'log>> {
+    /// Has `look` see a leaf.
+    fn leaf<Answer>(&self, child: Child, look: impl Fn(&Leaf<'_>) -> Result<Answer>) -> Result<Answer> {
+        self.look(Kind::Leaf, child, |sealed| look(&Leaf::from_block(sealed).map_err(self.damaged(Kind::Leaf, child))?))
+    }
+
+    /// Has `look` see an inner node.
+    fn branch<Answer>(&self, child: Child, look: impl Fn(&Branch<'_>) -> Result<Answer>) -> Result<Answer> {
+        self.look(Kind::Branch, child, |sealed| {
+            look(&Branch::from_block(sealed).map_err(self.damaged(Kind::Branch, child))?)
+        })
+    }
+
+    fn look<Answer>(&self, kind: Kind, child: Child, look: impl Fn(&Sealed<'_>) -> Result<Answer>) -> Result<Answer> {
+        self.log.device().look_at_node(kind, child.offset(), |sealed| {
+            self.check(sealed, child).map_err(self.damaged(kind, child))?;
+            look(sealed)
+        })
+    }
+
+    fn damaged(&self, kind: Kind, child: Child) -> impl Fn(Damage) -> Error {
         let device = self.log.device();
-        let offset = child.offset();
-        let kind = if height == 1 { Kind::Leaf } else { Kind::Branch };
-        let sealed = device.node(kind, offset)?;
-        let structure = if height == 1 { "a leaf" } else { "an inner node" };
-        let damaged = |damage| device.damaged(structure, offset, damage);
-        self.check(&sealed, child).map_err(damaged)?;
-        match kind {
-            Kind::Leaf => Leaf::from_block(&sealed).map(Node::Leaf).map_err(damaged),
-            _ => Branch::from_block(&sealed).map(Node::Branch).map_err(damaged),
-        }
+        move |damage| device.damaged(structure_of(kind), child.offset(), damage)
     }
 
     fn check(&self, sealed: &Sealed<'_>, child: Child) -> Result<(), Damage> {
@@ -76,45 +80,42 @@ impl<'log> Tree<'log> {
         }
     }
 
-    /// The leaf in whose range a key lies.
-    fn leaf(&self, key: &[u8]) -> Result<Leaf<'log>> {
+    /// Where the leaf is in whose range a key lies.
+    fn leaf_of(&self, key: &[u8]) -> Result<Child> {
         let mut child = self.root_child();
-        let mut height = self.height()?;
-        loop {
-            match self.node(child, height)? {
-                Node::Leaf(leaf) => return Ok(leaf),
-                Node::Branch(branch) => child = branch.child(branch.find(key)),
-            }
-            height -= 1;
+        for _ in 1..self.height()? {
+            child = self.branch(child, |branch| Ok(branch.child(branch.find(key))))?;
         }
+        Ok(child)
     }
 
     /// Where the newest record of a key is that the tree has.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Pointer>> {
-        let leaf = self.leaf(key)?;
         let hash = key_hash(key);
-        for index in leaf.candidates(key) {
-            let is_key = match leaf.is_key(index, key, hash) {
-                Some(known) => known,
-                None => self.log.read(leaf.pointer(index), |record| record.key == key)?,
-            };
-            if is_key {
-                return Ok(Some(leaf.pointer(index).record()));
+        self.leaf(self.leaf_of(key)?, |leaf| {
+            for index in leaf.candidates(key) {
+                let pointer = leaf.pointer(index).record();
+                let is_key = match leaf.is_key(index, key, hash) {
+                    Some(known) => known,
+                    None => self.log.read(pointer, |record| record.key == key)?,
+                };
+                if is_key {
+                    return Ok(Some(pointer));
+                }
             }
-        }
-        Ok(None)
+            Ok(None)
+        })
     }
 
     /// Where its nodes are. Leaves are not read.
     pub(crate) fn offsets(&self) -> Result<Vec<u64>> {
         let mut offsets = vec![self.root.offset];
         let mut above = vec![self.root_child()];
-        for height in (2..=self.height()?).rev() {
+        for _ in 2..=self.height()? {
             let mut below = Vec::new();
             for child in above {
-                if let Node::Branch(branch) = self.node(child, height)? {
-                    below.extend((0..branch.len()).map(|index| branch.child(index)));
-                }
+                let children = |branch: &Branch<'_>| Ok((0..branch.len()).map(|index| branch.child(index)).collect());
+                below.extend::<Vec<_>>(self.branch(child, children)?);
             }
             offsets.extend(below.iter().map(|child| child.offset()));
             above = below;
