@@ -1,5 +1,6 @@
 //! A store: a volume's segment, its log, its regions, and the thread that spills.
 
+mod reading;
 mod recovery;
 mod scan;
 mod snapshot;
@@ -11,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use vmio::backing::{Access, Backing, FileBacking};
 
+use crate::db::reading::Reading;
 use crate::db::spiller::Spiller;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -420,14 +422,24 @@ impl RegionHandle {
 
     /// A key's value.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let version = self.region.version();
-        self.get_at(&version, NEWEST, key)
+        self.newest(&self.region.version()).get(key)
+    }
+
+    /// Has `look` see a key's value where it lies, and returns what it answers; it is not called if there is none. The value's pages
+    /// are pinned meanwhile: for long values that is cheaper than a copy, for short ones [`Self::get`] is.
+    pub fn get_ref<Answer>(&self, key: &[u8], look: impl FnOnce(&[u8]) -> Answer) -> Result<Option<Answer>> {
+        self.newest(&self.region.version()).get_ref(key, look)
+    }
+
+    /// The values of several keys, in their order, all as they are now. What has to be read for them from the device is
+    /// read together.
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.snapshot().multi_get(keys)
     }
 
     /// Whether a key has a value.
     pub fn contains(&self, key: &[u8]) -> Result<bool> {
-        let version = self.region.version();
-        self.contains_at(&version, NEWEST, key)
+        self.newest(&self.region.version()).contains(key)
     }
 
     /// Keys and values of a range in order, as they are now: what is written meanwhile is not seen.
@@ -440,17 +452,8 @@ impl RegionHandle {
         self.scan(KeyRange::prefix(prefix))
     }
 
-    fn get_at(&self, version: &Version, before: u64, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        check_key(key)?;
-        match self.region.find(version, before, key)? {
-            Some(pointer) => self.store.log.read(pointer, |record| Some(record.value.to_vec())),
-            None => Ok(None),
-        }
-    }
-
-    fn contains_at(&self, version: &Version, before: u64, key: &[u8]) -> Result<bool> {
-        check_key(key)?;
-        Ok(self.region.find(version, before, key)?.is_some())
+    fn newest<'region>(&'region self, version: &'region Version) -> Reading<'region> {
+        Reading { region: &self.region, version, before: NEWEST }
     }
 }
 

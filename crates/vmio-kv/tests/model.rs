@@ -19,6 +19,7 @@ enum Step {
     Delete(u16),
     Batch(Vec<(u16, Option<u8>)>),
     Get(u16),
+    MultiGet(Vec<u16>),
     Scan(Range),
     Prefix(u16),
     Many(u16, u16),
@@ -41,6 +42,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => key.clone().prop_map(Step::Delete),
         1 => proptest::collection::vec((key.clone(), any::<Option<u8>>()), 1..20).prop_map(Step::Batch),
         2 => key.clone().prop_map(Step::Get),
+        1 => proptest::collection::vec(key.clone(), 0..150).prop_map(Step::MultiGet),
         2 => ranges().prop_map(Step::Scan),
         1 => key.clone().prop_map(Step::Prefix),
         2 => (key.clone(), 1_u16..1500).prop_map(|(first, count)| Step::Many(first, count)),
@@ -183,6 +185,12 @@ fn first_but_one(model: &Model, number: u16) -> Option<(Vec<u8>, Vec<u8>)> {
     model.range(..taken.clone()).next().map(owned)
 }
 
+fn same_values(region: &RegionSnapshot, model: &Model, numbers: &[u16]) {
+    let keys: Vec<Vec<u8>> = numbers.iter().map(|number| key(*number)).collect();
+    let expected: Vec<_> = keys.iter().map(|key| model.get(key).cloned()).collect();
+    assert_eq!(region.multi_get(&keys).unwrap(), expected);
+}
+
 fn same_prefix(region: &RegionSnapshot, model: &Model, number: u16) {
     let whole = key(number);
     let prefix = &whole[..whole.len().min(usize::from(number) % 9)];
@@ -220,6 +228,7 @@ fn apply(db: &Db, model: &mut Model, snapshots: &mut Snapshots, step: &Step) {
             db.write(&batch).unwrap();
         }
         Step::Get(number) => assert_eq!(db.get(&key(*number)).unwrap().as_ref(), model.get(&key(*number))),
+        Step::MultiGet(numbers) => same_values(&db.snapshot(), model, numbers),
         Step::Scan(range) => range.check(&db.snapshot(), model),
         Step::Prefix(number) => same_prefix(&db.snapshot(), model, *number),
         Step::Many(first, count) => {
@@ -238,6 +247,9 @@ fn apply(db: &Db, model: &mut Model, snapshots: &mut Snapshots, step: &Step) {
             let key = key(range.keys[0]);
             assert_eq!(snapshot.get(&key).unwrap().as_ref(), model.get(&key));
             assert_eq!(snapshot.contains(&key).unwrap(), model.contains_key(&key));
+            let is_same = |value: &[u8]| model.get(&key).is_some_and(|expected| expected == value);
+            assert_eq!(snapshot.get_ref(&key, is_same).unwrap(), model.contains_key(&key).then_some(true));
+            same_values(snapshot, model, &(range.keys[0]..3000).step_by(37).collect::<Vec<_>>());
             range.check(snapshot, model);
         }
         Step::End(which) if !snapshots.is_empty() => {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::db::reading::Reading;
 use crate::db::{DEFAULT_REGION, RegionHandle, Scan, Store};
 use crate::error::{Error, Result};
 use crate::key_range::KeyRange;
@@ -74,14 +75,28 @@ impl RegionSnapshot {
         self.handle.name()
     }
 
+    fn reading(&self) -> Reading<'_> {
+        Reading { region: &self.handle.region, version: &self.view.version, before: self.view.before }
+    }
+
     /// The value that a key had.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.handle.get_at(&self.view.version, self.view.before, key)
+        self.reading().get(key)
+    }
+
+    /// Has `look` see the value that a key had; see [`RegionHandle::get_ref`].
+    pub fn get_ref<Answer>(&self, key: &[u8], look: impl FnOnce(&[u8]) -> Answer) -> Result<Option<Answer>> {
+        self.reading().get_ref(key, look)
+    }
+
+    /// The values that several keys had; see [`RegionHandle::multi_get`].
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.reading().multi_get(keys)
     }
 
     /// Whether a key had a value.
     pub fn contains(&self, key: &[u8]) -> Result<bool> {
-        self.handle.contains_at(&self.view.version, self.view.before, key)
+        self.reading().contains(key)
     }
 
     /// Keys and values of a range in order.

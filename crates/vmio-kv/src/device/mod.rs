@@ -212,6 +212,31 @@ impl Device {
         self.mapping.advise(range, Advice::DontNeed).expect("given up");
     }
 
+    /// Has `look` see published bytes once, in pages that stay in memory meanwhile.
+    pub(crate) fn look_pinned<Answer>(
+        &self,
+        offset: u64,
+        bytes: usize,
+        look: impl FnOnce(&[u8]) -> Result<Answer>,
+    ) -> Result<Answer> {
+        match self.mapping.pin(offset..offset.saturating_add(bytes as u64), Access::ReadOnly) {
+            // SAFETY: the pages are pinned, and hold no poison. What is published is not stored to before the versions that refer
+            // to it are gone, of which the caller holds one.
+            Ok(pin) => look(unsafe { std::slice::from_raw_parts(pin.as_ptr(), bytes) }),
+            Err(vmio::Error::TooManyPins { .. }) => {
+                let mut copy = vec![0; bytes];
+                self.mapping.read_at(offset, &mut copy)?;
+                look(&copy)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Begins to read ranges, all at once, that somebody is about to look at: he waits for them, and is told of errors.
+    pub(crate) fn fetch(&self, ranges: impl Iterator<Item = Range<u64>>) {
+        drop(self.mapping.fetch(ranges.filter(|range| range.end <= self.len())));
+    }
+
     /// Has ranges read in the background that will be wanted soon.
     pub(crate) fn prefetch(&self, ranges: impl Iterator<Item = Range<u64>>) {
         if let Err(error) = self.mapping.prefetch(ranges.filter(|range| range.end <= self.len())) {

@@ -139,6 +139,19 @@ impl Region {
         Ok(found.filter(|pointer| pointer.kind() != PointerKind::Tombstone))
     }
 
+    /// The same for several keys, for which nodes are read together.
+    pub(crate) fn find_many(&self, version: &Version, before: u64, keys: &[&[u8]]) -> Result<Vec<Option<Pointer>>> {
+        let mut found: Vec<Option<Pointer>> = keys.iter().map(|key| version.in_memory(key, before)).collect();
+        for root in version.roots() {
+            let missing: Vec<usize> = (0..keys.len()).filter(|place| found[*place].is_none()).collect();
+            let of_missing: Vec<&[u8]> = missing.iter().map(|place| keys[*place]).collect();
+            let in_tree = Tree::new(&self.log, self.number, root).get_many(&of_missing)?;
+            missing.into_iter().zip(in_tree).for_each(|(place, pointer)| found[place] = pointer);
+        }
+        let has_value = |pointer: &Pointer| pointer.kind() != PointerKind::Tombstone;
+        Ok(found.into_iter().map(|pointer| pointer.filter(has_value)).collect())
+    }
+
     fn find_in_trees(&self, version: &Version, key: &[u8]) -> Result<Option<Pointer>> {
         for root in version.roots() {
             if let Some(pointer) = Tree::new(&self.log, self.number, root).get(key)? {

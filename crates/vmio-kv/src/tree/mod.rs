@@ -10,6 +10,7 @@ use crate::error::{Damage, Error, Result};
 use crate::format::block::{Kind, Sealed};
 use crate::format::branch::{Branch, Child};
 use crate::format::catalogue::Root;
+use crate::format::geometry::BLOCK_BYTES;
 use crate::format::leaf::{Leaf, key_hash};
 use crate::format::pointer::Pointer;
 use crate::log::Log;
@@ -91,8 +92,12 @@ impl<'log> Tree<'log> {
 
     /// Where the newest record of a key is that the tree has.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Pointer>> {
+        self.get_in(self.leaf_of(key)?, key)
+    }
+
+    fn get_in(&self, leaf: Child, key: &[u8]) -> Result<Option<Pointer>> {
         let hash = key_hash(key);
-        self.leaf(self.leaf_of(key)?, |leaf| {
+        self.leaf(leaf, |leaf| {
             for index in leaf.candidates(key) {
                 let pointer = leaf.pointer(index).record();
                 let is_key = match leaf.is_key(index, key, hash) {
@@ -105,6 +110,35 @@ impl<'log> Tree<'log> {
             }
             Ok(None)
         })
+    }
+
+    /// The same for several keys: of each height the nodes are read together, and so are records that have to be compared.
+    pub(crate) fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Pointer>>> {
+        let mut nodes = vec![self.root_child(); keys.len()];
+        for _ in 1..self.height()? {
+            self.fetch(&nodes);
+            for (node, key) in nodes.iter_mut().zip(keys) {
+                *node = self.branch(*node, |branch| Ok(branch.child(branch.find(key))))?;
+            }
+        }
+        self.fetch(&nodes);
+        let mut compared: Vec<Pointer> = Vec::new();
+        for (leaf, key) in nodes.iter().zip(keys) {
+            let hash = key_hash(key);
+            compared.extend(self.leaf(*leaf, |leaf| {
+                let in_doubt = leaf.candidates(key).filter(|index| leaf.is_key(*index, key, hash).is_none());
+                Ok(in_doubt.map(|index| leaf.pointer(index)).collect::<Vec<_>>())
+            })?);
+        }
+        self.log.fetch(compared.into_iter());
+        nodes.into_iter().zip(keys).map(|(leaf, key)| self.get_in(leaf, key)).collect()
+    }
+
+    fn fetch(&self, nodes: &[Child]) {
+        let mut offsets: Vec<u64> = nodes.iter().map(|node| node.offset()).collect();
+        offsets.sort_unstable();
+        offsets.dedup();
+        self.log.device().fetch(offsets.into_iter().map(|offset| offset..offset + BLOCK_BYTES as u64));
     }
 
     /// Where its nodes are. Leaves are not read.
