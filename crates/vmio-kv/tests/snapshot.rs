@@ -131,6 +131,39 @@ fn a_scan_sees_nothing_that_comes_while_it_goes_on() {
     });
 }
 
+/// Each batch fills its levels, so that they are frozen all the time while snapshots begin.
+#[test]
+fn a_snapshot_shows_batches_whole_while_levels_are_frozen() {
+    let options = Options::new().memory_bytes(32 << 20).memory_level_bytes(1).durability(Durability::None);
+    let db = Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options).unwrap();
+    let (left, right) = (db.region_or_create("left").unwrap(), db.region_or_create("right").unwrap());
+    let write = |value: u64| {
+        let mut batch = WriteBatch::new();
+        batch.put(&left, b"key", &value.to_le_bytes()).unwrap();
+        batch.put(&right, b"key", &value.to_le_bytes()).unwrap();
+        db.write(&batch).unwrap();
+    };
+    write(0);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| (1..).take_while(|_| !is_over.load(Ordering::Relaxed)).for_each(write));
+        let mut seen = Vec::new();
+        while seen.len() < 300 {
+            let snapshot = db.snapshot();
+            let value = |name: &str| snapshot.region(name).unwrap().get(b"key").unwrap().unwrap();
+            let values = [value("left"), value("right")];
+            if values[0] != values[1] {
+                is_over.store(true, Ordering::Relaxed);
+                panic!("{values:?} after {}", seen.len());
+            }
+            if seen.last() != Some(&values[0]) {
+                seen.push(values[0].clone());
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
 #[test]
 fn a_snapshot_outlives_its_store_and_knows_its_regions() {
     let db = store();
