@@ -69,6 +69,35 @@ fn many_keys_are_loaded_and_come_back_in_order() -> TestResult {
 }
 
 #[test]
+fn a_scan_has_bounds_and_goes_both_ways() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let store = created(dir.path())?;
+    let lines = "apple\tred\napricot\torange\nbanana\tyellow\ncherry\tdark red\n";
+    assert!(fed(&mut kv("load", &store), lines)?.0);
+    let scan = |arguments: &[&str]| succeeded(kv("scan", &store).args(arguments));
+    assert_eq!(scan(&["--from", "apricot", "--to", "cherry"])?, "apricot\torange\nbanana\tyellow\n");
+    assert_eq!(scan(&["--prefix", "ap", "--keys-only"])?, "apple\napricot\n");
+    assert_eq!(scan(&["--reverse", "--limit", "2"])?, "cherry\tdark red\nbanana\tyellow\n");
+    assert_eq!(scan(&["--reverse", "--to", "b", "--keys-only", "--limit", "1", "--json"])?, "{\"key\":\"apricot\"}\n");
+    assert_eq!(scan(&["--from", "x"])?, "");
+    refused(kv("scan", &store).args(["--prefix", "a", "--from", "b"]), "--prefix")?;
+    Ok(())
+}
+
+#[test]
+fn several_values_come_as_lines() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let store = created(dir.path())?;
+    assert!(fed(&mut kv("load", &store), "apple\tred\npear\tgreen\n")?.0);
+    assert_eq!(succeeded(kv("get", &store).args(["pear", "apple"]))?, "pear\tgreen\napple\tred\n");
+    let object = "{\"key\":\"pear\",\"value\":\"green\"}\n";
+    assert_eq!(succeeded(kv("get", &store).args(["--json", "pear"]))?, object);
+    let (is_ok, printed, error) = fed(kv("get", &store).args(["pear", "plum"]), "")?;
+    assert!(!is_ok && printed == "pear\tgreen\n" && error.contains("\"plum\" has no value"), "{printed}{error}");
+    Ok(())
+}
+
+#[test]
 fn objects_come_back_and_a_bad_line_is_named() -> TestResult {
     let dir = tempfile::tempdir()?;
     let store = created(dir.path())?;

@@ -1,7 +1,10 @@
 //! A store: a volume's segment, its log, its regions, and the thread that spills.
 
 mod collector;
+mod reading;
 mod recovery;
+mod scan;
+mod snapshot;
 mod spiller;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use vmio::backing::{Access, Backing, FileBacking};
 
 use crate::db::collector::{Collected, Upkeep};
+use crate::db::reading::Reading;
 use crate::db::spiller::Spiller;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -20,15 +24,19 @@ use crate::format::geometry::UNIT_BYTES;
 use crate::format::record::{RecordKind, VALUE_BYTES_MAX};
 use crate::format::superblock::CATALOGUE_BLOCKS_MAX;
 use crate::format::unit_table::{Purpose, Unit};
+use crate::key_range::KeyRange;
 use crate::log::{Append, Appended, Log, LogWriter};
 use crate::options::{Durability, Options};
-use crate::region::{Region, RegionCursor, WriteTurn};
+use crate::region::memory_level::NEWEST;
+use crate::region::{Region, Version, View, WriteTurn};
 use crate::volume::Volume;
 use crate::volume::commit::Changes;
 use crate::volume::reserve::Claim;
 use crate::volume::segment::Segment;
 use crate::write_batch::WriteBatch;
 pub use recovery::Recovery;
+pub use scan::{Keys, Scan};
+pub use snapshot::{RegionSnapshot, Snapshot};
 
 /// The region that is there from the start.
 pub const DEFAULT_REGION: &str = "default";
@@ -211,6 +219,11 @@ impl Db {
         self.store.write(batch, durability)
     }
 
+    /// All regions as they are now: what is written later is not seen, and of a batch all or nothing.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::begin(&self.store)
+    }
+
     /// Returns once all writes that have returned are durable.
     pub fn sync(&self) -> Result<()> {
         self.store.log.sync_all()
@@ -320,19 +333,21 @@ impl Store {
         let records: Vec<Append<'_>> = operations.iter().map(|operation| operation.append()).collect();
         let mut appended: Vec<Appended> = Vec::with_capacity(records.len());
         self.log.append(&records, claim, &mut appended)?;
-        let mut full = Vec::new();
+        // All levels at once: who begins a view sees all of it, or nothing.
+        let mut levels: Vec<_> = turns.iter().map(WriteTurn::fill).collect();
+        let mut replaced = Vec::new();
         for (record, at) in records.iter().zip(&appended) {
             let place = regions.binary_search_by_key(&record.region, |region| region.number);
             let Ok(place) = place else { unreachable!("each operation's region is in the list") };
-            if turns[place].put(record.key, at.sequence, at.pointer) {
-                full.push(place);
-            }
+            replaced.extend(levels[place].insert(record.key, at.sequence, at.pointer));
         }
+        drop(levels);
+        replaced.into_iter().for_each(|pointer| self.segment.count_garbage(pointer));
+        let full: Vec<bool> = turns.iter().map(WriteTurn::is_full).collect();
         drop(turns);
-        full.dedup();
-        for place in full {
-            if regions[place].freeze() {
-                self.spills.put(regions[place]);
+        for (region, _) in regions.iter().zip(full).filter(|(_, is_full)| *is_full) {
+            if region.freeze() {
+                self.spills.put(region);
             }
         }
         match (durability, appended.last()) {
@@ -456,27 +471,45 @@ impl RegionHandle {
         if durability == Durability::Sync { store.log.sync(at.sequence + 1) } else { Ok(()) }
     }
 
+    /// The region as it is now: what is written later is not seen.
+    pub fn snapshot(&self) -> RegionSnapshot {
+        RegionSnapshot::new(self.clone(), View::begin(&self.region))
+    }
+
     /// A key's value.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        check_key(key)?;
-        let version = self.region.version();
-        match self.region.find(&version, key)? {
-            Some(pointer) => self.store.log.read(pointer, |record| Some(record.value.to_vec())),
-            None => Ok(None),
-        }
+        self.newest(&self.region.version()).get(key)
+    }
+
+    /// Has `look` see a key's value where it lies, and returns what it answers; it is not called if there is none. The value's pages
+    /// are pinned meanwhile: for long values that is cheaper than a copy, for short ones [`Self::get`] is.
+    pub fn get_ref<Answer>(&self, key: &[u8], look: impl FnOnce(&[u8]) -> Answer) -> Result<Option<Answer>> {
+        self.newest(&self.region.version()).get_ref(key, look)
+    }
+
+    /// The values of several keys, in their order, all as they are now. What has to be read for them from the device is
+    /// read together.
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.snapshot().multi_get(keys)
     }
 
     /// Whether a key has a value.
     pub fn contains(&self, key: &[u8]) -> Result<bool> {
-        check_key(key)?;
-        let version = self.region.version();
-        Ok(self.region.find(&version, key)?.is_some())
+        self.newest(&self.region.version()).contains(key)
     }
 
-    /// Keys and values in order, from the first key that is not less on. What is written meanwhile may be seen or not.
-    pub fn scan(&self, from: &[u8]) -> Result<Scan<'_>> {
-        let cursor = RegionCursor::seek(&self.region, from)?;
-        Ok(Scan { log: &self.store.log, cursor, has_failed: false })
+    /// Keys and values of a range in order, as they are now: what is written meanwhile is not seen.
+    pub fn scan(&self, range: impl Into<KeyRange>) -> Scan<'_> {
+        Scan::new(&self.region, Arc::new(View::begin(&self.region)), range.into())
+    }
+
+    /// The same of the keys that begin with a prefix.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Scan<'_> {
+        self.scan(KeyRange::prefix(prefix))
+    }
+
+    fn newest<'region>(&'region self, version: &'region Version) -> Reading<'region> {
+        Reading { region: &self.region, version, before: NEWEST }
     }
 }
 
@@ -489,32 +522,6 @@ impl std::fmt::Debug for RegionHandle {
 impl std::fmt::Debug for Db {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "store in {}", self.store.segment.device.name())
-    }
-}
-
-/// Keys and values in order. Ends with the first error.
-pub struct Scan<'region> {
-    log: &'region Log,
-    cursor: RegionCursor<'region>,
-    has_failed: bool,
-}
-
-impl Iterator for Scan<'_> {
-    type Item = Result<(Vec<u8>, Vec<u8>)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.has_failed {
-            return None;
-        }
-        let next = self.cursor.next().and_then(|found| match found {
-            Some(known) => {
-                let value = self.log.read(known.pointer, |record| record.value.to_vec())?;
-                Ok(Some((known.bytes, value)))
-            }
-            None => Ok(None),
-        });
-        self.has_failed = next.is_err();
-        next.transpose()
     }
 }
 

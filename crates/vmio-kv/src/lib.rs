@@ -23,6 +23,7 @@ mod db;
 mod device;
 mod error;
 mod format;
+mod key_range;
 mod log;
 mod options;
 mod region;
@@ -30,8 +31,9 @@ mod tree;
 mod volume;
 mod write_batch;
 
-pub use db::{DEFAULT_REGION, Db, KEY_BYTES_MAX, Recovery, RegionHandle, Scan, Stats};
+pub use db::{DEFAULT_REGION, Db, KEY_BYTES_MAX, Keys, Recovery, RegionHandle, RegionSnapshot, Scan, Snapshot, Stats};
 pub use error::{Damage, Error, Result};
+pub use key_range::KeyRange;
 pub use options::{Durability, Options};
 pub use write_batch::WriteBatch;
 

@@ -43,7 +43,7 @@ fn contents(db: &Db) -> Result<Model, Error> {
     let mut all = Model::new();
     for (index, name) in ["default", "other"].into_iter().enumerate() {
         let Ok(region) = db.region(name) else { continue };
-        for found in region.scan(&[])? {
+        for found in region.scan(..) {
             let (key, value) = found?;
             let byte = value.first().copied().unwrap_or(0);
             assert!(value.iter().all(|other| *other == byte));

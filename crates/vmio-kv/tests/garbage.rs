@@ -49,7 +49,7 @@ fn check(db: &Db, expected: impl Fn(u64) -> Option<u64>, keys: u64) {
     }
     let mut wanted: Vec<_> = (0..keys).filter_map(|number| Some((key(number), (number, expected(number)?)))).collect();
     wanted.sort();
-    let found: Vec<_> = db.scan(&[]).unwrap().map(Result::unwrap).map(|(key, value)| (key, parts(&value))).collect();
+    let found: Vec<_> = db.scan(..).map(Result::unwrap).map(|(key, value)| (key, parts(&value))).collect();
     assert!(found == wanted, "{} entries for {}", found.len(), wanted.len());
 }
 
@@ -188,7 +188,7 @@ fn a_scan_keeps_the_chunks_that_it_may_read() {
     db.flush().unwrap();
     let mut wanted: Vec<Vec<u8>> = (0..KEYS).map(key).collect();
     wanted.sort();
-    let mut scan = db.scan(&[]).unwrap();
+    let mut scan = db.scan(..);
     let first = scan.next().unwrap().unwrap();
     for round in 1..8 {
         for number in 0..KEYS {
@@ -251,7 +251,7 @@ fn writers_beside_collections_have_the_last_word() {
         });
         let scanner = scope.spawn(move || {
             while !has_ended.load(Ordering::Relaxed) {
-                for found in db.scan(&[]).unwrap() {
+                for found in db.scan(..) {
                     let (found, value) = found.unwrap();
                     assert_eq!(key(parts(&value).0), found);
                 }

@@ -43,7 +43,7 @@ fn keys_in_order_are_found_in_deep_trees() {
         assert_eq!(db.get(&key(number)).unwrap(), Some(expected), "{number}");
     }
     let mut count = 0;
-    for (found, number) in db.scan(&[]).unwrap().zip(0..) {
+    for (found, number) in db.scan(..).zip(0..) {
         assert_eq!(found.unwrap().0, key(number));
         count += 1;
     }
@@ -159,6 +159,34 @@ fn writers_of_several_regions_do_not_wait_for_each_other_for_ever() {
         Err(mpsc::RecvTimeoutError::Timeout) => panic!("they wait for each other"),
         _ => thread.join().unwrap(),
     }
+}
+
+/// More than the cache holds, read together and in place, in one level after another.
+#[test]
+fn values_are_read_together_and_in_place() {
+    const KEYS: u64 = 40_000;
+    let disk = Arc::new(MemoryBacking::new(256 << 20).unwrap());
+    let value = |number: u64| vec![number as u8; if number.is_multiple_of(1000) { 300_000 } else { 700 }];
+    let db = Db::create_on(Arc::clone(&disk), options(512 << 10)).unwrap();
+    (0..KEYS).for_each(|number| db.put(&key(number), &value(number)).unwrap());
+    db.close().unwrap();
+    let db = Db::open_on(disk, options(512 << 10)).unwrap();
+    db.put(&key(3), b"new").unwrap();
+    db.delete(&key(4)).unwrap();
+    let expected = |number: u64| match number {
+        3 => Some(b"new".to_vec()),
+        4 => None,
+        number => (number < KEYS).then(|| value(number)),
+    };
+    let numbers: Vec<u64> = (0..500).map(|number| number * 7_919 % (KEYS + 1_000)).chain([3, 4, 3, 1000]).collect();
+    let keys: Vec<Vec<u8>> = numbers.iter().map(|number| key(*number)).collect();
+    for (number, value) in numbers.iter().zip(db.multi_get(&keys).unwrap()) {
+        assert_eq!(value, expected(*number), "{number}");
+        let length = db.get_ref(&key(*number), |bytes| (bytes == value.clone().unwrap()).then_some(bytes.len()));
+        assert_eq!(length.unwrap().flatten(), value.map(|value| value.len()));
+    }
+    assert!(matches!(db.multi_get(&[&b"key"[..], b""]), Err(Error::KeyLength { bytes: 0, .. })));
+    assert_eq!(db.multi_get::<&[u8]>(&[]).unwrap(), Vec::<Option<Vec<u8>>>::new());
 }
 
 #[test]

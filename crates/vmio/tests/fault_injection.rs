@@ -88,9 +88,12 @@ fn poison_stands_in_for_an_unreadable_page() {
     let options = MappingOptions::new().on_read_error(OnReadError::Poison(pattern));
     let map = Mapping::open(&cache, device.backing(), options).unwrap();
     assert!(map.take_read_error().is_none());
+    load(&map, at(3));
+    assert_eq!(map.failed_reads(), 0);
     for word in 0..PAGE / 8 {
         assert_eq!(load(&map, at(2) + 8 * word), u64::from_le_bytes(pattern));
     }
+    assert_eq!(map.failed_reads(), 1);
     assert!(matches!(map.take_read_error(), Some(Error::Read { offset, .. }) if offset == at(2)));
     assert!(matches!(read(&map, page(2)), Err(Error::Read { .. })));
     assert!(map.write_at(at(2), b"x").is_err());

@@ -15,6 +15,7 @@ use crate::format::geometry::{UNIT_BLOCKS, UNIT_BYTES, unit_of};
 use crate::format::unit_table::Purpose;
 use crate::log::{Append, Visited};
 use crate::region::Region;
+use crate::region::memory_level::NEWEST;
 use crate::volume::commit::Changes;
 use crate::volume::era::Outdated;
 use crate::volume::reserve::Claim;
@@ -285,10 +286,11 @@ impl Store {
     fn move_record(&self, region: &Region, record: &Visited<'_>) -> Result<bool> {
         loop {
             let version = region.version();
-            if region.newest(&version, record.key)? != Some(record.pointer) {
+            // First: what is put while the levels are looked through makes a difference below.
+            let in_memory = version.in_memory(record.key, NEWEST);
+            if region.newest(&version, NEWEST, record.key)? != Some(record.pointer) {
                 return Ok(false);
             }
-            let in_memory = version.in_memory(record.key);
             let Some(turn) = region.try_begin_write()? else {
                 // Who waits for room waits for this thread.
                 self.spill_all(region, false)?;

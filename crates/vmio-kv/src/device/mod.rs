@@ -1,7 +1,10 @@
 //! The bytes of a volume: what is published is read by loads through a mapping; what is new is stored there, or written past it.
 
+#[cfg(test)]
+pub(crate) mod failing_backing;
 mod verifier;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use vmio::backing::{Access, Backing};
@@ -15,6 +18,11 @@ use verifier::NodeVerifier;
 
 /// What a page holds that could not be read: no block begins so.
 const POISON: [u8; 8] = *b"!vmiokv!";
+
+/// What a node is called in messages.
+pub(crate) fn structure_of(kind: Kind) -> &'static str {
+    if kind == Kind::Leaf { "a leaf" } else { "an inner node" }
+}
 
 /// The copy that counts, of a block that lies there twice.
 pub(crate) struct Newest {
@@ -155,39 +163,119 @@ impl Device {
         Ok(())
     }
 
-    /// Published bytes. They stay as they are as long as the caller holds the version that refers to them.
-    pub(crate) fn published(&self, offset: u64, bytes: usize) -> Result<&[u8]> {
+    /// Has `look` see published bytes, which stay as they are as long as the caller holds the version that refers to them. What
+    /// it answers counts, unless a page could not be read meanwhile: it may have seen poison then, and looks at a copy.
+    pub(crate) fn look<Answer>(
+        &self,
+        offset: u64,
+        bytes: usize,
+        look: impl Fn(&[u8]) -> Result<Answer>,
+    ) -> Result<Answer> {
         let end = offset.checked_add(bytes as u64).filter(|end| *end <= self.len());
         let Some(end) = end else {
             return Err(self.damaged("a reference", offset, Damage::Value { what: "its place", found: offset }));
         };
+        let failed_reads = self.mapping.failed_reads();
         self.mapping.ensure(offset..end)?;
-        // SAFETY: the range is mapped as long as self. What is published is not stored to before the versions that refer to it
-        // are gone; a page that cannot be read again after an eviction holds poison, whole.
-        Ok(unsafe { std::slice::from_raw_parts(self.mapping.as_ptr().add(offset as usize), bytes) })
+        // SAFETY: the range is mapped as long as self, and what is published is not stored to before the versions that refer to
+        // it are gone. A page that is evicted meanwhile and cannot be read again holds poison, whole: it is bytes as well,
+        // `look` believes none of them twice, and what it made of them is dropped.
+        let answer = look(unsafe { std::slice::from_raw_parts(self.mapping.as_ptr().add(offset as usize), bytes) });
+        if self.mapping.failed_reads() == failed_reads {
+            return answer;
+        }
+        let mut copy = vec![0; bytes];
+        self.mapping.read_at(offset, &mut copy)?;
+        look(&copy)
     }
 
-    /// A published node.
-    pub(crate) fn node(&self, kind: Kind, offset: u64) -> Result<Sealed<'_>> {
-        let block = self.published(offset, BLOCK_BYTES)?;
-        let Some(block) = block.first_chunk::<BLOCK_BYTES>() else {
-            return Err(self.damaged("a node", offset, Damage::Length));
-        };
-        let structure = if kind == Kind::Leaf { "a leaf" } else { "an inner node" };
-        unseal_checked(block, kind, offset).map_err(|damage| match self.mapping.take_read_error() {
-            Some(error) => error.into(),
-            None => self.damaged(structure, offset, damage),
+    /// Has `look` see a published node; see [`Self::look`].
+    pub(crate) fn look_at_node<Answer>(
+        &self,
+        kind: Kind,
+        offset: u64,
+        look: impl Fn(&Sealed<'_>) -> Result<Answer>,
+    ) -> Result<Answer> {
+        let structure = structure_of(kind);
+        self.look(offset, BLOCK_BYTES, |bytes| {
+            let damaged = |damage| self.damaged(structure, offset, damage);
+            let block = bytes.first_chunk::<BLOCK_BYTES>().ok_or_else(|| damaged(Damage::Length))?;
+            look(&unseal_checked(block, kind, offset).map_err(damaged)?)
         })
     }
 
-    /// Has pages read in the background that will be wanted soon.
-    pub(crate) fn prefetch(&self, offsets: impl Iterator<Item = u64>) {
-        let page = |offset: u64| {
-            let start = offset - offset % BLOCK_BYTES as u64;
-            start..start + BLOCK_BYTES as u64
-        };
-        if let Err(error) = self.mapping.prefetch(offsets.map(page)) {
-            tracing::debug!(%error, "a prefetch failed; who touches the page reads it");
+    /// Gives up the pages of a unit, as an evictor would.
+    #[cfg(test)]
+    pub(crate) fn evict(&self, unit: u64) {
+        let range = unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES;
+        self.mapping.flush(range.clone()).expect("written");
+        self.mapping.advise(range, Advice::DontNeed).expect("given up");
+    }
+
+    /// Has `look` see published bytes once, in pages that stay in memory meanwhile.
+    pub(crate) fn look_pinned<Answer>(
+        &self,
+        offset: u64,
+        bytes: usize,
+        look: impl FnOnce(&[u8]) -> Result<Answer>,
+    ) -> Result<Answer> {
+        match self.mapping.pin(offset..offset.saturating_add(bytes as u64), Access::ReadOnly) {
+            // SAFETY: the pages are pinned, and hold no poison. What is published is not stored to before the versions that refer
+            // to it are gone, of which the caller holds one.
+            Ok(pin) => look(unsafe { std::slice::from_raw_parts(pin.as_ptr(), bytes) }),
+            Err(vmio::Error::TooManyPins { .. }) => {
+                let mut copy = vec![0; bytes];
+                self.mapping.read_at(offset, &mut copy)?;
+                look(&copy)
+            }
+            Err(error) => Err(error.into()),
         }
+    }
+
+    /// Begins to read ranges, all at once, that somebody is about to look at: he waits for them, and is told of errors.
+    pub(crate) fn fetch(&self, ranges: impl Iterator<Item = Range<u64>>) {
+        drop(self.mapping.fetch(ranges.filter(|range| range.end <= self.len())));
+    }
+
+    /// Has ranges read in the background that will be wanted soon.
+    pub(crate) fn prefetch(&self, ranges: impl Iterator<Item = Range<u64>>) {
+        if let Err(error) = self.mapping.prefetch(ranges.filter(|range| range.end <= self.len())) {
+            tracing::debug!(%error, "a prefetch failed; who touches the pages reads them");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::failing_backing::FailingBacking;
+    use super::*;
+
+    /// What is looked at is evicted meanwhile, and cannot be read again at first.
+    #[test]
+    fn what_a_look_has_seen_of_poison_does_not_count() {
+        let backing = Arc::new(FailingBacking::new(4 * UNIT_BYTES));
+        backing.write_at(UNIT_BYTES, &[7; BLOCK_BYTES]).expect("memory");
+        let cache = Cache::builder().capacity(8 << 20).build().expect("a cache");
+        let device = Device::open(&cache, Arc::clone(&backing) as Arc<dyn Backing>).expect("a device");
+        let looks = Cell::new(0);
+        let saw_poison = Cell::new(false);
+        let looked = || {
+            device.look(UNIT_BYTES, BLOCK_BYTES, |bytes| {
+                let first = bytes[0];
+                if looks.replace(looks.get() + 1) == 0 {
+                    device.evict(1);
+                    backing.fail(Some(1));
+                    saw_poison.set(bytes[..8] == POISON);
+                }
+                Ok((first, bytes[1], bytes[BLOCK_BYTES - 1]))
+            })
+        };
+        assert!(matches!(looked(), Err(Error::Io(vmio::Error::Read { .. }))));
+        assert!(saw_poison.get() && looks.get() == 1, "{} looks", looks.get());
+        backing.fail(None);
+        device.evict(1);
+        assert_eq!(looked().expect("it is there again"), (7, 7, 7));
     }
 }

@@ -86,7 +86,8 @@ impl<'block> Branch<'block> {
     /// No key of the child is less, and all of the children before it are. The first child's is empty.
     pub(crate) fn pivot(&self, index: usize) -> &'block [u8] {
         let at = usize::from(self.children[index].pivot_at.get());
-        &self.bytes[at..at + usize::from(self.children[index].pivot_bytes.get())]
+        // It was in its place when the node was looked at first; the page may have become another.
+        self.bytes.get(at..at + usize::from(self.children[index].pivot_bytes.get())).unwrap_or_default()
     }
 
     /// The child in whose range a key lies.

@@ -172,9 +172,10 @@ impl<'bytes> Record<'bytes> {
     }
 
     fn read_unchecked(bytes: &'bytes [u8]) -> Result<Self, Damage> {
-        let front = bytes.first_chunk::<FRONT_BYTES>().ok_or(Damage::Length)?;
-        let length = Self::length(front)?;
-        let (row, _) = RecordRow::ref_from_prefix(bytes).map_err(|_| Damage::Length)?;
+        // A copy, so that all that follows is about the same bytes, though the page may become another meanwhile.
+        let front = *bytes.first_chunk::<FRONT_BYTES>().ok_or(Damage::Length)?;
+        let length = Self::length(&front)?;
+        let (row, _) = RecordRow::ref_from_prefix(&front).map_err(|_| Damage::Length)?;
         let kind = RecordKind::from_byte(row.kind).ok_or(Damage::Magic)?;
         let rest = bytes.get(FRONT_BYTES..length).ok_or(Damage::Length)?;
         let key_bytes = if kind.has_key() { usize::from(row.key_bytes.get()) + 1 } else { 0 };

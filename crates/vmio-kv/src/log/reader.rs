@@ -1,10 +1,11 @@
 //! Reading a record by its pointer, from memory or from the device.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{self, AtomicU64};
 
-use crate::error::{Damage, Result};
+use crate::error::{Damage, Error, Result};
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
 use crate::format::leaf::KnownKey;
@@ -41,43 +42,97 @@ impl Log {
         self.tails.load().iter().find(|chunk| chunk.header.offset == start).cloned()
     }
 
-    /// Hands a record to `read`, its checksum checked.
-    pub(crate) fn read<Answer>(&self, pointer: Pointer, read: impl FnOnce(&Record<'_>) -> Answer) -> Result<Answer> {
-        let offset = pointer.offset();
-        let at = (offset % UNIT_BYTES) as usize;
-        let damaged = |damage| self.device().damaged("a record of the log", offset, damage);
-        // It may have been written and given up since we looked: then the device has it.
-        if let Some(tail) = self.tail_of(offset) {
-            let bytes = tail.bytes().get(at..).ok_or(damaged(Damage::Length))?;
-            return Record::read(tail.seed, bytes).map(|record| read(&record)).map_err(damaged);
-        }
-        if !(RECORDS_AT..=CHUNK_BYTES - FRONT_BYTES).contains(&at) {
-            return Err(damaged(Damage::Value { what: "its place in the chunk", found: at as u64 }));
-        }
-        // As far as its page, first: most records end there.
-        let in_page = BLOCK_BYTES - at % BLOCK_BYTES;
-        let front = self.device().published(offset, in_page.max(FRONT_BYTES))?;
-        let front = front.first_chunk::<FRONT_BYTES>().ok_or(damaged(Damage::Length))?;
-        let length = Record::length(front).map_err(damaged)?;
-        if at + length > CHUNK_BYTES {
-            return Err(damaged(Damage::Length));
-        }
-        let bytes = self.device().published(offset, length)?;
-        Record::read(self.seed_of(offset - at as u64)?, bytes).map(|record| read(&record)).map_err(damaged)
+    fn damaged_record(&self, pointer: Pointer) -> impl Fn(Damage) -> Error {
+        move |damage| self.device().damaged("a record of the log", pointer.offset(), damage)
     }
 
-    /// The generation of a chunk on the device.
-    fn seed_of(&self, chunk: u64) -> Result<Seed> {
+    /// Hands a record to `read`, its checksum checked; twice, if it may have seen something else the first time.
+    pub(crate) fn read<Answer>(&self, pointer: Pointer, read: impl Fn(&Record<'_>) -> Answer) -> Result<Answer> {
+        let damaged = self.damaged_record(pointer);
+        // It may have been written and given up since we looked: then the device has it.
+        if let Some(tail) = self.tail_of(pointer.offset()) {
+            return read_tail(&tail, pointer).map(|record| read(&record)).map_err(damaged);
+        }
+        let seed = self.seed_of(pointer)?;
+        // As far as its page, first: most records end there.
+        let in_page = front_in_page(pointer);
+        let whole = |bytes: &[u8]| Record::read(seed, bytes).map(|record| read(&record)).map_err(&damaged);
+        let answer = self.device().look(pointer.offset(), in_page, |bytes| {
+            let length = self.length(pointer, bytes)?;
+            Ok(if length > bytes.len() { Err(length) } else { Ok(whole(bytes)?) })
+        })?;
+        match answer {
+            Ok(answer) => Ok(answer),
+            Err(length) => self.device().look(pointer.offset(), length, whole),
+        }
+    }
+
+    /// The same, once and in place: its pages stay in memory meanwhile.
+    pub(crate) fn read_pinned<Answer>(
+        &self,
+        pointer: Pointer,
+        read: impl FnOnce(&Record<'_>) -> Answer,
+    ) -> Result<Answer> {
+        let damaged = self.damaged_record(pointer);
+        if let Some(tail) = self.tail_of(pointer.offset()) {
+            return read_tail(&tail, pointer).map(|record| read(&record)).map_err(damaged);
+        }
+        let seed = self.seed_of(pointer)?;
+        let in_page = front_in_page(pointer);
+        let length = self.device().look(pointer.offset(), in_page, |bytes| self.length(pointer, bytes))?;
+        self.device().look_pinned(pointer.offset(), length, |bytes| {
+            Record::read(seed, bytes).map(|record| read(&record)).map_err(damaged)
+        })
+    }
+
+    /// How long the record is of which these bytes are the front.
+    fn length(&self, pointer: Pointer, front: &[u8]) -> Result<usize> {
+        let length = front.first_chunk::<FRONT_BYTES>().ok_or(Damage::Length).and_then(Record::length);
+        let fits = |length: &usize| (pointer.offset() % UNIT_BYTES) as usize + length <= CHUNK_BYTES;
+        length
+            .and_then(|length| if fits(&length) { Ok(length) } else { Err(Damage::Length) })
+            .map_err(self.damaged_record(pointer))
+    }
+
+    /// Begins to read records, all at once, that are about to be wanted.
+    pub(crate) fn fetch(&self, records: impl Iterator<Item = Pointer>) {
+        self.device().fetch(self.on_device(records));
+    }
+
+    /// Has records read in the background that will be wanted soon.
+    pub(crate) fn prefetch(&self, records: impl Iterator<Item = Pointer>) {
+        self.device().prefetch(self.on_device(records));
+    }
+
+    /// Where records are that are not in memory.
+    fn on_device(&self, records: impl Iterator<Item = Pointer>) -> impl Iterator<Item = Range<u64>> {
+        let tails = self.tails.load();
+        records.filter_map(move |record| {
+            let chunk = record.offset() - record.offset() % UNIT_BYTES;
+            // What the pointer says is an eighth too much at most.
+            let end = (chunk + UNIT_BYTES).min(record.offset() + u64::from(record.record_bytes()));
+            tails.iter().all(|tail| tail.header.offset != chunk).then_some(record.offset()..end)
+        })
+    }
+
+    /// What the checksum begins with of a record on the device.
+    fn seed_of(&self, pointer: Pointer) -> Result<Seed> {
+        let at = (pointer.offset() % UNIT_BYTES) as usize;
+        if !(RECORDS_AT..=CHUNK_BYTES - FRONT_BYTES).contains(&at) {
+            let damage = Damage::Value { what: "its place in the chunk", found: at as u64 };
+            return Err(self.damaged_record(pointer)(damage));
+        }
+        let chunk = pointer.offset() - at as u64;
         if let Some(seed) = self.seeds.get(chunk) {
             return Ok(seed);
         }
-        let header = self.device().published(chunk, RECORDS_AT)?;
-        let header = ChunkHeader::from_bytes(header)
-            .and_then(|header| {
+        let header = self.device().look(chunk, RECORDS_AT, |bytes| {
+            let header = ChunkHeader::from_bytes(bytes).and_then(|header| {
                 let is_ours = header.segment == self.segment.uuid && header.offset == chunk;
                 if is_ours { Ok(header) } else { Err(Damage::Foreign) }
-            })
-            .map_err(|damage| self.device().damaged("a chunk of the log", chunk, damage))?;
+            });
+            header.map_err(|damage| self.device().damaged("a chunk of the log", chunk, damage))
+        })?;
         let seed = Seed::new(header.segment, header.generation);
         self.seeds.put(chunk, seed);
         Ok(seed)
@@ -104,4 +159,14 @@ impl Log {
         self.complete(right)?;
         Ok(left.bytes.cmp(&right.bytes))
     }
+}
+
+fn read_tail(tail: &TailChunk, pointer: Pointer) -> Result<Record<'_>, Damage> {
+    let at = (pointer.offset() % UNIT_BYTES) as usize;
+    Record::read(tail.seed, tail.bytes().get(at..).ok_or(Damage::Length)?)
+}
+
+/// How many bytes of a record are looked at first: as far as its page goes, or its front.
+fn front_in_page(pointer: Pointer) -> usize {
+    (BLOCK_BYTES - pointer.offset() as usize % BLOCK_BYTES).max(FRONT_BYTES)
 }

@@ -8,109 +8,134 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::format::leaf::KnownKey;
 use crate::format::pointer::PointerKind;
-use crate::region::memory_level::MemoryLevel;
-use crate::region::{Region, Version};
-use crate::tree::{Cursor, Tree};
+use crate::log::Log;
+use crate::region::memory_level::{MemoryLevel, NEWEST};
+use crate::region::{Region, View};
+use crate::tree::{Cursor, Direction, Tree};
 
 /// Entries that are taken from a level in memory at a time.
 const BATCH: usize = 64;
 
-/// A level in memory, entry by entry. What is put while it goes on may be seen or not.
+/// A level in memory, entry by entry.
 struct MemoryCursor {
     level: Arc<MemoryLevel>,
+    /// Records from this number on are not seen.
+    before: u64,
+    direction: Direction,
     batch: VecDeque<KnownKey>,
 }
 
 impl MemoryCursor {
-    fn seek(level: &Arc<MemoryLevel>, from: Bound<&[u8]>) -> Self {
-        let mut cursor = MemoryCursor { level: Arc::clone(level), batch: VecDeque::new() };
-        cursor.fill(from);
-        cursor
-    }
-
-    fn fill(&mut self, from: Bound<&[u8]>) {
-        let some = self.level.some_from(from, BATCH);
-        self.batch.extend(some.iter().map(|(key, pointer)| KnownKey::whole(key, *pointer)));
-    }
-
-    fn advance(&mut self) {
-        if let Some(last) = self.batch.pop_front()
-            && self.batch.is_empty()
-        {
-            self.fill(Bound::Excluded(&last.bytes));
+    /// The first entry within a bound, which the caller has come to.
+    fn next_within(&mut self, bound: Bound<&[u8]>) -> Option<KnownKey> {
+        if self.batch.is_empty() {
+            let some = self.level.some(bound, self.direction, self.before, BATCH);
+            self.batch.extend(some.iter().map(|(key, pointer)| KnownKey::whole(key, *pointer)));
         }
+        self.batch.pop_front()
     }
 }
 
-/// A place in a region. Levels are in order of age, the newest first.
+enum Place<'region> {
+    Memory(MemoryCursor),
+    Tree(Cursor<'region>),
+}
+
+/// A level, and the entry that is the next on the way.
+struct LevelCursor<'region> {
+    place: Place<'region>,
+    next: Option<KnownKey>,
+}
+
+impl<'region> LevelCursor<'region> {
+    fn memory(level: &Arc<MemoryLevel>, before: u64, bound: Bound<&[u8]>, direction: Direction) -> Self {
+        let mut cursor = MemoryCursor { level: Arc::clone(level), before, direction, batch: VecDeque::new() };
+        let next = cursor.next_within(bound);
+        LevelCursor { place: Place::Memory(cursor), next }
+    }
+
+    fn tree(tree: Tree<'region>, bound: Bound<&[u8]>, direction: Direction) -> Result<Self> {
+        let cursor = Cursor::seek(tree, bound, direction)?;
+        let next = cursor.current();
+        Ok(LevelCursor { place: Place::Tree(cursor), next })
+    }
+
+    fn take(&mut self) -> Result<Option<KnownKey>> {
+        let Some(taken) = self.next.take() else { return Ok(None) };
+        self.next = match &mut self.place {
+            Place::Memory(cursor) => cursor.next_within(Bound::Excluded(&taken.bytes)),
+            Place::Tree(cursor) => {
+                cursor.advance()?;
+                cursor.current()
+            }
+        };
+        Ok(Some(taken))
+    }
+}
+
+/// A place in a region.
 pub(crate) struct RegionCursor<'region> {
-    region: &'region Region,
-    memory: Vec<MemoryCursor>,
-    trees: Vec<(Cursor<'region>, Option<KnownKey>)>,
-    /// Keeps what the trees refer to.
-    _version: Arc<Version>,
+    log: &'region Log,
+    direction: Direction,
+    /// In order of age, the newest first.
+    levels: Vec<LevelCursor<'region>>,
+    /// Keeps what the levels refer to.
+    _view: Arc<View>,
 }
 
 impl<'region> RegionCursor<'region> {
-    /// At the first key that is not less.
-    pub(crate) fn seek(region: &'region Region, key: &[u8]) -> Result<Self> {
-        let version = region.version();
-        let levels = std::iter::once(&version.memory).chain(&version.frozen);
-        let memory = levels.map(|level| MemoryCursor::seek(level, Bound::Included(key))).collect();
-        let mut trees = Vec::new();
+    /// At the first key on the way that is within a bound.
+    pub(crate) fn seek(
+        region: &'region Region,
+        view: &Arc<View>,
+        bound: Bound<&[u8]>,
+        direction: Direction,
+    ) -> Result<Self> {
+        let version = &view.version;
+        let mut levels = vec![LevelCursor::memory(&version.memory, view.before, bound, direction)];
+        levels.extend(version.frozen.iter().map(|frozen| LevelCursor::memory(frozen, NEWEST, bound, direction)));
         for root in version.roots() {
-            let cursor = Cursor::seek(Tree::new(&region.log, region.number, root, version.epoch), key)?;
-            let current = cursor.current();
-            trees.push((cursor, current));
+            let tree = Tree::new(&region.log, region.number, root, version.epoch);
+            levels.push(LevelCursor::tree(tree, bound, direction)?);
         }
-        Ok(RegionCursor { region, memory, trees, _version: version })
+        Ok(RegionCursor { log: &region.log, direction, levels, _view: Arc::clone(view) })
     }
 
-    fn levels(&mut self) -> impl Iterator<Item = &mut KnownKey> {
-        let memory = self.memory.iter_mut().filter_map(|cursor| cursor.batch.front_mut());
-        memory.chain(self.trees.iter_mut().filter_map(|(_, current)| current.as_mut()))
-    }
-
-    /// The next key that has a value, and where its record is.
+    /// What is known of the next key that has a value.
     pub(crate) fn next(&mut self) -> Result<Option<KnownKey>> {
         loop {
-            let Some(mut least) = self.take_least()? else { return Ok(None) };
-            if least.pointer.kind() != PointerKind::Tombstone {
-                self.region.log.complete(&mut least)?;
-                return Ok(Some(least));
+            match self.take_nearest()? {
+                Some(known) if known.pointer.kind() == PointerKind::Tombstone => {}
+                nearest => return Ok(nearest),
             }
         }
     }
 
-    /// Takes the least key out of all levels: the newest level's entry of it.
-    fn take_least(&mut self) -> Result<Option<KnownKey>> {
-        let log = Arc::clone(&self.region.log);
-        let mut least: Option<KnownKey> = None;
-        for known in self.levels() {
-            let is_less = match &mut least {
-                Some(least) => log.compare(known, least)? == Ordering::Less,
-                None => true,
+    /// Takes the next key out of all levels: the newest level's entry of it.
+    fn take_nearest(&mut self) -> Result<Option<KnownKey>> {
+        let is_nearer = match self.direction {
+            Direction::Up => Ordering::Less,
+            Direction::Down => Ordering::Greater,
+        };
+        let mut nearest = None;
+        let mut superseded = Vec::new();
+        for index in 0..self.levels.len() {
+            let (newer, older) = self.levels.split_at_mut(index);
+            let Some(known) = &mut older[0].next else { continue };
+            let ordering = match nearest.and_then(|nearest: usize| newer[nearest].next.as_mut()) {
+                Some(nearest) => self.log.compare(known, nearest)?,
+                None => is_nearer,
             };
-            if is_less {
-                least = Some(known.clone());
+            if ordering == is_nearer {
+                nearest = Some(index);
+                superseded.clear();
+            } else if ordering == Ordering::Equal {
+                superseded.push(index);
             }
         }
-        let Some(mut least) = least else { return Ok(None) };
-        for cursor in &mut self.memory {
-            if let Some(known) = cursor.batch.front_mut()
-                && log.compare(known, &mut least)? == Ordering::Equal
-            {
-                cursor.advance();
-            }
+        for index in superseded {
+            self.levels[index].take()?;
         }
-        for (cursor, current) in &mut self.trees {
-            if let Some(known) = current
-                && log.compare(known, &mut least)? == Ordering::Equal
-            {
-                cursor.advance()?;
-                *current = cursor.current();
-            }
-        }
-        Ok(Some(least))
+        nearest.map_or(Ok(None), |nearest| self.levels[nearest].take())
     }
 }

@@ -1,17 +1,22 @@
-//! The level in memory: keys in order, and where their newest records are.
+//! The level in memory: keys in order, and where their newest records are; of older ones those that somebody's view shows.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::format::pointer::Pointer;
+use crate::tree::Direction;
 
 /// What an entry takes besides its key's bytes: its share of a node, the key's allocation, and the pointer.
 const ENTRY_BYTES: u64 = 64;
 
-type Entries = BTreeMap<Box<[u8]>, Entry>;
+/// What sees all records that there are.
+pub(crate) const NEWEST: u64 = u64::MAX;
+
+/// A key, and where its record is.
+pub(crate) type Placed = (Box<[u8]>, Pointer);
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -19,9 +24,21 @@ struct Entry {
     pointer: Pointer,
 }
 
+/// The newest record of each key, and others.
+struct Entries {
+    newest: BTreeMap<Box<[u8]>, Entry>,
+    /// Of some keys, records before the newest that views may show, the newest first.
+    older: BTreeMap<Box<[u8]>, Vec<Entry>>,
+    older_bytes: u64,
+    /// Higher than the numbers of all records.
+    end: u64,
+}
+
 /// A level in memory.
 pub(crate) struct MemoryLevel {
     entries: RwLock<Entries>,
+    /// For each view the number that its records are below, in order.
+    views: Mutex<Vec<u64>>,
     bytes: AtomicU64,
     /// The number of the first record that may be in it, and where that is in the log.
     pub(crate) first_sequence: u64,
@@ -31,7 +48,14 @@ pub(crate) struct MemoryLevel {
 impl MemoryLevel {
     /// An empty one, for records from this number on.
     pub(crate) fn new(first_sequence: u64, log_offset: u64) -> Self {
-        MemoryLevel { entries: RwLock::default(), bytes: AtomicU64::new(0), first_sequence, log_offset }
+        let entries = Entries { newest: BTreeMap::new(), older: BTreeMap::new(), older_bytes: 0, end: first_sequence };
+        MemoryLevel {
+            entries: RwLock::new(entries),
+            views: Mutex::default(),
+            bytes: AtomicU64::new(0),
+            first_sequence,
+            log_offset,
+        }
     }
 
     /// About how many bytes of memory it takes.
@@ -40,38 +64,137 @@ impl MemoryLevel {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.entries.read().is_empty()
+        self.entries.read().newest.is_empty()
     }
 
-    /// Sets the newest record of a key; returns what is replaced.
-    pub(crate) fn insert(&self, key: &[u8], sequence: u64, pointer: Pointer) -> Option<Pointer> {
-        let mut entries = self.entries.write();
-        if let Some(entry) = entries.get_mut(key) {
+    /// Has everybody wait who looks at it: what is inserted meanwhile is seen at once.
+    pub(crate) fn fill(&self) -> Filling<'_> {
+        Filling { level: self, entries: self.entries.write() }
+    }
+
+    /// Nothing is inserted meanwhile.
+    pub(crate) fn stay(&self) -> Staying<'_> {
+        Staying { level: self, entries: self.entries.read() }
+    }
+
+    /// Ends a view.
+    pub(crate) fn release(&self, before: u64) {
+        let mut views = self.views.lock();
+        if let Ok(place) = views.binary_search(&before) {
+            views.remove(place);
+        }
+    }
+
+    /// Where the newest record of a key is, of those with numbers below `before`; a view holds that, or it is [`NEWEST`].
+    pub(crate) fn get(&self, key: &[u8], before: u64) -> Option<Pointer> {
+        let entries = self.entries.read();
+        entries.newest.get(key).and_then(|entry| entries.at(key, entry, before))
+    }
+
+    /// Some entries in order, the first of them on the way that are within a bound.
+    pub(crate) fn some(&self, bound: Bound<&[u8]>, direction: Direction, before: u64, most: usize) -> Vec<Placed> {
+        let entries = self.entries.read();
+        let seen = |key: &[u8], entry| Some((key.into(), entries.at(key, entry, before)?));
+        match direction {
+            Direction::Up => entries
+                .newest
+                .range::<[u8], _>((bound, Bound::Unbounded))
+                .filter_map(|(key, entry)| seen(key, entry))
+                .take(most)
+                .collect(),
+            Direction::Down => {
+                let range = entries.newest.range::<[u8], _>((Bound::Unbounded, bound));
+                range.rev().filter_map(|(key, entry)| seen(key, entry)).take(most).collect()
+            }
+        }
+    }
+}
+
+impl Entries {
+    /// Where a key's newest record below a number is.
+    fn at(&self, key: &[u8], newest: &Entry, before: u64) -> Option<Pointer> {
+        if newest.sequence < before {
+            return Some(newest.pointer);
+        }
+        let older = self.older.get(key)?;
+        older.iter().find(|entry| entry.sequence < before).map(|entry| entry.pointer)
+    }
+}
+
+/// A level in memory that nobody else looks at.
+pub(crate) struct Filling<'level> {
+    level: &'level MemoryLevel,
+    entries: RwLockWriteGuard<'level, Entries>,
+}
+
+impl Filling<'_> {
+    /// Sets the newest record of a key. Returns what is replaced: garbage, though a view may still show it.
+    pub(crate) fn insert(&mut self, key: &[u8], sequence: u64, pointer: Pointer) -> Option<Pointer> {
+        self.entries.end = self.entries.end.max(sequence + 1);
+        if let Some(entry) = self.entries.newest.get_mut(key) {
             if sequence < entry.sequence {
                 return Some(pointer);
             }
             let replaced = std::mem::replace(entry, Entry { sequence, pointer });
+            self.keep_for_views(key, replaced);
             return Some(replaced.pointer);
         }
-        entries.insert(key.into(), Entry { sequence, pointer });
-        self.bytes.fetch_add(ENTRY_BYTES + key.len() as u64, Ordering::Relaxed);
+        self.entries.newest.insert(key.into(), Entry { sequence, pointer });
+        self.level.bytes.fetch_add(ENTRY_BYTES + key.len() as u64, Ordering::Relaxed);
         None
     }
 
-    pub(crate) fn get(&self, key: &[u8]) -> Option<Pointer> {
-        self.entries.read().get(key).map(|entry| entry.pointer)
+    fn keep_for_views(&mut self, key: &[u8], replaced: Entry) {
+        let entries = &mut *self.entries;
+        let views = self.level.views.lock();
+        let Some(newest) = views.last() else {
+            // What views have kept goes with the first replacement that comes after them.
+            entries.older.clear();
+            self.level.bytes.fetch_sub(std::mem::take(&mut entries.older_bytes), Ordering::Relaxed);
+            return;
+        };
+        if *newest <= replaced.sequence {
+            return;
+        }
+        let mut added = 0;
+        let older = entries.older.entry(key.into()).or_insert_with(|| {
+            added = ENTRY_BYTES + key.len() as u64;
+            Vec::new()
+        });
+        let before = older.len() as u64;
+        older.insert(0, replaced);
+        // Of those between the same two views, nobody sees but the newest.
+        older.dedup_by_key(|entry| views.partition_point(|before| *before <= entry.sequence));
+        added += older.len() as u64 * size_of::<Entry>() as u64;
+        let removed = before * size_of::<Entry>() as u64;
+        entries.older_bytes = entries.older_bytes + added - removed;
+        self.level.bytes.fetch_add(added, Ordering::Relaxed);
+        self.level.bytes.fetch_sub(removed, Ordering::Relaxed);
     }
+}
 
-    /// Some entries in order, from a bound on.
-    pub(crate) fn some_from(&self, from: Bound<&[u8]>, most: usize) -> Vec<(Box<[u8]>, Pointer)> {
-        let entries: RwLockReadGuard<'_, Entries> = self.entries.read();
-        let range = entries.range::<[u8], _>((from, Bound::Unbounded));
-        range.take(most).map(|(key, entry)| (key.clone(), entry.pointer)).collect()
+/// A level in memory that stays as it is.
+pub(crate) struct Staying<'level> {
+    level: &'level MemoryLevel,
+    entries: RwLockReadGuard<'level, Entries>,
+}
+
+impl Staying<'_> {
+    /// Begins a view of what there is: of records below the number that it returns. [`MemoryLevel::release`] ends it.
+    pub(crate) fn begin_view(&self) -> u64 {
+        let before = self.entries.end;
+        // In order: it only rises, and stays while it is taken.
+        self.level.views.lock().push(before);
+        before
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
     use super::*;
     use crate::format::pointer::PointerKind;
 
@@ -82,11 +205,72 @@ mod tests {
     #[test]
     fn the_newest_record_of_a_key_counts() {
         let level = MemoryLevel::new(1, 0);
-        assert_eq!(level.insert(b"a", 5, pointer(8)), None);
-        assert_eq!(level.insert(b"a", 7, pointer(16)), Some(pointer(8)));
-        assert_eq!(level.insert(b"a", 6, pointer(24)), Some(pointer(24)), "an older one is garbage at once");
-        assert_eq!(level.get(b"a"), Some(pointer(16)));
-        assert_eq!(level.get(b"b"), None);
+        assert_eq!(level.fill().insert(b"a", 5, pointer(8)), None);
+        assert_eq!(level.fill().insert(b"a", 7, pointer(16)), Some(pointer(8)));
+        assert_eq!(level.fill().insert(b"a", 6, pointer(24)), Some(pointer(24)), "an older one is garbage at once");
+        assert_eq!(level.get(b"a", NEWEST), Some(pointer(16)));
+        assert_eq!(level.get(b"b", NEWEST), None);
         assert_eq!(level.bytes(), ENTRY_BYTES + 1);
+    }
+
+    #[test]
+    fn what_no_view_shows_is_not_kept() {
+        let level = MemoryLevel::new(1, 0);
+        level.fill().insert(b"a", 1, pointer(8));
+        let bytes = level.bytes();
+        let view = level.stay().begin_view();
+        level.fill().insert(b"a", 2, pointer(16));
+        let with_one = level.bytes();
+        assert!(with_one > bytes);
+        for sequence in 3..100 {
+            level.fill().insert(b"a", sequence, pointer(8 * sequence));
+        }
+        assert_eq!(level.get(b"a", view), Some(pointer(8)));
+        assert_eq!(level.bytes(), with_one);
+        level.release(view);
+        level.fill().insert(b"a", 100, pointer(8));
+        assert_eq!(level.bytes(), bytes);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u8),
+        Begin,
+        End(prop::sample::Index),
+    }
+
+    type Model = BTreeMap<Box<[u8]>, Pointer>;
+
+    proptest! {
+        #[test]
+        fn views_stay_what_they_were(steps in proptest::collection::vec(prop_oneof![
+            4 => (0_u8..6).prop_map(Step::Insert),
+            1 => Just(Step::Begin),
+            1 => any::<prop::sample::Index>().prop_map(Step::End),
+        ], 1..200)) {
+            let level = MemoryLevel::new(1, 0);
+            let mut model = Model::new();
+            let mut views: Vec<(u64, Model)> = Vec::new();
+            for (sequence, step) in (1..).zip(steps) {
+                match step {
+                    Step::Insert(key) => {
+                        level.fill().insert(&[key], sequence, pointer(8 * sequence));
+                        model.insert([key].into(), pointer(8 * sequence));
+                    }
+                    Step::Begin => views.push((level.stay().begin_view(), model.clone())),
+                    Step::End(which) if !views.is_empty() => {
+                        level.release(views.swap_remove(which.index(views.len())).0);
+                    }
+                    Step::End(_) => {}
+                }
+                for (before, expected) in &views {
+                    let seen: Model = level.some(Bound::Unbounded, Direction::Up, *before, 100).into_iter().collect();
+                    prop_assert_eq!(&seen, expected);
+                    for key in 0..6 {
+                        prop_assert_eq!(level.get(&[key], *before), expected.get(&[key][..]).copied());
+                    }
+                }
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@ mod cursor;
 pub(crate) mod memory_level;
 mod spill;
 mod version;
+mod view;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -14,11 +15,12 @@ use crate::format::catalogue::{LEVELS, LevelRoots, RegionEntry};
 use crate::format::geometry::UNIT_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::log::Log;
-use crate::region::memory_level::MemoryLevel;
+use crate::region::memory_level::{Filling, MemoryLevel, NEWEST};
 use crate::tree::Tree;
 use crate::volume::era::Era;
 pub(crate) use cursor::RegionCursor;
 pub(crate) use version::Version;
+pub(crate) use view::View;
 
 /// What a region's levels may hold.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +35,7 @@ pub(crate) struct Limits {
 pub(crate) struct Region {
     pub(crate) number: u32,
     pub(crate) name: String,
-    pub(super) log: Arc<Log>,
+    pub(crate) log: Arc<Log>,
     pub(super) limits: Limits,
     /// What readers look at.
     version: ArcSwap<Version>,
@@ -124,35 +126,50 @@ impl Region {
     }
 
     fn turn<'region>(&'region self, writing: MutexGuard<'region, Writing>) -> WriteTurn<'region> {
-        if self.version.load().memory.bytes() == 0 {
+        let memory = Arc::clone(&self.version.load().memory);
+        if memory.bytes() == 0 {
             *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.log.end());
         }
-        WriteTurn { region: self, _writing: writing }
+        WriteTurn { region: self, memory, _writing: writing }
     }
 
     /// Puts a record of the log into the level in memory, on opening.
     pub(crate) fn replay(&self, key: &[u8], sequence: u64, pointer: Pointer) {
-        self.put_pointer(&self.version.load(), key, sequence, pointer);
+        self.put_pointer(&self.version.load().memory, key, sequence, pointer);
     }
 
-    fn put_pointer(&self, version: &Version, key: &[u8], sequence: u64, pointer: Pointer) {
-        if let Some(replaced) = version.memory.insert(key, sequence, pointer) {
+    fn put_pointer(&self, memory: &MemoryLevel, key: &[u8], sequence: u64, pointer: Pointer) {
+        let replaced = memory.fill().insert(key, sequence, pointer);
+        if let Some(replaced) = replaced {
             self.log.segment.count_garbage(replaced);
         }
     }
 
-    /// The newest record of a key in a version; a tombstone is none.
-    pub(crate) fn find(&self, version: &Version, key: &[u8]) -> Result<Option<Pointer>> {
-        let newest = self.newest(version, key)?;
+    /// The newest record of a key in a version, of those with numbers below `before`; a tombstone is none.
+    pub(crate) fn find(&self, version: &Version, before: u64, key: &[u8]) -> Result<Option<Pointer>> {
+        let newest = self.newest(version, before, key)?;
         Ok(newest.filter(|pointer| pointer.kind() != PointerKind::Tombstone))
     }
 
-    /// The newest record of a key in a version, a tombstone as well.
-    pub(crate) fn newest(&self, version: &Version, key: &[u8]) -> Result<Option<Pointer>> {
-        match version.in_memory(key) {
+    /// The same, and a tombstone is one.
+    pub(crate) fn newest(&self, version: &Version, before: u64, key: &[u8]) -> Result<Option<Pointer>> {
+        match version.in_memory(key, before) {
             Some(pointer) => Ok(Some(pointer)),
             None => self.find_in_trees(version, key),
         }
+    }
+
+    /// The same for several keys, for which nodes are read together.
+    pub(crate) fn find_many(&self, version: &Version, before: u64, keys: &[&[u8]]) -> Result<Vec<Option<Pointer>>> {
+        let mut found: Vec<Option<Pointer>> = keys.iter().map(|key| version.in_memory(key, before)).collect();
+        for root in version.roots() {
+            let missing: Vec<usize> = (0..keys.len()).filter(|place| found[*place].is_none()).collect();
+            let of_missing: Vec<&[u8]> = missing.iter().map(|place| keys[*place]).collect();
+            let in_tree = Tree::new(&self.log, self.number, root, version.epoch).get_many(&of_missing)?;
+            missing.into_iter().zip(in_tree).for_each(|(place, pointer)| found[place] = pointer);
+        }
+        let has_value = |pointer: &Pointer| pointer.kind() != PointerKind::Tombstone;
+        Ok(found.into_iter().map(|pointer| pointer.filter(has_value)).collect())
     }
 
     fn find_in_trees(&self, version: &Version, key: &[u8]) -> Result<Option<Pointer>> {
@@ -168,6 +185,8 @@ impl Region {
 /// The right to write to a region.
 pub(crate) struct WriteTurn<'region> {
     region: &'region Region,
+    /// The level in memory, which is not frozen as long as the turn is held.
+    memory: Arc<MemoryLevel>,
     _writing: MutexGuard<'region, Writing>,
 }
 
@@ -181,13 +200,22 @@ impl Drop for WriteTurn<'_> {
 impl WriteTurn<'_> {
     /// The newest record of a key that is in memory.
     pub(crate) fn in_memory(&self, key: &[u8]) -> Option<Pointer> {
-        self.region.version.load().in_memory(key)
+        self.region.version.load().in_memory(key, NEWEST)
     }
 
     /// Makes a record of the log the newest of its key. Tells whether the level in memory is full.
     pub(crate) fn put(&self, key: &[u8], sequence: u64, pointer: Pointer) -> bool {
-        let version = self.region.version.load();
-        self.region.put_pointer(&version, key, sequence, pointer);
-        version.memory.bytes() >= self.region.limits.memory_level_bytes
+        self.region.put_pointer(&self.memory, key, sequence, pointer);
+        self.is_full()
+    }
+
+    /// The level in memory, to put several.
+    pub(crate) fn fill(&self) -> Filling<'_> {
+        self.memory.fill()
+    }
+
+    /// Whether the level in memory is full.
+    pub(crate) fn is_full(&self) -> bool {
+        self.memory.bytes() >= self.region.limits.memory_level_bytes
     }
 }

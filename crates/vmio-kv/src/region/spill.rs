@@ -9,9 +9,9 @@ use crate::format::catalogue::{LEVELS, LevelRoots, RegionEntry};
 use crate::format::free_log::Freed;
 use crate::format::leaf::{ENTRIES_MAX, KnownKey};
 use crate::format::pointer::Pointer;
-use crate::region::memory_level::MemoryLevel;
+use crate::region::memory_level::{MemoryLevel, NEWEST};
 use crate::region::{Region, Version};
-use crate::tree::{Cursor, Merged, Source, Tree, merge};
+use crate::tree::{Cursor, Direction, Merged, Source, Tree, merge};
 use crate::volume::era::Outdated;
 
 /// Entries that are taken from a level in memory at a time.
@@ -219,7 +219,7 @@ impl<'level> MemorySource<'level> {
     fn fill(&mut self) {
         if self.batch.is_empty() {
             let from = self.last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            let some = self.level.some_from(from, BATCH);
+            let some = self.level.some(from, Direction::Up, NEWEST, BATCH);
             self.batch.extend(some.iter().map(|(key, pointer)| KnownKey::whole(key, *pointer)));
             if let Some((key, _)) = some.into_iter().next_back() {
                 self.last = Some(key);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::format::catalogue::{LEVELS, LevelRoots, Root};
 use crate::format::pointer::Pointer;
-use crate::region::memory_level::MemoryLevel;
+use crate::region::memory_level::{MemoryLevel, NEWEST};
 use crate::volume::era::Era;
 
 /// A region at one moment.
@@ -22,9 +22,9 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// The newest record of a key that is in memory.
-    pub(crate) fn in_memory(&self, key: &[u8]) -> Option<Pointer> {
-        self.memory.get(key).or_else(|| self.frozen.as_ref()?.get(key))
+    /// Of a key's records in memory with numbers below `before`, the newest.
+    pub(crate) fn in_memory(&self, key: &[u8], before: u64) -> Option<Pointer> {
+        self.memory.get(key, before).or_else(|| self.frozen.as_ref()?.get(key, NEWEST))
     }
 
     /// The trees, the newest first.

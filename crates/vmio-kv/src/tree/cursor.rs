@@ -1,127 +1,213 @@
 //! Going through a tree in order, up or down.
 
 use std::cmp::Ordering;
+use std::collections::VecDeque;
+use std::ops::{Bound, Range};
 
 use crate::error::Result;
 use crate::format::branch::{Branch, Child};
+use crate::format::geometry::BLOCK_BYTES;
 use crate::format::leaf::{KnownKey, Leaf};
-use crate::tree::{Node, Tree};
+use crate::tree::Tree;
 
-/// A place in a tree: at an entry, or behind the last one.
+/// Entries that are taken from a leaf at a time.
+const BATCH: usize = 16;
+/// Leaves that are read ahead of the one that a cursor comes to.
+const AHEAD: usize = 4;
+
+/// Which way somebody goes through keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Up,
+    Down,
+}
+
+/// A node on the way to the place, and which of its parts is on it.
+#[derive(Clone, Copy)]
+struct Step {
+    node: Child,
+    index: usize,
+    parts: usize,
+}
+
+impl Step {
+    /// At the first of its parts on the way.
+    fn first(node: Child, parts: usize, direction: Direction) -> Self {
+        Step { node, index: if direction == Direction::Up { 0 } else { parts - 1 }, parts }
+    }
+
+    /// To the part that comes so many later, if there is one.
+    fn later(self, by: usize, direction: Direction) -> Option<Self> {
+        let index = match direction {
+            Direction::Up => Some(self.index + by).filter(|index| *index < self.parts),
+            Direction::Down => self.index.checked_sub(by),
+        };
+        index.map(|index| Step { index, ..self })
+    }
+
+    /// So many parts at most, from the one that it is at on.
+    fn ahead(self, most: usize, direction: Direction) -> Range<usize> {
+        match direction {
+            Direction::Up => self.index..self.parts.min(self.index + most),
+            Direction::Down => (self.index + 1).saturating_sub(most)..self.index + 1,
+        }
+    }
+}
+
+/// A place in a tree: at an entry, or behind the last one on its way. It holds no node, but looks at them when it has to.
 pub(crate) struct Cursor<'log> {
     tree: Tree<'log>,
-    /// The inner nodes above the leaf, from the root, each with the child that was taken.
-    path: Vec<(Branch<'log>, usize)>,
-    leaf: Option<(Leaf<'log>, usize)>,
+    direction: Direction,
+    /// The inner nodes above the leaf, from the root.
+    path: Vec<Step>,
+    /// The entry that follows those of the batch, if it is in the same leaf.
+    leaf: Option<Step>,
+    /// The entry that it is at, and some that follow it.
+    batch: VecDeque<KnownKey>,
 }
 
 impl<'log> Cursor<'log> {
-    /// At the first entry whose key is not less.
-    pub(crate) fn seek(tree: Tree<'log>, key: &[u8]) -> Result<Self> {
-        let mut cursor = Cursor { tree, path: Vec::new(), leaf: None };
-        cursor.descend(tree.root_child(), tree.height()?, |branch| branch.find(key))?;
-        if let Some((leaf, _)) = cursor.leaf {
-            let index = cursor.lower_bound(&leaf, key)?;
-            cursor.leaf = Some((leaf, index));
-            cursor.settle()?;
-        }
+    /// At the first entry on the way that is within a bound.
+    pub(crate) fn seek(tree: Tree<'log>, bound: Bound<&[u8]>, direction: Direction) -> Result<Self> {
+        let mut cursor = Cursor { tree, direction, path: Vec::new(), leaf: None, batch: VecDeque::new() };
+        let node = match bound {
+            Bound::Included(key) | Bound::Excluded(key) => {
+                cursor.descend(tree.root_child(), tree.height()?, |branch| branch.find(key))?
+            }
+            Bound::Unbounded => cursor.descend_to_the_first(tree.root_child(), tree.height()?)?,
+        };
+        cursor.leaf = tree.leaf(node, |leaf| {
+            let less = |key| count(tree, leaf, key, |ordering| ordering == Ordering::Less);
+            let not_greater = |key| count(tree, leaf, key, |ordering| ordering != Ordering::Greater);
+            let parts = leaf.len();
+            // How many of the leaf's entries are before the place.
+            let before = match (bound, direction) {
+                (Bound::Unbounded, Direction::Up) => 0,
+                (Bound::Unbounded, Direction::Down) => parts,
+                (Bound::Included(key), Direction::Up) | (Bound::Excluded(key), Direction::Down) => less(key)?,
+                (Bound::Excluded(key), Direction::Up) | (Bound::Included(key), Direction::Down) => not_greater(key)?,
+            };
+            let index = match direction {
+                Direction::Up => Some(before).filter(|index| *index < parts),
+                Direction::Down => before.checked_sub(1),
+            };
+            Ok(index.map(|index| Step { node, index, parts }))
+        })?;
+        cursor.fill()?;
         Ok(cursor)
     }
 
-    /// At the first entry.
+    /// At the first entry, to go up.
     pub(crate) fn first(tree: Tree<'log>) -> Result<Self> {
-        Self::seek(tree, &[])
+        Self::seek(tree, Bound::Unbounded, Direction::Up)
     }
 
-    /// How many of a leaf's entries are less than a key.
-    fn lower_bound(&self, leaf: &Leaf<'log>, key: &[u8]) -> Result<usize> {
-        let candidates = leaf.candidates(key);
-        let (mut low, mut high) = (candidates.start, candidates.end);
-        while low < high {
-            let half = low.midpoint(high);
-            // What is superseded is passed over: its key may not be known any more.
-            let Some(middle) = (half..high).find(|index| !self.tree.is_superseded(leaf, *index)) else {
-                high = half;
-                continue;
-            };
-            let mut known = leaf.key(middle);
-            let is_less = match known.compare_to(key) {
-                Some(ordering) => ordering == Ordering::Less,
-                None => {
-                    self.tree.log.complete(&mut known)?;
-                    known.bytes.as_slice() < key
-                }
-            };
-            if is_less { low = middle + 1 } else { high = half }
+    /// To the leaf below a node that has a certain place; returns it.
+    fn descend(&mut self, node: Child, height: u16, choose: impl Fn(&Branch<'_>) -> usize) -> Result<Child> {
+        let mut node = node;
+        for _ in 1..height {
+            let (step, child) = self.tree.branch(node, |branch| {
+                let index = choose(branch);
+                Ok((Step { node, index, parts: branch.len() }, branch.child(index)))
+            })?;
+            self.path.push(step);
+            node = child;
         }
-        Ok(low)
+        Ok(node)
     }
 
-    fn descend(&mut self, child: Child, height: u16, choose: impl Fn(&Branch<'log>) -> usize) -> Result<()> {
-        let (mut child, mut height) = (child, height);
-        loop {
-            match self.tree.node(child, height)? {
-                Node::Leaf(leaf) => {
-                    self.leaf = Some((leaf, 0));
-                    return Ok(());
-                }
-                Node::Branch(branch) => {
-                    let index = choose(&branch);
-                    child = branch.child(index);
-                    self.path.push((branch, index));
-                }
-            }
-            height -= 1;
+    /// To the leaf below a node that is the first on the way.
+    fn descend_to_the_first(&mut self, node: Child, height: u16) -> Result<Child> {
+        match self.direction {
+            Direction::Up => self.descend(node, height, |_| 0),
+            Direction::Down => self.descend(node, height, |branch| branch.len() - 1),
         }
     }
 
-    /// To the first entry of the next leaf that has any.
-    fn next_leaf(&mut self) -> Result<()> {
+    /// The first entry on the way of the next leaf that has any.
+    fn next_leaf(&mut self) -> Result<Option<Step>> {
         let height = self.tree.height()?;
         loop {
-            self.leaf = None;
-            // Up to where there is another child to the right.
+            // Up to where there is another child on the way.
             let above = loop {
-                let Some((branch, index)) = self.path.pop() else { return Ok(()) };
-                if index + 1 < branch.len() {
-                    break (branch, index + 1);
+                let Some(step) = self.path.pop() else { return Ok(None) };
+                if let Some(next) = step.later(1, self.direction) {
+                    break next;
                 }
             };
-            let child = above.0.child(above.1);
             self.path.push(above);
             let below = height - self.path.len() as u16;
-            self.descend(child, below, |_| 0)?;
-            if self.leaf.is_some_and(|(leaf, _)| leaf.len() > 0) {
-                return Ok(());
+            let ahead = above.ahead(if below == 1 { AHEAD } else { 1 }, self.direction);
+            let (child, ahead): (Child, Vec<Child>) = self.tree.branch(above.node, |branch| {
+                let in_it = ahead.clone().filter(|index| *index < branch.len());
+                Ok((branch.child(above.index.min(branch.len() - 1)), in_it.map(|index| branch.child(index)).collect()))
+            })?;
+            let leaves = ahead.iter().map(|leaf| leaf.offset());
+            self.tree.log.device().prefetch(leaves.map(|offset| offset..offset + BLOCK_BYTES as u64));
+            let node = self.descend_to_the_first(child, below)?;
+            let parts = self.tree.leaf(node, |leaf| Ok(leaf.len()))?;
+            if parts > 0 {
+                return Ok(Some(Step::first(node, parts, self.direction)));
             }
         }
+    }
+
+    /// Takes some entries out of the leaf, or the next one that has any. What is superseded is passed over.
+    fn fill(&mut self) -> Result<()> {
+        while self.batch.is_empty() {
+            let next = match self.leaf.take() {
+                Some(next) => Some(next),
+                None => self.next_leaf()?,
+            };
+            let Some(next) = next else { return Ok(()) };
+            let indexes = next.ahead(BATCH, self.direction);
+            let keys: Vec<KnownKey> = self.tree.leaf(next.node, |leaf| {
+                let is_there = |index: &usize| *index < leaf.len() && !self.tree.is_superseded(leaf, *index);
+                Ok(indexes.clone().filter(is_there).map(|index| leaf.key(index)).collect())
+            })?;
+            self.batch.extend(keys);
+            if self.direction == Direction::Down {
+                self.batch.make_contiguous().reverse();
+            }
+            self.leaf = next.later(indexes.len(), self.direction);
+        }
+        Ok(())
     }
 
     /// What is known of the entry that it is at.
     pub(crate) fn current(&self) -> Option<KnownKey> {
-        let (leaf, index) = self.leaf?;
-        (index < leaf.len()).then(|| leaf.key(index))
+        self.batch.front().cloned()
     }
 
-    /// To the next entry.
+    /// To the next entry on the way.
     pub(crate) fn advance(&mut self) -> Result<()> {
-        if let Some((_, index)) = &mut self.leaf {
-            *index += 1;
-        }
-        self.settle()
-    }
-
-    /// Goes on to an entry that is not superseded, if it is not at one.
-    fn settle(&mut self) -> Result<()> {
-        while let Some((leaf, index)) = self.leaf {
-            if index >= leaf.len() {
-                self.next_leaf()?;
-            } else if self.tree.is_superseded(&leaf, index) {
-                self.leaf = Some((leaf, index + 1));
-            } else {
-                break;
-            }
+        if self.batch.pop_front().is_some() && self.batch.is_empty() {
+            self.fill()?;
         }
         Ok(())
     }
+}
+
+/// How many of a leaf's entries compare so to a key, as the first of them do.
+fn count(tree: Tree<'_>, leaf: &Leaf<'_>, key: &[u8], is_counted: impl Fn(Ordering) -> bool) -> Result<usize> {
+    let candidates = leaf.candidates(key);
+    let (mut low, mut high) = (candidates.start, candidates.end);
+    while low < high {
+        let half = low.midpoint(high);
+        // What is superseded is passed over: its key may not be known any more.
+        let Some(middle) = (half..high).find(|index| !tree.is_superseded(leaf, *index)) else {
+            high = half;
+            continue;
+        };
+        let mut known = leaf.key(middle);
+        let ordering = match known.compare_to(key) {
+            Some(ordering) => ordering,
+            None => {
+                tree.log.complete(&mut known)?;
+                known.bytes.as_slice().cmp(key)
+            }
+        };
+        if is_counted(ordering) { low = middle + 1 } else { high = half }
+    }
+    Ok(low)
 }

@@ -9,11 +9,12 @@ use crate::error::Result;
 use crate::format::branch::{Branch, BranchBuilder, Child, PIVOT_BYTES_MAX};
 use crate::format::catalogue::Root;
 use crate::format::free_log::Freed;
-use crate::format::leaf::{KnownKey, Leaf, LeafBuilder, common_prefix};
+use crate::format::geometry::BLOCK_BYTES;
+use crate::format::leaf::{KnownKey, LeafBuilder, common_prefix};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::log::Log;
+use crate::tree::Tree;
 use crate::tree::node_writer::{NodeWriter, Which};
-use crate::tree::{Node, Tree};
 
 /// Entries in order, the newest of each key alone.
 pub(crate) trait Source {
@@ -116,33 +117,43 @@ impl<'log> Merge<'log, '_> {
     fn subtree(&mut self, child: Child, height: u16, start: &[u8], end: Option<&[u8]>) -> Result<()> {
         let Some(tree) = self.old else { return Ok(()) };
         self.outdated.push(child.offset());
-        match tree.node(child, height)? {
-            Node::Leaf(leaf) => self.merge_leaf(&leaf, end),
-            Node::Branch(branch) => self.merge_branch(&branch, height, start, end),
+        if height == 1 {
+            let (keys, superseded) = tree.leaf(child, |leaf| {
+                let (gone, there): (Vec<_>, Vec<_>) =
+                    (0..leaf.len()).partition(|index| tree.is_superseded(leaf, *index));
+                Ok((there.into_iter().map(|index| leaf.key(index)).collect(), gone.len()))
+            })?;
+            self.taken_out += superseded as u64;
+            return self.merge_leaf(keys, end);
         }
+        let placed = |branch: &Branch<'_>| {
+            let placed = |index| Placed { pivot: branch.pivot(index).to_vec(), child: branch.child(index) };
+            Ok((0..branch.len()).map(placed).collect::<Vec<_>>())
+        };
+        self.merge_branch(&tree.branch(child, placed)?, height, start, end)
     }
 
-    fn merge_branch(&mut self, branch: &Branch<'log>, height: u16, start: &[u8], end: Option<&[u8]>) -> Result<()> {
+    fn merge_branch(&mut self, children: &[Placed], height: u16, start: &[u8], end: Option<&[u8]>) -> Result<()> {
         let mut wanted_in_a_row = 0;
-        for index in 0..branch.len() {
+        for (index, Placed { pivot, child }) in children.iter().enumerate() {
             // The first child's pivot is not in its node, but above.
-            let child_start = if index == 0 { start } else { branch.pivot(index) };
-            let child_end = if index + 1 < branch.len() { Some(branch.pivot(index + 1)) } else { end };
+            let child_start = if index == 0 { start } else { pivot };
+            let child_end = children.get(index + 1).map_or(end, |next| Some(&next.pivot));
             if height > 2 {
-                self.subtree(branch.child(index), height - 1, child_start, child_end)?;
+                self.subtree(*child, height - 1, child_start, child_end)?;
                 continue;
             }
             if !self.source_is_before(child_end)? {
                 wanted_in_a_row = 0;
-                self.keep_leaf(branch.child(index), child_start, child_end)?;
+                self.keep_leaf(*child, child_start, child_end)?;
                 continue;
             }
             wanted_in_a_row += 1;
             if wanted_in_a_row % AHEAD == 2 {
-                let ahead = (index + 1..branch.len()).take(2 * AHEAD);
-                self.log.device().prefetch(ahead.map(|index| branch.child(index).offset()));
+                let leaves = children[index + 1..].iter().take(2 * AHEAD).map(|ahead| ahead.child.offset());
+                self.log.device().prefetch(leaves.map(|offset| offset..offset + BLOCK_BYTES as u64));
             }
-            self.subtree(branch.child(index), 1, child_start, child_end)?;
+            self.subtree(*child, 1, child_start, child_end)?;
         }
         Ok(())
     }
@@ -166,13 +177,8 @@ impl<'log> Merge<'log, '_> {
         Ok(known.bytes.as_slice() < end)
     }
 
-    fn merge_leaf(&mut self, leaf: &Leaf<'log>, end: Option<&[u8]>) -> Result<()> {
-        for index in 0..leaf.len() {
-            if self.old.is_some_and(|tree| tree.is_superseded(leaf, index)) {
-                self.taken_out += 1;
-                continue;
-            }
-            let mut old = leaf.key(index);
+    fn merge_leaf(&mut self, keys: Vec<KnownKey>, end: Option<&[u8]>) -> Result<()> {
+        for mut old in keys {
             let mut is_replaced = false;
             while let Some(newer) = self.source.peek()? {
                 match self.log.compare(newer, &mut old)? {

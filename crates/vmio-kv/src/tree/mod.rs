@@ -5,15 +5,16 @@ mod cursor;
 mod merge;
 mod node_writer;
 
-use crate::error::{Damage, Result};
+use crate::device::structure_of;
+use crate::error::{Damage, Error, Result};
 use crate::format::block::{Kind, Sealed};
 use crate::format::branch::{Branch, Child};
 use crate::format::catalogue::Root;
-use crate::format::geometry::unit_of;
+use crate::format::geometry::{BLOCK_BYTES, unit_of};
 use crate::format::leaf::{Leaf, key_hash};
 use crate::format::pointer::Pointer;
 use crate::log::Log;
-pub(crate) use cursor::Cursor;
+pub(crate) use cursor::{Cursor, Direction};
 pub(crate) use merge::{Merged, Source, merge};
 
 /// More nodes than this one below the other are a loop.
@@ -29,12 +30,6 @@ pub(crate) struct Tree<'log> {
     epoch: u64,
 }
 
-/// A node of a tree.
-enum Node<'log> {
-    Leaf(Leaf<'log>),
-    Branch(Branch<'log>),
-}
-
 impl<'log> Tree<'log> {
     /// As a version of that epoch sees it.
     pub(crate) fn new(log: &'log Log, region: u32, root: Root, epoch: u64) -> Self {
@@ -45,19 +40,28 @@ impl<'log> Tree<'log> {
         Child::new(self.root.offset, self.root.epoch)
     }
 
-    /// The node at a height above the leaves, 1 for those.
-    fn node(&self, child: Child, height: u16) -> Result<Node<'log>> {
+    /// Has `look` see a leaf.
+    fn leaf<Answer>(&self, child: Child, look: impl Fn(&Leaf<'_>) -> Result<Answer>) -> Result<Answer> {
+        self.look(Kind::Leaf, child, |sealed| look(&Leaf::from_block(sealed).map_err(self.damaged(Kind::Leaf, child))?))
+    }
+
+    /// Has `look` see an inner node.
+    fn branch<Answer>(&self, child: Child, look: impl Fn(&Branch<'_>) -> Result<Answer>) -> Result<Answer> {
+        self.look(Kind::Branch, child, |sealed| {
+            look(&Branch::from_block(sealed).map_err(self.damaged(Kind::Branch, child))?)
+        })
+    }
+
+    fn look<Answer>(&self, kind: Kind, child: Child, look: impl Fn(&Sealed<'_>) -> Result<Answer>) -> Result<Answer> {
+        self.log.device().look_at_node(kind, child.offset(), |sealed| {
+            self.check(sealed, child).map_err(self.damaged(kind, child))?;
+            look(sealed)
+        })
+    }
+
+    fn damaged(&self, kind: Kind, child: Child) -> impl Fn(Damage) -> Error {
         let device = self.log.device();
-        let offset = child.offset();
-        let kind = if height == 1 { Kind::Leaf } else { Kind::Branch };
-        let sealed = device.node(kind, offset)?;
-        let structure = if height == 1 { "a leaf" } else { "an inner node" };
-        let damaged = |damage| device.damaged(structure, offset, damage);
-        self.check(&sealed, child).map_err(damaged)?;
-        match kind {
-            Kind::Leaf => Leaf::from_block(&sealed).map(Node::Leaf).map_err(damaged),
-            _ => Branch::from_block(&sealed).map(Node::Branch).map_err(damaged),
-        }
+        move |damage| device.damaged(structure_of(kind), child.offset(), damage)
     }
 
     fn check(&self, sealed: &Sealed<'_>, child: Child) -> Result<(), Damage> {
@@ -80,17 +84,13 @@ impl<'log> Tree<'log> {
         }
     }
 
-    /// The leaf in whose range a key lies.
-    fn leaf(&self, key: &[u8]) -> Result<Leaf<'log>> {
+    /// Where the leaf is in whose range a key lies.
+    fn leaf_of(&self, key: &[u8]) -> Result<Child> {
         let mut child = self.root_child();
-        let mut height = self.height()?;
-        loop {
-            match self.node(child, height)? {
-                Node::Leaf(leaf) => return Ok(leaf),
-                Node::Branch(branch) => child = branch.child(branch.find(key)),
-            }
-            height -= 1;
+        for _ in 1..self.height()? {
+            child = self.branch(child, |branch| Ok(branch.child(branch.find(key))))?;
         }
+        Ok(child)
     }
 
     /// Whether a newer level has the key of an entry, and what the entry points to may be gone: then it is as if it were not there.
@@ -101,33 +101,66 @@ impl<'log> Tree<'log> {
 
     /// Where the newest record of a key is that the tree has.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Pointer>> {
-        let leaf = self.leaf(key)?;
+        self.get_in(self.leaf_of(key)?, key)
+    }
+
+    fn get_in(&self, leaf: Child, key: &[u8]) -> Result<Option<Pointer>> {
         let hash = key_hash(key);
-        for index in leaf.candidates(key) {
-            if self.is_superseded(&leaf, index) {
-                continue;
+        self.leaf(leaf, |leaf| {
+            for index in leaf.candidates(key).filter(|index| !self.is_superseded(leaf, *index)) {
+                let pointer = leaf.pointer(index).record();
+                let is_key = match leaf.is_key(index, key, hash) {
+                    Some(known) => known,
+                    None => self.log.read(pointer, |record| record.key == key)?,
+                };
+                if is_key {
+                    return Ok(Some(pointer));
+                }
             }
-            let is_key = match leaf.is_key(index, key, hash) {
-                Some(known) => known,
-                None => self.log.read(leaf.pointer(index), |record| record.key == key)?,
-            };
-            if is_key {
-                return Ok(Some(leaf.pointer(index).record()));
+            Ok(None)
+        })
+    }
+
+    /// The same for several keys: of each height the nodes are read together, and so are records that have to be compared.
+    pub(crate) fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Pointer>>> {
+        let mut nodes = vec![self.root_child(); keys.len()];
+        for _ in 1..self.height()? {
+            self.fetch(&nodes);
+            for (node, key) in nodes.iter_mut().zip(keys) {
+                *node = self.branch(*node, |branch| Ok(branch.child(branch.find(key))))?;
             }
         }
-        Ok(None)
+        self.fetch(&nodes);
+        let mut compared: Vec<Pointer> = Vec::new();
+        for (leaf, key) in nodes.iter().zip(keys) {
+            let hash = key_hash(key);
+            compared.extend(self.leaf(*leaf, |leaf| {
+                let is_in_doubt =
+                    |index: &usize| !self.is_superseded(leaf, *index) && leaf.is_key(*index, key, hash).is_none();
+                let in_doubt = leaf.candidates(key).filter(is_in_doubt);
+                Ok(in_doubt.map(|index| leaf.pointer(index)).collect::<Vec<_>>())
+            })?);
+        }
+        self.log.fetch(compared.into_iter());
+        nodes.into_iter().zip(keys).map(|(leaf, key)| self.get_in(leaf, key)).collect()
+    }
+
+    fn fetch(&self, nodes: &[Child]) {
+        let mut offsets: Vec<u64> = nodes.iter().map(|node| node.offset()).collect();
+        offsets.sort_unstable();
+        offsets.dedup();
+        self.log.device().fetch(offsets.into_iter().map(|offset| offset..offset + BLOCK_BYTES as u64));
     }
 
     /// Where its nodes are. Leaves are not read.
     pub(crate) fn offsets(&self) -> Result<Vec<u64>> {
         let mut offsets = vec![self.root.offset];
         let mut above = vec![self.root_child()];
-        for height in (2..=self.height()?).rev() {
+        for _ in 2..=self.height()? {
             let mut below = Vec::new();
             for child in above {
-                if let Node::Branch(branch) = self.node(child, height)? {
-                    below.extend((0..branch.len()).map(|index| branch.child(index)));
-                }
+                let children = |branch: &Branch<'_>| Ok((0..branch.len()).map(|index| branch.child(index)).collect());
+                below.extend::<Vec<_>>(self.branch(child, children)?);
             }
             offsets.extend(below.iter().map(|child| child.offset()));
             above = below;

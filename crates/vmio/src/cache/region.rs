@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backing::{Access, Backing};
@@ -85,6 +85,8 @@ pub(crate) struct Region {
     /// One sync, or change of length, at a time: there are two epochs only.
     sync_turn: FutexLock,
     failures: Mutex<Failures>,
+    /// Pages that could not be had so far; counted before any other may stand in their place.
+    failed_reads: AtomicU64,
 }
 
 /// The right to sync the region or to change its length.
@@ -272,6 +274,7 @@ impl Region {
             sync_is_incomplete: AtomicBool::new(false),
             sync_turn: FutexLock::default(),
             failures: Mutex::new(Failures::default()),
+            failed_reads: AtomicU64::new(0),
         })
     }
 
@@ -573,7 +576,14 @@ impl Region {
     /// Notes a page that could not be had.
     pub(crate) fn note_read_failure(&self, page: u64, failure: ReadFailure) {
         self.shared.count(cpu::current(), Counter::ReadErrors, 1);
+        self.failed_reads.fetch_add(1, Ordering::AcqRel);
         self.failures().read.get_or_insert((page, failure));
+    }
+
+    /// How many pages could not be had so far, as far as it matters to the loads before.
+    pub(crate) fn failed_reads(&self) -> u64 {
+        fence(Ordering::Acquire);
+        self.failed_reads.load(Ordering::Acquire)
     }
 
     /// The error for a page that could not be had.

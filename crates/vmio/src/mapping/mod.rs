@@ -144,6 +144,20 @@ impl Mapping {
         self.file().take_read_error()
     }
 
+    /// How often a page could not be read since the mapping was opened; it rises before poison stands in a page's place
+    /// (see [`crate::OnReadError::Poison`]).
+    ///
+    /// So who takes the number, has pages made resident by [`Self::ensure`], looks at them, and finds the number unchanged, has
+    /// seen no poison, even if pages were evicted meanwhile and read again. Where it has changed, [`Self::read_at`] tells.
+    #[inline]
+    pub fn failed_reads(&self) -> u64 {
+        match &self.handle {
+            Handle::Cached(file) => file.region().failed_reads(),
+            // It has no poison.
+            Handle::Managed(_) => 0,
+        }
+    }
+
     /// Syncs and, with the last handle, unmaps; reports what a mere drop could only log.
     pub fn close(self) -> Result<()> {
         match self.handle {

@@ -21,6 +21,11 @@ struct Pair {
     value: String,
 }
 
+#[derive(Serialize)]
+struct Key {
+    key: String,
+}
+
 impl Format {
     pub fn of(json: bool) -> Self {
         if json { Format::Json } else { Format::Text }
@@ -29,19 +34,17 @@ impl Format {
     /// Writes a line.
     pub fn write(self, output: &mut impl Write, key: &[u8], value: &[u8]) -> anyhow::Result<()> {
         match self {
-            Format::Text => {
-                let escaped = |bytes: &[u8]| bytes.escape_ascii().to_string().replace("\\'", "'").replace("\\\"", "\"");
-                writeln!(output, "{}\t{}", escaped(key), escaped(value))?;
-            }
-            Format::Json => {
-                let utf8 = |bytes: &[u8]| {
-                    let text = std::str::from_utf8(bytes).map(str::to_owned);
-                    text.with_context(|| format!("{} is not UTF-8: go without --json", bytes.escape_ascii()))
-                };
-                let pair = Pair { key: utf8(key)?, value: utf8(value)? };
-                serde_json::to_writer(&mut *output, &pair).map_err(io::Error::from)?;
-                writeln!(output)?;
-            }
+            Format::Text => writeln!(output, "{}\t{}", escaped(key), escaped(value))?,
+            Format::Json => write_object(output, &Pair { key: utf8(key)?, value: utf8(value)? })?,
+        }
+        Ok(())
+    }
+
+    /// Writes a line without a value.
+    pub fn write_key(self, output: &mut impl Write, key: &[u8]) -> anyhow::Result<()> {
+        match self {
+            Format::Text => writeln!(output, "{}", escaped(key))?,
+            Format::Json => write_object(output, &Key { key: utf8(key)? })?,
         }
         Ok(())
     }
@@ -59,6 +62,20 @@ impl Format {
             }
         }
     }
+}
+
+fn escaped(bytes: &[u8]) -> String {
+    bytes.escape_ascii().to_string().replace("\\'", "'").replace("\\\"", "\"")
+}
+
+fn utf8(bytes: &[u8]) -> anyhow::Result<String> {
+    let text = std::str::from_utf8(bytes).map(str::to_owned);
+    text.with_context(|| format!("{} is not UTF-8: go without --json", bytes.escape_ascii()))
+}
+
+fn write_object(output: &mut impl Write, object: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *output, object).map_err(io::Error::from)?;
+    writeln!(output)
 }
 
 fn unescape(text: &str) -> anyhow::Result<Vec<u8>> {

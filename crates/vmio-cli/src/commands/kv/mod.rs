@@ -2,6 +2,7 @@
 
 mod line;
 mod load;
+mod scan;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use vmio_kv::{DEFAULT_REGION, Db, Durability, Options, RegionHandle};
 
 use crate::size::{format_size, parse_size};
 use line::Format;
+use scan::ScanArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,7 +36,10 @@ Examples:
 const GET_EXAMPLES: &str = "\
 Examples:
   vmio kv get words.kv apple
-  vmio kv get words.kv picture > picture.png";
+  vmio kv get words.kv picture > picture.png
+  vmio kv get words.kv apple pear plum
+
+One key's value is printed byte for byte, several as `vmio kv scan` prints them.";
 const DEL_EXAMPLES: &str = "\
 Examples:
   vmio kv del words.kv apple";
@@ -44,7 +49,9 @@ Examples:
   vmio kv stat --json words.kv | jq .space_bytes";
 const SCAN_HELP: &str = "\
 Examples:
-  vmio kv scan words.kv --from a --limit 10
+  vmio kv scan words.kv --from a --to c --limit 10
+  vmio kv scan words.kv --prefix ap --keys-only
+  vmio kv scan words.kv --reverse --limit 1
   vmio kv scan words.kv | vmio kv load copy.kv
 
 A line is KEY, a tab, VALUE. Bytes that are not printable ASCII, and backslashes, are written as in Rust: \\t \\n \\\\ \\x00.
@@ -83,12 +90,16 @@ enum KvCommand {
         key: String,
         value: String,
     },
-    /// Print a key's value, byte for byte; fails if it has none
+    /// Print values of keys; fails if one has none
     #[command(after_help = GET_EXAMPLES)]
     Get {
         #[command(flatten)]
         store: StoreArgs,
-        key: String,
+        #[arg(required = true, value_name = "KEY")]
+        keys: Vec<String>,
+        /// Print objects
+        #[arg(long)]
+        json: bool,
     },
     /// Delete a key, durably
     #[command(after_help = DEL_EXAMPLES)]
@@ -102,15 +113,8 @@ enum KvCommand {
     Scan {
         #[command(flatten)]
         store: StoreArgs,
-        /// Begin with the first key that is not less
-        #[arg(long, default_value = "")]
-        from: String,
-        /// Print so many at most
-        #[arg(long)]
-        limit: Option<usize>,
-        /// Print objects
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        scan: ScanArgs,
     },
     /// Put keys and values from standard input; they are durable when it returns
     #[command(after_help = LOAD_HELP)]
@@ -166,28 +170,30 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             db.region_or_create(&store.region)?.put(key.as_bytes(), value.as_bytes())?;
             db.close()?;
         }
-        KvCommand::Get { store, key } => {
+        KvCommand::Get { store, keys, json } => {
             let db = store.open(Durability::Sync)?;
-            let Some(value) = store.region(&db)?.get(key.as_bytes())? else {
-                bail!("{key:?} has no value in {}", store.store.display());
-            };
-            output.write_all(&value)?;
+            let values = store.region(&db)?.multi_get(keys)?;
+            let format = Format::of(*json);
+            for (key, value) in keys.iter().zip(&values) {
+                match value {
+                    Some(value) if keys.len() == 1 && !json => output.write_all(value)?,
+                    Some(value) => format.write(&mut output, key.as_bytes(), value)?,
+                    None => {}
+                }
+            }
             db.close()?;
+            if let Some((key, _)) = keys.iter().zip(&values).find(|(_, value)| value.is_none()) {
+                bail!("{key:?} has no value in {}", store.store.display());
+            }
         }
         KvCommand::Del { store, key } => {
             let db = store.open(Durability::Sync)?;
             store.region(&db)?.delete(key.as_bytes())?;
             db.close()?;
         }
-        KvCommand::Scan { store, from, limit, json } => {
+        KvCommand::Scan { store, scan } => {
             let db = store.open(Durability::Sync)?;
-            let region = store.region(&db)?;
-            let format = Format::of(*json);
-            for found in region.scan(from.as_bytes())?.take(limit.unwrap_or(usize::MAX)) {
-                let (key, value) = found?;
-                format.write(&mut output, &key, &value)?;
-            }
-            drop(region);
+            scan.run(&store.region(&db)?, &mut output)?;
             db.close()?;
         }
         KvCommand::Load { store, json } => {

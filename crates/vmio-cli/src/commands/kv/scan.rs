@@ -1,0 +1,67 @@
+//! `vmio kv scan`: keys of a range, in order.
+
+use std::io::Write;
+use std::ops::Bound;
+
+use clap::Args;
+use vmio_kv::{KeyRange, RegionHandle};
+
+use super::line::Format;
+
+#[derive(Args)]
+pub struct ScanArgs {
+    /// Only keys that are not less than this one
+    #[arg(long, value_name = "KEY")]
+    from: Option<String>,
+    /// Only keys that are less than this one
+    #[arg(long, value_name = "KEY")]
+    to: Option<String>,
+    /// Only keys that begin with this
+    #[arg(long, conflicts_with_all = ["from", "to"])]
+    prefix: Option<String>,
+    /// Begin with the last key
+    #[arg(long)]
+    reverse: bool,
+    /// Print so many at most
+    #[arg(long)]
+    limit: Option<usize>,
+    /// Print no values, and do not read them
+    #[arg(long)]
+    keys_only: bool,
+    /// Print objects
+    #[arg(long)]
+    json: bool,
+}
+
+impl ScanArgs {
+    fn range(&self) -> KeyRange {
+        match &self.prefix {
+            Some(prefix) => KeyRange::prefix(prefix),
+            None => {
+                let from = self.from.as_ref().map_or(Bound::Unbounded, Bound::Included);
+                (from, self.to.as_ref().map_or(Bound::Unbounded, Bound::Excluded)).into()
+            }
+        }
+    }
+
+    /// Prints what was asked for.
+    pub fn run(&self, region: &RegionHandle, output: &mut impl Write) -> anyhow::Result<()> {
+        let format = Format::of(self.json);
+        let mut scan = region.scan(self.range());
+        let limit = self.limit.unwrap_or(usize::MAX);
+        if self.keys_only {
+            let mut keys = scan.keys();
+            for _ in 0..limit {
+                let Some(key) = (if self.reverse { keys.next_back() } else { keys.next() }) else { break };
+                format.write_key(output, &key?)?;
+            }
+            return Ok(());
+        }
+        for _ in 0..limit {
+            let Some(found) = (if self.reverse { scan.next_back() } else { scan.next() }) else { break };
+            let (key, value) = found?;
+            format.write(output, &key, &value)?;
+        }
+        Ok(())
+    }
+}

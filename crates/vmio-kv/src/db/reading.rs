@@ -1,0 +1,60 @@
+//! Reading a region by keys.
+
+use crate::db::check_key;
+use crate::error::Result;
+use crate::format::pointer::Pointer;
+use crate::region::{Region, Version};
+
+/// Keys that are looked up together: what is read for them stays in memory until it is used.
+const TOGETHER_MAX: usize = 64;
+/// Bytes of records that are read together.
+const RECORD_BYTES_MAX: u64 = 4 << 20;
+
+/// A region at one moment, as somebody reads it.
+pub(super) struct Reading<'region> {
+    pub(super) region: &'region Region,
+    pub(super) version: &'region Version,
+    /// Records in memory from this number on are not seen.
+    pub(super) before: u64,
+}
+
+impl Reading<'_> {
+    fn find(&self, key: &[u8]) -> Result<Option<Pointer>> {
+        check_key(key)?;
+        self.region.find(self.version, self.before, key)
+    }
+
+    pub(super) fn contains(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.find(key)?.is_some())
+    }
+
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let Some(pointer) = self.find(key)? else { return Ok(None) };
+        self.region.log.read(pointer, |record| Some(record.value.to_vec()))
+    }
+
+    pub(super) fn get_ref<Answer>(&self, key: &[u8], look: impl FnOnce(&[u8]) -> Answer) -> Result<Option<Answer>> {
+        let Some(pointer) = self.find(key)? else { return Ok(None) };
+        self.region.log.read_pinned(pointer, |record| look(record.value)).map(Some)
+    }
+
+    pub(super) fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
+        let mut values = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(TOGETHER_MAX) {
+            let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+            keys.iter().try_for_each(|key| check_key(key))?;
+            let found = self.region.find_many(self.version, self.before, &keys)?;
+            let mut bytes = 0;
+            let together = found.iter().flatten().take_while(|record| {
+                bytes += u64::from(record.record_bytes());
+                bytes <= RECORD_BYTES_MAX
+            });
+            self.region.log.fetch(together.copied());
+            for pointer in found {
+                let value = pointer.map(|pointer| self.region.log.read(pointer, |record| record.value.to_vec()));
+                values.push(value.transpose()?);
+            }
+        }
+        Ok(values)
+    }
+}

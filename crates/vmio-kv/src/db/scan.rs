@@ -1,0 +1,275 @@
+//! Going through a region, from both ends.
+
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+use std::iter::FusedIterator;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::format::leaf::KnownKey;
+use crate::key_range::{KeyRange, is_beyond};
+use crate::log::Log;
+use crate::region::{Region, RegionCursor, View};
+use crate::tree::Direction;
+
+/// Records that are read ahead, once a scan has come so far.
+const AHEAD_MAX: usize = 32;
+
+/// Keys and values of a range in order, as they were when the scan began; backwards by `rev` or `next_back`. It ends with the
+/// first error. Records of the next keys are read ahead, the more the longer it goes on.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let db = vmio_kv::Db::create(folder.path().join("store"), vmio_kv::Options::new())?;
+/// for name in ["apple", "banana", "blueberry", "cherry"] {
+///     db.put(name.as_bytes(), b"fruit")?;
+/// }
+/// let last = db.scan(..).next_back().transpose()?;
+/// assert_eq!(last, Some((b"cherry".to_vec(), b"fruit".to_vec())));
+/// let keys: Vec<_> = db.prefix(b"b").keys().rev().collect::<Result<_, _>>()?;
+/// assert_eq!(keys, [b"blueberry".to_vec(), b"banana".to_vec()]);
+/// assert_eq!(db.scan(b"banana"..b"cherry").count(), 2);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Scan<'region> {
+    region: &'region Region,
+    view: Arc<View>,
+    range: KeyRange,
+    /// Where the two ends have not been yet.
+    left: KeyRange,
+    front: Option<End<'region>>,
+    back: Option<End<'region>>,
+    wants_values: bool,
+    is_over: bool,
+}
+
+/// The same, but for the values, which are not read; see [`Scan::keys`].
+pub struct Keys<'region>(Scan<'region>);
+
+impl<'region> Scan<'region> {
+    pub(super) fn new(region: &'region Region, view: Arc<View>, range: KeyRange) -> Self {
+        Scan { region, view, left: range.clone(), range, front: None, back: None, wants_values: true, is_over: false }
+    }
+
+    /// The keys alone. Of long keys the records are read all the same, since they alone hold all of them.
+    pub fn keys(self) -> Keys<'region> {
+        Keys(Scan { wants_values: false, ..self })
+    }
+
+    /// Has `next` go on with the first key of the range that is not less than this one, be that ahead or behind.
+    pub fn seek(&mut self, key: &[u8]) {
+        let is_before = is_beyond(&self.range.lower, Ordering::Less, |lower| Some(key.cmp(lower)));
+        self.left.lower = if is_before { self.range.lower.clone() } else { Bound::Included(key.to_vec()) };
+        self.begin_anew();
+    }
+
+    /// Has `next_back` go on with the last key of the range that is not greater than this one, be that ahead or behind.
+    pub fn seek_back(&mut self, key: &[u8]) {
+        let is_behind = is_beyond(&self.range.upper, Ordering::Greater, |upper| Some(key.cmp(upper)));
+        self.left.upper = if is_behind { self.range.upper.clone() } else { Bound::Included(key.to_vec()) };
+        self.begin_anew();
+    }
+
+    fn begin_anew(&mut self) {
+        // The other end has perhaps found nothing more where there is something now.
+        (self.front, self.back, self.is_over) = (None, None, false);
+    }
+
+    fn step(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
+        if self.is_over {
+            return None;
+        }
+        let next = self.take(direction);
+        self.is_over = !matches!(next, Ok(Some(_)));
+        next.transpose()
+    }
+
+    fn take(&mut self, direction: Direction) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let KeyRange { lower, upper } = &mut self.left;
+        let (end, begins, ends, beyond) = match direction {
+            Direction::Up => (&mut self.front, lower, upper, Ordering::Greater),
+            Direction::Down => (&mut self.back, upper, lower, Ordering::Less),
+        };
+        let end = match end {
+            Some(end) => end,
+            None => {
+                let bound = begins.as_ref().map(Vec::as_slice);
+                end.insert(End::new(RegionCursor::seek(self.region, &self.view, bound, direction)?))
+            }
+        };
+        let log = &*self.region.log;
+        let is_beyond_end = |known: &KnownKey| is_beyond(ends, beyond, |end| known.compare_to(end));
+        let Some(known) = end.next(log, self.wants_values, is_beyond_end)? else { return Ok(None) };
+        let KnownKey { bytes, complete, pointer, .. } = known;
+        let wants_values = self.wants_values;
+        let (whole, value) = if wants_values || !complete {
+            log.read(pointer, |record| {
+                let value = if wants_values { record.value.to_vec() } else { Vec::new() };
+                ((!complete).then(|| record.key.to_vec()), value)
+            })?
+        } else {
+            (None, Vec::new())
+        };
+        let key = whole.unwrap_or(bytes);
+        if is_beyond(ends, beyond, |end| Some(key.as_slice().cmp(end))) {
+            return Ok(None);
+        }
+        match begins {
+            Bound::Excluded(last) => last.clone_from(&key),
+            begins => *begins = Bound::Excluded(key.clone()),
+        }
+        Ok(Some((key, value)))
+    }
+}
+
+impl Iterator for Scan<'_> {
+    type Item = Result<(Vec<u8>, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step(Direction::Up)
+    }
+}
+
+impl DoubleEndedIterator for Scan<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.step(Direction::Down)
+    }
+}
+
+impl FusedIterator for Scan<'_> {}
+
+impl Keys<'_> {
+    /// See [`Scan::seek`].
+    pub fn seek(&mut self, key: &[u8]) {
+        self.0.seek(key);
+    }
+
+    /// See [`Scan::seek_back`].
+    pub fn seek_back(&mut self, key: &[u8]) {
+        self.0.seek_back(key);
+    }
+}
+
+impl Iterator for Keys<'_> {
+    type Item = Result<Vec<u8>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.0.next()?.map(|(key, _)| key))
+    }
+}
+
+impl DoubleEndedIterator for Keys<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        Some(self.0.next_back()?.map(|(key, _)| key))
+    }
+}
+
+impl FusedIterator for Keys<'_> {}
+
+/// One end of a scan: a cursor, and the keys that it has passed, whose records are on their way.
+struct End<'region> {
+    cursor: RegionCursor<'region>,
+    ahead: VecDeque<KnownKey>,
+    ahead_max: usize,
+    is_over: bool,
+    /// What comes behind the keys.
+    failure: Option<Error>,
+}
+
+impl<'region> End<'region> {
+    fn new(cursor: RegionCursor<'region>) -> Self {
+        End { cursor, ahead: VecDeque::new(), ahead_max: 1, is_over: false, failure: None }
+    }
+
+    fn next(
+        &mut self,
+        log: &Log,
+        wants_values: bool,
+        is_beyond_end: impl Fn(&KnownKey) -> bool,
+    ) -> Result<Option<KnownKey>> {
+        let before = self.ahead.len();
+        if before <= self.ahead_max / 2 && !self.is_over {
+            self.fill(is_beyond_end);
+            // The next one's record is read at once.
+            let new = self.ahead.range(before.max(1).min(self.ahead.len())..);
+            log.prefetch(new.filter(|known| wants_values || !known.complete).map(|known| known.pointer));
+            self.ahead_max = AHEAD_MAX.min(2 * self.ahead_max);
+        }
+        match self.ahead.pop_front() {
+            Some(known) => Ok(Some(known)),
+            None => self.failure.take().map_or(Ok(None), Err),
+        }
+    }
+
+    fn fill(&mut self, is_beyond_end: impl Fn(&KnownKey) -> bool) {
+        while self.ahead.len() < self.ahead_max && !self.is_over {
+            match self.cursor.next() {
+                Ok(Some(known)) if !is_beyond_end(&known) => self.ahead.push_back(known),
+                Ok(_) => self.is_over = true,
+                Err(error) => (self.is_over, self.failure) = (true, Some(error)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vmio::backing::Backing;
+
+    use super::*;
+    use crate::device::failing_backing::FailingBacking;
+    use crate::format::geometry::{UNIT_BYTES, unit_of};
+    use crate::{Db, Durability, Options};
+
+    fn key(number: u32) -> Vec<u8> {
+        // Leaves know too little of them to tell them apart.
+        format!("{} a middle that many keys share {number:04}", if number < 50 { 'a' } else { 'b' }).into_bytes()
+    }
+
+    /// While a leaf is searched, which takes reading a record, it is evicted, and cannot be read again.
+    fn beside_a_failure<Answer: Send>(read: impl Fn(&Db) -> Result<Answer> + Sync) -> Result<Answer> {
+        let backing = Arc::new(FailingBacking::new(64 << 20));
+        let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
+        let db = Db::create_on(Arc::clone(&backing), options.clone()).expect("a store");
+        (0..100).for_each(|number| db.put(&key(number), &number.to_le_bytes()).expect("room"));
+        db.flush().expect("spilled");
+        db.close().expect("closed");
+        let db = Db::open_on(Arc::clone(&backing), options).expect("a store");
+        let version = db.default_region().region().version();
+        let root = version.roots().next().expect("a tree");
+        let leaf = unit_of(root.offset);
+        let first = db.default_region().region().find(&version, u64::MAX, &key(0)).expect("read").expect("there");
+        let device = &db.default_region().region().log.segment.device;
+        (0..backing.len() / UNIT_BYTES).for_each(|unit| device.evict(unit));
+        backing.hold_next(unit_of(first.offset()));
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| read(&db));
+            assert!(backing.wait_for_read(|| reader.is_finished()), "no record was read");
+            device.evict(leaf);
+            backing.fail(Some(leaf));
+            backing.go_on();
+            reader.join().expect("no panic")
+        })
+    }
+
+    #[test]
+    fn a_leaf_that_cannot_be_read_again_is_an_error_and_no_wrong_answer() {
+        let mut errors = 0;
+        for number in [0, 20, 49, 50, 99_u32] {
+            let expected = Some((key(number), number.to_le_bytes().to_vec()));
+            let get = |db: &Db| Ok(db.get(&key(number))?.map(|value| (key(number), value)));
+            let up = |db: &Db| db.scan(key(number)..).next().transpose();
+            let down = |db: &Db| db.scan(..=key(number)).next_back().transpose();
+            for found in [beside_a_failure(get), beside_a_failure(up), beside_a_failure(down)] {
+                match found {
+                    Err(Error::Io(vmio::Error::Read { .. })) => errors += 1,
+                    found => assert_eq!(found.expect("no other error"), expected),
+                }
+            }
+        }
+        assert!(errors >= 10, "{errors} times the leaf was looked at again");
+    }
+}

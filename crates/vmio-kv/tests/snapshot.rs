@@ -1,0 +1,210 @@
+//! Points in time beside writers and spills.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use support::Random;
+use vmio::backing::MemoryBacking;
+use vmio_kv::{Db, Durability, Options, RegionHandle, RegionSnapshot, WriteBatch};
+
+const ACCOUNTS: u64 = 300;
+const EACH: i64 = 1000;
+
+fn store() -> Db {
+    // Everything spills all the time.
+    let options = Options::new().memory_bytes(32 << 20).memory_level_bytes(6 << 10).growth_factor(2);
+    Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options.durability(Durability::None)).unwrap()
+}
+
+fn key(account: u64) -> Vec<u8> {
+    format!("account {account:06}").into_bytes()
+}
+
+fn amount(value: &[u8]) -> i64 {
+    i64::from_le_bytes(value.try_into().unwrap())
+}
+
+fn sum(region: &RegionSnapshot) -> i64 {
+    region.scan(..).map(|found| amount(&found.unwrap().1)).sum()
+}
+
+/// Moves money to and fro, within a region and between both, in batches, until it is told to stop.
+fn transfer(db: &Db, regions: [&RegionHandle; 2], seed: u64, is_over: &AtomicBool) {
+    let mut random = Random(seed);
+    // Each writer has accounts of its own: he knows what is in them.
+    let mut amounts = vec![EACH; 2 * ACCOUNTS as usize];
+    let account = |place: usize| key(seed * ACCOUNTS + place as u64 / 2);
+    while !is_over.load(Ordering::Relaxed) {
+        let mut batch = WriteBatch::new();
+        let mut moved = 0;
+        let places: Vec<usize> = (0..2 + random.below(6)).map(|_| random.below(2 * ACCOUNTS) as usize).collect();
+        for place in &places[1..] {
+            let some = random.below(50) as i64;
+            amounts[*place] -= some;
+            moved += some;
+        }
+        amounts[places[0]] += moved;
+        for place in places {
+            batch.put(regions[place % 2], &account(place), &amounts[place].to_le_bytes()).unwrap();
+        }
+        db.write(&batch).unwrap();
+    }
+}
+
+#[test]
+fn a_snapshot_of_all_regions_shows_batches_whole() {
+    const WRITERS: u64 = 2;
+    let db = store();
+    let (left, right) = (db.region_or_create("left").unwrap(), db.region_or_create("right").unwrap());
+    for writer in 0..WRITERS {
+        for account in 0..ACCOUNTS {
+            let key = key(writer * ACCOUNTS + account);
+            left.put(&key, &EACH.to_le_bytes()).unwrap();
+            right.put(&key, &EACH.to_le_bytes()).unwrap();
+        }
+    }
+    let all = EACH * 2 * (ACCOUNTS * WRITERS) as i64;
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let (db, regions, is_over) = (&db, [&left, &right], &is_over);
+            scope.spawn(move || transfer(db, regions, writer, is_over));
+        }
+        let mut kept = Vec::new();
+        let mut sums_of_left = Vec::new();
+        let mut round = 0;
+        // Until writers have written beside it.
+        while round < 300 || sums_of_left.len() < 30 {
+            let snapshot = db.snapshot();
+            let sums = ["left", "right"].map(|name| sum(snapshot.region(name).unwrap()));
+            if sums.iter().sum::<i64>() != all {
+                is_over.store(true, Ordering::Relaxed);
+                panic!("round {round}: {sums:?} of {all}");
+            }
+            if sums_of_left.last() != Some(&sums[0]) {
+                sums_of_left.push(sums[0]);
+                if sums_of_left.len() % 10 == 1 {
+                    kept.push((snapshot, sums));
+                }
+            }
+            round += 1;
+        }
+        is_over.store(true, Ordering::Relaxed);
+        for (snapshot, sums) in kept {
+            assert_eq!(["left", "right"].map(|name| sum(snapshot.region(name).unwrap())), sums);
+        }
+    });
+    assert!(db.stats().level_entries > 0);
+}
+
+/// A scan is a point in time, too; all keys have the same value at each.
+#[test]
+fn a_scan_sees_nothing_that_comes_while_it_goes_on() {
+    const KEYS: u64 = 200;
+    let db = store();
+    let write = |value: u64| {
+        let mut batch = WriteBatch::new();
+        (0..KEYS).for_each(|number| batch.put(&db, &key(number), &value.to_le_bytes()).unwrap());
+        db.write(&batch).unwrap();
+    };
+    write(0);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| (1..).take_while(|_| !is_over.load(Ordering::Relaxed)).for_each(write));
+        let (mut rounds, mut seen) = (0, Vec::new());
+        while rounds < 300 || seen.len() < 30 {
+            let values: Vec<Vec<u8>> = db.scan(..).map(|found| found.unwrap().1).collect();
+            let is_one = values.len() as u64 == KEYS && values.iter().all(|value| *value == values[0]);
+            if !is_one {
+                is_over.store(true, Ordering::Relaxed);
+                panic!("{} values, {:?} to {:?}", values.len(), values.first(), values.last());
+            }
+            if seen.last() != Some(&values[0]) {
+                seen.push(values[0].clone());
+            }
+            rounds += 1;
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Each batch fills its levels, so that they are frozen all the time while snapshots begin.
+#[test]
+fn a_snapshot_shows_batches_whole_while_levels_are_frozen() {
+    let options = Options::new().memory_bytes(32 << 20).memory_level_bytes(1).durability(Durability::None);
+    let db = Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options).unwrap();
+    let (left, right) = (db.region_or_create("left").unwrap(), db.region_or_create("right").unwrap());
+    let write = |value: u64| {
+        let mut batch = WriteBatch::new();
+        batch.put(&left, b"key", &value.to_le_bytes()).unwrap();
+        batch.put(&right, b"key", &value.to_le_bytes()).unwrap();
+        db.write(&batch).unwrap();
+    };
+    write(0);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| (1..).take_while(|_| !is_over.load(Ordering::Relaxed)).for_each(write));
+        let mut seen = Vec::new();
+        while seen.len() < 300 {
+            let snapshot = db.snapshot();
+            let value = |name: &str| snapshot.region(name).unwrap().get(b"key").unwrap().unwrap();
+            let values = [value("left"), value("right")];
+            if values[0] != values[1] {
+                is_over.store(true, Ordering::Relaxed);
+                panic!("{values:?} after {}", seen.len());
+            }
+            if seen.last() != Some(&values[0]) {
+                seen.push(values[0].clone());
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_snapshot_outlives_its_store_and_knows_its_regions() {
+    let db = store();
+    db.put(b"key", b"before").unwrap();
+    let snapshot = db.snapshot();
+    let region = db.region_or_create("later").unwrap();
+    region.put(b"key", b"elsewhere").unwrap();
+    let of_region = region.snapshot();
+    db.put(b"key", b"after").unwrap();
+    region.delete(b"key").unwrap();
+    db.flush().unwrap();
+    assert!(snapshot.region("later").is_err());
+    assert_eq!(snapshot.region_names().collect::<Vec<_>>(), ["default"]);
+    drop(region);
+    db.close().unwrap();
+    assert_eq!(snapshot.get(b"key").unwrap().as_deref(), Some(&b"before"[..]));
+    assert_eq!(of_region.get(b"key").unwrap().as_deref(), Some(&b"elsewhere"[..]));
+    assert!(of_region.contains(b"key").unwrap() && !of_region.contains(b"none").unwrap());
+}
+
+/// What is overwritten counts as garbage once, whether a snapshot shows it or not.
+#[test]
+fn overwritten_records_are_counted_once() {
+    let garbage = |with_snapshots: bool| {
+        let db = store();
+        let mut snapshots = Vec::new();
+        for round in 0..6_u8 {
+            (0..100).for_each(|number| db.put(&key(number), &[round; 100]).unwrap());
+            if with_snapshots {
+                snapshots.push(db.snapshot());
+            }
+            if round % 2 == 1 {
+                db.flush().unwrap();
+            }
+        }
+        db.flush().unwrap();
+        drop(snapshots);
+        db.put(&key(0), b"last").unwrap();
+        db.flush().unwrap();
+        db.stats().garbage_bytes
+    };
+    assert_eq!(garbage(true), garbage(false));
+    assert!(garbage(false) > 0);
+}
