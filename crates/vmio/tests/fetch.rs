@@ -498,6 +498,23 @@ fn slow_reads_hold_nobody_up_who_polls() {
     assert_eq!(device.reads_of(5), 1);
 }
 
+#[test]
+fn what_was_on_its_way_in_when_it_was_given_up_is_read_again() {
+    let _watchdog = watchdog("what_was_on_its_way_in_when_it_was_given_up_is_read_again");
+    if is_managed("a mapping of memory") {
+        return;
+    }
+    let device = numbered_device(64);
+    device.slow_reads(Duration::from_millis(300));
+    let map = map_device(&tiny_cache(), &device);
+    let mut fetch = pin!(fetch_page(&map, 5));
+    assert!(fetch.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    map.advise(at(5)..at(6), Advice::DontNeed).unwrap();
+    device.set_word(at(5), 77);
+    let _ = block_on(fetch);
+    assert_eq!(load(&map, at(5)), 77);
+}
+
 /// A device that says to be a file which cannot be read: what io_uring tries there fails.
 struct Unreadable {
     device: support::device::DeviceBacking,

@@ -14,7 +14,7 @@ use crate::mapping::cached_file::CachedFile;
 use crate::mapping::mapped_file::{MappedFile, touched_pages, whole_pages};
 use crate::page::reuse::Reuse;
 use crate::page::visit::Visit;
-use crate::page::word::State;
+use crate::page::word::{Snapshot, State};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::pagemap::StoredPages;
 use crate::sys::signal::SignalsBlocked;
@@ -39,7 +39,8 @@ pub enum Advice {
     },
     /// The range will be wanted soon: read it now, as far as the cache has pages for it.
     WillNeed,
-    /// The range will not be wanted soon: write back what is dirty and give its pages up.
+    /// The range will not be wanted soon: write back what is dirty and give its pages up. What is on its way in is waited for
+    /// first: who writes to the file past the mapping afterwards will see that through it.
     DontNeed,
     /// What the device holds in the range is garbage, and the program is about to write it: misses fill with zeros in
     /// place of reading (kmmap's filter of reads before writes, Kreon §3.3.1). Resident pages stay as they are.
@@ -171,6 +172,9 @@ impl CachedFile {
     /// Writes back and gives up the pages of a range that nobody holds. The caller has signals blocked.
     fn evict(&self, pages: Range<u64>) -> Result<()> {
         let region = self.region();
+        // What was read before the call would come into sight after it.
+        let is_loading = |word: Snapshot| word.state() == State::Loading;
+        region.occupied(pages.clone()).for_each(|page| region.word(page).wait_while(is_loading));
         let mut batch = region.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
         let written = match region.hideable() {
             Some(frames) => self.hide_and_drop(frames, &mut batch, pages.clone()),

@@ -165,13 +165,13 @@ impl Backing for DeviceBacking {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let device = &*self.0;
-        pause(&device.read_delay_us);
         let mut bytes = self.len().saturating_sub(offset).min(buffer.len() as u64) as usize;
         for page in offset / PAGE..(offset + bytes as u64).div_ceil(PAGE) {
             let state = &device.pages[page as usize];
             state.reads.fetch_add(1, Ordering::SeqCst);
             let faults = state.faults.load(Ordering::SeqCst);
             if faults & READ_EIO != 0 {
+                pause(&device.read_delay_us);
                 return Err(io::Error::from_raw_os_error(libc::EIO));
             }
             if faults & READ_SHORT != 0 {
@@ -181,6 +181,8 @@ impl Backing for DeviceBacking {
         for (word, chunk) in device.words_from(offset, bytes).iter().zip(buffer[..bytes].chunks_mut(8)) {
             chunk.copy_from_slice(&word.load(Ordering::SeqCst).to_le_bytes()[..chunk.len()]);
         }
+        // What it has read is old by the time it arrives.
+        pause(&device.read_delay_us);
         Ok(bytes)
     }
 
