@@ -142,6 +142,9 @@ impl Device {
 
     /// Stores nodes that nobody refers to yet, one behind the other.
     pub(crate) fn store(&self, offset: u64, blocks: &[Block]) -> Result<()> {
+        // What the device has there is no node, and would not verify. That the unit was begun anew does not say so for ever:
+        // the cache forgets it of a unit whose pages have all left memory.
+        self.mapping.advise(offset..offset + size_of_val(blocks) as u64, Advice::Fresh)?;
         for (index, block) in blocks.iter().enumerate() {
             let at = offset + (index * BLOCK_BYTES) as u64;
             let pin = self.mapping.pin(at..at + BLOCK_BYTES as u64, Access::ReadWrite)?;
@@ -189,5 +192,31 @@ impl Device {
         if let Err(error) = self.mapping.prefetch(offsets.map(page)) {
             tracing::debug!(%error, "a prefetch failed; who touches the page reads it");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vmio::backing::MemoryBacking;
+
+    use super::*;
+
+    #[test]
+    fn a_unit_takes_nodes_long_after_it_was_begun() -> Result<()> {
+        let cache = Cache::builder().capacity(8 << 20).build()?;
+        let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * UNIT_BYTES)?))?;
+        let nodes = vec![Block::ZERO; 64];
+        let unit = 4;
+        device.begin_unit(unit, true, 200)?;
+        device.store(unit * UNIT_BYTES, &nodes)?;
+        // They leave memory, and the cache forgets which pages of the unit were ever touched.
+        for other in 8..48 {
+            device.begin_unit(other, true, 2)?;
+            for run in 0..8 {
+                device.store(other * UNIT_BYTES + run * (nodes.len() * BLOCK_BYTES) as u64, &nodes)?;
+            }
+        }
+        // What the device has behind them is no node.
+        device.store(unit * UNIT_BYTES + (nodes.len() * BLOCK_BYTES) as u64, &nodes)
     }
 }
