@@ -2,10 +2,11 @@
 
 mod verifier;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use vmio::backing::{Access, Backing};
-use vmio::{Advice, Cache, Mapping, MappingOptions, OnReadError};
+use vmio::{Advice, Cache, Mapping, MappingOptions, OnReadError, Pin};
 
 use crate::error::{Damage, Error, Result};
 use crate::format::block::{Block, Kind, Sealed, unseal, unseal_checked};
@@ -147,7 +148,7 @@ impl Device {
         self.mapping.advise(offset..offset + size_of_val(blocks) as u64, Advice::Fresh)?;
         for (index, block) in blocks.iter().enumerate() {
             let at = offset + (index * BLOCK_BYTES) as u64;
-            let pin = self.mapping.pin(at..at + BLOCK_BYTES as u64, Access::ReadWrite)?;
+            let pin = self.pin_anew(at..at + BLOCK_BYTES as u64)?;
             let Some(target) = pin.as_mut_ptr() else {
                 return Err(self.failed("storing", at, std::io::ErrorKind::ReadOnlyFilesystem.into()));
             };
@@ -156,6 +157,17 @@ impl Device {
             unsafe { std::ptr::copy_nonoverlapping(block.0.as_ptr(), target, BLOCK_BYTES) };
         }
         Ok(())
+    }
+
+    /// Pins a page to be stored to in full.
+    fn pin_anew(&self, page: Range<u64>) -> Result<Pin> {
+        loop {
+            match self.mapping.pin(page.clone(), Access::ReadWrite) {
+                // Filled with zeros, and written so and evicted before it was pinned: where memory is short, that happens.
+                Err(vmio::Error::Corrupt { .. }) => self.mapping.advise(page.clone(), Advice::Fresh)?,
+                pinned => return Ok(pinned?),
+            }
+        }
     }
 
     /// Published bytes. They stay as they are as long as the caller holds the version that refers to them.
@@ -218,5 +230,24 @@ mod tests {
         }
         // What the device has behind them is no node.
         device.store(unit * UNIT_BYTES + (nodes.len() * BLOCK_BYTES) as u64, &nodes)
+    }
+
+    #[test]
+    fn nodes_are_stored_while_others_take_the_memory() -> Result<()> {
+        const WRITERS: u64 = 4;
+        const UNITS: u64 = 24;
+        let cache = Cache::builder().capacity(6 << 20).build()?;
+        let device = Device::open(&cache, Arc::new(MemoryBacking::new((WRITERS * UNITS + 8) * UNIT_BYTES)?))?;
+        let nodes = vec![Block::ZERO; 512];
+        std::thread::scope(|scope| {
+            let write = |unit: u64| {
+                device.begin_unit(unit, true, 2)?;
+                device.store(unit * UNIT_BYTES, &nodes)
+            };
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|writer| scope.spawn(move || (0..UNITS).try_for_each(|unit| write(1 + writer * UNITS + unit))))
+                .collect();
+            writers.into_iter().try_for_each(|writer| writer.join().expect("no panic"))
+        })
     }
 }
