@@ -1,7 +1,7 @@
 # Everything a user or CI does with the repository. The work itself is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test install header bench-map bench-fetch bench-commit bench-units fmt lint doc clean
+.PHONY: help run test install header bench-map bench-fetch bench-commit bench-units bench-kv fmt lint doc clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -29,6 +29,9 @@ bench-commit: ## measure commits beside msync, SQLite and LMDB; writes docs/benc
 
 bench-units: ## measure units of 4 KiB, 2 MiB and dynamic ones; writes docs/benchmarks/units.md (needs root)
 	@scripts/bench-units
+
+bench-kv: ## measure vmio-kv beside RocksDB, LMDB, redb and fjall; writes docs/benchmarks/kv.md (needs root)
+	@scripts/bench-kv
 
 fmt: ## format the Rust code
 	@cargo fmt --all

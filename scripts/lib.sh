@@ -61,3 +61,6 @@ require_rust() {
     say "Rust $found is installed, $wanted or newer is needed: updating it"
     rustup update stable --no-self-update
 }
+
+# has_rocksdb: whether programs can be linked with RocksDB.
+has_rocksdb() { printf '#include <rocksdb/c.h>\n' | c++ -E -x c++ - >/dev/null 2>&1; }

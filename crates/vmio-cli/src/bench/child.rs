@@ -17,6 +17,7 @@ use super::engines::EngineKind;
 use super::engines::mmap::LinuxMapping;
 use super::engines::pread::PreadEngine;
 use super::engines::vmio::VmioEngine;
+use super::kv::{self, KvSpec};
 use super::scenarios::{commit, fetch, fresh, hit, priority, sync, units};
 use super::spec::{MeasuredRun, RunSpec};
 use super::{cgroup, process, worker};
@@ -52,6 +53,8 @@ pub enum Job {
     Commit(commit::CommitSpec),
     /// One kind of unit at one kind of work of `bench units`.
     Units(units::UnitsSpec),
+    /// One phase of one engine of `bench kv`.
+    Kv(KvSpec),
 }
 
 /// Runs a task in a child process and gives its result and the resident memory seen from outside.
@@ -152,6 +155,7 @@ pub fn serve(task: &str) -> anyhow::Result<()> {
         Job::Fetch(spec) => serde_json::to_string(&fetch::measure(spec)?),
         Job::Commit(spec) => serde_json::to_string(&commit::measure(spec)?),
         Job::Units(spec) => serde_json::to_string(&units::measure(spec)?),
+        Job::Kv(spec) => serde_json::to_string(&kv::measure(spec)?),
     };
     println!("{}", result?);
     Ok(())

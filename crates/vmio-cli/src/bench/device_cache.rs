@@ -1,6 +1,6 @@
 //! The page cache of a file, which one run must not leave to the next.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -16,6 +16,15 @@ pub fn drop_page_cache(path: &Path) -> anyhow::Result<()> {
     let error = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     if error != 0 {
         return Err(io::Error::from_raw_os_error(error)).with_context(context);
+    }
+    Ok(())
+}
+
+/// The same for all files of a folder and of those in it.
+pub fn drop_page_caches(folder: &Path) -> anyhow::Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
+        let path = entry?.path();
+        if path.is_dir() { drop_page_caches(&path)? } else { drop_page_cache(&path)? }
     }
     Ok(())
 }

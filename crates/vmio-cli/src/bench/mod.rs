@@ -7,18 +7,22 @@ pub mod charts;
 mod child;
 pub mod content;
 mod device_cache;
+mod device_counters;
 mod engines;
 mod fast_device;
+mod kv;
 mod latency_curve;
 mod map;
 mod matrix;
 mod op;
 pub mod output;
 pub mod pattern;
+mod place;
 mod process;
 mod quick;
 mod report;
 pub mod report_file;
+mod scatter;
 mod scenarios;
 mod spec;
 pub mod table;
@@ -38,7 +42,8 @@ Examples:
   vmio bench sync --json sync.json                     stores while a sync runs over their pages
   vmio bench fetch --dir /data                         misses that do not wait, beside mmap with advice
   vmio bench commit --dir /data                        atomic commits beside msync, SQLite and LMDB
-  vmio bench units --dir /data                         units of 4 KiB, 2 MiB and dynamic ones";
+  vmio bench units --dir /data                         units of 4 KiB, 2 MiB and dynamic ones
+  vmio bench kv --dir /data --records 1000000          vmio-kv beside other key-value stores";
 
 /// Measure memory-mapped I/O beside Linux mmap and pread.
 #[derive(Args)]
@@ -58,6 +63,7 @@ enum BenchCommand {
     Fetch(scenarios::fetch::FetchArgs),
     Commit(scenarios::commit::CommitArgs),
     Units(scenarios::units::UnitsArgs),
+    Kv(Box<kv::KvBenchArgs>),
     /// Run one measurement and print its result (what the other commands start as a process)
     #[command(hide = true)]
     Child {
@@ -77,6 +83,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         BenchCommand::Fetch(args) => scenarios::fetch::run(&args),
         BenchCommand::Commit(args) => scenarios::commit::run(&args),
         BenchCommand::Units(args) => scenarios::units::run(&args),
+        BenchCommand::Kv(args) => kv::run(&args),
         BenchCommand::Child { task } => child::serve(&task),
     }
 }

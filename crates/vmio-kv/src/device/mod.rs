@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use vmio::backing::{Access, Backing};
-use vmio::{Advice, Cache, Mapping, MappingOptions, OnReadError};
+use vmio::{Advice, Cache, Mapping, MappingOptions, OnReadError, Pin};
 
 use crate::error::{Damage, Error, Result};
 use crate::format::block::{Block, Kind, Sealed, unseal, unseal_checked};
@@ -150,9 +150,12 @@ impl Device {
 
     /// Stores nodes that nobody refers to yet, one behind the other.
     pub(crate) fn store(&self, offset: u64, blocks: &[Block]) -> Result<()> {
+        // What the device has there is no node, and would not verify. That the unit was begun anew does not say so for ever:
+        // the cache forgets it of a unit whose pages have all left memory.
+        self.mapping.advise(offset..offset + size_of_val(blocks) as u64, Advice::Fresh)?;
         for (index, block) in blocks.iter().enumerate() {
             let at = offset + (index * BLOCK_BYTES) as u64;
-            let pin = self.mapping.pin(at..at + BLOCK_BYTES as u64, Access::ReadWrite)?;
+            let pin = self.pin_anew(at..at + BLOCK_BYTES as u64)?;
             let Some(target) = pin.as_mut_ptr() else {
                 return Err(self.failed("storing", at, std::io::ErrorKind::ReadOnlyFilesystem.into()));
             };
@@ -161,6 +164,17 @@ impl Device {
             unsafe { std::ptr::copy_nonoverlapping(block.0.as_ptr(), target, BLOCK_BYTES) };
         }
         Ok(())
+    }
+
+    /// Pins a page to be stored to in full.
+    fn pin_anew(&self, page: Range<u64>) -> Result<Pin> {
+        loop {
+            match self.mapping.pin(page.clone(), Access::ReadWrite) {
+                // Filled with zeros, and written so and evicted before it was pinned: where memory is short, that happens.
+                Err(vmio::Error::Corrupt { .. }) => self.mapping.advise(page.clone(), Advice::Fresh)?,
+                pinned => return Ok(pinned?),
+            }
+        }
     }
 
     /// Has `look` see published bytes, which stay as they are as long as the caller holds the version that refers to them. What
@@ -249,6 +263,8 @@ impl Device {
 mod tests {
     use std::cell::Cell;
 
+    use vmio::backing::MemoryBacking;
+
     use super::failing_backing::FailingBacking;
     use super::*;
 
@@ -277,5 +293,43 @@ mod tests {
         backing.fail(None);
         device.evict(1);
         assert_eq!(looked().expect("it is there again"), (7, 7, 7));
+    }
+
+    #[test]
+    fn a_unit_takes_nodes_long_after_it_was_begun() -> Result<()> {
+        let cache = Cache::builder().capacity(8 << 20).build()?;
+        let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * UNIT_BYTES)?))?;
+        let nodes = vec![Block::ZERO; 64];
+        let unit = 4;
+        device.begin_unit(unit, true, 200)?;
+        device.store(unit * UNIT_BYTES, &nodes)?;
+        // They leave memory, and the cache forgets which pages of the unit were ever touched.
+        for other in 8..48 {
+            device.begin_unit(other, true, 2)?;
+            for run in 0..8 {
+                device.store(other * UNIT_BYTES + run * (nodes.len() * BLOCK_BYTES) as u64, &nodes)?;
+            }
+        }
+        // What the device has behind them is no node.
+        device.store(unit * UNIT_BYTES + (nodes.len() * BLOCK_BYTES) as u64, &nodes)
+    }
+
+    #[test]
+    fn nodes_are_stored_while_others_take_the_memory() -> Result<()> {
+        const WRITERS: u64 = 4;
+        const UNITS: u64 = 24;
+        let cache = Cache::builder().capacity(6 << 20).build()?;
+        let device = Device::open(&cache, Arc::new(MemoryBacking::new((WRITERS * UNITS + 8) * UNIT_BYTES)?))?;
+        let nodes = vec![Block::ZERO; 512];
+        std::thread::scope(|scope| {
+            let write = |unit: u64| {
+                device.begin_unit(unit, true, 2)?;
+                device.store(unit * UNIT_BYTES, &nodes)
+            };
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|writer| scope.spawn(move || (0..UNITS).try_for_each(|unit| write(1 + writer * UNITS + unit))))
+                .collect();
+            writers.into_iter().try_for_each(|writer| writer.join().expect("no panic"))
+        })
     }
 }

@@ -8,9 +8,9 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use super::CommitSpec;
-use super::device_counters::DeviceWrites;
 use super::records::{CHANGED_BYTES, Share};
 use super::stores::{Session, Store};
+use crate::bench::device_counters::{DeviceCounters, DeviceWrites};
 use crate::bench::process::Usage;
 use crate::bench::worker::new_histogram;
 
@@ -75,7 +75,7 @@ pub(super) fn measure<S: Store>(store: &S, spec: &CommitSpec, shares: &mut [Shar
     let counters = || {
         // What is owed to the files then is not owed by what is measured, and what is owed afterwards is counted.
         store.checkpoint()?;
-        anyhow::Ok((DeviceWrites::now(&spec.setup.folder)?, Usage::now()?))
+        anyhow::Ok((DeviceCounters::now(&spec.setup.folder)?, Usage::now()?))
     };
     let (device, usage) = counters()?;
     let start = Instant::now();
@@ -84,7 +84,7 @@ pub(super) fn measure<S: Store>(store: &S, spec: &CommitSpec, shares: &mut [Shar
     let (device_now, usage_now) = counters()?;
     let mut latencies = new_histogram()?;
     committers.iter().try_for_each(|committer| latencies.add(&committer.latencies))?;
-    let device_writes = device_now.zip(device).map(|(now, before)| now.since(&before));
+    let device_writes = device_now.zip(device).map(|(now, before)| now.since(&before).writes);
     let changed_bytes = latencies.len() * u64::from(spec.pages) * CHANGED_BYTES as u64;
     let microseconds = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
     Ok(CommitsResult {

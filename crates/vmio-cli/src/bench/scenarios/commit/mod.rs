@@ -2,13 +2,10 @@
 
 mod accesses;
 mod commits;
-mod device_counters;
-mod place;
 mod records;
 mod stores;
 mod table;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -17,7 +14,6 @@ use serde::{Deserialize, Serialize};
 
 use self::accesses::AccessesResult;
 use self::commits::CommitsResult;
-use self::place::Place;
 use self::records::Share;
 use self::stores::lmdb::LmdbStore;
 use self::stores::mmap::MmapStore;
@@ -27,9 +23,10 @@ use self::stores::{Setup, Store, StoreKind};
 use super::super::cgroup::MemoryCgroup;
 use super::super::child::{self, Job, Task};
 use super::super::content::PAGE_BYTES;
-use super::super::device_cache::drop_page_cache;
+use super::super::device_cache::drop_page_caches;
 use super::super::map::fail_on_verify_errors;
 use super::super::output::OutputArgs;
+use super::super::place::Place;
 use super::super::target::{Device, TargetArgs};
 use crate::size::{format_size, parse_size};
 
@@ -242,6 +239,7 @@ fn measure_store<S: Store>(spec: &CommitSpec) -> anyhow::Result<(Found, u64)> {
         _ => Found::Commits(commits::measure(&store, spec, &mut shares)?),
     };
     store.close()?;
+    // So that what is read afterwards comes from the device.
     drop_page_caches(&setup.folder)?;
     let store = S::open(setup)?;
     let wrong_after = count_wrong(&store, &shares)?;
@@ -255,13 +253,4 @@ fn count_wrong<S: Store>(store: &S, shares: &[Share]) -> anyhow::Result<u64> {
         .iter()
         .map(|share| share.count_wrong(|number, record| stores::Session::read(&mut session, number, record)))
         .sum()
-}
-
-/// So that what is read afterwards comes from the device.
-fn drop_page_caches(folder: &Path) -> anyhow::Result<()> {
-    for entry in fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
-        let path = entry?.path();
-        if path.is_dir() { drop_page_caches(&path)? } else { drop_page_cache(&path)? }
-    }
-    Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the block device under a folder has been given to write, by the kernel's count.
+//! What the block device under a folder has been given to read and write, by the kernel's count.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -9,7 +9,18 @@ use std::{array, io};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
-/// Counters of a block device. Whoever else writes to it counts, too.
+/// Counters of a block device. Whoever else uses it counts, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounters {
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Requests to read, merged ones counted once.
+    pub read_requests: u64,
+    /// Writes.
+    pub writes: DeviceWrites,
+}
+
+/// Those of its writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceWrites {
     /// Bytes written.
@@ -23,7 +34,7 @@ pub struct DeviceWrites {
 /// The kernel counts in these, whatever the device's own are.
 const SECTOR_BYTES: u64 = 512;
 
-impl DeviceWrites {
+impl DeviceCounters {
     /// The counters of the device under a folder, when all that is dirty in its file system has been written. Nothing where
     /// there is no such device, as in memory or over a network.
     pub fn now(folder: &Path) -> anyhow::Result<Option<Self>> {
@@ -40,10 +51,22 @@ impl DeviceWrites {
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.split_whitespace().map(str::parse);
         let fields: [u64; 16] = array::from_fn(|_| fields.next().and_then(Result::ok).unwrap_or(0));
-        let [_, _, _, _, requests, _, sectors, ..] = fields;
-        (fields != [0; 16]).then_some(Self { bytes: sectors * SECTOR_BYTES, requests, flushes: fields[15] })
+        let [read_requests, _, read_sectors, _, requests, _, sectors, ..] = fields;
+        let writes = DeviceWrites { bytes: sectors * SECTOR_BYTES, requests, flushes: fields[15] };
+        (fields != [0; 16]).then_some(Self { read_bytes: read_sectors * SECTOR_BYTES, read_requests, writes })
     }
 
+    /// What was counted since `earlier`.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            read_bytes: self.read_bytes - earlier.read_bytes,
+            read_requests: self.read_requests - earlier.read_requests,
+            writes: self.writes.since(&earlier.writes),
+        }
+    }
+}
+
+impl DeviceWrites {
     /// What was counted since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -61,8 +84,9 @@ mod tests {
     #[test]
     fn fields_are_taken_where_the_kernel_puts_them() {
         let line = "  10 1 20 5 30 2 40 6 0 7 11 0 0 0 0 50 9\n";
-        let expected = DeviceWrites { bytes: 40 * 512, requests: 30, flushes: 50 };
-        assert_eq!(DeviceWrites::parse(line), Some(expected));
-        assert_eq!(DeviceWrites::parse(""), None);
+        let writes = DeviceWrites { bytes: 40 * 512, requests: 30, flushes: 50 };
+        let expected = DeviceCounters { read_bytes: 20 * 512, read_requests: 10, writes };
+        assert_eq!(DeviceCounters::parse(line), Some(expected));
+        assert_eq!(DeviceCounters::parse(""), None);
     }
 }

@@ -1,0 +1,162 @@
+//! Key-value stores behind one trait, so that `vmio bench kv` measures vmio-kv and its peers by the same code.
+//!
+//! Nothing of the product depends on this crate: only the benchmark does. RocksDB, redb and fjall are features of it.
+
+#[cfg(feature = "fjall")]
+mod fjall;
+mod lmdb;
+#[cfg(feature = "redb")]
+mod redb;
+#[cfg(feature = "rocksdb")]
+mod rocksdb;
+mod vmio;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+/// A store that is open. Any threads may use it.
+///
+/// A write need not be durable when it returns: [`sync`](Engine::sync) makes it so, and the benchmark calls that at the same
+/// intervals for all.
+pub trait Engine: Send + Sync {
+    /// Sets a key's value.
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()>;
+
+    /// Has `read` see a key's value where the engine has it, and tells whether there is one.
+    fn get(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Result<bool>;
+
+    /// Has a key have no value.
+    fn delete(&self, key: &[u8]) -> Result<()>;
+
+    /// Has `read` see up to so many keys and values in order, from the first key that is not less on, and tells how many
+    /// there were.
+    fn scan(&self, from: &[u8], records: usize, read: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize>;
+
+    /// Returns once all writes that have returned are durable.
+    fn sync(&self) -> Result<()>;
+
+    /// Brings all that is in memory to its place on the device, and returns when that is durable and the engine has nothing
+    /// left to do in the background.
+    fn flush(&self) -> Result<()>;
+
+    /// Closes it; everything is durable.
+    fn close(self: Box<Self>) -> Result<()>;
+}
+
+/// The engines by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum EngineKind {
+    /// vmio-kv.
+    Vmio,
+    /// LMDB through heed.
+    Lmdb,
+    /// redb.
+    Redb,
+    /// fjall.
+    Fjall,
+    /// RocksDB, tuned for the memory, without compression.
+    Rocksdb,
+    /// The same with LZ4.
+    RocksdbLz4,
+    /// RocksDB as it comes.
+    RocksdbDefault,
+}
+
+impl EngineKind {
+    /// All that there are, whether or not this build has them.
+    pub const ALL: [EngineKind; 7] =
+        [Self::Vmio, Self::Lmdb, Self::Redb, Self::Fjall, Self::Rocksdb, Self::RocksdbLz4, Self::RocksdbDefault];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Vmio => "vmio",
+            Self::Lmdb => "lmdb",
+            Self::Redb => "redb",
+            Self::Fjall => "fjall",
+            Self::Rocksdb => "rocksdb",
+            Self::RocksdbLz4 => "rocksdb-lz4",
+            Self::RocksdbDefault => "rocksdb-default",
+        }
+    }
+
+    /// The feature of this crate that it needs and this build does not have, if there is one.
+    pub const fn missing_feature(self) -> Option<&'static str> {
+        match self {
+            Self::Vmio | Self::Lmdb => None,
+            Self::Redb if cfg!(feature = "redb") => None,
+            Self::Redb => Some("redb"),
+            Self::Fjall if cfg!(feature = "fjall") => None,
+            Self::Fjall => Some("fjall"),
+            Self::Rocksdb | Self::RocksdbLz4 | Self::RocksdbDefault if cfg!(feature = "rocksdb") => None,
+            Self::Rocksdb | Self::RocksdbLz4 | Self::RocksdbDefault => Some("rocksdb"),
+        }
+    }
+
+    /// Opens the store in a folder that is there, or creates it.
+    pub fn open(self, setup: &Setup) -> Result<Box<dyn Engine>> {
+        match self {
+            Self::Vmio => Ok(Box::new(vmio::VmioEngine::open(setup)?)),
+            Self::Lmdb => Ok(Box::new(lmdb::LmdbEngine::open(setup)?)),
+            #[cfg(feature = "redb")]
+            Self::Redb => Ok(Box::new(redb::RedbEngine::open(setup)?)),
+            #[cfg(feature = "fjall")]
+            Self::Fjall => Ok(Box::new(fjall::FjallEngine::open(setup)?)),
+            #[cfg(feature = "rocksdb")]
+            Self::Rocksdb => Ok(Box::new(rocksdb::RocksdbEngine::open_tuned(setup, "kNoCompression")?)),
+            #[cfg(feature = "rocksdb")]
+            Self::RocksdbLz4 => Ok(Box::new(rocksdb::RocksdbEngine::open_tuned(setup, "kLZ4Compression")?)),
+            #[cfg(feature = "rocksdb")]
+            Self::RocksdbDefault => Ok(Box::new(rocksdb::RocksdbEngine::open_default(setup)?)),
+            #[cfg(not(all(feature = "redb", feature = "fjall", feature = "rocksdb")))]
+            other => anyhow::bail!("this build has no {other}: kv-peers has a feature for it"),
+        }
+    }
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+impl FromStr for EngineKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == text);
+        found.ok_or_else(|| format!("{text:?} is no engine: there are {}", Self::ALL.map(Self::name).join(", ")))
+    }
+}
+
+impl TryFrom<String> for EngineKind {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<EngineKind> for String {
+    fn from(kind: EngineKind) -> Self {
+        kind.name().to_owned()
+    }
+}
+
+/// What a store is opened with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Setup {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// All the memory that the process may have, in bytes: page cache included.
+    pub memory_bytes: u64,
+    /// About how many bytes of keys and values it will hold.
+    pub data_bytes: u64,
+    /// About how many bytes of keys and values will be written over its life.
+    pub written_bytes: u64,
+}
