@@ -9,8 +9,8 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use support::Random;
 use support::simulated_disk::SimulatedDisk;
+use support::{Random, assert_sound};
 use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
 
 const VOLUME_BYTES: u64 = 48 << 20;
@@ -114,6 +114,7 @@ fn run(seed: u64, seen: &mut Seen) {
             Err(error) => assert!(disk.is_dead(), "seed {seed}, life {round}: {error}"),
         }
         disk = disk.after_power_cut();
+        assert_sound(disk.open(0), &options(), &format!("seed {seed}, after life {round}"));
         let db = match Db::open_on(disk.open(0), options()) {
             Ok(db) => db,
             Err(error) => panic!("seed {seed}, after life {round}: {error}"),
@@ -132,6 +133,7 @@ fn run(seed: u64, seen: &mut Seen) {
             assert_eq!(region.get(key).unwrap().as_ref(), Some(value), "seed {seed}, after life {round}");
         }
         db.close().unwrap();
+        assert_sound(disk.open(0), &options(), &format!("seed {seed}, closed after life {round}"));
         history = History { states: vec![found], durable: 0 };
     }
 }

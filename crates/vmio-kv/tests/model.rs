@@ -3,10 +3,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use support::assert_sound;
 use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, Options, WriteBatch};
 
@@ -124,6 +127,7 @@ proptest! {
             apply(&db, &mut model, step);
             if matches!(step, Step::Reopen) {
                 db.close().unwrap();
+                assert_sound(Arc::clone(&disk), &options(), "before it is opened again");
                 db = Db::open_on(Arc::clone(&disk), options()).unwrap();
                 same(&db, &model);
             }

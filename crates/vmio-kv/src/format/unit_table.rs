@@ -44,6 +44,24 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
+    /// What it is called.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Purpose::Free => "nothing",
+            Purpose::Group => "a group's own blocks",
+            Purpose::Log => "the log",
+            Purpose::Leaves(_) => "leaves",
+            Purpose::Branches(_) => "inner nodes",
+            Purpose::Extents => "extents",
+            Purpose::Segment => "the segment's own blocks",
+        }
+    }
+
+    /// The level whose nodes it is for; 0 for none.
+    pub(crate) fn level(self) -> u8 {
+        self.to_bytes().1
+    }
+
     fn to_bytes(self) -> (u8, u8) {
         match self {
             Purpose::Free => (0, 0),

@@ -150,7 +150,8 @@ fn pointer_of(record: &Record<'_>, offset: u64) -> Pointer {
     Pointer::new(kind, offset, record.bytes() as u32)
 }
 
-fn vouched(record: &Record<'_>) -> u64 {
+/// What a record of [`RecordKind::Durable`] says.
+pub(crate) fn vouched(record: &Record<'_>) -> u64 {
     record.value.first_chunk::<8>().map_or(0, |value| u64::from_le_bytes(*value))
 }
 

@@ -46,8 +46,14 @@ impl Volume {
 
     /// Reads what is there.
     pub(crate) fn open(device: Arc<Device>) -> Result<Self> {
+        let segments = Self::read(&device)?;
+        Ok(Volume { device, segments })
+    }
+
+    /// The segments of the volume that is there.
+    pub(crate) fn read(device: &Device) -> Result<Vec<SegmentEntry>> {
         let volume = || device.name().to_owned();
-        let Some((block, offset)) = find_header(&device)? else {
+        let Some((block, offset)) = find_header(device)? else {
             return Err(Error::NoVolume { volume: volume() });
         };
         let damaged = |offset, damage| device.damaged("the volume's header", offset, damage);
@@ -83,7 +89,7 @@ impl Volume {
                 return Err(device.damaged("the table of segments", tables[copy], damage));
             }
         }
-        Ok(Volume { device, segments })
+        Ok(segments)
     }
 
     /// The segment, of which there is one at present.

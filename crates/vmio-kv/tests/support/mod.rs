@@ -7,3 +7,15 @@ mod random;
 pub mod simulated_disk;
 
 pub use random::Random;
+
+use vmio::backing::Backing;
+use vmio_kv::{Options, Report, check_on};
+
+/// Nothing is wrong with the volume on a backing, and no block is lost; of the log a crash may leave a chunk that was taken ahead.
+pub fn assert_sound(backing: impl Backing + 'static, options: &Options, when: &str) -> Report {
+    let report = check_on(backing, options, |_| {}).unwrap();
+    assert!(report.is_clean(), "{when}: {:#?}", report.problems);
+    let leaked = report.leaked_blocks - 512 * report.leaked_chunks;
+    assert_eq!(leaked, 0, "{when}: {:#?}", report.notes);
+    report
+}

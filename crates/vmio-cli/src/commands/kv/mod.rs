@@ -1,7 +1,10 @@
 //! `vmio kv`: a key-value store from the command line.
 
+mod check;
+mod dump;
 mod line;
 mod load;
+mod steps;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -12,6 +15,7 @@ use serde_json::json;
 use vmio_kv::{DEFAULT_REGION, Db, Durability, Options, RegionHandle};
 
 use crate::size::{format_size, parse_size};
+use dump::Part;
 use line::Format;
 
 const EXAMPLES: &str = "\
@@ -21,7 +25,8 @@ Examples:
   vmio kv get words.kv apple
   vmio kv scan words.kv --from a --limit 10
   printf 'pear\\tgreen\\nplum\\tblue\\n' | vmio kv load words.kv
-  vmio kv stat words.kv";
+  vmio kv stat words.kv
+  vmio kv check words.kv";
 
 const CREATE_EXAMPLES: &str = "\
 Examples:
@@ -42,6 +47,18 @@ const STAT_EXAMPLES: &str = "\
 Examples:
   vmio kv stat words.kv
   vmio kv stat --json words.kv | jq .space_bytes";
+const CHECK_HELP: &str = "\
+Examples:
+  vmio kv check words.kv
+  vmio kv check --json words.kv | jq '.problems[]'
+
+Nothing is changed. What is wrong is told with its place in the file, and the command fails then. Notes tell what a crash may leave.";
+const DUMP_HELP: &str = "\
+Examples:
+  vmio kv dump words.kv
+  vmio kv dump --structure log --json words.kv | jq 'select(.kind == \"put\")'
+
+A line begins with the place in the file, in bytes. Nothing is changed.";
 const SCAN_HELP: &str = "\
 Examples:
   vmio kv scan words.kv --from a --limit 10
@@ -130,6 +147,37 @@ enum KvCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Verify every checksum and all that refers to each other; fails if anything is wrong
+    #[command(after_help = CHECK_HELP)]
+    Check {
+        #[command(flatten)]
+        volume: VolumeArgs,
+        /// Print an object in place of text
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print what lies where
+    #[command(after_help = DUMP_HELP)]
+    Dump {
+        #[command(flatten)]
+        volume: VolumeArgs,
+        /// What to print
+        #[arg(long, value_enum, default_value = "superblock")]
+        structure: Part,
+        /// Print objects
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// A volume that is looked into as it is.
+#[derive(Args)]
+struct VolumeArgs {
+    /// The file or block device that holds the store; no process may have it open
+    store: PathBuf,
+    /// Memory
+    #[arg(long, value_parser = parse_size, default_value = "256M")]
+    memory: u64,
 }
 
 #[derive(Args)]
@@ -203,6 +251,10 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             let db = store.open(Durability::Sync)?;
             write_stat(&mut output, &db, *json)?;
             db.close()?;
+        }
+        KvCommand::Check { volume, json } => check::check(&mut output, &volume.store, volume.memory, *json)?,
+        KvCommand::Dump { volume, structure, json } => {
+            dump::dump(&mut output, &volume.store, volume.memory, *structure, *json)?;
         }
     }
     output.flush()?;
