@@ -6,6 +6,7 @@ use zerocopy::IntoBytes;
 
 use crate::check::Check;
 use crate::check::found::{Found, Structure};
+use crate::check::owners::UnitOwners;
 use crate::check::segment::State;
 use crate::error::Damage;
 use crate::format::block::Block;
@@ -93,7 +94,10 @@ impl Check<'_> {
     /// Goes through all of it.
     pub(super) fn log(&mut self, state: &mut State, regions: &[RegionEntry]) -> Chain {
         let mut chain = Chain::default();
-        let first = state.superblock.log_first_chunk;
+        let committed = self.committed_chunks(state);
+        let replayed = state.superblock.log_replay_from / UNIT_BYTES * UNIT_BYTES;
+        let replayed = committed.iter().find(|(_, chunk)| *chunk == replayed).map_or(0, |(generation, _)| *generation);
+        let first = committed.first().map_or(state.superblock.log_first_chunk, |(_, chunk)| *chunk);
         let (header, bytes) = match self.chunk(state, first) {
             Ok(read) => read,
             Err(why) => {
@@ -114,8 +118,16 @@ impl Check<'_> {
         self.enter(state, &mut chain, &walk);
         loop {
             self.records(state, &mut walk);
-            let next = self.chunk(state, walk.header.next).ok().filter(|(next, _)| is_behind(&walk, next));
-            let follows = next.as_ref().is_some_and(|(next, _)| follows(&walk, next));
+            let mut next = self.chunk(state, walk.header.next).ok().filter(|(next, _)| is_behind(&walk, next));
+            let mut follows = next.as_ref().is_some_and(|(next, _)| follows(&walk, next));
+            // Between chunks from which the log is not read any more, others may have been given back.
+            let newer = committed.iter().find(|(generation, _)| *generation > walk.header.generation);
+            if let (None, true, Some((generation, chunk))) = (&next, walk.has_ended, newer)
+                && *generation <= replayed
+            {
+                next = self.chunk(state, *chunk).ok();
+                follows = next.is_some();
+            }
             if !follows && !self.hole(state, &mut walk) {
                 break;
             }
@@ -141,6 +153,29 @@ impl Check<'_> {
             self.wrong("the catalogue of regions", region.log_offset, what);
         }
         chain
+    }
+
+    /// Chunks that the last commit knew, by their generations.
+    fn committed_chunks(&mut self, state: &State) -> Vec<(u64, u64)> {
+        let is_chunk = |owners: &UnitOwners| owners.is_taken() && owners.row.purpose == Purpose::Log;
+        let units = state.owners.units().filter(|(_, owners)| is_chunk(owners));
+        let mut chunks = Vec::new();
+        for chunk in units.map(|(unit, _)| unit * UNIT_BYTES) {
+            let header = self.block(chunk).map(|block| ChunkHeader::from_bytes(&block.0));
+            match header {
+                Ok(Ok(header)) if header.segment == state.uuid && header.offset == chunk => {
+                    if header.generation <= state.superblock.log_generation {
+                        chunks.push((header.generation, chunk));
+                    }
+                }
+                // It may have been taken ahead, and never written.
+                Ok(_) if chunk != state.superblock.log_first_chunk => {}
+                Ok(_) => self.wrong(CHUNK, chunk, "it is the log's first, and its header is not whole"),
+                Err(why) => self.wrong(CHUNK, chunk, why),
+            }
+        }
+        chunks.sort_unstable();
+        chunks
     }
 
     /// Reads a chunk that is whole and belongs here.
@@ -219,7 +254,7 @@ impl Check<'_> {
             let at = walk.chunk + walk.at as u64;
             self.note(RECORD, at, format!("the log was torn before record {}, and goes on elsewhere", walk.expected));
         }
-        let (chunk, expected) = (walk.header.next, next.first_sequence);
+        let (chunk, expected) = (next.offset, next.first_sequence);
         (walk.chunk, walk.header, walk.bytes, walk.at) = (chunk, next, bytes, RECORDS_AT);
         (walk.expected, walk.has_ended) = (expected, false);
     }

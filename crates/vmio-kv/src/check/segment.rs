@@ -12,7 +12,7 @@ use crate::format::block::{Block, Kind, Uuid};
 use crate::format::catalogue::{self, RegionEntry};
 use crate::format::free_log;
 use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BYTES, UNIT_TABLE_UNITS, unit_of};
-use crate::format::superblock::Superblock;
+use crate::format::superblock::{AllocatorEpochs, Superblock};
 use crate::format::unit_table::{self, Purpose};
 use crate::format::volume_header::SegmentEntry;
 
@@ -39,9 +39,13 @@ impl Check<'_> {
         };
         let Some((epoch, superblock)) = self.superblocks(first, entry.uuid) else { return };
         let mut state = State { uuid: entry.uuid, epoch, superblock, owners: Owners::new(&entry.groups) };
+        let mut epochs = Vec::new();
         for group in &entry.groups {
-            self.bitmaps(&mut state, group);
-            self.unit_tables(&mut state, group);
+            self.bitmaps(&mut state, group, &mut epochs);
+            self.unit_tables(&mut state, group, &mut epochs);
+        }
+        if !state.superblock.allocator_epochs.allows(AllocatorEpochs::of(epochs.into_iter())) {
+            self.wrong("the bitmap or the unit table", first.bitmaps(0)[0], Damage::Stale);
         }
         self.units(&state);
         let regions = self.catalogue(&mut state);
@@ -97,7 +101,7 @@ impl Check<'_> {
         structure: &'static str,
         kind: Kind,
         offsets: [u64; 2],
-    ) -> Option<(u64, Box<Block>)> {
+    ) -> Option<(u64, u64, Box<Block>)> {
         let mut newest: Option<(u64, u64, Box<Block>)> = None;
         for offset in offsets {
             let Some(block) = self.copy(structure, offset) else { continue };
@@ -115,13 +119,14 @@ impl Check<'_> {
         if newest.is_none() {
             self.wrong(structure, offsets[0], format!("neither copy is whole and of epoch {} or before", state.epoch));
         }
-        newest.map(|(_, offset, block)| (offset, block))
+        newest.map(|(epoch, offset, block)| (offset, epoch, block))
     }
 
-    fn bitmaps(&mut self, state: &mut State, group: &Group) {
+    fn bitmaps(&mut self, state: &mut State, group: &Group, epochs: &mut Vec<u64>) {
         for index in 0..group.bitmaps_in_use() {
             let found = self.newest(state, BITMAP, Kind::Bitmap, group.bitmaps(index));
-            let Some((offset, block)) = found else { continue };
+            let Some((offset, epoch, block)) = found else { continue };
+            epochs.push(epoch);
             let bits = whole(&block, Kind::Bitmap, offset, state.uuid).and_then(|sealed| bitmap::from_block(&sealed));
             let first = index * BITMAP_UNITS;
             match bits {
@@ -136,10 +141,11 @@ impl Check<'_> {
         }
     }
 
-    fn unit_tables(&mut self, state: &mut State, group: &Group) {
+    fn unit_tables(&mut self, state: &mut State, group: &Group, epochs: &mut Vec<u64>) {
         for index in 0..group.unit_tables_in_use() {
             let found = self.newest(state, UNIT_TABLE, Kind::UnitTable, group.unit_tables(index));
-            let Some((offset, block)) = found else { continue };
+            let Some((offset, epoch, block)) = found else { continue };
+            epochs.push(epoch);
             let rows =
                 whole(&block, Kind::UnitTable, offset, state.uuid).and_then(|sealed| unit_table::from_block(&sealed));
             let first = index * UNIT_TABLE_UNITS;
@@ -278,6 +284,9 @@ impl Check<'_> {
             }
             let read = self.block(offset).and_then(|block| {
                 let sealed = whole(&block, Kind::FreeLog, offset, state.uuid).map_err(|damage| damage.to_string())?;
+                if sealed.epoch != state.epoch {
+                    return Err(Damage::Epoch { found: sealed.epoch, wanted: state.epoch }.to_string());
+                }
                 free_log::from_block(&sealed).map_err(|damage| damage.to_string())
             });
             let (freed, behind) = match read {

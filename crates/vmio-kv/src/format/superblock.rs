@@ -26,7 +26,8 @@ struct Fields {
     free_log: U64,
     next_region: U32,
     catalogue_blocks: U32,
-    reserved: [u8; 128],
+    allocator_epochs: U64,
+    reserved: [u8; 120],
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -44,6 +45,26 @@ const _: () = assert!(ROWS_AT + CATALOGUE_BLOCKS_MAX * size_of::<BlockRow>() <= 
 pub(crate) struct BlockReference {
     pub(crate) offset: u64,
     pub(crate) epoch: u64,
+}
+
+/// A checksum of the epochs of all blocks of the bitmap and the unit table. By it their newest copies are known to be there: of
+/// two copies one that is damaged may be the newest, or one that a commit has torn which never came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AllocatorEpochs(u64);
+
+impl AllocatorEpochs {
+    const KNOWN: u64 = 1 << 32;
+
+    /// Of blocks of these epochs: group by group the bitmap's, then the unit table's.
+    pub(crate) fn of(epochs: impl Iterator<Item = u64>) -> Self {
+        let checksum = epochs.fold(0, |sum, epoch| crc32c::crc32c_append(sum, &epoch.to_le_bytes()));
+        AllocatorEpochs(Self::KNOWN | u64::from(checksum))
+    }
+
+    /// Whether these can be the blocks' epochs. Superblocks written before there was this checksum have none.
+    pub(crate) fn allows(self, found: AllocatorEpochs) -> bool {
+        self.0 & Self::KNOWN == 0 || self == found
+    }
 }
 
 /// The newest state of a segment.
@@ -66,6 +87,8 @@ pub(crate) struct Superblock {
     pub(crate) free_log: u64,
     /// The number of the next region to be created.
     pub(crate) next_region: u32,
+    /// Of which epochs the bitmaps and the unit tables are.
+    pub(crate) allocator_epochs: AllocatorEpochs,
     /// The blocks of the catalogue of regions.
     pub(crate) catalogue: Vec<BlockReference>,
 }
@@ -85,7 +108,8 @@ impl Superblock {
             free_log: U64::new(self.free_log),
             next_region: U32::new(self.next_region),
             catalogue_blocks: U32::new(self.catalogue.len() as u32),
-            reserved: [0; 128],
+            allocator_epochs: U64::new(self.allocator_epochs.0),
+            reserved: [0; 120],
         };
         let row = |block: &BlockReference| BlockRow { offset: U64::new(block.offset), epoch: U64::new(block.epoch) };
         let rows: Vec<BlockRow> = self.catalogue.iter().map(row).collect();
@@ -116,6 +140,7 @@ impl Superblock {
             log_durable: fields.log_durable.get(),
             free_log: fields.free_log.get(),
             next_region: fields.next_region.get(),
+            allocator_epochs: AllocatorEpochs(fields.allocator_epochs.get()),
             catalogue: rows.iter().map(reference).collect(),
         })
     }
@@ -138,6 +163,7 @@ mod tests {
             log_durable: 7,
             free_log: 8,
             next_region: 9,
+            allocator_epochs: AllocatorEpochs::of([10, 11].into_iter()),
             catalogue: (0..200).map(|index| BlockReference { offset: index * 4096, epoch: index }).collect(),
         };
         let block = superblock.to_block(Uuid([1; 16]), 8192, 4);

@@ -23,6 +23,8 @@ pub(crate) struct End {
     pub(crate) next_sequence: u64,
     /// The last chunk, if no record is in it.
     pub(crate) empty: Option<ChunkHeader>,
+    /// The highest generation of a chunk that was seen, though it may be none of the log any more.
+    pub(crate) generation: u64,
     /// Bytes of records that were read.
     pub(crate) bytes: u64,
 }
@@ -75,6 +77,7 @@ pub(crate) fn replay(
     let mut batch: Vec<Waiting> = Vec::new();
     let mut bytes = ChunkBytes::new();
     let mut total = 0;
+    let mut generation = 0;
     let mut header = read_chunk(segment, chunk, &mut bytes)?
         .map_err(|damage| device.damaged("the chunk from which the log is read", chunk, damage))?;
     loop {
@@ -125,9 +128,14 @@ pub(crate) fn replay(
                 }
                 (chunk, header, bytes, at) = (header.next, next, next_bytes, RECORDS_AT);
             }
+            Ok(other) => {
+                generation = other.generation;
+                break;
+            }
             _ => break,
         }
     }
+    let generation = header.generation.max(generation);
     let torn = chunk + at as u64;
     if durable > expected || is_vouched_for(segment, &header, bytes.all(), at, expected)? {
         return Err(device.damaged("a record of the log that was durable", torn, Damage::Checksum));
@@ -138,7 +146,7 @@ pub(crate) fn replay(
     }
     segment.allocator().take_this_unit(unit_of(header.next), Purpose::Log, 0);
     let empty = (at == RECORDS_AT).then_some(header);
-    Ok(End { last_chunk: chunk, next_chunk: header.next, next_sequence: expected, empty, bytes: total })
+    Ok(End { last_chunk: chunk, next_chunk: header.next, next_sequence: expected, empty, generation, bytes: total })
 }
 
 fn pointer_of(record: &Record<'_>, offset: u64) -> Pointer {

@@ -35,11 +35,15 @@ impl Volume {
         let segment = SegmentEntry { uuid: Uuid::random().map_err(failed)?, number: 0, groups: groups(1, units) };
         segment::format(&device, &segment)?;
         let segments = vec![segment];
-        let table = segment_tables(0)[0];
-        device.write(table, &segments_to_block(uuid, &segments, table, 1).0)?;
+        // Both copies: one that is damaged must not make the volume look like none.
+        for table in segment_tables(0) {
+            device.write(table, &segments_to_block(uuid, &segments, table, 1).0)?;
+        }
         device.flush()?;
         let header = VolumeHeader { uuid, version: VERSION, incompatible: 0, units, segments: segments.len() as u32 };
-        device.write(HEADER_OFFSETS[0], &header.to_block(HEADER_OFFSETS[0], 1).0)?;
+        for offset in HEADER_OFFSETS {
+            device.write(offset, &header.to_block(offset, 1).0)?;
+        }
         device.flush()?;
         Ok(Volume { device, segments })
     }
