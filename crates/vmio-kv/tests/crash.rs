@@ -152,3 +152,28 @@ fn what_was_acknowledged_survives_power_cuts() {
     );
     assert!(seen.records > 0 && seen.entries > 0 && seen.states_lost > 0);
 }
+
+/// What a spill has taken is part of no commit but its own: of one that never came nothing stays taken.
+#[test]
+fn commits_beside_a_spill_leave_nothing_of_it_behind() {
+    for seed in 0..12 {
+        let disk = SimulatedDisk::new(seed, &[VOLUME_BYTES]);
+        let db = Db::create_on(disk.open(0), options()).unwrap();
+        disk.die_after(200 + 60 * seed);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0.. {
+                    if db.put(&key(number * 7 % 3000), &[1; 100]).is_err() {
+                        break;
+                    }
+                }
+            });
+            scope.spawn(|| (0..1000).find(|number| db.region_or_create(&format!("region {number}")).is_err()));
+        });
+        drop(db);
+        let disk = disk.after_power_cut();
+        assert_sound(disk.open(0), &options(), &format!("seed {seed}"));
+        Db::open_on(disk.open(0), options()).unwrap().close().unwrap();
+        assert_sound(disk.open(0), &options(), &format!("seed {seed}, opened"));
+    }
+}
