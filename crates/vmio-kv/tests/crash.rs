@@ -177,3 +177,21 @@ fn commits_beside_a_spill_leave_nothing_of_it_behind() {
         assert_sound(disk.open(0), &options(), &format!("seed {seed}, opened"));
     }
 }
+
+/// What a failed flush has lost stays lost, though the next one succeeds: nothing behind it is acknowledged.
+#[test]
+fn nothing_is_acknowledged_after_a_flush_has_failed() {
+    for seed in 0..20 {
+        let disk = SimulatedDisk::new(seed, &[VOLUME_BYTES]);
+        let db = Db::create_on(disk.open(0), options().durability(Durability::Sync)).unwrap();
+        db.put(b"first", b"1").unwrap();
+        disk.fail_flushes(1);
+        db.put(b"second", &[2; 20_000]).unwrap_err();
+        let third = db.put(b"third", b"3").is_ok();
+        disk.die_after(0);
+        drop(db);
+        let db = Db::open_on(disk.after_power_cut().open(0), options()).unwrap();
+        assert_eq!(db.get(b"first").unwrap().as_deref(), Some(&b"1"[..]), "seed {seed}");
+        assert!(!third || db.get(b"third").unwrap().is_some(), "seed {seed}: it was acknowledged");
+    }
+}
