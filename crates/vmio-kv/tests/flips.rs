@@ -43,10 +43,10 @@ fn key(number: u32) -> Vec<u8> {
 }
 
 impl Volume {
-    /// Records of two regions; so many flushes bring some of them into trees.
-    fn new(records: u32, flushes: u32) -> Self {
+    /// Records of two regions; so many flushes bring some of them into trees. The last may be written by another owner.
+    fn new(records: u32, flushes: u32, is_reopened: bool) -> Self {
         let disk = Arc::new(MemoryBacking::new(VOLUME_BYTES).unwrap());
-        let db = Db::create_on(Arc::clone(&disk), options()).unwrap();
+        let mut db = Db::create_on(Arc::clone(&disk), options()).unwrap();
         let mut contents = Contents::new();
         db.region_or_create("other").unwrap();
         for part in 0..=flushes {
@@ -54,6 +54,11 @@ impl Volume {
             if part < flushes {
                 db.flush().unwrap();
             }
+        }
+        if is_reopened {
+            db.close().unwrap();
+            db = Db::open_on(Arc::clone(&disk), options()).unwrap();
+            write(&db, &mut contents, 500..530).unwrap();
         }
         db.close().unwrap();
         assert_sound(Arc::clone(&disk), &options(), "before anything is flipped");
@@ -81,7 +86,10 @@ impl Volume {
         block.0[at] ^= 1 << (at % 8);
         disk.write_at(offset, &block.0).unwrap();
         let place = format!("byte {at} of the block at {offset}");
-        let Some(db) = opened(&disk, &place) else { return false };
+        let Some(db) = opened(&disk, &place) else {
+            assert!(offset >= UNIT, "{place}: it has another copy");
+            return false;
+        };
         // What opening reads was found to be whole, or its other copy taken: then nothing may come to light later.
         let is_read_on_opening = offset < 2 * UNIT;
         let errors = compare(&db, &self.contents, &place);
@@ -204,7 +212,7 @@ fn flip_each(volume: &Volume, stride: usize) -> (u64, u64, Vec<(u64, usize)>) {
 fn no_flipped_byte_makes_a_wrong_answer() {
     let stride = std::env::var("VMIO_TEST_FLIPS").map_or(1201, |stride| stride.parse().unwrap());
     // Records in the log alone; and in trees of several levels as well.
-    for volume in [Volume::new(40, 0), Volume::new(150, 3)] {
+    for volume in [Volume::new(40, 0, false), Volume::new(10, 0, true), Volume::new(150, 3, true)] {
         let (flipped, opened, wrong) = flip_each(&volume, stride);
         println!("{} blocks, {flipped} bytes flipped, {opened} times opened", volume.blocks.len());
         assert_eq!(wrong, [], "blocks and bytes of them; what went wrong is above");

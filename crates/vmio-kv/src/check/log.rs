@@ -15,7 +15,7 @@ use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES, unit_of};
 use crate::format::record::{ALIGNMENT, Record, RecordKind, Seed};
 use crate::format::unit_table::Purpose;
-use crate::log::vouched;
+use crate::log::{has_lost_its_header, vouched};
 
 const CHUNK: &str = "a chunk of the log";
 const RECORD: &str = "a record of the log";
@@ -324,6 +324,14 @@ impl Check<'_> {
         }
         if let Err(conflict) = state.owners.own_chunk(unit_of(next), !is_new) {
             self.wrong(CHUNK, next, conflict);
+        }
+        if let Err(damage) = self.chunk(state, next) {
+            let mut bytes = vec![Block::ZERO; CHUNK_BYTES / BLOCK_BYTES];
+            let bytes = bytes.as_mut_slice().as_mut_bytes();
+            let is_read = self.device.read(next, bytes).is_ok();
+            if is_read && has_lost_its_header(&walk.header, bytes, walk.expected, state.superblock.owner_epoch) {
+                self.wrong(CHUNK, next, format!("{damage}, and it has the record that comes next"));
+            }
         }
         chain.chunks.insert(unit_of(next), InChain { seed: walk.seed(), is_new });
     }

@@ -19,7 +19,7 @@ use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{Record, RecordKind, record_bytes};
 use crate::volume::segment::Segment;
 use reader::ChunkSeeds;
-pub(crate) use replay::{End, replay, vouched};
+pub(crate) use replay::{End, has_lost_its_header, replay, vouched};
 use tail_chunk::{Appender, TailChunk};
 pub(crate) use writer::LogWriter;
 

@@ -10,6 +10,7 @@ use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{ALIGNMENT, Record, RecordKind, Seed};
 use crate::format::superblock::Superblock;
 use crate::format::unit_table::Purpose;
+use crate::log::reader::check_length;
 use crate::volume::segment::Segment;
 
 /// Where the log ends.
@@ -89,6 +90,8 @@ pub(crate) fn replay(
                 break;
             }
             let pointer = pointer_of(&record, chunk + at as u64);
+            check_length(record.key)
+                .map_err(|damage| device.damaged("a record of the log", chunk + at as u64, damage))?;
             expected += 1;
             at += record.bytes();
             total += record.bytes() as u64;
@@ -132,7 +135,13 @@ pub(crate) fn replay(
                 generation = other.generation;
                 break;
             }
-            _ => break,
+            Err(damage) => {
+                let owner_epoch = superblock.owner_epoch;
+                if has_lost_its_header(&header, next_bytes.all(), expected, owner_epoch) {
+                    return Err(device.damaged("a chunk of the log", header.next, damage));
+                }
+                break;
+            }
         }
     }
     let generation = header.generation.max(generation);
@@ -140,7 +149,7 @@ pub(crate) fn replay(
     if durable > expected || is_vouched_for(segment, &header, bytes.all(), at, expected)? {
         return Err(device.damaged("a record of the log that was durable", torn, Damage::Checksum));
     }
-    if !header.next.is_multiple_of(UNIT_BYTES) || !segment.allocator().contains(unit_of(header.next)) {
+    if !header.next.is_multiple_of(UNIT_BYTES) || !segment.allocator().may_be_chunk(unit_of(header.next)) {
         let damage = Damage::Value { what: "the chunk that follows", found: header.next };
         return Err(device.damaged("a chunk of the log", chunk, damage));
     }
@@ -163,8 +172,21 @@ pub(crate) fn vouched(record: &Record<'_>) -> u64 {
     record.value.first_chunk::<8>().map_or(0, |value| u64::from_le_bytes(*value))
 }
 
+/// Whether the chunk behind this one, whose header is not whole, begins with the record that comes next. No crash leaves that, since
+/// both begin in the same sector: the header was damaged later. The chunk's generation can only be guessed: the next of this life, or
+/// the first of a later one.
+pub(crate) fn has_lost_its_header(header: &ChunkHeader, next: &[u8], expected: u64, owner_epoch: u64) -> bool {
+    const OWNERS_MAX: usize = 1000;
+    let owners = ((header.generation >> 32) + 1..=owner_epoch + 1).rev().take(OWNERS_MAX);
+    let mut generations = owners.map(|owner| owner << 32).chain([header.generation + 1]);
+    generations.any(|generation| {
+        let record = Record::read(Seed::new(header.segment, generation), &next[RECORDS_AT..]);
+        record.is_ok_and(|record| record.sequence == expected)
+    })
+}
+
 fn read_chunk(segment: &Segment, chunk: u64, bytes: &mut ChunkBytes) -> Result<Result<ChunkHeader, Damage>> {
-    if !chunk.is_multiple_of(UNIT_BYTES) || !segment.allocator().contains(unit_of(chunk)) {
+    if !chunk.is_multiple_of(UNIT_BYTES) || !segment.allocator().may_be_chunk(unit_of(chunk)) {
         return Ok(Err(Damage::Value { what: "its place", found: chunk }));
     }
     segment.device.read(chunk, bytes.0.as_mut_slice().as_mut_bytes())?;
