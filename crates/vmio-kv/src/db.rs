@@ -326,7 +326,10 @@ impl Store {
         Stats {
             space_bytes: units * UNIT_BYTES,
             garbage_bytes,
-            level_entries: versions.iter().flat_map(|version| version.roots()).map(|root| root.entries).sum(),
+            level_entries: versions
+                .iter()
+                .flat_map(|version| version.roots())
+                .fold(0, |sum: u64, root| sum.saturating_add(root.entries)),
             memory_level_bytes: memory.map(|level| level.bytes()).sum(),
         }
     }

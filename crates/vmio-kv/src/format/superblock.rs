@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
 use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
-use crate::format::geometry::BLOCK_BYTES;
+use crate::format::geometry::{BLOCK_BYTES, number};
 
 /// Blocks of the catalogue that a superblock has room for.
 pub(crate) const CATALOGUE_BLOCKS_MAX: usize = 200;
@@ -123,6 +123,10 @@ impl Superblock {
 
     pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Self, Damage> {
         let fields = Fields::read_from_bytes(&sealed.bytes[HEADER_BYTES..ROWS_AT]).map_err(|_| Damage::Length)?;
+        // It is the upper half of generations.
+        let owner_epoch = fields.owner_epoch.get();
+        number("the owner's epoch", owner_epoch.saturating_mul(1 << 32))?;
+        number("an epoch", sealed.epoch)?;
         let blocks = fields.catalogue_blocks.get() as usize;
         if blocks > CATALOGUE_BLOCKS_MAX {
             return Err(Damage::Count { found: blocks, most: CATALOGUE_BLOCKS_MAX });
@@ -132,14 +136,17 @@ impl Superblock {
         let reference = |row: &BlockRow| BlockReference { offset: row.offset.get(), epoch: row.epoch.get() };
         Ok(Superblock {
             incompatible: fields.incompatible.get(),
-            owner_epoch: fields.owner_epoch.get(),
+            owner_epoch,
             log_first_chunk: fields.log_first_chunk.get(),
             log_replay_from: fields.log_replay_from.get(),
-            log_replay_sequence: fields.log_replay_sequence.get(),
+            log_replay_sequence: number("the number of a record", fields.log_replay_sequence.get())?,
             log_generation: fields.log_generation.get(),
             log_durable: fields.log_durable.get(),
             free_log: fields.free_log.get(),
-            next_region: fields.next_region.get(),
+            next_region: match fields.next_region.get() {
+                u32::MAX => return Err(Damage::Value { what: "the number of a region", found: u64::from(u32::MAX) }),
+                next_region => next_region,
+            },
             allocator_epochs: AllocatorEpochs(fields.allocator_epochs.get()),
             catalogue: rows.iter().map(reference).collect(),
         })
@@ -169,5 +176,35 @@ mod tests {
         let block = superblock.to_block(Uuid([1; 16]), 8192, 4);
         let sealed = unseal(&block.0, Kind::Superblock, 8192).expect("whole");
         assert_eq!(Superblock::from_block(&sealed).expect("whole"), superblock);
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_counted_on_from_are_damage() {
+        let whole = Superblock {
+            incompatible: 0,
+            owner_epoch: 2,
+            log_first_chunk: 3,
+            log_replay_from: 4,
+            log_replay_sequence: 5,
+            log_generation: 6,
+            log_durable: 7,
+            free_log: 8,
+            next_region: 9,
+            allocator_epochs: AllocatorEpochs(0),
+            catalogue: Vec::new(),
+        };
+        let read = |superblock: &Superblock, epoch| {
+            let block = superblock.to_block(Uuid([1; 16]), 8192, epoch);
+            unseal(&block.0, Kind::Superblock, 8192).and_then(|sealed| Superblock::from_block(&sealed))
+        };
+        assert!(read(&whole, 4).is_ok());
+        assert!(read(&whole, u64::MAX).is_err());
+        for wrong in [
+            Superblock { owner_epoch: 1 << 32, ..whole.clone() },
+            Superblock { log_replay_sequence: u64::MAX, ..whole.clone() },
+            Superblock { next_region: u32::MAX, ..whole.clone() },
+        ] {
+            assert!(matches!(read(&wrong, 4), Err(Damage::Value { .. })), "{wrong:?}");
+        }
     }
 }

@@ -200,7 +200,8 @@ fn read_chunk(segment: &Segment, chunk: u64, bytes: &mut ChunkBytes) -> Result<R
 fn is_vouched_for(segment: &Segment, header: &ChunkHeader, bytes: &[u8], from: usize, expected: u64) -> Result<bool> {
     let vouches = |header: &ChunkHeader, bytes: &[u8], from: usize| {
         let seed = Seed::new(header.segment, header.generation);
-        (from..CHUNK_BYTES).step_by(ALIGNMENT).any(|at| {
+        let mut marks = (from..CHUNK_BYTES).step_by(ALIGNMENT).filter(|at| bytes[at + 4] == RecordKind::Durable as u8);
+        marks.any(|at| {
             Record::read(seed, &bytes[at..]).is_ok_and(|record| {
                 record.kind == RecordKind::Durable && record.sequence > expected && vouched(&record) > expected
             })

@@ -187,9 +187,12 @@ impl Allocator {
         Some((group, (unit - self.groups[group].group.first_unit) as usize))
     }
 
-    /// Whether a unit belongs to the segment.
-    pub(crate) fn contains(&self, unit: u64) -> bool {
-        self.place(unit).is_some()
+    /// Whether a unit is the log's, or free for it to have been taken since the last commit.
+    pub(crate) fn may_be_chunk(&self, unit: u64) -> bool {
+        self.place(unit).is_some_and(|(group, index)| {
+            let map = &self.groups[group];
+            map.units[index].purpose == Purpose::Log || map.taken[index] == UnitBits::default()
+        })
     }
 
     /// All units and what they are for.
@@ -474,6 +477,15 @@ mod tests {
         assert_eq!(allocator.free_units(), 1, "the cursor stands in the other");
         allocator.leave(&mut cursor);
         assert_eq!(allocator.free_units(), 2);
+    }
+
+    #[test]
+    fn what_something_else_has_is_no_chunk() {
+        let mut allocator = Allocator::new(&group(4));
+        let log = allocator.take_unit(Purpose::Log, 0).expect("a unit");
+        let (node, _) = allocator.take_block(&mut Cursor::default(), Purpose::Leaves(1), 1).expect("a block");
+        let may_be: Vec<u64> = (0..9).filter(|unit| allocator.may_be_chunk(*unit)).collect();
+        assert_eq!((log, unit_of(node), may_be), (2, 3, vec![2, 4]), "unit 0 is the volume's, and 1 the group's own");
     }
 
     #[test]

@@ -112,6 +112,7 @@ impl Segment {
             return Err(device.damaged("the bitmap or the unit table", first, Damage::Stale));
         }
         let mut free_log_blocks = Vec::new();
+        let mut free_blocks = 0_u64;
         let mut next = superblock.free_log;
         while next != 0 {
             if free_log_blocks.len() as u64 > device.len() / UNIT_BYTES {
@@ -132,7 +133,9 @@ impl Segment {
             for freed in freed {
                 let end =
                     freed.blocks.checked_mul(BLOCK_BYTES as u64).and_then(|bytes| bytes.checked_add(freed.offset));
-                if end.is_none_or(|end| end > device.len()) {
+                free_blocks = free_blocks.saturating_add(freed.blocks);
+                let is_too_much = free_blocks > device.len() / BLOCK_BYTES as u64;
+                if is_too_much || end.is_none_or(|end| end > device.len()) {
                     let damage = Damage::Value { what: "the end of what is free", found: freed.offset };
                     return Err(device.damaged("the free log", next, damage));
                 }
