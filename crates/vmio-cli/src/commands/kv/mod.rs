@@ -65,11 +65,13 @@ Examples:
   vmio kv scan words.kv | vmio kv load copy.kv
 
 A line is KEY, a tab, VALUE. Bytes that are not printable ASCII, and backslashes, are written as in Rust: \\t \\n \\\\ \\x00.
-With --json a line is an object such as {\"key\": \"apple\", \"value\": \"red\"}; keys and values must be UTF-8 then.";
+With --json a line is an object such as {\"key\": \"apple\", \"value\": \"red\"}; keys and values must be UTF-8 then. With --format csv it
+is KEY,VALUE. With --format binary each pair is the lengths of key and value (four bytes each, little-endian), then both.";
 const LOAD_HELP: &str = "\
 Examples:
   vmio kv load --json words.kv < words.jsonl
   printf 'pear\\tgreen\\nplum\\tblue\\n' | vmio kv load words.kv
+  vmio kv scan --format binary words.kv | vmio kv load --format binary copy.kv
 
 Lines are as `vmio kv scan` prints them.";
 
@@ -128,6 +130,9 @@ enum KvCommand {
         /// Print objects
         #[arg(long)]
         json: bool,
+        /// Print in this form
+        #[arg(long, value_enum, conflicts_with = "json")]
+        format: Option<Format>,
     },
     /// Put keys and values from standard input; they are durable when it returns
     #[command(after_help = LOAD_HELP)]
@@ -137,6 +142,9 @@ enum KvCommand {
         /// Read objects
         #[arg(long)]
         json: bool,
+        /// Read this form
+        #[arg(long, value_enum, conflicts_with = "json")]
+        format: Option<Format>,
     },
     /// Print how much there is of what, and what opening has brought back
     #[command(after_help = STAT_EXAMPLES)]
@@ -227,10 +235,10 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             store.region(&db)?.delete(key.as_bytes())?;
             db.close()?;
         }
-        KvCommand::Scan { store, from, limit, json } => {
+        KvCommand::Scan { store, from, limit, json, format } => {
             let db = store.open(Durability::Sync)?;
             let region = store.region(&db)?;
-            let format = Format::of(*json);
+            let format = Format::of(*json, *format);
             for found in region.scan(from.as_bytes())?.take(limit.unwrap_or(usize::MAX)) {
                 let (key, value) = found?;
                 format.write(&mut output, &key, &value)?;
@@ -238,10 +246,10 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             drop(region);
             db.close()?;
         }
-        KvCommand::Load { store, json } => {
+        KvCommand::Load { store, json, format } => {
             let db = store.open(Durability::None)?;
             let region = db.region_or_create(&store.region)?;
-            let loaded = load::load(&region, Format::of(*json), io::stdin().lock());
+            let loaded = load::load(&region, Format::of(*json, *format), io::stdin().lock());
             // What came before a bad line stays.
             drop(region);
             db.close()?;
