@@ -1,7 +1,7 @@
 # Everything a user or CI does with the repository. The work itself is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test install header bench-map bench-fetch bench-commit bench-units bench-kv fmt lint doc clean
+.PHONY: help run test soak install header bench-map bench-fetch bench-commit bench-units bench-kv fmt lint doc clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -11,6 +11,9 @@ run: ## install what is missing, build, and run the main benchmark (RUN_ARGS add
 
 test: ## install what is missing and run everything that CI runs (STEPS="tests doc" runs only those)
 	@scripts/test $(STEPS)
+
+soak: ## kill, cut the power of and damage key-value stores for about SOAK_MINUTES (30)
+	@scripts/soak
 
 install: ## build and install the command and the C library (PREFIX=/usr/local, DESTDIR=, PARTS="library command")
 	@PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' PARTS='$(PARTS)' BUILT='$(BUILT)' scripts/install

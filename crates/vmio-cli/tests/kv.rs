@@ -122,3 +122,57 @@ fn what_is_no_store_is_refused() -> TestResult {
     refused(kv("get", &store).arg("a"), "it was cut off")?;
     Ok(())
 }
+
+#[test]
+fn a_check_finds_nothing_wrong_until_a_byte_is_flipped() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let store = created(dir.path())?;
+    let lines: String = (0..5_000).map(|number| format!("{number:06}\tvalue {number}\n")).collect();
+    fed(&mut kv("load", &store), &lines)?;
+    let before = std::fs::read(&store)?;
+    let printed = succeeded(&mut kv("check", &store))?;
+    // Closing the store has written one more, which says what is durable.
+    assert!(printed.contains("problems   0") && printed.contains("log        5001 records"), "{printed}");
+    let report: Value = serde_json::from_str(&succeeded(kv("check", &store).arg("--json"))?)?;
+    assert_eq!(report["problems"], serde_json::json!([]));
+    assert_eq!(std::fs::read(&store)?, before, "it changes nothing");
+
+    let dumped = succeeded(kv("dump", &store).args(["--structure", "log", "--json"]))?;
+    let records: Vec<Value> = dumped.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    let second = records.iter().find(|record| record["key"] == "000001").ok_or("no record of the second key")?;
+    let place = second["offset"].as_u64().ok_or("no offset")?;
+    let superblocks = succeeded(&mut kv("dump", &store))?;
+    assert!(superblocks.contains("superblock  epoch="), "{superblocks}");
+
+    let mut bytes = before;
+    // The catalogue of regions has no second copy.
+    let catalogue = succeeded(kv("dump", &store).args(["--structure", "regions", "--json"]))?;
+    let catalogue = serde_json::from_str::<Value>(&catalogue)?["offset"].as_u64().ok_or("no offset")?;
+    bytes[catalogue as usize + 500] ^= 1;
+    std::fs::write(&store, &bytes)?;
+    let wrong = format!("wrong: the catalogue of regions at byte {catalogue}: its checksum does not match");
+    let output = kv("check", &store).output()?;
+    let printed = String::from_utf8(output.stdout)?;
+    assert!(output.status.code() == Some(1) && printed.contains(&wrong), "{printed}");
+    assert!(place > 0 && printed.contains("problems   1"), "{printed}");
+    Ok(())
+}
+
+#[test]
+fn pairs_go_from_store_to_store_in_every_form() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let store = created(dir.path())?;
+    let (is_ok, printed, error) =
+        fed(kv("load", &store).args(["--format", "csv"]), "\"a, \"\"b\"\"\",1\nc,\"two\nlines\"\n")?;
+    assert!(is_ok && printed == "2 keys\n", "{printed}{error}");
+    assert_eq!(succeeded(&mut kv("scan", &store))?, "a, \"b\"\t1\nc\ttwo\\nlines\n");
+    for form in ["text", "json", "csv", "binary"] {
+        let copy = dir.path().join(form);
+        succeeded(kv("create", &copy).args(["--size", "256M"]))?;
+        let pairs = succeeded(kv("scan", &store).args(["--format", form]))?;
+        let (is_ok, _, error) = fed(kv("load", &copy).args(["--format", form]), &pairs)?;
+        assert!(is_ok, "{form}: {error}");
+        assert_eq!(succeeded(&mut kv("scan", &copy))?, succeeded(&mut kv("scan", &store))?, "{form}");
+    }
+    Ok(())
+}

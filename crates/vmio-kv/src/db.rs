@@ -391,7 +391,10 @@ impl Store {
             live_bytes: log.bytes - log.garbage_bytes,
             collected_chunks: self.collected.chunks.load(Ordering::Relaxed),
             moved_bytes: self.collected.moved_bytes.load(Ordering::Relaxed),
-            level_entries: versions.iter().flat_map(|version| version.roots()).map(|root| root.entries).sum(),
+            level_entries: versions
+                .iter()
+                .flat_map(|version| version.roots())
+                .fold(0, |sum: u64, root| sum.saturating_add(root.entries)),
             memory_level_bytes: memory.map(|level| level.bytes()).sum(),
         }
     }

@@ -177,6 +177,9 @@ pub enum Damage {
         /// What refers to it says.
         wanted: u64,
     },
+    /// Its newest copy is damaged, or its write was lost.
+    #[error("the newest copies of some of its blocks are damaged, or their writes were lost")]
+    Stale,
     /// It belongs to another segment or region.
     #[error("it belongs to another volume, segment or region")]
     Foreign,

@@ -19,6 +19,7 @@
 //! # }
 //! ```
 
+mod check;
 mod db;
 mod device;
 mod error;
@@ -31,6 +32,7 @@ mod tree;
 mod volume;
 mod write_batch;
 
+pub use check::{Event, Field, Finding, Found, Report, Structure, check, check_on, dump};
 pub use db::{DEFAULT_REGION, Db, KEY_BYTES_MAX, Keys, Recovery, RegionHandle, RegionSnapshot, Scan, Snapshot, Stats};
 pub use error::{Damage, Error, Result};
 pub use key_range::KeyRange;

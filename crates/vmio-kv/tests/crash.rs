@@ -9,8 +9,8 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use support::Random;
 use support::simulated_disk::SimulatedDisk;
+use support::{Random, assert_sound};
 use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
 
 const VOLUME_BYTES: u64 = 52 << 20;
@@ -138,6 +138,7 @@ fn run(seed: u64, seen: &mut Seen) {
             Err(error) => assert!(disk.is_dead(), "seed {seed}, life {round}: {error}"),
         }
         disk = disk.after_power_cut();
+        assert_sound(disk.open(0), &options(), &format!("seed {seed}, after life {round}"));
         let db = match Db::open_on(disk.open(0), options()) {
             Ok(db) => db,
             Err(error) => panic!("seed {seed}, after life {round}: {error}"),
@@ -157,6 +158,7 @@ fn run(seed: u64, seen: &mut Seen) {
             assert_eq!(region.get(key).unwrap(), Some(vec![byte; bytes]), "seed {seed}, after life {round}");
         }
         db.close().unwrap();
+        assert_sound(disk.open(0), &options(), &format!("seed {seed}, closed after life {round}"));
         history = History { states: vec![found], durable: 0 };
     }
 }
@@ -175,4 +177,47 @@ fn what_was_acknowledged_survives_power_cuts() {
     );
     assert!(seen.records > 0 && seen.entries > 0 && seen.states_lost > 0);
     assert!(seen.chunks_collected > 0 && seen.bytes_moved > 0);
+}
+
+/// What a spill has taken is part of no commit but its own: of one that never came nothing stays taken.
+#[test]
+fn commits_beside_a_spill_leave_nothing_of_it_behind() {
+    for seed in 0..12 {
+        let disk = SimulatedDisk::new(seed, &[VOLUME_BYTES]);
+        let db = Db::create_on(disk.open(0), options()).unwrap();
+        disk.die_after(200 + 60 * seed);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0.. {
+                    if db.put(&key(number * 7 % 3000), &[1; 100]).is_err() {
+                        break;
+                    }
+                }
+            });
+            scope.spawn(|| (0..1000).find(|number| db.region_or_create(&format!("region {number}")).is_err()));
+        });
+        drop(db);
+        let disk = disk.after_power_cut();
+        assert_sound(disk.open(0), &options(), &format!("seed {seed}"));
+        Db::open_on(disk.open(0), options()).unwrap().close().unwrap();
+        assert_sound(disk.open(0), &options(), &format!("seed {seed}, opened"));
+    }
+}
+
+/// What a failed flush has lost stays lost, though the next one succeeds: nothing behind it is acknowledged.
+#[test]
+fn nothing_is_acknowledged_after_a_flush_has_failed() {
+    for seed in 0..20 {
+        let disk = SimulatedDisk::new(seed, &[VOLUME_BYTES]);
+        let db = Db::create_on(disk.open(0), options().durability(Durability::Sync)).unwrap();
+        db.put(b"first", b"1").unwrap();
+        disk.fail_flushes(1);
+        db.put(b"second", &[2; 20_000]).unwrap_err();
+        let third = db.put(b"third", b"3").is_ok();
+        disk.die_after(0);
+        drop(db);
+        let db = Db::open_on(disk.after_power_cut().open(0), options()).unwrap();
+        assert_eq!(db.get(b"first").unwrap().as_deref(), Some(&b"1"[..]), "seed {seed}");
+        assert!(!third || db.get(b"third").unwrap().is_some(), "seed {seed}: it was acknowledged");
+    }
 }

@@ -3,11 +3,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod support;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use support::assert_sound;
 use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, Options, RegionSnapshot, Snapshot, WriteBatch};
 
@@ -280,6 +283,7 @@ proptest! {
             apply(&db, &mut model, &mut snapshots, step);
             if matches!(step, Step::Reopen) {
                 db.close().unwrap();
+                assert_sound(Arc::clone(&disk), &options(), "before it is opened again");
                 db = Db::open_on(Arc::clone(&disk), options()).unwrap();
                 same(&db.snapshot(), &model);
             }

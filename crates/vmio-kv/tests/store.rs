@@ -201,13 +201,19 @@ fn a_handle_that_outlives_its_store_is_refused() {
 #[test]
 fn damage_to_what_was_durable_is_named_and_not_taken_for_a_torn_end() {
     let (first, second) = ([0xa1; 64], [0xb2; 64]);
-    // Of the newest record nothing says that it was durable; of the others the next one's neighbour does.
-    for (value, is_damage) in [(first, true), (second, false)] {
-        let disk = SimulatedDisk::new(1, &[48 << 20]);
+    // Of the newest record nothing says that it was durable, until the store is closed; of the others the next one's neighbour does.
+    for (value, is_closed, is_damage) in [(first, false, true), (second, false, false), (second, true, true)] {
+        let mut disk = SimulatedDisk::new(1, &[48 << 20]);
         let db = Db::create_on(disk.open(0), options(1 << 20).durability(Durability::Sync)).unwrap();
         db.put(b"first", &first).unwrap();
         db.put(b"second", &second).unwrap();
-        db.close().unwrap();
+        if is_closed {
+            db.close().unwrap();
+        } else {
+            disk.die_after(0);
+            drop(db);
+            disk = disk.after_power_cut();
+        }
         let place = disk.contents(0).windows(64).position(|bytes| bytes == value).unwrap();
         disk.corrupt(0, place as u64, |byte| *byte ^= 1);
         match Db::open_on(disk.open(0), options(1 << 20)) {

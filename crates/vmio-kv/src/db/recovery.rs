@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::db::Store;
 use crate::db::collector::{Collected, Upkeep};
 use crate::db::spiller::Queue;
-use crate::error::Result;
+use crate::error::{Damage, Result};
 use crate::format::pointer::Pointer;
 use crate::format::record::RecordKind;
 use crate::log::{Log, replay};
@@ -52,7 +52,14 @@ impl Store {
             if !matches!(record.kind, RecordKind::Put | RecordKind::Delete) {
                 return Ok(());
             }
-            // Records of a region that was never committed were of a creation that did not return.
+            if record.region >= superblock.next_region {
+                // Regions are committed before anything is put into them: this superblock is not the newest that there was.
+                let damage = Damage::Value {
+                    what: "a record's region, which it does not know,",
+                    found: u64::from(record.region),
+                };
+                return Err(segment.damaged_superblock(damage));
+            }
             if let Some(of_region) = found.get_mut(&record.region)
                 && record.sequence >= since[&record.region]
             {
@@ -63,7 +70,8 @@ impl Store {
         })?;
         segment.ready()?;
         // The owner's epoch is in every generation of its log: it has to be durable before any is used.
-        let owner_epoch = superblock.owner_epoch + 1;
+        // One that the log has seen, and no superblock has any more, is not used again either.
+        let owner_epoch = superblock.owner_epoch.max(end.generation >> 32) + 1;
         segment.commit(Changes { owner_epoch: Some(owner_epoch), ..Changes::default() }, &[])?;
         let log = Arc::new(Log::new(Arc::clone(&segment), owner_epoch, end)?);
         let mut regions = BTreeMap::new();

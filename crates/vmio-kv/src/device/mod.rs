@@ -198,9 +198,14 @@ impl Device {
         if self.mapping.failed_reads() == failed_reads {
             return answer;
         }
+        look(&self.copy(offset, bytes)?)
+    }
+
+    /// A copy of bytes, through the mapping.
+    pub(crate) fn copy(&self, offset: u64, bytes: usize) -> Result<Vec<u8>> {
         let mut copy = vec![0; bytes];
         self.mapping.read_at(offset, &mut copy)?;
-        look(&copy)
+        Ok(copy)
     }
 
     /// Has `look` see a published node; see [`Self::look`].
@@ -237,11 +242,7 @@ impl Device {
             // SAFETY: the pages are pinned, and hold no poison. What is published is not stored to before the versions that refer
             // to it are gone, of which the caller holds one.
             Ok(pin) => look(unsafe { std::slice::from_raw_parts(pin.as_ptr(), bytes) }),
-            Err(vmio::Error::TooManyPins { .. }) => {
-                let mut copy = vec![0; bytes];
-                self.mapping.read_at(offset, &mut copy)?;
-                look(&copy)
-            }
+            Err(vmio::Error::TooManyPins { .. }) => look(&self.copy(offset, bytes)?),
             Err(error) => Err(error.into()),
         }
     }

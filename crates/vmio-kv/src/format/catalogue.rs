@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
 use crate::format::block::{Block, Kind, Label, Sealed, Uuid, seal};
-use crate::format::geometry::BLOCK_BYTES;
+use crate::format::geometry::{BLOCK_BYTES, number};
 
 /// Regions of a block.
 pub(crate) const REGIONS: usize = 7;
@@ -133,10 +133,14 @@ pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Vec<RegionEntry>, Damage
         let wrong = Damage::Value { what: "a region's name", found: u64::from(row.name_bytes) };
         let name = row.name.get(..usize::from(row.name_bytes)).ok_or(wrong)?;
         let name = std::str::from_utf8(name).map_err(|_| wrong)?;
+        let log_sequence = number("the number of a record", row.log_sequence.get())?;
+        for root in row.roots.as_flattened() {
+            number("a tree's entries", root.entries.get())?;
+        }
         Ok(RegionEntry {
             number: row.number.get(),
             name: name.to_owned(),
-            log_sequence: row.log_sequence.get(),
+            log_sequence,
             log_offset: row.log_offset.get(),
             levels: std::array::from_fn(|level| LevelRoots {
                 active: root(&row.roots[level][0]),

@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
 use crate::format::block::Uuid;
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::geometry::{UNIT_BYTES, number};
 
 const MAGIC: [u8; 4] = *b"vmkl";
 const UNCHECKED: usize = 8;
@@ -81,8 +81,8 @@ impl ChunkHeader {
         Ok(ChunkHeader {
             segment: Uuid(row.segment),
             offset: row.offset.get(),
-            generation: row.generation.get(),
-            first_sequence: row.first_sequence.get(),
+            generation: number("a chunk's generation", row.generation.get())?,
+            first_sequence: number("the number of a record", row.first_sequence.get())?,
             previous: row.previous.get(),
             next: row.next.get(),
             begins_anew: row.begins_anew != 0,
@@ -105,6 +105,8 @@ mod tests {
             next: 6,
             begins_anew: true,
         };
+        let greatest = ChunkHeader { first_sequence: u64::MAX, ..header };
+        assert!(matches!(ChunkHeader::from_bytes(&greatest.to_bytes()), Err(Damage::Value { .. })));
         let bytes = header.to_bytes();
         assert_eq!(ChunkHeader::from_bytes(&bytes), Ok(header));
         for bit in 0..RECORDS_AT * 8 {

@@ -3,6 +3,8 @@
 //! A volume is an array of blocks of 4 KiB; 512 of them make a unit. Unit 0 is the volume's own. The others belong to
 //! segments, in groups: a group's first unit holds what is known of all its units.
 
+use crate::error::Damage;
+
 /// The unit of allocation within a unit, and of reading.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 /// What a region takes from the allocator at a time, for one use: 2 MiB.
@@ -34,6 +36,15 @@ const _: () = assert!(UNIT_TABLES_AT + 2 * GROUP_UNIT_TABLES == UNIT_BLOCKS);
 pub(crate) const VOLUME_UNITS_MIN: u64 = 16;
 /// Byte offsets have 48 bits.
 pub(crate) const VOLUME_BYTES_MAX: u64 = 1 << 48;
+
+/// Epochs, generations and numbers of records are less. No volume lives that long: a greater one is damage, and may not be counted on
+/// from.
+const NUMBER_MAX: u64 = 1 << 62;
+
+/// A number that is counted on from.
+pub(crate) fn number(what: &'static str, found: u64) -> Result<u64, Damage> {
+    if found < NUMBER_MAX { Ok(found) } else { Err(Damage::Value { what, found }) }
+}
 
 /// Some units in a row that belong to a segment; the first holds the bitmaps and the unit table of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

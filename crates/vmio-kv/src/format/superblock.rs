@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
 use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
-use crate::format::geometry::BLOCK_BYTES;
+use crate::format::geometry::{BLOCK_BYTES, number};
 
 /// Blocks of the catalogue that a superblock has room for.
 pub(crate) const CATALOGUE_BLOCKS_MAX: usize = 200;
@@ -26,7 +26,8 @@ struct Fields {
     free_log: U64,
     next_region: U32,
     catalogue_blocks: U32,
-    reserved: [u8; 128],
+    allocator_epochs: U64,
+    reserved: [u8; 120],
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -44,6 +45,26 @@ const _: () = assert!(ROWS_AT + CATALOGUE_BLOCKS_MAX * size_of::<BlockRow>() <= 
 pub(crate) struct BlockReference {
     pub(crate) offset: u64,
     pub(crate) epoch: u64,
+}
+
+/// A checksum of the epochs of all blocks of the bitmap and the unit table. By it their newest copies are known to be there: of
+/// two copies one that is damaged may be the newest, or one that a commit has torn which never came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AllocatorEpochs(u64);
+
+impl AllocatorEpochs {
+    const KNOWN: u64 = 1 << 32;
+
+    /// Of blocks of these epochs: group by group the bitmap's, then the unit table's.
+    pub(crate) fn of(epochs: impl Iterator<Item = u64>) -> Self {
+        let checksum = epochs.fold(0, |sum, epoch| crc32c::crc32c_append(sum, &epoch.to_le_bytes()));
+        AllocatorEpochs(Self::KNOWN | u64::from(checksum))
+    }
+
+    /// Whether these can be the blocks' epochs. Superblocks written before there was this checksum have none.
+    pub(crate) fn allows(self, found: AllocatorEpochs) -> bool {
+        self.0 & Self::KNOWN == 0 || self == found
+    }
 }
 
 /// The newest state of a segment.
@@ -66,6 +87,8 @@ pub(crate) struct Superblock {
     pub(crate) free_log: u64,
     /// The number of the next region to be created.
     pub(crate) next_region: u32,
+    /// Of which epochs the bitmaps and the unit tables are.
+    pub(crate) allocator_epochs: AllocatorEpochs,
     /// The blocks of the catalogue of regions.
     pub(crate) catalogue: Vec<BlockReference>,
 }
@@ -85,7 +108,8 @@ impl Superblock {
             free_log: U64::new(self.free_log),
             next_region: U32::new(self.next_region),
             catalogue_blocks: U32::new(self.catalogue.len() as u32),
-            reserved: [0; 128],
+            allocator_epochs: U64::new(self.allocator_epochs.0),
+            reserved: [0; 120],
         };
         let row = |block: &BlockReference| BlockRow { offset: U64::new(block.offset), epoch: U64::new(block.epoch) };
         let rows: Vec<BlockRow> = self.catalogue.iter().map(row).collect();
@@ -99,6 +123,10 @@ impl Superblock {
 
     pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Self, Damage> {
         let fields = Fields::read_from_bytes(&sealed.bytes[HEADER_BYTES..ROWS_AT]).map_err(|_| Damage::Length)?;
+        // It is the upper half of generations.
+        let owner_epoch = fields.owner_epoch.get();
+        number("the owner's epoch", owner_epoch.saturating_mul(1 << 32))?;
+        number("an epoch", sealed.epoch)?;
         let blocks = fields.catalogue_blocks.get() as usize;
         if blocks > CATALOGUE_BLOCKS_MAX {
             return Err(Damage::Count { found: blocks, most: CATALOGUE_BLOCKS_MAX });
@@ -108,14 +136,18 @@ impl Superblock {
         let reference = |row: &BlockRow| BlockReference { offset: row.offset.get(), epoch: row.epoch.get() };
         Ok(Superblock {
             incompatible: fields.incompatible.get(),
-            owner_epoch: fields.owner_epoch.get(),
+            owner_epoch,
             log_first_chunk: fields.log_first_chunk.get(),
             log_replay_from: fields.log_replay_from.get(),
-            log_replay_sequence: fields.log_replay_sequence.get(),
+            log_replay_sequence: number("the number of a record", fields.log_replay_sequence.get())?,
             log_generation: fields.log_generation.get(),
             log_durable: fields.log_durable.get(),
             free_log: fields.free_log.get(),
-            next_region: fields.next_region.get(),
+            next_region: match fields.next_region.get() {
+                u32::MAX => return Err(Damage::Value { what: "the number of a region", found: u64::from(u32::MAX) }),
+                next_region => next_region,
+            },
+            allocator_epochs: AllocatorEpochs(fields.allocator_epochs.get()),
             catalogue: rows.iter().map(reference).collect(),
         })
     }
@@ -138,10 +170,41 @@ mod tests {
             log_durable: 7,
             free_log: 8,
             next_region: 9,
+            allocator_epochs: AllocatorEpochs::of([10, 11].into_iter()),
             catalogue: (0..200).map(|index| BlockReference { offset: index * 4096, epoch: index }).collect(),
         };
         let block = superblock.to_block(Uuid([1; 16]), 8192, 4);
         let sealed = unseal(&block.0, Kind::Superblock, 8192).expect("whole");
         assert_eq!(Superblock::from_block(&sealed).expect("whole"), superblock);
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_counted_on_from_are_damage() {
+        let whole = Superblock {
+            incompatible: 0,
+            owner_epoch: 2,
+            log_first_chunk: 3,
+            log_replay_from: 4,
+            log_replay_sequence: 5,
+            log_generation: 6,
+            log_durable: 7,
+            free_log: 8,
+            next_region: 9,
+            allocator_epochs: AllocatorEpochs(0),
+            catalogue: Vec::new(),
+        };
+        let read = |superblock: &Superblock, epoch| {
+            let block = superblock.to_block(Uuid([1; 16]), 8192, epoch);
+            unseal(&block.0, Kind::Superblock, 8192).and_then(|sealed| Superblock::from_block(&sealed))
+        };
+        assert!(read(&whole, 4).is_ok());
+        assert!(read(&whole, u64::MAX).is_err());
+        for wrong in [
+            Superblock { owner_epoch: 1 << 32, ..whole.clone() },
+            Superblock { log_replay_sequence: u64::MAX, ..whole.clone() },
+            Superblock { next_region: u32::MAX, ..whole.clone() },
+        ] {
+            assert!(matches!(read(&wrong, 4), Err(Damage::Value { .. })), "{wrong:?}");
+        }
     }
 }

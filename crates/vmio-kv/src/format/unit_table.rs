@@ -5,6 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
 use crate::format::block::{Block, Kind, Label, Sealed, Uuid, seal};
+use crate::format::catalogue::LEVELS;
 use crate::format::geometry::{BLOCK_BYTES, UNIT_TABLE_UNITS};
 
 const ROWS: usize = UNIT_TABLE_UNITS as usize;
@@ -44,6 +45,24 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
+    /// What it is called.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Purpose::Free => "nothing",
+            Purpose::Group => "a group's own blocks",
+            Purpose::Log => "the log",
+            Purpose::Leaves(_) => "leaves",
+            Purpose::Branches(_) => "inner nodes",
+            Purpose::Extents => "extents",
+            Purpose::Segment => "the segment's own blocks",
+        }
+    }
+
+    /// The level whose nodes it is for; 0 for none.
+    pub(crate) fn level(self) -> u8 {
+        self.to_bytes().1
+    }
+
     fn to_bytes(self) -> (u8, u8) {
         match self {
             Purpose::Free => (0, 0),
@@ -57,6 +76,9 @@ impl Purpose {
     }
 
     fn from_bytes(purpose: u8, level: u8) -> Result<Self, Damage> {
+        if usize::from(level) >= LEVELS {
+            return Err(Damage::Value { what: "a unit's level", found: u64::from(level) });
+        }
         match purpose {
             0 => Ok(Purpose::Free),
             1 => Ok(Purpose::Group),
@@ -148,11 +170,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_purpose_is_damage() {
-        let mut block = to_block(Uuid([1; 16]), &[Unit::default()], 8192, 4);
-        block.0[START + 4] = 200;
-        seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::UnitTable, region: 0, offset: 8192, epoch: 4 }, 1);
-        let sealed = unseal(&block.0, Kind::UnitTable, 8192).expect("whole");
-        assert_eq!(from_block(&sealed), Err(Damage::Value { what: "a unit's purpose", found: 200 }));
+    fn an_unknown_purpose_or_level_is_damage() {
+        for (at, what) in [(START + 4, "a unit's purpose"), (START + 5, "a unit's level")] {
+            let mut block = to_block(Uuid([1; 16]), &[Unit::default()], 8192, 4);
+            block.0[at] = 200;
+            seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::UnitTable, region: 0, offset: 8192, epoch: 4 }, 1);
+            let sealed = unseal(&block.0, Kind::UnitTable, 8192).expect("whole");
+            assert_eq!(from_block(&sealed), Err(Damage::Value { what, found: 200 }));
+        }
     }
 }

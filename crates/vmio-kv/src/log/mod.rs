@@ -25,7 +25,7 @@ use crate::volume::reserve::Claim;
 use crate::volume::segment::Segment;
 pub(crate) use chunk_walk::Visited;
 use reader::ChunkSeeds;
-pub(crate) use replay::{End, replay};
+pub(crate) use replay::{End, has_lost_its_header, replay, vouched};
 use tail_chunk::{Appender, TailChunk};
 pub(crate) use writer::LogWriter;
 

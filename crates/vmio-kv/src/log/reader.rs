@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{self, AtomicU64};
 
 use crate::error::{Damage, Error, Result};
+use crate::format::branch::PIVOT_BYTES_MAX;
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
 use crate::format::leaf::KnownKey;
@@ -33,6 +34,14 @@ impl ChunkSeeds {
             place.store(Self::KNOWN | u64::from(seed.to_bits()), atomic::Ordering::Relaxed);
         }
     }
+}
+
+/// A key that is longer than any that can be put would fit no inner node.
+pub(super) fn check_length(key: &[u8]) -> Result<(), Damage> {
+    if key.len() <= PIVOT_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Damage::Value { what: "the length of its key", found: key.len() as u64 })
 }
 
 impl Log {
@@ -143,6 +152,8 @@ impl Log {
         if !known.complete {
             known.bytes = self.read(known.pointer, |record| record.key.to_vec())?;
             known.complete = true;
+            check_length(&known.bytes)
+                .map_err(|damage| self.device().damaged("a record of the log", known.pointer.offset(), damage))?;
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES, unit_of};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{ALIGNMENT, Record, RecordKind, Seed};
 use crate::format::superblock::Superblock;
+use crate::log::reader::check_length;
 use crate::volume::segment::Segment;
 
 /// Where the log ends.
@@ -22,6 +23,8 @@ pub(crate) struct End {
     pub(crate) next_sequence: u64,
     /// The last chunk, if no record is in it.
     pub(crate) empty: Option<ChunkHeader>,
+    /// The highest generation of a chunk that was seen, though it may be none of the log any more.
+    pub(crate) generation: u64,
     /// Bytes of records that were read.
     pub(crate) bytes: u64,
     /// The last chunk and the place of the record that ends it, if it has none yet.
@@ -76,6 +79,7 @@ pub(crate) fn replay(
     let mut batch: Vec<Waiting> = Vec::new();
     let mut bytes = ChunkBytes::new();
     let mut total = 0;
+    let mut generation = 0;
     let mut header = read_chunk(segment, chunk, &mut bytes)?
         .map_err(|damage| device.damaged("the chunk from which the log is read", chunk, damage))?;
     let opened = segment.epoch();
@@ -89,6 +93,8 @@ pub(crate) fn replay(
                 break;
             }
             let pointer = pointer_of(&record, chunk + at as u64);
+            check_length(record.key)
+                .map_err(|damage| device.damaged("a record of the log", chunk + at as u64, damage))?;
             expected += 1;
             at += record.bytes();
             total += record.bytes() as u64;
@@ -128,14 +134,25 @@ pub(crate) fn replay(
                 }
                 (chunk, header, bytes, at) = (header.next, next, next_bytes, RECORDS_AT);
             }
-            _ => break,
+            Ok(other) => {
+                generation = other.generation;
+                break;
+            }
+            Err(damage) => {
+                let owner_epoch = superblock.owner_epoch;
+                if has_lost_its_header(&header, next_bytes.all(), expected, owner_epoch) {
+                    return Err(device.damaged("a chunk of the log", header.next, damage));
+                }
+                break;
+            }
         }
     }
+    let generation = header.generation.max(generation);
     let torn = chunk + at as u64;
     if durable > expected || is_vouched_for(segment, &header, bytes.all(), at, expected)? {
         return Err(device.damaged("a record of the log that was durable", torn, Damage::Checksum));
     }
-    if !header.next.is_multiple_of(UNIT_BYTES) || !segment.allocator().contains(unit_of(header.next)) {
+    if !header.next.is_multiple_of(UNIT_BYTES) || !segment.allocator().may_be_chunk(unit_of(header.next)) {
         let damage = Damage::Value { what: "the chunk that follows", found: header.next };
         return Err(device.damaged("a chunk of the log", chunk, damage));
     }
@@ -146,7 +163,15 @@ pub(crate) fn replay(
     }
     let empty = (at == RECORDS_AT).then_some(header);
     let open = (!has_ended).then_some((header, at));
-    Ok(End { last_chunk: chunk, next_chunk: header.next, next_sequence: expected, empty, bytes: total, open })
+    Ok(End {
+        last_chunk: chunk,
+        next_chunk: header.next,
+        next_sequence: expected,
+        empty,
+        generation,
+        bytes: total,
+        open,
+    })
 }
 
 pub(super) fn pointer_of(record: &Record<'_>, offset: u64) -> Pointer {
@@ -158,12 +183,26 @@ pub(super) fn pointer_of(record: &Record<'_>, offset: u64) -> Pointer {
     Pointer::new(kind, offset, record.bytes() as u32)
 }
 
-fn vouched(record: &Record<'_>) -> u64 {
+/// What a record of [`RecordKind::Durable`] says.
+pub(crate) fn vouched(record: &Record<'_>) -> u64 {
     record.value.first_chunk::<8>().map_or(0, |value| u64::from_le_bytes(*value))
 }
 
+/// Whether the chunk behind this one, whose header is not whole, begins with the record that comes next. No crash leaves that, since
+/// both begin in the same sector: the header was damaged later. The chunk's generation can only be guessed: the next of this life, or
+/// the first of a later one.
+pub(crate) fn has_lost_its_header(header: &ChunkHeader, next: &[u8], expected: u64, owner_epoch: u64) -> bool {
+    const OWNERS_MAX: usize = 1000;
+    let owners = ((header.generation >> 32) + 1..=owner_epoch + 1).rev().take(OWNERS_MAX);
+    let mut generations = owners.map(|owner| owner << 32).chain([header.generation + 1]);
+    generations.any(|generation| {
+        let record = Record::read(Seed::new(header.segment, generation), &next[RECORDS_AT..]);
+        record.is_ok_and(|record| record.sequence == expected)
+    })
+}
+
 pub(super) fn read_chunk(segment: &Segment, chunk: u64, bytes: &mut ChunkBytes) -> Result<Result<ChunkHeader, Damage>> {
-    if !chunk.is_multiple_of(UNIT_BYTES) || !segment.allocator().contains(unit_of(chunk)) {
+    if !chunk.is_multiple_of(UNIT_BYTES) || !segment.allocator().may_be_chunk(unit_of(chunk)) {
         return Ok(Err(Damage::Value { what: "its place", found: chunk }));
     }
     segment.device.read(chunk, bytes.0.as_mut_slice().as_mut_bytes())?;
@@ -177,7 +216,8 @@ pub(super) fn read_chunk(segment: &Segment, chunk: u64, bytes: &mut ChunkBytes) 
 fn is_vouched_for(segment: &Segment, header: &ChunkHeader, bytes: &[u8], from: usize, expected: u64) -> Result<bool> {
     let vouches = |header: &ChunkHeader, bytes: &[u8], from: usize| {
         let seed = Seed::new(header.segment, header.generation);
-        (from..CHUNK_BYTES).step_by(ALIGNMENT).any(|at| {
+        let mut marks = (from..CHUNK_BYTES).step_by(ALIGNMENT).filter(|at| bytes[at + 4] == RecordKind::Durable as u8);
+        marks.any(|at| {
             Record::read(seed, &bytes[at..]).is_ok_and(|record| {
                 record.kind == RecordKind::Durable && record.sequence > expected && vouched(&record) > expected
             })

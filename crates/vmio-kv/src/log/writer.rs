@@ -31,7 +31,7 @@ impl LogWriter {
 
 impl Drop for LogWriter {
     fn drop(&mut self) {
-        if let Err(error) = self.log.sync_all() {
+        if let Err(error) = self.log.sync_all().and_then(|()| self.log.vouch_for_all()) {
             tracing::error!(%error, "what was written last is not durable");
         }
         self.log.state().stopping = true;
@@ -103,6 +103,17 @@ impl Log {
                 Err(error)
             }
         }
+    }
+
+    /// Says in the log that all of it is durable: so damage to its last records is not taken for a torn end.
+    fn vouch_for_all(&self) -> Result<()> {
+        let _appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
+        if state.failed.is_some() || !self.vouch(&mut state, 0) {
+            return Ok(());
+        }
+        drop(state);
+        self.sync_all()
     }
 
     /// All that was appended.

@@ -268,9 +268,9 @@ impl<'log> Merge<'log, '_> {
         Ok(nodes.first().map(|top| Root {
             offset: top.child.offset(),
             epoch: top.child.epoch_bits(),
-            entries: (entries + self.put_in).saturating_sub(self.taken_out),
+            entries: entries.saturating_add(self.put_in).saturating_sub(self.taken_out),
             height,
-            blocks: (blocks + self.writer.blocks() as u32).saturating_sub(self.outdated.len() as u32),
+            blocks: blocks.saturating_add(self.writer.blocks() as u32).saturating_sub(self.outdated.len() as u32),
         }))
     }
 

@@ -18,7 +18,7 @@ pub(crate) use cursor::{Cursor, Direction};
 pub(crate) use merge::{Merged, Source, merge};
 
 /// More nodes than this one below the other are a loop.
-const HEIGHT_MAX: u16 = 20;
+pub(crate) const HEIGHT_MAX: u16 = 20;
 
 /// A published tree of a region. Whoever looks at it holds the version that refers to it.
 #[derive(Clone, Copy)]

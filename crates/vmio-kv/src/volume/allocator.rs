@@ -11,6 +11,7 @@ use crate::format::bitmap::{self, UNIT_WORDS, UnitBits};
 use crate::format::block::{Block, Kind, Uuid, unseal};
 use crate::format::free_log::Freed;
 use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, UNIT_TABLE_UNITS, unit_of};
+use crate::format::superblock::AllocatorEpochs;
 use crate::format::unit_table::{self, Purpose, Unit};
 use crate::volume::reserve::OWN_UNITS;
 
@@ -40,6 +41,7 @@ pub(crate) enum Entered {
 struct Pair {
     /// Which copy is the newest that was committed.
     copy: usize,
+    epoch: u64,
     dirty: bool,
 }
 
@@ -74,8 +76,8 @@ impl GroupMap {
             units: vec![Unit::default(); units],
             taken: vec![UnitBits::default(); units],
             pending: vec![UnitBits::default(); units],
-            bitmaps: vec![Pair { copy: 1, dirty: true }; group.bitmaps_in_use() as usize],
-            tables: vec![Pair { copy: 1, dirty: true }; group.unit_tables_in_use() as usize],
+            bitmaps: vec![Pair { copy: 1, epoch: 0, dirty: true }; group.bitmaps_in_use() as usize],
+            tables: vec![Pair { copy: 1, epoch: 0, dirty: true }; group.unit_tables_in_use() as usize],
         };
         map.units[0].purpose = Purpose::Group;
         map.taken[0] = [u64::MAX; UNIT_WORDS];
@@ -96,7 +98,7 @@ impl GroupMap {
 
     fn changed(&mut self, segment: Uuid, epoch: u64, blocks: &mut Vec<(u64, Block)>) {
         for (index, pair) in self.bitmaps.iter_mut().enumerate().filter(|(_, pair)| pair.dirty) {
-            *pair = Pair { copy: 1 - pair.copy, dirty: false };
+            *pair = Pair { copy: 1 - pair.copy, epoch, dirty: false };
             let first = index * BITMAP_UNITS as usize;
             let units = first..self.units.len().min(first + BITMAP_UNITS as usize);
             let bits = |unit: usize| std::array::from_fn(|word| self.taken[unit][word] & !self.pending[unit][word]);
@@ -105,7 +107,7 @@ impl GroupMap {
             blocks.push((offset, bitmap::to_block(segment, &bits, offset, epoch)));
         }
         for (index, pair) in self.tables.iter_mut().enumerate().filter(|(_, pair)| pair.dirty) {
-            *pair = Pair { copy: 1 - pair.copy, dirty: false };
+            *pair = Pair { copy: 1 - pair.copy, epoch, dirty: false };
             let first = index * UNIT_TABLE_UNITS as usize;
             let units = first..self.units.len().min(first + UNIT_TABLE_UNITS as usize);
             let offset = self.group.unit_tables(index as u64)[pair.copy];
@@ -138,25 +140,26 @@ impl Allocator {
             for index in 0..map.bitmaps.len() {
                 let offsets = group.bitmaps(index as u64);
                 let Newest { copy, block, other_is_newer } = read(Kind::Bitmap, offsets)?;
-                let bits = unseal(&block.0, Kind::Bitmap, offsets[copy]).and_then(|sealed| bitmap::from_block(&sealed));
-                let bits = bits.map_err(|damage| damaged(offsets[copy], damage))?;
+                let bits = unseal(&block.0, Kind::Bitmap, offsets[copy])
+                    .and_then(|sealed| Ok((sealed.epoch, bitmap::from_block(&sealed)?)));
+                let (epoch, bits) = bits.map_err(|damage| damaged(offsets[copy], damage))?;
                 let first = index * BITMAP_UNITS as usize;
                 for (place, bits) in map.taken[first..].iter_mut().zip(bits) {
                     *place = bits;
                 }
-                map.bitmaps[index] = Pair { copy, dirty: other_is_newer };
+                map.bitmaps[index] = Pair { copy, epoch, dirty: other_is_newer };
             }
             for index in 0..map.tables.len() {
                 let offsets = group.unit_tables(index as u64);
                 let Newest { copy, block, other_is_newer } = read(Kind::UnitTable, offsets)?;
-                let units =
-                    unseal(&block.0, Kind::UnitTable, offsets[copy]).and_then(|sealed| unit_table::from_block(&sealed));
-                let units = units.map_err(|damage| damaged(offsets[copy], damage))?;
+                let units = unseal(&block.0, Kind::UnitTable, offsets[copy])
+                    .and_then(|sealed| Ok((sealed.epoch, unit_table::from_block(&sealed)?)));
+                let (epoch, units) = units.map_err(|damage| damaged(offsets[copy], damage))?;
                 let first = index * UNIT_TABLE_UNITS as usize;
                 for (place, unit) in map.units[first..].iter_mut().zip(units) {
                     *place = unit;
                 }
-                map.tables[index] = Pair { copy, dirty: other_is_newer };
+                map.tables[index] = Pair { copy, epoch, dirty: other_is_newer };
             }
             maps.push(map);
         }
@@ -185,9 +188,12 @@ impl Allocator {
         Some((group, (unit - self.groups[group].group.first_unit) as usize))
     }
 
-    /// Whether a unit belongs to the segment.
-    pub(crate) fn contains(&self, unit: u64) -> bool {
-        self.place(unit).is_some()
+    /// Whether a unit is the log's, or free for it to have been taken since the last commit.
+    pub(crate) fn may_be_chunk(&self, unit: u64) -> bool {
+        self.place(unit).is_some_and(|(group, index)| {
+            let map = &self.groups[group];
+            map.units[index].purpose == Purpose::Log || map.taken[index] == UnitBits::default()
+        })
     }
 
     /// All units and what they are for.
@@ -354,9 +360,16 @@ impl Allocator {
     pub(crate) fn add_garbage(&mut self, unit: u64, bytes: u32) {
         if let Some((group, index)) = self.place(unit) {
             let map = &mut self.groups[group];
-            map.units[index].garbage = map.units[index].garbage.saturating_add(bytes);
+            // After a crash some is counted again.
+            map.units[index].garbage = map.units[index].garbage.saturating_add(bytes).min(UNIT_BYTES as u32);
             map.mark_unit(index);
         }
+    }
+
+    /// Of which epochs the newest copies of its blocks are.
+    pub(crate) fn epochs(&self) -> AllocatorEpochs {
+        let pairs = self.groups.iter().flat_map(|map| map.bitmaps.iter().chain(&map.tables));
+        AllocatorEpochs::of(pairs.map(|pair| pair.epoch))
     }
 
     /// What has changed since the last commit, as blocks of the next one. They count as written.
@@ -477,6 +490,15 @@ mod tests {
         assert_eq!(allocator.free_units(), 2, "the cursor stands in the other");
         allocator.leave(&mut cursor);
         assert_eq!(allocator.free_units(), 3);
+    }
+
+    #[test]
+    fn what_something_else_has_is_no_chunk() {
+        let mut allocator = Allocator::new(&group(4));
+        let log = allocator.take_chunk(|_| 0).expect("a unit");
+        let (node, _) = allocator.take_block(&mut Cursor::default(), Purpose::Leaves(1), 1).expect("a block");
+        let may_be: Vec<u64> = (0..9).filter(|unit| allocator.may_be_chunk(*unit)).collect();
+        assert_eq!((log, unit_of(node), may_be), (2, 3, vec![2, 4]), "unit 0 is the volume's, and 1 the group's own");
     }
 
     #[test]

@@ -182,7 +182,9 @@ impl Segment {
         let allocated = {
             let mut allocator = self.allocator();
             allocator.commit_blocks(&taken);
-            allocator.changed(self.uuid, epoch)
+            let changed = allocator.changed(self.uuid, epoch);
+            superblock.allocator_epochs = allocator.epochs();
+            changed
         };
         for (offset, block) in blocks.iter().chain(&allocated.blocks) {
             self.device.write(*offset, &block.0)?;

@@ -37,19 +37,29 @@ impl Volume {
         let segment = SegmentEntry { uuid: Uuid::random().map_err(failed)?, number: 0, groups: groups(1, units) };
         segment::format(&device, &segment)?;
         let segments = vec![segment];
-        let table = segment_tables(0)[0];
-        device.write(table, &segments_to_block(uuid, &segments, table, 1).0)?;
+        // Both copies: one that is damaged must not make the volume look like none.
+        for table in segment_tables(0) {
+            device.write(table, &segments_to_block(uuid, &segments, table, 1).0)?;
+        }
         device.flush()?;
         let header = VolumeHeader { uuid, version: VERSION, incompatible: 0, units, segments: segments.len() as u32 };
-        device.write(HEADER_OFFSETS[0], &header.to_block(HEADER_OFFSETS[0], 1).0)?;
+        for offset in HEADER_OFFSETS {
+            device.write(offset, &header.to_block(offset, 1).0)?;
+        }
         device.flush()?;
         Ok(Volume { device, segments })
     }
 
     /// Reads what is there.
     pub(crate) fn open(device: Arc<Device>) -> Result<Self> {
+        let segments = Self::read(&device)?;
+        Ok(Volume { device, segments })
+    }
+
+    /// The segments of the volume that is there.
+    pub(crate) fn read(device: &Device) -> Result<Vec<SegmentEntry>> {
         let volume = || device.name().to_owned();
-        let Some((block, offset)) = find_header(&device)? else {
+        let Some((block, offset)) = find_header(device)? else {
             return Err(Error::NoVolume { volume: volume() });
         };
         let damaged = |offset, damage| device.damaged("the volume's header", offset, damage);
@@ -85,7 +95,7 @@ impl Volume {
                 return Err(device.damaged("the table of segments", tables[copy], damage));
             }
         }
-        Ok(Volume { device, segments })
+        Ok(segments)
     }
 
     /// The segment, of which there is one at present.

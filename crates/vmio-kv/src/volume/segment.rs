@@ -66,6 +66,7 @@ pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
         log_durable: 1,
         free_log: 0,
         next_region: 1,
+        allocator_epochs: allocator.epochs(),
         catalogue: Vec::new(),
     };
     let copies = first_group(device, entry)?.superblocks();
@@ -110,7 +111,12 @@ impl Segment {
         };
         let wrong = |offset, damage| device.damaged("the allocator's block", offset, damage);
         let mut allocator = Allocator::read(&entry.groups, read, wrong)?;
+        if !superblock.allocator_epochs.allows(allocator.epochs()) {
+            let first = entry.groups[0].bitmaps(0)[0];
+            return Err(device.damaged("the bitmap or the unit table", first, Damage::Stale));
+        }
         let mut free_log_blocks = Vec::new();
+        let mut free_blocks = 0_u64;
         let mut next = superblock.free_log;
         while next != 0 {
             if free_log_blocks.len() as u64 > device.len() / UNIT_BYTES {
@@ -118,13 +124,22 @@ impl Segment {
             }
             free_log_blocks.push(next);
             let block = device.read_block(next)?;
-            let rows = unseal(&block.0, Kind::FreeLog, next).and_then(|sealed| free_log::from_block(&sealed));
+            let rows = unseal(&block.0, Kind::FreeLog, next).and_then(|sealed| {
+                // Each commit writes its own.
+                match (sealed.uuid == entry.uuid, sealed.epoch) {
+                    (false, _) => Err(Damage::Foreign),
+                    (true, found) if found != epoch => Err(Damage::Epoch { found, wanted: epoch }),
+                    _ => free_log::from_block(&sealed),
+                }
+            });
             let (freed, behind) = rows.map_err(|damage| device.damaged("the free log", next, damage))?;
             // Who might have read them is gone.
             for freed in freed {
                 let end =
                     freed.blocks.checked_mul(BLOCK_BYTES as u64).and_then(|bytes| bytes.checked_add(freed.offset));
-                if end.is_none_or(|end| end > device.len()) {
+                free_blocks = free_blocks.saturating_add(freed.blocks);
+                let is_too_much = free_blocks > device.len() / BLOCK_BYTES as u64;
+                if is_too_much || end.is_none_or(|end| end > device.len()) {
                     let damage = Damage::Value { what: "the end of what is free", found: freed.offset };
                     return Err(device.damaged("the free log", next, damage));
                 }
@@ -170,6 +185,12 @@ impl Segment {
     /// What the last commit said.
     pub(crate) fn superblock(&self) -> Superblock {
         self.committed.lock().unwrap_or_else(PoisonError::into_inner).superblock.clone()
+    }
+
+    /// The error that the superblock is not what it should be.
+    pub(crate) fn damaged_superblock(&self, damage: Damage) -> Error {
+        let epoch = self.next_epoch() - 1;
+        self.device.damaged("the superblock", self.entry.groups[0].superblocks()[epoch as usize % 2], damage)
     }
 
     /// The regions that were committed.

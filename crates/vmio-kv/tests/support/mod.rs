@@ -1,9 +1,23 @@
 //! What vmio's own tests have, and these use as well.
 #![allow(dead_code, clippy::unwrap_used)]
 
+#[path = "../../../vmio/tests/support/child.rs"]
+pub mod child;
 #[path = "../../../vmio/tests/support/random.rs"]
 mod random;
 #[path = "../../../vmio/tests/support/simulated_disk.rs"]
 pub mod simulated_disk;
 
 pub use random::Random;
+
+use vmio::backing::Backing;
+use vmio_kv::{Options, Report, check_on};
+
+/// Nothing is wrong with the volume on a backing, and no block is lost; of the log a crash may leave a chunk that was taken ahead.
+pub fn assert_sound(backing: impl Backing + 'static, options: &Options, when: &str) -> Report {
+    let report = check_on(backing, options, |_| {}).unwrap();
+    assert!(report.is_clean(), "{when}: {:#?}", report.problems);
+    let leaked = report.leaked_blocks - 512 * report.leaked_chunks;
+    assert_eq!(leaked, 0, "{when}: {:#?}", report.notes);
+    report
+}

@@ -11,16 +11,16 @@ use super::line::Format;
 /// Keys between two updates of the progress line.
 const STEP: u64 = 4096;
 
-/// Puts each line's key and value; returns how many there were. Lines before one that is wrong have been put.
+/// Puts each key and value; returns how many there were. Those before one that is wrong have been put.
 pub fn load(region: &RegionHandle, format: Format, input: impl BufRead) -> anyhow::Result<u64> {
     let bar = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template("{human_pos} keys, {per_sec}") {
         bar.set_style(style);
     }
     let mut keys = 0;
-    for (number, line) in input.lines().enumerate() {
-        let (key, value) = format.read(&line?).with_context(|| format!("line {}", number + 1))?;
-        region.put(&key, &value).with_context(|| format!("line {}", number + 1))?;
+    for pair in format.read(input) {
+        let (key, value) = pair?;
+        region.put(&key, &value).with_context(|| format!("key {}", keys + 1))?;
         keys += 1;
         if keys % STEP == 0 {
             bar.set_position(keys);

@@ -1,8 +1,11 @@
 //! `vmio kv`: a key-value store from the command line.
 
+mod check;
+mod dump;
 mod line;
 mod load;
 mod scan;
+mod steps;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -13,6 +16,7 @@ use serde_json::json;
 use vmio_kv::{DEFAULT_REGION, Db, Durability, Options, RegionHandle};
 
 use crate::size::{format_size, parse_size};
+use dump::Part;
 use line::Format;
 use scan::ScanArgs;
 
@@ -23,7 +27,8 @@ Examples:
   vmio kv get words.kv apple
   vmio kv scan words.kv --from a --limit 10
   printf 'pear\\tgreen\\nplum\\tblue\\n' | vmio kv load words.kv
-  vmio kv stat words.kv";
+  vmio kv stat words.kv
+  vmio kv check words.kv";
 
 const CREATE_EXAMPLES: &str = "\
 Examples:
@@ -47,6 +52,18 @@ const STAT_EXAMPLES: &str = "\
 Examples:
   vmio kv stat words.kv
   vmio kv stat --json words.kv | jq .space_bytes";
+const CHECK_HELP: &str = "\
+Examples:
+  vmio kv check words.kv
+  vmio kv check --json words.kv | jq '.problems[]'
+
+Nothing is changed. What is wrong is told with its place in the file, and the command fails then. Notes tell what a crash may leave.";
+const DUMP_HELP: &str = "\
+Examples:
+  vmio kv dump words.kv
+  vmio kv dump --structure log --json words.kv | jq 'select(.kind == \"put\")'
+
+A line begins with the place in the file, in bytes. Nothing is changed.";
 const SCAN_HELP: &str = "\
 Examples:
   vmio kv scan words.kv --from a --to c --limit 10
@@ -55,11 +72,13 @@ Examples:
   vmio kv scan words.kv | vmio kv load copy.kv
 
 A line is KEY, a tab, VALUE. Bytes that are not printable ASCII, and backslashes, are written as in Rust: \\t \\n \\\\ \\x00.
-With --json a line is an object such as {\"key\": \"apple\", \"value\": \"red\"}; keys and values must be UTF-8 then.";
+With --json a line is an object such as {\"key\": \"apple\", \"value\": \"red\"}; keys and values must be UTF-8 then. With --format csv it
+is KEY,VALUE. With --format binary each pair is the lengths of key and value (four bytes each, little-endian), then both.";
 const LOAD_HELP: &str = "\
 Examples:
   vmio kv load --json words.kv < words.jsonl
   printf 'pear\\tgreen\\nplum\\tblue\\n' | vmio kv load words.kv
+  vmio kv scan --format binary words.kv | vmio kv load --format binary copy.kv
 
 Lines are as `vmio kv scan` prints them.";
 
@@ -124,6 +143,9 @@ enum KvCommand {
         /// Read objects
         #[arg(long)]
         json: bool,
+        /// Read this form
+        #[arg(long, value_enum, conflicts_with = "json")]
+        format: Option<Format>,
     },
     /// Print how much there is of what, and what opening has brought back
     #[command(after_help = STAT_EXAMPLES)]
@@ -134,6 +156,37 @@ enum KvCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Verify every checksum and all that refers to each other; fails if anything is wrong
+    #[command(after_help = CHECK_HELP)]
+    Check {
+        #[command(flatten)]
+        volume: VolumeArgs,
+        /// Print an object in place of text
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print what lies where
+    #[command(after_help = DUMP_HELP)]
+    Dump {
+        #[command(flatten)]
+        volume: VolumeArgs,
+        /// What to print
+        #[arg(long, value_enum, default_value = "superblock")]
+        structure: Part,
+        /// Print objects
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// A volume that is looked into as it is.
+#[derive(Args)]
+struct VolumeArgs {
+    /// The file or block device that holds the store; no process may have it open
+    store: PathBuf,
+    /// Memory
+    #[arg(long, value_parser = parse_size, default_value = "256M")]
+    memory: u64,
 }
 
 #[derive(Args)]
@@ -173,7 +226,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
         KvCommand::Get { store, keys, json } => {
             let db = store.open(Durability::Sync)?;
             let values = store.region(&db)?.multi_get(keys)?;
-            let format = Format::of(*json);
+            let format = Format::of(*json, None);
             for (key, value) in keys.iter().zip(&values) {
                 match value {
                     Some(value) if keys.len() == 1 && !json => output.write_all(value)?,
@@ -196,10 +249,10 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             scan.run(&store.region(&db)?, &mut output)?;
             db.close()?;
         }
-        KvCommand::Load { store, json } => {
+        KvCommand::Load { store, json, format } => {
             let db = store.open(Durability::None)?;
             let region = db.region_or_create(&store.region)?;
-            let loaded = load::load(&region, Format::of(*json), io::stdin().lock());
+            let loaded = load::load(&region, Format::of(*json, *format), io::stdin().lock());
             // What came before a bad line stays.
             drop(region);
             db.close()?;
@@ -209,6 +262,10 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             let db = store.open(Durability::Sync)?;
             write_stat(&mut output, &db, *json)?;
             db.close()?;
+        }
+        KvCommand::Check { volume, json } => check::check(&mut output, &volume.store, volume.memory, *json)?,
+        KvCommand::Dump { volume, structure, json } => {
+            dump::dump(&mut output, &volume.store, volume.memory, *structure, *json)?;
         }
     }
     output.flush()?;

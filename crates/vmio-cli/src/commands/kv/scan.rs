@@ -31,6 +31,9 @@ pub struct ScanArgs {
     /// Print objects
     #[arg(long)]
     json: bool,
+    /// Print in this form
+    #[arg(long, value_enum, conflicts_with = "json")]
+    format: Option<Format>,
 }
 
 impl ScanArgs {
@@ -46,7 +49,7 @@ impl ScanArgs {
 
     /// Prints what was asked for.
     pub fn run(&self, region: &RegionHandle, output: &mut impl Write) -> anyhow::Result<()> {
-        let format = Format::of(self.json);
+        let format = Format::of(self.json, self.format);
         let mut scan = region.scan(self.range());
         let limit = self.limit.unwrap_or(usize::MAX);
         if self.keys_only {

@@ -1,0 +1,35 @@
+//! What a check is at, on the terminal.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use vmio_kv::Event;
+
+/// A line that says how far a check is; nothing when standard error is no terminal.
+pub struct Steps(ProgressBar);
+
+impl Steps {
+    pub fn start() -> Self {
+        let bar = ProgressBar::no_length();
+        if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {human_pos} of {human_len}, {per_sec}") {
+            bar.set_style(style);
+        }
+        Steps(bar)
+    }
+
+    /// Shows what the check tells.
+    pub fn show(&self, event: &Event) {
+        if let Event::Progress { step, done, of } = event {
+            if self.0.message() != *step {
+                self.0.set_message(*step);
+                self.0.reset();
+            }
+            self.0.set_length((*of).max(*done));
+            self.0.set_position(*done);
+        }
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

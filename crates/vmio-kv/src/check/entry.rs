@@ -1,0 +1,110 @@
+//! An entry of a leaf: whether its record is what it says.
+
+use crate::check::Check;
+use crate::check::segment::State;
+use crate::check::tree::Walk;
+use crate::error::Damage;
+use crate::format::chunk::{CHUNK_BYTES, RECORDS_AT};
+use crate::format::geometry::{UNIT_BYTES, unit_of};
+use crate::format::leaf::{Leaf, key_hash};
+use crate::format::pointer::{Pointer, PointerKind};
+use crate::format::record::{ALIGNMENT, FRONT_BYTES, Record, RecordKind};
+use crate::format::unit_table::{Purpose, Unit};
+
+impl Check<'_> {
+    /// Checks an entry; gives its key, or nothing if its record is of a life of the unit that has ended.
+    pub(super) fn entry(
+        &mut self,
+        state: &State,
+        walk: &Walk<'_>,
+        leaf: &Leaf<'_>,
+        index: usize,
+        leaf_epoch: u64,
+    ) -> Result<Option<Vec<u8>>, String> {
+        let pointer = leaf.pointer(index);
+        if pointer.kind() == PointerKind::Inline {
+            return Err("its value should be in the leaf, which nothing writes yet".to_owned());
+        }
+        let unit = state.owners.get(unit_of(pointer.offset())).ok_or("its record lies outside of the segment")?;
+        if state.retired.contains(&unit_of(pointer.offset())) || is_superseded(&unit.row, leaf_epoch) {
+            self.report.superseded_entries += 1;
+            return Ok(None);
+        }
+        let seed = walk
+            .chain
+            .seed(pointer.offset())
+            .ok_or_else(|| format!("its record, at byte {}, lies in no chunk of the log", pointer.offset()))?;
+        let bytes = self.record(pointer.offset())?;
+        let record = Record::read(seed, &bytes).map_err(damaged_at(pointer.offset()))?;
+        check_record(&record, walk, pointer)
+            .map_err(|why| format!("its record, at byte {}: {why}", pointer.offset()))?;
+        check_key(leaf, index, record.key)?;
+        Ok(Some(record.key.to_vec()))
+    }
+
+    /// The bytes of a record, as many as it says.
+    fn record(&self, offset: u64) -> Result<Vec<u8>, String> {
+        let damaged = damaged_at(offset);
+        let at = (offset % UNIT_BYTES) as usize;
+        if !at.is_multiple_of(ALIGNMENT) || !(RECORDS_AT..=CHUNK_BYTES - FRONT_BYTES).contains(&at) {
+            return Err(damaged(Damage::Value { what: "its place in the chunk", found: at as u64 }));
+        }
+        let front = self.bytes(offset, FRONT_BYTES)?;
+        let length = front.first_chunk().ok_or(Damage::Length).and_then(Record::length).map_err(&damaged)?;
+        if at + length > CHUNK_BYTES {
+            return Err(damaged(Damage::Length));
+        }
+        self.bytes(offset, length)
+    }
+}
+
+fn damaged_at(offset: u64) -> impl Fn(Damage) -> String {
+    move |damage| format!("its record, at byte {offset}: {damage}")
+}
+
+/// Whether a unit was given back, and perhaps taken again, since a leaf was written: its entries that point there are superseded.
+fn is_superseded(unit: &Unit, leaf_epoch: u64) -> bool {
+    unit.purpose != Purpose::Log || leaf_epoch <= unit.former_epoch
+}
+
+fn check_record(record: &Record<'_>, walk: &Walk<'_>, pointer: Pointer) -> Result<(), String> {
+    let kind = match record.kind {
+        RecordKind::Put | RecordKind::Relocation => PointerKind::Value,
+        RecordKind::Delete => PointerKind::Tombstone,
+        RecordKind::Extents => PointerKind::Extents,
+        other => return Err(format!("it is of kind {other:?}")),
+    };
+    if pointer.record() != Pointer::new(kind, pointer.offset(), record.bytes() as u32) {
+        return Err(format!(
+            "it is of kind {:?} with {} bytes, which the entry does not say",
+            record.kind,
+            record.bytes()
+        ));
+    }
+    if record.region != walk.region.number {
+        return Err(format!("it is of region {}", record.region));
+    }
+    if record.sequence >= walk.region.log_sequence {
+        let what = "while the region's records from";
+        return Err(format!(
+            "its number is {}, {what} {} on are in no tree",
+            record.sequence, walk.region.log_sequence
+        ));
+    }
+    Ok(())
+}
+
+/// Whether the entry says of the key what a search relies on.
+fn check_key(leaf: &Leaf<'_>, index: usize, key: &[u8]) -> Result<(), String> {
+    let known = leaf.key(index);
+    if leaf.hash(index) != key_hash(key) {
+        return Err("its hash is not that of its record's key".to_owned());
+    }
+    if !key.starts_with(&known.bytes) || known.complete != (known.bytes.len() == key.len()) {
+        return Err("what it says of its key is not its record's".to_owned());
+    }
+    if !leaf.candidates(key).contains(&index) || leaf.is_key(index, key, key_hash(key)) == Some(false) {
+        return Err("a search for its key passes it over".to_owned());
+    }
+    Ok(())
+}

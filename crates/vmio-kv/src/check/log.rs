@@ -1,0 +1,408 @@
+//! The log, from its first chunk to its end: whether each record is whole, and nothing is missing that was durable.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use zerocopy::IntoBytes;
+
+use crate::check::Check;
+use crate::check::found::{Found, Structure};
+use crate::check::owners::{Conflict, UnitOwners};
+use crate::check::segment::State;
+use crate::error::Damage;
+use crate::format::block::Block;
+use crate::format::catalogue::RegionEntry;
+use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
+use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES, unit_of};
+use crate::format::record::{ALIGNMENT, Record, RecordKind, Seed};
+use crate::format::unit_table::Purpose;
+use crate::log::{has_lost_its_header, vouched};
+
+const CHUNK: &str = "a chunk of the log";
+const RECORD: &str = "a record of the log";
+
+/// The log's chunks.
+#[derive(Default)]
+pub(super) struct Chain {
+    chunks: BTreeMap<u64, InChain>,
+    /// Units of new chunks that something else was found to have: sound, if the last commit gave them up.
+    pub(super) reused: BTreeSet<u64>,
+}
+
+/// What is known of a chunk.
+#[derive(Clone, Copy)]
+struct InChain {
+    seed: Seed,
+    /// It was begun after the last commit.
+    is_new: bool,
+}
+
+impl Chain {
+    /// Whether a unit is one of its chunks.
+    pub(super) fn contains(&self, unit: u64) -> bool {
+        self.chunks.contains_key(&unit)
+    }
+
+    /// What the checksums of a chunk's records begin with, if the byte is in one.
+    pub(super) fn seed(&self, offset: u64) -> Option<Seed> {
+        self.chunks.get(&unit_of(offset)).map(|chunk| chunk.seed)
+    }
+
+    /// Whether the byte is in a chunk that the last commit did not know.
+    pub(super) fn is_new(&self, offset: u64) -> bool {
+        self.chunks.get(&unit_of(offset)).is_some_and(|chunk| chunk.is_new)
+    }
+}
+
+/// A place in the log.
+struct Walk {
+    chunk: u64,
+    header: ChunkHeader,
+    bytes: Vec<Block>,
+    at: usize,
+    /// The number of the next record.
+    expected: u64,
+    /// Records with lower numbers were durable, as far as the log and the superblock say.
+    durable: u64,
+    /// The chunk's last record said that it is the last.
+    has_ended: bool,
+    /// Whether the place was passed from which opening reads, by its offset and number.
+    has_passed_replay: bool,
+}
+
+impl Walk {
+    fn bytes(&self) -> &[u8] {
+        self.bytes.as_slice().as_bytes()
+    }
+
+    fn seed(&self) -> Seed {
+        Seed::new(self.header.segment, self.header.generation)
+    }
+
+    /// The records of the chunk that are whole and lie behind this place.
+    fn whole_behind(&self, visit: impl FnMut(usize, &Record<'_>) -> bool) {
+        each_whole(self.seed(), self.bytes(), self.at, visit);
+    }
+
+    /// Goes on with the next record of the chunk that is whole, if there is one.
+    fn resume(&mut self) -> bool {
+        let mut found = None;
+        self.whole_behind(|at, record| {
+            found = (record.sequence > self.expected).then_some((at, record.sequence));
+            found.is_some()
+        });
+        if let Some((at, sequence)) = found {
+            (self.at, self.expected) = (at, sequence);
+        }
+        found.is_some()
+    }
+}
+
+impl Check<'_> {
+    /// Goes through all of it.
+    pub(super) fn log(&mut self, state: &mut State, regions: &[RegionEntry]) -> Chain {
+        let mut chain = Chain::default();
+        let committed = self.committed_chunks(state);
+        let replayed_chunk = state.superblock.log_replay_from / UNIT_BYTES * UNIT_BYTES;
+        let replayed = committed.iter().find(|(_, chunk)| *chunk == replayed_chunk);
+        let replayed = replayed.map_or(0, |(generation, _)| *generation);
+        // All that the superblock knew may have been given up; what is read back has not.
+        let first = committed.first().map_or(replayed_chunk, |(_, chunk)| *chunk);
+        let (header, bytes) = match self.chunk(state, first) {
+            Ok(read) => read,
+            Err(why) => {
+                self.wrong(CHUNK, first, why);
+                return chain;
+            }
+        };
+        let mut walk = Walk {
+            chunk: first,
+            header,
+            bytes,
+            at: RECORDS_AT,
+            expected: header.first_sequence,
+            durable: state.superblock.log_durable,
+            has_ended: false,
+            has_passed_replay: false,
+        };
+        self.enter(state, &mut chain, &walk);
+        loop {
+            self.records(state, &mut walk);
+            let mut next = self.chunk(state, walk.header.next).ok();
+            next = next.filter(|(next, _)| is_behind(&walk, next) && !was_given_back(state, next));
+            let mut follows = next.as_ref().is_some_and(|(next, _)| follows(&walk, next));
+            // Between chunks from which the log is not read any more, others may have been given back.
+            let newer = committed.iter().find(|(generation, _)| *generation > walk.header.generation);
+            if let (None, true, Some((generation, chunk))) = (&next, walk.has_ended, newer)
+                && *generation <= replayed
+            {
+                next = self.chunk(state, *chunk).ok();
+                follows = next.is_some();
+            }
+            if !follows && !self.hole(state, &mut walk) {
+                break;
+            }
+            if !follows && walk.resume() {
+                continue;
+            }
+            let Some((next, bytes)) = next else { break };
+            self.advance(&mut walk, next, bytes);
+            self.enter(state, &mut chain, &walk);
+        }
+        self.end(state, &mut chain, &walk);
+        if !walk.has_passed_replay {
+            let (offset, sequence) = (state.superblock.log_replay_from, state.superblock.log_replay_sequence);
+            self.wrong(
+                "the superblock",
+                offset,
+                format!("the log has no record {sequence} there, from which it is read"),
+            );
+        }
+        for region in regions.iter().filter(|region| region.log_sequence > walk.expected) {
+            let what =
+                format!("region {} begins with record {}, behind the log's end", region.number, region.log_sequence);
+            self.wrong("the catalogue of regions", region.log_offset, what);
+        }
+        chain
+    }
+
+    /// Chunks that the last commit knew, by their generations.
+    fn committed_chunks(&mut self, state: &State) -> Vec<(u64, u64)> {
+        let is_chunk = |owners: &UnitOwners| owners.is_taken() && owners.row.purpose == Purpose::Log;
+        let units = state.owners.units().filter(|(_, owners)| is_chunk(owners));
+        let mut chunks = Vec::new();
+        for chunk in units.map(|(unit, _)| unit * UNIT_BYTES) {
+            let header = self.block(chunk).map(|block| ChunkHeader::from_bytes(&block.0));
+            match header {
+                Ok(Ok(header)) if header.segment == state.uuid && header.offset == chunk => {
+                    if header.generation <= state.superblock.log_generation {
+                        chunks.push((header.generation, chunk));
+                    }
+                }
+                // It may have been taken ahead, and never written.
+                Ok(_) if chunk != unit_of(state.superblock.log_replay_from) * UNIT_BYTES => {}
+                Ok(_) => self.wrong(CHUNK, chunk, "the log is read back from there, and its header is not whole"),
+                Err(why) => self.wrong(CHUNK, chunk, why),
+            }
+        }
+        chunks.sort_unstable();
+        chunks
+    }
+
+    /// Reads a chunk that is whole and belongs here.
+    fn chunk(&mut self, state: &State, chunk: u64) -> Result<(ChunkHeader, Vec<Block>), String> {
+        if !chunk.is_multiple_of(UNIT_BYTES) || state.owners.get(unit_of(chunk)).is_none() {
+            return Err(Damage::Value { what: "its place", found: chunk }.to_string());
+        }
+        let mut bytes = vec![Block::ZERO; CHUNK_BYTES / BLOCK_BYTES];
+        self.device.read(chunk, bytes.as_mut_slice().as_mut_bytes()).map_err(|error| error.to_string())?;
+        let header = ChunkHeader::from_bytes(bytes.as_slice().as_bytes()).map_err(|damage| damage.to_string())?;
+        if header.segment != state.uuid || header.offset != chunk {
+            return Err(Damage::Foreign.to_string());
+        }
+        Ok((header, bytes))
+    }
+
+    fn enter(&mut self, state: &mut State, chain: &mut Chain, walk: &Walk) {
+        let (unit, header) = (unit_of(walk.chunk), &walk.header);
+        let is_new = header.generation > state.superblock.log_generation;
+        self.own_chunk(state, chain, walk.chunk, is_new);
+        if let Some(owners) = state.owners.get(unit)
+            && !is_new
+            && owners.row.purpose != Purpose::Log
+        {
+            let purpose = owners.row.purpose.name();
+            self.wrong(CHUNK, walk.chunk, format!("its unit is for {purpose}"));
+        }
+        chain.chunks.insert(unit, InChain { seed: walk.seed(), is_new });
+        self.report.chunks += 1;
+        self.progress("log", self.report.chunks * CHUNK_BYTES as u64, 0);
+        self.found(Structure::Log, || Found {
+            what: "chunk",
+            offset: walk.chunk,
+            fields: vec![
+                ("generation", header.generation.into()),
+                ("first_sequence", header.first_sequence.into()),
+                ("previous", header.previous.into()),
+                ("next", header.next.into()),
+                ("begins_anew", u64::from(header.begins_anew).into()),
+            ],
+        });
+    }
+
+    fn own_chunk(&mut self, state: &mut State, chain: &mut Chain, chunk: u64, is_new: bool) {
+        match state.owners.own_chunk(unit_of(chunk), !is_new) {
+            Ok(()) => {}
+            Err(Conflict::Twice) if is_new => _ = chain.reused.insert(unit_of(chunk)),
+            Err(conflict) => self.wrong(CHUNK, chunk, conflict),
+        }
+    }
+
+    /// The chunk's records, up to one that is not whole or not the next.
+    fn records(&mut self, state: &State, walk: &mut Walk) {
+        let seed = walk.seed();
+        let replay = (state.superblock.log_replay_from, state.superblock.log_replay_sequence);
+        loop {
+            walk.has_passed_replay |= (walk.chunk + walk.at as u64, walk.expected) == replay;
+            let read = Record::read(seed, walk.bytes().get(walk.at..).unwrap_or_default());
+            let Ok(record) = read else { return };
+            if record.sequence != walk.expected {
+                return;
+            }
+            self.report.records += 1;
+            self.report.record_bytes += record.bytes() as u64;
+            let offset = walk.chunk + walk.at as u64;
+            self.found(Structure::Log, || found_record(offset, &record));
+            let (bytes, kind) = (record.bytes(), record.kind);
+            let durable = if kind == RecordKind::Durable { vouched(&record) } else { 0 };
+            walk.durable = walk.durable.max(durable);
+            walk.expected += 1;
+            walk.at += bytes;
+            if kind == RecordKind::EndOfChunk {
+                walk.has_ended = true;
+                return;
+            }
+        }
+    }
+
+    /// To the next chunk.
+    fn advance(&mut self, walk: &mut Walk, next: ChunkHeader, bytes: Vec<Block>) {
+        if !walk.has_ended && next.first_sequence == walk.expected {
+            let at = walk.chunk + walk.at as u64;
+            self.note(RECORD, at, format!("the log was torn before record {}, and goes on elsewhere", walk.expected));
+        }
+        let (chunk, expected) = (next.offset, next.first_sequence);
+        (walk.chunk, walk.header, walk.bytes, walk.at) = (chunk, next, bytes, RECORDS_AT);
+        (walk.expected, walk.has_ended) = (expected, false);
+    }
+
+    /// Tells of a record that is missing though it was durable: false if none is.
+    fn hole(&mut self, state: &State, walk: &mut Walk) -> bool {
+        self.look_ahead(state, walk);
+        if walk.durable <= walk.expected {
+            return false;
+        }
+        let damage = Record::read(walk.seed(), walk.bytes().get(walk.at..).unwrap_or_default()).err();
+        let damage = damage.map_or("it has another number".to_owned(), |damage| damage.to_string());
+        let what = format!("record {} was durable, and is damaged: {damage}", walk.expected);
+        self.wrong(RECORD, walk.chunk + walk.at as u64, what);
+        true
+    }
+
+    /// Learns what records behind this place say was durable.
+    fn look_ahead(&mut self, state: &State, walk: &mut Walk) {
+        let mut durable = walk.durable;
+        walk.whole_behind(|_, record| {
+            if record.kind == RecordKind::Durable && record.sequence > walk.expected {
+                durable = durable.max(vouched(record));
+            }
+            false
+        });
+        let mut chunk = walk.chunk;
+        let mut header = walk.header;
+        while let Ok((next, bytes)) = self.chunk(state, header.next) {
+            if next.generation <= header.generation || next.previous != chunk || next.first_sequence <= walk.expected {
+                break;
+            }
+            let seed = Seed::new(next.segment, next.generation);
+            each_whole(seed, bytes.as_slice().as_bytes(), RECORDS_AT, |_, record| {
+                if record.kind == RecordKind::Durable {
+                    durable = durable.max(vouched(record));
+                }
+                false
+            });
+            (chunk, header) = (header.next, next);
+        }
+        walk.durable = durable;
+    }
+
+    /// Where it ends: whether anything says that it went on; and the chunk that was taken to follow.
+    fn end(&mut self, state: &mut State, chain: &mut Chain, walk: &Walk) {
+        let mut is_followed = false;
+        walk.whole_behind(|_, record| {
+            is_followed = record.sequence > walk.expected;
+            is_followed
+        });
+        if is_followed {
+            let torn = walk.chunk + walk.at as u64;
+            self.note(RECORD, torn, format!("the log ends torn before record {}", walk.expected));
+        }
+        let next = walk.header.next;
+        let is_new = walk.header.generation > state.superblock.log_generation;
+        let Some(owners) = state.owners.get(unit_of(next)).filter(|_| next.is_multiple_of(UNIT_BYTES)) else {
+            return self.wrong(CHUNK, walk.chunk, Damage::Value { what: "the chunk that follows", found: next });
+        };
+        if !is_new && owners.row.purpose != Purpose::Log {
+            self.wrong(
+                CHUNK,
+                next,
+                format!("it was taken to follow, and its unit is for {}", owners.row.purpose.name()),
+            );
+        }
+        // If we have come through it, that was what it held before it was given up. Were it not, entries would point to it.
+        if !chain.contains(unit_of(next)) {
+            self.own_chunk(state, chain, next, is_new);
+        }
+        if let Err(damage) = self.chunk(state, next) {
+            let mut bytes = vec![Block::ZERO; CHUNK_BYTES / BLOCK_BYTES];
+            let bytes = bytes.as_mut_slice().as_mut_bytes();
+            let is_read = self.device.read(next, bytes).is_ok();
+            if is_read && has_lost_its_header(&walk.header, bytes, walk.expected, state.superblock.owner_epoch) {
+                self.wrong(CHUNK, next, format!("{damage}, and it has the record that comes next"));
+            }
+        }
+        chain.chunks.insert(unit_of(next), InChain { seed: walk.seed(), is_new });
+    }
+}
+
+/// Whether a chunk was written after the one that was read.
+fn is_behind(walk: &Walk, next: &ChunkHeader) -> bool {
+    next.generation > walk.header.generation && next.previous == walk.chunk && next.first_sequence >= walk.expected
+}
+
+/// Whether the last commit knows that a chunk is none any more, though what it held is still there.
+fn was_given_back(state: &State, chunk: &ChunkHeader) -> bool {
+    let is_chunk = |owners: &UnitOwners| owners.is_taken() && owners.row.purpose == Purpose::Log;
+    chunk.generation <= state.superblock.log_generation
+        && !state.owners.get(unit_of(chunk.offset)).is_some_and(is_chunk)
+}
+
+/// Whether nothing is missing between them.
+fn follows(walk: &Walk, next: &ChunkHeader) -> bool {
+    next.first_sequence == walk.expected && (walk.has_ended || next.begins_anew)
+}
+
+/// Hands each record that is whole, wherever it begins, to `visit`, until that says that it has seen enough.
+fn each_whole(seed: Seed, bytes: &[u8], from: usize, mut visit: impl FnMut(usize, &Record<'_>) -> bool) {
+    // No record has kind 0, and most of what lies behind the log's end is zeros.
+    for at in (from..bytes.len()).step_by(ALIGNMENT).filter(|at| bytes[at + 4] != 0) {
+        if Record::read(seed, &bytes[at..]).is_ok_and(|record| visit(at, &record)) {
+            return;
+        }
+    }
+}
+
+fn found_record(offset: u64, record: &Record<'_>) -> Found {
+    let kind = match record.kind {
+        RecordKind::Put => "put",
+        RecordKind::Delete => "delete",
+        RecordKind::EndOfChunk => "end of the chunk",
+        RecordKind::Durable => "durable",
+        RecordKind::SpillMark => "spill mark",
+        RecordKind::Relocation => "relocation",
+        RecordKind::RangeDelete => "range delete",
+        RecordKind::Extents => "extents",
+    };
+    let mut fields = vec![
+        ("kind", kind.into()),
+        ("sequence", record.sequence.into()),
+        ("region", u64::from(record.region).into()),
+        ("continues", u64::from(record.continues).into()),
+    ];
+    if record.key.is_empty() {
+        fields.push(("number", vouched(record).into()));
+    } else {
+        fields.push(("key", record.key.into()));
+        fields.push(("value_bytes", (record.value.len() as u64).into()));
+    }
+    Found { what: "record", offset, fields }
+}

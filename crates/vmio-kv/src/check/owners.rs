@@ -1,0 +1,123 @@
+//! Who has which block, beside what the bitmap says is taken.
+
+use std::collections::BTreeMap;
+
+use crate::format::bitmap::UnitBits;
+use crate::format::geometry::{BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, unit_of};
+use crate::format::unit_table::Unit;
+
+/// The units of a segment: what its bitmap and its table say of them, and who was found to have their blocks.
+pub(super) struct Owners {
+    units: BTreeMap<u64, UnitOwners>,
+}
+
+/// A unit.
+#[derive(Clone, Default)]
+pub(super) struct UnitOwners {
+    /// What the table says.
+    pub(super) row: Unit,
+    /// Blocks that the bitmap says are taken.
+    pub(super) taken: UnitBits,
+    /// Blocks that somebody was found to have.
+    owned: UnitBits,
+}
+
+/// What is wrong with somebody's having a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Conflict {
+    /// The block is of no unit of the segment.
+    Outside,
+    /// Somebody else was found to have it.
+    Twice,
+    /// The bitmap says that it is free.
+    Free,
+}
+
+impl Conflict {
+    /// Whether nothing more can be said of what is there.
+    pub(super) fn is_fatal(self) -> bool {
+        self != Conflict::Free
+    }
+}
+
+impl std::fmt::Display for Conflict {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Conflict::Outside => "it lies outside of its segment",
+            Conflict::Twice => "something else has the same block",
+            Conflict::Free => "the bitmap says that its block is free",
+        })
+    }
+}
+
+impl UnitOwners {
+    /// Blocks that are taken, and that nobody was found to have.
+    pub(super) fn leaked(&self) -> u32 {
+        self.taken.iter().zip(&self.owned).map(|(taken, owned)| (taken & !owned).count_ones()).sum()
+    }
+
+    /// The first of them.
+    pub(super) fn first_leaked(&self) -> Option<u64> {
+        let words = self.taken.iter().zip(&self.owned).zip(0..);
+        words
+            .map(|((taken, owned), word)| (taken & !owned, word))
+            .find(|(leaked, _)| *leaked != 0)
+            .map(|(leaked, word): (u64, u64)| word * 64 + u64::from(leaked.trailing_zeros()))
+    }
+
+    /// Whether any block is taken.
+    pub(super) fn is_taken(&self) -> bool {
+        self.taken != UnitBits::default()
+    }
+}
+
+impl Owners {
+    /// Of these groups, of which nothing is known yet but that their first units are theirs.
+    pub(super) fn new(groups: &[Group]) -> Self {
+        let mut units = BTreeMap::new();
+        for group in groups {
+            for unit in group.first_unit..group.first_unit + group.units {
+                units.insert(unit, UnitOwners::default());
+            }
+            if let Some(first) = units.get_mut(&group.first_unit) {
+                first.owned = [u64::MAX; UNIT_BLOCKS as usize / 64];
+            }
+        }
+        Owners { units }
+    }
+
+    pub(super) fn units(&self) -> impl Iterator<Item = (u64, &UnitOwners)> {
+        self.units.iter().map(|(unit, owners)| (*unit, owners))
+    }
+
+    pub(super) fn get(&self, unit: u64) -> Option<&UnitOwners> {
+        self.units.get(&unit)
+    }
+
+    pub(super) fn get_mut(&mut self, unit: u64) -> Option<&mut UnitOwners> {
+        self.units.get_mut(&unit)
+    }
+
+    /// Says that somebody has a block.
+    pub(super) fn own(&mut self, offset: u64) -> Result<(), Conflict> {
+        let unit = self.units.get_mut(&unit_of(offset)).ok_or(Conflict::Outside)?;
+        let block = offset % UNIT_BYTES / BLOCK_BYTES as u64;
+        let (word, bit) = (block as usize / 64, 1_u64 << (block % 64));
+        if unit.owned[word] & bit != 0 {
+            return Err(Conflict::Twice);
+        }
+        unit.owned[word] |= bit;
+        if unit.taken[word] & bit == 0 { Err(Conflict::Free) } else { Ok(()) }
+    }
+
+    /// Says that the log has a unit. One that it took since the last commit may be free yet, or hold what that commit had retired.
+    pub(super) fn own_chunk(&mut self, unit: u64, is_committed: bool) -> Result<(), Conflict> {
+        let unit = self.units.get_mut(&unit).ok_or(Conflict::Outside)?;
+        let is_owned = unit.owned != UnitBits::default();
+        unit.owned = [u64::MAX; UNIT_BLOCKS as usize / 64];
+        if is_owned {
+            return Err(Conflict::Twice);
+        }
+        if is_committed && unit.taken != unit.owned { Err(Conflict::Free) } else { Ok(()) }
+    }
+}

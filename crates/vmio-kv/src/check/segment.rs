@@ -1,0 +1,377 @@
+//! A segment: its superblocks, its allocator's blocks, its free log and its catalogue.
+
+use std::collections::BTreeSet;
+
+use crate::check::found::{Found, Structure};
+use crate::check::log::Chain;
+use crate::check::owners::{Conflict, Owners};
+use crate::check::{Check, whole};
+use crate::error::Damage;
+use crate::format::bitmap;
+use crate::format::block::{Block, Kind, Uuid};
+use crate::format::catalogue::{self, RegionEntry};
+use crate::format::free_log;
+use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, UNIT_TABLE_UNITS, unit_of};
+use crate::format::superblock::{AllocatorEpochs, Superblock};
+use crate::format::unit_table::{self, Purpose};
+use crate::format::volume_header::SegmentEntry;
+
+const SUPERBLOCK: &str = "a superblock";
+const BITMAP: &str = "a bitmap";
+const UNIT_TABLE: &str = "the unit table";
+const FREE_LOG: &str = "the free log";
+const CATALOGUE: &str = "the catalogue of regions";
+
+/// A segment that is being checked.
+pub(super) struct State {
+    pub(super) uuid: Uuid,
+    pub(super) epoch: u64,
+    pub(super) superblock: Superblock,
+    pub(super) owners: Owners,
+    /// Units that the commit gave up as chunks: what points there is superseded.
+    pub(super) retired: BTreeSet<u64>,
+}
+
+impl Check<'_> {
+    /// Checks all of a segment.
+    pub(super) fn segment(&mut self, entry: &SegmentEntry) {
+        let Some(first) = entry.groups.first() else {
+            self.wrong("the table of segments", 0, format!("segment {} has no units", entry.number));
+            return;
+        };
+        let Some((epoch, superblock)) = self.superblocks(first, entry.uuid) else { return };
+        let mut state =
+            State { uuid: entry.uuid, epoch, superblock, owners: Owners::new(&entry.groups), retired: BTreeSet::new() };
+        let mut epochs = Vec::new();
+        for group in &entry.groups {
+            self.bitmaps(&mut state, group, &mut epochs);
+            self.unit_tables(&mut state, group, &mut epochs);
+        }
+        if !state.superblock.allocator_epochs.allows(AllocatorEpochs::of(epochs.into_iter())) {
+            self.wrong("the bitmap or the unit table", first.bitmaps(0)[0], Damage::Stale);
+        }
+        self.units(&state);
+        let regions = self.catalogue(&mut state);
+        let mut chain = self.log(&mut state, &regions);
+        self.free_log(&mut state, &mut chain);
+        self.trees(&mut state, &chain, &regions);
+        self.leaks(&state);
+    }
+
+    /// Both copies; gives the newest that is whole.
+    fn superblocks(&mut self, first: &Group, uuid: Uuid) -> Option<(u64, Superblock)> {
+        let mut newest: Option<(u64, Superblock)> = None;
+        let mut torn = Vec::new();
+        for offset in first.superblocks() {
+            let Some(block) = self.copy(SUPERBLOCK, offset) else { continue };
+            let read = whole(&block, Kind::Superblock, offset, uuid)
+                .and_then(|sealed| Ok((sealed.epoch, Superblock::from_block(&sealed)?)));
+            match read {
+                Ok((epoch, superblock)) => {
+                    if first.superblocks()[epoch as usize % 2] != offset {
+                        self.wrong(SUPERBLOCK, offset, format!("one of epoch {epoch} belongs to the other copy"));
+                    }
+                    self.found(Structure::Superblock, || found_superblock(offset, epoch, &superblock));
+                    if newest.as_ref().is_none_or(|(newest, _)| *newest < epoch) {
+                        newest = Some((epoch, superblock));
+                    }
+                }
+                Err(damage) => torn.push((offset, damage)),
+            }
+        }
+        for (offset, damage) in torn {
+            if newest.is_some() {
+                self.note(SUPERBLOCK, offset, format!("{damage}: a commit was torn, and the one before it counts"));
+            } else {
+                self.wrong(SUPERBLOCK, offset, damage);
+            }
+        }
+        let unknown = newest.as_ref().map_or(0, |(_, superblock)| superblock.incompatible);
+        if unknown != 0 {
+            self.wrong(SUPERBLOCK, first.superblocks()[0], format!("features {unknown:#x} are not known"));
+            return None;
+        }
+        if newest.is_none() {
+            self.wrong(SUPERBLOCK, first.superblocks()[0], "neither copy is whole");
+        }
+        newest
+    }
+
+    /// Of a block that lies there twice the copy that counts: the newest that is whole, and not newer than the superblock.
+    fn newest(
+        &mut self,
+        state: &State,
+        structure: &'static str,
+        kind: Kind,
+        offsets: [u64; 2],
+    ) -> Option<(u64, u64, Box<Block>)> {
+        let mut newest: Option<(u64, u64, Box<Block>)> = None;
+        for offset in offsets {
+            let Some(block) = self.copy(structure, offset) else { continue };
+            let epoch = match whole(&block, kind, offset, state.uuid) {
+                Ok(sealed) => sealed.epoch,
+                Err(damage) => {
+                    self.note(structure, offset, format!("{damage}: a commit was torn, or a copy was never written"));
+                    continue;
+                }
+            };
+            if epoch <= state.epoch && newest.as_ref().is_none_or(|(newest, ..)| *newest < epoch) {
+                newest = Some((epoch, offset, block));
+            }
+        }
+        if newest.is_none() {
+            self.wrong(structure, offsets[0], format!("neither copy is whole and of epoch {} or before", state.epoch));
+        }
+        newest.map(|(epoch, offset, block)| (offset, epoch, block))
+    }
+
+    fn bitmaps(&mut self, state: &mut State, group: &Group, epochs: &mut Vec<u64>) {
+        for index in 0..group.bitmaps_in_use() {
+            let found = self.newest(state, BITMAP, Kind::Bitmap, group.bitmaps(index));
+            let Some((offset, epoch, block)) = found else { continue };
+            epochs.push(epoch);
+            let bits = whole(&block, Kind::Bitmap, offset, state.uuid).and_then(|sealed| bitmap::from_block(&sealed));
+            let first = index * BITMAP_UNITS;
+            match bits {
+                Ok(bits) => {
+                    self.count(BITMAP, offset, bits.len() as u64, BITMAP_UNITS.min(group.units - first));
+                    for (unit, bits) in (group.first_unit + first..).zip(bits) {
+                        state.owners.get_mut(unit).into_iter().for_each(|owners| owners.taken = bits);
+                    }
+                }
+                Err(damage) => self.wrong(BITMAP, offset, damage),
+            }
+        }
+    }
+
+    fn unit_tables(&mut self, state: &mut State, group: &Group, epochs: &mut Vec<u64>) {
+        for index in 0..group.unit_tables_in_use() {
+            let found = self.newest(state, UNIT_TABLE, Kind::UnitTable, group.unit_tables(index));
+            let Some((offset, epoch, block)) = found else { continue };
+            epochs.push(epoch);
+            let rows =
+                whole(&block, Kind::UnitTable, offset, state.uuid).and_then(|sealed| unit_table::from_block(&sealed));
+            let first = index * UNIT_TABLE_UNITS;
+            match rows {
+                Ok(rows) => {
+                    self.count(UNIT_TABLE, offset, rows.len() as u64, UNIT_TABLE_UNITS.min(group.units - first));
+                    for (unit, row) in (group.first_unit + first..).zip(rows) {
+                        state.owners.get_mut(unit).into_iter().for_each(|owners| owners.row = row);
+                    }
+                }
+                Err(damage) => self.wrong(UNIT_TABLE, offset, damage),
+            }
+        }
+    }
+
+    fn count(&mut self, structure: &'static str, offset: u64, found: u64, wanted: u64) {
+        if found != wanted {
+            self.wrong(structure, offset, format!("it describes {found} units, and there are {wanted}"));
+        }
+    }
+
+    /// What the table says of units that have something.
+    fn units(&mut self, state: &State) {
+        for (unit, owners) in state.owners.units() {
+            self.report.units += 1;
+            if !owners.is_taken() {
+                continue;
+            }
+            self.report.units_taken += 1;
+            let (offset, row) = (unit * UNIT_BYTES, owners.row);
+            if row.purpose == Purpose::Free {
+                self.wrong(UNIT_TABLE, offset, "the unit is free, and blocks of it are taken");
+            }
+            // Sizes of records are known to an eighth.
+            if u64::from(row.garbage) > UNIT_BYTES + UNIT_BYTES / 8 {
+                self.wrong(UNIT_TABLE, offset, format!("{} bytes of garbage are counted in a unit", row.garbage));
+            }
+            self.found(Structure::Units, || Found {
+                what: "unit",
+                offset,
+                fields: vec![
+                    ("purpose", row.purpose.name().into()),
+                    ("level", u64::from(row.purpose.level()).into()),
+                    ("region", u64::from(row.region).into()),
+                    ("blocks", u64::from(owners.taken.iter().map(|word| word.count_ones()).sum::<u32>()).into()),
+                    ("garbage_bytes", u64::from(row.garbage).into()),
+                ],
+            });
+        }
+    }
+
+    /// Says that something has a block, which has to lie in a unit for that.
+    pub(super) fn own(
+        &mut self,
+        state: &mut State,
+        structure: &'static str,
+        offset: u64,
+        purpose: Purpose,
+        region: u32,
+    ) -> Result<(), Conflict> {
+        let owned = state.owners.own(offset);
+        if let Err(conflict) = owned {
+            self.wrong(structure, offset, conflict);
+        }
+        if let Some(unit) = state.owners.get(unit_of(offset))
+            && (unit.row.purpose != purpose || unit.row.region != region)
+        {
+            let row = unit.row;
+            self.wrong(
+                structure,
+                offset,
+                format!(
+                    "its unit is for {} of region {}, level {}",
+                    row.purpose.name(),
+                    row.region,
+                    row.purpose.level()
+                ),
+            );
+        }
+        owned
+    }
+
+    fn catalogue(&mut self, state: &mut State) -> Vec<RegionEntry> {
+        let mut regions: Vec<RegionEntry> = Vec::new();
+        let (mut numbers, mut names) = (BTreeSet::new(), BTreeSet::new());
+        for reference in state.superblock.catalogue.clone() {
+            let offset = reference.offset;
+            let _ = self.own(state, CATALOGUE, offset, Purpose::Segment, 0);
+            let block = match self.block(offset) {
+                Ok(block) => block,
+                Err(why) => {
+                    self.wrong(CATALOGUE, offset, why);
+                    continue;
+                }
+            };
+            let read = whole(&block, Kind::Catalogue, offset, state.uuid).and_then(|sealed| {
+                let wanted = reference.epoch;
+                let found = sealed.epoch;
+                if found == wanted { catalogue::from_block(&sealed) } else { Err(Damage::Epoch { found, wanted }) }
+            });
+            match read {
+                Ok(read) => {
+                    for region in read {
+                        if !numbers.insert(region.number) || region.number >= state.superblock.next_region {
+                            self.wrong(
+                                CATALOGUE,
+                                offset,
+                                format!("there is a second or future region {}", region.number),
+                            );
+                        }
+                        if region.name.is_empty() || !names.insert(region.name.clone()) {
+                            self.wrong(
+                                CATALOGUE,
+                                offset,
+                                format!("there is a second or nameless region {:?}", region.name),
+                            );
+                        }
+                        self.found(Structure::Regions, || found_region(offset, &region));
+                        regions.push(region);
+                    }
+                }
+                Err(damage) => self.wrong(CATALOGUE, offset, damage),
+            }
+        }
+        self.report.regions += regions.len() as u64;
+        regions
+    }
+
+    /// Blocks that wait for readers who have gone by now. The log may have taken some of them since.
+    fn free_log(&mut self, state: &mut State, chain: &mut Chain) {
+        let mut next = state.superblock.free_log;
+        while next != 0 {
+            let offset = next;
+            if self.own(state, FREE_LOG, offset, Purpose::Segment, 0) == Err(Conflict::Twice) {
+                return;
+            }
+            let read = self.block(offset).and_then(|block| {
+                let sealed = whole(&block, Kind::FreeLog, offset, state.uuid).map_err(|damage| damage.to_string())?;
+                if sealed.epoch != state.epoch {
+                    return Err(Damage::Epoch { found: sealed.epoch, wanted: state.epoch }.to_string());
+                }
+                free_log::from_block(&sealed).map_err(|damage| damage.to_string())
+            });
+            let (freed, behind) = match read {
+                Ok(read) => read,
+                Err(why) => return self.wrong(FREE_LOG, offset, why),
+            };
+            for freed in freed {
+                let unit = unit_of(freed.offset);
+                if freed.blocks == UNIT_BLOCKS && chain.contains(unit) {
+                    // A chunk that was given up, and may have been taken again since.
+                    state.retired.insert(unit);
+                    chain.reused.remove(&unit);
+                    continue;
+                }
+                for block in 0..freed.blocks {
+                    let at = freed.offset.saturating_add(block.saturating_mul(BLOCK_BYTES as u64));
+                    if chain.is_new(at) {
+                        continue;
+                    }
+                    if let Err(conflict) = state.owners.own(at) {
+                        self.wrong(FREE_LOG, offset, format!("the block at byte {at}, which it names: {conflict}"));
+                        break;
+                    }
+                }
+            }
+            next = behind;
+        }
+        for unit in &chain.reused {
+            self.wrong("a chunk of the log", unit * UNIT_BYTES, Conflict::Twice);
+        }
+    }
+
+    fn leaks(&mut self, state: &State) {
+        for (unit, owners) in state.owners.units() {
+            let leaked = owners.leaked();
+            let Some(first) = owners.first_leaked() else { continue };
+            let offset = unit * UNIT_BYTES + first * BLOCK_BYTES as u64;
+            self.report.leaked_blocks += u64::from(leaked);
+            let what =
+                format!("{leaked} blocks of it are taken, and nothing refers to them ({})", owners.row.purpose.name());
+            self.note("a unit", offset, what);
+            if owners.row.purpose == Purpose::Log {
+                self.report.leaked_chunks += 1;
+            }
+        }
+    }
+}
+
+fn found_superblock(offset: u64, epoch: u64, superblock: &Superblock) -> Found {
+    Found {
+        what: "superblock",
+        offset,
+        fields: vec![
+            ("epoch", epoch.into()),
+            ("owner_epoch", superblock.owner_epoch.into()),
+            ("log_first_chunk", superblock.log_first_chunk.into()),
+            ("log_replay_from", superblock.log_replay_from.into()),
+            ("log_replay_sequence", superblock.log_replay_sequence.into()),
+            ("log_generation", superblock.log_generation.into()),
+            ("log_durable", superblock.log_durable.into()),
+            ("free_log", superblock.free_log.into()),
+            ("next_region", u64::from(superblock.next_region).into()),
+            ("catalogue_blocks", (superblock.catalogue.len() as u64).into()),
+        ],
+    }
+}
+
+fn found_region(offset: u64, region: &RegionEntry) -> Found {
+    let mut fields = vec![
+        ("number", u64::from(region.number).into()),
+        ("name", region.name.clone().into()),
+        ("log_sequence", region.log_sequence.into()),
+        ("log_offset", region.log_offset.into()),
+    ];
+    for (level, roots) in region.levels.iter().enumerate() {
+        for root in [roots.active, roots.spilling].into_iter().flatten() {
+            let text = format!(
+                "level {level}: root at byte {}, {} entries, height {}, {} nodes",
+                root.offset, root.entries, root.height, root.blocks
+            );
+            fields.push(("tree", text.into()));
+        }
+    }
+    Found { what: "region", offset, fields }
+}

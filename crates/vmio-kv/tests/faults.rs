@@ -1,0 +1,216 @@
+//! Each single read, write and flush of a store's life fails in turn, for once or from then on: no answer is wrong, each error says
+//! what failed, and on a healthy device all is there that was acknowledged.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use support::assert_sound;
+use vmio::backing::{Access, Backing, MemoryBacking};
+use vmio_kv::{Db, Durability, Error, Options, RegionHandle, WriteBatch};
+
+/// What fails of a device, from the operation with that number on.
+#[derive(Clone, Copy, Debug)]
+struct Fault {
+    first: u64,
+    errno: i32,
+    for_ever: bool,
+    /// Reads and flushes succeed.
+    writes_alone: bool,
+}
+
+impl Fault {
+    const NONE: Fault = Fault { first: u64::MAX, errno: 0, for_ever: false, writes_alone: false };
+}
+
+struct FailingDevice {
+    disk: Arc<MemoryBacking>,
+    fault: Fault,
+    operations: Arc<AtomicU64>,
+}
+
+impl FailingDevice {
+    fn operation(&self, is_write: bool) -> io::Result<()> {
+        if self.fault.writes_alone && !is_write {
+            return Ok(());
+        }
+        let number = self.operations.fetch_add(1, Ordering::Relaxed);
+        let fails = number == self.fault.first || (self.fault.for_ever && number > self.fault.first);
+        if fails { Err(io::Error::from_raw_os_error(self.fault.errno)) } else { Ok(()) }
+    }
+}
+
+impl Backing for FailingDevice {
+    fn len(&self) -> u64 {
+        self.disk.len()
+    }
+
+    fn access(&self) -> Access {
+        Access::ReadWrite
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.operation(false)?;
+        self.disk.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        // What fails may have been done in part.
+        let half = if data.len() > 4096 { &data[..data.len() / 2 / 4096 * 4096] } else { &[] };
+        self.operation(true).or_else(|error| self.disk.write_at(offset, half).and(Err(error)))?;
+        self.disk.write_at(offset, data)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.operation(false)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.disk.set_len(len)
+    }
+
+    fn describe(&self) -> String {
+        "failing device".to_owned()
+    }
+}
+
+fn options() -> Options {
+    Options::new().memory_bytes(32 << 20).memory_level_bytes(4 << 10).growth_factor(2).durability(Durability::Sync)
+}
+
+fn key(number: u64) -> Vec<u8> {
+    if number.is_multiple_of(2) {
+        number.to_be_bytes().to_vec()
+    } else {
+        format!("a front that is shared {number:09}").into()
+    }
+}
+
+type Possible = BTreeSet<Option<Vec<u8>>>;
+
+/// What a store may hold: of each key the acknowledged value, and those whose writing has failed since.
+#[derive(Default)]
+struct Model(BTreeMap<(&'static str, Vec<u8>), Possible>);
+
+impl Model {
+    fn write(&mut self, place: (&'static str, Vec<u8>), value: Option<Vec<u8>>, is_acknowledged: bool) {
+        let possible = self.0.entry(place).or_insert_with(|| Possible::from([None]));
+        if is_acknowledged {
+            possible.clear();
+        }
+        possible.insert(value);
+    }
+
+    fn check(&self, region: &RegionHandle, name: &'static str, fault: Fault) -> Result<(), Error> {
+        let mut expected: BTreeMap<&[u8], &Possible> = BTreeMap::new();
+        for ((of, key), possible) in &self.0 {
+            if *of != name {
+                continue;
+            }
+            expected.insert(key, possible);
+            let found = region.get(key)?;
+            assert!(possible.contains(&found), "{fault:?}: {} of {name} is {found:?}", key.escape_ascii());
+        }
+        let mut seen = 0;
+        for found in region.scan(..) {
+            let (key, value) = found?;
+            let possible = expected.get(key.as_slice());
+            assert!(possible.is_some_and(|possible| possible.contains(&Some(value))), "{fault:?}: a scan of {name}");
+            seen += 1;
+        }
+        let certain = expected.values().filter(|possible| !possible.contains(&None)).count();
+        assert!(seen >= certain, "{fault:?}: a scan of {name} has {seen} keys of {certain}");
+        Ok(())
+    }
+}
+
+/// A life: reads all, and writes some.
+fn live(db: &Db, model: &mut Model, from: u64, fault: Fault) -> Result<(), Error> {
+    let other = db.region_or_create("other")?;
+    model.check(db.default_region(), "default", fault)?;
+    model.check(&other, "other", fault)?;
+    for number in from..from + 24 {
+        let (first, second) = (key(number * 7 % 40), key(number * 3 % 40));
+        let value = number.to_le_bytes().repeat(1 + number as usize % 40);
+        let mut batch = WriteBatch::new();
+        batch.put(db.default_region(), &first, &value)?;
+        batch.put(&other, &first, &value)?;
+        batch.delete(&other, &second)?;
+        let written = db.write(&batch);
+        model.write(("default", first.clone()), Some(value.clone()), written.is_ok());
+        model.write(("other", first.clone()), Some(value), written.is_ok());
+        if second != first || written.is_err() {
+            model.write(("other", second), None, written.is_ok());
+        } else {
+            model.write(("other", second), None, true);
+        }
+        written?;
+        if number % 9 == 8 {
+            db.flush()?;
+        }
+    }
+    model.check(db.default_region(), "default", fault)?;
+    model.check(&other, "other", fault)
+}
+
+fn assert_typed(error: &Error, fault: Fault) {
+    let is_failure =
+        matches!(error, Error::Io(_) | Error::Device { .. } | Error::Stopped { .. } | Error::NoVolume { .. });
+    assert!(is_failure && !error.to_string().is_empty(), "{fault:?}: {error}");
+}
+
+/// Two lives on a failing device, and one on a healthy one; how many operations there were.
+fn run(fault: Fault) -> u64 {
+    let disk = Arc::new(MemoryBacking::new(48 << 20).unwrap());
+    let operations = Arc::new(AtomicU64::new(0));
+    let device = |fault| FailingDevice { disk: Arc::clone(&disk), fault, operations: Arc::clone(&operations) };
+    let mut model = Model::default();
+    for from in [0, 24] {
+        let db =
+            if from == 0 { Db::create_on(device(fault), options()) } else { Db::open_on(device(fault), options()) };
+        let lived = db.and_then(|db| live(&db, &mut model, from, fault).and_then(|()| db.close()));
+        if let Err(error) = lived {
+            assert_typed(&error, fault);
+        }
+    }
+    let failed = operations.load(Ordering::Relaxed);
+    let db = match Db::open_on(device(Fault::NONE), options()) {
+        Ok(db) => db,
+        Err(Error::NoVolume { .. }) if model.0.is_empty() => return failed,
+        Err(error) => panic!("{fault:?}: {error}"),
+    };
+    live(&db, &mut model, 48, fault).unwrap_or_else(|error| panic!("{fault:?}: {error}"));
+    db.close().unwrap();
+    assert_sound(disk, &options(), &format!("{fault:?}"));
+    failed
+}
+
+/// Until a run had no operation with that number.
+fn at_every_point(errno: i32, for_ever: bool, writes_alone: bool) -> u64 {
+    let mut first = 0;
+    while run(Fault { first, errno, for_ever, writes_alone }) > first {
+        first += 1;
+    }
+    assert!(first > 50, "{first}");
+    first
+}
+
+#[test]
+fn an_operation_fails_once() {
+    println!("{} operations", at_every_point(libc::EIO, false, false));
+}
+
+#[test]
+fn all_operations_fail_from_one_on() {
+    println!("{} operations", at_every_point(libc::EIO, true, false));
+}
+
+#[test]
+fn the_device_is_full_from_a_write_on() {
+    println!("{} writes", at_every_point(libc::ENOSPC, true, true));
+}

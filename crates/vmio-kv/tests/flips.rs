@@ -1,0 +1,213 @@
+//! Each byte of a small volume flipped, one at a time: what a store answers then is right, or it says what is damaged; also after it
+//! was written to, and opened again.
+//!
+//! A run takes some bytes of each block; `VMIO_TEST_FLIPS=1` takes all, `VMIO_TEST_FLIPS=10` every tenth.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use support::assert_sound;
+use vmio::backing::{Backing, MemoryBacking};
+use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
+
+const VOLUME_BYTES: u64 = 48 << 20;
+const UNIT: u64 = 2 << 20;
+const BLOCK: usize = 4096;
+const REGIONS: [&str; 2] = ["default", "other"];
+
+type Contents = BTreeMap<(&'static str, Vec<u8>), Vec<u8>>;
+
+#[repr(align(4096))]
+struct Block([u8; BLOCK]);
+
+/// A volume's blocks that are not zero, and what it holds.
+struct Volume {
+    blocks: BTreeMap<u64, Block>,
+    contents: Contents,
+}
+
+fn options() -> Options {
+    Options::new().memory_bytes(32 << 20).memory_level_bytes(8 << 10).growth_factor(2).durability(Durability::Sync)
+}
+
+fn key(number: u32) -> Vec<u8> {
+    match number % 3 {
+        0 => format!("{number:04}").into_bytes(),
+        1 => format!("a front that many keys share, longer than a window {number}").into_bytes(),
+        _ => vec![b'k'; 1 + number as usize / 4 % 900],
+    }
+}
+
+impl Volume {
+    /// Records of two regions; so many flushes bring some of them into trees. The last may be written by another owner.
+    fn new(records: u32, flushes: u32, is_reopened: bool) -> Self {
+        let disk = Arc::new(MemoryBacking::new(VOLUME_BYTES).unwrap());
+        let mut db = Db::create_on(Arc::clone(&disk), options()).unwrap();
+        let mut contents = Contents::new();
+        db.region_or_create("other").unwrap();
+        for part in 0..=flushes {
+            write(&db, &mut contents, part * records..(part + 1) * records).unwrap();
+            if part < flushes {
+                db.flush().unwrap();
+            }
+        }
+        if is_reopened {
+            db.close().unwrap();
+            db = Db::open_on(Arc::clone(&disk), options()).unwrap();
+            write(&db, &mut contents, 500..530).unwrap();
+        }
+        db.close().unwrap();
+        assert_sound(Arc::clone(&disk), &options(), "before anything is flipped");
+        let mut blocks = BTreeMap::new();
+        for offset in (0..VOLUME_BYTES).step_by(BLOCK) {
+            let mut block = Block([0; BLOCK]);
+            disk.read_at(offset, &mut block.0).unwrap();
+            if block.0 != [0; BLOCK] {
+                blocks.insert(offset, block);
+            }
+        }
+        Volume { blocks, contents }
+    }
+
+    fn disk(&self) -> Arc<MemoryBacking> {
+        let disk = MemoryBacking::new(VOLUME_BYTES).unwrap();
+        self.blocks.iter().for_each(|(offset, block)| disk.write_at(*offset, &block.0).unwrap());
+        Arc::new(disk)
+    }
+
+    /// Opens the volume with a byte flipped; whether it was opened.
+    fn open_flipped(&self, offset: u64, at: usize) -> bool {
+        let disk = self.disk();
+        let mut block = Block(self.blocks[&offset].0);
+        block.0[at] ^= 1 << (at % 8);
+        disk.write_at(offset, &block.0).unwrap();
+        let place = format!("byte {at} of the block at {offset}");
+        let Some(db) = opened(&disk, &place) else {
+            assert!(offset >= UNIT, "{place}: it has another copy");
+            return false;
+        };
+        // What opening reads was found to be whole, or its other copy taken: then nothing may come to light later.
+        let is_read_on_opening = offset < 2 * UNIT;
+        let errors = compare(&db, &self.contents, &place);
+        assert!(errors == 0 || !is_read_on_opening, "{place}: errors after opening");
+        // It is gone on with: nothing that is in use may be taken for free.
+        let mut contents = self.contents.clone();
+        let written = write(&db, &mut contents, 5000..5300).and_then(|()| db.flush());
+        let written = written.and_then(|()| write(&db, &mut contents, 0..20)).and_then(|()| db.close());
+        if let Err(error) = written {
+            assert_typed(&error, &place);
+            assert!(!is_read_on_opening, "{place}: {error}");
+            return true;
+        }
+        match opened(&disk, &place) {
+            Some(db) => {
+                let errors = compare(&db, &contents, &format!("{place}, after writing"));
+                assert!(errors == 0 || !is_read_on_opening, "{place}: errors after writing");
+            }
+            None => assert!(!is_read_on_opening, "{place}: no store after writing"),
+        }
+        // A damaged copy of what the volume says of itself stays.
+        if is_read_on_opening && offset >= UNIT {
+            assert_sound(disk, &options(), &place);
+        }
+        true
+    }
+}
+
+fn write(db: &Db, contents: &mut Contents, numbers: std::ops::Range<u32>) -> Result<(), Error> {
+    for number in numbers {
+        let region = db.region(REGIONS[number as usize % 2])?;
+        let name = REGIONS[number as usize % 2];
+        let mut batch = WriteBatch::new();
+        batch.put(&region, &key(number), &number.to_le_bytes().repeat(1 + number as usize % 9))?;
+        batch.delete(&region, &key(number / 4 * 2))?;
+        db.write_with(&batch, Durability::None)?;
+        contents.insert((name, key(number)), number.to_le_bytes().repeat(1 + number as usize % 9));
+        contents.remove(&(name, key(number / 4 * 2)));
+    }
+    Ok(())
+}
+
+fn opened(disk: &Arc<MemoryBacking>, place: &str) -> Option<Db> {
+    Db::open_on(Arc::clone(disk), options()).inspect_err(|error| assert_typed(error, place)).ok()
+}
+
+/// Errors that say of a store what it is not.
+fn assert_typed(error: &Error, place: &str) {
+    let is_damage = matches!(
+        error,
+        Error::Damaged { .. }
+            | Error::Io(_)
+            | Error::NoVolume { .. }
+            | Error::Stopped { .. }
+            | Error::NewerVersion { .. }
+    );
+    assert!(is_damage, "{place}: {error}");
+}
+
+/// All that the store answers is right, or an error; how many of those.
+fn compare(db: &Db, contents: &Contents, place: &str) -> u64 {
+    let mut errors = 0;
+    for name in REGIONS {
+        let region = match db.region(name) {
+            Ok(region) => region,
+            Err(error) => panic!("{place}: {error}"),
+        };
+        for number in (0..600).chain(4990..5310) {
+            let expected = contents.get(&(name, key(number)));
+            match region.get(&key(number)) {
+                Ok(found) => assert_eq!(found.as_ref(), expected, "{place}: key {number} of {name}"),
+                Err(error) => {
+                    assert_typed(&error, place);
+                    errors += 1;
+                }
+            }
+        }
+        let expected = contents.range((name, Vec::new())..).take_while(|((of, _), _)| *of == name);
+        let mut expected = expected.map(|((_, key), value)| (key.clone(), value.clone()));
+        let mut has_failed = false;
+        for found in region.scan(..) {
+            match found {
+                Ok(found) => assert_eq!(Some(found), expected.next(), "{place}: a scan of {name}"),
+                Err(error) => {
+                    assert_typed(&error, place);
+                    has_failed = true;
+                    errors += 1;
+                }
+            }
+        }
+        assert!(has_failed || expected.next().is_none(), "{place}: a scan of {name} ends early");
+    }
+    errors
+}
+
+/// How many bytes were flipped, and how often the volume could be opened then; and at which places it went wrong.
+fn flip_each(volume: &Volume, stride: usize) -> (u64, u64, Vec<(u64, usize)>) {
+    let (mut flipped, mut opened, mut wrong) = (0, 0, Vec::new());
+    for (index, offset) in volume.blocks.keys().enumerate() {
+        for at in (index % stride..BLOCK).step_by(stride) {
+            flipped += 1;
+            match std::panic::catch_unwind(|| volume.open_flipped(*offset, at)) {
+                Ok(is_open) => opened += u64::from(is_open),
+                Err(_) => wrong.push((*offset, at)),
+            }
+        }
+    }
+    (flipped, opened, wrong)
+}
+
+#[test]
+fn no_flipped_byte_makes_a_wrong_answer() {
+    let stride = std::env::var("VMIO_TEST_FLIPS").map_or(1201, |stride| stride.parse().unwrap());
+    // Records in the log alone; and in trees of several levels as well.
+    for volume in [Volume::new(40, 0, false), Volume::new(10, 0, true), Volume::new(150, 3, true)] {
+        let (flipped, opened, wrong) = flip_each(&volume, stride);
+        println!("{} blocks, {flipped} bytes flipped, {opened} times opened", volume.blocks.len());
+        assert_eq!(wrong, [], "blocks and bytes of them; what went wrong is above");
+        assert!(opened > 0 && opened < flipped);
+    }
+}

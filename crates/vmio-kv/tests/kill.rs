@@ -1,0 +1,250 @@
+//! A process that writes to a store is killed at any moment, again and again: what it was told is durable is there, and of what came
+//! later, of each thread, a part without holes, batches whole.
+//!
+//! What is to be expected stands in a file that outlives the process: how many operations each thread has begun, how many of them have
+//! returned, and how many were known to be durable. What they were follows from a seed. `VMIO_TEST_LIVES=1000` lives long.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use support::child::{command, is_child};
+use support::{Random, assert_sound};
+use vmio::backing::{Access, FileBacking};
+use vmio_kv::{Db, Durability, Options, WriteBatch};
+
+const NAME: &str = "what_was_acknowledged_survives_kills";
+const FOLDER: &str = "VMIO_TEST_FOLDER";
+const LIFE: &str = "VMIO_TEST_LIFE";
+const THREADS: u64 = 3;
+const KEYS: u64 = 900;
+const REGIONS: [&str; 3] = ["default", "second", "third"];
+/// A store does without the room of records that are replaced: after so many lives there is another.
+const LIVES_OF_A_STORE: u64 = 20;
+
+type Place = (usize, Vec<u8>);
+type Contents = BTreeMap<Place, Vec<u8>>;
+type Operation = Vec<(Place, Option<Vec<u8>>)>;
+
+/// What the expected-state file counts of a thread.
+#[derive(Clone, Copy, Debug)]
+#[repr(u64)]
+enum Counter {
+    Begun,
+    Returned,
+    Durable,
+}
+
+/// The expected-state file.
+struct Expected(File);
+
+impl Expected {
+    fn open(folder: &Path) -> Self {
+        Expected(
+            File::options().read(true).write(true).create(true).truncate(false).open(folder.join("expected")).unwrap(),
+        )
+    }
+
+    fn place(thread: u64, counter: Counter) -> u64 {
+        (thread * 3 + counter as u64) * 8
+    }
+
+    fn set(&self, thread: u64, counter: Counter, count: u64) {
+        self.0.write_all_at(&count.to_le_bytes(), Self::place(thread, counter)).unwrap();
+    }
+
+    fn get(&self, thread: u64, counter: Counter) -> u64 {
+        let mut count = [0; 8];
+        self.0.read_exact_at(&mut count, Self::place(thread, counter)).unwrap();
+        u64::from_le_bytes(count)
+    }
+
+    fn reset(&self) {
+        for thread in 0..THREADS {
+            [Counter::Begun, Counter::Returned, Counter::Durable].into_iter().for_each(|of| self.set(thread, of, 0));
+        }
+    }
+}
+
+/// Lives differ in when their writes are durable.
+fn durability(life: u64) -> Durability {
+    match life % 3 {
+        0 => Durability::Sync,
+        1 => Durability::None,
+        _ => Durability::Periodic(Duration::from_millis(5)),
+    }
+}
+
+fn options(life: u64) -> Options {
+    Options::new()
+        .memory_bytes(32 << 20)
+        .memory_level_bytes(16 << 10)
+        .growth_factor(3)
+        .max_volume_bytes(4 << 30)
+        .durability(durability(life))
+}
+
+fn random_of(life: u64, thread: u64) -> Random {
+    Random(life << 8 | thread)
+}
+
+/// A key that this thread alone writes.
+fn key(thread: u64, number: u64) -> Vec<u8> {
+    let number = number * THREADS + thread;
+    if number.is_multiple_of(2) {
+        number.to_be_bytes().to_vec()
+    } else {
+        format!("a front that is shared {number:09}").into()
+    }
+}
+
+fn operation(random: &mut Random, thread: u64) -> Operation {
+    let writes = if random.below(4) == 0 { 1 + random.below(12) } else { 1 };
+    let write = |random: &mut Random| {
+        let place = (random.below(REGIONS.len() as u64) as usize, key(thread, random.below(KEYS)));
+        let longest = if random.below(300) == 0 { 40_000 } else { 300 };
+        let value = vec![random.below(256) as u8; random.below(longest) as usize];
+        (place, (random.below(5) > 0).then_some(value))
+    };
+    (0..writes).map(|_| write(random)).collect()
+}
+
+fn store_of(folder: &Path) -> PathBuf {
+    folder.join("store.kv")
+}
+
+/// Writes until it is killed.
+fn live(folder: &Path, life: u64) {
+    let expected = Expected::open(folder);
+    let db = Db::open(store_of(folder), options(life)).unwrap();
+    println!("open");
+    let regions: Vec<_> = REGIONS.iter().map(|name| db.region_or_create(name).unwrap()).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (db, regions, expected) = (&db, &regions, &expected);
+            scope.spawn(move || {
+                let mut random = random_of(life, thread);
+                for number in 1.. {
+                    let mut batch = WriteBatch::new();
+                    for ((region, key), value) in operation(&mut random, thread) {
+                        match value {
+                            Some(value) => batch.put(&regions[region], &key, &value).unwrap(),
+                            None => batch.delete(&regions[region], &key).unwrap(),
+                        }
+                    }
+                    expected.set(thread, Counter::Begun, number);
+                    db.write(&batch).unwrap();
+                    expected.set(thread, Counter::Returned, number);
+                    if durability(life) == Durability::Sync {
+                        expected.set(thread, Counter::Durable, number);
+                    } else if number % 500 == thread {
+                        db.sync().unwrap();
+                        expected.set(thread, Counter::Durable, number);
+                    }
+                    if number % 4000 == 0 {
+                        db.flush().unwrap();
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// What a store holds of each thread's keys.
+fn contents(db: &Db) -> Vec<Contents> {
+    let mut all = vec![Contents::new(); THREADS as usize];
+    let threads: BTreeMap<Vec<u8>, u64> =
+        (0..THREADS).flat_map(|thread| (0..KEYS).map(move |number| (key(thread, number), thread))).collect();
+    for (index, name) in REGIONS.into_iter().enumerate() {
+        let Ok(region) = db.region(name) else { continue };
+        for found in region.scan(..) {
+            let (key, value) = found.unwrap();
+            let thread = threads[&key];
+            all[thread as usize].insert((index, key), value);
+        }
+    }
+    all
+}
+
+/// How many of a thread's operations are in what was found; `before` becomes that.
+fn replayed(before: &mut Contents, found: &Contents, life: u64, thread: u64, begun: u64) -> Option<u64> {
+    let mut random = random_of(life, thread);
+    let mut newest = None;
+    let mut state = before.clone();
+    for number in 0..=begun {
+        if state == *found {
+            newest = Some(number);
+        }
+        for (place, value) in operation(&mut random, thread) {
+            match value {
+                Some(value) => state.insert(place, value),
+                None => state.remove(&place),
+            };
+        }
+    }
+    before.clone_from(found);
+    newest
+}
+
+#[test]
+fn what_was_acknowledged_survives_kills() {
+    if is_child(NAME) {
+        let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+        return live(&folder, std::env::var(LIFE).unwrap().parse().unwrap());
+    }
+    let lives = std::env::var("VMIO_TEST_LIVES").map_or(9, |lives| lives.parse().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let expected = Expected::open(folder.path());
+    let mut random = Random(std::process::id().into());
+    let mut before = vec![Contents::new(); THREADS as usize];
+    let (mut operations, mut lost) = (0, 0);
+    for life in 0..lives {
+        if life % LIVES_OF_A_STORE == 0 {
+            let _ = std::fs::remove_file(store_of(folder.path()));
+            Db::create(store_of(folder.path()), options(life)).unwrap().close().unwrap();
+            before.iter_mut().for_each(Contents::clear);
+        }
+        expected.reset();
+        let mut run = command(NAME);
+        run.env(FOLDER, folder.path()).env(LIFE, life.to_string());
+        let mut child = run.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
+        // Now and then before it is open.
+        if random.below(8) > 0 {
+            let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+            assert!(lines.map_while(Result::ok).any(|line| line.contains("open")), "life {life} ended by itself");
+        }
+        std::thread::sleep(Duration::from_millis(random.below(250)));
+        child.kill().unwrap();
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), None, "life {life} ended by itself: {status}");
+
+        let backing = FileBacking::open(store_of(folder.path()), Access::ReadOnly).unwrap();
+        assert_sound(backing, &options(life), &format!("life {life}"));
+        let db = Db::open(store_of(folder.path()), options(life)).unwrap();
+        let found = contents(&db);
+        db.close().unwrap();
+        for thread in 0..THREADS {
+            let counted = |counter| expected.get(thread, counter);
+            let (begun, durable) = (counted(Counter::Begun), counted(Counter::Durable));
+            let place = thread as usize;
+            let there = replayed(&mut before[place], &found[place], life, thread, begun);
+            let Some(there) = there.filter(|there| *there >= durable) else {
+                panic!(
+                    "life {life}, thread {thread}: {there:?} operations of {begun} are there, {durable} were durable"
+                );
+            };
+            operations += there;
+            lost += counted(Counter::Returned).saturating_sub(there);
+        }
+    }
+    println!("{operations} operations survived, {lost} that had returned did not and need not");
+    assert!(operations > 0);
+}

@@ -1,0 +1,140 @@
+//! A small volume in order, and copies of it that something is done to.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use vmio::backing::{Access, Backing};
+use vmio_kv::{Db, Durability, Options, check_on};
+
+pub const BLOCK: usize = 4096;
+pub const UNIT: u64 = 2 << 20;
+const VOLUME_BYTES: u64 = 16 * UNIT;
+
+type Blocks = BTreeMap<u64, [u8; BLOCK]>;
+
+/// A volume's blocks that are not zero.
+#[derive(Clone, Default)]
+pub struct Volume(pub Blocks);
+
+#[derive(Clone)]
+struct Device(Arc<Mutex<Blocks>>);
+
+impl Backing for Device {
+    fn len(&self) -> u64 {
+        VOLUME_BYTES
+    }
+
+    fn access(&self) -> Access {
+        Access::ReadWrite
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let blocks = self.0.lock().unwrap();
+        buffer.fill(0);
+        let end = offset + buffer.len() as u64;
+        assert!(end <= VOLUME_BYTES && offset.is_multiple_of(512), "a read of {} bytes at {offset}", buffer.len());
+        for (at, block) in blocks.range(offset / BLOCK as u64 * BLOCK as u64..end) {
+            let start = offset.max(*at);
+            let stop = end.min(at + BLOCK as u64);
+            buffer[(start - offset) as usize..(stop - offset) as usize]
+                .copy_from_slice(&block[(start - at) as usize..(stop - at) as usize]);
+        }
+        Ok(buffer.len())
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        assert!(offset + data.len() as u64 <= VOLUME_BYTES, "a write behind the end");
+        let mut blocks = self.0.lock().unwrap();
+        for (index, part) in data.chunks(BLOCK).enumerate() {
+            blocks.entry(offset + (index * BLOCK) as u64).or_insert([0; BLOCK])[..part.len()].copy_from_slice(part);
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_len(&self, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn describe(&self) -> String {
+        "bytes".into()
+    }
+}
+
+fn options() -> Options {
+    Options::new().memory_bytes(32 << 20).memory_level_bytes(8 << 10).growth_factor(2).durability(Durability::None)
+}
+
+pub fn key(number: u32) -> Vec<u8> {
+    match number % 3 {
+        0 => format!("{number:04}").into_bytes(),
+        1 => format!("a front that many keys share, longer than a window {number}").into_bytes(),
+        _ => vec![b'k'; 1 + number as usize / 4],
+    }
+}
+
+/// Two regions with trees of several levels, and a log that goes on behind them.
+pub fn in_order() -> &'static Volume {
+    static VOLUME: OnceLock<Volume> = OnceLock::new();
+    VOLUME.get_or_init(|| {
+        let device = Device(Arc::default());
+        let db = Db::create_on(device.clone(), options()).unwrap();
+        let other = db.region_or_create("other").unwrap();
+        for number in 0..500 {
+            db.put(&key(number), &number.to_le_bytes()).unwrap();
+            other.put(&key(number / 2), b"value").unwrap();
+            db.delete(&key(number / 3)).unwrap();
+            if number == 450 {
+                db.flush().unwrap();
+            }
+        }
+        drop(other);
+        db.close().unwrap();
+        let blocks = device.0.lock().unwrap().clone();
+        Volume(blocks.into_iter().filter(|(_, block)| *block != [0; BLOCK]).collect())
+    })
+}
+
+/// Makes the checksum of a block right, or of a chunk's header.
+pub fn seal(block: &mut [u8; BLOCK]) {
+    let end = if block.starts_with(b"vmkl") { 128 } else { BLOCK };
+    let checksum = crc32c::crc32c(&block[8..end]);
+    block[4..8].copy_from_slice(&checksum.to_le_bytes());
+}
+
+impl Volume {
+    /// Checks it, opens it, reads and writes: an error at worst. A volume that is sound opens.
+    pub fn use_all(self) {
+        let device = Device(Arc::new(Mutex::new(self.0)));
+        let report = check_on(device.clone(), &options(), |_| {});
+        let is_sound = report.is_ok_and(|report| {
+            report.problems.iter().chain(&report.notes).for_each(|finding| drop(finding.to_string()));
+            report.is_clean()
+        });
+        let db = match Db::open_on(device.clone(), options()) {
+            Ok(db) => db,
+            Err(error) => {
+                assert!(!is_sound, "nothing is wrong with it, and it does not open: {error}");
+                return;
+            }
+        };
+        let mut is_right = true;
+        for name in db.region_names() {
+            let Ok(region) = db.region(&name) else { continue };
+            for number in (0..500).step_by(7) {
+                is_right &= region.get(&key(number)).is_ok();
+            }
+            // A tree whose nodes are of its own making may be long, but has an end.
+            is_right &= region.scan(..).take(100_000).all(|found| found.is_ok());
+        }
+        assert!(is_right || !is_sound, "nothing is wrong with it, and it cannot be read");
+        let _ = (0..100).try_for_each(|number| db.put(&key(number * 5), b"new"));
+        let _ = db.flush();
+        drop(db.stats());
+        let _ = db.close();
+    }
+}
