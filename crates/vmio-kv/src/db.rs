@@ -1,6 +1,7 @@
 //! A store: a volume's segment, its log, its regions, and the thread that spills.
 
 mod collector;
+mod memory_balance;
 mod reading;
 mod recovery;
 mod scan;
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use vmio::backing::{Access, Backing, FileBacking};
 
 use crate::db::collector::{Collected, Upkeep};
+use crate::db::memory_balance::MemoryBalance;
 use crate::db::reading::Reading;
 use crate::db::spiller::Spiller;
 use crate::device::Device;
@@ -28,7 +30,7 @@ use crate::key_range::KeyRange;
 use crate::log::{Append, Appended, Log, LogWriter};
 use crate::options::{Durability, Options};
 use crate::region::memory_level::NEWEST;
-use crate::region::{Region, Version, View, WriteTurn};
+use crate::region::{LevelMemory, Region, Version, View, WriteTurn};
 use crate::volume::Volume;
 use crate::volume::commit::Changes;
 use crate::volume::reserve::Claim;
@@ -54,6 +56,7 @@ pub struct Db {
     // In the order in which they have to end: what spills appends nothing, but syncs the log.
     spiller: Spiller,
     writer: LogWriter,
+    _memory: MemoryBalance,
 }
 
 /// What regions' handles share.
@@ -61,6 +64,7 @@ pub(crate) struct Store {
     pub(crate) segment: Arc<Segment>,
     pub(crate) log: Arc<Log>,
     regions: RwLock<BTreeMap<String, Arc<Region>>>,
+    level_memory: Arc<LevelMemory>,
     options: Options,
     /// The number of the next region; whoever creates one holds it.
     next_region: Mutex<u32>,
@@ -97,6 +101,8 @@ pub struct Stats {
     pub level_entries: u64,
     /// Bytes of the levels in memory, about.
     pub memory_level_bytes: u64,
+    /// Bytes that cached pages of nodes and records may take at present.
+    pub cache_bytes: u64,
 }
 
 impl Db {
@@ -177,7 +183,9 @@ impl Db {
         let spiller = Spiller::start(&store).map_err(failed)?;
         let default = RegionHandle::open_or_create(&store, DEFAULT_REGION)?;
         store.spills.collect();
-        Ok(Db { store, default, recovery, spiller, writer })
+        let memory =
+            MemoryBalance::start(&store.level_memory, &store.segment.device, &store.options).map_err(failed)?;
+        Ok(Db { store, default, recovery, spiller, writer, _memory: memory })
     }
 
     /// What opening it has brought back.
@@ -396,6 +404,7 @@ impl Store {
                 .flat_map(|version| version.roots())
                 .fold(0, |sum: u64, root| sum.saturating_add(root.entries)),
             memory_level_bytes: memory.map(|level| level.bytes()).sum(),
+            cache_bytes: self.segment.device.cache_bytes(),
         }
     }
 }
@@ -418,7 +427,7 @@ impl RegionHandle {
         // Numbers of records that a crash loses are given again: those of the region have to be higher.
         store.log.sync(log_sequence)?;
         let entry = Region::empty_entry(number, name, log_offset, log_sequence);
-        let region = Arc::new(Region::new(&store.log, store.options.limits(), &entry));
+        let region = Arc::new(Region::new(&store.log, store.options.limits(), &store.level_memory, &entry));
         let changes = Changes { regions: vec![entry], next_region: Some(number + 1), ..Changes::default() };
         store.segment.commit(changes, &[])?;
         *next_region = number + 1;

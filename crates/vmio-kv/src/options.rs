@@ -47,8 +47,9 @@ impl Options {
         }
     }
 
-    /// The memory that the store may take, in bytes: 32 MiB at least. An eighth is for the level in memory, twice; 8 MiB for
-    /// the end of the log; the rest caches nodes and records. At present each further region has its own level in memory beside it.
+    /// The memory that the store may take, in bytes: 32 MiB at least. 8 MiB are for the end of the log, an eighth for
+    /// the level in memory, twice; the cache of nodes and records has the rest, and what the levels do not take at the moment. At present
+    /// each further region has its own level in memory: what all of them take above a quarter comes on top.
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;
         self
@@ -107,8 +108,19 @@ impl Options {
         Limits { memory_level_bytes, growth_factor: self.growth_factor }
     }
 
+    /// What the cache has at least: beside two full levels in memory.
     pub(crate) fn cache_bytes(&self) -> u64 {
-        self.memory_bytes - self.memory_bytes / 4 - TAIL_BYTES
+        self.cache_bytes_beside(u64::MAX)
+    }
+
+    /// What it has where levels in memory take so much.
+    pub(crate) fn cache_bytes_beside(&self, level_bytes: u64) -> u64 {
+        self.memory_bytes - level_bytes.min(self.memory_bytes / 4) - TAIL_BYTES
+    }
+
+    /// By how much levels in memory have to change before the cache does.
+    pub(crate) fn memory_step_bytes(&self) -> u64 {
+        self.memory_bytes / 64
     }
 
     pub(crate) fn space_amplification(&self) -> f64 {

@@ -6,11 +6,11 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use support::simulated_disk::SimulatedDisk;
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
+use vmio_kv::{Db, Durability, Error, Options, Stats, WriteBatch};
 
 fn options(memory_level_bytes: u64) -> Options {
     Options::new()
@@ -226,4 +226,35 @@ fn damage_to_what_was_durable_is_named_and_not_taken_for_a_torn_end() {
             }
         }
     }
+}
+
+/// Levels in memory and the cache share the memory.
+#[test]
+fn the_cache_has_what_levels_in_memory_do_not_take() {
+    const MIB: u64 = 1 << 20;
+    let options = Options::new().memory_bytes(64 * MIB).durability(Durability::None);
+    let db = Db::create_on(MemoryBacking::new(256 * MIB).unwrap(), options).unwrap();
+    // The cache follows when it can.
+    let wait_until = |what: &str, holds: &dyn Fn(Stats) -> bool| {
+        let since = Instant::now();
+        while !holds(db.stats()) {
+            assert!(since.elapsed() < Duration::from_secs(60), "{what}: {:?}", db.stats());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    // Beside the log's end and the cache's own buffers.
+    let is_idle = |stats: Stats| stats.cache_bytes >= (64 - 8 - 8) * MIB;
+    wait_until("nothing is in memory", &is_idle);
+    let mut number = 0_u64;
+    while db.stats().memory_level_bytes < 7 * MIB {
+        for _ in 0..1000 {
+            number += 1;
+            db.put(&number.to_be_bytes(), b"value").unwrap();
+        }
+    }
+    wait_until("a level is nearly full", &|stats| stats.cache_bytes <= (64 - 8) * MIB - stats.memory_level_bytes);
+    assert!(db.stats().cache_bytes >= (64 - 8 - 16 - 8) * MIB);
+    db.flush().unwrap();
+    wait_until("it has been spilled", &is_idle);
+    assert_eq!(db.get(&number.to_be_bytes()).unwrap().as_deref(), Some(&b"value"[..]));
 }

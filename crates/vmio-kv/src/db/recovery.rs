@@ -12,7 +12,7 @@ use crate::format::pointer::Pointer;
 use crate::format::record::RecordKind;
 use crate::log::{Log, replay};
 use crate::options::Options;
-use crate::region::Region;
+use crate::region::{LevelMemory, Region};
 use crate::volume::Volume;
 use crate::volume::commit::Changes;
 use crate::volume::segment::Segment;
@@ -74,9 +74,10 @@ impl Store {
         let owner_epoch = superblock.owner_epoch.max(end.generation >> 32) + 1;
         segment.commit(Changes { owner_epoch: Some(owner_epoch), ..Changes::default() }, &[])?;
         let log = Arc::new(Log::new(Arc::clone(&segment), owner_epoch, end)?);
+        let level_memory = Arc::new(LevelMemory::new(options.memory_step_bytes()));
         let mut regions = BTreeMap::new();
         for entry in &entries {
-            let region = Region::new(&log, options.limits(), entry);
+            let region = Region::new(&log, options.limits(), &level_memory, entry);
             for Found { key, sequence, pointer } in found.remove(&entry.number).unwrap_or_default() {
                 region.replay(&key, sequence, pointer);
             }
@@ -87,6 +88,7 @@ impl Store {
             segment,
             log,
             regions: RwLock::new(regions),
+            level_memory,
             options,
             spills: Queue::default(),
             upkeep: Mutex::new(Upkeep::default()),

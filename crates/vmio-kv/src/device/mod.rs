@@ -35,6 +35,7 @@ pub(crate) struct Newest {
 /// A volume's bytes.
 pub(crate) struct Device {
     mapping: Mapping,
+    cache: Cache,
     backing: Arc<dyn Backing>,
     node_units: Arc<NodeUnits>,
     name: String,
@@ -51,12 +52,22 @@ impl Device {
             .on_read_error(OnReadError::Poison(POISON));
         let mapping = Mapping::open(cache, Arc::clone(&backing), options)?;
         mapping.advise(0..mapping.len(), Advice::Random)?;
-        Ok(Device { mapping, backing, node_units, name })
+        Ok(Device { mapping, cache: cache.clone(), backing, node_units, name })
     }
 
     /// What it is, for messages.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Has the cache take so many bytes at most; returns when it does.
+    pub(crate) fn resize_cache(&self, bytes: u64) -> Result<()> {
+        Ok(self.cache.resize(bytes)?)
+    }
+
+    /// How many it may take.
+    pub(crate) fn cache_bytes(&self) -> u64 {
+        self.cache.capacity_bytes()
     }
 
     /// Length in bytes.

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::format::pointer::Pointer;
+use crate::region::LevelMemory;
 use crate::tree::Direction;
 
 /// What an entry takes besides its key's bytes: its share of a node, the key's allocation, and the pointer.
@@ -40,6 +42,8 @@ pub(crate) struct MemoryLevel {
     /// For each view the number that its records are below, in order.
     views: Mutex<Vec<u64>>,
     bytes: AtomicU64,
+    /// What it takes is part of.
+    all: Arc<LevelMemory>,
     /// The number of the first record that may be in it, and where that is in the log.
     pub(crate) first_sequence: u64,
     pub(crate) log_offset: u64,
@@ -47,12 +51,13 @@ pub(crate) struct MemoryLevel {
 
 impl MemoryLevel {
     /// An empty one, for records from this number on.
-    pub(crate) fn new(first_sequence: u64, log_offset: u64) -> Self {
+    pub(crate) fn new(first_sequence: u64, log_offset: u64, all: &Arc<LevelMemory>) -> Self {
         let entries = Entries { newest: BTreeMap::new(), older: BTreeMap::new(), older_bytes: 0, end: first_sequence };
         MemoryLevel {
             entries: RwLock::new(entries),
             views: Mutex::default(),
             bytes: AtomicU64::new(0),
+            all: Arc::clone(all),
             first_sequence,
             log_offset,
         }
@@ -61,6 +66,16 @@ impl MemoryLevel {
     /// About how many bytes of memory it takes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn grow(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.all.add(bytes);
+    }
+
+    fn shrink(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.all.remove(bytes);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -110,6 +125,12 @@ impl MemoryLevel {
     }
 }
 
+impl Drop for MemoryLevel {
+    fn drop(&mut self) {
+        self.all.remove(self.bytes());
+    }
+}
+
 impl Entries {
     /// Where a key's newest record below a number is.
     fn at(&self, key: &[u8], newest: &Entry, before: u64) -> Option<Pointer> {
@@ -140,7 +161,7 @@ impl Filling<'_> {
             return Some(replaced.pointer);
         }
         self.entries.newest.insert(key.into(), Entry { sequence, pointer });
-        self.level.bytes.fetch_add(ENTRY_BYTES + key.len() as u64, Ordering::Relaxed);
+        self.level.grow(ENTRY_BYTES + key.len() as u64);
         None
     }
 
@@ -150,7 +171,7 @@ impl Filling<'_> {
         let Some(newest) = views.last() else {
             // What views have kept goes with the first replacement that comes after them.
             entries.older.clear();
-            self.level.bytes.fetch_sub(std::mem::take(&mut entries.older_bytes), Ordering::Relaxed);
+            self.level.shrink(std::mem::take(&mut entries.older_bytes));
             return;
         };
         if *newest <= replaced.sequence {
@@ -168,8 +189,8 @@ impl Filling<'_> {
         added += older.len() as u64 * size_of::<Entry>() as u64;
         let removed = before * size_of::<Entry>() as u64;
         entries.older_bytes = entries.older_bytes + added - removed;
-        self.level.bytes.fetch_add(added, Ordering::Relaxed);
-        self.level.bytes.fetch_sub(removed, Ordering::Relaxed);
+        self.level.grow(added);
+        self.level.shrink(removed);
     }
 }
 
@@ -204,7 +225,7 @@ mod tests {
 
     #[test]
     fn the_newest_record_of_a_key_counts() {
-        let level = MemoryLevel::new(1, 0);
+        let level = MemoryLevel::new(1, 0, &Arc::new(LevelMemory::new(1 << 20)));
         assert_eq!(level.fill().insert(b"a", 5, pointer(8)), None);
         assert_eq!(level.fill().insert(b"a", 7, pointer(16)), Some(pointer(8)));
         assert_eq!(level.fill().insert(b"a", 6, pointer(24)), Some(pointer(24)), "an older one is garbage at once");
@@ -215,7 +236,7 @@ mod tests {
 
     #[test]
     fn what_no_view_shows_is_not_kept() {
-        let level = MemoryLevel::new(1, 0);
+        let level = MemoryLevel::new(1, 0, &Arc::new(LevelMemory::new(1 << 20)));
         level.fill().insert(b"a", 1, pointer(8));
         let bytes = level.bytes();
         let view = level.stay().begin_view();
@@ -248,7 +269,7 @@ mod tests {
             1 => Just(Step::Begin),
             1 => any::<prop::sample::Index>().prop_map(Step::End),
         ], 1..200)) {
-            let level = MemoryLevel::new(1, 0);
+            let level = MemoryLevel::new(1, 0, &Arc::new(LevelMemory::new(1 << 20)));
             let mut model = Model::new();
             let mut views: Vec<(u64, Model)> = Vec::new();
             for (sequence, step) in (1..).zip(steps) {

@@ -1,6 +1,7 @@
 //! A region: keys and values of their own, in a level in memory and levels on the device.
 
 mod cursor;
+mod level_memory;
 pub(crate) mod memory_level;
 mod spill;
 mod version;
@@ -19,6 +20,7 @@ use crate::region::memory_level::{Filling, MemoryLevel, NEWEST};
 use crate::tree::Tree;
 use crate::volume::era::Era;
 pub(crate) use cursor::RegionCursor;
+pub(crate) use level_memory::LevelMemory;
 pub(crate) use version::Version;
 pub(crate) use view::View;
 
@@ -37,6 +39,7 @@ pub(crate) struct Region {
     pub(crate) name: String,
     pub(crate) log: Arc<Log>,
     pub(super) limits: Limits,
+    pub(super) level_memory: Arc<LevelMemory>,
     /// What readers look at.
     version: ArcSwap<Version>,
     /// Writers take turns: it holds whether anything is to be spilled, and whether spilling has failed.
@@ -54,9 +57,9 @@ struct Writing {
 
 impl Region {
     /// A region as it was committed, with nothing in memory.
-    pub(crate) fn new(log: &Arc<Log>, limits: Limits, entry: &RegionEntry) -> Self {
+    pub(crate) fn new(log: &Arc<Log>, limits: Limits, level_memory: &Arc<LevelMemory>, entry: &RegionEntry) -> Self {
         let version = Version {
-            memory: Arc::new(MemoryLevel::new(entry.log_sequence, entry.log_offset)),
+            memory: Arc::new(MemoryLevel::new(entry.log_sequence, entry.log_offset, level_memory)),
             frozen: None,
             levels: entry.levels,
             epoch: log.segment.epoch(),
@@ -67,6 +70,7 @@ impl Region {
             name: entry.name.clone(),
             log: Arc::clone(log),
             limits,
+            level_memory: Arc::clone(level_memory),
             version: ArcSwap::from_pointee(version),
             writing: Mutex::default(),
             changed: Condvar::new(),
