@@ -14,9 +14,8 @@ use crate::cache::{Cache, CacheCore, Tender};
 use crate::elastic::{Governor, Observer};
 use crate::error::{Error, Result};
 use crate::managed::ManagedCore;
-use crate::sys::PAGE_BYTES;
 use crate::sys::fork::Generation;
-use crate::sys::signal::SignalsBlocked;
+use crate::sys::{PAGE_BYTES, thread};
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -69,9 +68,7 @@ impl FollowerParts {
     pub(super) fn start(self, cache: &Cache) -> io::Result<()> {
         let (alive, ended) = mpsc::channel();
         let (followed, generation) = (Followed::of(cache), cache.generation());
-        std::thread::Builder::new()
-            .name("vmio-capacity".to_owned())
-            .spawn(move || follow(self.governor, self.observer, &followed, &ended))?;
+        thread::spawn("vmio-capacity", move || follow(self.governor, self.observer, &followed, &ended))?;
         let follower = Follower { generation, alive: Some(alive) };
         let _ = match cache.tender() {
             Tender::Workers(core) => core.follower.set(follower),
@@ -105,7 +102,6 @@ impl Followed {
 }
 
 fn follow(mut governor: Governor, mut observer: Observer, followed: &Followed, ended: &Receiver<()>) {
-    let _signals = SignalsBlocked::new();
     let mut resting_until = None;
     while ended.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
         let Some(cache) = followed.cache() else { return };

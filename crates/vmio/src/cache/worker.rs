@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::cache::reclaim::{Goal, PASS_PAGES, Pass, Reclaimer};
 use crate::cache::shared::Shared;
 use crate::cache::write_batch::BATCH_PAGES;
-use crate::sys::signal::SignalsBlocked;
+use crate::sys::thread;
 
 /// How long a worker that cannot get on waits before the next try, at first and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(250));
@@ -20,8 +20,7 @@ const QUIET: Duration = Duration::from_millis(20);
 /// Starts a worker. It ends after [`Shared::stop`].
 pub(crate) fn spawn(shared: Arc<Shared>, number: u32) -> io::Result<JoinHandle<()>> {
     let reclaimer = Reclaimer::new(BATCH_PAGES)?;
-    std::thread::Builder::new().name(format!("vmio-worker-{number}")).spawn(move || {
-        let _signals = SignalsBlocked::new();
+    thread::spawn(format!("vmio-worker-{number}"), move || {
         // Where all cores are busy, the threads that fault do most of the writing themselves, a run at a time; a worker
         // of the same weight would take a core from them for a scheduler's tick each time.
         if let Err(error) = rustix::process::nice(NICE) {

@@ -15,7 +15,8 @@ use crate::sys::PAGE_BYTES;
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::fault_messages::{Fault, accept};
 use crate::sys::futex;
-use crate::sys::signal::{FaultAccess, Resolution, SignalsBlocked};
+use crate::sys::signal::{FaultAccess, Resolution};
+use crate::sys::thread;
 use crate::sys::userfaultfd::Userfaultfd;
 
 const FAULT: u64 = 0;
@@ -40,8 +41,7 @@ pub(super) fn spawn(number: usize, desk: Arc<Desk>, turn: Arc<Turn>) -> io::Resu
         epoll::add(&events, userfaultfd.fd(), epoll::EventData::new_u64(FAULT), one_of_us)?;
     }
     epoll::add(&events, &desk.stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
-    std::thread::Builder::new().name(format!("vmio-reader-{number}")).spawn(move || {
-        let _signals = SignalsBlocked::new();
+    thread::spawn(format!("vmio-reader-{number}"), move || {
         // Without its readers the threads of the program would sleep for ever.
         let _must_go_on = AbortOnUnwind::new();
         Reader { desk, events, turn }.run();

@@ -16,6 +16,7 @@ use crate::journal::writers::{self, Writers};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::futex;
 use crate::sys::signal::SignalsBlocked;
+use crate::sys::thread;
 
 /// After so many pages of the log whoever waits for the core has a turn: a store that has been woken would else wait for the end of
 /// the time slice, milliseconds.
@@ -87,8 +88,7 @@ impl Checkpoints {
 
 /// Starts the thread; it ends after [`Checkpoints::stop`].
 pub(crate) fn spawn(core: Arc<Core>) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("vmio-journal".into()).spawn(move || {
-        let _signals = SignalsBlocked::new();
+    thread::spawn("vmio-journal", move || {
         writers::step_back();
         // Whoever waits for it would wait for ever.
         let _must_not_panic = AbortOnUnwind::new();

@@ -22,6 +22,7 @@ pub(crate) use steward::{Limits, Steward};
 
 use crate::cache::automatic::Follower;
 use crate::cache::fetch::Pool;
+use crate::sys::thread;
 
 /// The steward and its thread; ends it when the last handle and the last mapping are gone.
 pub(crate) struct ManagedCore {
@@ -37,8 +38,8 @@ pub(crate) struct ManagedCore {
 impl ManagedCore {
     pub(crate) fn start(limits: Limits) -> io::Result<Self> {
         let steward = Arc::new(Steward::new(limits)?);
-        let thread = Arc::clone(&steward);
-        let thread = std::thread::Builder::new().name("vmio-steward".to_owned()).spawn(move || thread.run())?;
+        let its = Arc::clone(&steward);
+        let thread = thread::spawn("vmio-steward", move || its.run())?;
         Ok(ManagedCore {
             steward,
             thread: Mutex::new(Some(thread)),

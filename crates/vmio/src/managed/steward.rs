@@ -20,7 +20,6 @@ use crate::sys::fork::Generation;
 use crate::sys::mapped_pages::MappedPages;
 use crate::sys::page_cache;
 use crate::sys::page_scan::PageScan;
-use crate::sys::signal::SignalsBlocked;
 
 /// Pages that come in per second while nobody looks, at most: some more than a fast device delivers.
 const ARRIVALS_PER_S: u64 = 250_000;
@@ -257,7 +256,6 @@ impl Steward {
 
     /// The thread's life.
     pub(super) fn run(&self) {
-        let _signals = SignalsBlocked::new();
         let mut watch = Watch {
             room_looked: None,
             dirty_looked: Instant::now(),

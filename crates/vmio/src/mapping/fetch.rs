@@ -23,7 +23,7 @@ impl Mapping {
     /// What is fetched is in the hands of threads of the cache until it has come, and these call the future's waker. So
     /// where a signal handler of the program touches mapped memory, block its signal in threads that poll fetches: it
     /// could interrupt the executor while that holds a lock which its waker takes. Wakers must neither
-    /// touch mapped memory nor drop a mapping.
+    /// touch mapped memory, nor advise, nor drop a mapping.
     ///
     /// The future gives the first error there was, of those of [`Self::ensure`]; the other pages come all the same.
     pub fn fetch(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Fetch {

@@ -76,7 +76,7 @@ pub struct SyncHandle {
 impl SyncHandle {
     /// Runs a sync in a thread of its own.
     pub(crate) fn spawn(generation: Generation, sync: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Self> {
-        let thread = std::thread::Builder::new().name("vmio-sync".to_owned()).spawn(sync);
+        let thread = crate::sys::thread::spawn("vmio-sync", sync);
         let thread = thread.map_err(Error::system("starting a thread for the sync"))?;
         Ok(SyncHandle { thread: Some(thread), generation })
     }

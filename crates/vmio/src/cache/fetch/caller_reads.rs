@@ -19,7 +19,7 @@ use crate::sys::aio::{Aio, Ended};
 use crate::sys::hand_over::{HandOver, Node, Queue};
 use crate::sys::reservation::Reservation;
 use crate::sys::signal::SignalsBlocked;
-use crate::sys::{PAGE_BYTES, cpu};
+use crate::sys::{PAGE_BYTES, cpu, thread};
 
 /// The reads, and the thread in which they end.
 pub(super) struct CallerReads {
@@ -58,8 +58,7 @@ impl CallerReads {
         let mut ended = Ended::of(pages);
         let (shared, at_door, spent, ours) =
             (Arc::clone(shared), Arc::clone(door), Arc::clone(spent), Arc::clone(&reads));
-        let thread = std::thread::Builder::new().name("vmio-fetch-end".to_owned()).spawn(move || {
-            let _signals = SignalsBlocked::new();
+        let thread = thread::spawn("vmio-fetch-end", move || {
             // Without it the threads of the program would sleep for ever.
             let _must_go_on = AbortOnUnwind::new();
             // A region's reference to what regions share must never be the last one here.

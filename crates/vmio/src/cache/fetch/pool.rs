@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::fork::Generation;
-use crate::sys::signal::SignalsBlocked;
+use crate::sys::thread;
 
 /// How many threads: so many reads are under way at a time.
 pub(crate) const THREADS: usize = 8;
@@ -36,8 +36,7 @@ impl Pool {
         for number in 0..THREADS {
             let jobs = Arc::clone(&pool.jobs);
             // Those that run already end when the pool is dropped.
-            let thread = std::thread::Builder::new().name(format!("vmio-fetch-{number}")).spawn(move || {
-                let _signals = SignalsBlocked::new();
+            let thread = thread::spawn(format!("vmio-fetch-{number}"), move || {
                 // Somebody waits for the job's end.
                 let _must_go_on = AbortOnUnwind::new();
                 while let Some(job) = jobs.next() {

@@ -26,8 +26,7 @@ use crate::cache::tables::TABLE_PAGES;
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::hand_over::{HandOver, Node, Queue};
 use crate::sys::ring::{Ring, Wake};
-use crate::sys::signal::SignalsBlocked;
-use crate::sys::{PAGE_BYTES, cpu};
+use crate::sys::{PAGE_BYTES, cpu, thread};
 
 /// How long a page in the hands of another is left alone.
 const BUSY: Duration = Duration::from_micros(50);
@@ -74,8 +73,7 @@ impl RingFetcher {
         let (made, is_made) = mpsc::sync_channel(1);
         let (of_callers, of_ring) = shares(pages);
         let (of_both, spent_by_ring, at_door) = (Arc::clone(shared), Arc::clone(spent), Arc::clone(&door));
-        let thread = std::thread::Builder::new().name("vmio-fetch".to_owned()).spawn(move || {
-            let _signals = SignalsBlocked::new();
+        let thread = thread::spawn("vmio-fetch", move || {
             let fetching = Fetching::new(of_both, at_door, spent_by_ring, of_ring);
             let started = fetching.map(|fetching| (made.send(Ok(())), fetching)).map_err(|error| made.send(Err(error)));
             if let Ok((_, mut fetching)) = started {
