@@ -503,6 +503,8 @@ impl Reclaimer {
             let (region, _) = unsafe { Region::of_span(span) };
             if self.unmap.has_failed(region.address(page)) {
                 region.word(page).fail_evict(State::Clean);
+                // The visit took it for gone.
+                span.get().set_has_new_pages();
                 pass.failed += 1;
             } else {
                 region.finish_evict(page, now);
