@@ -241,7 +241,10 @@ impl Db {
     pub fn flush(&self) -> Result<()> {
         let regions: Vec<Arc<Region>> = self.store.regions().values().cloned().collect();
         for region in &regions {
-            // The one before may still be under way; then this one's memory is frozen after it.
+            // One may still be frozen, or be left by a spill that found no room: then this one's memory is frozen after it.
+            if region.freeze() {
+                self.store.spills.put(region);
+            }
             region.wait_for_spill()?;
             if region.freeze() {
                 self.store.spills.put(region);

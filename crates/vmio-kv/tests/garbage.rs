@@ -333,6 +333,40 @@ fn openings_do_not_fill_the_volume() {
     check(&db, |_| Some(1), OPENINGS);
 }
 
+/// What its memory began with was given up long ago, and a spill of another region says from where the log is read back.
+#[test]
+fn a_region_that_was_idle_does_not_have_the_log_read_from_its_beginning() {
+    const KEYS: u64 = 200;
+    for is_moved in [false, true] {
+        let disk = Arc::new(MemoryBacking::new(96 * MIB).unwrap());
+        let db = Db::create_on(Arc::clone(&disk), options(64 << 10)).unwrap();
+        let busy = db.region_or_create("busy").unwrap();
+        let overwrite = |rounds: std::ops::Range<u64>| {
+            for (round, number) in rounds.flat_map(|round| (0..KEYS).map(move |number| (round, number))) {
+                busy.put(&key(number), &value(number, round, 4000)).unwrap();
+            }
+        };
+        if is_moved {
+            db.put(&key(0), &value(0, 1, 100)).unwrap();
+            db.flush().unwrap();
+        }
+        overwrite(0..60);
+        db.collect_garbage().unwrap();
+        overwrite(60..90);
+        assert!(db.stats().collected_chunks > 5, "{:?}", db.stats());
+        db.put(&key(0), &value(0, 2, 100)).unwrap();
+        overwrite(90..120);
+        drop(busy);
+        db.close().unwrap();
+        let db = Db::open_on(disk, options(64 << 10)).unwrap();
+        check(&db, |_| Some(2), 1);
+        let busy = db.region("busy").unwrap();
+        for number in 0..KEYS {
+            assert_eq!(parts(&busy.get(&key(number)).unwrap().unwrap()), (number, 119));
+        }
+    }
+}
+
 /// The same with batches: who moves a record waits for one nearly always, and has to look again.
 #[test]
 fn batches_beside_collections_have_the_last_word() {

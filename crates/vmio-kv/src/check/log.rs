@@ -168,7 +168,7 @@ impl Check<'_> {
     /// Chunks that the last commit knew, by their generations.
     fn committed_chunks(&mut self, state: &State) -> Vec<(u64, u64)> {
         let is_chunk = |owners: &UnitOwners| owners.is_taken() && owners.row.purpose == Purpose::Log;
-        let units = state.owners.units().filter(|(_, owners)| is_chunk(owners));
+        let units = state.owners.units().filter(|(unit, owners)| is_chunk(owners) && !state.retired.contains(unit));
         let mut chunks = Vec::new();
         for chunk in units.map(|(unit, _)| unit * UNIT_BYTES) {
             let header = self.block(chunk).map(|block| ChunkHeader::from_bytes(&block.0));
@@ -362,8 +362,9 @@ fn is_behind(walk: &Walk, next: &ChunkHeader) -> bool {
 /// Whether the last commit knows that a chunk is none any more, though what it held is still there.
 fn was_given_back(state: &State, chunk: &ChunkHeader) -> bool {
     let is_chunk = |owners: &UnitOwners| owners.is_taken() && owners.row.purpose == Purpose::Log;
+    let unit = unit_of(chunk.offset);
     chunk.generation <= state.superblock.log_generation
-        && !state.owners.get(unit_of(chunk.offset)).is_some_and(is_chunk)
+        && (state.retired.contains(&unit) || !state.owners.get(unit).is_some_and(is_chunk))
 }
 
 /// Whether nothing is missing between them.

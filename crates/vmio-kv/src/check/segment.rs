@@ -52,6 +52,7 @@ impl Check<'_> {
         }
         self.units(&state);
         let regions = self.catalogue(&mut state);
+        state.retired = self.retired(&state);
         let mut chain = self.log(&mut state, &regions);
         self.free_log(&mut state, &mut chain);
         self.trees(&mut state, &chain, &regions);
@@ -278,6 +279,23 @@ impl Check<'_> {
     }
 
     /// Blocks that wait for readers who have gone by now. The log may have taken some of them since.
+    /// Whole units that the last commit gave up, as far as its free log can be read: what is wrong with that is told later. They may
+    /// have been taken again since.
+    fn retired(&self, state: &State) -> BTreeSet<u64> {
+        let mut retired = BTreeSet::new();
+        let mut seen = BTreeSet::new();
+        let mut next = state.superblock.free_log;
+        while next != 0 && seen.insert(next) {
+            let Ok(block) = self.block(next) else { break };
+            let rows = whole(&block, Kind::FreeLog, next, state.uuid).and_then(|sealed| free_log::from_block(&sealed));
+            let Ok((freed, behind)) = rows else { break };
+            let units = freed.iter().filter(|freed| freed.blocks == UNIT_BLOCKS && freed.offset % UNIT_BYTES == 0);
+            retired.extend(units.map(|freed| unit_of(freed.offset)));
+            next = behind;
+        }
+        retired
+    }
+
     fn free_log(&mut self, state: &mut State, chain: &mut Chain) {
         let mut next = state.superblock.free_log;
         while next != 0 {
@@ -299,8 +317,7 @@ impl Check<'_> {
             for freed in freed {
                 let unit = unit_of(freed.offset);
                 if freed.blocks == UNIT_BLOCKS && chain.contains(unit) {
-                    // A chunk that was given up, and may have been taken again since.
-                    state.retired.insert(unit);
+                    // It was taken again since.
                     chain.reused.remove(&unit);
                     continue;
                 }

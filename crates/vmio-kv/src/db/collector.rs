@@ -129,6 +129,9 @@ impl Store {
         };
         // Somebody else may have made it meanwhile.
         self.segment.give_back()?;
+        for region in self.all_regions().iter().filter(|region| region.lacks_room()) {
+            self.spill_all(region, false)?;
+        }
         let (_, end) = self.log.end();
         if has_room() {
             return Ok(true);
@@ -168,7 +171,9 @@ impl Store {
                 if self.spills.is_stopping() {
                     return Ok(());
                 }
-                if !self.collect_some(upkeep, least)? {
+                let has_moved = self.collect_some(upkeep, least)?;
+                // What was given up may be held by readers: then more moves would take what is kept for deletions.
+                if !has_moved || self.segment.check_room(Claim::Delete, 1).is_err() {
                     break;
                 }
             }
@@ -187,7 +192,7 @@ impl Store {
 
     /// Has nothing in memory that was there: so the log is read back from here on.
     fn spill_memory(&self, regions: &[Arc<Region>]) -> Result<()> {
-        for region in regions {
+        for region in regions.iter().filter(|region| !region.has_failed()) {
             self.spill_all(region, false)?;
             if region.freeze() {
                 self.spill_all(region, false)?;
@@ -218,9 +223,10 @@ impl Store {
         Ok(victims)
     }
 
-    /// A chunk that is damaged stays as it is: whoever needs a record of it will be told.
+    /// A chunk that is damaged stays as it is, and so does one with records of a region that takes no writes: whoever needs a record
+    /// of it will be told.
     fn leave_alone(upkeep: &mut Upkeep, chunk: u64, error: Error) -> Result<()> {
-        if !matches!(error, Error::Damaged { .. }) {
+        if !matches!(error, Error::Damaged { .. } | Error::Stopped { .. }) {
             return Err(error);
         }
         tracing::error!(%error, "a chunk of the log is not collected");

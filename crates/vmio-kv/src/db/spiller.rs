@@ -87,8 +87,7 @@ impl Spiller {
                 match work {
                     Work::Spill(region) => {
                         if let Err(error) = its.spill_all(&region, false) {
-                            tracing::error!(%error, region = region.name, "a spill failed: the region takes no more writes");
-                            region.fail(&error.to_string());
+                            tracing::error!(%error, region = region.name, "a spill failed");
                         }
                         its.spills.collect();
                     }
@@ -119,6 +118,17 @@ impl Store {
     /// Spills what is due of a region, or all of it into one level. Where there is no room for that, what is in memory stays there;
     /// collections try it again. The caller holds [`Self::upkeep`].
     pub(super) fn spill_all(&self, region: &Region, merged: bool) -> Result<()> {
+        let spilled = self.spill_each(region, merged);
+        if let Err(error) = &spilled
+            && region.has_frozen()
+        {
+            tracing::error!(%error, region = region.name, "a spill failed: the region takes no more writes");
+            region.fail(&error.to_string());
+        }
+        spilled
+    }
+
+    fn spill_each(&self, region: &Region, merged: bool) -> Result<()> {
         loop {
             let spilled = match region.spill(merged) {
                 Ok(Some(spilled)) => spilled,

@@ -154,6 +154,11 @@ impl Device {
         Ok(self.mapping.advise(range, Advice::Priority(priority))?)
     }
 
+    /// Has what is in memory of a range read again by whoever wants it next.
+    pub(crate) fn drop_pages(&self, offset: u64, bytes: u64) -> Result<()> {
+        Ok(self.mapping.advise(offset..offset + bytes, Advice::DontNeed)?)
+    }
+
     /// Has the blocks' contents forgotten: nobody refers to them, or will before they are stored anew.
     pub(crate) fn forget_blocks(&self, offset: u64, blocks: u64) -> Result<()> {
         Ok(self.mapping.advise(offset..offset + blocks * BLOCK_BYTES as u64, Advice::Free)?)

@@ -74,7 +74,7 @@ pub(crate) struct Superblock {
     pub(crate) incompatible: u64,
     /// Raised by each new owner; who finds a higher one than his own has been fenced off.
     pub(crate) owner_epoch: u64,
-    /// The oldest chunk of the log.
+    /// The chunk with which the log began; it may have been given up. Nothing reads it.
     pub(crate) log_first_chunk: u64,
     /// The record from which on the log holds what no level does, and its number.
     pub(crate) log_replay_from: u64,

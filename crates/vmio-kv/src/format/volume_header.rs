@@ -56,7 +56,7 @@ pub(crate) struct VolumeHeader {
     pub(crate) incompatible: u64,
     /// Its length in units.
     pub(crate) units: u64,
-    /// Rows of the segment table.
+    /// Segments.
     pub(crate) segments: u32,
 }
 

@@ -142,6 +142,10 @@ impl Log {
             let start = from - from % BLOCK_BYTES;
             let whole = filled - filled % BLOCK_BYTES;
             let written = self.write_piece(&chunk, start, whole, if all || is_full { filled } else { whole });
+            // A page of the unit's former life may have come in since it was taken, by a read that was asked for before. From now on
+            // what is read is what was written, and until then readers have the chunk in memory.
+            let drop_pages = || self.device().drop_pages(chunk.header.offset, CHUNK_BYTES as u64);
+            let written = if is_full { written.and_then(|()| drop_pages()) } else { written };
             let mut state = self.state();
             match written {
                 Ok(()) if is_full => {

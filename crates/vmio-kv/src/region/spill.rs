@@ -167,10 +167,20 @@ impl Region {
         }));
     }
 
-    /// A spill found no room: who would wait for it is refused, until one does.
+    /// A spill found no room: who would wait for it is refused, until one does. Nobody waits for one of levels alone.
     pub(crate) fn lack_room(&self) {
-        self.writing().has_no_room = true;
+        self.writing().has_no_room = self.has_frozen();
         self.changed.notify_all();
+    }
+
+    /// Whether a level in memory waits to be spilled.
+    pub(crate) fn has_frozen(&self) -> bool {
+        self.version.load().frozen.is_some()
+    }
+
+    /// Whether a spill has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.writing().failed.is_some()
     }
 
     /// Whether a spill has found no room.
@@ -183,7 +193,8 @@ impl Region {
         let version = self.version.load();
         let trees: u64 = version.roots().map(|root| u64::from(root.blocks)).sum();
         // Leaves of keys with little in common are half full.
-        let memory = self.limits.memory_level_bytes.max(version.memory.bytes());
+        let frozen = version.frozen.as_ref().map_or(0, |frozen| frozen.bytes());
+        let memory = self.limits.memory_level_bytes.max(version.memory.bytes()) + frozen;
         trees + memory / MEMORY_ENTRY_BYTES / (ENTRIES_MAX as u64 / 2)
     }
 

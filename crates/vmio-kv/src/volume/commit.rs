@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::format::block::Block;
 use crate::format::catalogue::{self, RegionEntry};
 use crate::format::free_log::{self, Freed};
-use crate::format::geometry::{UNIT_BLOCKS, UNIT_BYTES};
+use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, UNIT_BYTES, unit_of};
 use crate::format::superblock::{BlockReference, CATALOGUE_BLOCKS_MAX, Superblock};
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::{Cursor, Entered};
@@ -155,7 +155,7 @@ impl Segment {
         }
         outdated.extend(committed.free_log_blocks.iter().map(|offset| Freed { offset: *offset, blocks: 1 }));
         committed.waiting.extend(retiring.iter().copied());
-        let rows: Vec<Freed> = committed.waiting.iter().chain(&outdated).copied().collect();
+        let rows = joined(committed.waiting.iter().chain(&outdated).copied().collect());
         let mut free_log_blocks = Vec::new();
         let mut next = 0;
         for rows in rows.chunks(free_log::ROWS) {
@@ -166,7 +166,11 @@ impl Segment {
         }
         taken.extend(&free_log_blocks);
         let mut superblock = Superblock { free_log: next, catalogue: references, ..committed.superblock.clone() };
-        if let Some((from, sequence)) = changes.replay {
+        // It never goes back: what lies before it is in no memory, whatever an empty level says of its beginning, and chunks of it
+        // may have been given up.
+        if let Some((from, sequence)) = changes.replay
+            && sequence > superblock.log_replay_sequence
+        {
             (superblock.log_replay_from, superblock.log_replay_sequence) = (from, sequence);
         }
         if let Some((generation, durable)) = changes.log {
@@ -209,5 +213,36 @@ impl Segment {
             self.device.begin_unit(unit, false, 0)?;
         }
         Ok(offset)
+    }
+}
+
+/// The same blocks in as few rows as they fit in; none goes beyond a unit.
+fn joined(mut rows: Vec<Freed>) -> Vec<Freed> {
+    rows.sort_unstable();
+    let mut joined: Vec<Freed> = Vec::with_capacity(rows.len());
+    for row in rows {
+        match joined.last_mut() {
+            Some(last)
+                if last.offset + last.blocks * BLOCK_BYTES as u64 == row.offset
+                    && unit_of(last.offset) == unit_of(row.offset) =>
+            {
+                last.blocks += row.blocks;
+            }
+            _ => joined.push(row),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_within_a_unit_share_a_row() {
+        let row =
+            |unit: u64, block: u64, blocks| Freed { offset: unit * UNIT_BYTES + block * BLOCK_BYTES as u64, blocks };
+        let rows = vec![row(3, 511, 1), row(3, 8, 1), row(4, 0, 512), row(3, 7, 1), row(3, 10, 2), row(5, 0, 1)];
+        assert_eq!(joined(rows), [row(3, 7, 2), row(3, 10, 2), row(3, 511, 1), row(4, 0, 512), row(5, 0, 1)]);
     }
 }

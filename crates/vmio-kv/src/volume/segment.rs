@@ -119,7 +119,7 @@ impl Segment {
         let mut free_blocks = 0_u64;
         let mut next = superblock.free_log;
         while next != 0 {
-            if free_log_blocks.len() as u64 > device.len() / UNIT_BYTES {
+            if free_log_blocks.len() as u64 > device.len() / BLOCK_BYTES as u64 {
                 return Err(device.damaged("the free log", next, Damage::Value { what: "its length", found: next }));
             }
             free_log_blocks.push(next);
