@@ -509,6 +509,10 @@ fn what_was_on_its_way_in_when_it_was_given_up_is_read_again() {
     let map = map_device(&tiny_cache(), &device);
     let mut fetch = pin!(fetch_page(&map, 5));
     assert!(fetch.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    // It is read, and has not arrived.
+    while device.reads_of(5) == 0 {
+        std::thread::yield_now();
+    }
     map.advise(at(5)..at(6), Advice::DontNeed).unwrap();
     device.set_word(at(5), 77);
     let _ = block_on(fetch);
