@@ -9,7 +9,7 @@ use vmio_kv::{Db, Durability, Options, check_on};
 
 pub const BLOCK: usize = 4096;
 pub const UNIT: u64 = 2 << 20;
-const VOLUME_BYTES: u64 = 16 * UNIT;
+const VOLUME_BYTES: u64 = 24 * UNIT;
 
 type Blocks = BTreeMap<u64, [u8; BLOCK]>;
 
