@@ -85,12 +85,14 @@ impl vmio_status {
     pub(crate) fn of(error: &Error) -> Self {
         match error {
             Error::BadOption { .. } => VMIO_ERROR_INVALID,
-            Error::Open { .. } => VMIO_ERROR_OPEN,
+            Error::Open { .. } | Error::NotDax { .. } => VMIO_ERROR_OPEN,
             Error::InUse { .. } | Error::AlreadyMapped { .. } => VMIO_ERROR_IN_USE,
             Error::NoUserfaultfd { .. } | Error::KernelFaultsDenied { .. } => VMIO_ERROR_NO_ENGINE,
-            Error::NotManaged { .. } | Error::OneAddress { .. } | Error::NotAtomic { .. } | Error::Atomic { .. } => {
-                VMIO_ERROR_UNSUPPORTED
-            }
+            Error::NotManaged { .. }
+            | Error::NotDirect { .. }
+            | Error::OneAddress { .. }
+            | Error::NotAtomic { .. }
+            | Error::Atomic { .. } => VMIO_ERROR_UNSUPPORTED,
             Error::OutOfRange { .. } | Error::BeyondReservation { .. } => VMIO_ERROR_OUT_OF_RANGE,
             Error::ReadOnly { .. } => VMIO_ERROR_READ_ONLY,
             Error::Read { .. } => VMIO_ERROR_READ,

@@ -52,6 +52,18 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// The file is not on persistent memory, or its file system does not map that itself (MAP_SYNC).
+    #[error(
+        "{path} cannot be mapped past the page cache (MAP_SYNC): put it on ext4 or xfs mounted with `-o dax=always` from \
+         persistent memory in fsdax mode (`ndctl create-namespace -m fsdax`), or open it with FileBacking"
+    )]
+    NotDax {
+        /// The path as given.
+        path: String,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
     /// Another process has the file mapped in a way that does not go with the one that was wanted: pages that a process
     /// keeps to itself would differ from what others store.
     #[error("{backing} is in use: {holder}; {}", wanted.way_round(*holder))]
@@ -74,6 +86,14 @@ pub enum Error {
     /// The engine of the cache cannot do what was asked for.
     #[error("{what} cannot be had with the managed engine: {why}")]
     NotManaged {
+        /// What was asked for.
+        what: &'static str,
+        /// Why not, and what to do instead.
+        why: &'static str,
+    },
+    /// A mapping without a cache ([`crate::Mapping::open_direct`]) cannot do what was asked for.
+    #[error("{what} cannot be had of a direct mapping: {why}")]
+    NotDirect {
         /// What was asked for.
         what: &'static str,
         /// Why not, and what to do instead.

@@ -68,3 +68,5 @@ pub use page::unit::Unit;
 pub use policy::EvictionPolicy;
 #[cfg(not(loom))]
 pub use sys::PAGE_BYTES;
+#[cfg(not(loom))]
+pub use sys::signal::SignalsBlocked;

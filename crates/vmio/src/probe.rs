@@ -15,6 +15,7 @@ use crate::sys::fault_messages::NoMessages;
 use crate::sys::kernel::KernelFeatures;
 use crate::sys::page_cache;
 use crate::sys::pagemap::Pagemap;
+use crate::sys::persistent_memory::Instructions;
 use crate::sys::reservation::Reservation;
 use crate::sys::ring::Ring;
 use crate::sys::unmap::Unmapper;
@@ -56,6 +57,9 @@ pub struct Features {
     pub cachestat: Probe,
     /// What vmio can do without, all of [`KernelFeature::ALL`].
     pub kernel: Vec<(KernelFeature, Probe)>,
+    /// The instructions by which persistent memory is copied and lines of it are written back, such as `AVX2, clwb`; none on
+    /// processors that [`crate::backing::DaxBacking`] does not know.
+    pub persistent_memory: Option<String>,
     /// The right to lock the cache in memory.
     pub lock_memory: Probe,
     /// Whether swap is on.
@@ -114,6 +118,7 @@ pub fn probe_without(declined: &[KernelFeature]) -> Features {
             )
         },
         kernel,
+        persistent_memory: Instructions::of_this_cpu().map(|instructions| instructions.to_string()),
         lock_memory,
         swap_on: swap_is_on(),
         page_bytes: rustix::param::page_size(),

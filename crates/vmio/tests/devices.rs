@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use vmio::backing::{Backing, FileBacking};
-use vmio::{Access, Advice, Mapping, MappingOptions};
+use vmio::{Access, Mapping, MappingOptions};
 
-use support::{PAGE, Random, at, check_empty, is_root, read, tiny_cache};
+use support::exercise::{exercise, random_bytes};
+use support::{PAGE, at, is_root, read, tiny_cache};
 
 /// A loop device over a file; detached when dropped.
 struct LoopDevice(PathBuf);
@@ -32,43 +33,6 @@ impl Drop for LoopDevice {
     }
 }
 
-fn random_bytes(len: u64) -> Vec<u8> {
-    let mut random = Random(len);
-    (0..len.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).take(len as usize).collect()
-}
-
-/// Reads all of it, changes bytes everywhere, and checks them through the mapping, after eviction, and after reopening.
-fn exercise(path: &Path, len: u64) {
-    let cache = tiny_cache();
-    let open = || {
-        let backing = FileBacking::open(path, Access::ReadWrite).unwrap();
-        assert_eq!(backing.len(), len);
-        println!("{}: direct {}, blocks of {}", path.display(), backing.is_direct(), backing.block_bytes());
-        Mapping::open(&cache, backing, MappingOptions::new()).unwrap()
-    };
-    let map = open();
-    let mut expected = read(&map, 0..len).unwrap();
-    let mut random = Random(len);
-    for _ in 0..300 {
-        let offset = random.below(len);
-        let bytes = random_bytes(random.below(6000).min(len - offset));
-        map.write_at(offset, &bytes).unwrap();
-        expected[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
-    }
-    map.write_at(len - 1, b"e").unwrap();
-    expected[len as usize - 1] = b'e';
-    assert!(read(&map, 0..len).unwrap() == expected);
-    map.sync().unwrap();
-    map.advise(0..len, Advice::DontNeed).unwrap();
-    map.advise(0..len, Advice::Sequential { window_bytes: 0 }).unwrap();
-    assert!(read(&map, 0..len).unwrap() == expected);
-    map.close().unwrap();
-    let map = open();
-    assert!(read(&map, 0..len).unwrap() == expected);
-    map.close().unwrap();
-    check_empty(&cache);
-}
-
 fn exercise_loop_device(block_bytes: u64, len: u64) {
     if !is_root("a loop device") {
         return;
@@ -81,8 +45,9 @@ fn exercise_loop_device(block_bytes: u64, len: u64) {
     let backing = FileBacking::open(&device.0, Access::ReadOnly).unwrap();
     assert_eq!(backing.block_bytes(), block_bytes);
     assert!(backing.set_len(len + PAGE).is_err());
+    assert_eq!(backing.len(), len);
     drop(backing);
-    exercise(&device.0, len);
+    exercise(|| FileBacking::open(&device.0, Access::ReadWrite), len);
 }
 
 #[test]
@@ -142,7 +107,7 @@ fn a_file_in_memory_works_with_or_without_direct_io() {
     };
     for len in [900 * PAGE, 700 * PAGE + 777, 3] {
         std::fs::write(file.path(), random_bytes(len)).unwrap();
-        exercise(file.path(), len);
+        exercise(|| FileBacking::open(file.path(), Access::ReadWrite), len);
         assert_eq!(file.path().metadata().unwrap().len(), len);
     }
 }
@@ -152,7 +117,7 @@ fn a_file_of_an_odd_length_works() {
     let file = tempfile::NamedTempFile::new().unwrap();
     for len in [700 * PAGE + 777, 700 * PAGE + 512, 5, PAGE + 4095] {
         std::fs::write(file.path(), random_bytes(len)).unwrap();
-        exercise(file.path(), len);
+        exercise(|| FileBacking::open(file.path(), Access::ReadWrite), len);
         assert_eq!(file.path().metadata().unwrap().len(), len);
     }
 }

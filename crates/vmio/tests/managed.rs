@@ -251,6 +251,28 @@ fn pins_hold_against_the_steward() {
 
 /// Two processes store to one file through caches that are both too small for it.
 #[test]
+fn what_others_have_appended_stays_when_the_file_becomes_longer() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), [1; 100]).unwrap();
+    let cache = managed(4 * SPAN);
+    let options = MappingOptions::new().reserve(at(4));
+    let map = Mapping::open(&cache, FileBacking::open(file.path(), Access::ReadWrite).unwrap(), options).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(file.as_file(), &[2; 100], 100).unwrap();
+    map.set_len(300).unwrap();
+    let mut bytes = [0xff; 300];
+    map.read_at(0, &mut bytes).unwrap();
+    let expected = [[1; 100], [2; 100], [0; 100]].concat();
+    assert_eq!(bytes.as_slice(), expected);
+    // What is stored behind the end is not part of the file, and nobody has appended.
+    // SAFETY: the byte lies in the mapping's last page, and nobody else accesses it.
+    unsafe { map.as_ptr().cast_mut().add(310).write_volatile(3) };
+    map.set_len(at(1)).unwrap();
+    let mut bytes = [0xff; 100];
+    map.read_at(300, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 100]);
+}
+
+#[test]
 fn processes_share_a_file() {
     const NAME: &str = "processes_share_a_file";
     const FILE: &str = "VMIO_TEST_FILE";

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -92,6 +93,11 @@ impl FileBacking {
         self.is_direct
     }
 
+    /// Whether it is a block device.
+    pub fn is_device(&self) -> bool {
+        self.is_device
+    }
+
     /// The unit of direct I/O in bytes.
     pub fn block_bytes(&self) -> u64 {
         self.block_bytes
@@ -150,11 +156,23 @@ impl Backing for FileBacking {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         if self.is_device {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "a block device has the length that it has"));
+            // It may have become longer since it was opened.
+            if !(self.len()..=device_len(&self.buffered)?).contains(&len) {
+                return Err(io::Error::new(io::ErrorKind::Unsupported, "a block device has the length that it has"));
+            }
+        } else if self.buffered.metadata()?.len() != len && (len <= self.len() || !lengthen(&self.buffered, len)?) {
+            // Where it has that length already, by somebody else's doing, it is left alone: more may be appended meanwhile.
+            self.buffered.set_len(len)?;
         }
-        self.buffered.set_len(len)?;
         self.len.store(len, Ordering::Release);
         Ok(())
+    }
+
+    /// Punches a hole into a file, and has a block device forget the range. Not all of them can.
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        use rustix::fs::FallocateFlags;
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(&self.buffered, hole, range.start, range.end - range.start)?)
     }
 
     fn identity(&self) -> Option<Identity> {
@@ -190,6 +208,16 @@ fn direct_alignment(file: &File) -> io::Result<u64> {
         Ok(answer) if answer.stx_mask & 0x2000 != 0 => Ok(u64::from(answer.stx_dio_offset_align)),
         // Linux before 6.1 does not say: the page size satisfies every file system there.
         _ => Ok(PAGE_BYTES as u64),
+    }
+}
+
+/// Makes a file longer, but never shorter: somebody else may have lengthened it further since. False where that cannot be asked for.
+pub(super) fn lengthen(file: &File, len: u64) -> io::Result<bool> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    match fallocate(file, FallocateFlags::empty(), len - 1, 1) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 

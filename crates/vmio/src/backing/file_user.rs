@@ -15,7 +15,10 @@ const BASE: u64 = 1 << 62;
 const CACHED_READERS: Range<u64> = BASE..BASE + 1;
 const MANAGED_WRITERS: Range<u64> = BASE + 1..BASE + 2;
 const MANAGED_READERS: Range<u64> = BASE + 2..BASE + 3;
-const ALL: Range<u64> = BASE..BASE + 3;
+const SUCCESSORS: Range<u64> = BASE + 3..BASE + 4;
+/// What a cached writer keeps everybody off from.
+const USERS: Range<u64> = BASE..BASE + 3;
+const ALL: Range<u64> = BASE..BASE + 4;
 /// A lock that is in our way may be gone when we ask whose it is.
 const ATTEMPTS_MAX: u32 = 8;
 
@@ -31,6 +34,9 @@ pub enum FileUser {
     ManagedWriter,
     /// Looks at the kernel's pages: shares with all but a cached writer.
     ManagedReader,
+    /// A cached writer that comes in spite of anybody who has the file mapped, and sees to it by other means that their stores and its
+    /// own do not meet. Others than successors are kept off from then on.
+    Successor,
 }
 
 impl FileUser {
@@ -51,12 +57,13 @@ impl FileUser {
     }
 
     /// What it locks, and where nobody else may have locked anything.
-    fn locks(self) -> (LockKind, Range<u64>, Option<Range<u64>>) {
+    fn locks(self) -> (LockKind, Range<u64>, &'static [Range<u64>]) {
         match self {
-            FileUser::CachedWriter => (LockKind::Exclusive, ALL, None),
-            FileUser::CachedReader => (LockKind::Shared, CACHED_READERS, Some(MANAGED_WRITERS)),
-            FileUser::ManagedWriter => (LockKind::Shared, MANAGED_WRITERS, Some(CACHED_READERS)),
-            FileUser::ManagedReader => (LockKind::Shared, MANAGED_READERS, None),
+            FileUser::CachedWriter => (LockKind::Exclusive, USERS, &[SUCCESSORS]),
+            FileUser::CachedReader => (LockKind::Shared, CACHED_READERS, &[MANAGED_WRITERS, SUCCESSORS]),
+            FileUser::ManagedWriter => (LockKind::Shared, MANAGED_WRITERS, &[CACHED_READERS, SUCCESSORS]),
+            FileUser::ManagedReader => (LockKind::Shared, MANAGED_READERS, &[SUCCESSORS]),
+            FileUser::Successor => (LockKind::Shared, SUCCESSORS, &[]),
         }
     }
 
@@ -81,19 +88,22 @@ impl FileUser {
             }
         }
         // Looked for after our own lock, as the others do: of two that come at the same time, one sees the other.
-        let Some(kept_free) = kept_free else { return Ok(None) };
-        let held = byte_locks::held_by_others(file, &kept_free)?;
-        if held.is_some() {
-            unlock(file)?;
+        for bytes in kept_free {
+            if let Some(held) = byte_locks::held_by_others(file, bytes)? {
+                unlock(file)?;
+                return Ok(Some(Holder::of(&held)));
+            }
         }
-        Ok(held.map(|held| Holder::of(&held)))
+        Ok(None)
     }
 
     /// What somebody who wants to be this kind of user can do about another one.
     pub(crate) fn way_round(self, holder: Holder) -> &'static str {
         match (self, holder) {
             (_, Holder::Stranger) => "end its lock (`lslocks` shows it)",
-            (_, Holder::User(FileUser::CachedWriter)) => "close it there, or open it with Engine::Managed in both",
+            (_, Holder::User(FileUser::CachedWriter | FileUser::Successor)) => {
+                "close it there, or open it with Engine::Managed in both"
+            }
             (FileUser::CachedWriter, Holder::User(FileUser::CachedReader)) => {
                 "close it there, or open it read-only here too"
             }
@@ -125,7 +135,13 @@ impl Holder {
             let (kind, bytes, _) = user.locks();
             held.kind == kind && held.bytes == bytes
         };
-        let users = [FileUser::CachedWriter, FileUser::CachedReader, FileUser::ManagedWriter, FileUser::ManagedReader];
+        let users = [
+            FileUser::CachedWriter,
+            FileUser::CachedReader,
+            FileUser::ManagedWriter,
+            FileUser::ManagedReader,
+            FileUser::Successor,
+        ];
         users.into_iter().find(of_kind).map_or(Holder::Stranger, Holder::User)
     }
 }
@@ -134,6 +150,7 @@ impl fmt::Display for Holder {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Holder::User(FileUser::CachedWriter) => "another process has it mapped for writing",
+            Holder::User(FileUser::Successor) => "another process has taken it over, and has it mapped for writing",
             Holder::User(FileUser::CachedReader) => "another process has it mapped read-only",
             Holder::User(FileUser::ManagedWriter) => "another process has it mapped for writing with Engine::Managed",
             Holder::User(FileUser::ManagedReader) => "another process has it mapped read-only with Engine::Managed",

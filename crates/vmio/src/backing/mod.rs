@@ -1,18 +1,25 @@
 //! Where the bytes live.
 
+mod batch;
+mod dax;
 mod file;
 mod file_user;
 mod memory;
 mod null;
+mod nvme;
 mod shared;
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
+pub use batch::BatchReader;
+pub use dax::DaxBacking;
 pub use file::FileBacking;
 pub use file_user::{FileUser, Holder};
 pub use memory::MemoryBacking;
 pub use null::NullBacking;
+pub use nvme::{NvmeBacking, Submission};
 
 /// What a mapping may do to its backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +70,12 @@ pub trait Backing: Send + Sync {
     /// Changes the length. New bytes read as zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
+    /// Says that nobody needs what a range holds, so that its room may be given back. It reads as zeros or as before from now on, and
+    /// after a power cut too, until it is written anew. The default does nothing.
+    fn discard(&self, _range: Range<u64>) -> io::Result<()> {
+        Ok(())
+    }
+
     /// The identity of the file or device; `None` for a backing that only this object reaches.
     fn identity(&self) -> Option<Identity> {
         None
@@ -91,6 +104,10 @@ pub trait Backing: Send + Sync {
     fn direct_reads(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+
+    /// Says at which addresses the buffers lie that most reads will be made into, so that they may be registered with the device;
+    /// none from the moment on when that memory may become another's. Never called in the trap path. The default does nothing.
+    fn prefer_buffers(&self, _addresses: Option<Range<usize>>) {}
 
     /// What it is, for messages.
     fn describe(&self) -> String;

@@ -1,6 +1,7 @@
 //! A backing in several hands: a mapping's, and somebody's who goes past it.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -31,6 +32,10 @@ impl<B: Backing + ?Sized> Backing for Arc<B> {
         (**self).set_len(len)
     }
 
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        (**self).discard(range)
+    }
+
     fn identity(&self) -> Option<Identity> {
         (**self).identity()
     }
@@ -49,6 +54,10 @@ impl<B: Backing + ?Sized> Backing for Arc<B> {
 
     fn direct_reads(&self) -> Option<BorrowedFd<'_>> {
         (**self).direct_reads()
+    }
+
+    fn prefer_buffers(&self, addresses: Option<Range<usize>>) {
+        (**self).prefer_buffers(addresses);
     }
 
     fn describe(&self) -> String {

@@ -1,6 +1,7 @@
 //! Buffers that pages are read into before they become visible.
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::sys::PAGE_BYTES;
@@ -25,6 +26,12 @@ impl PageBuffers {
         memory.leave_out_on_fork()?;
         memory.small_pages_only()?;
         Ok(PageBuffers { memory, taken: (0..BUFFERS).map(|_| AtomicBool::new(false)).collect(), cores })
+    }
+
+    /// The addresses of those that cores take first: what is read by one miss a core at a time, and some more.
+    pub(crate) fn preferred(&self) -> Range<usize> {
+        let start = self.memory.base() as usize;
+        start..start + BUFFERS.min(2 * self.cores) * BUFFER_BYTES
     }
 
     /// Takes a buffer; yields the core while more threads than there are buffers wait for their reads.

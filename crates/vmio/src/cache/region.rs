@@ -304,6 +304,7 @@ impl Region {
     }
 
     /// The first byte.
+    #[inline]
     pub(crate) fn base(&self) -> *mut u8 {
         self.range.base()
     }

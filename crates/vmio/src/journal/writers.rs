@@ -68,3 +68,56 @@ fn start() -> Option<ThreadPool> {
 pub(super) fn step_back() {
     let _ = rustix::process::nice(NICE);
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    fn failure(why: &'static str) -> Result<()> {
+        Err(Error::system("a test")(io::Error::other(why)))
+    }
+
+    /// Has one thread of all do something else, and returns what the caller is told, and how many threads came to their end.
+    fn run_with_one(writers: &Writers, odd: impl Fn() -> Result<()> + Sync) -> (Result<()>, usize) {
+        let (calls, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let told = writers.run(true, |room| {
+            assert_eq!((room.pages.len(), room.chain.len()), (PART_PAGES, CHAIN_PAGES));
+            if calls.fetch_add(1, Ordering::Relaxed) == WRITERS / 2 {
+                return odd();
+            }
+            ended.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        });
+        (told, ended.into_inner())
+    }
+
+    #[test]
+    fn the_error_of_one_thread_is_told_to_the_caller_when_all_have_ended() {
+        let (told, ended) = run_with_one(&Writers::default(), || failure("no luck"));
+        assert!(told.is_err_and(|error| format!("{error:?}").contains("no luck")));
+        assert_eq!(ended, WRITERS - 1);
+    }
+
+    #[test]
+    fn the_panic_of_one_thread_is_told_as_an_error_and_the_others_work_on() {
+        let writers = Writers::default();
+        let (told, ended) = run_with_one(&writers, || panic!("as the test wants it"));
+        assert!(told.is_err_and(|error| format!("{error:?}").contains("panicked")));
+        assert_eq!(ended, WRITERS - 1);
+        // The room in which it happened is used again.
+        let (told, ended) = run_with_one(&writers, || Ok(()));
+        assert!(told.is_ok() && ended == WRITERS - 1);
+    }
+
+    #[test]
+    fn the_caller_works_alone_where_threads_are_not_worth_it() {
+        let calls = AtomicUsize::new(0);
+        let told = Writers::default().run(false, |_| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            failure("no luck")
+        });
+        assert!(told.is_err() && calls.into_inner() == 1);
+    }
+}

@@ -39,7 +39,7 @@ impl ManagedFile {
         options: MappingOptions,
     ) -> Result<Self> {
         let start = |backing, options| OpenManaged::start(core, backing, options);
-        Ok(ManagedFile { opened: open_files::open(cache, backing, options, start)? })
+        Ok(ManagedFile { opened: open_files::open(Some(cache), backing, options, start)? })
     }
 
     /// Syncs and, if this is the last handle, unmaps.
@@ -250,10 +250,12 @@ impl MappedFile for ManagedFile {
                 failed(source)
             });
         }
-        // Whatever the program stored behind the end, in the last page, is not part of the file.
-        let tail = old..old.next_multiple_of(PAGE_BYTES as u64);
-        if len > old && !tail.is_empty() {
-            let last = old / PAGE_BYTES as u64;
+        // Whatever the program stored behind the end, in the last page, is not part of the file; but what other processes have
+        // appended since is.
+        let end = old.max(file_len(&*region.backing).map_err(failed)?);
+        let tail = end..end.next_multiple_of(PAGE_BYTES as u64);
+        if len > end && !tail.is_empty() {
+            let last = end / PAGE_BYTES as u64;
             region.map.populate_for_stores(&bytes_of(&(last..last + 1))).map_err(failed)?;
             region.map.clear(&tail);
         }
@@ -263,7 +265,7 @@ impl MappedFile for ManagedFile {
     }
 
     fn sync(&self, part: Option<Range<u64>>) -> Result<()> {
-        part.map_or_else(|| self.opened.sync(), |pages| self.opened.flush(&bytes_of(&pages)))
+        part.map_or_else(|| self.opened.sync(), |bytes| self.opened.flush(&bytes_of(&touched_pages(&bytes))))
     }
 
     fn sync_begin(&self) -> Result<SyncHandle> {
@@ -274,6 +276,14 @@ impl MappedFile for ManagedFile {
     fn take_read_error(&self) -> Option<Error> {
         None
     }
+}
+
+/// How long the file is by now; of a device what it was.
+fn file_len(backing: &dyn Backing) -> io::Result<u64> {
+    let Some(file) = backing.file() else { return Ok(backing.len()) };
+    let stat = rustix::fs::fstat(file)?;
+    let is_file = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::RegularFile;
+    Ok(if is_file { stat.st_size as u64 } else { backing.len() })
 }
 
 pub(super) fn bytes_of(pages: &Range<u64>) -> Range<u64> {

@@ -11,7 +11,7 @@ use crate::cache::{Cache, CacheCore};
 use crate::error::{Error, Result};
 use crate::journal::JournaledBacking;
 use crate::mapping::cached_region::CachedRegion;
-use crate::mapping::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile};
+use crate::mapping::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, touched_pages};
 use crate::mapping::open_files;
 use crate::mapping::opened::Opened;
 use crate::mapping::options::MappingOptions;
@@ -32,7 +32,7 @@ impl CachedFile {
         options: MappingOptions,
     ) -> Result<Self> {
         let start = |backing, options| CachedRegion::start(core, backing, options);
-        Ok(CachedFile { opened: open_files::open(cache, backing, options, start)? })
+        Ok(CachedFile { opened: open_files::open(Some(cache), backing, options, start)? })
     }
 
     #[inline]
@@ -169,7 +169,7 @@ impl MappedFile for CachedFile {
     fn sync(&self, part: Option<Range<u64>>) -> Result<()> {
         match self.journaled() {
             Some(backing) => backing.commit().map(drop),
-            None => self.region().sync_pages(part),
+            None => self.region().sync_pages(part.map(|bytes| touched_pages(&bytes))),
         }
     }
 

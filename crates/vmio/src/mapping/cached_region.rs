@@ -46,6 +46,7 @@ impl CachedRegion {
             }
             backing.admit(Arc::clone(&region) as _);
         }
+        region.backing.prefer_buffers(Some(shared.page_buffers.preferred()));
         shared.mappings.fetch_add(1, Ordering::Relaxed);
         shared.mapped_bytes.fetch_add(region.len(), Ordering::Relaxed);
         Ok(CachedRegion { region, cache: Arc::clone(cache) })
@@ -98,6 +99,8 @@ impl OpenRegion for CachedRegion {
         // First the faults: one that a reader thread still has in hand may yet queue a span.
         address_table::remove(region.range());
         region.detach();
+        // The backing may outlive the cache.
+        region.backing.prefer_buffers(None);
         {
             // Nobody evicts meanwhile; afterwards nobody finds a span of ours.
             let mut tenants = region.shared.eviction_gate.write().unwrap_or_else(PoisonError::into_inner);

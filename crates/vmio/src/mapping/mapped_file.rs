@@ -53,7 +53,7 @@ pub(crate) trait MappedFile: Send + Sync {
     fn usage(&self) -> Usage;
     /// See [`crate::Mapping::set_len`].
     fn set_len(&self, len: u64) -> Result<()>;
-    /// See [`crate::Mapping::sync`]; of some pages, [`crate::Mapping::flush`].
+    /// See [`crate::Mapping::sync`]; of a range of bytes, [`crate::Mapping::flush`].
     fn sync(&self, part: Option<Range<u64>>) -> Result<()>;
     /// See [`crate::Mapping::sync_begin`].
     fn sync_begin(&self) -> Result<SyncHandle>;

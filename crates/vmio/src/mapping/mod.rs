@@ -4,6 +4,7 @@ mod advice;
 mod cached_file;
 mod cached_region;
 mod commit;
+mod direct_file;
 mod ensure;
 mod fetch;
 pub(crate) mod mapped_file;
@@ -25,11 +26,12 @@ pub use residency::{Residency, Usage};
 pub use sync::SyncHandle;
 pub use view::View;
 
-use crate::backing::{Access, Backing};
+use crate::backing::{Access, Backing, DaxBacking};
 use crate::cache::{Cache, Tender};
 use crate::error::{Error, Result};
 use crate::managed::ManagedFile;
 use crate::mapping::cached_file::CachedFile;
+use crate::mapping::direct_file::DirectFile;
 use crate::mapping::mapped_file::MappedFile;
 use crate::mapping::options::MappingOptions;
 
@@ -53,6 +55,8 @@ enum Handle {
     Cached(CachedFile),
     /// Faults are the kernel's: [`crate::Engine::Managed`].
     Managed(ManagedFile),
+    /// Faults are the kernel's, and there is no cache: [`Mapping::open_direct`].
+    Direct(DirectFile),
 }
 
 // SAFETY (of the Send and Sync that the compiler derives): Region is shared through atomics and locks only; the raw
@@ -73,16 +77,36 @@ impl Mapping {
         Ok(Mapping { handle })
     }
 
+    /// Maps persistent memory without a cache: loads and stores go to the device, by huge pages where the file's extents allow
+    /// it. No page ever misses beyond the kernel filling its page tables once, and nothing is evicted.
+    ///
+    /// A store is durable after [`Self::flush`] of its range, which writes the touched lines back from the processor's caches
+    /// (clwb), or after [`Self::sync`], for which the kernel does that to all pages that were stored to. What [`Self::write_at`]
+    /// has written is durable when it returns. Before that a store may become durable at any time, in any order.
+    ///
+    /// Other processes may map the file too, as with [`crate::Engine::Managed`]; a load or store that the device refuses is a SIGBUS.
+    /// Priorities and other advice have no effect but [`Advice::WillNeed`], which fills page tables; options that need a cache are
+    /// refused ([`Error::NotDirect`]).
+    pub fn open_direct(backing: DaxBacking, options: MappingOptions) -> Result<Mapping> {
+        Ok(Mapping { handle: Handle::Direct(DirectFile::open(backing, options)?) })
+    }
+
     fn file(&self) -> &dyn MappedFile {
         match &self.handle {
             Handle::Cached(file) => file,
             Handle::Managed(file) => file,
+            Handle::Direct(file) => file,
         }
     }
 
     /// Length in bytes.
+    #[inline]
     pub fn len(&self) -> u64 {
-        self.file().len()
+        match &self.handle {
+            Handle::Cached(file) => file.region().len(),
+            Handle::Managed(file) => file.len(),
+            Handle::Direct(file) => file.len(),
+        }
     }
 
     /// Whether it has no bytes.
@@ -102,8 +126,13 @@ impl Mapping {
 
     /// The first byte. Valid for loads of [`Self::len`] bytes as long as a handle or a [`Pin`] exists; loads behind
     /// the last page are a SIGBUS.
+    #[inline]
     pub fn as_ptr(&self) -> *const u8 {
-        self.file().base().cast_const()
+        match &self.handle {
+            Handle::Cached(file) => file.region().base().cast_const(),
+            Handle::Managed(file) => file.base().cast_const(),
+            Handle::Direct(file) => file.base().cast_const(),
+        }
     }
 
     /// The first byte, for stores; a store to a read-only mapping is a SIGSEGV.
@@ -153,8 +182,8 @@ impl Mapping {
     pub fn failed_reads(&self) -> u64 {
         match &self.handle {
             Handle::Cached(file) => file.region().failed_reads(),
-            // It has no poison.
-            Handle::Managed(_) => 0,
+            // They have no poison.
+            Handle::Managed(_) | Handle::Direct(_) => 0,
         }
     }
 
@@ -163,6 +192,7 @@ impl Mapping {
         match self.handle {
             Handle::Cached(file) => file.close(),
             Handle::Managed(file) => file.close(),
+            Handle::Direct(file) => file.close(),
         }
     }
 

@@ -37,15 +37,18 @@ impl Drop for Entry {
     }
 }
 
-/// What the process has open of the file behind a backing, through this cache; else what `start` makes of it, once other
+/// What the process has open of the file behind a backing, through this cache, or through none; else what `start` makes of it, once other
 /// processes are kept off.
 pub(crate) fn open<R: OpenRegion>(
-    cache: &Cache,
+    cache: Option<&Cache>,
     backing: Box<dyn Backing>,
     options: MappingOptions,
     start: impl FnOnce(Box<dyn Backing>, MappingOptions) -> Result<R>,
 ) -> Result<Arc<Opened<R>>> {
-    let generation = cache.generation();
+    let generation = match cache {
+        Some(cache) => cache.generation(),
+        None => Generation::of_this_process().map_err(Error::system("noting the process"))?,
+    };
     let start = |backing: Box<dyn Backing>, options: MappingOptions| {
         if !generation.is_current() {
             return Err(Error::Forked);
@@ -63,7 +66,7 @@ pub(crate) fn open<R: OpenRegion>(
         }
         if let Some(opened) = present.opened.upgrade() {
             let wanted = options.access.unwrap_or_else(|| backing.access());
-            let how = if !opened.belongs_to(cache) {
+            let how = if cache.is_some_and(|cache| !opened.belongs_to(cache)) {
                 "through another cache"
             } else if wanted == Access::ReadWrite && opened.access() == Access::ReadOnly {
                 "read-only"

@@ -6,7 +6,6 @@ use std::thread::JoinHandle;
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 use crate::mapping::cached_file::CachedFile;
-use crate::mapping::mapped_file::touched_pages;
 use crate::sys::fork::Generation;
 use crate::sys::signal::SignalsBlocked;
 
@@ -20,11 +19,12 @@ impl Mapping {
         self.file().sync(None)
     }
 
-    /// As [`Self::sync`], for the pages that a range of bytes touches.
+    /// As [`Self::sync`], for the pages that a range of bytes touches; of a direct mapping ([`Self::open_direct`]) for the lines of
+    /// 64 bytes that it touches, without a system call.
     pub fn flush(&self, range: Range<u64>) -> Result<()> {
         self.check_range(&range)?;
         let _span = tracing::debug_span!("sync", range.start, range.end).entered();
-        self.file().sync(Some(touched_pages(&range)))
+        self.file().sync(Some(range))
     }
 
     /// Starts a [`Self::sync`] in the background. Pages that become dirty after the call are not part of it; only if

@@ -16,7 +16,7 @@ impl Mapping {
     /// page at another address costs a trap, but no I/O.
     ///
     /// It takes a mapping that was opened with [`crate::FrameHint::SharedAddresses`]; others are an
-    /// [`Error::OneAddress`], with the managed engine an [`Error::NotManaged`]. A mapping may have 15 views at a time
+    /// [`Error::OneAddress`], with the managed engine an [`Error::NotManaged`], without a cache an [`Error::NotDirect`]. A mapping may have 15 views at a time
     /// ([`Error::TooManyViews`]).
     pub fn view(&self) -> Result<View> {
         self.file().check_not_forked()?;
@@ -25,6 +25,10 @@ impl Mapping {
                 let opened = Arc::new(OpenView::open(file)?);
                 Ok(View { mapping: self.clone(), opened })
             }
+            Handle::Direct(_) => Err(Error::NotDirect {
+                what: "a second range of addresses for a mapping",
+                why: "open the file with Mapping::open and FrameHint::SharedAddresses",
+            }),
             Handle::Managed(_) => Err(Error::NotManaged {
                 what: "a second range of addresses for a mapping",
                 why: "it would not see what is mapped there; use Engine::Sigbus with FrameHint::SharedAddresses",

@@ -68,6 +68,47 @@ impl BatchRing {
     }
 }
 
+/// A read of a batch: from where in the file, and to where.
+pub(crate) struct BatchedRead<'buffer> {
+    pub(crate) offset: u64,
+    pub(crate) buffer: &'buffer mut [u8],
+    /// Whether all of the buffer is from the file.
+    pub(crate) is_whole: bool,
+}
+
+impl BatchRing {
+    /// Does reads at once, 64 at most, and returns when they have ended; says of each whether it filled its buffer. Gives the
+    /// ring back if it is of further use.
+    pub(crate) fn read_all(
+        mut self: Box<Self>,
+        file: BorrowedFd<'_>,
+        reads: &mut [BatchedRead<'_>],
+    ) -> Option<Box<Self>> {
+        for (token, read) in reads.iter_mut().enumerate() {
+            // SAFETY: buffer and file are borrowed until this returns, and that is after `wait`, between which and here
+            // nothing panics. What the kernel has not taken by then it never will: the ring is leaked.
+            if !unsafe { self.read(token as u64, file, std::ptr::from_mut(read.buffer), read.offset) } {
+                break;
+            }
+        }
+        self.submit();
+        let mut whole = 0_u64;
+        let is_done = self.wait(|token, bytes| {
+            let is_whole =
+                reads.get(token as usize).is_some_and(|read| usize::try_from(bytes) == Ok(read.buffer.len()));
+            whole |= u64::from(is_whole).checked_shl(token as u32).unwrap_or(0);
+        });
+        for (token, read) in reads.iter_mut().enumerate().take(u64::BITS as usize) {
+            read.is_whole = whole & 1 << token != 0;
+        }
+        if is_done {
+            return Some(self);
+        }
+        std::mem::forget(self);
+        None
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::io::Write;

@@ -21,6 +21,16 @@ pub(crate) struct FileMap {
 impl FileMap {
     /// Maps `len` bytes of a file at a multiple of a span.
     pub(crate) fn new(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
+        Self::with(file, len, writable, MapFlags::SHARED)
+    }
+
+    /// The same of a file on persistent memory, past the page cache, with nothing of the file system's left to be made durable once
+    /// a store has happened; EOPNOTSUPP where that cannot be.
+    pub(crate) fn of_persistent_memory(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
+        Self::with(file, len, writable, MapFlags::SHARED_VALIDATE | MapFlags::SYNC)
+    }
+
+    fn with(file: BorrowedFd<'_>, len: usize, writable: bool, flags: MapFlags) -> io::Result<Self> {
         let mut range = Reservation::zeroed(len, SPAN_BYTES)?;
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: replaces the reservation just made, which nobody else knows of.
@@ -29,7 +39,7 @@ impl FileMap {
                 range.base().cast(),
                 range.len(),
                 protection,
-                MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE,
+                flags | MapFlags::FIXED | MapFlags::NORESERVE,
                 file,
                 0,
             )?;

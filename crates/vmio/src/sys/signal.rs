@@ -1,11 +1,14 @@
 //! SIGBUS in the faulting thread, and keeping other signal handlers out of critical sections.
 
 use std::io;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::sys::errno::PreservedErrno;
+#[cfg(target_arch = "x86_64")]
+use crate::sys::persistent_memory;
 
 /// What the interrupted instruction did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,21 +34,27 @@ pub(crate) enum Resolution {
 /// Resolves a fault at an address; must be async-signal-safe.
 pub(crate) type FaultHandler = fn(address: usize, access: FaultAccess) -> Resolution;
 
-struct Installed {
-    handler: FaultHandler,
-    previous: libc::sigaction,
-}
-
-static INSTALLED: OnceLock<Installed> = OnceLock::new();
+static RESOLVER: OnceLock<FaultHandler> = OnceLock::new();
+/// What was done at a SIGBUS before us; set once the handler is installed.
+static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+static INSTALLING: Mutex<()> = Mutex::new(());
 
 /// Has `handler` called for every SIGBUS of this process from now on; what it declines goes to the handler that was
 /// there before. The first call decides; later ones do nothing.
 pub(crate) fn install_sigbus_handler(handler: FaultHandler) -> io::Result<()> {
-    static INSTALLING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
-    if INSTALLED.get().is_some() {
-        return Ok(());
-    }
+    RESOLVER.get_or_init(|| handler);
+    if PREVIOUS.get().is_some() { Ok(()) } else { install() }
+}
+
+/// Has copies of persistent memory from now on return where they come upon a SIGBUS. Not in the handler itself, where one kills the
+/// process: an alternate stack of 8 KiB has no room for a second.
+pub(crate) fn recover_copies() -> io::Result<()> {
+    let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    if PREVIOUS.get().is_some() { Ok(()) } else { install() }
+}
+
+fn install() -> io::Result<()> {
     let mut previous = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: reads the present action into a zeroed sigaction of ours, which is valid as it is if that fails.
     let previous = unsafe {
@@ -54,7 +63,7 @@ pub(crate) fn install_sigbus_handler(handler: FaultHandler) -> io::Result<()> {
         }
         previous.assume_init()
     };
-    INSTALLED.get_or_init(|| Installed { handler, previous });
+    PREVIOUS.get_or_init(|| previous);
     // SAFETY: a zeroed sigaction is valid; the fields that matter are set below.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = on_sigbus as *const () as usize;
@@ -62,7 +71,7 @@ pub(crate) fn install_sigbus_handler(handler: FaultHandler) -> io::Result<()> {
     // so a nested fault of the same thread cannot wait for itself.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
     // SAFETY: fills a set that we own; then installs a handler that is async-signal-safe by the contract of
-    // FaultHandler and reads only INSTALLED, which is set by now.
+    // FaultHandler and reads only PREVIOUS, which is set by now, and RESOLVER.
     unsafe {
         libc::sigfillset(&mut action.sa_mask);
         if libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) != 0 {
@@ -74,14 +83,43 @@ pub(crate) fn install_sigbus_handler(handler: FaultHandler) -> io::Result<()> {
 
 extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let _errno = PreservedErrno::new();
-    let Some(installed) = INSTALLED.get() else { return };
+    let Some(previous) = PREVIOUS.get() else { return };
     // SAFETY: the kernel passes a valid siginfo and ucontext to an SA_SIGINFO handler.
     let (code, address, access) = unsafe { ((*info).si_code, (*info).si_addr() as usize, access_of(context)) };
     // Only BUS_ADRERR comes from a page fault; anything sent by kill() has a code of 0 or less.
-    if code == libc::BUS_ADRERR && (installed.handler)(address, access) == Resolution::Resolved {
+    let resolve = RESOLVER.get().filter(|_| code == libc::BUS_ADRERR);
+    if resolve.is_some_and(|resolve| resolve(address, access) == Resolution::Resolved) {
         return;
     }
-    chain(&installed.previous, signal, info, context);
+    // BUS_MCEERR_AR is a bad cell of memory that was touched.
+    // SAFETY: as above.
+    if matches!(code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR) && unsafe { end_copy(context) } {
+        return;
+    }
+    chain(previous, signal, info, context);
+}
+
+/// Has a copy of persistent memory return that was interrupted, if it was one.
+///
+/// # Safety
+/// `context` must be the ucontext that the kernel gave to a signal handler.
+#[cfg(target_arch = "x86_64")]
+unsafe fn end_copy(context: *mut libc::c_void) -> bool {
+    // SAFETY: by the caller.
+    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    let instruction = &mut registers[libc::REG_RIP as usize];
+    let landing = persistent_memory::landing_of(*instruction as usize);
+    if let Some(landing) = landing {
+        *instruction = landing as i64;
+    }
+    landing.is_some()
+}
+
+/// # Safety
+/// None needed here: there are no such copies.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn end_copy(_context: *mut libc::c_void) -> bool {
+    false
 }
 
 /// # Safety
@@ -131,14 +169,18 @@ fn chain(previous: &libc::sigaction, signal: libc::c_int, info: *mut libc::sigin
 }
 
 /// Blocks every asynchronous signal of the thread until dropped: held wherever vmio owns a lock or a page word outside
-/// the trap path, since a handler of the program that then touches mapped memory would wait for its own thread.
-pub(crate) struct SignalsBlocked {
+/// the trap path, since a handler of the program that then touches mapped memory would wait for its own thread. A thread that is
+/// started meanwhile has them blocked for good: libraries on top of this one start theirs so.
+pub struct SignalsBlocked {
     previous: libc::sigset_t,
+    /// Only the thread whose mask it was can put it back.
+    _of_thread: PhantomData<*const ()>,
 }
 
 impl SignalsBlocked {
     /// Blocks them.
-    pub(crate) fn new() -> Self {
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
         let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
         let mut previous = MaybeUninit::<libc::sigset_t>::zeroed();
         // SAFETY: both sets are ours; changing the mask of the calling thread has no memory effects. Faults stay
@@ -149,7 +191,7 @@ impl SignalsBlocked {
                 libc::sigdelset(all.as_mut_ptr(), fault);
             }
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), previous.as_mut_ptr());
-            SignalsBlocked { previous: previous.assume_init() }
+            SignalsBlocked { previous: previous.assume_init(), _of_thread: PhantomData }
         }
     }
 }

@@ -4,6 +4,7 @@
 pub mod child;
 pub mod denial;
 pub mod device;
+pub mod exercise;
 mod random;
 pub mod reader_thread;
 pub mod simulated_disk;

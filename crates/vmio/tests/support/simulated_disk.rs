@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use vmio::backing::{Access, Backing};
@@ -23,6 +24,7 @@ struct State {
     /// One operation in so many fails, though the disk lives on; 0 for none.
     failure_in: u64,
     failing_flushes: u64,
+    discarded_bytes: u64,
 }
 
 #[derive(Clone)]
@@ -64,6 +66,7 @@ impl SimulatedDisk {
             dies_at: u64::MAX,
             failure_in: 0,
             failing_flushes: 0,
+            discarded_bytes: 0,
         })))
     }
 
@@ -92,6 +95,11 @@ impl SimulatedDisk {
     pub fn is_dead(&self) -> bool {
         let state = self.0.lock().unwrap();
         state.operations > state.dies_at
+    }
+
+    /// How much was given back.
+    pub fn discarded_bytes(&self) -> u64 {
+        self.0.lock().unwrap().discarded_bytes
     }
 
     /// What programs read of a file.
@@ -161,6 +169,16 @@ impl File {
             let end = self.live.len().min(at + SECTOR);
             version[..end - at].copy_from_slice(&self.live[at..end]);
             self.unflushed.entry(sector).or_default().push(version);
+        }
+    }
+
+    /// Like writing zeros; what holds them stays as it is.
+    fn discard(&mut self, range: Range<usize>, mut lands: impl FnMut() -> bool) {
+        for at in range.step_by(SECTOR) {
+            let is_zero = self.live[at..at + SECTOR].iter().all(|byte| *byte == 0);
+            if !is_zero || self.unflushed.contains_key(&(at / SECTOR)) {
+                self.write(at, &[0; SECTOR], &mut lands);
+            }
         }
     }
 
@@ -282,6 +300,23 @@ impl Backing for SimulatedFile {
         match state.fate() {
             Fate::Succeeds => state.files[self.file].live.resize(len as usize, 0),
             _ => return Err(failed()),
+        }
+        Ok(())
+    }
+
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        let mut state = self.disk.0.lock().unwrap();
+        let fate = state.fate();
+        state.discarded_bytes += range.end - range.start;
+        let State { files, random, .. } = &mut *state;
+        let (file, range) = (&mut files[self.file], range.start as usize..range.end as usize);
+        match fate {
+            Fate::Succeeds => file.discard(range, || true),
+            Fate::Fails | Fate::Dies => {
+                file.discard(range, || random.below(2) == 0);
+                return Err(failed());
+            }
+            Fate::Dead => return Err(failed()),
         }
         Ok(())
     }

@@ -1,0 +1,182 @@
+//! A file in persistent memory, past the page cache and the block layer: loads and stores (DAX).
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::backing::file::lengthen;
+use crate::backing::{Access, Backing, FileUser, Identity, file_user};
+use crate::sys::fork::Generation;
+use crate::sys::persistent_map::PersistentMap;
+use crate::{Error, Result};
+
+/// Address space is set aside for a multiple of it, so that the file can grow.
+const ROOM_BYTES: u64 = 1 << 30;
+
+/// A file on persistent memory (Aquila's direct way to NVM, thesis §5.2.2): a read or write is a copy between the device and
+/// memory, past the processor's caches.
+///
+/// The file system must map the device itself and keep its own books before a store can happen (MAP_SYNC): ext4 or xfs with
+/// `-o dax=always`. Behind [`crate::Mapping::open`] the pages are cached in DRAM like any other device's;
+/// [`crate::Mapping::open_direct`] has the program's loads and stores go to the device.
+///
+/// A copy that the device refuses (a bad cell, no room for a hole) is an error. The kernel reports it by SIGBUS, for which a handler
+/// is installed. Where SIGBUS is blocked it ends the process, and so it does in the trap path, where a thread that misses reads, and
+/// may help to write: allocate files (fallocate) that are to be stored to.
+pub struct DaxBacking {
+    file: File,
+    map: PersistentMap,
+    access: Access,
+    len: AtomicU64,
+    identity: Identity,
+    generation: Generation,
+    path: String,
+}
+
+impl DaxBacking {
+    /// Opens a file on persistent memory; [`Error::NotDax`] if it is on anything else. It can grow to the next multiple of 1 GiB.
+    pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Self> {
+        let path = path.as_ref();
+        let failed = |source| Error::Open { path: path.display().to_string(), source };
+        let file = File::options().read(true).write(access == Access::ReadWrite).open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if !metadata.is_file() {
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+        }
+        let room =
+            metadata.len().max(1).checked_next_multiple_of(ROOM_BYTES).and_then(|room| usize::try_from(room).ok());
+        let room = room.ok_or_else(|| failed(io::ErrorKind::FileTooLarge.into()))?;
+        let map = PersistentMap::new(file.as_fd(), room, access == Access::ReadWrite);
+        let map = map.map_err(|source| match source.raw_os_error() {
+            // The second is that of Linux before 4.15, which knows no MAP_SYNC.
+            Some(libc::EOPNOTSUPP | libc::EINVAL) => Error::NotDax { path: path.display().to_string(), source },
+            _ => failed(source),
+        })?;
+        Ok(DaxBacking {
+            file,
+            map,
+            access,
+            len: AtomicU64::new(metadata.len()),
+            identity: Identity { device: metadata.dev(), inode: metadata.ino() },
+            generation: Generation::of_this_process().map_err(failed)?,
+            path: path.display().to_string(),
+        })
+    }
+
+    /// How it copies and writes back, for messages: `AVX-512, clwb`.
+    pub fn instructions(&self) -> String {
+        self.map.to_string()
+    }
+
+    pub(crate) fn open_file(&self) -> &File {
+        &self.file
+    }
+
+    /// How long the file is by now, whoever has changed it.
+    pub(crate) fn file_len(&self) -> io::Result<u64> {
+        Ok(rustix::fs::fstat(&self.file)?.st_size as u64)
+    }
+
+    /// Changes the length of the file, durably, however far our own map of it reaches.
+    pub(crate) fn set_file_len(&self, len: u64) -> io::Result<()> {
+        // Somebody else may have made it longer still.
+        if len <= self.len() || !lengthen(&self.file, len)? {
+            self.file.set_len(len)?;
+        }
+        self.len.store(len, Ordering::Release);
+        self.file.sync_all()
+    }
+
+    /// Refuses what lies behind an end that somebody has given the file since. In the trap path, a SIGBUS of the copy could not be
+    /// made an error of; and bytes between that end and ours would come back if the file grew again.
+    fn check_not_shortened(&self, end: u64) -> io::Result<()> {
+        match self.file_len()? >= end {
+            true => Ok(()),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    /// In a forked child there is no map.
+    fn check_not_forked(&self) -> io::Result<()> {
+        if self.generation.is_current() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EFAULT)) }
+    }
+
+    /// How much of what is asked for lies before the end.
+    fn part(&self, offset: u64, bytes: usize) -> usize {
+        self.len().saturating_sub(offset).min(bytes as u64) as usize
+    }
+}
+
+impl Backing for DaxBacking {
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    fn access(&self) -> Access {
+        self.access
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.check_not_forked()?;
+        let bytes = self.part(offset, buffer.len());
+        if bytes > 0 {
+            self.check_not_shortened(offset + bytes as u64)?;
+            self.map.load(offset, &mut buffer[..bytes])?;
+        }
+        Ok(bytes)
+    }
+
+    /// What was written is durable when it returns: only the thread that stored past its caches can wait for that.
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.check_not_forked()?;
+        if self.access == Access::ReadOnly {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let bytes = self.part(offset, data.len());
+        if bytes > 0 {
+            self.check_not_shortened(offset + bytes as u64)?;
+            self.map.store(offset, &data[..bytes])?;
+        }
+        Ok(())
+    }
+
+    /// Nothing is left to do: see [`Self::write_at`], and [`Self::set_len`], which waits too.
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        if len > self.map.file_map().len() as u64 {
+            let why = format!("it has room for {} bytes until it is opened anew", self.map.file_map().len());
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+        }
+        self.set_file_len(len)
+    }
+
+    /// Punches a hole. A later store to it fails where the file system has no room left.
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        use rustix::fs::FallocateFlags;
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(&self.file, hole, range.start, range.end - range.start)?)
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        Some(self.identity)
+    }
+
+    fn lock(&self, user: FileUser) -> Result<()> {
+        user.lock(self.file.as_fd(), &self.path)
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        file_user::unlock(self.file.as_fd())
+    }
+
+    fn describe(&self) -> String {
+        self.path.clone()
+    }
+}

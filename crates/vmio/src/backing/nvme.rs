@@ -1,0 +1,217 @@
+//! An NVMe namespace past the block layer: commands that the driver passes through to the device.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use crate::backing::{Access, Backing, FileUser, Identity, file_user};
+use crate::sys::PAGE_BYTES;
+use crate::sys::nvme::{self, CommandRings, Geometry, Memory};
+use crate::{Error, Result};
+
+/// How commands get to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Submission {
+    /// By io_uring; who waits asks the device's queue, and nobody is interrupted. The driver needs queues for that, which
+    /// `nvme.poll_queues` on the kernel's command line gives it.
+    Polled,
+    /// By io_uring; the device interrupts when a command has ended.
+    Interrupting,
+    /// By ioctl, one at a time: where the kernel is older than Linux 6.1, or io_uring is disabled.
+    Ioctl,
+}
+
+/// An NVMe namespace behind a mapping (Aquila's SPDK path, thesis §5.2.2), by its character device: `/dev/ng0n1`.
+///
+/// While it is mapped the namespace is ours: a file system that is mounted on it, or any other exclusive user, is a
+/// refusal, and nobody can mount it meanwhile. Reads and writes are whole logical blocks of 4096 bytes at most.
+pub struct NvmeBacking {
+    device: File,
+    /// The same namespace as the block layer has it: what locks and claims are made on.
+    block_device: File,
+    block_path: PathBuf,
+    claim: Mutex<Option<File>>,
+    /// None for [`Submission::Ioctl`].
+    rings: Option<CommandRings>,
+    submission: Submission,
+    geometry: Geometry,
+    access: Access,
+    identity: Identity,
+    path: String,
+}
+
+impl NvmeBacking {
+    /// Opens a namespace by its character device. Reading needs rights to that, writing CAP_SYS_ADMIN as well before
+    /// Linux 6.2.
+    pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Self> {
+        let path = path.as_ref();
+        Self::open_by(path, access, &[Submission::Polled, Submission::Interrupting])
+            .map_err(|source| Error::Open { path: path.display().to_string(), source })
+    }
+
+    /// The same with one way of submission, to compare them.
+    pub fn open_with(path: impl AsRef<Path>, access: Access, submission: Submission) -> Result<Self> {
+        let path = path.as_ref();
+        Self::open_by(path, access, &[submission])
+            .and_then(|backing| match backing.submission == submission {
+                true => Ok(backing),
+                false => {
+                    Err(io::Error::new(io::ErrorKind::Unsupported, format!("{submission:?} commands do not work")))
+                }
+            })
+            .map_err(|source| Error::Open { path: path.display().to_string(), source })
+    }
+
+    fn open_by(path: &Path, access: Access, ways: &[Submission]) -> io::Result<Self> {
+        let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
+        let mut options = File::options();
+        options.read(true).write(access == Access::ReadWrite);
+        let device = options.open(path)?;
+        let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("ng"));
+        let (Some(name), true) = (name, device.metadata()?.file_type().is_char_device()) else {
+            return Err(wrong("not the character device of an NVMe namespace, such as /dev/ng0n1".into()));
+        };
+        let block_path = path.with_file_name(format!("nvme{name}"));
+        let block_device = options.open(&block_path)?;
+        let geometry = Geometry::of(device.as_fd())?;
+        if geometry.metadata_bytes > 0 || !(512..=PAGE_BYTES as u64).contains(&geometry.block_bytes) {
+            let Geometry { block_bytes, metadata_bytes, .. } = geometry;
+            let what = format!("its blocks have {block_bytes} bytes and {metadata_bytes} of metadata");
+            return Err(wrong(format!("{what}: format it with 512 or 4096 and none (nvme format --lbaf)")));
+        }
+        let identity = Identity { device: 0, inode: block_device.metadata()?.rdev() };
+        let (rings, submission) = open_rings(device.as_fd(), &geometry, ways);
+        let (claim, path) = (Mutex::default(), path.display().to_string());
+        Ok(NvmeBacking { device, block_device, block_path, claim, rings, submission, geometry, access, identity, path })
+    }
+
+    /// How commands get to the device.
+    pub fn submission(&self) -> Submission {
+        self.submission
+    }
+
+    /// A logical block, in bytes.
+    pub fn block_bytes(&self) -> u64 {
+        self.geometry.block_bytes
+    }
+
+    /// Has the kernel read anew what others look at through the block device.
+    fn forget_cached(&self) {
+        if let Err(error) = rustix::fs::fadvise(&self.block_device, 0, None, rustix::fs::Advice::DontNeed) {
+            tracing::warn!(device = %self.block_path.display(), %error, "its page cache may be old");
+        }
+    }
+
+    fn transfer(&self, offset: u64, memory: Memory<'_>) -> io::Result<()> {
+        match &self.rings {
+            Some(rings) => rings.transfer(self.device.as_fd(), &self.geometry, offset, &memory),
+            None => nvme::transfer(self.device.as_fd(), &self.geometry, offset, &memory),
+        }
+    }
+}
+
+/// The first of some ways by which commands get there.
+fn open_rings(device: BorrowedFd<'_>, geometry: &Geometry, ways: &[Submission]) -> (Option<CommandRings>, Submission) {
+    for &way in ways.iter().filter(|&&way| way != Submission::Ioctl) {
+        match CommandRings::new(device, geometry, way == Submission::Polled) {
+            Ok(rings) => return (Some(rings), way),
+            Err(error) => tracing::debug!(?way, %error, "commands do not get to the NVMe device this way"),
+        }
+    }
+    (None, Submission::Ioctl)
+}
+
+impl Backing for NvmeBacking {
+    fn len(&self) -> u64 {
+        self.geometry.bytes
+    }
+
+    fn access(&self) -> Access {
+        self.access
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let wanted = self.len().saturating_sub(offset).min(buffer.len() as u64) as usize;
+        let (whole, rest) = buffer[..wanted].split_at_mut(wanted - wanted % self.geometry.block_bytes as usize);
+        if !whole.is_empty() {
+            self.transfer(offset, Memory::Into(whole))?;
+        }
+        if !rest.is_empty() {
+            let mut block = [0_u8; PAGE_BYTES];
+            let block = &mut block[..self.geometry.block_bytes as usize];
+            self.transfer(offset + whole.len() as u64, Memory::Into(block))?;
+            rest.copy_from_slice(&block[..rest.len()]);
+        }
+        Ok(wanted)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let len = (self.len().saturating_sub(offset)).min(data.len() as u64) as usize;
+        if self.access == Access::ReadOnly || !len.is_multiple_of(self.geometry.block_bytes as usize) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        self.transfer(offset, Memory::From(&data[..len]))
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        nvme::flush(self.device.as_fd(), &self.geometry)
+    }
+
+    fn set_len(&self, _len: u64) -> io::Result<()> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "an NVMe namespace has the length that it has"))
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        Some(self.identity)
+    }
+
+    fn lock(&self, user: FileUser) -> Result<()> {
+        user.lock(self.block_device.as_fd(), &self.path)?;
+        let mut claim = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
+        if claim.is_some() {
+            return Ok(());
+        }
+        let claimed = File::options().read(true).custom_flags(libc::O_EXCL).open(&self.block_path);
+        let claimed = claimed.map_err(|source| {
+            let _ = file_user::unlock(self.block_device.as_fd());
+            let source = match source.raw_os_error() {
+                Some(libc::EBUSY) => {
+                    let why = "is mounted, or another has it for itself: unmount it, or take a namespace of its own";
+                    io::Error::new(io::ErrorKind::ResourceBusy, format!("{} {why}", self.block_path.display()))
+                }
+                _ => source,
+            };
+            Error::Open { path: self.path.clone(), source }
+        })?;
+        // What somebody has written through the block device's page cache must neither be missed nor written over ours.
+        let written =
+            self.block_device.sync_data().map_err(Error::system("writing back the block device's page cache"));
+        written.inspect_err(|_| drop(file_user::unlock(self.block_device.as_fd())))?;
+        self.forget_cached();
+        *claim = Some(claimed);
+        Ok(())
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        self.forget_cached();
+        self.claim.lock().unwrap_or_else(PoisonError::into_inner).take();
+        file_user::unlock(self.block_device.as_fd())
+    }
+
+    fn prefer_buffers(&self, addresses: Option<Range<usize>>) {
+        if let Some(rings) = &self.rings {
+            rings.register_buffers(addresses);
+        }
+    }
+
+    fn describe(&self) -> String {
+        self.path.clone()
+    }
+}

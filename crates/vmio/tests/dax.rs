@@ -1,0 +1,284 @@
+//! Files on persistent memory, in the folder that VMIO_TEST_DAX names (tests/vm has one): with a cache, and mapped directly.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use vmio::backing::{Backing, DaxBacking, FileBacking};
+use vmio::{Access, Engine, Error, Mapping, MappingOptions, OnReadError};
+
+use support::exercise::{exercise, random_bytes};
+use support::{PAGE, at, builder, engine, read, tiny_cache};
+
+const HUGE_PAGE: u64 = 2 << 20;
+
+/// Tests take turns: some fill the file system.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Does something in an empty folder on persistent memory, if there is some.
+fn in_folder(test: impl FnOnce(&Path)) {
+    let Some(folder) = std::env::var_os("VMIO_TEST_DAX").map(PathBuf::from) else {
+        return println!("skipped: VMIO_TEST_DAX names no folder on persistent memory");
+    };
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let scratch = tempfile::tempdir_in(folder).unwrap();
+    test(scratch.path());
+}
+
+/// The same where a cache takes faults of its own; the managed engine maps no such backing.
+fn with_cache(test: impl FnOnce(&Path)) {
+    if engine() != Engine::Managed {
+        in_folder(test);
+    }
+}
+
+/// A file of zeros without holes.
+fn allocated(path: &Path, len: u64) -> File {
+    let file = File::options().read(true).write(true).create(true).truncate(true).open(path).unwrap();
+    allocate(&file, len);
+    file
+}
+
+fn allocate(file: &File, len: u64) {
+    // SAFETY: the call takes no pointers.
+    let failed = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len as i64) };
+    assert_eq!(failed, 0);
+}
+
+fn open_direct(path: &Path) -> vmio::Result<Mapping> {
+    Mapping::open_direct(DaxBacking::open(path, Access::ReadWrite)?, MappingOptions::new())
+}
+
+/// Page faults of this thread while it does something.
+fn faults_of(action: impl FnOnce()) -> i64 {
+    let count = || {
+        // SAFETY: fills a struct of integers of ours.
+        unsafe {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &mut usage), 0);
+            usage.ru_minflt + usage.ru_majflt
+        }
+    };
+    let before = count();
+    action();
+    count() - before
+}
+
+/// Stores a number to every page.
+fn store_to_pages(map: &Mapping, value: u64) {
+    for page in 0..map.len() / PAGE {
+        // SAFETY: the word lies in the mapping, and all accesses to it are atomic.
+        unsafe { AtomicU64::from_ptr(map.as_mut_ptr().add(at(page) as usize).cast()) }
+            .store(value + page, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn bytes_last() {
+    with_cache(|folder| {
+        let path = folder.join("file");
+        for len in [900 * PAGE, 500 * PAGE + 123] {
+            // With holes.
+            let file = File::create(&path).unwrap();
+            file.set_len(len).unwrap();
+            exercise(|| DaxBacking::open(&path, Access::ReadWrite), len);
+            std::fs::remove_file(&path).unwrap();
+        }
+    });
+}
+
+#[test]
+fn bytes_last_without_a_cache() {
+    in_folder(|folder| {
+        let path = folder.join("file");
+        File::create(&path).unwrap().set_len(3 * PAGE + 100).unwrap();
+        let map = open_direct(&path).unwrap();
+        let mut expected = vec![0; 3 * PAGE as usize + 100];
+        for (offset, len) in [(0, 1), (63, 2), (4000, 5000), (8192, 4096), (12380, 8), (70, 3000)] {
+            let bytes = random_bytes(len);
+            map.write_at(offset, &bytes).unwrap();
+            expected[offset as usize..][..len as usize].copy_from_slice(&bytes);
+        }
+        store_to_pages(&map, 1 << 40);
+        for page in 0..3 {
+            expected[page * 4096..][..8].copy_from_slice(&((1 << 40) + page as u64).to_le_bytes());
+        }
+        map.flush(8200..8300).unwrap();
+        assert!(read(&map, 0..map.len()).unwrap() == expected);
+        assert!(std::fs::read(&path).unwrap() == expected, "it is the file that everybody sees");
+        // Stored behind the end: no part of the file, however it grows.
+        // SAFETY: the byte lies in the last page.
+        unsafe { *map.as_mut_ptr().add(expected.len() + 5) = 9 };
+        map.set_len(5 * PAGE).unwrap();
+        expected.resize(5 * PAGE as usize, 0);
+        assert!(read(&map, 0..map.len()).unwrap() == expected);
+        assert!(matches!(map.set_len(1 << 40), Err(Error::BeyondReservation { .. })));
+        map.sync().unwrap();
+        map.sync_begin().unwrap().wait().unwrap();
+        assert_eq!(open_direct(&path).unwrap().as_ptr(), map.as_ptr(), "opened twice it is one mapping");
+        map.close().unwrap();
+        let map =
+            Mapping::open_direct(DaxBacking::open(&path, Access::ReadOnly).unwrap(), MappingOptions::new()).unwrap();
+        assert!(read(&map, 0..map.len()).unwrap() == expected);
+        assert!(matches!(map.write_at(0, b"x"), Err(Error::ReadOnly { .. })));
+        assert!(matches!(map.pin(0..1, Access::ReadWrite), Err(Error::ReadOnly { .. })));
+    });
+}
+
+#[test]
+fn what_is_pinned_or_others_have_added_is_not_cut_off() {
+    in_folder(|folder| {
+        let path = folder.join("file");
+        let file = allocated(&path, PAGE + 100);
+        let map = Mapping::open_direct(
+            DaxBacking::open(&path, Access::ReadWrite).unwrap(),
+            MappingOptions::new().reserve(16 * PAGE),
+        )
+        .unwrap();
+        // Another process, which has more than we know of.
+        allocate(&file, 8 * PAGE);
+        file.write_all_at(b"theirs", PAGE + 200).unwrap();
+        map.set_len(3 * PAGE).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 8 * PAGE);
+        assert_eq!(read(&map, PAGE + 200..PAGE + 206).unwrap(), b"theirs");
+        let pin = map.pin(2 * PAGE..3 * PAGE, Access::ReadWrite).unwrap();
+        assert!(matches!(map.set_len(PAGE), Err(Error::Resize { .. })), "a page is pinned");
+        map.set_len(2 * PAGE + 1).unwrap();
+        drop(pin);
+        map.set_len(PAGE).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), PAGE);
+    });
+}
+
+/// What mapping directly is for: a fault for 2 MiB, and none after a flush; a sync has the kernel look for stores anew.
+#[test]
+fn huge_pages_are_kept() {
+    in_folder(|folder| {
+        const BYTES: u64 = 64 << 20;
+        let file = allocated(&folder.join("file"), BYTES);
+        let map = open_direct(&folder.join("file")).unwrap();
+        let first = faults_of(|| store_to_pages(&map, 1));
+        let flushed = faults_of(|| map.flush(0..BYTES).unwrap());
+        let again = faults_of(|| store_to_pages(&map, 2));
+        map.sync().unwrap();
+        let synced = faults_of(|| store_to_pages(&map, 3));
+        println!("faults for {BYTES} bytes: first {first}, flush {flushed}, again {again}, after a sync {synced}");
+        let huge = (BYTES / HUGE_PAGE) as i64;
+        assert_eq!((first, flushed, again, synced), (huge, 0, 0, huge));
+        let last = BYTES / PAGE - 1;
+        let mut word = [0; 8];
+        file.read_exact_at(&mut word, at(last)).unwrap();
+        assert_eq!(u64::from_le_bytes(word), 3 + last);
+        map.close().unwrap();
+
+        // The copies of a backing fault as seldom.
+        let backing = DaxBacking::open(folder.join("file"), Access::ReadWrite).unwrap();
+        let mut buffer = vec![1; 128 << 10];
+        let part = buffer.len() as u64;
+        let copied =
+            faults_of(|| (0..BYTES / part).for_each(|at| assert!(backing.read_at(at * part, &mut buffer).is_ok())));
+        assert_eq!(copied, huge);
+    });
+}
+
+#[test]
+fn a_file_is_mapped_with_a_cache_or_without() {
+    with_cache(|folder| {
+        let path = folder.join("file");
+        allocated(&path, 4 * PAGE);
+        let cache = tiny_cache();
+        let cached =
+            || Mapping::open(&cache, DaxBacking::open(&path, Access::ReadWrite).unwrap(), MappingOptions::new());
+        let map = open_direct(&path).unwrap();
+        assert!(matches!(cached(), Err(Error::AlreadyMapped { .. })));
+        map.close().unwrap();
+        let map = cached().unwrap();
+        assert!(matches!(open_direct(&path), Err(Error::AlreadyMapped { .. })));
+        let same = FileBacking::open(&path, Access::ReadWrite).unwrap();
+        let same = Mapping::open(&cache, same, MappingOptions::new()).unwrap();
+        assert_eq!(same.as_ptr(), map.as_ptr());
+    });
+}
+
+/// By the SIGBUS of a copy, and before one in the trap path.
+#[test]
+fn what_others_have_cut_off_is_an_error() {
+    with_cache(|folder| {
+        let path = folder.join("file");
+        let file = allocated(&path, 8 * PAGE);
+        let direct = open_direct(&path).unwrap();
+        file.set_len(4 * PAGE).unwrap();
+        let mut page = [1; PAGE as usize];
+        assert!(matches!(direct.read_at(at(3), &mut [0; 5000]), Err(Error::Read { offset, .. }) if offset == at(4)));
+        assert!(matches!(direct.write_at(at(5), &page), Err(Error::Write { offset, .. }) if offset == at(5)));
+        assert!(matches!(direct.ensure(at(5)..at(6)), Err(Error::Read { .. })));
+        direct.close().unwrap();
+
+        allocate(&file, 8 * PAGE);
+        let backing = DaxBacking::open(&path, Access::ReadWrite).unwrap();
+        let poison = OnReadError::Poison(*b"poisoned");
+        let map = Mapping::open(&tiny_cache(), backing, MappingOptions::new().on_read_error(poison));
+        let map = match map {
+            Err(Error::BadOption { .. }) => return, // Frames that have no poison.
+            map => map.unwrap(),
+        };
+        file.set_len(4 * PAGE).unwrap();
+        assert!(matches!(map.read_at(at(6), &mut page), Err(Error::Read { .. })));
+        // SAFETY: the word lies in the mapping, and all accesses to it are atomic.
+        let word = unsafe { AtomicU64::from_ptr(map.as_mut_ptr().add(at(5) as usize).cast()) };
+        assert_eq!(word.load(Ordering::Relaxed).to_le_bytes(), *b"poisoned");
+        assert_eq!(read(&map, at(2)..at(4)).unwrap(), vec![0; 2 * PAGE as usize]);
+    });
+}
+
+#[test]
+fn a_store_without_room_fails_every_sync_until_there_is_some() {
+    with_cache(|folder| {
+        let path = folder.join("file");
+        File::create(&path).unwrap().set_len(64 * PAGE).unwrap();
+        let map = Mapping::open(
+            &builder().capacity(8 << 20).build().unwrap(),
+            DaxBacking::open(&path, Access::ReadWrite).unwrap(),
+            MappingOptions::new(),
+        )
+        .unwrap();
+        let filler = folder.join("filler");
+        fill_up(&File::create(&filler).unwrap());
+        let bytes = random_bytes(64 * PAGE);
+        map.write_at(0, &bytes).unwrap();
+        for _ in 0..2 {
+            assert!(matches!(map.sync(), Err(Error::Write { .. })));
+        }
+        std::fs::remove_file(filler).unwrap();
+        map.sync().unwrap();
+        map.close().unwrap();
+        assert!(std::fs::read(&path).unwrap() == bytes);
+    });
+}
+
+/// Takes all the room that the file system has.
+fn fill_up(file: &File) {
+    let mut part = 256 << 20;
+    let mut len = 0;
+    while part >= 4096 {
+        // SAFETY: the call takes no pointers.
+        match unsafe { libc::fallocate(file.as_raw_fd(), 0, len, part) } {
+            0 => len += part,
+            _ => part /= 2,
+        }
+    }
+}
+
+#[test]
+fn what_is_no_persistent_memory_is_refused() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let error = DaxBacking::open(file.path(), Access::ReadWrite).err().unwrap();
+    assert!(matches!(error, Error::NotDax { .. }) && error.to_string().contains("dax=always"), "{error}");
+    assert!(matches!(DaxBacking::open("/dev/null", Access::ReadOnly), Err(Error::Open { .. })));
+}
