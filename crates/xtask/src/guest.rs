@@ -12,8 +12,12 @@ use crate::{Machine, initramfs};
 
 /// The size of the guest's disk. Only what is written takes room on the host's.
 const DISK_BYTES: u64 = 8 << 30;
-/// Loaded once the host's files are there; those that a kernel's package lacks are left out.
-const MODULES: [&str; 4] = ["virtio_blk", "ext4", "loop", "zram"];
+/// Of its NVMe drive, which is empty.
+const NVME_BYTES: u64 = 1 << 30;
+/// Of its NVDIMM, which is empty, too.
+const NVDIMM_BYTES: u64 = 512 << 20;
+/// Loaded once the host's files are there, with options; those that a kernel's package lacks are left out.
+const MODULES: [&str; 7] = ["virtio_blk", "ext4", "loop", "zram", "nvme poll_queues=2", "nfit", "nd_pmem"];
 /// Of timeout(1).
 const TIMED_OUT: i32 = 124;
 
@@ -21,7 +25,7 @@ const TIMED_OUT: i32 = 124;
 pub(crate) struct Guest {
     machine: Machine,
     kernel: Kernel,
-    /// The disk and the initramfs.
+    /// What its devices hold, and the initramfs.
     scratch: TempDir,
     /// $OUT inside.
     out: PathBuf,
@@ -33,7 +37,9 @@ impl Guest {
         let kernel = Kernel::of(machine.kernel)?;
         let scratch = tempfile::tempdir_in(lab_folder()?)?;
         initramfs::write(&kernel, scratch.path())?;
-        File::create(scratch.path().join("disk"))?.set_len(DISK_BYTES)?;
+        for (name, bytes) in [("disk", DISK_BYTES), ("nvme", NVME_BYTES), ("nvdimm", NVDIMM_BYTES)] {
+            File::create(scratch.path().join(name))?.set_len(bytes)?;
+        }
         let mut mkfs = Command::new("mkfs.ext4");
         run(mkfs.args(["-q", "-F"]).arg(scratch.path().join("disk")).env("PATH", path_with_sbin()))?;
         let out = out.unwrap_or_else(|| scratch.path().join("out"));
@@ -51,7 +57,7 @@ impl Guest {
         let folder = std::env::current_dir()?;
         let folder = shlex::try_quote(folder.to_str().context("the current directory is not UTF-8")?)?.into_owned();
         fs::write(self.out.join("command"), format!("cd {folder} || exit\n{script}\n"))?;
-        let modules = MODULES.map(|module| format!("{module} {}\n", self.kernel.root.display()));
+        let modules = MODULES.map(|module| format!("{} {module}\n", self.kernel.root.display()));
         fs::write(self.out.join("modules"), modules.concat())?;
         let status_file = self.out.join("status");
         if status_file.exists() {
@@ -76,9 +82,10 @@ impl Guest {
         // timeout(1), since it also ends QEMU when this process is gone.
         let mut command = Command::new("timeout");
         command.args(["--foreground", "--kill-after=5"]).arg(timeout.to_string()).arg("qemu-system-x86_64");
-        command.args(["-accel", accelerator.option(), "-cpu", "max,la57=off", "-machine", "q35"]);
+        command.args(accelerator.options()).args(["-cpu", "max,la57=off", "-machine", "q35,nvdimm=on"]);
         command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
-        command.args(["-smp", &cores.to_string(), "-m", &format!("{memory}M")]);
+        let most = u64::from(memory) + (NVDIMM_BYTES >> 20);
+        command.args(["-smp", &cores.to_string(), "-m", &format!("{memory}M,slots=1,maxmem={most}M")]);
         command.arg("-kernel").arg(&self.kernel.image).arg("-initrd").arg(at("initramfs.cpio"));
         command.args(["-append", "console=ttyS0 panic=-1 loglevel=5 mitigations=off"]);
         command.arg("-serial").arg(format!("file:{}", self.out.join("kernel.log").display()));
@@ -90,8 +97,14 @@ impl Guest {
         command.args(["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]);
         command.arg("-fsdev").arg(share(&self.out, "id=run"));
         command.args(["-device", "virtio-9p-pci,fsdev=run,mount_tag=run"]);
-        let disk = format!("if=none,id=disk,format=raw,cache=unsafe,discard=unmap,file={}", at("disk").display());
-        command.args(["-drive", &disk, "-device", "virtio-blk-pci,drive=disk"]);
+        for (name, device) in [("disk", "virtio-blk-pci,drive=disk"), ("nvme", "nvme,drive=nvme,serial=vmio")] {
+            let file = at(name);
+            let drive = format!("if=none,id={name},format=raw,cache=unsafe,discard=unmap,file={}", file.display());
+            command.args(["-drive", &drive, "-device", device]);
+        }
+        let file = at("nvdimm");
+        let memory = format!("id=nvdimm,share=on,align=2M,size={NVDIMM_BYTES},mem-path={}", file.display());
+        command.args(["-object", &format!("memory-backend-file,{memory}"), "-device", "nvdimm,memdev=nvdimm"]);
         command.stdin(Stdio::null());
         command
     }

@@ -59,10 +59,7 @@ impl Kernel {
             eprintln!("fetching Linux {}", series.name());
             let scratch = tempfile::tempdir_in(lab_folder()?)?;
             let new = scratch.path().join("root");
-            fetch(series, scratch.path())?;
-            for package in entries(scratch.path())? {
-                run(Command::new("dpkg").arg("-x").arg(package).arg(&new))?;
-            }
+            fetch(series, &new)?;
             let release = release_in(&new)?;
             run(Command::new("depmod").arg("--basedir").arg(&new).arg(release).env("PATH", path_with_sbin()))?;
             std::fs::rename(&new, &root)?;
@@ -94,14 +91,15 @@ pub(crate) fn workspace() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// Downloads the packages of a kernel into a folder.
-fn fetch(series: Series, folder: &Path) -> Result<()> {
+/// Downloads the packages of a kernel and extracts them into a new folder.
+fn fetch(series: Series, root: &Path) -> Result<()> {
     let pattern = match series {
         Series::Linux5_15 => {
-            for (path, sum) in UBUNTU {
-                download(path, sum, &folder.join(path.rsplit('/').next().unwrap_or(path)))?;
-            }
-            return Ok(());
+            return extract(root, |folder| {
+                UBUNTU.iter().try_for_each(|(path, sum)| {
+                    download(path, sum, &folder.join(path.rsplit('/').next().unwrap_or(path)))
+                })
+            });
         }
         Series::Linux6_1 => r"^linux-image-6\.1\.0-[0-9]+-amd64-unsigned$",
         Series::Linux6_12 => r"^linux-image-6\.12\.[0-9]+\+deb1[23]-amd64-unsigned$",
@@ -111,7 +109,23 @@ fn fetch(series: Series, folder: &Path) -> Result<()> {
     let newest = names.max_by_key(|name| numbers_in(name)).with_context(|| {
         format!("apt knows no package {pattern}: run `apt-get update`, on Debian 12 with its security updates")
     })?;
-    run(Command::new("apt-get").args(["download", "-q", newest]).current_dir(folder))
+    fetch_packages(&[newest.to_owned()], root)
+}
+
+/// Downloads packages of Debian's and extracts them into a new folder.
+pub(crate) fn fetch_packages(names: &[String], root: &Path) -> Result<()> {
+    extract(root, |folder| run(Command::new("apt-get").args(["download", "-q"]).args(names).current_dir(folder)))
+}
+
+/// Extracts into a new folder what a download leaves in another one.
+fn extract(root: &Path, download: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let scratch = tempfile::tempdir_in(lab_folder()?)?;
+    download(scratch.path())?;
+    let new = scratch.path().join("root");
+    for package in entries(scratch.path())? {
+        run(Command::new("dpkg").arg("-x").arg(package).arg(&new))?;
+    }
+    std::fs::rename(&new, root).with_context(|| format!("moving packages to {}", root.display()))
 }
 
 /// Downloads a file of Ubuntu's from the first of its mirrors that has it.
@@ -140,7 +154,7 @@ fn release_in(root: &Path) -> Result<String> {
     Ok(folder.file_name().unwrap_or_default().to_string_lossy().into_owned())
 }
 
-fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let read = std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
     read.map(|entry| Ok(entry?.path())).collect()
 }
@@ -158,7 +172,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 }
 
 /// What a command that must succeed prints.
-fn output(command: &mut Command) -> Result<String> {
+pub(crate) fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}: is it installed?"))?;
     ensure!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8(output.stdout)?)

@@ -3,6 +3,7 @@
 mod guest;
 mod initramfs;
 mod kernel;
+mod module;
 mod suite;
 
 use std::path::PathBuf;
@@ -46,6 +47,30 @@ enum Chore {
         /// Only these test binaries, though the suite may leave them out
         tests: Vec<String>,
     },
+    /// Build the kernel module, without a warning
+    Module {
+        /// For these kernels
+        #[arg(value_enum, default_values_t = [Series::Linux6_1, Series::Linux6_12])]
+        kernels: Vec<Series>,
+        /// Have sparse check it, too
+        #[arg(long)]
+        sparse: bool,
+    },
+    /// Run the kernel module's tests
+    ModuleTests {
+        #[command(flatten)]
+        machine: Machine,
+        /// How often it is loaded and unloaded afterwards; each takes a second or so
+        #[arg(long, default_value_t = 50)]
+        rounds: u32,
+        /// Only these
+        tests: Vec<String>,
+    },
+    /// Measure the kernel module beside Linux mmap and the library; with `--accelerator counted --cores 1` in instructions
+    ModuleBench {
+        #[command(flatten)]
+        machine: Machine,
+    },
 }
 
 /// The machine to boot.
@@ -71,15 +96,18 @@ struct Machine {
 #[derive(ValueEnum, Clone, Copy)]
 enum Accelerator {
     Tcg,
+    /// TCG, and the clock goes on by a nanosecond for each instruction
+    Counted,
     Kvm,
 }
 
 impl Accelerator {
     /// What QEMU is told.
-    fn option(self) -> &'static str {
+    fn options(self) -> &'static [&'static str] {
         match self {
-            Accelerator::Tcg => "tcg,thread=multi",
-            Accelerator::Kvm => "kvm",
+            Accelerator::Tcg => &["-accel", "tcg,thread=multi"],
+            Accelerator::Counted => &["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"],
+            Accelerator::Kvm => &["-accel", "kvm"],
         }
     }
 }
@@ -95,6 +123,15 @@ fn main() -> Result<ExitCode> {
             0
         }
         Chore::VmTests { machine, tests } => suite::run(machine, &tests)?,
+        Chore::Module { kernels, sparse } => {
+            for kernel in kernels {
+                let module = if sparse { module::check(kernel)? } else { module::build(kernel)? };
+                println!("{}", module.display());
+            }
+            0
+        }
+        Chore::ModuleTests { machine, rounds, tests } => module::test(machine, rounds, &tests)?,
+        Chore::ModuleBench { machine } => module::bench(machine)?,
     };
     Ok(ExitCode::from(status))
 }

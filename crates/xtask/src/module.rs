@@ -1,0 +1,139 @@
+//! The kernel module: built from `kernel/` against the headers of a kernel of the lab, and tested in a guest.
+
+use std::ffi::OsString;
+use std::fs;
+use std::iter;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::Machine;
+use crate::guest::Guest;
+use crate::kernel::{Kernel, Series, entries, fetch_packages, lab_folder, output, run, workspace};
+
+/// What a module is built from.
+struct Headers {
+    /// What `make -C` takes.
+    folder: PathBuf,
+}
+
+impl Headers {
+    /// Those of a kernel: from an earlier call, or what apt offers for exactly its release.
+    fn of(kernel: &Kernel, series: Series) -> Result<Headers> {
+        let root = lab_folder()?.join(format!("{}-headers", series.name()));
+        let name = format!("linux-headers-{}", kernel.release);
+        let folder = root.join("usr/src").join(&name);
+        if !folder.exists() {
+            if root.exists() {
+                fs::remove_dir_all(&root)?;
+            }
+            eprintln!("fetching the headers of Linux {}", kernel.release);
+            fetch_packages(&packages(&name)?, &root)?;
+            // It names a folder as it would be if the package were installed.
+            let makefile = folder.join("Makefile");
+            let text = fs::read_to_string(&makefile).with_context(|| format!("reading {}", makefile.display()))?;
+            fs::write(&makefile, text.replace("include /usr/src/", "include ../"))?;
+        }
+        Ok(Headers { folder })
+    }
+}
+
+/// A package of headers and those that it builds upon.
+fn packages(name: &str) -> Result<Vec<String>> {
+    let needed = output(Command::new("apt-cache").args(["depends", "--important", name])).with_context(|| {
+        format!("no headers for the kernel in {}: delete it", lab_folder().unwrap_or_default().display())
+    })?;
+    let needed = needed.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+    let needed = needed.filter(|name| name.starts_with("linux-headers-") || name.starts_with("linux-kbuild-"));
+    Ok(needed.chain([name]).map(str::to_owned).collect())
+}
+
+/// Has sparse check the module's sources as well as the compiler, which takes them all anew.
+const SPARSE: &str = "C=2";
+
+/// Builds the module for a kernel, where a warning is an error, and says where it is.
+pub(crate) fn build(series: Series) -> Result<PathBuf> {
+    make_module(series, &[])
+}
+
+/// The same, where a warning of sparse is an error, too.
+pub(crate) fn check(series: Series) -> Result<PathBuf> {
+    let sparse = Command::new("sparse").arg("--version").output();
+    ensure!(
+        sparse.is_ok_and(|said| said.status.success()),
+        "there is no sparse: install it, or build without --sparse"
+    );
+    make_module(series, &[SPARSE])
+}
+
+fn make_module(series: Series, options: &[&str]) -> Result<PathBuf> {
+    ensure!(series != Series::Linux5_15, "the module needs Linux 6.1 or newer");
+    let headers = Headers::of(&Kernel::of(series)?, series)?;
+    let folder = lab_folder()?.join(format!("{}-module", series.name()));
+    copy_sources(&workspace().join("kernel"), &folder)?;
+    let mut make = Command::new("make");
+    make.arg("-C").arg(&headers.folder).arg(format!("M={}", folder.display()));
+    // Without pahole there are no types for BPF; nothing else needs them.
+    make.args(["W=1", "KCFLAGS=-Werror", "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"]).args(options);
+    let made = make.output().with_context(|| format!("{make:?}: is it installed?"))?;
+    let said = format!("{}{}", String::from_utf8_lossy(&made.stdout), String::from_utf8_lossy(&made.stderr));
+    let warned = said.to_lowercase().contains("warning");
+    if !made.status.success() || warned {
+        bail!("{make:?}: {}{}\n{said}", made.status, if warned { ", with warnings" } else { "" });
+    }
+    Ok(folder.join("vmio.ko"))
+}
+
+/// Copies sources that have changed since they were last copied, so that make builds no more than those; nothing that was built there.
+fn copy_sources(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for source in entries(from)? {
+        let copy = to.join(source.file_name().unwrap_or_default());
+        let is_source = source.ends_with("Kbuild") || source.extension().is_some_and(|end| end == "c" || end == "h");
+        if source.is_dir() {
+            copy_sources(&source, &copy)?;
+        } else if is_source && fs::read(&copy).ok() != Some(fs::read(&source)?) {
+            fs::copy(&source, &copy)?;
+        }
+    }
+    Ok(())
+}
+
+/// Builds the module and its tests, and runs these in a guest, where it is then loaded and unloaded so often; 0 if all is well.
+pub(crate) fn test(machine: Machine, rounds: u32, wanted: &[String]) -> Result<u8> {
+    let arguments: Vec<String> = iter::once(rounds.to_string()).chain(wanted.iter().cloned()).collect();
+    run_suite(machine, "tests", &arguments, &[])
+}
+
+/// Builds the module and its benchmark, and runs that in a guest.
+pub(crate) fn bench(machine: Machine) -> Result<u8> {
+    run_suite(machine, "bench", &[], &library_for_c()?)
+}
+
+/// Builds the library as it is used from C, and says what the compiler is told to use it.
+fn library_for_c() -> Result<Vec<OsString>> {
+    run(Command::new(env!("CARGO")).args(["build", "--release", "--package", "vmio-c"]).current_dir(workspace()))?;
+    let target = lab_folder()?.parent().context("the lab is in no folder")?.join("release/libvmio_c.a");
+    let mut include = OsString::from("-I");
+    include.push(workspace().join("crates/vmio-c/include"));
+    Ok(vec![include, target.into(), "-lm".into()])
+}
+
+/// Builds the module and the program of a folder beside it, and has the folder's suite run in a guest.
+fn run_suite(machine: Machine, folder: &str, arguments: &[String], libraries: &[OsString]) -> Result<u8> {
+    let module = build(machine.kernel)?;
+    let sources = workspace().join("kernel").join(folder);
+    let program = lab_folder()?.join(format!("module-{folder}"));
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program);
+    cc.args(entries(&sources)?.iter().filter(|source| source.extension().is_some_and(|end| end == "c")));
+    run(cc.args(libraries))?;
+    let mut script = String::new();
+    for (name, path) in [("module", &module), (folder, &program), ("kernel", &Kernel::of(machine.kernel)?.root)] {
+        script += &format!("{name}={}\n", shlex::try_quote(&path.to_string_lossy())?);
+    }
+    let arguments = shlex::try_join(arguments.iter().map(String::as_str))?;
+    let suite = fs::read_to_string(sources.join("suite"))?;
+    Guest::new(machine, None)?.run(&format!("{script}set -- {arguments}\n{suite}"))
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Eviction of clean pages, a span at a time: whatever number of them goes, it
+ * costs one walk of the page tables and one TLB shootdown.
+ *
+ * Which pages go: of those of the highest priority number that any core has, the
+ * oldest one says which span. No page of a lower number goes with it. Its clean pages are
+ * taken out of sight. Those that no fault has installed since the last visit are
+ * evicted; the others stay, out of sight, and a fault that finds them there says
+ * that they are in use: the second chance of CLOCK, at the grain of a page.
+ */
+
+#include <linux/module.h>
+
+#include "module.h"
+#include "uapi/vmio.h"
+
+/* What one call evicts, if it can. */
+#define BATCH_PAGES 64
+/* Spans to visit before recent pages go as well: no thread has to go round the whole memory. */
+#define PATIENT_VISITS 4
+
+/*
+ * The frames of one span that are clean and of a priority at least, in the order
+ * of the file, their folios locked.
+ */
+static void lock_clean(struct attachment *attachment, struct frame *held, pgoff_t start,
+		       unsigned int priority,
+		       struct list_head *batch)
+{
+	XA_STATE(xas, &attachment->shards[core_of(attachment, start)].pages, start);
+	struct frame *frame;
+
+	rcu_read_lock();
+	xas_for_each(&xas, frame, start + SPAN_PAGES - 1) {
+		if (xas_retry(&xas, frame))
+			continue;
+		if (frame != held && frame_lock(frame, attachment, xas.xa_index, AT_ONCE))
+			continue;
+		if (frame->dirty || frame->priority < priority)
+			folio_unlock(frame->folio);
+		else
+			list_add_tail(&frame->batch, batch);
+	}
+	rcu_read_unlock();
+}
+
+/*
+ * Evicts from a span what is of a priority at least; held is a clean frame of it
+ * whose folio is locked, or NULL. Returns how many pages went.
+ */
+static unsigned long visit(struct attachment *attachment, struct frame *held, pgoff_t start,
+			   unsigned int priority,
+			   bool recent_too)
+{
+	struct shard *shard = &attachment->shards[core_of(attachment, start)];
+	/* The attachment may be gone when the last frame is unlocked. */
+	struct pool *pool = attachment->pool;
+	struct core *core = &pool->cores[core_of(attachment, start)];
+	unsigned long evicted = 0, spared = 0, pinned = 0;
+	struct frame *frame, *next;
+	LIST_HEAD(batch);
+	LIST_HEAD(free);
+	pgoff_t first, last;
+
+	lock_clean(attachment, held, start, priority, &batch);
+	if (list_empty(&batch))
+		return 0;
+	first = list_first_entry(&batch, struct frame, batch)->folio->index;
+	last = list_last_entry(&batch, struct frame, batch)->folio->index;
+	unmap_mapping_pages(attachment->inode->i_mapping, first, last - first + 1, false);
+	list_for_each_entry(frame, &batch, batch) {
+		if (folio_ref_count(frame->folio) != 1) {
+			/* A system call or a device uses it, or a thread waits for its lock. */
+			pinned++;
+		} else if (frame->recent && !recent_too) {
+			spared++;
+		} else {
+			xa_erase(&shard->pages, frame->folio->index);
+			frame_release(frame);
+			evicted++;
+		}
+		frame->recent = false;
+	}
+	frames_visited(core, &batch, &free);
+	list_for_each_entry_safe(frame, next, &batch, batch) {
+		list_del(&frame->batch);
+		folio_unlock(frame->folio);
+	}
+	frames_free(pool, &free);
+	count(SPANS_UNMAPPED, 1);
+	count(PAGES_EVICTED, evicted);
+	count(PAGES_SPARED, spared);
+	count(PAGES_PINNED, pinned);
+	return evicted;
+}
+
+/*
+ * The core that may have the page to go first, of those up to a priority, which
+ * becomes its own; among equals the first from a core on.
+ */
+static struct core *core_with_highest(struct pool *pool, unsigned int first_core,
+				      unsigned int *priority)
+{
+	struct core *highest = NULL;
+	unsigned int limit = *priority, i;
+
+	for (i = 0; i < pool->core_count; i++) {
+		struct core *core = &pool->cores[(first_core + i) & (pool->core_count - 1)];
+		unsigned int found = find_last_bit(core->priorities, limit + 1);
+
+		if (found <= limit && (!highest || found > *priority)) {
+			highest = core;
+			*priority = found;
+		}
+	}
+	return highest;
+}
+
+/* Evicts from a pool, beginning at a core, and returns how many pages are free for it. */
+unsigned long evict(struct pool *pool, unsigned int first_core)
+{
+	unsigned int visits = 0, tries = 0, visits_max = PATIENT_VISITS + pool->core_count;
+	unsigned int limit = PRIORITIES - 1;
+	unsigned long evicted = 0;
+
+	while (evicted < BATCH_PAGES && (!evicted || visits < visits_max)) {
+		unsigned int priority = limit;
+		struct core *core = core_with_highest(pool, first_core++, &priority);
+		struct frame *frame = core ? frame_lock_victim(core, priority) : NULL;
+		unsigned long number = 0;
+
+		if (!core)
+			break;
+		if (frame) {
+			number = visit(frame->attachment, frame, span_of(frame->folio->index),
+				       priority,
+				       visits >= PATIENT_VISITS);
+			visits++;
+		}
+		evicted += number;
+		/* Each core may turn out to have none, or none that is not locked. */
+		if (number || (visits < visits_max && ++tries < visits_max + pool->core_count))
+			continue;
+		/* Those of this priority are all in use by system calls or devices. */
+		if (!priority)
+			break;
+		limit = priority - 1;
+		tries = 0;
+		visits = 0;
+	}
+	return evicted;
+}
+
+/*
+ * Evicts what is of a priority at least from an attachment that is at its limit,
+ * in the order of the file, and moves the hand on.
+ */
+static unsigned long evict_in_order(struct attachment *attachment, pgoff_t hand,
+				    unsigned int priority)
+{
+	unsigned long evicted = 0;
+	unsigned int visits;
+
+	for (visits = 0; evicted < BATCH_PAGES && visits < 2 * PATIENT_VISITS; visits++) {
+		pgoff_t next = ULONG_MAX;
+		unsigned int core;
+
+		for (core = 0; core < attachment->pool->core_count; core++) {
+			unsigned long found = hand;
+
+			if (xa_find(&attachment->shards[core].pages, &found, ULONG_MAX, XA_PRESENT))
+				next = min(next, found);
+		}
+		if (next != ULONG_MAX)
+			evicted += visit(attachment, NULL, span_of(next), priority,
+					 visits >= PATIENT_VISITS);
+		hand = next == ULONG_MAX ? 0 : span_of(next) + SPAN_PAGES;
+	}
+	WRITE_ONCE(attachment->hand, hand);
+	return evicted;
+}
+
+/*
+ * The same, of some spans: the dispensable first, then what nothing was said of,
+ * then the rest.
+ */
+unsigned long evict_from(struct attachment *attachment)
+{
+	pgoff_t hand = READ_ONCE(attachment->hand);
+	unsigned long evicted = 0;
+
+	if (!mtree_empty(&attachment->priorities)) {
+		evicted = evict_in_order(attachment, hand, VMIO_PRIORITY_DEFAULT + 1);
+		if (!evicted)
+			evicted = evict_in_order(attachment, hand, VMIO_PRIORITY_DEFAULT);
+	}
+	return evicted ?: evict_in_order(attachment, hand, 0);
+}

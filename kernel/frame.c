@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Frames: what they stand for, who has them locked, and the queues they are in. */
+
+#include <linux/module.h>
+#include <linux/sched/signal.h>
+
+#include "module.h"
+
+/* Of a queue, frames that are tried for one that is not locked. */
+#define TRIES 16
+
+static unsigned int this_core(const struct pool *pool)
+{
+	return raw_smp_processor_id() & (pool->core_count - 1);
+}
+
+static struct frame *pop_free(struct core *core)
+{
+	struct frame *frame;
+
+	if (!READ_ONCE(core->free_count))
+		return NULL;
+	spin_lock(&core->lock);
+	frame = list_first_entry_or_null(&core->free, struct frame, queue);
+	if (frame) {
+		list_del(&frame->queue);
+		WRITE_ONCE(core->free_count, core->free_count - 1);
+	}
+	spin_unlock(&core->lock);
+	return frame;
+}
+
+/* This core's, else another's. */
+static struct frame *find_free(struct pool *pool)
+{
+	unsigned int first = this_core(pool), i;
+	struct frame *frame;
+
+	for (i = 0; i < pool->core_count; i++) {
+		frame = pop_free(&pool->cores[(first + i) & (pool->core_count - 1)]);
+		if (frame)
+			return frame;
+	}
+	return NULL;
+}
+
+bool pool_has_free_or_clean(const struct pool *pool)
+{
+	unsigned int i;
+
+	for (i = 0; i < pool->core_count; i++)
+		if (READ_ONCE(pool->cores[i].free_count) || READ_ONCE(pool->cores[i].clean_count))
+			return true;
+	return false;
+}
+
+static bool is_at_limit(const struct attachment *attachment)
+{
+	return atomic_long_read(&attachment->resident) >= attachment->limit;
+}
+
+static bool all_are_dirty(const struct attachment *attachment)
+{
+	return atomic_long_read(&attachment->dirty) >= atomic_long_read(&attachment->resident);
+}
+
+/* Whether no frame can be had: all that could go are dirty, and none can be written. */
+bool frames_are_stuck(struct attachment *attachment)
+{
+	if (is_at_limit(attachment))
+		return is_failing(attachment) && all_are_dirty(attachment);
+	/* Those that are being read will be clean. */
+	return dirty_pages(attachment->pool) >= READ_ONCE(attachment->pool->frame_count) &&
+	       pool_is_stuck(attachment->pool);
+}
+
+/* Waits, for a moment at most, until there may be a frame. EINTR: killed. */
+int wait_for_frame(struct pool *pool)
+{
+	long left;
+
+	count(FAULTS_WAITED, 1);
+	atomic_inc(&pool->waiting);
+	pool_clean(pool);
+	left = wait_event_killable_timeout(pool->freed, pool_has_free_or_clean(pool), HZ / 10);
+	/*
+	 * It did not wait: there are clean pages, but all in use just now, or not of the
+	 * attachment that is at its limit.
+	 */
+	if (left == HZ / 10)
+		schedule_timeout_killable(1);
+	atomic_dec(&pool->waiting);
+	return fatal_signal_pending(current) ? -EINTR : 0;
+}
+
+/* A frame in no queue and for nobody else to see; NULL if there is none for now. */
+struct frame *frame_find_in(struct pool *pool)
+{
+	while (!fatal_signal_pending(current)) {
+		struct frame *frame = find_free(pool);
+
+		if (frame)
+			return frame;
+		if (!evict(pool, this_core(pool)))
+			break;
+		cond_resched();
+	}
+	return NULL;
+}
+
+/* The same for a page of an attachment. */
+struct frame *frame_find(struct attachment *attachment)
+{
+	while (is_at_limit(attachment)) {
+		if (fatal_signal_pending(current) || !evict_from(attachment))
+			return NULL;
+		cond_resched();
+	}
+	return frame_find_in(attachment->pool);
+}
+
+/* Frames in no queue, linked by it, become free on this core. */
+void frames_free(struct pool *pool, struct list_head *frames)
+{
+	struct core *core = &pool->cores[this_core(pool)];
+	struct frame *frame;
+	unsigned long number = 0;
+
+	list_for_each_entry(frame, frames, queue)
+		number++;
+	if (!number)
+		return;
+	spin_lock(&core->lock);
+	list_splice(frames, &core->free);
+	WRITE_ONCE(core->free_count, core->free_count + number);
+	spin_unlock(&core->lock);
+	if (wq_has_sleeper(&pool->freed))
+		wake_up_all(&pool->freed);
+}
+
+/*
+ * Locks the folio of a frame that was looked up as standing for a page. EAGAIN:
+ * it does no longer; EBUSY: somebody else has it locked; EINTR: killed.
+ */
+int frame_lock(struct frame *frame, struct attachment *attachment, pgoff_t index,
+	       enum patience patience)
+{
+	struct folio *folio = READ_ONCE(frame->folio);
+	int error = 0;
+
+	/* As in the page cache, the page may have been replaced and be anybody's by now. */
+	if (!folio || !folio_try_get(folio))
+		return -EAGAIN;
+	if (READ_ONCE(frame->folio) != folio) {
+		folio_put(folio);
+		return -EAGAIN;
+	}
+	if (patience == AT_ONCE)
+		error = folio_trylock(folio) ? 0 : -EBUSY;
+	else if (patience == UNTIL_KILLED)
+		error = folio_lock_killable(folio);
+	else
+		folio_lock(folio);
+	if (!error && (READ_ONCE(frame->folio) != folio || !frame_is(frame, attachment, index))) {
+		folio_unlock(folio);
+		error = -EAGAIN;
+	}
+	/* While it is locked, the pool's own reference stays. */
+	folio_put(folio);
+	return error;
+}
+
+/*
+ * Has a frame stand for a page, with its folio locked until it can be looked
+ * at. EBUSY: another one does already.
+ */
+int frame_assign(struct frame *frame, struct attachment *attachment, pgoff_t index)
+{
+	struct shard *shard = &attachment->shards[core_of(attachment, index)];
+	struct folio *folio = frame->folio;
+	int error;
+
+	/* Those who have looked it up as what it was hold the lock for a moment. */
+	folio_lock(folio);
+	folio->mapping = attachment->inode->i_mapping;
+	folio->index = index;
+	folio_clear_uptodate(folio);
+	frame->attachment = attachment;
+	frame->dirty = false;
+	frame->recent = true;
+	atomic_long_inc(&attachment->resident);
+	error = xa_insert(&shard->pages, index, frame, GFP_KERNEL);
+	if (error) {
+		frame_release(frame);
+		folio_unlock(folio);
+		return error;
+	}
+	/*
+	 * Now that it can be found: who changes the priority later finds it, and waits for
+	 * the lock.
+	 */
+	frame->priority = priority_of(attachment, index);
+	return 0;
+}
+
+/* The frame of a locked folio, in no tree any more, stands for nothing. */
+void frame_release(struct frame *frame)
+{
+	struct attachment *attachment = frame->attachment;
+
+	frame->attachment = NULL;
+	frame->folio->mapping = NULL;
+	frame->folio->index = 0;
+	/* The attachment may go from here on: see leave(). */
+	(void)atomic_long_dec_return_release(&attachment->resident);
+}
+
+/*
+ * For a frame that stands for nothing, while somebody else still holds its page
+ * (a device may yet write to it): it gets another one. The folio is locked, and
+ * so is the new one.
+ */
+void frame_replace_page(struct frame *frame)
+{
+	struct folio *old = frame->folio;
+	/* There is no going on with fewer frames than the pool has said it has. */
+	struct page *page = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_NOFAIL);
+
+	frame->folio = page_folio(page);
+	frame->folio->private = frame;
+	folio_lock(frame->folio);
+	old->private = NULL;
+	folio_unlock(old);
+	folio_put(old);
+}
+
+/* The core that a frame's page is dealt to. */
+struct core *frame_core(const struct frame *frame)
+{
+	return &frame->attachment->pool->cores[core_of(frame->attachment, frame->folio->index)];
+}
+
+/* To the end of the clean queue of its priority, from another queue or none. core->lock is held. */
+static void to_clean(struct core *core, struct frame *frame)
+{
+	list_move_tail(&frame->queue, &core->clean[frame->priority]);
+	/* It is cleared by whoever finds the queue empty. */
+	__set_bit(frame->priority, core->priorities);
+}
+
+/* A frame that was just read goes to the end of its clean queue. Its folio is locked. */
+void frame_enqueue(struct frame *frame)
+{
+	struct core *core = frame_core(frame);
+
+	INIT_LIST_HEAD(&frame->queue);
+	spin_lock(&core->lock);
+	to_clean(core, frame);
+	WRITE_ONCE(core->clean_count, core->clean_count + 1);
+	spin_unlock(&core->lock);
+}
+
+/* A clean frame, whose folio is locked, goes from its queue to a list. */
+void frame_dequeue(struct frame *frame, struct list_head *frames)
+{
+	struct core *core = frame_core(frame);
+
+	spin_lock(&core->lock);
+	list_move_tail(&frame->queue, frames);
+	WRITE_ONCE(core->clean_count, core->clean_count - 1);
+	spin_unlock(&core->lock);
+}
+
+/* A frame in a queue, whose folio is locked, gets another priority. */
+void frame_prioritize(struct frame *frame, u8 priority)
+{
+	struct core *core = frame_core(frame);
+
+	if (frame->priority == priority)
+		return;
+	spin_lock(&core->lock);
+	frame->priority = priority;
+	if (!frame->dirty)
+		to_clean(core, frame);
+	spin_unlock(&core->lock);
+}
+
+/*
+ * The first frame of a queue whose folio can be locked at once. core->lock is held; the
+ * attachment cannot go before the folio is unlocked.
+ */
+static struct frame *lock_first(const struct list_head *queue)
+{
+	struct frame *frame;
+	int tries = TRIES;
+
+	list_for_each_entry(frame, queue, queue) {
+		if (folio_trylock(frame->folio))
+			return frame;
+		if (!--tries)
+			break;
+	}
+	return NULL;
+}
+
+/*
+ * The frame of an attachment's part of a core that has been dirty longest, with
+ * its folio locked.
+ */
+struct frame *frame_lock_dirty(struct core *core, struct shard *shard)
+{
+	struct frame *frame;
+
+	spin_lock(&core->lock);
+	frame = lock_first(&shard->dirty_queue);
+	spin_unlock(&core->lock);
+	return frame;
+}
+
+/* The clean frame of a core and a priority that is to go first, with its folio locked. */
+struct frame *frame_lock_victim(struct core *core, unsigned int priority)
+{
+	struct frame *frame;
+
+	spin_lock(&core->lock);
+	frame = lock_first(&core->clean[priority]);
+	if (list_empty(&core->clean[priority]))
+		__clear_bit(priority, core->priorities);
+	spin_unlock(&core->lock);
+	return frame;
+}
+
+/*
+ * Of a batch of clean frames of a core, whose folios are locked, those that stand
+ * for nothing now go to a list, the others to the end of their queues.
+ */
+void frames_visited(struct core *core, struct list_head *batch, struct list_head *free)
+{
+	unsigned long freed = 0;
+	struct frame *frame;
+
+	spin_lock(&core->lock);
+	list_for_each_entry(frame, batch, batch) {
+		if (frame->attachment) {
+			to_clean(core, frame);
+		} else {
+			list_move_tail(&frame->queue, free);
+			freed++;
+		}
+	}
+	WRITE_ONCE(core->clean_count, core->clean_count - freed);
+	spin_unlock(&core->lock);
+}
+
+/*
+ * A queued frame, whose folio is locked, becomes or stays dirty or clean, and the
+ * last of its queue.
+ */
+void frame_requeue(struct frame *frame, bool dirty)
+{
+	struct attachment *attachment = frame->attachment;
+	struct shard *shard = &attachment->shards[core_of(attachment, frame->folio->index)];
+	struct core *core = frame_core(frame);
+
+	spin_lock(&core->lock);
+	if (dirty)
+		list_move_tail(&frame->queue, &shard->dirty_queue);
+	else
+		to_clean(core, frame);
+	if (dirty != frame->dirty) {
+		int more = dirty ? 1 : -1;
+
+		atomic_long_add(more, &attachment->dirty);
+		WRITE_ONCE(core->dirty_count, core->dirty_count + more);
+		WRITE_ONCE(core->clean_count, core->clean_count - more);
+		frame->dirty = dirty;
+	}
+	spin_unlock(&core->lock);
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Pages that come into memory by one read: the one that is missed, and those that
+ * are read ahead.
+ */
+
+#include <linux/highmem.h>
+#include <linux/module.h>
+
+#include "module.h"
+
+/* A frame that is in no queue, and stands for nothing any more. */
+static void give_back(struct pool *pool, struct frame *frame)
+{
+	LIST_HEAD(unused);
+
+	list_add(&frame->queue, &unused);
+	frames_free(pool, &unused);
+}
+
+/* Those from a number on, whose folios are locked, go again. */
+static void drop(struct load *load, unsigned int first)
+{
+	struct attachment *attachment = load->attachment;
+	unsigned int i;
+
+	for (i = first; i < load->count; i++) {
+		struct frame *frame = load->frames[i];
+		struct folio *folio = frame->folio;
+
+		xa_erase(&attachment->shards[core_of(attachment, folio->index)].pages,
+			 folio->index);
+		frame_release(frame);
+		folio_unlock(folio);
+		/* Its page may be freed from here on. */
+		give_back(attachment->pool, frame);
+	}
+	load->count = first;
+}
+
+static pgoff_t *stream_at(struct attachment *attachment, pgoff_t index)
+{
+	return &attachment->streams[(index >> SPAN_SHIFT) % STREAMS];
+}
+
+/* How many pages after one are to come with it, at most up to the end of its span. */
+static unsigned int pages_ahead(struct attachment *attachment, pgoff_t index)
+{
+	/*
+	 * As it was known: to ask the file may take what is behind its end away, and
+	 * the page that was missed is locked by now.
+	 */
+	pgoff_t end = min(READ_ONCE(attachment->end), span_of(index) + SPAN_PAGES);
+
+	if (!READ_ONCE(attachment->read_ahead) ||
+	    READ_ONCE(*stream_at(attachment, index)) != index || index >= end)
+		return 0;
+	return min_t(pgoff_t, READ_ONCE(attachment->read_ahead), end - index - 1);
+}
+
+/* Adds pages after the first one, as far as there are frames, and none of them is in memory. */
+static void add_ahead(struct load *load, pgoff_t index, unsigned int ahead)
+{
+	struct attachment *attachment = load->attachment;
+
+	while (load->count <= ahead && !fresh_is(attachment, index + load->count)) {
+		struct frame *frame = frame_find(attachment);
+
+		if (!frame)
+			break;
+		if (frame_assign(frame, attachment, index + load->count)) {
+			give_back(attachment->pool, frame);
+			break;
+		}
+		/* It has yet to be touched. */
+		frame->recent = false;
+		load->frames[load->count++] = frame;
+	}
+}
+
+/*
+ * Begins to read a page into a frame that was taken. EBUSY: it is in memory, or
+ * on the way. Else it is in sight of other threads, its folio locked.
+ */
+int load_begin(struct load *load, struct attachment *attachment, struct frame *frame, pgoff_t index)
+{
+	int error = frame_assign(frame, attachment, index);
+
+	if (error) {
+		give_back(attachment->pool, frame);
+		return error;
+	}
+	load->attachment = attachment;
+	load->frames[0] = frame;
+	load->count = 1;
+	/* Asked while it is locked: it may have been written a moment before. */
+	load->fresh = fresh_is(attachment, index);
+	if (load->fresh)
+		folio_zero_segment(frame->folio, 0, PAGE_SIZE);
+	else
+		add_ahead(load, index, pages_ahead(attachment, index));
+	WRITE_ONCE(*stream_at(attachment, index + load->count), index + load->count);
+	if (!load->fresh)
+		backing_read_begin(attachment, load->frames, load->count, &load->read);
+	return 0;
+}
+
+/* Whether its end may take a while. */
+bool load_must_wait(struct load *load)
+{
+	return !load->fresh && backing_read_must_wait(&load->read);
+}
+
+/* Waits until the pages are there, and leaves the folio of the missed one locked. */
+int load_end(struct load *load)
+{
+	int error = load->fresh ? 0 : backing_read_end(load->attachment, &load->read);
+	unsigned int i;
+
+	if (error && load->count > 1) {
+		/* It may be of a page that nobody has asked for. */
+		drop(load, 1);
+		backing_read_begin(load->attachment, load->frames, 1, &load->read);
+		error = backing_read_end(load->attachment, &load->read);
+	}
+
+	if (error) {
+		count(READ_ERRORS, 1);
+		drop(load, 0);
+		return error;
+	}
+	for (i = 0; i < load->count; i++) {
+		folio_mark_uptodate(load->frames[i]->folio);
+		frame_enqueue(load->frames[i]);
+		if (i)
+			folio_unlock(load->frames[i]->folio);
+	}
+	count(PAGES_READ_AHEAD, load->count - 1);
+	return 0;
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The parts of the module and who may touch what.
+ *
+ * A pool is memory that any number of attachments share: frames, each with a
+ * page. An attachment is a file or block device with the pages of it that are in
+ * memory. Both are divided by core: a page belongs to the core that its span (512
+ * neighbouring pages) is dealt to, so neighbours stay together.
+ *
+ * Locks, outermost first; docs/kernel.md has the reasons:
+ *
+ *   mmap_lock or the lock of a VMA   (a fault holds it when it calls us)
+ *   attachment->end_lock
+ *   freeze protection of the backing's file system, for writing
+ *   folio lock                       (several: by rising index, or by trylock)
+ *   i_mmap_rwsem, page table locks   (within unmap_mapping_pages)
+ *   xa_lock of shard->pages or shard->dirty, core->lock, pool->lock   (leaves, never nested)
+ *
+ * The folio lock is the authority on a frame: who holds it may change what the
+ * frame stands for, whether it is dirty, and may install it in page tables.
+ */
+#ifndef VMIO_MODULE_H
+#define VMIO_MODULE_H
+
+#include <linux/bvec.h>
+#include <linux/completion.h>
+#include <linux/fs.h>
+#include <linux/list.h>
+#include <linux/maple_tree.h>
+#include <linux/mm.h>
+#include <linux/mutex.h>
+#include <linux/pagemap.h>
+#include <linux/refcount.h>
+#include <linux/spinlock.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+#include <linux/xarray.h>
+
+#include "compat.h"
+#include "statistics.h"
+
+#define SPAN_SHIFT 9
+#define SPAN_PAGES (1UL << SPAN_SHIFT)
+/* Of write-back in a row before those who wait for it are told. */
+#define FAILURES_TOLERATED 3
+#define PRIORITIES 256
+/* That are told apart: those whose spans are neighbours are. */
+#define STREAMS 16
+
+/*
+ * A page of the pool. Its folio always has the pool's reference, so that a look-up
+ * may take another at any time.
+ */
+struct frame {
+	struct folio *folio; /* NULL while spare */
+	struct attachment *attachment; /* NULL while free; folio lock */
+	u64 epoch; /* of the attachment when it became dirty; folio lock */
+	/* its core's free or clean one, or its shard's dirty one; core->lock */
+	struct list_head queue;
+	struct list_head batch; /* whatever the holder of the folio lock puts together */
+	bool dirty; /* folio lock */
+	bool held; /* somebody else had the page when it was last to be written; folio lock */
+	u8 priority; /* folio lock */
+	bool recent; /* a fault has installed it since an evictor last came by; folio lock */
+};
+
+/* What is particular to a core, so that cores seldom meet at a lock. */
+struct core {
+	spinlock_t lock;
+	struct list_head free;
+	struct list_head clean[PRIORITIES]; /* least recently charged or visited first */
+	/* those whose queues may have a frame; core->lock to write */
+	DECLARE_BITMAP(priorities, PRIORITIES);
+	/* written under the lock, read without */
+	unsigned long free_count, clean_count, dirty_count;
+} ____cacheline_aligned_in_smp;
+
+struct pool {
+	refcount_t references;
+	struct mutex resize_lock; /* for blocks, spare and the number of frames */
+	/* where frames are; they stay until the pool goes, for look-ups may be at them */
+	struct list_head blocks;
+	struct list_head spare; /* frames without a page */
+	unsigned long frame_count; /* those with one */
+	struct core *cores;
+	unsigned int core_count; /* a power of two */
+	spinlock_t lock; /* for attachments */
+	struct list_head attachments;
+	wait_queue_head_t freed; /* those that wait for a frame, or until fewer are dirty */
+	atomic_t waiting; /* how many */
+};
+
+/* An attachment's part of a core. */
+struct shard {
+	struct xarray pages; /* index to frame: all that are in memory or being read */
+	/* index to frame: those to be written, sorted, so that neighbours are written together */
+	struct xarray dirty;
+	struct list_head dirty_queue; /* the same, longest dirty first; core->lock */
+};
+
+struct attachment {
+	struct pool *pool;
+	struct inode *inode; /* its i_mapping has the VMAs: the reverse map */
+	struct inode *host; /* of the backing: its length */
+	struct file *reader;
+	struct file *writer; /* NULL until a descriptor for writing came */
+	struct shard *shards; /* as many as the pool has cores */
+	struct list_head of_pool; /* pool->lock */
+	struct delayed_work write_back;
+	/* of write-back in a row, with nothing written between; a hint, no lock */
+	unsigned int failures;
+	atomic_long_t resident;
+	atomic_long_t dirty; /* of these */
+	unsigned long limit; /* of resident, in pages */
+	unsigned long hand; /* where the evictor that keeps the limit goes on */
+	atomic64_t epoch; /* counts syncs */
+	struct maple_tree priorities; /* of ranges of pages */
+	struct xarray fresh; /* by span: see fresh.c */
+	atomic_long_t fresh_spans;
+	unsigned int read_ahead; /* pages beside a missed one, if it continues a stream */
+	/* where those that were seen last go on, by span; hints, no lock */
+	pgoff_t streams[STREAMS];
+	struct mutex end_lock; /* for end */
+	unsigned long end; /* pages of the backing when last looked at */
+	unsigned int users; /* descriptors; registry_lock */
+	bool closing; /* registry_lock */
+	struct list_head registered; /* registry_lock */
+};
+
+static inline unsigned int core_of(const struct attachment *attachment, pgoff_t index)
+{
+	return (index >> SPAN_SHIFT) & (attachment->pool->core_count - 1);
+}
+
+/* Of an attachment in memory at most. */
+static inline unsigned long resident_max(const struct attachment *attachment)
+{
+	return min(attachment->limit, READ_ONCE(attachment->pool->frame_count));
+}
+
+/*
+ * Of an attachment dirty at most, so that there is always memory for pages that
+ * are read, whatever becomes of its device, and for the other attachments.
+ */
+static inline unsigned long dirty_max(const struct attachment *attachment)
+{
+	return resident_max(attachment) / 4 * 3;
+}
+
+static inline bool has_too_many_dirty(const struct attachment *attachment)
+{
+	return atomic_long_read(&attachment->dirty) >= dirty_max(attachment);
+}
+
+/* Its device fails, and not just for once: nobody should wait for it. */
+static inline bool is_failing(const struct attachment *attachment)
+{
+	return READ_ONCE(attachment->failures) >= FAILURES_TOLERATED;
+}
+
+static inline pgoff_t span_of(pgoff_t index)
+{
+	return index & ~(SPAN_PAGES - 1);
+}
+
+/* Whether a frame, whose folio is locked, stands for a page. */
+static inline bool frame_is(const struct frame *frame, const struct attachment *attachment,
+			    pgoff_t index)
+{
+	return frame->attachment == attachment && frame->folio->index == index;
+}
+
+/* Of one read at most. */
+#define READ_PAGES_MAX 32
+
+/* Neighbouring pages that are read by one request. Whoever begins it waits for its end. */
+struct read {
+	struct kiocb iocb;
+	struct completion ended;
+	struct bio_vec pages[READ_PAGES_MAX];
+	unsigned int count;
+	loff_t position;
+	ssize_t result; /* bytes read, or an error */
+};
+
+struct load {
+	struct attachment *attachment;
+	/* of neighbouring pages, their folios locked; the missed one first */
+	struct frame *frames[READ_PAGES_MAX];
+	unsigned int count;
+	bool fresh; /* nothing is read */
+	struct read read;
+};
+
+enum patience {
+	AT_ONCE,
+	UNTIL_KILLED,
+	AS_LONG_AS_IT_TAKES,
+};
+
+/* pool.c */
+struct pool *pool_create(unsigned long pages);
+int pool_resize(struct pool *pool, unsigned long pages);
+void pool_get(struct pool *pool);
+void pool_put(struct pool *pool);
+void pool_clean(struct pool *pool);
+bool pool_is_stuck(struct pool *pool);
+
+/* frame.c */
+struct frame *frame_find_in(struct pool *pool);
+struct frame *frame_find(struct attachment *attachment);
+bool frames_are_stuck(struct attachment *attachment);
+int wait_for_frame(struct pool *pool);
+bool pool_has_free_or_clean(const struct pool *pool);
+void frames_free(struct pool *pool, struct list_head *frames);
+int frame_lock(struct frame *frame, struct attachment *attachment, pgoff_t index,
+	       enum patience patience);
+int frame_assign(struct frame *frame, struct attachment *attachment, pgoff_t index);
+void frame_release(struct frame *frame);
+void frame_replace_page(struct frame *frame);
+void frame_enqueue(struct frame *frame);
+void frame_prioritize(struct frame *frame, u8 priority);
+void frame_dequeue(struct frame *frame, struct list_head *frames);
+struct frame *frame_lock_victim(struct core *core, unsigned int priority);
+struct frame *frame_lock_dirty(struct core *core, struct shard *shard);
+void frames_visited(struct core *core, struct list_head *batch, struct list_head *free);
+struct core *frame_core(const struct frame *frame);
+void frame_requeue(struct frame *frame, bool dirty);
+
+/* attachment.c */
+extern const struct file_operations attachment_file_operations;
+int attach(struct pool *pool, int fd, unsigned long limit);
+void show_attachments(struct seq_file *seq);
+pgoff_t attachment_end(struct attachment *attachment);
+
+/* advice.c */
+u8 priority_of(struct attachment *attachment, pgoff_t index);
+long attachment_ioctl(struct file *file, unsigned int command, unsigned long argument);
+
+/* fresh.c */
+int fresh_mark(struct attachment *attachment, pgoff_t first, pgoff_t last);
+bool fresh_is(struct attachment *attachment, pgoff_t index);
+void fresh_clear(struct attachment *attachment, pgoff_t index);
+void fresh_free(struct attachment *attachment);
+
+/* fault.c */
+extern const struct vm_operations_struct mapping_operations;
+
+/* load.c */
+int load_begin(struct load *load, struct attachment *attachment, struct frame *frame,
+	       pgoff_t index);
+bool load_must_wait(struct load *load);
+int load_end(struct load *load);
+
+/* evict.c */
+unsigned long evict(struct pool *pool, unsigned int first_core);
+unsigned long evict_from(struct attachment *attachment);
+
+/* write_back.c */
+int write_dirty(struct attachment *attachment, pgoff_t first, pgoff_t last);
+void write_back(struct work_struct *work);
+unsigned long dirty_pages(const struct pool *pool);
+void write_back_if_many(struct attachment *attachment);
+int wait_for_write_back(struct attachment *attachment);
+int write_back_init(void);
+void write_back_exit(void);
+
+/* backing.c */
+struct write_batch;
+struct write_batch *write_batch_new(void);
+void write_batch_free(struct write_batch *batch);
+void backing_read_begin(struct attachment *attachment, struct frame **frames, unsigned int count,
+			struct read *read);
+bool backing_read_must_wait(struct read *read);
+int backing_read_end(struct attachment *attachment, struct read *read);
+int backing_write(struct attachment *attachment, struct list_head *frames,
+		  struct write_batch *batch,
+		  struct list_head *failed_frames);
+
+#endif

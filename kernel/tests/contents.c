@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What is stored is what is read, through the mapping and past it, with memory for a quarter of it. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "support.h"
+
+#define POOL_PAGES 256
+#define PAGES (4 * POOL_PAGES)
+
+static void integrity_of(int backing)
+{
+	uint32_t *order = shuffled(PAGES, 1);
+	void *page = new_page();
+	struct mapped mapped;
+
+	for (uint32_t i = 0; i < PAGES; i++) {
+		fill(page, i, 1);
+		write_directly(backing, page, i);
+	}
+	mapped = map(new_pool(POOL_PAGES), backing, PAGES * PAGE);
+	for (uint32_t i = 0; i < PAGES; i++)
+		CHECK(is_filled(mapped.bytes + order[i] * PAGE, order[i], 1));
+	for (uint32_t i = 0; i < PAGES; i += 2)
+		fill(mapped.bytes + order[i] * PAGE, order[i], 2);
+	for (uint32_t i = 0; i < PAGES; i++)
+		CHECK(is_filled(mapped.bytes + order[i] * PAGE, order[i], i % 2 ? 1 : 2));
+	CHECK(msync(mapped.bytes, mapped.length, MS_SYNC) == 0);
+	for (uint32_t i = 0; i < PAGES; i++) {
+		read_directly(backing, page, order[i]);
+		CHECK(is_filled(page, order[i], i % 2 ? 1 : 2));
+	}
+	unmap(&mapped);
+}
+
+void integrity(void)
+{
+	integrity_of(new_file(PAGES * PAGE));
+}
+
+void integrity_of_a_device(void)
+{
+	int device = open("/dev/nvme0n1", O_RDWR | O_DIRECT);
+
+	CHECK(device >= 0);
+	integrity_of(device);
+}
+
+#define THREADS 4
+#define INCREMENTS 1000
+
+static struct mapped counted;
+static uint64_t expected[THREADS][PAGES];
+
+static void *increment(void *argument)
+{
+	uintptr_t thread = (uintptr_t)argument;
+	unsigned int seed = thread;
+
+	for (int i = 0; i < INCREMENTS; i++) {
+		uint32_t page = rand_r(&seed) % PAGES;
+
+		__atomic_fetch_add((uint64_t *)(counted.bytes + page * PAGE), 1, __ATOMIC_RELAXED);
+		expected[thread][page]++;
+		/* Syncs from the side, of parts and of all. */
+		if (i % 250 == 249)
+			CHECK(msync(counted.bytes + page * PAGE, i % 500 ? PAGE : (PAGES - page) * PAGE, MS_SYNC) == 0);
+	}
+	return NULL;
+}
+
+void counters(void)
+{
+	pthread_t threads[THREADS];
+	uint64_t *page = new_page();
+
+	counted = map(new_pool(POOL_PAGES), new_file(PAGES * PAGE), PAGES * PAGE);
+	for (uintptr_t i = 0; i < THREADS; i++)
+		CHECK(pthread_create(&threads[i], NULL, increment, (void *)i) == 0);
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	CHECK(fsync(counted.descriptor) == 0);
+	for (uint32_t i = 0; i < PAGES; i++) {
+		uint64_t sum = 0;
+
+		for (int thread = 0; thread < THREADS; thread++)
+			sum += expected[thread][i];
+		CHECK(*(uint64_t *)(counted.bytes + i * PAGE) == sum);
+		read_directly(counted.backing, page, i);
+		CHECK(page[0] == sum);
+	}
+	unmap(&counted);
+}
+
+/* Whoever closes a mapping need not sync it for its stores to get to the file. */
+void stores_without_sync(void)
+{
+	int backing = new_file(16 * PAGE);
+	struct mapped mapped = map(new_pool(64), backing, 16 * PAGE);
+	void *page = new_page();
+
+	for (uint32_t i = 0; i < 16; i++)
+		fill(mapped.bytes + i * PAGE, i, 7);
+	unmap(&mapped);
+	for (uint32_t i = 0; i < 16; i++) {
+		read_directly(backing, page, i);
+		CHECK(is_filled(page, i, 7));
+	}
+}
+
+void forked(void)
+{
+	struct mapped mapped = map(new_pool(64), new_file(256 * PAGE), 256 * PAGE);
+	int status;
+	pid_t child;
+
+	fill(mapped.bytes, 0, 1);
+	child = fork();
+	if (child == 0) {
+		CHECK(is_filled(mapped.bytes, 0, 1));
+		for (uint32_t i = 0; i < 256; i++)
+			fill(mapped.bytes + i * PAGE, i, 2);
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	for (uint32_t i = 0; i < 256; i++)
+		CHECK(is_filled(mapped.bytes + i * PAGE, i, 2));
+	unmap(&mapped);
+}
+
+/* The same file attached twice, under two pools: one set of pages. */
+void shared_by_descriptors(void)
+{
+	int backing = new_file(128 * PAGE);
+	struct mapped one = map(new_pool(64), backing, 128 * PAGE);
+	struct mapped other = map(new_pool(64), backing, 128 * PAGE);
+
+	for (uint32_t i = 0; i < 128; i++)
+		fill(one.bytes + i * PAGE, i, 1);
+	for (uint32_t i = 0; i < 128; i++)
+		CHECK(is_filled(other.bytes + i * PAGE, i, 1));
+	/* Both stay in sight of each other without a fault in between. */
+	one.bytes[5] = 99;
+	CHECK(other.bytes[5] == 99);
+	other.bytes[5] = 98;
+	CHECK(one.bytes[5] == 98);
+	unmap(&one);
+	CHECK(other.bytes[5] == 98);
+	unmap(&other);
+}

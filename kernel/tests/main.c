@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Runs the tests that are named, or all; each in a process of its own, for three minutes at most. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "support.h"
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} tests[] = {
+	{ "integrity", integrity },
+	{ "integrity_of_a_device", integrity_of_a_device },
+	{ "counters", counters },
+	{ "stores_without_sync", stores_without_sync },
+	{ "forked", forked },
+	{ "shared_by_descriptors", shared_by_descriptors },
+	{ "beyond_the_end", beyond_the_end },
+	{ "cut_off", cut_off },
+	{ "partial_last_page", partial_last_page },
+	{ "system_calls", system_calls },
+	{ "pinned_pages", pinned_pages },
+	{ "limited", limited },
+	{ "refused", refused },
+	{ "grown_and_shrunk", grown_and_shrunk },
+	{ "resized_in_use", resized_in_use },
+	{ "priorities", priorities },
+	{ "fresh", fresh },
+	{ "read_ahead", read_ahead },
+	{ "read_ahead_of_an_error", read_ahead_of_an_error },
+	{ "priorities_at_a_limit", priorities_at_a_limit },
+	{ "failing_device", failing_device },
+	{ "failing_beside_healthy", failing_beside_healthy },
+	{ "failing_for_a_while", failing_for_a_while },
+	{ "silent_beside_healthy", silent_beside_healthy },
+	{ "mmap_beside_waiting_faults", mmap_beside_waiting_faults },
+	{ "unmapped_beside_a_waiting_fault", unmapped_beside_a_waiting_fault },
+	{ "write_that_waits_for_its_source", write_that_waits_for_its_source },
+	{ "copies_within_a_file", copies_within_a_file },
+	{ "frozen_file_system", frozen_file_system },
+	{ "frozen_and_thawed", frozen_and_thawed },
+	{ "killed", killed },
+};
+
+static int run(const char *name, void (*test)(void))
+{
+	struct timespec before, after;
+	int status;
+	pid_t child;
+
+	clock_gettime(CLOCK_MONOTONIC, &before);
+	fflush(stdout);
+	child = fork();
+	if (child == 0) {
+		alarm(180);
+		test();
+		_exit(0);
+	}
+	waitpid(child, &status, 0);
+	clock_gettime(CLOCK_MONOTONIC, &after);
+	printf("%-32s %5.1f s  %s\n", name,
+	       (after.tv_sec - before.tv_sec) + (after.tv_nsec - before.tv_nsec) / 1e9, status ? "FAILED" : "ok");
+	if (WIFSIGNALED(status))
+		printf("    by signal %d: %s\n", WTERMSIG(status), strsignal(WTERMSIG(status)));
+	return status != 0;
+}
+
+int main(int count, char **names)
+{
+	int failed = 0, ran = 0;
+
+	for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
+		int wanted = count == 1;
+
+		for (int name = 1; name < count; name++)
+			wanted |= strcmp(names[name], tests[i].name) == 0;
+		if (wanted) {
+			failed += run(tests[i].name, tests[i].run);
+			ran++;
+		}
+	}
+	printf("%d of %d tests failed\n", failed, ran);
+	return failed != 0 || ran == 0;
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Dirty pages go to the backing, a span at a time: for a sync all that were dirty
+ * when it began, in the background those of the span that has been dirty longest.
+ * In the background each attachment writes for itself, so that a device that is
+ * slow or fails holds up nobody else.
+ *
+ * A page is out of sight and locked while it is written: a store waits, and
+ * makes it dirty again, of a later epoch.
+ */
+
+#include <linux/module.h>
+#include <linux/sched/signal.h>
+
+#include "module.h"
+
+/*
+ * Write-back begins when more than this part of a pool, or of what an attachment
+ * may have, is dirty.
+ */
+#define DIRTY_PERCENT 50
+/*
+ * Until what was frozen, held or failed is tried again; twice as long after each
+ * failure, up to 2^7 times.
+ */
+#define PAUSE (HZ / 20)
+#define FAILURES_MAX 7
+
+static struct workqueue_struct *writers;
+
+/*
+ * The frames of a span that became dirty no later than in an epoch, in the order
+ * of the file, their folios locked.
+ */
+static void lock_dirty(struct attachment *attachment, struct frame *held, pgoff_t first,
+		       pgoff_t last, u64 epoch,
+		       struct list_head *batch)
+{
+	struct shard *shard = &attachment->shards[core_of(attachment, first)];
+	enum patience patience = held ? AT_ONCE : AS_LONG_AS_IT_TAKES;
+	struct frame *frame;
+	unsigned long index;
+
+	xa_for_each_range(&shard->dirty, index, frame, first, last) {
+		if (frame != held && frame_lock(frame, attachment, index, patience))
+			continue;
+		if (!frame->dirty || frame->epoch > epoch) {
+			folio_unlock(frame->folio);
+			continue;
+		}
+		list_add_tail(&frame->batch, batch);
+	}
+}
+
+static void unlock_all(struct list_head *batch)
+{
+	struct frame *frame, *next;
+
+	list_for_each_entry_safe(frame, next, batch, batch) {
+		list_del(&frame->batch);
+		folio_unlock(frame->folio);
+	}
+}
+
+/*
+ * Adds to the number of pages made clean. held is a dirty frame of the span whose
+ * folio is locked, or NULL. The caller has begun to write to the file, which keeps
+ * its file system from being frozen; here it ends, since the attachment may go.
+ */
+static int write_span(struct attachment *attachment, struct frame *held, pgoff_t first,
+		      pgoff_t last, u64 epoch,
+		      struct write_batch *batch, unsigned long *cleaned)
+{
+	struct shard *shard = &attachment->shards[core_of(attachment, first)];
+	struct frame *frame, *next;
+	LIST_HEAD(all);
+	LIST_HEAD(failed);
+	pgoff_t from, to;
+	u64 now;
+	int error;
+
+	lock_dirty(attachment, held, first, last, epoch, &all);
+	if (list_empty(&all)) {
+		file_end_write(attachment->writer);
+		return 0;
+	}
+	from = list_first_entry(&all, struct frame, batch)->folio->index;
+	to = list_last_entry(&all, struct frame, batch)->folio->index;
+	unmap_mapping_pages(attachment->inode->i_mapping, from, to - from + 1, false);
+	count(SPANS_UNMAPPED, 1);
+	/*
+	 * Whoever holds a page may write to it past the page tables: it stays dirty
+	 * until they let go. They may do so while it is written, and a sync that
+	 * begins then has to write it again: so both are settled before. Nobody gets
+	 * hold of another one before it is unlocked. One that could not be written is
+	 * as old as it was: a sync that waits for it must not pass it over.
+	 */
+	list_for_each_entry(frame, &all, batch)
+		frame->held = folio_ref_count(frame->folio) != 1;
+	now = atomic64_read(&attachment->epoch);
+	/* What they wrote before they let go is read after that was seen. */
+	smp_rmb();
+	error = backing_write(attachment, &all, batch, &failed);
+	list_for_each_entry_safe(frame, next, &all, batch) {
+		fresh_clear(attachment, frame->folio->index);
+		if (frame->held) {
+			frame->epoch = now;
+			frame_requeue(frame, true);
+			count(PAGES_PINNED, 1);
+		} else {
+			xa_erase(&shard->dirty, frame->folio->index);
+			frame_requeue(frame, false);
+			(*cleaned)++;
+		}
+	}
+	list_for_each_entry(frame, &failed, batch)
+		frame_requeue(frame, true);
+	file_end_write(attachment->writer);
+	/* The attachment may go when its last frame is unlocked. */
+	unlock_all(&failed);
+	unlock_all(&all);
+	return error;
+}
+
+/* The first dirty page from an index on; ULONG_MAX if there is none. */
+static pgoff_t next_dirty(struct attachment *attachment, pgoff_t index, pgoff_t last)
+{
+	pgoff_t next = ULONG_MAX;
+	unsigned int core;
+
+	for (core = 0; core < attachment->pool->core_count; core++) {
+		unsigned long found = index;
+
+		if (xa_find(&attachment->shards[core].dirty, &found, last, XA_PRESENT))
+			next = min(next, found);
+	}
+	return next;
+}
+
+/* Tells those who wait what came of writing. */
+static void tell(struct attachment *attachment, unsigned long cleaned, int error)
+{
+	if (cleaned)
+		WRITE_ONCE(attachment->failures, 0);
+	else if (error)
+		WRITE_ONCE(attachment->failures, min(attachment->failures + 1, FAILURES_MAX));
+	if ((cleaned || error) && wq_has_sleeper(&attachment->pool->freed))
+		wake_up_all(&attachment->pool->freed);
+}
+
+/* Writes what is dirty now of a range. The first error, after all has been tried. */
+int write_dirty(struct attachment *attachment, pgoff_t first, pgoff_t last)
+{
+	u64 epoch = atomic64_fetch_inc(&attachment->epoch);
+	struct write_batch *batch = write_batch_new();
+	unsigned long cleaned = 0;
+	int result = 0;
+
+	for (;;) {
+		pgoff_t start = next_dirty(attachment, first, last), end;
+		int error;
+
+		if (start == ULONG_MAX)
+			break;
+		end = min(last, span_of(start) + SPAN_PAGES - 1);
+		/* It may wait for a thaw: with no folio locked, for faults are to go on. */
+		file_start_write(attachment->writer);
+		error = write_span(attachment, NULL, start, end, epoch, batch, &cleaned);
+		if (!result)
+			result = error;
+		if (end == last)
+			break;
+		first = end + 1;
+		cond_resched();
+	}
+	write_batch_free(batch);
+	tell(attachment, cleaned, result);
+	count(SYNCS, 1);
+	return result;
+}
+
+unsigned long dirty_pages(const struct pool *pool)
+{
+	unsigned long sum = 0;
+	unsigned int i;
+
+	for (i = 0; i < pool->core_count; i++)
+		sum += READ_ONCE(pool->cores[i].dirty_count);
+	return sum;
+}
+
+static bool should_write(const struct attachment *attachment)
+{
+	const struct pool *pool = attachment->pool;
+	unsigned long dirty = atomic_long_read(&attachment->dirty);
+
+	if (!dirty)
+		return false;
+	return atomic_read(&pool->waiting) ||
+	       dirty > resident_max(attachment) * DIRTY_PERCENT / 100 ||
+	       dirty_pages(pool) > READ_ONCE(pool->frame_count) * DIRTY_PERCENT / 100;
+}
+
+/* Has an attachment write in the background, unless it does already or waits to try again. */
+void write_back_if_many(struct attachment *attachment)
+{
+	if (should_write(attachment))
+		queue_delayed_work(writers, &attachment->write_back, 0);
+}
+
+/*
+ * Waits, for a moment at most, until fewer pages of an attachment are dirty, for
+ * one more is to be. EINTR: killed.
+ */
+int wait_for_write_back(struct attachment *attachment)
+{
+	struct pool *pool = attachment->pool;
+	long left;
+
+	count(FAULTS_WAITED, 1);
+	atomic_inc(&pool->waiting);
+	write_back_if_many(attachment);
+	left = wait_event_killable_timeout(pool->freed,
+					   !has_too_many_dirty(attachment), HZ / 10);
+	atomic_dec(&pool->waiting);
+	return left < 0 ? -EINTR : 0;
+}
+
+/* Writes a span of each core, and adds to the number of pages made clean. */
+static int round_of_writes(struct attachment *attachment, struct write_batch *batch,
+			   unsigned long *cleaned)
+{
+	struct pool *pool = attachment->pool;
+	unsigned int core;
+	int result = 0;
+
+	for (core = 0; core < pool->core_count; core++) {
+		struct frame *frame;
+		pgoff_t start;
+		int error;
+
+		/* Frozen: nothing to be done. */
+		if (!file_start_write_trylock(attachment->writer))
+			break;
+		frame = frame_lock_dirty(&pool->cores[core], &attachment->shards[core]);
+		if (!frame) {
+			file_end_write(attachment->writer);
+			continue;
+		}
+		start = span_of(frame->folio->index);
+		error = write_span(attachment, frame, start, start + SPAN_PAGES - 1, U64_MAX,
+				   batch, cleaned);
+		if (error)
+			result = error;
+		if (*cleaned && wq_has_sleeper(&pool->freed))
+			wake_up_all(&pool->freed);
+		cond_resched();
+	}
+	return result;
+}
+
+/*
+ * Writes before memory runs out of clean pages. While nothing can be written it
+ * tries ever more seldom.
+ */
+void write_back(struct work_struct *work)
+{
+	struct attachment *attachment = container_of(to_delayed_work(work), struct attachment,
+						     write_back);
+	struct write_batch *batch = write_batch_new();
+	unsigned long cleaned = 1;
+
+	while (cleaned && should_write(attachment)) {
+		int error;
+
+		cleaned = 0;
+		error = round_of_writes(attachment, batch, &cleaned);
+		tell(attachment, cleaned, error);
+	}
+	write_batch_free(batch);
+	if (!cleaned)
+		queue_delayed_work(writers, &attachment->write_back,
+				   PAUSE << READ_ONCE(attachment->failures));
+}
+
+int write_back_init(void)
+{
+	writers = alloc_workqueue("vmio-writers", WQ_UNBOUND, 0);
+	return writers ? 0 : -ENOMEM;
+}
+
+void write_back_exit(void)
+{
+	destroy_workqueue(writers);
+}
