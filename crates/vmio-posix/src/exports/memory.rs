@@ -1,0 +1,125 @@
+//! mmap and its kin.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use libc::{MAP_FAILED, MAP_FIXED, MREMAP_FIXED, off_t, size_t};
+
+use super::{of_file, told, told_number, told_status};
+use crate::entry;
+use crate::memory::{self, Request};
+use crate::process::Process;
+use crate::real;
+
+fn pointer(address: usize) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(address)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    len: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // What is private and stored to is never vmio's: the loader's segments, and allocators' memory.
+    let is_candidate = flags & libc::MAP_ANONYMOUS == 0 && offset >= 0;
+    let is_private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
+    let mut answer = None;
+    if flags & MAP_FIXED != 0 && Process::current().is_some() {
+        answer = entry::enter(|| memory::is_taken(address as usize..(address as usize).saturating_add(len)));
+    }
+    if answer.is_none() && is_candidate && !(is_private && flags & MAP_FIXED != 0) {
+        let request = Request { len, protection, flags, offset: offset as u64 };
+        answer = of_file(fd, |fd| memory::map(fd, request));
+    }
+    told(answer, pointer, MAP_FAILED)
+        // SAFETY: by the caller.
+        .unwrap_or_else(|| unsafe { real::mmap(address, len, protection, flags, fd, offset) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap64(
+    address: *mut c_void,
+    len: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: by the caller.
+    unsafe { mmap(address, len, protection, flags, fd, offset) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
+    told_status(entry::enter(|| memory::unmap(address as usize, len)))
+        // SAFETY: by the caller.
+        .unwrap_or_else(|| unsafe { real::munmap(address, len) })
+}
+
+// The fifth argument is there with MREMAP_FIXED only, and its register's contents mean nothing else.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mremap(
+    address: *mut c_void,
+    old_len: size_t,
+    new_len: size_t,
+    flags: c_int,
+    new: *mut c_void,
+) -> *mut c_void {
+    let answer = entry::enter(|| match memory::remap(address as usize, old_len, new_len, flags) {
+        None if flags & MREMAP_FIXED != 0 => memory::is_taken(new as usize..(new as usize).saturating_add(new_len)),
+        answer => answer,
+    });
+    told(answer, pointer, MAP_FAILED)
+        // SAFETY: by the caller.
+        .unwrap_or_else(|| unsafe { real::mremap(address, old_len, new_len, flags, new) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c_int {
+    told_status(entry::enter(|| memory::sync(address as usize, len, flags)))
+        // SAFETY: by the caller.
+        .unwrap_or_else(|| unsafe { real::msync(address, len, flags) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    told_status(entry::enter(|| memory::advise(address as usize, len, advice)))
+        // SAFETY: by the caller.
+        .unwrap_or_else(|| unsafe { real::madvise(address, len, advice) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    // The C library makes nothing of POSIX_MADV_DONTNEED either; the other numbers are those of madvise.
+    let answer = entry::enter(|| match advice {
+        libc::POSIX_MADV_DONTNEED => memory::leave(address as usize),
+        advice => memory::advise(address as usize, len, advice),
+    });
+    // SAFETY: by the caller.
+    told_number(answer).unwrap_or_else(|| unsafe { real::posix_madvise(address, len, advice) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mprotect(address: *mut c_void, len: size_t, protection: c_int) -> c_int {
+    told_status(entry::enter(|| memory::protect(address as usize, len, protection)))
+        // SAFETY: by the caller.
+        .unwrap_or_else(|| unsafe { real::mprotect(address, len, protection) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mlock(address: *const c_void, len: size_t) -> c_int {
+    told_status(entry::enter(|| memory::lock(address as usize)))
+        // SAFETY: by the caller.
+        .unwrap_or_else(|| unsafe { real::mlock(address, len) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn munlock(address: *const c_void, len: size_t) -> c_int {
+    told_status(entry::enter(|| memory::leave(address as usize)))
+        // SAFETY: by the caller.
+        .unwrap_or_else(|| unsafe { real::munlock(address, len) })
+}

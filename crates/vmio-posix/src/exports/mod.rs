@@ -1,0 +1,60 @@
+//! The functions of the C library that the program calls in its place. Each asks the rest of the crate, and else the C
+//! library; their contracts are those of the C library.
+//!
+//! They are stable Rust, which cannot define functions with a variable number of arguments: `fcntl` takes its third as the
+//! register that it comes in, on the architectures that pass it as any other (x86-64, AArch64).
+
+mod files;
+mod memory;
+mod process;
+mod threads;
+mod transfers;
+
+use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
+
+use crate::entry::{self, Answer};
+use crate::own_descriptors;
+use crate::process::Process;
+use crate::real;
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = real::look_up;
+
+/// What the program gets for an answer; nothing if the C library is to be asked.
+fn told<T, R>(answer: Answer<T>, good: impl FnOnce(T) -> R, failure: R) -> Option<R> {
+    match answer? {
+        Ok(value) => Some(good(value)),
+        Err(error) => {
+            // SAFETY: the address of the thread's errno is always valid.
+            unsafe { *libc::__errno_location() = error.raw_os_error() };
+            Some(failure)
+        }
+    }
+}
+
+/// As [`told`], for functions that return 0 or -1.
+fn told_status(answer: Answer<()>) -> Option<c_int> {
+    told(answer, |()| 0, -1)
+}
+
+/// As [`told`], for the functions that return an error's number.
+fn told_number(answer: Answer<()>) -> Option<c_int> {
+    answer.map(|outcome| outcome.err().map_or(0, |error| error.raw_os_error()))
+}
+
+/// Asks about a descriptor of the program's, if any file is mapped.
+fn of_mapped<T>(fd: c_int, call: impl FnOnce(BorrowedFd<'_>) -> Answer<T>) -> Answer<T> {
+    let is_busy = Process::current().is_some_and(|process| !process.table.is_empty());
+    if is_busy { of_file(fd, call) } else { None }
+}
+
+/// Asks about a descriptor of the program's.
+fn of_file<T>(fd: c_int, call: impl FnOnce(BorrowedFd<'_>) -> Answer<T>) -> Answer<T> {
+    if fd < 0 || own_descriptors::contains(fd) {
+        return None;
+    }
+    // SAFETY: the program has it open during its call, or gets its error.
+    entry::enter(|| call(unsafe { BorrowedFd::borrow_raw(fd) }))
+}

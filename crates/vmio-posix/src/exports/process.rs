@@ -1,0 +1,84 @@
+//! The ends of a program: what is in memory alone must reach the files first.
+
+use std::ffi::{c_char, c_int};
+
+use crate::entry;
+use crate::process::Process;
+use crate::real;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = end;
+
+/// The program's own handlers have run by now. Its other threads may still touch mapped memory, so that nothing is unmapped.
+extern "C" fn end() {
+    finish(Process::report);
+}
+
+/// Syncs, if the caller is the process that has files mapped, and not its child before exec.
+fn finish(then: impl FnOnce(&Process)) {
+    let Some(process) = Process::current() else { return };
+    let _ = entry::enter::<()>(|| {
+        if process.is_caller() {
+            process.sync_all();
+            then(process);
+        }
+        None
+    });
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _exit(status: c_int) -> ! {
+    finish(Process::report);
+    // SAFETY: by the caller.
+    unsafe { real::_exit(status) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    // SAFETY: by the caller.
+    unsafe { _exit(status) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execve(
+    path: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    finish(Process::report);
+    // SAFETY: by the caller.
+    unsafe { real::execve(path, arguments, environment) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
+    finish(Process::report);
+    // SAFETY: by the caller.
+    unsafe { real::execv(path, arguments) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
+    finish(Process::report);
+    // SAFETY: by the caller.
+    unsafe { real::execvp(file, arguments) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execvpe(
+    file: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    finish(Process::report);
+    // SAFETY: by the caller.
+    unsafe { real::execvpe(file, arguments, environment) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int {
+    finish(Process::report);
+    // SAFETY: by the caller.
+    unsafe { real::fexecve(fd, arguments, environment) }
+}

@@ -1,0 +1,44 @@
+//! Threads that vmio starts: all that they call is vmio's own.
+
+use std::ffi::{c_int, c_void};
+
+use libc::{pthread_attr_t, pthread_t};
+
+use crate::entry;
+use crate::real;
+
+type Routine = extern "C" fn(*mut c_void) -> *mut c_void;
+
+/// What a thread of vmio's does once it is marked as one.
+struct Start {
+    routine: Routine,
+    argument: *mut c_void,
+}
+
+extern "C" fn run_inside(start: *mut c_void) -> *mut c_void {
+    // SAFETY: `pthread_create` made it for this thread alone.
+    let start = unsafe { Box::from_raw(start.cast::<Start>()) };
+    entry::stay_inside();
+    (start.routine)(start.argument)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_create(
+    thread: *mut pthread_t,
+    attributes: *const pthread_attr_t,
+    routine: Routine,
+    argument: *mut c_void,
+) -> c_int {
+    if !entry::is_inside() {
+        // SAFETY: by the caller.
+        return unsafe { real::pthread_create(thread, attributes, routine, argument) };
+    }
+    let start = Box::into_raw(Box::new(Start { routine, argument }));
+    // SAFETY: by the caller; the new thread takes what was made for it.
+    let status = unsafe { real::pthread_create(thread, attributes, run_inside, start.cast()) };
+    if status != 0 {
+        // SAFETY: there is no thread that could have taken it.
+        drop(unsafe { Box::from_raw(start) });
+    }
+    status
+}

@@ -1,0 +1,198 @@
+//! One mapped file.
+
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{Stat, fstat};
+use vmio::backing::{Backing, FileBacking, Identity};
+use vmio::{Access, Advice, Cache, FrameHint, Mapping, MappingOptions};
+
+use crate::errno::{self, Errno};
+use crate::own_descriptors;
+use crate::windows::Windows;
+
+/// The unit of address space.
+const GRANULE_BYTES: u64 = 1 << 30;
+/// Address space that each file gets at least, so that it can grow in place. Costs no memory.
+const RESERVED_BYTES_MIN: u64 = 16 << 30;
+
+/// A file of which the program has mapped something, or had, and has it still open.
+pub(crate) struct File {
+    /// By which it was opened, for messages.
+    pub(crate) path: PathBuf,
+    pub(crate) identity: Identity,
+    pub(crate) mapping: Mapping,
+    /// Changed with the table of files locked only.
+    pub(crate) windows: Mutex<Windows>,
+    /// Held while the length of the file and that of the mapping differ by our doing.
+    length: Mutex<()>,
+    // After the mapping, which closes them.
+    registered: Registered,
+}
+
+/// The descriptors of a file's backing, known as vmio's.
+struct Registered([i32; 2]);
+
+impl Registered {
+    fn of(backing: &FileBacking) -> Result<Self, vmio::Error> {
+        let number = |file: Option<BorrowedFd<'_>>| file.map_or(-1, |file| file.as_raw_fd());
+        let descriptors = [number(backing.file()), number(backing.direct_reads())];
+        let registered = Registered(descriptors);
+        match descriptors.iter().all(|fd| own_descriptors::insert(*fd)) {
+            true => Ok(registered),
+            false => Err(vmio::Error::System {
+                operation: "telling descriptors apart, of numbers so large,",
+                source: Errno::MFILE.into(),
+            }),
+        }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|fd| own_descriptors::remove(*fd));
+    }
+}
+
+/// The identity of an open file.
+pub(crate) fn identity_of(stat: &Stat) -> Identity {
+    Identity { device: stat.st_dev, inode: stat.st_ino }
+}
+
+impl File {
+    /// Maps an open file through the cache; `end` is the last byte that the program wants.
+    pub(crate) fn open(
+        cache: &Cache,
+        fd: BorrowedFd<'_>,
+        path: PathBuf,
+        access: Access,
+        end: u64,
+    ) -> Result<Self, vmio::Error> {
+        // The very file, whatever its path names by now.
+        let backing = FileBacking::open(format!("/proc/self/fd/{}", fd.as_raw_fd()), access)?;
+        let wanted = backing.len().max(end).saturating_mul(2).max(RESERVED_BYTES_MIN);
+        let reserved = wanted.next_multiple_of(GRANULE_BYTES);
+        let identity = backing.identity().unwrap_or(Identity { device: 0, inode: 0 });
+        let registered = Registered::of(&backing)?;
+        let options = MappingOptions::new().access(access).reserve(reserved).frames(FrameHint::SharedAddresses);
+        let mapping = Mapping::open(cache, backing, options)?;
+        let windows = Mutex::new(Windows::of(&mapping, reserved));
+        Ok(File { path, identity, mapping, windows, length: Mutex::new(()), registered })
+    }
+
+    /// Writes what is dirty, and gives everything back.
+    pub(crate) fn close(self) -> Result<(), vmio::Error> {
+        // Views are handles of the mapping.
+        drop(self.windows);
+        self.mapping.close()
+    }
+
+    pub(crate) fn windows(&self) -> MutexGuard<'_, Windows> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether its mapping takes stores: then pages in memory may be newer than what the kernel knows.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.mapping.access() == Access::ReadWrite
+    }
+
+    /// The length of the file, which the mapping gets too: others may have changed it.
+    pub(crate) fn adopt_length(&self) -> Result<u64, Errno> {
+        if self.len_of_file()? == self.mapping.len() || !self.is_writable() {
+            return Ok(self.mapping.len());
+        }
+        let _alone = self.alone();
+        self.adopt()
+    }
+
+    /// Makes it so long. What somebody else has cut off before stays cut off.
+    pub(crate) fn truncate(&self, len: u64) -> Result<(), Errno> {
+        let _alone = self.alone();
+        self.adopt()?;
+        self.set_len(len)
+    }
+
+    /// Makes it longer by so many bytes, and says where they begin: nobody else appends there.
+    pub(crate) fn append(&self, bytes: u64) -> Result<u64, Errno> {
+        let _alone = self.alone();
+        let len = self.adopt()?;
+        if bytes > 0 {
+            self.set_len(len.checked_add(bytes).ok_or(Errno::FBIG)?)?;
+        }
+        Ok(len)
+    }
+
+    /// Makes it so long at least, for a write.
+    pub(crate) fn grow(&self, len: u64) -> Result<(), Errno> {
+        let _alone = self.alone();
+        if len > self.mapping.len() { self.set_len(len) } else { Ok(()) }
+    }
+
+    /// With [`Self::alone`] held.
+    fn adopt(&self) -> Result<u64, Errno> {
+        let len = self.len_of_file()?;
+        if len != self.mapping.len() {
+            self.set_len(len)?;
+        }
+        Ok(len)
+    }
+
+    fn len_of_file(&self) -> Result<u64, Errno> {
+        // SAFETY: the mapping has it open.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.registered.0[0]) };
+        Ok(fstat(fd)?.st_size as u64)
+    }
+
+    fn set_len(&self, len: u64) -> Result<(), Errno> {
+        self.mapping.set_len(len).map_err(|error| errno::of(&error))
+    }
+
+    fn alone(&self) -> MutexGuard<'_, ()> {
+        self.length.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns when the stores to a part of the file are durable.
+    pub(crate) fn sync(&self, bytes: Range<u64>) -> Result<(), Errno> {
+        // What somebody has cut off is not to be written again.
+        self.adopt_length()?;
+        let part = self.within(bytes);
+        self.mapping.flush(part).map_err(|error| errno::of(&error))
+    }
+
+    /// Writes what is dirty of a part, and forgets it: what the kernel knows of the file is all there is, and what it is
+    /// told next will be seen.
+    pub(crate) fn give_up(&self, bytes: Range<u64>) -> Result<(), Errno> {
+        let page = vmio::PAGE_BYTES as u64;
+        let whole = bytes.start / page * page..bytes.end.checked_next_multiple_of(page).unwrap_or(u64::MAX);
+        self.mapping.advise(self.within(whole), Advice::DontNeed).map_err(|error| errno::of(&error))
+    }
+
+    /// The same for all of it, which is to be found by reading the file as well.
+    pub(crate) fn sync_all(&self) -> Result<(), Errno> {
+        self.adopt_length()?;
+        self.mapping.sync().map_err(|error| errno::of(&error))
+    }
+
+    /// Whether the program has nothing of it mapped: then its calls go to Linux as if it were no file of vmio's.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.windows().is_idle()
+    }
+
+    /// Linux is about to map the file beside vmio: privately, it finds what is in the file now; shared, the two would soon
+    /// see different bytes.
+    pub(crate) fn prepare_for_linux(&self, is_shared: bool) -> Result<(), Errno> {
+        match self.is_writable() && !self.is_idle() {
+            false => Ok(()),
+            true if is_shared => Err(Errno::AGAIN),
+            true => self.sync_all(),
+        }
+    }
+
+    /// The part of a range that is in the file.
+    pub(crate) fn within(&self, bytes: Range<u64>) -> Range<u64> {
+        let end = bytes.end.min(self.mapping.len());
+        bytes.start.min(end)..end
+    }
+}

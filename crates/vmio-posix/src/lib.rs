@@ -1,0 +1,30 @@
+//! `libvmio_posix.so`, which `vmio run` has the loader put before the C library: mappings of files under the given
+//! folders become mappings of one vmio cache, and all else goes to the C library untouched.
+//!
+//! A call takes this way: `exports` has a function of the C library's name; `entry` sees to it that nothing of vmio's
+//! own comes in there; `process` is what a process has of vmio, made at its first mapping; `file` is one mapped file,
+//! with the `windows` that the program sees it through. docs/design/run.md says which calls, and why.
+#![deny(unsafe_op_in_unsafe_fn)]
+// Without `exports` nobody calls most of it.
+#![cfg_attr(test, allow(dead_code))]
+
+mod cancellation;
+mod entry;
+mod errno;
+// The tests of this crate are programs that use the C library's own.
+#[cfg(not(test))]
+mod exports;
+mod file;
+mod left_to_linux;
+mod locks;
+mod memory;
+mod own_descriptors;
+mod process;
+mod settings;
+mod statistics;
+mod table;
+mod transfer;
+mod windows;
+
+#[cfg(not(test))]
+mod real;

@@ -1,0 +1,88 @@
+//! The program's record locks beside vmio's own.
+//!
+//! vmio keeps other processes off a file by locks far behind all that a file holds (docs/formats/file-locks.md). A lock of the
+//! program's "to the end, however long the file becomes" would meet them, and fail or wait for ever in its own process.
+
+use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
+
+use libc::flock;
+use rustix::fs::{SeekFrom, fstat, seek};
+
+/// The first byte that vmio may lock.
+const VMIO_LOCKS: i64 = 1 << 62;
+
+/// Whether a command of fcntl is about a lock.
+pub(crate) fn is_about(command: c_int) -> bool {
+    matches!(
+        command,
+        libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK
+    )
+}
+
+/// The same lock, counted from the beginning of the file.
+pub(crate) fn absolute(lock: &flock, fd: BorrowedFd<'_>) -> Option<flock> {
+    let base = match i32::from(lock.l_whence) {
+        libc::SEEK_SET => 0,
+        libc::SEEK_CUR => i64::try_from(seek(fd, SeekFrom::Current(0)).ok()?).ok()?,
+        libc::SEEK_END => fstat(fd).ok()?.st_size,
+        _ => return None,
+    };
+    Some(flock { l_whence: libc::SEEK_SET as i16, l_start: base.checked_add(lock.l_start)?, ..*lock })
+}
+
+/// A lock that was found, as the program knows it: to the end again.
+pub(crate) fn unclipped(lock: &flock) -> flock {
+    let reaches = lock.l_len > 0 && lock.l_start + lock.l_len == VMIO_LOCKS;
+    flock { l_len: if reaches { 0 } else { lock.l_len }, ..*lock }
+}
+
+/// The lock that is taken, or asked about, in place of one that reaches there.
+pub(crate) fn clipped(lock: &flock) -> Option<flock> {
+    let is_absolute = i32::from(lock.l_whence) == libc::SEEK_SET && (0..VMIO_LOCKS).contains(&lock.l_start);
+    let room = VMIO_LOCKS - lock.l_start.max(0);
+    let reaches = lock.l_len == 0 || lock.l_len > room;
+    let is_taken = i32::from(lock.l_type) != libc::F_UNLCK;
+    (is_absolute && reaches && is_taken).then_some(flock { l_len: room, ..*lock })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lock(kind: i32, whence: i32, start: i64, len: i64) -> flock {
+        flock { l_type: kind as i16, l_whence: whence as i16, l_start: start, l_len: len, l_pid: 0 }
+    }
+
+    #[test]
+    fn a_lock_to_the_end_ends_before_those_of_vmio() {
+        let whole = clipped(&lock(libc::F_WRLCK, libc::SEEK_SET, 0, 0)).unwrap();
+        assert_eq!((whole.l_start, whole.l_len), (0, VMIO_LOCKS));
+        let rest = clipped(&lock(libc::F_RDLCK, libc::SEEK_SET, 100, i64::MAX - 100)).unwrap();
+        assert_eq!((rest.l_start, rest.l_len), (100, VMIO_LOCKS - 100));
+        assert_eq!((unclipped(&whole).l_len, unclipped(&rest).l_len), (0, 0));
+        assert_eq!(unclipped(&lock(libc::F_RDLCK, libc::SEEK_SET, 100, 7)).l_len, 7);
+    }
+
+    #[test]
+    fn locks_are_counted_from_the_beginning() {
+        use std::io::Seek;
+        use std::os::fd::AsFd;
+        let mut file = tempfile::tempfile().unwrap();
+        file.set_len(1000).unwrap();
+        file.seek(std::io::SeekFrom::Start(30)).unwrap();
+        for (whence, start) in [(libc::SEEK_SET, 5), (libc::SEEK_CUR, 35), (libc::SEEK_END, 1005)] {
+            let found = absolute(&lock(libc::F_WRLCK, whence, 5, 0), file.as_fd()).unwrap();
+            assert_eq!((i32::from(found.l_whence), found.l_start), (libc::SEEK_SET, start));
+        }
+        assert!(absolute(&lock(libc::F_WRLCK, 77, 5, 0), file.as_fd()).is_none());
+    }
+
+    #[test]
+    fn other_locks_stay_as_they_are() {
+        assert!(clipped(&lock(libc::F_WRLCK, libc::SEEK_SET, 1 << 30, 510)).is_none());
+        // What is released may be more than what was taken.
+        assert!(clipped(&lock(libc::F_UNLCK, libc::SEEK_SET, 0, 0)).is_none());
+        assert!(clipped(&lock(libc::F_WRLCK, libc::SEEK_CUR, 0, 0)).is_none());
+    }
+}

@@ -1,0 +1,387 @@
+//! The calls about ranges of addresses: mmap and what is done to what it gave.
+
+use std::ffi::{OsStr, c_int};
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{OFlags, fcntl_getfl, fstat};
+use vmio::backing::Identity;
+use vmio::{Access, Advice};
+
+use crate::entry::Answer;
+use crate::errno::{self, Errno};
+use crate::file::{File, identity_of};
+use crate::left_to_linux;
+use crate::own_descriptors;
+use crate::process::Process;
+use crate::settings::Settings;
+use crate::statistics::add;
+use crate::table::{LockedTable, is_regular};
+use crate::windows::{Place, Rights};
+
+/// What mmap is asked for, of a file.
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    pub(crate) len: usize,
+    pub(crate) protection: c_int,
+    pub(crate) flags: c_int,
+    pub(crate) offset: u64,
+}
+
+impl Request {
+    /// The bytes of the file, in whole pages.
+    fn bytes(&self) -> Option<Range<u64>> {
+        let page = vmio::PAGE_BYTES as u64;
+        let end = self.offset.checked_add(self.len as u64)?.checked_next_multiple_of(page)?;
+        (self.len > 0 && self.offset.is_multiple_of(page)).then_some(self.offset..end)
+    }
+
+    fn stores(&self) -> bool {
+        self.protection & libc::PROT_WRITE != 0
+    }
+
+    fn is_shared(&self) -> bool {
+        matches!(self.flags & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE)
+    }
+
+    /// Why vmio cannot do it at all.
+    fn left_to_linux(&self) -> Option<&'static str> {
+        if self.protection & libc::PROT_EXEC != 0 {
+            Some("it is to be executed")
+        } else if self.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
+            Some("it is to be at an address of the program's choice")
+        } else if self.flags & libc::MAP_SYNC != 0 && self.flags & libc::MAP_TYPE == libc::MAP_SHARED_VALIDATE {
+            Some("it is to be persistent memory (MAP_SYNC)")
+        } else if !self.is_shared() && self.stores() {
+            Some("it is private and to be stored to")
+        } else {
+            None
+        }
+    }
+
+    /// Whether the file is open for it; else Linux says what it says.
+    fn is_allowed(&self, how: OFlags) -> bool {
+        let mode = how & OFlags::RWMODE;
+        let shares_stores = self.is_shared() && self.stores();
+        !how.contains(OFlags::PATH) && (mode == OFlags::RDWR || (mode == OFlags::RDONLY && !shares_stores))
+    }
+}
+
+/// mmap of a file.
+pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
+    let settings = Settings::of_this_process()?;
+    let (bytes, stat) = (request.bytes()?, fstat(fd).ok()?);
+    if !is_regular(&stat) {
+        return None;
+    }
+    let path = settings.path_under(fd)?;
+    let how = fcntl_getfl(fd).ok()?;
+    if !request.is_allowed(how) {
+        return None;
+    }
+    let identity = identity_of(&stat);
+    let why = match request.left_to_linux() {
+        None if left_to_linux::contains(identity) => Some("another mapping of it is"),
+        why => why,
+    };
+    if why.is_some() && request.is_shared() && Process::current().is_none() {
+        left_to_linux::insert(identity);
+    }
+    let process = match why {
+        Some(_) => Process::current()?,
+        None => Process::start(settings)?,
+    };
+    let access = if how.contains(OFlags::RDWR) { Access::ReadWrite } else { Access::ReadOnly };
+    let mut table = process.table.lock();
+    let present = table.by_identity(identity);
+    if let Some(why) = why {
+        add(&process.statistics.not_taken, 1);
+        process.note(format_args!("{}: left to Linux: {why}", path.display()));
+        // What Linux maps is what it knows of the file.
+        let prepared = present.map_or(Ok(()), |file| file.prepare_for_linux(request.is_shared()));
+        if prepared.is_ok() && request.is_shared() {
+            left_to_linux::insert(identity);
+        }
+        return prepared.err().map(Err);
+    }
+    let file = match present.map(|file| reopened(&mut table, file, access, request.stores())).transpose() {
+        Ok(file) => file.flatten(),
+        Err(error) => {
+            add(&process.statistics.not_taken, 1);
+            process.note(format_args!("{}: refused: it is mapped for loads only", path.display()));
+            return Some(Err(error));
+        }
+    };
+    let file = match file {
+        Some(file) => Ok(file),
+        None => File::open(&process.cache, fd, path.clone(), access, bytes.end).map(|file| {
+            add(&process.statistics.files, 1);
+            let file = Arc::new(file);
+            table.insert(Arc::clone(&file));
+            file
+        }),
+    };
+    let mapped = match file.map_err(|error| (errno::of(&error), error)) {
+        Ok(file) => Ok(file),
+        // Somebody else has it, whose stores Linux's mapping would not see, or it theirs.
+        Err((number @ Errno::AGAIN, error)) => {
+            process.note(format_args!("{}: refused: {error}", path.display()));
+            Err(number)
+        }
+        Err((_, error)) => {
+            add(&process.statistics.not_taken, 1);
+            process.note(format_args!("{}: left to Linux: {error}", path.display()));
+            if request.is_shared() {
+                left_to_linux::insert(identity);
+            }
+            return None;
+        }
+    };
+    let mapped = mapped.and_then(|file| {
+        file.adopt_length()?;
+        let may_store = request.is_shared() && access == Access::ReadWrite && file.is_writable();
+        let rights = Rights { is_writable: request.stores(), may_store };
+        let address = file.windows().map(&file.mapping, bytes.clone(), rights)?;
+        if request.flags & libc::MAP_POPULATE != 0 {
+            // As with Linux, it is as if it had not been asked for, where it fails.
+            let _ = file.mapping.advise(file.within(bytes.clone()), Advice::WillNeed);
+        }
+        Ok(address)
+    });
+    match &mapped {
+        Ok(address) => {
+            add(&process.statistics.mappings, 1);
+            let how = if request.stores() { "for loads and stores" } else { "for loads" };
+            process.note(format_args!(
+                "{}: bytes {}..{} are mapped {how} at {address:#x}",
+                path.display(),
+                bytes.start,
+                bytes.end
+            ));
+        }
+        Err(error) => {
+            add(&process.statistics.not_taken, 1);
+            process.note(format_args!("{}: mmap fails: {error}", path.display()));
+        }
+    }
+    Some(mapped)
+}
+
+/// A file that is there for loads only is opened anew for stores, if the program has nothing of it mapped just now.
+fn reopened(
+    table: &mut LockedTable<'_>,
+    file: Arc<File>,
+    access: Access,
+    stores: bool,
+) -> Result<Option<Arc<File>>, Errno> {
+    let is_narrower = access == Access::ReadWrite && !file.is_writable();
+    if is_narrower && file.is_idle() {
+        // It has nothing to write.
+        let _ = table.close(file);
+        return Ok(None);
+    }
+    if is_narrower && stores { Err(Errno::AGAIN) } else { Ok(Some(file)) }
+}
+
+/// Whether a range that the program wants for something else, with MAP_FIXED, is vmio's: it cannot be given away.
+pub(crate) fn is_taken(addresses: Range<usize>) -> Answer<usize> {
+    let process = Process::current()?;
+    if !process.table.overlap(&addresses) {
+        return None;
+    }
+    process.note(format_args!("mmap at {:#x} fails: a file is mapped there through vmio", addresses.start));
+    Some(Err(Errno::NOMEM))
+}
+
+/// A part of a file, by the address and length that a call is given.
+struct Part {
+    file: Arc<File>,
+    place: Place,
+    bytes: Range<u64>,
+}
+
+/// What of a mapped file lies at an address. As long as the table is locked its place stays what it is.
+fn part_at(table: &LockedTable<'_>, address: usize, len: usize) -> Option<Result<Part, Errno>> {
+    let (file, place) = table.by_address(address)?;
+    let bytes = len.checked_next_multiple_of(vmio::PAGE_BYTES).and_then(|len| file.windows().bytes(place, len));
+    Some(match bytes {
+        Some(bytes) if address.is_multiple_of(vmio::PAGE_BYTES) => Ok(Part { file, place, bytes }),
+        _ => Err(Errno::INVAL),
+    })
+}
+
+/// The process and its table, if it has mapped anything.
+fn locked() -> Option<(&'static Process, LockedTable<'static>)> {
+    let process = Process::current().filter(|process| !process.table.is_empty())?;
+    Some((process, process.table.lock()))
+}
+
+/// munmap, also of parts.
+pub(crate) fn unmap(address: usize, len: usize) -> Answer<()> {
+    let (process, mut table) = locked()?;
+    let part = part_at(&table, address, len)?;
+    Some(part.and_then(|Part { file, place, bytes }| {
+        if bytes.is_empty() {
+            return Err(Errno::INVAL);
+        }
+        file.windows().unmap(place, bytes);
+        if file.is_idle() {
+            settle(process, &mut table, file);
+        }
+        Ok(())
+    }))
+}
+
+/// Of a file nothing is mapped any more. What was stored must be in the file now, where other processes look for it. Closing
+/// it would release the program's record locks (fcntl) on it, as closing any descriptor does; if there are such, that
+/// waits until the program closes one itself. Until then the file is as if vmio did not have it.
+fn settle(process: &Process, table: &mut LockedTable<'_>, file: Arc<File>) {
+    let path = file.path.clone();
+    let mut synced = if file.is_writable() { file.sync_all() } else { Ok(()) };
+    synced = match is_locked_by_program(file.identity) {
+        false => synced.and(table.close(file).map_err(|error| errno::of(&error))),
+        true => synced.and(file.give_up(0..u64::MAX)),
+    };
+    if let Err(error) = synced {
+        process.say(format_args!("{}: stores are lost: {error}", path.display()));
+    }
+}
+
+/// Whether the program has a record lock on a file. Those are listed at each descriptor of it.
+fn is_locked_by_program(identity: Identity) -> bool {
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return true };
+    let is_own = |name: &OsStr| name.to_str().and_then(|name| name.parse().ok()).is_some_and(own_descriptors::contains);
+    let others = open.flatten().filter(|entry| !is_own(&entry.file_name()));
+    // What it refers to, and not the link.
+    let mut same = others.filter(|entry| {
+        let metadata = std::fs::metadata(entry.path());
+        metadata.is_ok_and(|found| found.dev() == identity.device && found.ino() == identity.inode)
+    });
+    same.next().is_some_and(|entry| {
+        let about = std::fs::read_to_string(Path::new("/proc/self/fdinfo").join(entry.file_name()));
+        about.map_or(true, |about| about.lines().any(|line| line.starts_with("lock:") && line.contains("POSIX")))
+    })
+}
+
+/// The program is about to close a descriptor: a file of which it has nothing mapped any more goes with it.
+pub(crate) fn before_close(fd: BorrowedFd<'_>) -> Answer<()> {
+    let (process, mut table) = locked()?;
+    let file = table.by_identity(identity_of(&fstat(fd).ok()?))?;
+    if file.is_idle() {
+        let path = file.path.clone();
+        if let Err(error) = table.close(file) {
+            process.say(format_args!("{}: stores are lost: {error}", path.display()));
+        }
+    }
+    None
+}
+
+/// mremap.
+pub(crate) fn remap(address: usize, old_len: usize, new_len: usize, flags: c_int) -> Answer<usize> {
+    let (process, table) = locked()?;
+    let part = part_at(&table, address, old_len)?;
+    Some(part.and_then(|Part { file, place, bytes: old }| {
+        if flags & !libc::MREMAP_MAYMOVE != 0 || old_len == 0 || new_len == 0 {
+            process.note(format_args!("{}: mremap with flags {flags:#x} fails", file.path.display()));
+            return Err(Errno::INVAL);
+        }
+        let new_len = (new_len as u64).checked_next_multiple_of(vmio::PAGE_BYTES as u64);
+        let new_end = new_len.and_then(|len| old.start.checked_add(len)).ok_or(Errno::NOMEM)?;
+        let mut windows = file.windows();
+        if new_end <= old.end {
+            if new_end < old.end {
+                windows.unmap(place, new_end..old.end);
+            }
+            return Ok(address);
+        }
+        if windows.extend(place, old.end..new_end) {
+            return Ok(address);
+        }
+        if flags & libc::MREMAP_MAYMOVE == 0 {
+            return Err(Errno::NOMEM);
+        }
+        let rights = windows.rights(place);
+        let moved = windows.map(&file.mapping, old.start..new_end, rights)?;
+        windows.unmap(place, old);
+        Ok(moved)
+    }))
+}
+
+/// msync.
+pub(crate) fn sync(address: usize, len: usize, flags: c_int) -> Answer<()> {
+    let part = part_of_process(address, len)?;
+    // As with Linux, MS_ASYNC begins nothing: the cache writes when it sees fit.
+    Some(part.and_then(
+        |Part { file, bytes, .. }| {
+            if flags & libc::MS_SYNC == 0 || !file.is_writable() { Ok(()) } else { file.sync(bytes) }
+        },
+    ))
+}
+
+/// madvise and posix_madvise.
+pub(crate) fn advise(address: usize, len: usize, advice: c_int) -> Answer<()> {
+    let part = part_of_process(address, len)?;
+    Some(part.and_then(|Part { file, bytes, .. }| {
+        let advice = match advice {
+            libc::MADV_NORMAL => Advice::Normal,
+            libc::MADV_RANDOM => Advice::Random,
+            libc::MADV_SEQUENTIAL => Advice::Sequential { window_bytes: 0 },
+            libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => Advice::WillNeed,
+            libc::MADV_DONTNEED | libc::MADV_PAGEOUT => Advice::DontNeed,
+            // They change what the program sees, and not only when it is in memory.
+            libc::MADV_REMOVE | libc::MADV_FREE | libc::MADV_WIPEONFORK => return Err(Errno::INVAL),
+            // Huge pages, dumps and the like: the cache's own business, or nobody's.
+            _ => return Ok(()),
+        };
+        let within = file.within(bytes);
+        if within.is_empty() { Ok(()) } else { file.mapping.advise(within, advice).map_err(|error| errno::of(&error)) }
+    }))
+}
+
+/// The same as [`part_at`], for calls that may take long and care for no place.
+fn part_of_process(address: usize, len: usize) -> Option<Result<Part, Errno>> {
+    let (_, table) = locked()?;
+    part_at(&table, address, len)
+}
+
+/// mprotect. Stores are let through where they were not; they are not kept out again, nor loads ever: see
+/// [`crate::windows`].
+pub(crate) fn protect(address: usize, len: usize, protection: c_int) -> Answer<()> {
+    let (process, table) = locked()?;
+    let part = part_at(&table, address, len)?;
+    Some(part.and_then(|Part { file, place, .. }| {
+        let stores = protection & libc::PROT_WRITE != 0;
+        let mut windows = file.windows();
+        let rights = windows.rights(place);
+        if protection & libc::PROT_EXEC != 0 || (stores && !rights.may_store) {
+            process.note(format_args!("{}: mprotect to {protection:#x} fails", file.path.display()));
+            return Err(Errno::ACCESS);
+        }
+        match (stores, rights.is_writable) {
+            (true, false) => return windows.make_writable(place),
+            (false, true) => process.note(format_args!("{}: stores are not kept out by mprotect", file.path.display())),
+            _ if protection == libc::PROT_NONE => {
+                process.note(format_args!("{}: loads are not kept out by mprotect", file.path.display()));
+            }
+            _ => {}
+        }
+        Ok(())
+    }))
+}
+
+/// What mlock is told: the memory is the cache's, which may have less than the program wants to lock.
+pub(crate) fn lock(address: usize) -> Answer<()> {
+    let (process, table) = locked()?;
+    let (file, _) = table.by_address(address)?;
+    process.note(format_args!("{}: mlock fails", file.path.display()));
+    Some(Err(Errno::AGAIN))
+}
+
+/// What a call is told that has nothing to do where a file is mapped.
+pub(crate) fn leave(address: usize) -> Answer<()> {
+    let (_, table) = locked()?;
+    table.by_address(address).map(|_| Ok(()))
+}

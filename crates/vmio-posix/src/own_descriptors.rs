@@ -1,0 +1,54 @@
+//! The descriptors by which vmio itself reads and writes mapped files.
+//!
+//! The program does not know of them: it must not close them when it closes whatever it finds open, and a file of which it
+//! has none but these open is one that it has closed.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Descriptors that can be told from others; the kernel's default limit of a process (fs.nr_open).
+const DESCRIPTORS: usize = 1 << 20;
+
+static OWN: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS / 64];
+
+/// Whether a descriptor is vmio's.
+pub(crate) fn contains(fd: RawFd) -> bool {
+    place(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+}
+
+/// A descriptor is vmio's from now on; false if its number is too large.
+pub(crate) fn insert(fd: RawFd) -> bool {
+    place(fd).map(|(word, bit)| word.fetch_or(bit, Ordering::Relaxed)).is_some()
+}
+
+/// It is about to be closed.
+pub(crate) fn remove(fd: RawFd) {
+    place(fd).map(|(word, bit)| word.fetch_and(!bit, Ordering::Relaxed));
+}
+
+/// A forked child may close what it finds.
+pub(crate) fn clear() {
+    OWN.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+}
+
+fn place(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
+    let fd = usize::try_from(fd).ok()?;
+    Some((OWN.get(fd / 64)?, 1 << (fd % 64)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_descriptor_has_a_place_of_its_own() {
+        for fd in [700_000, 700_001, DESCRIPTORS as RawFd - 1] {
+            assert!(!contains(fd) && insert(fd) && contains(fd));
+        }
+        remove(700_000);
+        assert!(!contains(700_000) && contains(700_001));
+        assert!(!contains(-1) && !insert(-1) && !insert(DESCRIPTORS as RawFd));
+        clear();
+        assert!(!contains(700_001));
+    }
+}

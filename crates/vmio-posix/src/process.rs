@@ -1,0 +1,151 @@
+//! What a process has of vmio: nothing until it maps the first file under one of the folders.
+
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::process::{Pid, getpid};
+use vmio::{Cache, Engine, SignalsBlocked};
+
+use crate::own_descriptors;
+use crate::settings::Settings;
+use crate::statistics::Statistics;
+use crate::table::Table;
+
+/// The cache of a process, and the files mapped through it. Lives as long as the process.
+pub(crate) struct Process {
+    pub(crate) settings: &'static Settings,
+    pub(crate) cache: Cache,
+    pub(crate) table: Table,
+    pub(crate) statistics: Statistics,
+    id: Pid,
+    /// The standard error output as it was: many programs close theirs before they end.
+    messages: Option<OwnedFd>,
+    has_reported: AtomicBool,
+}
+
+static PROCESS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
+static STARTING: Mutex<Start> = Mutex::new(Start::Possible);
+
+/// Whether a process without a cache may get one.
+#[derive(PartialEq, Eq)]
+enum Start {
+    Possible,
+    /// Tried, and said why not.
+    Failed,
+}
+
+impl Process {
+    /// That of this process, if it has mapped a file.
+    pub(crate) fn current() -> Option<&'static Process> {
+        // SAFETY: what was put there is never freed.
+        unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The same, made now if there is none; none if it cannot be.
+    pub(crate) fn start(settings: &'static Settings) -> Option<&'static Process> {
+        let _signals = SignalsBlocked::new();
+        let mut start = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(process) = Process::current() {
+            return Some(process);
+        }
+        if *start == Start::Failed {
+            return None;
+        }
+        let messages = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3).ok();
+        let messages = messages.filter(|fd| own_descriptors::insert(fd.as_raw_fd()));
+        // A system call of the program's that is given a pointer into a mapping must find its page: only this engine, of
+        // those that keep pages of their own, can have it brought in.
+        let cache = Cache::builder().engine(Engine::ReaderThread).capacity(settings.cache_bytes).build();
+        let process = cache.map(|cache| Process {
+            settings,
+            cache,
+            table: Table::new(),
+            statistics: Statistics::default(),
+            id: getpid(),
+            messages,
+            has_reported: AtomicBool::new(false),
+        });
+        match process {
+            Ok(process) => {
+                leave_out_on_fork();
+                let process = Box::leak(Box::new(process));
+                PROCESS.store(process, Ordering::Release);
+                Some(process)
+            }
+            Err(error) => {
+                *start = Start::Failed;
+                say(rustix::stdio::stderr(), format_args!("all is left to Linux, for want of a cache: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Whether the caller is this process, and not its child between vfork and exec.
+    pub(crate) fn is_caller(&self) -> bool {
+        getpid() == self.id
+    }
+
+    /// Says something to a user who wants to know.
+    pub(crate) fn note(&self, what: fmt::Arguments<'_>) {
+        if self.settings.is_verbose {
+            self.say(what);
+        }
+    }
+
+    /// Says something that everybody should know.
+    pub(crate) fn say(&self, what: fmt::Arguments<'_>) {
+        if let Some(messages) = &self.messages {
+            say(messages.as_fd(), what);
+        }
+    }
+
+    /// The process is about to end, or to become another program: what was stored must be in the files then.
+    pub(crate) fn sync_all(&self) {
+        if self.table.is_empty() {
+            return;
+        }
+        let files = self.table.lock().all();
+        for file in files.iter().filter(|file| file.is_writable()) {
+            if let Err(error) = file.sync_all() {
+                self.say(format_args!("{}: stores are lost: {error}", file.path.display()));
+            }
+        }
+    }
+
+    /// Its last words, once.
+    pub(crate) fn report(&self) {
+        if self.has_reported.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let Some((form, messages)) = self.settings.report.zip(self.messages.as_ref()) else { return };
+        let report = self.statistics.report(self.id.as_raw_nonzero().get() as u32, &self.cache.stats(), form);
+        write(messages.as_fd(), &report);
+    }
+}
+
+fn say(messages: BorrowedFd<'_>, what: fmt::Arguments<'_>) {
+    write(messages, &format!("vmio run: {what}\n"));
+}
+
+/// In one call, so that lines of several threads stay whole. If nobody listens any more, that is all right.
+fn write(messages: BorrowedFd<'_>, text: &str) {
+    let _ = rustix::io::write(messages, text.as_bytes());
+}
+
+/// A forked child has neither the mappings nor the cache's threads. It begins anew: with a cache of its own, once it maps a
+/// file itself.
+fn leave_out_on_fork() {
+    extern "C" fn forget() {
+        PROCESS.store(ptr::null_mut(), Ordering::Release);
+        own_descriptors::clear();
+    }
+    // Once for all: children inherit it.
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the function makes atomic stores only.
+        unsafe { libc::pthread_atfork(None, None, Some(forget)) };
+    });
+}

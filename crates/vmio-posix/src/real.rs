@@ -1,0 +1,117 @@
+//! The C library's own functions, which ours stand before.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::{iovec, off_t, pthread_attr_t, pthread_t, size_t, ssize_t};
+
+/// A function of the library that comes after this one in the loader's list.
+struct Next {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+impl Next {
+    const fn new(name: &'static CStr) -> Self {
+        Next { name, address: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    fn address(&self) -> *mut c_void {
+        let known = self.address.load(Ordering::Relaxed);
+        if known.is_null() { self.look_up() } else { known }
+    }
+
+    #[cold]
+    fn look_up(&self) -> *mut c_void {
+        // SAFETY: the name is a C string.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let address = if found.is_null() { missing as *mut c_void } else { found };
+        self.address.store(address, Ordering::Relaxed);
+        address
+    }
+}
+
+/// Stands for what the C library does not have.
+extern "C" fn missing() -> ssize_t {
+    // SAFETY: the address of the thread's errno is always valid.
+    unsafe { *libc::__errno_location() = libc::ENOSYS };
+    -1
+}
+
+macro_rules! functions {
+    ($(fn $name:ident($($argument:ident: $of:ty),*) -> $result:ty;)*) => {
+        #[allow(non_upper_case_globals)]
+        mod next {
+            use super::Next;
+            $(pub(super) static $name: Next = Next::new(c_string(concat!(stringify!($name), "\0")));)*
+
+            const fn c_string(name: &'static str) -> &'static std::ffi::CStr {
+                match std::ffi::CStr::from_bytes_with_nul(name.as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("a name without an end"),
+                }
+            }
+        }
+
+        $(
+            /// The C library's.
+            ///
+            /// # Safety
+            /// As the function of that name.
+            pub(crate) unsafe fn $name($($argument: $of),*) -> $result {
+                let function: unsafe extern "C" fn($($of),*) -> $result =
+                    // SAFETY: the C library's function of that name has this type.
+                    unsafe { std::mem::transmute(next::$name.address()) };
+                // SAFETY: by the caller.
+                unsafe { function($($argument),*) }
+            }
+        )*
+
+        /// Finds all of them: to look one up is more than a signal handler may do.
+        pub(crate) extern "C" fn look_up() {
+            $(next::$name.look_up();)*
+        }
+    };
+}
+
+functions! {
+    fn mmap(address: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void;
+    fn munmap(address: *mut c_void, len: size_t) -> c_int;
+    fn mremap(address: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, new: *mut c_void) -> *mut c_void;
+    fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c_int;
+    fn madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int;
+    fn posix_madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int;
+    fn mprotect(address: *mut c_void, len: size_t, protection: c_int) -> c_int;
+    fn mlock(address: *const c_void, len: size_t) -> c_int;
+    fn munlock(address: *const c_void, len: size_t) -> c_int;
+    fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t;
+    fn pread(fd: c_int, buffer: *mut c_void, len: size_t, offset: off_t) -> ssize_t;
+    fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t;
+    fn preadv(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t;
+    fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t;
+    fn pwrite(fd: c_int, buffer: *const c_void, len: size_t, offset: off_t) -> ssize_t;
+    fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t;
+    fn pwritev(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t;
+    fn close(fd: c_int) -> c_int;
+    fn fsync(fd: c_int) -> c_int;
+    fn fdatasync(fd: c_int) -> c_int;
+    fn ftruncate(fd: c_int, len: off_t) -> c_int;
+    fn fallocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int;
+    fn posix_fallocate(fd: c_int, offset: off_t, len: off_t) -> c_int;
+    fn copy_file_range(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: u32) -> ssize_t;
+    fn sendfile(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> ssize_t;
+    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
+    fn execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
+    fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
+    fn execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fn fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fn _exit(status: c_int) -> !;
+    fn pthread_create(
+        thread: *mut pthread_t,
+        attributes: *const pthread_attr_t,
+        routine: extern "C" fn(*mut c_void) -> *mut c_void,
+        argument: *mut c_void
+    ) -> c_int;
+}

@@ -1,0 +1,92 @@
+//! What `vmio run` was asked for, as it hands it on in the environment.
+
+use std::env;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rustix::fs::readlink;
+
+/// The options of `vmio run`. The names of the variables are those of docs/design/run.md.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Memory of each process's cache.
+    pub(crate) cache_bytes: u64,
+    /// The folders whose files are mapped through vmio: canonical paths.
+    pub(crate) under: Vec<PathBuf>,
+    /// Whether to say what is taken, what is not, and why.
+    pub(crate) is_verbose: bool,
+    /// Whether, and how, to say at the end what was done.
+    pub(crate) report: Option<ReportForm>,
+}
+
+/// How statistics are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReportForm {
+    /// For people.
+    Text,
+    /// An object in one line.
+    Json,
+}
+
+static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
+
+impl Settings {
+    /// Those of this process; none if it was not started by `vmio run`.
+    pub(crate) fn of_this_process() -> Option<&'static Settings> {
+        SETTINGS.get_or_init(|| Settings::read(|name| env::var_os(name))).as_ref()
+    }
+
+    fn read(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Option<Settings> {
+        let cache_bytes = variable("VMIO_RUN_CACHE")?.to_str()?.parse().ok()?;
+        let under = env::split_paths(&variable("VMIO_RUN_UNDER")?).collect();
+        let is_verbose = variable("VMIO_RUN_VERBOSE").is_some();
+        let report = variable("VMIO_RUN_STATS").map(|form| match form.to_str() {
+            Some("json") => ReportForm::Json,
+            _ => ReportForm::Text,
+        });
+        Some(Settings { cache_bytes, under, is_verbose, report })
+    }
+
+    /// The path of an open file, by which it was opened, if it lies under one of the folders.
+    pub(crate) fn path_under(&self, fd: BorrowedFd<'_>) -> Option<PathBuf> {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::ffi::OsStringExt;
+        let link = readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new()).ok()?;
+        let path = PathBuf::from(std::ffi::OsString::from_vec(link.into_bytes()));
+        self.covers(&path).then_some(path)
+    }
+
+    fn covers(&self, path: &Path) -> bool {
+        self.under.iter().any(|folder| path.starts_with(folder))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Option<Settings> {
+        Settings::read(|wanted| variables.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.into()))
+    }
+
+    #[test]
+    fn a_process_without_the_variables_has_none() {
+        assert_eq!(read(&[]), None);
+        assert_eq!(read(&[("VMIO_RUN_CACHE", "8388608")]), None);
+        assert_eq!(read(&[("VMIO_RUN_CACHE", "much"), ("VMIO_RUN_UNDER", "/data")]), None);
+    }
+
+    #[test]
+    fn folders_cover_what_lies_in_them_and_not_what_only_begins_so() {
+        let settings =
+            read(&[("VMIO_RUN_CACHE", "8388608"), ("VMIO_RUN_UNDER", "/data:/more/data"), ("VMIO_RUN_STATS", "json")]);
+        let settings = settings.unwrap();
+        assert_eq!(
+            (settings.cache_bytes, settings.is_verbose, settings.report),
+            (8 << 20, false, Some(ReportForm::Json))
+        );
+        assert!(settings.covers(Path::new("/data/a")) && settings.covers(Path::new("/more/data/b/c")));
+        assert!(!settings.covers(Path::new("/database/a")) && !settings.covers(Path::new("/more")));
+    }
+}

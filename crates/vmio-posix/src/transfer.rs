@@ -1,0 +1,196 @@
+//! Reads and writes of files that are mapped as well: they go through the mapping, so that both see the same bytes.
+
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, Stat, fcntl_getfl, seek};
+
+use crate::entry::Answer;
+use crate::errno::{self, Errno};
+use crate::file::File;
+use crate::process::Process;
+use crate::statistics::add;
+
+/// The longest transfer of one call, as with Linux.
+const TRANSFER_MAX: usize = 0x7fff_f000;
+
+/// Where a call reads or writes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Position {
+    /// At this byte.
+    At(i64),
+    /// Where the descriptor stands, which moves on.
+    Current,
+}
+
+/// The mapped file behind a descriptor.
+struct Behind {
+    process: &'static Process,
+    file: Arc<File>,
+    stat: Stat,
+    how: OFlags,
+}
+
+impl Behind {
+    /// If it is open for that.
+    fn of(fd: BorrowedFd<'_>, wanted: OFlags) -> Option<Self> {
+        let process = Process::current()?;
+        let (file, stat) = process.table.file_behind(fd)?;
+        let how = fcntl_getfl(fd).ok()?;
+        let mode = how & OFlags::RWMODE;
+        let is_path = how.contains(OFlags::PATH);
+        if file.is_idle() {
+            return None;
+        }
+        (!is_path && (mode == wanted || mode == OFlags::RDWR)).then_some(Behind { process, file, stat, how })
+    }
+
+    /// Makes the length of the mapping that of the file.
+    fn len(&self) -> Result<u64, Errno> {
+        match self.file.mapping.len() == self.stat.st_size as u64 {
+            true => Ok(self.stat.st_size as u64),
+            false => self.file.adopt_length(),
+        }
+    }
+}
+
+fn start(fd: BorrowedFd<'_>, position: Position) -> Result<u64, Errno> {
+    match position {
+        Position::At(offset) => u64::try_from(offset).map_err(|_| Errno::INVAL),
+        Position::Current => seek(fd, SeekFrom::Current(0)),
+    }
+}
+
+fn move_on(fd: BorrowedFd<'_>, position: Position, end: u64) -> Result<(), Errno> {
+    if position == Position::Current {
+        seek(fd, SeekFrom::Start(end))?;
+    }
+    Ok(())
+}
+
+/// read, pread and readv.
+pub(crate) fn read<'a>(
+    fd: BorrowedFd<'_>,
+    position: Position,
+    buffers: impl Iterator<Item = &'a mut [u8]>,
+) -> Answer<usize> {
+    let behind = Behind::of(fd, OFlags::RDONLY)?;
+    // Nothing in memory is newer than what the kernel has.
+    if !behind.file.is_writable() {
+        return None;
+    }
+    Some((|| {
+        let (len, start) = (behind.len()?, start(fd, position)?);
+        let mut at = start;
+        for buffer in buffers {
+            let room = (TRANSFER_MAX as u64 - (at - start)).min(len.saturating_sub(at));
+            let take = room.min(buffer.len() as u64) as usize;
+            if take == 0 {
+                continue;
+            }
+            behind.file.mapping.read_at(at, &mut buffer[..take]).map_err(|error| errno::of(&error))?;
+            at += take as u64;
+        }
+        move_on(fd, position, at)?;
+        Ok(behind.served(at - start))
+    })())
+}
+
+/// write, pwrite and writev.
+pub(crate) fn write<'a>(
+    fd: BorrowedFd<'_>,
+    position: Position,
+    buffers: impl Iterator<Item = &'a [u8]> + Clone,
+) -> Answer<usize> {
+    let behind = Behind::of(fd, OFlags::WRONLY)?;
+    if !behind.file.is_writable() {
+        return None;
+    }
+    Some((|| {
+        let total = buffers.clone().map(<[u8]>::len).sum::<usize>().min(TRANSFER_MAX) as u64;
+        // As with Linux, O_APPEND goes before the position that pwrite is given.
+        let start = match behind.how.contains(OFlags::APPEND) {
+            true => behind.file.append(total)?,
+            false => start(fd, position)?,
+        };
+        let end = start.checked_add(total).ok_or(Errno::FBIG)?;
+        if total > 0 && end > behind.len()? {
+            behind.file.grow(end)?;
+        }
+        let mut at = start;
+        for buffer in buffers {
+            let take = (end - at).min(buffer.len() as u64) as usize;
+            behind.file.mapping.write_at(at, &buffer[..take]).map_err(|error| errno::of(&error))?;
+            at += take as u64;
+        }
+        if behind.how.intersects(OFlags::DSYNC | OFlags::SYNC) {
+            behind.file.sync(start..end)?;
+        }
+        if behind.file.is_idle() {
+            // Unmapped meanwhile by another thread, which has written what it found.
+            behind.file.give_up(start..end)?;
+        }
+        move_on(fd, position, end)?;
+        Ok(behind.served(total))
+    })())
+}
+
+impl Behind {
+    fn served(&self, bytes: u64) -> usize {
+        add(&self.process.statistics.calls_served, 1);
+        add(&self.process.statistics.bytes_served, bytes);
+        bytes as usize
+    }
+}
+
+/// The kernel has written to a file that is mapped for loads: what is in memory of that part is old.
+pub(crate) fn written_by_linux(fd: BorrowedFd<'_>, position: Position, written: usize) {
+    let Some(behind) = Behind::of(fd, OFlags::WRONLY) else { return };
+    let end = match position {
+        Position::At(start) if !behind.how.contains(OFlags::APPEND) => Ok(start as u64 + written as u64),
+        Position::At(_) => Ok(behind.stat.st_size as u64),
+        Position::Current => seek(fd, SeekFrom::Current(0)),
+    };
+    let outcome = end.and_then(|end| behind.file.give_up(end.saturating_sub(written as u64)..end));
+    if let Err(error) = outcome {
+        behind.process.say(format_args!("{}: loads may see old bytes: {error}", behind.file.path.display()));
+    }
+}
+
+/// fsync and fdatasync: of a mapped file, the stores as well. The rest is the C library's.
+pub(crate) fn sync(fd: BorrowedFd<'_>) -> Answer<()> {
+    let (file, _) = Process::current()?.table.file_behind(fd)?;
+    if !file.is_writable() {
+        return None;
+    }
+    file.sync_all().err().map(Err)
+}
+
+/// ftruncate.
+pub(crate) fn truncate(fd: BorrowedFd<'_>, len: i64) -> Answer<()> {
+    let behind = Behind::of(fd, OFlags::WRONLY)?;
+    if !behind.file.is_writable() {
+        return None;
+    }
+    Some(u64::try_from(len).map_err(|_| Errno::INVAL).and_then(|len| behind.file.truncate(len)))
+}
+
+/// Before and after the kernel itself changes a part of a mapped file's bytes, or reads them for somebody: they must be in
+/// the file, and not in memory.
+pub(crate) fn give_up(fd: BorrowedFd<'_>, bytes: Range<u64>) -> Answer<()> {
+    let (file, _) = Process::current()?.table.file_behind(fd)?;
+    let given_up = file.adopt_length().and_then(|_| file.give_up(bytes));
+    given_up.err().map(Err)
+}
+
+/// Whether fallocate leaves the bytes of the file as they are.
+pub(crate) fn keeps_bytes(mode: i32) -> bool {
+    FallocateFlags::from_bits_retain(mode as u32).difference(FallocateFlags::KEEP_SIZE).is_empty()
+}
+
+/// The kernel may have made the file longer.
+pub(crate) fn adopt_length(fd: BorrowedFd<'_>) -> Answer<()> {
+    let (file, _) = Process::current()?.table.file_behind(fd)?;
+    file.adopt_length().err().map(Err)
+}

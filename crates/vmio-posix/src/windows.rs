@@ -1,0 +1,162 @@
+//! The addresses that the program sees a file at.
+//!
+//! A window is as long as all of the file may become, and byte n of the file is byte n of each: what the program maps is
+//! a part of one. So its mappings of a file that do not overlap share a window, whatever their number, and each that
+//! does overlap another gets addresses of its own, as the kernel would give it.
+
+use std::ops::Range;
+
+use rangemap::RangeSet;
+use rustix::mm::{MprotectFlags, mprotect};
+use vmio::{Access, Mapping, View};
+
+use crate::errno::{self, Errno};
+
+/// All addresses of one file.
+pub(crate) struct Windows {
+    windows: Vec<Window>,
+    /// Length of each in bytes.
+    reserved: u64,
+}
+
+/// A range of addresses over the whole file.
+struct Window {
+    base: usize,
+    rights: Rights,
+    /// What of it the program has mapped, in bytes of the file.
+    live: RangeSet<u64>,
+    /// What holds the addresses; nothing for the mapping's own, which stay as long as the file.
+    _view: Option<View>,
+}
+
+/// What may be done through a window.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rights {
+    /// Whether stores are let through. Never taken back: see [`Windows::make_writable`].
+    pub(crate) is_writable: bool,
+    /// Whether stores may ever be let through: what is stored there reaches the file.
+    pub(crate) may_store: bool,
+}
+
+/// A part of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    window: usize,
+    /// The byte of the file.
+    pub(crate) offset: u64,
+}
+
+impl Windows {
+    /// The addresses of the mapping itself, of which the program has none yet.
+    pub(crate) fn of(mapping: &Mapping, reserved: u64) -> Self {
+        let stores = mapping.access() == Access::ReadWrite;
+        let own = Window {
+            base: mapping.as_ptr() as usize,
+            rights: Rights { is_writable: stores, may_store: stores },
+            live: RangeSet::new(),
+            _view: None,
+        };
+        Windows { windows: vec![own], reserved }
+    }
+
+    /// Whether the program has nothing mapped.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.windows.iter().all(|window| window.live.is_empty())
+    }
+
+    /// Addresses for bytes of the file that the program has not mapped there.
+    pub(crate) fn map(&mut self, mapping: &Mapping, bytes: Range<u64>, rights: Rights) -> Result<usize, Errno> {
+        if bytes.end > self.reserved {
+            return Err(Errno::NOMEM);
+        }
+        let fits = |window: &Window| window.rights == rights && !window.live.overlaps(&bytes);
+        let found = match self.windows.iter().position(fits) {
+            Some(found) => found,
+            None => match self.open(mapping, rights) {
+                Ok(opened) => opened,
+                // Without views (before Linux 6.7): better with the protection of another than not at all.
+                Err(error) => {
+                    let is_free = |window: &Window| {
+                        window.rights.may_store == rights.may_store
+                            && window.rights.is_writable >= rights.is_writable
+                            && !window.live.overlaps(&bytes)
+                    };
+                    self.windows.iter().position(is_free).ok_or(error)?
+                }
+            },
+        };
+        let window = &mut self.windows[found];
+        let address = window.base + bytes.start as usize;
+        window.live.insert(bytes);
+        Ok(address)
+    }
+
+    fn open(&mut self, mapping: &Mapping, rights: Rights) -> Result<usize, Errno> {
+        let view = mapping.view().map_err(|error| errno::of(&error))?;
+        let base = view.as_mut_ptr() as usize;
+        if !rights.is_writable && mapping.access() == Access::ReadWrite {
+            protect(base, self.reserved, MprotectFlags::READ)?;
+        }
+        self.windows.push(Window { base, rights, live: RangeSet::new(), _view: Some(view) });
+        Ok(self.windows.len() - 1)
+    }
+
+    /// Where an address lies, if it is in a window.
+    pub(crate) fn find(&self, address: usize) -> Option<Place> {
+        self.windows.iter().enumerate().find_map(|(window, Window { base, .. })| {
+            let offset = address.checked_sub(*base)? as u64;
+            (offset < self.reserved).then_some(Place { window, offset })
+        })
+    }
+
+    /// Whether a range of addresses meets a window.
+    pub(crate) fn overlap(&self, addresses: &Range<usize>) -> bool {
+        let reserved = self.reserved as usize;
+        self.windows.iter().any(|window| window.base < addresses.end && addresses.start < window.base + reserved)
+    }
+
+    /// Bytes of the file from a place on, as far as the window goes.
+    pub(crate) fn bytes(&self, place: Place, len: usize) -> Option<Range<u64>> {
+        let end = place.offset.checked_add(len as u64).filter(|end| *end <= self.reserved)?;
+        Some(place.offset..end)
+    }
+
+    /// The program has done with bytes at a window. A window of which it has nothing left goes.
+    pub(crate) fn unmap(&mut self, place: Place, bytes: Range<u64>) {
+        let window = &mut self.windows[place.window];
+        window.live.remove(bytes);
+        if window.live.is_empty() && place.window > 0 {
+            self.windows.remove(place.window);
+        }
+    }
+
+    /// Makes a mapping of the program's longer where it is; false if another is in the way.
+    pub(crate) fn extend(&mut self, place: Place, more: Range<u64>) -> bool {
+        let window = &mut self.windows[place.window];
+        let is_free = more.end <= self.reserved && !window.live.overlaps(&more);
+        if is_free {
+            window.live.insert(more);
+        }
+        is_free
+    }
+
+    /// What may be done at a place.
+    pub(crate) fn rights(&self, place: Place) -> Rights {
+        self.windows[place.window].rights
+    }
+
+    /// Lets stores at a place through: in all of its window, since it must stay one piece for the kernel, whose copies
+    /// into it would else end at the seams.
+    pub(crate) fn make_writable(&mut self, place: Place) -> Result<(), Errno> {
+        let window = &mut self.windows[place.window];
+        protect(window.base, self.reserved, MprotectFlags::READ | MprotectFlags::WRITE)?;
+        window.rights.is_writable = true;
+        Ok(())
+    }
+}
+
+fn protect(base: usize, len: u64, flags: MprotectFlags) -> Result<(), Errno> {
+    // SAFETY: the range is a whole view of a mapping, which only the program touches; vmio itself never does, but
+    // through the mapping's own addresses. Who may store there is the program's to say.
+    unsafe { mprotect(base as *mut _, len as usize, flags) }
+}
