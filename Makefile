@@ -1,7 +1,7 @@
 # Everything a user or CI does with the repository. The work itself is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test soak install header bench-map bench-fetch bench-commit bench-units bench-kv fmt lint doc clean
+.PHONY: help run test soak install header bench-map bench-fetch bench-commit bench-units bench-kv bench-run fmt lint doc clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,9 @@ bench-units: ## measure units of 4 KiB, 2 MiB and dynamic ones; writes docs/benc
 
 bench-kv: ## measure vmio-kv beside RocksDB, LMDB, redb and fjall; writes docs/benchmarks/kv.md (needs root)
 	@scripts/bench-kv
+
+bench-run: ## measure vmio run beside the same program with Linux mmap, on zram (needs root)
+	@scripts/bench-run
 
 fmt: ## format the Rust code
 	@cargo fmt --all

@@ -12,7 +12,9 @@ mod error;
 mod format;
 
 use format::block::{Block, HEADER_BYTES, Kind, Label, Uuid, seal, unseal};
+use format::branch::Branch;
 use format::leaf::{Leaf, LeafBuilder, key_hash};
+use format::pivot::Piece;
 use format::record::{Record, Seed};
 
 const UUID: Uuid = Uuid([1; 16]);
@@ -28,6 +30,8 @@ enum Of {
     Catalogue,
     Leaf,
     Branch,
+    Pivot,
+    Owner,
     Chunk,
     Record,
 }
@@ -71,6 +75,8 @@ fuzz_target!(|input: Input| {
         Of::Catalogue => Kind::Catalogue,
         Of::Leaf => Kind::Leaf,
         Of::Branch => Kind::Branch,
+        Of::Pivot => Kind::Pivot,
+        Of::Owner => Kind::Owner,
         Of::Chunk => return drop(format::chunk::ChunkHeader::from_bytes(&bytes)),
         Of::Record => {
             let _ = Record::read(Seed::new(UUID, 1), &bytes);
@@ -102,16 +108,31 @@ fuzz_target!(|input: Input| {
         Of::UnitTable => drop(format::unit_table::from_block(&sealed)),
         Of::FreeLog => drop(format::free_log::from_block(&sealed)),
         Of::Catalogue => drop(format::catalogue::from_block(&sealed)),
+        Of::Owner => {
+            if let Ok(record) = format::owner::OwnerRecord::from_block(&sealed) {
+                let written = record.to_block(UUID, 8192);
+                let sealed = unseal(&written.0, kind, 8192).unwrap();
+                assert_eq!(format::owner::OwnerRecord::from_block(&sealed), Ok(record));
+            }
+        }
         Of::Leaf => {
             if let Ok(read) = Leaf::from_block(&sealed) {
                 leaf(&read, &key);
             }
         }
+        Of::Pivot => {
+            // As if so many bytes of the pivot were left.
+            if let Ok(piece) = Piece::from_block(&sealed, key.len() + usize::from(count)) {
+                assert_eq!(piece.bytes.len(), usize::from(count));
+            }
+        }
         _ => {
-            if let Ok(branch) = format::branch::Branch::from_block(&sealed) {
-                let found = branch.find(&key);
+            let find = |branch: Branch<'_>| branch.find(&key, |damage| damage, |rest, key| Ok(rest.bytes.cmp(&key.len())));
+            let searched = Branch::to_search(&sealed).and_then(find);
+            if let Ok(branch) = Branch::from_block(&sealed) {
+                let found = searched.expect("all pivots were checked");
                 let _ = (branch.child(found).offset(), branch.pivot(found));
-                (0..branch.len()).for_each(|index| drop(branch.pivot(index).to_vec()));
+                (0..branch.len()).for_each(|index| drop(branch.pivot(index).to_owned()));
             }
         }
     }

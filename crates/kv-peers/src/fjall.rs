@@ -7,12 +7,18 @@ use anyhow::Result;
 use fjall::config::CompressionPolicy;
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
-use crate::{Engine, Setup};
+use crate::{Engine, Region, Setup};
 
-/// A database with one keyspace in it.
+/// A database with a keyspace for each region in it.
 pub struct FjallEngine {
     database: Database,
+    regions: Vec<FjallRegion>,
+}
+
+struct FjallRegion {
     records: Keyspace,
+    /// Where a write is to be durable when it returns.
+    database: Option<Database>,
 }
 
 /// The least that it works in.
@@ -24,36 +30,27 @@ impl FjallEngine {
         let database = Database::builder(&setup.folder).cache_size(setup.memory_bytes / 3).open()?;
         let options = || {
             KeyspaceCreateOptions::default()
-                .max_memtable_size((setup.memory_bytes / 8).max(MEMTABLE_BYTES_MIN))
+                .max_memtable_size((setup.memory_bytes / 8 / u64::from(setup.regions)).max(MEMTABLE_BYTES_MIN))
                 .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))
         };
-        let records = database.keyspace("records", options)?;
-        Ok(Self { database, records })
+        let mut regions = Vec::new();
+        for name in setup.region_names() {
+            let records = database.keyspace(&name, options)?;
+            regions.push(FjallRegion { records, database: setup.sync_writes.then(|| database.clone()) });
+        }
+        Ok(Self { database, regions })
+    }
+}
+
+impl FjallRegion {
+    fn written(&self) -> Result<()> {
+        Ok(self.database.as_ref().map_or(Ok(()), |database| database.persist(PersistMode::SyncData))?)
     }
 }
 
 impl Engine for FjallEngine {
-    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        Ok(self.records.insert(key, value)?)
-    }
-
-    fn get(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        let value = self.records.get(key)?;
-        Ok(value.map(|value| read(&value)).is_some())
-    }
-
-    fn delete(&self, key: &[u8]) -> Result<()> {
-        Ok(self.records.remove(key)?)
-    }
-
-    fn scan(&self, from: &[u8], records: usize, read: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
-        let mut seen = 0;
-        for record in self.records.range(from..).take(records) {
-            let (key, value) = record.into_inner()?;
-            read(&key, &value);
-            seen += 1;
-        }
-        Ok(seen)
+    fn region(&self, number: u32) -> &dyn Region {
+        &self.regions[number as usize]
     }
 
     fn sync(&self) -> Result<()> {
@@ -61,7 +58,9 @@ impl Engine for FjallEngine {
     }
 
     fn flush(&self) -> Result<()> {
-        self.records.rotate_memtable_and_wait()?;
+        for region in &self.regions {
+            region.records.rotate_memtable_and_wait()?;
+        }
         // A compaction may begin when the one before has ended: idle is what stays so for a moment.
         let is_busy = || self.database.active_compactions() > 0 || self.database.outstanding_flushes() > 0;
         let mut idle = 0;
@@ -74,5 +73,32 @@ impl Engine for FjallEngine {
 
     fn close(self: Box<Self>) -> Result<()> {
         self.sync()
+    }
+}
+
+impl Region for FjallRegion {
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.records.insert(key, value)?;
+        self.written()
+    }
+
+    fn get(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let value = self.records.get(key)?;
+        Ok(value.map(|value| read(&value)).is_some())
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<()> {
+        self.records.remove(key)?;
+        self.written()
+    }
+
+    fn scan(&self, from: &[u8], records: usize, read: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        let mut seen = 0;
+        for record in self.records.range(from..).take(records) {
+            let (key, value) = record.into_inner()?;
+            read(&key, &value);
+            seen += 1;
+        }
+        Ok(seen)
     }
 }

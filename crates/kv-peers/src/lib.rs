@@ -5,6 +5,7 @@
 #[cfg(feature = "fjall")]
 mod fjall;
 mod lmdb;
+mod page_trace;
 #[cfg(feature = "redb")]
 mod redb;
 #[cfg(feature = "rocksdb")]
@@ -19,10 +20,35 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 /// A store that is open. Any threads may use it.
-///
-/// A write need not be durable when it returns: [`sync`](Engine::sync) makes it so, and the benchmark calls that at the same
-/// intervals for all.
 pub trait Engine: Send + Sync {
+    /// One of the regions (tables, column families) that it was opened with, by its number from 0 on.
+    fn region(&self, number: u32) -> &dyn Region;
+
+    /// Returns once all writes that have returned are durable.
+    fn sync(&self) -> Result<()>;
+
+    /// Brings all that is in memory to its place on the device, and returns when that is durable and the engine has nothing
+    /// left to do in the background.
+    fn flush(&self) -> Result<()>;
+
+    /// Closes it; everything is durable.
+    fn close(self: Box<Self>) -> Result<()>;
+
+    /// How full its levels in memory are, 1 where writers have to wait; `None` where it has none or does not tell.
+    fn memory_fill(&self) -> Option<f64> {
+        None
+    }
+
+    /// What opening has read back of its log; `None` where it has none or does not tell.
+    fn replayed(&self) -> Option<Replayed> {
+        None
+    }
+}
+
+/// Keys and values of a store that is open. Any threads may use them.
+///
+/// A write is durable when it returns where [`Setup::sync_writes`] says so, and otherwise after [`Engine::sync`].
+pub trait Region {
     /// Sets a key's value.
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()>;
 
@@ -35,16 +61,15 @@ pub trait Engine: Send + Sync {
     /// Has `read` see up to so many keys and values in order, from the first key that is not less on, and tells how many
     /// there were.
     fn scan(&self, from: &[u8], records: usize, read: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize>;
+}
 
-    /// Returns once all writes that have returned are durable.
-    fn sync(&self) -> Result<()>;
-
-    /// Brings all that is in memory to its place on the device, and returns when that is durable and the engine has nothing
-    /// left to do in the background.
-    fn flush(&self) -> Result<()>;
-
-    /// Closes it; everything is durable.
-    fn close(self: Box<Self>) -> Result<()>;
+/// What opening a store has read back of its log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replayed {
+    /// Writes.
+    pub records: u64,
+    /// Bytes of the log.
+    pub log_bytes: u64,
 }
 
 /// The engines by name.
@@ -159,4 +184,17 @@ pub struct Setup {
     pub data_bytes: u64,
     /// About how many bytes of keys and values will be written over its life.
     pub written_bytes: u64,
+    /// Regions (tables, column families), one at least.
+    pub regions: u32,
+    /// Whether each write is durable when it returns.
+    pub sync_writes: bool,
+    /// Where vmio-kv is to note the pages that it touches; others do not.
+    pub page_trace: Option<PathBuf>,
+}
+
+impl Setup {
+    /// The names of the regions.
+    fn region_names(&self) -> impl Iterator<Item = String> {
+        (0..self.regions).map(|number| format!("region{number}"))
+    }
 }

@@ -6,10 +6,15 @@ use anyhow::{Context, Result};
 use heed::types::Bytes;
 use heed::{Database, Env, EnvFlags, EnvOpenOptions};
 
-use crate::{Engine, Setup};
+use crate::{Engine, Region, Setup};
 
-/// An environment with one database in it.
+/// An environment with a database for each region in it.
 pub struct LmdbEngine {
+    env: Env,
+    regions: Vec<LmdbRegion>,
+}
+
+struct LmdbRegion {
     env: Env,
     records: Database<Bytes, Bytes>,
 }
@@ -18,27 +23,59 @@ impl LmdbEngine {
     pub fn open(setup: &Setup) -> Result<Self> {
         // Addresses, no memory: half-full leaves, and pages that wait to be used again.
         let map_bytes = (6 * setup.data_bytes + (1 << 30)).next_multiple_of(1 << 20);
-        // Commits return without a flush, as the other engines' do. Changed pages are written in place in the map, which is
-        // LMDB's fastest way; a power cut may then damage it.
-        let mut flags = EnvFlags::WRITE_MAP | EnvFlags::NO_SYNC;
+        // Changed pages are written in place in the map, which is LMDB's fastest way.
+        let mut flags = EnvFlags::WRITE_MAP;
+        if !setup.sync_writes {
+            // Commits return without a flush, as the other engines' do; a power cut may then damage the map.
+            flags |= EnvFlags::NO_SYNC;
+        }
         if setup.data_bytes > setup.memory_bytes / 2 {
             // As its documentation advises where the data is larger than memory.
             flags |= EnvFlags::NO_READ_AHEAD;
         }
         let mut options = EnvOpenOptions::new();
         options.map_size(map_bytes as usize);
+        if setup.regions > 1 {
+            options.max_dbs(setup.regions);
+        }
         // SAFETY: the benchmark is the only user of these files, and what a crash leaves of them is never opened.
         unsafe { options.flags(flags) };
         // SAFETY: the folder is this run's, and nobody changes its files but through this environment.
         let env = unsafe { options.open(&setup.folder) }.context("cannot open the LMDB environment")?;
         let mut transaction = env.write_txn()?;
-        let records = env.create_database(&mut transaction, None)?;
+        let mut regions = Vec::new();
+        for name in setup.region_names() {
+            let name = (setup.regions > 1).then_some(name);
+            let records = env.create_database(&mut transaction, name.as_deref())?;
+            regions.push(LmdbRegion { env: env.clone(), records });
+        }
         transaction.commit()?;
-        Ok(Self { env, records })
+        Ok(Self { env, regions })
     }
 }
 
 impl Engine for LmdbEngine {
+    fn region(&self, number: u32) -> &dyn Region {
+        &self.regions[number as usize]
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.env.force_sync()?)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.sync()
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        self.sync()?;
+        drop(self.regions);
+        self.env.prepare_for_closing().wait();
+        Ok(())
+    }
+}
+
+impl Region for LmdbRegion {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let mut transaction = self.env.write_txn()?;
         self.records.put(&mut transaction, key, value)?;
@@ -66,19 +103,5 @@ impl Engine for LmdbEngine {
             seen += 1;
         }
         Ok(seen)
-    }
-
-    fn sync(&self) -> Result<()> {
-        Ok(self.env.force_sync()?)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.sync()
-    }
-
-    fn close(self: Box<Self>) -> Result<()> {
-        self.sync()?;
-        self.env.prepare_for_closing().wait();
-        Ok(())
     }
 }

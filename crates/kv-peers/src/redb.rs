@@ -1,15 +1,22 @@
-//! redb: one write a transaction without durability, and an empty durable one when asked to sync.
+//! redb: one write a transaction; where it is without durability, an empty durable one when asked to sync.
+
+use std::sync::Arc;
 
 use anyhow::Result;
 use redb::{Database, Durability, ReadableDatabase, TableDefinition};
 
-use crate::{Engine, Setup};
+use crate::{Engine, Region, Setup};
 
-const RECORDS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("records");
-
-/// A database with one table in it.
+/// A database with a table for each region in it.
 pub struct RedbEngine {
-    database: Database,
+    database: Arc<Database>,
+    regions: Vec<RedbRegion>,
+}
+
+struct RedbRegion {
+    database: Arc<Database>,
+    name: String,
+    durability: Durability,
 }
 
 impl RedbEngine {
@@ -18,44 +25,28 @@ impl RedbEngine {
         // It reads and writes through the page cache, and keeps beside its own what is not durable yet: with a half it is
         // killed for want of memory where records are updated.
         builder.set_cache_size(setup.memory_bytes as usize / 4);
-        let engine = Self { database: builder.create(setup.folder.join("redb"))? };
-        let transaction = engine.database.begin_write()?;
-        transaction.open_table(RECORDS)?;
+        let database = Arc::new(builder.create(setup.folder.join("redb"))?);
+        let durability = if setup.sync_writes { Durability::Immediate } else { Durability::None };
+        let region = |name| RedbRegion { database: Arc::clone(&database), name, durability };
+        let regions: Vec<_> = setup.region_names().map(region).collect();
+        let transaction = database.begin_write()?;
+        for region in &regions {
+            transaction.open_table(region.table())?;
+        }
         transaction.commit()?;
-        Ok(engine)
+        Ok(Self { database, regions })
+    }
+}
+
+impl RedbRegion {
+    fn table(&self) -> TableDefinition<'_, &'static [u8], &'static [u8]> {
+        TableDefinition::new(&self.name)
     }
 }
 
 impl Engine for RedbEngine {
-    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        let mut transaction = self.database.begin_write()?;
-        transaction.set_durability(Durability::None)?;
-        transaction.open_table(RECORDS)?.insert(key, value)?;
-        Ok(transaction.commit()?)
-    }
-
-    fn get(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        let records = self.database.begin_read()?.open_table(RECORDS)?;
-        let value = records.get(key)?;
-        Ok(value.map(|value| read(value.value())).is_some())
-    }
-
-    fn delete(&self, key: &[u8]) -> Result<()> {
-        let mut transaction = self.database.begin_write()?;
-        transaction.set_durability(Durability::None)?;
-        transaction.open_table(RECORDS)?.remove(key)?;
-        Ok(transaction.commit()?)
-    }
-
-    fn scan(&self, from: &[u8], records: usize, read: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
-        let table = self.database.begin_read()?.open_table(RECORDS)?;
-        let mut seen = 0;
-        for record in table.range(from..)?.take(records) {
-            let (key, value) = record?;
-            read(key.value(), value.value());
-            seen += 1;
-        }
-        Ok(seen)
+    fn region(&self, number: u32) -> &dyn Region {
+        &self.regions[number as usize]
     }
 
     fn sync(&self) -> Result<()> {
@@ -68,5 +59,38 @@ impl Engine for RedbEngine {
 
     fn close(self: Box<Self>) -> Result<()> {
         self.sync()
+    }
+}
+
+impl Region for RedbRegion {
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        let mut transaction = self.database.begin_write()?;
+        transaction.set_durability(self.durability)?;
+        transaction.open_table(self.table())?.insert(key, value)?;
+        Ok(transaction.commit()?)
+    }
+
+    fn get(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let records = self.database.begin_read()?.open_table(self.table())?;
+        let value = records.get(key)?;
+        Ok(value.map(|value| read(value.value())).is_some())
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<()> {
+        let mut transaction = self.database.begin_write()?;
+        transaction.set_durability(self.durability)?;
+        transaction.open_table(self.table())?.remove(key)?;
+        Ok(transaction.commit()?)
+    }
+
+    fn scan(&self, from: &[u8], records: usize, read: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        let table = self.database.begin_read()?.open_table(self.table())?;
+        let mut seen = 0;
+        for record in table.range(from..)?.take(records) {
+            let (key, value) = record?;
+            read(key.value(), value.value());
+            seen += 1;
+        }
+        Ok(seen)
     }
 }

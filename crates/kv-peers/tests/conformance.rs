@@ -1,21 +1,22 @@
 //! Every engine of this build does the same.
 
 use std::error::Error;
+use std::path::Path;
 
-use kv_peers::{Engine, EngineKind, Setup};
+use kv_peers::{EngineKind, Region, Setup};
 
 type TestResult = Result<(), Box<dyn Error>>;
 
-fn read(engine: &dyn Engine, key: &[u8]) -> anyhow::Result<Option<Vec<u8>>> {
+fn read(region: &dyn Region, key: &[u8]) -> anyhow::Result<Option<Vec<u8>>> {
     let mut value = None;
-    let is_there = engine.get(key, &mut |bytes| value = Some(bytes.to_vec()))?;
+    let is_there = region.get(key, &mut |bytes| value = Some(bytes.to_vec()))?;
     assert_eq!(is_there, value.is_some());
     Ok(value)
 }
 
-fn scan(engine: &dyn Engine, from: &[u8], records: usize) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+fn scan(region: &dyn Region, from: &[u8], records: usize) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut seen = Vec::new();
-    let count = engine.scan(from, records, &mut |key, value| seen.push((key.to_vec(), value.to_vec())))?;
+    let count = region.scan(from, records, &mut |key, value| seen.push((key.to_vec(), value.to_vec())))?;
     assert_eq!(count, seen.len());
     Ok(seen)
 }
@@ -28,42 +29,83 @@ fn value(number: u32) -> Vec<u8> {
     (0..number % 300).map(|index| (index * 7 + number) as u8).collect()
 }
 
-/// Puts, replaces and deletes, and finds what should be there: at once, after a flush, and after opening it anew.
+const KEYS: u32 = 5000;
+
+fn setup(folder: &Path) -> Setup {
+    Setup {
+        page_trace: None,
+        folder: folder.to_owned(),
+        memory_bytes: 64 << 20,
+        data_bytes: 1 << 20,
+        written_bytes: 2 << 20,
+        regions: 1,
+        sync_writes: false,
+    }
+}
+
 fn conforms(kind: EngineKind) -> TestResult {
-    const KEYS: u32 = 5000;
+    holds_what_was_put(kind)?;
+    keeps_regions_apart(kind)
+}
+
+/// Puts, replaces and deletes, and finds what should be there: at once, after a flush, and after opening it anew.
+fn holds_what_was_put(kind: EngineKind) -> TestResult {
     let folder = tempfile::tempdir()?;
-    let setup =
-        Setup { folder: folder.path().to_owned(), memory_bytes: 64 << 20, data_bytes: 1 << 20, written_bytes: 2 << 20 };
+    let setup = setup(folder.path());
     let engine = kind.open(&setup)?;
+    let region = engine.region(0);
     for number in (0..KEYS).rev() {
-        engine.put(&key(number), b"to be replaced")?;
-        engine.put(&key(number), &value(number))?;
+        region.put(&key(number), b"to be replaced")?;
+        region.put(&key(number), &value(number))?;
         if number % 3 == 0 {
-            engine.delete(&key(number))?;
+            region.delete(&key(number))?;
         }
     }
-    engine.delete(b"never there")?;
+    region.delete(b"never there")?;
     engine.sync()?;
-    check(engine.as_ref(), KEYS)?;
+    check(region, KEYS)?;
     engine.flush()?;
-    check(engine.as_ref(), KEYS)?;
+    check(region, KEYS)?;
     engine.close()?;
     let engine = kind.open(&setup)?;
-    check(engine.as_ref(), KEYS)?;
+    check(engine.region(0), KEYS)?;
     Ok(engine.close()?)
 }
 
-fn check(engine: &dyn Engine, keys: u32) -> TestResult {
+/// In each region each key has a value of its own, also when it was opened anew. All writes are durable when they return.
+fn keeps_regions_apart(kind: EngineKind) -> TestResult {
+    const REGIONS: u32 = 20;
+    let folder = tempfile::tempdir()?;
+    let setup = Setup { regions: REGIONS, sync_writes: true, ..setup(folder.path()) };
+    let engine = kind.open(&setup)?;
+    for region in 0..REGIONS {
+        for number in 0..5 {
+            engine.region(region).put(&key(number), &value(100 * region + number))?;
+        }
+        engine.region(region).delete(&key(region % 5))?;
+    }
+    engine.flush()?;
+    engine.close()?;
+    let engine = kind.open(&setup)?;
+    for region in 0..REGIONS {
+        let there = (0..5).filter(|number| *number != region % 5);
+        let expected: Vec<_> = there.map(|number| (key(number), value(100 * region + number))).collect();
+        assert_eq!(scan(engine.region(region), b"a", usize::MAX)?, expected, "region {region}");
+    }
+    Ok(engine.close()?)
+}
+
+fn check(region: &dyn Region, keys: u32) -> TestResult {
     for number in 0..keys {
         let expected = (number % 3 != 0).then(|| value(number));
-        assert_eq!(read(engine, &key(number))?, expected, "{number}");
+        assert_eq!(read(region, &key(number))?, expected, "{number}");
     }
-    assert_eq!(read(engine, b"never there")?, None);
+    assert_eq!(read(region, b"never there")?, None);
     let there = |from: u32| (from..keys).filter(|number| number % 3 != 0).map(|number| (key(number), value(number)));
-    assert_eq!(scan(engine, b"a", usize::MAX)?, there(0).collect::<Vec<_>>());
+    assert_eq!(scan(region, b"a", usize::MAX)?, there(0).collect::<Vec<_>>());
     // From a key that was deleted: the next one is the first.
-    assert_eq!(scan(engine, &key(999), 10)?, there(999).take(10).collect::<Vec<_>>());
-    assert_eq!(scan(engine, b"l", 10)?, []);
+    assert_eq!(scan(region, &key(999), 10)?, there(999).take(10).collect::<Vec<_>>());
+    assert_eq!(scan(region, b"l", 10)?, []);
     Ok(())
 }
 
@@ -102,7 +144,7 @@ fn rocksdb_conforms_however_it_is_set() -> TestResult {
 fn what_a_build_lacks_is_refused() {
     for kind in EngineKind::ALL {
         assert_eq!(kind.name().parse(), Ok(kind));
-        let setup = Setup { folder: "".into(), memory_bytes: 64 << 20, data_bytes: 0, written_bytes: 0 };
+        let setup = setup(Path::new(""));
         if let Some(feature) = kind.missing_feature() {
             let error = kind.open(&setup).map(drop).expect_err("it is not there");
             assert!(error.to_string().contains(feature), "{error}");

@@ -6,6 +6,7 @@ mod cleanup;
 mod commands;
 mod machine;
 mod progress;
+mod randomness;
 mod sim;
 mod size;
 
@@ -20,6 +21,8 @@ Examples:
   vmio doctor                        what this kernel offers and what will be used
   vmio sum --cache 64M big.bin       checksum of a file larger than memory
   vmio cp big.bin copy.bin           copy through two mappings
+  vmio run --cache 4G --under /data -- my-database
+                                     map the files of a program as it is through a cache of 4 GiB
   vmio stat 4711 --watch             what the caches of a running process do, once a second
   vmio top                           a dashboard of all caches of this user
   vmio bench map --quick             the two-minute comparison with Linux mmap and pread
@@ -43,6 +46,7 @@ enum Command {
     Sum(commands::sum::SumArgs),
     Stat(commands::stat::StatArgs),
     Top(commands::top::TopArgs),
+    Run(commands::run::RunArgs),
     Record(commands::record::RecordArgs),
     Report(commands::report::ReportArgs),
     Journal(commands::journal::JournalArgs),
@@ -66,6 +70,7 @@ fn main() -> ExitCode {
         Command::Sum(args) => commands::sum::run(&args),
         Command::Stat(args) => commands::stat::run(&args),
         Command::Top(args) => commands::top::run(&args),
+        Command::Run(args) => commands::run::run(&args),
         Command::Record(args) => commands::record::run(&args),
         Command::Report(args) => commands::report::run(&args),
         Command::Journal(args) => commands::journal::run(&args),

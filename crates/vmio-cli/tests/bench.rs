@@ -304,47 +304,6 @@ fn every_store_holds_what_was_committed() -> TestResult {
 }
 
 #[test]
-fn key_value_stores_hold_what_was_put() -> TestResult {
-    let dir = tempfile::tempdir()?;
-    let small = ["kv", "--dir", text(dir.path()), "--records", "1000", "--memory", "64M", "--engines", "vmio,lmdb"];
-    let runs = bench(&[&small[..], &["--phases", "L,A,B,C,D,e,F,G"]].concat())?;
-    let measured: Vec<_> = runs.iter().map(|run| (run["engine"].as_str(), run["phase"].as_str())).collect();
-    let phases = ["L", "A", "B", "C", "D", "E", "F", "G"];
-    let expected = ["vmio", "lmdb"].iter().flat_map(|engine| phases.map(|phase| (Some(*engine), Some(phase))));
-    assert_eq!(measured, expected.collect::<Vec<_>>());
-    for run in &runs {
-        for key in ["kops", "p50_us", "p99_us", "p999_us", "p9999_us", "max_us", "cpu_s_per_mop", "space_bytes"] {
-            assert!(run[key].as_f64().is_some_and(|value| value > 0.0), "{key} of {run}");
-        }
-        for key in ["dev_read_bytes", "dev_write_bytes", "max_rss_bytes"] {
-            assert!(run[key].is_u64() || run[key].is_null(), "{key} of {run}");
-        }
-        let (errors, shape) = (&run["errors"], (&run["value_bytes"], &run["threads"]));
-        assert_eq!((errors, shape), (&0.into(), (&100.into(), &2.into())), "{run}");
-        let ops = if run["phase"] == "E" || run["phase"] == "G" { 50 } else { 1000 };
-        assert_eq!(run["ops"], ops, "{run}");
-    }
-    // Phases that insert leave more records to those after.
-    let records = |phase: &str| runs.iter().find(|run| run["phase"] == phase).and_then(|run| run["records"].as_u64());
-    assert_eq!(records("C"), Some(1000));
-    assert!(records("D") > Some(1000) && records("G") >= records("D"), "{runs:?}");
-    assert_eq!(fs::read_dir(dir.path())?.count(), 0, "files are left");
-
-    let loaded = ["--phases", "C", "--ops", "10", "--distribution", "latest", "--value-bytes", "1000"];
-    let table = succeeded(vmio().arg("bench").args(small).args(loaded))?;
-    assert!(table.contains("C, latest") && !table.contains("L, "), "the load is not asked for: {table}");
-    let little = ["bench", "kv", "--memory", "1M"];
-    refused(vmio().args(little), "engines work in 48 MiB at least")?;
-    refused(vmio().args(["bench", "kv", "--engines", "leveldb"]), "is no engine: there are vmio, lmdb, redb")
-}
-
-#[cfg(not(feature = "peers"))]
-#[test]
-fn engines_that_a_build_lacks_are_refused_with_advice() -> TestResult {
-    refused(vmio().args(["bench", "kv", "--engines", "vmio,rocksdb"]), "run `make bench-kv`")
-}
-
-#[test]
 fn every_command_has_help_with_examples() -> TestResult {
     for command in [
         &["--help"][..],

@@ -86,8 +86,8 @@ fn a_failed_copy_leaves_nothing_under_the_final_name() -> TestResult {
 #[test]
 fn what_cannot_be_mapped_is_refused() -> TestResult {
     let dir = tempfile::tempdir()?;
-    refused(vmio().arg("cat").arg(dir.path()), "neither a regular file nor a block device")?;
-    refused(vmio().args(["sum", "/dev/null"]), "neither a regular file nor a block device")?;
+    refused(vmio().arg("cat").arg(dir.path()), "neither a regular file nor a device")?;
+    refused(vmio().args(["sum", "/dev/null"]), "not the character device of an NVMe namespace")?;
     refused(vmio().arg("sum").arg(dir.path().join("absent")), "No such file")?;
     refused(vmio().args(["sum", "--cache", "many", "x"]), "512M")?;
     Ok(())
@@ -103,6 +103,12 @@ fn doctor_reports_as_json() -> TestResult {
     let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     assert!(report["kernel"].is_string() && report["usable"].is_boolean());
     assert_eq!(report["file"]["len_bytes"], 5000);
+    assert!(report["file"]["dax"].is_boolean() && report["devices"]["nvme_namespaces"].is_array());
+    assert!(
+        report["devices"]["persistent_memory"]
+            .as_str()
+            .is_some_and(|text| text.contains("clflush") || text.contains("clwb"))
+    );
     assert_eq!(report["engine"], if report["checks"][0]["ok"] == true { "sigbus" } else { "managed" });
     succeeded(vmio().args(["doctor", "--file"]).arg(&path))?;
     Ok(())

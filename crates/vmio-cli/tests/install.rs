@@ -22,11 +22,17 @@ fn the_command_is_installed_with_its_pages_and_completions() -> TestResult {
         "share/man/man1/vmio.1",
         "share/man/man1/vmio-bench-map.1",
         "share/bash-completion/completions/vmio",
+        "lib/vmio/libvmio_posix.so",
         "share/zsh/site-functions/_vmio",
         "share/fish/vendor_completions.d/vmio.fish",
     ] {
         assert!(installed.join(file).metadata()?.len() > 100, "{file}");
     }
+    // `vmio run` finds what it preloads there, and a program that maps nothing runs as ever.
+    let mut run = Command::new(installed.join("bin/vmio"));
+    let output = run.args(["run", "--cache", "8M", "--under", "."]).args(["--", "echo", "it runs"]).output()?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.stdout == b"it runs\n" || error.contains("may not handle page faults"), "{error}");
     assert!(!installed.join("include").exists(), "the library was not asked for");
     Ok(())
 }

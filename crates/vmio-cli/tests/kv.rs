@@ -44,6 +44,80 @@ fn what_was_put_is_found_by_the_next_command() -> TestResult {
     Ok(())
 }
 
+/// A process that has the store open, and has written, is left behind by one that takes the store over.
+#[test]
+fn a_store_is_taken_over_from_a_process_that_has_it_open() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let store = created(dir.path())?;
+    succeeded(kv("put", &store).args(["apple", "red"]))?;
+    let mut old = kv("load", &store).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let mut input = old.stdin.take().ok_or("no input")?;
+    input.write_all(b"pear\tgreen\n")?;
+    // The last thread that it starts says that it has the store open; to look by opening it would be in its way.
+    let is_open = || -> std::io::Result<bool> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", old.id()))?;
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        Ok(names.into_iter().any(|name| name.trim_end() == "vmio-kv-spill"))
+    };
+    while !is_open()? {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    refused(kv("put", &store).args(["plum", "blue"]), "another process has it mapped for writing")?;
+    succeeded(kv("put", &store).args(["--take-over", "plum", "blue"]))?;
+    input.write_all(b"quince\tyellow\n")?;
+    drop(input);
+    let output = old.wait_with_output()?;
+    let said = String::from_utf8(output.stderr)?;
+    assert!(!output.status.success() && said.contains("was taken over"), "{said}");
+    assert_eq!(String::from_utf8(output.stdout)?, "", "it has acknowledged nothing");
+    assert_eq!(succeeded(&mut kv("scan", &store))?, "apple\tred\nplum\tblue\n");
+    succeeded(kv("put", &store).args(["--take-over", "pear", "green"]))?;
+    assert_eq!(succeeded(kv("get", &store).arg("pear"))?, "green");
+    succeeded(&mut kv("check", &store))?;
+    Ok(())
+}
+
+#[test]
+fn a_store_grows_and_is_never_made_shorter() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let store = created(dir.path())?;
+    succeeded(kv("put", &store).args(["apple", "red"]))?;
+    succeeded(kv("grow", &store).arg("300M"))?;
+    assert_eq!(std::fs::metadata(&store)?.len(), 300 << 20);
+    refused(kv("grow", &store).arg("300M"), "a volume of 314572800 bytes")?;
+    assert_eq!(succeeded(kv("get", &store).arg("apple"))?, "red");
+    succeeded(&mut kv("check", &store))?;
+    Ok(())
+}
+
+#[test]
+fn a_segment_is_added_and_holds_regions_of_its_own() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let store = created(dir.path())?;
+    succeeded(kv("put", &store).args(["apple", "red"]))?;
+    refused(kv("put", &store).args(["--segment", "1", "--region", "archive", "a", "b"]), "has no segment 1")?;
+    refused(kv("create-segment", &store).args(["--size", "1M"]), "is full")?;
+    assert_eq!(succeeded(kv("create-segment", &store).args(["--size", "512M"]))?, "1\n");
+    assert_eq!(std::fs::metadata(&store)?.len(), 768 << 20);
+    let (is_ok, _, error) =
+        fed(kv("load", &store).args(["--segment", "1", "--region", "archive"]), "pear\tgreen\nplum\tblue\n")?;
+    assert!(is_ok, "{error}");
+    succeeded(kv("put", &store).args(["--region", "archive", "quince", "yellow"]))?;
+    assert_eq!(succeeded(kv("scan", &store).args(["--region", "archive", "--keys-only"]))?, "pear\nplum\nquince\n");
+    refused(kv("put", &store).args(["--segment", "1", "a", "b"]), "\"default\" is in segment 0")?;
+    let stat: Value = serde_json::from_str(&succeeded(kv("stat", &store).arg("--json"))?)?;
+    assert_eq!(stat["segments"][0]["regions"], serde_json::json!(["default"]));
+    assert_eq!(stat["segments"][1]["regions"], serde_json::json!(["archive"]));
+    let sum = |name: &str| -> u64 { (0..2).filter_map(|number| stat["segments"][number][name].as_u64()).sum() };
+    assert!(["space_bytes", "log_bytes", "live_bytes"].into_iter().all(|name| stat[name] == sum(name)), "{stat}");
+    let text = succeeded(&mut kv("stat", &store))?;
+    assert!(text.contains("segment 1  ") && text.contains("regions archive\n"), "{text}");
+    assert!(succeeded(&mut kv("check", &store))?.contains("segments   2\n"));
+    let dumped = succeeded(&mut kv("dump", &store))?;
+    assert_eq!(dumped.matches("segment  number=").count(), 2, "{dumped}");
+    Ok(())
+}
+
 #[test]
 fn many_keys_are_loaded_and_come_back_in_order() -> TestResult {
     let dir = tempfile::tempdir()?;
@@ -162,10 +236,13 @@ fn a_check_finds_nothing_wrong_until_a_byte_is_flipped() -> TestResult {
 fn pairs_go_from_store_to_store_in_every_form() -> TestResult {
     let dir = tempfile::tempdir()?;
     let store = created(dir.path())?;
-    let (is_ok, printed, error) =
-        fed(kv("load", &store).args(["--format", "csv"]), "\"a, \"\"b\"\"\",1\nc,\"two\nlines\"\n")?;
-    assert!(is_ok && printed == "2 keys\n", "{printed}{error}");
-    assert_eq!(succeeded(&mut kv("scan", &store))?, "a, \"b\"\t1\nc\ttwo\\nlines\n");
+    let longest = "k".repeat(65_536);
+    let pairs = format!("\"a, \"\"b\"\"\",1\nc,\"two\nlines\"\n{longest},long\n");
+    let (is_ok, printed, error) = fed(kv("load", &store).args(["--format", "csv"]), &pairs)?;
+    assert!(is_ok && printed == "3 keys\n", "{printed}{error}");
+    assert_eq!(succeeded(&mut kv("scan", &store))?, format!("a, \"b\"\t1\nc\ttwo\\nlines\n{longest}\tlong\n"));
+    assert_eq!(succeeded(kv("get", &store).arg(&longest))?, "long");
+    refused(kv("put", &store).args([&format!("{longest}k"), "longer"]), "keys have 1 to 65536")?;
     for form in ["text", "json", "csv", "binary"] {
         let copy = dir.path().join(form);
         succeeded(kv("create", &copy).args(["--size", "256M"]))?;
@@ -174,5 +251,32 @@ fn pairs_go_from_store_to_store_in_every_form() -> TestResult {
         assert!(is_ok, "{form}: {error}");
         assert_eq!(succeeded(&mut kv("scan", &copy))?, succeeded(&mut kv("scan", &store))?, "{form}");
     }
+    Ok(())
+}
+
+#[test]
+fn large_values_go_by_files_and_pipes() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let (store, copy) = (created(dir.path())?, dir.path().join("copy.kv"));
+    succeeded(&mut kv("create", &copy))?;
+    let value: Vec<u8> = (0..3_000_000_u32).map(|number| (number % 95) as u8 + b' ').collect();
+    let (file, back) = (dir.path().join("value"), dir.path().join("back"));
+    std::fs::write(&file, &value)?;
+    succeeded(kv("put", &store).arg("large").arg("--file").arg(&file))?;
+    succeeded(kv("get", &store).arg("large").arg("--output").arg(&back))?;
+    assert!(std::fs::read(&back)? == value);
+    let text = succeeded(kv("get", &store).args(["large", "--range", "1999900..1999910"]))?;
+    assert_eq!(text.as_bytes(), &value[1_999_900..1_999_910]);
+    let (is_ok, _, _) = fed(kv("put", &store).args(["small", "--file", "-"]), "from a pipe")?;
+    assert!(is_ok && succeeded(kv("get", &store).arg("small"))? == "from a pipe");
+    let pairs = kv("scan", &store).args(["--format", "binary"]).output()?.stdout;
+    let pairs_file = dir.path().join("pairs");
+    std::fs::write(&pairs_file, pairs)?;
+    succeeded(kv("load", &copy).args(["--format", "binary"]).stdin(std::fs::File::open(&pairs_file)?))?;
+    succeeded(kv("get", &copy).arg("large").arg("--output").arg(&back))?;
+    assert!(std::fs::read(&back)? == value);
+    succeeded(&mut kv("check", &copy))?;
+    refused(kv("get", &store).args(["large", "small", "--range", "0..1"]), "one key")?;
+    refused(kv("put", &store).args(["key", "value", "--file", "-"]), "--file")?;
     Ok(())
 }

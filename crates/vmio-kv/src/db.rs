@@ -1,115 +1,143 @@
-//! A store: a volume's segment, its log, its regions, and the thread that spills.
+//! A store: a volume's segments, each with its log and its regions, and the threads that spill.
 
 mod collector;
+mod growth;
+mod large_values;
 mod memory_balance;
+mod open_segment;
 mod reading;
 mod recovery;
+mod region_handle;
 mod scan;
+mod segment_handle;
+mod segments;
 mod snapshot;
 mod spiller;
+mod stats;
+mod value_reader;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use vmio::backing::{Access, Backing, FileBacking};
 
-use crate::db::collector::{Collected, Upkeep};
 use crate::db::memory_balance::MemoryBalance;
-use crate::db::reading::Reading;
+use crate::db::segments::Segments;
 use crate::db::spiller::Spiller;
-use crate::device::Device;
+use crate::device::{Beside, Device};
 use crate::error::{Error, Result};
-use crate::format::catalogue::{NAME_BYTES_MAX, REGIONS, RegionEntry};
+use crate::format::extents::LARGE_BYTES_MAX;
 use crate::format::geometry::UNIT_BYTES;
-use crate::format::record::{RecordKind, VALUE_BYTES_MAX};
-use crate::format::superblock::CATALOGUE_BLOCKS_MAX;
-use crate::format::unit_table::{Purpose, Unit};
-use crate::key_range::KeyRange;
-use crate::log::{Append, Appended, Log, LogWriter};
+use crate::log::LogWriter;
 use crate::options::{Durability, Options};
-use crate::region::memory_level::NEWEST;
-use crate::region::{LevelMemory, Region, Version, View, WriteTurn};
+use crate::region::{LevelMemory, Region};
+use crate::tree::MergeThreads;
 use crate::volume::Volume;
-use crate::volume::commit::Changes;
-use crate::volume::reserve::Claim;
-use crate::volume::segment::Segment;
+use crate::volume::unit_lives::UnitLives;
 use crate::write_batch::WriteBatch;
+pub(crate) use open_segment::OpenSegment;
 pub use recovery::Recovery;
-pub use scan::{Keys, Scan};
+pub use region_handle::RegionHandle;
+pub use scan::{Keys, Readers, Scan};
+pub use segment_handle::SegmentHandle;
 pub use snapshot::{RegionSnapshot, Snapshot};
+pub use stats::{SegmentStats, Stats};
+pub use value_reader::ValueReader;
 
 /// The region that is there from the start.
 pub const DEFAULT_REGION: &str = "default";
 
-/// The longest key at present, in bytes: what separates two keys has to fit an inner node. (The format has room for 64 KiB.)
-pub const KEY_BYTES_MAX: usize = 1000;
+/// The longest key, in bytes: 64 KiB.
+pub const KEY_BYTES_MAX: usize = crate::format::record::KEY_BYTES_MAX;
+
+/// The longest value, in bytes: 1 GiB.
+pub const VALUE_LENGTH_MAX: u64 = LARGE_BYTES_MAX;
 
 /// A persistent key-value store.
 ///
 /// Any threads may use it. Writers to one region take turns; readers wait for nobody but the device.
 pub struct Db {
-    store: Arc<Store>,
+    segments: Arc<Segments>,
     default: RegionHandle,
     recovery: Recovery,
-    // In the order in which they have to end: what spills appends nothing, but syncs the log.
+    // In the order in which they have to end: what spills appends nothing, but syncs the logs.
     spiller: Spiller,
-    writer: LogWriter,
+    /// Of each segment. Who creates one holds them.
+    writers: Mutex<Vec<LogWriter>>,
     _memory: MemoryBalance,
 }
 
-/// What regions' handles share.
+/// What all segments of a store share.
 pub(crate) struct Store {
-    pub(crate) segment: Arc<Segment>,
-    pub(crate) log: Arc<Log>,
+    device: Arc<Device>,
+    /// Whoever makes it longer, or creates a segment, holds it.
+    volume: Mutex<Volume>,
+    lives: UnitLives,
+    /// Those of all segments.
     regions: RwLock<BTreeMap<String, Arc<Region>>>,
+    /// How many segments there are.
+    segments: AtomicU64,
     level_memory: Arc<LevelMemory>,
     options: Options,
-    /// The number of the next region; whoever creates one holds it.
-    next_region: Mutex<u32>,
     spills: spiller::Queue,
-    upkeep: Mutex<Upkeep>,
-    collected: Collected,
+    merge_threads: MergeThreads,
+    /// Whether room that comes free is given back.
+    discards: AtomicBool,
+    /// Whether each flush of a log is followed by a look whether somebody has taken the store over.
+    looks_after_flushes: Arc<AtomicBool>,
 }
 
-/// A region of a store: a name space of keys.
-#[derive(Clone)]
-pub struct RegionHandle {
-    store: Arc<Store>,
-    region: Arc<Region>,
-}
+impl Store {
+    fn new(volume: Volume, options: Options) -> Store {
+        let device = Arc::clone(&volume.device);
+        Store {
+            lives: UnitLives::new(device.units_max()),
+            device,
+            volume: Mutex::new(volume),
+            regions: RwLock::default(),
+            segments: AtomicU64::new(0),
+            level_memory: Arc::new(LevelMemory::new(options.level_bytes(), options.memory_step_bytes())),
+            spills: spiller::Queue::default(),
+            merge_threads: MergeThreads::new(options.merge_threads()),
+            discards: AtomicBool::new(options.discards()),
+            looks_after_flushes: Arc::new(AtomicBool::new(options.is_fenced())),
+            options,
+        }
+    }
 
-/// How much there is of what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stats {
-    /// Bytes of units that are taken.
-    pub space_bytes: u64,
-    /// Bytes of the log's chunks.
-    pub log_bytes: u64,
-    /// Bytes of it that are known to be garbage: records that nothing points to any longer, each an eighth too long at most, and
-    /// what chunks lack that ended early. Of what was overwritten a part is known only when the levels that have it meet.
-    pub garbage_bytes: u64,
-    /// The rest of it; chunks that are written to, and the one that comes next, count as live.
-    pub live_bytes: u64,
-    /// Chunks of the log whose garbage was collected since the store was opened.
-    pub collected_chunks: u64,
-    /// Bytes of records that were moved for that.
-    pub moved_bytes: u64,
-    /// Entries of the levels on the device, over all regions; a key counts once for each level that has it.
-    pub level_entries: u64,
-    /// Bytes of the levels in memory, about.
-    pub memory_level_bytes: u64,
-    /// Bytes that cached pages of nodes and records may take at present.
-    pub cache_bytes: u64,
+    fn volume(&self) -> MutexGuard<'_, Volume> {
+        self.volume.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn regions(&self) -> RwLockReadGuard<'_, BTreeMap<String, Arc<Region>>> {
+        self.regions.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add_region(&self, region: Region) -> Arc<Region> {
+        let region = Arc::new(region);
+        let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
+        regions.insert(region.name.clone(), Arc::clone(&region));
+        region
+    }
+
+    /// There is one more segment, whose log has its end in memory.
+    fn add_segment(&self) {
+        self.segments.fetch_add(1, Ordering::Relaxed);
+        self.level_memory.add_beside(self.options.tail_bytes());
+    }
+
+    fn failed(&self, action: &'static str) -> impl Fn(std::io::Error) -> Error + '_ {
+        move |source| Error::Device { volume: self.device.name().to_owned(), action, offset: 0, source }
+    }
 }
 
 impl Db {
     /// Creates a store in a file that is not there yet, or in a block device or a file that holds none.
     pub fn create(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let path = path.as_ref();
-        let wanted = options.volume_bytes() / UNIT_BYTES * UNIT_BYTES;
+        let wanted = options.new_volume_bytes() / UNIT_BYTES * UNIT_BYTES;
         crate::volume::check_length(wanted)?;
         let backing = if path.exists() {
             let backing = FileBacking::open(path, Access::ReadWrite)?;
@@ -126,6 +154,7 @@ impl Db {
         } else {
             FileBacking::create(path, wanted)?
         };
+        let options = options.discard_unless_said(!backing.is_device());
         Self::create_on(backing, options)
     }
 
@@ -139,7 +168,9 @@ impl Db {
 
     /// Opens a store, and brings back what was durable, whatever has happened to it.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        Self::open_on(FileBacking::open(path, Access::ReadWrite)?, options)
+        let backing = FileBacking::open(path, Access::ReadWrite)?;
+        let options = options.discard_unless_said(!backing.is_device());
+        Self::open_on(backing, options)
     }
 
     /// Opens the store at a path, or creates one if there is no file.
@@ -149,6 +180,7 @@ impl Db {
 
     /// Creates a store on any backing that holds none.
     pub fn create_on(backing: impl Backing + 'static, options: Options) -> Result<Db> {
+        let options = options.take_over(false);
         let device = Self::map(backing, &options)?;
         let volume = Volume::create(device)?;
         Self::start(volume, options)
@@ -163,29 +195,23 @@ impl Db {
     fn map(backing: impl Backing + 'static, options: &Options) -> Result<Arc<Device>> {
         options.check()?;
         let cache = vmio::Cache::builder().capacity(options.cache_bytes()).build()?;
-        Ok(Arc::new(Device::open(&cache, Arc::new(backing))?))
+        let backing: Arc<dyn Backing> =
+            if options.takes_over() { Arc::new(Beside(backing)) } else { Arc::new(backing) };
+        let device = Device::open(&cache, backing, options.volume_bytes_max())?;
+        Ok(Arc::new(device.observed_by(options.page_observer())))
     }
 
     fn start(volume: Volume, options: Options) -> Result<Db> {
-        let (store, recovery) = Store::recover(volume, options)?;
-        let store = Arc::new(store);
-        let failed = |source| Error::Device {
-            volume: store.segment.device.name().to_owned(),
-            action: "starting threads",
-            offset: 0,
-            source,
-        };
-        let period = match store.options.default_durability() {
-            Durability::Periodic(period) => Some(period),
-            _ => None,
-        };
-        let writer = LogWriter::start(&store.log, period).map_err(failed)?;
-        let spiller = Spiller::start(&store).map_err(failed)?;
-        let default = RegionHandle::open_or_create(&store, DEFAULT_REGION)?;
-        store.spills.collect();
-        let memory =
-            MemoryBalance::start(&store.level_memory, &store.segment.device, &store.options).map_err(failed)?;
-        Ok(Db { store, default, recovery, spiller, writer, _memory: memory })
+        let (segments, recovery) = Segments::recover(volume, options)?;
+        let segments = Arc::new(segments);
+        let store = segments.store();
+        let writers = segments.all().iter().map(|segment| segment.start_writer()).collect::<Result<_>>()?;
+        let spiller = Spiller::start(&segments).map_err(store.failed("starting threads"))?;
+        let default = segments.region_or_create(DEFAULT_REGION, None)?;
+        store.spills.look_around();
+        let memory = MemoryBalance::start(&store.level_memory, &store.device, &store.options);
+        let memory = memory.map_err(store.failed("starting threads"))?;
+        Ok(Db { segments, default, recovery, spiller, writers: Mutex::new(writers), _memory: memory })
     }
 
     /// What opening it has brought back.
@@ -198,56 +224,105 @@ impl Db {
         &self.default
     }
 
-    /// A region by its name.
+    /// A region by its name, in whichever segment.
     pub fn region(&self, name: &str) -> Result<RegionHandle> {
-        let found = self.store.regions().get(name).cloned();
         let no_region =
-            || Error::NoRegion { volume: self.store.segment.device.name().to_owned(), name: name.to_owned() };
-        let region = found.ok_or_else(no_region)?;
-        Ok(RegionHandle { store: Arc::clone(&self.store), region })
+            || Error::NoRegion { volume: self.segments.store().device.name().to_owned(), name: name.to_owned() };
+        self.segments.region(name).ok_or_else(no_region)
     }
 
-    /// A region by its name; it is created, durably, if it is not there.
+    /// A region by its name; it is created, durably, if it is not there: in the first segment. [`SegmentHandle::region_or_create`] creates
+    /// it in another one.
     pub fn region_or_create(&self, name: &str) -> Result<RegionHandle> {
-        RegionHandle::open_or_create(&self.store, name)
+        self.segments.region_or_create(name, None)
+    }
+
+    /// Creates a segment, durably: with a log of its own, and room of its own, which grows as it needs it. Regions that must not share a
+    /// log with others, or are to move between owners, have one of their own; see [`SegmentHandle`].
+    ///
+    /// It takes some units that are no segment's: 64 MiB, and what a spill may need. The volume becomes longer by as much; if
+    /// [`Options::max_volume_bytes`] does not allow that, it is [`Error::Full`]. Of [`Options::memory_bytes`] it takes 8 MiB.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("store");
+    /// use vmio_kv::{Db, Error, Options, WriteBatch};
+    ///
+    /// let db = Db::create(&path, Options::new().volume_bytes(256 << 20).max_volume_bytes(1 << 30))?;
+    /// let archive = db.create_segment()?;
+    /// let old = archive.region_or_create("old orders")?;
+    /// old.put(b"1", b"paid")?;
+    /// assert_eq!(db.region("old orders")?.segment(), archive.number());
+    /// assert_eq!(db.segments().len(), 2);
+    ///
+    /// let mut batch = WriteBatch::new();
+    /// batch.delete(&old, b"1")?;
+    /// assert!(matches!(batch.put(&db, b"1", b"open"), Err(Error::BatchAcrossSegments { .. })));
+    /// # db.close()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn create_segment(&self) -> Result<SegmentHandle> {
+        let mut writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        let segment = self.segments.create()?;
+        writers.push(segment.start_writer()?);
+        Ok(self.segments.add(segment))
+    }
+
+    /// All segments, in the order of their numbers; the first one, 0, is there from the start.
+    pub fn segments(&self) -> Vec<SegmentHandle> {
+        self.segments.handles()
+    }
+
+    /// A segment by its number.
+    pub fn segment(&self, number: u32) -> Result<SegmentHandle> {
+        let no_segment = || Error::NoSegment { volume: self.segments.store().device.name().to_owned(), number };
+        self.segments().into_iter().find(|segment| segment.number() == number).ok_or_else(no_segment)
     }
 
     /// The names of all regions.
     pub fn region_names(&self) -> Vec<String> {
-        self.store.regions().keys().cloned().collect()
+        self.segments.store().regions().keys().cloned().collect()
     }
 
     /// Writes a batch: after a crash all of it is there, or nothing.
     pub fn write(&self, batch: &WriteBatch) -> Result<()> {
-        self.store.write(batch, self.store.options.default_durability())
+        self.write_with(batch, self.segments.store().options.default_durability())
     }
 
     /// The same, with a durability of its own.
     pub fn write_with(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
-        self.store.write(batch, durability)
+        let Some((home, region)) = batch.home() else { return Ok(()) };
+        if !Arc::ptr_eq(&home.store, self.segments.store()) {
+            let (first, second) = (self.default.name().to_owned(), region.name.clone());
+            return Err(Error::BatchAcrossSegments { first, second });
+        }
+        home.write(batch, durability)
     }
 
-    /// All regions as they are now: what is written later is not seen, and of a batch all or nothing.
+    /// All regions of all segments as they are now: what is written later is not seen, and of a batch all or nothing.
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::begin(&self.store)
+        Snapshot::begin(&self.segments)
     }
 
-    /// Returns once all writes that have returned are durable.
+    /// Returns once all writes that have returned are durable, those to all segments.
     pub fn sync(&self) -> Result<()> {
-        self.store.log.sync_all()
+        self.segments.sync()
     }
 
     /// Spills what is in memory, and returns when that is done and durable: the next opening has nothing to read back.
     pub fn flush(&self) -> Result<()> {
-        let regions: Vec<Arc<Region>> = self.store.regions().values().cloned().collect();
+        let store = self.segments.store();
+        let regions: Vec<Arc<Region>> = store.regions().values().cloned().collect();
         for region in &regions {
             // One may still be frozen, or be left by a spill that found no room: then this one's memory is frozen after it.
             if region.freeze() {
-                self.store.spills.put(region);
+                store.spills.put(region);
             }
             region.wait_for_spill()?;
             if region.freeze() {
-                self.store.spills.put(region);
+                store.spills.put(region);
             }
         }
         for region in &regions {
@@ -256,27 +331,34 @@ impl Db {
         self.sync()
     }
 
-    /// Collects garbage of the log until that is within [`Options::max_space_amplification`], or nothing more is to be gained. It
+    /// Collects garbage of the logs until that is within [`Options::max_space_amplification`], or nothing more is to be gained. It
     /// is collected in the background as well; this one is thorough: what is in memory is spilled first, and where garbage may be
     /// known only when levels meet, they are all merged. Chunks that somebody still reads come free when he has ended.
     pub fn collect_garbage(&self) -> Result<()> {
-        self.store.collect_all()
+        self.segments.all().iter().try_for_each(|segment| segment.collect_all())
     }
 
-    /// How much there is of what.
+    /// Says that no owner is there any more from whom the store was taken over: the room that he could have written to may be used
+    /// again. Who opens it without [`Options::take_over`] says the same.
+    pub fn forget_former_owners(&self) {
+        self.segments.store().volume().forget_former_owners();
+        self.segments.all().iter().for_each(|segment| segment.segment.allocator().forget_former_owners());
+    }
+
+    /// How much there is of what, over all segments.
     pub fn stats(&self) -> Stats {
-        self.store.stats()
+        self.segments.stats()
     }
 
     /// Makes all writes durable and closes the store; tells what a mere drop could only log.
     pub fn close(self) -> Result<()> {
-        let Db { store, default, spiller, writer, .. } = self;
+        let Db { segments, default, spiller, writers, .. } = self;
         drop(spiller);
-        let synced = store.log.sync_all();
-        drop(writer);
+        let synced = segments.sync();
+        drop(writers);
         drop(default);
         synced?;
-        store.segment.device.sync()
+        segments.store().device.sync()
     }
 }
 
@@ -289,254 +371,9 @@ impl std::ops::Deref for Db {
     }
 }
 
-impl Store {
-    pub(crate) fn regions(&self) -> RwLockReadGuard<'_, BTreeMap<String, Arc<Region>>> {
-        self.regions.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// From where the log has to be read if a crash comes once this region is as it is about to be.
-    fn replay_from(&self, changed: &RegionEntry) -> (u64, u64) {
-        // First: whatever is written later lies behind it.
-        let end = self.log.end();
-        let regions = self.regions();
-        let others = regions.values().filter(|region| region.number != changed.number);
-        let places = others.filter_map(|region| region.oldest_in_memory());
-        places
-            .chain([(changed.log_offset, changed.log_sequence), end])
-            .min_by_key(|(_, sequence)| *sequence)
-            .unwrap_or(end)
-    }
-
-    /// Writes, and has garbage collected if there is no room.
-    fn write_where_room(&self, claim: Claim, write: impl Fn() -> Result<()>) -> Result<()> {
-        loop {
-            match write() {
-                Err(Error::Full { volume, wanted }) => {
-                    if !self.make_room(claim, wanted / UNIT_BYTES)? {
-                        return Err(Error::Full { volume, wanted });
-                    }
-                }
-                done => break done,
-            }
-        }?;
-        if self.log.take_begun_chunk() {
-            self.spills.collect();
-        }
-        Ok(())
-    }
-
-    fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
-        let are_deletions = batch.operations().iter().all(|operation| operation.append().kind == RecordKind::Delete);
-        let claim = if are_deletions { Claim::Delete } else { Claim::Put };
-        self.write_where_room(claim, || self.try_write(batch, claim, durability))
-    }
-
-    fn try_write(&self, batch: &WriteBatch, claim: Claim, durability: Durability) -> Result<()> {
-        let operations = batch.operations();
-        if operations.is_empty() {
-            return Ok(());
-        }
-        // In order, so that no two writers wait for each other.
-        let mut regions: Vec<&Arc<Region>> = operations.iter().map(|operation| &operation.region).collect();
-        regions.sort_unstable_by_key(|region| region.number);
-        regions.dedup_by_key(|region| region.number);
-        let turns = Self::begin_writes(&regions)?;
-        let records: Vec<Append<'_>> = operations.iter().map(|operation| operation.append()).collect();
-        let mut appended: Vec<Appended> = Vec::with_capacity(records.len());
-        self.log.append(&records, claim, &mut appended)?;
-        // All levels at once: who begins a view sees all of it, or nothing.
-        let mut levels: Vec<_> = turns.iter().map(WriteTurn::fill).collect();
-        let mut replaced = Vec::new();
-        for (record, at) in records.iter().zip(&appended) {
-            let place = regions.binary_search_by_key(&record.region, |region| region.number);
-            let Ok(place) = place else { unreachable!("each operation's region is in the list") };
-            replaced.extend(levels[place].insert(record.key, at.sequence, at.pointer));
-        }
-        drop(levels);
-        replaced.into_iter().for_each(|pointer| self.segment.count_garbage(pointer));
-        let full: Vec<bool> = turns.iter().map(WriteTurn::is_full).collect();
-        drop(turns);
-        for (region, _) in regions.iter().zip(full).filter(|(_, is_full)| *is_full) {
-            if region.freeze() {
-                self.spills.put(region);
-            }
-        }
-        match (durability, appended.last()) {
-            (Durability::Sync, Some(last)) => self.log.sync(last.sequence + 1),
-            _ => Ok(()),
-        }
-    }
-
-    /// Turns of all these regions. Who has to wait for a spill of one holds none meanwhile: the spill may need them.
-    fn begin_writes<'region>(regions: &[&'region Arc<Region>]) -> Result<Vec<WriteTurn<'region>>> {
-        loop {
-            let mut turns = Vec::with_capacity(regions.len());
-            let mut full = None;
-            for region in regions {
-                match region.try_begin_write()? {
-                    Some(turn) => turns.push(turn),
-                    None => {
-                        full = Some(region);
-                        break;
-                    }
-                }
-            }
-            let Some(full) = full else { return Ok(turns) };
-            drop(turns);
-            drop(full.begin_write()?);
-        }
-    }
-
-    fn stats(&self) -> Stats {
-        let allocator = self.segment.allocator();
-        let is_taken = |unit: &Unit| unit.purpose != Purpose::Free;
-        let units = allocator.units().filter(|(_, unit)| is_taken(unit)).count() as u64;
-        drop(allocator);
-        let log = self.log_space(&BTreeSet::new());
-        let versions: Vec<_> = self.regions().values().map(|region| region.version()).collect();
-        let memory = versions.iter().flat_map(|version| std::iter::once(&version.memory).chain(&version.frozen));
-        Stats {
-            space_bytes: units * UNIT_BYTES,
-            log_bytes: log.bytes,
-            garbage_bytes: log.garbage_bytes,
-            live_bytes: log.bytes - log.garbage_bytes,
-            collected_chunks: self.collected.chunks.load(Ordering::Relaxed),
-            moved_bytes: self.collected.moved_bytes.load(Ordering::Relaxed),
-            level_entries: versions
-                .iter()
-                .flat_map(|version| version.roots())
-                .fold(0, |sum: u64, root| sum.saturating_add(root.entries)),
-            memory_level_bytes: memory.map(|level| level.bytes()).sum(),
-            cache_bytes: self.segment.device.cache_bytes(),
-        }
-    }
-}
-
-impl RegionHandle {
-    fn open_or_create(store: &Arc<Store>, name: &str) -> Result<RegionHandle> {
-        if name.is_empty() || name.len() > NAME_BYTES_MAX {
-            return Err(Error::RegionName { name: name.to_owned(), most: NAME_BYTES_MAX });
-        }
-        let mut next_region = store.next_region.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(region) = store.regions().get(name) {
-            return Ok(RegionHandle { store: Arc::clone(store), region: Arc::clone(region) });
-        }
-        let number = *next_region;
-        let most = REGIONS * CATALOGUE_BLOCKS_MAX;
-        if store.regions().len() == most {
-            return Err(Error::Option { option: "regions", value: most as u64 + 1, why: "a segment has 1400 at most" });
-        }
-        let (log_offset, log_sequence) = store.log.end();
-        // Numbers of records that a crash loses are given again: those of the region have to be higher.
-        store.log.sync(log_sequence)?;
-        let entry = Region::empty_entry(number, name, log_offset, log_sequence);
-        let region = Arc::new(Region::new(&store.log, store.options.limits(), &store.level_memory, &entry));
-        let changes = Changes { regions: vec![entry], next_region: Some(number + 1), ..Changes::default() };
-        store.segment.commit(changes, &[])?;
-        *next_region = number + 1;
-        let mut regions = store.regions.write().unwrap_or_else(PoisonError::into_inner);
-        regions.insert(name.to_owned(), Arc::clone(&region));
-        drop(regions);
-        store.keep_reserve();
-        Ok(RegionHandle { store: Arc::clone(store), region })
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.region.name
-    }
-
-    pub(crate) fn region(&self) -> &Arc<Region> {
-        &self.region
-    }
-
-    /// Sets a key's value.
-    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.put_with(key, value, self.store.options.default_durability())
-    }
-
-    /// The same, with a durability of its own.
-    pub fn put_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
-        check_key(key)?;
-        check_value(value)?;
-        self.write_one(RecordKind::Put, key, value, durability)
-    }
-
-    /// Has a key have no value. It is no error if it has none.
-    pub fn delete(&self, key: &[u8]) -> Result<()> {
-        check_key(key)?;
-        self.write_one(RecordKind::Delete, key, &[], self.store.options.default_durability())
-    }
-
-    fn write_one(&self, kind: RecordKind, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
-        let claim = if kind == RecordKind::Delete { Claim::Delete } else { Claim::Put };
-        let record = Append { kind, region: self.region.number, key, value };
-        self.store.write_where_room(claim, || self.try_write_one(&record, claim, durability))
-    }
-
-    fn try_write_one(&self, record: &Append<'_>, claim: Claim, durability: Durability) -> Result<()> {
-        let store = &self.store;
-        let turn = self.region.begin_write()?;
-        let at = store.log.append_one_record(record, claim)?;
-        let is_full = turn.put(record.key, at.sequence, at.pointer);
-        drop(turn);
-        if is_full && self.region.freeze() {
-            store.spills.put(&self.region);
-        }
-        if durability == Durability::Sync { store.log.sync(at.sequence + 1) } else { Ok(()) }
-    }
-
-    /// The region as it is now: what is written later is not seen.
-    pub fn snapshot(&self) -> RegionSnapshot {
-        RegionSnapshot::new(self.clone(), View::begin(&self.region))
-    }
-
-    /// A key's value.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.newest(&self.region.version()).get(key)
-    }
-
-    /// Has `look` see a key's value where it lies, and returns what it answers; it is not called if there is none. The value's pages
-    /// are pinned meanwhile: for long values that is cheaper than a copy, for short ones [`Self::get`] is.
-    pub fn get_ref<Answer>(&self, key: &[u8], look: impl FnOnce(&[u8]) -> Answer) -> Result<Option<Answer>> {
-        self.newest(&self.region.version()).get_ref(key, look)
-    }
-
-    /// The values of several keys, in their order, all as they are now. What has to be read for them from the device is
-    /// read together.
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
-        self.snapshot().multi_get(keys)
-    }
-
-    /// Whether a key has a value.
-    pub fn contains(&self, key: &[u8]) -> Result<bool> {
-        self.newest(&self.region.version()).contains(key)
-    }
-
-    /// Keys and values of a range in order, as they are now: what is written meanwhile is not seen.
-    pub fn scan(&self, range: impl Into<KeyRange>) -> Scan<'_> {
-        Scan::new(&self.region, Arc::new(View::begin(&self.region)), range.into())
-    }
-
-    /// The same of the keys that begin with a prefix.
-    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Scan<'_> {
-        self.scan(KeyRange::prefix(prefix))
-    }
-
-    fn newest<'region>(&'region self, version: &'region Version) -> Reading<'region> {
-        Reading { region: &self.region, version, before: NEWEST }
-    }
-}
-
-impl std::fmt::Debug for RegionHandle {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "region {:?} of {}", self.region.name, self.store.segment.device.name())
-    }
-}
-
 impl std::fmt::Debug for Db {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "store in {}", self.store.segment.device.name())
+        write!(out, "store in {}", self.segments.store().device.name())
     }
 }
 
@@ -547,9 +384,9 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
     Err(Error::KeyLength { bytes: key.len(), most: KEY_BYTES_MAX })
 }
 
-pub(crate) fn check_value(value: &[u8]) -> Result<()> {
-    if value.len() <= VALUE_BYTES_MAX {
+pub(crate) fn check_value_length(bytes: u64) -> Result<()> {
+    if bytes <= VALUE_LENGTH_MAX {
         return Ok(());
     }
-    Err(Error::ValueLength { bytes: value.len(), most: VALUE_BYTES_MAX })
+    Err(Error::ValueLength { bytes, most: VALUE_LENGTH_MAX })
 }

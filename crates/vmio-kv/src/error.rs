@@ -105,9 +105,20 @@ pub enum Error {
     #[error("a value of {bytes} bytes: values have up to {most}")]
     ValueLength {
         /// Its length.
-        bytes: usize,
+        bytes: u64,
         /// The longest.
-        most: usize,
+        most: u64,
+    },
+    /// Where a large value was read from failed, or ended too early: nothing was put.
+    #[error("a value of {wanted} bytes could not be read from where it comes from, after {read} bytes")]
+    Source {
+        /// How long it is.
+        wanted: u64,
+        /// How much of it had been read, in whole steps of up to 1 MiB.
+        read: u64,
+        /// Why.
+        #[source]
+        source: std::io::Error,
     },
     /// A name that cannot be.
     #[error("the name {name:?} for a region: names have 1 to {most} bytes")]
@@ -125,6 +136,34 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// There is no such segment.
+    #[error("{volume} has no segment {number}")]
+    NoSegment {
+        /// The volume.
+        volume: String,
+        /// Its number.
+        number: u32,
+    },
+    /// A region that was to be in another segment than it is.
+    #[error(
+        "region {name:?} is in segment {found}, not in {wanted}: regions stay in the segment that they were created in"
+    )]
+    RegionElsewhere {
+        /// The region's name.
+        name: String,
+        /// The segment that it is in.
+        found: u32,
+        /// The one that it was to be in.
+        wanted: u32,
+    },
+    /// A batch for regions that share no log: after a crash one of them could have it, and the other one not.
+    #[error("regions {first:?} and {second:?} are in different segments or stores: a batch is written to one segment")]
+    BatchAcrossSegments {
+        /// The region of the batch's first write.
+        first: String,
+        /// The other one.
+        second: String,
+    },
     /// An option that cannot be.
     #[error("{option} = {value}: {why}")]
     Option {
@@ -134,6 +173,18 @@ pub enum Error {
         value: u64,
         /// What it has to be.
         why: &'static str,
+    },
+    /// Somebody has taken the volume over: what was acknowledged is his now, nothing else will be.
+    #[error(
+        "{volume} was taken over: its owner has epoch {new_epoch}, and this one {own_epoch}; close it, and open it again only when that one has ended"
+    )]
+    Fenced {
+        /// The volume.
+        volume: String,
+        /// This owner's epoch.
+        own_epoch: u64,
+        /// The new owner's.
+        new_epoch: u64,
     },
     /// An earlier failure has ended all writing: what is durable is, and reads go on.
     #[error("{volume} takes no more writes since {why}: close and open it again")]

@@ -23,6 +23,7 @@ mod check;
 mod db;
 mod device;
 mod error;
+mod extents;
 mod format;
 mod key_range;
 mod log;
@@ -33,7 +34,10 @@ mod volume;
 mod write_batch;
 
 pub use check::{Event, Field, Finding, Found, Report, Structure, check, check_on, dump};
-pub use db::{DEFAULT_REGION, Db, KEY_BYTES_MAX, Keys, Recovery, RegionHandle, RegionSnapshot, Scan, Snapshot, Stats};
+pub use db::{
+    DEFAULT_REGION, Db, KEY_BYTES_MAX, Keys, Readers, Recovery, RegionHandle, RegionSnapshot, Scan, SegmentHandle,
+    SegmentStats, Snapshot, Stats, VALUE_LENGTH_MAX, ValueReader,
+};
 pub use error::{Damage, Error, Result};
 pub use key_range::KeyRange;
 pub use options::{Durability, Options};

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use crate::device::PageObserver;
 use crate::error::{Error, Result};
 use crate::region::Limits;
+use crate::region::arena::ARENA_BYTES_MAX;
+use crate::region::memory_level::BEGUN_BYTES;
 
 /// When a write is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,14 +28,34 @@ pub struct Options {
     memory_level_bytes: Option<u64>,
     growth_factor: u64,
     durability: Durability,
-    max_volume_bytes: u64,
+    volume_bytes: Option<u64>,
+    max_volume_bytes: Option<u64>,
     max_space_amplification: f64,
+    max_recovery_log: u64,
+    discard: Option<bool>,
+    spill_threads: Option<usize>,
+    page_observer: Option<PageObserver>,
+    take_over: bool,
+    fenced: bool,
 }
 
 /// The least memory that a store works in.
 const MEMORY_BYTES_MIN: u64 = 32 << 20;
+/// The least that the log may hold for opening: a few chunks beside those that are written to.
+const RECOVERY_LOG_MIN: u64 = 16 << 20;
+/// How long a volume is if nobody says.
+const VOLUME_BYTES: u64 = 1 << 30;
 /// The log's chunks in memory.
 const TAIL_BYTES: u64 = 8 << 20;
+/// What the cache keeps in any case.
+const CACHE_BYTES_MIN: u64 = 8 << 20;
+
+/// The most threads that spill.
+const SPILL_THREADS_MAX: usize = 64;
+/// How many spill at most if nobody says.
+const SPILL_THREADS: usize = 4;
+
+const _: () = assert!(MEMORY_BYTES_MIN - MEMORY_BYTES_MIN / 4 - TAIL_BYTES >= CACHE_BYTES_MIN);
 
 impl Options {
     /// 256 MiB of memory, levels ten times as large as the one above, writes durable when they return.
@@ -42,14 +65,22 @@ impl Options {
             memory_level_bytes: None,
             growth_factor: 10,
             durability: Durability::Sync,
-            max_volume_bytes: 1 << 30,
+            volume_bytes: None,
+            max_volume_bytes: None,
             max_space_amplification: 1.5,
+            max_recovery_log: 1 << 30,
+            discard: None,
+            spill_threads: None,
+            page_observer: None,
+            take_over: false,
+            fenced: false,
         }
     }
 
-    /// The memory that the store may take, in bytes: 32 MiB at least. 8 MiB are for the end of the log, an eighth for
-    /// the level in memory, twice; the cache of nodes and records has the rest, and what the levels do not take at the moment. At present
-    /// each further region has its own level in memory: what all of them take above a quarter comes on top.
+    /// The memory that the store may take, in bytes: 32 MiB at least. 8 MiB are for the end of each segment's log, a quarter for
+    /// the levels in memory of all regions together, half of that for those that are being spilled; the cache of nodes and records has
+    /// the rest, and what the levels do not take at the moment. Of the quarter each region has 32 KiB at least, and the cache has 8 MiB
+    /// at least: a store with more regions or segments than that allows is not opened, nor is a further one created.
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;
         self
@@ -74,9 +105,18 @@ impl Options {
         self
     }
 
-    /// How long the file of a volume that is created may become. It is sparse: what is not used takes no room.
+    /// How long the file of a volume is that is created: as long as it may become unless this says otherwise, and 1 GiB if that is not
+    /// said either. It is sparse: what is not used takes no room.
+    pub fn volume_bytes(mut self, bytes: u64) -> Self {
+        self.volume_bytes = Some(bytes);
+        self
+    }
+
+    /// How long the volume may become at most. Up to that its file grows by itself when puts find no room, and by [`crate::Db::grow`];
+    /// without, it stays as long as it is. Growth needs address space, and 24 bytes of memory for each 2 MiB, and 8 more
+    /// for each further segment, that are taken when it is opened.
     pub fn max_volume_bytes(mut self, bytes: u64) -> Self {
-        self.max_volume_bytes = bytes;
+        self.max_volume_bytes = Some(bytes);
         self
     }
 
@@ -85,6 +125,68 @@ impl Options {
     pub fn max_space_amplification(mut self, factor: f64) -> Self {
         self.max_space_amplification = factor;
         self
+    }
+
+    /// Bytes of the log that an opening may have to read back: 16 MiB at least, 1 GiB by default. Where it would be more, levels in
+    /// memory are spilled before they are full, those with the oldest records first. It is exceeded by what is written while
+    /// that goes on, and by a chunk or two. Several segments have equal parts of it, of 16 MiB at least.
+    pub fn max_recovery_log(mut self, bytes: u64) -> Self {
+        self.max_recovery_log = bytes;
+        self
+    }
+
+    /// Whether room that comes free in the volume is given back: as holes of a file, or by having a block device forget it. Files do so
+    /// by default, block devices do not.
+    pub fn discard(mut self, discard: bool) -> Self {
+        self.discard = Some(discard);
+        self
+    }
+
+    /// Threads that spill: 1 to 64; half as many as there are processors, 1 to 4, unless this says otherwise. With one, spills
+    /// come one after the other. More spill several regions and levels at once, and divide a level that is large among those that
+    /// have nothing else to do. For each, a volume keeps some more MiB free.
+    pub fn spill_threads(mut self, threads: usize) -> Self {
+        self.spill_threads = Some(threads);
+        self
+    }
+
+    /// Has `observe` called for each page of 4 KiB that the store looks at or stores to, hits among them, by the threads that do: with
+    /// its number in the volume, and whether it is stored to. `vmio sim` takes a list of them, to tell what other sizes of the cache
+    /// and other policies would make of it. It must not call the store. The log is written past the cache and not told of.
+    pub fn observe_pages(mut self, observe: impl Fn(u64, bool) + Send + Sync + 'static) -> Self {
+        self.page_observer = Some(PageObserver::new(observe));
+        self
+    }
+
+    pub(crate) fn page_observer(&self) -> Option<PageObserver> {
+        self.page_observer.clone()
+    }
+
+    /// Whether the store is taken over from another process, or another node, that may still have it open and is not to be waited for.
+    /// What that one has acknowledged as durable is there; from then on all of its writes fail with [`crate::Error::Fenced`], and what it
+    /// still writes hits nothing. Units that it could write to are given to nobody before [`crate::Db::forget_former_owners`] or an opening
+    /// without this: without room beside them, and leave to grow, it is [`crate::Error::Full`]. Two must not take over at the
+    /// same moment. What the other one acknowledges after its last commit is there, and not acknowledged any more, only if it was
+    /// opened with [`Options::fenced`]. See docs/design/kv.md.
+    pub fn take_over(mut self, take_over: bool) -> Self {
+        self.take_over = take_over;
+        self
+    }
+
+    /// Whether the store looks after each flush of its log, before anything is acknowledged as durable, if somebody has taken it over. For
+    /// stores that others may take over; it costs a read of 16 KiB past all caches for each flush, which is more than half as much again on devices
+    /// that flush fast. Commits always look: without this, writes are acknowledged up to the next one that the new owner does not have.
+    pub fn fenced(mut self, fenced: bool) -> Self {
+        self.fenced = fenced;
+        self
+    }
+
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.fenced
+    }
+
+    pub(crate) fn takes_over(&self) -> bool {
+        self.take_over
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -99,23 +201,59 @@ impl Options {
             let percent = (self.max_space_amplification * 100.0) as u64;
             return wrong("max_space_amplification, in hundredths,", percent, "it is 1.1 to 100");
         }
+        if self.max_recovery_log < RECOVERY_LOG_MIN {
+            return wrong("max_recovery_log", self.max_recovery_log, "it is 16 MiB at least");
+        }
+        if !(1..=SPILL_THREADS_MAX).contains(&self.merge_threads()) {
+            return wrong("spill_threads", self.merge_threads() as u64, "there are 1 to 64");
+        }
         Ok(())
     }
 
     pub(crate) fn limits(&self) -> Limits {
-        let most = self.memory_bytes / 8;
+        // What is replayed may be two levels in one.
+        let most = (self.memory_bytes / 8).min(ARENA_BYTES_MAX / 4);
         let memory_level_bytes = self.memory_level_bytes.unwrap_or(most).min(most);
         Limits { memory_level_bytes, growth_factor: self.growth_factor }
     }
 
-    /// What the cache has at least: beside two full levels in memory.
-    pub(crate) fn cache_bytes(&self) -> u64 {
-        self.cache_bytes_beside(u64::MAX)
+    /// What the levels in memory of all regions may take, those that are being spilled among them.
+    pub(crate) fn level_bytes(&self) -> u64 {
+        self.memory_bytes / 4
     }
 
-    /// What it has where levels in memory take so much.
-    pub(crate) fn cache_bytes_beside(&self, level_bytes: u64) -> u64 {
-        self.memory_bytes - level_bytes.min(self.memory_bytes / 4) - TAIL_BYTES
+    /// Fails if there are more regions than their levels can be begun for: that takes half of what is for those that are written to at most.
+    pub(crate) fn check_regions(&self, regions: usize) -> Result<()> {
+        if regions as u64 * BEGUN_BYTES <= self.level_bytes() / 4 {
+            return Ok(());
+        }
+        let why = "a sixteenth of it has to hold 8 KiB for the level in memory of each region";
+        Err(Error::Option { option: "memory_bytes", value: self.memory_bytes, why })
+    }
+
+    /// Fails if there are more segments than the ends of their logs have room for beside levels in memory and the least cache.
+    pub(crate) fn check_segments(&self, segments: usize) -> Result<()> {
+        if self.memory_bytes - self.level_bytes() >= segments as u64 * TAIL_BYTES + CACHE_BYTES_MIN {
+            return Ok(());
+        }
+        let why = "three quarters of it have to hold 8 MiB for the end of each segment's log, and 8 MiB of cache";
+        Err(Error::Option { option: "memory_bytes", value: self.memory_bytes, why })
+    }
+
+    /// What the end of a segment's log may take.
+    pub(crate) fn tail_bytes(&self) -> u64 {
+        TAIL_BYTES
+    }
+
+    /// What the cache has as long as levels in memory keep to their sum, and there is one segment.
+    pub(crate) fn cache_bytes(&self) -> u64 {
+        self.cache_bytes_beside(self.level_bytes() + TAIL_BYTES)
+    }
+
+    /// What it has where levels in memory, and the ends of logs, take so much. Where snapshots hold levels beyond their sum, that is the
+    /// cache's loss.
+    pub(crate) fn cache_bytes_beside(&self, bytes: u64) -> u64 {
+        self.memory_bytes - bytes.min(self.memory_bytes - CACHE_BYTES_MIN)
     }
 
     /// By how much levels in memory have to change before the cache does.
@@ -127,12 +265,39 @@ impl Options {
         self.max_space_amplification
     }
 
+    pub(crate) fn discard_unless_said(mut self, discard: bool) -> Self {
+        self.discard.get_or_insert(discard);
+        self
+    }
+
+    /// Other backings say by themselves what they can.
+    pub(crate) fn discards(&self) -> bool {
+        self.discard.unwrap_or(true)
+    }
+
+    pub(crate) fn merge_threads(&self) -> usize {
+        let processors = || std::thread::available_parallelism().map_or(1, |processors| processors.get());
+        self.spill_threads.unwrap_or_else(|| (processors() / 2).clamp(1, SPILL_THREADS))
+    }
+
+    /// Of one segment of so many.
+    pub(crate) fn recovery_log_bytes(&self, segments: u64) -> u64 {
+        (self.max_recovery_log / segments.max(1)).max(RECOVERY_LOG_MIN)
+    }
+
     pub(crate) fn default_durability(&self) -> Durability {
         self.durability
     }
 
-    pub(crate) fn volume_bytes(&self) -> u64 {
-        self.max_volume_bytes
+    /// How long a volume is that is created.
+    pub(crate) fn new_volume_bytes(&self) -> u64 {
+        let most = self.max_volume_bytes.unwrap_or(VOLUME_BYTES);
+        self.volume_bytes.map_or(most, |bytes| bytes.min(self.max_volume_bytes.unwrap_or(bytes)))
+    }
+
+    /// How long it may become; 0 for as long as it is.
+    pub(crate) fn volume_bytes_max(&self) -> u64 {
+        self.max_volume_bytes.unwrap_or(0)
     }
 }
 

@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
-use crate::db::{RegionHandle, check_key, check_value};
-use crate::error::Result;
+use crate::db::{OpenSegment, RegionHandle, check_key, check_value_length};
+use crate::error::{Error, Result};
+use crate::extents::Stored;
 use crate::format::record::RecordKind;
 use crate::log::Append;
 use crate::region::Region;
 
-/// Writes to any regions of one store: after a crash all of them are there, or none.
+/// Writes to any regions of one segment: after a crash all of them are there, or none.
 #[derive(Default)]
 pub struct WriteBatch {
+    /// The segment that it goes to, once it has any.
+    home: Option<Arc<OpenSegment>>,
     operations: Vec<Operation>,
 }
 
@@ -25,6 +28,14 @@ impl Operation {
     pub(crate) fn append(&self) -> Append<'_> {
         Append { kind: self.kind, region: self.region.number, key: &self.key, value: &self.value }
     }
+
+    /// The same, of a value that was `stored` if it is large.
+    pub(crate) fn append_as<'bytes>(&'bytes self, stored: Option<&'bytes Stored>) -> Append<'bytes> {
+        match stored {
+            Some(stored) => Append { kind: RecordKind::Extents, value: stored.record_value(), ..self.append() },
+            None => self.append(),
+        }
+    }
 }
 
 impl WriteBatch {
@@ -33,19 +44,25 @@ impl WriteBatch {
         Self::default()
     }
 
-    /// Adds the setting of a key's value.
+    /// Adds the setting of a key's value. One over 1 MiB is written on its own before the batch is. If the region is in another segment
+    /// than those before it, that is [`Error::BatchAcrossSegments`], and nothing is added.
     pub fn put(&mut self, region: &RegionHandle, key: &[u8], value: &[u8]) -> Result<()> {
-        check_value(value)?;
+        check_value_length(value.len() as u64)?;
         self.add(region, RecordKind::Put, key, value)
     }
 
-    /// Adds the deletion of a key.
+    /// Adds the deletion of a key. The same goes for the region.
     pub fn delete(&mut self, region: &RegionHandle, key: &[u8]) -> Result<()> {
         self.add(region, RecordKind::Delete, key, &[])
     }
 
     fn add(&mut self, region: &RegionHandle, kind: RecordKind, key: &[u8], value: &[u8]) -> Result<()> {
         check_key(key)?;
+        let home = self.home.get_or_insert_with(|| Arc::clone(region.home()));
+        if !Arc::ptr_eq(home, region.home()) {
+            let first = self.operations.first().map_or_else(String::new, |first| first.region.name.clone());
+            return Err(Error::BatchAcrossSegments { first, second: region.name().to_owned() });
+        }
         let region = Arc::clone(region.region());
         self.operations.push(Operation { region, kind, key: key.into(), value: value.into() });
         Ok(())
@@ -59,6 +76,11 @@ impl WriteBatch {
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
+    }
+
+    /// The segment that it goes to, and the region of its first write, if it has any.
+    pub(crate) fn home(&self) -> Option<(&Arc<OpenSegment>, &Region)> {
+        self.home.as_ref().zip(self.operations.first().map(|first| &*first.region))
     }
 
     pub(crate) fn operations(&self) -> &[Operation] {

@@ -1,5 +1,6 @@
 //! The power fails while a store works: after opening it again it holds what was acknowledged as durable, and of what came
-//! later a part without holes, batches whole.
+//! later a part without holes, batches whole. In some of the stores the second region has a segment of its own: then that holds for each
+//! of the two.
 //!
 //! Each seed is a history of its own; `VMIO_TEST_SEEDS=17..18` runs one again, `VMIO_TEST_SEEDS=0..5000` many.
 
@@ -11,9 +12,9 @@ use std::collections::BTreeMap;
 
 use support::simulated_disk::SimulatedDisk;
 use support::{Random, assert_sound};
-use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
+use vmio_kv::{Db, Durability, Error, Options, RegionHandle, WriteBatch};
 
-const VOLUME_BYTES: u64 = 52 << 20;
+const VOLUME_BYTES: u64 = 80 << 20;
 const KEYS: u64 = 400;
 /// Lives of a store; each ends with a power cut.
 const LIVES: u64 = 4;
@@ -21,8 +22,20 @@ const LIVES: u64 = 4;
 /// A value is one byte, so many times.
 type Model = BTreeMap<(u8, Vec<u8>), (u8, usize)>;
 
-fn options() -> Options {
+/// What a second segment may take.
+const SEGMENT_BYTES: u64 = 96 << 20;
+
+/// Whether the second region has a segment of its own. It is created in one of the lives.
+fn has_two_segments(seed: u64) -> bool {
+    seed % 3 == 1
+}
+
+/// Most have several threads that spill.
+fn options(seed: u64) -> Options {
+    let max_volume_bytes = VOLUME_BYTES + if has_two_segments(seed) { SEGMENT_BYTES } else { 0 };
     Options::new()
+        .max_volume_bytes(max_volume_bytes)
+        .spill_threads(1 + seed as usize % 4)
         .memory_bytes(32 << 20)
         .memory_level_bytes(6 << 10)
         .growth_factor(3)
@@ -31,42 +44,99 @@ fn options() -> Options {
 }
 
 fn key(number: u64) -> Vec<u8> {
-    match number % 3 {
+    match number % 6 {
         0 => format!("{number}").into_bytes(),
         1 => format!("a front that many keys share, longer than an entry's window {number:04}").into_bytes(),
-        _ => vec![b'k'; 1 + number as usize / 4],
+        // What separates two leaves of these is longer than a node has room for.
+        _ => format!("{}{number:03}{}", "k".repeat(2000), "e".repeat(number as usize * 7)).into_bytes(),
     }
 }
 
-/// What a store holds, by region.
+/// Keys that are there from the beginning and never change, among the others: with them trees have so many leaves that several
+/// threads merge parts of them.
+fn lasting_keys() -> impl Iterator<Item = Vec<u8>> {
+    (0..KEYS).filter(|number| number % 6 < 2).flat_map(|number| (0..9).map(move |more| lasting_key(number, more)))
+}
+
+fn lasting_key(number: u64, more: u64) -> Vec<u8> {
+    [key(number), format!("{LASTING}{more}").into_bytes()].concat()
+}
+
+/// No other key has it.
+const LASTING: char = '+';
+
+/// What a store holds, by region; what lasts is all there, and left out.
 fn contents(db: &Db) -> Result<Model, Error> {
     let mut all = Model::new();
     for (index, name) in ["default", "other"].into_iter().enumerate() {
         let Ok(region) = db.region(name) else { continue };
+        let mut lasting = lasting_keys().collect::<std::collections::BTreeSet<_>>();
         for found in region.scan(..) {
             let (key, value) = found?;
+            if key.contains(&(LASTING as u8)) {
+                assert!(index == 0 && lasting.remove(&key) && value == key);
+                continue;
+            }
             let byte = value.first().copied().unwrap_or(0);
             assert!(value.iter().all(|other| *other == byte));
             all.insert((index as u8, key), (byte, value.len()));
         }
+        assert!(index > 0 || lasting.is_empty(), "{} keys that never change are lost", lasting.len());
     }
     Ok(all)
 }
 
-/// A history: the states that the store went through, and which of them was acknowledged as durable.
+/// A history: the states that the store went through, and which of them was acknowledged as durable, for each region.
 struct History {
     states: Vec<Model>,
-    durable: usize,
+    durable: [usize; 2],
 }
 
-fn live(db: &Db, random: &mut Random, history: &mut History) -> Result<(), Error> {
-    let other = db.region_or_create("other")?;
+impl History {
+    fn of(state: Model) -> Self {
+        History { states: vec![state], durable: [0; 2] }
+    }
+
+    /// All of it is durable now.
+    fn make_durable(&mut self) {
+        self.durable = [self.states.len() - 1; 2];
+    }
+
+    /// The newest state that was found, of those that it may be; of one region alone, if that has a log of its own.
+    fn place_of(&self, found: &Model, region: Option<u8>) -> Option<usize> {
+        let of_region = |state: &Model| -> Model {
+            let is_it = |key: &(u8, Vec<u8>)| region.is_none_or(|region| key.0 == region);
+            state.iter().filter(|(key, _)| is_it(key)).map(|(key, value)| (key.clone(), *value)).collect()
+        };
+        let durable = region.map_or(self.durable[0].max(self.durable[1]), |region| self.durable[usize::from(region)]);
+        let found = of_region(found);
+        let newer = self.states[durable..].iter().rposition(|state| of_region(state) == found);
+        newer.map(|place| self.states.len() - 1 - durable - place)
+    }
+}
+
+/// The second region. Nothing of it was acknowledged as long as it is not there.
+fn other_region(db: &Db, has_two_segments: bool) -> Result<RegionHandle, Error> {
+    if !has_two_segments {
+        return db.region_or_create("other");
+    }
+    match db.segment(1) {
+        Ok(segment) => segment.region_or_create("other"),
+        Err(_) => db.create_segment()?.region_or_create("other"),
+    }
+}
+
+fn live(db: &Db, random: &mut Random, history: &mut History, has_two_segments: bool) -> Result<(), Error> {
+    let other = other_region(db, has_two_segments)?;
     for _ in 0..random.below(500) {
         let mut state = history.states.last().unwrap().clone();
         let mut batch = WriteBatch::new();
         let operations = if random.below(4) == 0 { 1 + random.below(30) } else { 1 };
+        let mut is_other = random.below(3) == 0;
+        let home = u8::from(is_other);
         for _ in 0..operations {
-            let (region, which) = if random.below(3) == 0 { (&other, 1) } else { (db.default_region(), 0) };
+            let (region, which) = if is_other { (&other, 1) } else { (db.default_region(), 0) };
+            is_other = if has_two_segments { is_other } else { random.below(3) == 0 };
             let key = key(random.below(KEYS));
             if random.below(4) == 0 {
                 batch.delete(region, &key)?;
@@ -74,7 +144,11 @@ fn live(db: &Db, random: &mut Random, history: &mut History) -> Result<(), Error
             } else {
                 // Some of them fill chunks.
                 let most = if random.below(4) == 0 { 60_000 } else { 300 };
-                let (byte, bytes) = (random.below(256) as u8, random.below(most) as usize);
+                let (byte, mut bytes) = (random.below(256) as u8, random.below(most) as usize);
+                if random.below(150) == 0 {
+                    // In extents.
+                    bytes += 1 << 20;
+                }
                 batch.put(region, &key, &vec![byte; bytes])?;
                 state.insert((which, key), (if bytes == 0 { 0 } else { byte }, bytes));
             }
@@ -90,11 +164,14 @@ fn live(db: &Db, random: &mut Random, history: &mut History) -> Result<(), Error
             done => done?,
         }
         if durability == Durability::Sync {
-            history.durable = history.states.len() - 1;
+            match has_two_segments {
+                true => history.durable[usize::from(home)] = history.states.len() - 1,
+                false => history.make_durable(),
+            }
         }
         if random.below(60) == 0 {
             db.flush()?;
-            history.durable = history.states.len() - 1;
+            history.make_durable();
         }
         if random.below(25) == 0 {
             db.collect_garbage()?;
@@ -111,19 +188,24 @@ struct Seen {
     states_lost: u64,
     chunks_collected: u64,
     bytes_moved: u64,
+    large_values: u64,
+    bytes_discarded: u64,
+    with_two_segments: u64,
 }
 
 fn run(seed: u64, seen: &mut Seen) {
     let mut random = Random(seed);
     let mut disk = SimulatedDisk::new(seed, &[VOLUME_BYTES]);
-    Db::create_on(disk.open(0), options()).unwrap().close().unwrap();
-    let mut history = History { states: vec![Model::new()], durable: 0 };
+    let db = Db::create_on(disk.open(0), options(seed)).unwrap();
+    lasting_keys().for_each(|key| db.put(&key, &key).unwrap());
+    db.close().unwrap();
+    let mut history = History::of(Model::new());
     for round in 0..LIVES {
         let most = [30, 300, 1500][random.below(3) as usize];
         disk.die_after(random.below(most));
-        match Db::open_on(disk.open(0), options()) {
+        match Db::open_on(disk.open(0), options(seed)) {
             Ok(db) => {
-                let _ = live(&db, &mut random, &mut history);
+                let _ = live(&db, &mut random, &mut history, has_two_segments(seed));
                 let stats = db.stats();
                 seen.entries += stats.level_entries;
                 seen.chunks_collected += stats.collected_chunks;
@@ -131,26 +213,33 @@ fn run(seed: u64, seen: &mut Seen) {
                 if random.below(3) == 0 {
                     let is_closed = db.close().is_ok();
                     if is_closed {
-                        history.durable = history.states.len() - 1;
+                        history.make_durable();
                     }
                 }
             }
             Err(error) => assert!(disk.is_dead(), "seed {seed}, life {round}: {error}"),
         }
+        seen.bytes_discarded += disk.discarded_bytes();
         disk = disk.after_power_cut();
-        assert_sound(disk.open(0), &options(), &format!("seed {seed}, after life {round}"));
-        let db = match Db::open_on(disk.open(0), options()) {
+        let report = assert_sound(disk.open(0), &options(seed), &format!("seed {seed}, after life {round}"));
+        seen.large_values += report.large_values;
+        let db = match Db::open_on(disk.open(0), options(seed)) {
             Ok(db) => db,
             Err(error) => panic!("seed {seed}, after life {round}: {error}"),
         };
         seen.records += db.recovery().records;
         let found = contents(&db).unwrap_or_else(|error| panic!("seed {seed}, after life {round}: {error}"));
-        let possible = &history.states[history.durable..];
-        let place = possible.iter().rposition(|state| *state == found);
-        let Some(place) = place else {
-            panic!("seed {seed}, after life {round}: {} entries are no state since the acknowledged one", found.len());
-        };
-        seen.states_lost += (possible.len() - 1 - place) as u64;
+        seen.with_two_segments += u64::from(db.segments().len() == 2);
+        let logs: &[Option<u8>] = if has_two_segments(seed) { &[Some(0), Some(1)] } else { &[None] };
+        for region in logs {
+            let Some(lost) = history.place_of(&found, *region) else {
+                panic!(
+                    "seed {seed}, after life {round}: {} entries are no state of {region:?} since the acknowledged one",
+                    found.len()
+                );
+            };
+            seen.states_lost += lost as u64;
+        }
         let entries: Vec<_> = found.iter().step_by(7).collect();
         for ((which, key), value) in entries {
             let region = db.region(if *which == 0 { "default" } else { "other" }).unwrap();
@@ -158,8 +247,8 @@ fn run(seed: u64, seen: &mut Seen) {
             assert_eq!(region.get(key).unwrap(), Some(vec![byte; bytes]), "seed {seed}, after life {round}");
         }
         db.close().unwrap();
-        assert_sound(disk.open(0), &options(), &format!("seed {seed}, closed after life {round}"));
-        history = History { states: vec![found], durable: 0 };
+        assert_sound(disk.open(0), &options(seed), &format!("seed {seed}, closed after life {round}"));
+        history = History::of(found);
     }
 }
 
@@ -172,11 +261,12 @@ fn what_was_acknowledged_survives_power_cuts() {
         run(seed, &mut seen);
     }
     println!(
-        "{} records read back, {} entries on the device, {} states lost, {} chunks collected, {} bytes moved",
-        seen.records, seen.entries, seen.states_lost, seen.chunks_collected, seen.bytes_moved
+        "{} records read back, {} entries on the device, {} states lost, {} chunks collected, {} bytes moved, {} large values",
+        seen.records, seen.entries, seen.states_lost, seen.chunks_collected, seen.bytes_moved, seen.large_values
     );
     assert!(seen.records > 0 && seen.entries > 0 && seen.states_lost > 0);
     assert!(seen.chunks_collected > 0 && seen.bytes_moved > 0);
+    assert!(seen.large_values > 0 && seen.bytes_discarded > 0 && seen.with_two_segments > 0);
 }
 
 /// What a spill has taken is part of no commit but its own: of one that never came nothing stays taken.
@@ -184,7 +274,7 @@ fn what_was_acknowledged_survives_power_cuts() {
 fn commits_beside_a_spill_leave_nothing_of_it_behind() {
     for seed in 0..12 {
         let disk = SimulatedDisk::new(seed, &[VOLUME_BYTES]);
-        let db = Db::create_on(disk.open(0), options()).unwrap();
+        let db = Db::create_on(disk.open(0), options(seed)).unwrap();
         disk.die_after(200 + 60 * seed);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -198,9 +288,9 @@ fn commits_beside_a_spill_leave_nothing_of_it_behind() {
         });
         drop(db);
         let disk = disk.after_power_cut();
-        assert_sound(disk.open(0), &options(), &format!("seed {seed}"));
-        Db::open_on(disk.open(0), options()).unwrap().close().unwrap();
-        assert_sound(disk.open(0), &options(), &format!("seed {seed}, opened"));
+        assert_sound(disk.open(0), &options(seed), &format!("seed {seed}"));
+        Db::open_on(disk.open(0), options(seed)).unwrap().close().unwrap();
+        assert_sound(disk.open(0), &options(seed), &format!("seed {seed}, opened"));
     }
 }
 
@@ -209,14 +299,14 @@ fn commits_beside_a_spill_leave_nothing_of_it_behind() {
 fn nothing_is_acknowledged_after_a_flush_has_failed() {
     for seed in 0..20 {
         let disk = SimulatedDisk::new(seed, &[VOLUME_BYTES]);
-        let db = Db::create_on(disk.open(0), options().durability(Durability::Sync)).unwrap();
+        let db = Db::create_on(disk.open(0), options(seed).durability(Durability::Sync)).unwrap();
         db.put(b"first", b"1").unwrap();
         disk.fail_flushes(1);
         db.put(b"second", &[2; 20_000]).unwrap_err();
         let third = db.put(b"third", b"3").is_ok();
         disk.die_after(0);
         drop(db);
-        let db = Db::open_on(disk.after_power_cut().open(0), options()).unwrap();
+        let db = Db::open_on(disk.after_power_cut().open(0), options(seed)).unwrap();
         assert_eq!(db.get(b"first").unwrap().as_deref(), Some(&b"1"[..]), "seed {seed}");
         assert!(!third || db.get(b"third").unwrap().is_some(), "seed {seed}: it was acknowledged");
     }

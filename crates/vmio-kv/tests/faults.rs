@@ -79,8 +79,13 @@ impl Backing for FailingDevice {
     }
 }
 
-fn options() -> Options {
-    Options::new().memory_bytes(32 << 20).memory_level_bytes(4 << 10).growth_factor(2).durability(Durability::Sync)
+fn options(spill_threads: usize) -> Options {
+    Options::new()
+        .spill_threads(spill_threads)
+        .memory_bytes(32 << 20)
+        .memory_level_bytes(4 << 10)
+        .growth_factor(2)
+        .durability(Durability::Sync)
 }
 
 fn key(number: u64) -> Vec<u8> {
@@ -114,7 +119,7 @@ impl Model {
             }
             expected.insert(key, possible);
             let found = region.get(key)?;
-            assert!(possible.contains(&found), "{fault:?}: {} of {name} is {found:?}", key.escape_ascii());
+            assert!(possible.contains(&found), "{fault:?}: {} of {name}", key.escape_ascii());
         }
         let mut seen = 0;
         for found in region.scan(..) {
@@ -150,6 +155,12 @@ fn live(db: &Db, model: &mut Model, from: u64, fault: Fault) -> Result<(), Error
             model.write(("other", second), None, true);
         }
         written?;
+        if number % 12 == 5 {
+            let value = vec![number as u8; (1 << 20) + 5000];
+            let written = db.put(b"large", &value);
+            model.write(("default", b"large".to_vec()), Some(value), written.is_ok());
+            written?;
+        }
         if number % 9 == 8 {
             db.flush()?;
         }
@@ -166,6 +177,7 @@ fn assert_typed(error: &Error, fault: Fault) {
 
 /// Two lives on a failing device, and one on a healthy one; how many operations there were.
 fn run(fault: Fault) -> u64 {
+    let options = || options(1 + fault.first as usize % 3);
     let disk = Arc::new(MemoryBacking::new(48 << 20).unwrap());
     let operations = Arc::new(AtomicU64::new(0));
     let device = |fault| FailingDevice { disk: Arc::clone(&disk), fault, operations: Arc::clone(&operations) };
@@ -213,4 +225,36 @@ fn all_operations_fail_from_one_on() {
 #[test]
 fn the_device_is_full_from_a_write_on() {
     println!("{} writes", at_every_point(libc::ENOSPC, true, true));
+}
+
+/// Whatever fails while a region is created, it is nowhere else when the store is opened again.
+#[test]
+fn a_region_whose_creation_fails_in_doubt_is_not_created_in_another_segment() {
+    let (mut refused, mut others) = (0, 0);
+    for operation in 0.. {
+        let operations = Arc::new(AtomicU64::new(0));
+        let disk = Arc::new(MemoryBacking::new(64 << 20).unwrap());
+        let fault = Fault { first: 1 << 40, errno: libc::EIO, ..Fault::NONE };
+        let device = FailingDevice { disk: Arc::clone(&disk), fault, operations: Arc::clone(&operations) };
+        let options = || Options::new().memory_bytes(32 << 20).volume_bytes(64 << 20).max_volume_bytes(256 << 20);
+        let db = Db::create_on(device, options()).unwrap();
+        let second = db.create_segment().unwrap();
+        operations.store(fault.first - operation, Ordering::Relaxed);
+        let created = second.region_or_create("name").map(drop);
+        operations.store(0, Ordering::Relaxed);
+        if created.is_err() {
+            match db.region_or_create("name") {
+                Err(Error::Stopped { why, .. }) if why.contains("segment 1") => refused += 1,
+                other => panic!("after operation {operation}: {other:?}"),
+            }
+            others += u64::from(db.region_or_create("another").is_ok());
+        }
+        drop((second, db));
+        let db = Db::open_on(disk, options()).unwrap_or_else(|error| panic!("after operation {operation}: {error}"));
+        db.region_or_create("name").unwrap();
+        if created.is_ok() {
+            break;
+        }
+    }
+    assert!(refused > 3 && others > 0, "{refused} refused, {others} others created");
 }

@@ -1,5 +1,5 @@
-//! A store beside a plain map: whatever is done to both, they hold the same, also after closing, and after losing what was not
-//! durable.
+//! A store beside plain maps, one for each of two regions: whatever is done to both, they hold the same, also after closing, and after
+//! losing what was not durable. The second region is in the first one's segment, or has one of its own.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,13 +12,22 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use support::assert_sound;
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, Options, RegionSnapshot, Snapshot, WriteBatch};
+use vmio_kv::{Db, Durability, Options, RegionHandle, RegionSnapshot, Snapshot, WriteBatch};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// What the two regions hold.
+type Models = [Model; 2];
+
+const NAMES: [&str; 2] = ["default", "second"];
 
 #[derive(Clone, Debug)]
 enum Step {
     Put(u16, u8),
+    /// A value of more than 1 MiB.
+    PutLarge(u16, u8),
+    /// A part of a value, from a byte on.
+    GetRange(u16, u32),
     Delete(u16),
     Batch(Vec<(u16, Option<u8>)>),
     Get(u16),
@@ -37,12 +46,15 @@ enum Step {
 }
 
 /// Snapshots, and what they have to show.
-type Snapshots = Vec<(Snapshot, Model)>;
+type Snapshots = Vec<(Snapshot, Models)>;
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+/// Steps, and with which of the two regions they are taken.
+fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
     let key = 0_u16..3000;
     let step = prop_oneof![
         4 => (key.clone(), any::<u8>()).prop_map(|(key, value)| Step::Put(key, value)),
+        1 => (0_u16..8, any::<u8>()).prop_map(|(key, seed)| Step::PutLarge(key, seed)),
+        1 => (0_u16..40, 0_u32..3 << 20).prop_map(|(key, from)| Step::GetRange(key, from)),
         2 => key.clone().prop_map(Step::Delete),
         1 => proptest::collection::vec((key.clone(), any::<Option<u8>>()), 1..20).prop_map(Step::Batch),
         2 => key.clone().prop_map(Step::Get),
@@ -57,12 +69,18 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => (any::<prop::sample::Index>(), ranges()).prop_map(|(which, range)| Step::Look(which, range)),
         1 => any::<prop::sample::Index>().prop_map(Step::End),
     ];
-    proptest::collection::vec(step, 1..60)
+    proptest::collection::vec((prop_oneof![2 => Just(0), 1 => Just(1)], step), 1..60)
 }
 
-/// Keys of several lengths, some of which are fronts of others, and many of which share long fronts.
+/// Keys of several lengths, some of which are fronts of others, and many of which share long fronts: some hundreds several KiB, and a
+/// few up to 64 KiB.
 fn key(number: u16) -> Vec<u8> {
     match number % 4 {
+        1 if number % 8 == 5 && number > 900 => {
+            let shared = if number % 40 == 37 { 65_000 } else { 5_000 };
+            format!("{}/{number:04}{}", "long".repeat(shared / 4), "e".repeat(usize::from(number) % 500)).into_bytes()
+        }
+        2 if number % 200 == 2 => vec![b'y'; usize::from(number) * 13 + 2000],
         0 => format!("{number:05}").into_bytes(),
         1 => format!("a long front that all of these keys share/{:06}/{number}", number % 7).into_bytes(),
         2 => vec![b'x'; 1 + usize::from(number) / 20],
@@ -75,14 +93,22 @@ fn value(number: u16, seed: u8) -> Vec<u8> {
     vec![seed; 8 * (usize::from(number % 200) + usize::from(seed))]
 }
 
-fn options() -> Options {
+/// No two pieces of it are the same.
+fn large_value(seed: u8) -> Vec<u8> {
+    let bytes = (1 << 20) + 1 + usize::from(seed) * 4099;
+    (0..bytes).map(|at| (at >> 13) as u8 ^ at as u8 ^ seed).collect()
+}
+
+fn options(spill_threads: usize) -> Options {
     // Everything spills, to several levels.
     Options::new()
+        .spill_threads(spill_threads)
         .memory_bytes(32 << 20)
         .memory_level_bytes(20 << 10)
         .growth_factor(2)
         .durability(Durability::None)
         .max_space_amplification(1.1)
+        .max_volume_bytes(256 << 20)
 }
 
 fn same(db: &RegionSnapshot, model: &Model) {
@@ -210,15 +236,35 @@ fn same_prefix(region: &RegionSnapshot, model: &Model, number: u16) {
     assert_eq!(found, expected);
 }
 
-fn apply(db: &Db, model: &mut Model, snapshots: &mut Snapshots, step: &Step) {
+fn apply(db: &Db, regions: &[RegionHandle; 2], models: &mut Models, snapshots: &mut Snapshots, step: &(usize, Step)) {
+    let (which, step) = step;
+    if let Step::Snapshot = step {
+        snapshots.push((db.snapshot(), models.clone()));
+        return;
+    }
+    let (region, model) = (&regions[*which], &mut models[*which]);
     match step {
         Step::Put(number, seed) => {
             let (key, value) = (key(*number), value(*number, *seed));
-            db.put(&key, &value).unwrap();
+            region.put(&key, &value).unwrap();
             model.insert(key, value);
         }
+        Step::PutLarge(number, seed) => {
+            let (key, value) = (key(*number), large_value(*seed));
+            region.put_stream(&key, value.len() as u64, value.as_slice()).unwrap();
+            model.insert(key, value);
+        }
+        Step::GetRange(number, from) => {
+            let from = *from as usize;
+            let expected = model.get(&key(*number)).map(|value| {
+                let end = value.len().min(from + 100_000);
+                value[from.min(end)..end].to_vec()
+            });
+            let (from, end) = (from as u64, from as u64 + 100_000);
+            assert!(region.get_range(&key(*number), from..end).unwrap() == expected);
+        }
         Step::Delete(number) => {
-            db.delete(&key(*number)).unwrap();
+            region.delete(&key(*number)).unwrap();
             model.remove(&key(*number));
         }
         Step::Batch(writes) => {
@@ -227,25 +273,25 @@ fn apply(db: &Db, model: &mut Model, snapshots: &mut Snapshots, step: &Step) {
                 let key = key(*number);
                 match seed {
                     Some(seed) => {
-                        batch.put(db.default_region(), &key, &value(*number, *seed)).unwrap();
+                        batch.put(region, &key, &value(*number, *seed)).unwrap();
                         model.insert(key, value(*number, *seed));
                     }
                     None => {
-                        batch.delete(db.default_region(), &key).unwrap();
+                        batch.delete(region, &key).unwrap();
                         model.remove(&key);
                     }
                 }
             }
             db.write(&batch).unwrap();
         }
-        Step::Get(number) => assert_eq!(db.get(&key(*number)).unwrap().as_ref(), model.get(&key(*number))),
-        Step::MultiGet(numbers) => same_values(&db.snapshot(), model, numbers),
-        Step::Scan(range) => range.check(&db.snapshot(), model),
-        Step::Prefix(number) => same_prefix(&db.snapshot(), model, *number),
+        Step::Get(number) => assert_eq!(region.get(&key(*number)).unwrap().as_ref(), model.get(&key(*number))),
+        Step::MultiGet(numbers) => same_values(&region.snapshot(), model, numbers),
+        Step::Scan(range) => range.check(&region.snapshot(), model),
+        Step::Prefix(number) => same_prefix(&region.snapshot(), model, *number),
         Step::Many(first, count) => {
             for number in *first..first + count {
                 let (key, value) = (key(number), value(number, *count as u8));
-                db.put(&key, &value).unwrap();
+                region.put(&key, &value).unwrap();
                 model.insert(key, value);
             }
         }
@@ -253,9 +299,10 @@ fn apply(db: &Db, model: &mut Model, snapshots: &mut Snapshots, step: &Step) {
         Step::Collect => db.collect_garbage().unwrap(),
         // The store is closed when nobody holds any of it.
         Step::Reopen => snapshots.clear(),
-        Step::Snapshot => snapshots.push((db.snapshot(), model.clone())),
         Step::Look(which, range) if !snapshots.is_empty() => {
-            let (snapshot, model) = &snapshots[which.index(snapshots.len())];
+            let (snapshot, models) = &snapshots[which.index(snapshots.len())];
+            let (snapshot, model) =
+                (snapshot.region(region.name()).unwrap(), &models[usize::from(region.name() != NAMES[0])]);
             let key = key(range.keys[0]);
             assert_eq!(snapshot.get(&key).unwrap().as_ref(), model.get(&key));
             assert_eq!(snapshot.contains(&key).unwrap(), model.contains_key(&key));
@@ -265,38 +312,56 @@ fn apply(db: &Db, model: &mut Model, snapshots: &mut Snapshots, step: &Step) {
             range.check(snapshot, model);
         }
         Step::End(which) if !snapshots.is_empty() => {
-            let (snapshot, model) = snapshots.swap_remove(which.index(snapshots.len()));
-            same(&snapshot, &model);
+            let (snapshot, models) = snapshots.swap_remove(which.index(snapshots.len()));
+            same_all(&snapshot, &models);
         }
-        Step::Look(..) | Step::End(_) => {}
+        Step::Look(..) | Step::End(_) | Step::Snapshot => {}
     }
+}
+
+fn same_all(snapshot: &Snapshot, models: &Models) {
+    NAMES.iter().zip(models).for_each(|(name, model)| same(snapshot.region(name).unwrap(), model));
+}
+
+fn regions(db: &Db) -> [RegionHandle; 2] {
+    NAMES.map(|name| db.region(name).unwrap())
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
     #[test]
-    fn a_store_holds_what_a_map_does(steps in steps()) {
-        let disk = Arc::new(MemoryBacking::new(80 << 20).unwrap());
-        let mut db = Db::create_on(Arc::clone(&disk), options()).unwrap();
-        let (mut model, mut snapshots) = (Model::new(), Snapshots::new());
+    fn a_store_holds_what_maps_do(steps in steps(), spill_threads in 1_usize..=4, has_two_segments: bool) {
+        let options = options(spill_threads);
+        // The first segment has it all when it is created.
+        let disk = Arc::new(MemoryBacking::new(128 << 20).unwrap());
+        let mut db = Db::create_on(Arc::clone(&disk), options.clone()).unwrap();
+        if has_two_segments {
+            db.create_segment().unwrap().region_or_create(NAMES[1]).unwrap();
+        } else {
+            db.region_or_create(NAMES[1]).unwrap();
+        }
+        let (mut models, mut snapshots) = (Models::default(), Snapshots::new());
         for step in &steps {
-            apply(&db, &mut model, &mut snapshots, step);
-            if matches!(step, Step::Reopen) {
+            apply(&db, &regions(&db), &mut models, &mut snapshots, step);
+            if matches!(step, (_, Step::Reopen)) {
                 db.close().unwrap();
-                assert_sound(Arc::clone(&disk), &options(), "before it is opened again");
-                db = Db::open_on(Arc::clone(&disk), options()).unwrap();
-                same(&db.snapshot(), &model);
+                assert_sound(Arc::clone(&disk), &options, "before it is opened again");
+                db = Db::open_on(Arc::clone(&disk), options.clone()).unwrap();
+                same_all(&db.snapshot(), &models);
             }
         }
-        same(&db.snapshot(), &model);
-        snapshots.drain(..).for_each(|(snapshot, model)| same(&snapshot, &model));
+        same_all(&db.snapshot(), &models);
+        snapshots.drain(..).for_each(|(snapshot, models)| same_all(&snapshot, &models));
         db.close().unwrap();
-        let db = Db::open_on(disk, options()).unwrap();
-        same(&db.snapshot(), &model);
-        for number in 0..3000 {
-            let key = key(number);
-            let found = db.get(&key).unwrap();
-            prop_assert_eq!(found.as_ref(), model.get(&key));
+        let db = Db::open_on(disk, options).unwrap();
+        same_all(&db.snapshot(), &models);
+        for (region, model) in regions(&db).iter().zip(&models) {
+            for number in 0..3000 {
+                let key = key(number);
+                let found = region.get(&key).unwrap();
+                prop_assert_eq!(found.as_ref(), model.get(&key));
+            }
         }
+        prop_assert_eq!(db.segments().len(), 1 + usize::from(has_two_segments));
     }
 }

@@ -5,6 +5,7 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -155,7 +156,7 @@ fn writers_of_several_regions_do_not_wait_for_each_other_for_ever() {
         }
         done.send(()).unwrap();
     });
-    match is_done.recv_timeout(Duration::from_secs(120)) {
+    match is_done.recv_timeout(Duration::from_secs(240)) {
         Err(mpsc::RecvTimeoutError::Timeout) => panic!("they wait for each other"),
         _ => thread.join().unwrap(),
     }
@@ -238,7 +239,7 @@ fn the_cache_has_what_levels_in_memory_do_not_take() {
     let wait_until = |what: &str, holds: &dyn Fn(Stats) -> bool| {
         let since = Instant::now();
         while !holds(db.stats()) {
-            assert!(since.elapsed() < Duration::from_secs(60), "{what}: {:?}", db.stats());
+            assert!(since.elapsed() < Duration::from_secs(240), "{what}: {:?}", db.stats());
             std::thread::sleep(Duration::from_millis(1));
         }
     };
@@ -257,4 +258,73 @@ fn the_cache_has_what_levels_in_memory_do_not_take() {
     db.flush().unwrap();
     wait_until("it has been spilled", &is_idle);
     assert_eq!(db.get(&number.to_be_bytes()).unwrap().as_deref(), Some(&b"value"[..]));
+}
+
+/// However many regions there are, their levels in memory take a quarter together, and all of it what it may.
+#[test]
+fn levels_of_many_regions_share_one_sum() {
+    const MIB: u64 = 1 << 20;
+    const REGIONS: u64 = 300;
+    let options = Options::new().memory_bytes(64 * MIB).durability(Durability::None).max_volume_bytes(1 << 30);
+    let db = Db::create_on(MemoryBacking::new(1 << 30).unwrap(), options).unwrap();
+    let regions: Vec<_> =
+        (0..REGIONS).map(|number| db.region_or_create(&format!("region {number}")).unwrap()).collect();
+    let mut most = 0;
+    for number in 0..700_000_u64 {
+        // Some have more than others.
+        let region = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        regions[((region % REGIONS) * (region % 7) / 6) as usize].put(&number.to_be_bytes(), b"value").unwrap();
+        if number % 1000 == 0 {
+            let stats = db.stats();
+            most = most.max(stats.memory_level_bytes);
+            assert!(stats.memory_level_bytes <= 16 * MIB, "{stats:?}");
+        }
+    }
+    assert!(most > 4 * MIB, "{most} bytes at most: the memory is used");
+    for number in (0..700_000_u64).step_by(997) {
+        let region = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        let region = &regions[((region % REGIONS) * (region % 7) / 6) as usize];
+        assert_eq!(region.get(&number.to_be_bytes()).unwrap().as_deref(), Some(&b"value"[..]));
+    }
+}
+
+/// Each region has its share: more of them than the memory is enough for are refused.
+#[test]
+fn too_many_regions_for_the_memory_are_an_error() {
+    const MIB: u64 = 1 << 20;
+    let disk = Arc::new(MemoryBacking::new(256 * MIB).unwrap());
+    let options = |memory| Options::new().memory_bytes(memory).durability(Durability::None);
+    let is_refused = |error: &Error| matches!(error, Error::Option { option: "memory_bytes", .. });
+    let db = Db::create_on(Arc::clone(&disk), options(40 * MIB)).unwrap();
+    for number in 1..320 {
+        db.region_or_create(&format!("region {number}")).unwrap();
+    }
+    let error = db.region_or_create("one more").unwrap_err();
+    assert!(is_refused(&error), "{error}");
+    db.close().unwrap();
+    let error = Db::open_on(Arc::clone(&disk), options(32 * MIB)).unwrap_err();
+    assert!(is_refused(&error), "{error}");
+    Db::open_on(disk, options(40 * MIB)).unwrap();
+}
+
+/// Each page that is looked at is told of, hits too, and those that are stored to.
+#[test]
+fn pages_are_observed() {
+    let (loads, stores) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (of_loads, of_stores) = (Arc::clone(&loads), Arc::clone(&stores));
+    let observed = options(256 << 10).observe_pages(move |page, is_store| {
+        assert!(page < (64 << 20) / 4096, "{page}");
+        (if is_store { &of_stores } else { &of_loads }).fetch_add(1, Ordering::Relaxed);
+    });
+    let db = Db::create_on(MemoryBacking::new(64 << 20).unwrap(), observed).unwrap();
+    (0..5000).for_each(|number| db.put(&key(number), b"a value").unwrap());
+    db.flush().unwrap();
+    assert!(stores.load(Ordering::Relaxed) >= 5000 * 24 / 4096, "the leaves");
+    let mut before = loads.load(Ordering::Relaxed);
+    for _ in 0..3 {
+        db.get(&key(77)).unwrap();
+        let now = loads.load(Ordering::Relaxed);
+        assert!((2..=8).contains(&(now - before)), "a leaf, a record, and what leads there: {}", now - before);
+        before = now;
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use vmio::backing::{Access, Backing};
@@ -9,7 +10,10 @@ use vmio_kv::{Db, Durability, Options, check_on};
 
 pub const BLOCK: usize = 4096;
 pub const UNIT: u64 = 2 << 20;
-const VOLUME_BYTES: u64 = 24 * UNIT;
+/// Of the first segment alone.
+const FIRST_BYTES: u64 = 24 * UNIT;
+/// The most that both segments have.
+const VOLUME_BYTES_MAX: u64 = 64 * UNIT;
 
 type Blocks = BTreeMap<u64, [u8; BLOCK]>;
 
@@ -18,11 +22,20 @@ type Blocks = BTreeMap<u64, [u8; BLOCK]>;
 pub struct Volume(pub Blocks);
 
 #[derive(Clone)]
-struct Device(Arc<Mutex<Blocks>>);
+struct Device {
+    blocks: Arc<Mutex<Blocks>>,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Device {
+    fn new(blocks: Blocks, bytes: u64) -> Self {
+        Device { blocks: Arc::new(Mutex::new(blocks)), bytes: Arc::new(AtomicU64::new(bytes)) }
+    }
+}
 
 impl Backing for Device {
     fn len(&self) -> u64 {
-        VOLUME_BYTES
+        self.bytes.load(Ordering::SeqCst)
     }
 
     fn access(&self) -> Access {
@@ -30,10 +43,10 @@ impl Backing for Device {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let blocks = self.0.lock().unwrap();
+        let blocks = self.blocks.lock().unwrap();
         buffer.fill(0);
         let end = offset + buffer.len() as u64;
-        assert!(end <= VOLUME_BYTES && offset.is_multiple_of(512), "a read of {} bytes at {offset}", buffer.len());
+        assert!(end <= self.len() && offset.is_multiple_of(512), "a read of {} bytes at {offset}", buffer.len());
         for (at, block) in blocks.range(offset / BLOCK as u64 * BLOCK as u64..end) {
             let start = offset.max(*at);
             let stop = end.min(at + BLOCK as u64);
@@ -44,8 +57,8 @@ impl Backing for Device {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        assert!(offset + data.len() as u64 <= VOLUME_BYTES, "a write behind the end");
-        let mut blocks = self.0.lock().unwrap();
+        assert!(offset + data.len() as u64 <= self.len(), "a write behind the end");
+        let mut blocks = self.blocks.lock().unwrap();
         for (index, part) in data.chunks(BLOCK).enumerate() {
             blocks.entry(offset + (index * BLOCK) as u64).or_insert([0; BLOCK])[..part.len()].copy_from_slice(part);
         }
@@ -56,8 +69,9 @@ impl Backing for Device {
         Ok(())
     }
 
-    fn set_len(&self, _len: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.bytes.store(len, Ordering::SeqCst);
+        Ok(())
     }
 
     fn describe(&self) -> String {
@@ -66,35 +80,43 @@ impl Backing for Device {
 }
 
 fn options() -> Options {
-    Options::new().memory_bytes(32 << 20).memory_level_bytes(8 << 10).growth_factor(2).durability(Durability::None)
+    Options::new()
+        .memory_bytes(32 << 20)
+        .memory_level_bytes(8 << 10)
+        .growth_factor(2)
+        .spill_threads(1)
+        .durability(Durability::None)
 }
 
 pub fn key(number: u32) -> Vec<u8> {
     match number % 3 {
         0 => format!("{number:04}").into_bytes(),
         1 => format!("a front that many keys share, longer than a window {number}").into_bytes(),
-        _ => vec![b'k'; 1 + number as usize / 4],
+        // So many that what separates their leaves is longer than a node has room for.
+        _ => format!("{}{number}", "k".repeat(6000)).into_bytes(),
     }
 }
 
-/// Two regions with trees of several levels, and a log that goes on behind them.
+/// Three regions with trees of several levels, and logs that go on behind them; one has a segment of its own.
 pub fn in_order() -> &'static Volume {
     static VOLUME: OnceLock<Volume> = OnceLock::new();
     VOLUME.get_or_init(|| {
-        let device = Device(Arc::default());
-        let db = Db::create_on(device.clone(), options()).unwrap();
+        let device = Device::new(Blocks::new(), FIRST_BYTES);
+        let db = Db::create_on(device.clone(), options().max_volume_bytes(VOLUME_BYTES_MAX)).unwrap();
         let other = db.region_or_create("other").unwrap();
+        let apart = db.create_segment().unwrap().region_or_create("apart").unwrap();
         for number in 0..500 {
             db.put(&key(number), &number.to_le_bytes()).unwrap();
             other.put(&key(number / 2), b"value").unwrap();
+            apart.put(&key(number / 2 + 30), b"elsewhere").unwrap();
             db.delete(&key(number / 3)).unwrap();
             if number == 450 {
                 db.flush().unwrap();
             }
         }
-        drop(other);
+        drop((other, apart));
         db.close().unwrap();
-        let blocks = device.0.lock().unwrap().clone();
+        let blocks = device.blocks.lock().unwrap().clone();
         Volume(blocks.into_iter().filter(|(_, block)| *block != [0; BLOCK]).collect())
     })
 }
@@ -109,7 +131,8 @@ pub fn seal(block: &mut [u8; BLOCK]) {
 impl Volume {
     /// Checks it, opens it, reads and writes: an error at worst. A volume that is sound opens.
     pub fn use_all(self) {
-        let device = Device(Arc::new(Mutex::new(self.0)));
+        // As long as the header of a volume that nobody has changed says, or longer.
+        let device = Device::new(self.0, VOLUME_BYTES_MAX);
         let report = check_on(device.clone(), &options(), |_| {});
         let is_sound = report.is_ok_and(|report| {
             report.problems.iter().chain(&report.notes).for_each(|finding| drop(finding.to_string()));
@@ -134,7 +157,7 @@ impl Volume {
         assert!(is_right || !is_sound, "nothing is wrong with it, and it cannot be read");
         let _ = (0..100).try_for_each(|number| db.put(&key(number * 5), b"new"));
         let _ = db.flush();
-        drop(db.stats());
+        let _ = db.stats();
         let _ = db.close();
     }
 }

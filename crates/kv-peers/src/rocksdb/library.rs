@@ -20,7 +20,7 @@ macro_rules! opaque {
     };
 }
 
-opaque!(Db, DbOptions, ReadOptions, WriteOptions, FlushOptions, PinnableSlice, RawIterator);
+opaque!(Db, DbOptions, ReadOptions, WriteOptions, FlushOptions, PinnableSlice, RawIterator, Family);
 
 #[link(name = "rocksdb")]
 unsafe extern "C" {
@@ -32,40 +32,53 @@ unsafe extern "C" {
         options: *mut DbOptions,
         error: *mut *mut c_char,
     );
-    fn rocksdb_open(options: *const DbOptions, path: *const c_char, error: *mut *mut c_char) -> *mut Db;
+    fn rocksdb_open_column_families(
+        options: *const DbOptions,
+        path: *const c_char,
+        families: c_int,
+        names: *const *const c_char,
+        family_options: *const *const DbOptions,
+        handles: *mut *mut Family,
+        error: *mut *mut c_char,
+    ) -> *mut Db;
+    fn rocksdb_column_family_handle_destroy(family: *mut Family);
     fn rocksdb_close(db: *mut Db);
     fn rocksdb_writeoptions_create() -> *mut WriteOptions;
+    fn rocksdb_writeoptions_set_sync(options: *mut WriteOptions, sync: c_uchar);
     fn rocksdb_writeoptions_destroy(options: *mut WriteOptions);
     fn rocksdb_readoptions_create() -> *mut ReadOptions;
     fn rocksdb_readoptions_destroy(options: *mut ReadOptions);
     fn rocksdb_flushoptions_create() -> *mut FlushOptions;
     fn rocksdb_flushoptions_destroy(options: *mut FlushOptions);
-    fn rocksdb_put(
+    fn rocksdb_put_cf(
         db: *mut Db,
         options: *const WriteOptions,
+        family: *mut Family,
         key: *const c_char,
         key_bytes: usize,
         value: *const c_char,
         value_bytes: usize,
         error: *mut *mut c_char,
     );
-    fn rocksdb_delete(
+    fn rocksdb_delete_cf(
         db: *mut Db,
         options: *const WriteOptions,
+        family: *mut Family,
         key: *const c_char,
         key_bytes: usize,
         error: *mut *mut c_char,
     );
-    fn rocksdb_get_pinned(
+    fn rocksdb_get_pinned_cf(
         db: *mut Db,
         options: *const ReadOptions,
+        family: *mut Family,
         key: *const c_char,
         key_bytes: usize,
         error: *mut *mut c_char,
     ) -> *mut PinnableSlice;
     fn rocksdb_pinnableslice_value(slice: *const PinnableSlice, bytes: *mut usize) -> *const c_char;
     fn rocksdb_pinnableslice_destroy(slice: *mut PinnableSlice);
-    fn rocksdb_create_iterator(db: *mut Db, options: *const ReadOptions) -> *mut RawIterator;
+    fn rocksdb_create_iterator_cf(db: *mut Db, options: *const ReadOptions, family: *mut Family) -> *mut RawIterator;
     fn rocksdb_iter_destroy(iterator: *mut RawIterator);
     fn rocksdb_iter_seek(iterator: *mut RawIterator, key: *const c_char, key_bytes: usize);
     fn rocksdb_iter_valid(iterator: *const RawIterator) -> c_uchar;
@@ -73,10 +86,26 @@ unsafe extern "C" {
     fn rocksdb_iter_key(iterator: *const RawIterator, bytes: *mut usize) -> *const c_char;
     fn rocksdb_iter_value(iterator: *const RawIterator, bytes: *mut usize) -> *const c_char;
     fn rocksdb_iter_get_error(iterator: *const RawIterator, error: *mut *mut c_char);
-    fn rocksdb_flush(db: *mut Db, options: *const FlushOptions, error: *mut *mut c_char);
+    fn rocksdb_flush_cf(db: *mut Db, options: *const FlushOptions, family: *mut Family, error: *mut *mut c_char);
     fn rocksdb_flush_wal(db: *mut Db, sync: c_uchar, error: *mut *mut c_char);
-    fn rocksdb_property_int(db: *mut Db, name: *const c_char, value: *mut u64) -> c_int;
+    fn rocksdb_property_int_cf(db: *mut Db, family: *mut Family, name: *const c_char, value: *mut u64) -> c_int;
     fn rocksdb_free(memory: *mut std::ffi::c_void);
+}
+
+#[cfg(target_env = "gnu")]
+unsafe extern "C" {
+    fn mallopt(parameter: c_int, value: c_int) -> c_int;
+}
+
+/// Has the allocator divide its memory into two parts at most, in place of eight for each processor: what the library frees in one
+/// thread's is of no use to others, and it frees blocks of its cache in all.
+pub fn limit_arenas() {
+    #[cfg(target_env = "gnu")]
+    {
+        const M_ARENA_MAX: c_int = -8;
+        // SAFETY: takes numbers alone; any thread may call it at any time.
+        unsafe { mallopt(M_ARENA_MAX, 2) };
+    }
 }
 
 /// A database that is open.
@@ -87,7 +116,17 @@ pub struct Database {
     writing: NonNull<WriteOptions>,
     reading: NonNull<ReadOptions>,
     flushing: NonNull<FlushOptions>,
+    families: Vec<ColumnFamily>,
 }
+
+/// A column family of a database; of use to that one alone, and as long as it is open.
+#[derive(Clone, Copy)]
+pub struct ColumnFamily(NonNull<Family>);
+
+// SAFETY: it is a name that any thread may use; whom it belongs to is asked each time.
+unsafe impl Send for ColumnFamily {}
+// SAFETY: as above.
+unsafe impl Sync for ColumnFamily {}
 
 // SAFETY: RocksDB lets any threads use a database at the same time, and options that nobody changes.
 unsafe impl Send for Database {}
@@ -95,18 +134,27 @@ unsafe impl Send for Database {}
 unsafe impl Sync for Database {}
 
 impl Database {
-    /// Opens or creates a database with options in RocksDB's own notation.
-    pub fn open(folder: &Path, options: &str) -> Result<Self> {
+    /// Opens or creates a database with these column families and options in RocksDB's own notation.
+    pub fn open(folder: &Path, options: &str, families: &[String], sync_writes: bool) -> Result<Self> {
+        let texts = families.iter().map(|name| CString::new(name.as_str())).collect::<Result<Vec<_>, _>>()?;
+        let names: Vec<_> = texts.iter().map(|name| name.as_ptr()).collect();
+        let mut handles = vec![ptr::null_mut(); names.len()];
         let text = CString::new(options)?;
         let path = CString::new(folder.as_os_str().as_bytes())?;
         // SAFETY: makers of options take nothing and give what is theirs to destroy.
         let (base, parsed) = unsafe { (rocksdb_options_create(), rocksdb_options_create()) };
         // SAFETY: both are options that were just made, and the text ends in a zero.
         let outcome = checked(|error| unsafe { rocksdb_get_options_from_string(base, text.as_ptr(), parsed, error) });
-        let opened = outcome
-            .with_context(|| format!("RocksDB does not take the options {options}"))
-            // SAFETY: as above; opening copies the options.
-            .and_then(|()| checked(|error| unsafe { rocksdb_open(parsed, path.as_ptr(), error) }));
+        let opened = outcome.with_context(|| format!("RocksDB does not take the options {options}")).and_then(|()| {
+            let each = vec![parsed.cast_const(); names.len()];
+            let (names_at, each_at, handles_at) = (names.as_ptr(), each.as_ptr(), handles.as_mut_ptr());
+            let count = names.len() as c_int;
+            // SAFETY: as above; opening copies the options. The arrays have `count` elements each.
+            checked(|error| unsafe {
+                let path = path.as_ptr();
+                rocksdb_open_column_families(parsed, path, count, names_at, each_at, handles_at, error)
+            })
+        });
         // SAFETY: they were made above, and nothing refers to them any longer.
         unsafe {
             rocksdb_options_destroy(base);
@@ -121,31 +169,44 @@ impl Database {
         else {
             bail!("RocksDB made no options");
         };
-        Ok(Self { db, writing, reading, flushing })
+        // SAFETY: these options were just made.
+        unsafe { rocksdb_writeoptions_set_sync(writing.as_ptr(), sync_writes.into()) };
+        let families = handles.into_iter().filter_map(NonNull::new).map(ColumnFamily).collect();
+        Ok(Self { db, writing, reading, flushing, families })
+    }
+
+    /// Its column families, in the order in which they were named.
+    pub fn families(&self) -> impl Iterator<Item = ColumnFamily> {
+        self.families.iter().copied()
     }
 
     /// Sets a key's value.
-    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+    pub fn put(&self, family: ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
         let (db, options) = (self.db.as_ptr(), self.writing.as_ptr());
-        // SAFETY: the database is open while `self` lives; key and value are read during the call only.
+        // SAFETY: the database is open while `self` lives, and its families with it; key and value are read during the call only.
         checked(|error| unsafe {
-            rocksdb_put(db, options, key.as_ptr().cast(), key.len(), value.as_ptr().cast(), value.len(), error);
+            let family = family.0.as_ptr();
+            let (value, value_bytes) = (value.as_ptr().cast(), value.len());
+            rocksdb_put_cf(db, options, family, key.as_ptr().cast(), key.len(), value, value_bytes, error);
         })
     }
 
     /// Removes a key.
-    pub fn delete(&self, key: &[u8]) -> Result<()> {
+    pub fn delete(&self, family: ColumnFamily, key: &[u8]) -> Result<()> {
         let (db, options) = (self.db.as_ptr(), self.writing.as_ptr());
-        // SAFETY: the database is open while `self` lives; the key is read during the call only.
-        checked(|error| unsafe { rocksdb_delete(db, options, key.as_ptr().cast(), key.len(), error) })
+        // SAFETY: the database and its families are open while `self` lives; the key is read during the call only.
+        checked(|error| unsafe {
+            rocksdb_delete_cf(db, options, family.0.as_ptr(), key.as_ptr().cast(), key.len(), error)
+        })
     }
 
     /// Shows a key's value where the block cache has it.
-    pub fn get(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Result<bool> {
+    pub fn get(&self, family: ColumnFamily, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Result<bool> {
         let (db, options) = (self.db.as_ptr(), self.reading.as_ptr());
-        // SAFETY: the database is open while `self` lives; the key is read during the call only.
-        let pinned =
-            checked(|error| unsafe { rocksdb_get_pinned(db, options, key.as_ptr().cast(), key.len(), error) })?;
+        // SAFETY: the database and its families are open while `self` lives; the key is read during the call only.
+        let pinned = checked(|error| unsafe {
+            rocksdb_get_pinned_cf(db, options, family.0.as_ptr(), key.as_ptr().cast(), key.len(), error)
+        })?;
         let Some(pinned) = NonNull::new(pinned) else { return Ok(false) };
         let mut bytes = 0;
         // SAFETY: the value stays where it is until the slice is destroyed, which is after it was read.
@@ -156,9 +217,16 @@ impl Database {
     }
 
     /// Shows up to so many records in order.
-    pub fn scan(&self, from: &[u8], records: usize, read: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+    pub fn scan(
+        &self,
+        family: ColumnFamily,
+        from: &[u8],
+        records: usize,
+        read: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
         // SAFETY: the database is open while `self` lives, and outlives the iterator, which is destroyed below.
-        let iterator = unsafe { rocksdb_create_iterator(self.db.as_ptr(), self.reading.as_ptr()) };
+        let iterator =
+            unsafe { rocksdb_create_iterator_cf(self.db.as_ptr(), self.reading.as_ptr(), family.0.as_ptr()) };
         // SAFETY: the iterator was just made; the key is read during the call only.
         unsafe { rocksdb_iter_seek(iterator, from.as_ptr().cast(), from.len()) };
         let mut seen = 0;
@@ -180,10 +248,10 @@ impl Database {
         outcome.map(|()| seen)
     }
 
-    /// Writes the memtable, and waits until that is done.
-    pub fn flush_memtable(&self) -> Result<()> {
+    /// Writes a column family's memtable, and waits until that is done.
+    pub fn flush_memtable(&self, family: ColumnFamily) -> Result<()> {
         // SAFETY: the database is open while `self` lives; these options say that it waits.
-        checked(|error| unsafe { rocksdb_flush(self.db.as_ptr(), self.flushing.as_ptr(), error) })
+        checked(|error| unsafe { rocksdb_flush_cf(self.db.as_ptr(), self.flushing.as_ptr(), family.0.as_ptr(), error) })
     }
 
     /// Makes the write-ahead log durable.
@@ -192,11 +260,11 @@ impl Database {
         checked(|error| unsafe { rocksdb_flush_wal(self.db.as_ptr(), 1, error) })
     }
 
-    /// A property that is a number.
-    pub fn property(&self, name: &CStr) -> Option<u64> {
+    /// A property of a column family that is a number.
+    pub fn property(&self, family: ColumnFamily, name: &CStr) -> Option<u64> {
         let mut value = 0;
         // SAFETY: the database is open while `self` lives, the name ends in a zero, and the value is written on success.
-        let status = unsafe { rocksdb_property_int(self.db.as_ptr(), name.as_ptr(), &mut value) };
+        let status = unsafe { rocksdb_property_int_cf(self.db.as_ptr(), family.0.as_ptr(), name.as_ptr(), &mut value) };
         (status == 0).then_some(value)
     }
 }
@@ -205,6 +273,7 @@ impl Drop for Database {
     fn drop(&mut self) {
         // SAFETY: all were made in `open`, and nobody uses a database that is dropped.
         unsafe {
+            self.families.iter().for_each(|family| rocksdb_column_family_handle_destroy(family.0.as_ptr()));
             rocksdb_close(self.db.as_ptr());
             rocksdb_writeoptions_destroy(self.writing.as_ptr());
             rocksdb_readoptions_destroy(self.reading.as_ptr());

@@ -17,7 +17,7 @@ use super::engines::EngineKind;
 use super::engines::mmap::LinuxMapping;
 use super::engines::pread::PreadEngine;
 use super::engines::vmio::VmioEngine;
-use super::kv::{self, KvSpec};
+use super::kv::{self, CrashSpec, KvSpec, ReopenSpec};
 use super::scenarios::{commit, fetch, fresh, hit, priority, sync, units};
 use super::spec::{MeasuredRun, RunSpec};
 use super::{cgroup, process, worker};
@@ -55,6 +55,10 @@ pub enum Job {
     Units(units::UnitsSpec),
     /// One phase of one engine of `bench kv`.
     Kv(KvSpec),
+    /// A load of it that is killed.
+    KvCrash(CrashSpec),
+    /// Opening one of its stores again.
+    KvReopen(ReopenSpec),
 }
 
 /// Runs a task in a child process and gives its result and the resident memory seen from outside.
@@ -156,6 +160,8 @@ pub fn serve(task: &str) -> anyhow::Result<()> {
         Job::Commit(spec) => serde_json::to_string(&commit::measure(spec)?),
         Job::Units(spec) => serde_json::to_string(&units::measure(spec)?),
         Job::Kv(spec) => serde_json::to_string(&kv::measure(spec)?),
+        Job::KvCrash(spec) => serde_json::to_string(&kv::load_and_crash(spec)?),
+        Job::KvReopen(spec) => serde_json::to_string(&kv::reopen(spec)?),
     };
     println!("{}", result?);
     Ok(())

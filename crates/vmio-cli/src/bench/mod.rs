@@ -1,6 +1,7 @@
 //! `vmio bench`: memory-mapped I/O measured beside what Linux offers, every run in a process of
 //! its own.
 
+mod block_trace;
 mod break_even;
 mod cgroup;
 pub mod charts;
@@ -10,7 +11,7 @@ mod device_cache;
 mod device_counters;
 mod engines;
 mod fast_device;
-mod kv;
+pub mod kv;
 mod latency_curve;
 mod map;
 mod matrix;
@@ -27,6 +28,7 @@ mod scenarios;
 mod spec;
 pub mod table;
 mod target;
+mod trace_page;
 mod worker;
 
 use clap::{Args, Subcommand};

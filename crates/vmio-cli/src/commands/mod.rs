@@ -9,6 +9,7 @@ pub mod kv;
 pub mod man;
 pub mod record;
 pub mod report;
+pub mod run;
 mod source;
 pub mod stat;
 pub mod sum;

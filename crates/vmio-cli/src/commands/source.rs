@@ -3,10 +3,11 @@
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use vmio::backing::FileBacking;
-use vmio::{Access, Advice, Cache, Mapping, MappingOptions};
+use vmio::backing::{Backing, DaxBacking, FileBacking, NvmeBacking};
+use vmio::{Access, Advice, Cache, Engine, Mapping, MappingOptions};
 
 use crate::progress::ByteProgress;
 
@@ -31,20 +32,31 @@ pub fn build_cache(capacity_bytes: u64) -> anyhow::Result<Cache> {
 }
 
 impl Source {
-    /// Maps a regular file or a block device.
+    /// Maps a regular file, on persistent memory past the page cache, a block device, or an NVMe namespace by its character device.
     pub fn open(cache: &Cache, path: &Path) -> anyhow::Result<Self> {
         let metadata = fs::metadata(path).with_context(|| format!("cannot open {}", path.display()))?;
         let kind = metadata.file_type();
-        if !kind.is_file() && !kind.is_block_device() {
-            bail!("{} is neither a regular file nor a block device: only those can be mapped", path.display());
+        if !kind.is_file() && !kind.is_block_device() && !kind.is_char_device() {
+            bail!("{} is neither a regular file nor a device: only those can be mapped", path.display());
         }
         if kind.is_file() && metadata.len() == 0 {
             // The permission to read is checked as for any other file.
             fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
             return Ok(Self { mapping: None, len_bytes: 0 });
         }
-        let backing =
-            FileBacking::open(path, Access::ReadOnly).with_context(|| format!("cannot open {}", path.display()))?;
+        // The managed engine maps files that the kernel itself reads.
+        let dax = match kind.is_file() && cache.engine() != Engine::Managed {
+            true => DaxBacking::open(path, Access::ReadOnly).ok(),
+            false => None,
+        };
+        let opened = match dax {
+            Some(backing) => Ok(Arc::new(backing) as Arc<dyn Backing>),
+            None if kind.is_char_device() => {
+                NvmeBacking::open(path, Access::ReadOnly).map(|backing| Arc::new(backing) as _)
+            }
+            None => FileBacking::open(path, Access::ReadOnly).map(|backing| Arc::new(backing) as _),
+        };
+        let backing = opened.with_context(|| format!("cannot open {}", path.display()))?;
         let mapping = Mapping::open(cache, backing, MappingOptions::new())
             .with_context(|| format!("cannot map {}", path.display()))?;
         let len_bytes = mapping.len();

@@ -15,13 +15,16 @@ impl Check<'_> {
     /// Checks an entry; gives its key, or nothing if its record is of a life of the unit that has ended.
     pub(super) fn entry(
         &mut self,
-        state: &State,
+        state: &mut State,
         walk: &Walk<'_>,
         leaf: &Leaf<'_>,
         index: usize,
         leaf_epoch: u64,
     ) -> Result<Option<Vec<u8>>, String> {
         let pointer = leaf.pointer(index);
+        if pointer.kind() == PointerKind::Extents {
+            return self.large_entry(state, walk, leaf, index, leaf_epoch).map(Some);
+        }
         if pointer.kind() == PointerKind::Inline {
             return Err("its value should be in the leaf, which nothing writes yet".to_owned());
         }
@@ -40,6 +43,32 @@ impl Check<'_> {
             .map_err(|why| format!("its record, at byte {}: {why}", pointer.offset()))?;
         check_key(leaf, index, record.key)?;
         Ok(Some(record.key.to_vec()))
+    }
+
+    /// The same of one whose value is large.
+    fn large_entry(
+        &mut self,
+        state: &mut State,
+        walk: &Walk<'_>,
+        leaf: &Leaf<'_>,
+        index: usize,
+        leaf_epoch: u64,
+    ) -> Result<Vec<u8>, String> {
+        let pointer = leaf.pointer(index);
+        let at = |why: String| format!("its head, at byte {}: {why}", pointer.offset());
+        let head = self.head(state.uuid, pointer.offset(), pointer.head_number()).map_err(at)?;
+        if pointer.record() != head.pointer(pointer.offset(), pointer.head_number()) {
+            return Err(at(format!("it has {} bytes, which the entry does not say", head.bytes)));
+        }
+        if head.region != walk.region.number {
+            return Err(at(format!("it is of region {}", head.region)));
+        }
+        if head.epoch > leaf_epoch {
+            return Err(at(format!("it is of epoch {}, and its leaf of epoch {leaf_epoch}", head.epoch)));
+        }
+        check_key(leaf, index, &head.key)?;
+        self.large_in_tree(state, pointer.offset(), &head);
+        Ok(head.key)
     }
 
     /// The bytes of a record, as many as it says.
@@ -71,7 +100,6 @@ fn check_record(record: &Record<'_>, walk: &Walk<'_>, pointer: Pointer) -> Resul
     let kind = match record.kind {
         RecordKind::Put | RecordKind::Relocation => PointerKind::Value,
         RecordKind::Delete => PointerKind::Tombstone,
-        RecordKind::Extents => PointerKind::Extents,
         other => return Err(format!("it is of kind {other:?}")),
     };
     if pointer.record() != Pointer::new(kind, pointer.offset(), record.bytes() as u32) {

@@ -6,12 +6,14 @@ use zerocopy::IntoBytes;
 
 use crate::check::Check;
 use crate::check::found::{Found, Structure};
+use crate::check::large::LargeInLog;
 use crate::check::owners::{Conflict, UnitOwners};
 use crate::check::segment::State;
 use crate::error::Damage;
 use crate::format::block::Block;
 use crate::format::catalogue::RegionEntry;
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
+use crate::format::extents::LargeRecord;
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES, unit_of};
 use crate::format::record::{ALIGNMENT, Record, RecordKind, Seed};
 use crate::format::unit_table::Purpose;
@@ -67,6 +69,7 @@ struct Walk {
     has_ended: bool,
     /// Whether the place was passed from which opening reads, by its offset and number.
     has_passed_replay: bool,
+    large: LargeInLog,
 }
 
 impl Walk {
@@ -123,6 +126,7 @@ impl Check<'_> {
             durable: state.superblock.log_durable,
             has_ended: false,
             has_passed_replay: false,
+            large: LargeInLog::new(regions),
         };
         self.enter(state, &mut chain, &walk);
         loop {
@@ -153,6 +157,7 @@ impl Check<'_> {
             self.enter(state, &mut chain, &walk);
         }
         self.end(state, &mut chain, &walk);
+        self.large_in_log(state, std::mem::take(&mut walk.large));
         if !walk.has_passed_replay {
             let (offset, sequence) = (state.superblock.log_replay_from, state.superblock.log_replay_sequence);
             self.wrong(
@@ -247,8 +252,8 @@ impl Check<'_> {
         let replay = (state.superblock.log_replay_from, state.superblock.log_replay_sequence);
         loop {
             walk.has_passed_replay |= (walk.chunk + walk.at as u64, walk.expected) == replay;
-            let read = Record::read(seed, walk.bytes().get(walk.at..).unwrap_or_default());
-            let Ok(record) = read else { return };
+            let bytes = walk.bytes.as_slice().as_bytes();
+            let Ok(record) = Record::read(seed, bytes.get(walk.at..).unwrap_or_default()) else { return };
             if record.sequence != walk.expected {
                 return;
             }
@@ -256,6 +261,9 @@ impl Check<'_> {
             self.report.record_bytes += record.bytes() as u64;
             let offset = walk.chunk + walk.at as u64;
             self.found(Structure::Log, || found_record(offset, &record));
+            if let Err(damage) = walk.large.see(&record, offset) {
+                self.wrong(RECORD, offset, damage);
+            }
             let (bytes, kind) = (record.bytes(), record.kind);
             let durable = if kind == RecordKind::Durable { vouched(&record) } else { 0 };
             walk.durable = walk.durable.max(durable);
@@ -273,6 +281,9 @@ impl Check<'_> {
         if !walk.has_ended && next.first_sequence == walk.expected {
             let at = walk.chunk + walk.at as u64;
             self.note(RECORD, at, format!("the log was torn before record {}, and goes on elsewhere", walk.expected));
+        }
+        if next.begins_anew {
+            walk.large.begin_anew();
         }
         let (chunk, expected) = (next.offset, next.first_sequence);
         (walk.chunk, walk.header, walk.bytes, walk.at) = (chunk, next, bytes, RECORDS_AT);
@@ -407,7 +418,15 @@ fn found_record(offset: u64, record: &Record<'_>) -> Found {
         fields.push(("number", vouched(record).into()));
     } else {
         fields.push(("key", record.key.into()));
-        fields.push(("value_bytes", (record.value.len() as u64).into()));
+        let large = (record.kind == RecordKind::Extents).then(|| LargeRecord::from_bytes(record.value));
+        match large {
+            Some(Ok(large)) => {
+                fields.push(("value_bytes", large.list.value_bytes.into()));
+                fields.push(("head", large.head_offset.into()));
+                fields.push(("extents", (large.list.extents.len() as u64).into()));
+            }
+            _ => fields.push(("value_bytes", (record.value.len() as u64).into())),
+        }
     }
     Found { what: "record", offset, fields }
 }

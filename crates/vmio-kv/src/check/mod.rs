@@ -5,6 +5,7 @@
 
 mod entry;
 mod found;
+mod large;
 mod log;
 mod owners;
 mod report;
@@ -12,6 +13,7 @@ mod segment;
 mod tree;
 mod volume;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -72,9 +74,9 @@ fn run(
 ) -> Result<Report> {
     options.check()?;
     let cache = vmio::Cache::builder().capacity(options.cache_bytes()).build()?;
-    let device = Device::open(&cache, backing)?;
+    let device = Device::open(&cache, backing, 0)?;
     let report = Report::new(device.name());
-    let mut check = Check { device: &device, report, wanted, tell };
+    let mut check = Check { device: &device, report, wanted, region_names: BTreeSet::new(), tell };
     check.volume()?;
     Ok(check.report)
 }
@@ -84,6 +86,8 @@ struct Check<'check> {
     device: &'check Device,
     report: Report,
     wanted: Option<Structure>,
+    /// Those of all segments.
+    region_names: BTreeSet<String>,
     tell: &'check mut dyn FnMut(Event),
 }
 

@@ -20,6 +20,8 @@ pub(super) struct UnitOwners {
     pub(super) taken: UnitBits,
     /// Blocks that somebody was found to have.
     owned: UnitBits,
+    /// Those that the log alone refers to: they have been taken since the last commit.
+    pending: UnitBits,
 }
 
 /// What is wrong with somebody's having a block.
@@ -72,15 +74,17 @@ impl UnitOwners {
 }
 
 impl Owners {
-    /// Of these groups, of which nothing is known yet but that their first units are theirs.
+    /// Of these groups, of which nothing is known yet but which units are their own.
     pub(super) fn new(groups: &[Group]) -> Self {
         let mut units = BTreeMap::new();
         for group in groups {
             for unit in group.first_unit..group.first_unit + group.units {
                 units.insert(unit, UnitOwners::default());
             }
-            if let Some(first) = units.get_mut(&group.first_unit) {
-                first.owned = [u64::MAX; UNIT_BLOCKS as usize / 64];
+        }
+        for group in groups {
+            if let Some(own) = units.get_mut(&group.own_unit) {
+                own.owned = [u64::MAX; UNIT_BLOCKS as usize / 64];
             }
         }
         Owners { units }
@@ -108,6 +112,26 @@ impl Owners {
         }
         unit.owned[word] |= bit;
         if unit.taken[word] & bit == 0 { Err(Conflict::Free) } else { Ok(()) }
+    }
+
+    /// Says that a large value has a block that was taken since the last commit. It may be what that commit had retired.
+    pub(super) fn own_pending(&mut self, offset: u64) -> Result<(), Conflict> {
+        match self.own(offset) {
+            Ok(()) | Err(Conflict::Free) => {}
+            conflict => return conflict,
+        }
+        let block = offset % UNIT_BYTES / BLOCK_BYTES as u64;
+        if let Some(unit) = self.units.get_mut(&unit_of(offset)) {
+            unit.pending[block as usize / 64] |= 1 << (block % 64);
+        }
+        Ok(())
+    }
+
+    /// Whether a block was said to be such.
+    pub(super) fn is_pending(&self, offset: u64) -> bool {
+        let block = offset % UNIT_BYTES / BLOCK_BYTES as u64;
+        let unit = self.units.get(&unit_of(offset));
+        unit.is_some_and(|unit| unit.pending[block as usize / 64] >> (block % 64) & 1 == 1)
     }
 
     /// Says that the log has a unit. One that it took since the last commit may be free yet, or hold what that commit had retired.

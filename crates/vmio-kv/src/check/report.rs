@@ -38,6 +38,8 @@ pub struct Report {
     pub leaked_blocks: u64,
     /// Units among them that the log had taken ahead when a crash came.
     pub leaked_chunks: u64,
+    /// Segments.
+    pub segments: u64,
     /// Units of segments.
     pub units: u64,
     /// Units of which at least a block is taken.
@@ -52,6 +54,10 @@ pub struct Report {
     pub entries: u64,
     /// Entries among them whose record is in a former life of its unit: a newer record of the key is elsewhere.
     pub superseded_entries: u64,
+    /// Values over 1 MiB, the newest of their keys or not.
+    pub large_values: u64,
+    /// Bytes of those.
+    pub large_bytes: u64,
     /// Chunks of the log.
     pub chunks: u64,
     /// Records in them, marks included.

@@ -11,10 +11,13 @@ use crate::format::bitmap;
 use crate::format::block::{Block, Kind, Uuid};
 use crate::format::catalogue::{self, RegionEntry};
 use crate::format::free_log;
-use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, UNIT_TABLE_UNITS, unit_of};
-use crate::format::superblock::{AllocatorEpochs, Superblock};
+use crate::format::geometry::{
+    BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, UNIT_TABLE_UNITS, first_units, unit_of,
+};
+use crate::format::superblock::{AllocatorEpochs, FEATURES, Superblock};
 use crate::format::unit_table::{self, Purpose};
 use crate::format::volume_header::SegmentEntry;
+use crate::volume::segment::EPOCH_FIRST;
 
 const SUPERBLOCK: &str = "a superblock";
 const BITMAP: &str = "a bitmap";
@@ -40,10 +43,22 @@ impl Check<'_> {
             return;
         };
         let Some((epoch, superblock)) = self.superblocks(first, entry.uuid) else { return };
-        let mut state =
-            State { uuid: entry.uuid, epoch, superblock, owners: Owners::new(&entry.groups), retired: BTreeSet::new() };
+        let Some(groups) = first_units(&entry.groups, superblock.units) else {
+            let what = format!("segment {} has fewer units than its superblock says", entry.number);
+            self.wrong("the table of segments", 0, what);
+            return;
+        };
+        if groups != entry.groups {
+            self.note(
+                SUPERBLOCK,
+                first.superblocks()[epoch as usize % 2],
+                "growth was cut short; opening goes on with it",
+            );
+        }
+        let owners = Owners::new(&groups);
+        let mut state = State { uuid: entry.uuid, epoch, superblock, owners, retired: BTreeSet::new() };
         let mut epochs = Vec::new();
-        for group in &entry.groups {
+        for group in &groups {
             self.bitmaps(&mut state, group, &mut epochs);
             self.unit_tables(&mut state, group, &mut epochs);
         }
@@ -62,9 +77,13 @@ impl Check<'_> {
     /// Both copies; gives the newest that is whole.
     fn superblocks(&mut self, first: &Group, uuid: Uuid) -> Option<(u64, Superblock)> {
         let mut newest: Option<(u64, Superblock)> = None;
-        let mut torn = Vec::new();
+        let (mut torn, mut zeros) = (Vec::new(), Vec::new());
         for offset in first.superblocks() {
             let Some(block) = self.copy(SUPERBLOCK, offset) else { continue };
+            if is_zero(&block) {
+                zeros.push(offset);
+                continue;
+            }
             let read = whole(&block, Kind::Superblock, offset, uuid)
                 .and_then(|sealed| Ok((sealed.epoch, Superblock::from_block(&sealed)?)));
             match read {
@@ -87,7 +106,13 @@ impl Check<'_> {
                 self.wrong(SUPERBLOCK, offset, damage);
             }
         }
-        let unknown = newest.as_ref().map_or(0, |(_, superblock)| superblock.incompatible);
+        // The first one has no other beside it.
+        if newest.as_ref().is_some_and(|(epoch, _)| *epoch > EPOCH_FIRST) {
+            for offset in zeros {
+                self.note(SUPERBLOCK, offset, "it is all zeros, though there has been more than one commit");
+            }
+        }
+        let unknown = newest.as_ref().map_or(0, |(_, superblock)| superblock.incompatible & !FEATURES);
         if unknown != 0 {
             self.wrong(SUPERBLOCK, first.superblocks()[0], format!("features {unknown:#x} are not known"));
             return None;
@@ -108,7 +133,7 @@ impl Check<'_> {
     ) -> Option<(u64, u64, Box<Block>)> {
         let mut newest: Option<(u64, u64, Box<Block>)> = None;
         for offset in offsets {
-            let Some(block) = self.copy(structure, offset) else { continue };
+            let Some(block) = self.copy(structure, offset).filter(|block| !is_zero(block)) else { continue };
             let epoch = match whole(&block, kind, offset, state.uuid) {
                 Ok(sealed) => sealed.epoch,
                 Err(damage) => {
@@ -180,6 +205,9 @@ impl Check<'_> {
             }
             self.report.units_taken += 1;
             let (offset, row) = (unit * UNIT_BYTES, owners.row);
+            if row.purpose != Purpose::Group && state.superblock.granted != 0 && unit >= state.superblock.granted {
+                self.wrong(BITMAP, offset, "blocks of the unit are taken, and it was never granted to an owner");
+            }
             if row.purpose == Purpose::Free {
                 self.wrong(UNIT_TABLE, offset, "the unit is free, and blocks of it are taken");
             }
@@ -234,7 +262,7 @@ impl Check<'_> {
 
     fn catalogue(&mut self, state: &mut State) -> Vec<RegionEntry> {
         let mut regions: Vec<RegionEntry> = Vec::new();
-        let (mut numbers, mut names) = (BTreeSet::new(), BTreeSet::new());
+        let mut numbers = BTreeSet::new();
         for reference in state.superblock.catalogue.clone() {
             let offset = reference.offset;
             let _ = self.own(state, CATALOGUE, offset, Purpose::Segment, 0);
@@ -260,7 +288,7 @@ impl Check<'_> {
                                 format!("there is a second or future region {}", region.number),
                             );
                         }
-                        if region.name.is_empty() || !names.insert(region.name.clone()) {
+                        if region.name.is_empty() || !self.region_names.insert(region.name.clone()) {
                             self.wrong(
                                 CATALOGUE,
                                 offset,
@@ -323,7 +351,8 @@ impl Check<'_> {
                 }
                 for block in 0..freed.blocks {
                     let at = freed.offset.saturating_add(block.saturating_mul(BLOCK_BYTES as u64));
-                    if chain.is_new(at) {
+                    // It was taken again since.
+                    if chain.is_new(at) || state.owners.is_pending(at) {
                         continue;
                     }
                     if let Err(conflict) = state.owners.own(at) {
@@ -344,6 +373,10 @@ impl Check<'_> {
             let leaked = owners.leaked();
             let Some(first) = owners.first_leaked() else { continue };
             let offset = unit * UNIT_BYTES + first * BLOCK_BYTES as u64;
+            if owners.row.purpose == Purpose::Group {
+                self.note("a unit", offset, "it was a group's own until the segment was taken over");
+                continue;
+            }
             self.report.leaked_blocks += u64::from(leaked);
             let what =
                 format!("{leaked} blocks of it are taken, and nothing refers to them ({})", owners.row.purpose.name());
@@ -355,12 +388,18 @@ impl Check<'_> {
     }
 }
 
+/// Whether a copy was never written.
+fn is_zero(block: &Block) -> bool {
+    block.0 == Block::ZERO.0
+}
+
 fn found_superblock(offset: u64, epoch: u64, superblock: &Superblock) -> Found {
     Found {
         what: "superblock",
         offset,
         fields: vec![
             ("epoch", epoch.into()),
+            ("features", superblock.incompatible.into()),
             ("owner_epoch", superblock.owner_epoch.into()),
             ("log_first_chunk", superblock.log_first_chunk.into()),
             ("log_replay_from", superblock.log_replay_from.into()),
@@ -369,6 +408,8 @@ fn found_superblock(offset: u64, epoch: u64, superblock: &Superblock) -> Found {
             ("log_durable", superblock.log_durable.into()),
             ("free_log", superblock.free_log.into()),
             ("next_region", u64::from(superblock.next_region).into()),
+            ("units", superblock.units.into()),
+            ("granted", superblock.granted.into()),
             ("catalogue_blocks", (superblock.catalogue.len() as u64).into()),
         ],
     }

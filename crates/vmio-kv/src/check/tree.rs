@@ -10,6 +10,7 @@ use crate::format::branch::{Branch, Child};
 use crate::format::catalogue::{RegionEntry, Root};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::leaf::Leaf;
+use crate::format::pivot::{PIECE_BYTES, Piece, Pivot};
 use crate::format::record::FRONT_BYTES;
 use crate::format::unit_table::Purpose;
 use crate::tree::HEIGHT_MAX;
@@ -17,6 +18,7 @@ use crate::tree::HEIGHT_MAX;
 const ROOT: &str = "the root of a tree";
 const LEAF: &str = "a leaf";
 const BRANCH: &str = "an inner node";
+const PIECE: &str = "a piece of a long pivot";
 
 /// A tree that is being gone through.
 pub(super) struct Walk<'walk> {
@@ -157,26 +159,62 @@ impl Check<'_> {
         (offset, height): (u64, u16),
         range: Range<'_>,
     ) {
-        if !branch.pivot(0).is_empty() {
+        if branch.pivot(0) != Pivot::default() {
             self.wrong(BRANCH, offset, "its first child has a pivot");
         }
         let block = |offset| offset..offset + BLOCK_BYTES as u64;
         self.device.prefetch((0..branch.len()).map(|index| block(branch.child(index).offset())));
+        // Of a pivot that cannot be read nothing is known but that it is within the node's range.
+        let mut begins: Option<Vec<u8>> = Some(range.start.to_vec());
         for index in 0..branch.len() {
-            let start = if index == 0 { range.start } else { branch.pivot(index) };
-            let end = if index + 1 < branch.len() { Some(branch.pivot(index + 1)) } else { range.end };
-            let is_behind = index == 0 || (start > range.start && range.contains(start));
+            let is_last = index + 1 == branch.len();
+            let ends = if is_last { None } else { self.pivot(state, walk, branch.pivot(index + 1)) };
+            let start = begins.as_deref().unwrap_or(range.start);
+            let end = ends.as_deref().or(range.end);
+            let is_behind = index == 0 || begins.is_none() || (start > range.start && range.contains(start));
             if !is_behind || end.is_some_and(|end| start >= end) {
                 let pivot = start.escape_ascii().to_string();
                 self.wrong(BRANCH, offset, format!("pivot {index} is not in order: \"{pivot}\""));
             }
             self.node(state, walk, branch.child(index), height - 1, Range { start, end });
+            begins = ends;
         }
+    }
+
+    /// All of a pivot, of which the rest is checked; nothing if that is damaged.
+    fn pivot(&mut self, state: &mut State, walk: &mut Walk<'_>, pivot: Pivot<&[u8]>) -> Option<Vec<u8>> {
+        let mut bytes = pivot.front.to_vec();
+        let (mut next, mut left) = pivot.rest.map_or((None, 0), |rest| (Some(rest.first), rest.bytes));
+        while let Some(child) = next {
+            let offset = child.offset();
+            let purpose = Purpose::Branches(walk.level);
+            let conflict = self.own(state, PIECE, offset, purpose, walk.region.number).err();
+            if conflict.is_some_and(|conflict| conflict.is_fatal()) {
+                return None;
+            }
+            let block = self.block(offset).map_err(|why| self.wrong(PIECE, offset, why)).ok()?;
+            let piece = self.node_header(state, walk, &block, Kind::Pivot, child);
+            let piece = piece.and_then(|sealed| Piece::from_block(&sealed, left));
+            let piece = piece.map_err(|damage| self.wrong(PIECE, offset, damage)).ok()?;
+            walk.nodes += 1;
+            self.found(Structure::Tree, || Found {
+                what: "piece of a pivot",
+                offset,
+                fields: vec![
+                    ("region", u64::from(walk.region.number).into()),
+                    ("level", u64::from(walk.level).into()),
+                    ("bytes", (piece.bytes.len() as u64).into()),
+                ],
+            });
+            bytes.extend_from_slice(piece.bytes);
+            (next, left) = (piece.next, left - left.min(PIECE_BYTES));
+        }
+        Some(bytes)
     }
 
     fn leaf(
         &mut self,
-        state: &State,
+        state: &mut State,
         walk: &mut Walk<'_>,
         leaf: &Leaf<'_>,
         (offset, epoch): (u64, u64),

@@ -2,34 +2,34 @@
 
 use crate::check::found::{Found, Structure};
 use crate::check::{Check, whole};
-use crate::error::Result;
+use crate::error::{Damage, Result};
 use crate::format::block::{Block, Kind, Uuid, unseal};
 use crate::format::geometry::UNIT_BYTES;
-use crate::format::volume_header::{HEADER_OFFSETS, VolumeHeader, segment_tables, segments_from_block};
-use crate::volume::Volume;
+use crate::format::owner::{OwnerRecord, owner_records};
+use crate::format::volume_header::{HEADER_OFFSETS, SegmentEntry, VolumeHeader, segment_tables, segments_from_block};
+use crate::volume::{Layout, Volume};
 
 const HEADER: &str = "the volume's header";
+const OWNER: &str = "an owner's record";
 const TABLE: &str = "the table of segments";
 
 impl Check<'_> {
     /// Checks all of it.
     pub(super) fn volume(&mut self) -> Result<()> {
         // What is no volume, or none for this program, is an error; what is damaged is a finding.
-        let segments = match Volume::read(self.device) {
-            Ok(segments) => segments,
+        let Layout { header, epoch, segments } = match Volume::read(self.device) {
+            Ok(layout) => layout,
             Err(crate::Error::Damaged { structure, offset, damage, .. }) => {
                 self.wrong(structure, offset, damage);
                 return Ok(());
             }
             Err(error) => return Err(error),
         };
-        let volume = self.headers();
-        self.tables(volume);
-        let mut all: Vec<_> = segments.iter().flat_map(|segment| &segment.groups).collect();
-        all.sort_unstable_by_key(|group| group.first_unit);
-        for pair in all.windows(2).filter(|pair| pair[0].first_unit + pair[0].units > pair[1].first_unit) {
-            self.wrong(TABLE, segment_tables(0)[0], format!("unit {} is of two groups", pair[1].first_unit));
-        }
+        // A copy of a volume that has grown, or was about to, may be torn.
+        let may_be_torn = epoch > 1 || self.device.len() > header.units * UNIT_BYTES;
+        self.headers(may_be_torn);
+        self.tables(header.uuid, may_be_torn);
+        self.report.segments = segments.len() as u64;
         for segment in &segments {
             self.found(Structure::Superblock, || Found {
                 what: "segment",
@@ -40,19 +40,43 @@ impl Check<'_> {
                     ("units", segment.groups.iter().map(|group| group.units).sum::<u64>().into()),
                 ],
             });
+            self.owners(segment);
             self.segment(segment);
         }
         Ok(())
     }
 
-    /// Both copies; returns whose they are.
-    fn headers(&mut self) -> Option<Uuid> {
-        let mut uuid = None;
+    /// What those say who have taken a segment over. Of a record in force there are two; opening makes the second good.
+    fn owners(&mut self, segment: &SegmentEntry) {
+        for offset in owner_records(segment.number) {
+            let Some(block) = self.copy(OWNER, offset) else { continue };
+            if block.0 == Block::ZERO.0 {
+                continue;
+            }
+            let record =
+                whole(&block, Kind::Owner, offset, segment.uuid).and_then(|sealed| OwnerRecord::from_block(&sealed));
+            match record {
+                Ok(record) => self.found(Structure::Superblock, || Found {
+                    what: "owner",
+                    offset,
+                    fields: vec![
+                        ("segment", u64::from(segment.number).into()),
+                        ("owner_epoch", record.owner_epoch.into()),
+                        ("is_in_force", u64::from(record.is_in_force()).into()),
+                        ("granted", record.granted.into()),
+                    ],
+                }),
+                Err(damage) => self.note(OWNER, offset, format!("{damage}: a take-over was cut short")),
+            }
+        }
+    }
+
+    /// Both copies.
+    fn headers(&mut self, may_be_torn: bool) {
         for offset in HEADER_OFFSETS {
             let Some(block) = self.copy(HEADER, offset) else { continue };
             match unseal(&block.0, Kind::VolumeHeader, offset).and_then(|sealed| VolumeHeader::from_block(&sealed)) {
                 Ok(header) => {
-                    uuid = Some(header.uuid);
                     self.found(Structure::Superblock, || Found {
                         what: "volume header",
                         offset,
@@ -64,26 +88,35 @@ impl Check<'_> {
                         ],
                     });
                 }
-                Err(damage) => self.wrong(HEADER, offset, damage),
+                Err(damage) => self.damaged_copy(HEADER, offset, &block, may_be_torn, damage),
             }
         }
-        uuid
     }
 
-    fn tables(&mut self, volume: Option<Uuid>) {
+    fn tables(&mut self, volume: Uuid, may_be_torn: bool) {
         for offset in segment_tables(0) {
-            let (Some(block), Some(volume)) = (self.copy(TABLE, offset), volume) else { continue };
+            let Some(block) = self.copy(TABLE, offset) else { continue };
             let segments = whole(&block, Kind::SegmentTable, offset, volume);
             if let Err(damage) = segments.and_then(|sealed| segments_from_block(&sealed)) {
-                self.wrong(TABLE, offset, damage);
+                self.damaged_copy(TABLE, offset, &block, may_be_torn, damage);
             }
         }
     }
 
-    /// A block that lies there twice, unless this copy was never written.
+    /// Of two copies one is whole, and this is the other.
+    fn damaged_copy(&mut self, what: &'static str, offset: u64, block: &Block, may_be_torn: bool, damage: Damage) {
+        // Both were written when the volume was created: no crash leaves zeros.
+        if may_be_torn && block.0 != Block::ZERO.0 {
+            self.note(what, offset, format!("{damage}: growth was cut short, and the other copy counts"));
+        } else {
+            self.wrong(what, offset, damage);
+        }
+    }
+
+    /// A copy of a block that lies there twice, if it can be read.
     pub(super) fn copy(&mut self, structure: &'static str, offset: u64) -> Option<Box<Block>> {
         match self.block(offset) {
-            Ok(block) => (block.0 != Block::ZERO.0).then_some(block),
+            Ok(block) => Some(block),
             Err(why) => {
                 self.wrong(structure, offset, why);
                 None

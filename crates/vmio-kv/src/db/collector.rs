@@ -5,9 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::db::Store;
+use crate::db::OpenSegment;
 use crate::error::{Error, Result};
 use crate::format::chunk::CHUNK_BYTES;
 use crate::format::free_log::Freed;
@@ -25,7 +25,7 @@ const SLACK_BYTES: u64 = 4 * UNIT_BYTES;
 /// When room is short, chunks are collected that have this much garbage.
 const GARBAGE_BYTES_MIN: u64 = UNIT_BYTES / 16;
 
-/// Whoever holds it changes levels on the device, or collects garbage: one at a time.
+/// Whoever changes levels on the device holds it, beside others who do; who collects garbage has it alone.
 #[derive(Default)]
 pub(crate) struct Upkeep {
     /// Chunks that cannot be read: they are left alone.
@@ -68,9 +68,15 @@ enum Effort {
     Levels,
 }
 
-impl Store {
-    pub(super) fn upkeep(&self) -> MutexGuard<'_, Upkeep> {
-        self.upkeep.lock().unwrap_or_else(PoisonError::into_inner)
+impl OpenSegment {
+    /// Waits until nobody spills, or collects.
+    pub(super) fn upkeep(&self) -> RwLockWriteGuard<'_, Upkeep> {
+        self.upkeep.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nobody collects.
+    pub(super) fn upkeep_beside(&self) -> RwLockReadGuard<'_, Upkeep> {
+        self.upkeep.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The log's chunks, those that are `left_out` aside.
@@ -99,39 +105,51 @@ impl Store {
             return Some(GARBAGE_BYTES_MIN);
         }
         let space = self.log_space(&self.log.open_chunks());
-        let most = self.options.space_amplification();
+        let most = self.store.options.space_amplification();
         let live_bytes = space.bytes - space.garbage_bytes;
         let is_too_large = space.bytes as f64 > live_bytes as f64 * most + goal.slack_bytes as f64;
         is_too_large.then_some((UNIT_BYTES as f64 * (1.0 - 1.0 / most)) as u64)
     }
 
-    /// Collects what is due, in the background.
-    pub(super) fn collect_due(&self, upkeep: &mut Upkeep) -> Result<()> {
-        let is_short = self.segment.check_room(Claim::Put, 1).is_err();
+    /// Collects what is due, in the background. As long as nothing is, spills go on.
+    pub(super) fn collect_due(&self) -> Result<()> {
+        let is_short = self.segment.check_room(Claim::Put, 1).is_err() && !self.grow_for(Claim::Put, 1);
         let effort = if is_short { Effort::Levels } else { Effort::Memory };
-        self.collect(upkeep, Goal { slack_bytes: SLACK_BYTES, chunks: 1 }, effort)
+        let goal = Goal { slack_bytes: SLACK_BYTES, chunks: 1 };
+        let is_worth_it = |least| effort == Effort::Levels || self.has_garbage(&self.upkeep_beside(), least);
+        if self.least_garbage(goal).is_some_and(is_worth_it) {
+            self.collect(&mut self.upkeep(), goal, effort)?;
+        }
+        Ok(())
     }
 
     /// Collects until the log is within its limit, or nothing more can be gained.
     pub(super) fn collect_all(&self) -> Result<()> {
         let mut upkeep = self.upkeep();
+        // What somebody has read until now.
+        self.segment.give_back()?;
         // What was overwritten in memory alone is not counted yet.
-        self.spill_memory(&self.all_regions())?;
-        self.collect(&mut upkeep, Goal { slack_bytes: 0, chunks: 1 }, Effort::Levels)
+        self.spill_memories(&upkeep)?;
+        self.collect(&mut upkeep, Goal { slack_bytes: 0, chunks: 1 }, Effort::Levels)?;
+        drop(upkeep);
+        self.discard_free();
+        Ok(())
     }
 
     /// Makes room for a write that was refused; tells whether it is worth another try.
     pub(super) fn make_room(&self, claim: Claim, chunks: u64) -> Result<bool> {
         let mut upkeep = self.upkeep();
         let has_room = || {
-            let lacks_none = self.all_regions().iter().all(|region| !region.lacks_room());
+            let lacks_none = self.regions().iter().all(|region| !region.lacks_room());
             lacks_none && self.segment.check_room(claim, chunks).is_ok()
+        };
+        let spill_again = |upkeep: &Upkeep| {
+            let mut lacking = self.regions().into_iter().filter(|region| region.lacks_room());
+            lacking.try_for_each(|region| self.spill_all(&region, false, upkeep))
         };
         // Somebody else may have made it meanwhile.
         self.segment.give_back()?;
-        for region in self.all_regions().iter().filter(|region| region.lacks_room()) {
-            self.spill_all(region, false)?;
-        }
+        spill_again(&upkeep)?;
         let (_, end) = self.log.end();
         if has_room() {
             return Ok(true);
@@ -140,16 +158,10 @@ impl Store {
             return Ok(false);
         }
         self.collect(&mut upkeep, Goal { slack_bytes: SLACK_BYTES, chunks }, Effort::Levels)?;
-        for region in self.all_regions().iter().filter(|region| region.lacks_room()) {
-            self.spill_all(region, false)?;
-        }
+        spill_again(&upkeep)?;
         let has_room = has_room();
         upkeep.was_in_vain = (!has_room).then(|| self.log.end().1);
         Ok(has_room)
-    }
-
-    fn all_regions(&self) -> Vec<Arc<Region>> {
-        self.regions().values().cloned().collect()
     }
 
     fn collect(&self, upkeep: &mut Upkeep, goal: Goal, most: Effort) -> Result<()> {
@@ -158,19 +170,21 @@ impl Store {
             match effort {
                 Effort::Known => {}
                 Effort::Memory if most == Effort::Levels || self.has_garbage(upkeep, least) => {
-                    self.spill_memory(&self.all_regions())?;
+                    self.spill_memories(upkeep)?;
                 }
                 _ if most != Effort::Levels => return Ok(()),
                 Effort::Memory | Effort::Levels => {
-                    for region in self.all_regions() {
-                        self.spill_all(&region, true)?;
+                    for region in self.regions() {
+                        self.spill_all(&region, true, upkeep)?;
                     }
                 }
             }
             while let Some(least) = self.least_garbage(goal) {
-                if self.spills.is_stopping() {
+                if self.store.spills.is_stopping() {
                     return Ok(());
                 }
+                // A collection may go on for long.
+                self.keep_recovery_short(Some(upkeep))?;
                 let has_moved = self.collect_some(upkeep, least)?;
                 // What was given up may be held by readers: then more moves would take what is kept for deletions.
                 if !has_moved || self.segment.check_room(Claim::Delete, 1).is_err() {
@@ -191,12 +205,18 @@ impl Store {
     }
 
     /// Has nothing in memory that was there: so the log is read back from here on.
-    fn spill_memory(&self, regions: &[Arc<Region>]) -> Result<()> {
-        for region in regions.iter().filter(|region| !region.has_failed()) {
-            self.spill_all(region, false)?;
-            if region.freeze() {
-                self.spill_all(region, false)?;
-            }
+    fn spill_memories(&self, upkeep: &Upkeep) -> Result<()> {
+        self.regions().iter().try_for_each(|region| self.spill_memory(region, upkeep))
+    }
+
+    /// The same for one region. What a spill that failed has left is lost to no reader, and stays.
+    pub(super) fn spill_memory(&self, region: &Region, upkeep: &Upkeep) -> Result<()> {
+        if region.has_failed() {
+            return Ok(());
+        }
+        self.spill_all(region, false, upkeep)?;
+        if region.freeze() {
+            self.spill_all(region, false, upkeep)?;
         }
         Ok(())
     }
@@ -237,10 +257,10 @@ impl Store {
     /// Collects chunks until about one chunk's worth has been moved; tells whether there were any.
     fn collect_some(&self, upkeep: &mut Upkeep, least: u64) -> Result<bool> {
         let regions: BTreeMap<u32, Arc<Region>> =
-            self.all_regions().into_iter().map(|region| (region.number, region)).collect();
+            self.regions().into_iter().map(|region| (region.number, region)).collect();
         let (mut moved, mut emptied) = (0, Vec::new());
         for chunk in self.victims(upkeep, least)? {
-            match self.move_live(chunk, &regions, &mut moved) {
+            match self.move_live(chunk, &regions, &mut moved, upkeep) {
                 Ok(()) => emptied.push(Freed { offset: chunk, blocks: UNIT_BLOCKS }),
                 // Others may have made room enough.
                 Err(Error::Full { .. }) => break,
@@ -258,6 +278,15 @@ impl Store {
         Ok(true)
     }
 
+    /// Has nothing be referred to in a chunk that a former owner may still write to; nor is the log read back from there any more.
+    pub(super) fn leave_chunk(&self, chunk: u64) -> Result<()> {
+        let upkeep = self.upkeep();
+        self.spill_memories_at_once(&upkeep)?;
+        let regions = self.regions().into_iter().map(|region| (region.number, region)).collect();
+        self.move_live(chunk, &regions, &mut 0, &upkeep)?;
+        self.give_up(vec![Freed { offset: chunk, blocks: UNIT_BLOCKS }])
+    }
+
     /// Gives up chunks of which no record is the newest of its key.
     fn give_up(&self, chunks: Vec<Freed>) -> Result<()> {
         // What has taken the place of their records must not be lost when they are.
@@ -268,7 +297,7 @@ impl Store {
         }
         self.collected.chunks.fetch_add(chunks.len() as u64, Ordering::Relaxed);
         let outdated = Outdated::new(&self.segment.retired, chunks);
-        for region in self.all_regions() {
+        for region in self.regions() {
             region.outlive(&outdated, epoch);
         }
         drop(outdated);
@@ -276,12 +305,18 @@ impl Store {
     }
 
     /// Appends anew what is live in a chunk.
-    fn move_live(&self, chunk: u64, regions: &BTreeMap<u32, Arc<Region>>, moved: &mut u64) -> Result<()> {
+    fn move_live(
+        &self,
+        chunk: u64,
+        regions: &BTreeMap<u32, Arc<Region>>,
+        moved: &mut u64,
+        upkeep: &Upkeep,
+    ) -> Result<()> {
         let chunk = self.log.read_chunk(chunk)?;
         self.log.walk(&chunk, |record| {
             // Regions that are not there were never committed.
             let Some(region) = regions.get(&record.region) else { return Ok(()) };
-            if self.move_record(region, &record)? {
+            if self.move_record(region, &record, upkeep)? {
                 *moved += u64::from(record.pointer.record_bytes());
             }
             Ok(())
@@ -289,7 +324,7 @@ impl Store {
     }
 
     /// Appends a record anew if it is the newest of its key.
-    fn move_record(&self, region: &Region, record: &Visited<'_>) -> Result<bool> {
+    fn move_record(&self, region: &Region, record: &Visited<'_>, upkeep: &Upkeep) -> Result<bool> {
         loop {
             let version = region.version();
             // First: what is put while the levels are looked through makes a difference below.
@@ -299,7 +334,7 @@ impl Store {
             }
             let Some(turn) = region.try_begin_write()? else {
                 // Who waits for room waits for this thread.
-                self.spill_all(region, false)?;
+                self.spill_all(region, false, upkeep)?;
                 if region.lacks_room() {
                     return Err(self.segment.full(UNIT_BYTES));
                 }
@@ -314,7 +349,7 @@ impl Store {
             let is_full = turn.put(record.key, at.sequence, at.pointer);
             drop(turn);
             if is_full && region.freeze() {
-                self.spill_all(region, false)?;
+                self.spill_all(region, false, upkeep)?;
             }
             return Ok(true);
         }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use vmio::SignalsBlocked;
+
 use crate::device::Device;
 use crate::options::Options;
 use crate::region::LevelMemory;
@@ -20,6 +22,7 @@ impl MemoryBalance {
         options: &Options,
     ) -> std::io::Result<MemoryBalance> {
         let (its, device, options) = (Arc::clone(levels), Arc::clone(device), options.clone());
+        let _signals = SignalsBlocked::new();
         let thread = std::thread::Builder::new().name("vmio-kv-memory".to_owned()).spawn(move || {
             let mut known = None;
             while let Some(bytes) = its.wait(known) {

@@ -2,7 +2,7 @@
 
 use crate::db::check_key;
 use crate::error::Result;
-use crate::format::pointer::Pointer;
+use crate::format::pointer::{Pointer, PointerKind};
 use crate::region::{Region, Version};
 
 /// Keys that are looked up together: what is read for them stays in memory until it is used.
@@ -19,7 +19,7 @@ pub(super) struct Reading<'region> {
 }
 
 impl Reading<'_> {
-    fn find(&self, key: &[u8]) -> Result<Option<Pointer>> {
+    pub(super) fn find(&self, key: &[u8]) -> Result<Option<Pointer>> {
         check_key(key)?;
         self.region.find(self.version, self.before, key)
     }
@@ -29,12 +29,21 @@ impl Reading<'_> {
     }
 
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let Some(pointer) = self.find(key)? else { return Ok(None) };
-        self.region.log.read(pointer, |record| Some(record.value.to_vec()))
+        check_key(key)?;
+        let found = self.region.look_up(self.version, self.before, key, |record| record.value.to_vec())?;
+        match found.filter(|(pointer, _)| pointer.kind() != PointerKind::Tombstone) {
+            // It was read when it was looked for, since it took that to know its key.
+            Some((pointer, Some(value))) if pointer.kind() != PointerKind::Extents => Ok(Some(value)),
+            Some((pointer, _)) => self.value(key, pointer).map(Some),
+            None => Ok(None),
+        }
     }
 
     pub(super) fn get_ref<Answer>(&self, key: &[u8], look: impl FnOnce(&[u8]) -> Answer) -> Result<Option<Answer>> {
         let Some(pointer) = self.find(key)? else { return Ok(None) };
+        if pointer.kind() == PointerKind::Extents {
+            return Ok(Some(look(&self.value(key, pointer)?)));
+        }
         self.region.log.read_pinned(pointer, |record| look(record.value)).map(Some)
     }
 
@@ -50,9 +59,8 @@ impl Reading<'_> {
                 bytes <= RECORD_BYTES_MAX
             });
             self.region.log.fetch(together.copied());
-            for pointer in found {
-                let value = pointer.map(|pointer| self.region.log.read(pointer, |record| record.value.to_vec()));
-                values.push(value.transpose()?);
+            for (key, pointer) in keys.iter().zip(found) {
+                values.push(pointer.map(|pointer| self.value(key, pointer)).transpose()?);
             }
         }
         Ok(values)

@@ -1,24 +1,29 @@
 //! Opening a store: what was committed, and then what the log has beyond that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
-use crate::db::Store;
 use crate::db::collector::{Collected, Upkeep};
-use crate::db::spiller::Queue;
+use crate::db::segments::Segments;
+use crate::db::{OpenSegment, Store};
 use crate::error::{Damage, Result};
-use crate::format::pointer::Pointer;
+use crate::format::catalogue::RegionEntry;
+use crate::format::extents::LargeRecord;
+use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::RecordKind;
-use crate::log::{Log, replay};
+use crate::format::volume_header::SegmentEntry;
+use crate::log::{Log, Replayed, replay};
 use crate::options::Options;
-use crate::region::{LevelMemory, Region};
+use crate::region::Region;
 use crate::volume::Volume;
 use crate::volume::commit::Changes;
 use crate::volume::segment::Segment;
+use crate::volume::take_over::Claim;
 
 /// What opening a store has brought back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
     /// Records of the log that no level had.
@@ -36,20 +41,60 @@ struct Found {
     pointer: Pointer,
 }
 
-impl Store {
-    pub(super) fn recover(mut volume: Volume, options: Options) -> Result<(Store, Recovery)> {
+/// A record of a large value, and where it is.
+struct FoundLarge {
+    record_offset: u64,
+    value: LargeRecord,
+}
+
+impl Segments {
+    /// Opens all segments of a volume.
+    pub(super) fn recover(mut volume: Volume, options: Options) -> Result<(Segments, Recovery)> {
         let started = Instant::now();
-        let device = Arc::clone(&volume.device);
-        let segment = Arc::new(Segment::open(device, volume.take_segment()?)?);
-        // What was read may be in a cache of the system's alone, after a kill: nothing is written over before it is durable.
-        segment.device.flush()?;
+        // First: what is read from here on the former owner does not change any more, or has not acknowledged.
+        let may_open =
+            |segments, regions| options.check_segments(segments).and_then(|()| options.check_regions(regions));
+        let mut claims = match options.takes_over() {
+            true => volume.claim(may_open)?,
+            false => volume.note_claims().map(|()| BTreeMap::new())?,
+        };
+        volume.mend()?;
+        // What is read may be in a cache of the system's alone, after a kill: nothing is written over before it is durable.
+        volume.device.flush()?;
+        let entries = volume.segments().to_vec();
+        options.check_segments(entries.len())?;
+        let store = Arc::new(Store::new(volume, options));
+        let (mut all, mut recovery) = (Vec::new(), Recovery::default());
+        for entry in &entries {
+            let (segment, of_segment) = OpenSegment::open(&store, entry, claims.remove(&entry.number))?;
+            recovery.records += of_segment.records;
+            recovery.log_bytes += of_segment.log_bytes;
+            all.push(Arc::new(segment));
+        }
+        recovery.time = started.elapsed();
+        let Recovery { records, log_bytes, time } = recovery;
+        tracing::info!(volume = store.device.name(), segments = all.len(), records, log_bytes, ?time, "opened");
+        Ok((Segments::new(store, all), recovery))
+    }
+}
+
+impl OpenSegment {
+    /// Opens a segment, with its regions.
+    pub(super) fn open(store: &Arc<Store>, entry: &SegmentEntry, claim: Option<Claim>) -> Result<(Self, Recovery)> {
+        let options = &store.options;
+        let device = Arc::clone(&store.device);
+        let segment = Arc::new(Segment::open(device, &store.lives, &store.looks_after_flushes, entry)?);
         let superblock = segment.superblock();
         let entries = segment.regions();
+        options.check_regions(store.regions().len() + entries.len())?;
+        check_names(store, &segment, &entries)?;
         let mut found: BTreeMap<u32, Vec<Found>> = entries.iter().map(|entry| (entry.number, Vec::new())).collect();
         let since: BTreeMap<u32, u64> = entries.iter().map(|entry| (entry.number, entry.log_sequence)).collect();
+        // What is large among the newest records of their keys, and where the log says so.
+        let mut large: BTreeMap<(u32, Box<[u8]>), FoundLarge> = BTreeMap::new();
         let mut records = 0;
-        let end = replay(&segment, &superblock, |record| {
-            if !matches!(record.kind, RecordKind::Put | RecordKind::Delete) {
+        let mut end = replay(&segment, &superblock, |record| {
+            if !matches!(record.kind, RecordKind::Put | RecordKind::Delete | RecordKind::Extents) {
                 return Ok(());
             }
             if record.region >= superblock.next_region {
@@ -64,38 +109,124 @@ impl Store {
                 && record.sequence >= since[&record.region]
             {
                 records += 1;
-                of_region.push(Found { key: record.key.into(), sequence: record.sequence, pointer: record.pointer });
+                let Replayed { key, sequence, mut pointer, .. } = record;
+                if record.kind == RecordKind::Extents {
+                    let damaged = |damage| segment.device.damaged("a record of the log", pointer.offset(), damage);
+                    let value = LargeRecord::from_bytes(record.value).map_err(damaged)?;
+                    segment.count_garbage(pointer);
+                    let record_offset = std::mem::replace(&mut pointer, value.pointer()).offset();
+                    large.insert((record.region, key.into()), FoundLarge { record_offset, value });
+                } else if !large.is_empty() {
+                    large.remove(&(record.region, key.into()));
+                }
+                of_region.push(Found { key: key.into(), sequence, pointer });
             }
             Ok(())
         })?;
+        // Of those that were replaced nothing is taken, and nobody may give it back.
+        for (region, found) in &mut found {
+            found.retain(|Found { key, pointer, .. }| {
+                let newest =
+                    || large.get(&(*region, key.clone())).is_some_and(|found| found.value.pointer() == *pointer);
+                pointer.kind() != PointerKind::Extents || newest()
+            });
+        }
+        // Before anybody looks for room: no bitmap has them yet.
+        for ((region, _), FoundLarge { record_offset, value }) in &large {
+            for extent in value.extents() {
+                if !segment.allocator().take_found_run(extent, *region) {
+                    let damage =
+                        Damage::Value { what: "the place of an extent, which is not free,", found: extent.offset };
+                    return Err(segment.device.damaged("a record of the log", *record_offset, damage));
+                }
+            }
+        }
+        match &claim {
+            Some(claim) => {
+                segment.keep_off(claim, &entry.groups);
+                end.leave_next_chunk(&segment);
+            }
+            None => segment.allocator().forget_former_owners(),
+        }
         segment.ready()?;
         // The owner's epoch is in every generation of its log: it has to be durable before any is used.
         // One that the log has seen, and no superblock has any more, is not used again either.
-        let owner_epoch = superblock.owner_epoch.max(end.generation >> 32) + 1;
-        segment.commit(Changes { owner_epoch: Some(owner_epoch), ..Changes::default() }, &[])?;
+        let mut owner_epoch = superblock.owner_epoch.max(end.generation >> 32) + 1;
+        let left_chunk = claim.is_some().then_some(end.last_chunk);
+        match claim {
+            Some(claim) => {
+                owner_epoch = owner_epoch.max(claim.owner_epoch());
+                segment.establish(&mut store.volume(), claim, owner_epoch)?;
+                end.next_chunk = segment.take_chunk()?;
+            }
+            None => {
+                // Of those who had taken it over, or wanted to, none may own it again; who has come since may, and we are told.
+                owner_epoch = owner_epoch.max(store.volume().least_epoch(segment.number));
+                segment.own(owner_epoch);
+                segment.commit(Changes { owner_epoch: Some(owner_epoch), ..Changes::default() }, &[])?;
+            }
+        }
+        store.volume().finish_growth(&segment)?;
+        let log_bytes = end.bytes;
         let log = Arc::new(Log::new(Arc::clone(&segment), owner_epoch, end)?);
-        let level_memory = Arc::new(LevelMemory::new(options.memory_step_bytes()));
-        let mut regions = BTreeMap::new();
         for entry in &entries {
-            let region = Region::new(&log, options.limits(), &level_memory, entry);
+            let region = Region::new(&log, options.limits(), &store.level_memory, entry);
+            let of_region = large.iter().filter(|((number, _), _)| *number == entry.number);
+            of_region.for_each(|(_, found)| region.replay_large(&found.value));
             for Found { key, sequence, pointer } in found.remove(&entry.number).unwrap_or_default() {
                 region.replay(&key, sequence, pointer);
             }
-            regions.insert(entry.name.clone(), Arc::new(region));
+            store.add_region(region);
         }
-        let store = Store {
-            next_region: Mutex::new(superblock.next_region),
+        let opened = OpenSegment {
+            store: Arc::clone(store),
             segment,
             log,
-            regions: RwLock::new(regions),
-            level_memory,
-            options,
-            spills: Queue::default(),
-            upkeep: Mutex::new(Upkeep::default()),
+            upkeep: RwLock::default(),
+            committing: Mutex::default(),
             collected: Collected::default(),
         };
-        store.keep_reserve();
-        let recovery = Recovery { records, log_bytes: end.bytes, time: started.elapsed() };
-        Ok((store, recovery))
+        store.add_segment();
+        opened.keep_reserve();
+        if let Some(chunk) = left_chunk {
+            opened.leave_chunk(chunk)?;
+        }
+        Ok((opened, Recovery { records, log_bytes, ..Recovery::default() }))
     }
+
+    /// Bytes of the log's chunks that an opening would read back now.
+    pub(super) fn recovery_log_bytes(&self) -> u64 {
+        self.log.bytes_since(self.segment.superblock().log_replay_sequence)
+    }
+
+    /// Spills levels in memory, full or not, until an opening has little enough to read back: those with the oldest records first.
+    /// Takes [`Self::upkeep_beside`] if the caller has none.
+    pub(super) fn keep_recovery_short(&self, held: Option<&Upkeep>) -> Result<()> {
+        let segments = self.store.segments.load(Ordering::Relaxed);
+        let most = self.store.options.recovery_log_bytes(segments);
+        let is_long = || self.recovery_log_bytes() > most;
+        if !is_long() {
+            return Ok(());
+        }
+        let mut regions = self.regions();
+        regions.sort_by_cached_key(|region| region.oldest_in_memory().map_or(u64::MAX, |(_, sequence)| sequence));
+        for region in regions.iter().take_while(|_| is_long() && !self.store.spills.is_stopping()) {
+            match held {
+                Some(upkeep) => self.spill_memory(region, upkeep)?,
+                None => self.spill_memory(region, &self.upkeep_beside())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Of two regions with one name nobody could say which is meant.
+fn check_names(store: &Store, segment: &Segment, entries: &[RegionEntry]) -> Result<()> {
+    let mut names: BTreeSet<&str> = BTreeSet::new();
+    let regions = store.regions();
+    let second = entries.iter().find(|entry| !names.insert(&entry.name) || regions.contains_key(&entry.name));
+    second.map_or(Ok(()), |entry| {
+        let what = "another region has the name of one whose number";
+        Err(segment.damaged_superblock(Damage::Value { what, found: entry.number.into() }))
+    })
 }

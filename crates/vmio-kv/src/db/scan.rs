@@ -6,8 +6,12 @@ use std::iter::FusedIterator;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use crate::db::ValueReader;
+use crate::device::Passed;
 use crate::error::{Error, Result};
+use crate::extents::LargeValue;
 use crate::format::leaf::KnownKey;
+use crate::format::pointer::PointerKind;
 use crate::key_range::{KeyRange, is_beyond};
 use crate::log::Log;
 use crate::region::{Region, RegionCursor, View};
@@ -43,15 +47,37 @@ pub struct Scan<'region> {
     front: Option<End<'region>>,
     back: Option<End<'region>>,
     wants_values: bool,
+    /// Large values are not read, but left here.
+    leaves_large: bool,
+    large: Option<LargeValue>,
     is_over: bool,
 }
 
 /// The same, but for the values, which are not read; see [`Scan::keys`].
 pub struct Keys<'region>(Scan<'region>);
 
+/// The same, but for large values, which are not read yet; see [`Scan::readers`].
+pub struct Readers<'region>(Scan<'region>);
+
 impl<'region> Scan<'region> {
     pub(super) fn new(region: &'region Region, view: Arc<View>, range: KeyRange) -> Self {
-        Scan { region, view, left: range.clone(), range, front: None, back: None, wants_values: true, is_over: false }
+        Scan {
+            region,
+            view,
+            left: range.clone(),
+            range,
+            front: None,
+            back: None,
+            wants_values: true,
+            leaves_large: false,
+            large: None,
+            is_over: false,
+        }
+    }
+
+    /// Values to be read in parts: so one over 1 MiB need not be in memory as a whole.
+    pub fn readers(self) -> Readers<'region> {
+        Readers(Scan { leaves_large: true, ..self })
     }
 
     /// The keys alone. Of long keys the records are read all the same, since they alone hold all of them.
@@ -104,9 +130,11 @@ impl<'region> Scan<'region> {
         let is_beyond_end = |known: &KnownKey| is_beyond(ends, beyond, |end| known.compare_to(end));
         let Some(known) = end.next(log, self.wants_values, is_beyond_end)? else { return Ok(None) };
         let KnownKey { bytes, complete, pointer, .. } = known;
-        let wants_values = self.wants_values;
+        let is_large = pointer.kind() == PointerKind::Extents;
+        // Its record is its head.
+        let wants_values = self.wants_values && !is_large;
         let (whole, value) = if wants_values || !complete {
-            log.read(pointer, |record| {
+            log.read_passed(&end.passed, pointer, |record| {
                 let value = if wants_values { record.value.to_vec() } else { Vec::new() };
                 ((!complete).then(|| record.key.to_vec()), value)
             })?
@@ -117,6 +145,16 @@ impl<'region> Scan<'region> {
         if is_beyond(ends, beyond, |end| Some(key.as_slice().cmp(end))) {
             return Ok(None);
         }
+        let value = match self.wants_values && is_large {
+            true => {
+                let large = LargeValue::open(log, pointer, &key)?;
+                let whole = if self.leaves_large { 0..0 } else { 0..u64::MAX };
+                let value = large.read(&log.segment.device, whole)?;
+                self.large = Some(large).filter(|_| self.leaves_large);
+                value
+            }
+            false => value,
+        };
         match begins {
             Bound::Excluded(last) => last.clone_from(&key),
             begins => *begins = Bound::Excluded(key.clone()),
@@ -169,10 +207,38 @@ impl DoubleEndedIterator for Keys<'_> {
 
 impl FusedIterator for Keys<'_> {}
 
-/// One end of a scan: a cursor, and the keys that it has passed, whose records are on their way.
+impl Readers<'_> {
+    fn step(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, ValueReader)>> {
+        let found = self.0.step(direction)?;
+        let (log, version) = (&self.0.region.log, &self.0.view.version);
+        Some(found.map(|(key, value)| match self.0.large.take() {
+            Some(large) => (key, ValueReader::large(log, version, large)),
+            None => (key, ValueReader::small(log, version, value)),
+        }))
+    }
+}
+
+impl Iterator for Readers<'_> {
+    type Item = Result<(Vec<u8>, ValueReader)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step(Direction::Up)
+    }
+}
+
+impl DoubleEndedIterator for Readers<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.step(Direction::Down)
+    }
+}
+
+impl FusedIterator for Readers<'_> {}
+
+/// One end of a scan: a cursor, the keys that it has passed, and their records.
 struct End<'region> {
     cursor: RegionCursor<'region>,
     ahead: VecDeque<KnownKey>,
+    passed: Passed,
     ahead_max: usize,
     is_over: bool,
     /// What comes behind the keys.
@@ -181,7 +247,7 @@ struct End<'region> {
 
 impl<'region> End<'region> {
     fn new(cursor: RegionCursor<'region>) -> Self {
-        End { cursor, ahead: VecDeque::new(), ahead_max: 1, is_over: false, failure: None }
+        End { cursor, ahead: VecDeque::new(), passed: Passed::default(), ahead_max: 1, is_over: false, failure: None }
     }
 
     fn next(
@@ -190,12 +256,16 @@ impl<'region> End<'region> {
         wants_values: bool,
         is_beyond_end: impl Fn(&KnownKey) -> bool,
     ) -> Result<Option<KnownKey>> {
-        let before = self.ahead.len();
-        if before <= self.ahead_max / 2 && !self.is_over {
+        if self.ahead.is_empty() && !self.is_over {
             self.fill(is_beyond_end);
-            // The next one's record is read at once.
-            let new = self.ahead.range(before.max(1).min(self.ahead.len())..);
-            log.prefetch(new.filter(|known| wants_values || !known.complete).map(|known| known.pointer));
+            let wanted = self.ahead.iter().filter(|known| wants_values || !known.complete);
+            // First it gives back its memory, which the next takes.
+            self.passed = Passed::default();
+            // One alone is read when it is looked at.
+            self.passed = match self.ahead.len() {
+                0 | 1 => Passed::default(),
+                _ => log.read_in_passing(wanted.map(|known| known.pointer)),
+            };
             self.ahead_max = AHEAD_MAX.min(2 * self.ahead_max);
         }
         match self.ahead.pop_front() {

@@ -5,12 +5,14 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::db::reading::Reading;
-use crate::db::{DEFAULT_REGION, RegionHandle, Scan, Store};
+use crate::db::segments::Segments;
+use crate::db::{DEFAULT_REGION, RegionHandle, Scan};
 use crate::error::{Error, Result};
 use crate::key_range::KeyRange;
 use crate::region::{Region, View};
 
-/// All regions of a store as they were at one moment: what was written later is not seen, and of a batch all or nothing.
+/// All regions of a store, in whichever segments, as they were at one moment: what was written later is not seen, and of a batch all or
+/// nothing.
 ///
 /// It holds up neither writers nor spills. As long as it is there, the room of what it shows is not used again, be that
 /// overwritten or deleted: a nearly full store may become full by it, and a level in memory that was spilled stays in memory.
@@ -22,19 +24,18 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    pub(super) fn begin(store: &Arc<Store>) -> Snapshot {
+    pub(super) fn begin(segments: &Segments) -> Snapshot {
         // No region is created meanwhile: a batch that writes to it as well would be seen in part.
-        let named = store.regions();
+        let named = segments.store().regions();
         let mut regions: Vec<&Arc<Region>> = named.values().collect();
-        regions.sort_unstable_by_key(|region| region.number);
+        regions.sort_unstable_by_key(|region| (region.segment(), region.number));
         let views = View::begin_all(regions.iter().map(|region| &***region));
         let of_region = |(region, view): (&Arc<Region>, View)| {
-            let handle = RegionHandle { store: Arc::clone(store), region: Arc::clone(region) };
-            (region.name.clone(), RegionSnapshot::new(handle, view))
+            (region.name.clone(), RegionSnapshot::new(segments.handle(region), view))
         };
         let regions: BTreeMap<String, RegionSnapshot> = regions.into_iter().zip(views).map(of_region).collect();
         let default = regions[DEFAULT_REGION].clone();
-        Snapshot { default, regions, volume: store.segment.device.name().to_owned() }
+        Snapshot { default, regions, volume: segments.store().device.name().to_owned() }
     }
 
     /// A region by its name, if it was there.
@@ -61,8 +62,8 @@ impl Deref for Snapshot {
 /// A region as it was at one moment; see [`Snapshot`].
 #[derive(Clone)]
 pub struct RegionSnapshot {
-    handle: RegionHandle,
-    view: Arc<View>,
+    pub(super) handle: RegionHandle,
+    pub(super) view: Arc<View>,
 }
 
 impl RegionSnapshot {
@@ -75,7 +76,7 @@ impl RegionSnapshot {
         self.handle.name()
     }
 
-    fn reading(&self) -> Reading<'_> {
+    pub(super) fn reading(&self) -> Reading<'_> {
         Reading { region: &self.handle.region, version: &self.view.version, before: self.view.before }
     }
 

@@ -1,13 +1,19 @@
-//! The thread that spills, commits what it has spilled, and collects garbage in between.
+//! The threads that spill, commit what they have spilled, and collect garbage in between.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use crate::db::Store;
+use vmio::SignalsBlocked;
+
+use crate::db::OpenSegment;
+use crate::db::collector::Upkeep;
+use crate::db::segments::Segments;
 use crate::error::{Error, Result};
+use crate::format::catalogue::RegionEntry;
 use crate::format::geometry::UNIT_BLOCKS;
-use crate::region::Region;
+use crate::region::{Region, Spill, Spilled};
+use crate::tree::RUN_BLOCKS_MAX;
 use crate::volume::commit::Changes;
 
 /// Regions that have something to spill.
@@ -20,8 +26,12 @@ pub(super) struct Queue {
 #[derive(Default)]
 struct Waiting {
     regions: VecDeque<Arc<Region>>,
-    /// There may be garbage to collect.
-    collect: bool,
+    /// The levels in memory may have come to what they may take together.
+    relieve: bool,
+    /// There may be too much of the log.
+    look_around: bool,
+    /// A thread looks around: no other one does meanwhile.
+    is_looking_around: bool,
     stopping: bool,
 }
 
@@ -39,9 +49,22 @@ impl Queue {
         }
     }
 
-    /// Has the thread see whether garbage is to be collected.
-    pub(super) fn collect(&self) {
-        self.waiting().collect = true;
+    /// Has the largest level in memory spilled, if all of them take too much.
+    pub(super) fn relieve(&self) {
+        let mut waiting = self.waiting();
+        if !std::mem::replace(&mut waiting.relieve, true) {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Has a thread see whether the log has become too long for an opening, or garbage is to be collected.
+    pub(super) fn look_around(&self) {
+        self.waiting().look_around = true;
+        self.changed.notify_one();
+    }
+
+    fn has_looked_around(&self) {
+        self.waiting().is_looking_around = false;
         self.changed.notify_one();
     }
 
@@ -59,8 +82,12 @@ impl Queue {
             if let Some(region) = waiting.regions.pop_front() {
                 return Some(Work::Spill(region));
             }
-            if std::mem::take(&mut waiting.collect) {
-                return Some(Work::Collect);
+            if std::mem::take(&mut waiting.relieve) {
+                return Some(Work::Relieve);
+            }
+            if !waiting.is_looking_around && std::mem::take(&mut waiting.look_around) {
+                waiting.is_looking_around = true;
+                return Some(Work::LookAround);
             }
             waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
@@ -69,99 +96,181 @@ impl Queue {
 
 enum Work {
     Spill(Arc<Region>),
-    Collect,
+    Relieve,
+    LookAround,
 }
 
-/// The thread.
+/// The threads.
 pub(super) struct Spiller {
-    store: Arc<Store>,
-    thread: Option<JoinHandle<()>>,
+    segments: Arc<Segments>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Spiller {
-    pub(super) fn start(store: &Arc<Store>) -> std::io::Result<Self> {
-        let its = Arc::clone(store);
-        let thread = std::thread::Builder::new().name("vmio-kv-spill".to_owned()).spawn(move || {
-            while let Some(work) = its.spills.take() {
-                let mut upkeep = its.upkeep();
-                match work {
-                    Work::Spill(region) => {
-                        if let Err(error) = its.spill_all(&region, false) {
-                            tracing::error!(%error, region = region.name, "a spill failed");
-                        }
-                        its.spills.collect();
-                    }
-                    Work::Collect => match its.collect_due(&mut upkeep) {
-                        Err(Error::Stopped { .. }) | Ok(()) => {}
-                        Err(error) => tracing::error!(%error, "garbage of the log could not be collected"),
-                    },
+    pub(super) fn start(segments: &Arc<Segments>) -> std::io::Result<Self> {
+        // If one cannot be started, this ends those that were.
+        let mut spiller = Spiller { segments: Arc::clone(segments), threads: Vec::new() };
+        let _signals = SignalsBlocked::new();
+        for _ in 0..segments.store().merge_threads.most() {
+            let its = Arc::clone(segments);
+            let work = move || {
+                while let Some(work) = its.store().spills.take() {
+                    its.do_work(work)
                 }
-            }
-        })?;
-        Ok(Spiller { store: Arc::clone(store), thread: Some(thread) })
+            };
+            spiller.threads.push(std::thread::Builder::new().name("vmio-kv-spill".to_owned()).spawn(work)?);
+        }
+        Ok(spiller)
     }
 }
 
 impl Drop for Spiller {
     fn drop(&mut self) {
-        self.store.spills.waiting().stopping = true;
-        self.store.spills.changed.notify_all();
+        let store = self.segments.store();
+        store.spills.waiting().stopping = true;
+        store.spills.changed.notify_all();
         // Handles may outlive the store: nobody would make room for them.
-        self.store.regions().values().for_each(|region| region.fail("it was closed"));
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that spills has panicked");
+        store.regions().values().for_each(|region| region.fail("it was closed"));
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread that spills has panicked");
+            }
         }
     }
 }
 
-impl Store {
-    /// Spills what is due of a region, or all of it into one level. Where there is no room for that, what is in memory stays there;
-    /// collections try it again. The caller holds [`Self::upkeep`].
-    pub(super) fn spill_all(&self, region: &Region, merged: bool) -> Result<()> {
-        let spilled = self.spill_each(region, merged);
-        if let Err(error) = &spilled
-            && region.has_frozen()
-        {
-            tracing::error!(%error, region = region.name, "a spill failed: the region takes no more writes");
-            region.fail(&error.to_string());
+impl Segments {
+    fn do_work(&self, work: Work) {
+        let store = self.store();
+        match work {
+            Work::Spill(region) => {
+                let segment = self.of(&region);
+                let beside = segment.upkeep_beside();
+                if let Err(error) = segment.spill_all(&region, false, &beside) {
+                    tracing::error!(%error, region = region.name, "a spill failed");
+                }
+                drop(beside);
+                store.spills.look_around();
+            }
+            Work::Relieve => self.freeze_largest(),
+            Work::LookAround => {
+                for segment in self.all() {
+                    match segment.keep_recovery_short(None).and_then(|()| segment.collect_due()) {
+                        Err(Error::Stopped { .. }) | Ok(()) => {}
+                        Err(error) => tracing::error!(%error, "the log could not be kept short"),
+                    }
+                    segment.discard_free();
+                }
+                store.spills.has_looked_around();
+            }
         }
-        spilled
     }
 
-    fn spill_each(&self, region: &Region, merged: bool) -> Result<()> {
-        loop {
-            let spilled = match region.spill(merged) {
-                Ok(Some(spilled)) => spilled,
-                Ok(None) => return Ok(()),
+    /// Has the largest levels in memory spilled as long as all of them take too much.
+    fn freeze_largest(&self) {
+        let store = self.store();
+        while store.level_memory.is_crowded() && !store.spills.is_stopping() {
+            let can_be_frozen = |region: &&Arc<Region>| !region.has_frozen() && !region.has_failed();
+            let largest = {
+                let regions = store.regions();
+                regions.values().filter(can_be_frozen).max_by_key(|region| region.memory_bytes()).cloned()
+            };
+            let Some(largest) = largest.filter(|largest| largest.freeze()) else { break };
+            store.spills.put(&largest);
+        }
+    }
+}
+
+impl OpenSegment {
+    /// Spills what is due of a region and is not spilled by others, or all of it into one level. Where there is no room for that, what
+    /// is in memory stays there; collections try it again.
+    pub(super) fn spill_all(&self, region: &Region, merged: bool, _held: &Upkeep) -> Result<()> {
+        while let Some(spill) = region.begin_spill(merged) {
+            let is_of_memory = spill.is_of_memory();
+            match self.finish_spill(spill) {
+                Ok(()) => {}
+                Err(Error::Full { .. }) if self.grow_by(0) => {}
                 Err(error @ Error::Full { .. }) => {
                     tracing::warn!(%error, region = region.name, "there is no room for a spill");
                     region.lack_room();
                     return Ok(());
                 }
-                Err(error) => return Err(error),
-            };
-            // The levels are about to point to records: these have to be there first.
-            self.log.sync_all()?;
-            // The commit has what it makes garbage.
-            spilled.garbage.iter().for_each(|record| self.segment.count_garbage(*record));
-            let changes = Changes {
-                regions: vec![spilled.entry.clone()],
-                taken: spilled.taken.clone(),
-                replay: Some(self.replay_from(&spilled.entry)),
-                log: Some(self.log.position()),
-                ..Changes::default()
-            };
-            let epoch = self.segment.commit(changes, &spilled.outdated)?;
-            region.publish(spilled, epoch);
-            self.segment.give_back()?;
-            self.keep_reserve();
+                Err(error) => {
+                    if is_of_memory {
+                        tracing::error!(%error, region = region.name, "a spill failed: the region takes no more writes");
+                        region.fail(&error.to_string());
+                    }
+                    return Err(error);
+                }
+            }
         }
+        Ok(())
     }
 
-    /// Has as much room kept free as the largest spill may take: its nodes, and a unit of leaves and one of inner nodes that
-    /// are begun.
+    /// Does a spill that was begun, and commits it.
+    fn finish_spill(&self, spill: Spill<'_>) -> Result<()> {
+        let spilled = spill.merge(&self.store.merge_threads)?;
+        self.commit_spilled(vec![spilled], |entries| entries.first().map(|entry| self.replay_from(entry)))
+    }
+
+    /// Spills what all regions have in memory, with one commit. As long as the log is read back from a former owner's chunk, which
+    /// does not lead to ours, no region may begin behind it, nor may anything there be called durable.
+    pub(super) fn spill_memories_at_once(&self, _held: &Upkeep) -> Result<()> {
+        let regions = self.regions();
+        let mut all = Vec::new();
+        for region in regions.iter().filter(|region| region.freeze()) {
+            while let Some(spill) = region.begin_spill(false) {
+                match spill.merge(&self.store.merge_threads) {
+                    Ok(spilled) => {
+                        all.push(spilled);
+                        break;
+                    }
+                    Err(Error::Full { .. }) if self.grow_by(0) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        self.commit_spilled(all, |_| Some(self.log.end()))
+    }
+
+    /// Commits spills that are done, together. From where the log is read back then follows from what the regions will be.
+    fn commit_spilled(
+        &self,
+        all: Vec<Spilled<'_>>,
+        replay: impl FnOnce(&[RegionEntry]) -> Option<(u64, u64)>,
+    ) -> Result<()> {
+        // The levels are about to point to records: these have to be there first.
+        self.log.sync_all()?;
+        let _committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut changes, mut outdated) = (Changes::default(), Vec::new());
+        for spilled in &all {
+            // The commit has what it makes garbage.
+            spilled.garbage.iter().for_each(|record| self.segment.count_garbage(*record));
+            changes.regions.push(spilled.entry());
+            changes.taken.extend(&spilled.taken);
+            changes.extents.extend(&spilled.extents);
+            outdated.extend(&spilled.outdated);
+        }
+        changes.replay = replay(&changes.regions);
+        changes.log = Some(self.log.position());
+        let epoch = self.segment.commit(changes, &outdated)?;
+        all.into_iter().for_each(|spilled| spilled.publish(epoch));
+        self.segment.give_back()?;
+        self.keep_reserve();
+        Ok(())
+    }
+
+    /// Has as much room kept free as the largest spills may take that go on at a time: their nodes, what is left of the runs that these
+    /// are written in, and for each a unit of leaves and one of inner nodes that are begun.
     pub(super) fn keep_reserve(&self) {
-        let blocks = self.regions().values().map(|region| region.spill_blocks()).max().unwrap_or(0);
-        self.segment.reserve.set_spill_units(blocks.div_ceil(UNIT_BLOCKS) + 2);
+        let mut blocks: Vec<u64> = self.regions().iter().map(|region| region.spill_blocks()).collect();
+        blocks.sort_unstable_by_key(|blocks| std::cmp::Reverse(*blocks));
+        let spills = self.store.merge_threads.most();
+        let nodes: u64 = blocks.into_iter().take(spills).sum();
+        let runs = 2 * (spills as u64 - 1) * RUN_BLOCKS_MAX;
+        self.segment.reserve.set_spill_units((nodes + runs).div_ceil(UNIT_BLOCKS) + 2 * spills as u64);
     }
 }
+
+#[cfg(test)]
+mod tests;

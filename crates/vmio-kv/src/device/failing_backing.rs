@@ -1,13 +1,16 @@
-//! A backing for tests, that is told which reads fail and which wait.
+//! A backing for tests, that is told which reads fail and which wait, how many writes to let through, and to fail a flush.
 
 use std::io;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
 
 use vmio::backing::{Access, Backing, MemoryBacking};
 
 use crate::format::geometry::UNIT_BYTES;
 
 const NO_UNIT: u64 = u64::MAX;
+/// A write is long that has more bytes.
+const LONG_BYTES: usize = 128 << 10;
 
 /// Memory, of which reads of one unit fail, and the next read of another waits.
 pub(crate) struct FailingBacking {
@@ -15,6 +18,12 @@ pub(crate) struct FailingBacking {
     failing: AtomicU64,
     held: AtomicU64,
     hold: AtomicU8,
+    flush_fails: AtomicBool,
+    /// How many more long writes are let through.
+    writes_left: AtomicU64,
+    /// Milliseconds that a long write takes.
+    write_ms: AtomicU64,
+    flushes: AtomicU64,
 }
 
 const OPEN: u8 = 0;
@@ -28,6 +37,10 @@ impl FailingBacking {
             failing: AtomicU64::new(NO_UNIT),
             held: AtomicU64::new(NO_UNIT),
             hold: AtomicU8::new(OPEN),
+            flush_fails: AtomicBool::new(false),
+            writes_left: AtomicU64::new(u64::MAX),
+            write_ms: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
         }
     }
 
@@ -51,6 +64,26 @@ impl FailingBacking {
             std::thread::yield_now();
         }
         true
+    }
+
+    /// Has the next flush fail, and no other: as the system tells of a lost write.
+    pub(crate) fn fail_next_flush(&self) {
+        self.flush_fails.store(true, Ordering::SeqCst);
+    }
+
+    /// Has writes of more than 128 KiB wait but for so many, until this is said again.
+    pub(crate) fn let_through(&self, writes: u64) {
+        self.writes_left.store(writes, Ordering::SeqCst);
+    }
+
+    /// Has such writes take so long.
+    pub(crate) fn slow_down(&self, milliseconds: u64) {
+        self.write_ms.store(milliseconds, Ordering::SeqCst);
+    }
+
+    /// How often it was flushed.
+    pub(crate) fn flushes(&self) -> u64 {
+        self.flushes.load(Ordering::SeqCst)
     }
 
     pub(crate) fn go_on(&self) {
@@ -83,10 +116,23 @@ impl Backing for FailingBacking {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let take_one = |left: u64| left.checked_sub(1);
+        while data.len() > LONG_BYTES
+            && self.writes_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take_one).is_err()
+        {
+            std::thread::yield_now();
+        }
+        if data.len() > LONG_BYTES {
+            std::thread::sleep(Duration::from_millis(self.write_ms.load(Ordering::SeqCst)));
+        }
         self.memory.write_at(offset, data)
     }
 
     fn flush(&self) -> io::Result<()> {
+        if self.flush_fails.swap(false, Ordering::SeqCst) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        self.flushes.fetch_add(1, Ordering::SeqCst);
         self.memory.flush()
     }
 

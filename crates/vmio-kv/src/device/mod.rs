@@ -1,27 +1,53 @@
 //! The bytes of a volume: what is published is read by loads through a mapping; what is new is stored there, or written past it.
 
+mod admission;
+mod beside;
 #[cfg(test)]
 pub(crate) mod failing_backing;
+mod page_observer;
+mod passed;
 mod verifier;
 
+use std::cell::Cell;
+use std::io;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use vmio::backing::{Access, Backing};
+use vmio::backing::{Access, Backing, BatchReader};
 use vmio::{Advice, Cache, Mapping, MappingOptions, OnReadError, Pin};
+
+use zerocopy::IntoBytes;
 
 use crate::error::{Damage, Error, Result};
 use crate::format::block::{Block, Kind, Sealed, unseal, unseal_checked};
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+use admission::Admission;
+pub(crate) use beside::Beside;
+pub(crate) use page_observer::PageObserver;
+pub(crate) use passed::Passed;
 pub(crate) use verifier::NodeUnits;
 use verifier::NodeVerifier;
+
+/// Blocks that are read past the mapping at a time, for a look at them.
+const PASSING_BLOCKS: usize = 4;
+/// A cache of whose pages more than one in this number are free has room. Evictors free some hundreds at a time.
+const FREE_SHARE: u64 = 8;
+
+thread_local! {
+    /// Where a thread reads them to; nobody's while they are looked at.
+    static PASSING: Cell<Option<Box<[Block; PASSING_BLOCKS]>>> = const { Cell::new(None) };
+}
 
 /// What a page holds that could not be read: no block begins so.
 const POISON: [u8; 8] = *b"!vmiokv!";
 
 /// What a node is called in messages.
 pub(crate) fn structure_of(kind: Kind) -> &'static str {
-    if kind == Kind::Leaf { "a leaf" } else { "an inner node" }
+    match kind {
+        Kind::Leaf => "a leaf",
+        Kind::Pivot => "a piece of a long pivot",
+        _ => "an inner node",
+    }
 }
 
 /// The copy that counts, of a block that lies there twice.
@@ -37,22 +63,69 @@ pub(crate) struct Device {
     mapping: Mapping,
     cache: Cache,
     backing: Arc<dyn Backing>,
+    bytes_max: u64,
     node_units: Arc<NodeUnits>,
+    /// Which pages of records come into the cache.
+    admission: Admission,
+    batches: BatchReader,
+    observer: Option<PageObserver>,
+    /// Why something may be lost that was written: the system tells that to one caller alone.
+    lost: OnceLock<String>,
     name: String,
 }
 
 impl Device {
-    /// Maps a backing that is a whole number of units long.
-    pub(crate) fn open(cache: &Cache, backing: Arc<dyn Backing>) -> Result<Self> {
+    /// Maps a backing, which may grow to so many bytes.
+    pub(crate) fn open(cache: &Cache, backing: Arc<dyn Backing>, bytes_max: u64) -> Result<Self> {
         let name = backing.describe();
-        let node_units = Arc::new(NodeUnits::new(backing.len() / UNIT_BYTES));
+        let bytes_max = bytes_max.max(backing.len());
+        let node_units = Arc::new(NodeUnits::new(bytes_max / UNIT_BYTES));
         let options = MappingOptions::new()
             .access(backing.access())
+            .reserve(bytes_max)
             .verifier(NodeVerifier(Arc::clone(&node_units)))
             .on_read_error(OnReadError::Poison(POISON));
         let mapping = Mapping::open(cache, Arc::clone(&backing), options)?;
         mapping.advise(0..mapping.len(), Advice::Random)?;
-        Ok(Device { mapping, cache: cache.clone(), backing, node_units, name })
+        let admission = Admission::new(cache.capacity_bytes() / BLOCK_BYTES as u64);
+        Ok(Device {
+            mapping,
+            cache: cache.clone(),
+            backing,
+            bytes_max,
+            node_units,
+            admission,
+            batches: BatchReader::new(),
+            observer: None,
+            lost: OnceLock::new(),
+            name,
+        })
+    }
+
+    /// Who is told of each page that is looked at or stored to.
+    pub(crate) fn observed_by(self, observer: Option<PageObserver>) -> Self {
+        Device { observer, ..self }
+    }
+
+    fn touched(&self, bytes: Range<u64>, is_store: bool) {
+        if let Some(observer) = &self.observer {
+            observer.tell(bytes, is_store);
+        }
+    }
+
+    /// How many units it may have.
+    pub(crate) fn units_max(&self) -> u64 {
+        self.bytes_max / UNIT_BYTES
+    }
+
+    /// Has at least so many bytes, durably. What is new is zeros.
+    pub(crate) fn grow(&self, bytes: u64) -> Result<()> {
+        let old = self.len();
+        if bytes > old {
+            self.mapping.set_len(bytes)?;
+            self.mapping.advise(old..bytes, Advice::Random)?;
+        }
+        self.flush()
     }
 
     /// What it is, for messages.
@@ -102,14 +175,27 @@ impl Device {
 
     /// Of a block's two copies the newest that is whole and not newer than `epoch_max`.
     pub(crate) fn read_pair(&self, kind: Kind, offsets: [u64; 2], epoch_max: u64) -> Result<Option<Newest>> {
-        let mut newest: Option<(u64, usize, Box<Block>)> = None;
+        self.read_best(kind, offsets, epoch_max, |_| 0)
+    }
+
+    /// The same; of copies of the same epoch the one with the higher rank. Two owners may have written them.
+    pub(crate) fn read_best(
+        &self,
+        kind: Kind,
+        offsets: [u64; 2],
+        epoch_max: u64,
+        rank: impl Fn(&Sealed<'_>) -> u64,
+    ) -> Result<Option<Newest>> {
+        let mut newest: Option<((u64, u64), usize, Box<Block>)> = None;
         let mut other_is_newer = false;
         for (copy, offset) in offsets.into_iter().enumerate() {
             let block = self.read_block(offset)?;
-            let Ok(epoch) = unseal(&block.0, kind, offset).map(|sealed| sealed.epoch) else { continue };
-            other_is_newer |= epoch > epoch_max;
-            if epoch <= epoch_max && newest.as_ref().is_none_or(|(newer, ..)| epoch > *newer) {
-                newest = Some((epoch, copy, block));
+            let Ok(found) = unseal(&block.0, kind, offset).map(|sealed| (sealed.epoch, rank(&sealed))) else {
+                continue;
+            };
+            other_is_newer |= found.0 > epoch_max;
+            if found.0 <= epoch_max && newest.as_ref().is_none_or(|(newer, ..)| found > *newer) {
+                newest = Some((found, copy, block));
             }
         }
         Ok(newest.map(|(_, copy, block)| Newest { copy, block, other_is_newer }))
@@ -120,14 +206,23 @@ impl Device {
         self.backing.write_at(offset, bytes).map_err(|source| self.failed("writing", offset, source))
     }
 
-    /// Returns once all that was written past the mapping is durable.
+    /// Returns once all that was written past the mapping is durable; fails for ever once that was not so.
     pub(crate) fn flush(&self) -> Result<()> {
-        self.backing.flush().map_err(|source| self.failed("flushing", 0, source))
+        if let Some(why) = self.lost.get() {
+            return Err(self.failed("flushing", 0, io::Error::other(format!("an earlier flush failed: {why}"))));
+        }
+        let flushed = self.backing.flush();
+        flushed.map_err(|source| self.lose(self.failed("flushing", 0, source)))
     }
 
     /// Returns once all that was stored through the mapping is durable.
     pub(crate) fn sync(&self) -> Result<()> {
-        Ok(self.mapping.sync()?)
+        self.mapping.sync().map_err(|error| self.lose(error.into()))
+    }
+
+    fn lose(&self, error: Error) -> Error {
+        self.lost.get_or_init(|| error.to_string());
+        error
     }
 
     /// Says whether a unit holds nodes, which are verified as they arrive. What it held before is not read again.
@@ -140,6 +235,8 @@ impl Device {
             if self.node_units.has_held_nodes(unit) {
                 // Pages that were fresh, and never stored to since, would be filled with zeros in place of being read.
                 self.mapping.write_at(range.start, &vec![0; UNIT_BYTES as usize])?;
+                // What is on its way to the device, be it these or nodes from before, must be there before anything is written past the mapping.
+                self.mapping.flush(range.clone()).map_err(|error| self.lose(error.into()))?;
                 self.node_units.forget_nodes(unit);
             }
             self.mapping.advise(range.clone(), Advice::DontNeed)?;
@@ -152,6 +249,18 @@ impl Device {
         self.node_units.set(unit, holds_nodes);
         let range = unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES;
         Ok(self.mapping.advise(range, Advice::Priority(priority))?)
+    }
+
+    /// Has what some units hold forgotten, in memory and on the device, which takes their room back: nobody refers to them.
+    pub(crate) fn discard(&self, units: Range<u64>) -> Result<()> {
+        // Nodes that no commit came to know may be in memory alone: they must not be written into the hole.
+        for unit in units.clone().filter(|unit| self.node_units.has_held_nodes(*unit)) {
+            self.mapping.advise(unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES, Advice::Free)?;
+        }
+        let range = units.start * UNIT_BYTES..units.end * UNIT_BYTES;
+        self.mapping.advise(range.clone(), Advice::DontNeed)?;
+        let start = range.start;
+        self.backing.discard(range).map_err(|source| self.failed("giving room back", start, source))
     }
 
     /// Has what is in memory of a range read again by whoever wants it next.
@@ -168,7 +277,9 @@ impl Device {
     pub(crate) fn store(&self, offset: u64, blocks: &[Block]) -> Result<()> {
         // What the device has there is no node, and would not verify. That the unit was begun anew does not say so for ever:
         // the cache forgets it of a unit whose pages have all left memory.
-        self.mapping.advise(offset..offset + size_of_val(blocks) as u64, Advice::Fresh)?;
+        let end = offset + size_of_val(blocks) as u64;
+        self.mapping.advise(offset..end, Advice::Fresh)?;
+        self.touched(offset..end, true);
         for (index, block) in blocks.iter().enumerate() {
             let at = offset + (index * BLOCK_BYTES) as u64;
             let pin = self.pin_anew(at..at + BLOCK_BYTES as u64)?;
@@ -205,6 +316,7 @@ impl Device {
         let Some(end) = end else {
             return Err(self.damaged("a reference", offset, Damage::Value { what: "its place", found: offset }));
         };
+        self.touched(offset..end, false);
         let failed_reads = self.mapping.failed_reads();
         self.mapping.ensure(offset..end)?;
         // SAFETY: the range is mapped as long as self, and what is published is not stored to before the versions that refer to
@@ -217,11 +329,49 @@ impl Device {
         look(&self.copy(offset, bytes)?)
     }
 
+    /// Has `look` see published bytes of the log that are neither in memory nor worth a place there: they are read past the mapping,
+    /// into memory of the thread. `None` if they are one or the other, or too many.
+    pub(crate) fn look_in_passing<Answer>(
+        &self,
+        offset: u64,
+        bytes: usize,
+        look: impl FnOnce(&[u8]) -> Result<Answer>,
+    ) -> Result<Option<Answer>> {
+        let start = offset - offset % BLOCK_BYTES as u64;
+        let end = offset.saturating_add(bytes as u64).div_ceil(BLOCK_BYTES as u64).saturating_mul(BLOCK_BYTES as u64);
+        let blocks = ((end - start) / BLOCK_BYTES as u64) as usize;
+        if !(1..=PASSING_BLOCKS).contains(&blocks) || end > self.len() {
+            return Ok(None);
+        }
+        let is_resident = |block: u64| self.mapping.is_resident(start + block * BLOCK_BYTES as u64);
+        if (0..blocks as u64).all(is_resident) || self.admission.admits(start / BLOCK_BYTES as u64, || self.has_room())
+        {
+            return Ok(None);
+        }
+        self.touched(start..end, false);
+        let mut buffer = PASSING.take().unwrap_or_else(|| Box::new([Block::ZERO; PASSING_BLOCKS]));
+        let bytes_read = &mut buffer.as_mut_bytes()[..blocks * BLOCK_BYTES];
+        let at = (offset - start) as usize;
+        let answer = self.read(start, bytes_read).and_then(|()| look(&bytes_read[at..at + bytes]));
+        PASSING.set(Some(buffer));
+        answer.map(Some)
+    }
+
+    fn has_room(&self) -> bool {
+        let stats = self.cache.stats();
+        stats.free_pages > stats.capacity_pages / FREE_SHARE
+    }
+
     /// A copy of bytes, through the mapping.
     pub(crate) fn copy(&self, offset: u64, bytes: usize) -> Result<Vec<u8>> {
         let mut copy = vec![0; bytes];
-        self.mapping.read_at(offset, &mut copy)?;
+        self.copy_to(offset, &mut copy)?;
         Ok(copy)
+    }
+
+    /// The same, to where somebody wants it.
+    pub(crate) fn copy_to(&self, offset: u64, place: &mut [u8]) -> Result<()> {
+        Ok(self.mapping.read_at(offset, place)?)
     }
 
     /// Has `look` see a published node; see [`Self::look`].
@@ -254,7 +404,9 @@ impl Device {
         bytes: usize,
         look: impl FnOnce(&[u8]) -> Result<Answer>,
     ) -> Result<Answer> {
-        match self.mapping.pin(offset..offset.saturating_add(bytes as u64), Access::ReadOnly) {
+        let range = offset..offset.saturating_add(bytes as u64);
+        self.touched(range.clone(), false);
+        match self.mapping.pin(range, Access::ReadOnly) {
             // SAFETY: the pages are pinned, and hold no poison. What is published is not stored to before the versions that refer
             // to it are gone, of which the caller holds one.
             Ok(pin) => look(unsafe { std::slice::from_raw_parts(pin.as_ptr(), bytes) }),
@@ -265,12 +417,18 @@ impl Device {
 
     /// Begins to read ranges, all at once, that somebody is about to look at: he waits for them, and is told of errors.
     pub(crate) fn fetch(&self, ranges: impl Iterator<Item = Range<u64>>) {
-        drop(self.mapping.fetch(ranges.filter(|range| range.end <= self.len())));
+        drop(self.mapping.fetch(self.expected(ranges)));
+    }
+
+    /// Those that there are: who looks at them in passing waits until they have come.
+    fn expected(&self, ranges: impl Iterator<Item = Range<u64>>) -> impl Iterator<Item = Range<u64>> {
+        let there = ranges.filter(|range| range.end <= self.len());
+        there.inspect(|range| self.admission.expect(range.start / BLOCK_BYTES as u64))
     }
 
     /// Has ranges read in the background that will be wanted soon.
     pub(crate) fn prefetch(&self, ranges: impl Iterator<Item = Range<u64>>) {
-        if let Err(error) = self.mapping.prefetch(ranges.filter(|range| range.end <= self.len())) {
+        if let Err(error) = self.mapping.prefetch(self.expected(ranges)) {
             tracing::debug!(%error, "a prefetch failed; who touches the pages reads them");
         }
     }
@@ -285,13 +443,31 @@ mod tests {
     use super::failing_backing::FailingBacking;
     use super::*;
 
+    /// Who flushes next may have written what was lost, and is not told by the system.
+    #[test]
+    fn a_flush_that_failed_fails_for_all_that_come_after() {
+        for by_mapping in [false, true] {
+            let backing = Arc::new(FailingBacking::new(4 * UNIT_BYTES));
+            let cache = Cache::builder().capacity(8 << 20).build().expect("a cache");
+            let device = Device::open(&cache, Arc::clone(&backing) as Arc<dyn Backing>, 0).expect("a device");
+            device.flush().expect("nothing has failed yet");
+            backing.fail_next_flush();
+            if by_mapping { device.sync() } else { device.flush() }.expect_err("it was told to fail");
+            let error = device.flush().expect_err("something may be lost");
+            assert!(
+                std::error::Error::source(&error).is_some_and(|why| why.to_string().contains("earlier")),
+                "{error}"
+            );
+        }
+    }
+
     /// What is looked at is evicted meanwhile, and cannot be read again at first.
     #[test]
     fn what_a_look_has_seen_of_poison_does_not_count() {
         let backing = Arc::new(FailingBacking::new(4 * UNIT_BYTES));
         backing.write_at(UNIT_BYTES, &[7; BLOCK_BYTES]).expect("memory");
         let cache = Cache::builder().capacity(8 << 20).build().expect("a cache");
-        let device = Device::open(&cache, Arc::clone(&backing) as Arc<dyn Backing>).expect("a device");
+        let device = Device::open(&cache, Arc::clone(&backing) as Arc<dyn Backing>, 0).expect("a device");
         let looks = Cell::new(0);
         let saw_poison = Cell::new(false);
         let looked = || {
@@ -313,9 +489,36 @@ mod tests {
     }
 
     #[test]
+    fn what_is_wanted_once_does_not_come_into_a_full_cache() -> Result<()> {
+        let cache = Cache::builder().capacity(32 << 20).build()?;
+        let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * UNIT_BYTES)?), 64 * UNIT_BYTES)?;
+        let block = |number: u64| UNIT_BYTES + number * BLOCK_BYTES as u64;
+        (0..200).try_for_each(|number| device.write(block(number), &[number as u8; BLOCK_BYTES]))?;
+        let in_passing = |number, bytes| device.look_in_passing(block(number), bytes, |bytes| Ok(bytes.to_vec()));
+        assert_eq!(in_passing(0, 8)?, None, "there is room");
+        for number in 0..2 * (32 << 20) / BLOCK_BYTES as u64 {
+            device.look(8 * UNIT_BYTES + number * BLOCK_BYTES as u64, 1, |_| Ok(()))?;
+        }
+        (1..100).try_for_each(|number| in_passing(number, 8).map(drop))?;
+        let seen = in_passing(150, 2 * BLOCK_BYTES)?.expect("nobody has wanted it");
+        assert!(
+            seen[..BLOCK_BYTES].iter().all(|byte| *byte == 150) && seen[BLOCK_BYTES..].iter().all(|byte| *byte == 151)
+        );
+        assert!(!device.mapping.is_resident(block(150)));
+        assert_eq!(in_passing(150, 8)?, None, "it is wanted again");
+        assert_eq!(in_passing(160, 8 * BLOCK_BYTES)?, None, "it is too long");
+        device.look(block(170), 8, |_| Ok(()))?;
+        assert_eq!(in_passing(170, 8)?, None, "it is in memory");
+        device.fetch(std::iter::once(block(180)..block(181)));
+        assert_eq!(in_passing(180, 8)?, None, "it is on its way");
+        assert_eq!(in_passing(63 * UNIT_BYTES / BLOCK_BYTES as u64, 8)?, None, "it is beyond the end");
+        Ok(())
+    }
+
+    #[test]
     fn a_unit_takes_nodes_long_after_it_was_begun() -> Result<()> {
         let cache = Cache::builder().capacity(8 << 20).build()?;
-        let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * UNIT_BYTES)?))?;
+        let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * UNIT_BYTES)?), 0)?;
         let nodes = vec![Block::ZERO; 64];
         let unit = 4;
         device.begin_unit(unit, true, 200)?;
@@ -336,7 +539,7 @@ mod tests {
         const WRITERS: u64 = 4;
         const UNITS: u64 = 24;
         let cache = Cache::builder().capacity(6 << 20).build()?;
-        let device = Device::open(&cache, Arc::new(MemoryBacking::new((WRITERS * UNITS + 8) * UNIT_BYTES)?))?;
+        let device = Device::open(&cache, Arc::new(MemoryBacking::new((WRITERS * UNITS + 8) * UNIT_BYTES)?), 0)?;
         let nodes = vec![Block::ZERO; 512];
         std::thread::scope(|scope| {
             let write = |unit: u64| {

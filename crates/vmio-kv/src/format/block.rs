@@ -33,6 +33,8 @@ pub(crate) enum Kind {
     Catalogue = 7,
     Leaf = 8,
     Branch = 9,
+    Pivot = 10,
+    Owner = 11,
 }
 
 /// The front of a block.

@@ -1,15 +1,18 @@
 //! An inner node: its children, and between each two of them a pivot.
 
-use zerocopy::byteorder::little_endian::{U16, U64};
+use std::cmp::Ordering;
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
 use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
 use crate::format::geometry::BLOCK_BYTES;
+use crate::format::pivot::{FRONT_BYTES, OwnedPivot, Pivot, Rest, SHORT_BYTES_MAX};
+use crate::format::record::KEY_BYTES_MAX;
 
-/// The longest pivot, in bytes: so that a node has four children at least.
-pub(crate) const PIVOT_BYTES_MAX: usize = (BLOCK_BYTES - HEADER_BYTES) / 4 - size_of::<ChildRow>();
-
+/// What stands for the length of a pivot that is longer than the node has room for.
+const LONG: u16 = u16::MAX;
 const BLOCK_NUMBER_BITS: u32 = 40;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -20,7 +23,22 @@ struct ChildRow {
     pivot_bytes: U16,
 }
 
-const _: () = assert!(size_of::<ChildRow>() == 12 && PIVOT_BYTES_MAX == 1000);
+/// What the node has of a long pivot: this, and its front behind it.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct LongRow {
+    first: U64,
+    /// Of the whole pivot.
+    bytes: U32,
+    reserved: U32,
+}
+
+/// What a long pivot takes in its node.
+const LONG_BYTES: usize = size_of::<LongRow>() + FRONT_BYTES;
+
+const _: () = assert!(size_of::<ChildRow>() == 12 && size_of::<LongRow>() == 16);
+const _: () = assert!(SHORT_BYTES_MAX == (BLOCK_BYTES - HEADER_BYTES) / 4 - size_of::<ChildRow>());
+const _: () = assert!((BLOCK_BYTES - HEADER_BYTES) / (size_of::<ChildRow>() + LONG_BYTES) == 31);
 
 /// A child: where it is, and the last 24 bits of its epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +47,14 @@ pub(crate) struct Child(u64);
 impl Child {
     pub(crate) fn new(offset: u64, epoch: u64) -> Self {
         Child((offset / BLOCK_BYTES as u64) | (epoch << BLOCK_NUMBER_BITS))
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Child(bits)
+    }
+
+    pub(crate) fn to_bits(self) -> u64 {
+        self.0
     }
 
     pub(crate) fn offset(self) -> u64 {
@@ -56,22 +82,20 @@ pub(crate) struct Branch<'block> {
 impl<'block> Branch<'block> {
     /// Looks at a block; nothing behind its bounds is believed.
     pub(crate) fn from_block(sealed: &Sealed<'block>) -> Result<Self, Damage> {
+        let branch = Self::to_search(sealed)?;
+        (0..branch.len()).try_for_each(|index| branch.checked_pivot(index).map(drop))?;
+        Ok(branch)
+    }
+
+    /// The same without a look at its pivots: for [`Self::find`], which needs a few of them.
+    pub(crate) fn to_search(sealed: &Sealed<'block>) -> Result<Self, Damage> {
         let most = (BLOCK_BYTES - HEADER_BYTES) / size_of::<ChildRow>();
         if sealed.count == 0 || sealed.count > most {
             return Err(Damage::Count { found: sealed.count, most });
         }
         let bytes = &sealed.bytes[HEADER_BYTES..HEADER_BYTES + sealed.count * size_of::<ChildRow>()];
         let children = <[ChildRow]>::ref_from_bytes(bytes).map_err(|_| Damage::Length)?;
-        let beyond =
-            children.iter().map(|child| usize::from(child.pivot_at.get()) + usize::from(child.pivot_bytes.get()));
-        let longest = children.iter().map(|child| usize::from(child.pivot_bytes.get())).max().unwrap_or_default();
-        if longest > PIVOT_BYTES_MAX {
-            return Err(Damage::Value { what: "a pivot's length", found: longest as u64 });
-        }
-        match beyond.max() {
-            Some(end) if end > BLOCK_BYTES => Err(Damage::Value { what: "a pivot's end", found: end as u64 }),
-            _ => Ok(Branch { bytes: sealed.bytes, children }),
-        }
+        Ok(Branch { bytes: sealed.bytes, children })
     }
 
     /// How many children it has.
@@ -84,41 +108,88 @@ impl<'block> Branch<'block> {
     }
 
     /// No key of the child is less, and all of the children before it are. The first child's is empty.
-    pub(crate) fn pivot(&self, index: usize) -> &'block [u8] {
-        let at = usize::from(self.children[index].pivot_at.get());
+    pub(crate) fn pivot(&self, index: usize) -> Pivot<&'block [u8]> {
         // It was in its place when the node was looked at first; the page may have become another.
-        self.bytes.get(at..at + usize::from(self.children[index].pivot_bytes.get())).unwrap_or_default()
+        self.checked_pivot(index).unwrap_or_default()
     }
 
-    /// The child in whose range a key lies.
-    pub(crate) fn find(&self, key: &[u8]) -> usize {
+    /// A pivot that is in the node as a whole.
+    fn short_pivot(&self, index: usize) -> Option<&'block [u8]> {
+        let row = &self.children[index];
+        let (at, length) = (usize::from(row.pivot_at.get()), usize::from(row.pivot_bytes.get()));
+        self.bytes.get(at..at + length).filter(|_| length <= SHORT_BYTES_MAX)
+    }
+
+    fn checked_pivot(&self, index: usize) -> Result<Pivot<&'block [u8]>, Damage> {
+        if let Some(front) = self.short_pivot(index) {
+            return Ok(Pivot { front, rest: None });
+        }
+        let row = &self.children[index];
+        let (at, length) = (usize::from(row.pivot_at.get()), row.pivot_bytes.get());
+        let (end, is_long) = if length == LONG { (at + LONG_BYTES, true) } else { (at + usize::from(length), false) };
+        let Some(place) = self.bytes.get(at..end) else {
+            return Err(Damage::Value { what: "a pivot's end", found: end as u64 });
+        };
+        if !is_long {
+            return Err(Damage::Value { what: "a pivot's length", found: u64::from(length) });
+        }
+        let (row, front) = LongRow::ref_from_prefix(place).map_err(|_| Damage::Length)?;
+        let bytes = row.bytes.get() as usize;
+        if !(SHORT_BYTES_MAX + 1..=KEY_BYTES_MAX).contains(&bytes) {
+            return Err(Damage::Value { what: "a long pivot's length", found: bytes as u64 });
+        }
+        let rest = Rest { first: Child::from_bits(row.first.get()), bytes: bytes - FRONT_BYTES };
+        Ok(Pivot { front, rest: Some(rest) })
+    }
+
+    /// The child in whose range a key lies. `compare` knows how the rest of a long pivot compares to that of the key.
+    pub(crate) fn find<Failure>(
+        &self,
+        key: &[u8],
+        damaged: impl Fn(Damage) -> Failure,
+        compare: impl Fn(Rest, &[u8]) -> Result<Ordering, Failure>,
+    ) -> Result<usize, Failure> {
         let (mut low, mut high) = (1, self.len());
         while low < high {
             let middle = low.midpoint(high);
-            if self.pivot(middle) <= key { low = middle + 1 } else { high = middle }
+            let is_behind = match self.short_pivot(middle) {
+                Some(pivot) => pivot <= key,
+                None => self.checked_pivot(middle).map_err(&damaged)?.compare(key, &compare)? != Ordering::Greater,
+            };
+            if is_behind { low = middle + 1 } else { high = middle }
         }
-        low - 1
+        Ok(low - 1)
     }
+}
+
+/// What a pivot takes in its node.
+fn bytes_in_node<Bytes: AsRef<[u8]>>(pivot: &Pivot<Bytes>) -> usize {
+    if pivot.rest.is_some() { LONG_BYTES } else { pivot.front.as_ref().len() }
 }
 
 /// Collects children in order until a node is full.
 #[derive(Default)]
 pub(crate) struct BranchBuilder {
-    children: Vec<(Vec<u8>, Child)>,
+    children: Vec<(OwnedPivot, Child)>,
     bytes: usize,
 }
 
 impl BranchBuilder {
     /// Whether it has room for another child.
-    pub(crate) fn has_room(&self, pivot_bytes: usize) -> bool {
-        let pivot_bytes = if self.children.is_empty() { 0 } else { pivot_bytes };
-        HEADER_BYTES + self.bytes + size_of::<ChildRow>() + pivot_bytes <= BLOCK_BYTES
+    pub(crate) fn has_room(&self, pivot: &OwnedPivot) -> bool {
+        HEADER_BYTES + self.bytes + self.bytes_of(pivot) <= BLOCK_BYTES
+    }
+
+    /// What another child would take.
+    fn bytes_of(&self, pivot: &OwnedPivot) -> usize {
+        size_of::<ChildRow>() + if self.children.is_empty() { 0 } else { bytes_in_node(pivot) }
     }
 
     /// Appends a child. The first one's pivot is not kept here: it becomes the node's own.
-    pub(crate) fn push(&mut self, pivot: Vec<u8>, child: Child) {
-        assert!(self.has_room(pivot.len()) && pivot.len() <= PIVOT_BYTES_MAX, "a pivot of {} bytes", pivot.len());
-        self.bytes += size_of::<ChildRow>() + if self.children.is_empty() { 0 } else { pivot.len() };
+    pub(crate) fn push(&mut self, pivot: OwnedPivot, child: Child) {
+        let most = if pivot.rest.is_some() { FRONT_BYTES } else { SHORT_BYTES_MAX };
+        assert!(self.has_room(&pivot) && pivot.front.len() <= most, "{} bytes of a pivot", pivot.front.len());
+        self.bytes += self.bytes_of(&pivot);
         self.children.push((pivot, child));
     }
 
@@ -127,20 +198,24 @@ impl BranchBuilder {
     }
 
     /// The node's own pivot and its block. The builder is empty then.
-    pub(crate) fn finish(&mut self, segment: Uuid, region: u32, offset: u64, epoch: u64) -> (Vec<u8>, Block) {
+    pub(crate) fn finish(&mut self, segment: Uuid, region: u32, offset: u64, epoch: u64) -> (OwnedPivot, Block) {
         let mut children = std::mem::take(&mut self.children);
         self.bytes = 0;
         let own = children.first_mut().map(|(pivot, _)| std::mem::take(pivot)).unwrap_or_default();
         let mut block = Block::ZERO;
         let mut end = BLOCK_BYTES;
         for (index, (pivot, child)) in children.iter().enumerate() {
-            end -= pivot.len();
-            block.0[end..end + pivot.len()].copy_from_slice(pivot);
-            let row = ChildRow {
-                child: U64::new(child.0),
-                pivot_at: U16::new(end as u16),
-                pivot_bytes: U16::new(pivot.len() as u16),
-            };
+            end -= bytes_in_node(pivot);
+            let (mut place, mut length) = (end, pivot.front.len() as u16);
+            if let Some(rest) = pivot.rest {
+                let bytes = U32::new((pivot.front.len() + rest.bytes) as u32);
+                let row = LongRow { first: U64::new(rest.first.to_bits()), bytes, reserved: U32::ZERO };
+                block.0[end..end + size_of::<LongRow>()].copy_from_slice(row.as_bytes());
+                (place, length) = (end + size_of::<LongRow>(), LONG);
+            }
+            block.0[place..place + pivot.front.len()].copy_from_slice(&pivot.front);
+            let row =
+                ChildRow { child: U64::new(child.0), pivot_at: U16::new(end as u16), pivot_bytes: U16::new(length) };
             let at = HEADER_BYTES + index * size_of::<ChildRow>();
             block.0[at..at + size_of::<ChildRow>()].copy_from_slice(row.as_bytes());
         }
@@ -151,56 +226,107 @@ impl BranchBuilder {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use proptest::prelude::*;
 
     use super::*;
     use crate::format::block::unseal;
 
+    type Rests = BTreeMap<u64, Vec<u8>>;
+
+    /// Pivots as they stand in a node, and the rests of the long ones, by their first blocks.
+    fn with_rests(pivots: &BTreeSet<Vec<u8>>) -> (Vec<OwnedPivot>, Rests) {
+        let mut rests = Rests::new();
+        let pivot = |pivot: &Vec<u8>| {
+            if pivot.len() <= SHORT_BYTES_MAX {
+                return Pivot { front: pivot.clone(), rest: None };
+            }
+            let (front, rest) = pivot.split_at(FRONT_BYTES);
+            let first = Child::new((rests.len() as u64 + 9) * 4096, 3);
+            rests.insert(first.to_bits(), rest.to_vec());
+            Pivot { front: front.to_vec(), rest: Some(Rest { first, bytes: rest.len() }) }
+        };
+        (pivots.iter().map(pivot).collect(), rests)
+    }
+
+    /// Short ones, and long ones that differ only at their ends.
+    fn a_pivot() -> impl Strategy<Value = Vec<u8>> {
+        let end = proptest::collection::vec(any::<u8>(), 0..30);
+        (prop_oneof![4 => Just(0), 1 => Just(990), 1 => Just(60_000)], end).prop_map(|(shared, end)| {
+            let mut pivot = vec![b'k'; shared];
+            pivot.extend(end);
+            pivot
+        })
+    }
+
     proptest! {
         #[test]
         fn a_key_goes_to_the_child_whose_range_it_is_in(
-            pivots in proptest::collection::btree_set(proptest::collection::vec(any::<u8>(), 0..30), 1..60),
-            probe in proptest::collection::vec(any::<u8>(), 0..30),
+            pivots in proptest::collection::btree_set(a_pivot(), 1..60),
+            probe in a_pivot(),
         ) {
             let mut builder = BranchBuilder::default();
-            for (index, pivot) in pivots.iter().enumerate() {
+            let (in_node, rests) = with_rests(&pivots);
+            for (index, pivot) in in_node.iter().enumerate() {
+                if !builder.has_room(pivot) {
+                    break;
+                }
                 builder.push(pivot.clone(), Child::new(index as u64 * 4096, 1 << 30 | 77));
             }
             let (own, block) = builder.finish(Uuid([1; 16]), 2, 8192, 5);
-            let pivots: Vec<Vec<u8>> = pivots.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
-            prop_assert_eq!(&own, &pivots[0]);
+            prop_assert_eq!(&own, &in_node[0]);
             let sealed = unseal(&block.0, Kind::Branch, 8192).expect("whole");
             let branch = Branch::from_block(&sealed).expect("whole");
-            let expected = pivots.iter().skip(1).take_while(|pivot| **pivot <= probe).count();
-            let found = branch.find(&probe);
+            for (index, pivot) in in_node.iter().enumerate().take(branch.len()).skip(1) {
+                prop_assert_eq!(&branch.pivot(index).to_owned(), pivot);
+            }
+            let expected = pivots.iter().take(branch.len()).skip(1).take_while(|pivot| **pivot <= probe).count();
+            let compare = |rest: Rest, key: &[u8]| Ok(rests[&rest.first.to_bits()].as_slice().cmp(key));
+            let found = branch.find(&probe, |damage| damage, compare).expect("whole");
             prop_assert_eq!(found, expected);
             prop_assert_eq!(branch.child(found).offset(), found as u64 * 4096);
             prop_assert!(branch.child(found).is_of(1 << 30 | 77) && !branch.child(found).is_of(78));
         }
 
         #[test]
-        fn whatever_a_sealed_node_says_is_no_panic(bytes in proptest::collection::vec(any::<u8>(), 4048), count: u16) {
+        fn whatever_a_sealed_node_says_is_no_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 4048),
+            count: u16,
+            long in proptest::collection::vec(0_usize..30, 0..10),
+        ) {
             let mut block = Block::ZERO;
             block.0[HEADER_BYTES..].copy_from_slice(&bytes);
+            for index in long {
+                let at = HEADER_BYTES + index * size_of::<ChildRow>();
+                block.0[at + 10..at + 12].copy_from_slice(&LONG.to_le_bytes());
+            }
             seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::Branch, region: 2, offset: 4096, epoch: 5 }, count);
             let sealed = unseal(&block.0, Kind::Branch, 4096).expect("whole");
-            if let Ok(branch) = Branch::from_block(&sealed) {
-                let found = branch.find(&bytes[..20]);
+            if let Ok(branch) = Branch::from_block(&sealed)
+                && let Ok(found) = branch.find(&bytes[..20], |damage| damage, |_, _| Ok(Ordering::Less))
+            {
                 let _ = (branch.child(found), branch.pivot(found));
             }
         }
     }
 
-    #[test]
-    fn four_children_fit_with_the_longest_pivots() {
+    fn children_with(pivot: &OwnedPivot) -> usize {
         let mut builder = BranchBuilder::default();
         let mut children = 0;
-        while builder.has_room(PIVOT_BYTES_MAX) {
-            builder.push(vec![children; PIVOT_BYTES_MAX], Child::new(4096, 1));
+        while builder.has_room(pivot) {
+            builder.push(pivot.clone(), Child::new(4096, 1));
             children += 1;
         }
-        assert!(children >= 4, "{children}");
+        children
+    }
+
+    #[test]
+    fn four_children_fit_with_the_longest_pivots() {
+        let longest_in_node = Pivot { front: vec![7; SHORT_BYTES_MAX], rest: None };
+        assert_eq!(children_with(&longest_in_node), 4);
+        let rest = Rest { first: Child::new(4096, 1), bytes: KEY_BYTES_MAX - FRONT_BYTES };
+        let longest = Pivot { front: vec![7; FRONT_BYTES], rest: Some(rest) };
+        assert!(children_with(&longest) >= 31);
     }
 }

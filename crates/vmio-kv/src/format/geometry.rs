@@ -3,6 +3,8 @@
 //! A volume is an array of blocks of 4 KiB; 512 of them make a unit. Unit 0 is the volume's own. The others belong to
 //! segments, in groups: a group's first unit holds what is known of all its units.
 
+use std::ops::Range;
+
 use crate::error::Damage;
 
 /// The unit of allocation within a unit, and of reading.
@@ -53,11 +55,28 @@ pub(crate) struct Group {
     pub(crate) first_unit: u64,
     /// How many there are, the first included.
     pub(crate) units: u64,
+    /// The unit with what is known of them: the first, unless a new owner has moved it.
+    pub(crate) own_unit: u64,
 }
 
 impl Group {
+    /// One whose first unit is its own.
+    pub(crate) fn new(first_unit: u64, units: u64) -> Self {
+        Group { first_unit, units, own_unit: first_unit }
+    }
+
+    /// The unit behind its last one.
+    pub(crate) fn end(self) -> u64 {
+        self.first_unit + self.units
+    }
+
+    /// Whether a unit is one of its.
+    pub(crate) fn contains(self, unit: u64) -> bool {
+        (self.first_unit..self.end()).contains(&unit)
+    }
+
     fn block_offset(self, block: u64) -> u64 {
-        self.first_unit * UNIT_BYTES + block * BLOCK_BYTES as u64
+        self.own_unit * UNIT_BYTES + block * BLOCK_BYTES as u64
     }
 
     /// Where the two copies of the superblock are, if the group is its segment's first.
@@ -88,6 +107,68 @@ impl Group {
     }
 }
 
+/// Groups for these units of the volume.
+pub(crate) fn groups(first_unit: u64, end: u64) -> Vec<Group> {
+    (first_unit..end)
+        .step_by(GROUP_UNITS_MAX as usize)
+        .map(|first_unit| Group::new(first_unit, GROUP_UNITS_MAX.min(end - first_unit)))
+        // A group's first unit is its own: one alone would be of no use.
+        .filter(|group| group.units > 1)
+        .collect()
+}
+
+/// The groups of a segment that gets some units of the volume beside those that it has: the last one becomes longer if it ends where
+/// they begin.
+pub(crate) fn grown(groups: &[Group], new: Range<u64>) -> Vec<Group> {
+    let mut grown = groups.to_vec();
+    let mut next = new.start;
+    if let Some(last) = grown.last_mut().filter(|last| last.end() == new.start) {
+        last.units = last.units.max(GROUP_UNITS_MAX.min(new.end.saturating_sub(last.first_unit)));
+        next = last.end();
+    }
+    grown.extend(self::groups(next, new.end));
+    grown
+}
+
+/// How many units some groups have from one of the volume on.
+pub(crate) fn units_from(groups: &[Group], unit: u64) -> u64 {
+    groups.iter().map(|group| group.end().saturating_sub(unit.max(group.first_unit))).sum()
+}
+
+/// The unit behind so many of some groups from one of the volume on. Nothing if they have fewer.
+pub(crate) fn unit_behind(groups: &[Group], unit: u64, mut units: u64) -> Option<u64> {
+    for group in groups {
+        let first = unit.max(group.first_unit);
+        let of_group = group.end().saturating_sub(first);
+        if units <= of_group {
+            return Some(if units == 0 { unit } else { first + units });
+        }
+        units -= of_group;
+    }
+    None
+}
+
+/// How many units some groups have.
+pub(crate) fn units_of(groups: &[Group]) -> u64 {
+    groups.iter().map(|group| group.units).sum()
+}
+
+/// Of some groups so much as has that many units, or all for 0. Nothing if they have fewer.
+pub(crate) fn first_units(groups: &[Group], units: u64) -> Option<Vec<Group>> {
+    let all = units_of(groups);
+    let mut left = if units == 0 { all } else { units };
+    if left > all {
+        return None;
+    }
+    let mut first = Vec::new();
+    for group in groups {
+        let units = group.units.min(left);
+        left -= units;
+        first.extend((units > 0).then_some(Group { units, ..*group }));
+    }
+    Some(first)
+}
+
 /// The unit of the volume in which a byte lies.
 pub(crate) fn unit_of(offset: u64) -> u64 {
     offset / UNIT_BYTES
@@ -98,8 +179,38 @@ mod tests {
     use super::*;
 
     #[test]
+    fn groups_grow_to_their_full_length_and_others_follow() {
+        let small = groups(1, 20);
+        assert_eq!(small, [Group::new(1, 19)]);
+        let large = grown(&small, 20..2 * GROUP_UNITS_MAX + 9);
+        assert_eq!(large, groups(1, 2 * GROUP_UNITS_MAX + 9));
+        assert_eq!(large.iter().map(|group| group.units).collect::<Vec<_>>(), [GROUP_UNITS_MAX, GROUP_UNITS_MAX, 8]);
+        // A unit alone is no group, until there is another.
+        let alone = grown(&small, 20..GROUP_UNITS_MAX + 2);
+        assert_eq!(alone, [Group::new(1, GROUP_UNITS_MAX)]);
+        assert_eq!(grown(&alone, GROUP_UNITS_MAX + 1..2 * GROUP_UNITS_MAX + 9), large);
+        assert_eq!(first_units(&large, 19), Some(small));
+        assert_eq!(first_units(&large, units_of(&alone)), Some(alone.clone()));
+        assert_eq!(first_units(&large, 0), Some(large));
+        assert_eq!(first_units(&alone, GROUP_UNITS_MAX + 1), None);
+    }
+
+    #[test]
+    fn groups_that_others_stand_behind_are_followed_by_new_ones() {
+        let small = groups(1, 20);
+        let two = grown(&small, 50..60);
+        assert_eq!(two, [Group::new(1, 19), Group::new(50, 10)]);
+        assert_eq!(grown(&two, 60..61), [Group::new(1, 19), Group::new(50, 11)]);
+        assert_eq!(grown(&two, 61..62), two, "a unit alone is no group");
+        assert_eq!([0, 5, 20, 40, 55, 70].map(|unit| units_from(&two, unit)), [29, 25, 10, 10, 5, 0]);
+        let behind = |unit, units| unit_behind(&two, unit, units);
+        assert_eq!([behind(5, 15), behind(5, 16), behind(5, 25), behind(5, 26)], [Some(20), Some(51), Some(60), None]);
+        assert_eq!([behind(30, 1), behind(30, 0), behind(70, 1)], [Some(51), Some(30), None]);
+    }
+
+    #[test]
     fn a_groups_first_unit_is_full_and_nothing_overlaps() {
-        let group = Group { first_unit: 1, units: GROUP_UNITS_MAX };
+        let group = Group::new(1, GROUP_UNITS_MAX);
         let mut all: Vec<u64> = group.superblocks().to_vec();
         all.extend((0..group.bitmaps_in_use()).flat_map(|index| group.bitmaps(index)));
         all.extend((0..group.unit_tables_in_use()).flat_map(|index| group.unit_tables(index)));

@@ -77,6 +77,14 @@ impl KnownKey {
 }
 
 impl KnownKey {
+    /// Forgets what no leaf keeps.
+    fn forget_end(&mut self) {
+        const MOST: usize = PREFIX_BYTES_MAX + WINDOW_BYTES;
+        if self.bytes.len() > MOST {
+            (self.bytes, self.complete) = (self.bytes[..MOST].to_vec(), false);
+        }
+    }
+
     /// How it compares to a key of which all is known, if that can be told.
     pub(crate) fn compare_to(&self, key: &[u8]) -> Option<Ordering> {
         let shared = self.bytes.len().min(key.len());
@@ -88,6 +96,25 @@ impl KnownKey {
             unequal => Some(unequal),
         }
     }
+}
+
+/// The bits of a window as a number.
+const WINDOW_BITS: u128 = (1 << (8 * WINDOW_BYTES)) - 1;
+
+/// A window as a number: of two that are filled up with zeros, the lesser has the lesser number, or they differ by nothing but
+/// zeros at their ends.
+fn as_number(window: &[u8; WINDOW_BYTES]) -> u128 {
+    let mut bytes = [0; size_of::<u128>()];
+    bytes[size_of::<u128>() - WINDOW_BYTES..].copy_from_slice(window);
+    u128::from_be_bytes(bytes)
+}
+
+/// The front of some bytes, filled up with zeros.
+fn front(bytes: &[u8]) -> [u8; WINDOW_BYTES] {
+    let mut front = [0; WINDOW_BYTES];
+    let length = bytes.len().min(WINDOW_BYTES);
+    front[..length].copy_from_slice(&bytes[..length]);
+    front
 }
 
 /// Length of what two byte strings have in common at their front.
@@ -164,11 +191,11 @@ impl<'block> Leaf<'block> {
         }
         // Entries of which fewer bytes are known than of others would not be in order by what is known: only as many as are
         // known of all count.
-        let cut = |bytes: &'block [u8]| &bytes[..bytes.len().min(self.window_bytes)];
-        let rest = &key[shared..];
-        let rest = &rest[..rest.len().min(self.window_bytes)];
-        let first = self.partition_point(|index| cut(self.window(index)) < rest);
-        let behind = self.partition_point(|index| cut(self.window(index)) <= rest);
+        let known_of_all = !(WINDOW_BITS >> (8 * self.window_bytes));
+        let at = |index: usize| as_number(&self.entries[index].window) & known_of_all;
+        let wanted = as_number(&front(&key[shared..])) & known_of_all;
+        let first = self.partition_point(|index| at(index) < wanted);
+        let behind = (first..self.len()).find(|index| at(*index) != wanted).unwrap_or(self.len());
         first..behind
     }
 
@@ -218,6 +245,10 @@ impl LeafBuilder {
         match self.prefix_with(&key) {
             Some(prefix_bytes) => {
                 self.prefix_bytes = prefix_bytes;
+                // Of those between the first and the last nobody asks for more than the leaf has room for.
+                if let [_, .., before] = self.keys.as_mut_slice() {
+                    before.forget_end();
+                }
                 self.keys.push(key);
                 Ok(())
             }
@@ -359,6 +390,28 @@ mod tests {
                     let _ = (leaf.key(index), leaf.pointer(index), leaf.is_key(index, &bytes[..20], 1));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn of_long_keys_the_first_and_the_last_stay_whole_until_the_leaf_is_written() {
+        let key = |number: u8| [vec![b'k'; 60_000], vec![number]].concat();
+        let mut builder = LeafBuilder::default();
+        let known: Vec<KnownKey> =
+            (0..200).map(|number| KnownKey::whole(&key(number), pointer(number.into()))).collect();
+        let taken = known.iter().take_while(|known| builder.push((*known).clone()).is_ok()).count();
+        assert_eq!(taken, (BLOCK_BYTES - ENTRIES_AT - PREFIX_BYTES_MAX) / size_of::<EntryRow>());
+        assert_eq!((builder.keys().first(), builder.keys().last()), (known.first(), known.get(taken - 1)));
+        let kept: usize = builder.keys().iter().map(|known| known.bytes.capacity()).sum();
+        assert!(kept < 2 * 60_001 + taken * 600, "{kept} bytes of keys");
+        let block = builder.finish(Uuid([1; 16]), 2, 4096, 5);
+        let leaf = Leaf::from_block(&unseal(&block.0, Kind::Leaf, 4096).expect("whole")).expect("whole");
+        for number in 0..taken as u8 {
+            // All look the same, but for their hashes.
+            assert_eq!(leaf.candidates(&key(number)), 0..taken);
+            let hash = key_hash(&key(number));
+            let may_be = |index: &usize| leaf.is_key(*index, &key(number), hash) != Some(false);
+            assert_eq!((0..taken).filter(may_be).collect::<Vec<_>>(), [usize::from(number)]);
         }
     }
 

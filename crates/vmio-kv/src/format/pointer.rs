@@ -1,9 +1,13 @@
 //! The eight bytes by which a leaf's entry finds its record, and what can be known without reading it.
 
+use crate::format::geometry::BLOCK_BYTES;
+
 /// Bytes of a key that an entry holds, behind its leaf's common prefix.
 pub(crate) const WINDOW_BYTES: usize = 12;
 
 const OFFSET_BITS: u32 = 48;
+/// Heads of large values begin with a block: what their places have below is their number.
+const HEAD_NUMBER: u64 = BLOCK_BYTES as u64 - 1;
 const SIZE_SHIFT: u32 = OFFSET_BITS;
 const KIND_SHIFT: u32 = SIZE_SHIFT + 8;
 const KNOWN_SHIFT: u32 = KIND_SHIFT + 2;
@@ -25,7 +29,7 @@ pub(crate) enum PointerKind {
     Inline = 3,
 }
 
-/// Where a record is: bits 0 to 47 its byte in the volume, 48 to 55 its size class, 56 and 57 its kind. In a leaf also, in bits
+/// Where a record is: bits 0 to 47 its byte in the volume, of the head of a large value with its number in bits 0 to 11, 48 to 55 its size class, 56 and 57 its kind. In a leaf also, in bits
 /// 58 to 61, how many bytes of the entry's window are part of the key, and in bit 62 whether the key ends with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pointer(u64);
@@ -35,6 +39,12 @@ impl Pointer {
     pub(crate) fn new(kind: PointerKind, offset: u64, record_bytes: u32) -> Self {
         assert!(offset < 1 << OFFSET_BITS, "a record at {offset}");
         Pointer(offset | u64::from(size_class(record_bytes)) << SIZE_SHIFT | (kind as u64) << KIND_SHIFT)
+    }
+
+    /// Of the head of a large value.
+    pub(crate) fn of_head(offset: u64, number: u32, bytes: u32) -> Self {
+        assert!(offset & HEAD_NUMBER == 0 && u64::from(number) <= HEAD_NUMBER, "head {number} at {offset}");
+        Self::new(PointerKind::Extents, offset | u64::from(number), bytes)
     }
 
     /// As it stands in a leaf.
@@ -48,7 +58,13 @@ impl Pointer {
 
     /// The byte of the volume at which the record begins.
     pub(crate) fn offset(self) -> u64 {
-        self.0 & ((1 << OFFSET_BITS) - 1)
+        let number = if self.kind() == PointerKind::Extents { HEAD_NUMBER } else { 0 };
+        self.0 & ((1 << OFFSET_BITS) - 1) & !number
+    }
+
+    /// The number of the head of a large value: it tells it from others that were at the same place.
+    pub(crate) fn head_number(self) -> u32 {
+        (self.0 & HEAD_NUMBER) as u32
     }
 
     pub(crate) fn kind(self) -> PointerKind {
@@ -123,6 +139,14 @@ mod tests {
             prop_assert_eq!(pointer.kind(), PointerKind::Tombstone);
             prop_assert_eq!((pointer.known(), pointer.is_complete()), (known, complete));
             prop_assert_eq!(pointer.record(), Pointer::new(PointerKind::Tombstone, offset, bytes));
+        }
+
+        #[test]
+        fn a_head_has_a_place_and_a_number(block in 0_u64..1 << 36, number in 0_u32..4096, bytes in 8_u32..1 << 21) {
+            let pointer = Pointer::of_head(block * 4096, number, bytes).with_known(7, false);
+            prop_assert_eq!((pointer.offset(), pointer.head_number()), (block * 4096, number));
+            prop_assert_eq!(pointer.kind(), PointerKind::Extents);
+            prop_assert_eq!(pointer.record(), Pointer::of_head(block * 4096, number, bytes));
         }
     }
 }

@@ -18,6 +18,9 @@ pub(crate) const FRONT_BYTES: usize = size_of::<RecordRow>();
 /// More records of the same batch follow: none of them counts without the last.
 const CONTINUES: u8 = 1;
 
+/// No chunk has such a generation: no record of the log passes for a head.
+const HEAD: u64 = 1 << 63;
+
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RecordRow {
@@ -50,7 +53,7 @@ pub(crate) enum RecordKind {
     Relocation = 6,
     /// All keys from the key up to the value are deleted.
     RangeDelete = 7,
-    /// The key's value is in the extents that the value lists.
+    /// The key's value is in extents: see `format::extents`.
     Extents = 8,
 }
 
@@ -100,6 +103,11 @@ pub(crate) struct Seed(u32);
 impl Seed {
     pub(crate) fn new(segment: Uuid, generation: u64) -> Self {
         Seed(crc32c::crc32c_append(crc32c::crc32c(&segment.0), &generation.to_le_bytes()))
+    }
+
+    /// That of a large value's head which begins at that byte of the volume, with a block, and has that number.
+    pub(crate) fn of_head(segment: Uuid, offset: u64, number: u32) -> Self {
+        Self::new(segment, HEAD | offset | u64::from(number))
     }
 
     pub(crate) fn from_bits(bits: u32) -> Self {

@@ -5,10 +5,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
 use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
-use crate::format::geometry::{BLOCK_BYTES, number};
+use crate::format::geometry::{BLOCK_BYTES, Group, number};
 
 /// Blocks of the catalogue that a superblock has room for.
 pub(crate) const CATALOGUE_BLOCKS_MAX: usize = 200;
+
+/// Pivots that are longer than [`crate::format::pivot::SHORT_BYTES_MAX`].
+const LONG_PIVOTS: u64 = 1;
+/// Pointers to heads of large values have a number, which is part of their checksums.
+const NUMBERED_HEADS: u64 = 2;
+/// Features that segments have which this program has opened.
+pub(crate) const FEATURES: u64 = LONG_PIVOTS | NUMBERED_HEADS;
 
 const ROWS_AT: usize = HEADER_BYTES + size_of::<Fields>();
 
@@ -27,7 +34,9 @@ struct Fields {
     next_region: U32,
     catalogue_blocks: U32,
     allocator_epochs: U64,
-    reserved: [u8; 120],
+    units: U64,
+    granted: U64,
+    reserved: [u8; 104],
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -89,11 +98,22 @@ pub(crate) struct Superblock {
     pub(crate) next_region: u32,
     /// Of which epochs the bitmaps and the unit tables are.
     pub(crate) allocator_epochs: AllocatorEpochs,
+    /// Units of its groups; 0 for all that the volume's table names. The table has more while the volume is made longer.
+    pub(crate) units: u64,
+    /// Units from this on were never given out, and nothing was written there; 0 if nothing is known of that. A new owner
+    /// keeps to them, since the one before may still write to the others.
+    pub(crate) granted: u64,
     /// The blocks of the catalogue of regions.
     pub(crate) catalogue: Vec<BlockReference>,
 }
 
 impl Superblock {
+    /// The first unit that was never given out, if the segment has these groups.
+    pub(crate) fn granted_units(&self, groups: &[Group]) -> u64 {
+        let end = groups.last().map_or(0, |group| group.end());
+        if self.granted == 0 { end } else { self.granted.min(end) }
+    }
+
     pub(crate) fn to_block(&self, segment: Uuid, offset: u64, epoch: u64) -> Block {
         assert!(self.catalogue.len() <= CATALOGUE_BLOCKS_MAX, "{} blocks of regions", self.catalogue.len());
         let fields = Fields {
@@ -109,7 +129,9 @@ impl Superblock {
             next_region: U32::new(self.next_region),
             catalogue_blocks: U32::new(self.catalogue.len() as u32),
             allocator_epochs: U64::new(self.allocator_epochs.0),
-            reserved: [0; 120],
+            units: U64::new(self.units),
+            granted: U64::new(self.granted),
+            reserved: [0; 104],
         };
         let row = |block: &BlockReference| BlockRow { offset: U64::new(block.offset), epoch: U64::new(block.epoch) };
         let rows: Vec<BlockRow> = self.catalogue.iter().map(row).collect();
@@ -148,6 +170,8 @@ impl Superblock {
                 next_region => next_region,
             },
             allocator_epochs: AllocatorEpochs(fields.allocator_epochs.get()),
+            units: fields.units.get(),
+            granted: fields.granted.get(),
             catalogue: rows.iter().map(reference).collect(),
         })
     }
@@ -158,9 +182,8 @@ mod tests {
     use super::*;
     use crate::format::block::unseal;
 
-    #[test]
-    fn it_comes_back() {
-        let superblock = Superblock {
+    fn superblock() -> Superblock {
+        Superblock {
             incompatible: 1,
             owner_epoch: 2,
             log_first_chunk: 3,
@@ -171,40 +194,31 @@ mod tests {
             free_log: 8,
             next_region: 9,
             allocator_epochs: AllocatorEpochs::of([10, 11].into_iter()),
+            units: 12,
+            granted: 13,
             catalogue: (0..200).map(|index| BlockReference { offset: index * 4096, epoch: index }).collect(),
-        };
-        let block = superblock.to_block(Uuid([1; 16]), 8192, 4);
-        let sealed = unseal(&block.0, Kind::Superblock, 8192).expect("whole");
-        assert_eq!(Superblock::from_block(&sealed).expect("whole"), superblock);
+        }
+    }
+
+    fn read_back(superblock: &Superblock, epoch: u64) -> Result<Superblock, Damage> {
+        let block = superblock.to_block(Uuid([1; 16]), 8192, epoch);
+        unseal(&block.0, Kind::Superblock, 8192).and_then(|sealed| Superblock::from_block(&sealed))
+    }
+
+    #[test]
+    fn it_comes_back() {
+        assert_eq!(read_back(&superblock(), 4), Ok(superblock()));
     }
 
     #[test]
     fn numbers_that_cannot_be_counted_on_from_are_damage() {
-        let whole = Superblock {
-            incompatible: 0,
-            owner_epoch: 2,
-            log_first_chunk: 3,
-            log_replay_from: 4,
-            log_replay_sequence: 5,
-            log_generation: 6,
-            log_durable: 7,
-            free_log: 8,
-            next_region: 9,
-            allocator_epochs: AllocatorEpochs(0),
-            catalogue: Vec::new(),
-        };
-        let read = |superblock: &Superblock, epoch| {
-            let block = superblock.to_block(Uuid([1; 16]), 8192, epoch);
-            unseal(&block.0, Kind::Superblock, 8192).and_then(|sealed| Superblock::from_block(&sealed))
-        };
-        assert!(read(&whole, 4).is_ok());
-        assert!(read(&whole, u64::MAX).is_err());
+        assert!(read_back(&superblock(), u64::MAX).is_err());
         for wrong in [
-            Superblock { owner_epoch: 1 << 32, ..whole.clone() },
-            Superblock { log_replay_sequence: u64::MAX, ..whole.clone() },
-            Superblock { next_region: u32::MAX, ..whole.clone() },
+            Superblock { owner_epoch: 1 << 32, ..superblock() },
+            Superblock { log_replay_sequence: u64::MAX, ..superblock() },
+            Superblock { next_region: u32::MAX, ..superblock() },
         ] {
-            assert!(matches!(read(&wrong, 4), Err(Damage::Value { .. })), "{wrong:?}");
+            assert!(matches!(read_back(&wrong, 4), Err(Damage::Value { .. })), "{wrong:?}");
         }
     }
 }

@@ -5,14 +5,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
 use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
-use crate::format::geometry::{BLOCK_BYTES, Group, UNIT_BLOCKS};
+use crate::format::geometry::{BLOCK_BYTES, Group};
+use crate::format::owner::OWNERS_AT;
 
 /// The version of the format that is written, and the newest that is read.
 pub(crate) const VERSION: u32 = 1;
 /// Where the two copies of the header are.
 pub(crate) const HEADER_OFFSETS: [u64; 2] = [0, BLOCK_BYTES as u64];
-/// Blocks of the segment table; each lies there twice, behind the header.
-pub(crate) const SEGMENT_TABLES: u64 = (UNIT_BLOCKS - 2) / 2;
+/// Blocks of the segment table; each lies there twice, behind the header. Behind them are the owners' records.
+pub(crate) const SEGMENT_TABLES: u64 = (OWNERS_AT - 2) / 2;
 /// Segments that a block of the table has room for.
 pub(crate) const SEGMENTS_A_TABLE: usize = (BLOCK_BYTES - HEADER_BYTES - 16) / size_of::<SegmentRow>();
 /// Groups that one row of the table names; a segment with more has more rows.
@@ -46,6 +47,13 @@ struct SegmentRow {
 
 const _: () = assert!(size_of::<Fields>() == 32);
 const _: () = assert!(size_of::<SegmentRow>() == 64 && SEGMENTS_A_TABLE == 63);
+
+/// A feature without which a volume must not be opened: owners' records say where groups' own units are.
+pub(crate) const MOVED_OWN_UNITS: u64 = 1;
+/// Another one: there are several segments.
+pub(crate) const SEVERAL_SEGMENTS: u64 = 2;
+/// All that are known.
+pub(crate) const VOLUME_FEATURES: u64 = MOVED_OWN_UNITS | SEVERAL_SEGMENTS;
 
 /// What a volume says of itself as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +121,11 @@ pub(crate) fn segments_to_block(volume: Uuid, segments: &[SegmentEntry], offset:
     block
 }
 
+/// How many rows of the table some segments take.
+pub(crate) fn rows_of(segments: &[SegmentEntry]) -> usize {
+    segments.iter().map(|segment| segment.groups.len().div_ceil(ROW_GROUPS)).sum()
+}
+
 fn rows(segment: &SegmentEntry) -> impl Iterator<Item = SegmentRow> {
     let nothing = GroupRow { first_unit: U32::ZERO, units: U32::ZERO };
     segment.groups.chunks(ROW_GROUPS).map(move |groups| {
@@ -140,8 +153,7 @@ pub(crate) fn segments_from_block(sealed: &Sealed<'_>) -> Result<Vec<SegmentEntr
     let mut segments: Vec<SegmentEntry> = Vec::new();
     for row in rows {
         let groups = row.groups.iter().filter(|group| group.units.get() > 0);
-        let groups = groups
-            .map(|group| Group { first_unit: u64::from(group.first_unit.get()), units: u64::from(group.units.get()) });
+        let groups = groups.map(|group| Group::new(u64::from(group.first_unit.get()), u64::from(group.units.get())));
         match segments.last_mut() {
             Some(last) if last.number == row.number.get() => last.groups.extend(groups),
             _ => {
@@ -168,7 +180,7 @@ mod tests {
 
     #[test]
     fn segments_with_many_groups_come_back() {
-        let groups = |count| (0..count).map(|index| Group { first_unit: 1 + index * 10, units: 10 }).collect();
+        let groups = |count| (0..count).map(|index| Group::new(1 + index * 10, 10)).collect();
         let segments = vec![
             SegmentEntry { uuid: Uuid([1; 16]), number: 0, groups: groups(12) },
             SegmentEntry { uuid: Uuid([2; 16]), number: 1, groups: groups(1) },

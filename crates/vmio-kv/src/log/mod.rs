@@ -8,6 +8,7 @@ mod replay;
 mod tail_chunk;
 mod writer;
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -25,14 +26,17 @@ use crate::volume::reserve::Claim;
 use crate::volume::segment::Segment;
 pub(crate) use chunk_walk::Visited;
 use reader::ChunkSeeds;
-pub(crate) use replay::{End, has_lost_its_header, replay, vouched};
-use tail_chunk::{Appender, TailChunk};
+pub(crate) use replay::{End, Replayed, has_lost_its_header, replay, vouched};
+use tail_chunk::{Appender, ChunkMemory, TailChunk};
 pub(crate) use writer::LogWriter;
 
 /// Chunks in memory: one that is filled, and others that are on their way to the device.
 const TAIL_CHUNKS_MAX: usize = 4;
-/// The appender has this much written at a time.
+/// So much is written at a time.
 const WRITE_BYTES: usize = 256 << 10;
+/// Who appends waits while more than this is in memory alone. So nobody waits for more than a write: less than the chunks take,
+/// or the appender would wait for a whole one of them.
+const UNWRITTEN_BYTES_MAX: usize = 5 << 20;
 /// The record that ends a chunk; there is always room for it.
 const END_BYTES: usize = record_bytes(0, 0);
 
@@ -55,10 +59,12 @@ pub(crate) struct Appended {
 /// The log.
 pub(crate) struct Log {
     pub(super) segment: Arc<Segment>,
+    /// The first generation since the opening, and the number of its first record.
+    life: (u64, u64),
     pub(super) state: Mutex<State>,
     pub(super) changed: Condvar,
     /// Only one thread at a time writes.
-    pub(super) writing: Mutex<()>,
+    pub(super) writing: parking_lot::Mutex<()>,
     /// Only one thread at a time appends: nothing comes between the records of a batch.
     appending: Mutex<()>,
     /// The chunks in memory, for readers: the oldest first.
@@ -74,6 +80,8 @@ pub(super) struct State {
     /// Chunks in memory, the newest last; that is the appender's.
     chunks: Vec<Arc<TailChunk>>,
     appender: Appender,
+    /// Memory for the next one.
+    spare: Option<ChunkMemory>,
     /// Bytes of the oldest chunk that are on the device.
     written: usize,
     next_sequence: u64,
@@ -81,6 +89,8 @@ pub(super) struct State {
     durable: u64,
     /// The highest number that a record of [`RecordKind::Durable`] has vouched for.
     vouched: u64,
+    /// The numbers with which the chunks begin that an opening might read back, the oldest first.
+    first_sequences: VecDeque<u64>,
     failed: Option<String>,
     stopping: bool,
 }
@@ -120,9 +130,9 @@ impl Log {
             }
         };
         segment.device.begin_unit(header.offset / CHUNK_BYTES as u64, false, 64)?;
-        let seeds = ChunkSeeds::new(segment.device.len());
+        let seeds = ChunkSeeds::new(segment.device.units_max());
         seeds.put(header.offset, Seed::new(header.segment, header.generation));
-        let (chunk, appender) = TailChunk::new(header);
+        let (chunk, appender) = TailChunk::new(header, ChunkMemory::new());
         // A commit may say at once that the log is read from here on.
         let mut front = Box::new(Block::ZERO);
         front.0[..chunk.filled()].copy_from_slice(chunk.bytes());
@@ -130,21 +140,28 @@ impl Log {
             segment.device.write(header.offset, &front.0)?;
         }
         let chunks = vec![chunk];
+        let mut first_sequences = end.first_sequences;
+        if end.empty.is_none() {
+            first_sequences.push_back(header.first_sequence);
+        }
         let state = State {
             chunks: chunks.clone(),
             appender,
+            spare: None,
             written: 0,
             next_sequence,
             durable: next_sequence,
             vouched: next_sequence,
+            first_sequences,
             failed,
             stopping: false,
         };
         Ok(Log {
             segment,
+            life: (header.generation, header.first_sequence),
             state: Mutex::new(state),
             changed: Condvar::new(),
-            writing: Mutex::new(()),
+            writing: parking_lot::Mutex::new(()),
             appending: Mutex::new(()),
             tails: ArcSwap::from_pointee(chunks),
             seeds,
@@ -161,7 +178,7 @@ impl Log {
     }
 
     pub(super) fn stopped(&self, why: &str) -> Error {
-        Error::Stopped { volume: self.device().name().to_owned(), why: why.to_owned() }
+        self.segment.stopped(why)
     }
 
     /// Appends records that count together or not at all, and tells where each is. They are durable after [`Self::sync`].
@@ -237,13 +254,12 @@ impl Log {
         let at = state.appender.append(bytes, |place| record.write(seed, place));
         let pointed = match kind {
             RecordKind::Delete => PointerKind::Tombstone,
-            RecordKind::Extents => PointerKind::Extents,
             _ => PointerKind::Value,
         };
         Appended { sequence, pointer: Pointer::new(pointed, start + at as u64, bytes as u32) }
     }
 
-    /// Begins another chunk if the newest has no room for so many bytes, and waits for the device if too many are in memory.
+    /// Begins another chunk if the newest has no room for so many bytes, and waits for the device if too much is in memory.
     fn make_room<'log>(
         &'log self,
         mut state: MutexGuard<'log, State>,
@@ -256,12 +272,14 @@ impl Log {
             if state.stopping {
                 return Err(self.stopped("it was closed"));
             }
-            if self.vouch(&mut state, bytes) || state.appender.room() >= bytes + END_BYTES {
-                return Ok(state);
-            }
-            if state.chunks.len() < TAIL_CHUNKS_MAX {
-                self.begin_chunk(&mut state)?;
-                continue;
+            if writer::unwritten(&state) <= UNWRITTEN_BYTES_MAX {
+                if self.vouch(&mut state, bytes) || state.appender.room() >= bytes + END_BYTES {
+                    return Ok(state);
+                }
+                if state.chunks.len() < TAIL_CHUNKS_MAX {
+                    self.begin_chunk(&mut state)?;
+                    continue;
+                }
             }
             self.changed.notify_all();
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -295,14 +313,25 @@ impl Log {
             next,
             begins_anew: false,
         };
-        let (chunk, appender) = TailChunk::new(header);
+        let memory = state.spare.take().unwrap_or_else(ChunkMemory::new);
+        let (chunk, appender) = TailChunk::new(header, memory);
         // The unit may have been a chunk before.
         self.seeds.put(header.offset, chunk.seed);
         self.has_begun_chunk.store(true, Ordering::Relaxed);
+        state.first_sequences.push_back(header.first_sequence);
         state.chunks.push(chunk);
         state.appender = appender;
         self.tails.store(Arc::new(state.chunks.clone()));
         Ok(())
+    }
+
+    /// Bytes of the chunks that an opening would read back which begins with that record. It is asked for ever higher numbers.
+    pub(crate) fn bytes_since(&self, sequence: u64) -> u64 {
+        let firsts = &mut self.state().first_sequences;
+        // The record is in the last chunk that begins with it or before.
+        let before = firsts.partition_point(|first| *first <= sequence).saturating_sub(1);
+        firsts.drain(..before);
+        firsts.len() as u64 * CHUNK_BYTES as u64
     }
 
     /// Whether a chunk was begun since this was last asked.

@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{self, AtomicU64};
 
+use crate::device::Passed;
 use crate::error::{Damage, Error, Result};
-use crate::format::branch::PIVOT_BYTES_MAX;
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
 use crate::format::leaf::KnownKey;
-use crate::format::pointer::Pointer;
+use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{FRONT_BYTES, Record, Seed};
 use crate::log::{Log, TailChunk};
 
@@ -20,8 +20,8 @@ pub(super) struct ChunkSeeds(Box<[AtomicU64]>);
 impl ChunkSeeds {
     const KNOWN: u64 = 1 << 32;
 
-    pub(super) fn new(volume_bytes: u64) -> Self {
-        ChunkSeeds((0..volume_bytes / UNIT_BYTES).map(|_| AtomicU64::new(0)).collect())
+    pub(super) fn new(units: u64) -> Self {
+        ChunkSeeds((0..units).map(|_| AtomicU64::new(0)).collect())
     }
 
     fn get(&self, chunk: u64) -> Option<Seed> {
@@ -36,14 +36,6 @@ impl ChunkSeeds {
     }
 }
 
-/// A key that is longer than any that can be put would fit no inner node.
-pub(super) fn check_length(key: &[u8]) -> Result<(), Damage> {
-    if key.len() <= PIVOT_BYTES_MAX {
-        return Ok(());
-    }
-    Err(Damage::Value { what: "the length of its key", found: key.len() as u64 })
-}
-
 impl Log {
     /// The chunk that holds a byte of the volume, if it is in memory.
     fn tail_of(&self, offset: u64) -> Option<Arc<TailChunk>> {
@@ -52,7 +44,9 @@ impl Log {
     }
 
     fn damaged_record(&self, pointer: Pointer) -> impl Fn(Damage) -> Error {
-        move |damage| self.device().damaged("a record of the log", pointer.offset(), damage)
+        let is_head = pointer.kind() == PointerKind::Extents;
+        let structure = if is_head { "the head of a large value" } else { "a record of the log" };
+        move |damage| self.device().damaged(structure, pointer.offset(), damage)
     }
 
     /// Hands a record to `read`, its checksum checked; twice, if it may have seen something else the first time.
@@ -63,9 +57,13 @@ impl Log {
             return read_tail(&tail, pointer).map(|record| read(&record)).map_err(damaged);
         }
         let seed = self.seed_of(pointer)?;
+        let whole = |bytes: &[u8]| Record::read(seed, bytes).map(|record| read(&record)).map_err(&damaged);
+        let most = (range_of(pointer).end - pointer.offset()) as usize;
+        if let Some(answer) = self.device().look_in_passing(pointer.offset(), most, whole)? {
+            return Ok(answer);
+        }
         // As far as its page, first: most records end there.
         let in_page = front_in_page(pointer);
-        let whole = |bytes: &[u8]| Record::read(seed, bytes).map(|record| read(&record)).map_err(&damaged);
         let answer = self.device().look(pointer.offset(), in_page, |bytes| {
             let length = self.length(pointer, bytes)?;
             Ok(if length > bytes.len() { Err(length) } else { Ok(whole(bytes)?) })
@@ -108,9 +106,26 @@ impl Log {
         self.device().fetch(self.on_device(records));
     }
 
-    /// Has records read in the background that will be wanted soon.
-    pub(crate) fn prefetch(&self, records: impl Iterator<Item = Pointer>) {
-        self.device().prefetch(self.on_device(records));
+    /// Reads records that are about to be wanted, all at once, if they are neither in memory nor worth a place there.
+    pub(crate) fn read_in_passing(&self, records: impl Iterator<Item = Pointer>) -> Passed {
+        // Heads are looked at in place.
+        let records = records.filter(|record| record.kind() != PointerKind::Extents);
+        self.device().read_in_passing(self.on_device(records))
+    }
+
+    /// The same as [`Self::read`], from what was read before if it is there.
+    pub(crate) fn read_passed<Answer>(
+        &self,
+        passed: &Passed,
+        pointer: Pointer,
+        read: impl Fn(&Record<'_>) -> Answer,
+    ) -> Result<Answer> {
+        if let Some(bytes) = passed.get(range_of(pointer))
+            && let Ok(record) = Record::read(self.seed_of(pointer)?, bytes)
+        {
+            return Ok(read(&record));
+        }
+        self.read(pointer, read)
     }
 
     /// Where records are that are not in memory.
@@ -118,14 +133,15 @@ impl Log {
         let tails = self.tails.load();
         records.filter_map(move |record| {
             let chunk = record.offset() - record.offset() % UNIT_BYTES;
-            // What the pointer says is an eighth too much at most.
-            let end = (chunk + UNIT_BYTES).min(record.offset() + u64::from(record.record_bytes()));
-            tails.iter().all(|tail| tail.header.offset != chunk).then_some(record.offset()..end)
+            tails.iter().all(|tail| tail.header.offset != chunk).then(|| range_of(record))
         })
     }
 
     /// What the checksum begins with of a record on the device.
     fn seed_of(&self, pointer: Pointer) -> Result<Seed> {
+        if pointer.kind() == PointerKind::Extents {
+            return Ok(Seed::of_head(self.segment.uuid, pointer.offset(), pointer.head_number()));
+        }
         let at = (pointer.offset() % UNIT_BYTES) as usize;
         if !(RECORDS_AT..=CHUNK_BYTES - FRONT_BYTES).contains(&at) {
             let damage = Damage::Value { what: "its place in the chunk", found: at as u64 };
@@ -152,8 +168,6 @@ impl Log {
         if !known.complete {
             known.bytes = self.read(known.pointer, |record| record.key.to_vec())?;
             known.complete = true;
-            check_length(&known.bytes)
-                .map_err(|damage| self.device().damaged("a record of the log", known.pointer.offset(), damage))?;
         }
         Ok(())
     }
@@ -175,6 +189,12 @@ impl Log {
 fn read_tail(tail: &TailChunk, pointer: Pointer) -> Result<Record<'_>, Damage> {
     let at = (pointer.offset() % UNIT_BYTES) as usize;
     Record::read(tail.seed, tail.bytes().get(at..).ok_or(Damage::Length)?)
+}
+
+/// Where a record is, as far as its pointer tells: an eighth too far at most.
+fn range_of(pointer: Pointer) -> Range<u64> {
+    let chunk = pointer.offset() - pointer.offset() % UNIT_BYTES;
+    pointer.offset()..(chunk + UNIT_BYTES).min(pointer.offset() + u64::from(pointer.record_bytes()))
 }
 
 /// How many bytes of a record are looked at first: as far as its page goes, or its front.

@@ -1,19 +1,21 @@
 //! Reading the log back on opening: all that was appended since what the levels hold, up to where a power cut has torn it.
 
+use std::collections::VecDeque;
+
 use zerocopy::IntoBytes;
 
 use crate::error::{Damage, Result};
 use crate::format::block::Block;
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES, unit_of};
+use crate::format::free_log::Freed;
+use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, UNIT_BYTES, unit_of};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{ALIGNMENT, Record, RecordKind, Seed};
 use crate::format::superblock::Superblock;
-use crate::log::reader::check_length;
 use crate::volume::segment::Segment;
 
 /// Where the log ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct End {
     /// The chunk that holds its last record.
     pub(crate) last_chunk: u64,
@@ -27,8 +29,20 @@ pub(crate) struct End {
     pub(crate) generation: u64,
     /// Bytes of records that were read.
     pub(crate) bytes: u64,
+    /// The numbers with which the chunks begin that were read.
+    pub(crate) first_sequences: VecDeque<u64>,
     /// The last chunk and the place of the record that ends it, if it has none yet.
     pub(crate) open: Option<(ChunkHeader, usize)>,
+}
+
+impl End {
+    /// Has the log go on elsewhere: the last chunk is written to by a former owner, perhaps, and the next one may be as well.
+    pub(crate) fn leave_next_chunk(&mut self, segment: &Segment) {
+        segment.allocator().free(Freed { offset: self.next_chunk, blocks: UNIT_BLOCKS });
+        (self.empty, self.open) = (None, None);
+        // Left out: where the log is read from goes on by numbers, and must leave the place where the former owner's next record would be.
+        self.next_sequence += 1;
+    }
 }
 
 /// A record of a batch of which not all has been seen.
@@ -37,6 +51,8 @@ struct Waiting {
     region: u32,
     sequence: u64,
     key: Vec<u8>,
+    /// Of a large value's record alone: it says where that is.
+    value: Vec<u8>,
     pointer: Pointer,
 }
 
@@ -59,6 +75,8 @@ pub(crate) struct Replayed<'record> {
     pub(crate) region: u32,
     pub(crate) sequence: u64,
     pub(crate) key: &'record [u8],
+    /// Of a large value's record alone.
+    pub(crate) value: &'record [u8],
     pub(crate) pointer: Pointer,
 }
 
@@ -84,7 +102,9 @@ pub(crate) fn replay(
         .map_err(|damage| device.damaged("the chunk from which the log is read", chunk, damage))?;
     let opened = segment.epoch();
     let mut has_ended;
+    let mut first_sequences = VecDeque::new();
     loop {
+        first_sequences.push_back(header.first_sequence);
         segment.allocator().take_found_chunk(unit_of(chunk), opened);
         let seed = Seed::new(header.segment, header.generation);
         has_ended = false;
@@ -93,8 +113,6 @@ pub(crate) fn replay(
                 break;
             }
             let pointer = pointer_of(&record, chunk + at as u64);
-            check_length(record.key)
-                .map_err(|damage| device.damaged("a record of the log", chunk + at as u64, damage))?;
             expected += 1;
             at += record.bytes();
             total += record.bytes() as u64;
@@ -106,19 +124,20 @@ pub(crate) fn replay(
                 RecordKind::Durable => durable = durable.max(vouched(&record)),
                 _ => {}
             }
-            let Record { kind, continues, region, sequence, key, .. } = record;
+            let Record { kind, continues, region, sequence, key, value } = record;
+            let value = if kind == RecordKind::Extents { value } else { &[] };
             if continues {
-                batch.push(Waiting { kind, region, sequence, key: key.to_vec(), pointer });
+                batch.push(Waiting { kind, region, sequence, key: key.to_vec(), value: value.to_vec(), pointer });
                 continue;
             }
             if kind == RecordKind::Durable {
                 // It may stand amid a batch, and is no part of it.
                 continue;
             }
-            for Waiting { kind, region, sequence, key, pointer } in batch.drain(..) {
-                apply(Replayed { kind, region, sequence, key: &key, pointer })?;
+            for Waiting { kind, region, sequence, key, value, pointer } in batch.drain(..) {
+                apply(Replayed { kind, region, sequence, key: &key, value: &value, pointer })?;
             }
-            apply(Replayed { kind, region, sequence, key, pointer })?;
+            apply(Replayed { kind, region, sequence, key, value, pointer })?;
         }
         let follows = |next: &ChunkHeader| {
             next.generation > header.generation
@@ -170,6 +189,7 @@ pub(crate) fn replay(
         empty,
         generation,
         bytes: total,
+        first_sequences,
         open,
     })
 }
@@ -177,7 +197,6 @@ pub(crate) fn replay(
 pub(super) fn pointer_of(record: &Record<'_>, offset: u64) -> Pointer {
     let kind = match record.kind {
         RecordKind::Delete => PointerKind::Tombstone,
-        RecordKind::Extents => PointerKind::Extents,
         _ => PointerKind::Value,
     };
     Pointer::new(kind, offset, record.bytes() as u32)

@@ -9,11 +9,20 @@ use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::record::Seed;
 
+/// Memory for a chunk, which one takes after the other: to make it anew costs a page fault for each page.
+pub(crate) struct ChunkMemory(Box<[UnsafeCell<Block>]>);
+
+impl ChunkMemory {
+    pub(crate) fn new() -> Self {
+        ChunkMemory((0..CHUNK_BYTES / BLOCK_BYTES).map(|_| UnsafeCell::new(Block::ZERO)).collect())
+    }
+}
+
 /// A chunk in memory. Who has its [`Appender`] appends; any thread may read what has been.
 pub(crate) struct TailChunk {
     pub(crate) header: ChunkHeader,
     pub(crate) seed: Seed,
-    blocks: Box<[UnsafeCell<Block>]>,
+    memory: ChunkMemory,
     filled: AtomicUsize,
 }
 
@@ -25,18 +34,22 @@ pub(crate) struct Appender(Arc<TailChunk>);
 
 impl TailChunk {
     /// One that holds its header alone, and the right to append to it.
-    pub(crate) fn new(header: ChunkHeader) -> (Arc<Self>, Appender) {
-        let blocks = (0..CHUNK_BYTES / BLOCK_BYTES).map(|_| UnsafeCell::new(Block::ZERO)).collect();
+    pub(crate) fn new(header: ChunkHeader, memory: ChunkMemory) -> (Arc<Self>, Appender) {
         let seed = Seed::new(header.segment, header.generation);
-        let chunk = TailChunk { header, seed, blocks, filled: AtomicUsize::new(0) };
+        let chunk = TailChunk { header, seed, memory, filled: AtomicUsize::new(0) };
         let chunk = Arc::new(chunk);
         let mut appender = Appender(Arc::clone(&chunk));
         appender.append(RECORDS_AT, |place| place.copy_from_slice(&header.to_bytes()));
         (chunk, appender)
     }
 
+    /// Its memory, for the next one.
+    pub(crate) fn into_memory(self) -> ChunkMemory {
+        self.memory
+    }
+
     fn start(&self) -> *mut u8 {
-        self.blocks.as_ptr().cast_mut().cast()
+        self.memory.0.as_ptr().cast_mut().cast()
     }
 
     /// How many bytes it holds.
@@ -89,7 +102,7 @@ mod tests {
             next: 0,
             begins_anew: false,
         };
-        let (chunk, mut appender) = TailChunk::new(header);
+        let (chunk, mut appender) = TailChunk::new(header, ChunkMemory::new());
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for number in 0..10_000_u64 {

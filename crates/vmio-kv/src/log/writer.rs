@@ -4,11 +4,15 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::MutexGuard;
+use vmio::SignalsBlocked;
+
 use crate::error::Result;
 use crate::format::block::Block;
 use crate::format::chunk::CHUNK_BYTES;
 use crate::format::geometry::BLOCK_BYTES;
-use crate::log::{Log, State, WRITE_BYTES};
+use crate::log::tail_chunk::ChunkMemory;
+use crate::log::{Log, State, TAIL_CHUNKS_MAX, WRITE_BYTES};
 
 /// How long to wait where nothing is due.
 const LONG: Duration = Duration::from_secs(3600);
@@ -23,6 +27,7 @@ impl LogWriter {
     /// Starts it; it makes all durable once in a period, if there is one.
     pub(crate) fn start(log: &Arc<Log>, period: Option<Duration>) -> std::io::Result<Self> {
         let its = Arc::clone(log);
+        let _signals = SignalsBlocked::new();
         let thread =
             std::thread::Builder::new().name("vmio-kv-log".to_owned()).spawn(move || its.write_behind(period))?;
         Ok(LogWriter { log: Arc::clone(log), thread: Some(thread) })
@@ -47,7 +52,8 @@ impl Log {
         let mut flushed = Instant::now();
         loop {
             let mut state = self.state();
-            let mut is_due = false;
+            // Also while there is always something to write.
+            let mut is_due = period.is_some_and(|period| flushed.elapsed() >= period);
             while !state.stopping && !is_due && (state.failed.is_some() || unwritten(&state) < WRITE_BYTES) {
                 let left = period.map_or(Duration::MAX, |period| period.saturating_sub(flushed.elapsed()));
                 is_due = left.is_zero();
@@ -71,15 +77,17 @@ impl Log {
             {
                 tracing::error!(%error, "the log could not be written");
             }
+            self.make_spare();
         }
     }
 
     /// Returns once all records with numbers below this one are durable. Threads that wait for the same flush share it.
     pub(crate) fn sync(&self, end: u64) -> Result<()> {
+        self.segment.fenced()?;
         if self.state().durable >= end {
             return Ok(());
         }
-        let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let writing = self.writing.lock();
         let reached = {
             let state = self.state();
             if state.durable >= end {
@@ -88,7 +96,8 @@ impl Log {
             state.next_sequence
         };
         self.write_locked(true)?;
-        let flushed = self.device().flush();
+        // What another owner has not read when he takes over must not be acknowledged.
+        let flushed = self.device().flush().and_then(|()| self.segment.check_flushed());
         drop(writing);
         let mut state = self.state();
         match flushed {
@@ -123,71 +132,175 @@ impl Log {
     }
 
     fn write(&self, all: bool) -> Result<()> {
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.write_locked(all)
+        let writing = self.writing.lock();
+        let written = self.write_locked(all);
+        // Who wants to flush has waited for it; he would wait for the next round as well.
+        MutexGuard::unlock_fair(writing);
+        written
     }
 
-    /// Writes what is not on the device, whole blocks only unless it is to be all. The caller holds `writing`.
+    /// Writes what was appended before and is not on the device, whole blocks only unless it is to be all. The caller holds
+    /// `writing`.
     fn write_locked(&self, all: bool) -> Result<()> {
+        let (last, aim) = {
+            let state = self.state();
+            let last = state.appender.chunk();
+            (last.header.offset, if all { last.filled() } else { last.filled() - last.filled() % BLOCK_BYTES })
+        };
         loop {
-            let (chunk, from, filled, is_full) = {
+            let (chunk, from) = {
                 let state = self.state();
                 if let Some(why) = &state.failed {
                     return Err(self.stopped(why));
                 }
-                let chunk = Arc::clone(&state.chunks[0]);
-                let filled = chunk.filled();
-                (chunk, state.written, filled, state.chunks.len() > 1)
+                (Arc::clone(&state.chunks[0]), state.written)
             };
+            let is_last = chunk.header.offset == last;
+            let end = if is_last { aim } else { chunk.filled() };
+            if is_last && from >= end {
+                return Ok(());
+            }
             let start = from - from % BLOCK_BYTES;
-            let whole = filled - filled % BLOCK_BYTES;
-            let written = self.write_piece(&chunk, start, whole, if all || is_full { filled } else { whole });
-            // A page of the unit's former life may have come in since it was taken, by a read that was asked for before. From now on
-            // what is read is what was written, and until then readers have the chunk in memory.
-            let drop_pages = || self.device().drop_pages(chunk.header.offset, CHUNK_BYTES as u64);
-            let written = if is_full { written.and_then(|()| drop_pages()) } else { written };
+            let stop = end.min(start + WRITE_BYTES);
+            let mut written = self.write_piece(&chunk, start, stop);
+            let is_through = !is_last && stop == end;
+            if is_through {
+                // A page of the unit's former life may have come in since it was taken, by a read that was asked for before. From
+                // now on what is read is what was written, and until then readers have the chunk in memory.
+                let drop_pages = || self.device().drop_pages(chunk.header.offset, CHUNK_BYTES as u64);
+                written = written.and_then(|()| drop_pages());
+            }
+            drop(chunk);
             let mut state = self.state();
             match written {
-                Ok(()) if is_full => {
+                Ok(()) if is_through => {
                     state.written = 0;
-                    state.chunks.remove(0);
+                    let chunk = state.chunks.remove(0);
                     self.tails.store(Arc::new(state.chunks.clone()));
-                    self.changed.notify_all();
+                    // Unless somebody reads it.
+                    if let Some(chunk) = Arc::into_inner(chunk) {
+                        state.spare = Some(chunk.into_memory());
+                    }
                 }
-                Ok(()) => {
-                    state.written = if all { filled } else { from.max(whole) };
-                    return Ok(());
-                }
+                Ok(()) => state.written = stop,
                 Err(error) => {
                     state.failed.get_or_insert_with(|| error.to_string());
                     self.changed.notify_all();
                     return Err(error);
                 }
             }
+            drop(state);
+            // Who appends may be waiting for it.
+            self.changed.notify_all();
         }
     }
 
-    fn write_piece(&self, chunk: &super::TailChunk, start: usize, whole: usize, end: usize) -> Result<()> {
+    /// Writes some of a chunk, from the start of a block on. Of a last block that is not full a copy, since others append to it.
+    fn write_piece(&self, chunk: &super::TailChunk, start: usize, end: usize) -> Result<()> {
         let bytes = chunk.bytes();
         let at = |place: usize| chunk.header.offset + place as u64;
+        let whole = end - end % BLOCK_BYTES;
         if whole > start {
-            for (index, piece) in bytes[start..whole].chunks(WRITE_BYTES).enumerate() {
-                self.device().write(at(start + index * WRITE_BYTES), piece)?;
-            }
+            self.device().write(at(start), &bytes[start..whole])?;
         }
-        let whole = whole.max(start);
         if end <= whole {
             return Ok(());
         }
-        // The block that is not full: a copy, since others append to it.
         let mut last = Box::new(Block::ZERO);
         last.0[..end - whole].copy_from_slice(&bytes[whole..end]);
         debug_assert!(whole < CHUNK_BYTES);
         self.device().write(at(whole), &last.0)
+    }
+
+    /// Has memory for the next chunk there before an appender needs it.
+    fn make_spare(&self) {
+        let is_wanted = |state: &State| {
+            state.spare.is_none() && state.chunks.len() < TAIL_CHUNKS_MAX && state.appender.room() < CHUNK_BYTES / 2
+        };
+        if is_wanted(&self.state()) {
+            let spare = ChunkMemory::new();
+            self.state().spare.get_or_insert(spare);
+        }
     }
 }
 
 /// Bytes that are in memory alone.
 pub(super) fn unwritten(state: &State) -> usize {
     state.chunks.iter().map(|chunk| chunk.filled()).sum::<usize>() - state.written
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::device::failing_backing::FailingBacking;
+    use crate::{Db, Durability, Options};
+
+    const VALUE_BYTES: usize = 64 << 10;
+    const PUTS: usize = 300;
+
+    fn wait_until(is_so: impl Fn() -> bool) {
+        while !is_so() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn who_appends_to_a_slow_device_waits_for_a_write_and_not_for_a_chunk() {
+        let backing = Arc::new(FailingBacking::new(64 << 20));
+        let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
+        let db = Db::create_on(Arc::clone(&backing), options).expect("a store");
+        let done = AtomicUsize::new(0);
+        backing.let_through(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..PUTS {
+                    db.put(&number.to_le_bytes(), &[number as u8; VALUE_BYTES]).expect("room");
+                    done.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            // As much as may be in memory alone, and what the first write has of it.
+            let held = 5 * (1 << 20) / VALUE_BYTES;
+            wait_until(|| done.load(Ordering::SeqCst) >= held);
+            std::thread::sleep(Duration::from_millis(50));
+            let before = done.load(Ordering::SeqCst);
+            assert!(before <= held + 2, "{before} puts of 64 KiB, and nothing was written");
+            backing.let_through(2);
+            wait_until(|| done.load(Ordering::SeqCst) > before);
+            std::thread::sleep(Duration::from_millis(50));
+            let after = done.load(Ordering::SeqCst);
+            assert!(after <= before + 2 * (WRITE_BYTES / VALUE_BYTES) + 2, "{after} puts, {before} before two writes");
+            backing.let_through(u64::MAX);
+        });
+        db.sync().expect("written");
+        for number in 0..PUTS {
+            let value = db.get(&number.to_le_bytes()).expect("read").expect("there");
+            assert!(value.len() == VALUE_BYTES && value.iter().all(|byte| *byte == number as u8));
+        }
+    }
+    #[test]
+    fn what_is_to_be_durable_after_a_time_is_so_while_the_device_is_behind() {
+        let backing = Arc::new(FailingBacking::new(64 << 20));
+        let period = Duration::from_millis(50);
+        let options = Options::new().memory_bytes(64 << 20).durability(Durability::Periodic(period));
+        let db = Db::create_on(Arc::clone(&backing), options).expect("a store");
+        backing.slow_down(10);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // The same keys again: nothing is spilled.
+                for number in (0..64_u64).cycle().take_while(|_| !is_over.load(Ordering::SeqCst)) {
+                    db.put(&number.to_le_bytes(), &[7; VALUE_BYTES]).expect("room");
+                }
+            });
+            wait_until(|| unwritten(&db.default_region().region().log.state()) > 4 << 20);
+            let before = backing.flushes();
+            // The log is full of what waits to be written all the time.
+            let started = Instant::now();
+            wait_until(|| backing.flushes() >= before + 2 || started.elapsed() > Duration::from_secs(30));
+            is_over.store(true, Ordering::SeqCst);
+            assert!(backing.flushes() >= before + 2, "nothing was flushed");
+        });
+    }
 }

@@ -29,8 +29,7 @@ impl MemoryCursor {
     /// The first entry within a bound, which the caller has come to.
     fn next_within(&mut self, bound: Bound<&[u8]>) -> Option<KnownKey> {
         if self.batch.is_empty() {
-            let some = self.level.some(bound, self.direction, self.before, BATCH);
-            self.batch.extend(some.iter().map(|(key, pointer)| KnownKey::whole(key, *pointer)));
+            self.batch.extend(self.level.some(bound, self.direction, self.before, BATCH));
         }
         self.batch.pop_front()
     }

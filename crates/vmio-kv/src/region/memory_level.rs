@@ -1,39 +1,49 @@
 //! The level in memory: keys in order, and where their newest records are; of older ones those that somebody's view shows.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::format::pointer::Pointer;
+use crate::format::extents::{Extent, LargeRecord};
+use crate::format::leaf::KnownKey;
+use crate::format::pointer::{Pointer, PointerKind};
 use crate::region::LevelMemory;
+use crate::region::key_tree::{Entry, KeyTree};
 use crate::tree::Direction;
 
-/// What an entry takes besides its key's bytes: its share of a node, the key's allocation, and the pointer.
-const ENTRY_BYTES: u64 = 64;
+/// What a key of which older records are kept takes besides its bytes: its share of a node, and two allocations.
+const OLDER_BYTES: u64 = 64;
+
+/// What a large value takes besides its extents: its share of a node, and an allocation.
+const LARGE_ROOM_BYTES: u64 = 64;
+
+/// What a level that has anything takes beside: the pages that its last entry and its last node are in.
+pub(crate) const BEGUN_BYTES: u64 = 2 * 4096;
+
+/// Bytes of keys after which no more entries are taken at a time.
+const BATCH_BYTES: usize = 128 << 10;
 
 /// What sees all records that there are.
 pub(crate) const NEWEST: u64 = u64::MAX;
 
-/// A key, and where its record is.
-pub(crate) type Placed = (Box<[u8]>, Pointer);
-
-#[derive(Clone, Copy)]
-struct Entry {
-    sequence: u64,
-    pointer: Pointer,
-}
-
 /// The newest record of each key, and others.
 struct Entries {
-    newest: BTreeMap<Box<[u8]>, Entry>,
+    newest: KeyTree,
     /// Of some keys, records before the newest that views may show, the newest first.
     older: BTreeMap<Box<[u8]>, Vec<Entry>>,
     older_bytes: u64,
     /// Higher than the numbers of all records.
     end: u64,
+}
+
+/// What a large value has taken: a spill has not to read its head for that.
+struct LargeRoom {
+    extents: Box<[Extent]>,
+    /// It was replaced: nothing newer than a view shows it any more.
+    is_dead: bool,
 }
 
 /// A level in memory.
@@ -42,6 +52,11 @@ pub(crate) struct MemoryLevel {
     /// For each view the number that its records are below, in order.
     views: Mutex<Vec<u64>>,
     bytes: AtomicU64,
+    is_frozen: AtomicBool,
+    /// Bytes of the large values that were put into it.
+    large_bytes: AtomicU64,
+    /// What these have taken, by the places of their heads.
+    large: Mutex<BTreeMap<u64, LargeRoom>>,
     /// What it takes is part of.
     all: Arc<LevelMemory>,
     /// The number of the first record that may be in it, and where that is in the log.
@@ -52,11 +67,19 @@ pub(crate) struct MemoryLevel {
 impl MemoryLevel {
     /// An empty one, for records from this number on.
     pub(crate) fn new(first_sequence: u64, log_offset: u64, all: &Arc<LevelMemory>) -> Self {
-        let entries = Entries { newest: BTreeMap::new(), older: BTreeMap::new(), older_bytes: 0, end: first_sequence };
+        let entries = Entries {
+            newest: KeyTree::new(first_sequence),
+            older: BTreeMap::new(),
+            older_bytes: 0,
+            end: first_sequence,
+        };
         MemoryLevel {
             entries: RwLock::new(entries),
             views: Mutex::default(),
             bytes: AtomicU64::new(0),
+            is_frozen: AtomicBool::new(false),
+            large_bytes: AtomicU64::new(0),
+            large: Mutex::default(),
             all: Arc::clone(all),
             first_sequence,
             log_offset,
@@ -68,14 +91,53 @@ impl MemoryLevel {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// Learns of a large value that is about to be put into it; returns how many bytes all of them have.
+    pub(crate) fn add_large(&self, value: &LargeRecord) -> u64 {
+        let extents: Box<[Extent]> = value.extents().collect();
+        self.grow(LARGE_ROOM_BYTES + size_of_val(&*extents) as u64);
+        self.large.lock().insert(value.head_offset, LargeRoom { extents, is_dead: false });
+        let bytes = value.list.value_bytes;
+        self.large_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes
+    }
+
+    /// What the large values have taken that were put into it.
+    pub(super) fn extents(&self) -> Vec<Extent> {
+        self.large.lock().values().flat_map(|room| &room.extents).copied().collect()
+    }
+
+    /// The same of those that have been replaced there. Views may still show them.
+    pub(super) fn extents_of_dead(&self) -> Vec<Extent> {
+        let large = self.large.lock();
+        large.values().filter(|room| room.is_dead).flat_map(|room| &room.extents).copied().collect()
+    }
+
+    fn bury(&self, replaced: Pointer) {
+        if replaced.kind() == PointerKind::Extents
+            && let Some(room) = self.large.lock().get_mut(&replaced.offset())
+        {
+            room.is_dead = true;
+        }
+    }
+
     fn grow(&self, bytes: u64) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.all.add(bytes);
+        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.all.add(with_begun(before + bytes) - with_begun(before));
     }
 
     fn shrink(&self, bytes: u64) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.all.remove(bytes);
+    }
+
+    /// Nothing is written to it any more: it is to be spilled.
+    pub(super) fn freeze(&self) {
+        self.is_frozen.store(true, Ordering::Relaxed);
+        self.all.freeze(with_begun(self.bytes()));
+    }
+
+    /// It has been.
+    pub(super) fn spilled(&self) {
+        self.all.spilled(with_begun(self.bytes()));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -103,32 +165,34 @@ impl MemoryLevel {
     /// Where the newest record of a key is, of those with numbers below `before`; a view holds that, or it is [`NEWEST`].
     pub(crate) fn get(&self, key: &[u8], before: u64) -> Option<Pointer> {
         let entries = self.entries.read();
-        entries.newest.get(key).and_then(|entry| entries.at(key, entry, before))
+        entries.newest.get(key).and_then(|entry| entries.at(key, &entry, before))
     }
 
-    /// Some entries in order, the first of them on the way that are within a bound.
-    pub(crate) fn some(&self, bound: Bound<&[u8]>, direction: Direction, before: u64, most: usize) -> Vec<Placed> {
+    /// Some entries in order, the first of them on the way that are within a bound; fewer of them if their keys are long.
+    pub(crate) fn some(&self, bound: Bound<&[u8]>, direction: Direction, before: u64, most: usize) -> Vec<KnownKey> {
         let entries = self.entries.read();
-        let seen = |key: &[u8], entry| Some((key.into(), entries.at(key, entry, before)?));
-        match direction {
-            Direction::Up => entries
-                .newest
-                .range::<[u8], _>((bound, Bound::Unbounded))
-                .filter_map(|(key, entry)| seen(key, entry))
-                .take(most)
-                .collect(),
-            Direction::Down => {
-                let range = entries.newest.range::<[u8], _>((Bound::Unbounded, bound));
-                range.rev().filter_map(|(key, entry)| seen(key, entry)).take(most).collect()
+        let (mut some, mut bytes) = (Vec::new(), 0);
+        entries.newest.walk(bound, direction, |key, entry| {
+            if let Some(pointer) = entries.at(key, entry, before) {
+                some.push(KnownKey::whole(key, pointer));
+                bytes += key.len();
             }
-        }
+            if some.len() < most && bytes < BATCH_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        some
     }
 }
 
 impl Drop for MemoryLevel {
     fn drop(&mut self) {
-        self.all.remove(self.bytes());
+        let bytes = with_begun(self.bytes());
+        if *self.is_frozen.get_mut() { self.all.remove_frozen(bytes) } else { self.all.remove(bytes) }
     }
+}
+
+/// What a level takes that has so many bytes.
+fn with_begun(bytes: u64) -> u64 {
+    if bytes == 0 { 0 } else { bytes + BEGUN_BYTES }
 }
 
 impl Entries {
@@ -152,17 +216,22 @@ impl Filling<'_> {
     /// Sets the newest record of a key. Returns what is replaced: garbage, though a view may still show it.
     pub(crate) fn insert(&mut self, key: &[u8], sequence: u64, pointer: Pointer) -> Option<Pointer> {
         self.entries.end = self.entries.end.max(sequence + 1);
-        if let Some(entry) = self.entries.newest.get_mut(key) {
-            if sequence < entry.sequence {
-                return Some(pointer);
-            }
-            let replaced = std::mem::replace(entry, Entry { sequence, pointer });
-            self.keep_for_views(key, replaced);
-            return Some(replaced.pointer);
+        let newest = &mut self.entries.newest;
+        let before = newest.bytes();
+        let entry = Entry { sequence, pointer };
+        let Some((place, replaced)) = newest.insert(key, entry) else {
+            let added = newest.bytes() - before;
+            self.level.grow(added);
+            return None;
+        };
+        if sequence < replaced.sequence {
+            self.level.bury(pointer);
+            return Some(pointer);
         }
-        self.entries.newest.insert(key.into(), Entry { sequence, pointer });
-        self.level.grow(ENTRY_BYTES + key.len() as u64);
-        None
+        newest.set(place, entry);
+        self.level.bury(replaced.pointer);
+        self.keep_for_views(key, replaced);
+        Some(replaced.pointer)
     }
 
     fn keep_for_views(&mut self, key: &[u8], replaced: Entry) {
@@ -179,7 +248,7 @@ impl Filling<'_> {
         }
         let mut added = 0;
         let older = entries.older.entry(key.into()).or_insert_with(|| {
-            added = ENTRY_BYTES + key.len() as u64;
+            added = OLDER_BYTES + key.len() as u64;
             Vec::new()
         });
         let before = older.len() as u64;
@@ -225,18 +294,20 @@ mod tests {
 
     #[test]
     fn the_newest_record_of_a_key_counts() {
-        let level = MemoryLevel::new(1, 0, &Arc::new(LevelMemory::new(1 << 20)));
+        let level = MemoryLevel::new(1, 0, &Arc::new(LevelMemory::new(1 << 30, 1 << 20)));
         assert_eq!(level.fill().insert(b"a", 5, pointer(8)), None);
         assert_eq!(level.fill().insert(b"a", 7, pointer(16)), Some(pointer(8)));
         assert_eq!(level.fill().insert(b"a", 6, pointer(24)), Some(pointer(24)), "an older one is garbage at once");
         assert_eq!(level.get(b"a", NEWEST), Some(pointer(16)));
         assert_eq!(level.get(b"b", NEWEST), None);
-        assert_eq!(level.bytes(), ENTRY_BYTES + 1);
+        let bytes = level.bytes();
+        assert_eq!(level.fill().insert(b"a", 8, pointer(32)), Some(pointer(16)));
+        assert_eq!(level.bytes(), bytes, "what is overwritten takes no more room");
     }
 
     #[test]
     fn what_no_view_shows_is_not_kept() {
-        let level = MemoryLevel::new(1, 0, &Arc::new(LevelMemory::new(1 << 20)));
+        let level = MemoryLevel::new(1, 0, &Arc::new(LevelMemory::new(1 << 30, 1 << 20)));
         level.fill().insert(b"a", 1, pointer(8));
         let bytes = level.bytes();
         let view = level.stay().begin_view();
@@ -260,7 +331,7 @@ mod tests {
         End(prop::sample::Index),
     }
 
-    type Model = BTreeMap<Box<[u8]>, Pointer>;
+    type Model = BTreeMap<Vec<u8>, Pointer>;
 
     proptest! {
         #[test]
@@ -269,14 +340,14 @@ mod tests {
             1 => Just(Step::Begin),
             1 => any::<prop::sample::Index>().prop_map(Step::End),
         ], 1..200)) {
-            let level = MemoryLevel::new(1, 0, &Arc::new(LevelMemory::new(1 << 20)));
+            let level = MemoryLevel::new(1, 0, &Arc::new(LevelMemory::new(1 << 30, 1 << 20)));
             let mut model = Model::new();
             let mut views: Vec<(u64, Model)> = Vec::new();
             for (sequence, step) in (1..).zip(steps) {
                 match step {
                     Step::Insert(key) => {
                         level.fill().insert(&[key], sequence, pointer(8 * sequence));
-                        model.insert([key].into(), pointer(8 * sequence));
+                        model.insert(vec![key], pointer(8 * sequence));
                     }
                     Step::Begin => views.push((level.stay().begin_view(), model.clone())),
                     Step::End(which) if !views.is_empty() => {
@@ -285,7 +356,8 @@ mod tests {
                     Step::End(_) => {}
                 }
                 for (before, expected) in &views {
-                    let seen: Model = level.some(Bound::Unbounded, Direction::Up, *before, 100).into_iter().collect();
+                    let some = level.some(Bound::Unbounded, Direction::Up, *before, 100);
+                    let seen: Model = some.into_iter().map(|known| (known.bytes, known.pointer)).collect();
                     prop_assert_eq!(&seen, expected);
                     for key in 0..6 {
                         prop_assert_eq!(level.get(&[key], *before), expected.get(&[key][..]).copied());

@@ -1,28 +1,37 @@
 //! A region: keys and values of their own, in a level in memory and levels on the device.
 
+pub(crate) mod arena;
 mod cursor;
+mod key_tree;
 mod level_memory;
 pub(crate) mod memory_level;
+mod newer;
 mod spill;
 mod version;
 mod view;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 
 use crate::error::Result;
 use crate::format::catalogue::{LEVELS, LevelRoots, RegionEntry};
+use crate::format::extents::LargeRecord;
 use crate::format::geometry::UNIT_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
+use crate::format::record::Record;
 use crate::log::Log;
 use crate::region::memory_level::{Filling, MemoryLevel, NEWEST};
 use crate::tree::Tree;
 use crate::volume::era::Era;
 pub(crate) use cursor::RegionCursor;
 pub(crate) use level_memory::LevelMemory;
+pub(crate) use spill::{Spill, Spilled, spill_blocks_of_new};
 pub(crate) use version::Version;
 pub(crate) use view::View;
+
+/// Bytes of large values that a level in memory refers to when it is spilled, though it is not full.
+const LARGE_BYTES_MAX: u64 = 256 << 20;
 
 /// What a region's levels may hold.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +62,8 @@ pub(crate) struct Region {
 struct Writing {
     failed: Option<String>,
     has_no_room: bool,
+    /// Which levels are being spilled.
+    is_spilled: [bool; LEVELS],
 }
 
 impl Region {
@@ -78,6 +89,11 @@ impl Region {
         }
     }
 
+    /// The number of the segment that it is in.
+    pub(crate) fn segment(&self) -> u32 {
+        self.log.segment.number
+    }
+
     /// An entry of the catalogue for a region that has nothing yet.
     pub(crate) fn empty_entry(number: u32, name: &str, log_offset: u64, log_sequence: u64) -> RegionEntry {
         let levels = [LevelRoots::default(); LEVELS];
@@ -87,6 +103,16 @@ impl Region {
     /// What there is at present. It stays readable as long as it is held.
     pub(crate) fn version(&self) -> Arc<Version> {
         self.version.load_full()
+    }
+
+    /// The same for the time of a look-up: threads do not have to agree on a count for it.
+    pub(crate) fn current(&self) -> Guard<Arc<Version>> {
+        self.version.load()
+    }
+
+    /// What its level in memory takes that is written to.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.version.load().memory.bytes()
     }
 
     fn writing(&self) -> MutexGuard<'_, Writing> {
@@ -137,6 +163,11 @@ impl Region {
         WriteTurn { region: self, memory, _writing: writing }
     }
 
+    /// Learns of a large value that is to be put into the level in memory, on opening.
+    pub(crate) fn replay_large(&self, value: &LargeRecord) {
+        self.version.load().memory.add_large(value);
+    }
+
     /// Puts a record of the log into the level in memory, on opening.
     pub(crate) fn replay(&self, key: &[u8], sequence: u64, pointer: Pointer) {
         self.put_pointer(&self.version.load().memory, key, sequence, pointer);
@@ -157,10 +188,27 @@ impl Region {
 
     /// The same, and a tombstone is one.
     pub(crate) fn newest(&self, version: &Version, before: u64, key: &[u8]) -> Result<Option<Pointer>> {
-        match version.in_memory(key, before) {
-            Some(pointer) => Ok(Some(pointer)),
-            None => self.find_in_trees(version, key),
+        Ok(self.look_up(version, before, key, |_| ())?.map(|(pointer, _)| pointer))
+    }
+
+    /// The newest record of a key. If it has to be read to be found, `read` sees it at once. A tombstone is one.
+    pub(crate) fn look_up<Answer>(
+        &self,
+        version: &Version,
+        before: u64,
+        key: &[u8],
+        read: impl Fn(&Record<'_>) -> Answer,
+    ) -> Result<Option<(Pointer, Option<Answer>)>> {
+        if let Some(pointer) = version.in_memory(key, before) {
+            return Ok(Some((pointer, None)));
         }
+        for root in version.roots() {
+            let found = Tree::new(&self.log, self.number, root, version.epoch).get(key, &read)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
     }
 
     /// The same for several keys, for which nodes are read together.
@@ -174,15 +222,6 @@ impl Region {
         }
         let has_value = |pointer: &Pointer| pointer.kind() != PointerKind::Tombstone;
         Ok(found.into_iter().map(|pointer| pointer.filter(has_value)).collect())
-    }
-
-    fn find_in_trees(&self, version: &Version, key: &[u8]) -> Result<Option<Pointer>> {
-        for root in version.roots() {
-            if let Some(pointer) = Tree::new(&self.log, self.number, root, version.epoch).get(key)? {
-                return Ok(Some(pointer));
-            }
-        }
-        Ok(None)
     }
 }
 
@@ -221,5 +260,11 @@ impl WriteTurn<'_> {
     /// Whether the level in memory is full.
     pub(crate) fn is_full(&self) -> bool {
         self.memory.bytes() >= self.region.limits.memory_level_bytes
+    }
+
+    /// Learns of a large value that is about to be put. Tells whether there are so many that they should be spilled: then those among
+    /// them that have been replaced give back their room, and opening has not to look for more.
+    pub(crate) fn add_large(&self, value: &LargeRecord) -> bool {
+        self.memory.add_large(value) >= LARGE_BYTES_MAX
     }
 }

@@ -1,34 +1,162 @@
 //! Spills of a region: the level in memory into the first on the device, and each that is full into the one below.
 
-use std::collections::VecDeque;
-use std::ops::Bound;
 use std::sync::{Arc, PoisonError};
 
 use crate::error::Result;
-use crate::format::catalogue::{LEVELS, LevelRoots, RegionEntry};
+use crate::extents::extents_of_dead;
+use crate::format::catalogue::{LEVELS, LevelRoots, RegionEntry, Root};
+use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
-use crate::format::leaf::{ENTRIES_MAX, KnownKey};
-use crate::format::pointer::Pointer;
-use crate::region::memory_level::{MemoryLevel, NEWEST};
-use crate::region::{Region, Version};
-use crate::tree::{Cursor, Direction, Merged, Source, Tree, merge};
+use crate::format::leaf::ENTRIES_MAX;
+use crate::format::pointer::{Pointer, PointerKind};
+use crate::region::memory_level::MemoryLevel;
+use crate::region::{Limits, Region, Version};
+use crate::tree::{MergeThreads, Merged, Newer, Target, Tree, merge};
 use crate::volume::era::Outdated;
 
-/// Entries that are taken from a level in memory at a time.
-const BATCH: usize = 256;
 /// What an entry of the level in memory takes, about: for the sizes of the levels below.
-const MEMORY_ENTRY_BYTES: u64 = 96;
+const MEMORY_ENTRY_BYTES: u64 = 56;
+
+/// A level that is being spilled into the one below: nobody else spills it, nor begins to spill the one below, as long as this
+/// is there. Level 0 is the one in memory.
+pub(crate) struct Spill<'region> {
+    region: &'region Region,
+    level: usize,
+    version: Arc<Version>,
+}
 
 /// A spill that is done but not committed.
-pub(crate) struct Spilled {
-    /// The region as it will be in the catalogue.
-    pub(crate) entry: RegionEntry,
+pub(crate) struct Spilled<'region> {
+    spill: Spill<'region>,
+    /// Of the level below.
+    root: Option<Root>,
     pub(crate) taken: Vec<u64>,
+    /// Extents of large values that were in memory alone.
+    pub(crate) extents: Vec<Extent>,
     pub(crate) outdated: Vec<Freed>,
-    levels: [LevelRoots; LEVELS],
     /// Records that nothing points to then.
     pub(crate) garbage: Vec<Pointer>,
-    was_memory: bool,
+}
+
+impl Drop for Spill<'_> {
+    fn drop(&mut self) {
+        self.region.writing().is_spilled[self.level] = false;
+    }
+}
+
+impl<'region> Spill<'region> {
+    /// Whether it is the level in memory.
+    pub(crate) fn is_of_memory(&self) -> bool {
+        self.level == 0
+    }
+
+    /// Merges the level into the one below, by some threads.
+    pub(crate) fn merge(self, threads: &MergeThreads) -> Result<Spilled<'region>> {
+        match &self.version.frozen {
+            Some(frozen) if self.level == 0 => {
+                let frozen = Arc::clone(frozen);
+                self.merge_memory(&frozen, threads)
+            }
+            _ => self.merge_tree(threads),
+        }
+    }
+
+    fn merge_memory(self, frozen: &MemoryLevel, threads: &MergeThreads) -> Result<Spilled<'region>> {
+        let merged = self.merge_newer(frozen, threads)?;
+        let outdated = frozen.extents_of_dead().into_iter().map(Freed::from).collect();
+        Ok(Spilled { extents: frozen.extents(), ..self.spilled(merged, outdated)? })
+    }
+
+    fn merge_tree(self, threads: &MergeThreads) -> Result<Spilled<'region>> {
+        let Some(root) = self.version.levels[self.level].spilling else {
+            unreachable!("a level whose spill has begun has a tree that is spilled");
+        };
+        let tree = Tree::new(&self.region.log, self.region.number, root, self.version.epoch);
+        let merged = self.merge_newer(&tree, threads)?;
+        let outdated = tree.offsets()?.into_iter().map(|offset| Freed { offset, blocks: 1 }).collect();
+        self.spilled(merged, outdated)
+    }
+
+    fn merge_newer(&self, newer: &dyn Newer, threads: &MergeThreads) -> Result<Merged> {
+        let below = self.level + 1;
+        let target = Target {
+            region: self.region.number,
+            level: below as u8,
+            old: self.version.levels[below].active,
+            is_lowest: is_lowest(&self.version, below),
+            // As many as a full level in memory fills: a target that is no larger is done soon.
+            part_leaves: self.region.entries_max(0) / ENTRIES_MAX as u64,
+        };
+        merge(&self.region.log, &target, newer, threads)
+    }
+
+    fn spilled(self, merged: Merged, mut outdated: Vec<Freed>) -> Result<Spilled<'region>> {
+        let Merged { root, taken, outdated: replaced, garbage } = merged;
+        outdated.extend(replaced);
+        let is_large = |pointer: &Pointer| pointer.kind() == PointerKind::Extents;
+        let (large, garbage): (Vec<_>, Vec<_>) = garbage.into_iter().partition(is_large);
+        outdated.extend(self.region.extents_of_dead(&large)?.into_iter().map(Freed::from));
+        Ok(Spilled { spill: self, root, taken, extents: Vec::new(), outdated, garbage })
+    }
+}
+
+impl Spilled<'_> {
+    fn levels(&self, version: &Version) -> [LevelRoots; LEVELS] {
+        let mut levels = version.levels;
+        levels[self.spill.level].spilling = None;
+        levels[self.spill.level + 1].active = self.root;
+        levels
+    }
+
+    /// The region as it will be in the catalogue. No other spill of it is published before this one.
+    pub(crate) fn entry(&self) -> RegionEntry {
+        let region = self.spill.region;
+        let version = region.version.load();
+        let (log_offset, log_sequence) = match self.spill.is_of_memory() {
+            true => (version.memory.log_offset, version.memory.first_sequence),
+            false => region.replay_from(),
+        };
+        let levels = self.levels(&version);
+        RegionEntry { number: region.number, name: region.name.clone(), log_sequence, log_offset, levels }
+    }
+
+    /// Has readers see what a commit of that epoch has made durable.
+    pub(crate) fn publish(mut self, epoch: u64) {
+        let region = self.spill.region;
+        let mut writing = region.writing();
+        writing.has_no_room = false;
+        let version = region.version.load_full();
+        let outdated = std::mem::take(&mut self.outdated);
+        let era = version.era.end(Outdated::new(&region.log.segment.retired, outdated));
+        if let Some(frozen) = version.frozen.as_ref().filter(|_| self.spill.is_of_memory()) {
+            frozen.spilled();
+        }
+        region.version.store(Arc::new(Version {
+            memory: Arc::clone(&version.memory),
+            frozen: version.frozen.clone().filter(|_| !self.spill.is_of_memory()),
+            levels: self.levels(&version),
+            epoch,
+            era,
+        }));
+        drop(writing);
+        region.changed.notify_all();
+    }
+}
+
+/// The same of a region that has nothing yet.
+pub(crate) fn spill_blocks_of_new(limits: Limits) -> u64 {
+    blocks_of_memory(limits.memory_level_bytes)
+}
+
+fn blocks_of_memory(bytes: u64) -> u64 {
+    // Leaves of keys with little in common are half full.
+    bytes / MEMORY_ENTRY_BYTES / (ENTRIES_MAX as u64 / 2)
+}
+
+/// Whether nothing of a region is below what is merged into a level.
+fn is_lowest(version: &Version, level: usize) -> bool {
+    version.levels[level].spilling.is_none()
+        && version.levels[level + 1..].iter().all(|below| below.active.is_none() && below.spilling.is_none())
 }
 
 impl Region {
@@ -39,6 +167,7 @@ impl Region {
         if version.frozen.is_some() || version.memory.is_empty() {
             return version.frozen.is_some();
         }
+        version.memory.freeze();
         // All records of the region that are in the log are in the level: writers hold the lock until theirs is.
         let (log_offset, first_sequence) = self.log.end();
         self.version.store(Arc::new(Version {
@@ -73,85 +202,46 @@ impl Region {
         first.saturating_mul(self.limits.growth_factor.saturating_pow(level as u32))
     }
 
-    /// Does the next spill that is due, if one is: of the memory first. All levels but the lowest are due if they are to be `merged`.
-    pub(crate) fn spill(&self, merged: bool) -> Result<Option<Spilled>> {
-        let version = self.version();
-        if let Some(frozen) = &version.frozen {
-            return self.spill_memory(&version, frozen).map(Some);
-        }
-        let is_due = |level: &usize| {
-            let Some(root) = version.levels[*level].active else { return false };
-            let is_full = root.entries > self.entries_max(*level) && *level + 1 < LEVELS;
-            is_full || (merged && !Self::is_lowest(&version, *level))
-        };
-        match (1..LEVELS).find(is_due) {
-            Some(level) => self.spill_level(&version, level).map(Some),
-            None => Ok(None),
-        }
-    }
-
-    fn is_lowest(version: &Version, level: usize) -> bool {
-        version.levels[level].spilling.is_none()
-            && version.levels[level + 1..].iter().all(|below| below.active.is_none() && below.spilling.is_none())
-    }
-
-    fn spill_memory(&self, version: &Version, frozen: &Arc<MemoryLevel>) -> Result<Spilled> {
-        let mut source = MemorySource::new(frozen);
-        let active = version.levels[1].active;
-        let merged = merge(&self.log, self.number, active, 1, Self::is_lowest(version, 1), &mut source)?;
-        let mut levels = version.levels;
-        levels[1].active = merged.root;
-        let (log_offset, log_sequence) = (version.memory.log_offset, version.memory.first_sequence);
-        Ok(self.spilled(merged, levels, Vec::new(), log_offset, log_sequence, true))
-    }
-
-    fn spill_level(&self, version: &Version, level: usize) -> Result<Spilled> {
-        let Some(root) = version.levels[level].active else {
-            unreachable!("a level that is full has a tree");
-        };
-        let tree = Tree::new(&self.log, self.number, root, version.epoch);
-        let mut source = TreeSource::new(tree)?;
-        let below = level + 1;
-        let is_lowest = Self::is_lowest(version, below);
-        let active = version.levels[below].active;
-        let merged = merge(&self.log, self.number, active, below as u8, is_lowest, &mut source)?;
-        let mut levels = version.levels;
-        levels[level].active = None;
-        levels[below].active = merged.root;
-        let (log_offset, log_sequence) = self.replay_from();
-        let outdated = tree.offsets()?.into_iter().map(|offset| Freed { offset, blocks: 1 }).collect();
-        Ok(self.spilled(merged, levels, outdated, log_offset, log_sequence, false))
-    }
-
-    fn spilled(
-        &self,
-        merged: Merged,
-        levels: [LevelRoots; LEVELS],
-        mut outdated: Vec<Freed>,
-        log_offset: u64,
-        log_sequence: u64,
-        was_memory: bool,
-    ) -> Spilled {
-        let Merged { taken, outdated: replaced, garbage, .. } = merged;
-        outdated.extend(replaced);
-        let entry = RegionEntry { number: self.number, name: self.name.clone(), log_sequence, log_offset, levels };
-        Spilled { entry, taken, outdated, levels, garbage, was_memory }
-    }
-
-    /// Has readers see what a commit of that epoch has made durable.
-    pub(crate) fn publish(&self, spilled: Spilled, epoch: u64) {
+    /// Begins the next spill that is due, if one is and can be: of the memory first. All levels but the lowest are due if they are to
+    /// be `merged`.
+    pub(crate) fn begin_spill(&self, merged: bool) -> Option<Spill<'_>> {
         let mut writing = self.writing();
-        writing.has_no_room = false;
         let version = self.version.load_full();
-        let era = version.era.end(Outdated::new(&self.log.segment.retired, spilled.outdated));
-        self.version.store(Arc::new(Version {
-            memory: Arc::clone(&version.memory),
-            frozen: if spilled.was_memory { None } else { version.frozen.clone() },
-            levels: spilled.levels,
-            epoch,
-            era,
-        }));
-        self.changed.notify_all();
+        let is_due = |level: &usize| {
+            let LevelRoots { active, spilling } = version.levels[*level];
+            let is_full = active.is_some_and(|root| root.entries > self.entries_max(*level));
+            match level {
+                0 => version.frozen.is_some(),
+                _ => spilling.is_some() || is_full || (merged && active.is_some() && !is_lowest(&version, *level)),
+            }
+        };
+        // What the level above is merged into is not finished: its tree stays where it is.
+        let can_begin = |level: &usize| !writing.is_spilled[*level] && (*level == 0 || !writing.is_spilled[level - 1]);
+        let level = (0..LEVELS - 1).filter(can_begin).find(is_due)?;
+        writing.is_spilled[level] = true;
+        let mut levels = version.levels;
+        // One that has failed is tried again; what has come since waits for the next.
+        if level > 0 && levels[level].spilling.is_none() {
+            // From here on the level takes what is spilled from above in another tree.
+            levels[level].spilling = levels[level].active.take();
+            self.version.store(Arc::new(Version {
+                memory: Arc::clone(&version.memory),
+                frozen: version.frozen.clone(),
+                levels,
+                epoch: version.epoch,
+                era: Arc::clone(&version.era),
+            }));
+        }
+        Some(Spill { region: self, level, version: self.version() })
+    }
+
+    /// All blocks that some large values have, which nothing refers to any longer.
+    fn extents_of_dead(&self, values: &[Pointer]) -> Result<Vec<Extent>> {
+        let mut extents = Vec::new();
+        for pointer in values {
+            extents.extend(extents_of_dead(&self.log, *pointer)?);
+        }
+        Ok(extents)
     }
 
     /// Has readers know that a commit of that epoch has ended the lives of some chunks, whose live records have been moved.
@@ -192,10 +282,9 @@ impl Region {
     pub(crate) fn spill_blocks(&self) -> u64 {
         let version = self.version.load();
         let trees: u64 = version.roots().map(|root| u64::from(root.blocks)).sum();
-        // Leaves of keys with little in common are half full.
         let frozen = version.frozen.as_ref().map_or(0, |frozen| frozen.bytes());
         let memory = self.limits.memory_level_bytes.max(version.memory.bytes()) + frozen;
-        trees + memory / MEMORY_ENTRY_BYTES / (ENTRIES_MAX as u64 / 2)
+        trees + blocks_of_memory(memory)
     }
 
     /// Has writers be refused: a spill has failed.
@@ -212,70 +301,5 @@ impl Region {
             writing = self.changed.wait(writing).unwrap_or_else(PoisonError::into_inner);
         }
         Ok(())
-    }
-}
-
-/// A level in memory, in order.
-struct MemorySource<'level> {
-    level: &'level MemoryLevel,
-    batch: VecDeque<KnownKey>,
-    last: Option<Box<[u8]>>,
-}
-
-impl<'level> MemorySource<'level> {
-    fn new(level: &'level MemoryLevel) -> Self {
-        MemorySource { level, batch: VecDeque::new(), last: None }
-    }
-
-    fn fill(&mut self) {
-        if self.batch.is_empty() {
-            let from = self.last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            let some = self.level.some(from, Direction::Up, NEWEST, BATCH);
-            self.batch.extend(some.iter().map(|(key, pointer)| KnownKey::whole(key, *pointer)));
-            if let Some((key, _)) = some.into_iter().next_back() {
-                self.last = Some(key);
-            }
-        }
-    }
-}
-
-impl Source for MemorySource<'_> {
-    fn peek(&mut self) -> Result<Option<&mut KnownKey>> {
-        self.fill();
-        Ok(self.batch.front_mut())
-    }
-
-    fn next(&mut self) -> Result<Option<KnownKey>> {
-        self.fill();
-        Ok(self.batch.pop_front())
-    }
-}
-
-/// A tree, in order.
-struct TreeSource<'log> {
-    cursor: Cursor<'log>,
-    current: Option<KnownKey>,
-}
-
-impl<'log> TreeSource<'log> {
-    fn new(tree: Tree<'log>) -> Result<Self> {
-        let cursor = Cursor::first(tree)?;
-        let current = cursor.current();
-        Ok(TreeSource { cursor, current })
-    }
-}
-
-impl Source for TreeSource<'_> {
-    fn peek(&mut self) -> Result<Option<&mut KnownKey>> {
-        Ok(self.current.as_mut())
-    }
-
-    fn next(&mut self) -> Result<Option<KnownKey>> {
-        let current = self.current.take();
-        if current.is_some() {
-            self.cursor.advance()?;
-            self.current = self.cursor.current();
-        }
-        Ok(current)
     }
 }

@@ -24,7 +24,9 @@ pub(crate) struct Version {
 impl Version {
     /// Of a key's records in memory with numbers below `before`, the newest.
     pub(crate) fn in_memory(&self, key: &[u8], before: u64) -> Option<Pointer> {
-        self.memory.get(key, before).or_else(|| self.frozen.as_ref()?.get(key, NEWEST))
+        // Nothing is in it: that is known without a look, for which readers of other cores would have to wait.
+        let newest = if self.memory.bytes() == 0 { None } else { self.memory.get(key, before) };
+        newest.or_else(|| self.frozen.as_ref()?.get(key, NEWEST))
     }
 
     /// The trees, the newest first.

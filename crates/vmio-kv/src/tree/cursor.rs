@@ -72,7 +72,8 @@ impl<'log> Cursor<'log> {
         let mut cursor = Cursor { tree, direction, path: Vec::new(), leaf: None, batch: VecDeque::new() };
         let node = match bound {
             Bound::Included(key) | Bound::Excluded(key) => {
-                cursor.descend(tree.root_child(), tree.height()?, |branch| branch.find(key))?
+                let find = |branch: &Branch<'_>, node| tree.find(branch, node, key);
+                cursor.descend(tree.root_child(), tree.height()?, find)?
             }
             Bound::Unbounded => cursor.descend_to_the_first(tree.root_child(), tree.height()?)?,
         };
@@ -97,17 +98,17 @@ impl<'log> Cursor<'log> {
         Ok(cursor)
     }
 
-    /// At the first entry, to go up.
-    pub(crate) fn first(tree: Tree<'log>) -> Result<Self> {
-        Self::seek(tree, Bound::Unbounded, Direction::Up)
-    }
-
     /// To the leaf below a node that has a certain place; returns it.
-    fn descend(&mut self, node: Child, height: u16, choose: impl Fn(&Branch<'_>) -> usize) -> Result<Child> {
+    fn descend(
+        &mut self,
+        node: Child,
+        height: u16,
+        choose: impl Fn(&Branch<'_>, Child) -> Result<usize>,
+    ) -> Result<Child> {
         let mut node = node;
         for _ in 1..height {
             let (step, child) = self.tree.branch(node, |branch| {
-                let index = choose(branch);
+                let index = choose(branch, node)?;
                 Ok((Step { node, index, parts: branch.len() }, branch.child(index)))
             })?;
             self.path.push(step);
@@ -119,8 +120,8 @@ impl<'log> Cursor<'log> {
     /// To the leaf below a node that is the first on the way.
     fn descend_to_the_first(&mut self, node: Child, height: u16) -> Result<Child> {
         match self.direction {
-            Direction::Up => self.descend(node, height, |_| 0),
-            Direction::Down => self.descend(node, height, |branch| branch.len() - 1),
+            Direction::Up => self.descend(node, height, |_, _| Ok(0)),
+            Direction::Down => self.descend(node, height, |branch, _| Ok(branch.len() - 1)),
         }
     }
 

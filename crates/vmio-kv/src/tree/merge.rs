@@ -4,17 +4,20 @@
 //! written anew, one behind the other.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
 use crate::error::Result;
-use crate::format::branch::{Branch, BranchBuilder, Child, PIVOT_BYTES_MAX};
+use crate::format::branch::{BranchBuilder, Child};
 use crate::format::catalogue::Root;
 use crate::format::free_log::Freed;
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::leaf::{KnownKey, LeafBuilder, common_prefix};
+use crate::format::pivot::{OwnedPivot, Rest};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::log::Log;
-use crate::tree::Tree;
-use crate::tree::node_writer::{NodeWriter, Which};
+use crate::tree::division::{Division, Placed, children};
+use crate::tree::node_writer::{NodeRoom, NodeWriter, TakenNodes, Which};
+use crate::tree::{MergeThreads, Tree};
 
 /// Entries in order, the newest of each key alone.
 pub(crate) trait Source {
@@ -23,6 +26,23 @@ pub(crate) trait Source {
 
     /// Takes it.
     fn next(&mut self) -> Result<Option<KnownKey>>;
+}
+
+/// What is merged into a tree: each thread that merges a part has a source of its own.
+pub(crate) trait Newer: Sync {
+    /// Its entries from a key on.
+    fn source(&self, from: &[u8]) -> Result<Box<dyn Source + '_>>;
+}
+
+/// The tree that entries are merged into.
+pub(crate) struct Target {
+    pub(crate) region: u32,
+    pub(crate) level: u8,
+    pub(crate) old: Option<Root>,
+    /// Whether deleted keys need not be remembered: no level below has any.
+    pub(crate) is_lowest: bool,
+    /// Leaves that are worth a thread of their own.
+    pub(crate) part_leaves: u64,
 }
 
 /// What came of a merge.
@@ -37,29 +57,30 @@ pub(crate) struct Merged {
     pub(crate) garbage: Vec<Pointer>,
 }
 
-/// A node that stands in the new tree.
-struct Placed {
-    /// No key of it is less.
-    pivot: Vec<u8>,
-    child: Child,
-}
-
-struct Merge<'log, 'source> {
-    log: &'log Log,
-    old: Option<Tree<'log>>,
-    source: &'source mut dyn Source,
-    writer: NodeWriter<'log>,
-    /// Whether deleted keys need not be remembered: no level below has any.
-    is_lowest: bool,
-    outdated: Vec<u64>,
-    garbage: Vec<Pointer>,
-    /// What is between the last leaf and the next.
-    before: Before,
-    leaf: LeafBuilder,
+/// What came of the merge of a part, or of all of them one behind the other.
+struct Leaves<'room> {
+    taken: TakenNodes<'room>,
     leaves: Vec<Placed>,
+    outdated: Vec<u64>,
+    /// The old tree's long pivots that were met.
+    long_pivots: Vec<Rest>,
+    garbage: Vec<Pointer>,
     /// Entries that have been taken from the old tree, and put into the new one.
     taken_out: u64,
     put_in: u64,
+}
+
+/// The merge of a part.
+struct Merge<'merge> {
+    log: &'merge Log,
+    old: Option<Tree<'merge>>,
+    source: Box<dyn Source + 'merge>,
+    writer: NodeWriter<'merge>,
+    is_lowest: bool,
+    /// What is between the last leaf and the next.
+    before: Before,
+    leaf: LeafBuilder,
+    done: Leaves<'merge>,
 }
 
 /// What the next leaf's pivot is made from.
@@ -68,72 +89,80 @@ enum Before {
     Nothing,
     /// The last key of a leaf that was written.
     Key(KnownKey),
-    /// A leaf that was kept: all that follows it is no less than this pivot of the old tree.
-    Kept(Vec<u8>),
+    /// A leaf that was kept, or another part: all that follows it is no less than this pivot of the old tree.
+    Kept(OwnedPivot),
 }
 
 /// Leaves that are read ahead once some in a row have been wanted.
 const AHEAD: usize = 16;
 
-/// Merges `source`, which is newer, into a tree of a region, for its level. Deletions that meet nothing below are dropped if it
-/// is the lowest level.
-pub(crate) fn merge(
-    log: &Log,
-    region: u32,
-    old: Option<Root>,
-    level: u8,
-    is_lowest: bool,
-    source: &mut dyn Source,
-) -> Result<Merged> {
+/// Parts that the target is divided into for each thread: some take longer than others.
+const PARTS_A_THREAD: usize = 4;
+
+/// Merges what is newer into a tree of a region, for its level, by some threads. Deletions that meet nothing below are dropped if
+/// it is the lowest level.
+pub(crate) fn merge(log: &Log, target: &Target, newer: &dyn Newer, threads: &MergeThreads) -> Result<Merged> {
     // Nothing comes to an end while levels are merged: this is the newest version.
     let epoch = log.segment.epoch();
-    let writer = NodeWriter::new(&log.segment, region, level);
-    let mut merge = Merge {
-        log,
-        old: old.map(|root| Tree::new(log, region, root, epoch)),
-        source,
-        writer,
-        is_lowest,
-        outdated: Vec::new(),
-        garbage: Vec::new(),
-        before: Before::Nothing,
-        leaf: LeafBuilder::default(),
-        leaves: Vec::new(),
-        taken_out: 0,
-        put_in: 0,
+    let old = target.old.map(|root| Tree::new(log, target.region, root, epoch));
+    let room = NodeRoom::new(&log.segment, target.region, target.level);
+    let begin = |start: &OwnedPivot| -> Result<Merge<'_>> {
+        let first = old.map_or(Ok(Vec::new()), |tree| tree.whole_pivot(start))?;
+        Ok(Merge {
+            log,
+            old,
+            source: newer.source(&first)?,
+            writer: NodeWriter::new(&room),
+            is_lowest: target.is_lowest,
+            before: if first.is_empty() { Before::Nothing } else { Before::Kept(start.clone()) },
+            leaf: LeafBuilder::default(),
+            done: Leaves::none(&room),
+        })
     };
-    match merge.old {
-        Some(tree) => merge.subtree(tree.root_child(), tree.height()?, &[], None)?,
-        None => merge.rest_of_source(None)?,
+    let mut done = Leaves::none(&room);
+    match (old, target.old) {
+        (Some(tree), Some(root)) => {
+            let worth = u64::from(root.blocks) / target.part_leaves.max(1);
+            let most = if threads.most() > 1 { threads.most() * PARTS_A_THREAD } else { 1 };
+            let Division { parts, above, long_pivots } = Division::new(tree, most.min(worth as usize).max(1))?;
+            (done.outdated, done.long_pivots) = (above, long_pivots);
+            let merged = threads.each(&parts, |part| {
+                let mut merge = begin(&part.start)?;
+                merge.branch(&part.nodes, part.height, &part.start, part.end.as_ref())?;
+                merge.finish()
+            })?;
+            merged.into_iter().for_each(|part| done.append(part));
+        }
+        _ => {
+            let mut merge = begin(&OwnedPivot::default())?;
+            merge.rest_of_source(None)?;
+            done.append(merge.finish()?);
+        }
     }
-    let root = merge.finish_tree(old)?;
-    let Merge { writer, outdated, garbage, .. } = merge;
-    let outdated = outdated.into_iter().map(|offset| Freed { offset, blocks: 1 }).collect();
-    Ok(Merged { root, taken: writer.finish()?, outdated, garbage })
+    done.into_tree(NodeWriter::new(&room), old.zip(target.old))
 }
 
-impl<'log> Merge<'log, '_> {
+impl<'merge> Merge<'merge> {
     /// Merges what falls into a node's range, which begins with `start` and ends before `end`.
-    fn subtree(&mut self, child: Child, height: u16, start: &[u8], end: Option<&[u8]>) -> Result<()> {
+    fn subtree(&mut self, child: Child, height: u16, start: &OwnedPivot, end: Option<&OwnedPivot>) -> Result<()> {
         let Some(tree) = self.old else { return Ok(()) };
-        self.outdated.push(child.offset());
+        self.done.outdated.push(child.offset());
         if height == 1 {
             let (keys, superseded) = tree.leaf(child, |leaf| {
                 let (gone, there): (Vec<_>, Vec<_>) =
                     (0..leaf.len()).partition(|index| tree.is_superseded(leaf, *index));
                 Ok((there.into_iter().map(|index| leaf.key(index)).collect(), gone.len()))
             })?;
-            self.taken_out += superseded as u64;
+            self.done.taken_out += superseded as u64;
             return self.merge_leaf(keys, end);
         }
-        let placed = |branch: &Branch<'_>| {
-            let placed = |index| Placed { pivot: branch.pivot(index).to_vec(), child: branch.child(index) };
-            Ok((0..branch.len()).map(placed).collect::<Vec<_>>())
-        };
-        self.merge_branch(&tree.branch(child, placed)?, height, start, end)
+        let children = children(tree, child)?;
+        self.done.long_pivots.extend(children.iter().filter_map(|child| child.pivot.rest));
+        self.branch(&children, height, start, end)
     }
 
-    fn merge_branch(&mut self, children: &[Placed], height: u16, start: &[u8], end: Option<&[u8]>) -> Result<()> {
+    /// The same for an inner node of that height, which has these children.
+    fn branch(&mut self, children: &[Placed], height: u16, start: &OwnedPivot, end: Option<&OwnedPivot>) -> Result<()> {
         let mut wanted_in_a_row = 0;
         for (index, Placed { pivot, child }) in children.iter().enumerate() {
             // The first child's pivot is not in its node, but above.
@@ -159,25 +188,29 @@ impl<'log> Merge<'log, '_> {
     }
 
     /// A leaf that nothing falls into stays what it is.
-    fn keep_leaf(&mut self, child: Child, pivot: &[u8], end: Option<&[u8]>) -> Result<()> {
+    fn keep_leaf(&mut self, child: Child, pivot: &OwnedPivot, end: Option<&OwnedPivot>) -> Result<()> {
         self.finish_leaf()?;
-        self.leaves.push(Placed { pivot: pivot.to_vec(), child });
-        self.before = Before::Kept(end.unwrap_or_default().to_vec());
+        self.done.leaves.push(Placed { pivot: pivot.clone(), child });
+        self.before = Before::Kept(end.cloned().unwrap_or_default());
         Ok(())
     }
 
     /// Whether the next newer entry falls before `end`.
-    fn source_is_before(&mut self, end: Option<&[u8]>) -> Result<bool> {
+    fn source_is_before(&mut self, end: Option<&OwnedPivot>) -> Result<bool> {
         let Some(known) = self.source.peek()? else { return Ok(false) };
-        let Some(end) = end else { return Ok(true) };
-        if let Some(ordering) = known.compare_to(end) {
+        let (Some(end), Some(tree)) = (end, self.old) else { return Ok(true) };
+        let ordering = match end.rest {
+            None => known.compare_to(&end.front),
+            Some(_) => end.compare_front(&known.bytes),
+        };
+        if let Some(ordering) = ordering {
             return Ok(ordering == Ordering::Less);
         }
         self.log.complete(known)?;
-        Ok(known.bytes.as_slice() < end)
+        Ok(tree.compare_pivot(end, &known.bytes)? == Ordering::Greater)
     }
 
-    fn merge_leaf(&mut self, keys: Vec<KnownKey>, end: Option<&[u8]>) -> Result<()> {
+    fn merge_leaf(&mut self, keys: Vec<KnownKey>, end: Option<&OwnedPivot>) -> Result<()> {
         for mut old in keys {
             let mut is_replaced = false;
             while let Some(newer) = self.source.peek()? {
@@ -194,9 +227,9 @@ impl<'log> Merge<'log, '_> {
                     }
                 }
             }
-            self.taken_out += 1;
+            self.done.taken_out += 1;
             if is_replaced {
-                self.garbage.push(old.pointer);
+                self.done.garbage.push(old.pointer);
             } else {
                 self.put(old)?;
             }
@@ -204,7 +237,7 @@ impl<'log> Merge<'log, '_> {
         self.rest_of_source(end)
     }
 
-    fn rest_of_source(&mut self, end: Option<&[u8]>) -> Result<()> {
+    fn rest_of_source(&mut self, end: Option<&OwnedPivot>) -> Result<()> {
         while self.source_is_before(end)? {
             if let Some(newer) = self.source.next()? {
                 self.put(newer)?;
@@ -216,10 +249,10 @@ impl<'log> Merge<'log, '_> {
     /// Appends an entry to the new tree.
     fn put(&mut self, key: KnownKey) -> Result<()> {
         if self.is_lowest && key.pointer.kind() == PointerKind::Tombstone {
-            self.garbage.push(key.pointer);
+            self.done.garbage.push(key.pointer);
             return Ok(());
         }
-        self.put_in += 1;
+        self.done.put_in += 1;
         if let Err(key) = self.leaf.push(key) {
             self.finish_leaf()?;
             if self.leaf.push(key).is_err() {
@@ -234,14 +267,18 @@ impl<'log> Merge<'log, '_> {
             return Ok(());
         };
         let pivot = match std::mem::replace(&mut self.before, Before::Key(last)) {
-            Before::Nothing => Vec::new(),
-            Before::Key(before) => self.separator(before, first)?,
+            Before::Nothing => OwnedPivot::default(),
+            Before::Key(before) => {
+                let separator = self.separator(before, first)?;
+                self.writer.pivot(separator)?
+            }
             Before::Kept(pivot) => pivot,
         };
-        let (uuid, region, epoch) = (self.writer.segment().uuid, self.writer.region, self.writer.epoch);
+        let room = self.writer.room();
         let leaf = &mut self.leaf;
-        let offset = self.writer.write(Which::Leaf, |offset| leaf.finish(uuid, region, offset, epoch))?;
-        self.leaves.push(Placed { pivot, child: Child::new(offset, epoch) });
+        let seal = |offset, epoch| leaf.finish(room.segment.uuid, room.region, offset, epoch);
+        let child = self.writer.write(Which::Leaf, seal)?;
+        self.done.leaves.push(Placed { pivot, child });
         Ok(())
     }
 
@@ -256,49 +293,99 @@ impl<'log> Merge<'log, '_> {
         Ok(after.bytes[..after.bytes.len().min(shared + 1)].to_vec())
     }
 
-    fn finish_tree(&mut self, old: Option<Root>) -> Result<Option<Root>> {
+    fn finish(mut self) -> Result<Leaves<'merge>> {
         self.finish_leaf()?;
-        let mut nodes = std::mem::take(&mut self.leaves);
+        self.done.taken = self.writer.finish()?;
+        Ok(self.done)
+    }
+}
+
+impl<'room> Leaves<'room> {
+    fn none(room: &'room NodeRoom<'_>) -> Self {
+        Leaves {
+            taken: TakenNodes::none(room.segment),
+            leaves: Vec::new(),
+            outdated: Vec::new(),
+            long_pivots: Vec::new(),
+            garbage: Vec::new(),
+            taken_out: 0,
+            put_in: 0,
+        }
+    }
+
+    /// Has those of the next part as well.
+    fn append(&mut self, mut next: Self) {
+        self.taken.append(next.taken);
+        self.leaves.append(&mut next.leaves);
+        self.outdated.append(&mut next.outdated);
+        self.long_pivots.append(&mut next.long_pivots);
+        self.garbage.append(&mut next.garbage);
+        self.taken_out += next.taken_out;
+        self.put_in += next.put_in;
+    }
+
+    /// With inner nodes above them, all of which are new.
+    fn into_tree(mut self, mut writer: NodeWriter<'room>, old: Option<(Tree<'_>, Root)>) -> Result<Merged> {
+        if let Some(first) = self.leaves.first_mut() {
+            // Nothing is before it.
+            first.pivot = OwnedPivot::default();
+        }
+        if let Some((tree, _)) = old {
+            self.drop_long_pivots(tree)?;
+        }
+        let Leaves { mut taken, leaves: mut nodes, outdated, garbage, taken_out, put_in, .. } = self;
         let mut height = 1;
         while nodes.len() > 1 {
-            nodes = self.branches(nodes)?;
+            nodes = branches(&mut writer, nodes)?;
             height += 1;
         }
-        let (entries, blocks) = old.map_or((0, 0), |root| (root.entries, root.blocks));
-        Ok(nodes.first().map(|top| Root {
+        taken.append(writer.finish()?);
+        let (entries, blocks) = old.map_or((0, 0), |(_, root)| (root.entries, root.blocks));
+        let root = nodes.first().map(|top| Root {
             offset: top.child.offset(),
             epoch: top.child.epoch_bits(),
-            entries: entries.saturating_add(self.put_in).saturating_sub(self.taken_out),
+            entries: entries.saturating_add(put_in).saturating_sub(taken_out),
             height,
-            blocks: blocks.saturating_add(self.writer.blocks() as u32).saturating_sub(self.outdated.len() as u32),
-        }))
+            blocks: blocks.saturating_add(taken.len() as u32).saturating_sub(outdated.len() as u32),
+        });
+        let outdated = outdated.into_iter().map(|offset| Freed { offset, blocks: 1 }).collect();
+        Ok(Merged { root, taken: taken.keep(), outdated, garbage })
     }
 
-    /// The level above some nodes.
-    fn branches(&mut self, children: Vec<Placed>) -> Result<Vec<Placed>> {
-        let mut above = Vec::new();
-        let mut builder = BranchBuilder::default();
-        for Placed { pivot, child } in children {
-            debug_assert!(pivot.len() <= PIVOT_BYTES_MAX);
-            if !builder.has_room(pivot.len()) {
-                above.push(self.finish_branch(&mut builder)?);
-            }
-            builder.push(pivot, child);
+    /// Gives up those of the old tree's long pivots that do not separate leaves of the new one.
+    fn drop_long_pivots(&mut self, old: Tree<'_>) -> Result<()> {
+        let place = |rest: Rest| rest.first.offset();
+        let kept: BTreeSet<u64> = self.leaves.iter().filter_map(|leaf| leaf.pivot.rest.map(place)).collect();
+        for rest in self.long_pivots.iter().filter(|rest| !kept.contains(&place(**rest))) {
+            self.outdated.extend(old.blocks_of(*rest)?);
         }
-        if !builder.is_empty() {
-            above.push(self.finish_branch(&mut builder)?);
-        }
-        Ok(above)
+        Ok(())
     }
+}
 
-    fn finish_branch(&mut self, builder: &mut BranchBuilder) -> Result<Placed> {
-        let (uuid, region, epoch) = (self.writer.segment().uuid, self.writer.region, self.writer.epoch);
-        let mut own = Vec::new();
-        let offset = self.writer.write(Which::Branch, |offset| {
-            let (pivot, block) = builder.finish(uuid, region, offset, epoch);
-            own = pivot;
-            block
-        })?;
-        Ok(Placed { pivot: own, child: Child::new(offset, epoch) })
+/// The level above some nodes.
+fn branches(writer: &mut NodeWriter<'_>, children: Vec<Placed>) -> Result<Vec<Placed>> {
+    let mut above = Vec::new();
+    let mut builder = BranchBuilder::default();
+    for Placed { pivot, child } in children {
+        if !builder.has_room(&pivot) {
+            above.push(finish_branch(writer, &mut builder)?);
+        }
+        builder.push(pivot, child);
     }
+    if !builder.is_empty() {
+        above.push(finish_branch(writer, &mut builder)?);
+    }
+    Ok(above)
+}
+
+fn finish_branch(writer: &mut NodeWriter<'_>, builder: &mut BranchBuilder) -> Result<Placed> {
+    let room = writer.room();
+    let mut own = OwnedPivot::default();
+    let child = writer.write(Which::Branch, |offset, epoch| {
+        let (pivot, block) = builder.finish(room.segment.uuid, room.region, offset, epoch);
+        own = pivot;
+        block
+    })?;
+    Ok(Placed { pivot: own, child })
 }

@@ -2,8 +2,11 @@
 //! and shares with it what has not changed.
 
 mod cursor;
+mod division;
 mod merge;
 mod node_writer;
+mod pivot;
+mod threads;
 
 use crate::device::structure_of;
 use crate::error::{Damage, Error, Result};
@@ -12,10 +15,13 @@ use crate::format::branch::{Branch, Child};
 use crate::format::catalogue::Root;
 use crate::format::geometry::{BLOCK_BYTES, unit_of};
 use crate::format::leaf::{Leaf, key_hash};
-use crate::format::pointer::Pointer;
+use crate::format::pointer::{Pointer, PointerKind};
+use crate::format::record::Record;
 use crate::log::Log;
 pub(crate) use cursor::{Cursor, Direction};
-pub(crate) use merge::{Merged, Source, merge};
+pub(crate) use merge::{Merged, Newer, Source, Target, merge};
+pub(crate) use node_writer::RUN_BLOCKS_MAX;
+pub(crate) use threads::MergeThreads;
 
 /// More nodes than this one below the other are a loop.
 pub(crate) const HEIGHT_MAX: u16 = 20;
@@ -88,33 +94,58 @@ impl<'log> Tree<'log> {
     fn leaf_of(&self, key: &[u8]) -> Result<Child> {
         let mut child = self.root_child();
         for _ in 1..self.height()? {
-            child = self.branch(child, |branch| Ok(branch.child(branch.find(key))))?;
+            child = self.child_of(child, key)?;
         }
         Ok(child)
     }
 
+    /// Which of an inner node's children a key falls to.
+    fn child_of(&self, node: Child, key: &[u8]) -> Result<Child> {
+        self.look(Kind::Branch, node, |sealed| {
+            let branch = Branch::to_search(sealed).map_err(self.damaged(Kind::Branch, node))?;
+            Ok(branch.child(self.find(&branch, node, key)?))
+        })
+    }
+
     /// Whether a newer level has the key of an entry, and what the entry points to may be gone: then it is as if it were not there.
     fn is_superseded(&self, leaf: &Leaf<'_>, index: usize) -> bool {
-        let unit = unit_of(leaf.pointer(index).offset());
+        let pointer = leaf.pointer(index);
+        // Large values' room is not given up before the entry goes.
+        if pointer.kind() == PointerKind::Extents {
+            return false;
+        }
+        let unit = unit_of(pointer.offset());
         self.log.segment.lives.is_superseded(unit, leaf.epoch(), self.epoch)
     }
 
-    /// Where the newest record of a key is that the tree has.
-    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Pointer>> {
-        self.get_in(self.leaf_of(key)?, key)
+    /// Where the newest record of a key is that the tree has. If that takes reading the record, `read` sees it at once.
+    pub(crate) fn get<Answer>(
+        &self,
+        key: &[u8],
+        read: impl Fn(&Record<'_>) -> Answer,
+    ) -> Result<Option<(Pointer, Option<Answer>)>> {
+        self.get_in(self.leaf_of(key)?, key, read)
     }
 
-    fn get_in(&self, leaf: Child, key: &[u8]) -> Result<Option<Pointer>> {
+    fn get_in<Answer>(
+        &self,
+        leaf: Child,
+        key: &[u8],
+        read: impl Fn(&Record<'_>) -> Answer,
+    ) -> Result<Option<(Pointer, Option<Answer>)>> {
         let hash = key_hash(key);
         self.leaf(leaf, |leaf| {
             for index in leaf.candidates(key).filter(|index| !self.is_superseded(leaf, *index)) {
                 let pointer = leaf.pointer(index).record();
-                let is_key = match leaf.is_key(index, key, hash) {
-                    Some(known) => known,
-                    None => self.log.read(pointer, |record| record.key == key)?,
-                };
-                if is_key {
-                    return Ok(Some(pointer));
+                match leaf.is_key(index, key, hash) {
+                    Some(true) => return Ok(Some((pointer, None))),
+                    Some(false) => {}
+                    None => {
+                        let answer = self.log.read(pointer, |record| (record.key == key).then(|| read(record)))?;
+                        if answer.is_some() {
+                            return Ok(Some((pointer, answer)));
+                        }
+                    }
                 }
             }
             Ok(None)
@@ -127,7 +158,7 @@ impl<'log> Tree<'log> {
         for _ in 1..self.height()? {
             self.fetch(&nodes);
             for (node, key) in nodes.iter_mut().zip(keys) {
-                *node = self.branch(*node, |branch| Ok(branch.child(branch.find(key))))?;
+                *node = self.child_of(*node, key)?;
             }
         }
         self.fetch(&nodes);
@@ -142,7 +173,8 @@ impl<'log> Tree<'log> {
             })?);
         }
         self.log.fetch(compared.into_iter());
-        nodes.into_iter().zip(keys).map(|(leaf, key)| self.get_in(leaf, key)).collect()
+        let place = |(leaf, key): (Child, &&[u8])| Ok(self.get_in(leaf, key, |_| ())?.map(|(pointer, _)| pointer));
+        nodes.into_iter().zip(keys).map(place).collect()
     }
 
     fn fetch(&self, nodes: &[Child]) {
@@ -152,15 +184,21 @@ impl<'log> Tree<'log> {
         self.log.device().fetch(offsets.into_iter().map(|offset| offset..offset + BLOCK_BYTES as u64));
     }
 
-    /// Where its nodes are. Leaves are not read.
+    /// Where its nodes are, with the pieces of long pivots. Leaves are not read.
     pub(crate) fn offsets(&self) -> Result<Vec<u64>> {
         let mut offsets = vec![self.root.offset];
         let mut above = vec![self.root_child()];
         for _ in 2..=self.height()? {
             let mut below = Vec::new();
             for child in above {
-                let children = |branch: &Branch<'_>| Ok((0..branch.len()).map(|index| branch.child(index)).collect());
-                below.extend::<Vec<_>>(self.branch(child, children)?);
+                let (children, rests): (Vec<Child>, Vec<_>) = self.branch(child, |branch| {
+                    let part = |index| (branch.child(index), branch.pivot(index).rest);
+                    Ok((0..branch.len()).map(part).unzip())
+                })?;
+                below.extend(children);
+                for rest in rests.into_iter().flatten() {
+                    offsets.extend(self.blocks_of(rest)?);
+                }
             }
             offsets.extend(below.iter().map(|child| child.offset()));
             above = below;

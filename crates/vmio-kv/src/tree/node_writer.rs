@@ -1,42 +1,20 @@
-//! Stores new nodes, those of a kind one behind the other, and remembers which they are.
+//! Stores new nodes, those of a kind in runs of blocks, and remembers which they are.
+
+use std::mem;
+use std::sync::{Mutex, PoisonError};
 
 use crate::error::Result;
 use crate::format::block::Block;
+use crate::format::branch::Child;
+use crate::format::extents::Extent;
+use crate::format::free_log::Freed;
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::Cursor;
 use crate::volume::segment::Segment;
 
 /// Nodes that are stored together.
-const RUN_BLOCKS_MAX: usize = 64;
-
-/// The nodes of a tree that is being made. If it is dropped before [`Self::finish`], they are given back.
-pub(crate) struct NodeWriter<'segment> {
-    segment: &'segment Segment,
-    pub(super) region: u32,
-    pub(super) epoch: u64,
-    leaves: Run,
-    branches: Run,
-    taken: Vec<u64>,
-}
-
-/// Nodes of one kind that lie together and are not stored yet.
-struct Run {
-    purpose: Purpose,
-    cursor: Cursor,
-    start: u64,
-    blocks: Vec<Block>,
-}
-
-impl Run {
-    fn new(purpose: Purpose) -> Self {
-        Run { purpose, cursor: Cursor::default(), start: 0, blocks: Vec::new() }
-    }
-
-    fn end(&self) -> u64 {
-        self.start + (self.blocks.len() * BLOCK_BYTES) as u64
-    }
-}
+pub(crate) const RUN_BLOCKS_MAX: u64 = 64;
 
 /// Which kind of node.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,60 +23,143 @@ pub(super) enum Which {
     Branch,
 }
 
-impl<'segment> NodeWriter<'segment> {
+/// Where the nodes of a new tree come to lie: those who write parts of it take runs of the same units, one behind the other.
+pub(super) struct NodeRoom<'segment> {
+    pub(super) segment: &'segment Segment,
+    pub(super) region: u32,
+    level: u8,
+    leaves: Mutex<Cursor>,
+    branches: Mutex<Cursor>,
+}
+
+impl<'segment> NodeRoom<'segment> {
     /// For a tree of that level of a region.
-    pub(crate) fn new(segment: &'segment Segment, region: u32, level: u8) -> Self {
-        NodeWriter {
-            segment,
-            region,
-            epoch: segment.next_epoch(),
-            leaves: Run::new(Purpose::Leaves(level)),
-            branches: Run::new(Purpose::Branches(level)),
-            taken: Vec::new(),
-        }
+    pub(super) fn new(segment: &'segment Segment, region: u32, level: u8) -> Self {
+        NodeRoom { segment, region, level, leaves: Mutex::default(), branches: Mutex::default() }
     }
 
-    /// Stores a node at the place that it is given, which it has to know to be sealed.
-    pub(super) fn write(&mut self, which: Which, seal: impl FnOnce(u64) -> Block) -> Result<u64> {
+    fn take_run(&self, which: Which) -> Result<Extent> {
+        let (cursor, purpose) = match which {
+            Which::Leaf => (&self.leaves, Purpose::Leaves(self.level)),
+            Which::Branch => (&self.branches, Purpose::Branches(self.level)),
+        };
+        // Nobody has blocks of a unit before it is begun.
+        let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        self.segment.take_nodes(&mut cursor, purpose, self.region, RUN_BLOCKS_MAX)
+    }
+}
+
+impl Drop for NodeRoom<'_> {
+    fn drop(&mut self) {
+        let mut allocator = self.segment.allocator();
+        for cursor in [&mut self.leaves, &mut self.branches] {
+            allocator.leave(cursor.get_mut().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+}
+
+/// Nodes that nothing refers to yet: they are given back unless they are kept.
+pub(super) struct TakenNodes<'segment> {
+    segment: &'segment Segment,
+    offsets: Vec<u64>,
+}
+
+impl<'segment> TakenNodes<'segment> {
+    pub(super) fn none(segment: &'segment Segment) -> Self {
+        TakenNodes { segment, offsets: Vec::new() }
+    }
+
+    /// Has those of another as well.
+    pub(super) fn append(&mut self, mut other: Self) {
+        self.offsets.append(&mut other.offsets);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.offsets.len()
+    }
+
+    /// They are the caller's, to be committed.
+    pub(super) fn keep(mut self) -> Vec<u64> {
+        mem::take(&mut self.offsets)
+    }
+}
+
+impl Drop for TakenNodes<'_> {
+    fn drop(&mut self) {
+        self.segment.abandon(self.offsets.iter().map(|offset| Freed { offset: *offset, blocks: 1 }));
+    }
+}
+
+/// Blocks in a row, and the nodes that come to lie there, which are not stored yet.
+struct Run {
+    taken: Extent,
+    epoch: u64,
+    nodes: Vec<Block>,
+}
+
+impl Run {
+    fn none() -> Self {
+        Run { taken: Extent { offset: 0, blocks: 0 }, epoch: 0, nodes: Vec::new() }
+    }
+
+    fn end(&self) -> u64 {
+        self.taken.offset + (self.nodes.len() * BLOCK_BYTES) as u64
+    }
+
+    fn free_blocks(&self) -> u64 {
+        self.taken.blocks - self.nodes.len() as u64
+    }
+}
+
+/// The nodes of a tree that is being made, or of a part of it. If it is dropped before [`Self::finish`], they are given back.
+pub(super) struct NodeWriter<'room> {
+    room: &'room NodeRoom<'room>,
+    leaves: Run,
+    branches: Run,
+    taken: TakenNodes<'room>,
+}
+
+impl<'room> NodeWriter<'room> {
+    pub(super) fn new(room: &'room NodeRoom<'room>) -> Self {
+        NodeWriter { room, leaves: Run::none(), branches: Run::none(), taken: TakenNodes::none(room.segment) }
+    }
+
+    /// Stores a node. To be sealed it has to know the place and the epoch that it is given.
+    pub(super) fn write(&mut self, which: Which, seal: impl FnOnce(u64, u64) -> Block) -> Result<Child> {
         let run = match which {
             Which::Leaf => &mut self.leaves,
             Which::Branch => &mut self.branches,
         };
-        let offset = self.segment.take_node(&mut run.cursor, run.purpose, self.region)?;
-        self.taken.push(offset);
-        if offset != run.end() || run.blocks.len() == RUN_BLOCKS_MAX {
-            self.segment.device.store(run.start, &run.blocks)?;
-            run.blocks.clear();
-            run.start = offset;
+        if run.free_blocks() == 0 {
+            self.room.segment.device.store(run.taken.offset, &run.nodes)?;
+            run.nodes.clear();
+            run.taken = Extent { offset: 0, blocks: 0 };
+            run.taken = self.room.take_run(which)?;
+            // Later than that of whatever these blocks held: a write that is lost leaves an older node.
+            run.epoch = self.room.segment.next_epoch();
         }
-        run.blocks.push(seal(offset));
-        Ok(offset)
+        let offset = run.end();
+        self.taken.offsets.push(offset);
+        run.nodes.push(seal(offset, run.epoch));
+        Ok(Child::new(offset, run.epoch))
     }
 
-    /// How many nodes there are.
-    pub(super) fn blocks(&self) -> usize {
-        self.taken.len()
-    }
-
-    /// Stores what is left; the nodes are the caller's, to be committed or abandoned.
-    pub(super) fn finish(mut self) -> Result<Vec<u64>> {
+    /// Stores what is left.
+    pub(super) fn finish(mut self) -> Result<TakenNodes<'room>> {
         for run in [&self.leaves, &self.branches] {
-            self.segment.device.store(run.start, &run.blocks)?;
+            self.room.segment.device.store(run.taken.offset, &run.nodes)?;
         }
-        Ok(std::mem::take(&mut self.taken))
+        Ok(mem::replace(&mut self.taken, TakenNodes::none(self.room.segment)))
     }
 
-    pub(super) fn segment(&self) -> &'segment Segment {
-        self.segment
+    pub(super) fn room(&self) -> &'room NodeRoom<'room> {
+        self.room
     }
 }
 
 impl Drop for NodeWriter<'_> {
     fn drop(&mut self) {
-        let mut allocator = self.segment.allocator();
-        allocator.leave(&mut self.leaves.cursor);
-        allocator.leave(&mut self.branches.cursor);
-        drop(allocator);
-        self.segment.abandon(&self.taken);
+        let unused = [&self.leaves, &self.branches].map(|run| Freed { offset: run.end(), blocks: run.free_blocks() });
+        self.room.segment.abandon(unused.into_iter().filter(|freed| freed.blocks > 0));
     }
 }

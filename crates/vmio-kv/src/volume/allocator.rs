@@ -3,17 +3,23 @@
 //! What has been taken since the last commit, and is part of no commit yet, is *pending*: the device's bitmap does not have it,
 //! so that it is free again if the commit never comes. Chunks of the log are never pending; recovery finds them by their chain.
 
+mod grants;
+mod runs;
+
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use crate::device::Newest;
 use crate::error::Damage;
 use crate::format::bitmap::{self, UNIT_WORDS, UnitBits};
 use crate::format::block::{Block, Kind, Uuid, unseal};
+use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
 use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, UNIT_TABLE_UNITS, unit_of};
 use crate::format::superblock::AllocatorEpochs;
 use crate::format::unit_table::{self, Purpose, Unit};
 use crate::volume::reserve::OWN_UNITS;
+pub(crate) use runs::TakenRuns;
 
 /// A unit with fewer free blocks than this is not gone back to: what is written there would not lie together.
 const REUSE_BLOCKS_MIN: u32 = 128;
@@ -51,6 +57,11 @@ pub(crate) struct Changed {
     pub(crate) blocks: Vec<(u64, Block)>,
 }
 
+impl Pair {
+    /// No copy was written yet.
+    const NEW: Pair = Pair { copy: 1, epoch: 0, dirty: true };
+}
+
 struct GroupMap {
     group: Group,
     units: Vec<Unit>,
@@ -64,8 +75,14 @@ struct GroupMap {
 pub(crate) struct Allocator {
     groups: Vec<GroupMap>,
     free_units: BTreeSet<u64>,
+    /// Free units of which the device may still hold something.
+    held: BTreeSet<u64>,
     /// Units that a cursor stands in.
     in_use: BTreeSet<u64>,
+    /// Which units are given out: a superblock that is durable says so, and no other owner may write to them.
+    granted: Range<u64>,
+    /// A unit was refused that is beyond them.
+    lacks_grant: bool,
 }
 
 impl GroupMap {
@@ -76,16 +93,34 @@ impl GroupMap {
             units: vec![Unit::default(); units],
             taken: vec![UnitBits::default(); units],
             pending: vec![UnitBits::default(); units],
-            bitmaps: vec![Pair { copy: 1, epoch: 0, dirty: true }; group.bitmaps_in_use() as usize],
-            tables: vec![Pair { copy: 1, epoch: 0, dirty: true }; group.unit_tables_in_use() as usize],
+            bitmaps: vec![Pair::NEW; group.bitmaps_in_use() as usize],
+            tables: vec![Pair::NEW; group.unit_tables_in_use() as usize],
         };
         map.units[0].purpose = Purpose::Group;
         map.taken[0] = [u64::MAX; UNIT_WORDS];
         map
     }
 
-    fn contains(&self, unit: u64) -> bool {
-        (self.group.first_unit..self.group.first_unit + self.group.units).contains(&unit)
+    /// Becomes longer, if `group` is.
+    fn extend(&mut self, group: Group) {
+        assert!(
+            self.group.first_unit == group.first_unit && self.group.units <= group.units,
+            "{group:?} has become shorter"
+        );
+        if self.group.units == group.units {
+            return;
+        }
+        // The blocks that were not full tell of more units now.
+        let last = self.units.len() - 1;
+        self.mark_bits(last);
+        self.mark_unit(last);
+        let new = Self::new(group);
+        self.group = group;
+        self.units.resize(new.units.len(), Unit::default());
+        self.taken.resize(new.units.len(), UnitBits::default());
+        self.pending.resize(new.units.len(), UnitBits::default());
+        self.bitmaps.extend_from_slice(&new.bitmaps[self.bitmaps.len()..]);
+        self.tables.extend_from_slice(&new.tables[self.tables.len()..]);
     }
 
     fn mark_bits(&mut self, index: usize) {
@@ -122,10 +157,36 @@ impl Allocator {
         let mut allocator = Allocator {
             groups: groups.iter().copied().map(GroupMap::new).collect(),
             free_units: BTreeSet::new(),
+            held: BTreeSet::new(),
             in_use: BTreeSet::new(),
+            granted: 0..u64::MAX,
+            lacks_grant: false,
         };
         allocator.find_free_units();
         allocator
+    }
+
+    /// Has longer groups, and others behind them. What is new is not taken before [`Self::use_units`] says so; returns which units those are.
+    pub(crate) fn extend(&mut self, groups: &[Group]) -> Range<u64> {
+        let end_of = |maps: &[GroupMap]| maps.last().map_or(0, |map| map.group.end());
+        let old_end = end_of(&self.groups);
+        for (index, group) in groups.iter().enumerate() {
+            match self.groups.get_mut(index) {
+                Some(map) => map.extend(*group),
+                None => self.groups.push(GroupMap::new(*group)),
+            }
+        }
+        old_end..end_of(&self.groups)
+    }
+
+    /// Has new units be free.
+    pub(crate) fn use_units(&mut self, units: Range<u64>) {
+        units.for_each(|unit| self.give_up_if_empty(unit));
+    }
+
+    /// How many units its groups have.
+    pub(crate) fn units_in_all(&self) -> u64 {
+        self.groups.iter().map(|map| map.group.units).sum()
     }
 
     /// As it was committed: `read` gives the newest copy of a block, of those not newer than the commit.
@@ -163,7 +224,14 @@ impl Allocator {
             }
             maps.push(map);
         }
-        Ok(Allocator { groups: maps, free_units: BTreeSet::new(), in_use: BTreeSet::new() })
+        Ok(Allocator {
+            groups: maps,
+            free_units: BTreeSet::new(),
+            held: BTreeSet::new(),
+            in_use: BTreeSet::new(),
+            granted: 0..u64::MAX,
+            lacks_grant: false,
+        })
     }
 
     /// Finds out which units are free, once all that is known to be taken is marked. A unit without a block that is taken is,
@@ -177,22 +245,58 @@ impl Allocator {
                         map.units[index] = Unit::default();
                         map.mark_unit(index);
                     }
-                    self.free_units.insert(map.group.first_unit + index as u64);
+                    let unit = map.group.first_unit + index as u64;
+                    if unit >= self.granted.start {
+                        self.free_units.insert(unit);
+                    }
                 }
             }
         }
+        self.held = self.free_units.clone();
+    }
+
+    /// So many free units of which the device may hold something, in runs, if there are as many. They are not free before
+    /// [`Self::end_discard`].
+    pub(crate) fn begin_discard(&mut self, units: usize) -> Vec<Range<u64>> {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        // From the end: units are taken from the front. Some stay to be had, so that a commit finds room meanwhile.
+        let held: Vec<u64> = self.held.range(self.granted.clone()).rev().take(units).copied().collect();
+        let least_free = units + OWN_UNITS as usize + 1;
+        let free = self.free_units.range(self.granted.clone()).take(least_free).count();
+        if held.len() < units || free < least_free {
+            return runs;
+        }
+        for unit in held {
+            self.held.remove(&unit);
+            self.free_units.remove(&unit);
+            match runs.last_mut() {
+                Some(last) if last.start == unit + 1 => last.start = unit,
+                _ => runs.push(unit..unit + 1),
+            }
+        }
+        runs
+    }
+
+    /// Has units be free whose contents are gone.
+    pub(crate) fn end_discard(&mut self, runs: Vec<Range<u64>>) {
+        self.free_units.extend(runs.into_iter().flatten());
     }
 
     fn place(&self, unit: u64) -> Option<(usize, usize)> {
-        let group = self.groups.iter().position(|map| map.contains(unit))?;
+        let group = self.groups.iter().position(|map| map.group.contains(unit))?;
         Some((group, (unit - self.groups[group].group.first_unit) as usize))
     }
 
-    /// Whether a unit is the log's, or free for it to have been taken since the last commit.
+    /// Whether a unit is the log's, or free for it to have been taken since the last commit; also one that was a group's own, which
+    /// comes free when former owners are forgotten.
     pub(crate) fn may_be_chunk(&self, unit: u64) -> bool {
         self.place(unit).is_some_and(|(group, index)| {
             let map = &self.groups[group];
-            map.units[index].purpose == Purpose::Log || map.taken[index] == UnitBits::default()
+            let purpose = map.units[index].purpose;
+            let is_own = || self.groups.iter().any(|map| map.group.own_unit == unit);
+            purpose == Purpose::Log
+                || map.taken[index] == UnitBits::default()
+                || (purpose == Purpose::Group && !is_own())
         })
     }
 
@@ -211,7 +315,15 @@ impl Allocator {
     /// A free unit, but for those that are the segment's own.
     fn pop_free_unit(&mut self, purpose: Purpose) -> Option<u64> {
         let is_own = purpose == Purpose::Segment;
-        if is_own || self.free_units() > OWN_UNITS { self.free_units.pop_first() } else { None }
+        let is_allowed = is_own || self.free_units() > OWN_UNITS;
+        let unit = *self.free_units.first().filter(|_| is_allowed)?;
+        if !self.is_granted(is_own) {
+            self.lacks_grant = true;
+            return None;
+        }
+        self.free_units.remove(&unit);
+        self.held.remove(&unit);
+        Some(unit)
     }
 
     /// Takes a whole unit for a chunk of the log, nothing of which is pending. `former` says which commit ended its former life.
@@ -226,6 +338,7 @@ impl Allocator {
     pub(crate) fn take_found_chunk(&mut self, unit: u64, former: u64) {
         let Some((group, index)) = self.place(unit) else { return };
         self.free_units.remove(&unit);
+        self.held.remove(&unit);
         let map = &mut self.groups[group];
         if map.units[index].purpose != Purpose::Log {
             map.units[index] = Unit { purpose: Purpose::Log, former_epoch: former, ..Unit::default() };
@@ -238,9 +351,21 @@ impl Allocator {
 
     /// Takes a block, which is pending; behind the cursor's last one if there is room.
     pub(crate) fn take_block(&mut self, cursor: &mut Cursor, purpose: Purpose, region: u32) -> Option<(u64, Entered)> {
+        let (taken, entered) = self.take_blocks(cursor, purpose, region, 1)?;
+        Some((taken.offset, entered))
+    }
+
+    /// The same of up to so many blocks in a row.
+    pub(crate) fn take_blocks(
+        &mut self,
+        cursor: &mut Cursor,
+        purpose: Purpose,
+        region: u32,
+        most: u64,
+    ) -> Option<(Extent, Entered)> {
         if let Some(unit) = cursor.unit {
-            if let Some(offset) = self.take_block_of(unit, &mut cursor.next) {
-                return Some((offset, Entered::No));
+            if let Some(taken) = self.take_blocks_of(unit, &mut cursor.next, most) {
+                return Some((taken, Entered::No));
             }
             self.leave(cursor);
         }
@@ -257,8 +382,8 @@ impl Allocator {
         };
         self.in_use.insert(unit);
         *cursor = Cursor { unit: Some(unit), next: 0 };
-        let offset = self.take_block_of(unit, &mut cursor.next)?;
-        Some((offset, entered))
+        let taken = self.take_blocks_of(unit, &mut cursor.next, most)?;
+        Some((taken, entered))
     }
 
     /// The free blocks of a unit, neighbours together.
@@ -276,17 +401,15 @@ impl Allocator {
         free
     }
 
-    fn take_block_of(&mut self, unit: u64, next: &mut u64) -> Option<u64> {
+    fn take_blocks_of(&mut self, unit: u64, next: &mut u64, most: u64) -> Option<Extent> {
         let (group, index) = self.place(unit)?;
         let map = &mut self.groups[group];
-        let block =
-            (*next..UNIT_BLOCKS).find(|block| map.taken[index][*block as usize / 64] >> (block % 64) & 1 == 0)?;
-        let (word, bit) = (block as usize / 64, 1 << (block % 64));
-        map.taken[index][word] |= bit;
-        map.pending[index][word] |= bit;
-        map.mark_bits(index);
-        *next = block + 1;
-        Some(unit * UNIT_BYTES + block * BLOCK_BYTES as u64)
+        let is_free = |block: &u64| map.taken[index][*block as usize / 64] >> (block % 64) & 1 == 0;
+        let first = (*next..UNIT_BLOCKS).find(is_free)?;
+        let blocks = (first..UNIT_BLOCKS).take(most as usize).take_while(is_free).count() as u64;
+        map.set(index, first, blocks, true);
+        *next = first + blocks;
+        Some(Extent { offset: unit * UNIT_BYTES + first * BLOCK_BYTES as u64, blocks })
     }
 
     fn unit_to_reuse(&self, purpose: Purpose, region: u32) -> Option<u64> {
@@ -301,6 +424,7 @@ impl Allocator {
         });
         candidates
             .filter(|(unit, of, _)| of.purpose == purpose && of.region == region && !self.in_use.contains(unit))
+            .filter(|(unit, ..)| self.granted.contains(unit))
             .map(|(unit, _, bits)| (free(bits), unit))
             .filter(|(free, _)| *free >= least)
             .max()
@@ -353,7 +477,11 @@ impl Allocator {
             map.units[index] = Unit::default();
             map.mark_unit(index);
         }
+        if unit < self.granted.start {
+            return;
+        }
         self.free_units.insert(unit);
+        self.held.insert(unit);
     }
 
     /// Counts bytes of a unit that nobody refers to any longer.
@@ -383,133 +511,4 @@ impl Allocator {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::{BTreeMap, HashMap};
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const SEGMENT: Uuid = Uuid([3; 16]);
-
-    fn group(units: u64) -> Vec<Group> {
-        vec![Group { first_unit: 1, units }]
-    }
-
-    /// Writes what has changed, and reads it back as a commit of that epoch.
-    fn reopen(device: &mut HashMap<u64, Block>, allocator: &mut Allocator, groups: &[Group], epoch: u64) -> Allocator {
-        device.extend(allocator.changed(SEGMENT, epoch).blocks);
-        let newest = |kind: Kind, offsets: [u64; 2]| {
-            let epoch_of = |copy: usize| {
-                let block = device.get(&offsets[copy])?;
-                let sealed = unseal(&block.0, kind, offsets[copy]).ok()?;
-                (sealed.epoch <= epoch).then_some(sealed.epoch)
-            };
-            let copy = (0..2).max_by_key(|copy| epoch_of(*copy)).expect("there are two");
-            Ok::<_, Damage>(Newest { copy, block: Box::new(device[&offsets[copy]]), other_is_newer: false })
-        };
-        let mut read = Allocator::read(groups, newest, |_, damage| damage).expect("whole");
-        read.find_free_units();
-        read
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_taken_is_taken_once_and_what_was_committed_comes_back(steps in proptest::collection::vec(0_u8..6, 1..200)) {
-            let groups = group(12);
-            let mut allocator = Allocator::new(&groups);
-            let mut device = HashMap::new();
-            let (mut cursors, mut epoch) = ([Cursor::default(), Cursor::default()], 0);
-            // Block by offset, and whether a commit has it.
-            let mut taken: BTreeMap<u64, bool> = BTreeMap::new();
-            let mut units: BTreeSet<u64> = BTreeSet::new();
-            for step in steps {
-                match step {
-                    0 | 1 => {
-                        let (cursor, purpose) = (&mut cursors[usize::from(step)], Purpose::Leaves(step));
-                        for _ in 0..200 {
-                            let Some((offset, _)) = allocator.take_block(cursor, purpose, 1) else { break };
-                            prop_assert!(taken.insert(offset, false).is_none(), "{offset} was taken");
-                            prop_assert!(!units.contains(&unit_of(offset)));
-                        }
-                    }
-                    2 => {
-                        if let Some(unit) = allocator.take_chunk(|_| 7) {
-                            prop_assert!(units.insert(unit));
-                            prop_assert!(taken.keys().all(|offset| unit_of(*offset) != unit));
-                        }
-                    }
-                    3 => {
-                        let some: Vec<u64> = taken.keys().copied().step_by(3).collect();
-                        for offset in some {
-                            allocator.free(Freed { offset, blocks: 1 });
-                            taken.remove(&offset);
-                        }
-                    }
-                    4 => {
-                        if let Some(unit) = units.pop_first() {
-                            allocator.free(Freed { offset: unit * UNIT_BYTES, blocks: UNIT_BLOCKS });
-                        }
-                    }
-                    _ => {
-                        let new: Vec<u64> = taken.iter().filter(|(_, is)| !**is).map(|(offset, _)| *offset).collect();
-                        let some: Vec<u64> = new.into_iter().step_by(2).collect();
-                        allocator.commit_blocks(&some);
-                        some.iter().for_each(|offset| { taken.insert(*offset, true); });
-                        epoch += 1;
-                        let read = reopen(&mut device, &mut allocator, &groups, epoch);
-                        for (unit, _) in read.units().skip(1) {
-                            let (group, index) = read.place(unit).expect("it is of the group");
-                            let bits = read.groups[group].taken[index];
-                            for block in 0..UNIT_BLOCKS {
-                                let offset = unit * UNIT_BYTES + block * BLOCK_BYTES as u64;
-                                let is_taken = bits[block as usize / 64] >> (block % 64) & 1 == 1;
-                                let expected = units.contains(&unit) || taken.get(&offset) == Some(&true);
-                                prop_assert_eq!(is_taken, expected, "block {} of unit {}", block, unit);
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn units_come_free_when_their_last_block_does() {
-        let mut allocator = Allocator::new(&group(4));
-        assert_eq!(allocator.free_units(), 3);
-        let mut cursor = Cursor::default();
-        let offsets: Vec<u64> = (0..600)
-            .map_while(|_| allocator.take_block(&mut cursor, Purpose::Leaves(1), 7))
-            .map(|(at, _)| at)
-            .collect();
-        assert_eq!((offsets.len(), allocator.free_units()), (600, 1));
-        for offset in offsets {
-            allocator.free(Freed { offset, blocks: 1 });
-        }
-        assert_eq!(allocator.free_units(), 2, "the cursor stands in the other");
-        allocator.leave(&mut cursor);
-        assert_eq!(allocator.free_units(), 3);
-    }
-
-    #[test]
-    fn what_something_else_has_is_no_chunk() {
-        let mut allocator = Allocator::new(&group(4));
-        let log = allocator.take_chunk(|_| 0).expect("a unit");
-        let (node, _) = allocator.take_block(&mut Cursor::default(), Purpose::Leaves(1), 1).expect("a block");
-        let may_be: Vec<u64> = (0..9).filter(|unit| allocator.may_be_chunk(*unit)).collect();
-        assert_eq!((log, unit_of(node), may_be), (2, 3, vec![2, 4]), "unit 0 is the volume's, and 1 the group's own");
-    }
-
-    #[test]
-    fn a_full_segment_says_so() {
-        let mut allocator = Allocator::new(&group(3));
-        assert!(allocator.take_chunk(|_| 0).is_some());
-        assert!(allocator.take_chunk(|_| 0).is_none());
-        assert!(allocator.take_block(&mut Cursor::default(), Purpose::Leaves(1), 1).is_none());
-        assert!(
-            allocator.take_block(&mut Cursor::default(), Purpose::Segment, 0).is_some(),
-            "for commits there is room"
-        );
-    }
-}
+mod tests;

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
 use crate::format::block::Block;
 use crate::format::catalogue::{self, RegionEntry};
+use crate::format::extents::Extent;
 use crate::format::free_log::{self, Freed};
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, UNIT_BYTES, unit_of};
+use crate::format::geometry::{BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, unit_of};
 use crate::format::superblock::{BlockReference, CATALOGUE_BLOCKS_MAX, Superblock};
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::{Cursor, Entered};
@@ -15,6 +17,8 @@ use crate::volume::segment::Segment;
 
 /// What the last commit said, and what is needed to make the next one.
 pub(crate) struct Committed {
+    /// Where the superblock's two copies are.
+    pub(super) copies: [u64; 2],
     pub(super) epoch: u64,
     pub(super) superblock: Superblock,
     /// By the blocks of the catalogue.
@@ -34,6 +38,8 @@ pub(crate) struct Changes {
     pub(crate) regions: Vec<RegionEntry>,
     /// Nodes that they refer to now.
     pub(crate) taken: Vec<u64>,
+    /// Extents that they refer to now.
+    pub(crate) extents: Vec<Extent>,
     /// Where the log has to be read from, if that has changed: a record and its number.
     pub(crate) replay: Option<(u64, u64)>,
     /// The newest generation of the log, and the number of the first record that is not durable.
@@ -42,10 +48,15 @@ pub(crate) struct Changes {
     pub(crate) next_region: Option<u32>,
     /// Who owns the segment from now on.
     pub(crate) owner_epoch: Option<u64>,
+    /// The groups that it has from now on, if these are more or longer.
+    pub(crate) groups: Option<Vec<Group>>,
+    /// More units are needed than are granted.
+    pub(crate) grant_more: bool,
 }
 
 impl Committed {
     pub(super) fn new(
+        copies: [u64; 2],
         epoch: u64,
         superblock: Superblock,
         catalogue: Vec<Vec<RegionEntry>>,
@@ -53,6 +64,7 @@ impl Committed {
     ) -> Self {
         // What the free log names was given back as it was read, and its own blocks go with the next commit.
         Committed {
+            copies,
             epoch,
             superblock,
             catalogue,
@@ -102,7 +114,7 @@ impl Segment {
     pub(crate) fn commit(&self, changes: Changes, retiring: &[Freed]) -> Result<u64> {
         let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(why) = &committed.failed {
-            return Err(Error::Stopped { volume: self.device.name().to_owned(), why: why.clone() });
+            return Err(self.stopped(why));
         }
         let done = self.write_commit(&mut committed, changes, retiring);
         if let Err(error) = &done {
@@ -120,8 +132,9 @@ impl Segment {
         for freed in self.retired.take() {
             committed.waiting.remove(&freed);
             // In this order: a free block may be taken, and stored to, at once. What a chunk of the log held, whoever takes the unit
-            // has forgotten.
-            if freed.blocks < UNIT_BLOCKS {
+            // has forgotten. Extents are never stored to through the mapping, and must not count as fresh.
+            let are_nodes = self.allocator().purpose_of(freed.offset) != Purpose::Extents;
+            if freed.blocks < UNIT_BLOCKS && are_nodes {
                 self.device.forget_blocks(freed.offset, freed.blocks)?;
             }
             self.allocator().free(freed);
@@ -130,8 +143,11 @@ impl Segment {
     }
 
     fn write_commit(&self, committed: &mut Committed, changes: Changes, retiring: &[Freed]) -> Result<()> {
-        // The nodes that the new state refers to.
-        self.device.sync()?;
+        self.check_owner(committed)?;
+        // The nodes that the new state refers to. Where units are granted alone, somebody waits, and there are none.
+        if !changes.grant_more {
+            self.device.sync()?;
+        }
         let epoch = committed.epoch + 1;
         self.give_back_retired(committed)?;
         let (catalogue, changed) = committed.changed_catalogue(&changes.regions);
@@ -183,9 +199,16 @@ impl Segment {
         if let Some(owner_epoch) = changes.owner_epoch {
             superblock.owner_epoch = owner_epoch;
         }
+        let mut new_units = 0..0;
         let allocated = {
             let mut allocator = self.allocator();
+            if let Some(groups) = &changes.groups {
+                new_units = allocator.extend(groups);
+                superblock.units = allocator.units_in_all();
+            }
             allocator.commit_blocks(&taken);
+            changes.extents.iter().for_each(|extent| allocator.commit_run(*extent));
+            superblock.granted = allocator.next_grant(changes.grant_more);
             let changed = allocator.changed(self.uuid, epoch);
             superblock.allocator_epochs = allocator.epochs();
             changed
@@ -194,14 +217,22 @@ impl Segment {
             self.device.write(*offset, &block.0)?;
         }
         self.device.flush()?;
-        let offset = self.entry.groups[0].superblocks()[epoch as usize % 2];
+        let offset = committed.copies[epoch as usize % 2];
         self.device.write(offset, &superblock.to_block(self.uuid, offset, epoch).0)?;
         self.device.flush()?;
+        // If nobody has claimed the segment by now, whoever does reads this superblock.
+        self.check_owner(committed)?;
+        let granted = superblock.granted;
         (committed.epoch, committed.superblock, committed.catalogue) = (epoch, superblock, catalogue);
+        // Before anything that it retires is free: who takes that again labels it with a later one.
+        self.epoch.store(epoch, Ordering::Release);
         committed.free_log_blocks = free_log_blocks;
         // Nobody reads them through the mapping, and no older state is left that refers to them.
         let mut allocator = self.allocator();
         outdated.into_iter().for_each(|freed| allocator.free(freed));
+        // Not before: what is in a unit that no superblock knows would be lost.
+        allocator.use_units(new_units);
+        allocator.grant_up_to(granted);
         Ok(())
     }
 

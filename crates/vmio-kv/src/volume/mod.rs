@@ -2,26 +2,51 @@
 
 pub(crate) mod allocator;
 pub(crate) mod commit;
+mod creation;
 pub(crate) mod era;
+pub(crate) mod extents;
+mod growth;
+pub(crate) mod ownership;
 pub(crate) mod reserve;
 pub(crate) mod segment;
+pub(crate) mod take_over;
 pub(crate) mod unit_lives;
 
 use std::sync::Arc;
 
 use crate::device::{Device, Newest};
 use crate::error::{Damage, Error, Result};
-use crate::format::block::{Block, Kind, Uuid, unseal};
-use crate::format::geometry::{GROUP_UNITS_MAX, Group, UNIT_BYTES, VOLUME_BYTES_MAX, VOLUME_UNITS_MIN};
+use crate::format::block::{Block, Kind, Sealed, Uuid, unseal};
+use crate::format::geometry::{GROUP_UNITS_MAX, Group, UNIT_BYTES, VOLUME_BYTES_MAX, VOLUME_UNITS_MIN, groups};
 use crate::format::volume_header::{
-    HEADER_OFFSETS, ROW_GROUPS, SEGMENTS_A_TABLE, SegmentEntry, VERSION, VolumeHeader, segment_tables,
-    segments_from_block, segments_to_block,
+    HEADER_OFFSETS, MOVED_OWN_UNITS, ROW_GROUPS, SEGMENTS_A_TABLE, SegmentEntry, VERSION, VOLUME_FEATURES,
+    VolumeHeader, segment_tables, segments_from_block, segments_to_block,
 };
 
+use crate::volume::ownership::Standing;
+
+/// One block of the table of segments is in use.
+const UNITS_MAX: u64 = (SEGMENTS_A_TABLE * ROW_GROUPS) as u64 * GROUP_UNITS_MAX;
+
 /// What a volume says of itself, and its segments.
+#[derive(Clone)]
+pub(crate) struct Layout {
+    pub(crate) header: VolumeHeader,
+    /// Of the header and the table of segments.
+    pub(crate) epoch: u64,
+    pub(crate) segments: Vec<SegmentEntry>,
+}
+
+/// A volume that is open.
 pub(crate) struct Volume {
     pub(crate) device: Arc<Device>,
-    pub(crate) segments: Vec<SegmentEntry>,
+    layout: Layout,
+    /// Units from this one on are no segment's, and nobody else may be writing to them.
+    unused_from: u64,
+    /// Of each segment that was there when it was opened.
+    standing: Vec<Standing>,
+    /// Growing has failed, and what the device says of it is not known.
+    failed: Option<String>,
 }
 
 impl Volume {
@@ -37,27 +62,82 @@ impl Volume {
         let segment = SegmentEntry { uuid: Uuid::random().map_err(failed)?, number: 0, groups: groups(1, units) };
         segment::format(&device, &segment)?;
         let segments = vec![segment];
+        let epoch = 1;
         // Both copies: one that is damaged must not make the volume look like none.
         for table in segment_tables(0) {
-            device.write(table, &segments_to_block(uuid, &segments, table, 1).0)?;
+            device.write(table, &segments_to_block(uuid, &segments, table, epoch).0)?;
         }
         device.flush()?;
         let header = VolumeHeader { uuid, version: VERSION, incompatible: 0, units, segments: segments.len() as u32 };
         for offset in HEADER_OFFSETS {
-            device.write(offset, &header.to_block(offset, 1).0)?;
+            device.write(offset, &header.to_block(offset, epoch).0)?;
         }
         device.flush()?;
-        Ok(Volume { device, segments })
+        Ok(Self::of(device, Layout { header, epoch, segments }))
     }
 
     /// Reads what is there.
     pub(crate) fn open(device: Arc<Device>) -> Result<Self> {
-        let segments = Self::read(&device)?;
-        Ok(Volume { device, segments })
+        let layout = Self::read(&device)?;
+        Ok(Self::of(device, layout))
     }
 
-    /// The segments of the volume that is there.
-    pub(crate) fn read(device: &Device) -> Result<Vec<SegmentEntry>> {
+    fn of(device: Arc<Device>, layout: Layout) -> Self {
+        Volume { device, unused_from: layout.end_of_groups(), layout, standing: Vec::new(), failed: None }
+    }
+
+    /// Makes both copies of what was read good. Not before a claim: an owner who is still there may be writing them.
+    pub(crate) fn mend(&self) -> Result<()> {
+        let may_write = self.may_write();
+        self.layout.mend(&self.device, &may_write)?;
+        self.layout.segments.iter().try_for_each(|segment| segment.mend_owner(&self.device, &may_write))
+    }
+
+    /// Notes who has claimed the segments by now, and reads again what is there: whoever claims one later claims a higher epoch than that
+    /// of him who opens it so, who is told.
+    pub(crate) fn note_claims(&mut self) -> Result<()> {
+        let note = |segment: &SegmentEntry| Standing::unclaimed(&self.device, segment.number, segment.uuid);
+        self.standing = self.layout.segments.iter().map(note).collect::<Result<_>>()?;
+        self.layout = Self::read_again(&self.device)?;
+        self.unused_from = self.layout.end_of_groups();
+        Ok(())
+    }
+
+    /// What the epoch of a segment's new owner is at least: no claim from before its opening is as high, and each from after it is higher.
+    pub(crate) fn least_epoch(&self, number: u32) -> u64 {
+        self.standing.iter().find(|standing| standing.number == number).map_or(0, |standing| standing.epoch)
+    }
+
+    /// What is asked before each block of header, table and owners' records that is written while the volume is opened: whether anybody
+    /// else has claimed a segment. Who is stopped in between writes one late at most.
+    fn may_write(&self) -> impl Fn() -> Result<()> + use<> {
+        let (device, standing) = (Arc::clone(&self.device), self.standing.clone());
+        move || standing.iter().try_for_each(|standing| standing.check(&device))
+    }
+
+    /// What is there by now: somebody else may have made it longer.
+    fn read_again(device: &Device) -> Result<Layout> {
+        match Self::read(device) {
+            Err(Error::Truncated { wanted, .. }) if wanted <= device.units_max() * UNIT_BYTES => {
+                device.grow(wanted)?;
+                Self::read(device)
+            }
+            read => read,
+        }
+    }
+
+    /// Has programs that do not know of it refuse the volume: they would look for superblocks where they were once.
+    fn say_that_own_units_moved(&mut self) -> Result<()> {
+        if self.layout.header.incompatible & MOVED_OWN_UNITS != 0 {
+            return Ok(());
+        }
+        self.layout.header.incompatible |= MOVED_OWN_UNITS;
+        self.layout.epoch += 1;
+        self.layout.write(&self.device, &self.may_write())
+    }
+
+    /// What the volume that is there says of itself.
+    pub(crate) fn read(device: &Device) -> Result<Layout> {
         let volume = || device.name().to_owned();
         let Some((block, offset)) = find_header(device)? else {
             return Err(Error::NoVolume { volume: volume() });
@@ -69,8 +149,9 @@ impl Volume {
         if header.version > VERSION {
             return Err(Error::NewerVersion { volume: volume(), found: header.version, known: VERSION });
         }
-        if header.incompatible != 0 {
-            return Err(Error::UnknownFeatures { volume: volume(), features: header.incompatible });
+        let unknown = header.incompatible & !VOLUME_FEATURES;
+        if unknown != 0 {
+            return Err(Error::UnknownFeatures { volume: volume(), features: unknown });
         }
         if header.units > VOLUME_BYTES_MAX / UNIT_BYTES || header.units * UNIT_BYTES > device.len() {
             return Err(Error::Truncated {
@@ -80,28 +161,84 @@ impl Volume {
             });
         }
         let tables = segment_tables(0);
-        let Some(Newest { copy, block, .. }) = device.read_pair(Kind::SegmentTable, tables, epoch)? else {
+        // An owner who was fenced while he made the volume longer may have written one of them late.
+        let units_within = |sealed: &Sealed<'_>| {
+            let segments = segments_from_block(sealed).unwrap_or_default();
+            let end = groups_of(&segments).map(|group| group.end()).max();
+            end.filter(|end| *end <= header.units).unwrap_or(0)
+        };
+        let Some(Newest { copy, block, .. }) = device.read_best(Kind::SegmentTable, tables, epoch, units_within)?
+        else {
             let damage = unseal(&Block::ZERO.0, Kind::SegmentTable, tables[0]).err();
             let damage = damage.unwrap_or(Damage::Magic);
             return Err(device.damaged("the table of segments", tables[0], damage));
         };
         let segments =
             unseal(&block.0, Kind::SegmentTable, tables[copy]).and_then(|sealed| segments_from_block(&sealed));
-        let segments = segments.map_err(|damage| device.damaged("the table of segments", tables[copy], damage))?;
-        for group in segments.iter().flat_map(|segment| &segment.groups) {
-            let end = group.first_unit + group.units;
-            if group.first_unit == 0 || !(2..=GROUP_UNITS_MAX).contains(&group.units) || end > header.units {
-                let damage = Damage::Value { what: "the end of a group", found: end };
-                return Err(device.damaged("the table of segments", tables[copy], damage));
-            }
-        }
-        Ok(segments)
+        let mut segments = segments
+            .and_then(|segments| check_segments(segments, &header))
+            .map_err(|damage| device.damaged("the table of segments", tables[copy], damage))?;
+        segments.iter_mut().try_for_each(|segment| segment.find_own_units(device))?;
+        Ok(Layout { header, epoch, segments })
     }
 
-    /// The segment, of which there is one at present.
-    pub(crate) fn take_segment(&mut self) -> Result<SegmentEntry> {
-        let none = Damage::Count { found: 0, most: 1 };
-        self.segments.pop().ok_or_else(|| self.device.damaged("the table of segments", segment_tables(0)[0], none))
+    /// All segments, in the order of their numbers.
+    pub(crate) fn segments(&self) -> &[SegmentEntry] {
+        &self.layout.segments
+    }
+
+    /// A segment by its number.
+    pub(crate) fn segment(&self, number: u32) -> Result<&SegmentEntry> {
+        let none = Damage::Value { what: "it has no segment whose number", found: u64::from(number) };
+        let table = segment_tables(0)[0];
+        let found = self.layout.segments.iter().find(|segment| segment.number == number);
+        found.ok_or_else(|| self.device.damaged("the table of segments", table, none))
+    }
+
+    /// Says where the groups of a segment have their own units.
+    fn set_groups(&mut self, number: u32, groups: &[Group]) {
+        if let Some(segment) = self.layout.segments.iter_mut().find(|segment| segment.number == number) {
+            segment.groups = groups.to_vec();
+        }
+    }
+
+    /// There is no former owner any more who could write to units that are no segment's.
+    pub(crate) fn forget_former_owners(&mut self) {
+        self.unused_from = self.layout.end_of_groups();
+    }
+}
+
+/// The groups of some segments.
+fn groups_of(segments: &[SegmentEntry]) -> impl Iterator<Item = Group> + '_ {
+    segments.iter().flat_map(|segment| &segment.groups).copied()
+}
+
+/// Refuses a table that no volume can have: of segments whose numbers rise from 0 on, each with groups, which lie within the volume and
+/// share no units.
+fn check_segments(segments: Vec<SegmentEntry>, header: &VolumeHeader) -> Result<Vec<SegmentEntry>, Damage> {
+    if segments.len() != header.segments as usize || segments.is_empty() {
+        return Err(Damage::Value { what: "how many segments it has", found: segments.len() as u64 });
+    }
+    let is_in_order = segments.windows(2).all(|pair| pair[0].number < pair[1].number) && segments[0].number == 0;
+    let wrong = segments.iter().find(|segment| segment.groups.is_empty() || !is_in_order);
+    if let Some(wrong) = wrong {
+        return Err(Damage::Value {
+            what: "the number of a segment, or of one before it,",
+            found: wrong.number.into(),
+        });
+    }
+    let mut groups: Vec<Group> = groups_of(&segments).collect();
+    groups.sort_unstable_by_key(|group| group.first_unit);
+    for (index, group) in groups.iter().enumerate() {
+        let next = groups.get(index + 1).map_or(header.units, |next| next.first_unit);
+        if group.first_unit == 0 || !(2..=GROUP_UNITS_MAX).contains(&group.units) || group.end() > next {
+            return Err(Damage::Value { what: "the end of a group", found: group.end() });
+        }
+    }
+    let rises = |segment: &SegmentEntry| segment.groups.windows(2).all(|pair| pair[0].first_unit < pair[1].first_unit);
+    match segments.iter().find(|segment| !rises(segment)) {
+        Some(wrong) => Err(Damage::Value { what: "the order of a segment's groups", found: wrong.number.into() }),
+        None => Ok(segments),
     }
 }
 
@@ -120,24 +257,16 @@ pub(crate) fn holds_volume(backing: &dyn vmio::backing::Backing) -> Result<bool>
 
 /// The newest whole header.
 fn find_header(device: &Device) -> Result<Option<(Box<Block>, u64)>> {
-    let found = device.read_pair(Kind::VolumeHeader, HEADER_OFFSETS, u64::MAX)?;
+    let units_there = |sealed: &Sealed<'_>| {
+        let units = VolumeHeader::from_block(sealed).map_or(0, |header| header.units);
+        if units.saturating_mul(UNIT_BYTES) <= device.len() { units } else { 0 }
+    };
+    let found = device.read_best(Kind::VolumeHeader, HEADER_OFFSETS, u64::MAX, units_there)?;
     Ok(found.map(|newest| (newest.block, HEADER_OFFSETS[newest.copy])))
 }
 
 /// Refuses a length that no volume can have.
 pub(crate) fn check_length(bytes: u64) -> Result<()> {
-    // One block of the table of segments is in use.
-    let groups = (SEGMENTS_A_TABLE * ROW_GROUPS) as u64;
-    let (least, most) = (VOLUME_UNITS_MIN * UNIT_BYTES, groups * GROUP_UNITS_MAX * UNIT_BYTES);
+    let (least, most) = (VOLUME_UNITS_MIN * UNIT_BYTES, UNITS_MAX * UNIT_BYTES);
     if (least..=most).contains(&bytes) { Ok(()) } else { Err(Error::VolumeLength { bytes, least, most }) }
-}
-
-/// Groups that cover these units of the volume.
-fn groups(first_unit: u64, end: u64) -> Vec<Group> {
-    (first_unit..end)
-        .step_by(GROUP_UNITS_MAX as usize)
-        .map(|first_unit| Group { first_unit, units: GROUP_UNITS_MAX.min(end - first_unit) })
-        // A group's first unit is its own: one alone would be of no use.
-        .filter(|group| group.units > 1)
-        .collect()
 }

@@ -1,5 +1,6 @@
 //! A segment: its allocator, its catalogue of regions, and what its last commit said.
 
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::device::{Device, Newest};
@@ -7,32 +8,42 @@ use crate::error::{Damage, Error, Result};
 use crate::format::block::{Block, Kind, Uuid, unseal};
 use crate::format::catalogue::{self, RegionEntry};
 use crate::format::chunk::ChunkHeader;
+use crate::format::extents::{Extent, HEAD_NUMBERS};
 use crate::format::free_log::{self, Freed};
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES, unit_of};
-use crate::format::pointer::Pointer;
-use crate::format::superblock::{BlockReference, Superblock};
+use crate::format::geometry::{BLOCK_BYTES, Group, UNIT_BYTES, first_units, unit_of, units_of};
+use crate::format::pointer::{Pointer, PointerKind};
+use crate::format::superblock::{BlockReference, FEATURES, Superblock};
 use crate::format::unit_table::Purpose;
-use crate::format::volume_header::SegmentEntry;
+use crate::format::volume_header::{SegmentEntry, segment_tables};
 use crate::volume::allocator::{Allocator, Cursor, Entered};
-use crate::volume::commit::Committed;
+use crate::volume::commit::{Changes, Committed};
 use crate::volume::era::Retired;
+use crate::volume::ownership::Ownership;
 use crate::volume::reserve::{Claim, Reserve};
 use crate::volume::unit_lives::UnitLives;
 
 /// A segment of a volume.
 pub(crate) struct Segment {
     pub(crate) device: Arc<Device>,
+    pub(crate) number: u32,
     pub(crate) uuid: Uuid,
     pub(crate) retired: Arc<Retired>,
     pub(crate) lives: UnitLives,
     pub(crate) reserve: Reserve,
-    pub(super) entry: SegmentEntry,
+    pub(crate) ownership: Ownership,
     allocator: Mutex<Allocator>,
     pub(super) committed: Mutex<Committed>,
+    /// The number of the last commit, for those who must not wait for the one under way.
+    pub(super) epoch: AtomicU64,
+    /// Heads of large values that were written, from a random number on.
+    heads: AtomicU32,
 }
 
 /// The epoch of a segment in which nothing was committed yet.
-const EPOCH_FIRST: u64 = 1;
+pub(crate) const EPOCH_FIRST: u64 = 1;
+
+/// Free units are given back to the file system when so many have come together.
+const DISCARD_UNITS: usize = 8;
 
 /// Lays out an empty segment: a log of one chunk, and the next one taken.
 pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
@@ -56,8 +67,9 @@ pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
         device.write(offset, &block.0)?;
     }
     device.flush()?;
+    allocator.grant_up_to(0);
     let superblock = Superblock {
-        incompatible: 0,
+        incompatible: FEATURES,
         owner_epoch: 0,
         log_first_chunk: chunk,
         log_replay_from: chunk + header.to_bytes().len() as u64,
@@ -67,6 +79,8 @@ pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
         free_log: 0,
         next_region: 1,
         allocator_epochs: allocator.epochs(),
+        units: units_of(&entry.groups),
+        granted: allocator.next_grant(true),
         catalogue: Vec::new(),
     };
     let copies = first_group(device, entry)?.superblocks();
@@ -82,35 +96,50 @@ pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
     device.flush()
 }
 
-fn first_group(device: &Device, entry: &SegmentEntry) -> Result<crate::format::geometry::Group> {
+fn first_group(device: &Device, entry: &SegmentEntry) -> Result<Group> {
     let wrong = || device.damaged("the table of segments", 0, Damage::Value { what: "a segment's groups", found: 0 });
     entry.groups.first().copied().ok_or_else(wrong)
 }
 
+/// Where a segment's superblocks are, the epoch of the newest, and what it says.
+pub(super) fn read_superblock(device: &Device, entry: &SegmentEntry) -> Result<([u64; 2], u64, Superblock)> {
+    let copies = first_group(device, entry)?.superblocks();
+    let Some(Newest { copy, block, .. }) = device.read_pair(Kind::Superblock, copies, u64::MAX)? else {
+        return Err(device.damaged("the superblock", copies[0], Damage::Checksum));
+    };
+    let damaged = |damage| device.damaged("the superblock", copies[copy], damage);
+    let sealed = unseal(&block.0, Kind::Superblock, copies[copy]).map_err(damaged)?;
+    if sealed.uuid != entry.uuid {
+        return Err(damaged(Damage::Foreign));
+    }
+    let (epoch, superblock) = (sealed.epoch, Superblock::from_block(&sealed).map_err(damaged)?);
+    let unknown = superblock.incompatible & !FEATURES;
+    if unknown != 0 {
+        return Err(Error::UnknownFeatures { volume: device.name().to_owned(), features: unknown });
+    }
+    Ok((copies, epoch, superblock))
+}
+
 impl Segment {
     /// Reads the newest committed state. Chunks of the log that are newer are to be marked by whoever replays it, who calls
-    /// [`Self::ready`] then.
-    pub(crate) fn open(device: Arc<Device>, entry: SegmentEntry) -> Result<Self> {
-        let copies = first_group(&device, &entry)?.superblocks();
-        let Some(Newest { copy, block, .. }) = device.read_pair(Kind::Superblock, copies, u64::MAX)? else {
-            return Err(device.damaged("the superblock", copies[0], Damage::Checksum));
-        };
-        let damaged = |damage| device.damaged("the superblock", copies[copy], damage);
-        let sealed = unseal(&block.0, Kind::Superblock, copies[copy]).map_err(damaged)?;
-        if sealed.uuid != entry.uuid {
-            return Err(damaged(Damage::Foreign));
-        }
-        let (epoch, superblock) = (sealed.epoch, Superblock::from_block(&sealed).map_err(damaged)?);
-        if superblock.incompatible != 0 {
-            let volume = device.name().to_owned();
-            return Err(Error::UnknownFeatures { volume, features: superblock.incompatible });
-        }
+    /// [`Self::ready`] then. All segments of a store share whether they look after each flush if they were taken over.
+    pub(crate) fn open(
+        device: Arc<Device>,
+        lives: &UnitLives,
+        looks_after_flushes: &Arc<AtomicBool>,
+        entry: &SegmentEntry,
+    ) -> Result<Self> {
+        let (copies, epoch, superblock) = read_superblock(&device, entry)?;
         let read = |kind: Kind, offsets: [u64; 2]| match device.read_pair(kind, offsets, epoch)? {
             Some(found) => Ok(found),
             None => Err(device.damaged("the allocator's block", offsets[0], Damage::Checksum)),
         };
         let wrong = |offset, damage| device.damaged("the allocator's block", offset, damage);
-        let mut allocator = Allocator::read(&entry.groups, read, wrong)?;
+        let Some(groups) = first_units(&entry.groups, superblock.units) else {
+            let damage = Damage::Value { what: "the number of its units", found: units_of(&entry.groups) };
+            return Err(device.damaged("the table of segments", segment_tables(0)[0], damage));
+        };
+        let mut allocator = Allocator::read(&groups, read, wrong)?;
         if !superblock.allocator_epochs.allows(allocator.epochs()) {
             let first = entry.groups[0].bitmaps(0)[0];
             return Err(device.damaged("the bitmap or the unit table", first, Damage::Stale));
@@ -151,16 +180,27 @@ impl Segment {
         for reference in &superblock.catalogue {
             regions.push(read_catalogue(&device, entry.uuid, *reference)?);
         }
-        let committed = Committed::new(epoch, superblock, regions, free_log_blocks);
+        // One that says 0 has all; once it grows it must not. Who opens it may use all features from its first commit on.
+        let granted = superblock.granted_units(&groups);
+        let superblock = Superblock { units: units_of(&groups), granted, incompatible: FEATURES, ..superblock };
+        allocator.grant_up_to(granted);
+        let committed = Committed::new(copies, epoch, superblock, regions, free_log_blocks);
+        // Another than other openings have begun with, most likely.
+        let failed =
+            |source| Error::Device { volume: device.name().to_owned(), action: "numbering", offset: 0, source };
+        let [low, high, ..] = Uuid::random().map_err(failed)?.0;
         Ok(Segment {
-            lives: UnitLives::new(device.len() / UNIT_BYTES),
+            lives: lives.clone(),
             reserve: Reserve::default(),
             device,
+            number: entry.number,
             uuid: entry.uuid,
             retired: Arc::default(),
-            entry,
+            ownership: Ownership::new(looks_after_flushes),
             allocator: Mutex::new(allocator),
             committed: Mutex::new(committed),
+            epoch: AtomicU64::new(epoch),
+            heads: AtomicU32::new(u32::from_le_bytes([low, high, 0, 0])),
         })
     }
 
@@ -189,8 +229,13 @@ impl Segment {
 
     /// The error that the superblock is not what it should be.
     pub(crate) fn damaged_superblock(&self, damage: Damage) -> Error {
-        let epoch = self.next_epoch() - 1;
-        self.device.damaged("the superblock", self.entry.groups[0].superblocks()[epoch as usize % 2], damage)
+        let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        self.device.damaged("the superblock", committed.copies[committed.epoch as usize % 2], damage)
+    }
+
+    /// Has the superblock's copies be elsewhere from the next commit on.
+    pub(super) fn move_superblocks(&self, copies: [u64; 2]) {
+        self.committed.lock().unwrap_or_else(PoisonError::into_inner).copies = copies;
     }
 
     /// The regions that were committed.
@@ -201,12 +246,17 @@ impl Segment {
 
     /// The number of the last commit.
     pub(crate) fn epoch(&self) -> u64 {
-        self.committed.lock().unwrap_or_else(PoisonError::into_inner).epoch
+        self.epoch.load(Ordering::Acquire)
     }
 
     /// The number of the commit under way, or of the next: what nodes that are built now say.
     pub(crate) fn next_epoch(&self) -> u64 {
         self.epoch() + 1
+    }
+
+    /// The number of the next head of a large value. Of the 4096 before it none has the same.
+    pub(crate) fn next_head_number(&self) -> u32 {
+        self.heads.fetch_add(1, Ordering::Relaxed) % HEAD_NUMBERS
     }
 
     pub(crate) fn full(&self, wanted: u64) -> Error {
@@ -221,42 +271,88 @@ impl Segment {
         Err(self.full(chunks.max(1) * UNIT_BYTES))
     }
 
+    /// Takes units into use behind those that it has, if these groups have more.
+    pub(crate) fn grow(&self, groups: &[Group]) -> Result<()> {
+        if units_of(groups) > self.allocator().units_in_all() {
+            self.commit(Changes { groups: Some(groups.to_vec()), ..Changes::default() }, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Takes something of the allocator, having more units granted first if it takes that.
+    pub(super) fn take<Taken>(&self, mut take: impl FnMut(&mut Allocator) -> Option<Taken>) -> Result<Option<Taken>> {
+        loop {
+            let (taken, lacks_grant) = {
+                let mut allocator = self.allocator();
+                (take(&mut allocator), allocator.take_lacks_grant())
+            };
+            if taken.is_some() || !lacks_grant {
+                return Ok(taken);
+            }
+            self.commit(Changes { grant_more: true, ..Changes::default() }, &[])?;
+        }
+    }
+
     /// Takes a unit for a chunk of the log.
     pub(crate) fn take_chunk(&self) -> Result<u64> {
-        let taken = self.allocator().take_chunk(|unit| self.lives.begin(unit));
+        let taken = self.take(|allocator| allocator.take_chunk(|unit| self.lives.begin(unit)))?;
         let unit = taken.ok_or_else(|| self.full(UNIT_BYTES))?;
         self.device.begin_unit(unit, false, priority(Purpose::Log))?;
         Ok(unit * UNIT_BYTES)
     }
 
-    /// Takes a block for a node, pending until it is committed.
-    pub(crate) fn take_node(&self, cursor: &mut Cursor, purpose: Purpose, region: u32) -> Result<u64> {
-        let taken = self.allocator().take_block(cursor, purpose, region);
-        let (offset, entered) = taken.ok_or_else(|| self.full(UNIT_BYTES))?;
-        match entered {
-            Entered::No => {}
-            Entered::New(unit) => self.device.begin_unit(unit, true, priority(purpose))?,
+    /// Takes up to so many blocks in a row for nodes, pending until they are committed.
+    pub(crate) fn take_nodes(&self, cursor: &mut Cursor, purpose: Purpose, region: u32, most: u64) -> Result<Extent> {
+        let taken = self.take(|allocator| allocator.take_blocks(cursor, purpose, region, most))?;
+        let (taken, entered) = taken.ok_or_else(|| self.full(UNIT_BYTES))?;
+        let begun = match entered {
+            Entered::No => Ok(()),
+            Entered::New(unit) => self.device.begin_unit(unit, true, priority(purpose)),
+            // What the device has there is no node, or not ours any more: it must not be read.
             Entered::Again(free) => {
-                // What the device has there is no node, or not ours any more: it must not be read.
-                for freed in free {
-                    self.device.forget_blocks(freed.offset, freed.blocks)?;
-                }
+                free.into_iter().try_for_each(|freed| self.device.forget_blocks(freed.offset, freed.blocks))
             }
+        };
+        if begun.is_err() {
+            // Others may share the cursor.
+            self.allocator().leave(cursor);
+            self.abandon(std::iter::once(taken.into()));
         }
-        Ok(offset)
+        begun.map(|()| taken)
+    }
+
+    /// Has the device give up what it holds of free units, if there are some of them together: a commit is durable that does not
+    /// refer to them, and nobody reads them any more.
+    pub(crate) fn discard_free(&self) -> Result<()> {
+        loop {
+            // Few at a time, and only if others find as many meanwhile: what is being discarded is not to be had.
+            let free = self.allocator().free_units().saturating_sub(self.reserve.least_free(Claim::Put));
+            if free < 2 * DISCARD_UNITS as u64 {
+                return Ok(());
+            }
+            let runs = self.allocator().begin_discard(DISCARD_UNITS);
+            if runs.is_empty() {
+                return Ok(());
+            }
+            let done = runs.iter().try_for_each(|run| self.device.discard(run.clone()));
+            self.allocator().end_discard(runs);
+            done?;
+        }
     }
 
     /// Counts a record that nobody points to any longer.
     pub(crate) fn count_garbage(&self, record: Pointer) {
+        // The room of large values is given back, not collected.
+        if record.kind() == PointerKind::Extents {
+            return;
+        }
         self.allocator().add_garbage(unit_of(record.offset()), record.record_bytes());
     }
 
     /// Gives blocks back that nobody has published.
-    pub(crate) fn abandon(&self, offsets: &[u64]) {
+    pub(crate) fn abandon(&self, blocks: impl Iterator<Item = Freed>) {
         let mut allocator = self.allocator();
-        for offset in offsets {
-            allocator.free(Freed { offset: *offset, blocks: 1 });
-        }
+        blocks.for_each(|freed| allocator.free(freed));
     }
 }
 

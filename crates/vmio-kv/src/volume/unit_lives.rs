@@ -8,13 +8,16 @@
 //! - the commit that ended this life. Versions that are no older have a newer entry of each key. Older versions hold the era that
 //!   keeps the unit from a new life, and read what is there.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The life goes on.
 const NEVER: u64 = u64::MAX;
 
 /// Of each unit of a volume, when its life as a chunk of the log began and ended. Of a unit that is no chunk the last one is over.
-pub(crate) struct UnitLives(Box<[Life]>);
+/// Its segments share it, each for its own units.
+#[derive(Clone)]
+pub(crate) struct UnitLives(Arc<[Life]>);
 
 struct Life {
     /// The commit that ended the life before.

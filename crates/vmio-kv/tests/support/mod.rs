@@ -3,6 +3,7 @@
 
 #[path = "../../../vmio/tests/support/child.rs"]
 pub mod child;
+pub mod gate;
 #[path = "../../../vmio/tests/support/random.rs"]
 mod random;
 #[path = "../../../vmio/tests/support/simulated_disk.rs"]

@@ -126,28 +126,31 @@ impl Axis {
 
     /// A group for each number of threads, at 0, 1, 2 and so on.
     pub fn groups(threads: &[u32]) -> Self {
-        let tick = |(index, count): (usize, &u32)| Tick { value: index as f64, label: Some(count.to_string()) };
-        let axis = Self {
-            label: "Threads".to_owned(),
-            ticks: threads.iter().enumerate().map(tick).collect(),
-            has_grid: false,
-            scale: Scale::Linear,
-            first: -0.5,
-            last: threads.len() as f64 - 0.5,
-        };
+        Self::named_groups("Threads", threads.iter().map(u32::to_string))
+    }
+
+    /// A group for each name, at 0, 1, 2 and so on.
+    pub fn named_groups(label: &str, names: impl Iterator<Item = String>) -> Self {
+        let tick = |(index, name)| Tick { value: index as f64, label: Some(name) };
+        let ticks: Vec<_> = names.enumerate().map(tick).collect();
+        let last = ticks.len() as f64 - 0.5;
+        let axis = Self { label: label.to_owned(), ticks, has_grid: false, scale: Scale::Linear, first: -0.5, last };
         axis.without_crowded_labels()
     }
 
     /// Leaves out labels that would run into the one before.
     fn without_crowded_labels(mut self) -> Self {
-        const LABEL_WIDTH: f64 = 0.05;
-        let mut free_from = 0.0;
+        const NARROWEST: f64 = 0.05;
+        const LETTER: f64 = 0.0125;
+        let mut free_from = f64::NEG_INFINITY;
         let places: Vec<f64> = self.ticks.iter().map(|tick| self.place(tick.value)).collect();
         for (tick, place) in self.ticks.iter_mut().zip(places) {
-            if place < free_from {
+            let letters = tick.label.as_ref().map_or(0, |label| label.chars().count());
+            let half = NARROWEST.max(LETTER * letters as f64) / 2.0;
+            if place - half < free_from {
                 tick.label = None;
             } else {
-                free_from = place + LABEL_WIDTH;
+                free_from = place + half;
             }
         }
         self
@@ -255,6 +258,10 @@ mod tests {
         }
         let axis = Axis::threads(&[1, 2, 8]);
         assert!(axis.ticks.iter().all(|tick| tick.label.is_some()));
+        // Long ones need more room.
+        let names = |count| Axis::named_groups("", (0..count).map(|index| format!("a long name {index}")));
+        let labelled = |axis: Axis| axis.ticks.iter().filter(|tick| tick.label.is_some()).count();
+        assert_eq!((labelled(names(4)), labelled(names(12))), (4, 6));
     }
 
     #[test]

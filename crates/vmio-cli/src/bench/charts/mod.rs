@@ -3,7 +3,9 @@
 pub mod axis;
 mod bytes_moved;
 mod engine_style;
+pub mod grouped_bars;
 mod latency;
+pub mod latency_lines;
 pub mod miss_ratio;
 pub mod plot;
 mod throughput;

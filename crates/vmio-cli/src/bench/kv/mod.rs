@@ -1,27 +1,37 @@
 //! `vmio bench kv`: vmio-kv beside other key-value stores at YCSB's phases.
 
+mod client;
 mod measure;
+mod own;
+mod page;
 mod records;
+mod reopen;
+mod run_delay;
+mod runner;
+mod scenario;
 mod table;
 mod workload;
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
-use kv_peers::{EngineKind, Setup};
-use serde::Serialize;
+use kv_peers::EngineKind;
 
 pub use self::measure::{KvSpec, measure};
+pub use self::own::{OwnBenchArgs, run_own};
+pub use self::reopen::{CrashSpec, ReopenSpec, load_and_crash, reopen};
 
-use self::measure::KvResult;
 use self::records::{KEY_BYTES_MIN, RecordShape, VALUE_BYTES_MIN};
+use self::runner::{Outcome, Runner};
+use self::scenario::Scenario;
 use self::workload::{Distribution, Durability, Phase};
-use super::cgroup::MemoryCgroup;
-use super::child::{self, Job, Killed, Task};
-use super::device_cache::drop_page_caches;
+use super::block_trace::TraceBuffers;
 use super::output::OutputArgs;
 use super::place::Place;
+use super::report_file::ReportFile;
 use super::target::{Device, TargetArgs};
 use crate::size::{format_size, parse_size};
 
@@ -31,14 +41,35 @@ Examples:
   vmio bench kv --device zram --engines vmio,lmdb --phases L,C --records 1000000 --memory 64M
   vmio bench kv --engines vmio,rocksdb --phases L,A,C --value-bytes 1000 --json kv.json
   vmio bench kv --phases C --distribution uniform --ops 5000000
+  vmio bench kv --dir /data --durability sync --records 100000 --phases L,A
+  vmio bench kv --dir /data --html kv.html
+  vmio bench kv --scenarios reopen,recovery --records 1000000
+  vmio bench kv --records 50000000 --memory 512M --phase-limit 600
+  vmio bench kv --engines vmio --phases L,A,E --threads 1 --page-traces .  then vmio sim --trace A.pages --cache 10%
 
 Every phase runs in a process of its own, within a memory cgroup of --memory that holds its page
 cache, too, on a cold page cache; a quarter as many operations again warm it up. Each engine's store
 is loaded first, whether or not L is among the phases, which then find what those before have left.
 Values cannot be compressed; every byte of what is read is looked at, and records that are not there
-or not right are counted. No engine's writes are durable when they return: a sync each second makes them.
-A phase with writes has ended when its data is in its place on the device and nothing is left to be
-done in the background.
+or not right are counted. A phase with writes has ended when its data is in its place on the device
+and nothing is left to be done in the background.
+
+Phases: L load; A 50 % reads, 50 % updates; B 95 % reads, 5 % updates; C reads; D 95 % reads of the latest,
+5 % inserts; E 95 % scans of 1 to 100 records, 5 % inserts; F 50 % reads, 50 % reads with an update; G scans.
+
+Scenarios, each on a store of its own:
+  prefixes   L, C and G with keys that begin with the same 64 bytes
+  deletes    deletes of the lower half of all keys, one by one, then seeks to where it began
+  regions    L, A, C and G in 300 regions (tables, column families)
+  reopen     opening after a load and a clean close
+  recovery   opening after kill -9 during a load: of vmio when both levels in memory are full
+
+Durability: with `periodic`, a sync each second makes writes durable, for all engines; with `sync`, they are when
+they return; with `none`, no more is done than the engine does by itself.
+
+p99.99e is the latency that one operation in 10 000 exceeds, without the time in which its thread could run
+and other threads had the processors: what the engine's locks and its I/O take. R is 0 for requests to the
+device that follow each other, and a third for pages at random; it needs root.
 
 Engines:
   vmio             vmio-kv
@@ -58,16 +89,12 @@ pub struct KvBenchArgs {
     /// Engines; all that this build has, unless given
     #[arg(long, value_delimiter = ',', value_name = "ENGINE")]
     engines: Vec<EngineKind>,
-    /// Phases of YCSB, in this order; G is scans alone
-    #[arg(
-        long,
-        value_enum,
-        value_delimiter = ',',
-        ignore_case = true,
-        hide_possible_values = true,
-        default_value = "L,A,C,E"
-    )]
+    /// Phases of YCSB, in this order; L,A,C,E unless these or scenarios are given
+    #[arg(long, value_enum, value_delimiter = ',', ignore_case = true, hide_possible_values = true)]
     phases: Vec<Phase>,
+    /// What YCSB does not ask
+    #[arg(long, value_enum, value_delimiter = ',', hide_possible_values = true, value_name = "SCENARIO")]
+    scenarios: Vec<Scenario>,
     /// Records to load
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     records: u64,
@@ -92,12 +119,21 @@ pub struct KvBenchArgs {
     /// When writes are durable
     #[arg(long, value_enum, default_value_t = Durability::Periodic)]
     durability: Durability,
+    /// Seconds after which the operations of a phase end, done or not; what is left of its background work is still waited for
+    #[arg(long, value_name = "SECS", value_parser = clap::value_parser!(u64).range(1..))]
+    phase_limit: Option<u64>,
     /// Keep the stores in a new folder in this one, and remove it afterwards
     #[arg(long, conflicts_with = "device")]
     dir: Option<PathBuf>,
     /// Set up a fast device with a file system and give it back afterwards (needs root)
     #[arg(long, value_enum)]
     device: Option<Device>,
+    /// Write the pages that vmio-kv touches, hits among them, to a file for each phase in this folder, for `vmio sim`; slows it down
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    page_traces: Option<PathBuf>,
+    /// Write a page with charts and tables to this file; it needs nothing else
+    #[arg(long, value_name = "OUT.html", value_parser = ReportFile::parse)]
+    html: Option<ReportFile>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -105,64 +141,50 @@ pub struct KvBenchArgs {
 /// The least memory: vmio-kv works in 32 MiB, and the process has something beside.
 const MEMORY_BYTES_MIN: u64 = 48 << 20;
 
-/// What came of a phase.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-enum Outcome {
-    Measured(Box<KvResult>),
-    Failed(KvFailure),
-}
-
-/// An engine that did not get through a phase; it does none of the later ones.
-#[derive(Debug, Serialize)]
-struct KvFailure {
-    engine: EngineKind,
-    phase: Phase,
-    failure: String,
-}
-
-impl Outcome {
-    fn measured(&self) -> Option<&KvResult> {
-        match self {
-            Self::Measured(result) => Some(result),
-            Self::Failed(_) => None,
-        }
-    }
-
-    fn failed(&self) -> Option<&KvFailure> {
-        match self {
-            Self::Measured(_) => None,
-            Self::Failed(failure) => Some(failure),
-        }
-    }
-}
-
 /// Runs `vmio bench kv`.
 pub fn run(args: &KvBenchArgs) -> anyhow::Result<()> {
-    if args.memory < MEMORY_BYTES_MIN {
-        bail!("--memory {}: engines work in {} at least", args.memory, format_size(MEMORY_BYTES_MIN));
-    }
+    check_memory(args.memory)?;
     let engines = args.engines()?;
-    let place = args.place()?;
+    let runner = args.runner();
+    let scenarios: Vec<_> = args.scenarios.iter().map(|&scenario| runner.for_scenario(scenario)).collect();
+    let place = args.place(&runner, &scenarios)?;
     let mut outcomes = Vec::new();
-    for engine in engines {
-        let folder = tempfile::tempdir_in(place.path()).context("cannot create a folder for a store")?;
-        args.measure_engine(engine, folder.path(), &mut outcomes)?;
+    for &engine in &engines {
+        if !runner.phases.is_empty() {
+            runner.run_engine(engine, &place, &mut outcomes)?;
+        }
+        for scenario in &scenarios {
+            scenario.run_scenario(engine, &place, &mut outcomes)?;
+        }
     }
-    let shape = args.shape();
-    args.output.text(&format!(
-        "{} records of {} + {} bytes ({}) in a folder of {}, {} of memory, {} threads\n\n{}",
-        args.records,
+    if let Some(file) = &args.html {
+        file.write_text(&page::page(&runner, place.description(), &outcomes).into_string())?;
+        runner.output.text(&file.notice());
+    }
+    finish(&runner, &place, &outcomes)
+}
+
+fn check_memory(bytes: u64) -> anyhow::Result<()> {
+    if bytes < MEMORY_BYTES_MIN {
+        bail!("--memory {bytes}: engines work in {} at least", format_size(MEMORY_BYTES_MIN));
+    }
+    Ok(())
+}
+
+/// Tells what came of it.
+fn finish(runner: &Runner, place: &Place, outcomes: &[Outcome]) -> anyhow::Result<()> {
+    let Runner { records, shape, memory_bytes, threads, .. } = runner;
+    runner.output.text(&format!(
+        "{records} records of {} + {} bytes ({}) in a folder of {}, {} of memory, {threads} threads\n\n{}",
         shape.key_bytes,
         shape.value_bytes,
-        format_size(args.records * shape.bytes()),
+        format_size(records * shape.bytes()),
         place.description(),
-        format_size(args.memory),
-        args.threads,
-        table::text(&args.phases, &outcomes)
+        format_size(*memory_bytes),
+        table::text(outcomes)
     ));
-    args.output.results(&outcomes)?;
-    match outcomes.iter().filter_map(Outcome::measured).map(|result| result.errors).sum::<u64>() {
+    runner.output.results(outcomes)?;
+    match outcomes.iter().map(Outcome::errors).sum::<u64>() {
         0 => Ok(()),
         errors => bail!("{errors} records were missing or wrong: the figures are worth nothing; please report this"),
     }
@@ -170,6 +192,9 @@ pub fn run(args: &KvBenchArgs) -> anyhow::Result<()> {
 
 impl KvBenchArgs {
     fn engines(&self) -> anyhow::Result<Vec<EngineKind>> {
+        if self.page_traces.is_some() && self.engines != [EngineKind::Vmio] {
+            bail!("--page-traces is there for vmio alone, which it slows down: add --engines vmio");
+        }
         if self.engines.is_empty() {
             return Ok(EngineKind::ALL.into_iter().filter(|engine| engine.missing_feature().is_none()).collect());
         }
@@ -182,80 +207,39 @@ impl KvBenchArgs {
         Ok(self.engines.clone())
     }
 
-    fn shape(&self) -> RecordShape {
-        RecordShape { key_bytes: self.key_bytes, value_bytes: self.value_bytes }
+    fn runner(&self) -> Runner {
+        let phases = match self.phases.is_empty() && self.scenarios.is_empty() {
+            true => vec![Phase::L, Phase::A, Phase::C, Phase::E],
+            false => self.phases.clone(),
+        };
+        Runner {
+            scenario: None,
+            phases,
+            records: self.records,
+            shape: RecordShape { key_bytes: self.key_bytes, value_bytes: self.value_bytes, prefix_bytes: 0 },
+            regions: 1,
+            ops: self.ops,
+            threads: self.threads,
+            memory_bytes: self.memory,
+            distribution: self.distribution,
+            durability: self.durability,
+            limit: self.phase_limit.map(Duration::from_secs),
+            trace: TraceBuffers::create().map(Rc::new).ok(),
+            page_traces: self.page_traces.clone(),
+            output: self.output.clone(),
+        }
     }
 
-    fn ops(&self, phase: Phase) -> u64 {
-        const RECORDS_A_SCAN: u64 = 20;
-        let records = if phase.scans() { self.records.div_ceil(RECORDS_A_SCAN) } else { self.records };
-        self.ops.unwrap_or(records)
-    }
-
-    /// About how many bytes of keys and values all phases write, those before they are measured included.
-    fn written_bytes(&self) -> u64 {
-        let ops: u64 = self.phases.iter().filter(|phase| phase.writes()).map(|&phase| self.ops(phase)).sum();
-        (self.records + ops + ops / 4) * self.shape().bytes()
-    }
-
-    fn place(&self) -> anyhow::Result<Place> {
+    fn place(&self, runner: &Runner, scenarios: &[Runner]) -> anyhow::Result<Place> {
         let target =
             TargetArgs { dir: self.dir.clone(), device: self.device, ..TargetArgs::default() }.or_fast_device();
         match target.device {
-            // Takes memory only for what is written.
-            Some(Device::Zram) => Place::on_zram(6 * self.written_bytes() + (2 << 30)),
+            // Takes memory only for what is written, by one of them at a time.
+            Some(Device::Zram) => {
+                let written = std::iter::once(runner).chain(scenarios).map(Runner::written_bytes).max().unwrap_or(0);
+                Place::on_zram(6 * written + (2 << 30))
+            }
             None => Place::in_dir(target.dir.as_deref().unwrap_or(Path::new("."))),
         }
-    }
-
-    /// Loads a store and runs the phases on it.
-    fn measure_engine(&self, engine: EngineKind, folder: &Path, outcomes: &mut Vec<Outcome>) -> anyhow::Result<()> {
-        let later = self.phases.iter().filter(|&&phase| phase != Phase::L);
-        let mut records = self.records;
-        for &phase in std::iter::once(&Phase::L).chain(later) {
-            let setup = Setup {
-                folder: folder.to_owned(),
-                memory_bytes: self.memory,
-                data_bytes: self.records * self.shape().bytes(),
-                written_bytes: self.written_bytes(),
-            };
-            let spec = KvSpec {
-                engine,
-                setup,
-                phase,
-                distribution: self.distribution.unwrap_or_else(|| phase.default_distribution()),
-                records,
-                shape: self.shape(),
-                ops: self.ops(phase),
-                threads: self.threads,
-                durability: self.durability,
-            };
-            match self.measure_phase(spec) {
-                Ok(result) => {
-                    records = result.records;
-                    if phase != Phase::L || self.phases.contains(&phase) {
-                        outcomes.push(Outcome::Measured(Box::new(result)));
-                    }
-                }
-                // Not everybody does everything in little memory: that is a result.
-                Err(error) if error.is::<Killed>() => {
-                    outcomes.push(Outcome::Failed(KvFailure { engine, phase, failure: format!("{error:#}") }));
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    fn measure_phase(&self, spec: KvSpec) -> anyhow::Result<KvResult> {
-        let what = format!("kv: {}, {}", spec.engine, spec.phase);
-        let cgroup = MemoryCgroup::create(self.memory)
-            .inspect_err(|error| self.output.text(&format!("{what}: its memory is not limited: {error:#}")))
-            .ok();
-        // So that every phase reads from the device what it begins with.
-        drop_page_caches(&spec.setup.folder)?;
-        let task = Task { cgroup: cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()), job: Job::Kv(spec) };
-        Ok(child::run(&what, &task)?.0)
     }
 }

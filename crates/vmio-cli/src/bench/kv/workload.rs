@@ -10,6 +10,7 @@ use rand::rngs::SmallRng;
 use rand_distr::Zipf;
 use serde::{Deserialize, Serialize};
 
+use super::records::is_in_lower_half;
 use crate::bench::scatter::Scatter;
 
 /// A phase.
@@ -39,6 +40,14 @@ pub enum Phase {
     /// Scans of 1 to 100 records
     #[value(name = "G")]
     G,
+    /// Deletes of the lower half of all keys; not YCSB's
+    #[value(skip)]
+    #[serde(rename = "delete")]
+    Delete,
+    /// Seeks to the first key that there is, where half of all were deleted; not YCSB's
+    #[value(skip)]
+    #[serde(rename = "seek")]
+    Seek,
 }
 
 /// How operations are spread over the records.
@@ -53,7 +62,7 @@ pub enum Distribution {
     Uniform,
 }
 
-/// When writes are durable; never when they return.
+/// When writes are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
@@ -61,6 +70,8 @@ pub enum Durability {
     None,
     /// Within a second
     Periodic,
+    /// When they return; engines that can have several writers share a flush
+    Sync,
 }
 
 impl Distribution {
@@ -75,6 +86,7 @@ impl Distribution {
 }
 
 /// What a phase does, in percent.
+#[derive(Clone, Copy)]
 struct Mix {
     reads: u32,
     updates: u32,
@@ -86,7 +98,7 @@ impl Phase {
     /// YCSB's own distribution.
     pub fn default_distribution(self) -> Distribution {
         match self {
-            Self::L => Distribution::Uniform,
+            Self::L | Self::Delete | Self::Seek => Distribution::Uniform,
             Self::D => Distribution::Latest,
             _ => Distribution::Zipfian,
         }
@@ -94,17 +106,27 @@ impl Phase {
 
     /// Whether it changes the store.
     pub fn writes(self) -> bool {
-        !matches!(self, Self::C | Self::G)
+        !matches!(self, Self::C | Self::G | Self::Seek)
+    }
+
+    /// Whether a part of it is done before, without being counted: what is done once is not.
+    pub fn warms_up(self) -> bool {
+        !matches!(self, Self::L | Self::Delete)
+    }
+
+    /// The part of its operations that put a record.
+    pub fn puts(self) -> f64 {
+        self.mix().map_or(0.0, |mix| f64::from(100 - mix.reads - mix.scans) / 100.0)
     }
 
     /// Whether most of it is scans.
     pub fn scans(self) -> bool {
-        matches!(self, Self::E | Self::G)
+        matches!(self, Self::E | Self::G | Self::Seek)
     }
 
-    /// What is left of a hundred are reads followed by an update.
-    fn mix(self) -> Mix {
-        let mix = |reads, updates, inserts, scans| Mix { reads, updates, inserts, scans };
+    /// What is left of a hundred are reads followed by an update. `None` for what is no mix.
+    fn mix(self) -> Option<Mix> {
+        let mix = |reads, updates, inserts, scans| Some(Mix { reads, updates, inserts, scans });
         match self {
             Self::L => mix(0, 0, 100, 0),
             Self::A => mix(50, 50, 0, 0),
@@ -114,13 +136,18 @@ impl Phase {
             Self::E => mix(0, 0, 5, 95),
             Self::F => mix(50, 0, 0, 0),
             Self::G => mix(0, 0, 0, 100),
+            Self::Delete | Self::Seek => None,
         }
     }
 }
 
 impl fmt::Display for Phase {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{self:?}")
+        match self {
+            Self::Delete => out.write_str("delete"),
+            Self::Seek => out.write_str("seek"),
+            ycsb => write!(out, "{ycsb:?}"),
+        }
     }
 }
 
@@ -137,6 +164,10 @@ pub enum Operation {
     ReadUpdate(u64),
     /// Read so many from it on.
     Scan(u64, usize),
+    /// Delete it.
+    Delete(u64),
+    /// Find the first record that there is.
+    Seek,
 }
 
 /// How many records each thread has inserted; the numbers of new records go round the threads.
@@ -170,10 +201,17 @@ impl Inserts {
 
 /// The operations of one thread.
 pub struct Operations<'a> {
-    mix: Mix,
+    work: Work,
     chooser: Chooser,
     inserts: &'a Inserts,
     thread: u32,
+}
+
+enum Work {
+    Mixed(Mix),
+    /// Of each record in its turn, from this number on.
+    Deletes(u64),
+    Seeks,
 }
 
 enum Chooser {
@@ -196,12 +234,39 @@ impl<'a> Operations<'a> {
             Distribution::Latest => Chooser::Latest { ranks: ranks()? },
             Distribution::Uniform => Chooser::Uniform,
         };
-        Ok(Self { mix: phase.mix(), chooser, inserts, thread })
+        let work = match phase.mix() {
+            Some(mix) => Work::Mixed(mix),
+            None if phase == Phase::Delete => Work::Deletes(u64::from(thread)),
+            None => Work::Seeks,
+        };
+        Ok(Self { work, chooser, inserts, thread })
     }
 
-    /// Draws the next one.
-    pub fn next(&mut self, random: &mut SmallRng) -> Operation {
-        let Mix { reads, updates, inserts, scans } = self.mix;
+    /// Draws the next one; `None` when there is nothing left to do.
+    pub fn next(&mut self, random: &mut SmallRng) -> Option<Operation> {
+        match &mut self.work {
+            Work::Mixed(mix) => {
+                let mix = *mix;
+                Some(self.mixed(mix, random))
+            }
+            Work::Deletes(next) => {
+                let threads = self.inserts.by_thread.len() as u64;
+                let records = self.inserts.records();
+                while *next < records {
+                    let number = *next;
+                    *next += threads;
+                    if is_in_lower_half(number) {
+                        return Some(Operation::Delete(number));
+                    }
+                }
+                None
+            }
+            Work::Seeks => Some(Operation::Seek),
+        }
+    }
+
+    fn mixed(&self, mix: Mix, random: &mut SmallRng) -> Operation {
+        let Mix { reads, updates, inserts, scans } = mix;
         let draw = random.random_range(0..100);
         if draw < reads {
             Operation::Read(self.record(random))
@@ -230,6 +295,7 @@ impl<'a> Operations<'a> {
 
 #[cfg(test)]
 mod tests {
+    use anyhow::{Context, bail};
     use rand::SeedableRng;
 
     use super::*;
@@ -241,7 +307,7 @@ mod tests {
         let mut random = SmallRng::seed_from_u64(1);
         let mut counts = [0; 5];
         for _ in 0..10_000 {
-            let (kind, number) = match operations.next(&mut random) {
+            let (kind, number) = match operations.next(&mut random).context("there is more")? {
                 Operation::Read(number) => (0, number),
                 Operation::Update(number) => (1, number),
                 Operation::Insert(number) => {
@@ -254,6 +320,7 @@ mod tests {
                     assert!((1..=100).contains(&records));
                     (4, number)
                 }
+                other => bail!("{other:?} is not YCSB's"),
             };
             assert!(number < 1000, "thread 0 has inserted nothing, so nothing beyond is known to be there: {number}");
             counts[kind] += 1;
@@ -277,6 +344,47 @@ mod tests {
             let counts = count(phase)?;
             assert!(counts.iter().zip(percents).all(|(count, percent)| about(*count, percent)), "{phase}: {counts:?}");
         }
+        Ok(())
+    }
+
+    #[test]
+    fn what_neither_reads_nor_scans_alone_puts() {
+        let puts = [Phase::L, Phase::A, Phase::B, Phase::C, Phase::E, Phase::F, Phase::Delete].map(Phase::puts);
+        assert_eq!(puts, [1.0, 0.5, 0.05, 0.0, 0.05, 0.5, 0.0]);
+    }
+
+    #[test]
+    fn threads_delete_the_lower_half_once() -> anyhow::Result<()> {
+        let inserts = Inserts::new(1001, 2);
+        let mut random = SmallRng::seed_from_u64(1);
+        let mut deleted = Vec::new();
+        for thread in 0..2 {
+            let mut operations = Operations::new(Phase::Delete, Distribution::Uniform, &inserts, thread)?;
+            while let Some(operation) = operations.next(&mut random) {
+                let Operation::Delete(number) = operation else { bail!("{operation:?}") };
+                deleted.push(number);
+            }
+        }
+        deleted.sort_unstable();
+        assert_eq!(deleted, (0..1001).filter(|number| is_in_lower_half(*number)).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    #[test]
+    fn the_popular_are_read_most_and_lie_scattered() -> anyhow::Result<()> {
+        let inserts = Inserts::new(10_000, 1);
+        let operations = Operations::new(Phase::C, Distribution::Zipfian, &inserts, 0)?;
+        let mut random = SmallRng::seed_from_u64(1);
+        let mut counts = vec![0_u32; 10_000];
+        (0..100_000).for_each(|_| counts[operations.record(&mut random) as usize] += 1);
+        let mut popular: Vec<usize> = (0..10_000).collect();
+        popular.sort_by_key(|number| std::cmp::Reverse(counts[*number]));
+        // The first of ten thousand has a share of 1 by the sum of i^-0.99: a tenth, about.
+        assert!((9_000..11_500).contains(&counts[popular[0]]), "{}", counts[popular[0]]);
+        let ratio = f64::from(counts[popular[0]]) / f64::from(counts[popular[9]]);
+        assert!((8.0..12.0).contains(&ratio), "the tenth is a tenth as popular: {ratio}");
+        let are_neighbours = |pair: &[usize]| pair[0].abs_diff(pair[1]) < 100;
+        assert!(popular[..100].windows(2).filter(|pair| are_neighbours(pair)).count() < 10);
         Ok(())
     }
 

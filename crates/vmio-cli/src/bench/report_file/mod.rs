@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use super::matrix::MatrixResult;
-pub use setting::Setting;
+pub use page::fact_list;
+pub use setting::{Setting, Surroundings};
 
 /// Closed as XML wants it, so that programs too can read the page.
 pub const META: &str =

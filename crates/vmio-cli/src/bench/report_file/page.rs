@@ -2,7 +2,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::{META, PAGE_STYLE, Setting};
+use super::{META, PAGE_STYLE, Setting, Surroundings};
 use crate::bench::charts::{self, RunGroup, figure};
 use crate::bench::matrix::MatrixResult;
 use crate::bench::report::{Style, remarks, table, verdict};
@@ -16,7 +16,7 @@ pub fn page(setting: &Setting, result: &MatrixResult) -> Markup {
         html lang="en" {
             head {
                 (PreEscaped(META))
-                title { "vmio bench map, " (setting.date) }
+                title { "vmio bench map, " (setting.surroundings.date) }
                 style { (PreEscaped(PAGE_STYLE)) (PreEscaped(charts::style_sheet())) }
             }
             body {
@@ -39,19 +39,18 @@ pub fn page(setting: &Setting, result: &MatrixResult) -> Markup {
 }
 
 fn facts(setting: &Setting) -> Markup {
-    let facts = [
-        ("Processor", &setting.processor),
-        ("Memory", &setting.memory),
-        ("Kernel", &setting.kernel),
-        ("Date", &setting.date),
-        ("Data", &setting.target),
-        ("Cache", &format_size(setting.cache_bytes)),
-        ("Each run", &format!("{} s, after a warm-up that is not counted", setting.measure_s)),
-    ];
+    let cache = format_size(setting.cache_bytes);
+    let each = format!("{} s, after a warm-up that is not counted", setting.measure_s);
+    let more = [("Data", setting.target.as_str()), ("Cache", &cache), ("Each run", &each)];
+    fact_list(&setting.surroundings, &more)
+}
+
+/// Where and when, more facts by name, and the command.
+pub fn fact_list(surroundings: &Surroundings, more: &[(&str, &str)]) -> Markup {
     html! {
         dl {
-            @for (name, value) in facts { div { dt { (name) } dd { (value) } } }
-            div { dt { "Command" } dd { code { (setting.command) } } }
+            @for (name, value) in surroundings.facts().iter().chain(more) { div { dt { (name) } dd { (value) } } }
+            div { dt { "Command" } dd { code { (surroundings.command) } } }
         }
     }
 }

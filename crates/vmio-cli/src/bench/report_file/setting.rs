@@ -9,8 +9,8 @@ use crate::bench::target::Target;
 use crate::machine;
 use crate::size::format_size;
 
-/// What a reader must know to judge the figures.
-pub struct Setting {
+/// The machine, the command and the time.
+pub struct Surroundings {
     /// The processor and the number of its cores.
     pub processor: String,
     /// The size of all memory.
@@ -21,6 +21,12 @@ pub struct Setting {
     pub date: String,
     /// The command line.
     pub command: String,
+}
+
+/// What a reader must know to judge the figures.
+pub struct Setting {
+    /// Where and when they were made.
+    pub surroundings: Surroundings,
     /// What the runs were made on.
     pub target: String,
     /// How much of it.
@@ -31,9 +37,9 @@ pub struct Setting {
     pub measure_s: f64,
 }
 
-impl Setting {
+impl Surroundings {
     /// Looks at this machine, this command and the clock.
-    pub fn now(target: &Target, cache_bytes: u64, measure_s: f64) -> Self {
+    pub fn now() -> Self {
         let features = probe::probe();
         let unknown = || "unknown".to_owned();
         let cores = features.cores;
@@ -47,6 +53,20 @@ impl Setting {
             kernel: format!("Linux {}", features.kernel_release),
             date: Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string(),
             command: printable(&command_line()),
+        }
+    }
+
+    /// Names of facts and what they are, without the command.
+    pub fn facts(&self) -> [(&'static str, &str); 4] {
+        [("Processor", &self.processor), ("Memory", &self.memory), ("Kernel", &self.kernel), ("Date", &self.date)]
+    }
+}
+
+impl Setting {
+    /// Looks at all of it.
+    pub fn now(target: &Target, cache_bytes: u64, measure_s: f64) -> Self {
+        Self {
+            surroundings: Surroundings::now(),
             target: printable(target.description()),
             size_bytes: target.size_bytes(),
             cache_bytes,

@@ -24,8 +24,8 @@ pub fn sheet(setting: &Setting, result: &MatrixResult) -> Markup {
             rect class="paper" width=(width) height=(height) {}
             text class="title" x="20" y="34" { "vmio bench map" }
             text class="subtitle" x="20" y="56" {
-                (setting.processor) ", " (setting.memory) " of memory, " (setting.kernel) "; " (setting.target) "; "
-                (setting.date)
+                @let here = &setting.surroundings;
+                (here.processor) ", " (here.memory) " of memory, " (here.kernel) "; " (setting.target) "; " (here.date)
             }
             @for (row, charts) in (0..).zip(rows) {
                 @for (column, chart) in (0..).zip(charts) {

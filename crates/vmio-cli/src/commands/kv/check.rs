@@ -39,6 +39,7 @@ fn write_report(output: &mut impl Write, report: &Report) -> std::io::Result<()>
         writeln!(output, "wrong: and {left_out} things more")?;
     }
     writeln!(output, "units      {} of {} taken", report.units_taken, report.units)?;
+    writeln!(output, "segments   {}", report.segments)?;
     writeln!(output, "log        {} records in {} chunks", report.records, report.chunks)?;
     writeln!(output, "regions    {} with {} trees of {} nodes", report.regions, report.trees, report.nodes)?;
     writeln!(output, "entries    {}, of them {} superseded", report.entries, report.superseded_entries)?;
@@ -56,6 +57,7 @@ fn object(report: &Report) -> Value {
         "notes": report.notes.iter().map(finding).collect::<Vec<_>>(),
         "leaked_blocks": report.leaked_blocks,
         "leaked_chunks": report.leaked_chunks,
+        "segments": report.segments,
         "units": report.units,
         "units_taken": report.units_taken,
         "regions": report.regions,

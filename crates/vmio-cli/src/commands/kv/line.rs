@@ -5,6 +5,7 @@ use std::io::{self, BufRead, Read, Write};
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use vmio_kv::ValueReader;
 
 /// How keys and values are written and read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -110,26 +111,44 @@ impl Format {
 
 /// The next pair in binary form; none at the end.
 fn read_pair(input: &mut impl BufRead) -> anyhow::Result<Option<Bytes>> {
+    let Some((key, value_bytes)) = read_key(input)? else { return Ok(None) };
+    Ok(Some((key, read_part(input, value_bytes)?)))
+}
+
+/// The next key in binary form, and how long the value is that follows; none at the end.
+pub fn read_key(input: &mut impl BufRead) -> anyhow::Result<Option<(Vec<u8>, u32)>> {
     if input.fill_buf()?.is_empty() {
         return Ok(None);
     }
-    let mut lengths = [[0; 4]; 2];
+    let mut lengths = [0; 2];
     for length in &mut lengths {
-        input.read_exact(length)?;
-    }
-    let mut part = |length: [u8; 4]| {
-        let length = u32::from_le_bytes(length);
-        if length > LENGTH_MAX {
+        let mut bytes = [0; 4];
+        input.read_exact(&mut bytes)?;
+        *length = u32::from_le_bytes(bytes);
+        if *length > LENGTH_MAX {
             bail!("a length of {length}");
         }
-        let mut bytes = Vec::new();
-        input.take(length.into()).read_to_end(&mut bytes)?;
-        if bytes.len() != length as usize {
-            bail!("it ends before it should");
-        }
-        Ok(bytes)
-    };
-    Ok(Some((part(lengths[0])?, part(lengths[1])?)))
+    }
+    Ok(Some((read_part(input, lengths[0])?, lengths[1])))
+}
+
+fn read_part(input: &mut impl BufRead, length: u32) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    input.take(length.into()).read_to_end(&mut bytes)?;
+    if bytes.len() != length as usize {
+        bail!("it ends before it should");
+    }
+    Ok(bytes)
+}
+
+/// Writes a key and a value in binary form, the value as it is read.
+pub fn write_streamed(output: &mut impl Write, key: &[u8], mut value: ValueReader) -> anyhow::Result<()> {
+    for length in [key.len() as u64, value.len()] {
+        output.write_all(&u32::try_from(length)?.to_le_bytes())?;
+    }
+    output.write_all(key)?;
+    io::copy(&mut value, output)?;
+    Ok(())
 }
 
 fn escaped(bytes: &[u8]) -> String {

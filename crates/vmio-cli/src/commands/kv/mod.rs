@@ -6,15 +6,19 @@ mod line;
 mod load;
 mod scan;
 mod steps;
+mod value;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
-use vmio_kv::{DEFAULT_REGION, Db, Durability, Options, RegionHandle};
+use vmio::backing::{Access, Backing, FileBacking};
+use vmio_kv::{DEFAULT_REGION, Db, Durability, Options, RegionHandle, SegmentHandle, SegmentStats};
 
+use crate::bench::kv::{OwnBenchArgs, run_own};
 use crate::size::{format_size, parse_size};
 use dump::Part;
 use line::Format;
@@ -34,14 +38,33 @@ const CREATE_EXAMPLES: &str = "\
 Examples:
   vmio kv create words.kv
   vmio kv create --size 2T /dev/nvme1n1";
+const GROW_EXAMPLES: &str = "\
+Examples:
+  vmio kv grow words.kv 20G
+
+No other process may have the store open; the library's Db::grow does it while it is in use.";
+const CREATE_SEGMENT_EXAMPLES: &str = "\
+Examples:
+  vmio kv create-segment words.kv
+  vmio kv create-segment --size 50G words.kv
+  vmio kv load --region archive --segment 1 words.kv < archive.txt
+
+Prints the segment's number. A segment has a log of its own, and holds the regions that are created in it.
+The store becomes longer by the size; any of its segments may take what this one does not need.
+No other process may have the store open; the library's Db::create_segment does it while it is in use.";
 const PUT_EXAMPLES: &str = "\
 Examples:
   vmio kv put words.kv apple red
-  vmio kv put --region plants words.kv apple tree";
+  vmio kv put --region plants words.kv apple tree
+  vmio kv put words.kv film --file film.mkv
+
+A file's value goes past memory as it is read, up to 1 GiB; what comes through a pipe is held in memory first.";
 const GET_EXAMPLES: &str = "\
 Examples:
   vmio kv get words.kv apple
   vmio kv get words.kv picture > picture.png
+  vmio kv get words.kv film --output film.mkv
+  vmio kv get words.kv film --range 0..1000000
   vmio kv get words.kv apple pear plum
 
 One key's value is printed byte for byte, several as `vmio kv scan` prints them.";
@@ -64,6 +87,12 @@ Examples:
   vmio kv dump --structure log --json words.kv | jq 'select(.kind == \"put\")'
 
 A line begins with the place in the file, in bytes. Nothing is changed.";
+const BENCH_HELP: &str = "\
+Examples:
+  vmio kv bench /data
+  vmio kv bench --records 100000 --value-bytes 1000 --durability sync .
+
+Keys have 20 bytes. `vmio bench kv` measures more, and other stores beside it; its help says what the figures are.";
 const SCAN_HELP: &str = "\
 Examples:
   vmio kv scan words.kv --from a --to c --limit 10
@@ -81,6 +110,9 @@ Examples:
   vmio kv scan --format binary words.kv | vmio kv load --format binary copy.kv
 
 Lines are as `vmio kv scan` prints them.";
+
+/// Volumes have their lengths in these.
+const UNIT_BYTES: u64 = 2 << 20;
 
 /// Keep keys and values in a file or block device
 #[derive(Args)]
@@ -101,13 +133,37 @@ enum KvCommand {
         #[arg(long, value_parser = parse_size, default_value = "10G")]
         size: u64,
     },
+    /// Make a store longer
+    #[command(after_help = GROW_EXAMPLES)]
+    Grow {
+        /// The file or block device that holds the store
+        store: PathBuf,
+        /// How long it is to be
+        #[arg(value_parser = parse_size)]
+        size: u64,
+    },
+    /// Add a segment to a store: a log and room for regions that are to have their own
+    #[command(after_help = CREATE_SEGMENT_EXAMPLES)]
+    CreateSegment {
+        /// The file or block device that holds the store
+        store: PathBuf,
+        /// How much longer the file may become for it; it is sparse. At least so much as a segment takes
+        #[arg(long, value_parser = parse_size, default_value = "10G")]
+        size: u64,
+    },
     /// Set a key's value, durably
     #[command(after_help = PUT_EXAMPLES)]
     Put {
         #[command(flatten)]
         store: StoreArgs,
+        #[command(flatten)]
+        home: SegmentArgs,
         key: String,
-        value: String,
+        #[arg(required_unless_present = "file", conflicts_with = "file")]
+        value: Option<String>,
+        /// Take the value from a file; from standard input if it is -
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
     },
     /// Print values of keys; fails if one has none
     #[command(after_help = GET_EXAMPLES)]
@@ -119,6 +175,12 @@ enum KvCommand {
         /// Print objects
         #[arg(long)]
         json: bool,
+        /// Write the value to a file
+        #[arg(long, value_name = "FILE", conflicts_with = "json")]
+        output: Option<PathBuf>,
+        /// Only these bytes of the value: FROM..TO, either of which may be left out
+        #[arg(long, value_name = "FROM..TO", value_parser = value::parse_range, conflicts_with = "json")]
+        range: Option<Range<u64>>,
     },
     /// Delete a key, durably
     #[command(after_help = DEL_EXAMPLES)]
@@ -140,6 +202,8 @@ enum KvCommand {
     Load {
         #[command(flatten)]
         store: StoreArgs,
+        #[command(flatten)]
+        home: SegmentArgs,
         /// Read objects
         #[arg(long)]
         json: bool,
@@ -165,6 +229,9 @@ enum KvCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Measure what a new store does in a folder: load, reads, scans
+    #[command(after_help = BENCH_HELP)]
+    Bench(OwnBenchArgs),
     /// Print what lies where
     #[command(after_help = DUMP_HELP)]
     Dump {
@@ -190,6 +257,22 @@ struct VolumeArgs {
 }
 
 #[derive(Args)]
+struct SegmentArgs {
+    /// The segment in which the region is created, or has to be; the first one unless this says otherwise
+    #[arg(long, value_name = "NUMBER")]
+    segment: Option<u32>,
+}
+
+impl SegmentArgs {
+    fn region(&self, db: &Db, name: &str) -> vmio_kv::Result<RegionHandle> {
+        match self.segment {
+            Some(number) => db.segment(number)?.region_or_create(name),
+            None => db.region_or_create(name),
+        }
+    }
+}
+
+#[derive(Args)]
 struct StoreArgs {
     /// The file or block device that holds the store
     store: PathBuf,
@@ -199,11 +282,18 @@ struct StoreArgs {
     /// Memory
     #[arg(long, value_parser = parse_size, default_value = "256M")]
     memory: u64,
+    /// How much of the log an opening may have to read back
+    #[arg(long, value_parser = parse_size, default_value = "1G", value_name = "SIZE")]
+    max_recovery_log: u64,
+    /// Take the store over from a process or node that may still have it open: what that one writes from now on fails
+    #[arg(long)]
+    take_over: bool,
 }
 
 impl StoreArgs {
     fn open(&self, durability: Durability) -> vmio_kv::Result<Db> {
-        Db::open(&self.store, Options::new().memory_bytes(self.memory).durability(durability))
+        let options = Options::new().memory_bytes(self.memory).max_recovery_log(self.max_recovery_log);
+        Db::open(&self.store, options.durability(durability).fenced(true).take_over(self.take_over))
     }
 
     fn region(&self, db: &Db) -> vmio_kv::Result<RegionHandle> {
@@ -218,20 +308,45 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
         KvCommand::Create { store, size } => {
             Db::create(store, Options::new().max_volume_bytes(*size))?.close()?;
         }
-        KvCommand::Put { store, key, value } => {
-            let db = store.open(Durability::Sync)?;
-            db.region_or_create(&store.region)?.put(key.as_bytes(), value.as_bytes())?;
+        KvCommand::Grow { store, size } => {
+            let db = Db::open(store, Options::new().max_volume_bytes(*size))?;
+            db.grow(*size)?;
             db.close()?;
         }
-        KvCommand::Get { store, keys, json } => {
+        KvCommand::CreateSegment { store, size } => {
+            writeln!(output, "{}", create_segment(store, *size)?)?;
+        }
+        KvCommand::Put { store, home, key, value, file } => {
+            let db = store.open(Durability::Sync)?;
+            let region = home.region(&db, &store.region)?;
+            match file {
+                Some(file) => value::put_file(&region, key, file)?,
+                None => region.put(key.as_bytes(), value.as_deref().unwrap_or_default().as_bytes())?,
+            }
+            drop(region);
+            db.close()?;
+        }
+        KvCommand::Get { store, keys, json: false, output: file, range } if keys.len() == 1 => {
+            let db = store.open(Durability::Sync)?;
+            let reader = store.region(&db)?.reader(keys[0].as_bytes())?;
+            let reader = reader.with_context(|| format!("{:?} has no value in {}", keys[0], store.store.display()))?;
+            let range = range.clone().unwrap_or(0..u64::MAX);
+            match file {
+                Some(file) => value::write_file(reader, range, file)?,
+                None => value::write(reader, range, &mut output)?,
+            }
+            db.close()?;
+        }
+        KvCommand::Get { output: Some(_), .. } | KvCommand::Get { range: Some(_), .. } => {
+            bail!("--output and --range are for one key")
+        }
+        KvCommand::Get { store, keys, json, .. } => {
             let db = store.open(Durability::Sync)?;
             let values = store.region(&db)?.multi_get(keys)?;
             let format = Format::of(*json, None);
             for (key, value) in keys.iter().zip(&values) {
-                match value {
-                    Some(value) if keys.len() == 1 && !json => output.write_all(value)?,
-                    Some(value) => format.write(&mut output, key.as_bytes(), value)?,
-                    None => {}
+                if let Some(value) = value {
+                    format.write(&mut output, key.as_bytes(), value)?;
                 }
             }
             db.close()?;
@@ -249,9 +364,9 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             scan.run(&store.region(&db)?, &mut output)?;
             db.close()?;
         }
-        KvCommand::Load { store, json, format } => {
+        KvCommand::Load { store, home, json, format } => {
             let db = store.open(Durability::None)?;
-            let region = db.region_or_create(&store.region)?;
+            let region = home.region(&db, &store.region)?;
             let loaded = load::load(&region, Format::of(*json, *format), io::stdin().lock());
             // What came before a bad line stays.
             drop(region);
@@ -263,6 +378,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             write_stat(&mut output, &db, *json)?;
             db.close()?;
         }
+        KvCommand::Bench(bench) => run_own(bench)?,
         KvCommand::Check { volume, json } => check::check(&mut output, &volume.store, volume.memory, *json)?,
         KvCommand::Dump { volume, structure, json } => {
             dump::dump(&mut output, &volume.store, volume.memory, *structure, *json)?;
@@ -272,27 +388,57 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The number of the segment that a store has then.
+fn create_segment(store: &Path, size: u64) -> anyhow::Result<u32> {
+    let length = FileBacking::open(store, Access::ReadOnly)?.len();
+    let db = Db::open(store, Options::new().max_volume_bytes(length.saturating_add(size)))?;
+    let wanted = db.stats().volume_bytes.saturating_add(size);
+    let number = db.create_segment()?.number();
+    if db.stats().volume_bytes / UNIT_BYTES < wanted / UNIT_BYTES {
+        db.grow(wanted)?;
+    }
+    db.close()?;
+    Ok(number)
+}
+
+/// What is told of each segment as of all of them together.
+fn figures(stats: &SegmentStats) -> serde_json::Value {
+    json!({
+        "space_bytes": stats.space_bytes,
+        "log_bytes": stats.log_bytes,
+        "live_bytes": stats.live_bytes,
+        "garbage_bytes": stats.garbage_bytes,
+        "extents_bytes": stats.extents_bytes,
+        "collected_chunks": stats.collected_chunks,
+        "moved_bytes": stats.moved_bytes,
+        "recovery_log_bytes": stats.recovery_log_bytes,
+        "level_entries": stats.level_entries,
+        "memory_level_bytes": stats.memory_level_bytes,
+    })
+}
+
 fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> io::Result<()> {
-    let (stats, recovery, regions) = (db.stats(), db.recovery(), db.region_names());
+    let (stats, recovery, regions, segments) = (db.stats(), db.recovery(), db.region_names(), db.segments());
     if json {
-        let object = json!({
-            "regions": regions,
-            "space_bytes": stats.space_bytes,
-            "log_bytes": stats.log_bytes,
-            "live_bytes": stats.live_bytes,
-            "garbage_bytes": stats.garbage_bytes,
-            "collected_chunks": stats.collected_chunks,
-            "moved_bytes": stats.moved_bytes,
-            "level_entries": stats.level_entries,
-            "memory_level_bytes": stats.memory_level_bytes,
-            "recovered_records": recovery.records,
-            "recovered_log_bytes": recovery.log_bytes,
-            "recovery_s": recovery.time.as_secs_f64(),
-        });
+        let of_segment = |segment: &SegmentHandle| {
+            let stats = segment.stats();
+            let mut object = figures(&stats);
+            object["number"] = segment.number().into();
+            object["regions"] = segment.region_names().into();
+            object["segment_bytes"] = stats.segment_bytes.into();
+            object
+        };
+        let mut object = figures(&stats.segments);
+        object["regions"] = regions.into();
+        object["segments"] = segments.iter().map(of_segment).collect();
+        object["volume_bytes"] = stats.volume_bytes.into();
+        object["recovered_records"] = recovery.records.into();
+        object["recovered_log_bytes"] = recovery.log_bytes.into();
+        object["recovery_s"] = recovery.time.as_secs_f64().into();
         return writeln!(output, "{object}");
     }
     writeln!(output, "regions    {}", regions.join(", "))?;
-    writeln!(output, "space      {}", format_size(stats.space_bytes))?;
+    writeln!(output, "space      {} of {}", format_size(stats.space_bytes), format_size(stats.volume_bytes))?;
     writeln!(
         output,
         "log        {}, of it {} live, {} garbage",
@@ -300,15 +446,31 @@ fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> io::Result<()> {
         format_size(stats.live_bytes),
         format_size(stats.garbage_bytes)
     )?;
+    writeln!(output, "extents    {} of values over 1 MiB", format_size(stats.extents_bytes))?;
     let (chunks, moved) = (stats.collected_chunks, format_size(stats.moved_bytes));
     writeln!(output, "collected  {chunks} chunks of the log since it was opened, {moved} moved")?;
     writeln!(output, "entries    {} in levels on the device", stats.level_entries)?;
     writeln!(output, "in memory  {}", format_size(stats.memory_level_bytes))?;
+    if segments.len() > 1 {
+        for segment in &segments {
+            let stats = segment.stats();
+            writeln!(
+                output,
+                "segment {}  {} of {}, {} of it log, regions {}",
+                segment.number(),
+                format_size(stats.space_bytes),
+                format_size(stats.segment_bytes),
+                format_size(stats.log_bytes),
+                segment.region_names().join(", ")
+            )?;
+        }
+    }
     writeln!(
         output,
-        "opening    read {} records back, {} of the log, in {:.3} s",
+        "opening    read {} records back, {} of the log, in {:.3} s; the next one would read {}",
         recovery.records,
         format_size(recovery.log_bytes),
-        recovery.time.as_secs_f64()
+        recovery.time.as_secs_f64(),
+        format_size(stats.recovery_log_bytes)
     )
 }

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use clap::Args;
 use vmio_kv::{KeyRange, RegionHandle};
 
-use super::line::Format;
+use super::line::{Format, write_streamed};
 
 #[derive(Args)]
 pub struct ScanArgs {
@@ -52,6 +52,15 @@ impl ScanArgs {
         let format = Format::of(self.json, self.format);
         let mut scan = region.scan(self.range());
         let limit = self.limit.unwrap_or(usize::MAX);
+        if format == Format::Binary && !self.keys_only {
+            let mut readers = scan.readers();
+            for _ in 0..limit {
+                let Some(found) = (if self.reverse { readers.next_back() } else { readers.next() }) else { break };
+                let (key, value) = found?;
+                write_streamed(output, &key, value)?;
+            }
+            return Ok(());
+        }
         if self.keys_only {
             let mut keys = scan.keys();
             for _ in 0..limit {

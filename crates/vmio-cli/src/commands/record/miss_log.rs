@@ -7,7 +7,7 @@ use serde_big_array::BigArray;
 use vmio::PAGE_BYTES;
 use vmio::telemetry::{Miss, PublishedMapping};
 
-use super::randomness::{Access, Distances};
+use crate::randomness::{Access, Distances};
 
 /// Mappings of a cache that are told apart; misses of others are only counted.
 const MAPPINGS_MAX: usize = 8;

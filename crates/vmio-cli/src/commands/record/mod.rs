@@ -5,7 +5,6 @@ mod descendants;
 mod heat_map;
 mod miss_log;
 mod page;
-mod randomness;
 mod recorder;
 mod recording;
 mod saved;

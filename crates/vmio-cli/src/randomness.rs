@@ -20,7 +20,7 @@ pub struct Access {
 }
 
 /// The sums of R over pairs of successive accesses. Those of several periods add up.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Distances {
     /// Distances and lengths.
     moved_pages: u64,

@@ -1,15 +1,17 @@
 //! `vmio doctor`: what this machine offers, what vmio will use of it, and what could be changed.
 
-use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+mod devices;
+mod file;
+
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
-use vmio::backing::{Backing, FileBacking};
+use vmio::Engine;
 use vmio::probe::{self, KernelFeature, Probe};
-use vmio::{Access, Engine};
+
+use self::devices::Devices;
+use self::file::FileReport;
 
 use crate::machine::memory_bytes;
 use crate::size::format_size;
@@ -28,7 +30,7 @@ pub struct DoctorArgs {
     /// Print an object instead of text
     #[arg(long)]
     json: bool,
-    /// Also look at this file or block device and its file system
+    /// Also look at this file or device and its file system
     #[arg(long)]
     file: Option<PathBuf>,
     /// Say what would be used on a kernel without these features
@@ -47,6 +49,7 @@ struct Report {
     engine: &'static str,
     kernel_features: Vec<FeatureReport>,
     usable: bool,
+    devices: Devices,
     file: Option<FileReport>,
 }
 
@@ -70,17 +73,6 @@ struct FeatureReport {
     used_for: &'static str,
     /// What is done without it, and what that costs.
     in_its_place: &'static str,
-}
-
-#[derive(Serialize)]
-struct FileReport {
-    path: PathBuf,
-    kind: &'static str,
-    len_bytes: u64,
-    file_system: Option<String>,
-    direct_io: bool,
-    block_size_bytes: u64,
-    advice: Vec<String>,
 }
 
 /// Runs `vmio doctor`.
@@ -114,7 +106,8 @@ fn examine(file: Option<&Path>, without: &[KernelFeature]) -> anyhow::Result<Rep
         engine: if managed { "managed" } else { "sigbus" },
         kernel_features: features.kernel.into_iter().map(feature_report).collect(),
         usable,
-        file: file.map(examine_file).transpose()?,
+        devices: Devices::find(features.persistent_memory),
+        file: file.map(FileReport::of).transpose()?,
     })
 }
 
@@ -139,55 +132,6 @@ fn feature_report((feature, probe): (KernelFeature, Probe)) -> FeatureReport {
         used_for: feature.used_for(),
         in_its_place: feature.in_its_place(),
     }
-}
-
-fn examine_file(path: &Path) -> anyhow::Result<FileReport> {
-    let context = || format!("cannot look at {}", path.display());
-    let metadata = fs::metadata(path).with_context(context)?;
-    let backing = FileBacking::open(path, Access::ReadOnly).with_context(context)?;
-    let file_system = file_system_of(path);
-    let mut advice = Vec::new();
-    if !backing.is_direct() {
-        advice.push(
-            "direct I/O is not offered here: reads and writes go through the page cache, which \
-             costs a copy and memory outside the budget; move the file to ext4, xfs or btrfs"
-                .to_owned(),
-        );
-    }
-    let block_size_bytes = backing.block_bytes();
-    if metadata.is_file() && !metadata.len().is_multiple_of(block_size_bytes) {
-        advice.push(format!(
-            "the length is not a multiple of the block size ({block_size_bytes}): the last page \
-             takes a slower path"
-        ));
-    }
-    if metadata.is_file() && metadata.blocks() * 512 < metadata.len() {
-        advice.push("the file is sparse: the first write-back of a page allocates its block".to_owned());
-    }
-    Ok(FileReport {
-        path: path.to_owned(),
-        kind: if metadata.file_type().is_block_device() { "block device" } else { "regular file" },
-        len_bytes: backing.len(),
-        file_system,
-        direct_io: backing.is_direct(),
-        block_size_bytes,
-        advice,
-    })
-}
-
-/// The type of the file system that holds `path`, from the longest mount point above it.
-fn file_system_of(path: &Path) -> Option<String> {
-    let path = fs::canonicalize(path).ok()?;
-    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
-    mounts
-        .lines()
-        .filter_map(|line| {
-            let mut fields = line.split(' ');
-            let (_, point, kind) = (fields.next()?, fields.next()?, fields.next()?);
-            path.starts_with(point).then(|| (point.len(), kind.to_owned()))
-        })
-        .max_by_key(|(length, _)| *length)
-        .map(|(_, kind)| kind)
 }
 
 fn print(report: &Report) {
@@ -237,14 +181,10 @@ fn print(report: &Report) {
     if report.swap_on && report.checks.iter().any(|check| check.name == "locked memory" && !check.ok) {
         println!("You could change: swap is on and the cache cannot be locked, so the kernel may swap it out.");
     }
+    println!();
+    report.devices.print();
     if let Some(file) = &report.file {
         println!();
-        println!("{} ({}, {})", file.path.display(), file.kind, format_size(file.len_bytes));
-        println!("  file system   {}", file.file_system.as_deref().unwrap_or("unknown"));
-        println!("  direct I/O    {}", if file.direct_io { "yes: used, past the page cache" } else { "no" });
-        println!("  block size    {} B", file.block_size_bytes);
-        for advice in &file.advice {
-            println!("  -> {advice}");
-        }
+        file.print();
     }
 }

@@ -1,0 +1,69 @@
+//! A key's value from a file, and to one.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use vmio_kv::{RegionHandle, VALUE_LENGTH_MAX, ValueReader};
+
+/// Reads FROM..TO.
+pub fn parse_range(text: &str) -> anyhow::Result<Range<u64>> {
+    let (from, to) = text.split_once("..").context("a range is FROM..TO")?;
+    let number = |text: &str, default| if text.is_empty() { Ok(default) } else { text.parse() };
+    let range = number(from, 0)?..number(to, u64::MAX)?;
+    if range.start > range.end {
+        bail!("it begins behind its end");
+    }
+    Ok(range)
+}
+
+/// Puts what is in a file, or in what follows of standard input.
+pub fn put_file(region: &RegionHandle, key: &str, file: &Path) -> anyhow::Result<()> {
+    let mut source = if file == Path::new("-") {
+        File::from(io::stdin().as_fd().try_clone_to_owned()?)
+    } else {
+        File::open(file).with_context(|| format!("{} cannot be read", file.display()))?
+    };
+    let metadata = source.metadata()?;
+    if metadata.is_file() {
+        let left = metadata.len().saturating_sub(source.stream_position()?);
+        region.put_stream(key.as_bytes(), left, source)?;
+        return Ok(());
+    }
+    // How much comes through a pipe is known when it has come.
+    let mut value = Vec::new();
+    source.take(VALUE_LENGTH_MAX + 1).read_to_end(&mut value)?;
+    Ok(region.put(key.as_bytes(), &value)?)
+}
+
+/// Writes the part of a value that is within a range.
+pub fn write(mut value: ValueReader, range: Range<u64>, output: &mut impl Write) -> anyhow::Result<()> {
+    value.seek(SeekFrom::Start(range.start))?;
+    // Whole pieces are read into it at once.
+    let mut output = io::BufWriter::with_capacity(1 << 20, output);
+    io::copy(&mut value.take(range.end - range.start), &mut output)?;
+    Ok(output.flush()?)
+}
+
+/// The same, to a file.
+pub fn write_file(value: ValueReader, range: Range<u64>, file: &Path) -> anyhow::Result<()> {
+    let mut output = File::create(file).with_context(|| format!("{} cannot be written", file.display()))?;
+    write(value, range, &mut output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_read() {
+        let read = |text: &str| parse_range(text).ok();
+        assert_eq!(read("3..9"), Some(3..9));
+        assert_eq!(read(".."), Some(0..u64::MAX));
+        assert_eq!(read("7.."), Some(7..u64::MAX));
+        assert!(["", "3", "9..3", "a..b", "-1..3"].into_iter().all(|text| read(text).is_none()));
+    }
+}

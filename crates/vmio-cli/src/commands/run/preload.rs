@@ -1,0 +1,56 @@
+//! The library that is preloaded, and how the loader is told of it.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+const LIBRARY: &str = "libvmio_posix.so";
+
+/// Where it is: see [`places`].
+pub fn library() -> anyhow::Result<PathBuf> {
+    let command = env::current_exe().context("cannot tell where this command is")?;
+    let folder = command.parent().context("this command is in no folder")?;
+    let places = places(folder);
+    let Some(found) = places.iter().find(|path| path.is_file()) else {
+        let places = places.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+        bail!("{LIBRARY} is missing: it is at none of {places} (`make install` puts it there)");
+    };
+    let found = found.canonicalize().with_context(|| format!("cannot find {}", found.display()))?;
+    // The loader would take such a path for a list.
+    if found.as_os_str().as_bytes().iter().any(|byte| b": \t\n".contains(byte)) {
+        bail!("the loader preloads nothing whose path has a space or a colon in it: {}", found.display());
+    }
+    Ok(found)
+}
+
+/// Where cargo builds it, first in the folder that it never leaves out of date; beside the command; or, as it is installed, in
+/// the `lib/vmio` beside the command's folder.
+fn places(folder: &Path) -> [PathBuf; 3] {
+    [folder.join("deps").join(LIBRARY), folder.join(LIBRARY), folder.join("../lib/vmio").join(LIBRARY)]
+}
+
+/// The list of what is preloaded, with the library before what was there.
+pub fn before(library: &Path, present: Option<OsString>) -> OsString {
+    let mut list = library.as_os_str().to_owned();
+    if let Some(present) = present.filter(|present| !present.is_empty()) {
+        list.push(OsStr::new(":"));
+        list.push(present);
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_preloaded_before_stays() {
+        let library = Path::new("/usr/lib/vmio/libvmio_posix.so");
+        assert_eq!(before(library, None), "/usr/lib/vmio/libvmio_posix.so");
+        assert_eq!(before(library, Some("".into())), "/usr/lib/vmio/libvmio_posix.so");
+        assert_eq!(before(library, Some("libjemalloc.so".into())), "/usr/lib/vmio/libvmio_posix.so:libjemalloc.so");
+    }
+}

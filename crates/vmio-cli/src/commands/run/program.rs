@@ -1,0 +1,90 @@
+//! The program that is to run, and whether the loader will preload anything into it.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use object::read::ReadCache;
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, elf};
+
+/// Set-user-ID and set-group-ID.
+const SETUID: u32 = 0o4000;
+const SETGID: u32 = 0o2000;
+/// Linux follows so many scripts that are the interpreters of others.
+const SCRIPTS_MAX: usize = 5;
+
+/// The file of a program, looked for as the shell does.
+pub fn find(name: &OsStr) -> anyhow::Result<PathBuf> {
+    which::which(name).with_context(|| format!("cannot find the program {}", name.to_string_lossy()))
+}
+
+/// Refuses a program that would run without vmio, and nobody would know.
+pub fn check(program: &Path) -> anyhow::Result<()> {
+    let mut program = program.to_owned();
+    for _ in 0..SCRIPTS_MAX {
+        check_privileges(&program)?;
+        match interpreter(&program)? {
+            Some(interpreter) => program = interpreter,
+            None => return check_loader(&program),
+        }
+    }
+    bail!("{}: too many scripts that run scripts", program.display())
+}
+
+fn check_privileges(program: &Path) -> anyhow::Result<()> {
+    let metadata = fs::metadata(program).with_context(|| format!("cannot look at {}", program.display()))?;
+    let mode = metadata.permissions().mode();
+    let user = mode & SETUID != 0 && metadata.uid() != rustix::process::getuid().as_raw();
+    let group = mode & SETGID != 0 && metadata.gid() != rustix::process::getgid().as_raw();
+    if user || group {
+        bail!(
+            "{} is a set{}id program: the loader preloads nothing into it, so vmio cannot serve its files",
+            program.display(),
+            if user { "u" } else { "g" }
+        );
+    }
+    Ok(())
+}
+
+/// The program that runs a script.
+fn interpreter(program: &Path) -> anyhow::Result<Option<PathBuf>> {
+    let file = File::open(program).with_context(|| format!("cannot read {}", program.display()))?;
+    let mut line = Vec::new();
+    let read = BufReader::new(file).take(256).read_until(b'\n', &mut line);
+    read.with_context(|| format!("cannot read {}", program.display()))?;
+    let Some(rest) = line.strip_prefix(b"#!") else { return Ok(None) };
+    let words = rest.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let words = words.map(OsStr::from_bytes).collect::<Vec<_>>();
+    match words[..] {
+        // The program that env looks for.
+        [env, name, ..]
+            if Path::new(env).file_name() == Some(OsStr::new("env")) && !name.as_bytes().starts_with(b"-") =>
+        {
+            find(name).map(Some)
+        }
+        [interpreter, ..] => Ok(Some(PathBuf::from(interpreter))),
+        [] => Ok(None),
+    }
+}
+
+/// A program that names no loader is static.
+fn check_loader(program: &Path) -> anyhow::Result<()> {
+    let file = File::open(program).with_context(|| format!("cannot read {}", program.display()))?;
+    let data = ReadCache::new(file);
+    let unknown = || format!("{} is no program for this machine (64-bit ELF) nor a script", program.display());
+    let header = elf::FileHeader64::<Endianness>::parse(&data).with_context(unknown)?;
+    let endian = header.endian().with_context(unknown)?;
+    let parts = header.program_headers(endian, &data).with_context(unknown)?;
+    if parts.iter().any(|part| part.p_type(endian) == elf::PT_INTERP) {
+        return Ok(());
+    }
+    bail!(
+        "{} is a static program: no loader preloads anything into it, so vmio cannot serve its files; link it dynamically",
+        program.display()
+    )
+}

@@ -1,0 +1,449 @@
+//! `vmio run`: programs as they are do the same with it as without.
+
+mod common;
+
+use std::error::Error;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::{TestResult, patterned, refused, succeeded, vmio};
+
+/// Much less than what the programs map.
+const CACHE: &str = "8M";
+
+/// Says why a test is left out; CI has all that the tests need.
+fn leave_out(why: &str) -> TestResult {
+    assert!(std::env::var_os("CI").is_none(), "{why}");
+    eprintln!("left out: {why}");
+    Ok(())
+}
+
+fn has(program: &str) -> bool {
+    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
+    found.is_ok_and(|output| output.status.success())
+}
+
+/// Whether this user may handle page faults of system calls.
+fn may_run() -> Result<bool, Box<dyn Error>> {
+    let output = under(Path::new("."), &["true"]).output()?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    let is_denied = error.contains("may not handle page faults");
+    assert!(output.status.success() || is_denied, "{error}");
+    Ok(!is_denied)
+}
+
+/// The command that runs a program with the files of a folder mapped through vmio.
+fn under(folder: &Path, program: &[&str]) -> Command {
+    let mut command = vmio();
+    command.args(["run", "--cache", CACHE, "--stats", "--json", "--under"]).arg(folder).arg("--").args(program);
+    command
+}
+
+fn plain(program: &[&str]) -> Command {
+    let mut command = Command::new(program[0]);
+    command.args(&program[1..]);
+    command
+}
+
+/// A C program of the folder beside this file.
+fn compiled(name: &str, folder: &Path, options: &[&str]) -> Result<PathBuf, Box<dyn Error>> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).with_extension("c");
+    let program = folder.join(name);
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program).arg(source).args(options);
+    succeeded(&mut compiler)?;
+    Ok(program)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap_or_default()
+}
+
+/// What vmio says at the end, of the process that mapped the most.
+fn report(output: &Output) -> Result<serde_json::Value, Box<dyn Error>> {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let reports = errors.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    Ok(reports.max_by_key(|report| report["mappings"].as_u64()).ok_or_else(|| format!("no report: {errors}"))?)
+}
+
+/// Runs a program plainly in one folder and under vmio in another: it must print the same, and leave the same files.
+fn same_as_plain(dir: &Path, program: impl Fn(&Path) -> Vec<String>) -> Result<serde_json::Value, Box<dyn Error>> {
+    let (without, with) = (dir.join("without"), dir.join("with"));
+    for folder in [&without, &with] {
+        fs::create_dir(folder)?;
+    }
+    let words = program(&without);
+    let expected = plain(&words.iter().map(String::as_str).collect::<Vec<_>>()).output()?;
+    assert!(expected.status.success(), "{}", String::from_utf8_lossy(&expected.stderr));
+    let words = program(&with);
+    let output = under(&with, &words.iter().map(String::as_str).collect::<Vec<_>>()).output()?;
+    assert!(output.status.success(), "{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&expected.stdout));
+    let mut names = 0;
+    for entry in fs::read_dir(&without)? {
+        let name = entry?.file_name();
+        names += 1;
+        // It has the process's number in it.
+        if name == "lock.mdb" {
+            continue;
+        }
+        assert!(fs::read(without.join(&name))? == fs::read(with.join(&name))?, "{name:?} differs");
+    }
+    assert_eq!(fs::read_dir(&with)?.count(), names, "files that only one of the runs made");
+    report(&output)
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[test]
+fn eight_threads_store_to_a_file_four_times_the_cache() -> TestResult {
+    if !may_run()? {
+        return leave_out("this user may not handle page faults of system calls");
+    }
+    let dir = tempfile::tempdir()?;
+    let program = compiled("threads", dir.path(), &[])?;
+    let report = same_as_plain(dir.path(), |folder| words(&[text(&program), text(&folder.join("data")), "32"]))?;
+    assert_eq!((report["mappings"].as_u64(), report["files"].as_u64()), (Some(1), Some(1)), "{report}");
+    // Twice through a file that does not fit the cache.
+    assert!(report["load_misses"].as_u64() > Some(8192), "{report}");
+    assert!(report["written_bytes"].as_u64() >= Some(64 << 20), "{report}");
+    Ok(())
+}
+
+#[test]
+fn calls_about_mapped_memory_do_what_they_do_without() -> TestResult {
+    if !may_run()? {
+        return leave_out("this user may not handle page faults of system calls");
+    }
+    let dir = tempfile::tempdir()?;
+    let program = compiled("calls", dir.path(), &[])?;
+    let report = same_as_plain(dir.path(), |folder| words(&[text(&program), text(folder)]))?;
+    assert!(report["mappings"].as_u64() >= Some(7) && report["calls_served"].as_u64() >= Some(12), "{report}");
+    assert_eq!(report["not_taken"].as_u64(), Some(1), "the private mapping: {report}");
+    Ok(())
+}
+
+#[test]
+fn rarer_calls_about_mapped_memory_do_what_they_do_without() -> TestResult {
+    if !may_run()? {
+        return leave_out("this user may not handle page faults of system calls");
+    }
+    let dir = tempfile::tempdir()?;
+    let program = compiled("corners", dir.path(), &[])?;
+    let report = same_as_plain(dir.path(), |folder| words(&[text(&program), text(folder)]))?;
+    assert!(report["mappings"].as_u64() >= Some(6), "{report}");
+    assert_eq!(report["not_taken"].as_u64(), Some(4), "too many open, and at a fixed address: {report}");
+    Ok(())
+}
+
+const PYTHON: &str = r#"
+import hashlib, mmap, os, random, subprocess, sys
+path, size = sys.argv[1] + "/data", 24 << 20
+with open(path, "w+b") as file:
+    file.truncate(size)
+    with mmap.mmap(file.fileno(), size) as map:
+        numbers = random.Random(7)
+        for n in range(3000):
+            at = numbers.randrange(size - 8)
+            map[at:at + 8] = n.to_bytes(8, "little")
+        map.flush()
+        map.resize(size + 4096)
+        map[-5:] = b"tail!"
+        file.seek(size + 4091)
+        print(map.find((2999).to_bytes(8, "little")) >= 0, map.size(), file.read())
+        before = hashlib.sha256(map).hexdigest()
+with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as map:
+    print(before == hashlib.sha256(map).hexdigest(), before)
+    sys.stdout.flush()
+    os.write(1, map[-5:] + b"\n")
+print(subprocess.run(["sha256sum", path], capture_output=True, text=True).stdout.split()[0] == before)
+# What was stored is in the files, however the program ends.
+file = open(sys.argv[1] + "/end", "w+b")
+file.truncate(8192)
+map = mmap.mmap(file.fileno(), 8192)
+map[4096:4100] = b"last"
+sys.stdout.flush()
+if sys.argv[2] == "exec":
+    os.execvp("cat", ["cat", sys.argv[1] + "/end"])
+os._exit(0)
+"#;
+
+#[test]
+fn python_maps_resizes_and_ends() -> TestResult {
+    if !may_run()? || !has("python3") {
+        return leave_out("python3 is not installed, or page faults of system calls may not be handled");
+    }
+    for end in ["exec", "_exit"] {
+        let dir = tempfile::tempdir()?;
+        let report = same_as_plain(dir.path(), |folder| words(&["python3", "-c", PYTHON, text(folder), end]))?;
+        assert_eq!(report["mappings"].as_u64(), Some(3), "{report}");
+    }
+    Ok(())
+}
+
+const NUMPY: &str = r#"
+import numpy, sys
+path = sys.argv[1] + "/array"
+array = numpy.memmap(path, dtype="float64", mode="w+", shape=(3000, 1000))
+array[:] = numpy.arange(3000000).reshape(3000, 1000)
+array[::3] *= 2
+array.flush()
+again = numpy.memmap(path, dtype="float64", mode="r", shape=(3000, 1000))
+copy = numpy.memmap(path, dtype="float64", mode="c", shape=(3000, 1000))
+copy[0, 0] = 5
+print(again.sum(), again[2999, 999], array[0, 0], copy[0, 0])
+"#;
+
+#[test]
+fn numpy_maps_arrays() -> TestResult {
+    let has_numpy = |python: &&str| {
+        let output = Command::new(python).args(["-c", "import numpy"]).output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    let Some(python) =
+        ["python3", "/usr/bin/python3"].into_iter().find(has_numpy).filter(|_| may_run().unwrap_or(true))
+    else {
+        return leave_out("numpy is not installed, or page faults of system calls may not be handled");
+    };
+    let dir = tempfile::tempdir()?;
+    let report = same_as_plain(dir.path(), |folder| words(&[python, "-c", NUMPY, text(folder)]))?;
+    assert!(report["mappings"].as_u64() >= Some(2), "{report}");
+    Ok(())
+}
+
+const SQL: &str = "\
+PRAGMA mmap_size = 268435456; PRAGMA cache_size = -200;
+CREATE TABLE t(id INTEGER PRIMARY KEY, text TEXT);
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 40000)
+    INSERT INTO t SELECT i, hex(i * i) || printf('%0200d', i) FROM n;
+CREATE INDEX x ON t(text);
+UPDATE t SET text = text || 'y' WHERE id % 7 = 0;
+DELETE FROM t WHERE id % 11 = 0;
+PRAGMA journal_mode = WAL;
+INSERT INTO t(text) SELECT text FROM t LIMIT 5000;
+SELECT count(*), sum(length(text)), max(text) FROM t;
+PRAGMA wal_checkpoint(TRUNCATE);
+VACUUM;
+PRAGMA journal_mode = DELETE;
+PRAGMA integrity_check;";
+
+#[test]
+fn sqlite_maps_its_database() -> TestResult {
+    if !may_run()? || !has("sqlite3") {
+        return leave_out("sqlite3 is not installed, or page faults of system calls may not be handled");
+    }
+    let dir = tempfile::tempdir()?;
+    let program = |folder: &Path| words(&["sqlite3", text(&folder.join("db")), SQL]);
+    let report = same_as_plain(dir.path(), program)?;
+    assert!(report["mappings"].as_u64() > Some(0) && report["calls_served"].as_u64() > Some(1000), "{report}");
+    Ok(())
+}
+
+#[test]
+fn lmdb_maps_its_database_for_loads_or_for_stores() -> TestResult {
+    let header = Command::new("sh").args(["-c", "echo '#include <lmdb.h>' | cc -E -o /dev/null -"]).output();
+    if !may_run()? || !header.is_ok_and(|output| output.status.success()) {
+        return leave_out("lmdb.h is not installed, or page faults of system calls may not be handled");
+    }
+    for mode in ["write", "writemap"] {
+        let dir = tempfile::tempdir()?;
+        let program = compiled("lmdb", dir.path(), &["-llmdb"])?;
+        let report = same_as_plain(dir.path(), |folder| words(&[text(&program), text(folder), mode]))?;
+        assert_eq!(report["mappings"].as_u64(), Some(2), "{report}");
+        assert_eq!(report["calls_served"].as_u64() > Some(100), mode == "write", "{report}");
+    }
+    Ok(())
+}
+
+const GIT: &str = r#"
+export GIT_CONFIG_NOSYSTEM=1 HOME=. GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b.c GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b.c
+export GIT_AUTHOR_DATE='1700000000 +0000' GIT_COMMITTER_DATE='1700000000 +0000'
+git init -q repository && cd repository
+for n in 1 2 3 4 5; do seq $n $((n * 20000)) >numbers; git add numbers; git commit -q -m "commit $n"; done
+git gc -q && git fsck --no-progress && git clone -q --no-local . ../clone && cd ../clone && git log --stat && git status
+"#;
+
+#[test]
+fn git_maps_its_packs() -> TestResult {
+    if !may_run()? || !has("git") {
+        return leave_out("git is not installed, or page faults of system calls may not be handled");
+    }
+    let (without, with) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let expected = succeeded(plain(&["sh", "-ec", GIT]).current_dir(without.path()))?;
+    let output = under(with.path(), &["sh", "-ec", GIT]).current_dir(with.path()).output()?;
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+    assert!(expected.contains("commit 5"), "{expected}");
+    let report = report(&output)?;
+    assert!(report["mappings"].as_u64() > Some(0), "{report}");
+    Ok(())
+}
+
+#[test]
+fn programs_that_map_nothing_are_left_alone() -> TestResult {
+    if !may_run()? {
+        return leave_out("this user may not handle page faults of system calls");
+    }
+    let dir = tempfile::tempdir()?;
+    let lines = patterned(1 << 20).chunks(61).map(|chunk| format!("{chunk:x?}\n")).collect::<String>();
+    let file = dir.path().join("lines");
+    fs::write(&file, lines)?;
+    for program in [&["grep", "-c", "a7", text(&file)][..], &["sort", "-u", text(&file)], &["sha256sum", text(&file)]] {
+        let output = under(dir.path(), program).output()?;
+        assert_eq!(output.stdout, plain(program).output()?.stdout, "{program:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "no mapping, no report");
+    }
+    // Its standing and its children's are those of the program.
+    let status = under(dir.path(), &["sh", "-c", "cat lines > copy; exit 7"]).current_dir(dir.path()).status()?;
+    assert_eq!(status.code(), Some(7));
+    assert!(fs::read(dir.path().join("copy"))? == fs::read(&file)?);
+    Ok(())
+}
+
+#[test]
+fn a_second_process_is_told_that_the_file_is_in_use() -> TestResult {
+    if !may_run()? || !has("python3") {
+        return leave_out("python3 is not installed, or page faults of system calls may not be handled");
+    }
+    let dir = tempfile::tempdir()?;
+    fs::write(dir.path().join("data"), patterned(1 << 20))?;
+    let child = "import mmap; file = open('data', 'r+b'); mmap.mmap(file.fileno(), 0)";
+    let parent = format!(
+        "import mmap, subprocess, sys\nfile = open('data', 'r+b')\nmap = mmap.mmap(file.fileno(), 0)\n\
+         print(subprocess.run([sys.executable, '-c', \"{child}\"], stderr=subprocess.PIPE, text=True).stderr)"
+    );
+    let said = succeeded(under(dir.path(), &["python3", "-c", &parent]).current_dir(dir.path()))?;
+    assert!(said.contains("BlockingIOError: [Errno 11]"), "{said}");
+    Ok(())
+}
+
+const LOADS_FIRST: &str = r#"
+import mmap
+reader, writer = open("data", "rb"), open("data", "r+b")
+loads = mmap.mmap(reader.fileno(), 0, access=mmap.ACCESS_READ)
+try:
+    mmap.mmap(writer.fileno(), 0)[0] = 1
+except BlockingIOError:
+    print("refused")
+loads.close()
+mmap.mmap(writer.fileno(), 0)[0] = 7
+print(open("data", "rb").read(1))
+"#;
+
+#[test]
+fn a_file_mapped_for_loads_is_refused_for_stores_beside() -> TestResult {
+    if !may_run()? || !has("python3") {
+        return leave_out("python3 is not installed, or page faults of system calls may not be handled");
+    }
+    let dir = tempfile::tempdir()?;
+    fs::write(dir.path().join("data"), patterned(1 << 20))?;
+    let said = succeeded(under(dir.path(), &["python3", "-c", LOADS_FIRST]).current_dir(dir.path()))?;
+    assert_eq!(said, "refused\nb'\\x07'\n");
+    Ok(())
+}
+
+const FORK: &str = r#"
+import mmap, os, subprocess, threading
+file = open("data", "w+b")
+file.truncate(1 << 20)
+map = mmap.mmap(file.fileno(), 1 << 20)
+map[0:6] = b"parent"
+def child(work):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(work())
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def maps_anew():
+    other = open("other", "w+b")
+    other.truncate(1 << 20)
+    mmap.mmap(other.fileno(), 1 << 20)[0:5] = b"child"
+    try:
+        mmap.mmap(file.fileno(), 1 << 20)
+    except BlockingIOError:
+        return 3
+    return 4
+def touches():
+    return map[0]
+print(child(maps_anew), open("other", "rb").read(5), child(touches), map[0:6])
+def work(n):
+    for round in range(10):
+        assert subprocess.run(["true"]).returncode == 0
+        map[n * 4096:n * 4096 + 1] = bytes([round])
+threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print([map[n * 4096] for n in range(4)])
+"#;
+
+#[test]
+fn children_begin_anew_and_parents_go_on() -> TestResult {
+    if !may_run()? || !has("python3") {
+        return leave_out("python3 is not installed, or page faults of system calls may not be handled");
+    }
+    let dir = tempfile::tempdir()?;
+    let said = succeeded(under(dir.path(), &["python3", "-c", FORK]).current_dir(dir.path()))?;
+    // Its parent's mapping is not in the child: SIGSEGV.
+    assert_eq!(said, "3 b'child' -11 b'parent'\n[9, 9, 9, 9]\n");
+    Ok(())
+}
+
+#[test]
+fn verbose_says_what_is_taken_and_what_is_not() -> TestResult {
+    if !may_run()? {
+        return leave_out("this user may not handle page faults of system calls");
+    }
+    let dir = tempfile::tempdir()?;
+    let program = compiled("calls", dir.path(), &[])?;
+    let folder = dir.path().join("data");
+    fs::create_dir(&folder)?;
+    let mut command = vmio();
+    command.args(["run", "--cache", CACHE, "--verbose", "--stats", "--under"]).arg(&folder).arg("--");
+    let output = command.arg(&program).arg(&folder).output()?;
+    let said = String::from_utf8(output.stderr)?;
+    let several = folder.canonicalize()?.join("several");
+    assert!(
+        said.contains(&format!("vmio run: {}: bytes 0..262144 are mapped for loads and stores", several.display())),
+        "{said}"
+    );
+    assert!(said.contains("left to Linux: it is private and to be stored to"), "{said}");
+    assert!(
+        said.contains("mappings of 6 files taken, 1 left to Linux or refused") && said.contains(" misses ("),
+        "{said}"
+    );
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_preloaded_is_refused() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let source = dir.path().join("nothing.c");
+    fs::write(&source, "int main(void) { return 0; }\n")?;
+    let program = dir.path().join("static");
+    succeeded(Command::new("cc").arg("-static").arg("-o").arg(&program).arg(&source))?;
+    refused(&mut under(dir.path(), &[text(&program)]), "is a static program")?;
+    let script = dir.path().join("script");
+    fs::write(&script, format!("#!{}\n", program.display()))?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    refused(&mut under(dir.path(), &[text(&script)]), "is a static program")?;
+
+    let setuid = dir.path().join("setuid");
+    fs::copy("/bin/true", &setuid)?;
+    if chown(&setuid, Some(65534), None).is_err() {
+        return leave_out("only root can make a program another user's");
+    }
+    fs::set_permissions(&setuid, fs::Permissions::from_mode(0o4755))?;
+    refused(&mut under(dir.path(), &[text(&setuid)]), "is a setuid program")
+}
+
+#[test]
+fn mistakes_are_explained() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    refused(&mut under(dir.path(), &["no-such-program"]), "cannot find the program no-such-program")?;
+    refused(&mut under(&dir.path().join("missing"), &["true"]), "cannot look into")?;
+    refused(vmio().args(["run", "--cache", "8M", "--", "true"]), "--under")?;
+    refused(vmio().args(["run", "--cache", "8M", "--json", "--under", ".", "--", "true"]), "--stats")?;
+    refused(vmio().args(["run", "--cache", "1M", "--under", ".", "--", "true"]), "cannot build the cache")
+}

@@ -1,0 +1,175 @@
+//! Large values: whether their heads and all their pieces are whole, and their blocks nobody else's.
+
+use std::collections::BTreeMap;
+
+use crate::check::Check;
+use crate::check::segment::State;
+use crate::error::Damage;
+use crate::format::block::Uuid;
+use crate::format::catalogue::RegionEntry;
+use crate::format::extents::{Extent, Head, LargeRecord, PIECE_BYTES, head_extent};
+use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+use crate::format::pointer::Pointer;
+use crate::format::record::{FRONT_BYTES, Record, RecordKind, Seed};
+use crate::format::unit_table::Purpose;
+
+const HEAD: &str = "the head of a large value";
+const EXTENT: &str = "an extent";
+
+/// A record of the log, and where it is.
+struct Placed {
+    offset: u64,
+    large: LargeRecord,
+}
+
+/// A key of a region, and what a record says of it if its value is large.
+type Seen = (u32, Vec<u8>, Option<Placed>);
+
+/// Which large values the log alone refers to, as opening would find them.
+#[derive(Default)]
+pub(super) struct LargeInLog {
+    /// For each region the number from which on its records are in no tree.
+    since: BTreeMap<u32, u64>,
+    /// The newest records of their keys that are of large values, and where they are.
+    newest: BTreeMap<(u32, Vec<u8>), Placed>,
+    /// Records of a batch of which the last has not been seen.
+    batch: Vec<Seen>,
+}
+
+impl LargeInLog {
+    pub(super) fn new(regions: &[RegionEntry]) -> Self {
+        let since = regions.iter().map(|region| (region.number, region.log_sequence)).collect();
+        LargeInLog { since, ..LargeInLog::default() }
+    }
+
+    /// The log goes on after it was torn: of a batch that has no end nothing counts.
+    pub(super) fn begin_anew(&mut self) {
+        self.batch.clear();
+    }
+
+    /// Sees the record that comes next.
+    pub(super) fn see(&mut self, record: &Record<'_>, offset: u64) -> Result<(), Damage> {
+        let value = match record.kind {
+            RecordKind::Extents => Some(Placed { offset, large: LargeRecord::from_bytes(record.value)? }),
+            RecordKind::Put | RecordKind::Delete => None,
+            _ => return Ok(()),
+        };
+        if self.since.get(&record.region).is_some_and(|since| record.sequence >= *since) {
+            self.batch.push((record.region, record.key.to_vec(), value));
+        }
+        if !record.continues {
+            for (region, key, value) in self.batch.drain(..) {
+                match value {
+                    Some(value) => drop(self.newest.insert((region, key), value)),
+                    None => drop(self.newest.remove(&(region, key))),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A head, and what it says of itself.
+pub(super) struct FoundHead {
+    pub(super) region: u32,
+    pub(super) key: Vec<u8>,
+    /// The epoch in which it was written.
+    pub(super) epoch: u64,
+    /// How long it is.
+    pub(super) bytes: u32,
+    pub(super) head: Head,
+}
+
+impl FoundHead {
+    pub(super) fn pointer(&self, offset: u64, number: u32) -> Pointer {
+        Pointer::of_head(offset, number, self.bytes)
+    }
+}
+
+impl Check<'_> {
+    /// Checks what the log alone refers to: no bitmap has it yet.
+    pub(super) fn large_in_log(&mut self, state: &mut State, large: LargeInLog) {
+        for ((region, key), Placed { offset: record, large: value }) in large.newest {
+            for extent in value.extents() {
+                let conflict = blocks_of(extent).find_map(|block| state.owners.own_pending(block).err());
+                if let Some(conflict) = conflict {
+                    self.wrong(EXTENT, extent.offset, conflict);
+                }
+            }
+            match self.head(state.uuid, value.head_offset, value.head_number) {
+                Ok(found) if (found.region, &found.key, found.bytes) != (region, &key, value.head_bytes) => {
+                    self.wrong(HEAD, value.head_offset, format!("the record at byte {record} is of another value"));
+                }
+                Ok(found) if found.head.list != value.list => {
+                    self.wrong(HEAD, value.head_offset, format!("the record at byte {record} has other extents"));
+                }
+                Ok(found) => self.pieces(&found.head),
+                Err(why) => self.wrong(HEAD, value.head_offset, why),
+            }
+        }
+    }
+
+    /// Checks a value that an entry of a tree refers to.
+    pub(super) fn large_in_tree(&mut self, state: &mut State, offset: u64, found: &FoundHead) {
+        let own = found.head.list.extents.iter().copied().map(|extent| (EXTENT, extent));
+        for (structure, extent) in own.chain([(HEAD, head_extent(offset, found.bytes))]) {
+            // One thing that is wrong with an extent is enough.
+            let before = self.report.problem_count;
+            for block in blocks_of(extent) {
+                let _ = self.own(state, structure, block, Purpose::Extents, found.region);
+                if self.report.problem_count > before {
+                    break;
+                }
+            }
+        }
+        self.pieces(&found.head);
+    }
+
+    /// Reads a head.
+    pub(super) fn head(&self, uuid: Uuid, offset: u64, number: u32) -> Result<FoundHead, String> {
+        let at = (offset % UNIT_BYTES) as usize;
+        if !offset.is_multiple_of(BLOCK_BYTES as u64) {
+            return Err(Damage::Value { what: "its place", found: offset }.to_string());
+        }
+        let front = self.bytes(offset, FRONT_BYTES)?;
+        let length = front.first_chunk().ok_or(Damage::Length).and_then(Record::length);
+        let length = length.map_err(|damage| damage.to_string())?;
+        if at + length > UNIT_BYTES as usize {
+            return Err(Damage::Length.to_string());
+        }
+        let bytes = self.bytes(offset, length)?;
+        let record = Record::read(Seed::of_head(uuid, offset, number), &bytes).map_err(|damage| damage.to_string())?;
+        if record.kind != RecordKind::Extents {
+            return Err(format!("it is of kind {:?}", record.kind));
+        }
+        let head = Head::from_bytes(record.value).map_err(|damage| damage.to_string())?;
+        let (region, key, epoch) = (record.region, record.key.to_vec(), record.sequence);
+        Ok(FoundHead { region, key, epoch, bytes: length as u32, head })
+    }
+
+    /// Checks all bytes of a value.
+    fn pieces(&mut self, head: &Head) {
+        self.report.large_values += 1;
+        self.report.large_bytes += head.list.value_bytes;
+        self.progress("large values", self.report.large_bytes, 0);
+        let mut left = head.list.value_bytes;
+        let mut checksums = head.checksums.iter();
+        for extent in &head.list.extents {
+            for offset in (extent.offset..extent.offset + extent.bytes()).step_by(PIECE_BYTES) {
+                let length = left.min(PIECE_BYTES as u64);
+                left -= length;
+                let checksum = checksums.next();
+                match self.bytes(offset, length as usize) {
+                    Ok(bytes) if Some(&crc32c::crc32c(&bytes)) == checksum => {}
+                    Ok(_) => self.wrong(EXTENT, offset, Damage::Checksum),
+                    Err(why) => self.wrong(EXTENT, offset, why),
+                }
+            }
+        }
+    }
+}
+
+/// Where the blocks of an extent are.
+fn blocks_of(extent: Extent) -> impl Iterator<Item = u64> {
+    (extent.offset..extent.offset + extent.bytes()).step_by(BLOCK_BYTES)
+}

@@ -1,0 +1,73 @@
+//! Making a volume longer, and its segments, when they have no room, or when somebody says so.
+
+use std::sync::atomic::Ordering;
+
+use crate::db::{Db, OpenSegment, Store};
+use crate::error::Result;
+use crate::format::geometry::{UNIT_BLOCKS, UNIT_BYTES};
+use crate::region::spill_blocks_of_new;
+use crate::volume::Volume;
+use crate::volume::reserve::Claim;
+
+/// A segment grows by itself by a quarter of the volume, and by no less than this.
+const STEP_UNITS_MIN: u64 = 32;
+
+impl Db {
+    /// Makes the volume so many bytes long, rounded down to 2 MiB, while it is in use: a file becomes longer, a block device has to be
+    /// already. It is durable when this returns; whatever happens before, the store stays as it was or is longer. Of several segments
+    /// each takes of what is new as it needs it.
+    ///
+    /// Refused with [`crate::Error::VolumeLength`] beyond [`crate::Options::max_volume_bytes`], or if it is that long already.
+    pub fn grow(&self, bytes: u64) -> Result<()> {
+        self.segments.store().volume().grow(&self.default.home.segment, bytes / UNIT_BYTES)
+    }
+}
+
+impl OpenSegment {
+    /// How many units a segment gets when it is created: so many that a region finds room in it.
+    pub(super) fn units_of_new(store: &Store) -> u64 {
+        let blocks = spill_blocks_of_new(store.options.limits());
+        STEP_UNITS_MIN + blocks.div_ceil(UNIT_BLOCKS) + 2 * store.merge_threads.most() as u64
+    }
+
+    /// Has the file system take back what came free, if that is wanted and it can.
+    pub(super) fn discard_free(&self) {
+        if !self.store.discards.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Err(error) = self.segment.discard_free() {
+            // The room is free all the same.
+            tracing::warn!(%error, "what comes free stays with the file");
+            self.store.discards.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes the segment longer by a step, unless somebody else has made room meanwhile. Tells whether there may be room now.
+    pub(super) fn grow_for(&self, claim: Claim, chunks: u64) -> bool {
+        let mut volume = self.store.volume();
+        let lacks_room = self.regions().iter().any(|region| region.lacks_room());
+        if !lacks_room && self.segment.check_room(claim, chunks).is_ok() {
+            return true;
+        }
+        // A spill that found no room is tried again by whoever makes room.
+        !lacks_room && self.lengthen(&mut volume, 0)
+    }
+
+    /// Makes the segment longer by so many units at least. Tells whether it is longer now, if perhaps by less.
+    pub(super) fn grow_by(&self, units: u64) -> bool {
+        self.lengthen(&mut self.store.volume(), units)
+    }
+
+    fn lengthen(&self, volume: &mut Volume, wanted_units: u64) -> bool {
+        let step = (volume.units() / 4).max(STEP_UNITS_MIN).max(wanted_units);
+        let before = volume.units();
+        let given = volume.give(&self.segment, step);
+        let (name, number, bytes) = (self.store.device.name(), self.segment.number, volume.units() * UNIT_BYTES);
+        match &given {
+            Ok(true) if volume.units() > before => tracing::info!(volume = name, number, bytes, "it has grown"),
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "it is full, and could not be made longer"),
+        }
+        given.unwrap_or(false)
+    }
+}

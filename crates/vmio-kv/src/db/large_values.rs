@@ -1,0 +1,181 @@
+//! Values of any length: from a stream, and read in parts.
+
+use std::io::Read;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use crate::db::reading::Reading;
+use crate::db::{OpenSegment, RegionHandle, RegionSnapshot, ValueReader, check_key, check_value_length};
+use crate::error::{Error, Result};
+use crate::extents::{LargeValue, Stored};
+use crate::format::geometry::UNIT_BYTES;
+use crate::format::pointer::{Pointer, PointerKind};
+use crate::format::record::{RecordKind, VALUE_BYTES_MAX};
+use crate::log::Append;
+use crate::options::Durability;
+use crate::region::memory_level::NEWEST;
+use crate::region::{Region, Version};
+use crate::volume::reserve::Claim;
+
+impl OpenSegment {
+    /// Writes the bytes of a large value, of which nothing is known yet; where there is no room, the volume grows, or garbage is
+    /// collected first.
+    pub(super) fn store_value(
+        &self,
+        region: &Region,
+        key: &[u8],
+        value_bytes: u64,
+        source: &mut dyn Read,
+    ) -> Result<Stored> {
+        // Nothing has been read when it finds no room.
+        let mut write = || Stored::write(&self.segment, region.number, key, value_bytes, source);
+        let mut stored = write();
+        if let Err(Error::Full { wanted, .. }) = stored
+            // What is free in the last unit may be too short.
+            && self.grow_by(wanted / UNIT_BYTES + 1)
+        {
+            stored = write();
+        }
+        if let Err(Error::Full { wanted, .. }) = stored {
+            self.make_room(Claim::Put, wanted / UNIT_BYTES + 1)?;
+            stored = write();
+        }
+        stored
+    }
+}
+
+impl RegionHandle {
+    /// Sets a key's value to the next `value_bytes` bytes of `source`, up to 1 GiB. Those of a value over 1 MiB are written as they
+    /// come, and flushed before the store knows of them; so much memory as one MiB is enough. If the source fails or ends too early,
+    /// that is [`Error::Source`], and the key keeps the value that it had.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("picture");
+    /// # std::fs::write(&path, vec![7; 3 << 20])?;
+    /// # let db = vmio_kv::Db::create(folder.path().join("store"), vmio_kv::Options::new())?;
+    /// let picture = std::fs::File::open(&path)?;
+    /// db.put_stream(b"picture", picture.metadata()?.len(), picture)?;
+    /// assert_eq!(db.get_range(b"picture", 1 << 20..(1 << 20) + 3)?.as_deref(), Some(&[7, 7, 7][..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn put_stream(&self, key: &[u8], value_bytes: u64, source: impl Read) -> Result<()> {
+        self.put_stream_with(key, value_bytes, source, self.home.store.options.default_durability())
+    }
+
+    /// The same, with a durability of its own.
+    pub fn put_stream_with(
+        &self,
+        key: &[u8],
+        value_bytes: u64,
+        mut source: impl Read,
+        durability: Durability,
+    ) -> Result<()> {
+        check_key(key)?;
+        check_value_length(value_bytes)?;
+        if value_bytes > VALUE_BYTES_MAX as u64 {
+            return self.put_large(key, value_bytes, &mut source, durability);
+        }
+        let mut value = vec![0; value_bytes as usize];
+        source.read_exact(&mut value).map_err(|source| Error::Source { wanted: value_bytes, read: 0, source })?;
+        self.put_with(key, &value, durability)
+    }
+
+    pub(super) fn put_large(
+        &self,
+        key: &[u8],
+        value_bytes: u64,
+        source: &mut dyn Read,
+        durability: Durability,
+    ) -> Result<()> {
+        let stored = self.home.store_value(&self.region, key, value_bytes, source)?;
+        self.home.store.device.flush()?;
+        self.home.write_where_room(Claim::Put, || self.try_put_stored(key, &stored, durability))
+    }
+
+    fn try_put_stored(&self, key: &[u8], stored: &Stored, durability: Durability) -> Result<()> {
+        let home = &self.home;
+        let turn = self.region.begin_write()?;
+        let (kind, region, value) = (RecordKind::Extents, self.region.number, stored.record_value());
+        let at = home.log.append_one_record(&Append { kind, region, key, value }, Claim::Put)?;
+        let pointer = stored.keep(at.pointer);
+        let has_many = turn.add_large(stored.record());
+        let is_full = turn.put(key, at.sequence, pointer) || has_many;
+        drop(turn);
+        if is_full && self.region.freeze() {
+            home.store.spills.put(&self.region);
+        }
+        if durability == Durability::Sync { home.log.sync(at.sequence + 1) } else { Ok(()) }
+    }
+
+    /// The part of a key's value that is within a range; what is beyond its end is left out.
+    pub fn get_range(&self, key: &[u8], range: impl RangeBounds<u64>) -> Result<Option<Vec<u8>>> {
+        self.newest(&self.region.version()).get_range(key, range)
+    }
+
+    /// A key's value, to be read as a file is: in parts, from anywhere. It stays what it is, whatever is written meanwhile; its room
+    /// is not used again as long as it is read.
+    pub fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
+        let version = self.region.version();
+        let reading = Reading { region: &self.region, version: &version, before: NEWEST };
+        reading.reader(key, &version)
+    }
+}
+
+impl RegionSnapshot {
+    /// The part of the value that a key had; see [`RegionHandle::get_range`].
+    pub fn get_range(&self, key: &[u8], range: impl RangeBounds<u64>) -> Result<Option<Vec<u8>>> {
+        self.reading().get_range(key, range)
+    }
+
+    /// The value that a key had, to be read in parts; see [`RegionHandle::reader`].
+    pub fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
+        self.reading().reader(key, &self.view.version)
+    }
+}
+
+impl Reading<'_> {
+    /// All of the value that a record has, or that is elsewhere.
+    pub(super) fn value(&self, key: &[u8], pointer: Pointer) -> Result<Vec<u8>> {
+        let log = &self.region.log;
+        if pointer.kind() == PointerKind::Extents {
+            return LargeValue::open(log, pointer, key)?.read(&log.segment.device, 0..u64::MAX);
+        }
+        log.read(pointer, |record| record.value.to_vec())
+    }
+
+    /// The same, to be read in parts.
+    fn reader(&self, key: &[u8], version: &Arc<Version>) -> Result<Option<ValueReader>> {
+        let Some(pointer) = self.find(key)? else { return Ok(None) };
+        let log = &self.region.log;
+        Ok(Some(match pointer.kind() {
+            PointerKind::Extents => ValueReader::large(log, version, LargeValue::open(log, pointer, key)?),
+            _ => ValueReader::small(log, version, self.value(key, pointer)?),
+        }))
+    }
+
+    fn get_range(&self, key: &[u8], range: impl RangeBounds<u64>) -> Result<Option<Vec<u8>>> {
+        let Some(pointer) = self.find(key)? else { return Ok(None) };
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(start) => start.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(end) => end.saturating_add(1),
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => u64::MAX,
+        };
+        let log = &self.region.log;
+        if pointer.kind() == PointerKind::Extents {
+            return LargeValue::open(log, pointer, key)?.read(&log.segment.device, start..end).map(Some);
+        }
+        log.read(pointer, |record| {
+            let length = record.value.len() as u64;
+            let (start, end) = (start.min(length) as usize, end.min(length) as usize);
+            Some(record.value.get(start..end).unwrap_or_default().to_vec())
+        })
+    }
+}

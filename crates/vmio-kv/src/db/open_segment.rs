@@ -1,0 +1,203 @@
+//! A segment of a store that is open: its log, and what is done to its regions.
+
+use std::sync::{Arc, Mutex, RwLock};
+
+use crate::db::Store;
+use crate::db::collector::{Collected, Upkeep};
+use crate::error::{Error, Result};
+use crate::extents::Stored;
+use crate::format::catalogue::{REGIONS, RegionEntry};
+use crate::format::geometry::UNIT_BYTES;
+use crate::format::record::{RecordKind, VALUE_BYTES_MAX};
+use crate::format::superblock::CATALOGUE_BLOCKS_MAX;
+use crate::log::{Append, Appended, Log, LogWriter};
+use crate::options::Durability;
+use crate::region::{Region, WriteTurn};
+use crate::volume::commit::Changes;
+use crate::volume::reserve::Claim;
+use crate::volume::segment::Segment;
+use crate::write_batch::{Operation, WriteBatch};
+
+/// A segment of a store, with what it has of its own beside what all share.
+pub(crate) struct OpenSegment {
+    pub(crate) store: Arc<Store>,
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) log: Arc<Log>,
+    pub(super) upkeep: RwLock<Upkeep>,
+    /// Whoever holds it commits a spill, and has it seen: one after the other.
+    pub(super) committing: Mutex<()>,
+    pub(super) collected: Collected,
+}
+
+impl OpenSegment {
+    /// Starts the thread that writes its log.
+    pub(super) fn start_writer(&self) -> Result<LogWriter> {
+        let period = match self.store.options.default_durability() {
+            Durability::Periodic(period) => Some(period),
+            _ => None,
+        };
+        LogWriter::start(&self.log, period).map_err(self.store.failed("starting threads"))
+    }
+
+    /// Its regions.
+    pub(super) fn regions(&self) -> Vec<Arc<Region>> {
+        let of_all = self.store.regions();
+        of_all.values().filter(|region| region.segment() == self.segment.number).cloned().collect()
+    }
+
+    /// Creates a region, durably, whose name no other one has.
+    pub(super) fn create_region(&self, name: &str) -> Result<Arc<Region>> {
+        let most = REGIONS * CATALOGUE_BLOCKS_MAX;
+        if self.regions().len() == most {
+            return Err(Error::Option { option: "regions", value: most as u64 + 1, why: "a segment has 1400 at most" });
+        }
+        let store = &self.store;
+        store.options.check_regions(store.regions().len() + 1)?;
+        let number = self.segment.superblock().next_region;
+        let (log_offset, log_sequence) = self.log.end();
+        // Numbers of records that a crash loses are given again: those of the region have to be higher.
+        self.log.sync(log_sequence)?;
+        let entry = Region::empty_entry(number, name, log_offset, log_sequence);
+        let region = Region::new(&self.log, store.options.limits(), &store.level_memory, &entry);
+        let changes = Changes { regions: vec![entry], next_region: Some(number + 1), ..Changes::default() };
+        self.segment.commit(changes, &[])?;
+        let region = store.add_region(region);
+        self.keep_reserve();
+        Ok(region)
+    }
+
+    /// From where the log has to be read if a crash comes once this region is as it is about to be.
+    pub(super) fn replay_from(&self, changed: &RegionEntry) -> (u64, u64) {
+        // First: whatever is written later lies behind it.
+        let end = self.log.end();
+        let regions = self.regions();
+        let others = regions.iter().filter(|region| region.number != changed.number);
+        let places = others.filter_map(|region| region.oldest_in_memory());
+        places
+            .chain([(changed.log_offset, changed.log_sequence), end])
+            .min_by_key(|(_, sequence)| *sequence)
+            .unwrap_or(end)
+    }
+
+    /// Writes, and has garbage collected if there is no room.
+    pub(super) fn write_where_room(&self, claim: Claim, write: impl Fn() -> Result<()>) -> Result<()> {
+        loop {
+            match write() {
+                Err(Error::Full { volume, wanted }) => {
+                    if !self.grow_for(claim, wanted / UNIT_BYTES) && !self.make_room(claim, wanted / UNIT_BYTES)? {
+                        return Err(Error::Full { volume, wanted });
+                    }
+                }
+                done => break done,
+            }
+        }?;
+        if self.log.take_begun_chunk() {
+            self.store.spills.look_around();
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
+        let are_deletions = batch.operations().iter().all(|operation| operation.append().kind == RecordKind::Delete);
+        let claim = if are_deletions { Claim::Delete } else { Claim::Put };
+        let store_large = |operation: &Operation| {
+            let Append { key, value, .. } = operation.append();
+            let is_large = value.len() > VALUE_BYTES_MAX;
+            is_large.then(|| self.store_value(&operation.region, key, value.len() as u64, &mut &*value)).transpose()
+        };
+        let stored = batch.operations().iter().map(store_large).collect::<Result<Vec<_>>>()?;
+        if stored.iter().any(Option::is_some) {
+            self.segment.device.flush()?;
+        }
+        self.write_where_room(claim, || self.try_write(batch, &stored, claim, durability))
+    }
+
+    /// Large values have been `stored`.
+    fn try_write(
+        &self,
+        batch: &WriteBatch,
+        stored: &[Option<Stored>],
+        claim: Claim,
+        durability: Durability,
+    ) -> Result<()> {
+        let operations = batch.operations();
+        if operations.is_empty() {
+            return Ok(());
+        }
+        // In order, so that no two writers wait for each other.
+        let mut regions: Vec<&Arc<Region>> = operations.iter().map(|operation| &operation.region).collect();
+        regions.sort_unstable_by_key(|region| region.number);
+        regions.dedup_by_key(|region| region.number);
+        let turns = Self::begin_writes(&regions)?;
+        let appends = operations.iter().zip(stored).map(|(operation, stored)| operation.append_as(stored.as_ref()));
+        let records: Vec<Append<'_>> = appends.collect();
+        let mut appended: Vec<Appended> = Vec::with_capacity(records.len());
+        self.log.append(&records, claim, &mut appended)?;
+        // All levels at once: who begins a view sees all of it, or nothing.
+        let mut levels: Vec<_> = turns.iter().map(WriteTurn::fill).collect();
+        let mut replaced = Vec::new();
+        let mut has_many_large = vec![false; turns.len()];
+        for ((record, at), stored) in records.iter().zip(&appended).zip(stored) {
+            let place = regions.binary_search_by_key(&record.region, |region| region.number);
+            let Ok(place) = place else { unreachable!("each operation's region is in the list") };
+            let mut pointer = at.pointer;
+            if let Some(stored) = stored {
+                pointer = stored.keep(pointer);
+                has_many_large[place] = turns[place].add_large(stored.record());
+            }
+            replaced.extend(levels[place].insert(record.key, at.sequence, pointer));
+        }
+        drop(levels);
+        replaced.into_iter().for_each(|pointer| self.segment.count_garbage(pointer));
+        let full: Vec<bool> =
+            turns.iter().zip(has_many_large).map(|(turn, has_many)| has_many || turn.is_full()).collect();
+        drop(turns);
+        for (region, is_full) in regions.iter().zip(full) {
+            self.spill_if_due(region, is_full);
+        }
+        self.slow_down(records.len());
+        match (durability, appended.last()) {
+            (Durability::Sync, Some(last)) => self.log.sync(last.sequence + 1),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has a region's level in memory spilled if it is full, or the largest of all if these have come to what they may take.
+    pub(super) fn spill_if_due(&self, region: &Arc<Region>, is_full: bool) {
+        if is_full {
+            if region.freeze() {
+                self.store.spills.put(region);
+            }
+        } else if self.store.level_memory.is_crowded() {
+            self.store.spills.relieve();
+        }
+    }
+
+    /// Has a writer wait, the longer the closer the levels in memory come to what they may take: so spills keep up with writers, and
+    /// nobody waits for a whole one.
+    pub(super) fn slow_down(&self, records: usize) {
+        if let Some(delay) = self.store.level_memory.delay(records) {
+            std::thread::sleep(delay);
+        }
+    }
+
+    /// Turns of all these regions. Who has to wait for a spill of one holds none meanwhile: the spill may need them.
+    fn begin_writes<'region>(regions: &[&'region Arc<Region>]) -> Result<Vec<WriteTurn<'region>>> {
+        loop {
+            let mut turns = Vec::with_capacity(regions.len());
+            let mut full = None;
+            for region in regions {
+                match region.try_begin_write()? {
+                    Some(turn) => turns.push(turn),
+                    None => {
+                        full = Some(region);
+                        break;
+                    }
+                }
+            }
+            let Some(full) = full else { return Ok(turns) };
+            drop(turns);
+            drop(full.begin_write()?);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! A segment of a store, as users hold it.
+
+use std::sync::Arc;
+
+use crate::db::segments::Segments;
+use crate::db::{OpenSegment, RegionHandle, SegmentStats};
+use crate::error::Result;
+
+/// A segment of a store: some regions, a log that they share, and room of their own in the volume. See [`crate::Db::create_segment`].
+///
+/// Regions of different segments share no log: writes to them are never in one batch, and what is durable of one says nothing of the
+/// other; after a crash one may have what was written later, and the other not what was written before, unless that had been acknowledged as
+/// durable. A [`crate::Snapshot`] shows the regions of all segments at one moment all the same. Garbage is collected, and a full segment
+/// is full, each for itself.
+#[derive(Clone)]
+pub struct SegmentHandle {
+    segments: Arc<Segments>,
+    segment: Arc<OpenSegment>,
+}
+
+impl SegmentHandle {
+    pub(super) fn new(segments: &Arc<Segments>, segment: Arc<OpenSegment>) -> Self {
+        SegmentHandle { segments: Arc::clone(segments), segment }
+    }
+
+    /// Its number: 0 for the one that is there from the start, and counted on from there. It stays.
+    pub fn number(&self) -> u32 {
+        self.segment.segment.number
+    }
+
+    /// A region by its name; it is created here, durably, if no segment has it. If another one has, that is
+    /// [`crate::Error::RegionElsewhere`].
+    pub fn region_or_create(&self, name: &str) -> Result<RegionHandle> {
+        self.segments.region_or_create(name, Some(&self.segment))
+    }
+
+    /// The names of its regions.
+    pub fn region_names(&self) -> Vec<String> {
+        self.segment.regions().iter().map(|region| region.name.clone()).collect()
+    }
+
+    /// How much there is of what in it.
+    pub fn stats(&self) -> SegmentStats {
+        self.segment.stats()
+    }
+}
+
+impl std::fmt::Debug for SegmentHandle {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "segment {} of {}", self.number(), self.segment.store.device.name())
+    }
+}

@@ -1,0 +1,111 @@
+//! All segments of a store.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use crate::db::{OpenSegment, RegionHandle, SegmentHandle, Stats, Store};
+use crate::error::{Error, Result};
+use crate::format::catalogue::NAME_BYTES_MAX;
+use crate::region::Region;
+
+/// A store's segments, one at least.
+pub(crate) struct Segments {
+    store: Arc<Store>,
+    /// In the order of their numbers.
+    all: RwLock<Vec<Arc<OpenSegment>>>,
+    /// Whoever creates a region holds it: names are unique over all segments. It has those whose creation has failed, with their
+    /// segment: they may be there when the store is opened again.
+    in_doubt: Mutex<BTreeMap<String, u32>>,
+}
+
+impl Segments {
+    pub(super) fn new(store: Arc<Store>, all: Vec<Arc<OpenSegment>>) -> Self {
+        Segments { store, all: RwLock::new(all), in_doubt: Mutex::default() }
+    }
+
+    pub(super) fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<OpenSegment>> {
+        self.all.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The one that a region is in.
+    pub(super) fn of(&self, region: &Region) -> Arc<OpenSegment> {
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        let found = all.iter().find(|segment| segment.segment.number == region.segment());
+        let Some(found) = found else { unreachable!("a region is created in a segment that is there") };
+        Arc::clone(found)
+    }
+
+    pub(super) fn handle(&self, region: &Arc<Region>) -> RegionHandle {
+        RegionHandle { home: self.of(region), region: Arc::clone(region) }
+    }
+
+    pub(super) fn handles(self: &Arc<Self>) -> Vec<SegmentHandle> {
+        self.all().into_iter().map(|segment| SegmentHandle::new(self, segment)).collect()
+    }
+
+    pub(super) fn region(&self, name: &str) -> Option<RegionHandle> {
+        let region = self.store.regions().get(name).cloned();
+        region.map(|region| self.handle(&region))
+    }
+
+    /// A region by its name; it is created if it is not there. It is to be in a segment, if one is said.
+    pub(super) fn region_or_create(&self, name: &str, wanted: Option<&Arc<OpenSegment>>) -> Result<RegionHandle> {
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return Err(Error::RegionName { name: name.to_owned(), most: NAME_BYTES_MAX });
+        }
+        let mut in_doubt = self.in_doubt.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(handle) = self.region(name) {
+            return match wanted.map(|wanted| wanted.segment.number).filter(|wanted| *wanted != handle.segment()) {
+                Some(wanted) => Err(Error::RegionElsewhere { name: name.to_owned(), found: handle.segment(), wanted }),
+                None => Ok(handle),
+            };
+        }
+        let home = wanted.map_or_else(|| Arc::clone(&self.all()[0]), Arc::clone);
+        let number = home.segment.number;
+        if let Some(other) = in_doubt.get(name).filter(|other| **other != number) {
+            let why = format!("creating the region {name} in segment {other} has failed, and it may be there");
+            return Err(Error::Stopped { volume: self.store.device.name().to_owned(), why });
+        }
+        let created = home.create_region(name);
+        let region = created.inspect_err(|error| {
+            if !matches!(error, Error::Option { .. }) {
+                in_doubt.insert(name.to_owned(), number);
+            }
+        })?;
+        Ok(RegionHandle { home, region })
+    }
+
+    /// Creates a segment, which is no part of the store before [`Self::add`].
+    pub(super) fn create(&self) -> Result<Arc<OpenSegment>> {
+        let store = &self.store;
+        let (first, units) = (Arc::clone(&self.all()[0]), OpenSegment::units_of_new(store));
+        let mut volume = store.volume();
+        // Those too whose creation has failed behind its last write: an opening has them.
+        store.options.check_segments(volume.segments().len() + 1)?;
+        let entry = volume.create_segment(&first.segment, units)?;
+        drop(volume);
+        let (segment, _) = OpenSegment::open(store, &entry, None)?;
+        segment.keep_reserve();
+        tracing::info!(volume = store.device.name(), number = entry.number, "a segment was created");
+        Ok(Arc::new(segment))
+    }
+
+    pub(super) fn add(self: &Arc<Self>, segment: Arc<OpenSegment>) -> SegmentHandle {
+        self.all.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&segment));
+        SegmentHandle::new(self, segment)
+    }
+
+    /// Returns once all writes that have returned are durable. If one segment fails, the others are made durable all the same.
+    pub(super) fn sync(&self) -> Result<()> {
+        self.all().iter().map(|segment| segment.log.sync_all()).fold(Ok(()), Result::and)
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        let stats = self.all().iter().map(|segment| segment.stats()).fold(Default::default(), |sum, one| sum + one);
+        Stats::new(&self.store, stats)
+    }
+}

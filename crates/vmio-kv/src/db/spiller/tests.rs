@@ -1,0 +1,156 @@
+//! Spills that go on at once, and one of which a part fails.
+
+use std::time::{Duration, Instant};
+
+use vmio::backing::Backing;
+
+use super::*;
+use crate::device::failing_backing::FailingBacking;
+use crate::format::catalogue::Root;
+use crate::format::geometry::{UNIT_BYTES, unit_of};
+use crate::tree::Tree;
+use crate::{Db, Durability, Options, RegionHandle};
+
+fn options() -> Options {
+    Options::new().memory_bytes(32 << 20).memory_level_bytes(20 << 10).durability(Durability::None)
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("{number:08}").into_bytes()
+}
+
+fn put(region: &RegionHandle, numbers: impl Iterator<Item = u64>, value: &[u8]) {
+    numbers.for_each(|number| region.put(&key(number), value).expect("room"));
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Where the last leaf of a tree is.
+fn last_leaf(region: &RegionHandle, root: Root) -> u64 {
+    let region = region.region();
+    let tree = Tree::new(&region.log, region.number, root, region.version().epoch);
+    tree.offsets().expect("read").pop().expect("it has a leaf")
+}
+
+fn evict_all(db: &Db, backing: &FailingBacking) {
+    let device = &db.default.home.store.device;
+    (0..backing.len() / UNIT_BYTES).for_each(|unit| device.evict(unit));
+}
+
+fn begin_to_spill(db: &Db, region: &RegionHandle) {
+    assert!(region.region().freeze());
+    db.segments.store().spills.put(region.region());
+}
+
+#[test]
+fn a_region_is_spilled_while_another_one_is() {
+    let backing = Arc::new(FailingBacking::new(128 << 20));
+    let db = Db::create_on(Arc::clone(&backing), options().spill_threads(2)).expect("a store");
+    let regions = ["left", "right"].map(|name| db.region_or_create(name).expect("room"));
+    regions.iter().for_each(|region| put(region, 0..300, b"old"));
+    db.flush().expect("spilled");
+    evict_all(&db, &backing);
+    let [left, right] = &regions;
+    let root = left.region().version().levels[1].active.expect("a tree");
+    backing.hold_next(unit_of(last_leaf(left, root)));
+    regions.iter().for_each(|region| put(region, 0..300, b"new"));
+    begin_to_spill(&db, left);
+    assert!(backing.wait_for_read(|| !left.region().has_frozen()));
+    begin_to_spill(&db, right);
+    wait_until("it waits for the other one", || !right.region().has_frozen());
+    assert!(left.region().has_frozen());
+    backing.go_on();
+    wait_until("it goes on", || !left.region().has_frozen());
+    let is_new =
+        |number| regions.iter().all(|region| region.get(&key(number)).expect("read").as_deref() == Some(b"new"));
+    assert!((0..300).all(is_new));
+}
+
+#[test]
+fn a_level_takes_spills_while_it_is_spilled_itself() {
+    let backing = Arc::new(FailingBacking::new(128 << 20));
+    let options = options().spill_threads(2).growth_factor(2);
+    let db = Db::create_on(Arc::clone(&backing), options.clone()).expect("a store");
+    let (home, region) = (&db.default.home, db.default_region().region());
+    let trees = || region.version().levels;
+    let mut expected = std::collections::BTreeMap::new();
+    // Less than fills the level in memory: no thread spills it.
+    let mut put_some = |round: u64| {
+        let numbers = (0..300).map(|number| (number * 7 + round * 13) % 5000);
+        put(&db, numbers.clone(), &round.to_le_bytes());
+        expected.extend(numbers.map(|number| (number, round)));
+        assert!(region.freeze());
+        expected.clone()
+    };
+    let spill = || region.begin_spill(false).filter(Spill::is_of_memory);
+    let check = |db: &Db, expected: &std::collections::BTreeMap<u64, u64>| {
+        for (number, round) in expected {
+            assert_eq!(db.get(&key(*number)).expect("read"), Some(round.to_le_bytes().to_vec()));
+        }
+        assert_eq!(db.scan(..).keys().count(), expected.len());
+    };
+    let held = (0..).find_map(|round| {
+        put_some(round);
+        home.finish_spill(spill().expect("the memory is due")).expect("spilled");
+        region.begin_spill(false)
+    });
+    let held = held.expect("the level is full");
+    let spilling = trees()[1].spilling;
+    assert!(spilling.is_some() && trees()[1].active.is_none());
+    let mut all = Default::default();
+    for round in 100..104 {
+        all = put_some(round);
+        home.finish_spill(spill().expect("the memory is due")).expect("spilled");
+        assert!(trees()[1].active.is_some() && trees()[1].spilling == spilling);
+        check(&db, &all);
+    }
+    assert!(region.begin_spill(false).is_none(), "the level is full again, but not spilled yet");
+    let committed = home.segment.regions().into_iter().find(|entry| entry.number == region.number);
+    assert_eq!(committed.map(|entry| entry.levels), Some(trees()), "it is durable so");
+    let last = spilling.map(|root| root.entries);
+    home.finish_spill(held).expect("spilled");
+    assert_eq!((trees()[1].spilling, trees()[2].active.map(|root| root.entries)), (None, last));
+    check(&db, &all);
+    // What has come meanwhile is next.
+    home.finish_spill(region.begin_spill(false).expect("the level is full")).expect("spilled");
+    assert!(trees()[1].active.is_none());
+    check(&db, &all);
+    db.close().expect("closed");
+    check(&Db::open_on(backing, options).expect("opened"), &all);
+}
+
+#[test]
+fn a_part_that_fails_gives_back_what_all_have_taken() {
+    let backing = Arc::new(FailingBacking::new(128 << 20));
+    let options = options().spill_threads(3).growth_factor(100);
+    let db = Db::create_on(Arc::clone(&backing), options).expect("a store");
+    put(&db, 0..9000, b"old");
+    db.flush().expect("spilled");
+    let region = db.default_region().region();
+    let root = region.version().levels[1].active.expect("a tree");
+    assert!(root.blocks > 40, "{root:?}");
+    evict_all(&db, &backing);
+    // All leaves are in memory but those at the end.
+    assert!((0..8000).all(|number| db.contains(&key(number)).expect("read")));
+    backing.fail(Some(unit_of(last_leaf(&db, root))));
+    put(&db, (0..9000).step_by(30), b"new");
+    let taken_blocks = || db.default.home.segment.allocator().taken_blocks();
+    let before = taken_blocks();
+    begin_to_spill(&db, &db);
+    wait_until("the spill has not failed", || region.has_failed());
+    drop(db.default.home.upkeep());
+    assert_eq!(taken_blocks(), before);
+    backing.fail(None);
+    // It could not be read, which is remembered as long as it is in memory.
+    evict_all(&db, &backing);
+    for number in 0..9000 {
+        let expected: &[u8] = if number % 30 == 0 { b"new" } else { b"old" };
+        assert_eq!(db.get(&key(number)).expect("read").as_deref(), Some(expected));
+    }
+}

@@ -1,0 +1,117 @@
+//! What a store says of itself.
+
+use std::collections::BTreeSet;
+use std::ops::{Add, Deref};
+use std::sync::atomic::Ordering;
+
+use crate::db::{OpenSegment, Store};
+use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+use crate::format::unit_table::{Purpose, Unit};
+
+/// How much there is of what, in one segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SegmentStats {
+    /// Bytes of its units, taken or free.
+    pub segment_bytes: u64,
+    /// Bytes of units that are taken.
+    pub space_bytes: u64,
+    /// Bytes of the log's chunks.
+    pub log_bytes: u64,
+    /// Bytes of it that are known to be garbage: records that nothing points to any longer, each an eighth too long at most, and
+    /// what chunks lack that ended early. Of what was overwritten a part is known only when the levels that have it meet.
+    pub garbage_bytes: u64,
+    /// The rest of it; chunks that are written to, and the one that comes next, count as live.
+    pub live_bytes: u64,
+    /// Bytes of the blocks that values over 1 MiB have taken, also those that were overwritten where levels have not met yet.
+    pub extents_bytes: u64,
+    /// Chunks of the log whose garbage was collected since the store was opened.
+    pub collected_chunks: u64,
+    /// Bytes of records that were moved for that.
+    pub moved_bytes: u64,
+    /// Bytes of the log's chunks that an opening would read back now.
+    pub recovery_log_bytes: u64,
+    /// Entries of the levels on the device, over all regions; a key counts once for each level that has it.
+    pub level_entries: u64,
+    /// Bytes of the levels in memory, about.
+    pub memory_level_bytes: u64,
+}
+
+/// How much there is of what: of the volume, and over all segments, whose sums can be read as if they were fields of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// How long the volume is.
+    pub volume_bytes: u64,
+    /// Bytes that cached pages of nodes and records may take at present.
+    pub cache_bytes: u64,
+    /// Of all segments together.
+    pub segments: SegmentStats,
+}
+
+impl Deref for Stats {
+    type Target = SegmentStats;
+
+    fn deref(&self) -> &SegmentStats {
+        &self.segments
+    }
+}
+
+impl Add for SegmentStats {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        SegmentStats {
+            segment_bytes: self.segment_bytes + other.segment_bytes,
+            space_bytes: self.space_bytes + other.space_bytes,
+            log_bytes: self.log_bytes + other.log_bytes,
+            garbage_bytes: self.garbage_bytes + other.garbage_bytes,
+            live_bytes: self.live_bytes + other.live_bytes,
+            extents_bytes: self.extents_bytes + other.extents_bytes,
+            collected_chunks: self.collected_chunks + other.collected_chunks,
+            moved_bytes: self.moved_bytes + other.moved_bytes,
+            recovery_log_bytes: self.recovery_log_bytes + other.recovery_log_bytes,
+            // What a damaged catalogue says may be anything.
+            level_entries: self.level_entries.saturating_add(other.level_entries),
+            memory_level_bytes: self.memory_level_bytes + other.memory_level_bytes,
+        }
+    }
+}
+
+impl Stats {
+    /// Of a store whose segments have so much together.
+    pub(super) fn new(store: &Store, segments: SegmentStats) -> Self {
+        let volume_bytes = store.volume().units() * UNIT_BYTES;
+        Stats { volume_bytes, cache_bytes: store.device.cache_bytes(), segments }
+    }
+}
+
+impl OpenSegment {
+    pub(super) fn stats(&self) -> SegmentStats {
+        let allocator = self.segment.allocator();
+        let is_taken = |unit: &Unit| unit.purpose != Purpose::Free;
+        let units = allocator.units().filter(|(_, unit)| is_taken(unit)).count() as u64;
+        let segment_bytes = allocator.units_in_all() * UNIT_BYTES;
+        let extents_bytes = allocator.blocks_of_extents() * BLOCK_BYTES as u64;
+        drop(allocator);
+        let log = self.log_space(&BTreeSet::new());
+        let versions: Vec<_> = self.regions().iter().map(|region| region.version()).collect();
+        let memory = versions.iter().flat_map(|version| std::iter::once(&version.memory).chain(&version.frozen));
+        SegmentStats {
+            segment_bytes,
+            space_bytes: units * UNIT_BYTES,
+            log_bytes: log.bytes,
+            garbage_bytes: log.garbage_bytes,
+            live_bytes: log.bytes - log.garbage_bytes,
+            extents_bytes,
+            collected_chunks: self.collected.chunks.load(Ordering::Relaxed),
+            moved_bytes: self.collected.moved_bytes.load(Ordering::Relaxed),
+            recovery_log_bytes: self.recovery_log_bytes(),
+            level_entries: versions
+                .iter()
+                .flat_map(|version| version.roots())
+                .fold(0, |sum: u64, root| sum.saturating_add(root.entries)),
+            memory_level_bytes: memory.map(|level| level.bytes()).sum(),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! A value as a file: read in parts, from anywhere.
+
+use std::io::{self, Read, Seek, SeekFrom};
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::extents::LargeValue;
+use crate::format::extents::PIECE_BYTES;
+use crate::log::Log;
+use crate::region::Version;
+
+/// How far a reader that goes on is read ahead.
+const AHEAD_BYTES: u64 = 1 << 20;
+
+/// A key's value as it was when somebody asked for it; see [`crate::RegionHandle::reader`] and [`crate::Scan::readers`].
+pub struct ValueReader {
+    log: Arc<Log>,
+    /// Keeps its room from being used again.
+    _version: Arc<Version>,
+    value: Value,
+    at: u64,
+    /// The piece that it is in, and its number, if it was read.
+    piece: Vec<u8>,
+    piece_index: usize,
+    /// So far it is read ahead.
+    ahead: u64,
+}
+
+enum Value {
+    Small(Vec<u8>),
+    Large(LargeValue),
+}
+
+impl ValueReader {
+    pub(super) fn large(log: &Arc<Log>, version: &Arc<Version>, value: LargeValue) -> Self {
+        Self::new(log, version, Value::Large(value))
+    }
+
+    pub(super) fn small(log: &Arc<Log>, version: &Arc<Version>, value: Vec<u8>) -> Self {
+        Self::new(log, version, Value::Small(value))
+    }
+
+    fn new(log: &Arc<Log>, version: &Arc<Version>, value: Value) -> Self {
+        let (log, _version) = (Arc::clone(log), Arc::clone(version));
+        ValueReader { log, _version, value, at: 0, piece: Vec::new(), piece_index: usize::MAX, ahead: 0 }
+    }
+
+    /// How many bytes the value has.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        match &self.value {
+            Value::Small(value) => value.len() as u64,
+            Value::Large(value) => value.len(),
+        }
+    }
+
+    fn read_some(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        let left = self.len().saturating_sub(self.at);
+        let wanted = left.min(buffer.len() as u64) as usize;
+        let (at, buffer) = (self.at, &mut buffer[..wanted]);
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        let value = match &self.value {
+            Value::Large(value) => value,
+            Value::Small(value) => {
+                buffer.copy_from_slice(&value[at as usize..at as usize + wanted]);
+                return Ok(wanted);
+            }
+        };
+        let device = &self.log.segment.device;
+        if !(at..=at + AHEAD_BYTES).contains(&self.ahead) {
+            self.ahead = at;
+        }
+        if self.ahead < at + AHEAD_BYTES / 2 {
+            let end = (at + AHEAD_BYTES).min(value.len());
+            value.prefetch(device, self.ahead..end);
+            self.ahead = at + AHEAD_BYTES;
+        }
+        if wanted >= PIECE_BYTES {
+            value.read_at(device, at, buffer)?;
+            return Ok(wanted);
+        }
+        let index = (at / PIECE_BYTES as u64) as usize;
+        if self.piece_index != index {
+            self.piece_index = usize::MAX;
+            self.piece.resize(value.piece_bytes(index), 0);
+            value.read_piece(device, index, &mut self.piece)?;
+            self.piece_index = index;
+        }
+        let rest = &self.piece[(at % PIECE_BYTES as u64) as usize..];
+        let taken = wanted.min(rest.len());
+        buffer[..taken].copy_from_slice(&rest[..taken]);
+        Ok(taken)
+    }
+}
+
+impl Read for ValueReader {
+    /// What is damaged, or cannot be read, is an error that has the [`crate::Error`] in it.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.read_some(buffer).map_err(io::Error::other)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+impl Seek for ValueReader {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(by) => self.len().checked_add_signed(by),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        self.at =
+            at.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a place before the value's beginning"))?;
+        Ok(self.at)
+    }
+}
+
+impl std::fmt::Debug for ValueReader {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "byte {} of a value of {}", self.at, self.len())
+    }
+}

@@ -1,0 +1,94 @@
+//! Which pages of the log are worth a place in the cache.
+//!
+//! Most of what look-ups read of a log that is far larger than the cache is wanted once, or not again for long: to put its page
+//! where a mapping has it, and to take it away again, costs more than to copy it. So a page is read past the cache the first
+//! time, and comes into it when it is wanted a second time within so many misses as make a quarter of the cache.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+/// The window of misses is one in so many of the cache's pages; there is a slot for each page of the cache, so that few of the
+/// window meet in one.
+const WINDOW_SHARE: u64 = 4;
+/// A slot has a page's number above, and below the number of the miss.
+const MISS_BITS: u32 = 28;
+const MISS_MASK: u64 = (1 << MISS_BITS) - 1;
+/// How often somebody looks whether the cache has room, in misses.
+const LOOKS_APART: u64 = 64;
+
+/// The pages that were missed of late.
+pub(super) struct Admission {
+    slots: Box<[AtomicU64]>,
+    /// Counted by all threads: on a line of its own, so that what they only read stays with them.
+    misses: CachePadded<AtomicU64>,
+    has_room: AtomicBool,
+}
+
+impl Admission {
+    /// For a cache of so many pages.
+    pub(super) fn new(cache_pages: u64) -> Self {
+        let slots = (0..cache_pages.clamp(WINDOW_SHARE, 1 << (MISS_BITS - 1))).map(|_| AtomicU64::new(0)).collect();
+        Admission { slots, misses: CachePadded::new(AtomicU64::new(0)), has_room: AtomicBool::new(true) }
+    }
+
+    /// Whether a page that is missed is to come into the cache: if that has room, or the page was missed of late.
+    pub(super) fn admits(&self, page: u64, cache_has_room: impl Fn() -> bool) -> bool {
+        let miss = self.misses.fetch_add(1, Ordering::Relaxed);
+        if miss.is_multiple_of(LOOKS_APART) {
+            self.has_room.store(cache_has_room(), Ordering::Relaxed);
+        }
+        let before = self.slot(page).swap(Self::entry(page, miss), Ordering::Relaxed);
+        let ago = miss.wrapping_sub(before) & MISS_MASK;
+        let is_back = before >> MISS_BITS == Self::name(page) && ago <= self.slots.len() as u64 / WINDOW_SHARE;
+        is_back || self.has_room.load(Ordering::Relaxed)
+    }
+
+    /// Says that a page is on its way into the cache: who wants it next waits for it there.
+    pub(super) fn expect(&self, page: u64) {
+        self.slot(page).store(Self::entry(page, self.misses.load(Ordering::Relaxed)), Ordering::Relaxed);
+    }
+
+    /// No page's is 0, which an empty slot has.
+    fn name(page: u64) -> u64 {
+        (page + 1) & (u64::MAX >> MISS_BITS)
+    }
+
+    fn entry(page: u64, miss: u64) -> u64 {
+        Self::name(page) << MISS_BITS | miss & MISS_MASK
+    }
+
+    fn slot(&self, page: u64) -> &AtomicU64 {
+        let hash = page.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.slots[((u128::from(hash) * self.slots.len() as u128) >> 64) as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_comes_in_when_it_is_missed_again_within_the_window() {
+        let admission = Admission::new(4096);
+        let misses = |page| admission.admits(page, || false);
+        assert!(!misses(7));
+        assert!(misses(7));
+        assert!(!misses(8));
+        (100..1000).for_each(|page| assert!(!misses(page)));
+        assert!(misses(8), "900 misses are less than a quarter of 4096");
+        assert!(!misses(9));
+        (1000..2100).for_each(|page| assert!(!misses(page)));
+        assert!(!misses(9), "1100 are more");
+        admission.expect(10);
+        assert!(misses(10));
+    }
+
+    #[test]
+    fn a_cache_that_has_room_takes_all() {
+        let admission = Admission::new(4096);
+        (0..1000).for_each(|page| assert!(admission.admits(page, || true)));
+        let refused = (1000..1200).filter(|page| !admission.admits(*page, || false)).count();
+        assert!(refused >= 200 - LOOKS_APART as usize, "{refused}");
+    }
+}

@@ -1,0 +1,153 @@
+//! Blocks that are read past the cache, many at once, for somebody who wants each of them once.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use zerocopy::IntoBytes;
+
+use crate::device::{Device, PASSING_BLOCKS};
+use crate::format::block::Block;
+use crate::format::geometry::BLOCK_BYTES;
+
+/// So many are read at once, at most: 256 KiB.
+const BLOCKS_MAX: usize = 64;
+
+thread_local! {
+    /// Where the thread read them to the last time.
+    static IDLE: Cell<Option<Box<[Block]>>> = const { Cell::new(None) };
+}
+
+/// What was read; none of it may be believed without a look at its checksum.
+#[derive(Default)]
+pub(crate) struct Passed {
+    /// Which blocks of the volume, ascending.
+    numbers: Vec<u64>,
+    /// Bit *n*: the block *n* of those has come.
+    come: u64,
+    blocks: Option<Box<[Block]>>,
+}
+
+impl Passed {
+    /// The bytes of a range, if all of it was read.
+    pub(crate) fn get(&self, range: Range<u64>) -> Option<&[u8]> {
+        let wanted = blocks_of(&range);
+        let first = self.numbers.binary_search(&wanted.start).ok()?;
+        let places = first..first + (wanted.end - wanted.start) as usize;
+        let is_there = |place: usize| self.come & 1 << place != 0;
+        if self.numbers.get(places.end - 1) != Some(&(wanted.end - 1)) || !places.clone().all(is_there) {
+            return None;
+        }
+        let at = (range.start % BLOCK_BYTES as u64) as usize;
+        self.blocks.as_ref()?.get(places)?.as_bytes().get(at..at + (range.end - range.start) as usize)
+    }
+}
+
+impl Drop for Passed {
+    fn drop(&mut self) {
+        if let Some(blocks) = self.blocks.take() {
+            // A thread that ends has none any more.
+            let _ = IDLE.try_with(|idle| idle.set(Some(blocks)));
+        }
+    }
+}
+
+/// The blocks that a range touches.
+fn blocks_of(range: &Range<u64>) -> Range<u64> {
+    range.start / BLOCK_BYTES as u64..range.end.div_ceil(BLOCK_BYTES as u64)
+}
+
+impl Device {
+    /// Reads ranges of the log that somebody is about to look at, but for what is in memory. What is worth a place there is
+    /// read into the cache in the background, as are long ranges; what could not be read, he who looks is told.
+    pub(crate) fn read_in_passing(&self, ranges: impl Iterator<Item = Range<u64>>) -> Passed {
+        let mut numbers = Vec::with_capacity(BLOCKS_MAX);
+        let mut into_cache = Vec::new();
+        for range in ranges.filter(|range| !range.is_empty() && range.end <= self.len()) {
+            let blocks = blocks_of(&range);
+            if blocks.clone().all(|block| self.mapping.is_resident(block * BLOCK_BYTES as u64)) {
+                continue;
+            }
+            let count = (blocks.end - blocks.start) as usize;
+            if count > PASSING_BLOCKS.min(BLOCKS_MAX - numbers.len())
+                || self.admission.admits(blocks.start, || self.has_room())
+            {
+                into_cache.push(range);
+            } else {
+                self.touched(range, false);
+                numbers.extend(blocks);
+            }
+        }
+        self.prefetch(into_cache.into_iter());
+        if numbers.is_empty() {
+            return Passed::default();
+        }
+        numbers.sort_unstable();
+        numbers.dedup();
+        let mut blocks = IDLE.take().unwrap_or_else(|| vec![Block::ZERO; BLOCKS_MAX].into());
+        let mut come = 0;
+        let reads =
+            numbers.iter().zip(&mut blocks).map(|(number, block)| (number * BLOCK_BYTES as u64, &mut block.0[..]));
+        self.batches.read(&*self.backing, reads, |place, read| {
+            come |= u64::from(matches!(read, Ok(BLOCK_BYTES))) << place;
+        });
+        Passed { numbers, come, blocks: Some(blocks) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use vmio::Cache;
+    use vmio::backing::{Backing, FileBacking};
+
+    use super::*;
+    use crate::error::Result;
+    use crate::format::geometry::UNIT_BYTES;
+
+    const BLOCK: u64 = BLOCK_BYTES as u64;
+
+    #[test]
+    fn what_is_wanted_once_is_read_at_once_and_stays_out_of_a_full_cache() -> Result<()> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let backing = Arc::new(FileBacking::create(folder.path().join("volume"), 64 * UNIT_BYTES)?);
+        let cache = Cache::builder().capacity(32 << 20).build()?;
+        let device = Device::open(&cache, Arc::clone(&backing) as Arc<dyn Backing>, 0)?;
+        let place = |block: u64| UNIT_BYTES + block * BLOCK;
+        (0..400).try_for_each(|block| device.write(place(block), &Block([block as u8; BLOCK_BYTES]).0))?;
+        // The cache is full of something else.
+        for block in 0..2 * (32 << 20) / BLOCK {
+            device.look(8 * UNIT_BYTES + block * BLOCK, 1, |_| Ok(()))?;
+        }
+        device.look_in_passing(place(399), 8, |_| Ok(()))?;
+        device.look(place(7), 1, |_| Ok(()))?;
+        let range = |from: u64, bytes: u64| from..from + bytes;
+        let wanted = [
+            range(place(30) + 100, 50),
+            range(place(10) + 4000, 200),
+            // The same block again, and one that is in memory.
+            range(place(30) + 4000, 96),
+            range(place(7), 10),
+            // Too long, and beyond the end.
+            range(place(200), BLOCK * PASSING_BLOCKS as u64 + 1),
+            range(64 * UNIT_BYTES - 10, 20),
+        ];
+        let passed = device.read_in_passing(wanted.iter().cloned());
+        let of = |range: &Range<u64>| passed.get(range.clone()).map(<[u8]>::to_vec);
+        assert_eq!(of(&wanted[0]), Some(vec![30; 50]));
+        assert_eq!(of(&wanted[1]), Some([vec![10; 96], vec![11; 104]].concat()));
+        assert_eq!(of(&wanted[2]), Some(vec![30; 96]));
+        wanted[3..].iter().for_each(|other| assert_eq!(of(other), None));
+        assert_eq!(of(&range(place(31), 1)), None);
+        assert!([10, 11, 30].into_iter().all(|block| !device.mapping.is_resident(place(block))));
+        // Wanted again so soon, it comes into the cache.
+        let again = device.read_in_passing(std::iter::once(wanted[0].clone()));
+        assert_eq!(again.get(wanted[0].clone()), None);
+        assert_eq!(device.look(place(30), 1, |bytes| Ok(bytes[0]))?, 30);
+        // No more than there is room for at a time.
+        let many = device.read_in_passing((40..180).map(|block| range(place(block), BLOCK)));
+        let come: Vec<_> = (40..180).filter(|block| many.get(range(place(*block), BLOCK)).is_some()).collect();
+        assert_eq!(come, Vec::from_iter(40..40 + BLOCKS_MAX as u64));
+        Ok(())
+    }
+}

@@ -1,0 +1,7 @@
+//! Large values: written to extents past the mapping before the log refers to them, and read through it, each piece checked.
+
+mod large_value;
+mod writer;
+
+pub(crate) use large_value::{LargeValue, extents_of_dead};
+pub(crate) use writer::Stored;

@@ -1,0 +1,127 @@
+//! Writing a large value.
+
+use std::io::Read;
+use std::sync::Arc;
+
+use zerocopy::IntoBytes;
+
+use crate::error::{Error, Result};
+use crate::format::block::Block;
+use crate::format::extents::{Extent, ExtentList, Head, LargeRecord, PIECE_BLOCKS, PIECE_BYTES, head_blocks, pieces};
+use crate::format::geometry::BLOCK_BYTES;
+use crate::format::pointer::Pointer;
+use crate::format::record::{Record, RecordKind, Seed};
+use crate::volume::extents::TakenExtents;
+use crate::volume::segment::Segment;
+
+/// Blocks that are written at a time: 1 MiB.
+const BUFFER_BLOCKS: u64 = 16 * PIECE_BLOCKS;
+
+/// A value that is on the device, perhaps not durably, and that nothing refers to yet. Its room is free again if it is dropped.
+pub(crate) struct Stored {
+    segment: Arc<Segment>,
+    taken: TakenExtents,
+    record: LargeRecord,
+    bytes: Vec<u8>,
+}
+
+impl Stored {
+    /// Takes room for a value, and writes as many bytes of `source`.
+    pub(crate) fn write(
+        segment: &Arc<Segment>,
+        region: u32,
+        key: &[u8],
+        value_bytes: u64,
+        source: &mut dyn Read,
+    ) -> Result<Self> {
+        let blocks = value_bytes.div_ceil(BLOCK_BYTES as u64);
+        let taken = TakenExtents::new(segment, region, blocks, |extents| head_blocks(key.len(), value_bytes, extents))?;
+        let list = ExtentList { value_bytes, extents: taken.extents.clone() };
+        let mut input = Input { source, left: value_bytes, of: value_bytes };
+        let mut checksums = Vec::with_capacity(pieces(value_bytes));
+        let mut buffer = vec![Block::ZERO; BUFFER_BLOCKS.min(blocks) as usize];
+        for extent in &list.extents {
+            write_extent(segment, *extent, &mut buffer, &mut input, &mut checksums)?;
+        }
+        let head = Head { list, checksums };
+        let head_number = segment.next_head_number();
+        let seed = Seed::of_head(segment.uuid, taken.head.offset, head_number);
+        let head_bytes = write_head(segment, region, key, taken.head, seed, &head.to_bytes())?;
+        // Pages of a former life may have come in since the room was taken.
+        for extent in taken.all() {
+            segment.device.drop_pages(extent.offset, extent.bytes())?;
+        }
+        let record = LargeRecord { head_offset: taken.head.offset, head_number, head_bytes, list: head.list };
+        let bytes = record.to_bytes();
+        Ok(Stored { segment: Arc::clone(segment), taken, record, bytes })
+    }
+
+    /// What the log's record of it has as its value.
+    pub(crate) fn record_value(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// What levels in memory have to know of it.
+    pub(crate) fn record(&self) -> &LargeRecord {
+        &self.record
+    }
+
+    /// The log has that record of it, and keeps its room. Gives what levels point to, in place of the record, which opening alone needs.
+    pub(crate) fn keep(&self, record: Pointer) -> Pointer {
+        self.taken.keep();
+        self.segment.count_garbage(record);
+        self.record.pointer()
+    }
+}
+
+/// Where the bytes come from.
+struct Input<'source> {
+    source: &'source mut dyn Read,
+    left: u64,
+    of: u64,
+}
+
+impl Input<'_> {
+    /// Fills a buffer, or as much of it as there is left, and the rest with zeros.
+    fn fill<'buffer>(&mut self, buffer: &'buffer mut [u8]) -> Result<&'buffer [u8]> {
+        let bytes = self.left.min(buffer.len() as u64) as usize;
+        let (wanted, behind) = buffer.split_at_mut(bytes);
+        self.source.read_exact(wanted).map_err(|source| Error::Source {
+            wanted: self.of,
+            read: self.of - self.left,
+            source,
+        })?;
+        behind.fill(0);
+        self.left -= bytes as u64;
+        Ok(wanted)
+    }
+}
+
+fn write_extent(
+    segment: &Segment,
+    extent: Extent,
+    buffer: &mut [Block],
+    input: &mut Input<'_>,
+    checksums: &mut Vec<u32>,
+) -> Result<()> {
+    let end = extent.offset + extent.bytes();
+    let mut at = extent.offset;
+    while at < end {
+        let blocks = buffer.len().min(((end - at) / BLOCK_BYTES as u64) as usize);
+        let bytes = buffer[..blocks].as_mut_bytes();
+        checksums.extend(input.fill(bytes)?.chunks(PIECE_BYTES).map(crc32c::crc32c));
+        segment.device.write(at, bytes)?;
+        at += bytes.len() as u64;
+    }
+    Ok(())
+}
+
+/// Writes a head; returns how long it is.
+fn write_head(segment: &Segment, region: u32, key: &[u8], place: Extent, seed: Seed, value: &[u8]) -> Result<u32> {
+    let sequence = segment.next_epoch();
+    let record = Record { kind: RecordKind::Extents, continues: false, region, sequence, key, value };
+    let mut blocks = vec![Block::ZERO; place.blocks as usize];
+    record.write(seed, blocks.as_mut_slice().as_mut_bytes());
+    segment.device.write(place.offset, blocks.as_slice().as_bytes())?;
+    Ok(record.bytes() as u32)
+}

@@ -1,0 +1,87 @@
+//! Memory that things are put into one behind the other, and that is given back as a whole.
+
+use std::alloc::{Layout, handle_alloc_error};
+
+use memmap2::{Advice, MmapMut};
+
+/// What is asked of the system at a time. It gives memory for what is written to alone.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Addresses count these.
+const UNIT_BYTES: usize = 8;
+const CHUNK_UNITS: u32 = (CHUNK_BYTES / UNIT_BYTES) as u32;
+
+/// The most that an address finds.
+pub(crate) const ARENA_BYTES_MAX: u64 = (u32::MAX as u64 - CHUNK_UNITS as u64) * UNIT_BYTES as u64;
+
+/// Memory of its own: other than what `malloc` hands out, all of it goes back to the system at once.
+#[derive(Default)]
+pub(super) struct Arena {
+    chunks: Vec<MmapMut>,
+    /// Bytes of the last chunk that are taken.
+    taken: usize,
+}
+
+impl Arena {
+    /// How much is taken.
+    pub(super) fn bytes(&self) -> u64 {
+        let before = self.chunks.len().saturating_sub(1) * CHUNK_BYTES;
+        (before + self.taken) as u64
+    }
+
+    /// Takes zeroed bytes, at a multiple of eight; returns their address.
+    pub(super) fn take(&mut self, bytes: usize) -> u32 {
+        assert!(bytes <= CHUNK_BYTES, "{bytes} bytes at once");
+        if self.chunks.is_empty() || self.taken + bytes > CHUNK_BYTES {
+            assert!(self.bytes() <= ARENA_BYTES_MAX, "a level in memory has no more addresses");
+            self.chunks.push(chunk());
+            self.taken = 0;
+        }
+        let address = (self.chunks.len() - 1) as u32 * CHUNK_UNITS + (self.taken / UNIT_BYTES) as u32;
+        self.taken += bytes.next_multiple_of(UNIT_BYTES);
+        address
+    }
+
+    /// What begins at an address.
+    pub(super) fn at(&self, address: u32) -> &[u8] {
+        &self.chunks[(address / CHUNK_UNITS) as usize][(address % CHUNK_UNITS) as usize * UNIT_BYTES..]
+    }
+
+    /// The same, to be changed.
+    pub(super) fn at_mut(&mut self, address: u32) -> &mut [u8] {
+        &mut self.chunks[(address / CHUNK_UNITS) as usize][(address % CHUNK_UNITS) as usize * UNIT_BYTES..]
+    }
+}
+
+fn chunk() -> MmapMut {
+    let Ok(chunk) = MmapMut::map_anon(CHUNK_BYTES) else {
+        // As any other allocation does that fails.
+        handle_alloc_error(Layout::new::<[u8; CHUNK_BYTES]>())
+    };
+    // A huge page would take more than what is written to. It is advice: a kernel without huge pages refuses it.
+    let _ = chunk.advise(Advice::NoHugePage);
+    chunk
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_stays_where_it_is() {
+        let mut arena = Arena::default();
+        assert_eq!(arena.bytes(), 0);
+        let places: Vec<u32> = (0..100_000_u64)
+            .map(|number| {
+                let address = arena.take(17);
+                arena.at_mut(address)[..8].copy_from_slice(&number.to_le_bytes());
+                address
+            })
+            .collect();
+        for (number, address) in places.into_iter().enumerate() {
+            assert_eq!(arena.at(address)[..8], (number as u64).to_le_bytes());
+        }
+        assert!((2_400_000..2_401_000).contains(&arena.bytes()), "{}", arena.bytes());
+        let whole = arena.take(CHUNK_BYTES);
+        arena.at_mut(whole)[CHUNK_BYTES - 1] = 1;
+    }
+}

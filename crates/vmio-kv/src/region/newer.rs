@@ -1,0 +1,77 @@
+//! What spills bring into the level below: a level in memory, or a tree.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+
+use crate::error::Result;
+use crate::format::leaf::KnownKey;
+use crate::region::memory_level::{MemoryLevel, NEWEST};
+use crate::tree::{Cursor, Direction, Newer, Source, Tree};
+
+/// Entries that are taken from a level in memory at a time.
+const BATCH: usize = 256;
+
+impl Newer for MemoryLevel {
+    fn source(&self, from: &[u8]) -> Result<Box<dyn Source + '_>> {
+        Ok(Box::new(MemorySource { level: self, batch: VecDeque::new(), from: Bound::Included(from.to_vec()) }))
+    }
+}
+
+struct MemorySource<'level> {
+    level: &'level MemoryLevel,
+    batch: VecDeque<KnownKey>,
+    /// Where the next batch begins.
+    from: Bound<Vec<u8>>,
+}
+
+impl MemorySource<'_> {
+    fn fill(&mut self) {
+        if self.batch.is_empty() {
+            let from = self.from.as_ref().map(Vec::as_slice);
+            self.batch.extend(self.level.some(from, Direction::Up, NEWEST, BATCH));
+            if let Some(last) = self.batch.back() {
+                self.from = Bound::Excluded(last.bytes.clone());
+            }
+        }
+    }
+}
+
+impl Source for MemorySource<'_> {
+    fn peek(&mut self) -> Result<Option<&mut KnownKey>> {
+        self.fill();
+        Ok(self.batch.front_mut())
+    }
+
+    fn next(&mut self) -> Result<Option<KnownKey>> {
+        self.fill();
+        Ok(self.batch.pop_front())
+    }
+}
+
+impl Newer for Tree<'_> {
+    fn source(&self, from: &[u8]) -> Result<Box<dyn Source + '_>> {
+        let cursor = Cursor::seek(*self, Bound::Included(from), Direction::Up)?;
+        let current = cursor.current();
+        Ok(Box::new(TreeSource { cursor, current }))
+    }
+}
+
+struct TreeSource<'log> {
+    cursor: Cursor<'log>,
+    current: Option<KnownKey>,
+}
+
+impl Source for TreeSource<'_> {
+    fn peek(&mut self) -> Result<Option<&mut KnownKey>> {
+        Ok(self.current.as_mut())
+    }
+
+    fn next(&mut self) -> Result<Option<KnownKey>> {
+        let current = self.current.take();
+        if current.is_some() {
+            self.cursor.advance()?;
+            self.current = self.cursor.current();
+        }
+        Ok(current)
+    }
+}

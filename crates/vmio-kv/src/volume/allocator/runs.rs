@@ -1,0 +1,271 @@
+//! Blocks in a row, for large values.
+
+use crate::format::bitmap::{UNIT_WORDS, UnitBits};
+use crate::format::extents::{Extent, PIECE_BLOCKS};
+use crate::format::free_log::Freed;
+use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, UNIT_BYTES, unit_of};
+use crate::format::unit_table::{Purpose, Unit};
+use crate::volume::allocator::{Allocator, GroupMap};
+
+/// What was taken for a value.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct TakenRuns {
+    /// For its bytes, in their order.
+    pub(crate) extents: Vec<Extent>,
+    /// For its head.
+    pub(crate) head: Option<Extent>,
+    /// Units among them that nobody had; until [`Allocator::share`] no other value gets blocks of them.
+    pub(crate) new_units: Vec<u64>,
+}
+
+/// Some bits of a word: `blocks` from `first` on, both of the unit.
+fn masks(first: u64, blocks: u64) -> impl Iterator<Item = (usize, u64)> {
+    let end = first + blocks;
+    (first / 64..end.div_ceil(64)).map(move |word| {
+        let (low, high) = (first.max(word * 64) - word * 64, end.min(word * 64 + 64) - word * 64);
+        let below = |bit: u64| if bit == 64 { u64::MAX } else { (1 << bit) - 1 };
+        (word as usize, below(high) & !below(low))
+    })
+}
+
+/// The free runs of a unit: where they begin, and their lengths.
+fn free_runs(bits: &UnitBits) -> impl Iterator<Item = (u64, u64)> + '_ {
+    let is_free = |block: &u64| bits[*block as usize / 64] >> (block % 64) & 1 == 0;
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let first = (next..UNIT_BLOCKS).find(is_free)?;
+        next = (first..UNIT_BLOCKS).find(|block| !is_free(block)).unwrap_or(UNIT_BLOCKS);
+        Some((first, next - first))
+    })
+}
+
+impl GroupMap {
+    pub(super) fn set(&mut self, index: usize, first: u64, blocks: u64, pending: bool) {
+        for (word, mask) in masks(first, blocks) {
+            self.taken[index][word] |= mask;
+            if pending {
+                self.pending[index][word] |= mask;
+            } else {
+                self.pending[index][word] &= !mask;
+            }
+        }
+        self.mark_bits(index);
+    }
+}
+
+impl Allocator {
+    /// Takes blocks for a value and its head, which is in one piece, and as long as `head_blocks` says of so many extents: pending, all
+    /// or none. No more than `new_units` are taken from those that nobody has.
+    pub(crate) fn take_runs(
+        &mut self,
+        region: u32,
+        blocks: u64,
+        head_blocks: impl Fn(usize) -> u64,
+        mut new_units: u64,
+    ) -> Option<TakenRuns> {
+        let mut taken = TakenRuns::default();
+        let mut left = blocks;
+        let is_done = loop {
+            let (most, least) = match left {
+                0 => (head_blocks(taken.extents.len()), u64::MAX),
+                left => (left, PIECE_BLOCKS),
+            };
+            let run = self.take_run(region, most, least.min(most), new_units > 0, &taken.new_units);
+            let Some((extent, is_new)) = run else { break false };
+            if is_new {
+                new_units -= 1;
+                taken.new_units.push(unit_of(extent.offset));
+                self.in_use.insert(unit_of(extent.offset));
+            }
+            if left == 0 {
+                taken.head = Some(extent);
+                break true;
+            }
+            left -= extent.blocks;
+            taken.extents.push(extent);
+        };
+        if is_done {
+            return Some(taken);
+        }
+        self.share(&taken.new_units);
+        taken.extents.into_iter().for_each(|extent| self.free(extent.into()));
+        None
+    }
+
+    /// Lets others have blocks of units that were begun.
+    pub(crate) fn share(&mut self, units: &[u64]) {
+        units.iter().for_each(|unit| _ = self.in_use.remove(unit));
+    }
+
+    /// Takes a run of at most so many blocks, and of no fewer than `least`. One that is shorter than wanted is a whole number of pieces.
+    fn take_run(&mut self, region: u32, most: u64, least: u64, may_begin: bool, own: &[u64]) -> Option<(Extent, bool)> {
+        let wanted = most.min(UNIT_BLOCKS);
+        let is_unit = wanted == UNIT_BLOCKS && may_begin;
+        let found = if is_unit { None } else { self.longest_run(region, wanted, least, own) };
+        let (unit, first, blocks, is_new) = match found {
+            Some((unit, first, blocks)) if blocks >= wanted || !may_begin => (unit, first, blocks, false),
+            _ if may_begin => (self.pop_free_unit(Purpose::Extents)?, 0, wanted, true),
+            _ => return None,
+        };
+        let blocks = if blocks < wanted { blocks - blocks % PIECE_BLOCKS } else { wanted };
+        let (group, index) = self.place(unit)?;
+        let map = &mut self.groups[group];
+        if is_new {
+            map.units[index] = Unit { purpose: Purpose::Extents, region, ..Unit::default() };
+            map.mark_unit(index);
+        }
+        map.set(index, first, blocks, true);
+        Some((Extent { offset: unit * UNIT_BYTES + first * BLOCK_BYTES as u64, blocks }, is_new))
+    }
+
+    /// The first run that is long enough in the region's units, or else the longest that is no shorter than `least`. Those that others have
+    /// begun and not shared yet are left out.
+    fn longest_run(&self, region: u32, wanted: u64, least: u64, own: &[u64]) -> Option<(u64, u64, u64)> {
+        let mut longest: Option<(u64, u64, u64)> = None;
+        for map in &self.groups {
+            let units = map.units.iter().zip(&map.taken).zip(map.group.first_unit..);
+            let is_shared =
+                |unit: &u64| self.granted.contains(unit) && (!self.in_use.contains(unit) || own.contains(unit));
+            let candidates = units
+                .filter(|((of, _), unit)| of.purpose == Purpose::Extents && of.region == region && is_shared(unit));
+            for ((_, bits), unit) in candidates {
+                let free = UNIT_BLOCKS - bits.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
+                if free < least {
+                    continue;
+                }
+                for (first, blocks) in free_runs(bits) {
+                    if blocks >= wanted {
+                        return Some((unit, first, blocks));
+                    }
+                    if blocks >= least && longest.is_none_or(|(.., longest)| blocks > longest) {
+                        longest = Some((unit, first, blocks));
+                    }
+                }
+            }
+        }
+        longest
+    }
+
+    /// Marks blocks as taken, and pending, that a record of the log refers to. False if they are not free for it.
+    pub(crate) fn take_found_run(&mut self, extent: Extent, region: u32) -> bool {
+        let unit = unit_of(extent.offset);
+        let Some((group, index)) = self.place(unit) else { return false };
+        let first = extent.offset % UNIT_BYTES / BLOCK_BYTES as u64;
+        let map = &mut self.groups[group];
+        let bits = &map.taken[index];
+        // What the table says of a unit without a block that is taken was of a commit that never came.
+        if *bits == [0; UNIT_WORDS] {
+            self.free_units.remove(&unit);
+            map.units[index] = Unit { purpose: Purpose::Extents, region, ..Unit::default() };
+            map.mark_unit(index);
+        }
+        let of = map.units[index];
+        let is_free = masks(first, extent.blocks).all(|(word, mask)| map.taken[index][word] & mask == 0);
+        if of.purpose != Purpose::Extents || of.region != region || !is_free {
+            return false;
+        }
+        map.set(index, first, extent.blocks, true);
+        true
+    }
+
+    /// Blocks that are part of the next commit.
+    pub(crate) fn commit_run(&mut self, extent: Extent) {
+        if let Some((group, index)) = self.place(unit_of(extent.offset)) {
+            let first = extent.offset % UNIT_BYTES / BLOCK_BYTES as u64;
+            self.groups[group].set(index, first, extent.blocks, false);
+        }
+    }
+
+    /// What the unit is for in which a byte lies.
+    pub(crate) fn purpose_of(&self, offset: u64) -> Purpose {
+        self.place(unit_of(offset)).map_or(Purpose::Free, |(group, index)| self.groups[group].units[index].purpose)
+    }
+
+    /// Blocks that large values have taken.
+    pub(crate) fn blocks_of_extents(&self) -> u64 {
+        let units = self.groups.iter().flat_map(|map| map.units.iter().zip(&map.taken));
+        let own = units.filter(|(of, _)| of.purpose == Purpose::Extents);
+        own.map(|(_, bits)| bits.iter().map(|word| u64::from(word.count_ones())).sum::<u64>()).sum()
+    }
+}
+
+impl From<Extent> for Freed {
+    fn from(Extent { offset, blocks }: Extent) -> Self {
+        Freed { offset, blocks }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::format::geometry::Group;
+
+    fn allocator(units: u64) -> Allocator {
+        Allocator::new(&[Group::new(1, units)])
+    }
+
+    fn overlap(left: &Extent, right: &Extent) -> bool {
+        left.offset < right.offset + right.bytes() && right.offset < left.offset + left.bytes()
+    }
+
+    proptest! {
+        #[test]
+        fn runs_are_whole_and_nobody_elses(steps in proptest::collection::vec((1_u64..1500, 0_usize..4), 1..60)) {
+            let mut allocator = allocator(10);
+            let mut values: Vec<TakenRuns> = Vec::new();
+            for (blocks, end) in steps {
+                let before = allocator.blocks_of_extents();
+                match allocator.take_runs(1, blocks, |extents| 1 + extents as u64 / 2, u64::MAX) {
+                    Some(taken) => {
+                        prop_assert_eq!(taken.extents.iter().map(|extent| extent.blocks).sum::<u64>(), blocks);
+                        prop_assert!(taken.extents.iter().rev().skip(1).all(|extent| extent.blocks % PIECE_BLOCKS == 0));
+                        allocator.share(&taken.new_units);
+                        values.push(taken);
+                    }
+                    None => prop_assert_eq!(allocator.blocks_of_extents(), before, "all or none"),
+                }
+                let all: Vec<Extent> = values.iter().flat_map(|taken| taken.extents.iter().copied().chain(taken.head)).collect();
+                for (index, extent) in all.iter().enumerate() {
+                    prop_assert!(unit_of(extent.offset) == unit_of(extent.offset + extent.bytes() - 1));
+                    prop_assert!(all[..index].iter().all(|other| !overlap(extent, other)));
+                }
+                if end > 0 && values.len() > end {
+                    let gone = values.swap_remove(end);
+                    gone.extents.into_iter().chain(gone.head).for_each(|extent| allocator.free(extent.into()));
+                }
+            }
+            for gone in values {
+                gone.extents.into_iter().chain(gone.head).for_each(|extent| allocator.free(extent.into()));
+            }
+            prop_assert_eq!(allocator.free_units(), 9);
+        }
+    }
+
+    #[test]
+    fn no_more_units_are_begun_than_allowed() {
+        let mut allocator = allocator(10);
+        assert_eq!(allocator.take_runs(1, 600, |_| 1, 1), None);
+        assert_eq!(allocator.free_units(), 9);
+        let taken = allocator.take_runs(1, 600, |_| 1, 2).expect("room");
+        assert_eq!((taken.extents.len(), taken.new_units.len()), (2, 2));
+        assert_eq!(allocator.take_runs(1, 300, |_| 1, 0), None, "they have just been begun");
+        allocator.share(&taken.new_units);
+        assert!(allocator.take_runs(1, 300, |_| 1, 0).is_some(), "there is room in the second");
+        assert_eq!(allocator.take_runs(2, 100, |_| 1, 0), None, "which is no other region's");
+    }
+
+    #[test]
+    fn what_the_log_refers_to_is_taken_once() {
+        let mut allocator = allocator(10);
+        let extent = Extent { offset: 4 * UNIT_BYTES + 7 * 4096, blocks: 100 };
+        assert!(allocator.take_found_run(extent, 1));
+        assert!(!allocator.take_found_run(Extent { offset: extent.offset + 99 * 4096, blocks: 1 }, 1));
+        assert!(!allocator.take_found_run(Extent { offset: 4 * UNIT_BYTES, blocks: 1 }, 2), "another region's unit");
+        assert!(!allocator.take_found_run(Extent { offset: UNIT_BYTES + 4096, blocks: 1 }, 1), "the group's own");
+        assert!(!allocator.take_found_run(Extent { offset: 40 * UNIT_BYTES, blocks: 1 }, 1));
+        allocator.find_free_units();
+        assert_eq!(allocator.free_units(), 8);
+    }
+}

@@ -1,0 +1,180 @@
+//! What is taken is taken once, and what was committed comes back.
+
+use std::collections::{BTreeMap, HashMap};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::format::geometry::GROUP_UNITS_MAX;
+
+const SEGMENT: Uuid = Uuid([3; 16]);
+
+fn group(units: u64) -> Vec<Group> {
+    vec![Group::new(1, units)]
+}
+
+/// Writes what has changed, and reads it back as a commit of that epoch.
+fn reopen(device: &mut HashMap<u64, Block>, allocator: &mut Allocator, groups: &[Group], epoch: u64) -> Allocator {
+    device.extend(allocator.changed(SEGMENT, epoch).blocks);
+    let newest = |kind: Kind, offsets: [u64; 2]| {
+        let epoch_of = |copy: usize| {
+            let block = device.get(&offsets[copy])?;
+            let sealed = unseal(&block.0, kind, offsets[copy]).ok()?;
+            (sealed.epoch <= epoch).then_some(sealed.epoch)
+        };
+        let copy = (0..2).max_by_key(|copy| epoch_of(*copy)).expect("there are two");
+        Ok::<_, Damage>(Newest { copy, block: Box::new(device[&offsets[copy]]), other_is_newer: false })
+    };
+    let mut read = Allocator::read(groups, newest, |_, damage| damage).expect("whole");
+    read.find_free_units();
+    read
+}
+
+impl Allocator {
+    /// How many blocks are taken.
+    pub(crate) fn taken_blocks(&self) -> u64 {
+        let bits = self.groups.iter().flat_map(|map| map.taken.iter().flatten());
+        bits.map(|word| u64::from(word.count_ones())).sum()
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_taken_is_taken_once_and_what_was_committed_comes_back(steps in proptest::collection::vec(0_u8..6, 1..200)) {
+        let groups = group(12);
+        let mut allocator = Allocator::new(&groups);
+        let mut device = HashMap::new();
+        let (mut cursors, mut epoch) = ([Cursor::default(), Cursor::default()], 0);
+        // Block by offset, and whether a commit has it.
+        let mut taken: BTreeMap<u64, bool> = BTreeMap::new();
+        let mut units: BTreeSet<u64> = BTreeSet::new();
+        for step in steps {
+            match step {
+                0 | 1 => {
+                    let (cursor, purpose) = (&mut cursors[usize::from(step)], Purpose::Leaves(step));
+                    for most in 1..20 {
+                        let Some((run, _)) = allocator.take_blocks(cursor, purpose, 1, most) else { break };
+                        prop_assert!((1..=most).contains(&run.blocks), "{run:?}");
+                        prop_assert!(!units.contains(&unit_of(run.offset)));
+                        for block in 0..run.blocks {
+                            let offset = run.offset + block * BLOCK_BYTES as u64;
+                            prop_assert_eq!(unit_of(offset), unit_of(run.offset));
+                            prop_assert!(taken.insert(offset, false).is_none(), "{} was taken", offset);
+                        }
+                    }
+                }
+                2 => {
+                    if let Some(unit) = allocator.take_chunk(|_| 7) {
+                        prop_assert!(units.insert(unit));
+                        prop_assert!(taken.keys().all(|offset| unit_of(*offset) != unit));
+                    }
+                }
+                3 => {
+                    let some: Vec<u64> = taken.keys().copied().step_by(3).collect();
+                    for offset in some {
+                        allocator.free(Freed { offset, blocks: 1 });
+                        taken.remove(&offset);
+                    }
+                }
+                4 => {
+                    if let Some(unit) = units.pop_first() {
+                        allocator.free(Freed { offset: unit * UNIT_BYTES, blocks: UNIT_BLOCKS });
+                    }
+                }
+                _ => {
+                    let new: Vec<u64> = taken.iter().filter(|(_, is)| !**is).map(|(offset, _)| *offset).collect();
+                    let some: Vec<u64> = new.into_iter().step_by(2).collect();
+                    allocator.commit_blocks(&some);
+                    some.iter().for_each(|offset| { taken.insert(*offset, true); });
+                    epoch += 1;
+                    let read = reopen(&mut device, &mut allocator, &groups, epoch);
+                    for (unit, _) in read.units().skip(1) {
+                        let (group, index) = read.place(unit).expect("it is of the group");
+                        let bits = read.groups[group].taken[index];
+                        for block in 0..UNIT_BLOCKS {
+                            let offset = unit * UNIT_BYTES + block * BLOCK_BYTES as u64;
+                            let is_taken = bits[block as usize / 64] >> (block % 64) & 1 == 1;
+                            let expected = units.contains(&unit) || taken.get(&offset) == Some(&true);
+                            prop_assert_eq!(is_taken, expected, "block {} of unit {}", block, unit);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn units_come_free_when_their_last_block_does() {
+    let mut allocator = Allocator::new(&group(4));
+    assert_eq!(allocator.free_units(), 3);
+    let mut cursor = Cursor::default();
+    let offsets: Vec<u64> =
+        (0..600).map_while(|_| allocator.take_block(&mut cursor, Purpose::Leaves(1), 7)).map(|(at, _)| at).collect();
+    assert_eq!((offsets.len(), allocator.free_units()), (600, 1));
+    for offset in offsets {
+        allocator.free(Freed { offset, blocks: 1 });
+    }
+    assert_eq!(allocator.free_units(), 2, "the cursor stands in the other");
+    allocator.leave(&mut cursor);
+    assert_eq!(allocator.free_units(), 3);
+}
+
+#[test]
+fn a_segment_grows_within_its_group_and_beyond() {
+    let small = group(70);
+    let large = crate::format::geometry::grown(&small, small[0].end()..GROUP_UNITS_MAX + 10);
+    let (mut device, mut allocator) = (HashMap::new(), Allocator::new(&small));
+    let before: Vec<u64> = (0..60).filter_map(|_| allocator.take_chunk(|_| 0)).collect();
+    drop(reopen(&mut device, &mut allocator, &small, 1));
+    let new = allocator.extend(&large);
+    assert_eq!(new, 71..GROUP_UNITS_MAX + 10);
+    assert_eq!(allocator.free_units(), 70 - 1 - 60, "nothing of it is taken before it is committed");
+    let read = reopen(&mut device, &mut allocator, &large, 2);
+    allocator.use_units(new);
+    // All but the groups' own, 9 units of the second group among them.
+    for mut allocator in [allocator, read] {
+        assert_eq!(allocator.free_units(), GROUP_UNITS_MAX + 9 - 2 - 60);
+        let after: Vec<u64> = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).collect();
+        let mut all: Vec<u64> = before.iter().chain(&after).copied().collect();
+        all.sort_unstable();
+        let mut wanted: Vec<u64> = (2..GROUP_UNITS_MAX + 10).filter(|unit| *unit != GROUP_UNITS_MAX + 1).collect();
+        wanted.truncate(all.len());
+        assert_eq!(all, wanted, "the last one is the segment's own");
+    }
+}
+
+#[test]
+fn what_is_discarded_is_free_and_nobody_gets_it_meanwhile() {
+    let mut allocator = Allocator::new(&group(41));
+    assert_eq!(allocator.begin_discard(41), []);
+    let runs = allocator.begin_discard(20);
+    assert_eq!(runs.iter().cloned().flatten().collect::<Vec<_>>(), (22..42).collect::<Vec<_>>());
+    assert_eq!(allocator.free_units(), 20, "nobody may count on what is being discarded");
+    let taken: Vec<u64> = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).collect();
+    assert_eq!(taken, (2..21).collect::<Vec<_>>(), "the last one is the segment's own");
+    allocator.end_discard(runs);
+    assert_eq!((allocator.begin_discard(2), allocator.free_units()), (vec![], 21), "once is enough");
+    for unit in [2, 3, 5] {
+        allocator.free(Freed { offset: unit * UNIT_BYTES, blocks: UNIT_BLOCKS });
+    }
+    assert_eq!(allocator.begin_discard(4), [21..22, 5..6, 2..4]);
+}
+
+#[test]
+fn what_something_else_has_is_no_chunk() {
+    let mut allocator = Allocator::new(&group(4));
+    let log = allocator.take_chunk(|_| 0).expect("a unit");
+    let (node, _) = allocator.take_block(&mut Cursor::default(), Purpose::Leaves(1), 1).expect("a block");
+    let may_be: Vec<u64> = (0..9).filter(|unit| allocator.may_be_chunk(*unit)).collect();
+    assert_eq!((log, unit_of(node), may_be), (2, 3, vec![2, 4]), "unit 0 is the volume's, and 1 the group's own");
+}
+
+#[test]
+fn a_full_segment_says_so() {
+    let mut allocator = Allocator::new(&group(3));
+    assert!(allocator.take_chunk(|_| 0).is_some());
+    assert!(allocator.take_chunk(|_| 0).is_none());
+    assert!(allocator.take_block(&mut Cursor::default(), Purpose::Leaves(1), 1).is_none());
+    assert!(allocator.take_block(&mut Cursor::default(), Purpose::Segment, 0).is_some(), "for commits there is room");
+}

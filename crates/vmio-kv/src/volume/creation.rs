@@ -1,0 +1,60 @@
+//! Another segment in a volume that is in use, so that a crash at any time leaves the volume as it was, with perhaps some units that are
+//! nobody's, or with the segment.
+//!
+//! In this order, each durable before the next begins: the file; a volume's header that is long enough, so that who takes the volume over
+//! knows which units may be written to late; the segment's own blocks; the table of segments and the header, which name it.
+
+use zerocopy::IntoBytes;
+
+use crate::error::{Error, Result};
+use crate::format::block::{Block, Uuid};
+use crate::format::geometry::{UNIT_BLOCKS, UNIT_BYTES, groups, units_of};
+use crate::format::volume_header::{SEGMENTS_A_TABLE, SEVERAL_SEGMENTS, SegmentEntry};
+use crate::volume::Volume;
+use crate::volume::segment::{Segment, format};
+
+/// Segments of a volume: half of the table's rows stay for those that grow.
+pub(crate) const SEGMENTS_MAX: usize = SEGMENTS_A_TABLE / 2;
+
+impl Volume {
+    /// Creates a segment that has so many units. `owned` is one of those that are there: who has claimed it has claimed all.
+    pub(crate) fn create_segment(&mut self, owned: &Segment, units: u64) -> Result<SegmentEntry> {
+        let failed =
+            |source| Error::Device { volume: self.device.name().to_owned(), action: "naming", offset: 0, source };
+        let uuid = Uuid::random().map_err(failed)?;
+        let numbers = self.layout.segments.iter().map(|segment| segment.number + 1);
+        let number = numbers.max().unwrap_or(0);
+        if number as usize >= SEGMENTS_MAX {
+            let why = "a volume has 31 at most";
+            return Err(Error::Option { option: "segments", value: u64::from(number) + 1, why });
+        }
+        let end = self.unused_from + units;
+        if end > self.units_max() {
+            let wanted = (end - self.layout.header.units) * UNIT_BYTES;
+            return Err(Error::Full { volume: self.device.name().to_owned(), wanted });
+        }
+        let entry = SegmentEntry { uuid, number, groups: groups(self.unused_from, end) };
+        debug_assert_eq!(units_of(&entry.groups), units);
+        self.check_may_change(owned)?;
+        let may_write = || owned.check_claims();
+        if end > self.layout.header.units {
+            self.change(self.layout.lengthened(end), &may_write)?;
+        }
+        // From here on who takes the volume over leaves these units alone, or we see his claim now.
+        may_write()?;
+        let zeros = vec![Block::ZERO; UNIT_BLOCKS as usize];
+        for group in &entry.groups {
+            // What is left there of a segment that was not finished must not be taken for this one's.
+            self.device.write(group.own_unit * UNIT_BYTES, zeros.as_slice().as_bytes())?;
+        }
+        format(&self.device, &entry)?;
+        let mut layout = self.layout.lengthened(end);
+        layout.segments.push(entry.clone());
+        layout.header.segments = layout.segments.len() as u32;
+        // Programs that know of one segment alone would take the last one for it.
+        layout.header.incompatible |= SEVERAL_SEGMENTS;
+        self.change(layout, &may_write)?;
+        may_write()?;
+        Ok(entry)
+    }
+}

@@ -1,0 +1,65 @@
+//! Room for large values.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::format::extents::Extent;
+use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+use crate::format::unit_table::Purpose;
+use crate::volume::allocator::TakenRuns;
+use crate::volume::reserve::Claim;
+use crate::volume::segment::{Segment, priority};
+
+/// Blocks for a value that nothing refers to yet: they are free again if it is dropped before [`Self::keep`].
+pub(crate) struct TakenExtents {
+    segment: Arc<Segment>,
+    pub(crate) extents: Vec<Extent>,
+    pub(crate) head: Extent,
+    /// Units that nobody had.
+    new_units: Vec<u64>,
+    is_kept: Cell<bool>,
+}
+
+impl TakenExtents {
+    /// Takes room for so many blocks, and for a head that is as long as `head_blocks` says of so many extents.
+    pub(crate) fn new(
+        segment: &Arc<Segment>,
+        region: u32,
+        blocks: u64,
+        head_blocks: impl Fn(usize) -> u64,
+    ) -> Result<Self> {
+        let taken = segment.take(|allocator| {
+            let new_units = allocator.free_units().saturating_sub(segment.reserve.least_free(Claim::Put));
+            allocator.take_runs(region, blocks, &head_blocks, new_units)
+        })?;
+        let Some(TakenRuns { extents, head: Some(head), new_units }) = taken else {
+            return Err(segment.full((blocks * BLOCK_BYTES as u64).next_multiple_of(UNIT_BYTES)));
+        };
+        let taken = TakenExtents { segment: Arc::clone(segment), extents, head, new_units, is_kept: Cell::new(false) };
+        for unit in &taken.new_units {
+            segment.device.begin_unit(*unit, false, priority(Purpose::Extents))?;
+        }
+        segment.allocator().share(&taken.new_units);
+        Ok(taken)
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = Extent> + '_ {
+        self.extents.iter().copied().chain([self.head])
+    }
+
+    /// Something refers to them now.
+    pub(crate) fn keep(&self) {
+        self.is_kept.set(true);
+    }
+}
+
+impl Drop for TakenExtents {
+    fn drop(&mut self) {
+        if !self.is_kept.get() {
+            let mut allocator = self.segment.allocator();
+            allocator.share(&self.new_units);
+            self.all().for_each(|extent| allocator.free(extent.into()));
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What a volume says of itself, in two copies, and making it longer while it is in use, so that a crash at any time leaves it as it was, or longer.
+//!
+//! In this order, each durable before the next begins: the file; the table of segments and the volume's header, first one copy of each
+//! and then the other; a commit of the segment, which says that it has more units. Nothing is in them before that.
+//!
+//! Of a volume with one segment it has all units. With several, what the volume grows by is nobody's until a segment needs it.
+
+use std::ops::Range;
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::format::block::{Kind, Sealed, unseal};
+use crate::format::geometry::{Group, UNIT_BYTES, grown};
+use crate::format::volume_header::{
+    HEADER_OFFSETS, SEGMENTS_A_TABLE, SegmentEntry, VolumeHeader, rows_of, segment_tables, segments_from_block,
+    segments_to_block,
+};
+use crate::volume::segment::Segment;
+use crate::volume::{Layout, UNITS_MAX, Volume, groups_of};
+
+impl Layout {
+    /// The unit behind all segments' groups.
+    pub(super) fn end_of_groups(&self) -> u64 {
+        groups_of(&self.segments).map(Group::end).max().unwrap_or(1)
+    }
+
+    /// The next one, in which the volume is that long at least.
+    pub(super) fn lengthened(&self, units: u64) -> Layout {
+        let header = VolumeHeader { units: units.max(self.header.units), ..self.header };
+        Layout { header, epoch: self.epoch + 1, segments: self.segments.clone() }
+    }
+
+    /// The next one, in which a segment has some units that were nobody's.
+    pub(super) fn grown(&self, segment: u32, new: Range<u64>) -> Layout {
+        let mut layout = self.lengthened(new.end);
+        for segment in layout.segments.iter_mut().filter(|entry| entry.number == segment) {
+            segment.groups = grown(&segment.groups, new.clone());
+        }
+        layout
+    }
+
+    /// Groups that count, wherever they have their own units.
+    fn places(segments: &[SegmentEntry]) -> Vec<(u32, u64, u64)> {
+        let of_segment = |segment: &SegmentEntry| {
+            let number = segment.number;
+            segment.groups.iter().map(move |group| (number, group.first_unit, group.units)).collect::<Vec<_>>()
+        };
+        segments.iter().flat_map(of_segment).collect()
+    }
+
+    /// Writes both copies, one after the other. Whether it still may is looked at before each block: of an owner who is stopped in
+    /// between while another grows the volume, one can be late.
+    pub(super) fn write(&self, device: &Device, may_write: &dyn Fn() -> Result<()>) -> Result<()> {
+        let copies = [self.epoch, self.epoch + 1].map(|epoch| epoch as usize % 2);
+        copies.into_iter().try_for_each(|copy| self.write_copy(device, copy, may_write))
+    }
+
+    /// The header comes last: it vouches for the table.
+    fn write_copy(&self, device: &Device, copy: usize, may_write: &dyn Fn() -> Result<()>) -> Result<()> {
+        let (table, header) = (segment_tables(0)[copy], HEADER_OFFSETS[copy]);
+        may_write()?;
+        device.write(table, &segments_to_block(self.header.uuid, &self.segments, table, self.epoch).0)?;
+        device.flush()?;
+        may_write()?;
+        device.write(header, &self.header.to_block(header, self.epoch).0)?;
+        device.flush()
+    }
+
+    /// Writes a copy anew that is not what the other one is: damaged, or left so by a crash.
+    pub(super) fn mend(&self, device: &Device, may_write: &dyn Fn() -> Result<()>) -> Result<()> {
+        let is_right = |kind: Kind, offset: u64, says_so: &dyn Fn(&Sealed<'_>) -> bool| -> Result<bool> {
+            let block = device.read_block(offset)?;
+            Ok(unseal(&block.0, kind, offset).is_ok_and(|sealed| sealed.epoch == self.epoch && says_so(&sealed)))
+        };
+        let header_says_so =
+            |sealed: &Sealed<'_>| VolumeHeader::from_block(sealed).is_ok_and(|found| found == self.header);
+        let table_says_so = |sealed: &Sealed<'_>| {
+            segments_from_block(sealed).is_ok_and(|found| Self::places(&found) == Self::places(&self.segments))
+        };
+        for (copy, (header, table)) in HEADER_OFFSETS.into_iter().zip(segment_tables(0)).enumerate() {
+            if !is_right(Kind::VolumeHeader, header, &header_says_so)?
+                || !is_right(Kind::SegmentTable, table, &table_says_so)?
+            {
+                tracing::warn!(volume = device.name(), copy, "header or table of segments are written anew");
+                self.write_copy(device, copy, may_write)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Volume {
+    /// Its length in units.
+    pub(crate) fn units(&self) -> u64 {
+        self.layout.header.units
+    }
+
+    /// How long it may become, in units.
+    pub(crate) fn units_max(&self) -> u64 {
+        self.device.units_max().clamp(self.units(), UNITS_MAX)
+    }
+
+    /// Makes the volume that many units long. What is new the segment has if it is the only one; else whoever needs it first.
+    pub(crate) fn grow(&mut self, segment: &Segment, units: u64) -> Result<()> {
+        let (least, most) = ((self.units() + 1) * UNIT_BYTES, self.units_max() * UNIT_BYTES);
+        if !(least..=most).contains(&(units * UNIT_BYTES)) {
+            return Err(Error::VolumeLength { bytes: units * UNIT_BYTES, least, most });
+        }
+        let layout = match self.layout.segments.as_slice() {
+            [only] => self.layout.grown(only.number, self.unused_from..units),
+            _ => self.layout.lengthened(units),
+        };
+        self.change_for(segment, layout)?;
+        self.finish_growth(segment)
+    }
+
+    /// Gives a segment up to so many units more: some that are nobody's, and the volume becomes longer if there are too few. Tells
+    /// whether it got any.
+    pub(crate) fn give(&mut self, segment: &Segment, wanted: u64) -> Result<bool> {
+        let end = self.units_max().min(self.unused_from + wanted);
+        let layout = self.layout.grown(segment.number, self.unused_from..end);
+        if Layout::places(&layout.segments) == Layout::places(&self.layout.segments) {
+            return Ok(false);
+        }
+        self.change_for(segment, layout)?;
+        self.finish_growth(segment)?;
+        Ok(true)
+    }
+
+    /// Writes another layout, unless somebody else has claimed the segment.
+    fn change_for(&mut self, segment: &Segment, layout: Layout) -> Result<()> {
+        self.check_may_change(segment)?;
+        self.change(layout, &|| segment.check_claims())
+    }
+
+    pub(super) fn check_may_change(&self, segment: &Segment) -> Result<()> {
+        if let Some(why) = &self.failed {
+            return Err(segment.stopped(why));
+        }
+        segment.check_claims()
+    }
+
+    /// Makes the volume what another layout says.
+    pub(super) fn change(&mut self, layout: Layout, may_write: &dyn Fn() -> Result<()>) -> Result<()> {
+        let rows = rows_of(&layout.segments);
+        if rows > SEGMENTS_A_TABLE {
+            let why = "the table of segments has 63, each with up to five groups of units";
+            return Err(Error::Option { option: "rows of segments", value: rows as u64, why });
+        }
+        self.device.grow(layout.header.units * UNIT_BYTES)?;
+        layout.write(&self.device, may_write).inspect_err(|error| self.failed = Some(error.to_string()))?;
+        self.unused_from = self.unused_from.max(layout.end_of_groups());
+        self.layout = layout;
+        Ok(())
+    }
+
+    /// Has a segment use all units that the table says are its own: a crash may have come in between.
+    pub(crate) fn finish_growth(&self, segment: &Segment) -> Result<()> {
+        segment.grow(&self.segment(segment.number)?.groups)
+    }
+}

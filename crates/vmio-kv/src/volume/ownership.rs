@@ -1,0 +1,154 @@
+//! Who owns a segment: how an owner finds out that another has taken it over.
+//!
+//! Each new owner writes a record of his own before he reads anything else, and an owner reads the records after each of his writes
+//! that count, before he acknowledges it: the superblock of a commit, a flush of the log. Of the two, one sees the other.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use zerocopy::IntoBytes;
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::format::block::{Block, Kind, Uuid, unseal};
+use crate::format::owner::{OWNER_RECORDS, OwnerRecord, owner_records};
+use crate::format::superblock::Superblock;
+use crate::volume::commit::Committed;
+use crate::volume::segment::Segment;
+
+/// What a segment's owner knows of himself.
+pub(crate) struct Ownership {
+    /// His epoch; 0 as long as he has none.
+    epoch: AtomicU64,
+    /// Whether each flush of a log is followed by a look at the records. All segments of a store share it: once one of them was taken
+    /// over, the others are, or are about to be.
+    looks_after_flushes: Arc<AtomicBool>,
+    /// That of another, who has taken the segment over.
+    fenced_by: OnceLock<u64>,
+}
+
+impl Ownership {
+    pub(super) fn new(looks_after_flushes: &Arc<AtomicBool>) -> Self {
+        let looks_after_flushes = Arc::clone(looks_after_flushes);
+        Ownership { epoch: AtomicU64::new(0), looks_after_flushes, fenced_by: OnceLock::new() }
+    }
+
+    fn is_fenced_by(&self, epoch: u64) {
+        self.fenced_by.get_or_init(|| epoch);
+        self.looks_after_flushes.store(true, Ordering::Release);
+    }
+}
+
+/// What somebody knows who opens a segment, until he owns it: he may go on as long as nobody else has claimed it since.
+#[derive(Clone)]
+pub(super) struct Standing {
+    pub(super) number: u32,
+    pub(super) uuid: Uuid,
+    /// What his epoch is at least: higher than all that were claimed before.
+    pub(super) epoch: u64,
+    /// What he calls himself if he has claimed it.
+    pub(super) claim: Option<Uuid>,
+}
+
+impl Standing {
+    /// Of somebody who opens a segment that he thinks nobody has.
+    pub(super) fn unclaimed(device: &Device, number: u32, uuid: Uuid) -> Result<Self> {
+        let epoch = newest_epoch(&read_records(device, number, uuid)?) + 1;
+        Ok(Standing { number, uuid, epoch, claim: None })
+    }
+
+    /// Fails if somebody else has claimed the segment: if that was at the same time, then perhaps none of us gets it.
+    pub(super) fn check(&self, device: &Device) -> Result<()> {
+        let mut others = read_records(device, self.number, self.uuid)?;
+        let own = others.extract_if(.., |(_, record)| self.claim == Some(record.claim)).count();
+        let newest = newest_epoch(&others);
+        if (own > 0 || self.claim.is_none()) && newest < self.epoch {
+            return Ok(());
+        }
+        Err(Error::Fenced { volume: device.name().to_owned(), own_epoch: self.epoch, new_epoch: newest })
+    }
+}
+
+/// The highest epoch that somebody has claimed; 0 if nobody ever did.
+fn newest_epoch(records: &[(usize, OwnerRecord)]) -> u64 {
+    records.iter().map(|(_, record)| record.owner_epoch).max().unwrap_or(0)
+}
+
+/// The records of a segment that are whole, by their places.
+pub(super) fn read_records(device: &Device, segment: u32, uuid: Uuid) -> Result<Vec<(usize, OwnerRecord)>> {
+    let offsets = owner_records(segment);
+    let mut blocks = vec![Block::ZERO; OWNER_RECORDS];
+    device.read(offsets[0], blocks.as_mut_slice().as_mut_bytes())?;
+    let read = |(place, block): (usize, &Block)| {
+        let sealed = unseal(&block.0, Kind::Owner, offsets[place]).ok().filter(|sealed| sealed.uuid == uuid)?;
+        Some((place, OwnerRecord::from_block(&sealed).ok()?))
+    };
+    Ok(blocks.iter().enumerate().filter_map(read).collect())
+}
+
+/// Of some records the one that says where the segment's state is, if there is one.
+pub(super) fn in_force(records: &[(usize, OwnerRecord)]) -> Option<&(usize, OwnerRecord)> {
+    records.iter().filter(|(_, record)| record.is_in_force()).max_by_key(|(_, record)| record.owner_epoch)
+}
+
+impl Segment {
+    /// Whose epoch is its owner's from now on.
+    pub(crate) fn own(&self, epoch: u64) {
+        self.ownership.epoch.store(epoch, Ordering::Release);
+    }
+
+    /// What the log asks before it says that what it flushed is durable.
+    pub(crate) fn check_flushed(&self) -> Result<()> {
+        let looks = self.ownership.looks_after_flushes.load(Ordering::Acquire);
+        if looks { self.check_claims() } else { self.fenced() }
+    }
+
+    /// Fails for ever once another has claimed the segment, who reads what was on the device before this returned.
+    pub(crate) fn check_claims(&self) -> Result<()> {
+        let own = self.ownership.epoch.load(Ordering::Acquire);
+        if self.ownership.fenced_by.get().is_none() && own > 0 {
+            let newest = newest_epoch(&read_records(&self.device, self.number, self.uuid)?);
+            if newest > own {
+                self.ownership.is_fenced_by(newest);
+            }
+        }
+        self.fenced()
+    }
+
+    /// The same, and looks also at the superblocks: who opens a segment that he thinks nobody has leaves no other trace.
+    pub(super) fn check_owner(&self, committed: &Committed) -> Result<()> {
+        self.check_claims()?;
+        let own = self.ownership.epoch.load(Ordering::Acquire);
+        if own == 0 {
+            return Ok(());
+        }
+        let mut blocks = [Block::ZERO; 2];
+        self.device.read(committed.copies[0], blocks.as_mut_bytes())?;
+        for (block, offset) in blocks.iter().zip(committed.copies) {
+            let superblock =
+                unseal(&block.0, Kind::Superblock, offset).and_then(|sealed| Superblock::from_block(&sealed));
+            if let Some(found) = superblock.ok().map(|superblock| superblock.owner_epoch).filter(|found| *found > own) {
+                self.ownership.is_fenced_by(found);
+            }
+        }
+        self.fenced()
+    }
+
+    /// Fails if it is known that another has taken the segment over.
+    pub(crate) fn fenced(&self) -> Result<()> {
+        match self.ownership.fenced_by.get() {
+            Some(new_epoch) => Err(Error::Fenced {
+                volume: self.device.name().to_owned(),
+                own_epoch: self.ownership.epoch.load(Ordering::Acquire),
+                new_epoch: *new_epoch,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Why nothing more is written.
+    pub(crate) fn stopped(&self, why: &str) -> Error {
+        let stopped = || Error::Stopped { volume: self.device.name().to_owned(), why: why.to_owned() };
+        self.fenced().err().unwrap_or_else(stopped)
+    }
+}

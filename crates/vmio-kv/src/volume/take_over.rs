@@ -1,0 +1,263 @@
+//! Taking a volume's segments over from an owner that may still be there, and write at any time what he had begun to.
+//!
+//! A *claim* is written and made durable before anything of a segment is read that counts; from then on the former owner
+//! acknowledges nothing. All segments are claimed before anything else is done. Then each goes on in units that he was never granted:
+//! its groups' own units (superblocks, bitmaps, unit tables), its log and its nodes. The claim becomes a record in force, twice, when the new superblock is durable: from then on
+//! nobody looks at the former owner's places, and what he still writes there is seen by nobody.
+
+use std::collections::BTreeMap;
+
+use crate::device::Device;
+use crate::error::{Damage, Error, Result};
+use crate::format::block::{Block, Uuid};
+use crate::format::geometry::{Group, UNIT_BLOCKS, UNIT_BYTES, first_units, unit_behind, units_from};
+use crate::format::owner::{OWN_UNITS_MAX, OWNER_RECORDS, OwnerRecord, owner_records};
+use crate::format::volume_header::{SEGMENTS_A_TABLE, SegmentEntry, segment_tables};
+use crate::volume::Volume;
+use crate::volume::commit::Changes;
+use crate::volume::ownership::{Standing, in_force, read_records};
+use crate::volume::segment::{Segment, read_superblock};
+
+use zerocopy::IntoBytes;
+
+/// Units that a claim grants beside the groups' own, until the first superblock does.
+const CLAIM_UNITS: u64 = 8;
+/// By how many units a volume grows at least that has no room for a new owner.
+const GROWTH_UNITS_MIN: u64 = 32;
+
+/// A segment that was claimed.
+pub(crate) struct Claim {
+    record: OwnerRecord,
+    /// Which half of the records has it: the other has the one in force.
+    half: usize,
+    /// Units below were granted to others.
+    pub(crate) first_unit: u64,
+}
+
+impl Claim {
+    /// What the owner's epoch is at least.
+    pub(crate) fn owner_epoch(&self) -> u64 {
+        self.record.owner_epoch
+    }
+}
+
+impl SegmentEntry {
+    /// With the groups' own units where the record in force says that they are.
+    pub(super) fn find_own_units(&mut self, device: &Device) -> Result<()> {
+        let table = segment_tables(0)[0];
+        if self.number as usize >= SEGMENTS_A_TABLE {
+            let damage = Damage::Value { what: "the number of a segment", found: u64::from(self.number) };
+            return Err(device.damaged("the table of segments", table, damage));
+        }
+        let records = read_records(device, self.number, self.uuid)?;
+        let Some((place, record)) = in_force(&records) else { return Ok(()) };
+        let is_own = |unit: &u64| self.groups.iter().any(|group| group.contains(*unit));
+        if let Some(found) = record.own_units.iter().copied().find(|unit| !is_own(unit)) {
+            let damage = Damage::Value { what: "a group's own unit", found };
+            return Err(device.damaged("an owner's record", owner_records(self.number)[*place], damage));
+        }
+        for (group, own_unit) in self.groups.iter_mut().zip(&record.own_units) {
+            group.own_unit = *own_unit;
+        }
+        Ok(())
+    }
+
+    /// Has the record in force be there twice, should one be damaged or have been torn.
+    pub(super) fn mend_owner(&self, device: &Device, may_write: &dyn Fn() -> Result<()>) -> Result<()> {
+        let records = read_records(device, self.number, self.uuid)?;
+        let Some((place, record)) = in_force(&records) else { return Ok(()) };
+        let other = place ^ 1;
+        if records.iter().any(|(place, found)| *place == other && found == record) {
+            return Ok(());
+        }
+        may_write()?;
+        write_record(device, self, record, other)
+    }
+}
+
+fn write_record(device: &Device, segment: &SegmentEntry, record: &OwnerRecord, place: usize) -> Result<()> {
+    let offset = owner_records(segment.number)[place];
+    device.write(offset, &record.to_block(segment.uuid, offset).0)?;
+    device.flush()
+}
+
+/// What is known of a segment's owners.
+struct Owners {
+    /// Where a claim goes: the half of the records that has not the one in force.
+    half: usize,
+    /// Units below were granted to others.
+    first_unit: u64,
+    /// The highest epoch of one of them.
+    newest_epoch: u64,
+    regions: usize,
+}
+
+impl Volume {
+    /// Claims all segments: when this returns, their owner acknowledges nothing more, and what he has acknowledged can be read. `may_open`
+    /// refuses so many segments and regions before that.
+    pub(crate) fn claim(&mut self, may_open: impl Fn(usize, usize) -> Result<()>) -> Result<BTreeMap<u32, Claim>> {
+        let failed =
+            |source| Error::Device { volume: self.device.name().to_owned(), action: "naming", offset: 0, source };
+        let name = Uuid::random().map_err(failed)?;
+        let mut claims: BTreeMap<u32, Claim> = BTreeMap::new();
+        loop {
+            // Of what was read before the claims the former owner may have made more.
+            self.layout = Self::read_again(&self.device)?;
+            let mut all_stand = true;
+            let segments = self.layout.segments.clone();
+            let owners: Vec<Owners> =
+                segments.iter().map(|entry| self.owners(entry, name)).collect::<Result<Vec<_>>>()?;
+            self.may_write()()?;
+            // Nobody is fenced in vain.
+            may_open(segments.len(), owners.iter().map(|owners| owners.regions).sum())?;
+            self.check_room(segments.iter().zip(&owners))?;
+            for (entry, Owners { half, first_unit, newest_epoch, .. }) in segments.iter().zip(owners) {
+                let own = claims.get(&entry.number);
+                if own.is_some_and(|own| own.first_unit >= first_unit && own.half == half) {
+                    continue;
+                }
+                all_stand = false;
+                // An owner who commits while we claim may have been granted more than we saw. The next epoch is left out: of somebody who
+                // opens the segment, or has created it, and comes late.
+                let owner_epoch = own.map_or(newest_epoch + 2, |own| own.record.owner_epoch);
+                let granted = unit_behind(&entry.groups, first_unit, units_needed(entry)).unwrap_or(first_unit);
+                let record = OwnerRecord { owner_epoch, claim: name, granted, own_units: Vec::new() };
+                write_record(&self.device, entry, &record, 2 * half)?;
+                claims.insert(entry.number, Claim { record, half, first_unit });
+                self.standing.retain(|standing| standing.number != entry.number);
+                let (number, uuid) = (entry.number, entry.uuid);
+                self.standing.push(Standing { number, uuid, epoch: owner_epoch, claim: Some(name) });
+            }
+            if all_stand {
+                break;
+            }
+        }
+        // A block that the former owner was about to write of header or table has the next epoch, and may come late.
+        self.mend()?;
+        self.layout.epoch += 2;
+        self.layout.write(&self.device, &self.may_write())?;
+        // What he has lengthened the volume by he may be laying a segment out in.
+        self.unused_from = self.layout.header.units;
+        let lacking = |volume: &Self, (number, claim): (&u32, &Claim)| -> Result<u64> {
+            Ok(units_lacking(volume.segment(*number)?, claim.first_unit))
+        };
+        let mut lacking_in_all = claims.iter().map(|claim| lacking(self, claim)).sum::<Result<u64>>()?;
+        for (number, claim) in &mut claims {
+            lacking_in_all -= lacking(self, (number, claim))?;
+            self.find_room(*number, claim, lacking_in_all)?;
+        }
+        Ok(claims)
+    }
+
+    /// Who has owned a segment, apart from who has claimed it by that `name`.
+    fn owners(&self, entry: &SegmentEntry, name: Uuid) -> Result<Owners> {
+        let records = read_records(&self.device, entry.number, entry.uuid)?;
+        let half = in_force(&records).map_or(0, |(place, _)| 1 - place / 2);
+        let (.., superblock) = read_superblock(&self.device, entry)?;
+        let groups = first_units(&entry.groups, superblock.units).unwrap_or_else(|| entry.groups.clone());
+        let others = || records.iter().map(|(_, record)| record).filter(|record| record.claim != name);
+        let granted = others().map(|record| record.granted).max().unwrap_or(0);
+        let newest_epoch = others().map(|record| record.owner_epoch).max().unwrap_or(0);
+        // None is ever given up.
+        let regions = superblock.next_region.saturating_sub(1) as usize;
+        Ok(Owners {
+            half,
+            first_unit: superblock.granted_units(&groups).max(granted),
+            newest_epoch: newest_epoch.max(superblock.owner_epoch),
+            regions,
+        })
+    }
+
+    /// Fails if the volume cannot become so long that each segment has room behind what others were granted.
+    fn check_room<'entry>(&self, owners: impl Iterator<Item = (&'entry SegmentEntry, &'entry Owners)>) -> Result<()> {
+        let lacking: u64 = owners.map(|(entry, owners)| units_lacking(entry, owners.first_unit)).sum();
+        if self.layout.header.units + lacking <= self.units_max() {
+            return Ok(());
+        }
+        let volume = self.device.name().to_owned();
+        Err(Error::Full { volume, wanted: lacking * UNIT_BYTES })
+    }
+
+    /// Has a segment have room behind what others were granted, and the claim say up to where it goes. So many units have to be left to
+    /// other segments.
+    fn find_room(&mut self, number: u32, claim: &mut Claim, left: u64) -> Result<()> {
+        let lacking = units_lacking(self.segment(number)?, claim.first_unit);
+        if lacking == 0 {
+            return Ok(());
+        }
+        let least = self.unused_from + lacking;
+        let end = self.units_max().saturating_sub(left).min(least + GROWTH_UNITS_MIN);
+        if end < least {
+            let volume = self.device.name().to_owned();
+            return Err(Error::Full { volume, wanted: lacking * UNIT_BYTES });
+        }
+        let may_write = self.may_write();
+        self.change(self.layout.grown(number, self.unused_from..end), &may_write)?;
+        let entry = self.segment(number)?;
+        let granted = unit_behind(&entry.groups, claim.first_unit, units_needed(entry));
+        claim.record.granted = granted.unwrap_or(claim.first_unit);
+        may_write()?;
+        write_record(&self.device, entry, &claim.record, 2 * claim.half)
+    }
+}
+
+/// How many units a new owner needs before his first superblock grants him more: for each group another one of its own, for one group
+/// more as well.
+fn units_needed(segment: &SegmentEntry) -> u64 {
+    2 * (segment.groups.len() as u64 + 1) + CLAIM_UNITS
+}
+
+/// How many of them a segment lacks from a unit on. They may have to be a group of their own.
+fn units_lacking(segment: &SegmentEntry, first_unit: u64) -> u64 {
+    let needed = units_needed(segment);
+    if units_from(&segment.groups, first_unit) >= needed {
+        return 0;
+    }
+    needed + 2 - units_from(&segment.groups, first_unit)
+}
+
+impl Segment {
+    /// Has nothing to do any more with units that others were granted, but for reading what they hold; `groups` may be more than it had.
+    pub(crate) fn keep_off(&self, claim: &Claim, groups: &[Group]) {
+        let mut allocator = self.allocator();
+        let new_units = allocator.extend(groups);
+        allocator.use_units(new_units);
+        allocator.keep_off(claim.first_unit);
+        allocator.grant_up_to(claim.record.granted);
+    }
+
+    /// Commits the state anew in places of the new owner's own, and has them be those that count.
+    pub(crate) fn establish(&self, volume: &mut Volume, claim: Claim, owner_epoch: u64) -> Result<()> {
+        let own_units = self.allocator().move_own_units().ok_or_else(|| self.full(UNIT_BYTES))?;
+        if own_units.len() > OWN_UNITS_MAX {
+            let volume = self.device.name().to_owned();
+            return Err(Error::Option {
+                option: "take_over",
+                value: own_units.len() as u64,
+                why: "of a volume of so many groups it cannot be done",
+            })
+            .inspect_err(|_| tracing::error!(volume, "it has too many groups to be taken over"));
+        }
+        let zeros = vec![Block::ZERO; UNIT_BLOCKS as usize];
+        for unit in &own_units {
+            self.device.write(unit * UNIT_BYTES, zeros.as_slice().as_bytes())?;
+        }
+        let mut groups = volume.segment(self.number)?.groups.clone();
+        groups.iter_mut().zip(&own_units).for_each(|(group, unit)| group.own_unit = *unit);
+        self.move_superblocks(groups[0].superblocks());
+        self.own(owner_epoch);
+        let changes = Changes { owner_epoch: Some(owner_epoch), groups: Some(groups.clone()), ..Changes::default() };
+        self.commit(changes, &[])?;
+        volume.set_groups(self.number, &groups);
+        let record = OwnerRecord { owner_epoch, own_units, ..claim.record };
+        volume.say_that_own_units_moved()?;
+        let (entry, may_write) = (volume.segment(self.number)?, volume.may_write());
+        for place in [2 * claim.half, 2 * claim.half + 1] {
+            may_write()?;
+            write_record(&self.device, entry, &record, place)?;
+        }
+        may_write()
+    }
+}
+
+const _: () = assert!(OWNER_RECORDS == 4);

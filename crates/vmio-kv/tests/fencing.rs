@@ -1,0 +1,538 @@
+//! A store is taken over from an owner that is still there: what he has acknowledged stays, what he writes late hits nothing, and he
+//! acknowledges nothing more.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use support::gate::{Gate, Gated};
+use support::simulated_disk::SimulatedDisk;
+use support::{Random, assert_sound};
+use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
+
+const MIB: u64 = 1 << 20;
+const KEYS: u64 = 300;
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn options() -> Options {
+    Options::new()
+        .memory_bytes(32 << 20)
+        .memory_level_bytes(6 << 10)
+        .growth_factor(3)
+        .durability(Durability::None)
+        .max_space_amplification(1.1)
+        .max_volume_bytes(512 * MIB)
+        .fenced(true)
+}
+
+fn key(number: u64) -> Vec<u8> {
+    if number.is_multiple_of(2) {
+        number.to_be_bytes().to_vec()
+    } else {
+        format!("a front that many keys share, longer than an entry's window {number:04}").into()
+    }
+}
+
+fn is_fenced(error: &Error) -> bool {
+    matches!(error, Error::Fenced { own_epoch, new_epoch, .. } if new_epoch > own_epoch)
+}
+
+fn contents(db: &Db) -> Model {
+    db.scan(..).map(|entry| entry.unwrap()).collect()
+}
+
+/// Of all regions: keys of the second one have its name in front.
+fn all_contents(db: &Db) -> Model {
+    let mut all = contents(db);
+    if let Ok(second) = db.region(SECOND) {
+        all.extend(second.scan(..).map(|entry| entry.unwrap()).map(|(key, value)| (in_second(&key), value)));
+    }
+    all
+}
+
+/// It has a segment of its own, if it is there.
+const SECOND: &str = "second";
+
+fn in_second(key: &[u8]) -> Vec<u8> {
+    [SECOND.as_bytes(), key].concat()
+}
+
+/// What an owner has done: all states that the store went through, and the last of them that he was told is durable.
+struct History {
+    states: Vec<Model>,
+    /// Of each region.
+    durable: [usize; 2],
+}
+
+impl History {
+    fn of(state: Model) -> Self {
+        History { states: vec![state], durable: [0; 2] }
+    }
+
+    /// Whether it is what the store may hold after the last of the states that he was told is durable: each segment for itself.
+    fn allows(&self, found: &Model) -> bool {
+        [false, true].into_iter().all(|is_second| {
+            let of_region = |state: &Model| -> Model {
+                let is_it = |key: &&Vec<u8>| key.starts_with(SECOND.as_bytes()) == is_second;
+                state.keys().filter(is_it).map(|key| (key.clone(), state[key].clone())).collect()
+            };
+            let found = of_region(found);
+            self.states[self.durable[usize::from(is_second)]..].iter().any(|state| of_region(state) == found)
+        })
+    }
+}
+
+/// One step of an owner, of those that `random` draws. What fails may have been done.
+fn step(db: &Db, random: &mut Random, history: &mut History) -> Result<(), Error> {
+    let mut state = history.states.last().unwrap().clone();
+    let mut batch = WriteBatch::new();
+    let second = db.region(SECOND).ok().filter(|_| random.below(2) == 0);
+    let region = second.as_ref().unwrap_or(db.default_region());
+    for _ in 0..if random.below(4) == 0 { 1 + random.below(20) } else { 1 } {
+        let key = key(random.below(KEYS));
+        let name = if second.is_some() { in_second(&key) } else { key.clone() };
+        if random.below(5) == 0 {
+            batch.delete(region, &key)?;
+            state.remove(&name);
+        } else {
+            let most = if random.below(4) == 0 { 60_000 } else { 300 };
+            let mut bytes = random.below(most) as usize;
+            if random.below(120) == 0 {
+                bytes += 1 << 20;
+            }
+            let value = vec![random.below(256) as u8; bytes];
+            batch.put(region, &key, &value)?;
+            state.insert(name, value);
+        }
+    }
+    let durability = if random.below(6) == 0 { Durability::Sync } else { Durability::None };
+    history.states.push(state);
+    db.write_with(&batch, durability)?;
+    if durability == Durability::Sync {
+        history.durable[usize::from(second.is_some())] = history.states.len() - 1;
+    }
+    match random.below(60) {
+        0 | 1 => {
+            db.flush()?;
+            history.durable = [history.states.len() - 1; 2];
+        }
+        2 => db.collect_garbage()?,
+        _ => {}
+    }
+    Ok(())
+}
+
+/// One life of an old owner, who is stopped at some write and goes on when the new one has done some work, and of new owners. The disk may lose
+/// power in the end.
+fn run(seed: u64, stop_after: u64, seen: &mut Seen) -> bool {
+    let when = format!("seed {seed}, stopped after {stop_after}");
+    let mut random = Random(seed);
+    let options = || options().spill_threads(1 + seed as usize % 4);
+    let disk = SimulatedDisk::new(seed, &[64 * MIB]);
+    let db = Db::create_on(disk.open(0), options()).unwrap();
+    if seed % 2 == 1 {
+        db.create_segment().unwrap().region_or_create(SECOND).unwrap();
+    }
+    db.close().unwrap();
+    let gate = Gate::default();
+    let old = Db::open_on(Gated { backing: disk.open(0), gate: gate.clone() }, options()).unwrap();
+    let history = Mutex::new(History::of(Model::new()));
+    let (is_over, was_taken) = (AtomicBool::new(false), AtomicBool::new(false));
+    let late_steps = AtomicU64::new(0);
+    let mut old_random = Random(random.next());
+    gate.stop_after(stop_after);
+    let mut new_history = std::thread::scope(|scope| {
+        let old = scope.spawn(|| {
+            for _ in 0..2000 {
+                // Nobody looks at it while he is stopped in the middle of a step but those who know that he is.
+                let mut history = history.lock().unwrap();
+                let done = step(&old, &mut old_random, &mut history);
+                if was_taken.load(Ordering::SeqCst) {
+                    late_steps.fetch_add(1, Ordering::SeqCst);
+                }
+                if let Err(error) = done {
+                    assert!(is_fenced(&error), "{when}: {error}");
+                    break;
+                }
+            }
+            is_over.store(true, Ordering::SeqCst);
+            old
+        });
+        if !gate.wait_until_stopped(|| is_over.load(Ordering::SeqCst)) {
+            drop(old.join().unwrap());
+            return None;
+        }
+        let new = Db::open_on(disk.open(0), options().take_over(true)).unwrap();
+        was_taken.store(true, Ordering::SeqCst);
+        let found = all_contents(&new);
+        let mut new_history = History::of(found);
+        for _ in 0..random.below(40) {
+            step(&new, &mut random, &mut new_history).unwrap();
+        }
+        gate.open();
+        for _ in 0..random.below(200) {
+            step(&new, &mut random, &mut new_history).unwrap();
+        }
+        let old = old.join().unwrap();
+        // He may have had nothing to write any more.
+        let error = old.put_with(b"late", b"1", Durability::Sync).unwrap_err();
+        assert!(is_fenced(&error), "{when}: {error}");
+        if let Ok(second) = old.region(SECOND) {
+            assert!(is_fenced(&second.put_with(b"late", b"1", Durability::Sync).unwrap_err()), "{when}");
+        }
+        assert!(seed % 2 == 1 || is_fenced(&old.create_segment().unwrap_err()), "{when}");
+        assert!(is_fenced(&old.flush().unwrap_err()) && is_fenced(&old.sync().unwrap_err()), "{when}");
+        assert!(is_fenced(&old.region_or_create("late").unwrap_err()), "{when}");
+        old.scan(..).for_each(|entry| drop(entry.unwrap()));
+        assert!(is_fenced(&old.close().unwrap_err()), "{when}");
+        for _ in 0..random.below(30) {
+            step(&new, &mut random, &mut new_history).unwrap();
+        }
+        assert_eq!(&all_contents(&new), new_history.states.last().unwrap(), "{when}");
+        if random.below(2) == 0 {
+            new.close().unwrap();
+            new_history.durable = [new_history.states.len() - 1; 2];
+        }
+        Some(new_history)
+    });
+    let Some(new_history) = &mut new_history else { return false };
+    let history = history.into_inner().unwrap();
+    let taken = &new_history.states[0];
+    assert!(history.allows(taken), "{when}: what was taken over is not what was acknowledged");
+    seen.late_steps += late_steps.into_inner();
+    seen.takeovers += 1;
+    let disk = if random.below(2) == 0 { disk.after_power_cut() } else { disk };
+    assert_sound(disk.open(0), &options(), &format!("{when}, after both"));
+    let last = Db::open_on(disk.open(0), options().take_over(random.below(2) == 0)).unwrap();
+    let found = all_contents(&last);
+    assert!(new_history.allows(&found), "{when}: the new owner's state is none of his");
+    let mut history = History::of(found);
+    for _ in 0..60 {
+        step(&last, &mut random, &mut history).unwrap();
+    }
+    last.forget_former_owners();
+    for _ in 0..60 {
+        step(&last, &mut random, &mut history).unwrap();
+    }
+    last.close().unwrap();
+    assert_sound(disk.open(0), &options(), &format!("{when}, in the end"));
+    let db = Db::open_on(disk.open(0), options()).unwrap();
+    assert_eq!(&all_contents(&db), history.states.last().unwrap(), "{when}");
+    db.close().unwrap();
+    assert_sound(disk.open(0), &options(), &format!("{when}, ordinarily"));
+    true
+}
+
+#[derive(Default)]
+struct Seen {
+    late_steps: u64,
+    takeovers: u64,
+}
+
+#[test]
+fn late_writes_of_an_old_owner_hit_nothing_whichever_they_are() {
+    let seeds = std::env::var("VMIO_TEST_SEEDS").unwrap_or_else(|_| "0..16".to_owned());
+    let (first, end) = seeds.split_once("..").expect("VMIO_TEST_SEEDS is FIRST..END");
+    let mut seen = Seen::default();
+    for seed in first.parse::<u64>().unwrap()..end.parse().unwrap() {
+        // Each of his writes is the first that is late, in one seed or another.
+        run(seed, seed * 3, &mut seen);
+        run(seed, Random(seed).below(1500), &mut seen);
+    }
+    println!("{} take-overs, {} late steps", seen.takeovers, seen.late_steps);
+    assert!(seen.takeovers > 0 && seen.late_steps > 0);
+}
+
+/// What several regions had in memory is there after each of them, and so is what the log had of them, wherever power fails.
+#[test]
+fn power_may_fail_while_a_store_of_several_regions_is_taken_over() {
+    let acknowledged = |db: &Db| {
+        for region in ["a", "b", "c"] {
+            let region = db.region(region).unwrap();
+            for number in 0..20_u64 {
+                assert_eq!(region.get(&number.to_be_bytes()).unwrap().as_deref(), Some(&[7; 100][..]), "{number}");
+            }
+        }
+    };
+    let (mut cut_short, mut operations) = (0, 0);
+    loop {
+        let when = format!("power fails after {operations} operations");
+        let options = || options().memory_level_bytes(1 << 20);
+        let disk = SimulatedDisk::new(operations, &[64 * MIB]);
+        let old = Db::create_on(disk.open(0), options()).unwrap();
+        // The last one has a segment of its own, every other time.
+        let second = (operations % 2 == 1).then(|| old.create_segment().unwrap());
+        for region in ["a", "b", "c"] {
+            let region = match &second {
+                Some(second) if region == "c" => second.region_or_create(region).unwrap(),
+                _ => old.region_or_create(region).unwrap(),
+            };
+            (0..20_u64).for_each(|number| {
+                region.put_with(&number.to_be_bytes(), &[7; 100], Durability::Sync).unwrap();
+            });
+        }
+        disk.die_after(operations);
+        let taken = Db::open_on(disk.open(0), options().take_over(true));
+        let is_whole = taken.is_ok();
+        if let Ok(taken) = taken {
+            acknowledged(&taken);
+        }
+        drop(old);
+        let disk = disk.after_power_cut();
+        assert_sound(disk.open(0), &options(), &when);
+        let db = Db::open_on(disk.open(0), options().take_over(operations % 2 == 0));
+        acknowledged(&db.unwrap_or_else(|error| panic!("{when}: {error}")));
+        if is_whole {
+            break;
+        }
+        cut_short += 1;
+        operations += 1;
+    }
+    println!("{cut_short} take-overs were cut short");
+    assert!(cut_short > 20, "{cut_short}");
+}
+
+#[test]
+fn who_takes_over_needs_no_lock_and_keeps_others_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let old = Db::create(&path, options().max_volume_bytes(100 * MIB)).unwrap();
+    old.put_with(b"durable", b"1", Durability::Sync).unwrap();
+    old.put(b"in memory", b"1").unwrap();
+    let snapshot = old.snapshot();
+    let is_in_use = |result: Result<Db, Error>| {
+        matches!(result, Err(Error::Io(vmio::Error::AlreadyMapped { .. } | vmio::Error::InUse { .. })))
+    };
+    assert!(is_in_use(Db::open(&path, options())));
+    let new = Db::open(&path, options().take_over(true)).unwrap();
+    assert_eq!(contents(&new), BTreeMap::from([(b"durable".to_vec(), b"1".to_vec())]));
+    new.put_with(b"durable", b"2", Durability::Sync).unwrap();
+    let error = old.put_with(b"late", b"1", Durability::Sync).unwrap_err();
+    assert!(is_fenced(&error), "{error}");
+    assert_eq!(snapshot.get(b"durable").unwrap().as_deref(), Some(&b"1"[..]));
+    drop((snapshot, old));
+    // The old one's lock has gone with it, and the new one has another.
+    let error = Db::open(&path, options()).unwrap_err();
+    assert!(error.to_string().contains("has taken it over"), "{error}");
+    let third = Db::open(&path, options().take_over(true)).unwrap();
+    assert!(is_fenced(&new.sync().and_then(|()| new.put_with(b"late", b"2", Durability::Sync)).unwrap_err()));
+    assert_eq!(third.get(b"durable").unwrap().as_deref(), Some(&b"2"[..]));
+    drop(new);
+    third.close().unwrap();
+    let space = |db: &Db| db.stats().space_bytes;
+    let db = Db::open(&path, options()).unwrap();
+    assert_eq!(contents(&db), BTreeMap::from([(b"durable".to_vec(), b"2".to_vec())]));
+    assert!(space(&db) <= 16 * MIB, "{} bytes: what former owners had is free again", space(&db));
+}
+
+/// What an owner does not look for with each flush he finds out at the next commit.
+#[test]
+fn what_was_a_former_owners_table_may_be_the_logs_after_a_crash() {
+    let disk = SimulatedDisk::new(1, &[256 * MIB]);
+    // Nothing is spilled: no commit says what the log has taken.
+    let options = options().memory_level_bytes(1 << 20);
+    let old = Db::create_on(disk.open(0), options.clone()).unwrap();
+    old.put_with(b"first", b"1", Durability::Sync).unwrap();
+    let new = Db::open_on(disk.open(0), options.clone().take_over(true)).unwrap();
+    drop(old);
+    new.forget_former_owners();
+    // The lowest free unit is now the one in which the former owner's tables were.
+    for number in 0..12_u64 {
+        new.put_with(&key(number), &vec![7; MIB as usize / 2], Durability::Sync).unwrap();
+    }
+    let disk = disk.after_power_cut();
+    drop(new);
+    let db = Db::open_on(disk.open(0), options).unwrap();
+    (0..12).for_each(|number| assert!(db.get(&key(number)).unwrap().is_some()));
+    assert_eq!(db.get(b"first").unwrap().as_deref(), Some(&b"1"[..]));
+    db.close().unwrap();
+}
+
+#[test]
+fn an_owner_who_does_not_look_after_each_flush_is_told_at_his_next_commit() {
+    let disk = SimulatedDisk::new(7, &[64 * MIB]);
+    let old = Db::create_on(disk.open(0), options().fenced(false)).unwrap();
+    let new = Db::open_on(disk.open(0), options().take_over(true)).unwrap();
+    old.put_with(b"late", b"1", Durability::Sync).unwrap();
+    assert!(is_fenced(&old.flush().unwrap_err()));
+    assert!(is_fenced(&old.put_with(b"late", b"2", Durability::Sync).unwrap_err()));
+    assert_eq!(new.get(b"late").unwrap(), None);
+}
+
+#[test]
+fn without_room_beside_the_old_owners_the_volume_grows_or_it_is_refused() {
+    let disk = SimulatedDisk::new(5, &[40 * MIB]);
+    let old = Db::create_on(disk.open(0), options().max_volume_bytes(40 * MIB)).unwrap();
+    let mut keys = 0_u64;
+    while old.put(&keys.to_be_bytes(), &[7; 30_000]).is_ok() {
+        keys += 1;
+    }
+    old.flush().unwrap();
+    let error = Db::open_on(disk.open(0), options().max_volume_bytes(40 * MIB).take_over(true)).unwrap_err();
+    assert!(matches!(error, Error::Full { .. }), "{error}");
+    old.region_or_create("it was not claimed in vain").unwrap();
+    let new = Db::open_on(disk.open(0), options().take_over(true)).unwrap();
+    assert!(is_fenced(&old.region_or_create("late").unwrap_err()));
+    assert_eq!(contents(&new).len() as u64, keys);
+    assert!(new.stats().volume_bytes > 40 * MIB);
+    new.put_with(b"more", &[8; 100_000], Durability::Sync).unwrap();
+    new.close().unwrap();
+    drop(old);
+    assert_sound(disk.open(0), &options(), "it has grown");
+}
+
+/// A former owner who is just making the file longer must not cut off what the new one has in it by now.
+#[test]
+fn lengthening_a_file_never_makes_it_shorter() {
+    use vmio::backing::{Access, Backing, FileBacking};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    let old = FileBacking::create(&path, MIB).unwrap();
+    let new = FileBacking::open(&path, Access::ReadWrite).unwrap();
+    new.set_len(4 * MIB).unwrap();
+    old.set_len(2 * MIB).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 4 * MIB);
+}
+
+/// Somebody is stopped while he opens the store, by taking it over or not, at one of his writes after the other (`VMIO_TEST_STEP=1` takes
+/// each); another takes it over. Only that one owns it, and has all that he puts.
+#[test]
+fn an_opening_that_is_stopped_is_no_second_owner() {
+    let step = std::env::var("VMIO_TEST_STEP").map_or(5, |step| step.parse().unwrap());
+    for takes_over in [false, true] {
+        let mut stopped = 0;
+        for stop_after in (0..).step_by(step) {
+            let when = format!("stopped after {stop_after}, taking over: {takes_over}");
+            let disk = SimulatedDisk::new(stop_after, &[64 * MIB]);
+            let db = Db::create_on(disk.open(0), options()).unwrap();
+            let second = db.create_segment().unwrap().region_or_create(SECOND).unwrap();
+            for number in 0..20_u64 {
+                db.put(&number.to_be_bytes(), &[1; 1000]).unwrap();
+                second.put(&number.to_be_bytes(), &[1; 1000]).unwrap();
+            }
+            db.sync().unwrap();
+            drop((second, db));
+            let gate = Gate::default();
+            let is_over = AtomicBool::new(false);
+            gate.stop_after(stop_after);
+            let is_done = std::thread::scope(|scope| {
+                let opening = scope.spawn(|| {
+                    let gated = Gated { backing: disk.open(0), gate: gate.clone() };
+                    let opened = Db::open_on(gated, options().take_over(takes_over));
+                    is_over.store(true, Ordering::SeqCst);
+                    opened
+                });
+                if !gate.wait_until_stopped(|| is_over.load(Ordering::SeqCst)) {
+                    gate.open();
+                    drop(opening.join().unwrap());
+                    return true;
+                }
+                let new = Db::open_on(disk.open(0), options().take_over(true)).unwrap();
+                let second = new.region(SECOND).unwrap();
+                new.put_with(b"before", b"1", Durability::Sync).unwrap();
+                gate.open();
+                let late = opening.join().unwrap();
+                for number in 0..40_u64 {
+                    new.put(&number.to_be_bytes(), &[2; 60_000]).unwrap();
+                    second.put(&number.to_be_bytes(), &[2; 60_000]).unwrap();
+                }
+                new.flush().unwrap();
+                match &late {
+                    Ok(late) => {
+                        assert!(is_fenced(&late.put_with(b"late", b"1", Durability::Sync).unwrap_err()), "{when}");
+                        let second = late.region(SECOND).unwrap();
+                        assert!(is_fenced(&second.put_with(b"late", b"1", Durability::Sync).unwrap_err()), "{when}");
+                    }
+                    Err(error) => assert!(matches!(error, Error::Fenced { .. }), "{when}: {error}"),
+                }
+                new.put_with(b"after", b"1", Durability::Sync).unwrap();
+                new.close().unwrap();
+                false
+            });
+            if is_done {
+                break;
+            }
+            stopped += 1;
+            assert_sound(disk.open(0), &options(), &when);
+            let db = Db::open_on(disk.open(0), options()).unwrap_or_else(|error| panic!("{when}: {error}"));
+            for region in [db.default_region(), &db.region(SECOND).unwrap()] {
+                for number in 0..40_u64 {
+                    assert_eq!(region.get(&number.to_be_bytes()).unwrap().unwrap(), [2; 60_000], "{when}");
+                }
+            }
+            assert!(db.get(b"before").unwrap().is_some() && db.get(b"after").unwrap().is_some(), "{when}");
+            assert_eq!(db.get(b"late").unwrap(), None, "{when}");
+        }
+        println!("stopped at {stopped} writes");
+        assert!(stopped > 2, "{stopped}");
+    }
+}
+
+/// Once one segment is known to be another's, no other one of the store goes on acknowledging.
+#[test]
+fn an_owner_who_is_fenced_in_one_segment_looks_in_all() {
+    let disk = SimulatedDisk::new(7, &[64 * MIB]);
+    let old = Db::create_on(disk.open(0), options().fenced(false)).unwrap();
+    let second = old.create_segment().unwrap().region_or_create(SECOND).unwrap();
+    let new = Db::open_on(disk.open(0), options().take_over(true)).unwrap();
+    second.put_with(b"late", b"1", Durability::Sync).unwrap();
+    assert!(is_fenced(&old.region_or_create("late").unwrap_err()), "by the first segment's commit");
+    assert!(is_fenced(&second.put_with(b"late", b"2", Durability::Sync).unwrap_err()));
+    assert_eq!(new.region(SECOND).unwrap().get(b"late").unwrap(), None);
+}
+
+/// Who has too little memory for a store's segments, or regions, fences nobody.
+#[test]
+fn what_cannot_be_opened_is_not_claimed() {
+    let large = || options().memory_bytes(128 << 20).durability(Durability::Sync);
+    let refused = |disk: &SimulatedDisk, old: &Db| {
+        let error = Db::open_on(disk.open(0), options().memory_bytes(32 << 20).take_over(true)).unwrap_err();
+        assert!(matches!(error, Error::Option { option: "memory_bytes", .. }), "{error}");
+        old.put(b"not fenced", b"1").unwrap();
+    };
+    let disk = SimulatedDisk::new(8, &[64 * MIB]);
+    let old = Db::create_on(disk.open(0), large()).unwrap();
+    (0..2).for_each(|_| drop(old.create_segment().unwrap()));
+    refused(&disk, &old);
+    let disk = SimulatedDisk::new(9, &[64 * MIB]);
+    let old = Db::create_on(disk.open(0), large()).unwrap();
+    (0..256).for_each(|number| drop(old.region_or_create(&format!("{number}")).unwrap()));
+    refused(&disk, &old);
+}
+
+/// The first segment that is taken over leaves what the other one lacks, however little there is; where it is too little, nobody is fenced.
+#[test]
+fn room_that_two_segments_lack_is_enough_for_both_or_nobody_is_fenced() {
+    let disk = SimulatedDisk::new(5, &[40 * MIB]);
+    let old = Db::create_on(disk.open(0), options().max_volume_bytes(128 * MIB)).unwrap();
+    let second = old.create_segment().unwrap().region_or_create(SECOND).unwrap();
+    let mut keys = [0_u64; 2];
+    for (region, keys) in [old.default_region(), &second].into_iter().zip(&mut keys) {
+        while region.put(&keys.to_be_bytes(), &[7; 30_000]).is_ok() {
+            *keys += 1;
+        }
+    }
+    old.flush().unwrap();
+    let mut refused = 0;
+    let new = loop {
+        let most = disk.contents(0).len() as u64 + refused * 2 * MIB;
+        match Db::open_on(disk.open(0), options().max_volume_bytes(most).take_over(true)) {
+            Err(Error::Full { .. }) => {
+                refused += 1;
+                old.region_or_create(&format!("it was not claimed in vain {refused}")).unwrap();
+            }
+            opened => break opened.unwrap(),
+        }
+    };
+    assert!(refused > 10 && is_fenced(&old.region_or_create("late").unwrap_err()), "refused {refused} times");
+    assert_eq!(contents(&new).len() as u64, keys[0]);
+    assert_eq!(new.region(SECOND).unwrap().scan(..).keys().count() as u64, keys[1]);
+    new.close().unwrap();
+    drop((second, old));
+    assert_sound(disk.open(0), &options(), "it has grown");
+}

@@ -1,0 +1,75 @@
+//! How much of the log is read back after a crash is bounded, however little the levels in memory are filled by it.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use support::assert_sound;
+use support::simulated_disk::SimulatedDisk;
+use vmio_kv::{Db, Durability, Options};
+
+const MIB: u64 = 1 << 20;
+const LIMIT: u64 = 16 * MIB;
+const CHUNK: u64 = 2 * MIB;
+
+fn options() -> Options {
+    Options::new().memory_bytes(64 << 20).durability(Durability::None).max_recovery_log(LIMIT)
+}
+
+/// Writes until the log is several times as long as the limit, has the power fail, and opens the store again.
+fn crash_after(regions: u64, value_bytes: usize, records: u64) {
+    let disk = SimulatedDisk::new(7, &[128 * MIB]);
+    let db = Db::create_on(disk.open(0), options()).unwrap();
+    let handles: Vec<_> = (0..regions).map(|number| db.region_or_create(&format!("{number}")).unwrap()).collect();
+    let value = vec![5; value_bytes];
+    for number in 0..records {
+        // The first one is written to seldom.
+        let region = if number % 40 == 0 { 0 } else { number % regions };
+        handles[region as usize].put(&number.to_be_bytes(), &value).unwrap();
+    }
+    db.sync().unwrap();
+    assert!(db.stats().log_bytes > 4 * LIMIT);
+    let started = Instant::now();
+    while db.stats().recovery_log_bytes > LIMIT {
+        assert!(started.elapsed() < Duration::from_secs(240), "{} bytes would be read", db.stats().recovery_log_bytes);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    disk.die_after(0);
+    drop((handles, db));
+    let disk = disk.after_power_cut();
+    assert_sound(disk.open(0), &options(), "after the crash");
+    let db = Db::open_on(disk.open(0), options()).unwrap();
+    let recovery = db.recovery();
+    assert!(recovery.log_bytes <= LIMIT + CHUNK, "{recovery:?}");
+    let entries = db.stats().level_entries;
+    assert!(entries > 0 && recovery.records + entries >= records, "{recovery:?}, {entries} entries");
+    for number in (0..records).step_by(11) {
+        let region = if number % 40 == 0 { 0 } else { number % regions };
+        let region = db.region(&format!("{region}")).unwrap();
+        assert_eq!(region.get(&number.to_be_bytes()).unwrap().as_ref(), Some(&value), "{number}");
+    }
+}
+
+#[test]
+fn a_crash_among_small_values_leaves_no_more_to_read_than_the_limit() {
+    crash_after(1, 900, 80_000);
+}
+
+#[test]
+fn a_crash_among_large_values_leaves_no_more_to_read_than_the_limit() {
+    crash_after(1, 1_000_000, 72);
+}
+
+#[test]
+fn a_region_that_is_written_to_seldom_does_not_hold_the_others_log() {
+    crash_after(5, 30_000, 2400);
+}
+
+#[test]
+fn a_limit_that_cannot_be_kept_is_refused() {
+    let disk = SimulatedDisk::new(1, &[64 * MIB]);
+    let error = Db::create_on(disk.open(0), options().max_recovery_log(CHUNK)).unwrap_err();
+    assert!(error.to_string().contains("max_recovery_log"), "{error}");
+}

@@ -1,0 +1,377 @@
+//! Several segments in one volume: each with its log and its room, under one name space, one cache and one point in time.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use support::gate::{Gate, Gated};
+use support::simulated_disk::SimulatedDisk;
+use support::{Random, assert_sound};
+use vmio_kv::{Db, Durability, Error, Options, RegionHandle, SegmentHandle, WriteBatch};
+
+const MIB: u64 = 1 << 20;
+
+fn options() -> Options {
+    Options::new()
+        .memory_bytes(32 << 20)
+        .memory_level_bytes(64 << 10)
+        .growth_factor(3)
+        .spill_threads(2)
+        .durability(Durability::None)
+        .max_volume_bytes(512 * MIB)
+}
+
+fn value(number: u64, bytes: usize) -> Vec<u8> {
+    number.to_le_bytes().repeat(bytes / 8)
+}
+
+fn put_all(region: &RegionHandle, numbers: std::ops::Range<u64>, bytes: usize) {
+    numbers.for_each(|number| region.put(&number.to_be_bytes(), &value(number, bytes)).unwrap());
+}
+
+fn assert_contents(region: &RegionHandle, keys: u64, bytes: usize, when: &str) {
+    let mut found = 0;
+    for (number, entry) in region.scan(..).enumerate() {
+        let (key, stored) = entry.unwrap();
+        assert_eq!(key, (number as u64).to_be_bytes(), "{when}: {region:?}");
+        assert_eq!(stored, value(number as u64, bytes), "{when}: {region:?}");
+        found += 1;
+    }
+    assert_eq!(found, keys, "{when}: {region:?}");
+}
+
+fn numbers(db: &Db) -> Vec<u32> {
+    db.segments().iter().map(SegmentHandle::number).collect()
+}
+
+#[test]
+fn a_second_segment_has_regions_of_its_own_and_shares_names() {
+    let disk = SimulatedDisk::new(3, &[64 * MIB]);
+    let db = Db::create_on(disk.open(0), options()).unwrap();
+    assert_eq!((numbers(&db), db.segment(0).unwrap().region_names()), (vec![0], vec!["default".to_owned()]));
+    assert!(matches!(db.segment(1), Err(Error::NoSegment { number: 1, .. })));
+    let segment = db.create_segment().unwrap();
+    let hot = segment.region_or_create("hot").unwrap();
+    let cold = db.region_or_create("cold").unwrap();
+    assert_eq!((hot.segment(), cold.segment(), db.default_region().segment()), (1, 0, 0));
+    assert_eq!(db.region("hot").unwrap().segment(), 1);
+    assert_eq!(segment.region_or_create("hot").unwrap().segment(), 1);
+    let elsewhere = segment.region_or_create("cold").unwrap_err();
+    assert!(
+        matches!(&elsewhere, Error::RegionElsewhere { name, found: 0, wanted: 1 } if name == "cold"),
+        "{elsewhere}"
+    );
+    assert_eq!(db.region_or_create("hot").unwrap().segment(), 1, "it is where it is");
+    for (region, bytes) in [(&hot, 1000), (&cold, 300), (db.default_region(), 200)] {
+        put_all(region, 0..5000, bytes);
+    }
+    let large = value(7, 3 << 20);
+    hot.put(b"\xff", &large).unwrap();
+    hot.delete(b"\xff").unwrap();
+
+    let mut batch = WriteBatch::new();
+    batch.put(&hot, b"a", b"1").unwrap();
+    let error = batch.put(&cold, b"a", b"1").unwrap_err();
+    let names = ("hot", "cold");
+    assert!(
+        matches!(&error, Error::BatchAcrossSegments { first, second } if (&**first, &**second) == names),
+        "{error}"
+    );
+    assert_eq!(batch.len(), 1, "it was not added");
+    batch.delete(&hot, b"a").unwrap();
+    db.write(&batch).unwrap();
+    // Nor does another store write it.
+    let other = Db::create_on(SimulatedDisk::new(4, &[64 * MIB]).open(0), options()).unwrap();
+    assert!(matches!(other.write(&batch), Err(Error::BatchAcrossSegments { .. })));
+
+    let stats: Vec<_> = db.segments().iter().map(SegmentHandle::stats).collect();
+    let sum = db.stats();
+    assert_eq!(stats.iter().map(|stats| stats.log_bytes).sum::<u64>(), sum.log_bytes);
+    assert_eq!(stats.iter().map(|stats| stats.segment_bytes).sum::<u64>() + 2 * MIB, sum.volume_bytes);
+    assert!(
+        stats.iter().all(|stats| stats.log_bytes >= 4 * MIB && stats.space_bytes < stats.segment_bytes),
+        "{stats:?}"
+    );
+    db.flush().unwrap();
+    db.collect_garbage().unwrap();
+    db.close().unwrap();
+    let report = assert_sound(disk.open(0), &options(), "closed");
+    assert_eq!((report.segments, report.regions), (2, 3));
+
+    let db = Db::open_on(disk.open(0), options()).unwrap();
+    assert_eq!((numbers(&db), db.recovery().records), (vec![0, 1], 0));
+    assert_eq!(db.segment(1).unwrap().region_names(), ["hot"]);
+    assert_eq!(db.region_names(), ["cold", "default", "hot"]);
+    for (name, bytes) in [("hot", 1000), ("cold", 300), ("default", 200)] {
+        assert_contents(&db.region(name).unwrap(), 5000, bytes, "opened");
+    }
+    assert_eq!(db.create_segment().err().map(|error| error.to_string().contains("memory_bytes")), Some(true));
+}
+
+/// Of what is in memory, and of what was durable in either log, nothing is lost when the other one had less.
+#[test]
+fn each_log_is_read_back_for_itself() {
+    let disk = SimulatedDisk::new(5, &[64 * MIB]);
+    let db = Db::create_on(disk.open(0), options().memory_level_bytes(1 << 20)).unwrap();
+    let other = db.create_segment().unwrap().region_or_create("other").unwrap();
+    put_all(&other, 0..300, 1000);
+    put_all(&db, 0..200, 1000);
+    other.put_with(&300_u64.to_be_bytes(), &value(300, 1000), Durability::Sync).unwrap();
+    disk.die_after(0);
+    drop((other, db));
+    let disk = disk.after_power_cut();
+    assert_sound(disk.open(0), &options(), "dead");
+    let db = Db::open_on(disk.open(0), options()).unwrap();
+    assert_contents(&db.region("other").unwrap(), 301, 1000, "opened");
+    assert!(db.recovery().records >= 301, "{:?}", db.recovery());
+    // What nobody made durable in the other log may be there, or not, but is no hole.
+    let found = db.scan(..).keys().count() as u64;
+    assert_contents(&db, found, 1000, "opened");
+}
+
+/// A snapshot has what was written before something that it has, whichever the segments are.
+#[test]
+fn a_snapshot_shows_all_segments_at_one_moment() {
+    let disk = SimulatedDisk::new(5, &[64 * MIB]);
+    let db = Db::create_on(disk.open(0), options().memory_level_bytes(20 << 10)).unwrap();
+    let second = db.create_segment().unwrap().region_or_create("second").unwrap();
+    let is_over = AtomicBool::new(false);
+    let number = |found: Option<Vec<u8>>| found.map_or(0, |found| u64::from_le_bytes(found[..8].try_into().unwrap()));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 1..40_000_u64 {
+                db.put(b"count", &value(number, 64)).unwrap();
+                second.put(b"count", &value(number, 64)).unwrap();
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let mut seen = std::collections::BTreeSet::new();
+        while !is_over.load(Ordering::Relaxed) {
+            let snapshot = db.snapshot();
+            let (first, second) = (number(snapshot.get(b"count").unwrap()), {
+                number(snapshot.region("second").unwrap().get(b"count").unwrap())
+            });
+            assert!(first == second || first == second + 1, "{first} and then {second}");
+            seen.insert(first);
+        }
+        assert!(seen.len() > 10, "{seen:?}");
+    });
+}
+
+#[test]
+fn a_segment_needs_room_and_leave_to_take_it() {
+    let disk = SimulatedDisk::new(3, &[64 * MIB]);
+    let db = Db::create_on(disk.open(0), options().max_volume_bytes(64 * MIB)).unwrap();
+    let error = db.create_segment().unwrap_err();
+    assert!(matches!(error, Error::Full { wanted, .. } if wanted >= 64 * MIB), "{error}");
+    db.put(b"key", b"value").unwrap();
+    db.close().unwrap();
+    assert_eq!(disk.contents(0).len() as u64, 64 * MIB);
+
+    // Each has 8 MiB of the memory for its log.
+    let db = Db::open_on(disk.open(0), options().memory_bytes(64 << 20).max_volume_bytes(2 << 30)).unwrap();
+    let cache_bytes = || db.stats().cache_bytes;
+    let began = std::time::Instant::now();
+    let wait_until = |what: &str, is_so: &dyn Fn() -> bool| {
+        while !is_so() {
+            assert!(began.elapsed() < std::time::Duration::from_secs(60), "{what}: {} bytes", cache_bytes());
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    };
+    // It begins with what there is beside full levels in memory, and gets what they do not take.
+    wait_until("the cache has the rest", &|| cache_bytes() > 45 * MIB);
+    let with_one = cache_bytes();
+    for more in 1..5 {
+        db.create_segment().unwrap();
+        wait_until("it gives up some of it", &|| cache_bytes().abs_diff(with_one - more * 8 * MIB) <= MIB);
+    }
+    let error = db.create_segment().unwrap_err();
+    assert!(matches!(error, Error::Option { option: "memory_bytes", value: 67_108_864, .. }), "{error}");
+    db.close().unwrap();
+    assert!(matches!(
+        Db::open_on(disk.open(0), options().memory_bytes(32 << 20)),
+        Err(Error::Option { option: "memory_bytes", .. })
+    ));
+    assert_eq!(Db::open_on(disk.open(0), options().memory_bytes(128 << 20)).unwrap().segments().len(), 5);
+}
+
+/// Puts until there is no room; how many there are then.
+fn fill(region: &RegionHandle, from: u64, most: u64, bytes: usize) -> u64 {
+    for number in from..from + most {
+        match region.put(&number.to_be_bytes(), &value(number, bytes)) {
+            Ok(()) => {}
+            Err(Error::Full { .. }) => return number,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    from + most
+}
+
+/// Segments grow in turn, so that their groups lie between each other's, up to where all is taken.
+#[test]
+fn segments_grow_each_for_itself_until_the_volume_is_full() {
+    let disk = SimulatedDisk::new(9, &[40 * MIB]);
+    let limits = || options().max_volume_bytes(400 * MIB);
+    let db = Db::create_on(disk.open(0), limits()).unwrap();
+    let other = db.create_segment().unwrap().region_or_create("other").unwrap();
+    let mut keys = [0; 2];
+    let mut rounds = 0;
+    loop {
+        let before = keys;
+        keys[0] = fill(&db, keys[0], 60, 300_000);
+        keys[1] = fill(&other, keys[1], 60, 300_000);
+        rounds += 1;
+        if keys == before {
+            break;
+        }
+    }
+    assert_eq!(db.stats().volume_bytes, 400 * MIB);
+    assert!(rounds > 4 && keys.iter().all(|keys| *keys > 200), "{keys:?} after {rounds} rounds");
+    let sizes: Vec<u64> = db.segments().iter().map(|segment| segment.stats().segment_bytes / MIB).collect();
+    assert!(sizes.iter().sum::<u64>() >= 396 && sizes.iter().all(|size| *size > 100), "{sizes:?}");
+    db.close().unwrap();
+    drop(other);
+    assert_sound(disk.open(0), &options(), "full");
+    let db = Db::open_on(disk.open(0), options().max_volume_bytes(400 * MIB)).unwrap();
+    let other = db.region("other").unwrap();
+    assert_contents(&db, keys[0], 300_000, "opened");
+    assert_contents(&other, keys[1], 300_000, "opened");
+    (0..keys[0]).for_each(|number| db.delete(&number.to_be_bytes()).unwrap());
+    db.collect_garbage().unwrap();
+    // What one gives up the other one does not get; but what the volume grows by, whoever needs it first.
+    assert!(fill(&other, keys[1], 1, 300_000) == keys[1]);
+    db.close().unwrap();
+    drop(other);
+    let db = Db::open_on(disk.open(0), options().max_volume_bytes(440 * MIB)).unwrap();
+    let other = db.region("other").unwrap();
+    let more = fill(&other, keys[1], 60, 300_000);
+    assert!(more > keys[1] + 10 && db.segments()[1].stats().segment_bytes / MIB > sizes[1], "{more} after {}", keys[1]);
+    put_all(&db, 0..100, 300_000);
+    db.close().unwrap();
+    drop(other);
+    assert_sound(disk.open(0), &options(), "grown");
+    let db = Db::open_on(disk.open(0), options()).unwrap();
+    assert_contents(&db.region("other").unwrap(), more, 300_000, "grown");
+    assert_contents(&db, 100, 300_000, "grown");
+}
+
+/// The power fails at each step of creating a segment; what was there is there, and the next one can be created.
+#[test]
+fn a_crash_while_a_segment_is_created_leaves_it_there_or_not() {
+    let (mut with, mut without, mut operations) = (0, 0, 0);
+    loop {
+        let when = format!("power fails after {operations} operations");
+        let disk = SimulatedDisk::new(operations, &[40 * MIB]);
+        let db = Db::create_on(disk.open(0), options()).unwrap();
+        put_all(&db, 0..50, 1000);
+        db.sync().unwrap();
+        disk.die_after(operations);
+        let created = db.create_segment().and_then(|segment| {
+            let region = segment.region_or_create("other")?;
+            region.put_with(b"key", b"value", Durability::Sync)
+        });
+        let is_whole = created.is_ok();
+        drop(db);
+        let disk = disk.after_power_cut();
+        assert_sound(disk.open(0), &options(), &when);
+        let db = Db::open_on(disk.open(0), options()).unwrap_or_else(|error| panic!("{when}: {error}"));
+        assert_contents(&db, 50, 1000, &when);
+        match db.segments().len() {
+            1 => without += 1,
+            2 => with += 1,
+            more => panic!("{when}: {more} segments"),
+        }
+        if is_whole {
+            assert_eq!(db.region("other").unwrap().get(b"key").unwrap().as_deref(), Some(&b"value"[..]), "{when}");
+        }
+        if db.segments().len() == 1 {
+            db.create_segment().unwrap_or_else(|error| panic!("{when}: {error}"));
+        }
+        put_all(&db.segment(1).unwrap().region_or_create("other").unwrap(), 0..100, 40_000);
+        put_all(&db, 50..1000, 40_000 / 8 * 8);
+        db.close().unwrap();
+        let report = assert_sound(disk.open(0), &options(), &format!("{when}, closed"));
+        assert_eq!(report.segments, 2, "{when}");
+        if is_whole {
+            break;
+        }
+        operations += 1;
+    }
+    println!("{with} crashes left the segment, {without} did not");
+    assert!(with > 3 && without > 10, "{with} with, {without} without");
+}
+
+/// An owner is stopped while he creates a segment, at one of his writes after the other (`VMIO_TEST_STEP=1` takes each). Another takes the
+/// store over, and needs room where the segment was to be; what the first one writes late hits nothing of it, and he owns neither segment.
+#[test]
+fn a_segment_that_is_created_late_hits_nothing_of_the_new_owners() {
+    let mut stopped = 0;
+    let step = std::env::var("VMIO_TEST_STEP").map_or(3, |step| step.parse().unwrap());
+    for stop_after in (0..).step_by(step) {
+        let when = format!("stopped after {stop_after}");
+        let disk = SimulatedDisk::new(stop_after, &[32 * MIB]);
+        let options = || options().fenced(true);
+        Db::create_on(disk.open(0), options()).unwrap().close().unwrap();
+        let gate = Gate::default();
+        let old = Db::open_on(Gated { backing: disk.open(0), gate: gate.clone() }, options()).unwrap();
+        put_all(&old, 0..100, 1000);
+        old.flush().unwrap();
+        let is_over = AtomicBool::new(false);
+        gate.stop_after(stop_after);
+        let is_done = std::thread::scope(|scope| {
+            let creating = scope.spawn(|| {
+                let created = old.create_segment();
+                is_over.store(true, Ordering::SeqCst);
+                created
+            });
+            if !gate.wait_until_stopped(|| is_over.load(Ordering::SeqCst)) {
+                gate.open();
+                creating.join().unwrap().unwrap();
+                return true;
+            }
+            let new = Db::open_on(disk.open(0), options().take_over(true)).unwrap();
+            let segments = new.segments().len();
+            let mut random = Random(stop_after);
+            if random.below(2) == 0 {
+                new.create_segment()
+                    .map(drop)
+                    .or_else(|error| if segments == 2 { Ok(()) } else { Err(error) })
+                    .unwrap();
+            }
+            put_all(&new, 100..320, 150_000);
+            if let Ok(second) = new.segment(1) {
+                put_all(&second.region_or_create("second").unwrap(), 0..40, 150_000);
+            }
+            gate.open();
+            let late = creating.join().unwrap();
+            // He may have been about to say that it is done: then it is there.
+            let is_fenced = matches!(late, Err(Error::Fenced { .. }));
+            assert!(is_fenced || segments == 2, "{when}: {late:?}");
+            let fenced = |done: Result<(), Error>| matches!(done, Err(Error::Fenced { .. }));
+            assert!(fenced(old.put_with(b"late", b"1", Durability::Sync)), "{when}: two own the first segment");
+            if let Ok(created) = late {
+                assert!(fenced(created.region_or_create("late").map(drop)), "{when}: two own the second segment");
+            }
+            new.flush().unwrap();
+            new.close().unwrap();
+            false
+        });
+        drop(old);
+        if is_done {
+            break;
+        }
+        stopped += 1;
+        assert_sound(disk.open(0), &options(), &when);
+        let db = Db::open_on(disk.open(0), options()).unwrap();
+        for number in 100..320_u64 {
+            assert_eq!(db.get(&number.to_be_bytes()).unwrap(), Some(value(number, 150_000)), "{when}");
+        }
+        if let Ok(second) = db.region("second") {
+            assert_contents(&second, 40, 150_000, &when);
+        }
+    }
+    println!("stopped at {stopped} writes");
+    assert!(stopped > 5, "{stopped}");
+}

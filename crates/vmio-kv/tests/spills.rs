@@ -1,0 +1,100 @@
+//! Several regions and levels that are spilled at once, each by several threads, beside readers and collections.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use support::{Random, assert_sound};
+use vmio::backing::MemoryBacking;
+use vmio_kv::{Db, Durability, Options, RegionHandle};
+
+const KEYS: u64 = 20_000;
+const REGIONS: u64 = 4;
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn options() -> Options {
+    let options = Options::new().memory_bytes(48 << 20).memory_level_bytes(24 << 10).growth_factor(3);
+    options.spill_threads(4).durability(Durability::None)
+}
+
+/// Some are told apart by their records alone.
+fn key(number: u64) -> Vec<u8> {
+    if number.is_multiple_of(5) {
+        format!("a front that many keys share, longer than an entry's window {number:06}").into_bytes()
+    } else {
+        number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec()
+    }
+}
+
+fn write(region: &RegionHandle, model: &mut Model, random: &mut Random, writes: u64) {
+    for _ in 0..writes {
+        let key = key(random.below(KEYS));
+        if random.below(6) == 0 {
+            region.delete(&key).unwrap();
+            model.remove(&key);
+        } else {
+            let value = vec![random.below(256) as u8; random.below(60) as usize];
+            region.put(&key, &value).unwrap();
+            model.insert(key, value);
+        }
+    }
+}
+
+fn same(region: &RegionHandle, model: &Model) {
+    let mut expected = model.iter();
+    for found in region.scan(..) {
+        let (key, value) = found.unwrap();
+        assert_eq!(Some((&key, &value)), expected.next());
+    }
+    assert_eq!(expected.next(), None);
+}
+
+#[test]
+fn regions_are_spilled_beside_each_other() {
+    let disk = Arc::new(MemoryBacking::new(512 << 20).unwrap());
+    let mut models = vec![Model::new(); REGIONS as usize];
+    for life in 0..3 {
+        let db = Db::open_on(Arc::clone(&disk), options());
+        let db = if life == 0 { Db::create_on(Arc::clone(&disk), options()) } else { db }.unwrap();
+        let regions: Vec<RegionHandle> =
+            (0..REGIONS).map(|number| db.region_or_create(&format!("region {number}")).unwrap()).collect();
+        regions.iter().zip(&models).for_each(|(region, model)| same(region, model));
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let others = scope.spawn(|| {
+                let mut snapshots = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    // What it shows stays the same.
+                    let snapshot = db.snapshot();
+                    let all = |region: &str| snapshot.region(region).unwrap().scan(..).map(Result::unwrap).collect();
+                    let before: Vec<_> = all("region 1");
+                    if snapshots % 8 == 3 {
+                        db.collect_garbage().unwrap();
+                    }
+                    assert!(before == all("region 1"));
+                    snapshots += 1;
+                }
+                snapshots
+            });
+            let write = |(number, (region, model)): (usize, (&RegionHandle, &mut Model))| {
+                write(region, model, &mut Random(life * REGIONS + number as u64), 30_000);
+            };
+            let pairs = regions.iter().zip(&mut models).enumerate();
+            let writers: Vec<_> = pairs.map(|pair| scope.spawn(move || write(pair))).collect();
+            let written: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+            is_over.store(true, Ordering::Relaxed);
+            assert!(written.into_iter().all(|written| written.is_ok()));
+            assert!(others.join().unwrap() > 0);
+        });
+        regions.iter().zip(&models).for_each(|(region, model)| same(region, model));
+        drop(regions);
+        db.close().unwrap();
+        let report = assert_sound(Arc::clone(&disk), &options(), &format!("after life {life}"));
+        assert!(report.trees > REGIONS, "{} trees", report.trees);
+    }
+}
