@@ -67,9 +67,14 @@ impl Device {
             if blocks.clone().all(|block| self.mapping.is_resident(block * BLOCK_BYTES as u64)) {
                 continue;
             }
+            // Several records in one block want it once: that is no reason to have it come into the cache.
+            let is_begun = numbers.contains(&blocks.start);
+            if is_begun && blocks.clone().all(|block| numbers.contains(&block)) {
+                continue;
+            }
             let count = (blocks.end - blocks.start) as usize;
             if count > PASSING_BLOCKS.min(BLOCKS_MAX - numbers.len())
-                || self.admission.admits(blocks.start, || self.has_room())
+                || !is_begun && self.admission.admits(blocks.start, || self.has_room())
             {
                 into_cache.push(range);
             } else {
