@@ -236,18 +236,20 @@ impl OpenSegment {
     /// Commits spills that are done, together. From where the log is read back then follows from what the regions will be.
     fn commit_spilled(
         &self,
-        all: Vec<Spilled<'_>>,
+        mut all: Vec<Spilled<'_>>,
         replay: impl FnOnce(&[RegionEntry]) -> Option<(u64, u64)>,
     ) -> Result<()> {
         // The levels are about to point to records: these have to be there first.
         self.log.sync_all()?;
         let _committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut changes, mut outdated) = (Changes::default(), Vec::new());
-        for spilled in &all {
+        for spilled in &mut all {
             // The commit has what it makes garbage.
-            spilled.garbage.iter().for_each(|record| self.segment.count_garbage(*record));
+            let mut allocator = self.segment.allocator();
+            spilled.garbage.of_log().for_each(|(unit, bytes)| allocator.add_garbage(unit, bytes));
+            drop(allocator);
             changes.regions.push(spilled.entry());
-            changes.taken.extend(&spilled.taken);
+            changes.taken.append(std::mem::take(&mut spilled.taken));
             changes.extents.extend(&spilled.extents);
             outdated.extend(&spilled.outdated);
         }

@@ -197,6 +197,16 @@ impl BranchBuilder {
         self.children.is_empty()
     }
 
+    /// How many it has.
+    pub(crate) fn len(&self) -> usize {
+        self.children.len()
+    }
+
+    /// The children, with all their pivots.
+    pub(crate) fn into_children(self) -> Vec<(OwnedPivot, Child)> {
+        self.children
+    }
+
     /// The node's own pivot and its block. The builder is empty then.
     pub(crate) fn finish(&mut self, segment: Uuid, region: u32, offset: u64, epoch: u64) -> (OwnedPivot, Block) {
         let mut children = std::mem::take(&mut self.children);

@@ -8,11 +8,13 @@ use crate::format::catalogue::{LEVELS, LevelRoots, RegionEntry, Root};
 use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
 use crate::format::leaf::ENTRIES_MAX;
-use crate::format::pointer::{Pointer, PointerKind};
+use crate::format::pointer::Pointer;
 use crate::region::memory_level::MemoryLevel;
 use crate::region::{Limits, Region, Version};
 use crate::tree::{MergeThreads, Merged, Newer, Target, Tree, merge};
+use crate::volume::block_runs::BlockRuns;
 use crate::volume::era::Outdated;
+use crate::volume::garbage::Garbage;
 
 /// What an entry of the level in memory takes, about: for the sizes of the levels below.
 const MEMORY_ENTRY_BYTES: u64 = 56;
@@ -30,12 +32,12 @@ pub(crate) struct Spilled<'region> {
     spill: Spill<'region>,
     /// Of the level below.
     root: Option<Root>,
-    pub(crate) taken: Vec<u64>,
+    pub(crate) taken: BlockRuns,
     /// Extents of large values that were in memory alone.
     pub(crate) extents: Vec<Extent>,
     pub(crate) outdated: Vec<Freed>,
     /// Records that nothing points to then.
-    pub(crate) garbage: Vec<Pointer>,
+    pub(crate) garbage: Garbage,
 }
 
 impl Drop for Spill<'_> {
@@ -73,7 +75,7 @@ impl<'region> Spill<'region> {
         };
         let tree = Tree::new(&self.region.log, self.region.number, root, self.version.epoch);
         let merged = self.merge_newer(&tree, threads)?;
-        let outdated = tree.offsets()?.into_iter().map(|offset| Freed { offset, blocks: 1 }).collect();
+        let outdated = tree.blocks()?.freed().collect();
         self.spilled(merged, outdated)
     }
 
@@ -92,10 +94,8 @@ impl<'region> Spill<'region> {
 
     fn spilled(self, merged: Merged, mut outdated: Vec<Freed>) -> Result<Spilled<'region>> {
         let Merged { root, taken, outdated: replaced, garbage } = merged;
-        outdated.extend(replaced);
-        let is_large = |pointer: &Pointer| pointer.kind() == PointerKind::Extents;
-        let (large, garbage): (Vec<_>, Vec<_>) = garbage.into_iter().partition(is_large);
-        outdated.extend(self.region.extents_of_dead(&large)?.into_iter().map(Freed::from));
+        outdated.extend(replaced.freed());
+        outdated.extend(self.region.extents_of_dead(garbage.large())?.into_iter().map(Freed::from));
         Ok(Spilled { spill: self, root, taken, extents: Vec::new(), outdated, garbage })
     }
 }

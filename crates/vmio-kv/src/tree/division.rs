@@ -77,6 +77,7 @@ mod tests {
     use vmio::backing::MemoryBacking;
 
     use super::*;
+    use crate::format::geometry::BLOCK_BYTES;
     use crate::{Db, Durability, Options};
 
     /// Divides the tree of these keys in several ways.
@@ -116,7 +117,10 @@ mod tests {
                 above.extend(tree.blocks_of(rest)?);
             }
             above.sort_unstable();
-            let mut all = tree.offsets()?;
+            let runs = tree.blocks()?;
+            let blocks =
+                runs.iter().flat_map(|run| (0..run.blocks).map(move |block| run.offset + block * BLOCK_BYTES as u64));
+            let mut all: Vec<u64> = blocks.collect();
             all.sort_unstable();
             assert_eq!(above, all);
         }

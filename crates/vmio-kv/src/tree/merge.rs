@@ -4,20 +4,21 @@
 //! written anew, one behind the other.
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
 
 use crate::error::Result;
-use crate::format::branch::{BranchBuilder, Child};
+use crate::format::branch::Child;
 use crate::format::catalogue::Root;
-use crate::format::free_log::Freed;
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::leaf::{KnownKey, LeafBuilder, common_prefix};
 use crate::format::pivot::{OwnedPivot, Rest};
-use crate::format::pointer::{Pointer, PointerKind};
+use crate::format::pointer::PointerKind;
 use crate::log::Log;
 use crate::tree::division::{Division, Placed, children};
 use crate::tree::node_writer::{NodeRoom, NodeWriter, TakenNodes, Which};
+use crate::tree::upper::Upper;
 use crate::tree::{MergeThreads, Tree};
+use crate::volume::block_runs::BlockRuns;
+use crate::volume::garbage::Garbage;
 
 /// Entries in order, the newest of each key alone.
 pub(crate) trait Source {
@@ -50,21 +51,21 @@ pub(crate) struct Merged {
     /// The new tree; none if nothing is left.
     pub(crate) root: Option<Root>,
     /// Its new nodes.
-    pub(crate) taken: Vec<u64>,
+    pub(crate) taken: BlockRuns,
     /// Nodes of the old tree that it does not have.
-    pub(crate) outdated: Vec<Freed>,
+    pub(crate) outdated: BlockRuns,
     /// Records that no entry points to any longer.
-    pub(crate) garbage: Vec<Pointer>,
+    pub(crate) garbage: Garbage,
 }
 
 /// What came of the merge of a part, or of all of them one behind the other.
-struct Leaves<'room> {
+struct Done<'room> {
     taken: TakenNodes<'room>,
-    leaves: Vec<Placed>,
-    outdated: Vec<u64>,
+    upper: Upper,
+    outdated: BlockRuns,
     /// The old tree's long pivots that were met.
     long_pivots: Vec<Rest>,
-    garbage: Vec<Pointer>,
+    garbage: Garbage,
     /// Entries that have been taken from the old tree, and put into the new one.
     taken_out: u64,
     put_in: u64,
@@ -80,7 +81,7 @@ struct Merge<'merge> {
     /// What is between the last leaf and the next.
     before: Before,
     leaf: LeafBuilder,
-    done: Leaves<'merge>,
+    done: Done<'merge>,
 }
 
 /// What the next leaf's pivot is made from.
@@ -116,30 +117,32 @@ pub(crate) fn merge(log: &Log, target: &Target, newer: &dyn Newer, threads: &Mer
             is_lowest: target.is_lowest,
             before: if first.is_empty() { Before::Nothing } else { Before::Kept(start.clone()) },
             leaf: LeafBuilder::default(),
-            done: Leaves::none(&room),
+            done: Done::none(&room),
         })
     };
-    let mut done = Leaves::none(&room);
+    let mut done = Done::none(&room);
+    let mut writer = NodeWriter::new(&room);
     match (old, target.old) {
         (Some(tree), Some(root)) => {
             let worth = u64::from(root.blocks) / target.part_leaves.max(1);
             let most = if threads.most() > 1 { threads.most() * PARTS_A_THREAD } else { 1 };
             let Division { parts, above, long_pivots } = Division::new(tree, most.min(worth as usize).max(1))?;
-            (done.outdated, done.long_pivots) = (above, long_pivots);
+            done.outdated.extend(above);
+            done.long_pivots = long_pivots;
             let merged = threads.each(&parts, |part| {
                 let mut merge = begin(&part.start)?;
                 merge.branch(&part.nodes, part.height, &part.start, part.end.as_ref())?;
                 merge.finish()
             })?;
-            merged.into_iter().for_each(|part| done.append(part));
+            merged.into_iter().try_for_each(|part| done.append(&mut writer, part))?;
         }
         _ => {
             let mut merge = begin(&OwnedPivot::default())?;
             merge.rest_of_source(None)?;
-            done.append(merge.finish()?);
+            done.append(&mut writer, merge.finish()?)?;
         }
     }
-    done.into_tree(NodeWriter::new(&room), old.zip(target.old))
+    done.into_tree(writer, old.zip(target.old))
 }
 
 impl<'merge> Merge<'merge> {
@@ -190,7 +193,7 @@ impl<'merge> Merge<'merge> {
     /// A leaf that nothing falls into stays what it is.
     fn keep_leaf(&mut self, child: Child, pivot: &OwnedPivot, end: Option<&OwnedPivot>) -> Result<()> {
         self.finish_leaf()?;
-        self.done.leaves.push(Placed { pivot: pivot.clone(), child });
+        self.done.upper.push(&mut self.writer, Placed { pivot: pivot.clone(), child })?;
         self.before = Before::Kept(end.cloned().unwrap_or_default());
         Ok(())
     }
@@ -229,7 +232,7 @@ impl<'merge> Merge<'merge> {
             }
             self.done.taken_out += 1;
             if is_replaced {
-                self.done.garbage.push(old.pointer);
+                self.done.garbage.count(old.pointer);
             } else {
                 self.put(old)?;
             }
@@ -249,7 +252,7 @@ impl<'merge> Merge<'merge> {
     /// Appends an entry to the new tree.
     fn put(&mut self, key: KnownKey) -> Result<()> {
         if self.is_lowest && key.pointer.kind() == PointerKind::Tombstone {
-            self.done.garbage.push(key.pointer);
+            self.done.garbage.count(key.pointer);
             return Ok(());
         }
         self.done.put_in += 1;
@@ -278,8 +281,7 @@ impl<'merge> Merge<'merge> {
         let leaf = &mut self.leaf;
         let seal = |offset, epoch| leaf.finish(room.segment.uuid, room.region, offset, epoch);
         let child = self.writer.write(Which::Leaf, seal)?;
-        self.done.leaves.push(Placed { pivot, child });
-        Ok(())
+        self.done.upper.push(&mut self.writer, Placed { pivot, child })
     }
 
     /// The shortest front of `after` that is greater than `before`.
@@ -293,99 +295,61 @@ impl<'merge> Merge<'merge> {
         Ok(after.bytes[..after.bytes.len().min(shared + 1)].to_vec())
     }
 
-    fn finish(mut self) -> Result<Leaves<'merge>> {
+    fn finish(mut self) -> Result<Done<'merge>> {
         self.finish_leaf()?;
         self.done.taken = self.writer.finish()?;
         Ok(self.done)
     }
 }
 
-impl<'room> Leaves<'room> {
+impl<'room> Done<'room> {
     fn none(room: &'room NodeRoom<'_>) -> Self {
-        Leaves {
+        Done {
             taken: TakenNodes::none(room.segment),
-            leaves: Vec::new(),
-            outdated: Vec::new(),
+            upper: Upper::default(),
+            outdated: BlockRuns::default(),
             long_pivots: Vec::new(),
-            garbage: Vec::new(),
+            garbage: Garbage::default(),
             taken_out: 0,
             put_in: 0,
         }
     }
 
     /// Has those of the next part as well.
-    fn append(&mut self, mut next: Self) {
+    fn append(&mut self, writer: &mut NodeWriter<'room>, mut next: Self) -> Result<()> {
         self.taken.append(next.taken);
-        self.leaves.append(&mut next.leaves);
-        self.outdated.append(&mut next.outdated);
+        self.outdated.append(next.outdated);
         self.long_pivots.append(&mut next.long_pivots);
-        self.garbage.append(&mut next.garbage);
+        self.garbage.append(next.garbage);
         self.taken_out += next.taken_out;
         self.put_in += next.put_in;
+        self.upper.append(writer, next.upper)
     }
 
-    /// With inner nodes above them, all of which are new.
+    /// With all inner nodes, which are new.
     fn into_tree(mut self, mut writer: NodeWriter<'room>, old: Option<(Tree<'_>, Root)>) -> Result<Merged> {
-        if let Some(first) = self.leaves.first_mut() {
-            // Nothing is before it.
-            first.pivot = OwnedPivot::default();
-        }
+        let top = self.upper.finish(&mut writer)?;
         if let Some((tree, _)) = old {
             self.drop_long_pivots(tree)?;
         }
-        let Leaves { mut taken, leaves: mut nodes, outdated, garbage, taken_out, put_in, .. } = self;
-        let mut height = 1;
-        while nodes.len() > 1 {
-            nodes = branches(&mut writer, nodes)?;
-            height += 1;
-        }
+        let Done { mut taken, outdated, garbage, taken_out, put_in, .. } = self;
         taken.append(writer.finish()?);
         let (entries, blocks) = old.map_or((0, 0), |(_, root)| (root.entries, root.blocks));
-        let root = nodes.first().map(|top| Root {
-            offset: top.child.offset(),
-            epoch: top.child.epoch_bits(),
+        let root = top.map(|top| Root {
+            offset: top.node.child.offset(),
+            epoch: top.node.child.epoch_bits(),
             entries: entries.saturating_add(put_in).saturating_sub(taken_out),
-            height,
-            blocks: blocks.saturating_add(taken.len() as u32).saturating_sub(outdated.len() as u32),
+            height: top.height,
+            blocks: blocks.saturating_add(taken.blocks() as u32).saturating_sub(outdated.blocks() as u32),
         });
-        let outdated = outdated.into_iter().map(|offset| Freed { offset, blocks: 1 }).collect();
         Ok(Merged { root, taken: taken.keep(), outdated, garbage })
     }
 
     /// Gives up those of the old tree's long pivots that do not separate leaves of the new one.
     fn drop_long_pivots(&mut self, old: Tree<'_>) -> Result<()> {
-        let place = |rest: Rest| rest.first.offset();
-        let kept: BTreeSet<u64> = self.leaves.iter().filter_map(|leaf| leaf.pivot.rest.map(place)).collect();
-        for rest in self.long_pivots.iter().filter(|rest| !kept.contains(&place(**rest))) {
+        for rest in self.long_pivots.iter().filter(|rest| !self.upper.has(**rest)) {
             self.outdated.extend(old.blocks_of(*rest)?);
         }
         Ok(())
     }
-}
-
-/// The level above some nodes.
-fn branches(writer: &mut NodeWriter<'_>, children: Vec<Placed>) -> Result<Vec<Placed>> {
-    let mut above = Vec::new();
-    let mut builder = BranchBuilder::default();
-    for Placed { pivot, child } in children {
-        if !builder.has_room(&pivot) {
-            above.push(finish_branch(writer, &mut builder)?);
-        }
-        builder.push(pivot, child);
-    }
-    if !builder.is_empty() {
-        above.push(finish_branch(writer, &mut builder)?);
-    }
-    Ok(above)
-}
-
-fn finish_branch(writer: &mut NodeWriter<'_>, builder: &mut BranchBuilder) -> Result<Placed> {
-    let room = writer.room();
-    let mut own = OwnedPivot::default();
-    let child = writer.write(Which::Branch, |offset, epoch| {
-        let (pivot, block) = builder.finish(room.segment.uuid, room.region, offset, epoch);
-        own = pivot;
-        block
-    })?;
-    Ok(Placed { pivot: own, child })
 }

@@ -7,6 +7,7 @@ mod merge;
 mod node_writer;
 mod pivot;
 mod threads;
+mod upper;
 
 use crate::device::structure_of;
 use crate::error::{Damage, Error, Result};
@@ -18,6 +19,7 @@ use crate::format::leaf::{Leaf, key_hash};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::Record;
 use crate::log::Log;
+use crate::volume::block_runs::BlockRuns;
 pub(crate) use cursor::{Cursor, Direction};
 pub(crate) use merge::{Merged, Newer, Source, Target, merge};
 pub(crate) use node_writer::RUN_BLOCKS_MAX;
@@ -185,24 +187,27 @@ impl<'log> Tree<'log> {
     }
 
     /// Where its nodes are, with the pieces of long pivots. Leaves are not read.
-    pub(crate) fn offsets(&self) -> Result<Vec<u64>> {
-        let mut offsets = vec![self.root.offset];
+    pub(crate) fn blocks(&self) -> Result<BlockRuns> {
+        let mut blocks = BlockRuns::default();
+        blocks.push(self.root.offset);
         let mut above = vec![self.root_child()];
-        for _ in 2..=self.height()? {
+        for height in (1..self.height()?).rev() {
             let mut below = Vec::new();
             for child in above {
                 let (children, rests): (Vec<Child>, Vec<_>) = self.branch(child, |branch| {
                     let part = |index| (branch.child(index), branch.pivot(index).rest);
                     Ok((0..branch.len()).map(part).unzip())
                 })?;
-                below.extend(children);
+                blocks.extend(children.iter().map(|child| child.offset()));
                 for rest in rests.into_iter().flatten() {
-                    offsets.extend(self.blocks_of(rest)?);
+                    blocks.extend(self.blocks_of(rest)?);
+                }
+                if height > 1 {
+                    below.extend(children);
                 }
             }
-            offsets.extend(below.iter().map(|child| child.offset()));
             above = below;
         }
-        Ok(offsets)
+        Ok(blocks)
     }
 }

@@ -11,6 +11,7 @@ use crate::format::free_log::Freed;
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::Cursor;
+use crate::volume::block_runs::BlockRuns;
 use crate::volume::segment::Segment;
 
 /// Nodes that are stored together.
@@ -61,32 +62,32 @@ impl Drop for NodeRoom<'_> {
 /// Nodes that nothing refers to yet: they are given back unless they are kept.
 pub(super) struct TakenNodes<'segment> {
     segment: &'segment Segment,
-    offsets: Vec<u64>,
+    blocks: BlockRuns,
 }
 
 impl<'segment> TakenNodes<'segment> {
     pub(super) fn none(segment: &'segment Segment) -> Self {
-        TakenNodes { segment, offsets: Vec::new() }
+        TakenNodes { segment, blocks: BlockRuns::default() }
     }
 
     /// Has those of another as well.
     pub(super) fn append(&mut self, mut other: Self) {
-        self.offsets.append(&mut other.offsets);
+        self.blocks.append(mem::take(&mut other.blocks));
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.offsets.len()
+    pub(super) fn blocks(&self) -> u64 {
+        self.blocks.blocks()
     }
 
     /// They are the caller's, to be committed.
-    pub(super) fn keep(mut self) -> Vec<u64> {
-        mem::take(&mut self.offsets)
+    pub(super) fn keep(mut self) -> BlockRuns {
+        mem::take(&mut self.blocks)
     }
 }
 
 impl Drop for TakenNodes<'_> {
     fn drop(&mut self) {
-        self.segment.abandon(self.offsets.iter().map(|offset| Freed { offset: *offset, blocks: 1 }));
+        self.segment.abandon(self.blocks.freed());
     }
 }
 
@@ -139,7 +140,7 @@ impl<'room> NodeWriter<'room> {
             run.epoch = self.room.segment.next_epoch();
         }
         let offset = run.end();
-        self.taken.offsets.push(offset);
+        self.taken.blocks.push(offset);
         run.nodes.push(seal(offset, run.epoch));
         Ok(Child::new(offset, run.epoch))
     }

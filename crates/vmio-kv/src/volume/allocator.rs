@@ -15,7 +15,7 @@ use crate::format::bitmap::{self, UNIT_WORDS, UnitBits};
 use crate::format::block::{Block, Kind, Uuid, unseal};
 use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
-use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, UNIT_TABLE_UNITS, unit_of};
+use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, UNIT_TABLE_UNITS};
 use crate::format::superblock::AllocatorEpochs;
 use crate::format::unit_table::{self, Purpose, Unit};
 use crate::volume::reserve::OWN_UNITS;
@@ -436,17 +436,6 @@ impl Allocator {
         if let Some(unit) = cursor.unit.take() {
             self.in_use.remove(&unit);
             self.give_up_if_empty(unit);
-        }
-    }
-
-    /// Blocks that are part of the next commit.
-    pub(crate) fn commit_blocks(&mut self, offsets: &[u64]) {
-        for offset in offsets {
-            let Some((group, index)) = self.place(unit_of(*offset)) else { continue };
-            let block = offset % UNIT_BYTES / BLOCK_BYTES as u64;
-            let map = &mut self.groups[group];
-            map.pending[index][block as usize / 64] &= !(1 << (block % 64));
-            map.mark_bits(index);
         }
     }
 

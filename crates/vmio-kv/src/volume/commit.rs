@@ -9,10 +9,11 @@ use crate::format::block::Block;
 use crate::format::catalogue::{self, RegionEntry};
 use crate::format::extents::Extent;
 use crate::format::free_log::{self, Freed};
-use crate::format::geometry::{BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, unit_of};
+use crate::format::geometry::{BLOCK_BYTES, Group, UNIT_BYTES, unit_of};
 use crate::format::superblock::{BlockReference, CATALOGUE_BLOCKS_MAX, Superblock};
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::{Cursor, Entered};
+use crate::volume::block_runs::BlockRuns;
 use crate::volume::segment::Segment;
 
 /// What the last commit said, and what is needed to make the next one.
@@ -37,7 +38,7 @@ pub(crate) struct Changes {
     /// Regions in their new state; those that were not there are new.
     pub(crate) regions: Vec<RegionEntry>,
     /// Nodes that they refer to now.
-    pub(crate) taken: Vec<u64>,
+    pub(crate) taken: BlockRuns,
     /// Extents that they refer to now.
     pub(crate) extents: Vec<Extent>,
     /// Where the log has to be read from, if that has changed: a record and its number.
@@ -133,8 +134,8 @@ impl Segment {
             committed.waiting.remove(&freed);
             // In this order: a free block may be taken, and stored to, at once. What a chunk of the log held, whoever takes the unit
             // has forgotten. Extents are never stored to through the mapping, and must not count as fresh.
-            let are_nodes = self.allocator().purpose_of(freed.offset) != Purpose::Extents;
-            if freed.blocks < UNIT_BLOCKS && are_nodes {
+            let purpose = self.allocator().purpose_of(freed.offset);
+            if !matches!(purpose, Purpose::Log | Purpose::Extents) {
                 self.device.forget_blocks(freed.offset, freed.blocks)?;
             }
             self.allocator().free(freed);
@@ -180,7 +181,7 @@ impl Segment {
             free_log_blocks.push(offset);
             next = offset;
         }
-        taken.extend(&free_log_blocks);
+        taken.extend(free_log_blocks.iter().copied());
         let mut superblock = Superblock { free_log: next, catalogue: references, ..committed.superblock.clone() };
         // It never goes back: what lies before it is in no memory, whatever an empty level says of its beginning, and chunks of it
         // may have been given up.
@@ -206,8 +207,7 @@ impl Segment {
                 new_units = allocator.extend(groups);
                 superblock.units = allocator.units_in_all();
             }
-            allocator.commit_blocks(&taken);
-            changes.extents.iter().for_each(|extent| allocator.commit_run(*extent));
+            taken.iter().chain(changes.extents.iter().copied()).for_each(|run| allocator.commit_run(run));
             superblock.granted = allocator.next_grant(changes.grant_more);
             let changed = allocator.changed(self.uuid, epoch);
             superblock.allocator_epochs = allocator.epochs();

@@ -1,10 +1,12 @@
 //! A volume: units for segments; of a segment what is taken, and commits of what is known of it.
 
 pub(crate) mod allocator;
+pub(crate) mod block_runs;
 pub(crate) mod commit;
 mod creation;
 pub(crate) mod era;
 pub(crate) mod extents;
+pub(crate) mod garbage;
 mod growth;
 pub(crate) mod ownership;
 pub(crate) mod reserve;

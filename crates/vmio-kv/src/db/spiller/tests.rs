@@ -7,7 +7,7 @@ use vmio::backing::Backing;
 use super::*;
 use crate::device::failing_backing::FailingBacking;
 use crate::format::catalogue::Root;
-use crate::format::geometry::{UNIT_BYTES, unit_of};
+use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES, unit_of};
 use crate::tree::Tree;
 use crate::{Db, Durability, Options, RegionHandle};
 
@@ -35,7 +35,8 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 fn last_leaf(region: &RegionHandle, root: Root) -> u64 {
     let region = region.region();
     let tree = Tree::new(&region.log, region.number, root, region.version().epoch);
-    tree.offsets().expect("read").pop().expect("it has a leaf")
+    let last = tree.blocks().expect("read").iter().last().expect("it has a leaf");
+    last.offset + last.bytes() - BLOCK_BYTES as u64
 }
 
 fn evict_all(db: &Db, backing: &FailingBacking) {

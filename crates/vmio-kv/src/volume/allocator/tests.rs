@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use proptest::prelude::*;
 
 use super::*;
-use crate::format::geometry::GROUP_UNITS_MAX;
+use crate::format::extents::Extent;
+use crate::format::geometry::{GROUP_UNITS_MAX, unit_of};
 
 const SEGMENT: Uuid = Uuid([3; 16]);
 
@@ -84,7 +85,7 @@ proptest! {
                 _ => {
                     let new: Vec<u64> = taken.iter().filter(|(_, is)| !**is).map(|(offset, _)| *offset).collect();
                     let some: Vec<u64> = new.into_iter().step_by(2).collect();
-                    allocator.commit_blocks(&some);
+                    some.iter().for_each(|offset| allocator.commit_run(Extent { offset: *offset, blocks: 1 }));
                     some.iter().for_each(|offset| { taken.insert(*offset, true); });
                     epoch += 1;
                     let read = reopen(&mut device, &mut allocator, &groups, epoch);

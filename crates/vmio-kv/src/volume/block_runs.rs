@@ -1,0 +1,76 @@
+//! Blocks by the runs that they make.
+//!
+//! Nodes are written one behind the other, and a tree that has been spilled is given up whole: a list of its blocks would grow with
+//! the tree, to many megabytes, where runs are few.
+
+use crate::format::extents::Extent;
+use crate::format::free_log::Freed;
+use crate::format::geometry::unit_of;
+
+/// Blocks, in the order in which they were added. No run goes beyond a unit.
+#[derive(Debug, Default)]
+pub(crate) struct BlockRuns {
+    runs: Vec<Extent>,
+    blocks: u64,
+}
+
+impl BlockRuns {
+    /// Adds a block.
+    pub(crate) fn push(&mut self, offset: u64) {
+        self.blocks += 1;
+        match self.runs.last_mut() {
+            Some(last) if last.offset + last.bytes() == offset && unit_of(last.offset) == unit_of(offset) => {
+                last.blocks += 1;
+            }
+            _ => self.runs.push(Extent { offset, blocks: 1 }),
+        }
+    }
+
+    /// Adds all of another.
+    pub(crate) fn append(&mut self, other: Self) {
+        self.runs.extend(other.runs);
+        self.blocks += other.blocks;
+    }
+
+    /// How many blocks there are.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// The runs.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
+        self.runs.iter().copied()
+    }
+
+    /// The runs, to be given back.
+    pub(crate) fn freed(&self) -> impl Iterator<Item = Freed> + '_ {
+        self.iter().map(Freed::from)
+    }
+}
+
+impl Extend<u64> for BlockRuns {
+    fn extend<Offsets: IntoIterator<Item = u64>>(&mut self, offsets: Offsets) {
+        offsets.into_iter().for_each(|offset| self.push(offset));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, UNIT_BYTES};
+
+    #[test]
+    fn neighbours_within_a_unit_are_one_run() {
+        let offset = |unit: u64, block: u64| unit * UNIT_BYTES + block * BLOCK_BYTES as u64;
+        let mut runs = BlockRuns::default();
+        runs.extend((UNIT_BLOCKS - 3..UNIT_BLOCKS).map(|block| offset(1, block)));
+        runs.extend((0..2).map(|block| offset(2, block)));
+        let mut others = BlockRuns::default();
+        others.extend([offset(2, 3), offset(2, 2)]);
+        runs.append(others);
+        let run = |unit, block, blocks| Extent { offset: offset(unit, block), blocks };
+        let wanted = [run(1, UNIT_BLOCKS - 3, 3), run(2, 0, 2), run(2, 3, 1), run(2, 2, 1)];
+        assert_eq!(runs.iter().collect::<Vec<_>>(), wanted);
+        assert_eq!(runs.blocks(), 7);
+    }
+}
