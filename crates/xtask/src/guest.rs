@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
 use crate::kernel::{Kernel, lab_folder, path_with_sbin, run};
-use crate::{Machine, initramfs};
+use crate::{Machine, initramfs, programs};
 
 /// The size of the guest's disk. Only what is written takes room on the host's.
 const DISK_BYTES: u64 = 8 << 30;
@@ -16,7 +16,7 @@ const DISK_BYTES: u64 = 8 << 30;
 const NVME_BYTES: u64 = 1 << 30;
 /// Of its NVDIMM, which is empty, too.
 const NVDIMM_BYTES: u64 = 512 << 20;
-/// Loaded once the host's files are there, with options; those that a kernel's package lacks are left out.
+/// Loaded once the host's files are there, with options; those that a kernel's package lacks are left out. Others take a modprobe.
 const MODULES: [&str; 7] = ["virtio_blk", "ext4", "loop", "zram", "nvme poll_queues=2", "nfit", "nd_pmem"];
 /// Of timeout(1).
 const TIMED_OUT: i32 = 124;
@@ -56,9 +56,13 @@ impl Guest {
     pub(crate) fn run(&self, script: &str) -> Result<u8> {
         let folder = std::env::current_dir()?;
         let folder = shlex::try_quote(folder.to_str().context("the current directory is not UTF-8")?)?.into_owned();
-        fs::write(self.out.join("command"), format!("cd {folder} || exit\n{script}\n"))?;
-        let modules = MODULES.map(|module| format!("{} {module}\n", self.kernel.root.display()));
-        fs::write(self.out.join("modules"), modules.concat())?;
+        let path = match programs::present()? {
+            Some(bin) => format!("PATH={}:$PATH\n", shlex::try_quote(&bin.to_string_lossy())?),
+            None => String::new(),
+        };
+        fs::write(self.out.join("command"), format!("{path}cd {folder} || exit\n{script}\n"))?;
+        fs::write(self.out.join("kernel"), format!("{}\n", self.kernel.root.display()))?;
+        fs::write(self.out.join("modules"), MODULES.map(|module| format!("{module}\n")).concat())?;
         let status_file = self.out.join("status");
         if status_file.exists() {
             fs::remove_file(&status_file)?;

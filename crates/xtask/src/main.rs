@@ -4,6 +4,7 @@ mod guest;
 mod initramfs;
 mod kernel;
 mod module;
+mod programs;
 mod suite;
 
 use std::path::PathBuf;
@@ -37,6 +38,20 @@ enum Chore {
     },
     /// Fetch a kernel, if it is not there yet, and say which it is
     VmKernel {
+        #[command(flatten)]
+        machine: Machine,
+    },
+    /// Fetch the programs that guests need and hosts lack, if they are not there yet, and say where they are
+    VmPrograms,
+    /// Use the devices of a guest that its disks are not, each once
+    VmLab {
+        #[command(flatten)]
+        machine: Machine,
+        /// Only these programs of tests/vm/checks
+        checks: Vec<String>,
+    },
+    /// Count the instructions of a read each way to a device
+    VmInstructions {
         #[command(flatten)]
         machine: Machine,
     },
@@ -122,6 +137,12 @@ fn main() -> Result<ExitCode> {
             println!("{}", Kernel::of(machine.kernel)?.release);
             0
         }
+        Chore::VmPrograms => {
+            println!("{}", programs::fetched()?.display());
+            0
+        }
+        Chore::VmLab { machine, checks } => suite::run_lab(machine, &checks)?,
+        Chore::VmInstructions { machine } => suite::count_instructions(machine)?,
         Chore::VmTests { machine, tests } => suite::run(machine, &tests)?,
         Chore::Module { kernels, sparse } => {
             for kernel in kernels {
