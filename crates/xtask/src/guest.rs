@@ -17,7 +17,9 @@ const NVME_BYTES: u64 = 1 << 30;
 /// Of its NVDIMM, which is empty, too.
 const NVDIMM_BYTES: u64 = 512 << 20;
 /// Loaded once the host's files are there, with options; those that a kernel's package lacks are left out. Others take a modprobe.
-const MODULES: [&str; 7] = ["virtio_blk", "ext4", "loop", "zram", "nvme poll_queues=2", "nfit", "nd_pmem"];
+const MODULES: [&str; 6] = ["virtio_blk", "ext4", "loop", "zram", "nfit", "nd_pmem"];
+/// What the kernel is told to have it check memory.
+const MEMORY_CHECKS: &str = " slub_debug=FZPU page_poison=1 kfence.sample_interval=10";
 /// Of timeout(1).
 const TIMED_OUT: i32 = 124;
 
@@ -62,7 +64,9 @@ impl Guest {
         };
         fs::write(self.out.join("command"), format!("{path}cd {folder} || exit\n{script}\n"))?;
         fs::write(self.out.join("kernel"), format!("{}\n", self.kernel.root.display()))?;
-        fs::write(self.out.join("modules"), MODULES.map(|module| format!("{module}\n")).concat())?;
+        // No more queues than cores, or the driver refuses.
+        let nvme = format!("nvme poll_queues={}", self.machine.cores.min(2));
+        fs::write(self.out.join("modules"), [&MODULES[..], &[nvme.as_str()]].concat().join("\n") + "\n")?;
         let status_file = self.out.join("status");
         if status_file.exists() {
             fs::remove_file(&status_file)?;
@@ -81,7 +85,7 @@ impl Guest {
     }
 
     fn qemu(&self) -> Command {
-        let Machine { cores, memory, accelerator, timeout, .. } = self.machine;
+        let Machine { cores, memory, accelerator, memory_checks, timeout, .. } = self.machine;
         let at = |name: &str| self.scratch.path().join(name);
         // timeout(1), since it also ends QEMU when this process is gone.
         let mut command = Command::new("timeout");
@@ -91,7 +95,8 @@ impl Guest {
         let most = u64::from(memory) + (NVDIMM_BYTES >> 20);
         command.args(["-smp", &cores.to_string(), "-m", &format!("{memory}M,slots=1,maxmem={most}M")]);
         command.arg("-kernel").arg(&self.kernel.image).arg("-initrd").arg(at("initramfs.cpio"));
-        command.args(["-append", "console=ttyS0 panic=-1 loglevel=5 mitigations=off"]);
+        let checks = if memory_checks { MEMORY_CHECKS } else { "" };
+        command.arg("-append").arg(format!("console=ttyS0 panic=-1 loglevel=5 mitigations=off{checks}"));
         command.arg("-serial").arg(format!("file:{}", self.out.join("kernel.log").display()));
         command.args(["-serial", "stdio"]);
         let share = |folder: &Path, options| {

@@ -43,14 +43,14 @@ enum Chore {
     },
     /// Fetch the programs that guests need and hosts lack, if they are not there yet, and say where they are
     VmPrograms,
-    /// Use the devices of a guest that its disks are not, each once
+    /// Use each thing that a guest has beside its disks once
     VmLab {
         #[command(flatten)]
         machine: Machine,
         /// Only these programs of tests/vm/checks
         checks: Vec<String>,
     },
-    /// Count the instructions of a read each way to a device
+    /// Count the instructions of a read each way to a device, on one core
     VmInstructions {
         #[command(flatten)]
         machine: Machine,
@@ -103,6 +103,10 @@ struct Machine {
     /// What QEMU runs it with; KVM is faster where the host can
     #[arg(long, value_enum, default_value_t = Accelerator::Tcg)]
     accelerator: Accelerator,
+    /// Have its kernel look for stores to memory that is not, or no longer, allocated: guarded samples (KFENCE), red zones and
+    /// poison around and in objects, poison in free pages
+    #[arg(long)]
+    memory_checks: bool,
     /// End it after so many seconds
     #[arg(long, default_value_t = 600, value_name = "S")]
     timeout: u64,
