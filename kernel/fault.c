@@ -170,13 +170,12 @@ static vm_fault_t mapping_fault(struct vm_fault *vmf)
 		if (vmf->pgoff >= attachment_end(attachment))
 			return VM_FAULT_SIGBUS;
 		frame = xa_load(&shard->pages, vmf->pgoff);
-		if (must_wait_to_store(vmf, attachment, frame)) {
+		if (must_wait_to_store(vmf, attachment, frame))
 			return fault_waits_to_store(vmf, attachment);
-		} else if (frame) {
+		if (frame)
 			result = fault_resident(vmf, attachment, frame);
-		} else {
+		else
 			result = fault_missing(vmf, attachment);
-		}
 		if (result != LOOK_AGAIN)
 			return result;
 		if (fatal_signal_pending(current))

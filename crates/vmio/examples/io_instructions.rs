@@ -1,126 +1,280 @@
-//! What a read of 4 KiB costs the thread that waits for it, each way that vmio has to a device.
+//! What a read of 4 KiB costs the processor, each way to a device that vmio has, and the usual ones.
 //!
-//!     cargo build --release -p vmio --example io_instructions
-//!     cargo xtask vm --accelerator counted --cores 1 -- target/release/examples/io_instructions /dev/ng0n1 /run/dax/file
+//!     cargo xtask vm-instructions
 //!
-//! It is the thread's CPU time: nanoseconds on a machine, and in a guest with that accelerator instructions, the kernel's
-//! among them. What interrupts do while the thread sleeps is not in it. The first line tells which it is.
+//! runs it in a guest of one core whose clock counts instructions, with `/dev/ng0n1` and a file on persistent memory. A
+//! thread of the lowest priority counts beside the reads, so that the core is never idle: what is missing of its count is
+//! what the reads took, with system calls, interrupts and the switches to whoever waits and back.
+//!
+//! Who polls would count the time of the device, too. So those reads are submitted, left alone until they have ended,
+//! and asked for then; what leaving them alone takes is subtracted. Where the device takes longer than that, as an emulated one
+//! on a busy host does, the rest of its time is in the figure.
 
 use std::arch::asm;
 use std::error::Error;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use vmio::Access;
 use vmio::backing::{Backing, DaxBacking, FileBacking, NvmeBacking, Submission};
 
-const READS: u64 = 2000;
+const READS: u64 = 300;
 const PAGE: usize = 4096;
+/// Longer than the device takes where the host is idle.
+const LEFT_ALONE: Duration = Duration::from_micros(300);
+/// How long the count by itself is looked at.
+const LOOK: Duration = Duration::from_millis(200);
 
 #[repr(align(4096))]
 struct Page([u8; PAGE]);
 
-fn main() -> Result<(), Box<dyn Error>> {
-    println!("{:<44} {:>8.2}", "one instruction", spin() as f64 / 2e7);
+type Outcome = Result<(), Box<dyn Error>>;
+
+fn main() -> Outcome {
+    let meter = Meter::start()?;
+    println!("{:<64} {:>8.2}", "ns for an instruction (1.00 where they are counted)", meter.round_ns / 4.0);
+    let nothing = meter.cost(|_| {
+        thread::sleep(LEFT_ALONE);
+        Ok(())
+    })?;
+    let bench = Bench { meter, left_alone: nothing };
     for argument in std::env::args_os().skip(1) {
         let path = Path::new(&argument);
         match path.to_str() {
-            Some(name) if name.starts_with("/dev/ng") => nvme(path, Path::new(&name.replace("/ng", "/nvme")))?,
-            _ => dax(path)?,
+            Some(name) if name.starts_with("/dev/ng") => bench.nvme(path, Path::new(&name.replace("/ng", "/nvme")))?,
+            _ => bench.dax(path)?,
         }
     }
     Ok(())
 }
 
-fn nvme(device: &Path, block_device: &Path) -> Result<(), Box<dyn Error>> {
-    let blocks = FileBacking::open(block_device, Access::ReadOnly)?;
-    read("pread, O_DIRECT", &blocks)?;
-    uring("io_uring, O_DIRECT", &blocks)?;
-    for (what, way) in [
-        ("NvmeBacking, one command by ioctl", Submission::Ioctl),
-        ("NvmeBacking, io_uring with interrupts", Submission::Interrupting),
-        ("NvmeBacking, io_uring polled (with the wait)", Submission::Polled),
-    ] {
-        read(what, &NvmeBacking::open_with(device, Access::ReadOnly, way)?)?;
-        if way == Submission::Interrupting {
-            read_registered(
-                "  into a registered buffer, as misses do",
-                &NvmeBacking::open_with(device, Access::ReadOnly, way)?,
-            )?;
+/// A thread that counts whenever the core has nothing else to do.
+struct Meter {
+    rounds: Arc<AtomicU64>,
+    /// A round of its loop, four instructions, with its share of timer interrupts.
+    round_ns: f64,
+}
+
+impl Meter {
+    fn start() -> Result<Meter, Box<dyn Error>> {
+        // SAFETY: takes a set of cores of ours, which has the first one in it; and so do threads that start later.
+        unsafe {
+            let mut first: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(0, &mut first);
+            if libc::sched_setaffinity(0, size_of_val(&first), &raw const first) != 0 {
+                return Err(std::io::Error::last_os_error().into());
+            }
         }
+        let rounds = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&rounds);
+        thread::spawn(move || {
+            // SAFETY: takes a struct of an integer; the thread is this one.
+            unsafe {
+                let parameters = libc::sched_param { sched_priority: 0 };
+                assert_eq!(libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters), 0);
+            }
+            // SAFETY: stores to the word alone, which lives as long as this, and never ends.
+            unsafe {
+                asm!(
+                    "2:",
+                    "inc {count}",
+                    "mov [{rounds}], {count}",
+                    "test {rounds}, {rounds}",
+                    "jnz 2b",
+                    count = inout(reg) 0_u64 => _,
+                    rounds = in(reg) counted.as_ptr(),
+                )
+            };
+        });
+        let mut meter = Meter { rounds, round_ns: 0.0 };
+        thread::sleep(LOOK);
+        let (before, started) = (meter.rounds(), Instant::now());
+        thread::sleep(LOOK);
+        meter.round_ns = started.elapsed().as_nanos() as f64 / (meter.rounds() - before) as f64;
+        Ok(meter)
     }
-    Ok(())
+
+    fn rounds(&self) -> u64 {
+        self.rounds.load(Ordering::Relaxed)
+    }
+
+    /// What an action takes of the core, each of many times: nanoseconds, or instructions.
+    fn cost(&self, mut action: impl FnMut(u64) -> Outcome) -> Result<f64, Box<dyn Error>> {
+        // What is done once, at a first touch.
+        (0..READS).try_for_each(&mut action)?;
+        let (before, started) = (self.rounds(), Instant::now());
+        (READS..2 * READS).try_for_each(&mut action)?;
+        let counted = (self.rounds() - before) as f64 * self.round_ns;
+        Ok((started.elapsed().as_nanos() as f64 - counted) / READS as f64)
+    }
 }
 
-fn dax(file: &Path) -> Result<(), Box<dyn Error>> {
-    read("pread of a file with DAX, O_DIRECT", &FileBacking::open(file, Access::ReadOnly)?)?;
-    read("DaxBacking", &DaxBacking::open(file, Access::ReadOnly)?)
+struct Bench {
+    meter: Meter,
+    /// What it takes to leave a read alone.
+    left_alone: f64,
 }
 
-fn read(what: &str, backing: &dyn Backing) -> Result<(), Box<dyn Error>> {
-    let mut page = Box::new(Page([0; PAGE]));
-    measure(what, backing.len(), |offset| Ok(backing.read_at(offset, &mut page.0).map(drop)?))
+impl Bench {
+    fn nvme(&self, device: &Path, block_device: &Path) -> Outcome {
+        let blocks = FileBacking::open(block_device, Access::ReadOnly)?;
+        self.read("block device, pread with O_DIRECT", &blocks)?;
+        self.block_device(&blocks)?;
+        for (what, way) in
+            [("NvmeBacking, ioctl", Submission::Ioctl), ("NvmeBacking, io_uring, interrupts", Submission::Interrupting)]
+        {
+            let backing = NvmeBacking::open_with(device, Access::ReadOnly, way)?;
+            self.read(what, &backing)?;
+            if way != Submission::Ioctl {
+                self.read_registered(&format!("{what}, registered buffer"), &backing)?;
+            }
+        }
+        self.commands(device, &NvmeBacking::open_with(device, Access::ReadOnly, Submission::Polled)?)
+    }
+
+    fn dax(&self, file: &Path) -> Outcome {
+        self.read("file with DAX, pread with O_DIRECT", &FileBacking::open(file, Access::ReadOnly)?)?;
+        self.read("file with DAX, DaxBacking", &DaxBacking::open(file, Access::ReadOnly)?)
+    }
+
+    fn report(&self, what: &str, cost: f64) {
+        println!("{what:<64} {cost:>8.0}");
+    }
+
+    fn read(&self, what: &str, backing: &dyn Backing) -> Outcome {
+        let mut page = Box::new(Page([0; PAGE]));
+        let cost = self.meter.cost(|turn| Ok(backing.read_at(place(turn, backing.len()), &mut page.0).map(drop)?))?;
+        self.report(what, cost);
+        Ok(())
+    }
+
+    fn read_registered(&self, what: &str, backing: &dyn Backing) -> Outcome {
+        let mut page = Box::new(Page([0; PAGE]));
+        let start = page.0.as_ptr() as usize;
+        backing.prefer_buffers(Some(start..start + PAGE));
+        let cost = self.meter.cost(|turn| Ok(backing.read_at(place(turn, backing.len()), &mut page.0).map(drop)?))?;
+        backing.prefer_buffers(None);
+        self.report(what, cost);
+        Ok(())
+    }
+
+    /// As a program would that reads a page at a time by io_uring, with and without interrupts.
+    fn block_device(&self, blocks: &FileBacking) -> Outcome {
+        let file = blocks.direct_reads().ok_or("no direct reads")?;
+        for polls in [false, true] {
+            let mut ring = Ring::<squeue::Entry, cqueue::Entry>::new(file.as_raw_fd(), polls)?;
+            let entry = |offset, page: *mut u8| {
+                opcode::ReadFixed::new(types::Fixed(0), page, PAGE as u32, 0).offset(offset).build()
+            };
+            let cost = self.ring_cost(&mut ring, blocks.len(), PAGE as i32, entry)?;
+            self.report(&format!("block device, io_uring with O_DIRECT, {}, registered buffer", ring.how()), cost);
+        }
+        Ok(())
+    }
+
+    /// What NvmeBacking does where it polls.
+    fn commands(&self, device: &Path, backing: &NvmeBacking) -> Outcome {
+        /// `_IO('N', 0x40)`
+        const NVME_IOCTL_ID: libc::c_ulong = 0x4E40;
+        /// `_IOWR('N', 0x80, struct nvme_uring_cmd)`
+        const NVME_URING_CMD_IO: u32 = 0xC048_4E80;
+        let file = std::fs::File::open(device)?;
+        // SAFETY: the request takes no argument.
+        let namespace = unsafe { libc::ioctl(file.as_raw_fd(), NVME_IOCTL_ID) };
+        for registered in [None, Some(0)] {
+            let mut ring = Ring::<squeue::Entry128, cqueue::Entry32>::new(file.as_raw_fd(), true)?;
+            let entry = |offset: u64, page: *mut u8| {
+                let block = offset / backing.block_bytes();
+                let words = [
+                    0x02, // Read.
+                    namespace as u32,
+                    0,
+                    0,
+                    0,
+                    0,
+                    page as u64 as u32,
+                    (page as u64 >> 32) as u32,
+                    0,
+                    PAGE as u32,
+                    block as u32,
+                    (block >> 32) as u32,
+                    (PAGE as u64 / backing.block_bytes()) as u32 - 1,
+                ];
+                let mut command = [0; 80];
+                for (bytes, word) in command.chunks_exact_mut(4).zip(words) {
+                    bytes.copy_from_slice(&word.to_le_bytes());
+                }
+                opcode::UringCmd80::new(types::Fixed(0), NVME_URING_CMD_IO).cmd(command).buf_index(registered).build()
+            };
+            let cost = self.ring_cost(&mut ring, backing.len(), 0, entry)?;
+            let buffer = if registered.is_some() { ", registered buffer" } else { "" };
+            self.report(&format!("NVMe commands as NvmeBacking's, io_uring, {}{buffer}", ring.how()), cost);
+        }
+        Ok(())
+    }
+
+    /// What a read by a ring costs, whose entry is made of its place and of where it goes to.
+    fn ring_cost<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
+        &self,
+        ring: &mut Ring<S, C>,
+        len: u64,
+        success: i32,
+        entry: impl Fn(u64, *mut u8) -> S,
+    ) -> Result<f64, Box<dyn Error>> {
+        let cost = self.meter.cost(|turn| {
+            let entry = entry(place(turn, len), ring.page.0.as_mut_ptr());
+            // SAFETY: the page is the kernel's until the completion below, and lives longer than the ring.
+            unsafe { ring.uring.submission().push(&entry)? };
+            if ring.polls {
+                ring.uring.submit()?;
+                thread::sleep(LEFT_ALONE);
+            }
+            // Who polls gives up when another thread is to run.
+            let completion: cqueue::Entry = loop {
+                ring.uring.submit_and_wait(1)?;
+                if let Some(completion) = ring.uring.completion().next() {
+                    break completion.into();
+                }
+            };
+            if completion.result() == success { Ok(()) } else { Err(format!("read {}", completion.result()).into()) }
+        })?;
+        Ok(if ring.polls { cost - self.left_alone } else { cost })
+    }
 }
 
-fn read_registered(what: &str, backing: &dyn Backing) -> Result<(), Box<dyn Error>> {
-    let mut page = Box::new(Page([0; PAGE]));
-    let start = page.0.as_ptr() as usize;
-    backing.prefer_buffers(Some(start..start + PAGE));
-    measure(what, backing.len(), |offset| Ok(backing.read_at(offset, &mut page.0).map(drop)?))?;
-    backing.prefer_buffers(None);
-    Ok(())
+/// A ring whose registered file is a device, and whose registered buffer a page.
+struct Ring<S: squeue::EntryMarker, C: cqueue::EntryMarker> {
+    uring: IoUring<S, C>,
+    polls: bool,
+    page: Box<Page>,
 }
 
-/// As a program would that reads a page at a time: with a registered file and a registered buffer.
-fn uring(what: &str, device: &FileBacking) -> Result<(), Box<dyn Error>> {
-    let mut page = Box::new(Page([0; PAGE]));
-    let mut ring = IoUring::new(1)?;
-    let file = device.direct_reads().ok_or("no direct reads")?;
-    ring.submitter().register_files(&[file.as_raw_fd()])?;
-    let buffer = libc::iovec { iov_base: page.0.as_mut_ptr().cast(), iov_len: PAGE };
-    // SAFETY: the page lives longer than the ring.
-    unsafe { ring.submitter().register_buffers(&[buffer])? };
-    measure(what, device.len(), |offset| {
-        let entry = opcode::ReadFixed::new(types::Fixed(0), page.0.as_mut_ptr(), PAGE as u32, 0);
-        // SAFETY: the page is the kernel's until the completion below.
-        unsafe { ring.submission().push(&entry.offset(offset).build())? };
-        ring.submit_and_wait(1)?;
-        let read = ring.completion().next().ok_or("no completion")?.result();
-        if read == PAGE as i32 { Ok(()) } else { Err(format!("read {read}").into()) }
-    })
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
+    fn new(device: i32, polls: bool) -> Result<Self, Box<dyn Error>> {
+        let mut builder = IoUring::<S, C>::builder();
+        if polls {
+            builder.setup_iopoll();
+        }
+        let uring = builder.build(1)?;
+        let mut page = Box::new(Page([0; PAGE]));
+        uring.submitter().register_files(&[device])?;
+        let buffer = libc::iovec { iov_base: page.0.as_mut_ptr().cast(), iov_len: PAGE };
+        // SAFETY: the page lives longer than the ring.
+        unsafe { uring.submitter().register_buffers(&[buffer])? };
+        Ok(Ring { uring, polls, page })
+    }
+
+    fn how(&self) -> &'static str {
+        if self.polls { "polled" } else { "interrupts" }
+    }
 }
 
-/// Reads pages far from each other and prints the CPU time of each.
-fn measure(
-    what: &str,
-    len: u64,
-    mut read: impl FnMut(u64) -> Result<(), Box<dyn Error>>,
-) -> Result<(), Box<dyn Error>> {
-    let pages = len / PAGE as u64;
-    let mut offsets = (0..).map(|at: u64| at * 7919 % pages * PAGE as u64);
-    // Maps what is mapped at a first touch.
-    offsets.by_ref().take(READS as usize).try_for_each(&mut read)?;
-    let before = cpu_time_ns();
-    offsets.take(READS as usize).try_for_each(&mut read)?;
-    println!("{what:<44} {:>8}", (cpu_time_ns() - before) / READS);
-    Ok(())
-}
-
-fn cpu_time_ns() -> u64 {
-    // SAFETY: fills a struct of integers of ours.
-    let time = unsafe {
-        let mut time: libc::timespec = std::mem::zeroed();
-        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time);
-        time
-    };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// The CPU time of 20 million instructions.
-fn spin() -> u64 {
-    let before = cpu_time_ns();
-    // SAFETY: counts a register down.
-    unsafe { asm!("2:", "dec {0}", "jnz 2b", inout(reg) 10_000_000_u64 => _) };
-    cpu_time_ns() - before
+/// Where to read: pages far from each other.
+fn place(turn: u64, len: u64) -> u64 {
+    turn * 7919 % (len / PAGE as u64) * PAGE as u64
 }

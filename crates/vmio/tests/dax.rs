@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vmio::backing::{Backing, DaxBacking, FileBacking};
-use vmio::{Access, Engine, Error, Mapping, MappingOptions, OnReadError};
+use vmio::{Access, Advice, Engine, Error, Mapping, MappingOptions, OnReadError};
 
 use support::exercise::{exercise, random_bytes};
 use support::{PAGE, at, builder, engine, read, tiny_cache};
@@ -184,6 +184,61 @@ fn huge_pages_are_kept() {
         let copied =
             faults_of(|| (0..BYTES / part).for_each(|at| assert!(backing.read_at(at * part, &mut buffer).is_ok())));
         assert_eq!(copied, huge);
+    });
+}
+
+/// Directly what is flushed is the lines of the range, then a fence; what a backing copies in passes the caches, and needs the fence alone.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn lines_are_written_back_once_and_waited_for_together() {
+    use support::single_step::{Flushes, flushes_of};
+    in_folder(|folder| {
+        const BYTES: u64 = 1 << 20;
+        const LINE: u64 = 64;
+        let file = allocated(&folder.join("file"), BYTES);
+        let map = open_direct(&folder.join("file")).unwrap();
+        store_to_pages(&map, 1);
+        let whole = flushes_of(|| map.flush(0..BYTES).unwrap());
+        println!("a flush of {BYTES} bytes: {whole:?}");
+        assert_eq!(whole, Flushes { lines: BYTES / LINE, fences: 1 });
+        let part = flushes_of(|| map.flush(8200..8300).unwrap());
+        assert_eq!(part, Flushes { lines: 2, fences: 1 });
+        map.close().unwrap();
+
+        let backing = DaxBacking::open(folder.join("file"), Access::ReadWrite).unwrap();
+        let page = [7; PAGE as usize];
+        let (written, flushed) =
+            (flushes_of(|| backing.write_at(at(3), &page).unwrap()), flushes_of(|| backing.flush().unwrap()));
+        assert_eq!((written, flushed), (Flushes { lines: 0, fences: 1 }, Flushes { lines: 0, fences: 0 }));
+        let mut found = [0; PAGE as usize];
+        file.read_exact_at(&mut found, at(3)).unwrap();
+        assert!(found == page);
+    });
+}
+
+/// With a cache each page is copied in and out, and the kernel is asked for none of them but where huge pages begin.
+#[test]
+fn copies_are_counted() {
+    with_cache(|folder| {
+        const BYTES: u64 = 64 << 20;
+        let path = folder.join("file");
+        allocated(&path, BYTES);
+        let cache = builder().capacity(16 << 20).build().unwrap();
+        let backing = DaxBacking::open(&path, Access::ReadWrite).unwrap();
+        let map = Mapping::open(&cache, backing, MappingOptions::new()).unwrap();
+        map.advise(0..BYTES, Advice::Random).unwrap();
+        store_to_pages(&map, 1);
+        map.sync().unwrap();
+        let stats = cache.stats();
+        let (misses, reads, writes) = (stats.load_misses + stats.store_misses, stats.reads, stats.writes);
+        println!(
+            "a store to each page of {BYTES} bytes: {misses} misses, {reads} copies in of {} bytes in all, {writes} copies \
+             out of {} bytes in all",
+            stats.read_bytes, stats.written_bytes
+        );
+        assert_eq!((misses, reads, stats.read_bytes, stats.written_bytes), (BYTES / PAGE, BYTES / PAGE, BYTES, BYTES));
+        assert!((1..=BYTES / PAGE).contains(&writes));
+        map.close().unwrap();
     });
 }
 

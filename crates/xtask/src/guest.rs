@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
 use crate::kernel::{Kernel, lab_folder, path_with_sbin, run};
-use crate::{Machine, initramfs};
+use crate::{Machine, initramfs, programs};
 
 /// The size of the guest's disk. Only what is written takes room on the host's.
 const DISK_BYTES: u64 = 8 << 30;
@@ -16,8 +16,10 @@ const DISK_BYTES: u64 = 8 << 30;
 const NVME_BYTES: u64 = 1 << 30;
 /// Of its NVDIMM, which is empty, too.
 const NVDIMM_BYTES: u64 = 512 << 20;
-/// Loaded once the host's files are there, with options; those that a kernel's package lacks are left out.
-const MODULES: [&str; 7] = ["virtio_blk", "ext4", "loop", "zram", "nvme poll_queues=2", "nfit", "nd_pmem"];
+/// Loaded once the host's files are there, with options; those that a kernel's package lacks are left out. Others take a modprobe.
+const MODULES: [&str; 6] = ["virtio_blk", "ext4", "loop", "zram", "nfit", "nd_pmem"];
+/// What the kernel is told to have it check memory.
+const MEMORY_CHECKS: &str = " slub_debug=FZPU page_poison=1 kfence.sample_interval=10";
 /// Of timeout(1).
 const TIMED_OUT: i32 = 124;
 
@@ -56,9 +58,15 @@ impl Guest {
     pub(crate) fn run(&self, script: &str) -> Result<u8> {
         let folder = std::env::current_dir()?;
         let folder = shlex::try_quote(folder.to_str().context("the current directory is not UTF-8")?)?.into_owned();
-        fs::write(self.out.join("command"), format!("cd {folder} || exit\n{script}\n"))?;
-        let modules = MODULES.map(|module| format!("{} {module}\n", self.kernel.root.display()));
-        fs::write(self.out.join("modules"), modules.concat())?;
+        let path = match programs::present()? {
+            Some(bin) => format!("PATH={}:$PATH\n", shlex::try_quote(&bin.to_string_lossy())?),
+            None => String::new(),
+        };
+        fs::write(self.out.join("command"), format!("{path}cd {folder} || exit\n{script}\n"))?;
+        fs::write(self.out.join("kernel"), format!("{}\n", self.kernel.root.display()))?;
+        // No more queues than cores, or the driver refuses.
+        let nvme = format!("nvme poll_queues={}", self.machine.cores.min(2));
+        fs::write(self.out.join("modules"), [&MODULES[..], &[nvme.as_str()]].concat().join("\n") + "\n")?;
         let status_file = self.out.join("status");
         if status_file.exists() {
             fs::remove_file(&status_file)?;
@@ -77,7 +85,7 @@ impl Guest {
     }
 
     fn qemu(&self) -> Command {
-        let Machine { cores, memory, accelerator, timeout, .. } = self.machine;
+        let Machine { cores, memory, accelerator, memory_checks, timeout, .. } = self.machine;
         let at = |name: &str| self.scratch.path().join(name);
         // timeout(1), since it also ends QEMU when this process is gone.
         let mut command = Command::new("timeout");
@@ -87,7 +95,8 @@ impl Guest {
         let most = u64::from(memory) + (NVDIMM_BYTES >> 20);
         command.args(["-smp", &cores.to_string(), "-m", &format!("{memory}M,slots=1,maxmem={most}M")]);
         command.arg("-kernel").arg(&self.kernel.image).arg("-initrd").arg(at("initramfs.cpio"));
-        command.args(["-append", "console=ttyS0 panic=-1 loglevel=5 mitigations=off"]);
+        let checks = if memory_checks { MEMORY_CHECKS } else { "" };
+        command.arg("-append").arg(format!("console=ttyS0 panic=-1 loglevel=5 mitigations=off{checks}"));
         command.arg("-serial").arg(format!("file:{}", self.out.join("kernel.log").display()));
         command.args(["-serial", "stdio"]);
         let share = |folder: &Path, options| {

@@ -118,7 +118,7 @@ pub(crate) fn fetch_packages(names: &[String], root: &Path) -> Result<()> {
 }
 
 /// Extracts into a new folder what a download leaves in another one.
-fn extract(root: &Path, download: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+pub(crate) fn extract(root: &Path, download: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let scratch = tempfile::tempdir_in(lab_folder()?)?;
     download(scratch.path())?;
     let new = scratch.path().join("root");

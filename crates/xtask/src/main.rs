@@ -4,6 +4,7 @@ mod guest;
 mod initramfs;
 mod kernel;
 mod module;
+mod programs;
 mod suite;
 
 use std::path::PathBuf;
@@ -37,6 +38,20 @@ enum Chore {
     },
     /// Fetch a kernel, if it is not there yet, and say which it is
     VmKernel {
+        #[command(flatten)]
+        machine: Machine,
+    },
+    /// Fetch the programs that guests need and hosts lack, if they are not there yet, and say where they are
+    VmPrograms,
+    /// Use each thing that a guest has beside its disks once
+    VmLab {
+        #[command(flatten)]
+        machine: Machine,
+        /// Only these programs of tests/vm/checks
+        checks: Vec<String>,
+    },
+    /// Count the instructions of a read each way to a device, on one core
+    VmInstructions {
         #[command(flatten)]
         machine: Machine,
     },
@@ -88,6 +103,10 @@ struct Machine {
     /// What QEMU runs it with; KVM is faster where the host can
     #[arg(long, value_enum, default_value_t = Accelerator::Tcg)]
     accelerator: Accelerator,
+    /// Have its kernel look for stores to memory that is not, or no longer, allocated: guarded samples (KFENCE), red zones and
+    /// poison around and in objects, poison in free pages
+    #[arg(long)]
+    memory_checks: bool,
     /// End it after so many seconds
     #[arg(long, default_value_t = 600, value_name = "S")]
     timeout: u64,
@@ -122,6 +141,12 @@ fn main() -> Result<ExitCode> {
             println!("{}", Kernel::of(machine.kernel)?.release);
             0
         }
+        Chore::VmPrograms => {
+            println!("{}", programs::fetched()?.display());
+            0
+        }
+        Chore::VmLab { machine, checks } => suite::run_lab(machine, &checks)?,
+        Chore::VmInstructions { machine } => suite::count_instructions(machine)?,
         Chore::VmTests { machine, tests } => suite::run(machine, &tests)?,
         Chore::Module { kernels, sparse } => {
             for kernel in kernels {

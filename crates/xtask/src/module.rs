@@ -130,7 +130,7 @@ fn run_suite(machine: Machine, folder: &str, arguments: &[String], libraries: &[
     cc.args(entries(&sources)?.iter().filter(|source| source.extension().is_some_and(|end| end == "c")));
     run(cc.args(libraries))?;
     let mut script = String::new();
-    for (name, path) in [("module", &module), (folder, &program), ("kernel", &Kernel::of(machine.kernel)?.root)] {
+    for (name, path) in [("module", &module), (folder, &program)] {
         script += &format!("{name}={}\n", shlex::try_quote(&path.to_string_lossy())?);
     }
     let arguments = shlex::try_join(arguments.iter().map(String::as_str))?;

@@ -1,14 +1,14 @@
-//! The library's integration tests on another kernel.
+//! The library's integration tests on another kernel, and what else runs in a guest.
 
 use std::fs;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::Machine;
 use crate::guest::Guest;
 use crate::kernel::{Series, numbers_in, workspace};
+use crate::{Accelerator, Machine, module, programs};
 
 /// Test binaries, or tests of them, that do not run unless a binary is named, and why.
 struct LeftOut {
@@ -75,8 +75,7 @@ const LEFT_OUT: &[LeftOut] = &[
 
 /// Builds the tests, runs them in one guest, and says how each ended; 0 if all is well.
 pub(crate) fn run(machine: Machine, wanted: &[String]) -> Result<u8> {
-    let command = build(&["build", "--package", "vmio-cli"])?;
-    let [(_, doctor)] = &command[..] else { anyhow::bail!("{} executables, not one", command.len()) };
+    let doctor = executable(&["build", "--package", "vmio-cli"])?;
     let tests = build(&["test", "--package", "vmio", "--test", "*", "--no-run"])?;
     let list = match wanted {
         [] => shortened(&tests),
@@ -85,7 +84,7 @@ pub(crate) fn run(machine: Machine, wanted: &[String]) -> Result<u8> {
     let guest = Guest::new(machine, None)?;
     fs::write(guest.out().join("tests"), list)?;
     let suite = fs::read_to_string(workspace().join("tests/vm/suite"))?;
-    let status = guest.run(&format!("vmio={}\n{suite}", shlex::try_quote(doctor)?))?;
+    let status = guest.run(&format!("vmio={}\n{suite}", shlex::try_quote(&doctor)?))?;
     check_features(&fs::read_to_string(guest.out().join("doctor.json"))?, machine.kernel)?;
     Ok(status)
 }
@@ -127,6 +126,39 @@ fn check_features(doctor: &str, series: Series) -> Result<()> {
     }
     println!("vmio doctor finds what Linux {} has and lacks", series.name());
     Ok(())
+}
+
+/// Has programs of a guest use each of its devices, or those that are named; 0 if all is well.
+pub(crate) fn run_lab(machine: Machine, checks: &[String]) -> Result<u8> {
+    programs::fetched()?;
+    let mut script = String::new();
+    for (name, value) in [
+        ("vmio", executable(&["build", "--package", "vmio-cli"])?),
+        ("module", module::build(machine.kernel)?.to_string_lossy().into_owned()),
+    ] {
+        script += &format!("export {name}={}\n", shlex::try_quote(&value)?);
+    }
+    let checks = shlex::try_join(checks.iter().map(String::as_str))?;
+    Guest::new(machine, None)?.run(&format!("{script}tests/vm/lab {checks}"))
+}
+
+/// Has an example count what a read costs each way, in a guest whose clock counts instructions.
+pub(crate) fn count_instructions(machine: Machine) -> Result<u8> {
+    let machine = Machine { cores: 1, accelerator: Accelerator::Counted, ..machine };
+    let program = executable(&["build", "--release", "--package", "vmio", "--example", "io_instructions"])?;
+    let guest = Guest::new(machine, None)?;
+    guest.run(&format!(
+        "tests/vm/persistent-memory /run/dax && fallocate -l 64M /run/dax/file && exec {} /dev/ng0n1 /run/dax/file",
+        shlex::try_quote(&program)?
+    ))
+}
+
+/// Has cargo build one executable.
+fn executable(arguments: &[&str]) -> Result<String> {
+    match &build(arguments)?[..] {
+        [(_, executable)] => Ok(executable.clone()),
+        several => bail!("{} executables, not one", several.len()),
+    }
 }
 
 /// Has cargo build something: names and executables.

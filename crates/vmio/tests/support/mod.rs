@@ -8,6 +8,8 @@ pub mod exercise;
 mod random;
 pub mod reader_thread;
 pub mod simulated_disk;
+#[cfg(target_arch = "x86_64")]
+pub mod single_step;
 pub mod views;
 
 use std::ops::Range;

@@ -1,18 +1,35 @@
-//! Which devices there are that vmio reaches past the block layer.
+//! Which devices there are that vmio reaches past the block layer, and what keeps it from them.
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::Access as Rights;
 use serde::Serialize;
+use vmio::backing::DaxBacking;
+use vmio::{Access, Error};
 
 /// What was found.
 #[derive(Serialize)]
 pub struct Devices {
     /// The instructions that copy to and from persistent memory, and write lines back; none on processors that vmio does not know.
     persistent_memory: Option<String>,
+    pmem_devices: Vec<PmemDevice>,
     /// File systems that are mounted with DAX.
     dax_mounts: Vec<DaxMount>,
     nvme_namespaces: Vec<NvmeNamespace>,
+    /// None where the module is not loaded.
+    kernel_module: Option<ModuleDevice>,
+}
+
+/// Persistent memory as the block device that a file system is made on.
+#[derive(Serialize)]
+struct PmemDevice {
+    path: PathBuf,
+    /// Whether a file system there can have DAX.
+    dax: bool,
+    /// Where the one that is there is mounted.
+    mounted_at: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -20,6 +37,8 @@ struct DaxMount {
     path: PathBuf,
     file_system: String,
     option: String,
+    /// Whether a file there can be mapped as persistent memory (MAP_SYNC); none if this user may make no file to try it with.
+    map_sync: Option<bool>,
 }
 
 #[derive(Serialize)]
@@ -28,41 +47,123 @@ struct NvmeNamespace {
     path: PathBuf,
     /// Whether its driver has queues for polling.
     polls: bool,
+    /// Whether this user may read and write it.
+    accessible: bool,
+    /// Who has it, so that it cannot be mapped.
+    used_by: Option<String>,
+}
+
+/// What the kernel module is reached by.
+#[derive(Serialize)]
+struct ModuleDevice {
+    path: PathBuf,
+    /// Whether this user may use it.
+    accessible: bool,
 }
 
 impl Devices {
-    /// Looks for them, without opening any.
+    /// Looks for them. None is opened; in file systems with DAX a file without a name is made and mapped.
     pub fn find(persistent_memory: Option<String>) -> Devices {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let mut nvme_namespaces: Vec<_> =
-            fs::read_dir("/dev").into_iter().flatten().flatten().filter_map(|entry| namespace(&entry.path())).collect();
-        nvme_namespaces.sort_by(|one, other| one.path.cmp(&other.path));
-        Devices { persistent_memory, dax_mounts: mounts.lines().filter_map(dax_mount).collect(), nvme_namespaces }
+        let module = Path::new("/dev/vmio");
+        Devices {
+            persistent_memory,
+            pmem_devices: names_in("/sys/block").iter().filter_map(|name| pmem_device(name, &mounts)).collect(),
+            dax_mounts: mounts.lines().filter_map(dax_mount).map(DaxMount::tried).collect(),
+            nvme_namespaces: names_in("/dev").iter().filter_map(|name| namespace(name, &mounts)).collect(),
+            kernel_module: module
+                .exists()
+                .then(|| ModuleDevice { path: module.to_owned(), accessible: may_use(module) }),
+        }
     }
 
     /// Says it in text.
     pub fn print(&self) {
         println!("Devices that vmio reaches past the block layer:");
         let instructions = self.persistent_memory.as_deref().unwrap_or("none: this processor is not known");
-        println!("{:<17}  copies and write-backs by {instructions}", "persistent memory");
-        for DaxMount { path, file_system, option } in &self.dax_mounts {
-            println!("{:<17}  {}: {file_system}, {option}", "", path.display());
+        line("persistent memory", &format!("copies and write-backs by {instructions}"));
+        for PmemDevice { path, dax, mounted_at } in &self.pmem_devices {
+            let state = match (dax, mounted_at) {
+                (_, Some(folder)) => format!("mounted at {}", folder.display()),
+                (true, None) => "not mounted: make a file system there, and mount it with -o dax=always".to_owned(),
+                (false, None) => "without DAX: ndctl create-namespace --mode fsdax changes that".to_owned(),
+            };
+            line("", &format!("{}: {state}", path.display()));
+        }
+        for DaxMount { path, file_system, option, map_sync } in &self.dax_mounts {
+            let maps = match map_sync {
+                Some(true) => "its files can be mapped",
+                Some(false) => "its files cannot be mapped (MAP_SYNC)",
+                None => "not tried: this user may make no file there",
+            };
+            line("", &format!("{}: {file_system}, {option}: {maps}", path.display()));
         }
         if self.dax_mounts.is_empty() {
-            println!("{:<17}  no file system is mounted with DAX", "");
+            line("", "no file system is mounted with DAX");
         }
-        for NvmeNamespace { path, polls } in &self.nvme_namespaces {
+        for NvmeNamespace { path, polls, accessible, used_by } in &self.nvme_namespaces {
             let how = if *polls {
                 "can be polled"
             } else {
                 "interrupts: nvme.poll_queues=N gives the driver queues for polling"
             };
-            println!("{:<17}  {}: {how}", "NVMe", path.display());
+            line("NVMe", &format!("{}: {how}", path.display()));
+            if let Some(user) = used_by {
+                line("", &format!("  -> cannot be mapped meanwhile: {user}"));
+            }
+            if !accessible {
+                line("", "  -> this user may not read and write it");
+            }
         }
         if self.nvme_namespaces.is_empty() {
-            println!("{:<17}  no namespace has a character device (/dev/ngXnY, Linux 5.13)", "NVMe");
+            line("NVMe", "no namespace has a character device (/dev/ngXnY, Linux 5.13)");
+        }
+        match &self.kernel_module {
+            None => line("kernel module", "not loaded: there is no /dev/vmio"),
+            Some(ModuleDevice { path, accessible: true }) => line("kernel module", &path.display().to_string()),
+            Some(ModuleDevice { path, accessible: false }) => {
+                line("kernel module", &path.display().to_string());
+                line("", "  -> this user may not use it: 60-vmio.rules gives it to the group vmio");
+            }
         }
     }
+}
+
+fn line(name: &str, text: &str) {
+    println!("{name:<17}  {text}");
+}
+
+/// The names in a folder, in their order.
+fn names_in(folder: &str) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+fn may_use(device: &Path) -> bool {
+    rustix::fs::access(device, Rights::READ_OK | Rights::WRITE_OK).is_ok()
+}
+
+/// Where a block device or a partition of it is mounted, by what /proc/self/mounts says.
+fn mounted_at(device: &str, mounts: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let (source, rest) = line.split_once(' ')?;
+        let part = source.strip_prefix("/dev/")?.strip_prefix(device)?;
+        let is_its = part.is_empty() || part.strip_prefix('p').is_some_and(|number| number.parse::<u32>().is_ok());
+        is_its.then(|| PathBuf::from(rest.split(' ').next().unwrap_or(rest)))
+    })
+}
+
+/// What /sys says of a block device, if it is persistent memory.
+fn pmem_device(name: &str, mounts: &str) -> Option<PmemDevice> {
+    name.strip_prefix("pmem")?;
+    let dax = fs::read_to_string(format!("/sys/block/{name}/queue/dax")).ok()?;
+    Some(PmemDevice {
+        path: Path::new("/dev").join(name),
+        dax: dax.trim() == "1",
+        mounted_at: mounted_at(name, mounts),
+    })
 }
 
 /// A line of /proc/self/mounts, if it is of a file system with DAX.
@@ -70,14 +171,38 @@ fn dax_mount(line: &str) -> Option<DaxMount> {
     let mut fields = line.split(' ').skip(1);
     let (path, file_system, options) = (fields.next()?, fields.next()?, fields.next()?);
     let option = options.split(',').find(|option| matches!(*option, "dax" | "dax=always" | "dax=inode"))?;
-    Some(DaxMount { path: path.into(), file_system: file_system.to_owned(), option: option.to_owned() })
+    let (file_system, option) = (file_system.to_owned(), option.to_owned());
+    Some(DaxMount { path: path.into(), file_system, option, map_sync: None })
+}
+
+impl DaxMount {
+    /// The same, having mapped a file there.
+    fn tried(self) -> DaxMount {
+        let map_sync = tempfile::tempfile_in(&self.path).ok().and_then(|file| {
+            match DaxBacking::open(format!("/proc/self/fd/{}", file.as_raw_fd()), Access::ReadWrite) {
+                Ok(_) => Some(true),
+                Err(Error::NotDax { .. }) => Some(false),
+                Err(_) => None,
+            }
+        });
+        DaxMount { map_sync, ..self }
+    }
 }
 
 /// What a file in /dev is the namespace of.
-fn namespace(path: &Path) -> Option<NvmeNamespace> {
-    let name = path.file_name()?.to_str()?.strip_prefix("ng")?;
-    let poll = fs::read_to_string(format!("/sys/block/nvme{name}/queue/io_poll")).ok()?;
-    Some(NvmeNamespace { path: path.to_owned(), polls: poll.trim() == "1" })
+fn namespace(name: &str, mounts: &str) -> Option<NvmeNamespace> {
+    let block_device = format!("nvme{}", name.strip_prefix("ng")?);
+    let poll = fs::read_to_string(format!("/sys/block/{block_device}/queue/io_poll")).ok()?;
+    let holders = names_in(&format!("/sys/block/{block_device}/holders"));
+    let path = Path::new("/dev").join(name);
+    Some(NvmeNamespace {
+        polls: poll.trim() == "1",
+        accessible: may_use(&path),
+        used_by: mounted_at(&block_device, mounts)
+            .map(|folder| format!("mounted at {}", folder.display()))
+            .or_else(|| holders.first().map(|holder| format!("part of {holder}"))),
+        path,
+    })
 }
 
 #[cfg(test)]
@@ -94,5 +219,22 @@ mod tests {
         for line in ["/dev/pmem0 /mnt/pmem ext4 rw,dax=never 0 0", "/dev/sda1 /dax ext4 rw 0 0", ""] {
             assert!(dax_mount(line).is_none());
         }
+    }
+
+    #[test]
+    fn a_device_is_mounted_if_it_or_a_part_of_it_is() {
+        let mounts = "proc /proc proc rw 0 0\n/dev/nvme0n12 /twelve xfs rw 0 0\n/dev/nvme0n1p2 /boot ext4 rw 0 0\n";
+        assert_eq!(mounted_at("nvme0n1", mounts), Some("/boot".into()));
+        assert_eq!(mounted_at("nvme0n12", mounts), Some("/twelve".into()));
+        assert_eq!(mounted_at("nvme0n2", mounts), None);
+    }
+
+    /// There is no DAX here, and no file that it can be tried with.
+    #[test]
+    fn where_no_file_can_be_mapped_so_that_is_said() {
+        let mount = |path: &str| dax_mount(&format!("/dev/sda {path} ext4 rw,dax=always 0 0")).unwrap().tried();
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(mount(folder.path().to_str().unwrap()).map_sync, Some(false));
+        assert_eq!(mount("/proc").map_sync, None);
     }
 }
