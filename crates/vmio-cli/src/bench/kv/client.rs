@@ -114,7 +114,8 @@ impl<'a> Client<'a> {
         Ok(Self {
             engine,
             regions: u64::from(spec.setup.regions),
-            operations: Operations::new(spec.phase, spec.distribution, inserts, thread)?,
+            operations: Operations::new(spec.phase, spec.distribution, inserts, thread)?
+                .with_absent(spec.absent_percent),
             inserts,
             thread,
             record: RecordBuffer::new(pool, spec.shape),
@@ -167,6 +168,7 @@ impl<'a> Client<'a> {
     fn perform(&mut self, operation: Operation) -> anyhow::Result<()> {
         match operation {
             Operation::Read(number) => self.read(number),
+            Operation::ReadAbsent(number) => self.read_absent(number),
             Operation::Update(number) => self.put(number),
             Operation::Insert(number) => {
                 self.put(number)?;
@@ -204,6 +206,13 @@ impl<'a> Client<'a> {
             is_right = record.is_value_of(record.last_key(), value);
         })?;
         self.tally.note(seen, is_right);
+        Ok(())
+    }
+
+    fn read_absent(&mut self, number: u64) -> anyhow::Result<()> {
+        self.record.key(number);
+        let is_there = self.region(number).get(self.record.last_key(), &mut |_| {})?;
+        self.tally.note(0, !is_there);
         Ok(())
     }
 

@@ -25,6 +25,8 @@ pub struct KvSpec {
     pub scenario: Option<Scenario>,
     pub phase: Phase,
     pub distribution: Distribution,
+    /// Of a hundred reads so many look for records that are not there.
+    pub absent_percent: u32,
     /// Records that are there before; in the load phase, those to put.
     pub records: u64,
     pub shape: RecordShape,
@@ -45,6 +47,8 @@ pub struct KvResult {
     pub scenario: Option<Scenario>,
     pub phase: Phase,
     pub distribution: Distribution,
+    /// Of a hundred reads so many looked for records that are not there.
+    pub absent_percent: u32,
     pub durability: Durability,
     pub regions: u32,
     /// Records that are there after.
@@ -139,6 +143,7 @@ pub fn measure(spec: &KvSpec) -> anyhow::Result<KvResult> {
         scenario: spec.scenario,
         phase: spec.phase,
         distribution: spec.distribution,
+        absent_percent: spec.absent_percent,
         durability: spec.durability,
         regions: spec.setup.regions,
         records: inserts.records(),

@@ -41,6 +41,7 @@ Examples:
   vmio bench kv --device zram --engines vmio,lmdb --phases L,C --records 1000000 --memory 64M
   vmio bench kv --engines vmio,rocksdb --phases L,A,C --value-bytes 1000 --json kv.json
   vmio bench kv --phases C --distribution uniform --ops 5000000
+  vmio bench kv --engines vmio --phases C --absent 50
   vmio bench kv --dir /data --durability sync --records 100000 --phases L,A
   vmio bench kv --dir /data --html kv.html
   vmio bench kv --scenarios reopen,recovery --records 1000000
@@ -116,6 +117,9 @@ pub struct KvBenchArgs {
     /// Which records are used how often; that of YCSB's phase, unless given
     #[arg(long, value_enum)]
     distribution: Option<Distribution>,
+    /// Of a hundred reads so many look for keys that are not there
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
+    absent: u32,
     /// When writes are durable
     #[arg(long, value_enum, default_value_t = Durability::Periodic)]
     durability: Durability,
@@ -222,6 +226,7 @@ impl KvBenchArgs {
             threads: self.threads,
             memory_bytes: self.memory,
             distribution: self.distribution,
+            absent_percent: self.absent,
             durability: self.durability,
             limit: self.phase_limit.map(Duration::from_secs),
             trace: TraceBuffers::create().map(Rc::new).ok(),

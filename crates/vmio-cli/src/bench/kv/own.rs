@@ -52,6 +52,7 @@ pub fn run_own(args: &OwnBenchArgs) -> anyhow::Result<()> {
         threads: args.threads,
         memory_bytes: args.memory,
         distribution: None,
+        absent_percent: 0,
         durability: args.durability,
         limit: None,
         trace: None,

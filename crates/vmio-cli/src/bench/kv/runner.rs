@@ -37,6 +37,8 @@ pub struct Runner {
     pub memory_bytes: u64,
     /// That of YCSB's phase otherwise.
     pub distribution: Option<Distribution>,
+    /// Of a hundred reads so many look for records that are not there.
+    pub absent_percent: u32,
     pub durability: Durability,
     /// Of a phase.
     pub limit: Option<Duration>,
@@ -159,6 +161,7 @@ impl Runner {
             scenario: self.scenario,
             phase,
             distribution: self.distribution.unwrap_or_else(|| phase.default_distribution()),
+            absent_percent: if phase.reads() { self.absent_percent } else { 0 },
             records: self.records,
             shape: self.shape,
             ops: self.ops(phase),

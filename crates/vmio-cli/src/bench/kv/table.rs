@@ -61,7 +61,10 @@ pub(super) fn sections(outcomes: &[Outcome]) -> Vec<Section> {
         measured.iter().for_each(|run| table.row(row(run, ours.map(|ours| ours.kops))));
         let stopped = measured.iter().filter(|run| run.stopped);
         let remarks = stopped.map(|run| format!("{}: the time limit came after {} operations", run.engine, run.ops));
-        let what = measured.first().map_or("", |run| run.distribution.name());
+        let what = measured.first().map_or_else(String::new, |run| match run.absent_percent {
+            0 => run.distribution.name().to_owned(),
+            percent => format!("{}, {percent} % of the reads absent", run.distribution.name()),
+        });
         sections.push(Section {
             title: format!("{}, {what}", phase_name(scenario, phase)),
             table,

@@ -119,6 +119,11 @@ impl Phase {
         self.mix().map_or(0.0, |mix| f64::from(100 - mix.reads - mix.scans) / 100.0)
     }
 
+    /// Whether it has reads of single records.
+    pub fn reads(self) -> bool {
+        self.mix().is_some_and(|mix| mix.reads > 0)
+    }
+
     /// Whether most of it is scans.
     pub fn scans(self) -> bool {
         matches!(self, Self::E | Self::G | Self::Seek)
@@ -156,6 +161,8 @@ impl fmt::Display for Phase {
 pub enum Operation {
     /// Read it.
     Read(u64),
+    /// Look for one that is never there.
+    ReadAbsent(u64),
     /// Put another value.
     Update(u64),
     /// Put one that is not there yet.
@@ -205,7 +212,12 @@ pub struct Operations<'a> {
     chooser: Chooser,
     inserts: &'a Inserts,
     thread: u32,
+    /// So many of a hundred reads look for records that are not there.
+    absent_percent: u32,
 }
+
+/// Numbers from this one on no record has.
+const FIRST_ABSENT: u64 = 1 << 63;
 
 enum Work {
     Mixed(Mix),
@@ -239,7 +251,12 @@ impl<'a> Operations<'a> {
             None if phase == Phase::Delete => Work::Deletes(u64::from(thread)),
             None => Work::Seeks,
         };
-        Ok(Self { work, chooser, inserts, thread })
+        Ok(Self { work, chooser, inserts, thread, absent_percent: 0 })
+    }
+
+    /// The same, and so many of a hundred reads look for records that are not there, some of them more often than others as well.
+    pub fn with_absent(self, percent: u32) -> Self {
+        Self { absent_percent: percent, ..self }
     }
 
     /// Draws the next one; `None` when there is nothing left to do.
@@ -269,7 +286,9 @@ impl<'a> Operations<'a> {
         let Mix { reads, updates, inserts, scans } = mix;
         let draw = random.random_range(0..100);
         if draw < reads {
-            Operation::Read(self.record(random))
+            let record = self.record(random);
+            let is_absent = self.absent_percent > 0 && random.random_range(0..100) < self.absent_percent;
+            if is_absent { Operation::ReadAbsent(FIRST_ABSENT + record) } else { Operation::Read(record) }
         } else if draw < reads + updates {
             Operation::Update(self.record(random))
         } else if draw < reads + updates + inserts {
@@ -344,6 +363,29 @@ mod tests {
             let counts = count(phase)?;
             assert!(counts.iter().zip(percents).all(|(count, percent)| about(*count, percent)), "{phase}: {counts:?}");
         }
+        Ok(())
+    }
+
+    #[test]
+    fn so_many_of_the_reads_find_nothing() -> anyhow::Result<()> {
+        let inserts = Inserts::new(1000, 1);
+        let operations = Operations::new(Phase::B, Distribution::Zipfian, &inserts, 0)?.with_absent(30);
+        let (mut operations, mut random) = (operations, SmallRng::seed_from_u64(1));
+        let (mut absent, mut there) = (0_u32, 0_u32);
+        for _ in 0..10_000 {
+            match operations.next(&mut random).context("there is more")? {
+                Operation::ReadAbsent(number) => {
+                    assert!((FIRST_ABSENT..FIRST_ABSENT + 1000).contains(&number), "{number}");
+                    absent += 1;
+                }
+                Operation::Read(number) | Operation::Update(number) => {
+                    assert!(number < 1000, "{number}");
+                    there += 1;
+                }
+                other => bail!("{other:?} is not of the phase"),
+            }
+        }
+        assert!(absent.abs_diff(2850) < 200 && absent + there == 10_000, "{absent}");
         Ok(())
     }
 
