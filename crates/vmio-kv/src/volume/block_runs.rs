@@ -17,19 +17,23 @@ pub(crate) struct BlockRuns {
 impl BlockRuns {
     /// Adds a block.
     pub(crate) fn push(&mut self, offset: u64) {
-        self.blocks += 1;
+        self.push_run(Extent { offset, blocks: 1 });
+    }
+
+    /// Adds a run, which is longer then than it was if it begins where the last one ends.
+    pub(crate) fn push_run(&mut self, run: Extent) {
+        self.blocks += run.blocks;
         match self.runs.last_mut() {
-            Some(last) if last.offset + last.bytes() == offset && unit_of(last.offset) == unit_of(offset) => {
-                last.blocks += 1;
+            Some(last) if last.offset + last.bytes() == run.offset && unit_of(last.offset) == unit_of(run.offset) => {
+                last.blocks += run.blocks;
             }
-            _ => self.runs.push(Extent { offset, blocks: 1 }),
+            _ => self.runs.push(run),
         }
     }
 
     /// Adds all of another.
     pub(crate) fn append(&mut self, other: Self) {
-        self.runs.extend(other.runs);
-        self.blocks += other.blocks;
+        other.runs.into_iter().for_each(|run| self.push_run(run));
     }
 
     /// How many blocks there are.

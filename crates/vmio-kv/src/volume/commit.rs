@@ -9,7 +9,7 @@ use crate::format::block::Block;
 use crate::format::catalogue::{self, RegionEntry};
 use crate::format::extents::Extent;
 use crate::format::free_log::{self, Freed};
-use crate::format::geometry::{BLOCK_BYTES, Group, UNIT_BYTES, unit_of};
+use crate::format::geometry::{Group, UNIT_BYTES};
 use crate::format::superblock::{BlockReference, CATALOGUE_BLOCKS_MAX, Superblock};
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::{Cursor, Entered};
@@ -250,24 +250,15 @@ impl Segment {
 /// The same blocks in as few rows as they fit in; none goes beyond a unit.
 fn joined(mut rows: Vec<Freed>) -> Vec<Freed> {
     rows.sort_unstable();
-    let mut joined: Vec<Freed> = Vec::with_capacity(rows.len());
-    for row in rows {
-        match joined.last_mut() {
-            Some(last)
-                if last.offset + last.blocks * BLOCK_BYTES as u64 == row.offset
-                    && unit_of(last.offset) == unit_of(row.offset) =>
-            {
-                last.blocks += row.blocks;
-            }
-            _ => joined.push(row),
-        }
-    }
-    joined
+    let mut joined = BlockRuns::default();
+    rows.into_iter().for_each(|Freed { offset, blocks }| joined.push_run(Extent { offset, blocks }));
+    joined.freed().collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::geometry::BLOCK_BYTES;
 
     #[test]
     fn neighbours_within_a_unit_share_a_row() {
