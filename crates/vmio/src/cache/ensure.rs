@@ -15,7 +15,7 @@ impl Region {
     /// Whether a load of the page would go through, and not to poison.
     #[inline]
     pub(crate) fn is_in_sight(&self, page: u64) -> bool {
-        let word = self.word(page).load();
+        let word = self.glance(page);
         word.is_in_sight() && !word.is_poisoned()
     }
 
@@ -42,7 +42,7 @@ impl Region {
 
     fn ensure_page(&self, page: u64, wanted: u64) -> Result<(), FaultError> {
         loop {
-            let word = self.word(page).load();
+            let word = self.glance(page);
             if word.is_in_sight() {
                 // It holds poison for those who load: here it is an error, as for a pin.
                 return if word.is_poisoned() { Err(FaultError::Unreadable(self.why_poisoned(page))) } else { Ok(()) };

@@ -367,13 +367,6 @@ impl Region {
         (unsafe { &*region.cast::<Region>() }, number)
     }
 
-    /// Whether a page is in memory, and not on its way out.
-    #[inline]
-    pub(crate) fn has_page(&self, page: u64) -> bool {
-        let word = self.word(page).load();
-        word.is_resident() && !word.is_leaving()
-    }
-
     /// Whether the pages of a unit that are in memory can all go now, the dirty ones once they are written.
     pub(crate) fn can_go_together(&self, mut unit: Range<u64>, writes: bool) -> bool {
         unit.end - unit.start == 1

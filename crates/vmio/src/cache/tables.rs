@@ -8,7 +8,7 @@ use crate::cache::region::Region;
 use crate::cache::shared::Shared;
 use crate::cache::views::Place;
 use crate::page::views::VIEWS_MAX;
-use crate::page::word::PageWord;
+use crate::page::word::{PageWord, Snapshot};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::policy::SpanRef;
 use crate::sys::unmap::UnmapList;
@@ -74,6 +74,21 @@ impl Region {
     pub(crate) fn is_sparse(&self) -> bool {
         let tables = self.table_pages.load(Ordering::Relaxed);
         self.shared.is_sparse() || self.tenant.as_ref().is_some_and(|tenant| tables > tenant.pages_max() / KEPT_SHARE)
+    }
+
+    /// A page's state, as its word has it. Of a span without a page in memory the words are not looked at: most likely they have
+    /// been given back, and a load would have the kernel put its page of zeros there, which the store that follows would have to
+    /// replace, with a TLB shootdown.
+    #[inline]
+    pub(crate) fn glance(&self, page: u64) -> Snapshot {
+        if self.span(span_of(page)).resident() == 0 { Snapshot::UNTOUCHED } else { self.word(page).load() }
+    }
+
+    /// Whether a page is in memory, and not on its way out.
+    #[inline]
+    pub(crate) fn has_page(&self, page: u64) -> bool {
+        let word = self.glance(page);
+        word.is_resident() && !word.is_leaving()
     }
 
     /// The spans that share their page of words with a span.

@@ -65,6 +65,9 @@ pub(crate) enum State {
 pub(crate) struct Snapshot(u32);
 
 impl Snapshot {
+    /// Of a page that has never been in memory, or of which nothing is known any more.
+    pub(crate) const UNTOUCHED: Self = Self(0);
+
     /// Where the page is.
     #[inline]
     pub(crate) fn state(self) -> State {
@@ -299,6 +302,11 @@ impl PageWord {
 
     /// Absent → Loading. Returns what was known of the page.
     pub(crate) fn begin_load(&self) -> Result<Snapshot, Snapshot> {
+        // Where the word has no memory yet it is stored to first: after a load the kernel would have to replace its page of zeros.
+        let loading = Snapshot::UNTOUCHED.with_state(State::Loading);
+        if self.0.compare_exchange(0, loading.0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            return Ok(Snapshot::UNTOUCHED);
+        }
         self.update(|word| (word.state() == State::Absent).then(|| word.with_state(State::Loading).with(STORED, false)))
     }
 

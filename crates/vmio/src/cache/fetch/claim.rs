@@ -29,7 +29,7 @@ pub(crate) enum Claimed {
 impl Region {
     /// Looks at a page that is wanted, and if it must be read claims it with up to `most` pages in all that follow.
     pub(crate) fn claim(&self, core: usize, page: u64, most: u64, urgency: Urgency) -> Claimed {
-        let seen = self.word(page).load();
+        let seen = self.glance(page);
         if seen.is_in_sight() {
             if seen.is_poisoned() {
                 return Claimed::Failed(FaultError::Unreadable(ReadFailure::Kind(std::io::ErrorKind::InvalidData)));
