@@ -208,6 +208,12 @@
 #define VMIO_ADVICE_REUSE 8
 
 /*
+ What the device holds counts, and nothing else: drop what is in memory without writing it, and forget what was fresh. For
+ programs that write the file past the mapping; what was stored since the last sync is lost.
+ */
+#define VMIO_ADVICE_INVALIDATE 9
+
+/*
  Not known: the cache finds out.
  */
 #define VMIO_REUSE_UNKNOWN 0

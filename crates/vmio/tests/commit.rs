@@ -200,7 +200,9 @@ fn what_cannot_be_right_is_refused() {
     plain.close().unwrap();
     let map = Mapping::open(&cache, data_file(&path, 10), options()).unwrap();
     assert!(matches!(map.pin(0..10, Access::ReadWrite), Err(Error::Atomic { .. })));
-    assert!(matches!(map.advise(0..map.len(), Advice::Free), Err(Error::Atomic { .. })));
+    for advice in [Advice::Free, Advice::Invalidate] {
+        assert!(matches!(map.advise(0..map.len(), advice), Err(Error::Atomic { .. })));
+    }
     assert!(matches!(map.set_len(PAGE), Err(Error::Atomic { .. })));
     drop(map.pin(0..10, Access::ReadOnly).unwrap());
 }

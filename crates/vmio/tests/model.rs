@@ -70,6 +70,7 @@ fn advice() -> impl Strategy<Value = Advice> {
         Just(Advice::DontNeed),
         Just(Advice::Fresh),
         Just(Advice::Free),
+        Just(Advice::Invalidate),
         any::<u8>().prop_map(Advice::Priority),
     ]
 }
@@ -175,7 +176,7 @@ impl Modelled {
 
     fn advise(&mut self, range: Range<u64>, advice: Advice) {
         self.map().advise(range.clone(), advice).unwrap();
-        if matches!(advice, Advice::Fresh | Advice::Free) {
+        if matches!(advice, Advice::Fresh | Advice::Free | Advice::Invalidate) {
             self.forget(&range);
         }
     }

@@ -30,6 +30,9 @@ pub const VMIO_ADVICE_FREE: u32 = 6;
 pub const VMIO_ADVICE_PRIORITY: u32 = 7;
 /// How often each page is wanted, for pages that come in from now on: `value` is VMIO_REUSE_*.
 pub const VMIO_ADVICE_REUSE: u32 = 8;
+/// What the device holds counts, and nothing else: drop what is in memory without writing it, and forget what was fresh. For
+/// programs that write the file past the mapping; what was stored since the last sync is lost.
+pub const VMIO_ADVICE_INVALIDATE: u32 = 9;
 
 /// Not known: the cache finds out.
 pub const VMIO_REUSE_UNKNOWN: u32 = 0;
@@ -181,6 +184,7 @@ fn advice_of(advice: u32, value: u32) -> Result<Advice, Failure> {
         VMIO_ADVICE_DONT_NEED => Advice::DontNeed,
         VMIO_ADVICE_FRESH => Advice::Fresh,
         VMIO_ADVICE_FREE => Advice::Free,
+        VMIO_ADVICE_INVALIDATE => Advice::Invalidate,
         VMIO_ADVICE_PRIORITY => {
             Advice::Priority(u8::try_from(value).map_err(|_| unknown("value", value, "a priority from 0 to 255"))?)
         }

@@ -232,14 +232,9 @@ impl Device {
         if holds_nodes {
             self.mapping.advise(range.clone(), Advice::Free)?;
         } else {
-            if self.node_units.has_held_nodes(unit) {
-                // Pages that were fresh, and never stored to since, would be filled with zeros in place of being read.
-                self.mapping.write_at(range.start, &vec![0; UNIT_BYTES as usize])?;
-                // What is on its way to the device, be it these or nodes from before, must be there before anything is written past the mapping.
-                self.mapping.flush(range.clone()).map_err(|error| self.lose(error.into()))?;
-                self.node_units.forget_nodes(unit);
-            }
-            self.mapping.advise(range.clone(), Advice::DontNeed)?;
+            // Nodes that nobody refers to may be in memory, or on their way to the device, and some pages fresh: what is written
+            // past the mapping from now on counts.
+            self.mapping.advise(range.clone(), Advice::Invalidate)?;
         }
         Ok(self.mapping.advise(range, Advice::Priority(priority))?)
     }
@@ -253,12 +248,9 @@ impl Device {
 
     /// Has what some units hold forgotten, in memory and on the device, which takes their room back: nobody refers to them.
     pub(crate) fn discard(&self, units: Range<u64>) -> Result<()> {
-        // Nodes that no commit came to know may be in memory alone: they must not be written into the hole.
-        for unit in units.clone().filter(|unit| self.node_units.has_held_nodes(*unit)) {
-            self.mapping.advise(unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES, Advice::Free)?;
-        }
         let range = units.start * UNIT_BYTES..units.end * UNIT_BYTES;
-        self.mapping.advise(range.clone(), Advice::DontNeed)?;
+        // Nodes that no commit came to know may be in memory alone: they must not be written into the hole.
+        self.mapping.advise(range.clone(), Advice::Invalidate)?;
         let start = range.start;
         self.backing.discard(range).map_err(|source| self.failed("giving room back", start, source))
     }

@@ -8,31 +8,17 @@ use vmio::PageVerifier;
 use crate::format::block::is_whole;
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
 
-/// Which units hold nodes, a bit each; and which have, since the volume was opened.
-pub(crate) struct NodeUnits {
-    now: Box<[AtomicU64]>,
-    ever: Box<[AtomicU64]>,
-}
+/// Which units hold nodes, a bit each.
+pub(crate) struct NodeUnits(Box<[AtomicU64]>);
 
 impl NodeUnits {
     pub(super) fn new(units: u64) -> Self {
-        let none = || (0..units.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        NodeUnits { now: none(), ever: none() }
-    }
-
-    /// Whether nodes have been stored there, or could have.
-    pub(super) fn has_held_nodes(&self, unit: u64) -> bool {
-        self.ever[unit as usize / 64].load(Ordering::Acquire) >> (unit % 64) & 1 == 1
-    }
-
-    pub(super) fn forget_nodes(&self, unit: u64) {
-        self.ever[unit as usize / 64].fetch_and(!(1 << (unit % 64)), Ordering::Release);
+        NodeUnits((0..units.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
     }
 
     pub(super) fn set(&self, unit: u64, holds_nodes: bool) {
-        let (word, bit) = (&self.now[unit as usize / 64], 1 << (unit % 64));
+        let (word, bit) = (&self.0[unit as usize / 64], 1 << (unit % 64));
         if holds_nodes {
-            self.ever[unit as usize / 64].fetch_or(bit, Ordering::Release);
             word.fetch_or(bit, Ordering::Release);
         } else {
             word.fetch_and(!bit, Ordering::Release);
@@ -40,7 +26,7 @@ impl NodeUnits {
     }
 
     fn contains(&self, unit: u64) -> bool {
-        self.now.get(unit as usize / 64).is_some_and(|word| word.load(Ordering::Acquire) >> (unit % 64) & 1 == 1)
+        self.0.get(unit as usize / 64).is_some_and(|word| word.load(Ordering::Acquire) >> (unit % 64) & 1 == 1)
     }
 }
 

@@ -437,8 +437,8 @@ impl Region {
         self.priority.store(priority, Ordering::Relaxed);
     }
 
-    pub(crate) fn set_all_fresh(&self) {
-        self.all_fresh.store(true, Ordering::SeqCst);
+    pub(crate) fn set_all_fresh(&self, fresh: bool) {
+        self.all_fresh.store(fresh, Ordering::SeqCst);
     }
 
     /// Whether pages of a span that were never touched hold garbage on the device.

@@ -57,7 +57,7 @@ pub enum Engine {
     /// - **Priorities and the order of eviction** are kept by runs of up to 2 MiB, oldest first, except for pages that were
     ///   touched between their unmapping and their turn.
     /// - [`crate::Advice::Fresh`] and [`crate::Advice::Free`] do nothing: a fresh page is read all the same, a freed one
-    ///   written. Read-ahead windows ([`crate::Advice::Sequential`]) are of the kernel's size, and
+    ///   written, and so is what [`crate::Advice::Invalidate`] would drop. Read-ahead windows ([`crate::Advice::Sequential`]) are of the kernel's size, and
     ///   [`crate::Advice::Reuse`] makes no difference.
     /// - [`crate::Mapping::sync_begin`]: pages that become dirty while it runs may be written by it too.
     /// - **A page that the kernel failed to write is lost to it**: it may take the page for clean. So after a failed

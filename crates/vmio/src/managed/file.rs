@@ -146,7 +146,7 @@ impl MappedFile for ManagedFile {
                 let room = self.opened.core.steward.room_pages();
                 self.region().fetch(whole.start..whole.end.min(whole.start + room))
             }
-            Advice::DontNeed => self.give_up(whole),
+            Advice::DontNeed | Advice::Invalidate => self.give_up(whole),
             Advice::Reuse(_) => Ok(()),
             // The kernel has no such notion: what is stored is written, what is missed is read.
             Advice::Fresh | Advice::Free => self.check_writable(),

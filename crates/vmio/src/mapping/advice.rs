@@ -48,6 +48,11 @@ pub enum Advice {
     /// The program needs the contents no more: drop them without writing, and treat the range as fresh. What a load
     /// sees before the next store is undefined. An atomic mapping refuses ([`Error::Atomic`]).
     Free,
+    /// What the device holds counts, and nothing else: drop what is in memory without writing it, wait for writes that are on
+    /// their way, and forget what was [`Advice::Fresh`]. For programs that write the file past the mapping, also where they had
+    /// stored to it before; what was stored since the last sync is lost. Pinned pages stay. An atomic mapping refuses
+    /// ([`Error::Atomic`]); [`crate::Engine::Managed`] does the same as for [`Advice::DontNeed`].
+    Invalidate,
     /// The order of eviction, 0 (keep) to 255 (evict first), as in kmmap.
     Priority(u8),
     /// How often each page is wanted, for pages that come in from now on. Unlike a priority it says nothing absolute: pages
@@ -89,17 +94,28 @@ impl CachedFile {
             }
             Advice::Free => {
                 self.check_writable()?;
-                if self.journaled().is_some() {
-                    let why = "it drops what a commit may be about to copy: store zeros, or use Advice::Fresh";
-                    return Err(Error::Atomic { what: "Advice::Free", why });
-                }
+                self.check_droppable("Advice::Free")?;
                 let _signals = SignalsBlocked::new();
                 self.discard_pages(whole.clone());
                 self.mark_fresh(whole.clone());
                 self.region().give_tables_back(whole);
             }
+            Advice::Invalidate => {
+                self.check_droppable("Advice::Invalidate")?;
+                let _signals = SignalsBlocked::new();
+                // Before, so that who comes meanwhile reads; and after, for those who had begun to fill a fresh page.
+                self.forget_fresh(whole.clone());
+                self.discard_pages(whole.clone());
+                self.forget_fresh(whole.clone());
+                self.region().give_tables_back(whole);
+            }
         }
         Ok(())
+    }
+
+    fn check_droppable(&self, what: &'static str) -> Result<()> {
+        let why = "it drops what a commit may be about to copy: store zeros, or use Advice::Fresh";
+        if self.journaled().is_some() { Err(Error::Atomic { what, why }) } else { Ok(()) }
     }
 
     fn check_writable(&self) -> Result<()> {
@@ -238,7 +254,7 @@ impl CachedFile {
         let region = self.region();
         let whole_mapping = pages == (0..region.pages());
         if whole_mapping {
-            region.set_all_fresh();
+            region.set_all_fresh(true);
         }
         for number in pages.start / SPAN_PAGES as u64..pages.end.div_ceil(SPAN_PAGES as u64) {
             // A span of a huge mapping that nobody has touched costs no memory.
@@ -252,12 +268,35 @@ impl CachedFile {
             region.add_resident(number);
             if all {
                 region.span(number).set_all_fresh();
+            } else {
+                region.span(number).set_marks();
             }
             for page in part {
                 // In a span that is fresh as a whole, a page that was never touched needs no mark of its own.
                 if !(all && region.word(page).load().is_untouched()) {
                     region.word(page).mark_fresh();
                 }
+            }
+            region.remove_resident(number, 1);
+        }
+    }
+
+    /// The opposite of [`Self::mark_fresh`]; pages of the same spans may lose their marks as well, and are read.
+    fn forget_fresh(&self, pages: Range<u64>) {
+        let region = self.region();
+        if pages == (0..region.pages()) {
+            region.set_all_fresh(false);
+        }
+        for number in span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64) {
+            let span = region.span(number);
+            if !(region.untouched_is_fresh(number) || span.has_marks() || span.is_touched()) {
+                continue;
+            }
+            let of_span = region.pages_of_span(number);
+            region.add_resident(number);
+            span.forget_touched();
+            for page in of_span.start.max(pages.start)..of_span.end.min(pages.end) {
+                region.word(page).forget_fresh();
             }
             region.remove_resident(number, 1);
         }

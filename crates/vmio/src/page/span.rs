@@ -16,6 +16,7 @@ const WAITS_TO_BE_DROPPED: u32 = 1 << 4;
 const CHARGED: u32 = 1 << 5;
 const FORGOTTEN: u32 = 1 << 6;
 const HUGE: u32 = 1 << 7;
+const HAS_MARKS: u32 = 1 << 8;
 const WINDOW_SHIFT: u32 = 16;
 const WINDOW_MASK: u32 = 0xfff << WINDOW_SHIFT;
 const REUSE_SHIFT: u32 = 28;
@@ -154,6 +155,16 @@ impl Span {
     /// Every page of it that was never touched, or is not known to have been, holds garbage on the device.
     pub(crate) fn set_all_fresh(&self) {
         self.set_flags(|flags| flags & !FORGOTTEN | ALL_FRESH);
+    }
+
+    /// Some of its pages, touched or not, have been marked as fresh by themselves.
+    pub(crate) fn set_marks(&self) {
+        self.flags.fetch_or(HAS_MARKS, Ordering::SeqCst);
+    }
+
+    /// Whether that was ever so.
+    pub(crate) fn has_marks(&self) -> bool {
+        self.flags.load(Ordering::SeqCst) & HAS_MARKS != 0
     }
 
     /// Which of its pages were touched is not known any more.

@@ -454,7 +454,7 @@ impl PageWord {
         self.settle(|word| word.with_state(before));
     }
 
-    /// Dirty → Evicting without a write, for a range that the program gave up (`Advice::Free`).
+    /// Dirty → Evicting without a write, for a range that the program gave up (`Advice::Free`, `Advice::Invalidate`).
     pub(crate) fn begin_discard(&self) -> bool {
         self.update(|word| {
             (word.state() == State::Dirty && !word.in_flight() && word.pins() == 0)
@@ -466,6 +466,11 @@ impl PageWord {
     /// Marks an absent page as garbage on the device; false if it is in memory or on its way.
     pub(crate) fn mark_fresh(&self) -> bool {
         self.update(|word| (word.state() == State::Absent).then(|| word.with(FRESH, true))).is_ok()
+    }
+
+    /// Takes the mark back, wherever the page is.
+    pub(crate) fn forget_fresh(&self) {
+        let _ = self.update(|word| word.is_fresh().then(|| word.with(FRESH, false)));
     }
 
     /// What giving back the word's memory does to it.
