@@ -6,17 +6,15 @@ mod beside;
 pub(crate) mod failing_backing;
 mod page_observer;
 mod passed;
+mod passing;
 mod verifier;
 
-use std::cell::Cell;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use vmio::backing::{Access, Backing, BatchReader};
 use vmio::{Advice, Cache, Mapping, MappingOptions, OnReadError, Pin};
-
-use zerocopy::IntoBytes;
 
 use crate::error::{Damage, Error, Result};
 use crate::format::block::{Block, Kind, Sealed, unseal, unseal_checked};
@@ -27,16 +25,6 @@ pub(crate) use page_observer::PageObserver;
 pub(crate) use passed::Passed;
 pub(crate) use verifier::NodeUnits;
 use verifier::NodeVerifier;
-
-/// Blocks that are read past the mapping at a time, for a look at them.
-const PASSING_BLOCKS: usize = 4;
-/// A cache of whose pages more than one in this number are free has room. Evictors free some hundreds at a time.
-const FREE_SHARE: u64 = 8;
-
-thread_local! {
-    /// Where a thread reads them to; nobody's while they are looked at.
-    static PASSING: Cell<Option<Box<[Block; PASSING_BLOCKS]>>> = const { Cell::new(None) };
-}
 
 /// What a page holds that could not be read: no block begins so.
 const POISON: [u8; 8] = *b"!vmiokv!";
@@ -321,39 +309,6 @@ impl Device {
         look(&self.copy(offset, bytes)?)
     }
 
-    /// Has `look` see published bytes of the log that are neither in memory nor worth a place there: they are read past the mapping,
-    /// into memory of the thread. `None` if they are one or the other, or too many.
-    pub(crate) fn look_in_passing<Answer>(
-        &self,
-        offset: u64,
-        bytes: usize,
-        look: impl FnOnce(&[u8]) -> Result<Answer>,
-    ) -> Result<Option<Answer>> {
-        let start = offset - offset % BLOCK_BYTES as u64;
-        let end = offset.saturating_add(bytes as u64).div_ceil(BLOCK_BYTES as u64).saturating_mul(BLOCK_BYTES as u64);
-        let blocks = ((end - start) / BLOCK_BYTES as u64) as usize;
-        if !(1..=PASSING_BLOCKS).contains(&blocks) || end > self.len() {
-            return Ok(None);
-        }
-        let is_resident = |block: u64| self.mapping.is_resident(start + block * BLOCK_BYTES as u64);
-        if (0..blocks as u64).all(is_resident) || self.admission.admits(start / BLOCK_BYTES as u64, || self.has_room())
-        {
-            return Ok(None);
-        }
-        self.touched(start..end, false);
-        let mut buffer = PASSING.take().unwrap_or_else(|| Box::new([Block::ZERO; PASSING_BLOCKS]));
-        let bytes_read = &mut buffer.as_mut_bytes()[..blocks * BLOCK_BYTES];
-        let at = (offset - start) as usize;
-        let answer = self.read(start, bytes_read).and_then(|()| look(&bytes_read[at..at + bytes]));
-        PASSING.set(Some(buffer));
-        answer.map(Some)
-    }
-
-    fn has_room(&self) -> bool {
-        let stats = self.cache.stats();
-        stats.free_pages > stats.capacity_pages / FREE_SHARE
-    }
-
     /// A copy of bytes, through the mapping.
     pub(crate) fn copy(&self, offset: u64, bytes: usize) -> Result<Vec<u8>> {
         let mut copy = vec![0; bytes];
@@ -478,33 +433,6 @@ mod tests {
         backing.fail(None);
         device.evict(1);
         assert_eq!(looked().expect("it is there again"), (7, 7, 7));
-    }
-
-    #[test]
-    fn what_is_wanted_once_does_not_come_into_a_full_cache() -> Result<()> {
-        let cache = Cache::builder().capacity(32 << 20).build()?;
-        let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * UNIT_BYTES)?), 64 * UNIT_BYTES)?;
-        let block = |number: u64| UNIT_BYTES + number * BLOCK_BYTES as u64;
-        (0..200).try_for_each(|number| device.write(block(number), &[number as u8; BLOCK_BYTES]))?;
-        let in_passing = |number, bytes| device.look_in_passing(block(number), bytes, |bytes| Ok(bytes.to_vec()));
-        assert_eq!(in_passing(0, 8)?, None, "there is room");
-        for number in 0..2 * (32 << 20) / BLOCK_BYTES as u64 {
-            device.look(8 * UNIT_BYTES + number * BLOCK_BYTES as u64, 1, |_| Ok(()))?;
-        }
-        (1..100).try_for_each(|number| in_passing(number, 8).map(drop))?;
-        let seen = in_passing(150, 2 * BLOCK_BYTES)?.expect("nobody has wanted it");
-        assert!(
-            seen[..BLOCK_BYTES].iter().all(|byte| *byte == 150) && seen[BLOCK_BYTES..].iter().all(|byte| *byte == 151)
-        );
-        assert!(!device.mapping.is_resident(block(150)));
-        assert_eq!(in_passing(150, 8)?, None, "it is wanted again");
-        assert_eq!(in_passing(160, 8 * BLOCK_BYTES)?, None, "it is too long");
-        device.look(block(170), 8, |_| Ok(()))?;
-        assert_eq!(in_passing(170, 8)?, None, "it is in memory");
-        device.fetch(std::iter::once(block(180)..block(181)));
-        assert_eq!(in_passing(180, 8)?, None, "it is on its way");
-        assert_eq!(in_passing(63 * UNIT_BYTES / BLOCK_BYTES as u64, 8)?, None, "it is beyond the end");
-        Ok(())
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use zerocopy::IntoBytes;
 
-use crate::device::{Device, PASSING_BLOCKS};
+use crate::device::Device;
+use crate::device::passing::PASSING_BLOCKS;
 use crate::format::block::Block;
 use crate::format::geometry::BLOCK_BYTES;
 

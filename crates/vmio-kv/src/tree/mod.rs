@@ -53,6 +53,14 @@ impl<'log> Tree<'log> {
         self.look(Kind::Leaf, child, |sealed| look(&Leaf::from_block(sealed).map_err(self.damaged(Kind::Leaf, child))?))
     }
 
+    /// The same for a single look-up: a leaf that is not in memory comes there only if it is wanted often.
+    fn passing_leaf<Answer>(&self, child: Child, look: impl Fn(&Leaf<'_>) -> Result<Answer>) -> Result<Answer> {
+        self.log.device().look_at_node_in_passing(Kind::Leaf, child.offset(), |sealed| {
+            let leaf = self.check(sealed, child).and_then(|()| Leaf::from_block(sealed));
+            look(&leaf.map_err(self.damaged(Kind::Leaf, child))?)
+        })
+    }
+
     /// Has `look` see an inner node.
     fn branch<Answer>(&self, child: Child, look: impl Fn(&Branch<'_>) -> Result<Answer>) -> Result<Answer> {
         self.look(Kind::Branch, child, |sealed| {
@@ -136,7 +144,7 @@ impl<'log> Tree<'log> {
         read: impl Fn(&Record<'_>) -> Answer,
     ) -> Result<Option<(Pointer, Option<Answer>)>> {
         let hash = key_hash(key);
-        self.leaf(leaf, |leaf| {
+        self.passing_leaf(leaf, |leaf| {
             for index in leaf.candidates(key).filter(|index| !self.is_superseded(leaf, *index)) {
                 let pointer = leaf.pointer(index).record();
                 match leaf.is_key(index, key, hash) {

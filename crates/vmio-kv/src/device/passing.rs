@@ -1,0 +1,142 @@
+//! What most likely nobody wants again soon is looked at in memory of the thread, and stays out of the cache.
+
+use std::cell::RefCell;
+
+use zerocopy::IntoBytes;
+
+use crate::device::Device;
+use crate::error::Result;
+use crate::format::block::{Block, Kind, Sealed, unseal};
+use crate::format::geometry::BLOCK_BYTES;
+
+/// Blocks that are read past the mapping at a time, for a look at them.
+pub(super) const PASSING_BLOCKS: usize = 4;
+/// A cache of whose pages more than one in this number are free has room. Evictors free some hundreds at a time.
+const FREE_SHARE: u64 = 8;
+
+thread_local! {
+    /// Where a thread reads them to, those that nobody looks at: a record is looked at while its leaf is.
+    static PASSING: RefCell<Vec<Box<[Block; PASSING_BLOCKS]>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Device {
+    /// Has `look` see published bytes that are neither in memory nor worth a place there: they are read past the mapping,
+    /// into memory of the thread. `None` if they are one or the other, or too many.
+    pub(crate) fn look_in_passing<Answer>(
+        &self,
+        offset: u64,
+        bytes: usize,
+        look: impl FnOnce(&[u8]) -> Result<Answer>,
+    ) -> Result<Option<Answer>> {
+        let start = offset - offset % BLOCK_BYTES as u64;
+        let end = offset.saturating_add(bytes as u64).div_ceil(BLOCK_BYTES as u64).saturating_mul(BLOCK_BYTES as u64);
+        let blocks = ((end - start) / BLOCK_BYTES as u64) as usize;
+        if !(1..=PASSING_BLOCKS).contains(&blocks) || end > self.len() {
+            return Ok(None);
+        }
+        let is_resident = |block: u64| self.mapping.is_resident(start + block * BLOCK_BYTES as u64);
+        if (0..blocks as u64).all(is_resident) || self.admission.admits(start / BLOCK_BYTES as u64, || self.has_room())
+        {
+            return Ok(None);
+        }
+        self.touched(start..end, false);
+        let idle = PASSING.with_borrow_mut(Vec::pop);
+        let mut buffer = idle.unwrap_or_else(|| Box::new([Block::ZERO; PASSING_BLOCKS]));
+        let bytes_read = &mut buffer.as_mut_bytes()[..blocks * BLOCK_BYTES];
+        let at = (offset - start) as usize;
+        let answer = self.read(start, bytes_read).and_then(|()| look(&bytes_read[at..at + bytes]));
+        PASSING.with_borrow_mut(|idle| idle.push(buffer));
+        answer.map(Some)
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        let stats = self.cache.stats();
+        stats.free_pages > stats.capacity_pages / FREE_SHARE
+    }
+
+    /// Has `look` see a published node that most likely nobody wants again soon: it comes into the cache only if it is worth a place there.
+    pub(crate) fn look_at_node_in_passing<Answer>(
+        &self,
+        kind: Kind,
+        offset: u64,
+        look: impl Fn(&Sealed<'_>) -> Result<Answer>,
+    ) -> Result<Answer> {
+        let passed = self.look_in_passing(offset, BLOCK_BYTES, |bytes| {
+            let whole = bytes.first_chunk().and_then(|block| unseal(block, kind, offset).ok());
+            whole.map(|sealed| look(&sealed)).transpose()
+        })?;
+        match passed.flatten() {
+            Some(answer) => Ok(answer),
+            // Or it is damaged: that is told by who reads it into the cache.
+            None => self.look_at_node(kind, offset, look),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use vmio::Cache;
+    use vmio::backing::MemoryBacking;
+
+    use super::*;
+    use crate::error::Error;
+    use crate::format::block::{Label, Uuid, seal};
+    use crate::format::geometry::UNIT_BYTES;
+
+    #[test]
+    fn what_is_wanted_once_does_not_come_into_a_full_cache() -> Result<()> {
+        let cache = Cache::builder().capacity(32 << 20).build()?;
+        let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * UNIT_BYTES)?), 64 * UNIT_BYTES)?;
+        let block = |number: u64| UNIT_BYTES + number * BLOCK_BYTES as u64;
+        (0..200).try_for_each(|number| device.write(block(number), &[number as u8; BLOCK_BYTES]))?;
+        let in_passing = |number, bytes| device.look_in_passing(block(number), bytes, |bytes| Ok(bytes.to_vec()));
+        assert_eq!(in_passing(0, 8)?, None, "there is room");
+        for number in 0..2 * (32 << 20) / BLOCK_BYTES as u64 {
+            device.look(8 * UNIT_BYTES + number * BLOCK_BYTES as u64, 1, |_| Ok(()))?;
+        }
+        (1..100).try_for_each(|number| in_passing(number, 8).map(drop))?;
+        let seen = in_passing(150, 2 * BLOCK_BYTES)?.expect("nobody has wanted it");
+        assert!(
+            seen[..BLOCK_BYTES].iter().all(|byte| *byte == 150) && seen[BLOCK_BYTES..].iter().all(|byte| *byte == 151)
+        );
+        assert!(!device.mapping.is_resident(block(150)));
+        assert_eq!(in_passing(150, 8)?, None, "it is wanted again");
+        assert_eq!(in_passing(160, 8 * BLOCK_BYTES)?, None, "it is too long");
+        device.look(block(170), 8, |_| Ok(()))?;
+        assert_eq!(in_passing(170, 8)?, None, "it is in memory");
+        device.fetch(std::iter::once(block(180)..block(181)));
+        assert_eq!(in_passing(180, 8)?, None, "it is on its way");
+        assert_eq!(in_passing(63 * UNIT_BYTES / BLOCK_BYTES as u64, 8)?, None, "it is beyond the end");
+        Ok(())
+    }
+
+    #[test]
+    fn a_leaf_that_is_wanted_once_does_not_come_into_a_full_cache() -> Result<()> {
+        let cache = Cache::builder().capacity(32 << 20).build()?;
+        let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * UNIT_BYTES)?), 64 * UNIT_BYTES)?;
+        device.know_unit(1, true, 2)?;
+        let place = |number: u64| UNIT_BYTES + number * BLOCK_BYTES as u64;
+        for number in 0..4 {
+            let mut block = Block::ZERO;
+            let label = Label { kind: Kind::Leaf, region: 1, offset: place(number), epoch: 10 + number };
+            seal(&mut block.0, Uuid([9; 16]), label, 0);
+            // The last one has rotted.
+            block.0[4000] = u8::from(number == 3);
+            device.write(place(number), &block.0)?;
+        }
+        for number in 0..2 * (32 << 20) / BLOCK_BYTES as u64 {
+            device.look(8 * UNIT_BYTES + number * BLOCK_BYTES as u64, 1, |_| Ok(()))?;
+        }
+        let epoch = |number| device.look_at_node_in_passing(Kind::Leaf, place(number), |leaf| Ok(leaf.epoch));
+        for number in 0..3 {
+            assert_eq!(epoch(number)?, 10 + number);
+            assert!(!device.mapping.is_resident(place(number)));
+        }
+        assert_eq!(epoch(1)?, 11);
+        assert!(device.mapping.is_resident(place(1)), "it was wanted again");
+        assert!(matches!(epoch(3), Err(Error::Io(vmio::Error::Corrupt { .. }))), "{:?}", epoch(3));
+        Ok(())
+    }
+}
