@@ -188,6 +188,8 @@ pub struct Setup {
     pub regions: u32,
     /// Whether each write is durable when it returns.
     pub sync_writes: bool,
+    /// Whether most records are put in the order of their keys.
+    pub puts_in_order: bool,
     /// Where vmio-kv is to note the pages that it touches; others do not.
     pub page_trace: Option<PathBuf>,
 }

@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use anyhow::{Context, Result};
 use heed::types::Bytes;
-use heed::{Database, Env, EnvFlags, EnvOpenOptions};
+use heed::{Database, Env, EnvFlags, EnvOpenOptions, MdbError, PutFlags};
 
 use crate::{Engine, Region, Setup};
 
@@ -17,6 +17,8 @@ pub struct LmdbEngine {
 struct LmdbRegion {
     env: Env,
     records: Database<Bytes, Bytes>,
+    /// Records are appended if their keys are behind all others: leaves are filled, and not halved.
+    appends: bool,
 }
 
 impl LmdbEngine {
@@ -47,7 +49,7 @@ impl LmdbEngine {
         for name in setup.region_names() {
             let name = (setup.regions > 1).then_some(name);
             let records = env.create_database(&mut transaction, name.as_deref())?;
-            regions.push(LmdbRegion { env: env.clone(), records });
+            regions.push(LmdbRegion { env: env.clone(), records, appends: setup.puts_in_order });
         }
         transaction.commit()?;
         Ok(Self { env, regions })
@@ -78,7 +80,14 @@ impl Engine for LmdbEngine {
 impl Region for LmdbRegion {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let mut transaction = self.env.write_txn()?;
-        self.records.put(&mut transaction, key, value)?;
+        let appended = match self.appends {
+            true => self.records.put_with_flags(&mut transaction, PutFlags::APPEND, key, value),
+            false => Err(MdbError::KeyExist.into()),
+        };
+        match appended {
+            Err(heed::Error::Mdb(MdbError::KeyExist)) => self.records.put(&mut transaction, key, value)?,
+            other => other?,
+        }
         Ok(transaction.commit()?)
     }
 

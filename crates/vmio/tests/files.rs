@@ -294,7 +294,9 @@ fn an_empty_file_is_an_empty_mapping() {
     let file = file_of(0);
     let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
     assert!(map.is_empty());
-    for advice in [Advice::WillNeed, Advice::DontNeed, Advice::Fresh, Advice::Free, Advice::Invalidate, Advice::Priority(1)] {
+    for advice in
+        [Advice::WillNeed, Advice::DontNeed, Advice::Fresh, Advice::Free, Advice::Invalidate, Advice::Priority(1)]
+    {
         map.advise(0..0, advice).unwrap();
     }
     assert!(read(&map, 0..1).is_err());

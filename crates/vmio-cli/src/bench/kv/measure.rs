@@ -56,6 +56,7 @@ pub struct KvResult {
     pub key_bytes: u32,
     pub value_bytes: u32,
     pub prefix_bytes: u32,
+    pub in_order: bool,
     pub memory_bytes: u64,
     pub threads: u32,
     /// Those that were done.
@@ -150,6 +151,7 @@ pub fn measure(spec: &KvSpec) -> anyhow::Result<KvResult> {
         key_bytes: spec.shape.key_bytes,
         value_bytes: spec.shape.value_bytes,
         prefix_bytes: spec.shape.prefix_bytes,
+        in_order: spec.shape.in_order,
         memory_bytes: spec.setup.memory_bytes,
         threads: spec.threads,
         ops,

@@ -41,6 +41,7 @@ Examples:
   vmio bench kv --device zram --engines vmio,lmdb --phases L,C --records 1000000 --memory 64M
   vmio bench kv --engines vmio,rocksdb --phases L,A,C --value-bytes 1000 --json kv.json
   vmio bench kv --phases C --distribution uniform --ops 5000000
+  vmio bench kv --engines vmio,lmdb --phases L,C --records 50000000 --in-order
   vmio bench kv --engines vmio --phases C --absent 50
   vmio bench kv --dir /data --durability sync --records 100000 --phases L,A
   vmio bench kv --dir /data --html kv.html
@@ -120,6 +121,9 @@ pub struct KvBenchArgs {
     /// Of a hundred reads so many look for keys that are not there
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
     absent: u32,
+    /// Put the records in the order of their keys (LMDB appends them), for stores that take too long otherwise
+    #[arg(long, conflicts_with_all = ["absent", "scenarios"])]
+    in_order: bool,
     /// When writes are durable
     #[arg(long, value_enum, default_value_t = Durability::Periodic)]
     durability: Durability,
@@ -179,10 +183,11 @@ fn check_memory(bytes: u64) -> anyhow::Result<()> {
 fn finish(runner: &Runner, place: &Place, outcomes: &[Outcome]) -> anyhow::Result<()> {
     let Runner { records, shape, memory_bytes, threads, .. } = runner;
     runner.output.text(&format!(
-        "{records} records of {} + {} bytes ({}) in a folder of {}, {} of memory, {threads} threads\n\n{}",
+        "{records} records of {} + {} bytes ({}{}) in a folder of {}, {} of memory, {threads} threads\n\n{}",
         shape.key_bytes,
         shape.value_bytes,
         format_size(records * shape.bytes()),
+        if shape.in_order { ", put in the order of their keys" } else { "" },
         place.description(),
         format_size(*memory_bytes),
         table::text(outcomes)
@@ -220,7 +225,12 @@ impl KvBenchArgs {
             scenario: None,
             phases,
             records: self.records,
-            shape: RecordShape { key_bytes: self.key_bytes, value_bytes: self.value_bytes, prefix_bytes: 0 },
+            shape: RecordShape {
+                key_bytes: self.key_bytes,
+                value_bytes: self.value_bytes,
+                prefix_bytes: 0,
+                in_order: self.in_order,
+            },
             regions: 1,
             ops: self.ops,
             threads: self.threads,

@@ -41,7 +41,8 @@ pub struct OwnBenchArgs {
 /// Runs `vmio kv bench`.
 pub fn run_own(args: &OwnBenchArgs) -> anyhow::Result<()> {
     check_memory(args.memory)?;
-    let shape = RecordShape { key_bytes: KEY_BYTES_MIN, value_bytes: args.value_bytes, prefix_bytes: 0 };
+    let shape =
+        RecordShape { key_bytes: KEY_BYTES_MIN, value_bytes: args.value_bytes, prefix_bytes: 0, in_order: false };
     let runner = Runner {
         scenario: None,
         phases: vec![Phase::L, Phase::C, Phase::G],

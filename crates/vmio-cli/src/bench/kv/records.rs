@@ -28,6 +28,8 @@ pub struct RecordShape {
     pub value_bytes: u32,
     /// Bytes at the beginning of each key that all share, beside those.
     pub prefix_bytes: u32,
+    /// Keys follow each other as their records' numbers do, so that records are put in the order of their keys.
+    pub in_order: bool,
 }
 
 impl RecordShape {
@@ -55,6 +57,7 @@ impl ValuePool {
 pub struct RecordBuffer<'pool> {
     pool: &'pool ValuePool,
     prefix_bytes: usize,
+    in_order: bool,
     key: Vec<u8>,
     value: Vec<u8>,
 }
@@ -65,12 +68,12 @@ impl<'pool> RecordBuffer<'pool> {
         let prefix_bytes = shape.prefix_bytes as usize;
         let mut key = vec![b'.'; prefix_bytes + shape.key_bytes as usize];
         key[..prefix_bytes].fill(b'/');
-        Self { pool, prefix_bytes, key, value: vec![0; shape.value_bytes as usize] }
+        Self { pool, prefix_bytes, in_order: shape.in_order, key, value: vec![0; shape.value_bytes as usize] }
     }
 
-    /// The key of a record by its number: hashed, so that records put one after the other are not neighbours.
+    /// The key of a record by its number: hashed, so that records put one after the other are not neighbours, unless they are to be.
     pub fn key(&mut self, number: u64) -> &[u8] {
-        self.write_key(mix64(number))
+        self.write_key(if self.in_order { number } else { mix64(number) })
     }
 
     /// What no key is less than: where the [lower half](is_in_lower_half) begins.
@@ -138,7 +141,7 @@ mod tests {
 
     #[test]
     fn values_say_whose_they_are() {
-        let shape = RecordShape { key_bytes: 24, value_bytes: 100, prefix_bytes: 64 };
+        let shape = RecordShape { key_bytes: 24, value_bytes: 100, prefix_bytes: 64, in_order: false };
         let pool = ValuePool::new(shape);
         let mut random = SmallRng::seed_from_u64(1);
         let mut record = RecordBuffer::new(&pool, shape);
@@ -155,7 +158,7 @@ mod tests {
 
     #[test]
     fn halves_are_told_by_number_and_by_key() {
-        let shape = RecordShape { key_bytes: 24, value_bytes: 8, prefix_bytes: 3 };
+        let shape = RecordShape { key_bytes: 24, value_bytes: 8, prefix_bytes: 3, in_order: false };
         let pool = ValuePool::new(shape);
         let mut record = RecordBuffer::new(&pool, shape);
         let mut lower = 0;

@@ -153,6 +153,7 @@ impl Runner {
             written_bytes: self.written_bytes(),
             regions: self.regions,
             sync_writes: self.durability == Durability::Sync,
+            puts_in_order: self.shape.in_order,
             page_trace: self.page_traces.as_ref().map(|folder| folder.join(format!("{phase}.pages"))),
         };
         KvSpec {
