@@ -190,6 +190,8 @@ pub struct Setup {
     pub sync_writes: bool,
     /// Whether most records are put in the order of their keys.
     pub puts_in_order: bool,
+    /// Bytes of its memory that vmio-kv has for filters of leaves; others have filters or not.
+    pub filter_bytes: u64,
     /// Where vmio-kv is to note the pages that it touches; others do not.
     pub page_trace: Option<PathBuf>,
 }

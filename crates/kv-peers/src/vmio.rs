@@ -35,6 +35,7 @@ impl VmioEngine {
         let mut options = Options::new()
             .memory_bytes(memory_bytes)
             .memory_level_bytes(level_bytes)
+            .filter_bytes(setup.filter_bytes)
             .max_volume_bytes(volume_bytes)
             .durability(durability);
         if let Some(trace) = page_trace.clone() {

@@ -41,6 +41,7 @@ fn setup(folder: &Path) -> Setup {
         regions: 1,
         sync_writes: false,
         puts_in_order: false,
+        filter_bytes: 1 << 20,
     }
 }
 

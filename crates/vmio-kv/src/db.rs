@@ -198,7 +198,7 @@ impl Db {
         let backing: Arc<dyn Backing> =
             if options.takes_over() { Arc::new(Beside(backing)) } else { Arc::new(backing) };
         let device = Device::open(&cache, backing, options.volume_bytes_max())?;
-        Ok(Arc::new(device.observed_by(options.page_observer())))
+        Ok(Arc::new(device.with_filters(options.bytes_of_filters()).observed_by(options.page_observer())))
     }
 
     fn start(volume: Volume, options: Options) -> Result<Db> {

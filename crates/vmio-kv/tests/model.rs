@@ -103,8 +103,10 @@ fn options(spill_threads: usize) -> Options {
     // Everything spills, to several levels.
     Options::new()
         .spill_threads(spill_threads)
-        .memory_bytes(32 << 20)
+        .memory_bytes(33 << 20)
         .memory_level_bytes(20 << 10)
+        // Few, so that leaves share places.
+        .filter_bytes(2 << 10)
         .growth_factor(2)
         .durability(Durability::None)
         .max_space_amplification(1.1)

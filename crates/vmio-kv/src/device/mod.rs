@@ -4,6 +4,7 @@ mod admission;
 mod beside;
 #[cfg(test)]
 pub(crate) mod failing_backing;
+pub(crate) mod leaf_filters;
 mod page_observer;
 mod passed;
 mod passing;
@@ -21,6 +22,7 @@ use crate::format::block::{Block, Kind, Sealed, unseal, unseal_checked};
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
 use admission::Admission;
 pub(crate) use beside::Beside;
+use leaf_filters::LeafFilters;
 pub(crate) use page_observer::PageObserver;
 pub(crate) use passed::Passed;
 pub(crate) use verifier::NodeUnits;
@@ -55,6 +57,7 @@ pub(crate) struct Device {
     node_units: Arc<NodeUnits>,
     /// Which pages of records come into the cache.
     admission: Admission,
+    leaf_filters: LeafFilters,
     batches: BatchReader,
     observer: Option<PageObserver>,
     /// Why something may be lost that was written: the system tells that to one caller alone.
@@ -83,6 +86,7 @@ impl Device {
             bytes_max,
             node_units,
             admission,
+            leaf_filters: LeafFilters::new(0),
             batches: BatchReader::new(),
             observer: None,
             lost: OnceLock::new(),
@@ -93,6 +97,16 @@ impl Device {
     /// Who is told of each page that is looked at or stored to.
     pub(crate) fn observed_by(self, observer: Option<PageObserver>) -> Self {
         Device { observer, ..self }
+    }
+
+    /// With so many bytes for filters of leaves.
+    pub(crate) fn with_filters(self, bytes: u64) -> Self {
+        Device { leaf_filters: LeafFilters::new(bytes), ..self }
+    }
+
+    /// What is known of leaves without a look at them.
+    pub(crate) fn leaf_filters(&self) -> &LeafFilters {
+        &self.leaf_filters
     }
 
     fn touched(&self, bytes: Range<u64>, is_store: bool) {
@@ -262,6 +276,7 @@ impl Device {
         self.touched(offset..end, true);
         for (index, block) in blocks.iter().enumerate() {
             let at = offset + (index * BLOCK_BYTES) as u64;
+            self.leaf_filters.forget(at);
             let pin = self.pin_anew(at..at + BLOCK_BYTES as u64)?;
             let Some(target) = pin.as_mut_ptr() else {
                 return Err(self.failed("storing", at, std::io::ErrorKind::ReadOnlyFilesystem.into()));

@@ -9,6 +9,7 @@ mod pivot;
 mod threads;
 mod upper;
 
+use crate::device::leaf_filters::LeafFilter;
 use crate::device::structure_of;
 use crate::error::{Damage, Error, Result};
 use crate::format::block::{Kind, Sealed};
@@ -134,32 +135,46 @@ impl<'log> Tree<'log> {
         key: &[u8],
         read: impl Fn(&Record<'_>) -> Answer,
     ) -> Result<Option<(Pointer, Option<Answer>)>> {
-        self.get_in(self.leaf_of(key)?, key, read)
+        match self.leaf_to_look_at(self.leaf_of(key)?, key) {
+            Some(leaf) => self.get_in(leaf, key, read),
+            None => Ok(None),
+        }
+    }
+
+    /// The leaf that a key falls to, unless it is known not to have it.
+    fn leaf_to_look_at(&self, leaf: Child, key: &[u8]) -> Option<Child> {
+        let filters = self.log.device().leaf_filters();
+        (!filters.are_kept() || !filters.exclude(leaf.offset(), key_hash(key))).then_some(leaf)
     }
 
     fn get_in<Answer>(
         &self,
-        leaf: Child,
+        place: Child,
         key: &[u8],
         read: impl Fn(&Record<'_>) -> Answer,
     ) -> Result<Option<(Pointer, Option<Answer>)>> {
         let hash = key_hash(key);
-        self.passing_leaf(leaf, |leaf| {
+        let filters = self.log.device().leaf_filters();
+        let found = self.passing_leaf(place, |leaf| {
             for index in leaf.candidates(key).filter(|index| !self.is_superseded(leaf, *index)) {
                 let pointer = leaf.pointer(index).record();
                 match leaf.is_key(index, key, hash) {
-                    Some(true) => return Ok(Some((pointer, None))),
+                    Some(true) => return Ok(Ok((pointer, None))),
                     Some(false) => {}
                     None => {
                         let answer = self.log.read(pointer, |record| (record.key == key).then(|| read(record)))?;
                         if answer.is_some() {
-                            return Ok(Some((pointer, answer)));
+                            return Ok(Ok((pointer, answer)));
                         }
                     }
                 }
             }
-            Ok(None)
-        })
+            let hashes = (0..leaf.len()).map(|index| leaf.hash(index));
+            Ok(Err(filters.are_kept().then(|| LeafFilter::new(hashes))))
+        })?;
+        // Not before: what a look sees while a page cannot be read is dropped.
+        let learn = |filter| filters.learn(place.offset(), filter);
+        Ok(found.map_err(|filter| filter.map(learn)).ok())
     }
 
     /// The same for several keys: of each height the nodes are read together, and so are records that have to be compared.
@@ -171,9 +186,11 @@ impl<'log> Tree<'log> {
                 *node = self.child_of(*node, key)?;
             }
         }
-        self.fetch(&nodes);
+        let falls_to = nodes.into_iter().zip(keys).map(|(leaf, key)| self.leaf_to_look_at(leaf, key));
+        let leaves: Vec<Option<Child>> = falls_to.collect();
+        self.fetch(&leaves.iter().flatten().copied().collect::<Vec<_>>());
         let mut compared: Vec<Pointer> = Vec::new();
-        for (leaf, key) in nodes.iter().zip(keys) {
+        for (leaf, key) in leaves.iter().zip(keys).filter_map(|(leaf, key)| Some((leaf.as_ref()?, key))) {
             let hash = key_hash(key);
             compared.extend(self.leaf(*leaf, |leaf| {
                 let is_in_doubt =
@@ -183,8 +200,11 @@ impl<'log> Tree<'log> {
             })?);
         }
         self.log.fetch(compared.into_iter());
-        let place = |(leaf, key): (Child, &&[u8])| Ok(self.get_in(leaf, key, |_| ())?.map(|(pointer, _)| pointer));
-        nodes.into_iter().zip(keys).map(place).collect()
+        let place = |(leaf, key): (Option<Child>, &&[u8])| {
+            let Some(leaf) = leaf else { return Ok(None) };
+            Ok(self.get_in(leaf, key, |_| ())?.map(|(pointer, _)| pointer))
+        };
+        leaves.into_iter().zip(keys).map(place).collect()
     }
 
     fn fetch(&self, nodes: &[Child]) {

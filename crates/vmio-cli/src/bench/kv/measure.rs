@@ -49,6 +49,8 @@ pub struct KvResult {
     pub distribution: Distribution,
     /// Of a hundred reads so many looked for records that are not there.
     pub absent_percent: u32,
+    /// What of its memory vmio-kv had for filters of leaves.
+    pub filter_bytes: u64,
     pub durability: Durability,
     pub regions: u32,
     /// Records that are there after.
@@ -145,6 +147,7 @@ pub fn measure(spec: &KvSpec) -> anyhow::Result<KvResult> {
         phase: spec.phase,
         distribution: spec.distribution,
         absent_percent: spec.absent_percent,
+        filter_bytes: spec.setup.filter_bytes,
         durability: spec.durability,
         regions: spec.setup.regions,
         records: inserts.records(),

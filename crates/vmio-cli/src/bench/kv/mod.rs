@@ -42,7 +42,7 @@ Examples:
   vmio bench kv --engines vmio,rocksdb --phases L,A,C --value-bytes 1000 --json kv.json
   vmio bench kv --phases C --distribution uniform --ops 5000000
   vmio bench kv --engines vmio,lmdb --phases L,C --records 50000000 --in-order
-  vmio bench kv --engines vmio --phases C --absent 50
+  vmio bench kv --engines vmio --phases C --absent 50 --filters 4M
   vmio bench kv --dir /data --durability sync --records 100000 --phases L,A
   vmio bench kv --dir /data --html kv.html
   vmio bench kv --scenarios reopen,recovery --records 1000000
@@ -115,6 +115,9 @@ pub struct KvBenchArgs {
     /// Memory of each engine's process, page cache included
     #[arg(long, default_value = "128M", value_parser = parse_size)]
     memory: u64,
+    /// What of it vmio-kv has for filters of leaves
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
+    filters: u64,
     /// Which records are used how often; that of YCSB's phase, unless given
     #[arg(long, value_enum)]
     distribution: Option<Distribution>,
@@ -235,6 +238,7 @@ impl KvBenchArgs {
             ops: self.ops,
             threads: self.threads,
             memory_bytes: self.memory,
+            filter_bytes: self.filters,
             distribution: self.distribution,
             absent_percent: self.absent,
             durability: self.durability,

@@ -52,6 +52,7 @@ pub fn run_own(args: &OwnBenchArgs) -> anyhow::Result<()> {
         ops: None,
         threads: args.threads,
         memory_bytes: args.memory,
+        filter_bytes: 0,
         distribution: None,
         absent_percent: 0,
         durability: args.durability,

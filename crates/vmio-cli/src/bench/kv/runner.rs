@@ -35,6 +35,8 @@ pub struct Runner {
     pub ops: Option<u64>,
     pub threads: u32,
     pub memory_bytes: u64,
+    /// What of it vmio-kv has for filters of leaves.
+    pub filter_bytes: u64,
     /// That of YCSB's phase otherwise.
     pub distribution: Option<Distribution>,
     /// Of a hundred reads so many look for records that are not there.
@@ -154,6 +156,7 @@ impl Runner {
             regions: self.regions,
             sync_writes: self.durability == Durability::Sync,
             puts_in_order: self.shape.in_order,
+            filter_bytes: self.filter_bytes,
             page_trace: self.page_traces.as_ref().map(|folder| folder.join(format!("{phase}.pages"))),
         };
         KvSpec {
