@@ -8,16 +8,17 @@ use crate::region::Limits;
 use crate::region::arena::ARENA_BYTES_MAX;
 use crate::region::memory_level::BEGUN_BYTES;
 
-/// When a write is durable.
+/// When a write is durable. What is lost is always the end of a segment's log: of what was written there all up to some point is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Durability {
     /// When the log is next written and flushed: at the latest when the store is closed. What is in this process's memory
-    /// by then, some megabytes, is lost if it is killed; unlike a log in the page cache, which only a power cut takes.
+    /// by then, 8 MiB at most, is lost if it is killed; unlike a log in the page cache, which only a power cut takes. That takes
+    /// what was written since the last flush: another write's, a close, or the end of a spill.
     None,
-    /// At the latest after this time.
+    /// At the latest after this time, and as soon as the device has taken what came before: a kill and a power cut lose what is newer.
     Periodic(Duration),
-    /// When the call returns. Writers that wait at the same time share a flush.
+    /// When the call returns: neither a kill nor a power cut loses it. Writers that wait at the same time share a flush.
     Sync,
 }
 
