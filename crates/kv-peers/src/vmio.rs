@@ -25,7 +25,7 @@ struct VmioRegion(RegionHandle);
 impl VmioEngine {
     pub fn open(setup: &Setup) -> Result<Self> {
         // The program, its stacks, page tables and what the allocator holds back come beside the store's memory.
-        let memory_bytes = setup.memory_bytes - (setup.memory_bytes / 16).max(BESIDE_BYTES_MIN);
+        let memory_bytes = setup.memory_bytes - (setup.memory_bytes / 10).max(BESIDE_BYTES_MIN);
         // Sparse, so that room which is not used costs nothing.
         let volume_bytes = 3 * setup.written_bytes + 2 * setup.data_bytes + (1 << 30);
         let durability = if setup.sync_writes { Durability::Sync } else { Durability::None };

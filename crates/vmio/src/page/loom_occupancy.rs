@@ -69,7 +69,7 @@ impl Span {
         }
         *self.present.lock().unwrap() = false;
         if !self.word.load().is_fresh() {
-            self.word.forget();
+            let _ = self.word.update(|_| Some(Snapshot::UNTOUCHED));
         }
         if self.gated {
             self.pages.open();

@@ -4,6 +4,8 @@ pub(crate) mod dirty_spans;
 #[cfg_attr(loom, allow(dead_code))]
 mod freezing;
 #[cfg_attr(loom, allow(dead_code))]
+mod fresh;
+#[cfg_attr(loom, allow(dead_code))]
 mod hiding;
 #[cfg(all(test, loom))]
 mod loom_commit;

@@ -463,22 +463,6 @@ impl PageWord {
         .is_ok()
     }
 
-    /// Marks an absent page as garbage on the device; false if it is in memory or on its way.
-    pub(crate) fn mark_fresh(&self) -> bool {
-        self.update(|word| (word.state() == State::Absent).then(|| word.with(FRESH, true))).is_ok()
-    }
-
-    /// Takes the mark back, wherever the page is.
-    pub(crate) fn forget_fresh(&self) {
-        let _ = self.update(|word| word.is_fresh().then(|| word.with(FRESH, false)));
-    }
-
-    /// What giving back the word's memory does to it.
-    #[cfg(all(test, loom))]
-    pub(crate) fn forget(&self) {
-        self.0.store(0, Ordering::SeqCst);
-    }
-
     /// Adds a pin to a settled resident page. For writing it must be Dirty.
     pub(crate) fn pin(&self, for_writing: bool) -> PinOutcome {
         let outcome = self.update(|word| {

@@ -1,0 +1,15 @@
+//! Of some pages the device holds garbage: their words say so, until they are written or somebody takes it back.
+
+use crate::page::word::{FRESH, PageWord, State};
+
+impl PageWord {
+    /// Marks an absent page as garbage on the device; false if it is in memory or on its way.
+    pub(crate) fn mark_fresh(&self) -> bool {
+        self.update(|word| (word.state() == State::Absent).then(|| word.with(FRESH, true))).is_ok()
+    }
+
+    /// Takes the mark back, wherever the page is.
+    pub(crate) fn forget_fresh(&self) {
+        let _ = self.update(|word| word.is_fresh().then(|| word.with(FRESH, false)));
+    }
+}
