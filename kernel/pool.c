@@ -9,6 +9,7 @@
 #include <linux/vmalloc.h>
 
 #include "module.h"
+#include "uapi/vmio.h"
 
 #define POOL_PAGES_MIN 64
 /* What is asked of the page allocator at a time, if it has that: 2 MiB with pages of 4 KiB. */
@@ -157,7 +158,13 @@ int pool_resize(struct pool *pool, unsigned long pages)
 	if (mutex_lock_killable(&pool->resize_lock))
 		return -EINTR;
 	if (pages <= pool->frame_count) {
-		error = shrink_to(pool, pages);
+		WRITE_ONCE(pool->wanted, pages);
+		/* Who pins counts first, and looks at what is wanted then. */
+		smp_mb();
+		if (atomic_long_read(&pool->pinned) > pinned_max(pages))
+			error = -EBUSY;
+		else
+			error = shrink_to(pool, pages);
 	} else if (!charge(pages - pool->frame_count)) {
 		error = -ENOMEM;
 	} else {
@@ -165,6 +172,7 @@ int pool_resize(struct pool *pool, unsigned long pages)
 		atomic_long_sub(pages - pool->frame_count, &pages_reserved);
 		wake_up_all(&pool->freed);
 	}
+	WRITE_ONCE(pool->wanted, pool->frame_count);
 	mutex_unlock(&pool->resize_lock);
 	return error;
 }
@@ -225,6 +233,7 @@ struct pool *pool_create(unsigned long pages)
 	error = grow_to(pool, pages);
 	if (error)
 		goto failed;
+	pool->wanted = pages;
 	return pool;
 failed:
 	pool_free(pool, pages);
@@ -269,4 +278,19 @@ bool pool_is_stuck(struct pool *pool)
 	}
 	spin_unlock(&pool->lock);
 	return failing;
+}
+
+/* What it has, and what of its attachments. */
+void pool_usage(struct pool *pool, struct vmio_usage *usage)
+{
+	struct attachment *attachment;
+
+	usage->pages = READ_ONCE(pool->frame_count);
+	usage->pinned = atomic_long_read(&pool->pinned);
+	spin_lock(&pool->lock);
+	list_for_each_entry(attachment, &pool->attachments, of_pool) {
+		usage->resident += atomic_long_read(&attachment->resident);
+		usage->dirty += atomic_long_read(&attachment->dirty);
+	}
+	spin_unlock(&pool->lock);
 }

@@ -33,6 +33,8 @@ static const struct {
 	{ "read_ahead", read_ahead },
 	{ "read_ahead_of_an_error", read_ahead_of_an_error },
 	{ "priorities_at_a_limit", priorities_at_a_limit },
+	{ "residence", residence },
+	{ "kept", kept },
 	{ "failing_device", failing_device },
 	{ "failing_beside_healthy", failing_beside_healthy },
 	{ "failing_for_a_while", failing_for_a_while },

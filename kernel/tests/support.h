@@ -75,6 +75,8 @@ void fresh(void);
 void read_ahead(void);
 void read_ahead_of_an_error(void);
 void priorities_at_a_limit(void);
+void residence(void);
+void kept(void);
 void failing_device(void);
 void failing_beside_healthy(void);
 void failing_for_a_while(void);
