@@ -50,6 +50,19 @@
 struct vmio_usage;
 
 /*
+ * How long a fault that waits does so while all that it could have is held by others: in a
+ * system call, which then ends early, and a load or store, which kills the program.
+ */
+#define PATIENCE_OF_CALLS HZ
+#define PATIENCE_OF_LOADS (10 * HZ)
+
+/* Nothing can be had, for all is held. In jiffies; hints, no lock. */
+struct standstill {
+	unsigned long began; /* 0: there is none */
+	unsigned long seen; /* last */
+};
+
+/*
  * A page of the pool. Its folio always has the pool's reference, so that a look-up
  * may take another at any time.
  */
@@ -92,6 +105,7 @@ struct pool {
 	struct list_head attachments;
 	wait_queue_head_t freed; /* those that wait for a frame, or until fewer are dirty */
 	atomic_t waiting; /* how many */
+	struct standstill standstill;
 };
 
 /* An attachment's part of a core. */
@@ -117,6 +131,8 @@ struct attachment {
 	atomic_long_t dirty; /* of these */
 	atomic_long_t pinned; /* pages that pins hold, each time counted */
 	unsigned long limit; /* of resident, in pages */
+	struct standstill standstill; /* at the limit */
+	struct standstill stores_standstill; /* too many are dirty */
 	unsigned long hand; /* where the evictor that keeps the limit goes on */
 	atomic64_t epoch; /* counts syncs */
 	int flush_error; /* of the first flush of the backing that failed */
@@ -220,12 +236,13 @@ void pool_get(struct pool *pool);
 void pool_put(struct pool *pool);
 void pool_clean(struct pool *pool);
 bool pool_is_stuck(struct pool *pool);
+bool pool_is_held(struct pool *pool);
 void pool_usage(struct pool *pool, struct vmio_usage *usage);
 
 /* frame.c */
 struct frame *frame_find_in(struct pool *pool);
 struct frame *frame_find(struct attachment *attachment);
-bool frames_are_stuck(struct attachment *attachment);
+bool frames_are_stuck(struct attachment *attachment, unsigned long patience);
 int wait_for_frame(struct pool *pool);
 bool pool_has_free_or_clean(const struct pool *pool);
 void frames_free(struct pool *pool, struct list_head *frames);
@@ -275,6 +292,13 @@ unsigned long evict(struct pool *pool, unsigned int first_core);
 unsigned long evict_from(struct attachment *attachment);
 pgoff_t next_resident(struct attachment *attachment, pgoff_t index, pgoff_t last);
 int evict_range(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too);
+
+/* standstill.c */
+void standstill_ends(struct standstill *standstill);
+bool frame_is_held(const struct frame *frame);
+bool pool_stands_still(struct pool *pool, unsigned long patience);
+bool attachment_stands_still(struct attachment *attachment, unsigned long patience);
+bool stores_stand_still(struct attachment *attachment, unsigned long patience);
 
 /* residence.c */
 long report_usage(const struct vmio_usage *usage, void __user *argument);

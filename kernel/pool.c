@@ -5,6 +5,7 @@
  */
 
 #include <linux/module.h>
+#include <linux/rculist.h>
 #include <linux/sched/signal.h>
 #include <linux/vmalloc.h>
 
@@ -53,7 +54,8 @@ static int add_spares(struct pool *pool, unsigned long number)
 	block->count = number;
 	for (i = 0; i < number; i++)
 		list_add_tail(&block->frames[i].queue, &pool->spare);
-	list_add(&block->blocks, &pool->blocks);
+	/* See pool_is_held. */
+	list_add_rcu(&block->blocks, &pool->blocks);
 	return 0;
 }
 
@@ -139,6 +141,8 @@ static int shrink_to(struct pool *pool, unsigned long wanted)
 
 			if (!pool_has_free_or_clean(pool) && pool_is_stuck(pool))
 				return -EIO;
+			if (pool_stands_still(pool, PATIENCE_OF_LOADS))
+				return -EBUSY;
 			error = wait_for_frame(pool);
 			if (error)
 				return error;
@@ -278,6 +282,29 @@ bool pool_is_stuck(struct pool *pool)
 	}
 	spin_unlock(&pool->lock);
 	return failing;
+}
+
+/*
+ * Whether all frames are held by others, or dirty and cannot be written. Blocks of
+ * frames only ever come until the pool goes: they are gone through without a lock.
+ */
+bool pool_is_held(struct pool *pool)
+{
+	bool failing = pool_is_stuck(pool);
+	struct frame_block *block;
+	unsigned long i;
+
+	list_for_each_entry_rcu(block, &pool->blocks, blocks, true) {
+		for (i = 0; i < block->count; i++) {
+			const struct frame *frame = &block->frames[i];
+
+			if (!frame_is_held(frame) && !(failing && READ_ONCE(frame->dirty)))
+				return false;
+			if (i % SPAN_PAGES == 0)
+				cond_resched();
+		}
+	}
+	return true;
 }
 
 /* What it has, and what of its attachments. */

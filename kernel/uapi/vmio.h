@@ -94,7 +94,7 @@ struct vmio_pin {
 /*
  * Of /dev/vmio: from now on so much memory, at least 64 pages. Less: waits until
  * that much was written and evicted, EIO if it cannot be, EBUSY if more than half
- * of it is pinned; more: ENOMEM if there is none. A failure may leave any size between.
+ * of it is pinned, or all of it has been held by others for 10 seconds; more: ENOMEM if there is none. A failure may leave any size between.
  */
 #define VMIO_RESIZE _IOW(0xbe, 6, struct vmio_reserve)
 /*
