@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 use vmio::backing::{FileBacking, MemoryBacking};
+use vmio::journal::{Journal, JournalOptions};
 use vmio::{Access, Advice, Cache, Engine, Error, Mapping, MappingOptions, OnReadError, PageVerifier};
 
 use support::{
@@ -53,6 +54,23 @@ fn without_the_module_the_cache_says_what_to_do() {
     assert!(!probe.kernel_module.is_yes() && probe.kernel_module_interface.is_none());
 }
 
+/// It lacks what the default engine has: only who names it gets it.
+#[test]
+fn a_cache_that_names_no_engine_does_not_use_the_module() {
+    if !has_module() {
+        return;
+    }
+    let probe = vmio::probe::probe();
+    assert!(probe.kernel_module.is_yes() && probe.kernel_module_interface.is_some());
+    assert_ne!(probe.auto_engine, Engine::Kernel);
+    for builder in [Cache::builder(), Cache::builder().engine(Engine::Auto)] {
+        let cache = builder.capacity(capacity_of(256)).build().unwrap();
+        assert_ne!(cache.engine(), Engine::Kernel);
+        let map = Mapping::open(&cache, MemoryBacking::new(PAGE).unwrap(), MappingOptions::new().verifier(AnyPage));
+        assert_eq!(load(&map.unwrap(), 0), 0);
+    }
+}
+
 struct AnyPage;
 
 impl PageVerifier for AnyPage {
@@ -82,6 +100,8 @@ fn what_the_module_cannot_do_is_refused() {
     is_refused(Mapping::open(&cache, file(), options().on_read_error(OnReadError::Poison([7; 8]))), "Poison");
     is_refused(Mapping::open(&cache, file(), options().floor(1 << 20)), "floor");
     is_refused(Mapping::open(&cache, file(), options().ceiling(1 << 20)), "ceiling");
+    let journal = Journal::create_file(folder.path().join("journal"), 1 << 20, JournalOptions::new()).unwrap();
+    is_refused(Mapping::open(&cache, file(), options().atomic(&journal)), "atomic");
     is_refused(Mapping::open(&cache, MemoryBacking::new(PAGE).unwrap(), options()), "no file");
     let map = open(&cache, &path);
     assert!(matches!(map.view(), Err(Error::NotInKernel { .. })));
@@ -230,6 +250,50 @@ fn system_calls_take_mapped_pointers() {
     let put = unsafe { libc::pwrite(copy.as_raw_fd(), map.as_ptr().cast(), 64 * PAGE as usize, 0) };
     assert_eq!(put, 64 * PAGE as isize);
     assert!(std::fs::read(folder.path().join("copy")).unwrap() == std::fs::read(&source).unwrap());
+}
+
+/// What a system call has transferred: whole pages, or nothing that it would say and EFAULT.
+fn pages_of(result: isize) -> u64 {
+    let error = std::io::Error::last_os_error();
+    assert!(result > 0 || error.raw_os_error() == Some(libc::EFAULT), "{result}: {error}");
+    let bytes = result.max(0) as u64;
+    assert!(bytes.is_multiple_of(PAGE));
+    bytes / PAGE
+}
+
+/// Each wants four times what fits at once, of which it holds all that there is: it ends, and nothing is lost by it.
+#[test]
+fn transfers_larger_than_the_cache_end() {
+    if !has_module() {
+        return;
+    }
+    let _watchdog = watchdog("transfers_larger_than_the_cache_end");
+    const PAGES: u64 = 1024;
+    let folder = tempfile::tempdir().unwrap();
+    let source = numbered_file(folder.path(), PAGES);
+    let path = folder.path().join("target");
+    let cache = cache_of(256).build().unwrap();
+    let map = Mapping::open(&cache, FileBacking::create(&path, PAGES * PAGE).unwrap(), MappingOptions::new()).unwrap();
+    let device = File::options().read(true).write(true).custom_flags(libc::O_DIRECT).open(&source).unwrap();
+    // SAFETY: the bytes lie in the mapping, and nobody refers to them.
+    let got = unsafe { libc::pread(device.as_raw_fd(), map.as_mut_ptr().cast(), (PAGES * PAGE) as usize, 0) };
+    let got = pages_of(got);
+    // What it has read before it ended so is there, or not.
+    (0..PAGES).for_each(|page| {
+        let found = load(&map, at(page));
+        assert!(found == page + 1 || (page >= got && found == 0), "page {page} of {got}: {found}");
+    });
+    // By the library it comes to its end, for it asks for a page at a time.
+    let bytes: Vec<u8> = (0..PAGES).flat_map(|page| [(page + 5).to_le_bytes(); PAGE as usize / 8]).flatten().collect();
+    map.write_at(0, &bytes).unwrap();
+    assert!(read(&map, 0..PAGES * PAGE).unwrap() == bytes);
+    check_budget(&cache, &[&map]);
+    // SAFETY: as above.
+    let put = unsafe { libc::pwrite(device.as_raw_fd(), map.as_ptr().cast(), (PAGES * PAGE) as usize, 0) };
+    (0..pages_of(put)).for_each(|page| assert_eq!(on_disk(&source, page), page + 5));
+    map.close().unwrap();
+    assert!(std::fs::read(&path).unwrap() == bytes);
+    check_empty(&cache);
 }
 
 #[test]

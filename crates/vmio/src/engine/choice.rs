@@ -87,6 +87,10 @@ pub enum Engine {
     /// - A load of a page that cannot be read is a SIGBUS of the kernel's, and so is a store where three quarters of the cache
     ///   are dirty pages of a device that fails.
     /// - Write-back begins when half of the cache is dirty, whatever [`crate::CacheBuilder::dirty_ratio`] says.
+    /// - A system call or device that is given more of a mapping at a time than the cache holds ends after a second or more, with
+    ///   less than was asked for or EFAULT. Where system calls, devices or pipes hold all of the cache for ten seconds, a load or store
+    ///   that misses is a SIGBUS. [`crate::Mapping::read_at`] and `write_at` hold a page at a time.
+    /// - What other processes append to the last page of a file while it is dirty is overwritten.
     /// - Pins may hold half of the cache; each takes a file descriptor. A pinned page may take a fault without I/O.
     /// - Read-ahead is the same for a whole mapping: [`crate::Advice::Normal`], [`crate::Advice::Random`] and
     ///   [`crate::Advice::Sequential`] of a part have no effect, nor has [`crate::Advice::Reuse`].
