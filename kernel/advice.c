@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What a program says of ranges of a mapping, by ioctls of its descriptor. */
+/* What a program says of ranges of a mapping, and asks of them, by ioctls of its descriptor. */
 
 #include <linux/module.h>
 #include <linux/uaccess.h>
@@ -8,7 +8,7 @@
 #include "uapi/vmio.h"
 
 /* The pages that lie in a range of bytes as a whole. False if there are none. */
-static bool whole_pages(u64 offset, u64 length, pgoff_t *first, pgoff_t *last)
+bool whole_pages(u64 offset, u64 length, pgoff_t *first, pgoff_t *last)
 {
 	u64 end, from, to;
 
@@ -77,6 +77,25 @@ long attachment_ioctl(struct file *file, unsigned int command, unsigned long arg
 	pgoff_t first, last, end;
 
 	switch (command) {
+	case VMIO_USAGE:
+		return attachment_usage(attachment, (void __user *)argument);
+	case VMIO_RESIDENT:
+		return list_resident(attachment, (const void __user *)argument);
+	case VMIO_PIN:
+		return pin_pages(file, (const void __user *)argument);
+	case VMIO_EVICT:
+	case VMIO_DISCARD:
+		if (command == VMIO_DISCARD && !(file->f_mode & FMODE_WRITE))
+			return -EBADF;
+		if (copy_from_user(&range, (const void __user *)argument, sizeof(range)))
+			return -EFAULT;
+		/* What the backing was cut off by goes, wherever the range lies. */
+		attachment_end(attachment);
+		if (!whole_pages(range.offset, range.length, &first, &last))
+			return 0;
+		if (command == VMIO_DISCARD)
+			return discard(attachment, first, last);
+		return give_up(attachment, first, last);
 	case VMIO_PRIORITIZE:
 		if (copy_from_user(&priority, (const void __user *)argument, sizeof(priority)))
 			return -EFAULT;

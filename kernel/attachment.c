@@ -314,14 +314,19 @@ static int attachment_fsync(struct file *file, loff_t start, loff_t end, int dat
 {
 	struct attachment *attachment = file->private_data;
 	struct file *writer = READ_ONCE(attachment->writer);
-	int error, flushed;
+	int error;
 
 	if (!writer)
 		return 0;
 	attachment_end(attachment);
 	error = write_dirty(attachment, start >> PAGE_SHIFT, (u64)end >> PAGE_SHIFT);
-	flushed = vfs_fsync_range(writer, start, end, data_only);
-	return error ?: flushed;
+	if (error)
+		return error;
+	error = vfs_fsync_range(writer, start, end, data_only);
+	/* What the device had of the writes before is unknown from then on. */
+	if (error)
+		WRITE_ONCE(attachment->flush_error, error);
+	return READ_ONCE(attachment->flush_error);
 }
 
 static int attachment_release(struct inode *inode, struct file *file)

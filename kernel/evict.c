@@ -152,6 +152,21 @@ unsigned long evict(struct pool *pool, unsigned int first_core)
 	return evicted;
 }
 
+/* The first page in memory from an index on; ULONG_MAX if there is none. */
+pgoff_t next_resident(struct attachment *attachment, pgoff_t index, pgoff_t last)
+{
+	pgoff_t next = ULONG_MAX;
+	unsigned int core;
+
+	for (core = 0; core < attachment->pool->core_count; core++) {
+		unsigned long found = index;
+
+		if (xa_find(&attachment->shards[core].pages, &found, last, XA_PRESENT))
+			next = min(next, found);
+	}
+	return next;
+}
+
 /*
  * Evicts what is of a priority at least from an attachment that is at its limit,
  * in the order of the file, and moves the hand on.
@@ -163,15 +178,8 @@ static unsigned long evict_in_order(struct attachment *attachment, pgoff_t hand,
 	unsigned int visits;
 
 	for (visits = 0; evicted < BATCH_PAGES && visits < 2 * PATIENT_VISITS; visits++) {
-		pgoff_t next = ULONG_MAX;
-		unsigned int core;
+		pgoff_t next = next_resident(attachment, hand, ULONG_MAX);
 
-		for (core = 0; core < attachment->pool->core_count; core++) {
-			unsigned long found = hand;
-
-			if (xa_find(&attachment->shards[core].pages, &found, ULONG_MAX, XA_PRESENT))
-				next = min(next, found);
-		}
 		if (next != ULONG_MAX)
 			evicted += visit(attachment, NULL, span_of(next), priority,
 					 visits >= PATIENT_VISITS);
@@ -196,4 +204,97 @@ unsigned long evict_from(struct attachment *attachment)
 			evicted = evict_in_order(attachment, hand, VMIO_PRIORITY_DEFAULT);
 	}
 	return evicted ?: evict_in_order(attachment, hand, 0);
+}
+
+/* Locks pages of one span by rising index, whatever that waits for. EINTR: killed, and none is locked. */
+static int lock_range(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too,
+		      struct list_head *batch)
+{
+	struct shard *shard = &attachment->shards[core_of(attachment, first)];
+	struct frame *frame, *next;
+	unsigned long index;
+
+	xa_for_each_range(&shard->pages, index, frame, first, last) {
+		int error = frame_lock(frame, attachment, index, UNTIL_KILLED);
+
+		if (error == -EINTR)
+			goto killed;
+		if (error)
+			continue;
+		if (frame->dirty && !dirty_too)
+			folio_unlock(frame->folio);
+		else
+			list_add_tail(&frame->batch, batch);
+	}
+	return 0;
+killed:
+	list_for_each_entry_safe(frame, next, batch, batch) {
+		list_del(&frame->batch);
+		folio_unlock(frame->folio);
+	}
+	return -EINTR;
+}
+
+/* Of one span. */
+static int evict_part(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too)
+{
+	unsigned int number = core_of(attachment, first);
+	struct shard *shard = &attachment->shards[number];
+	struct pool *pool = attachment->pool;
+	struct frame *frame, *next;
+	unsigned long evicted = 0;
+	LIST_HEAD(batch);
+	LIST_HEAD(free);
+	int error;
+
+	error = lock_range(attachment, first, last, dirty_too, &batch);
+	if (error || list_empty(&batch))
+		return error;
+	unmap_mapping_pages(attachment->inode->i_mapping, first, last - first + 1, false);
+	count(SPANS_UNMAPPED, 1);
+	list_for_each_entry_safe(frame, next, &batch, batch) {
+		pgoff_t index = frame->folio->index;
+
+		if (folio_ref_count(frame->folio) != 1) {
+			list_del(&frame->batch);
+			folio_unlock(frame->folio);
+			continue;
+		}
+		if (frame->dirty) {
+			xa_erase(&shard->dirty, index);
+			frame_requeue(frame, false);
+		}
+		xa_erase(&shard->pages, index);
+		frame_release(frame);
+		evicted++;
+	}
+	frames_visited(&pool->cores[number], &batch, &free);
+	list_for_each_entry_safe(frame, next, &batch, batch) {
+		list_del(&frame->batch);
+		folio_unlock(frame->folio);
+	}
+	frames_free(pool, &free);
+	count(PAGES_EVICTED, evicted);
+	return 0;
+}
+
+/*
+ * Takes pages out of memory that nobody else uses, whatever their priority; the
+ * dirty ones stay, or their stores are forgotten.
+ */
+int evict_range(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too)
+{
+	for (;;) {
+		pgoff_t start = next_resident(attachment, first, last), end;
+		int error;
+
+		if (start == ULONG_MAX)
+			return 0;
+		end = min(last, span_of(start) + SPAN_PAGES - 1);
+		error = evict_part(attachment, start, end, dirty_too);
+		if (error || end == last)
+			return error;
+		first = end + 1;
+		cond_resched();
+	}
 }

@@ -60,6 +60,22 @@ static bool can_begin_anew(const struct vm_fault *vmf, const struct file *unlock
 	return !unlocked && vmf->flags & FAULT_FLAG_USER;
 }
 
+/* How long a fault waits while all that it could have is held. */
+static unsigned long patience_of(const struct vm_fault *vmf)
+{
+	return vmf->flags & FAULT_FLAG_USER ? PATIENCE_OF_LOADS : PATIENCE_OF_CALLS;
+}
+
+/*
+ * No page is to be had: system calls end with what they have, or EFAULT. Not
+ * VM_FAULT_OOM, which has the system look for somebody to kill.
+ */
+static vm_fault_t give_up_fault(void)
+{
+	count(FAULTS_GIVEN_UP, 1);
+	return VM_FAULT_SIGBUS;
+}
+
 /* What a fault returns that has waited, and whose page is not locked. */
 static vm_fault_t waited(struct file *unlocked, int error)
 {
@@ -109,8 +125,8 @@ static vm_fault_t fault_missing(struct vm_fault *vmf, struct attachment *attachm
 		return VM_FAULT_RETRY;
 	frame = frame_find(attachment);
 	if (!frame) {
-		if (frames_are_stuck(attachment))
-			return VM_FAULT_SIGBUS;
+		if (frames_are_stuck(attachment, patience_of(vmf)))
+			return give_up_fault();
 		unlocked = unlock_fault(vmf);
 		if (can_begin_anew(vmf, unlocked))
 			return VM_FAULT_NOPAGE;
@@ -152,6 +168,8 @@ static vm_fault_t fault_waits_to_store(struct vm_fault *vmf, struct attachment *
 		return VM_FAULT_SIGBUS;
 	if (must_not_wait(vmf))
 		return VM_FAULT_RETRY;
+	if (stores_stand_still(attachment, patience_of(vmf)))
+		return give_up_fault();
 	unlocked = unlock_fault(vmf);
 	if (can_begin_anew(vmf, unlocked))
 		return VM_FAULT_NOPAGE;

@@ -64,14 +64,20 @@ static bool all_are_dirty(const struct attachment *attachment)
 	return atomic_long_read(&attachment->dirty) >= atomic_long_read(&attachment->resident);
 }
 
-/* Whether no frame can be had: all that could go are dirty, and none can be written. */
-bool frames_are_stuck(struct attachment *attachment)
+/*
+ * Whether no frame can be had: all that could go are dirty, and none can be written; or
+ * others have held them for so long.
+ */
+bool frames_are_stuck(struct attachment *attachment, unsigned long patience)
 {
+	struct pool *pool = attachment->pool;
+
 	if (is_at_limit(attachment))
-		return is_failing(attachment) && all_are_dirty(attachment);
+		return (is_failing(attachment) && all_are_dirty(attachment)) ||
+		       attachment_stands_still(attachment, patience);
 	/* Those that are being read will be clean. */
-	return dirty_pages(attachment->pool) >= READ_ONCE(attachment->pool->frame_count) &&
-	       pool_is_stuck(attachment->pool);
+	return (dirty_pages(pool) >= READ_ONCE(pool->frame_count) && pool_is_stuck(pool)) ||
+	       pool_stands_still(pool, patience);
 }
 
 /* Waits, for a moment at most, until there may be a frame. EINTR: killed. */
@@ -85,10 +91,11 @@ int wait_for_frame(struct pool *pool)
 	left = wait_event_killable_timeout(pool->freed, pool_has_free_or_clean(pool), HZ / 10);
 	/*
 	 * It did not wait: there are clean pages, but all in use just now, or not of the
-	 * attachment that is at its limit.
+	 * attachment that is at its limit. Nobody tells when others let go of them; to look
+	 * whether all are held takes longer.
 	 */
 	if (left == HZ / 10)
-		schedule_timeout_killable(1);
+		schedule_timeout_killable(READ_ONCE(pool->standstill.began) ? HZ / 50 : 1);
 	atomic_dec(&pool->waiting);
 	return fatal_signal_pending(current) ? -EINTR : 0;
 }
@@ -211,6 +218,8 @@ void frame_release(struct frame *frame)
 	frame->attachment = NULL;
 	frame->folio->mapping = NULL;
 	frame->folio->index = 0;
+	standstill_ends(&attachment->standstill);
+	standstill_ends(&attachment->pool->standstill);
 	/* The attachment may go from here on: see leave(). */
 	(void)atomic_long_dec_return_release(&attachment->resident);
 }
@@ -374,6 +383,8 @@ void frame_requeue(struct frame *frame, bool dirty)
 		WRITE_ONCE(core->dirty_count, core->dirty_count + more);
 		WRITE_ONCE(core->clean_count, core->clean_count - more);
 		frame->dirty = dirty;
+		if (!dirty)
+			standstill_ends(&attachment->stores_standstill);
 	}
 	spin_unlock(&core->lock);
 }

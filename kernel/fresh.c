@@ -83,6 +83,23 @@ void fresh_clear(struct attachment *attachment, pgoff_t index)
 		clear_bit(index % SPAN_PAGES, span->pages);
 }
 
+/* What the backing has in some pages matters after all. */
+void fresh_forget(struct attachment *attachment, pgoff_t first, pgoff_t last)
+{
+	struct fresh_span *span;
+	unsigned long number;
+
+	xa_for_each_range(&attachment->fresh, number, span, first >> SPAN_SHIFT,
+			  last >> SPAN_SHIFT) {
+		pgoff_t start = number << SPAN_SHIFT;
+		pgoff_t index = max(first, start), end = min(last, start + SPAN_PAGES - 1);
+
+		for (; index <= end; index++)
+			clear_bit(index % SPAN_PAGES, span->pages);
+		cond_resched();
+	}
+}
+
 void fresh_free(struct attachment *attachment)
 {
 	struct fresh_span *span;

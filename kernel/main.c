@@ -45,9 +45,17 @@ static long resize(struct pool *pool, const void __user *argument)
 static long control_ioctl(struct file *file, unsigned int command, unsigned long argument)
 {
 	struct pool *pool = READ_ONCE(file->private_data);
+	struct vmio_usage usage = {};
 	struct vmio_attach request;
 
 	switch (command) {
+	case VMIO_VERSION:
+		return put_user(VMIO_ABI, (u32 __user *)argument);
+	case VMIO_USAGE:
+		if (!pool)
+			return -EINVAL;
+		pool_usage(pool, &usage);
+		return report_usage(&usage, (void __user *)argument);
 	case VMIO_RESERVE:
 		return reserve(file, (const void __user *)argument);
 	case VMIO_RESIZE:

@@ -47,6 +47,21 @@
 /* That are told apart: those whose spans are neighbours are. */
 #define STREAMS 16
 
+struct vmio_usage;
+
+/*
+ * How long a fault that waits does so while all that it could have is held by others: in a
+ * system call, which then ends early, and a load or store, which kills the program.
+ */
+#define PATIENCE_OF_CALLS HZ
+#define PATIENCE_OF_LOADS (10 * HZ)
+
+/* Nothing can be had, for all is held. In jiffies; hints, no lock. */
+struct standstill {
+	unsigned long began; /* 0: there is none */
+	unsigned long seen; /* last */
+};
+
 /*
  * A page of the pool. Its folio always has the pool's reference, so that a look-up
  * may take another at any time.
@@ -82,12 +97,15 @@ struct pool {
 	struct list_head blocks;
 	struct list_head spare; /* frames without a page */
 	unsigned long frame_count; /* those with one */
+	unsigned long wanted; /* the same, or what it is being brought to; resize_lock to write */
+	atomic_long_t pinned; /* pages that pins hold, each time counted */
 	struct core *cores;
 	unsigned int core_count; /* a power of two */
 	spinlock_t lock; /* for attachments */
 	struct list_head attachments;
 	wait_queue_head_t freed; /* those that wait for a frame, or until fewer are dirty */
 	atomic_t waiting; /* how many */
+	struct standstill standstill;
 };
 
 /* An attachment's part of a core. */
@@ -111,9 +129,13 @@ struct attachment {
 	unsigned int failures;
 	atomic_long_t resident;
 	atomic_long_t dirty; /* of these */
+	atomic_long_t pinned; /* pages that pins hold, each time counted */
 	unsigned long limit; /* of resident, in pages */
+	struct standstill standstill; /* at the limit */
+	struct standstill stores_standstill; /* too many are dirty */
 	unsigned long hand; /* where the evictor that keeps the limit goes on */
 	atomic64_t epoch; /* counts syncs */
+	int flush_error; /* of the first flush of the backing that failed */
 	struct maple_tree priorities; /* of ranges of pages */
 	struct xarray fresh; /* by span: see fresh.c */
 	atomic_long_t fresh_spans;
@@ -145,6 +167,15 @@ static inline unsigned long resident_max(const struct attachment *attachment)
 static inline unsigned long dirty_max(const struct attachment *attachment)
 {
 	return resident_max(attachment) / 4 * 3;
+}
+
+/*
+ * Of so many pages pinned at most: they may all be dirty, and stay so, which leaves
+ * some that stores need not wait for.
+ */
+static inline long pinned_max(unsigned long pages)
+{
+	return pages / 2;
 }
 
 static inline bool has_too_many_dirty(const struct attachment *attachment)
@@ -205,11 +236,13 @@ void pool_get(struct pool *pool);
 void pool_put(struct pool *pool);
 void pool_clean(struct pool *pool);
 bool pool_is_stuck(struct pool *pool);
+bool pool_is_held(struct pool *pool);
+void pool_usage(struct pool *pool, struct vmio_usage *usage);
 
 /* frame.c */
 struct frame *frame_find_in(struct pool *pool);
 struct frame *frame_find(struct attachment *attachment);
-bool frames_are_stuck(struct attachment *attachment);
+bool frames_are_stuck(struct attachment *attachment, unsigned long patience);
 int wait_for_frame(struct pool *pool);
 bool pool_has_free_or_clean(const struct pool *pool);
 void frames_free(struct pool *pool, struct list_head *frames);
@@ -235,12 +268,14 @@ pgoff_t attachment_end(struct attachment *attachment);
 
 /* advice.c */
 u8 priority_of(struct attachment *attachment, pgoff_t index);
+bool whole_pages(u64 offset, u64 length, pgoff_t *first, pgoff_t *last);
 long attachment_ioctl(struct file *file, unsigned int command, unsigned long argument);
 
 /* fresh.c */
 int fresh_mark(struct attachment *attachment, pgoff_t first, pgoff_t last);
 bool fresh_is(struct attachment *attachment, pgoff_t index);
 void fresh_clear(struct attachment *attachment, pgoff_t index);
+void fresh_forget(struct attachment *attachment, pgoff_t first, pgoff_t last);
 void fresh_free(struct attachment *attachment);
 
 /* fault.c */
@@ -255,8 +290,28 @@ int load_end(struct load *load);
 /* evict.c */
 unsigned long evict(struct pool *pool, unsigned int first_core);
 unsigned long evict_from(struct attachment *attachment);
+pgoff_t next_resident(struct attachment *attachment, pgoff_t index, pgoff_t last);
+int evict_range(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too);
+
+/* standstill.c */
+void standstill_ends(struct standstill *standstill);
+bool frame_is_held(const struct frame *frame);
+bool pool_stands_still(struct pool *pool, unsigned long patience);
+bool attachment_stands_still(struct attachment *attachment, unsigned long patience);
+bool stores_stand_still(struct attachment *attachment, unsigned long patience);
+
+/* residence.c */
+long report_usage(const struct vmio_usage *usage, void __user *argument);
+long attachment_usage(struct attachment *attachment, void __user *argument);
+long list_resident(struct attachment *attachment, const void __user *argument);
+long give_up(struct attachment *attachment, pgoff_t first, pgoff_t last);
+long discard(struct attachment *attachment, pgoff_t first, pgoff_t last);
+
+/* pin.c */
+long pin_pages(struct file *file, const void __user *argument);
 
 /* write_back.c */
+pgoff_t next_dirty(struct attachment *attachment, pgoff_t index, pgoff_t last);
 int write_dirty(struct attachment *attachment, pgoff_t first, pgoff_t last);
 void write_back(struct work_struct *work);
 unsigned long dirty_pages(const struct pool *pool);

@@ -5,10 +5,12 @@
  */
 
 #include <linux/module.h>
+#include <linux/rculist.h>
 #include <linux/sched/signal.h>
 #include <linux/vmalloc.h>
 
 #include "module.h"
+#include "uapi/vmio.h"
 
 #define POOL_PAGES_MIN 64
 /* What is asked of the page allocator at a time, if it has that: 2 MiB with pages of 4 KiB. */
@@ -52,7 +54,8 @@ static int add_spares(struct pool *pool, unsigned long number)
 	block->count = number;
 	for (i = 0; i < number; i++)
 		list_add_tail(&block->frames[i].queue, &pool->spare);
-	list_add(&block->blocks, &pool->blocks);
+	/* See pool_is_held. */
+	list_add_rcu(&block->blocks, &pool->blocks);
 	return 0;
 }
 
@@ -138,6 +141,8 @@ static int shrink_to(struct pool *pool, unsigned long wanted)
 
 			if (!pool_has_free_or_clean(pool) && pool_is_stuck(pool))
 				return -EIO;
+			if (pool_stands_still(pool, PATIENCE_OF_LOADS))
+				return -EBUSY;
 			error = wait_for_frame(pool);
 			if (error)
 				return error;
@@ -157,7 +162,13 @@ int pool_resize(struct pool *pool, unsigned long pages)
 	if (mutex_lock_killable(&pool->resize_lock))
 		return -EINTR;
 	if (pages <= pool->frame_count) {
-		error = shrink_to(pool, pages);
+		WRITE_ONCE(pool->wanted, pages);
+		/* Who pins counts first, and looks at what is wanted then. */
+		smp_mb();
+		if (atomic_long_read(&pool->pinned) > pinned_max(pages))
+			error = -EBUSY;
+		else
+			error = shrink_to(pool, pages);
 	} else if (!charge(pages - pool->frame_count)) {
 		error = -ENOMEM;
 	} else {
@@ -165,6 +176,7 @@ int pool_resize(struct pool *pool, unsigned long pages)
 		atomic_long_sub(pages - pool->frame_count, &pages_reserved);
 		wake_up_all(&pool->freed);
 	}
+	WRITE_ONCE(pool->wanted, pool->frame_count);
 	mutex_unlock(&pool->resize_lock);
 	return error;
 }
@@ -225,6 +237,7 @@ struct pool *pool_create(unsigned long pages)
 	error = grow_to(pool, pages);
 	if (error)
 		goto failed;
+	pool->wanted = pages;
 	return pool;
 failed:
 	pool_free(pool, pages);
@@ -269,4 +282,42 @@ bool pool_is_stuck(struct pool *pool)
 	}
 	spin_unlock(&pool->lock);
 	return failing;
+}
+
+/*
+ * Whether all frames are held by others, or dirty and cannot be written. Blocks of
+ * frames only ever come until the pool goes: they are gone through without a lock.
+ */
+bool pool_is_held(struct pool *pool)
+{
+	bool failing = pool_is_stuck(pool);
+	struct frame_block *block;
+	unsigned long i;
+
+	list_for_each_entry_rcu(block, &pool->blocks, blocks, true) {
+		for (i = 0; i < block->count; i++) {
+			const struct frame *frame = &block->frames[i];
+
+			if (!frame_is_held(frame) && !(failing && READ_ONCE(frame->dirty)))
+				return false;
+			if (i % SPAN_PAGES == 0)
+				cond_resched();
+		}
+	}
+	return true;
+}
+
+/* What it has, and what of its attachments. */
+void pool_usage(struct pool *pool, struct vmio_usage *usage)
+{
+	struct attachment *attachment;
+
+	usage->pages = READ_ONCE(pool->frame_count);
+	usage->pinned = atomic_long_read(&pool->pinned);
+	spin_lock(&pool->lock);
+	list_for_each_entry(attachment, &pool->attachments, of_pool) {
+		usage->resident += atomic_long_read(&attachment->resident);
+		usage->dirty += atomic_long_read(&attachment->dirty);
+	}
+	spin_unlock(&pool->lock);
 }

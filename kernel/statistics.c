@@ -15,6 +15,7 @@ static const char *const names[STATISTICS] = {
 	[FAULTS_WRITE] = "faults_write",
 	[FAULTS_WAITED] = "faults_waited",
 	[FAULTS_UNLOCKED] = "faults_unlocked",
+	[FAULTS_GIVEN_UP] = "faults_given_up",
 	[PAGES_READ_AHEAD] = "pages_read_ahead",
 	[READ_ERRORS] = "read_errors",
 	[SPANS_UNMAPPED] = "spans_unmapped",

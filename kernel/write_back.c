@@ -123,7 +123,7 @@ static int write_span(struct attachment *attachment, struct frame *held, pgoff_t
 }
 
 /* The first dirty page from an index on; ULONG_MAX if there is none. */
-static pgoff_t next_dirty(struct attachment *attachment, pgoff_t index, pgoff_t last)
+pgoff_t next_dirty(struct attachment *attachment, pgoff_t index, pgoff_t last)
 {
 	pgoff_t next = ULONG_MAX;
 	unsigned int core;

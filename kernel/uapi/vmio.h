@@ -40,8 +40,41 @@ struct vmio_byte_range {
 	__u64 length;
 };
 
+/* Of /dev/vmio or of a mapping's descriptor: what the pool or the attachment has, in pages. */
+struct vmio_usage {
+	__u64 pages; /* that it may have in memory */
+	__u64 resident; /* in memory, or on their way in */
+	__u64 dirty; /* of these, newer than the backing */
+	__u64 pinned; /* held by pins, each time counted */
+	/* of a mapping's descriptor only: */
+	__u64 first_dirty; /* the number of the first dirty page, if there is one */
+	__u64 flush_failed; /* 1: a flush of the backing has failed, and so will all syncs */
+};
+
+/* Of a mapping's descriptor: where the numbers of resident pages go. */
+struct vmio_resident {
+	__u64 offset; /* of those that lie in this range of bytes as a whole */
+	__u64 length;
+	__u64 numbers; /* points to __u64 */
+	__u64 room; /* so many of them */
+};
+
+/* Of a mapping's descriptor: where it is mapped in the caller's memory, whole pages. */
+struct vmio_pin {
+	__u64 address;
+	__u64 length;
+	__u32 flags; /* VMIO_PIN_WRITE, or 0 */
+	__u32 reserved; /* 0 */
+};
+
+/* As stores: the pages are dirty as long as they are pinned, for devices and system calls may store to them. */
+#define VMIO_PIN_WRITE 1
+
 /* Of pages of which nothing was said. */
 #define VMIO_PRIORITY_DEFAULT 128
+
+/* What this header describes. The module says by VMIO_VERSION what it does: no less than any lower number. */
+#define VMIO_ABI 1
 
 /* Once for a descriptor, else EBUSY; ENOMEM if it is more than the module may take. */
 #define VMIO_RESERVE _IOW(0xbe, 1, struct vmio_reserve)
@@ -60,8 +93,8 @@ struct vmio_byte_range {
 #define VMIO_FRESH _IOW(0xbe, 4, struct vmio_byte_range)
 /*
  * Of /dev/vmio: from now on so much memory, at least 64 pages. Less: waits until
- * that much was written and evicted, EIO if it cannot be; more: ENOMEM if there is
- * none. A failure may leave any size between.
+ * that much was written and evicted, EIO if it cannot be, EBUSY if more than half
+ * of it is pinned, or all of it has been held by others for 10 seconds; more: ENOMEM if there is none. A failure may leave any size between.
  */
 #define VMIO_RESIZE _IOW(0xbe, 6, struct vmio_reserve)
 /*
@@ -69,5 +102,29 @@ struct vmio_byte_range {
  * 0, which it is at first, to 31.
  */
 #define VMIO_READ_AHEAD _IOW(0xbe, 5, __u32)
+/* Of /dev/vmio. */
+#define VMIO_VERSION _IOR(0xbe, 7, __u32)
+#define VMIO_USAGE _IOR(0xbe, 8, struct vmio_usage)
+/*
+ * Fills an array with the numbers of pages that are in memory, upwards, and returns
+ * how many. If it is full there may be more behind the last.
+ */
+#define VMIO_RESIDENT _IOW(0xbe, 9, struct vmio_resident)
+/*
+ * Writes what is dirty of some pages, and takes those out of memory that nobody
+ * uses just then. What is on its way in is waited for.
+ */
+#define VMIO_EVICT _IOW(0xbe, 10, struct vmio_byte_range)
+/*
+ * The same without writing: stores to them are forgotten, and that they were fresh. What
+ * is being written is waited for. Of a descriptor for writing.
+ */
+#define VMIO_DISCARD _IOW(0xbe, 11, struct vmio_byte_range)
+/*
+ * Has pages come into memory, and returns a descriptor that keeps them there until
+ * it is closed. ENOSPC: pins would hold more than half of the pool, or of what the
+ * attachment may have; EFAULT: one cannot be had.
+ */
+#define VMIO_PIN _IOW(0xbe, 12, struct vmio_pin)
 
 #endif

@@ -46,6 +46,12 @@
 #define VMIO_ENGINE_MANAGED 3
 
 /*
+ The kernel module vmio.ko takes the faults, and system calls take mapped pointers. Without it, or the right to open
+ /dev/vmio, VMIO_ERROR_NO_ENGINE.
+ */
+#define VMIO_ENGINE_KERNEL 4
+
+/*
  What the cache was made with; if that is VMIO_FRAMES_AUTO too, VMIO_FRAMES_READ_MOSTLY.
  */
 #define VMIO_FRAMES_AUTO 0
@@ -115,7 +121,7 @@
 /*
  See VMIO_ABI_MAJOR.
  */
-#define VMIO_ABI_MINOR 4
+#define VMIO_ABI_MINOR 5
 
 /*
  Loads and stores.
@@ -516,7 +522,7 @@ struct vmio_stats {
     uint64_t write_errors;
     /*
      Resident pages by the priority of their 2 MiB: 0 to 31, and so on up to 224 to 255, which go first. Zeros with
-     VMIO_ENGINE_MANAGED.
+     VMIO_ENGINE_MANAGED and VMIO_ENGINE_KERNEL.
      */
     uint64_t resident_by_priority[8];
 };
@@ -587,18 +593,19 @@ struct vmio_open_options {
     uint8_t poison[8];
     /*
      Has the file change by vmio_commit alone: what is not committed when the last handle is closed is forgotten. Not with
-     VMIO_ENGINE_MANAGED, VMIO_FRAMES_MIXED and VMIO_FRAMES_STREAM.
+     VMIO_ENGINE_MANAGED, VMIO_ENGINE_KERNEL, VMIO_FRAMES_MIXED and VMIO_FRAMES_STREAM.
      */
     const struct vmio_journal *journal;
     /*
      Memory of the cache that the mapping keeps once it has it: no pages of it go for other mappings, as long as those have
      pages above their own floors. VMIO_ERROR_CACHE_FULL if the floors of all would leave too little of the cache. Not with
-     VMIO_ENGINE_MANAGED.
+     VMIO_ENGINE_MANAGED and VMIO_ENGINE_KERNEL.
      */
     uint64_t floor_bytes;
     /*
      Memory of the cache that the mapping may have, 1 MiB at least and no less than its floor; by default all of it. A
-     miss at the ceiling evicts from the mapping itself. Not with VMIO_ENGINE_MANAGED.
+     miss at the ceiling evicts from the mapping itself. Not with VMIO_ENGINE_MANAGED and
+     VMIO_ENGINE_KERNEL.
      */
     uint64_t ceiling_bytes;
 };

@@ -87,8 +87,11 @@ impl vmio_status {
             Error::BadOption { .. } => VMIO_ERROR_INVALID,
             Error::Open { .. } | Error::NotDax { .. } => VMIO_ERROR_OPEN,
             Error::InUse { .. } | Error::AlreadyMapped { .. } => VMIO_ERROR_IN_USE,
-            Error::NoUserfaultfd { .. } | Error::KernelFaultsDenied { .. } => VMIO_ERROR_NO_ENGINE,
+            Error::NoUserfaultfd { .. } | Error::KernelFaultsDenied { .. } | Error::NoKernelModule { .. } => {
+                VMIO_ERROR_NO_ENGINE
+            }
             Error::NotManaged { .. }
+            | Error::NotInKernel { .. }
             | Error::NotDirect { .. }
             | Error::OneAddress { .. }
             | Error::NotAtomic { .. }

@@ -24,6 +24,12 @@ pub enum Error {
         /// Which rights were looked for, and how to get one of them.
         reason: String,
     },
+    /// There is no kernel module that [`crate::Engine::Kernel`] could use.
+    #[error("the kernel module is not to be had: {reason}")]
+    NoKernelModule {
+        /// What is missing, and what to do about it.
+        reason: String,
+    },
     /// A system call that vmio cannot do without failed.
     #[error("{operation} failed")]
     System {
@@ -86,6 +92,14 @@ pub enum Error {
     /// The engine of the cache cannot do what was asked for.
     #[error("{what} cannot be had with the managed engine: {why}")]
     NotManaged {
+        /// What was asked for.
+        what: &'static str,
+        /// Why not, and what to do instead.
+        why: &'static str,
+    },
+    /// [`crate::Engine::Kernel`] cannot do what was asked for.
+    #[error("{what} cannot be had with the kernel module: {why}")]
+    NotInKernel {
         /// What was asked for.
         what: &'static str,
         /// Why not, and what to do instead.

@@ -36,6 +36,8 @@ mod error;
 #[cfg(not(loom))]
 pub mod journal;
 #[cfg(not(loom))]
+mod kernel_engine;
+#[cfg(not(loom))]
 mod managed;
 #[cfg(not(loom))]
 mod mapping;

@@ -20,6 +20,7 @@ use crate::sys::reservation::Reservation;
 use crate::sys::ring::Ring;
 use crate::sys::unmap::Unmapper;
 use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
+use crate::sys::vmio_module::{self, ModulePool};
 
 pub use crate::sys::kernel::KernelFeature;
 
@@ -55,6 +56,10 @@ pub struct Features {
     pub kernel_faults: Probe,
     /// Counting what the kernel's page cache holds of a file: what is dirty in the managed engine.
     pub cachestat: Probe,
+    /// The kernel module vmio.ko, for [`crate::Engine::Kernel`].
+    pub kernel_module: Probe,
+    /// The version of the interface that it has; `None` where it cannot be asked.
+    pub kernel_module_interface: Option<u32>,
     /// What vmio can do without, all of [`KernelFeature::ALL`].
     pub kernel: Vec<(KernelFeature, Probe)>,
     /// The instructions by which persistent memory is copied and lines of it are written back, such as `AVX2, clwb`; none on
@@ -93,6 +98,7 @@ pub fn probe_without(declined: &[KernelFeature]) -> Features {
     } else {
         Probe::No("needs CAP_IPC_LOCK; matters only where swap is on".to_owned())
     };
+    let kernel_module = ModulePool::open().and_then(|pool| pool.version());
     Features {
         kernel_release: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
         auto_engine: match &userfaultfd {
@@ -116,6 +122,11 @@ pub fn probe_without(declined: &[KernelFeature]) -> Features {
                  engine does not know what is dirty, and takes all for dirty that it evicts"
                     .to_owned(),
             )
+        },
+        kernel_module_interface: kernel_module.as_ref().ok().copied(),
+        kernel_module: match kernel_module_advice(&kernel_module) {
+            None => Probe::Yes,
+            Some(advice) => Probe::No(advice),
         },
         kernel,
         persistent_memory: Instructions::of_this_cpu().map(|instructions| instructions.to_string()),
@@ -225,6 +236,43 @@ pub(crate) fn explain_no_messages(why: &NoMessages) -> Error {
         NoMessages::Denied { .. } => Error::KernelFaultsDenied { reason },
         NoMessages::Unsupported(_) => Error::NoUserfaultfd { reason },
     }
+}
+
+/// Opens the kernel module's device; if it cannot be used, says why and what to do.
+pub(crate) fn open_kernel_module() -> Result<ModulePool, String> {
+    let pool = ModulePool::open();
+    let version = match &pool {
+        Ok(pool) => pool.version(),
+        Err(error) => Err(io::Error::from_raw_os_error(error.raw_os_error().unwrap_or_default())),
+    };
+    match (kernel_module_advice(&version), pool) {
+        (None, Ok(pool)) => Ok(pool),
+        (Some(advice), _) => Err(advice),
+        (None, Err(error)) => Err(error.to_string()),
+    }
+}
+
+/// What stands in the way of the kernel module, if anything does.
+fn kernel_module_advice(version: &io::Result<u32>) -> Option<String> {
+    let needed = vmio_module::ABI;
+    Some(match version {
+        Ok(version) if *version >= needed => return None,
+        Ok(version) => format!("it has version {version} of the interface, and {needed} is needed: load a newer one"),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
+                "there is no /dev/vmio: build the module in kernel/ of the sources and load it (`make -C kernel install`, \
+                 `modprobe vmio`); a container needs the device passed in"
+                    .to_owned()
+            }
+            Some(libc::EACCES | libc::EPERM) => {
+                "this user may not open /dev/vmio: with kernel/60-vmio.rules among the rules of udev, members of the group \
+                 vmio may (`usermod -aG vmio USER`)"
+                    .to_owned()
+            }
+            Some(libc::ENOTTY) => format!("it is too old to say which version it has; {needed} is needed: load a newer one"),
+            _ => error.to_string(),
+        },
+    })
 }
 
 /// Whether any swap area is in use.

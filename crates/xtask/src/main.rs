@@ -59,6 +59,9 @@ enum Chore {
     VmTests {
         #[command(flatten)]
         machine: Machine,
+        /// Load the kernel module, and run what its engine promises
+        #[arg(long)]
+        module: bool,
         /// Only these test binaries, though the suite may leave them out
         tests: Vec<String>,
     },
@@ -147,7 +150,7 @@ fn main() -> Result<ExitCode> {
         }
         Chore::VmLab { machine, checks } => suite::run_lab(machine, &checks)?,
         Chore::VmInstructions { machine } => suite::count_instructions(machine)?,
-        Chore::VmTests { machine, tests } => suite::run(machine, &tests)?,
+        Chore::VmTests { machine, module, tests } => suite::run(machine, module, &tests)?,
         Chore::Module { kernels, sparse } => {
             for kernel in kernels {
                 let module = if sparse { module::check(kernel)? } else { module::build(kernel)? };

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::guest::Guest;
-use crate::kernel::{Series, numbers_in, workspace};
+use crate::kernel::{Kernel, Series, numbers_in, workspace};
 use crate::{Accelerator, Machine, module, programs};
 
 /// Test binaries, or tests of them, that do not run unless a binary is named, and why.
@@ -73,20 +73,57 @@ const LEFT_OUT: &[LeftOut] = &[
     },
 ];
 
+/// Of the test binaries, those that the kernel module's engine has to pass: others are of what it refuses, or of backings that are no files.
+const OF_THE_MODULE: &[&str] = &[
+    "kernel_engine",
+    "crash",
+    "devices",
+    "end_of_file",
+    "ensure",
+    "fetch",
+    "files",
+    "fork",
+    "memory_limit",
+    "model",
+    "resize",
+    "sharing",
+];
+
 /// Builds the tests, runs them in one guest, and says how each ended; 0 if all is well.
-pub(crate) fn run(machine: Machine, wanted: &[String]) -> Result<u8> {
+pub(crate) fn run(machine: Machine, through_module: bool, wanted: &[String]) -> Result<u8> {
     let doctor = executable(&["build", "--package", "vmio-cli"])?;
     let tests = build(&["test", "--package", "vmio", "--test", "*", "--no-run"])?;
     let list = match wanted {
+        [] if through_module => named(&tests, OF_THE_MODULE)?,
         [] => shortened(&tests),
         _ => named(&tests, wanted)?,
     };
     let guest = Guest::new(machine, None)?;
     fs::write(guest.out().join("tests"), list)?;
     let suite = fs::read_to_string(workspace().join("tests/vm/suite"))?;
-    let status = guest.run(&format!("vmio={}\n{suite}", shlex::try_quote(&doctor)?))?;
-    check_features(&fs::read_to_string(guest.out().join("doctor.json"))?, machine.kernel)?;
+    let mut script = format!("vmio={}\nmodule=\n", shlex::try_quote(&doctor)?);
+    if through_module {
+        let module = module::build(machine.kernel)?;
+        let kernel = Kernel::of(machine.kernel)?.root;
+        for (name, path) in [("module", &module), ("kernel", &kernel)] {
+            script += &format!("{name}={}\n", shlex::try_quote(&path.to_string_lossy())?);
+        }
+    }
+    let status = guest.run(&format!("{script}{suite}"))?;
+    let doctor = fs::read_to_string(guest.out().join("doctor.json"))?;
+    check_features(&doctor, machine.kernel)?;
+    check_module(&doctor, through_module)?;
     Ok(status)
+}
+
+/// Whether `vmio doctor` has found the module exactly where it is.
+fn check_module(doctor: &str, is_there: bool) -> Result<()> {
+    let doctor: Value = serde_json::from_str(doctor)?;
+    let checks = doctor["checks"].as_array().context("vmio doctor has checked nothing")?;
+    let found =
+        checks.iter().find(|check| check["name"] == "kernel module").context("no check of the kernel module")?;
+    ensure!(found["ok"] == is_there && doctor["kernel_module_interface"].is_u64() == is_there, "vmio doctor: {found}");
+    Ok(())
 }
 
 /// What the suite runs of some tests, a line each: a name, an executable, and the tests that it shall skip.
@@ -106,8 +143,9 @@ fn shortened(tests: &[(String, String)]) -> String {
 }
 
 /// The same for whole test binaries.
-fn named(tests: &[(String, String)], wanted: &[String]) -> Result<String> {
+fn named(tests: &[(String, String)], wanted: &[impl AsRef<str>]) -> Result<String> {
     let lines = wanted.iter().map(|wanted| {
+        let wanted = wanted.as_ref();
         let found = tests.iter().find(|(name, _)| name == wanted);
         let (name, executable) = found.with_context(|| format!("no test binary is called {wanted}"))?;
         Ok(format!("{name} {executable}\n"))

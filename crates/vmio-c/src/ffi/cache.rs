@@ -19,6 +19,9 @@ pub const VMIO_ENGINE_SIGBUS: u32 = 1;
 pub const VMIO_ENGINE_READER_THREAD: u32 = 2;
 /// The kernel's own mmap takes the faults, and vmio keeps the budget from outside.
 pub const VMIO_ENGINE_MANAGED: u32 = 3;
+/// The kernel module vmio.ko takes the faults, and system calls take mapped pointers. Without it, or the right to open
+/// /dev/vmio, VMIO_ERROR_NO_ENGINE.
+pub const VMIO_ENGINE_KERNEL: u32 = 4;
 
 /// What the cache was made with; if that is VMIO_FRAMES_AUTO too, VMIO_FRAMES_READ_MOSTLY.
 pub const VMIO_FRAMES_AUTO: u32 = 0;
@@ -137,7 +140,7 @@ pub struct vmio_stats {
     /// Pages that could not be written, each attempt counted.
     pub write_errors: u64,
     /// Resident pages by the priority of their 2 MiB: 0 to 31, and so on up to 224 to 255, which go first. Zeros with
-    /// VMIO_ENGINE_MANAGED.
+    /// VMIO_ENGINE_MANAGED and VMIO_ENGINE_KERNEL.
     pub resident_by_priority: [u64; 8],
 }
 
@@ -177,6 +180,7 @@ pub extern "C" fn vmio_cache_engine(cache: Option<&vmio_cache>) -> u32 {
         Some(Engine::Sigbus) => VMIO_ENGINE_SIGBUS,
         Some(Engine::ReaderThread) => VMIO_ENGINE_READER_THREAD,
         Some(Engine::Managed) => VMIO_ENGINE_MANAGED,
+        Some(Engine::Kernel) => VMIO_ENGINE_KERNEL,
         _ => VMIO_ENGINE_AUTO,
     })
 }
@@ -202,6 +206,7 @@ impl vmio_cache_options {
             VMIO_ENGINE_SIGBUS => Engine::Sigbus,
             VMIO_ENGINE_READER_THREAD => Engine::ReaderThread,
             VMIO_ENGINE_MANAGED => Engine::Managed,
+            VMIO_ENGINE_KERNEL => Engine::Kernel,
             other => return Err(unknown("options.engine", other, "VMIO_ENGINE_*")),
         });
         builder = builder.frames(frames(self.frames)?);

@@ -70,14 +70,15 @@ pub struct vmio_open_options {
     /// The pattern of VMIO_ON_READ_ERROR_POISON.
     pub poison: [u8; 8],
     /// Has the file change by vmio_commit alone: what is not committed when the last handle is closed is forgotten. Not with
-    /// VMIO_ENGINE_MANAGED, VMIO_FRAMES_MIXED and VMIO_FRAMES_STREAM.
+    /// VMIO_ENGINE_MANAGED, VMIO_ENGINE_KERNEL, VMIO_FRAMES_MIXED and VMIO_FRAMES_STREAM.
     pub journal: *const vmio_journal,
     /// Memory of the cache that the mapping keeps once it has it: no pages of it go for other mappings, as long as those have
     /// pages above their own floors. VMIO_ERROR_CACHE_FULL if the floors of all would leave too little of the cache. Not with
-    /// VMIO_ENGINE_MANAGED.
+    /// VMIO_ENGINE_MANAGED and VMIO_ENGINE_KERNEL.
     pub floor_bytes: u64,
     /// Memory of the cache that the mapping may have, 1 MiB at least and no less than its floor; by default all of it. A
-    /// miss at the ceiling evicts from the mapping itself. Not with VMIO_ENGINE_MANAGED.
+    /// miss at the ceiling evicts from the mapping itself. Not with VMIO_ENGINE_MANAGED and
+    /// VMIO_ENGINE_KERNEL.
     pub ceiling_bytes: u64,
 }
 

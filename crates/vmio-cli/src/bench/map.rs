@@ -50,7 +50,7 @@ pub struct MapArgs {
     #[arg(long)]
     secs: Option<f64>,
     /// Engines to compare: vmio; vmio-memfd (frames whose stores the kernel tracks), vmio-thread (the reader-thread engine),
-    /// vmio-managed (Linux mmap kept within the budget), vmio-16k and vmio-64k (units of that size); mmap; pread
+    /// vmio-managed (Linux mmap kept within the budget), vmio-kernel (the kernel module), vmio-16k and vmio-64k (units of that size); mmap; pread
     #[arg(long, value_delimiter = ',', default_value = "vmio,mmap,pread")]
     engines: Vec<EngineKind>,
     /// Features of the kernel that vmio does without, as on an older kernel (`vmio doctor` lists them)

@@ -13,6 +13,7 @@ use crate::cache::shared::capacity_for_pins;
 use crate::cache::{Cache, CacheCore, Tender};
 use crate::elastic::{Governor, Observer};
 use crate::error::{Error, Result};
+use crate::kernel_engine::KernelCore;
 use crate::managed::ManagedCore;
 use crate::sys::fork::Generation;
 use crate::sys::{PAGE_BYTES, thread};
@@ -73,6 +74,7 @@ impl FollowerParts {
         let _ = match cache.tender() {
             Tender::Workers(core) => core.follower.set(follower),
             Tender::Steward(core) => core.follower.set(follower),
+            Tender::Module(core) => core.follower.set(follower),
         };
         Ok(())
     }
@@ -82,6 +84,7 @@ impl FollowerParts {
 enum Followed {
     Workers(Weak<CacheCore>),
     Steward(Weak<ManagedCore>),
+    Module(Weak<KernelCore>),
 }
 
 impl Followed {
@@ -89,6 +92,7 @@ impl Followed {
         match cache.tender() {
             Tender::Workers(core) => Followed::Workers(Arc::downgrade(core)),
             Tender::Steward(core) => Followed::Steward(Arc::downgrade(core)),
+            Tender::Module(core) => Followed::Module(Arc::downgrade(core)),
         }
     }
 
@@ -96,6 +100,7 @@ impl Followed {
         let tender = match self {
             Followed::Workers(core) => Tender::Workers(core.upgrade()?),
             Followed::Steward(core) => Tender::Steward(core.upgrade()?),
+            Followed::Module(core) => Tender::Module(core.upgrade()?),
         };
         Some(Cache { tender })
     }
@@ -110,6 +115,8 @@ fn follow(mut governor: Governor, mut observer: Observer, followed: &Followed, e
             Tender::Workers(_) => stats.resident_pages + stats.table_pages,
             // The kernel counts its page cache as what can be had.
             Tender::Steward(_) => 0,
+            // Used or not.
+            Tender::Module(_) => stats.capacity_pages,
         };
         let present = capacity_bytes(stats.capacity_pages as u32);
         let now = Instant::now();

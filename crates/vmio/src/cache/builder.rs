@@ -9,6 +9,7 @@ use crate::cache::write_batch::BATCH_PAGES;
 use crate::cache::{Cache, CacheCore, Tender};
 use crate::engine::{AnonymousFrames, Engine};
 use crate::error::{Error, Result};
+use crate::kernel_engine::KernelCore;
 use crate::managed::{Limits, ManagedCore};
 use crate::mapping::options::FrameHint;
 use crate::policy::EvictionPolicy;
@@ -220,6 +221,10 @@ impl CacheBuilder {
         let managed = Limits { generation, capacity_pages, dirty_ratio: self.dirty_ratio };
         if self.engine == Engine::Managed {
             return self.build_managed(managed);
+        }
+        if self.engine == Engine::Kernel {
+            let core = KernelCore::start(generation, capacity_pages)?;
+            return Ok(Cache { tender: Tender::Module(Arc::new(core)) });
         }
         let (engine, userfaultfd) = match self.engine.start(readers, self.kernel_features) {
             Ok(started) => started,

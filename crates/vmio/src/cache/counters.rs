@@ -130,7 +130,8 @@ pub struct Stats {
     /// Pages resident or on their way in.
     pub resident_pages: u64,
     /// Those among them that lie in spans of each eighth of the priorities, from 0 to 31 up to 224 to 255, with pages that are
-    /// about to come in or to be forgotten; zeros with [`crate::Engine::Managed`].
+    /// about to come in or to be forgotten; zeros with [`crate::Engine::Managed`] and
+    /// [`crate::Engine::Kernel`].
     pub resident_by_priority: [u64; PRIORITY_CLASSES],
     /// Resident pages that are newer than the device.
     pub dirty_pages: u64,

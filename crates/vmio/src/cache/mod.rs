@@ -45,6 +45,7 @@ use crate::cache::counters::PageCounts;
 use crate::cache::fetch::Fetchers;
 use crate::cache::shared::Shared;
 use crate::engine::Engine;
+use crate::kernel_engine::KernelCore;
 use crate::managed::ManagedCore;
 use crate::sys::PAGE_BYTES;
 use crate::sys::fork::Generation;
@@ -65,6 +66,8 @@ pub(crate) enum Tender {
     Workers(Arc<CacheCore>),
     /// A steward that watches what the kernel's faults have brought in.
     Steward(Arc<ManagedCore>),
+    /// The kernel module, whose memory it is.
+    Module(Arc<KernelCore>),
 }
 
 impl Cache {
@@ -82,6 +85,7 @@ impl Cache {
         match &self.tender {
             Tender::Workers(core) => core.shared.generation,
             Tender::Steward(core) => core.steward.generation(),
+            Tender::Module(core) => core.module.generation(),
         }
     }
 
@@ -95,11 +99,17 @@ impl Cache {
         matches!(&self.tender, Tender::Steward(core) if Arc::ptr_eq(core, other))
     }
 
+    /// Whether this is a handle to the cache of that memory.
+    pub(crate) fn is_of_kernel(&self, other: &Arc<KernelCore>) -> bool {
+        matches!(&self.tender, Tender::Module(core) if Arc::ptr_eq(core, other))
+    }
+
     /// The engine that serves its mappings; what [`Engine::Auto`] has become.
     pub fn engine(&self) -> Engine {
         match &self.tender {
             Tender::Workers(_) => Engine::Sigbus,
             Tender::Steward(_) => Engine::Managed,
+            Tender::Module(_) => Engine::Kernel,
         }
     }
 
@@ -108,6 +118,7 @@ impl Cache {
         let pages = match &self.tender {
             Tender::Workers(core) => core.shared.capacity_pages(),
             Tender::Steward(core) => core.steward.capacity_pages(),
+            Tender::Module(core) => core.module.capacity_pages(),
         };
         u64::from(pages) * PAGE_BYTES as u64
     }
@@ -116,7 +127,7 @@ impl Cache {
     fn least_capacity_pages(&self) -> u64 {
         match &self.tender {
             Tender::Workers(core) => core.shared.least_capacity_pages(),
-            Tender::Steward(_) => builder::PAGES_MIN,
+            Tender::Steward(_) | Tender::Module(_) => builder::PAGES_MIN,
         }
     }
 
@@ -125,6 +136,7 @@ impl Cache {
         match &self.tender {
             Tender::Workers(core) => core.stats(),
             Tender::Steward(core) => core.steward.stats(),
+            Tender::Module(core) => core.module.stats(),
         }
     }
 }

@@ -55,6 +55,7 @@ impl Cache {
         let resized = match &self.tender {
             Tender::Workers(core) => core.shared.resize(pages, unmet)?,
             Tender::Steward(core) => core.steward.resize(pages)?,
+            Tender::Module(core) => core.module.resize(pages)?,
         };
         resized.map_err(|why| Error::NotShrunk { wanted_bytes: u64::from(pages) * PAGE_BYTES as u64, why })
     }

@@ -73,6 +73,33 @@ pub enum Engine {
     ///   dirty pages and bytes written need Linux 6.5 (cachestat), and count vmio's own writes, not the kernel's.
     /// - Files on tmpfs cannot be evicted: they are memory.
     Managed,
+    /// The kernel module vmio.ko takes the faults, evicts and writes (docs/kernel.md). No signal handler and no userfaultfd;
+    /// system calls, direct I/O and debuggers may be given pointers into the mapping, and nothing need be pinned for them.
+    /// The capacity is reserved when the cache is built, charged to the memory cgroup, and never swapped.
+    ///
+    /// Needs the module, and the right to open `/dev/vmio`: else building the cache is an [`crate::Error::NoKernelModule`].
+    ///
+    /// What is different:
+    ///
+    /// - Only files and block devices with direct I/O can be mapped. [`crate::MappingOptions::verifier`],
+    ///   [`crate::MappingOptions::atomic`], [`crate::OnReadError::Poison`], [`crate::MappingOptions::floor`],
+    ///   [`crate::MappingOptions::ceiling`] and [`crate::Mapping::view`] are refused ([`crate::Error::NotInKernel`]).
+    /// - A load of a page that cannot be read is a SIGBUS of the kernel's, and so is a store where three quarters of the cache
+    ///   are dirty pages of a device that fails.
+    /// - Write-back begins when half of the cache is dirty, whatever [`crate::CacheBuilder::dirty_ratio`] says.
+    /// - A system call or device that is given more of a mapping at a time than the cache holds ends after a second or more, with
+    ///   less than was asked for or EFAULT. Where system calls, devices or pipes hold all of the cache for ten seconds, a load or store
+    ///   that misses is a SIGBUS. [`crate::Mapping::read_at`] and `write_at` hold a page at a time.
+    /// - What other processes append to the last page of a file while it is dirty is overwritten.
+    /// - Pins may hold half of the cache; each takes a file descriptor. A pinned page may take a fault without I/O.
+    /// - Read-ahead is the same for a whole mapping: [`crate::Advice::Normal`], [`crate::Advice::Random`] and
+    ///   [`crate::Advice::Sequential`] of a part have no effect, nor has [`crate::Advice::Reuse`].
+    /// - [`crate::Advice::Priority`] is kept by the page. What is dirty is written by age alone.
+    /// - [`crate::CacheBuilder::workers`], [`crate::CacheBuilder::policy`], frames, units and
+    ///   [`crate::CacheBuilder::measure_misses`] have no effect. Of [`crate::Stats`], what the module counts for all caches
+    ///   together stays zero: misses, reads, writes, evictions (`/sys/kernel/debug/vmio/statistics` has them).
+    /// - A child that was forked and goes on without exec keeps the memory of the cache reserved.
+    Kernel,
 }
 
 impl Engine {
@@ -83,7 +110,7 @@ impl Engine {
         features: KernelFeatures,
     ) -> Result<(Box<dyn FaultEngine>, Arc<Userfaultfd>)> {
         match self {
-            Engine::Auto | Engine::Sigbus | Engine::Managed => {
+            Engine::Auto | Engine::Sigbus | Engine::Managed | Engine::Kernel => {
                 let engine =
                     SigbusEngine::new(handle_fault, features).map_err(|error| probe::explain_userfaultfd(&error))?;
                 let userfaultfd = engine.userfaultfd();

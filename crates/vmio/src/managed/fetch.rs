@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use crate::cache::fetch::{Failure, Outcome, THREADS, Urgency, start_pool};
 use crate::error::{Error, Result};
-use crate::managed::file::bytes_of;
 use crate::managed::open_managed::OpenManaged;
 use crate::managed::region::ManagedRegion;
+use crate::mapping::mapped_file::bytes_of;
 use crate::sys::{PAGE_BYTES, page_cache};
 
 /// Pages that are brought in by one call in the background: the budget is looked at in between.

@@ -14,7 +14,8 @@ use crate::managed::ManagedCore;
 use crate::managed::open_managed::OpenManaged;
 use crate::managed::pins;
 use crate::managed::region::ManagedRegion;
-use crate::mapping::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, touched_pages, whole_pages};
+use crate::mapping::file_end;
+use crate::mapping::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, bytes_of, touched_pages, whole_pages};
 use crate::mapping::open_files;
 use crate::mapping::opened::{OpenRegion, Opened};
 use crate::mapping::options::MappingOptions;
@@ -252,7 +253,7 @@ impl MappedFile for ManagedFile {
         }
         // Whatever the program stored behind the end, in the last page, is not part of the file; but what other processes have
         // appended since is.
-        let end = old.max(file_len(&*region.backing).map_err(failed)?);
+        let end = old.max(file_end::file_len(&*region.backing).map_err(failed)?);
         let tail = end..end.next_multiple_of(PAGE_BYTES as u64);
         if len > end && !tail.is_empty() {
             let last = end / PAGE_BYTES as u64;
@@ -276,18 +277,6 @@ impl MappedFile for ManagedFile {
     fn take_read_error(&self) -> Option<Error> {
         None
     }
-}
-
-/// How long the file is by now; of a device what it was.
-fn file_len(backing: &dyn Backing) -> io::Result<u64> {
-    let Some(file) = backing.file() else { return Ok(backing.len()) };
-    let stat = rustix::fs::fstat(file)?;
-    let is_file = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::RegularFile;
-    Ok(if is_file { stat.st_size as u64 } else { backing.len() })
-}
-
-pub(super) fn bytes_of(pages: &Range<u64>) -> Range<u64> {
-    pages.start * PAGE_BYTES as u64..pages.end * PAGE_BYTES as u64
 }
 
 /// Pages that a pin holds; keeps the mapping open.

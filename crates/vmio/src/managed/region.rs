@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::backing::{Access, Backing};
 use crate::error::{Error, Result};
 use crate::managed::pins::Pins;
+use crate::mapping::file_end;
 use crate::mapping::options::{MappingOptions, OnReadError};
 use crate::page::{SPAN_BYTES, SPAN_PAGES};
 use crate::sys::PAGE_BYTES;
@@ -150,18 +151,7 @@ impl ManagedRegion {
 
     /// Bytes behind the end that somebody else has given the file are gone, stored to or not.
     pub(super) fn check_not_shortened(&self) -> Result<()> {
-        let metadata = self.file.metadata().map_err(Error::system("asking for the length of the file"))?;
-        let (len, found) = (self.len(), metadata.len());
-        if !metadata.is_file() || found >= len {
-            return Ok(());
-        }
-        let page = PAGE_BYTES as u64;
-        Err(Error::Write {
-            backing: self.backing.describe(),
-            offset: found,
-            failed_pages: len.div_ceil(page) - found / page,
-            source: io::ErrorKind::UnexpectedEof.into(),
-        })
+        file_end::check_not_shortened(&*self.backing, self.len())
     }
 
     /// The error of a sync after a failure.

@@ -75,6 +75,11 @@ pub(crate) trait OpenedFile: Any + Send + Sync {
     fn commits_to(&self, journal: Option<&Journal>) -> bool;
 }
 
+/// The bytes of some pages.
+pub(crate) fn bytes_of(pages: &Range<u64>) -> Range<u64> {
+    pages.start * PAGE_BYTES as u64..pages.end * PAGE_BYTES as u64
+}
+
 /// The pages that lie wholly within a byte range, the last partial page of the file included if its end is.
 pub(crate) fn whole_pages(range: &Range<u64>, len: u64) -> Range<u64> {
     let page = PAGE_BYTES as u64;

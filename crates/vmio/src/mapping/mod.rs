@@ -7,6 +7,7 @@ mod commit;
 mod direct_file;
 mod ensure;
 mod fetch;
+pub(crate) mod file_end;
 pub(crate) mod mapped_file;
 pub(crate) mod open_files;
 pub(crate) mod opened;
@@ -29,6 +30,7 @@ pub use view::View;
 use crate::backing::{Access, Backing, DaxBacking};
 use crate::cache::{Cache, Tender};
 use crate::error::{Error, Result};
+use crate::kernel_engine::KernelFile;
 use crate::managed::ManagedFile;
 use crate::mapping::cached_file::CachedFile;
 use crate::mapping::direct_file::DirectFile;
@@ -55,6 +57,8 @@ enum Handle {
     Cached(CachedFile),
     /// Faults are the kernel's: [`crate::Engine::Managed`].
     Managed(ManagedFile),
+    /// Faults are the kernel module's: [`crate::Engine::Kernel`].
+    Kernel(KernelFile),
     /// Faults are the kernel's, and there is no cache: [`Mapping::open_direct`].
     Direct(DirectFile),
 }
@@ -73,6 +77,7 @@ impl Mapping {
         let handle = match cache.tender() {
             Tender::Workers(core) => Handle::Cached(CachedFile::open(cache, core, backing, options)?),
             Tender::Steward(core) => Handle::Managed(ManagedFile::open(cache, core, backing, options)?),
+            Tender::Module(core) => Handle::Kernel(KernelFile::open(cache, core, backing, options)?),
         };
         Ok(Mapping { handle })
     }
@@ -95,6 +100,7 @@ impl Mapping {
         match &self.handle {
             Handle::Cached(file) => file,
             Handle::Managed(file) => file,
+            Handle::Kernel(file) => file,
             Handle::Direct(file) => file,
         }
     }
@@ -105,6 +111,7 @@ impl Mapping {
         match &self.handle {
             Handle::Cached(file) => file.region().len(),
             Handle::Managed(file) => file.len(),
+            Handle::Kernel(file) => file.len(),
             Handle::Direct(file) => file.len(),
         }
     }
@@ -131,6 +138,7 @@ impl Mapping {
         match &self.handle {
             Handle::Cached(file) => file.region().base().cast_const(),
             Handle::Managed(file) => file.base().cast_const(),
+            Handle::Kernel(file) => file.base().cast_const(),
             Handle::Direct(file) => file.base().cast_const(),
         }
     }
@@ -183,7 +191,7 @@ impl Mapping {
         match &self.handle {
             Handle::Cached(file) => file.region().failed_reads(),
             // They have no poison.
-            Handle::Managed(_) | Handle::Direct(_) => 0,
+            Handle::Managed(_) | Handle::Kernel(_) | Handle::Direct(_) => 0,
         }
     }
 
@@ -192,6 +200,7 @@ impl Mapping {
         match self.handle {
             Handle::Cached(file) => file.close(),
             Handle::Managed(file) => file.close(),
+            Handle::Kernel(file) => file.close(),
             Handle::Direct(file) => file.close(),
         }
     }

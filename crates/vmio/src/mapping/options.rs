@@ -151,7 +151,7 @@ impl MappingOptions {
     /// is a SIGBUS in the end.
     ///
     /// Not with [`FrameHint::Mixed`], [`FrameHint::SharedAddresses`] and [`FrameHint::Stream`] ([`Error::BadOption`]), nor
-    /// with [`crate::Engine::Managed`] ([`Error::NotManaged`]).
+    /// with [`crate::Engine::Managed`] ([`Error::NotManaged`]) and [`crate::Engine::Kernel`] ([`Error::NotInKernel`]).
     pub fn atomic(mut self, journal: &Journal) -> Self {
         self.journal = Some(journal.clone());
         self
@@ -162,7 +162,8 @@ impl MappingOptions {
     ///
     /// The floors of the open mappings must leave a thirty-second of the cache and 1.2 MiB ([`Error::FloorsTooHigh`]), also
     /// when it shrinks ([`crate::Cache::resize`]). A floor gives way only where all other pages are pinned or cannot be
-    /// written. Not with [`crate::Engine::Managed`] ([`Error::NotManaged`]).
+    /// written. Not with [`crate::Engine::Managed`] ([`Error::NotManaged`]) and [`crate::Engine::Kernel`]
+    /// ([`Error::NotInKernel`]).
     pub fn floor(mut self, bytes: u64) -> Self {
         self.floor_bytes = bytes;
         self
@@ -175,7 +176,7 @@ impl MappingOptions {
     /// sixteenth of the ceiling, whichever is less. Pins may hold three quarters of the ceiling. Misses at the same time may
     /// exceed it for a moment, each by what it brings along: 2 pages for page tables, and the rest of its unit or huge page.
     /// Where none of the mapping's pages can go, a page comes in over the ceiling: it never makes an access fail. Not with
-    /// [`crate::Engine::Managed`] ([`Error::NotManaged`]).
+    /// [`crate::Engine::Managed`] ([`Error::NotManaged`]) and [`crate::Engine::Kernel`] ([`Error::NotInKernel`]).
     pub fn ceiling(mut self, bytes: u64) -> Self {
         self.ceiling_bytes = Some(bytes);
         self

@@ -16,7 +16,8 @@ impl Mapping {
     /// page at another address costs a trap, but no I/O.
     ///
     /// It takes a mapping that was opened with [`crate::FrameHint::SharedAddresses`]; others are an
-    /// [`Error::OneAddress`], with the managed engine an [`Error::NotManaged`], without a cache an [`Error::NotDirect`]. A mapping may have 15 views at a time
+    /// [`Error::OneAddress`], with the managed engine an [`Error::NotManaged`], with the kernel module an
+    /// [`Error::NotInKernel`], without a cache an [`Error::NotDirect`]. A mapping may have 15 views at a time
     /// ([`Error::TooManyViews`]).
     pub fn view(&self) -> Result<View> {
         self.file().check_not_forked()?;
@@ -28,6 +29,10 @@ impl Mapping {
             Handle::Direct(_) => Err(Error::NotDirect {
                 what: "a second range of addresses for a mapping",
                 why: "open the file with Mapping::open and FrameHint::SharedAddresses",
+            }),
+            Handle::Kernel(_) => Err(Error::NotInKernel {
+                what: "a second range of addresses for a mapping",
+                why: "use Engine::Sigbus with FrameHint::SharedAddresses",
             }),
             Handle::Managed(_) => Err(Error::NotManaged {
                 what: "a second range of addresses for a mapping",

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use rustix::mm::{Advice, MapFlags, MlockFlags, MsyncFlags, ProtFlags};
 
 use crate::page::SPAN_BYTES;
+use crate::sys::own_memory::{self, Stopped};
 use crate::sys::reservation::Reservation;
 
 /// A shared mapping of a file from its first byte, unmapped on drop. It may reach beyond the end of the file: accesses
@@ -121,6 +122,19 @@ impl FileMap {
             // SAFETY: the byte lies in the mapping, which the caller has mapped for stores; safe accesses are atomic.
             unsafe { AtomicU8::from_ptr(at as *mut u8) }.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// Copies bytes out by the kernel, which says of a page that cannot be had how far it came. Needs no whole pages.
+    pub(crate) fn load(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Stopped> {
+        let addresses = self.addresses(&(offset..offset + buffer.len() as u64));
+        own_memory::load(addresses.start, buffer)
+    }
+
+    /// Copies bytes in, likewise.
+    pub(crate) fn store(&self, offset: u64, data: &[u8]) -> Result<(), Stopped> {
+        let addresses = self.addresses(&(offset..offset + data.len() as u64));
+        // SAFETY: the bytes lie in the map, of which only pointers and atomics are handed out.
+        unsafe { own_memory::store(addresses.start, data) }
     }
 
     fn advise(&self, range: &Range<u64>, advice: Advice) -> io::Result<()> {

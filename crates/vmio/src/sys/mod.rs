@@ -19,6 +19,7 @@ pub(crate) mod kernel;
 pub(crate) mod mapped_pages;
 pub(crate) mod memory_file;
 pub(crate) mod nvme;
+pub(crate) mod own_memory;
 pub(crate) mod page_cache;
 pub(crate) mod page_scan;
 pub(crate) mod pagemap;
@@ -33,6 +34,7 @@ pub(crate) mod sparse_array;
 pub(crate) mod thread;
 pub(crate) mod unmap;
 pub(crate) mod userfaultfd;
+pub(crate) mod vmio_module;
 
 /// The page size that vmio is built for, in bytes; [`crate::CacheBuilder::build`] refuses to run on any other.
 pub const PAGE_BYTES: usize = 4096;

@@ -114,7 +114,17 @@ mod tests {
         let names: Vec<_> = EngineKind::all().map(|engine| engine.to_string()).collect();
         assert_eq!(
             names,
-            ["vmio", "vmio-memfd", "vmio-thread", "vmio-managed", "vmio-16k", "vmio-64k", "mmap", "pread"]
+            [
+                "vmio",
+                "vmio-memfd",
+                "vmio-thread",
+                "vmio-managed",
+                "vmio-kernel",
+                "vmio-16k",
+                "vmio-64k",
+                "mmap",
+                "pread"
+            ]
         );
         for engine in EngineKind::all() {
             let json = serde_json::to_string(&engine).unwrap();

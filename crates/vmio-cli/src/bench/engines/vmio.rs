@@ -28,6 +28,8 @@ pub enum Variant {
     Thread,
     /// With Linux `mmap`, its page cache kept within the budget by vmio and limited by a memory cgroup.
     Managed,
+    /// With the kernel module.
+    Kernel,
     /// With units of 16 KiB.
     Unit16,
     /// With units of 64 KiB.
@@ -36,7 +38,8 @@ pub enum Variant {
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Plain, Self::Memfd, Self::Thread, Self::Managed, Self::Unit16, Self::Unit64];
+    pub const ALL: [Self; 7] =
+        [Self::Plain, Self::Memfd, Self::Thread, Self::Managed, Self::Kernel, Self::Unit16, Self::Unit64];
 
     /// What it is called in options and results.
     pub fn name(self) -> &'static str {
@@ -45,6 +48,7 @@ impl Variant {
             Self::Memfd => "vmio-memfd",
             Self::Thread => "vmio-thread",
             Self::Managed => "vmio-managed",
+            Self::Kernel => "vmio-kernel",
             Self::Unit16 => "vmio-16k",
             Self::Unit64 => "vmio-64k",
         }
@@ -56,6 +60,7 @@ impl Variant {
             Self::Memfd => Cache::builder().engine(Faults::Sigbus).frames(FrameHint::Mixed),
             Self::Thread => Cache::builder().engine(Faults::ReaderThread),
             Self::Managed => Cache::builder().engine(Faults::Managed),
+            Self::Kernel => Cache::builder().engine(Faults::Kernel),
         }
     }
 
@@ -96,7 +101,7 @@ impl VmioEngine {
     pub fn open_for_run(variant: Variant, spec: &RunSpec) -> anyhow::Result<Self> {
         let scans = variant == Variant::Plain && !spec.pattern.is_random() && !spec.op.writes();
         let frames = if scans { FrameHint::Stream } else { FrameHint::Auto };
-        let times_misses = spec.breakdown && variant != Variant::Managed;
+        let times_misses = spec.breakdown && !matches!(variant, Variant::Managed | Variant::Kernel);
         let mut cache = variant.builder().capacity(spec.cache_bytes).measure_misses(times_misses);
         for feature in &spec.without {
             cache = cache.without(feature.parse().map_err(anyhow::Error::msg)?);
@@ -147,8 +152,8 @@ impl Engine for VmioEngine {
     }
 
     fn stats(&self) -> Option<Stats> {
-        // Of a managed mapping's hits and misses only the kernel knows.
-        (self.cache.engine() != Faults::Managed).then(|| self.cache_stats())
+        // Of hits and misses of these only the kernel knows.
+        (!matches!(self.cache.engine(), Faults::Managed | Faults::Kernel)).then(|| self.cache_stats())
     }
 
     fn cached_bytes(&self) -> Option<u64> {

@@ -47,6 +47,8 @@ struct Report {
     checks: Vec<Check>,
     /// What a cache uses that is not told otherwise.
     engine: &'static str,
+    /// The version of the interface of the kernel module, if it is there.
+    kernel_module_interface: Option<u32>,
     kernel_features: Vec<FeatureReport>,
     usable: bool,
     devices: Devices,
@@ -94,6 +96,7 @@ fn examine(file: Option<&Path>, without: &[KernelFeature]) -> anyhow::Result<Rep
         check("userfaultfd", "taking page faults in user space", features.userfaultfd),
         check("write-protect", "finding out which pages were stored to", features.write_protect),
         check("reader threads", "page faults inside system calls (Engine::ReaderThread)", features.kernel_faults),
+        check("kernel module", "page faults handled by vmio.ko (Engine::Kernel)", features.kernel_module),
         check("cachestat", "counting dirty pages, in the managed engine", features.cachestat),
         check("locked memory", "keeping the cache out of swap", features.lock_memory),
     ];
@@ -104,6 +107,7 @@ fn examine(file: Option<&Path>, without: &[KernelFeature]) -> anyhow::Result<Rep
         swap_on: features.swap_on,
         checks,
         engine: if managed { "managed" } else { "sigbus" },
+        kernel_module_interface: features.kernel_module_interface,
         kernel_features: features.kernel.into_iter().map(feature_report).collect(),
         usable,
         devices: Devices::find(features.persistent_memory),
@@ -177,6 +181,14 @@ fn print(report: &Report) {
         );
     } else {
         println!("vmio cannot run here until the lines marked -> are followed.");
+    }
+    if let Some(version) = report.kernel_module_interface
+        && report.checks.iter().any(|check| check.name == "kernel module" && check.ok)
+    {
+        println!(
+            "Could be chosen: the kernel module (Engine::Kernel, version {version} of its interface), for mappings of files \
+             and block devices without verifiers, poison and commits."
+        );
     }
     if report.swap_on && report.checks.iter().any(|check| check.name == "locked memory" && !check.ok) {
         println!("You could change: swap is on and the cache cannot be locked, so the kernel may swap it out.");

@@ -1,0 +1,302 @@
+//! A mapping that the kernel module serves.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::backing::{Access, Backing};
+use crate::cache::Cache;
+use crate::cache::fetch::{Failure, Outcome, Urgency};
+use crate::error::{Error, Result};
+use crate::kernel_engine::KernelCore;
+use crate::kernel_engine::open_kernel::OpenKernel;
+use crate::kernel_engine::region::{EVERYTHING, KernelRegion};
+use crate::mapping::file_end;
+use crate::mapping::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, bytes_of, touched_pages, whole_pages};
+use crate::mapping::open_files;
+use crate::mapping::opened::{OpenRegion, Opened};
+use crate::mapping::options::MappingOptions;
+use crate::mapping::{Advice, SyncHandle, Usage};
+use crate::sys::PAGE_BYTES;
+use crate::sys::vmio_module::READ_AHEAD_PAGES_MAX;
+
+/// A handle to a file that the kernel module maps.
+#[derive(Clone)]
+pub(crate) struct KernelFile {
+    opened: Arc<Opened<OpenKernel>>,
+}
+
+impl KernelFile {
+    /// Maps a backing that is a file or a device; the same as is open already if the process maps it.
+    pub(crate) fn open(
+        cache: &Cache,
+        core: &Arc<KernelCore>,
+        backing: Box<dyn Backing>,
+        options: MappingOptions,
+    ) -> Result<Self> {
+        let start = |backing, options| OpenKernel::start(core, backing, options);
+        Ok(KernelFile { opened: open_files::open(Some(cache), backing, options, start)? })
+    }
+
+    /// Syncs and, if this is the last handle, unmaps.
+    pub(crate) fn close(self) -> Result<()> {
+        self.opened.close()
+    }
+
+    fn region(&self) -> &KernelRegion {
+        &self.opened.region
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        match self.region().access {
+            Access::ReadWrite => Ok(()),
+            Access::ReadOnly => Err(Error::ReadOnly { backing: self.describe() }),
+        }
+    }
+
+    fn is_all(&self, range: &Range<u64>) -> bool {
+        range.start == 0 && range.end == self.len()
+    }
+
+    /// What comes along with a miss is the same for the whole file: of a part nothing is said.
+    fn set_read_ahead(&self, range: &Range<u64>, pages: u32) -> Result<()> {
+        if self.is_all(range) { self.region().read_ahead(pages) } else { Ok(()) }
+    }
+
+    /// Only a hint: where the module has no room to remember it, pages are read all the same.
+    fn mark_fresh(&self, pages: &Range<u64>) -> Result<()> {
+        match self.region().attachment.mark_fresh(&bytes_of(pages)) {
+            Err(error) if error.raw_os_error() != Some(libc::ENOSPC) => {
+                Err(Error::system("telling the kernel module of a fresh range")(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes back and gives up pages.
+    fn give_up(&self, pages: &Range<u64>) -> Result<()> {
+        let (region, bytes) = (self.region(), bytes_of(pages));
+        region.map_sync_error(region.attachment.evict(&bytes))
+    }
+
+    /// Drops pages, and forgets what was stored to them and that they were fresh.
+    fn discard(&self, pages: &Range<u64>) -> Result<()> {
+        self.region().attachment.discard(&bytes_of(pages)).map_err(Error::system("dropping pages"))
+    }
+
+    fn shrink(&self, old: u64, len: u64) -> Result<()> {
+        let region = self.region();
+        let failed = |source| Error::Resize { backing: self.describe(), requested: len, source };
+        let page = PAGE_BYTES as u64;
+        let pinned = region.pinned();
+        let cut_off = len.div_ceil(page)..old.div_ceil(page);
+        if pinned.iter().any(|pages| pages.start < cut_off.end && cut_off.start < pages.end) {
+            return Err(failed(io::Error::other("pages behind the new end are pinned")));
+        }
+        let affected = bytes_of(&(len / page..cut_off.end));
+        region.store_len(len);
+        // A write under way behind the new end would make the file longer again.
+        let cut = region.map.sync(&affected).and_then(|()| region.backing.set_len(len));
+        if let Err(source) = cut {
+            region.store_len(old);
+            return Err(failed(source));
+        }
+        // What was cut off goes now, lest it be seen again when the file has grown. A write of the page at the new end may have
+        // begun before the cut: it is waited for, and what it has added is cut off.
+        let settled = region.attachment.evict(&affected);
+        let added = len..len.next_multiple_of(page);
+        if file_end::file_len(&*region.backing).is_ok_and(|found| found > added.start && found <= added.end) {
+            region.backing.set_len(len).map_err(failed)?;
+        }
+        if let Err(error) = settled {
+            tracing::debug!(backing = self.describe(), %error, "the page at the new end stays in memory");
+        }
+        Ok(())
+    }
+
+    fn grow(&self, old: u64, len: u64) -> Result<()> {
+        let region = self.region();
+        let failed = |source| Error::Resize { backing: self.describe(), requested: len, source };
+        // Whatever the program stored behind the end, in the last page, is not part of the file; but what others have added is.
+        let end = old.max(file_end::file_len(&*region.backing).map_err(failed)?);
+        let tail = end..end.next_multiple_of(PAGE_BYTES as u64);
+        if len > end && !tail.is_empty() {
+            let zeros = [0; PAGE_BYTES];
+            let cleared = region.map.store(end, &zeros[..(tail.end - tail.start) as usize]);
+            cleared.map_err(|stopped| region.copy_error(end, stopped))?;
+        }
+        region.backing.set_len(len).map_err(failed)?;
+        region.store_len(len);
+        Ok(())
+    }
+}
+
+impl MappedFile for KernelFile {
+    fn base(&self) -> *mut u8 {
+        self.region().map.base()
+    }
+
+    fn len(&self) -> u64 {
+        self.region().len()
+    }
+
+    fn access(&self) -> Access {
+        self.region().access
+    }
+
+    fn describe(&self) -> String {
+        self.region().backing.describe()
+    }
+
+    fn check_not_forked(&self) -> Result<()> {
+        self.opened.check_not_forked()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let region = self.region();
+        region.map.load(offset, buffer).map_err(|stopped| region.copy_error(offset, stopped))
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        let region = self.region();
+        region.map.store(offset, data).map_err(|stopped| region.copy_error(offset, stopped))
+    }
+
+    fn advise(&self, range: Range<u64>, advice: Advice) -> Result<()> {
+        let whole = whole_pages(&range, self.len());
+        match advice {
+            _ if range.is_empty() => Ok(()),
+            Advice::Normal => self.set_read_ahead(&range, READ_AHEAD_PAGES_MAX),
+            Advice::Random => self.set_read_ahead(&range, 0),
+            Advice::Sequential { window_bytes } => {
+                let pages = window_bytes.div_ceil(PAGE_BYTES as u32).wrapping_sub(1);
+                self.set_read_ahead(&range, pages.min(READ_AHEAD_PAGES_MAX))
+            }
+            Advice::Priority(priority) if self.is_all(&range) => self.region().prioritize(&EVERYTHING, priority),
+            Advice::Priority(priority) => self.region().prioritize(&bytes_of(&touched_pages(&range)), priority),
+            Advice::WillNeed => {
+                let room = self.opened.core.module.room_pages();
+                self.region().populate(&(whole.start..whole.end.min(whole.start + room)))
+            }
+            Advice::DontNeed => self.give_up(&whole),
+            Advice::Reuse(_) => Ok(()),
+            Advice::Fresh => self.check_writable().and_then(|()| self.mark_fresh(&whole)),
+            Advice::Free => {
+                self.check_writable()?;
+                // Which forgets what was fresh.
+                self.discard(&whole)?;
+                self.mark_fresh(&whole)
+            }
+            // Only who may store has anything that could be dropped.
+            Advice::Invalidate if self.region().access == Access::ReadOnly => self.give_up(&whole),
+            Advice::Invalidate => self.discard(&whole),
+        }
+    }
+
+    fn pin(&self, pages: Range<u64>, access: Access) -> Result<HeldPages> {
+        if access == Access::ReadWrite {
+            self.check_writable()?;
+        }
+        let region = self.region();
+        let bytes = bytes_of(&pages);
+        // A mapping that is being shortened looks for pins after it has set its new length.
+        region.pinned().push(pages.clone());
+        let mut held = KernelPin { descriptor: None, opened: Arc::clone(&self.opened), pages };
+        if bytes.end > region.extent().end {
+            return Err(Error::OutOfRange { range: bytes, len: self.len() });
+        }
+        if bytes.is_empty() {
+            return Ok(Box::new(held));
+        }
+        let pinned = region.attachment.pin(&region.map.addresses(&bytes), access == Access::ReadWrite);
+        held.descriptor = Some(pinned.map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOSPC) => Error::TooManyPins {
+                wanted_pages: held.pages.end - held.pages.start,
+                limit_pages: self.opened.core.module.pinned_pages_max(),
+            },
+            Some(libc::EFAULT) => region.read_error(&bytes, error),
+            _ => Error::system("pinning pages (each pin takes a descriptor: `ulimit -n` limits them)")(error),
+        })?);
+        Ok(Box::new(held))
+    }
+
+    fn ensure(&self, pages: Range<u64>) -> Result<()> {
+        self.region().populate(&pages)
+    }
+
+    fn fetch(&self, ranges: Vec<Range<u64>>, urgency: Urgency) -> Result<Arc<Outcome>> {
+        self.opened.fetch(ranges, urgency)
+    }
+
+    fn fetch_error(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Error(error) => error,
+            Failure::Page(page, _) => Error::OutOfRange { range: bytes_of(&(page..page + 1)), len: self.len() },
+        }
+    }
+
+    fn guesses_max(&self) -> u64 {
+        u64::from(self.opened.core.module.capacity_pages()) / GUESSED_SHARE
+    }
+
+    fn for_each_resident(&self, pages: Range<u64>, each: &mut dyn FnMut(u64)) {
+        if let Err(error) = self.region().attachment.for_each_resident(&bytes_of(&pages), each) {
+            tracing::warn!(%error, "the kernel module does not tell what is resident");
+        }
+    }
+
+    fn usage(&self) -> Usage {
+        let usage = self.region().attachment.usage().unwrap_or_default();
+        Usage { resident_pages: usage.resident, ..Usage::default() }
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.check_writable()?;
+        let region = self.region();
+        let reserved = region.map.len() as u64;
+        if len > reserved {
+            return Err(Error::BeyondReservation { requested: len, reserved });
+        }
+        let _one_at_a_time = region.take_turn();
+        let old = region.len();
+        if len < old { self.shrink(old, len) } else { self.grow(old, len) }
+    }
+
+    fn sync(&self, part: Option<Range<u64>>) -> Result<()> {
+        let part = part.map(|bytes| bytes_of(&touched_pages(&bytes)));
+        self.opened.sync_part(part.as_ref())
+    }
+
+    fn sync_begin(&self) -> Result<SyncHandle> {
+        let opened = Arc::clone(&self.opened);
+        SyncHandle::spawn(self.opened.generation(), move || opened.sync())
+    }
+
+    fn take_read_error(&self) -> Option<Error> {
+        None
+    }
+}
+
+/// Keeps pages in memory, and the mapping open.
+struct KernelPin {
+    /// What the module has given for them, which goes first.
+    descriptor: Option<OwnedFd>,
+    opened: Arc<Opened<OpenKernel>>,
+    pages: Range<u64>,
+}
+
+impl Drop for KernelPin {
+    fn drop(&mut self) {
+        // In a forked child, another thread of the parent may have held the lock when it was copied.
+        if !self.opened.generation().is_current() {
+            return;
+        }
+        self.descriptor = None;
+        let mut pinned = self.opened.region.pinned();
+        if let Some(at) = pinned.iter().position(|pages| *pages == self.pages) {
+            pinned.swap_remove(at);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What the kernel module keeps for one cache.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::cache::Stats;
+use crate::error::{Error, Result};
+use crate::probe;
+use crate::sys::fork::Generation;
+use crate::sys::vmio_module::{Attachment, ModulePool};
+
+/// A pool of the module's, and what has gone wrong with its files.
+pub(crate) struct Module {
+    pool: ModulePool,
+    generation: Generation,
+    capacity_pages: AtomicU32,
+    /// Held by whoever changes that.
+    resizing: Mutex<()>,
+    /// Syncs that have failed.
+    pub(super) write_errors: AtomicU64,
+    /// Mappings whose last sync failed while they were dropped.
+    pub(super) drop_failures: AtomicU64,
+}
+
+impl Module {
+    pub(super) fn reserve(generation: Generation, capacity_pages: u32) -> Result<Self> {
+        let pool = probe::open_kernel_module().map_err(|reason| Error::NoKernelModule { reason })?;
+        pool.reserve(capacity_pages.into()).map_err(Error::system(
+            "reserving memory of the kernel module (its parameter limit_mib says how much all caches together may take)",
+        ))?;
+        Ok(Module {
+            pool,
+            generation,
+            capacity_pages: AtomicU32::new(capacity_pages),
+            resizing: Mutex::new(()),
+            write_errors: AtomicU64::new(0),
+            drop_failures: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    pub(crate) fn capacity_pages(&self) -> u32 {
+        self.capacity_pages.load(Ordering::SeqCst)
+    }
+
+    /// Pages that pins may hold.
+    pub(super) fn pinned_pages_max(&self) -> u64 {
+        u64::from(self.capacity_pages() / 2)
+    }
+
+    /// Pages that may come in without another one having to go.
+    pub(super) fn room_pages(&self) -> u64 {
+        self.pool.usage().map_or(0, |usage| usage.pages.saturating_sub(usage.resident))
+    }
+
+    pub(super) fn attach(&self, backing: std::os::fd::BorrowedFd<'_>) -> io::Result<Attachment> {
+        self.pool.attach(backing)
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let capacity_pages = u64::from(self.capacity_pages());
+        let usage = match self.generation.is_current() {
+            true => self.pool.usage().unwrap_or_default(),
+            // What the module has is the parent's.
+            false => return Stats { capacity_pages, ..Stats::default() },
+        };
+        Stats {
+            capacity_pages,
+            resident_pages: usage.resident,
+            free_pages: capacity_pages.saturating_sub(usage.resident),
+            dirty_pages: usage.dirty,
+            pinned_pages: usage.pinned,
+            write_errors: self.write_errors.load(Ordering::Relaxed),
+            drop_failures: self.drop_failures.load(Ordering::Relaxed),
+            ..Stats::default()
+        }
+    }
+
+    /// Changes the capacity. The inner error says why it is what it was.
+    pub(crate) fn resize(&self, pages: u32) -> Result<Result<(), &'static str>> {
+        let _one_at_a_time = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Err(error) = self.pool.resize(pages.into()) else {
+            self.capacity_pages.store(pages, Ordering::SeqCst);
+            return Ok(Ok(()));
+        };
+        if let Err(error) = self.pool.resize(self.capacity_pages().into()) {
+            tracing::warn!(%error, "the kernel module does not give memory back that the cache had");
+            let left = self.pool.usage().map_or(self.capacity_pages(), |usage| usage.pages as u32);
+            self.capacity_pages.store(left, Ordering::SeqCst);
+        }
+        match error.raw_os_error() {
+            Some(libc::EBUSY) => Ok(Err("pins would hold more than half of it: drop some")),
+            Some(libc::EIO) => Ok(Err("its pages cannot be written (sync returns the reason)")),
+            _ => Err(Error::system("changing how much memory the kernel module has for the cache")(error)),
+        }
+    }
+}

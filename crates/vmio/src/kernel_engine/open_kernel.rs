@@ -1,0 +1,81 @@
+//! A region of the kernel module's while it is mapped.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::backing::{Access, Backing, FileUser};
+use crate::cache::Cache;
+use crate::error::Result;
+use crate::kernel_engine::KernelCore;
+use crate::kernel_engine::region::{EVERYTHING, KernelRegion};
+use crate::mapping::opened::OpenRegion;
+use crate::mapping::options::MappingOptions;
+use crate::sys::fork::Generation;
+
+/// A region whose pages are the module's.
+pub(super) struct OpenKernel {
+    pub(super) region: Arc<KernelRegion>,
+    /// Keeps the memory and the threads that fetch.
+    pub(super) core: Arc<KernelCore>,
+}
+
+impl OpenKernel {
+    pub(super) fn start(
+        core: &Arc<KernelCore>,
+        backing: Box<dyn Backing>,
+        options: MappingOptions,
+    ) -> Result<OpenKernel> {
+        let region = Arc::new(KernelRegion::new(&core.module, backing, &options)?);
+        Ok(OpenKernel { region, core: Arc::clone(core) })
+    }
+
+    /// The same as [`OpenRegion::sync`], of a range of bytes or of all.
+    pub(super) fn sync_part(&self, part: Option<&std::ops::Range<u64>>) -> Result<()> {
+        self.region.sync(part).inspect_err(|_| {
+            self.core.module.write_errors.fetch_add(1, Ordering::Relaxed);
+        })
+    }
+}
+
+impl OpenRegion for OpenKernel {
+    /// To processes with other engines its pages are its own; those with this one share them, but are kept off all the same.
+    fn file_user(access: Access) -> FileUser {
+        FileUser::cached(access)
+    }
+
+    fn backing(&self) -> &dyn Backing {
+        &*self.region.backing
+    }
+
+    fn access(&self) -> Access {
+        self.region.access
+    }
+
+    fn generation(&self) -> Generation {
+        self.core.module.generation()
+    }
+
+    fn belongs_to(&self, cache: &Cache) -> bool {
+        cache.is_of_kernel(&self.core)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.sync_part(None)
+    }
+
+    fn shut_down(&self) -> Result<()> {
+        self.region.fetches.close();
+        let synced = self.sync();
+        // A forked child has the descriptor, too: it keeps what is attached, but no page that could become old.
+        if synced.is_ok()
+            && let Err(error) = self.region.attachment.evict(&EVERYTHING)
+        {
+            tracing::debug!(backing = self.region.backing.describe(), %error, "the file's pages stay in memory");
+        }
+        synced
+    }
+
+    fn count_drop_failure(&self) {
+        self.core.module.drop_failures.fetch_add(1, Ordering::Relaxed);
+    }
+}

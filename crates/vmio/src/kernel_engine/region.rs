@@ -1,0 +1,246 @@
+//! One file that the kernel module maps for us.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::backing::{Access, Backing};
+use crate::error::{Error, Result};
+use crate::kernel_engine::Module;
+use crate::mapping::file_end;
+use crate::mapping::mapped_file::bytes_of;
+use crate::mapping::options::{MappingOptions, OnReadError};
+use crate::sys::PAGE_BYTES;
+use crate::sys::file_map::FileMap;
+use crate::sys::own_memory::Stopped;
+use crate::sys::vmio_module::{Attachment, READ_AHEAD_PAGES_MAX};
+
+/// All pages that there are and will be.
+pub(super) const EVERYTHING: Range<u64> = 0..u64::MAX;
+
+/// A mapped file.
+pub(crate) struct KernelRegion {
+    // Dropped in this order: what is attached goes with its last mapping and descriptor.
+    pub(super) map: FileMap,
+    pub(super) attachment: Attachment,
+    pub(super) backing: Box<dyn Backing>,
+    pub(super) access: Access,
+    len: AtomicU64,
+    /// One change of length at a time.
+    turn: Mutex<()>,
+    /// Pages that are pinned; held while they are being cut off.
+    pinned: Mutex<Vec<Range<u64>>>,
+    /// What threads of the cache fetch.
+    pub(super) fetches: Fetches,
+}
+
+impl KernelRegion {
+    /// Attaches and maps what a backing opens. Costs nothing until touched.
+    pub(super) fn new(module: &Module, backing: Box<dyn Backing>, options: &MappingOptions) -> Result<Self> {
+        check_options(options)?;
+        let (Some(_), Some(direct)) = (backing.file(), backing.direct_reads()) else {
+            let why = "the module maps files and block devices: use Engine::Sigbus, or a FileBacking";
+            return Err(Error::NotInKernel { what: "a backing that is no file", why });
+        };
+        let access = options.access_to(&*backing)?;
+        let len = backing.len();
+        let reserved = options.reserved_bytes(len)?;
+        let attachment = module.attach(direct).map_err(attach_error)?;
+        let map = FileMap::new(attachment.as_fd(), reserved, access == Access::ReadWrite)
+            .map_err(Error::system("mapping the file through the kernel module"))?;
+        let region = KernelRegion {
+            map,
+            attachment,
+            backing,
+            access,
+            len: AtomicU64::new(len),
+            turn: Mutex::new(()),
+            pinned: Mutex::default(),
+            fetches: Fetches::default(),
+        };
+        region.read_ahead(READ_AHEAD_PAGES_MAX)?;
+        if options.priority != MappingOptions::DEFAULT_PRIORITY {
+            region.prioritize(&EVERYTHING, options.priority)?;
+        }
+        Ok(region)
+    }
+
+    // ---- geometry
+
+    pub(super) fn len(&self) -> u64 {
+        self.len.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn store_len(&self, len: u64) {
+        self.len.store(len, Ordering::SeqCst);
+    }
+
+    /// All bytes of its pages.
+    pub(super) fn extent(&self) -> Range<u64> {
+        0..self.len().next_multiple_of(PAGE_BYTES as u64)
+    }
+
+    /// Waits until no change of length is under way.
+    pub(super) fn take_turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn pinned(&self) -> MutexGuard<'_, Vec<Range<u64>>> {
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // ---- what is said of pages
+
+    pub(super) fn read_ahead(&self, pages: u32) -> Result<()> {
+        self.attachment.read_ahead(pages).map_err(Error::system("telling the kernel module how far to read ahead"))
+    }
+
+    pub(super) fn prioritize(&self, bytes: &Range<u64>, priority: u8) -> Result<()> {
+        let told = self.attachment.prioritize(bytes, priority);
+        told.map_err(Error::system("telling the kernel module the priority of a range"))
+    }
+
+    // ---- contents
+
+    /// Makes pages resident and maps them.
+    pub(super) fn populate(&self, pages: &Range<u64>) -> Result<()> {
+        let bytes = bytes_of(pages);
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.map.populate(&bytes).map_err(|error| self.read_error(&bytes, error))
+    }
+
+    /// The kernel says only that some page cannot be had: a read tells which one, and why.
+    pub(super) fn read_error(&self, bytes: &Range<u64>, error: io::Error) -> Error {
+        let mut page = AlignedPage([0; PAGE_BYTES]);
+        let mut fails = |offset: u64| Some((offset, self.backing.read_at(offset, &mut page.0).err()?));
+        let found = bytes.clone().step_by(PAGE_BYTES).find_map(&mut fails);
+        let (offset, source) = found.unwrap_or((bytes.start, error));
+        Error::Read { backing: self.backing.describe(), offset, source }
+    }
+
+    /// The error of a copy that has come to a page which cannot be had.
+    pub(super) fn copy_error(&self, offset: u64, stopped: Stopped) -> Error {
+        let page = (offset + stopped.done as u64) / PAGE_BYTES as u64;
+        self.read_error(&bytes_of(&(page..page + 1)), stopped.why)
+    }
+
+    // ---- durability
+
+    /// Makes durable what was stored, of a range of bytes or of all.
+    pub(super) fn sync(&self, part: Option<&Range<u64>>) -> Result<()> {
+        if self.access == Access::ReadOnly || part.is_some_and(Range::is_empty) {
+            return Ok(());
+        }
+        self.map_sync_error(part.map_or_else(|| self.attachment.sync(), |bytes| self.map.sync(bytes)))?;
+        file_end::check_not_shortened(&*self.backing, self.len())
+    }
+
+    /// What the failure of a write or a flush means.
+    pub(super) fn map_sync_error(&self, result: io::Result<()>) -> Result<()> {
+        result.map_err(|source| self.sync_error(source))
+    }
+
+    fn sync_error(&self, source: io::Error) -> Error {
+        let backing = self.backing.describe();
+        match self.attachment.usage() {
+            Ok(usage) if usage.flush_failed == 0 && usage.dirty > 0 => Error::Write {
+                backing,
+                offset: usage.first_dirty * PAGE_BYTES as u64,
+                failed_pages: usage.dirty,
+                source,
+            },
+            _ => Error::Flush { backing, source },
+        }
+    }
+}
+
+/// A page that may be read directly.
+#[repr(align(4096))]
+struct AlignedPage([u8; PAGE_BYTES]);
+
+/// What the module cannot do, and never will be asked for.
+fn check_options(options: &MappingOptions) -> Result<()> {
+    let refused = |what, why| Err(Error::NotInKernel { what, why });
+    if options.verifier.is_some() {
+        return refused("a page verifier", "pages come and go within the kernel: use Engine::Sigbus");
+    }
+    if options.journal.is_some() {
+        return refused(
+            "an atomic mapping",
+            "the module writes dirty pages whenever it needs room: use Engine::Sigbus",
+        );
+    }
+    if options.floor_bytes > 0 || options.ceiling_bytes.is_some() {
+        let why = "the files of a cache share its memory evenly: use Engine::Sigbus, or a cache for each mapping";
+        return refused("a floor or a ceiling of a mapping", why);
+    }
+    if options.on_read_error != OnReadError::Sigbus {
+        return refused(
+            "OnReadError::Poison",
+            "the kernel answers a load that fails with a SIGBUS: use Engine::Sigbus",
+        );
+    }
+    Ok(())
+}
+
+fn attach_error(error: io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EINVAL) => Error::NotInKernel {
+            what: "a file without direct I/O, or with blocks larger than a page,",
+            why: "the module reads and writes past the page cache: use Engine::Sigbus",
+        },
+        Some(libc::EOPNOTSUPP) => Error::NotInKernel {
+            what: "a file of a stacked file system",
+            why: "it could not be frozen: map the file of the file system below, or use Engine::Sigbus",
+        },
+        _ => Error::system("attaching the file to the kernel module")(error),
+    }
+}
+
+/// Fetches that are under way; a region closes when there is none.
+#[derive(Default)]
+pub(super) struct Fetches {
+    state: Mutex<FetchState>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct FetchState {
+    running: usize,
+    closing: bool,
+}
+
+impl Fetches {
+    fn state(&self) -> MutexGuard<'_, FetchState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more.
+    pub(super) fn begin(&self) {
+        self.state().running += 1;
+    }
+
+    /// Whether it should go on.
+    pub(super) fn goes_on(&self) -> bool {
+        !self.state().closing
+    }
+
+    /// One less.
+    pub(super) fn end(&self) {
+        self.state().running -= 1;
+        self.ended.notify_all();
+    }
+
+    /// Has them end, and waits for it.
+    pub(super) fn close(&self) {
+        let mut state = self.state();
+        state.closing = true;
+        while state.running > 0 {
+            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What is in memory: how much, which pages, and that some shall not be. */
+
+#include <linux/module.h>
+#include <linux/sched/signal.h>
+#include <linux/uaccess.h>
+
+#include "module.h"
+#include "uapi/vmio.h"
+
+long report_usage(const struct vmio_usage *usage, void __user *argument)
+{
+	return copy_to_user(argument, usage, sizeof(*usage)) ? -EFAULT : 0;
+}
+
+/* VMIO_USAGE of a mapping's descriptor. */
+long attachment_usage(struct attachment *attachment, void __user *argument)
+{
+	struct vmio_usage usage = {
+		.pages = resident_max(attachment),
+		.resident = atomic_long_read(&attachment->resident),
+		.dirty = atomic_long_read(&attachment->dirty),
+		.pinned = atomic_long_read(&attachment->pinned),
+		.first_dirty = next_dirty(attachment, 0, ULONG_MAX),
+		.flush_failed = READ_ONCE(attachment->flush_error) != 0,
+	};
+
+	return report_usage(&usage, argument);
+}
+
+/* VMIO_RESIDENT. */
+long list_resident(struct attachment *attachment, const void __user *argument)
+{
+	struct vmio_resident request;
+	u64 __user *numbers;
+	pgoff_t first, last;
+	unsigned long listed = 0;
+
+	if (copy_from_user(&request, argument, sizeof(request)))
+		return -EFAULT;
+	if (!whole_pages(request.offset, request.length, &first, &last))
+		return 0;
+	numbers = u64_to_user_ptr(request.numbers);
+	while (listed < request.room) {
+		pgoff_t next = next_resident(attachment, first, last);
+
+		if (next == ULONG_MAX)
+			break;
+		if (put_user(next, &numbers[listed]))
+			return -EFAULT;
+		listed++;
+		if (next == last)
+			break;
+		first = next + 1;
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		cond_resched();
+	}
+	return listed;
+}
+
+/* VMIO_EVICT. What could not be written stays, and says why. */
+long give_up(struct attachment *attachment, pgoff_t first, pgoff_t last)
+{
+	int error = READ_ONCE(attachment->writer) ? write_dirty(attachment, first, last) : 0;
+	int evicted = evict_range(attachment, first, last, false);
+
+	return error ?: evicted;
+}
+
+/*
+ * VMIO_DISCARD. Who has found a page to be fresh by now has it locked, in memory, and is
+ * waited for; later ones read it.
+ */
+long discard(struct attachment *attachment, pgoff_t first, pgoff_t last)
+{
+	fresh_forget(attachment, first, last);
+	return evict_range(attachment, first, last, true);
+}
