@@ -12,7 +12,7 @@ pub struct EngineStyle {
 }
 
 /// (on white, on black): told apart with the common kinds of colour blindness, at least 3:1 against the paper.
-const COLOURS: [(&str, &str); 8] = [
+const COLOURS: [(&str, &str); 9] = [
     ("#0b6bb8", "#58a9f0"),
     ("#d1480c", "#ff8a4c"),
     ("#0f8a6c", "#2fc795"),
@@ -21,6 +21,7 @@ const COLOURS: [(&str, &str); 8] = [
     ("#2b2d33", "#e8eaee"),
     ("#7a5a00", "#c9a33a"),
     ("#b0123c", "#ff7d96"),
+    ("#5c7a12", "#a9cf4d"),
 ];
 
 /// Circle, square, triangle, diamond, triangle on its head. Their number and that of the colours have
