@@ -16,26 +16,31 @@ use vmio::{Access, Cache, Engine, FrameHint, Mapping, MappingOptions, Unit};
 
 const PAGE_BYTES: u64 = 4096;
 const PAGES: u64 = 2000;
+/// What all of them fit: in a smaller cache, a page may be evicted before who missed it looks, and is missed twice.
+const CAPACITY: u64 = 64 << 20;
+/// The last page is stored to, the others are loaded.
+const STORED: u64 = PAGES - 1;
 
 /// Set for the program that is traced: `no`, `yes`, or `stream` for a mapping that would come in by huge pages.
 const PUBLISHES: &str = "VMIO_TEST_PUBLISHES";
 
-/// No test of its own: what the tests below run and trace. Loads pages, stores to one, and waits for the end of its input.
+/// No test of its own: what the tests below run and trace. Loads pages, stores to the last, and waits for the end of its
+/// input.
 #[test]
 fn traced_program() -> TestResult {
     let Ok(publishes) = env::var(PUBLISHES) else { return Ok(()) };
-    let builder = Cache::builder().engine(Engine::Sigbus).capacity(6 << 20);
+    let builder = Cache::builder().engine(Engine::Sigbus).capacity(CAPACITY);
     if publishes == "stream" {
-        return load_stream(&builder.capacity(64 << 20).publish_misses(true).build()?);
+        return load_stream(&builder.publish_misses(true).build()?);
     }
     let cache = builder.publish_misses(publishes == "yes").build()?;
     // The pages of a larger unit come in together elsewhere.
     let options = MappingOptions::new().unit(Unit::Kib64);
     let map = Mapping::open(&cache, NullBacking::new(PAGES * PAGE_BYTES), options)?;
-    for page in 0..PAGES {
+    for page in 0..STORED {
         map.ensure(page * PAGE_BYTES..page * PAGE_BYTES + 1)?;
     }
-    map.write_at(7 * PAGE_BYTES, &[1])?;
+    map.write_at(STORED * PAGE_BYTES, &[1])?;
     stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }
@@ -71,19 +76,19 @@ fn the_trace_has_every_miss_in_order_and_can_be_replayed() -> TestResult {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("pages.txt");
     let mut recorder = trace("yes", &out)?;
-    wait_for_line(&mut recorder, &out, "7,store")?;
+    wait_for_line(&mut recorder, &out, &format!("{STORED},store"))?;
     drop(recorder.stdin.take());
     let output = recorder.wait_with_output()?;
     let told = String::from_utf8(output.stderr)?;
-    assert!(output.status.success() && told.contains(&format!("{} misses recorded, 0 lost", PAGES + 1)), "{told}");
+    assert!(output.status.success() && told.contains(&format!("{PAGES} misses recorded, 0 lost")), "{told}");
     let text = fs::read_to_string(&out)?;
     let mut lines = text.lines();
     assert!(lines.next().is_some_and(|line| line.starts_with("# misses of cache 1 of process ")));
-    let expected = (0..PAGES).map(|page| format!("{page},load")).chain(["7,store".to_owned()]);
+    let expected = (0..STORED).map(|page| format!("{page},load")).chain([format!("{STORED},store")]);
     assert!(lines.eq(expected), "{text}");
     let out = out.to_str().ok_or("a path")?;
     let replayed = succeeded(vmio().args(["sim", "--trace", out, "--cache", "50%", "--policy", "lru"]))?;
-    assert!(replayed.starts_with(&format!("{} accesses to {PAGES} pages", PAGES + 1)), "{replayed}");
+    assert!(replayed.starts_with(&format!("{PAGES} accesses to {PAGES} pages")), "{replayed}");
     Ok(())
 }
 
@@ -105,13 +110,13 @@ fn an_interrupt_ends_the_recording_with_its_summary() -> TestResult {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("pages.txt");
     let mut recorder = trace("yes", &out)?;
-    wait_for_line(&mut recorder, &out, "7,store")?;
+    wait_for_line(&mut recorder, &out, &format!("{STORED},store"))?;
     kill_process(Pid::from_child(&recorder), Signal::INT)?;
     let status = recorder.wait()?;
     // The program goes on, and ends now that its input does.
     let output = recorder.wait_with_output()?;
     let told = String::from_utf8(output.stderr)?;
-    assert!(status.success() && told.contains(&format!("{} misses recorded, 0 lost", PAGES + 1)), "{told}");
+    assert!(status.success() && told.contains(&format!("{PAGES} misses recorded, 0 lost")), "{told}");
     Ok(())
 }
 
