@@ -152,21 +152,6 @@ unsigned long evict(struct pool *pool, unsigned int first_core)
 	return evicted;
 }
 
-/* The first page in memory from an index on; ULONG_MAX if there is none. */
-pgoff_t next_resident(struct attachment *attachment, pgoff_t index, pgoff_t last)
-{
-	pgoff_t next = ULONG_MAX;
-	unsigned int core;
-
-	for (core = 0; core < attachment->pool->core_count; core++) {
-		unsigned long found = index;
-
-		if (xa_find(&attachment->shards[core].pages, &found, last, XA_PRESENT))
-			next = min(next, found);
-	}
-	return next;
-}
-
 /*
  * Evicts what is of a priority at least from an attachment that is at its limit,
  * in the order of the file, and moves the hand on.

@@ -290,7 +290,6 @@ int load_end(struct load *load);
 /* evict.c */
 unsigned long evict(struct pool *pool, unsigned int first_core);
 unsigned long evict_from(struct attachment *attachment);
-pgoff_t next_resident(struct attachment *attachment, pgoff_t index, pgoff_t last);
 int evict_range(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too);
 
 /* standstill.c */
@@ -301,6 +300,8 @@ bool attachment_stands_still(struct attachment *attachment, unsigned long patien
 bool stores_stand_still(struct attachment *attachment, unsigned long patience);
 
 /* residence.c */
+pgoff_t next_resident(struct attachment *attachment, pgoff_t index, pgoff_t last);
+pgoff_t next_dirty(struct attachment *attachment, pgoff_t index, pgoff_t last);
 long report_usage(const struct vmio_usage *usage, void __user *argument);
 long attachment_usage(struct attachment *attachment, void __user *argument);
 long list_resident(struct attachment *attachment, const void __user *argument);
@@ -311,7 +312,6 @@ long discard(struct attachment *attachment, pgoff_t first, pgoff_t last);
 long pin_pages(struct file *file, const void __user *argument);
 
 /* write_back.c */
-pgoff_t next_dirty(struct attachment *attachment, pgoff_t index, pgoff_t last);
 int write_dirty(struct attachment *attachment, pgoff_t first, pgoff_t last);
 void write_back(struct work_struct *work);
 unsigned long dirty_pages(const struct pool *pool);

@@ -8,6 +8,33 @@
 #include "module.h"
 #include "uapi/vmio.h"
 
+static pgoff_t next_page(struct attachment *attachment, bool dirty, pgoff_t index, pgoff_t last)
+{
+	pgoff_t next = ULONG_MAX;
+	unsigned int core;
+
+	for (core = 0; core < attachment->pool->core_count; core++) {
+		struct shard *shard = &attachment->shards[core];
+		unsigned long found = index;
+
+		if (xa_find(dirty ? &shard->dirty : &shard->pages, &found, last, XA_PRESENT))
+			next = min(next, found);
+	}
+	return next;
+}
+
+/* The first page in memory from an index on; ULONG_MAX if there is none. */
+pgoff_t next_resident(struct attachment *attachment, pgoff_t index, pgoff_t last)
+{
+	return next_page(attachment, false, index, last);
+}
+
+/* The first dirty one, likewise. */
+pgoff_t next_dirty(struct attachment *attachment, pgoff_t index, pgoff_t last)
+{
+	return next_page(attachment, true, index, last);
+}
+
 long report_usage(const struct vmio_usage *usage, void __user *argument)
 {
 	return copy_to_user(argument, usage, sizeof(*usage)) ? -EFAULT : 0;

@@ -122,21 +122,6 @@ static int write_span(struct attachment *attachment, struct frame *held, pgoff_t
 	return error;
 }
 
-/* The first dirty page from an index on; ULONG_MAX if there is none. */
-pgoff_t next_dirty(struct attachment *attachment, pgoff_t index, pgoff_t last)
-{
-	pgoff_t next = ULONG_MAX;
-	unsigned int core;
-
-	for (core = 0; core < attachment->pool->core_count; core++) {
-		unsigned long found = index;
-
-		if (xa_find(&attachment->shards[core].dirty, &found, last, XA_PRESENT))
-			next = min(next, found);
-	}
-	return next;
-}
-
 /* Tells those who wait what came of writing. */
 static void tell(struct attachment *attachment, unsigned long cleaned, int error)
 {

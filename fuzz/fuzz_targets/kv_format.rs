@@ -77,7 +77,10 @@ fuzz_target!(|input: Input| {
         Of::Branch => Kind::Branch,
         Of::Pivot => Kind::Pivot,
         Of::Owner => Kind::Owner,
-        Of::Chunk => return drop(format::chunk::ChunkHeader::from_bytes(&bytes)),
+        Of::Chunk => {
+            let _ = format::chunk::ChunkHeader::from_bytes(&bytes);
+            return;
+        }
         Of::Record => {
             let _ = Record::read(Seed::new(UUID, 1), &bytes);
             if let Some(front) = bytes.first_chunk()

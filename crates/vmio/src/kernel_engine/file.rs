@@ -48,13 +48,6 @@ impl KernelFile {
         &self.opened.region
     }
 
-    fn check_writable(&self) -> Result<()> {
-        match self.region().access {
-            Access::ReadWrite => Ok(()),
-            Access::ReadOnly => Err(Error::ReadOnly { backing: self.describe() }),
-        }
-    }
-
     fn is_all(&self, range: &Range<u64>) -> bool {
         range.start == 0 && range.end == self.len()
     }

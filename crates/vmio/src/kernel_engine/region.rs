@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::backing::{Access, Backing};
 use crate::error::{Error, Result};
@@ -219,22 +219,6 @@ impl Fetches {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more.
-    pub(super) fn begin(&self) {
-        self.state().running += 1;
-    }
-
-    /// Whether it should go on.
-    pub(super) fn goes_on(&self) -> bool {
-        !self.state().closing
-    }
-
-    /// One less.
-    pub(super) fn end(&self) {
-        self.state().running -= 1;
-        self.ended.notify_all();
-    }
-
     /// Has them end, and waits for it.
     pub(super) fn close(&self) {
         let mut state = self.state();
@@ -242,5 +226,32 @@ impl Fetches {
         while state.running > 0 {
             state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+}
+
+/// A fetch that is under way, of a region that does not close before it ends.
+pub(super) struct Fetching(Arc<KernelRegion>);
+
+impl Fetching {
+    /// One more.
+    pub(super) fn begin(region: &Arc<KernelRegion>) -> Self {
+        region.fetches.state().running += 1;
+        Fetching(Arc::clone(region))
+    }
+
+    /// Whether it should go on.
+    pub(super) fn goes_on(&self) -> bool {
+        !self.0.fetches.state().closing
+    }
+
+    pub(super) fn region(&self) -> &KernelRegion {
+        &self.0
+    }
+}
+
+impl Drop for Fetching {
+    fn drop(&mut self) {
+        self.0.fetches.state().running -= 1;
+        self.0.fetches.ended.notify_all();
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use crate::cache::fetch::{Failure, Outcome, THREADS, Urgency, start_pool};
+use crate::cache::fetch::{Failure, Outcome, Urgency, start_pool, steps};
 use crate::error::{Error, Result};
 use crate::managed::open_managed::OpenManaged;
 use crate::managed::region::ManagedRegion;
@@ -49,30 +49,18 @@ impl OpenManaged {
     pub(super) fn fetch(&self, ranges: Vec<Range<u64>>, urgency: Urgency) -> Result<Arc<Outcome>> {
         let core = &self.core;
         let pool = start_pool(&core.pool, &core.starting, core.steward.generation())?;
-        let parts = ranges.len().min(THREADS);
-        let outcome = Arc::new(Outcome::of_parts(parts as u32));
-        for part in 0..parts {
-            let ranges: Vec<_> = ranges.iter().skip(part).step_by(parts).cloned().collect();
+        Ok(pool.fetch_in_parts(&ranges, || {
             // Not the open file, which must not be closed by one of these threads.
-            let (region, steward, outcome) =
-                (Arc::clone(&self.region), Arc::clone(&core.steward), Arc::clone(&outcome));
-            pool.run(move || {
-                let steps = ranges.into_iter().flat_map(steps);
+            let (region, steward) = (Arc::clone(&self.region), Arc::clone(&core.steward));
+            move |ranges| {
                 let has_room = |_: &Range<u64>| urgency == Urgency::Wanted || steward.room_pages() > STEP_PAGES;
                 let fetch = |step| {
                     steward.make_room().map_err(Error::system("giving up pages"))?;
                     region.fetch(step)
                 };
-                let failed = steps.take_while(has_room).filter_map(|step| fetch(step).err()).reduce(|first, _| first);
-                drop(region);
-                outcome.finish_part(failed.map(Failure::Error));
-            });
-        }
-        Ok(outcome)
+                let steps = steps(ranges, STEP_PAGES).take_while(has_room);
+                steps.filter_map(|step| fetch(step).err()).reduce(|first, _| first).map(Failure::Error)
+            }
+        }))
     }
-}
-
-fn steps(pages: Range<u64>) -> impl Iterator<Item = Range<u64>> {
-    let end = pages.end;
-    pages.step_by(STEP_PAGES as usize).map(move |first| first..end.min(first + STEP_PAGES))
 }

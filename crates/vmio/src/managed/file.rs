@@ -52,13 +52,6 @@ impl ManagedFile {
         &self.opened.region
     }
 
-    fn check_writable(&self) -> Result<()> {
-        match self.region().access {
-            Access::ReadWrite => Ok(()),
-            Access::ReadOnly => Err(Error::ReadOnly { backing: self.describe() }),
-        }
-    }
-
     /// Calls `each` with the parts of a range of bytes, offset and place in the caller's buffer: so large that calls do
     /// not matter, so small that the budget is kept. Their pages are resident.
     fn in_parts(&self, offset: u64, len: usize, mut each: impl FnMut(u64, Range<usize>) -> Result<()>) -> Result<()> {

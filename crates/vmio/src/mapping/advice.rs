@@ -3,7 +3,6 @@
 use std::io;
 use std::ops::Range;
 
-use crate::backing::Access;
 use crate::cache::counters::Counter;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::write_batch::{Select, WriteBatch};
@@ -116,13 +115,6 @@ impl CachedFile {
     fn check_droppable(&self, what: &'static str) -> Result<()> {
         let why = "it drops what a commit may be about to copy: store zeros, or use Advice::Fresh";
         if self.journaled().is_some() { Err(Error::Atomic { what, why }) } else { Ok(()) }
-    }
-
-    fn check_writable(&self) -> Result<()> {
-        match self.region().access {
-            Access::ReadWrite => Ok(()),
-            Access::ReadOnly => Err(Error::ReadOnly { backing: self.region().backing.describe() }),
-        }
     }
 
     fn is_all(&self, range: &Range<u64>) -> bool {

@@ -48,13 +48,6 @@ impl DirectFile {
     pub(crate) fn close(self) -> Result<()> {
         self.opened.close()
     }
-
-    fn check_writable(&self) -> Result<()> {
-        match self.opened.access {
-            Access::ReadWrite => Ok(()),
-            Access::ReadOnly => Err(Error::ReadOnly { backing: self.describe() }),
-        }
-    }
 }
 
 impl DirectRegion {

@@ -29,6 +29,13 @@ pub(crate) trait MappedFile: Send + Sync {
     fn access(&self) -> Access;
     /// What it is, for messages.
     fn describe(&self) -> String;
+    /// Refuses what only a mapping for stores may do.
+    fn check_writable(&self) -> Result<()> {
+        match self.access() {
+            Access::ReadWrite => Ok(()),
+            Access::ReadOnly => Err(Error::ReadOnly { backing: self.describe() }),
+        }
+    }
     /// Refuses to go on in a forked child.
     fn check_not_forked(&self) -> Result<()>;
     /// See [`crate::Mapping::read_at`].

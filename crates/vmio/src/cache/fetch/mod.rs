@@ -17,7 +17,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 pub(crate) use outcome::{Failure, Outcome};
-pub(crate) use pool::{Pool, THREADS};
+pub(crate) use pool::Pool;
+use pool::THREADS;
 pub(crate) use request::{EndedRequests, FetchedRegion, OpenRequests, Urgency};
 
 use crate::cache::fault::FaultError;
@@ -62,19 +63,10 @@ impl Fetchers {
             rings[cpu::current() % rings.len()].submit(region, request);
             return Ok(outcome);
         }
-        let pool = self.pool(shared)?;
-        let parts = ranges.len().min(THREADS);
-        let outcome = Arc::new(Outcome::of_parts(parts as u32));
-        for part in 0..parts {
-            let ranges: Vec<_> = ranges.iter().skip(part).step_by(parts).cloned().collect();
-            let (region, outcome) = (FetchedRegion::new(region), Arc::clone(&outcome));
-            pool.run(move || {
-                let failed = ensure_ranges(&region, ranges, urgency);
-                drop(region);
-                outcome.finish_part(failed);
-            });
-        }
-        Ok(outcome)
+        Ok(self.pool(shared)?.fetch_in_parts(&ranges, || {
+            let region = FetchedRegion::new(region);
+            move |ranges| ensure_ranges(&region, ranges, urgency)
+        }))
     }
 
     fn take_spent(&self) -> Queue<Request> {
@@ -132,6 +124,14 @@ pub(crate) fn start_pool<'a>(
     }
     let started = Pool::start(generation).map_err(Error::system("starting threads that fetch pages"))?;
     Ok(pool.get_or_init(|| started))
+}
+
+/// The ranges in steps of some pages at most, between which whoever fetches looks whether to go on.
+pub(crate) fn steps(ranges: Vec<Range<u64>>, step_pages: u64) -> impl Iterator<Item = Range<u64>> {
+    ranges.into_iter().flat_map(move |pages| {
+        let end = pages.end;
+        pages.step_by(step_pages as usize).map(move |first| first..end.min(first + step_pages))
+    })
 }
 
 /// What a thread of the pool does: as faults would.

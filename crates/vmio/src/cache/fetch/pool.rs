@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use crate::cache::fetch::{Failure, Outcome};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::fork::Generation;
 use crate::sys::thread;
@@ -54,6 +56,25 @@ impl Pool {
             waiting.push_back(Box::new(job));
         }
         self.jobs.came.notify_one();
+    }
+
+    /// Has each fetch a part of some ranges, by what `new_part` makes for it now. That returns what failed first, and is dropped
+    /// before its part counts as ended.
+    pub(crate) fn fetch_in_parts<Part>(&self, ranges: &[Range<u64>], new_part: impl Fn() -> Part) -> Arc<Outcome>
+    where
+        Part: FnOnce(Vec<Range<u64>>) -> Option<Failure> + Send + 'static,
+    {
+        let parts = ranges.len().min(THREADS);
+        let outcome = Arc::new(Outcome::of_parts(parts as u32));
+        for number in 0..parts {
+            let ranges: Vec<_> = ranges.iter().skip(number).step_by(parts).cloned().collect();
+            let (part, outcome) = (new_part(), Arc::clone(&outcome));
+            self.run(move || {
+                let failed = part(ranges);
+                outcome.finish_part(failed);
+            });
+        }
+        outcome
     }
 }
 
