@@ -4,9 +4,13 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
+use support::child::isolated;
 use support::simulated_disk::SimulatedDisk;
 use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
@@ -401,4 +405,30 @@ fn batches_beside_collections_have_the_last_word() {
         written.unwrap();
     });
     assert!(db.stats().moved_bytes > 0, "{:?}", db.stats());
+}
+
+/// Who closes a store stops what it does in the background: nothing is wrong with it then, and nothing says so.
+#[test]
+fn a_close_that_stops_a_collection_tells_of_no_error() {
+    const KEYS: u64 = 4000;
+    isolated("a_close_that_stops_a_collection_tells_of_no_error", || {
+        let told = tempfile::NamedTempFile::new().unwrap();
+        let writer = Mutex::new(told.reopen().unwrap());
+        tracing_subscriber::fmt().with_max_level(tracing::Level::ERROR).with_writer(writer).init();
+        for moment in 0..40 {
+            let options = options(64 << 10).max_space_amplification(1.1);
+            let db = Db::create_on(MemoryBacking::new(96 * MIB).unwrap(), options).unwrap();
+            for round in 0..2 {
+                // One in eight stays, so that chunks have something to move.
+                for number in (0..KEYS).filter(|number| round == 0 || !number.is_multiple_of(8)) {
+                    db.put(&key(number), &value(number, round, 4000)).unwrap();
+                }
+            }
+            db.flush().unwrap();
+            thread::sleep(Duration::from_micros(250 * moment));
+            db.close().unwrap();
+        }
+        assert_eq!(fs::read_to_string(told.path()).unwrap(), "");
+    })
+    .succeeds();
 }

@@ -264,6 +264,8 @@ impl OpenSegment {
                 Ok(()) => emptied.push(Freed { offset: chunk, blocks: UNIT_BLOCKS }),
                 // Others may have made room enough.
                 Err(Error::Full { .. }) => break,
+                // Its regions take no writes since the store is being closed: there is nothing wrong with the chunk.
+                Err(_) if self.store.spills.is_stopping() => break,
                 Err(error) => Self::leave_alone(upkeep, chunk, error)?,
             }
             if moved >= CHUNK_BYTES as u64 {
