@@ -4,16 +4,17 @@ use std::time::Instant;
 
 use crate::backing::Access;
 use crate::budget::Taken;
-use crate::cache::address_table;
 use crate::cache::counters::Counter;
+use crate::cache::read_failures::ReadFailure;
 use crate::cache::reclaim::Goal;
-use crate::cache::region::{ReadFailure, Region};
+use crate::cache::region::Region;
 use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::cache::views::{InSpan, Place};
 use crate::engine::HideableFrames;
 use crate::error::Error;
 use crate::page::word::{Snapshot, State};
 use crate::sys::abort::AbortOnUnwind;
+use crate::sys::address_table::AddressTable;
 use crate::sys::signal::{FaultAccess, Resolution};
 use crate::sys::{PAGE_BYTES, cpu, probes};
 
@@ -21,6 +22,9 @@ use crate::sys::{PAGE_BYTES, cpu, probes};
 pub(crate) const FAILED_ROUNDS_MAX: u32 = 16;
 /// Rounds of eviction for the pages of a whole span or unit, before they come in one by one.
 const ROUNDS_MAX: u32 = 4;
+
+/// Whose faults are handled here.
+pub(crate) static REGIONS: AddressTable<Region> = AddressTable::new();
 
 /// Why a page could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +66,7 @@ impl FaultError {
 
 /// The process's fault handler: finds the region and resolves the fault in the faulting thread.
 pub(crate) fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
-    let Some(region) = address_table::find(address) else { return Resolution::Declined };
+    let Some(region) = REGIONS.find(address) else { return Resolution::Declined };
     let Some(place) = region.place_of(address) else { return Resolution::Declined };
     if place.page >= region.pages() || !region.shared.generation.is_current() {
         return Resolution::Declined;

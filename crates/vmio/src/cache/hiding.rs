@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
     use crate::backing::MemoryBacking;
-    use crate::cache::address_table;
+    use crate::cache::fault::REGIONS;
     use crate::cache::write_batch::{Select, WriteBatch};
     use crate::{Cache, FrameHint, Mapping, MappingOptions};
 
@@ -154,7 +154,7 @@ mod tests {
         let cache = Cache::builder().capacity(6 << 20).build().unwrap();
         let backing = MemoryBacking::new(2 * PAGE_BYTES as u64).unwrap();
         let map = Mapping::open(&cache, backing, MappingOptions::new().frames(FrameHint::Mixed)).unwrap();
-        let region = address_table::find(map.as_ptr() as usize).unwrap();
+        let region = REGIONS.find(map.as_ptr() as usize).unwrap();
         if region.hideable().is_none() {
             println!("skipped: this kernel does not note stores");
             return None;

@@ -1,6 +1,5 @@
 //! The DRAM cache: one budget for any number of mappings.
 
-pub(crate) mod address_table;
 mod advised;
 pub(crate) mod automatic;
 mod builder;
@@ -14,6 +13,7 @@ mod hiding;
 mod huge_pages;
 mod load;
 pub(crate) mod page_buffers;
+pub(crate) mod read_failures;
 pub(crate) mod reclaim;
 pub(crate) mod refusal;
 pub(crate) mod region;

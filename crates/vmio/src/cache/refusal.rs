@@ -1,7 +1,7 @@
 //! Pages whose access is refused: what an engine whose faulting threads sleep does in place of declining a signal.
 
-use crate::cache::address_table;
 use crate::cache::counters::Counter;
+use crate::cache::fault::REGIONS;
 use crate::cache::region::Region;
 use crate::page::visit::Visit;
 use crate::page::word::{Snapshot, State};
@@ -11,7 +11,7 @@ use crate::sys::unmap::UnmapList;
 /// Runs `change` while the page at an address is absent and nobody can bring it in. Returns false, without having run
 /// it, if the page is in memory. A page that holds poison makes way: it was a store to it that failed.
 pub(crate) fn while_absent(address: usize, change: &mut dyn FnMut()) -> bool {
-    let Some(region) = address_table::find(address) else { return false };
+    let Some(region) = REGIONS.find(address) else { return false };
     // Pages behind the end of the mapping have words too.
     let Some(place) = region.place_of(address) else { return false };
     region.shared.generation.is_current() && region.while_absent(place.page, change)
@@ -78,7 +78,7 @@ mod tests {
     fn no_page_is_refused_in_a_span_that_is_being_given_back() {
         let cache = Cache::builder().capacity(6 << 20).build().unwrap();
         let map = Mapping::open(&cache, MemoryBacking::new(1 << 20).unwrap(), MappingOptions::new()).unwrap();
-        let region = address_table::find(map.as_ptr() as usize).unwrap();
+        let region = REGIONS.find(map.as_ptr() as usize).unwrap();
         assert!(region.span(0).try_close());
         thread::scope(|scope| {
             let refuser = scope.spawn(|| {

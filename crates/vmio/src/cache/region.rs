@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backing::{Access, Backing};
@@ -10,6 +10,7 @@ use crate::cache::counters::Counter;
 use crate::cache::fetch::OpenRequests;
 use crate::cache::huge_pages::HugePages;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
+use crate::cache::read_failures::{ReadFailure, ReadFailures};
 use crate::cache::saved_pages::SavedPages;
 use crate::cache::shared::Shared;
 use crate::cache::tenant::{Bounds, Tenant};
@@ -28,13 +29,12 @@ use crate::page::unit::Unit;
 use crate::page::word::{PageWord, State, WriteEnd};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::policy::SpanRef;
+use crate::sys::address_table::GRANULE_BYTES;
 use crate::sys::futex_lock::FutexLock;
 use crate::sys::reservation::Reservation;
 use crate::sys::sparse_array::SparseArray;
 use crate::sys::{PAGE_BYTES, cpu};
 
-/// Address space is handed out in units of this, so that a fault finds its region by one look-up.
-pub(crate) const GRANULE_BYTES: u64 = 1 << 30;
 const LAST_PLACE: u64 = SPAN_PAGES as u64 - 1;
 
 /// A mapped file.
@@ -85,8 +85,7 @@ pub(crate) struct Region {
     /// One sync, or change of length, at a time: there are two epochs only.
     sync_turn: FutexLock,
     failures: Mutex<Failures>,
-    /// Pages that could not be had so far; counted before any other may stand in their place.
-    failed_reads: AtomicU64,
+    pub(crate) read_failures: ReadFailures,
 }
 
 /// The right to sync the region or to change its length.
@@ -109,8 +108,6 @@ pub(crate) struct Failures {
     pub(crate) first_write: Option<(u64, io::Error)>,
     /// The first failed flush.
     pub(crate) flush: Option<io::ErrorKind>,
-    /// The first page that could not be had, until somebody asks.
-    pub(crate) read: Option<(u64, ReadFailure)>,
 }
 
 impl Failures {
@@ -119,23 +116,6 @@ impl Failures {
         if self.first_write.as_ref().is_none_or(|(first, _)| page <= *first) {
             self.first_write = Some((page, error));
         }
-    }
-}
-
-/// Why a page could not be read, in a form that needs no allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReadFailure {
-    /// The system's error number.
-    Os(i32),
-    /// An error without one.
-    Kind(io::ErrorKind),
-    /// The verifier rejected it.
-    Corrupt,
-}
-
-impl From<&io::Error> for ReadFailure {
-    fn from(error: &io::Error) -> Self {
-        error.raw_os_error().map_or(ReadFailure::Kind(error.kind()), ReadFailure::Os)
     }
 }
 
@@ -222,7 +202,7 @@ impl Region {
         let pages = reserved / PAGE_BYTES;
         let spans = reserved.div_ceil(crate::page::SPAN_BYTES);
         let build = || -> io::Result<_> {
-            let mut range = Reservation::zeroed(reserved, GRANULE_BYTES as usize)?;
+            let mut range = Reservation::zeroed(reserved, GRANULE_BYTES)?;
             let tracked = matches!(hint, FrameHint::Mixed | FrameHint::SharedAddresses);
             let hideable = tracked.then(|| attach_hideable(&shared, &range)).flatten();
             if hideable.is_none() {
@@ -274,7 +254,7 @@ impl Region {
             sync_is_incomplete: AtomicBool::new(false),
             sync_turn: FutexLock::default(),
             failures: Mutex::new(Failures::default()),
-            failed_reads: AtomicU64::new(0),
+            read_failures: ReadFailures::default(),
         })
     }
 
@@ -570,24 +550,11 @@ impl Region {
     /// Notes a page that could not be had.
     pub(crate) fn note_read_failure(&self, page: u64, failure: ReadFailure) {
         self.shared.count(cpu::current(), Counter::ReadErrors, 1);
-        self.failed_reads.fetch_add(1, Ordering::AcqRel);
-        self.failures().read.get_or_insert((page, failure));
-    }
-
-    /// How many pages could not be had so far, as far as it matters to the loads before.
-    pub(crate) fn failed_reads(&self) -> u64 {
-        fence(Ordering::Acquire);
-        self.failed_reads.load(Ordering::Acquire)
+        self.read_failures.note(page, failure);
     }
 
     /// The error for a page that could not be had.
     pub(crate) fn read_error(&self, page: u64, failure: ReadFailure) -> Error {
-        let backing = self.backing.describe();
-        let offset = page * PAGE_BYTES as u64;
-        match failure {
-            ReadFailure::Corrupt => Error::Corrupt { backing, offset },
-            ReadFailure::Os(code) => Error::Read { backing, offset, source: io::Error::from_raw_os_error(code) },
-            ReadFailure::Kind(kind) => Error::Read { backing, offset, source: kind.into() },
-        }
+        failure.into_error(self.backing.describe(), page)
     }
 }

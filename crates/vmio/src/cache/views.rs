@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::backing::Access;
-use crate::cache::address_table;
-use crate::cache::fault::FaultError;
-use crate::cache::region::{GRANULE_BYTES, Region};
+use crate::cache::fault::{FaultError, REGIONS};
+use crate::cache::region::Region;
 use crate::cache::tables::TABLE_PAGES;
 use crate::error::{Error, Result};
 use crate::page::views::{VIEWS_MAX, ViewSet};
 use crate::page::word::State;
 use crate::page::{SPAN_BYTES, SPAN_PAGES, span_of};
+use crate::sys::address_table::GRANULE_BYTES;
 use crate::sys::pagemap::StoredPages;
 use crate::sys::reservation::Reservation;
 use crate::sys::signal::SignalsBlocked;
@@ -179,14 +179,17 @@ impl Region {
         let view =
             free.ok_or_else(|| Error::TooManyViews { backing: self.backing.describe(), limit: VIEWS_MAX as u64 - 1 })?;
         let build = || -> io::Result<_> {
-            let mut range = Reservation::zeroed(self.reserved() as usize, GRANULE_BYTES as usize)?;
+            let mut range = Reservation::zeroed(self.reserved() as usize, GRANULE_BYTES)?;
             frames.share(&range)?;
             range.prepare_for_frames(self.access == Access::ReadOnly, self.shared.locks_memory)?;
             Ok(range)
         };
         let range = build().map_err(Error::system("reserving address space for a view"))?;
         self.views.bases[view].store(range.base() as usize, Ordering::Release);
-        address_table::insert(&range, self).inspect_err(|_| self.views.bases[view].store(0, Ordering::Release))?;
+        let inserted = REGIONS.insert(range.addresses(), self);
+        inserted
+            .inspect_err(|_| self.views.bases[view].store(0, Ordering::Release))
+            .map_err(Error::system("reserving the table of mappings"))?;
         Ok((view, range))
     }
 
@@ -194,7 +197,7 @@ impl Region {
     pub(crate) fn remove_view(&self, view: usize, range: Reservation) {
         let _signals = SignalsBlocked::new();
         let _alone = self.views.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        address_table::remove(&range);
+        REGIONS.remove(range.addresses());
         self.shared.engine.detach(&range);
         let mut stored = StoredPages::new();
         let spans = 0..self.reserved().div_ceil(SPAN_BYTES as u64);

@@ -185,8 +185,7 @@ impl MappedFile for CachedFile {
     }
 
     fn take_read_error(&self) -> Option<Error> {
-        let _signals = crate::sys::signal::SignalsBlocked::new();
-        let failure = self.region().failures().read.take();
+        let failure = self.region().read_failures.take_first();
         failure.map(|(page, failure)| self.region().read_error(page, failure))
     }
 }

@@ -4,11 +4,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use crate::backing::{Access, Backing, FileUser};
-use crate::cache::address_table;
 use crate::cache::counters::Counter;
+use crate::cache::fault::REGIONS;
 use crate::cache::region::Region;
 use crate::cache::{Cache, CacheCore};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::journal::JournaledBacking;
 use crate::mapping::opened::OpenRegion;
 use crate::mapping::options::MappingOptions;
@@ -35,8 +35,10 @@ impl CachedRegion {
         if let Some(tenant) = &region.tenant {
             shared.admit(tenant)?;
         }
-        address_table::insert(region.range(), &region)
-            .inspect_err(|_| region.tenant.iter().for_each(|tenant| shared.dismiss(tenant)))?;
+        REGIONS
+            .insert(region.range().addresses(), &region)
+            .inspect_err(|_| region.tenant.iter().for_each(|tenant| shared.dismiss(tenant)))
+            .map_err(Error::system("reserving the table of mappings"))?;
         if let Some(backing) = &region.journaled {
             if backing.commit_reserve_pages() < u64::from(shared.capacity_pages()) {
                 tracing::warn!(
@@ -97,7 +99,7 @@ impl OpenRegion for CachedRegion {
         };
         let _signals = SignalsBlocked::new();
         // First the faults: one that a reader thread still has in hand may yet queue a span.
-        address_table::remove(region.range());
+        REGIONS.remove(region.range().addresses());
         region.detach();
         // The backing may outlive the cache.
         region.backing.prefer_buffers(None);

@@ -189,7 +189,7 @@ impl Mapping {
     #[inline]
     pub fn failed_reads(&self) -> u64 {
         match &self.handle {
-            Handle::Cached(file) => file.region().failed_reads(),
+            Handle::Cached(file) => file.region().read_failures.count(),
             // They have no poison.
             Handle::Managed(_) | Handle::Kernel(_) | Handle::Direct(_) => 0,
         }

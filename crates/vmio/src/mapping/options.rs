@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::backing::{Access, Backing};
-use crate::cache::region::GRANULE_BYTES;
 use crate::error::{Error, Result};
 use crate::journal::Journal;
 use crate::page::unit::Unit;
+use crate::sys::address_table::GRANULE_BYTES;
 
 /// Checks pages as they arrive from the device and prepares them as they leave.
 ///
@@ -196,7 +196,8 @@ impl MappingOptions {
     /// The address space that a mapping of that length gets.
     pub(crate) fn reserved_bytes(&self, len: u64) -> Result<usize> {
         let reserved = self.reserve_bytes.unwrap_or(0).max(len).max(1);
-        let reserved = reserved.checked_next_multiple_of(GRANULE_BYTES).and_then(|bytes| usize::try_from(bytes).ok());
+        let reserved =
+            reserved.checked_next_multiple_of(GRANULE_BYTES as u64).and_then(|bytes| usize::try_from(bytes).ok());
         reserved.ok_or_else(|| Error::BadOption {
             option: "reserve",
             value: self.reserve_bytes.unwrap_or(len).to_string(),

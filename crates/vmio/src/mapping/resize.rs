@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
     use crate::backing::MemoryBacking;
-    use crate::cache::address_table;
+    use crate::cache::fault::REGIONS;
     use crate::{Cache, MappingOptions};
 
     /// An evictor that takes the last page out of sight, or tries to, leaves in memory what the program stored behind the
@@ -140,7 +140,7 @@ mod tests {
     fn the_tail_is_cleared_of_a_page_that_is_being_taken_out_of_sight() {
         let cache = Cache::builder().capacity(6 << 20).build().unwrap();
         let map = Mapping::open(&cache, MemoryBacking::new(100).unwrap(), MappingOptions::new()).unwrap();
-        let region = address_table::find(map.as_ptr() as usize).unwrap();
+        let region = REGIONS.find(map.as_ptr() as usize).unwrap();
         // SAFETY: the byte lies in the mapping's page.
         unsafe { AtomicU8::from_ptr(map.as_mut_ptr().add(200)) }.store(7, Ordering::Relaxed);
         let word = region.word(0);

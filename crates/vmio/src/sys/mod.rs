@@ -4,6 +4,7 @@
 //! `unsafe`. Everything here is async-signal-safe unless it says otherwise.
 
 pub(crate) mod abort;
+pub(crate) mod address_table;
 pub(crate) mod aio;
 pub(crate) mod batch_ring;
 pub(crate) mod byte_locks;

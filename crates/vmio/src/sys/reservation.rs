@@ -55,7 +55,13 @@ impl Reservation {
         Ok(Reservation { base, len, only_in: None })
     }
 
-    /// Where it starts.
+    /// Where it lies.
+    pub(crate) fn addresses(&self) -> std::ops::Range<usize> {
+        let base = self.base() as usize;
+        base..base + self.len()
+    }
+
+    /// The first byte.
     pub(crate) fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }

@@ -184,7 +184,7 @@ mod tests {
 
     use super::*;
     use crate::backing::{Access, FileBacking};
-    use crate::cache::address_table;
+    use crate::cache::fault::REGIONS;
     use crate::cache::fetch::outcome::Outcome;
     use crate::cache::fetch::request::FetchedRegion;
     use crate::{Cache, Mapping, MappingOptions};
@@ -201,7 +201,7 @@ mod tests {
         let cache = Cache::builder().capacity(64 << 20).build().unwrap();
         let backing = FileBacking::open(file.path(), Access::ReadOnly).unwrap();
         let map = Mapping::open(&cache, backing, MappingOptions::new()).unwrap();
-        let region = address_table::find(map.as_ptr() as usize).unwrap();
+        let region = REGIONS.find(map.as_ptr() as usize).unwrap();
         let (door, spent) = (Arc::new(Door::new().unwrap()), Arc::default());
         let Ok(reads) = CallerReads::start(&region.shared, 2, &door, &spent) else {
             return println!("skipped: no Linux AIO");

@@ -7,7 +7,8 @@ use crate::budget::Taken;
 use crate::cache::counters::Counter;
 use crate::cache::fault::FaultError;
 use crate::cache::fetch::request::Urgency;
-use crate::cache::region::{ReadFailure, Region};
+use crate::cache::read_failures::ReadFailure;
+use crate::cache::region::Region;
 use crate::cache::views::Place;
 use crate::sys::{PAGE_BYTES, cpu};
 
