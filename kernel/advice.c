@@ -83,6 +83,12 @@ long attachment_ioctl(struct file *file, unsigned int command, unsigned long arg
 		return list_resident(attachment, (const void __user *)argument);
 	case VMIO_PIN:
 		return pin_pages(file, (const void __user *)argument);
+	case VMIO_INSPECT:
+		return inspect(attachment, (void __user *)argument);
+	case VMIO_ADMIT:
+		return admit(attachment, (const void __user *)argument);
+	case VMIO_POISON:
+		return poison(attachment, (const void __user *)argument);
 	case VMIO_EVICT:
 	case VMIO_DISCARD:
 		if (command == VMIO_DISCARD && !(file->f_mode & FMODE_WRITE))

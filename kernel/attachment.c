@@ -148,7 +148,8 @@ static void attachment_free(struct attachment *attachment)
 	kfree(attachment);
 }
 
-static struct attachment *attachment_new(struct pool *pool, struct file *file, unsigned long limit)
+static struct attachment *attachment_new(struct pool *pool, struct file *file, bool vetted,
+					 unsigned long limit)
 {
 	struct attachment *attachment = kzalloc(sizeof(*attachment), GFP_KERNEL_ACCOUNT);
 	unsigned int core;
@@ -160,6 +161,7 @@ static struct attachment *attachment_new(struct pool *pool, struct file *file, u
 	attachment->reader = get_file(file);
 	attachment->host = file->f_mapping->host;
 	attachment->limit = limit ? max(limit, LIMIT_PAGES_MIN) : ULONG_MAX;
+	attachment->vetted = vetted;
 	INIT_DELAYED_WORK(&attachment->write_back, write_back);
 	INIT_LIST_HEAD(&attachment->of_pool);
 	mutex_init(&attachment->end_lock);
@@ -232,7 +234,8 @@ void show_attachments(struct seq_file *seq)
 }
 
 /* The attachment of a backing, with one user more. */
-static struct attachment *join(struct pool *pool, struct file *file, unsigned long limit)
+static struct attachment *join(struct pool *pool, struct file *file, bool vetted,
+			       unsigned long limit)
 {
 	struct inode *host = file->f_mapping->host;
 	struct attachment *attachment;
@@ -253,9 +256,11 @@ static struct attachment *join(struct pool *pool, struct file *file, unsigned lo
 			return ERR_PTR(error);
 	}
 	if (!attachment) {
-		attachment = attachment_new(pool, file, limit);
+		attachment = attachment_new(pool, file, vetted, limit);
 		if (!IS_ERR(attachment))
 			list_add(&attachment->registered, &registry);
+	} else if (attachment->vetted != vetted) {
+		attachment = ERR_PTR(-EBUSY);
 	}
 	if (!IS_ERR(attachment)) {
 		attachment->users++;
@@ -394,7 +399,7 @@ static struct file *open_attachment(struct attachment *attachment, bool writable
 }
 
 /* VMIO_ATTACH: a new descriptor. */
-int attach(struct pool *pool, int fd, unsigned long limit)
+int attach(struct pool *pool, int fd, bool vetted, unsigned long limit)
 {
 	struct attachment *attachment;
 	struct file *backing, *file;
@@ -410,7 +415,7 @@ int attach(struct pool *pool, int fd, unsigned long limit)
 	error = new;
 	if (new < 0)
 		goto put_backing;
-	attachment = join(pool, backing, limit);
+	attachment = join(pool, backing, vetted, limit);
 	error = PTR_ERR_OR_ZERO(attachment);
 	if (error)
 		goto put_fd;

@@ -85,6 +85,12 @@ static vm_fault_t waited(struct file *unlocked, int error)
 	return VM_FAULT_RETRY;
 }
 
+/* Whether a page, whose folio is locked, was not admitted, or is poison and would be stored to. */
+static bool may_not_be_seen(const struct vm_fault *vmf, const struct frame *frame)
+{
+	return frame->arrival || (frame->poisoned && vmf->flags & FAULT_FLAG_WRITE);
+}
+
 /* The page is in memory, or is being read by the thread that has it locked. */
 static vm_fault_t fault_resident(struct vm_fault *vmf, struct attachment *attachment,
 				 struct frame *frame)
@@ -107,6 +113,10 @@ static vm_fault_t fault_resident(struct vm_fault *vmf, struct attachment *attach
 	}
 	if (error)
 		return fault_of(error);
+	if (may_not_be_seen(vmf, frame)) {
+		folio_unlock(frame->folio);
+		return VM_FAULT_SIGBUS;
+	}
 	frame->recent = true;
 	folio_get(frame->folio);
 	vmf->page = folio_page(frame->folio, 0);
@@ -121,6 +131,9 @@ static vm_fault_t fault_missing(struct vm_fault *vmf, struct attachment *attachm
 	struct load load;
 	int error;
 
+	/* Whoever vets it has it read. */
+	if (attachment->vetted && !fresh_is(attachment, vmf->pgoff))
+		return VM_FAULT_SIGBUS;
 	if (must_not_wait(vmf))
 		return VM_FAULT_RETRY;
 	frame = frame_find(attachment);
@@ -147,6 +160,11 @@ static vm_fault_t fault_missing(struct vm_fault *vmf, struct attachment *attachm
 	}
 	if (error)
 		return error == -ENOMEM ? VM_FAULT_OOM : VM_FAULT_SIGBUS;
+	if (frame->arrival) {
+		/* Written, and fresh no longer, before it was locked. */
+		folio_unlock(frame->folio);
+		return VM_FAULT_SIGBUS;
+	}
 	folio_get(frame->folio);
 	vmf->page = folio_page(frame->folio, 0);
 	return VM_FAULT_LOCKED | (load.fresh ? 0 : VM_FAULT_MAJOR);
@@ -233,6 +251,10 @@ static vm_fault_t mapping_page_mkwrite(struct vm_fault *vmf)
 		return VM_FAULT_NOPAGE;
 	}
 	frame = folio->private;
+	if (frame->poisoned) {
+		folio_unlock(folio);
+		return VM_FAULT_SIGBUS;
+	}
 	if (!frame->dirty && has_too_many_dirty(attachment)) {
 		folio_unlock(folio);
 		return store_anew(vmf, attachment);

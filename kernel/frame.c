@@ -195,6 +195,8 @@ int frame_assign(struct frame *frame, struct attachment *attachment, pgoff_t ind
 	frame->attachment = attachment;
 	frame->dirty = false;
 	frame->recent = true;
+	frame->poisoned = false;
+	frame->arrival = attachment->vetted ? atomic64_inc_return(&attachment->arrivals) : 0;
 	atomic_long_inc(&attachment->resident);
 	error = xa_insert(&shard->pages, index, frame, GFP_KERNEL);
 	if (error) {

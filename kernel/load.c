@@ -95,10 +95,13 @@ int load_begin(struct load *load, struct attachment *attachment, struct frame *f
 	load->count = 1;
 	/* Asked while it is locked: it may have been written a moment before. */
 	load->fresh = fresh_is(attachment, index);
-	if (load->fresh)
+	if (load->fresh) {
 		folio_zero_segment(frame->folio, 0, PAGE_SIZE);
-	else
+		/* There is nothing of it that could be vetted. */
+		frame->arrival = 0;
+	} else {
 		add_ahead(load, index, pages_ahead(attachment, index));
+	}
 	WRITE_ONCE(*stream_at(attachment, index + load->count), index + load->count);
 	if (!load->fresh)
 		backing_read_begin(attachment, load->frames, load->count, &load->read);

@@ -63,9 +63,10 @@ static long control_ioctl(struct file *file, unsigned int command, unsigned long
 	case VMIO_ATTACH:
 		if (copy_from_user(&request, (const void __user *)argument, sizeof(request)))
 			return -EFAULT;
-		if (request.flags || !pool)
+		if (request.flags & ~VMIO_ATTACH_VETTED || !pool)
 			return -EINVAL;
-		return attach(pool, request.fd, min_t(u64, request.limit_pages, ULONG_MAX));
+		return attach(pool, request.fd, request.flags & VMIO_ATTACH_VETTED,
+			      min_t(u64, request.limit_pages, ULONG_MAX));
 	default:
 		return -ENOTTY;
 	}

@@ -77,6 +77,8 @@ struct frame {
 	bool held; /* somebody else had the page when it was last to be written; folio lock */
 	u8 priority; /* folio lock */
 	bool recent; /* a fault has installed it since an evictor last came by; folio lock */
+	bool poisoned; /* holds a pattern: see vetting.c; folio lock */
+	u64 arrival; /* 0: may be seen; folio lock */
 };
 
 /* What is particular to a core, so that cores seldom meet at a lock. */
@@ -135,6 +137,8 @@ struct attachment {
 	struct standstill stores_standstill; /* too many are dirty */
 	unsigned long hand; /* where the evictor that keeps the limit goes on */
 	atomic64_t epoch; /* counts syncs */
+	bool vetted; /* see vetting.c */
+	atomic64_t arrivals; /* of pages, if it is */
 	int flush_error; /* of the first flush of the backing that failed */
 	struct maple_tree priorities; /* of ranges of pages */
 	struct xarray fresh; /* by span: see fresh.c */
@@ -262,7 +266,7 @@ void frame_requeue(struct frame *frame, bool dirty);
 
 /* attachment.c */
 extern const struct file_operations attachment_file_operations;
-int attach(struct pool *pool, int fd, unsigned long limit);
+int attach(struct pool *pool, int fd, bool vetted, unsigned long limit);
 void show_attachments(struct seq_file *seq);
 pgoff_t attachment_end(struct attachment *attachment);
 
@@ -310,6 +314,11 @@ long discard(struct attachment *attachment, pgoff_t first, pgoff_t last);
 
 /* pin.c */
 long pin_pages(struct file *file, const void __user *argument);
+
+/* vetting.c */
+long inspect(struct attachment *attachment, void __user *argument);
+long admit(struct attachment *attachment, const void __user *argument);
+long poison(struct attachment *attachment, const void __user *argument);
 
 /* write_back.c */
 int write_dirty(struct attachment *attachment, pgoff_t first, pgoff_t last);

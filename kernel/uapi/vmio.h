@@ -18,7 +18,7 @@ struct vmio_reserve {
 /* Of /dev/vmio: what to map. */
 struct vmio_attach {
 	__s32 fd; /* opened with O_DIRECT, for reading or for both */
-	__u32 flags; /* none yet: 0 */
+	__u32 flags; /* VMIO_ATTACH_VETTED, or 0 */
 	/* of it in memory at most (64 if it is less), 0 for no limit but the reserve */
 	__u64 limit_pages;
 };
@@ -70,18 +70,46 @@ struct vmio_pin {
 /* As stores: the pages are dirty as long as they are pinned, for devices and system calls may store to them. */
 #define VMIO_PIN_WRITE 1
 
+/* Of a vetted mapping's descriptor: a page that somebody wants to look at before anybody sees it. */
+struct vmio_inspect {
+	__u64 offset; /* of the page, in bytes */
+	__u64 contents; /* points to room for a page */
+	/* returned: a number that no other arrival of a page has; 0: it was admitted, and is not copied */
+	__u64 arrival;
+};
+
+/* Of a vetted mapping's descriptor: what was looked at may be seen. */
+struct vmio_admit {
+	__u64 offset;
+	__u64 arrival; /* which VMIO_INSPECT has returned */
+};
+
+/* Of a vetted mapping's descriptor: a page that is not to be had. */
+struct vmio_poison {
+	__u64 offset;
+	__u8 pattern[8]; /* that fills it */
+};
+
+/*
+ * Pages that come from the backing are not to be seen before somebody has looked at
+ * them and admitted them: a load or store of others is a SIGBUS, and a system call's
+ * an EFAULT. Pages that are fresh need not be.
+ */
+#define VMIO_ATTACH_VETTED 1
+
 /* Of pages of which nothing was said. */
 #define VMIO_PRIORITY_DEFAULT 128
 
 /* What this header describes. The module says by VMIO_VERSION what it does: no less than any lower number. */
-#define VMIO_ABI 1
+#define VMIO_ABI 2
 
 /* Once for a descriptor, else EBUSY; ENOMEM if it is more than the module may take. */
 #define VMIO_RESERVE _IOW(0xbe, 1, struct vmio_reserve)
 /*
  * Returns a descriptor for mmap(MAP_SHARED), msync and fsync. A file or device
  * that is attached already, by whoever it may be, is shared: the memory is what
- * was first reserved for it.
+ * was first reserved for it. EBUSY: it is vetted, and this would not be, or the
+ * other way round.
  */
 #define VMIO_ATTACH _IOW(0xbe, 2, struct vmio_attach)
 #define VMIO_PRIORITIZE _IOW(0xbe, 3, struct vmio_priority)
@@ -126,5 +154,17 @@ struct vmio_pin {
  * attachment may have; EFAULT: one cannot be had.
  */
 #define VMIO_PIN _IOW(0xbe, 12, struct vmio_pin)
+/*
+ * Has a page come into memory, and copies it. What is poisoned is read anew. ENXIO:
+ * it lies behind the end; ENOMEM: no memory is to be had; else why it cannot be read.
+ */
+#define VMIO_INSPECT _IOWR(0xbe, 13, struct vmio_inspect)
+/* Has all see the page, if it still is what was looked at: else it has to be looked at again. */
+#define VMIO_ADMIT _IOW(0xbe, 14, struct vmio_admit)
+/*
+ * Has a page, unless it was admitted, hold a pattern, which all may see and nobody
+ * store to, until it is evicted.
+ */
+#define VMIO_POISON _IOW(0xbe, 15, struct vmio_poison)
 
 #endif

@@ -12,36 +12,16 @@ use std::process::Command;
 
 use vmio::backing::{FileBacking, MemoryBacking};
 use vmio::journal::{Journal, JournalOptions};
-use vmio::{Access, Advice, Cache, Engine, Error, Mapping, MappingOptions, OnReadError, PageVerifier};
+use vmio::{Access, Advice, Cache, Engine, Error, Mapping, MappingOptions, PageVerifier};
 
+use support::kernel_module::{has_module, on_disk};
 use support::{
-    PAGE, Random, at, cache_of, capacity_of, check_budget, check_empty, engine, load, numbered_file, read, store,
-    watchdog,
+    PAGE, Random, at, cache_of, capacity_of, check_budget, check_empty, load, numbered_file, read, store, watchdog,
 };
-
-/// Whether this run of the suite is about the module; prints that a test is skipped if not.
-fn has_module() -> bool {
-    let chosen = engine() == Engine::Kernel;
-    if !chosen {
-        println!("skipped: needs VMIO_TEST_ENGINE=kernel, and the module");
-    }
-    chosen
-}
 
 fn open(cache: &Cache, path: &Path) -> Mapping {
     Mapping::open(cache, FileBacking::open(path, Access::ReadWrite).unwrap(), MappingOptions::new()).unwrap()
 }
-
-/// The first word of a page, past all caches.
-fn on_disk(path: &Path, page: u64) -> u64 {
-    let backing = FileBacking::open(path, Access::ReadOnly).unwrap();
-    let mut block = Block([0; PAGE as usize]);
-    vmio::backing::Backing::read_at(&backing, at(page), &mut block.0).unwrap();
-    u64::from_le_bytes(block.0[..8].try_into().unwrap())
-}
-
-#[repr(align(4096))]
-struct Block([u8; PAGE as usize]);
 
 #[test]
 fn without_the_module_the_cache_says_what_to_do() {
@@ -71,6 +51,7 @@ fn a_cache_that_names_no_engine_does_not_use_the_module() {
     }
 }
 
+/// Accepts all pages, and seals them, as far as anybody can tell.
 struct AnyPage;
 
 impl PageVerifier for AnyPage {
@@ -96,8 +77,8 @@ fn what_the_module_cannot_do_is_refused() {
     };
     let file = || FileBacking::open(&path, Access::ReadWrite).unwrap();
     let options = MappingOptions::new;
-    is_refused(Mapping::open(&cache, file(), options().verifier(AnyPage)), "verifier");
-    is_refused(Mapping::open(&cache, file(), options().on_read_error(OnReadError::Poison([7; 8]))), "Poison");
+    is_refused(Mapping::open(&cache, file(), options().verifier(AnyPage)), "verifier that seals");
+    Mapping::open(&cache, file(), options().verifier(AnyPage).access(Access::ReadOnly)).unwrap().close().unwrap();
     is_refused(Mapping::open(&cache, file(), options().floor(1 << 20)), "floor");
     is_refused(Mapping::open(&cache, file(), options().ceiling(1 << 20)), "ceiling");
     let journal = Journal::create_file(folder.path().join("journal"), 1 << 20, JournalOptions::new()).unwrap();

@@ -81,9 +81,11 @@ pub enum Engine {
     ///
     /// What is different:
     ///
-    /// - Only files and block devices with direct I/O can be mapped. [`crate::MappingOptions::verifier`],
-    ///   [`crate::MappingOptions::atomic`], [`crate::OnReadError::Poison`], [`crate::MappingOptions::floor`],
-    ///   [`crate::MappingOptions::ceiling`] and [`crate::Mapping::view`] are refused ([`crate::Error::NotInKernel`]).
+    /// - Only files and block devices with direct I/O can be mapped. [`crate::MappingOptions::atomic`],
+    ///   [`crate::MappingOptions::floor`], [`crate::MappingOptions::ceiling`] and [`crate::Mapping::view`] are refused, and so is a
+    ///   [`crate::MappingOptions::verifier`] that seals, unless the mapping is read-only ([`crate::Error::NotInKernel`]).
+    /// - With a verifier or [`crate::OnReadError::Poison`] there is a signal handler, and a system call that is given pointers to pages
+    ///   that are not in memory fails with EFAULT: [`crate::Mapping::ensure`] or pin them.
     /// - A load of a page that cannot be read is a SIGBUS of the kernel's, and so is a store where three quarters of the cache
     ///   are dirty pages of a device that fails.
     /// - Write-back begins when half of the cache is dirty, whatever [`crate::CacheBuilder::dirty_ratio`] says.

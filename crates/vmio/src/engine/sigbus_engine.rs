@@ -7,7 +7,7 @@ use crate::engine::memfd_frames::Tracker;
 use crate::engine::{FaultEngine, HideableFrames, MemfdFrames};
 use crate::sys::kernel::KernelFeatures;
 use crate::sys::reservation::Reservation;
-use crate::sys::signal::{FaultHandler, install_sigbus_handler};
+use crate::sys::signal::{FaultHandler, FaultSource, install_sigbus_handler};
 use crate::sys::userfaultfd::{StoreTracking, Userfaultfd};
 
 /// Delivers faults as SIGBUS in the thread that took them. Needs no privilege.
@@ -22,7 +22,7 @@ impl SigbusEngine {
     /// Opens a userfaultfd and has `handler` called for the faults of this process.
     pub(crate) fn new(handler: FaultHandler, features: KernelFeatures) -> io::Result<Self> {
         let userfaultfd = Arc::new(Userfaultfd::open(StoreTracking::Trap)?);
-        install_sigbus_handler(handler)?;
+        install_sigbus_handler(FaultSource::Userfaultfd, handler)?;
         Ok(SigbusEngine { userfaultfd, features, tracker: Mutex::new(None) })
     }
 

@@ -44,6 +44,11 @@ impl KernelFile {
         self.opened.close()
     }
 
+    /// See [`crate::Mapping::failed_reads`].
+    pub(crate) fn failed_reads(&self) -> u64 {
+        self.region().vetting.as_ref().map_or(0, |vetting| vetting.failures.count())
+    }
+
     fn region(&self) -> &KernelRegion {
         &self.opened.region
     }
@@ -116,8 +121,7 @@ impl KernelFile {
         let tail = end..end.next_multiple_of(PAGE_BYTES as u64);
         if len > end && !tail.is_empty() {
             let zeros = [0; PAGE_BYTES];
-            let cleared = region.map.store(end, &zeros[..(tail.end - tail.start) as usize]);
-            cleared.map_err(|stopped| region.copy_error(end, stopped))?;
+            region.store(end, &zeros[..(tail.end - tail.start) as usize])?;
         }
         region.backing.set_len(len).map_err(failed)?;
         region.store_len(len);
@@ -147,14 +151,12 @@ impl MappedFile for KernelFile {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        let region = self.region();
-        region.map.load(offset, buffer).map_err(|stopped| region.copy_error(offset, stopped))
+        self.region().load(offset, buffer)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.check_writable()?;
-        let region = self.region();
-        region.map.store(offset, data).map_err(|stopped| region.copy_error(offset, stopped))
+        self.region().store(offset, data)
     }
 
     fn advise(&self, range: Range<u64>, advice: Advice) -> Result<()> {
@@ -203,7 +205,7 @@ impl MappedFile for KernelFile {
         if bytes.is_empty() {
             return Ok(Box::new(held));
         }
-        let pinned = region.attachment.pin(&region.map.addresses(&bytes), access == Access::ReadWrite);
+        let pinned = region.pin(&held.pages, access == Access::ReadWrite)?;
         held.descriptor = Some(pinned.map_err(|error| match error.raw_os_error() {
             Some(libc::ENOSPC) => Error::TooManyPins {
                 wanted_pages: held.pages.end - held.pages.start,
@@ -268,7 +270,8 @@ impl MappedFile for KernelFile {
     }
 
     fn take_read_error(&self) -> Option<Error> {
-        None
+        let (page, failure) = self.region().vetting.as_ref()?.failures.take_first()?;
+        Some(failure.into_error(self.describe(), page))
     }
 }
 

@@ -1,13 +1,14 @@
 //! The engine of the kernel module: vmio.ko takes the faults, and has the memory, the evictions and the write-back.
 //!
-//! [`KernelFile`] is what a mapping of it holds; `region` is one mapped file, `module` the memory that the module keeps for a
-//! cache. docs/kernel.md says how the module does it.
+//! [`KernelFile`] is what a mapping of it holds; `region` is one mapped file, `vetting` how its pages are verified, `module` the
+//! memory that the module keeps for a cache. docs/kernel.md says how the module does it.
 
 mod fetch;
 mod file;
 mod module;
 mod open_kernel;
 mod region;
+mod vetting;
 
 use std::sync::{Arc, Mutex, OnceLock};
 

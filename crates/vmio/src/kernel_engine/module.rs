@@ -2,11 +2,13 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cache::Stats;
+use crate::cache::page_buffers::PageBuffers;
 use crate::error::{Error, Result};
 use crate::probe;
+use crate::sys::cpu;
 use crate::sys::fork::Generation;
 use crate::sys::vmio_module::{Attachment, ModulePool};
 
@@ -17,6 +19,7 @@ pub(crate) struct Module {
     capacity_pages: AtomicU32,
     /// Held by whoever changes that.
     resizing: Mutex<()>,
+    page_buffers: Mutex<Option<Arc<PageBuffers>>>,
     /// Syncs that have failed.
     pub(super) write_errors: AtomicU64,
     /// Mappings whose last sync failed while they were dropped.
@@ -34,6 +37,7 @@ impl Module {
             generation,
             capacity_pages: AtomicU32::new(capacity_pages),
             resizing: Mutex::new(()),
+            page_buffers: Mutex::default(),
             write_errors: AtomicU64::new(0),
             drop_failures: AtomicU64::new(0),
         })
@@ -57,8 +61,17 @@ impl Module {
         self.pool.usage().map_or(0, |usage| usage.pages.saturating_sub(usage.resident))
     }
 
-    pub(super) fn attach(&self, backing: std::os::fd::BorrowedFd<'_>) -> io::Result<Attachment> {
-        self.pool.attach(backing)
+    pub(super) fn attach(&self, backing: std::os::fd::BorrowedFd<'_>, is_vetted: bool) -> io::Result<Attachment> {
+        self.pool.attach(backing, is_vetted)
+    }
+
+    /// Where pages go that are looked at before anybody sees them.
+    pub(super) fn page_buffers(&self) -> io::Result<Arc<PageBuffers>> {
+        let mut buffers = self.page_buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(match &*buffers {
+            Some(buffers) => Arc::clone(buffers),
+            None => Arc::clone(buffers.insert(Arc::new(PageBuffers::new(cpu::count())?))),
+        })
     }
 
     pub(crate) fn stats(&self) -> Stats {

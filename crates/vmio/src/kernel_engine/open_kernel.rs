@@ -26,6 +26,7 @@ impl OpenKernel {
         options: MappingOptions,
     ) -> Result<OpenKernel> {
         let region = Arc::new(KernelRegion::new(&core.module, backing, &options)?);
+        region.expect_faults()?;
         Ok(OpenKernel { region, core: Arc::clone(core) })
     }
 

@@ -2,16 +2,17 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::backing::{Access, Backing};
 use crate::error::{Error, Result};
 use crate::kernel_engine::Module;
+use crate::kernel_engine::vetting::Vetting;
 use crate::mapping::file_end;
 use crate::mapping::mapped_file::bytes_of;
-use crate::mapping::options::{MappingOptions, OnReadError};
+use crate::mapping::options::MappingOptions;
 use crate::sys::PAGE_BYTES;
 use crate::sys::file_map::FileMap;
 use crate::sys::own_memory::Stopped;
@@ -34,21 +35,24 @@ pub(crate) struct KernelRegion {
     pinned: Mutex<Vec<Range<u64>>>,
     /// What threads of the cache fetch.
     pub(super) fetches: Fetches,
+    /// If nobody shall see pages as they come from the file.
+    pub(super) vetting: Option<Vetting>,
 }
 
 impl KernelRegion {
     /// Attaches and maps what a backing opens. Costs nothing until touched.
     pub(super) fn new(module: &Module, backing: Box<dyn Backing>, options: &MappingOptions) -> Result<Self> {
-        check_options(options)?;
+        let access = options.access_to(&*backing)?;
+        check_options(options, access)?;
         let (Some(_), Some(direct)) = (backing.file(), backing.direct_reads()) else {
             let why = "the module maps files and block devices: use Engine::Sigbus, or a FileBacking";
             return Err(Error::NotInKernel { what: "a backing that is no file", why });
         };
-        let access = options.access_to(&*backing)?;
         let len = backing.len();
         let reserved = options.reserved_bytes(len)?;
-        let attachment = module.attach(direct).map_err(attach_error)?;
-        let map = FileMap::new(attachment.as_fd(), reserved, access == Access::ReadWrite)
+        let vetting = Vetting::of(options, module)?;
+        let attachment = module.attach(direct, vetting.is_some()).map_err(attach_error)?;
+        let map = FileMap::in_granules(attachment.as_fd(), reserved, access == Access::ReadWrite)
             .map_err(Error::system("mapping the file through the kernel module"))?;
         let region = KernelRegion {
             map,
@@ -59,6 +63,7 @@ impl KernelRegion {
             turn: Mutex::new(()),
             pinned: Mutex::default(),
             fetches: Fetches::default(),
+            vetting,
         };
         region.read_ahead(READ_AHEAD_PAGES_MAX)?;
         if options.priority != MappingOptions::DEFAULT_PRIORITY {
@@ -110,7 +115,34 @@ impl KernelRegion {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.map.populate(&bytes).map_err(|error| self.read_error(&bytes, error))
+        match &self.vetting {
+            Some(vetting) => vetting.populate(self, pages),
+            None => self.map.populate(&bytes).map_err(|error| self.read_error(&bytes, error)),
+        }
+    }
+
+    /// Copies bytes out.
+    pub(super) fn load(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        match &self.vetting {
+            Some(vetting) => vetting.load(self, offset, buffer),
+            None => self.map.load(offset, buffer).map_err(|stopped| self.copy_error(offset, stopped)),
+        }
+    }
+
+    /// Copies bytes in.
+    pub(super) fn store(&self, offset: u64, data: &[u8]) -> Result<()> {
+        match &self.vetting {
+            Some(vetting) => vetting.store(self, offset, data),
+            None => self.map.store(offset, data).map_err(|stopped| self.copy_error(offset, stopped)),
+        }
+    }
+
+    /// Has pages come into memory, and keeps them there until the descriptor is closed.
+    pub(super) fn pin(&self, pages: &Range<u64>, for_stores: bool) -> Result<io::Result<OwnedFd>> {
+        match &self.vetting {
+            Some(vetting) => vetting.pin(self, pages, for_stores),
+            None => Ok(self.attachment.pin(&self.map.addresses(&bytes_of(pages)), for_stores)),
+        }
     }
 
     /// The kernel says only that some page cannot be had: a read tells which one, and why.
@@ -123,7 +155,7 @@ impl KernelRegion {
     }
 
     /// The error of a copy that has come to a page which cannot be had.
-    pub(super) fn copy_error(&self, offset: u64, stopped: Stopped) -> Error {
+    fn copy_error(&self, offset: u64, stopped: Stopped) -> Error {
         let page = (offset + stopped.done as u64) / PAGE_BYTES as u64;
         self.read_error(&bytes_of(&(page..page + 1)), stopped.why)
     }
@@ -163,10 +195,13 @@ impl KernelRegion {
 struct AlignedPage([u8; PAGE_BYTES]);
 
 /// What the module cannot do, and never will be asked for.
-fn check_options(options: &MappingOptions) -> Result<()> {
+fn check_options(options: &MappingOptions, access: Access) -> Result<()> {
     let refused = |what, why| Err(Error::NotInKernel { what, why });
-    if options.verifier.is_some() {
-        return refused("a page verifier", "pages come and go within the kernel: use Engine::Sigbus");
+    if access == Access::ReadWrite && options.verifier.as_ref().is_some_and(|verifier| verifier.seals()) {
+        return refused(
+            "a page verifier that seals, of a mapping for stores,",
+            "the module writes pages as they are: use Engine::Sigbus, or let PageVerifier::seals say that it changes nothing",
+        );
     }
     if options.journal.is_some() {
         return refused(
@@ -178,12 +213,6 @@ fn check_options(options: &MappingOptions) -> Result<()> {
         let why = "the files of a cache share its memory evenly: use Engine::Sigbus, or a cache for each mapping";
         return refused("a floor or a ceiling of a mapping", why);
     }
-    if options.on_read_error != OnReadError::Sigbus {
-        return refused(
-            "OnReadError::Poison",
-            "the kernel answers a load that fails with a SIGBUS: use Engine::Sigbus",
-        );
-    }
     Ok(())
 }
 
@@ -192,6 +221,10 @@ fn attach_error(error: io::Error) -> Error {
         Some(libc::EINVAL) => Error::NotInKernel {
             what: "a file without direct I/O, or with blocks larger than a page,",
             why: "the module reads and writes past the page cache: use Engine::Sigbus",
+        },
+        Some(libc::EBUSY) => Error::NotInKernel {
+            what: "a file that another process maps with a page verifier, or without one where this one would have it,",
+            why: "map it alike",
         },
         Some(libc::EOPNOTSUPP) => Error::NotInKernel {
             what: "a file of a stacked file system",

@@ -190,8 +190,9 @@ impl Mapping {
     pub fn failed_reads(&self) -> u64 {
         match &self.handle {
             Handle::Cached(file) => file.region().read_failures.count(),
+            Handle::Kernel(file) => file.failed_reads(),
             // They have no poison.
-            Handle::Managed(_) | Handle::Kernel(_) | Handle::Direct(_) => 0,
+            Handle::Managed(_) | Handle::Direct(_) => 0,
         }
     }
 

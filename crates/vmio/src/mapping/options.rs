@@ -21,6 +21,12 @@ pub trait PageVerifier: Send + Sync {
     /// Called with the copy of a page that is about to be written to byte `offset`, for example to put a checksum in.
     /// The page in memory is not changed.
     fn seal(&self, offset: u64, page: &mut [u8]);
+
+    /// Whether `seal` changes anything. [`crate::Engine::Kernel`] does not call it: it refuses verifiers that seal, unless the
+    /// mapping is read-only.
+    fn seals(&self) -> bool {
+        true
+    }
 }
 
 /// What a plain load of a page gets that cannot be read, or does not verify.

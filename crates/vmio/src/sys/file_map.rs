@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use rustix::mm::{Advice, MapFlags, MlockFlags, MsyncFlags, ProtFlags};
 
 use crate::page::SPAN_BYTES;
+use crate::sys::address_table::GRANULE_BYTES;
 use crate::sys::own_memory::{self, Stopped};
 use crate::sys::reservation::Reservation;
 
@@ -22,17 +23,22 @@ pub(crate) struct FileMap {
 impl FileMap {
     /// Maps `len` bytes of a file at a multiple of a span.
     pub(crate) fn new(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
-        Self::with(file, len, writable, MapFlags::SHARED)
+        Self::with(file, len, SPAN_BYTES, writable, MapFlags::SHARED)
+    }
+
+    /// The same at a multiple of what an [`AddressTable`](crate::sys::address_table::AddressTable) tells apart.
+    pub(crate) fn in_granules(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
+        Self::with(file, len, GRANULE_BYTES, writable, MapFlags::SHARED)
     }
 
     /// The same of a file on persistent memory, past the page cache, with nothing of the file system's left to be made durable once
     /// a store has happened; EOPNOTSUPP where that cannot be.
     pub(crate) fn of_persistent_memory(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
-        Self::with(file, len, writable, MapFlags::SHARED_VALIDATE | MapFlags::SYNC)
+        Self::with(file, len, SPAN_BYTES, writable, MapFlags::SHARED_VALIDATE | MapFlags::SYNC)
     }
 
-    fn with(file: BorrowedFd<'_>, len: usize, writable: bool, flags: MapFlags) -> io::Result<Self> {
-        let mut range = Reservation::zeroed(len, SPAN_BYTES)?;
+    fn with(file: BorrowedFd<'_>, len: usize, align: usize, writable: bool, flags: MapFlags) -> io::Result<Self> {
+        let mut range = Reservation::zeroed(len, align)?;
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: replaces the reservation just made, which nobody else knows of.
         unsafe {
@@ -57,6 +63,11 @@ impl FileMap {
     /// How far it reaches, in bytes.
     pub(crate) fn len(&self) -> usize {
         self.range.len()
+    }
+
+    /// Where all of it lies in the address space.
+    pub(crate) fn all_addresses(&self) -> Range<usize> {
+        self.range.addresses()
     }
 
     /// Where a range of bytes lies in the address space.

@@ -34,16 +34,26 @@ pub(crate) enum Resolution {
 /// Resolves a fault at an address; must be async-signal-safe.
 pub(crate) type FaultHandler = fn(address: usize, access: FaultAccess) -> Resolution;
 
-static RESOLVER: OnceLock<FaultHandler> = OnceLock::new();
+/// Where faults come from that are resolved.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FaultSource {
+    /// Pages that a userfaultfd has been told to look after.
+    Userfaultfd,
+    /// Pages of the kernel module's that nobody has vetted.
+    Module,
+}
+
+/// Of each source.
+static RESOLVERS: [OnceLock<FaultHandler>; 2] = [const { OnceLock::new() }; 2];
 /// What was done at a SIGBUS before us; set once the handler is installed.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 static INSTALLING: Mutex<()> = Mutex::new(());
 
-/// Has `handler` called for every SIGBUS of this process from now on; what it declines goes to the handler that was
-/// there before. The first call decides; later ones do nothing.
-pub(crate) fn install_sigbus_handler(handler: FaultHandler) -> io::Result<()> {
+/// Has `handler` called for every SIGBUS of this process from now on; what all handlers decline goes to the one that was
+/// there before us. Of each source the first call decides; later ones do nothing.
+pub(crate) fn install_sigbus_handler(source: FaultSource, handler: FaultHandler) -> io::Result<()> {
     let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
-    RESOLVER.get_or_init(|| handler);
+    RESOLVERS[source as usize].get_or_init(|| handler);
     if PREVIOUS.get().is_some() { Ok(()) } else { install() }
 }
 
@@ -71,7 +81,7 @@ fn install() -> io::Result<()> {
     // so a nested fault of the same thread cannot wait for itself.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
     // SAFETY: fills a set that we own; then installs a handler that is async-signal-safe by the contract of
-    // FaultHandler and reads only PREVIOUS, which is set by now, and RESOLVER.
+    // FaultHandler and reads only PREVIOUS, which is set by now, and RESOLVERS.
     unsafe {
         libc::sigfillset(&mut action.sa_mask);
         if libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) != 0 {
@@ -87,8 +97,8 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     // SAFETY: the kernel passes a valid siginfo and ucontext to an SA_SIGINFO handler.
     let (code, address, access) = unsafe { ((*info).si_code, (*info).si_addr() as usize, access_of(context)) };
     // Only BUS_ADRERR comes from a page fault; anything sent by kill() has a code of 0 or less.
-    let resolve = RESOLVER.get().filter(|_| code == libc::BUS_ADRERR);
-    if resolve.is_some_and(|resolve| resolve(address, access) == Resolution::Resolved) {
+    let mut resolvers = RESOLVERS.iter().filter_map(OnceLock::get).filter(|_| code == libc::BUS_ADRERR);
+    if resolvers.any(|resolve| resolve(address, access) == Resolution::Resolved) {
         return;
     }
     // BUS_MCEERR_AR is a bad cell of memory that was touched.

@@ -1,6 +1,7 @@
 //! /dev/vmio: how programs reach the kernel module, as `kernel/uapi/vmio.h` says.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -10,7 +11,7 @@ use rustix::ioctl::{Opcode, opcode};
 use crate::sys::PAGE_BYTES;
 
 /// The version of the interface that is written down here: the module must have it, or a newer one.
-pub(crate) const ABI: u32 = 1;
+pub(crate) const ABI: u32 = 2;
 /// The most pages that are read ahead of a missed one.
 pub(crate) const READ_AHEAD_PAGES_MAX: u32 = 31;
 
@@ -27,7 +28,11 @@ const RESIDENT: Opcode = opcode::write::<Resident>(MAGIC, 9);
 const EVICT: Opcode = opcode::write::<ByteRange>(MAGIC, 10);
 const DISCARD: Opcode = opcode::write::<ByteRange>(MAGIC, 11);
 const PIN: Opcode = opcode::write::<Pin>(MAGIC, 12);
+const INSPECT: Opcode = opcode::read_write::<Inspect>(MAGIC, 13);
+const ADMIT: Opcode = opcode::write::<Admit>(MAGIC, 14);
+const POISON: Opcode = opcode::write::<Poison>(MAGIC, 15);
 const PIN_WRITE: u32 = 1;
+const ATTACH_VETTED: u32 = 1;
 
 /// Page numbers that one call lists.
 const NUMBERS: usize = 512;
@@ -86,6 +91,32 @@ struct Pin {
     reserved: u32,
 }
 
+/// `struct vmio_inspect`.
+#[repr(C)]
+struct Inspect {
+    offset: u64,
+    contents: u64,
+    arrival: u64,
+}
+
+/// `struct vmio_admit`.
+#[repr(C)]
+struct Admit {
+    offset: u64,
+    arrival: u64,
+}
+
+/// `struct vmio_poison`.
+#[repr(C)]
+struct Poison {
+    offset: u64,
+    pattern: [u8; 8],
+}
+
+/// By what a page is known that has come into memory and was looked at: it may have gone since, and come again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arrival(NonZeroU64);
+
 /// What a pool or an attachment has, in pages: `struct vmio_usage`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -142,9 +173,10 @@ impl ModulePool {
         usage(&self.device)
     }
 
-    /// Attaches a file or device that was opened for direct I/O.
-    pub(crate) fn attach(&self, backing: BorrowedFd<'_>) -> io::Result<Attachment> {
-        let mut attach = Attach { fd: backing.as_raw_fd(), flags: 0, limit_pages: 0 };
+    /// Attaches a file or device that was opened for direct I/O. If it is vetted, nobody sees pages of it that were not admitted.
+    pub(crate) fn attach(&self, backing: BorrowedFd<'_>, is_vetted: bool) -> io::Result<Attachment> {
+        let flags = if is_vetted { ATTACH_VETTED } else { 0 };
+        let mut attach = Attach { fd: backing.as_raw_fd(), flags, limit_pages: 0 };
         // SAFETY: the request reads this structure.
         let descriptor = unsafe { ioctl(&self.device, ATTACH, &raw mut attach)? };
         // SAFETY: the call has returned a new descriptor, which nobody else owns.
@@ -232,6 +264,29 @@ impl Attachment {
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 
+    /// Has a page of a vetted file come into memory, and copies it; `None` if it may be seen already.
+    pub(crate) fn inspect(&self, offset: u64, contents: &mut [u8]) -> io::Result<Option<Arrival>> {
+        assert_eq!(contents.len(), PAGE_BYTES, "a page is what is copied");
+        let mut request = Inspect { offset, contents: contents.as_mut_ptr() as u64, arrival: 0 };
+        // SAFETY: the request reads and writes this structure, and writes a page to where it says, which is borrowed.
+        unsafe { ioctl(&self.descriptor, INSPECT, &raw mut request)? };
+        Ok(NonZeroU64::new(request.arrival).map(Arrival))
+    }
+
+    /// Has all see a page that was looked at, if it is still there.
+    pub(crate) fn admit(&self, offset: u64, Arrival(arrival): Arrival) -> io::Result<()> {
+        let mut request = Admit { offset, arrival: arrival.get() };
+        // SAFETY: the request reads this structure.
+        unsafe { ioctl(&self.descriptor, ADMIT, &raw mut request).map(drop) }
+    }
+
+    /// Has a page that was not admitted hold a pattern, until it is evicted.
+    pub(crate) fn poison(&self, offset: u64, pattern: [u8; 8]) -> io::Result<()> {
+        let mut request = Poison { offset, pattern };
+        // SAFETY: the request reads this structure, and changes a page that nobody has seen.
+        unsafe { ioctl(&self.descriptor, POISON, &raw mut request).map(drop) }
+    }
+
     /// Writes all that is dirty, and flushes the backing.
     pub(crate) fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::fdatasync(&self.descriptor)?)
@@ -293,6 +348,9 @@ mod tests {
         seen!(lines, ModuleUsage is "vmio_usage": pages, resident, dirty, pinned, first_dirty, flush_failed);
         seen!(lines, Resident is "vmio_resident": offset, length, numbers, room);
         seen!(lines, Pin is "vmio_pin": address, length, flags, reserved);
+        seen!(lines, Inspect is "vmio_inspect": offset, contents, arrival);
+        seen!(lines, Admit is "vmio_admit": offset, arrival);
+        seen!(lines, Poison is "vmio_poison": offset, pattern);
         seen!(lines, "VMIO_RESERVE" = RESERVE);
         seen!(lines, "VMIO_ATTACH" = ATTACH);
         seen!(lines, "VMIO_PRIORITIZE" = PRIORITIZE);
@@ -305,7 +363,11 @@ mod tests {
         seen!(lines, "VMIO_EVICT" = EVICT);
         seen!(lines, "VMIO_DISCARD" = DISCARD);
         seen!(lines, "VMIO_PIN" = PIN);
+        seen!(lines, "VMIO_INSPECT" = INSPECT);
+        seen!(lines, "VMIO_ADMIT" = ADMIT);
+        seen!(lines, "VMIO_POISON" = POISON);
         seen!(lines, "VMIO_PIN_WRITE" = PIN_WRITE);
+        seen!(lines, "VMIO_ATTACH_VETTED" = ATTACH_VETTED);
         seen!(lines, "VMIO_ABI" = ABI);
         let prints = lines.iter().map(|(name, _)| format!("printf(\"%llu\\n\", (unsigned long long)({name}));\n"));
         let program = format!(

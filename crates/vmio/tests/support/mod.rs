@@ -5,6 +5,7 @@ pub mod child;
 pub mod denial;
 pub mod device;
 pub mod exercise;
+pub mod kernel_module;
 mod random;
 pub mod reader_thread;
 pub mod simulated_disk;

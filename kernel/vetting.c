@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Pages that somebody in user space looks at as they arrive, before anybody sees
+ * them. Each arrival has a number, by which what is admitted is known to be what was
+ * looked at: it may have been evicted since, and read again. What is poisoned may
+ * be seen, but not stored to.
+ */
+
+#include <linux/highmem.h>
+#include <linux/module.h>
+#include <linux/sched/signal.h>
+#include <linux/uaccess.h>
+
+#include "module.h"
+#include "uapi/vmio.h"
+
+/* The number of the page at an offset. */
+static int page_at(struct attachment *attachment, u64 offset, pgoff_t *index)
+{
+	if (!attachment->vetted || offset & ~PAGE_MASK)
+		return -EINVAL;
+	if (offset >> PAGE_SHIFT >= attachment_end(attachment))
+		return -ENXIO;
+	*index = offset >> PAGE_SHIFT;
+	return 0;
+}
+
+/* The frame of a page that is in memory, its folio locked. EAGAIN: it has none by now. */
+static struct frame *lock_resident(struct attachment *attachment, pgoff_t index)
+{
+	struct shard *shard = &attachment->shards[core_of(attachment, index)];
+	struct frame *frame = xa_load(&shard->pages, index);
+	int error = frame ? frame_lock(frame, attachment, index, UNTIL_KILLED) : -EAGAIN;
+
+	return error ? ERR_PTR(error) : frame;
+}
+
+/* A frame for a page that is not in memory. EAGAIN: there is none for now, and it was waited for. */
+static struct frame *find_frame(struct attachment *attachment)
+{
+	struct frame *frame = frame_find(attachment);
+	int error;
+
+	if (frame)
+		return frame;
+	if (frames_are_stuck(attachment, PATIENCE_OF_CALLS))
+		return ERR_PTR(-ENOMEM);
+	error = wait_for_frame(attachment->pool);
+	return ERR_PTR(error ?: -EAGAIN);
+}
+
+/* Brings a page in that is not in memory. Its folio is locked then. EAGAIN, EBUSY: look again. */
+static struct frame *lock_missing(struct attachment *attachment, pgoff_t index)
+{
+	struct frame *frame = find_frame(attachment);
+	struct load load;
+	int error;
+
+	if (IS_ERR(frame))
+		return frame;
+	error = load_begin(&load, attachment, frame, index);
+	if (!error)
+		error = load_end(&load);
+	return error ? ERR_PTR(error) : frame;
+}
+
+static bool looks_again(const struct frame *frame)
+{
+	return frame == ERR_PTR(-EAGAIN) || frame == ERR_PTR(-EBUSY);
+}
+
+/* A page, brought into memory by a function if it is not there, its folio locked. */
+static struct frame *lock_page_by(struct attachment *attachment, pgoff_t index,
+				  struct frame *(*lock_absent)(struct attachment *, pgoff_t))
+{
+	for (;;) {
+		struct frame *frame = lock_resident(attachment, index);
+
+		if (frame == ERR_PTR(-EAGAIN))
+			frame = lock_absent(attachment, index);
+		if (!looks_again(frame))
+			return frame;
+		if (fatal_signal_pending(current))
+			return ERR_PTR(-EINTR);
+		cond_resched();
+	}
+}
+
+/* The same, read anew if it is poisoned. EIO: somebody holds the poison. */
+static struct frame *lock_wholesome(struct attachment *attachment, pgoff_t index)
+{
+	struct frame *frame = lock_page_by(attachment, index, lock_missing);
+	int error;
+
+	if (IS_ERR(frame) || !frame->poisoned)
+		return frame;
+	folio_unlock(frame->folio);
+	error = evict_range(attachment, index, index, false);
+	if (error)
+		return ERR_PTR(error);
+	frame = lock_page_by(attachment, index, lock_missing);
+	if (IS_ERR(frame) || !frame->poisoned)
+		return frame;
+	folio_unlock(frame->folio);
+	return ERR_PTR(-EIO);
+}
+
+static int copy_page_to_user(struct folio *folio, void __user *contents)
+{
+	void *from = kmap_local_folio(folio, 0);
+	int error = copy_to_user(contents, from, PAGE_SIZE) ? -EFAULT : 0;
+
+	kunmap_local(from);
+	return error;
+}
+
+/* VMIO_INSPECT. */
+long inspect(struct attachment *attachment, void __user *argument)
+{
+	struct vmio_inspect request;
+	struct frame *frame;
+	struct folio *folio;
+	pgoff_t index;
+	int error;
+
+	if (copy_from_user(&request, argument, sizeof(request)))
+		return -EFAULT;
+	error = page_at(attachment, request.offset, &index);
+	if (error)
+		return error;
+	frame = lock_wholesome(attachment, index);
+	if (IS_ERR(frame))
+		return PTR_ERR(frame);
+	request.arrival = frame->arrival;
+	folio = frame->folio;
+	/* Nobody sees it, so nobody changes it; and nobody evicts it while it is referred to. */
+	folio_get(folio);
+	folio_unlock(folio);
+	if (request.arrival)
+		error = copy_page_to_user(folio, u64_to_user_ptr(request.contents));
+	folio_put(folio);
+	if (!error && copy_to_user(argument, &request, sizeof(request)))
+		error = -EFAULT;
+	return error;
+}
+
+/* VMIO_ADMIT. */
+long admit(struct attachment *attachment, const void __user *argument)
+{
+	struct vmio_admit request;
+	struct frame *frame;
+	pgoff_t index;
+	int error;
+
+	if (copy_from_user(&request, argument, sizeof(request)))
+		return -EFAULT;
+	error = page_at(attachment, request.offset, &index);
+	if (error)
+		return error;
+	frame = lock_resident(attachment, index);
+	if (frame == ERR_PTR(-EAGAIN))
+		return 0;
+	if (IS_ERR(frame))
+		return PTR_ERR(frame);
+	if (frame->arrival == request.arrival)
+		frame->arrival = 0;
+	folio_unlock(frame->folio);
+	return 0;
+}
+
+/* A frame for a page that is not in memory, and stays unread. EAGAIN, EBUSY: look again. */
+static struct frame *lock_unread(struct attachment *attachment, pgoff_t index)
+{
+	struct frame *frame = find_frame(attachment);
+	LIST_HEAD(unused);
+	int error;
+
+	if (IS_ERR(frame))
+		return frame;
+	error = frame_assign(frame, attachment, index);
+	if (!error) {
+		folio_mark_uptodate(frame->folio);
+		frame_enqueue(frame);
+		return frame;
+	}
+	list_add(&frame->queue, &unused);
+	frames_free(attachment->pool, &unused);
+	return ERR_PTR(error);
+}
+
+static void fill(struct folio *folio, u64 pattern)
+{
+	void *to = kmap_local_folio(folio, 0);
+
+	memset64(to, pattern, PAGE_SIZE / sizeof(pattern));
+	kunmap_local(to);
+}
+
+/* VMIO_POISON. */
+long poison(struct attachment *attachment, const void __user *argument)
+{
+	struct vmio_poison request;
+	struct frame *frame;
+	pgoff_t index;
+	u64 pattern;
+	int error;
+
+	if (copy_from_user(&request, argument, sizeof(request)))
+		return -EFAULT;
+	error = page_at(attachment, request.offset, &index);
+	if (error)
+		return error;
+	frame = lock_page_by(attachment, index, lock_unread);
+	if (IS_ERR(frame))
+		return PTR_ERR(frame);
+	if (frame->arrival) {
+		memcpy(&pattern, request.pattern, sizeof(pattern));
+		fill(frame->folio, pattern);
+		frame->poisoned = true;
+		frame->arrival = 0;
+	}
+	folio_unlock(frame->folio);
+	return 0;
+}
