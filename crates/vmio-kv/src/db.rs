@@ -194,7 +194,7 @@ impl Db {
 
     fn map(backing: impl Backing + 'static, options: &Options) -> Result<Arc<Device>> {
         options.check()?;
-        let cache = vmio::Cache::builder().capacity(options.cache_bytes()).build()?;
+        let cache = options.cache().build()?;
         let backing: Arc<dyn Backing> =
             if options.takes_over() { Arc::new(Beside(backing)) } else { Arc::new(backing) };
         let device = Device::open(&cache, backing, options.volume_bytes_max())?;

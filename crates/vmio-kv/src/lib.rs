@@ -41,6 +41,7 @@ pub use db::{
 pub use error::{Damage, Error, Result};
 pub use key_range::KeyRange;
 pub use options::{Durability, Options};
+pub use vmio::Engine;
 pub use write_batch::WriteBatch;
 
 /// The README's examples, of this crate and of those below it, are compiled and run with the documentation's.

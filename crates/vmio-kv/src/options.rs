@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use vmio::{Cache, CacheBuilder, Engine};
+
 use crate::device::PageObserver;
 use crate::error::{Error, Result};
 use crate::region::Limits;
@@ -39,6 +41,7 @@ pub struct Options {
     page_observer: Option<PageObserver>,
     take_over: bool,
     fenced: bool,
+    engine: Engine,
 }
 
 /// The least memory that a store works in.
@@ -77,6 +80,7 @@ impl Options {
             page_observer: None,
             take_over: false,
             fenced: false,
+            engine: Engine::Auto,
         }
     }
 
@@ -86,6 +90,14 @@ impl Options {
     /// at least: a store with more regions or segments than that allows is not opened, nor is a further one created.
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;
+        self
+    }
+
+    /// Who takes the cache's faults: vmio's choice by default. With [`Engine::Kernel`] the volume is a file or a block device with direct
+    /// I/O, and the memory of the cache is the kernel module's. [`Engine::Managed`] is refused: it shows pages before they are
+    /// verified.
+    pub fn engine(mut self, engine: Engine) -> Self {
+        self.engine = engine;
         self
     }
 
@@ -263,6 +275,11 @@ impl Options {
     /// What the end of a segment's log may take.
     pub(crate) fn tail_bytes(&self) -> u64 {
         TAIL_BYTES
+    }
+
+    /// The cache as it is at first.
+    pub(crate) fn cache(&self) -> CacheBuilder {
+        Cache::builder().engine(self.engine).capacity(self.cache_bytes())
     }
 
     /// What the cache has as long as levels in memory keep to their sum, and there is one segment.

@@ -76,6 +76,7 @@ const LEFT_OUT: &[LeftOut] = &[
 /// Of the test binaries, those that the kernel module's engine has to pass: others are of what it refuses, or of backings that are no files.
 const OF_THE_MODULE: &[&str] = &[
     "kernel_engine",
+    "kernel_vetting",
     "crash",
     "devices",
     "end_of_file",
@@ -89,12 +90,18 @@ const OF_THE_MODULE: &[&str] = &[
     "sharing",
 ];
 
+/// The same of the key-value store.
+const STORE_ON_THE_MODULE: &str = "kernel_store";
+
 /// Builds the tests, runs them in one guest, and says how each ended; 0 if all is well.
 pub(crate) fn run(machine: Machine, through_module: bool, wanted: &[String]) -> Result<u8> {
     let doctor = executable(&["build", "--package", "vmio-cli"])?;
-    let tests = build(&["test", "--package", "vmio", "--test", "*", "--no-run"])?;
+    let mut tests = build(&["test", "--package", "vmio", "--test", "*", "--no-run"])?;
+    if through_module {
+        tests.extend(build(&["test", "--package", "vmio-kv", "--test", STORE_ON_THE_MODULE, "--no-run"])?);
+    }
     let list = match wanted {
-        [] if through_module => named(&tests, OF_THE_MODULE)?,
+        [] if through_module => named(&tests, OF_THE_MODULE)? + &named(&tests, &[STORE_ON_THE_MODULE])?,
         [] => shortened(&tests),
         _ => named(&tests, wanted)?,
     };

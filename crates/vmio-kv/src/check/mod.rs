@@ -73,7 +73,7 @@ fn run(
     tell: &mut dyn FnMut(Event),
 ) -> Result<Report> {
     options.check()?;
-    let cache = vmio::Cache::builder().capacity(options.cache_bytes()).build()?;
+    let cache = options.cache().build()?;
     let device = Device::open(&cache, backing, 0)?;
     let report = Report::new(device.name());
     let mut check = Check { device: &device, report, wanted, region_names: BTreeSet::new(), tell };

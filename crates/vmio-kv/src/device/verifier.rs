@@ -42,4 +42,8 @@ impl PageVerifier for NodeVerifier {
     fn seal(&self, _offset: u64, _page: &mut [u8]) {
         // Nodes are sealed when they are built.
     }
+
+    fn seals(&self) -> bool {
+        false
+    }
 }
