@@ -78,6 +78,8 @@ pub struct Replayed {
 pub enum EngineKind {
     /// vmio-kv.
     Vmio,
+    /// The same over the kernel module.
+    VmioKernel,
     /// LMDB through heed.
     Lmdb,
     /// redb.
@@ -94,13 +96,22 @@ pub enum EngineKind {
 
 impl EngineKind {
     /// All that there are, whether or not this build has them.
-    pub const ALL: [EngineKind; 7] =
-        [Self::Vmio, Self::Lmdb, Self::Redb, Self::Fjall, Self::Rocksdb, Self::RocksdbLz4, Self::RocksdbDefault];
+    pub const ALL: [EngineKind; 8] = [
+        Self::Vmio,
+        Self::VmioKernel,
+        Self::Lmdb,
+        Self::Redb,
+        Self::Fjall,
+        Self::Rocksdb,
+        Self::RocksdbLz4,
+        Self::RocksdbDefault,
+    ];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Vmio => "vmio",
+            Self::VmioKernel => "vmio-kernel",
             Self::Lmdb => "lmdb",
             Self::Redb => "redb",
             Self::Fjall => "fjall",
@@ -113,7 +124,7 @@ impl EngineKind {
     /// The feature of this crate that it needs and this build does not have, if there is one.
     pub const fn missing_feature(self) -> Option<&'static str> {
         match self {
-            Self::Vmio | Self::Lmdb => None,
+            Self::Vmio | Self::VmioKernel | Self::Lmdb => None,
             Self::Redb if cfg!(feature = "redb") => None,
             Self::Redb => Some("redb"),
             Self::Fjall if cfg!(feature = "fjall") => None,
@@ -123,10 +134,16 @@ impl EngineKind {
         }
     }
 
+    /// Whether it runs only where the kernel module is loaded.
+    pub const fn needs_module(self) -> bool {
+        matches!(self, Self::VmioKernel)
+    }
+
     /// Opens the store in a folder that is there, or creates it.
     pub fn open(self, setup: &Setup) -> Result<Box<dyn Engine>> {
         match self {
-            Self::Vmio => Ok(Box::new(vmio::VmioEngine::open(setup)?)),
+            Self::Vmio => Ok(Box::new(vmio::VmioEngine::open(setup, vmio_kv::Engine::Auto)?)),
+            Self::VmioKernel => Ok(Box::new(vmio::VmioEngine::open(setup, vmio_kv::Engine::Kernel)?)),
             Self::Lmdb => Ok(Box::new(lmdb::LmdbEngine::open(setup)?)),
             #[cfg(feature = "redb")]
             Self::Redb => Ok(Box::new(redb::RedbEngine::open(setup)?)),

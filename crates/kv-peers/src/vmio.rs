@@ -23,7 +23,7 @@ pub struct VmioEngine {
 struct VmioRegion(RegionHandle);
 
 impl VmioEngine {
-    pub fn open(setup: &Setup) -> Result<Self> {
+    pub fn open(setup: &Setup, engine: vmio_kv::Engine) -> Result<Self> {
         // The program, its stacks, page tables and what the allocator holds back come beside the store's memory.
         let memory_bytes = setup.memory_bytes - (setup.memory_bytes / 10).max(BESIDE_BYTES_MIN);
         // Sparse, so that room which is not used costs nothing.
@@ -33,6 +33,7 @@ impl VmioEngine {
         let level_bytes = (memory_bytes / 8 / regions).max(MEMORY_LEVEL_BYTES_MIN);
         let page_trace = setup.page_trace.as_deref().map(PageTrace::create).transpose()?.map(Arc::new);
         let mut options = Options::new()
+            .engine(engine)
             .memory_bytes(memory_bytes)
             .memory_level_bytes(level_bytes)
             .filter_bytes(setup.filter_bytes)

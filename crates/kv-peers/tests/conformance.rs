@@ -118,6 +118,17 @@ fn vmio_conforms() -> TestResult {
 }
 
 #[test]
+fn vmio_conforms_over_the_module() -> TestResult {
+    if Path::new("/dev/vmio").exists() {
+        return conforms(EngineKind::VmioKernel);
+    }
+    let folder = tempfile::tempdir()?;
+    let error = EngineKind::VmioKernel.open(&setup(folder.path())).map(drop).expect_err("there is no module");
+    assert!(format!("{error:#}").contains("/dev/vmio"), "{error:#}");
+    Ok(())
+}
+
+#[test]
 fn lmdb_conforms() -> TestResult {
     conforms(EngineKind::Lmdb)
 }

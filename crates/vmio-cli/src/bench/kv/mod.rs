@@ -75,6 +75,7 @@ device that follow each other, and a third for pages at random; it needs root.
 
 Engines:
   vmio             vmio-kv
+  vmio-kernel      the same over the kernel module, if it is named
   lmdb             LMDB: a transaction a write, MDB_WRITEMAP, MDB_NOSYNC
   redb             redb: a transaction a write, without durability
   fjall            fjall, without compression
@@ -88,7 +89,7 @@ peers` where librocksdb-dev is installed, builds a command that has all.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct KvBenchArgs {
-    /// Engines; all that this build has, unless given
+    /// Engines; all that this build has and that need no kernel module, unless given
     #[arg(long, value_delimiter = ',', value_name = "ENGINE")]
     engines: Vec<EngineKind>,
     /// Phases of YCSB, in this order; L,A,C,E unless these or scenarios are given
@@ -208,7 +209,8 @@ impl KvBenchArgs {
             bail!("--page-traces is there for vmio alone, which it slows down: add --engines vmio");
         }
         if self.engines.is_empty() {
-            return Ok(EngineKind::ALL.into_iter().filter(|engine| engine.missing_feature().is_none()).collect());
+            let runs = |engine: &EngineKind| engine.missing_feature().is_none() && !engine.needs_module();
+            return Ok(EngineKind::ALL.into_iter().filter(runs).collect());
         }
         if let Some(engine) = self.engines.iter().find(|engine| engine.missing_feature().is_some()) {
             bail!(
