@@ -8,7 +8,10 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
 
 use support::assert_sound;
 use vmio::backing::{Backing, MemoryBacking};
@@ -205,23 +208,36 @@ fn compare(db: &Db, contents: &Contents, place: &str) -> u64 {
     errors
 }
 
-/// How many bytes were flipped, and how often the volume could be opened then; and at which places it went wrong.
-fn flip_each(volume: &Volume, stride: usize) -> (u64, u64, Vec<(u64, usize)>) {
-    let (mut flipped, mut opened, mut wrong) = (0, 0, Vec::new());
+/// The bytes to flip, by the block and the place in it.
+fn places(volume: &Volume, stride: usize) -> Vec<(u64, usize)> {
     // What is the same in many blocks need not be flipped in each.
     let is_one_of_many =
         |offset: u64, block: &Block| block.0[..64] == [LARGE; 64] && !offset.is_multiple_of(32 * BLOCK as u64);
     let blocks = volume.blocks.iter().filter(|(offset, block)| !is_one_of_many(**offset, block));
-    for (index, (offset, _)) in blocks.enumerate() {
-        for at in (index % stride..BLOCK).step_by(stride) {
-            flipped += 1;
-            match std::panic::catch_unwind(|| volume.open_flipped(*offset, at)) {
-                Ok(is_open) => opened += u64::from(is_open),
-                Err(_) => wrong.push((*offset, at)),
+    let of_block = |(index, (offset, _)): (usize, (&u64, _))| {
+        let offset = *offset;
+        (index % stride..BLOCK).step_by(stride).map(move |at| (offset, at)).collect::<Vec<_>>()
+    };
+    blocks.enumerate().flat_map(of_block).collect()
+}
+
+/// How often the volume could be opened with one of them flipped; and at which it went wrong.
+fn flip_each(volume: &Volume, places: &[(u64, usize)]) -> (usize, Vec<(u64, usize)>) {
+    let (next, opened, wrong) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let flip = || {
+        while let Some(place) = places.get(next.fetch_add(1, Ordering::Relaxed)) {
+            match catch_unwind(|| volume.open_flipped(place.0, place.1)) {
+                Ok(is_open) => drop(opened.fetch_add(usize::from(is_open), Ordering::Relaxed)),
+                Err(_) => wrong.lock().unwrap().push(*place),
             }
         }
-    }
-    (flipped, opened, wrong)
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().unwrap().get() {
+            scope.spawn(flip);
+        }
+    });
+    (opened.into_inner(), wrong.into_inner().unwrap())
 }
 
 #[test]
@@ -234,7 +250,8 @@ fn no_flipped_byte_makes_a_wrong_answer() {
         Volume::new(150, 3, true, false),
         Volume::new(10, 1, true, true),
     ] {
-        let (flipped, opened, wrong) = flip_each(&volume, stride);
+        let places = places(&volume, stride);
+        let (flipped, (opened, wrong)) = (places.len(), flip_each(&volume, &places));
         println!("{} blocks, {flipped} bytes flipped, {opened} times opened", volume.blocks.len());
         assert_eq!(wrong, [], "blocks and bytes of them; what went wrong is above");
         assert!(opened > 0 && opened < flipped);
