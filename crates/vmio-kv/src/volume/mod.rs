@@ -14,6 +14,7 @@ pub(crate) mod segment;
 pub(crate) mod take_over;
 pub(crate) mod unit_lives;
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use crate::device::{Device, Newest};
@@ -55,7 +56,7 @@ impl Volume {
     /// Lays out a volume with one segment. The header comes last: without it there is no volume.
     pub(crate) fn create(device: Arc<Device>) -> Result<Self> {
         check_length(device.len())?;
-        if find_header(&device)?.is_some() {
+        if !read_headers(&device)?.is_empty() {
             return Err(Error::VolumeExists { volume: device.name().to_owned() });
         }
         let failed = |source| Error::Device { volume: device.name().to_owned(), action: "naming", offset: 0, source };
@@ -140,10 +141,24 @@ impl Volume {
 
     /// What the volume that is there says of itself.
     pub(crate) fn read(device: &Device) -> Result<Layout> {
-        let volume = || device.name().to_owned();
-        let Some((block, offset)) = find_header(device)? else {
-            return Err(Error::NoVolume { volume: volume() });
+        let headers = read_headers(device)?;
+        let Some((newest, offset)) = headers.first() else {
+            return Err(Error::NoVolume { volume: device.name().to_owned() });
         };
+        match (Self::read_by(device, newest, *offset), headers.get(1)) {
+            // An owner who was fenced while he changed the layout may have written a header late, without its table.
+            (Err(error @ Error::Damaged { .. }), Some((other, offset))) => Self::read_by(device, other, *offset)
+                .map_err(|other| match other {
+                    Error::Damaged { .. } => error,
+                    other => other,
+                }),
+            (read, _) => read,
+        }
+    }
+
+    /// The same by one header.
+    fn read_by(device: &Device, block: &Block, offset: u64) -> Result<Layout> {
+        let volume = || device.name().to_owned();
         let damaged = |offset, damage| device.damaged("the volume's header", offset, damage);
         let sealed = unseal(&block.0, Kind::VolumeHeader, offset).map_err(|damage| damaged(offset, damage))?;
         let epoch = sealed.epoch;
@@ -257,18 +272,55 @@ pub(crate) fn holds_volume(backing: &dyn vmio::backing::Backing) -> Result<bool>
     Ok(false)
 }
 
-/// The newest whole header.
-fn find_header(device: &Device) -> Result<Option<(Box<Block>, u64)>> {
+/// The headers that are whole, the newest first, and where they are.
+fn read_headers(device: &Device) -> Result<Vec<(Box<Block>, u64)>> {
     let units_there = |sealed: &Sealed<'_>| {
         let units = VolumeHeader::from_block(sealed).map_or(0, |header| header.units);
         if units.saturating_mul(UNIT_BYTES) <= device.len() { units } else { 0 }
     };
-    let found = device.read_best(Kind::VolumeHeader, HEADER_OFFSETS, u64::MAX, units_there)?;
-    Ok(found.map(|newest| (newest.block, HEADER_OFFSETS[newest.copy])))
+    let mut found = Vec::new();
+    for offset in HEADER_OFFSETS {
+        let block = device.read_block(offset)?;
+        let rank = unseal(&block.0, Kind::VolumeHeader, offset).map(|sealed| (sealed.epoch, units_there(&sealed)));
+        found.extend(rank.ok().map(|rank| (rank, block, offset)));
+    }
+    found.sort_by_key(|(rank, ..)| Reverse(*rank));
+    Ok(found.into_iter().map(|(_, block, offset)| (block, offset)).collect())
 }
 
 /// Refuses a length that no volume can have.
 pub(crate) fn check_length(bytes: u64) -> Result<()> {
     let (least, most) = (VOLUME_UNITS_MIN * UNIT_BYTES, UNITS_MAX * UNIT_BYTES);
     if (least..=most).contains(&bytes) { Ok(()) } else { Err(Error::VolumeLength { bytes, least, most }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use vmio::Cache;
+    use vmio::backing::MemoryBacking;
+
+    use super::*;
+
+    #[test]
+    fn a_header_without_its_table_is_passed_over() -> Result<()> {
+        for late in HEADER_OFFSETS {
+            let cache = Cache::builder().capacity(8 << 20).build()?;
+            let device = Arc::new(Device::open(&cache, Arc::new(MemoryBacking::new(64 * UNIT_BYTES)?), 0)?);
+            let layout = Volume::create(Arc::clone(&device))?.layout;
+            let header = VolumeHeader { segments: 2, ..layout.header };
+            device.write(late, &header.to_block(late, layout.epoch + 1).0)?;
+            let read = Volume::read(&device)?;
+            assert!((read.header, read.epoch, read.segments.len()) == (layout.header, layout.epoch, 1));
+            read.mend(&device, &|| Ok(()))?;
+            for offset in HEADER_OFFSETS {
+                assert_eq!(device.read_block(offset)?.0, layout.header.to_block(offset, layout.epoch).0);
+            }
+            // Of both nobody knows how many segments there are.
+            for offset in HEADER_OFFSETS {
+                device.write(offset, &header.to_block(offset, layout.epoch + 1).0)?;
+            }
+            assert!(matches!(Volume::read(&device), Err(Error::Damaged { .. })));
+        }
+        Ok(())
+    }
 }
