@@ -76,7 +76,10 @@ fn key_value_stores_hold_what_was_put() -> TestResult {
     assert!(table.contains("C, latest") && !table.contains("L, "), "the load is not asked for: {table}");
     let little = ["bench", "kv", "--memory", "1M"];
     refused(vmio().args(little), "engines work in 48 MiB at least")?;
-    refused(vmio().args(["bench", "kv", "--engines", "leveldb"]), "is no engine: there are vmio, lmdb, redb")
+    refused(
+        vmio().args(["bench", "kv", "--engines", "leveldb"]),
+        "is no engine: there are vmio, vmio-kernel, lmdb, redb",
+    )
 }
 
 #[test]
