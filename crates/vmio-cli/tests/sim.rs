@@ -35,7 +35,8 @@ fn a_trace_is_replayed_through_all_policies() -> Result<(), Box<dyn std::error::
         "S3-FIFO",
     ] {
         let misses = misses(&results, policy);
-        assert!(misses.is_some_and(|misses| (2000 - 256..=2000).contains(&misses)), "{policy}: {misses:?}");
+        // With vmio's own, the evictor may take a page before who missed it looks, which is missed twice then.
+        assert!(misses.is_some_and(|misses| (2000 - 256..=2020).contains(&misses)), "{policy}: {misses:?}");
     }
     Ok(())
 }

@@ -120,7 +120,8 @@ fn other_mappings_of_the_process_do_not_count() {
             until(|| cache.stats().resident_pages <= 1100);
             foreign.advise(0..foreign.len(), Advice::DontNeed).unwrap();
         }
-        assert!(mapped(&map) > 512, "{} pages are left of 1024 that fit", mapped(&map));
+        // Where the processor is wanted elsewhere a count is out of date, and a quarter of the budget put in line before the next.
+        assert!(mapped(&map) >= 512, "{} pages are left of 1024 that fit", mapped(&map));
     })
     .succeeds();
 }
