@@ -17,6 +17,8 @@
 
 /* What one call evicts, if it can. */
 #define BATCH_PAGES 64
+/* Of pages that are to go and that somebody refers to, before they are taken to be held. */
+#define HELD_VISITS 10
 /* Spans to visit before recent pages go as well: no thread has to go round the whole memory. */
 #define PATIENT_VISITS 4
 
@@ -220,8 +222,9 @@ killed:
 	return -EINTR;
 }
 
-/* Of one span. */
-static int evict_part(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too)
+/* Of one span. Counts those that stay since somebody refers to them. */
+static int evict_part(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too,
+		      unsigned long *held)
 {
 	unsigned int number = core_of(attachment, first);
 	struct shard *shard = &attachment->shards[number];
@@ -240,9 +243,11 @@ static int evict_part(struct attachment *attachment, pgoff_t first, pgoff_t last
 	list_for_each_entry_safe(frame, next, &batch, batch) {
 		pgoff_t index = frame->folio->index;
 
-		if (folio_ref_count(frame->folio) != 1) {
+		/* Of what nobody was to see, or poison, whoever refers to it keeps the page alone. */
+		if (folio_ref_count(frame->folio) != 1 && !frame->arrival && !frame->poisoned) {
 			list_del(&frame->batch);
 			folio_unlock(frame->folio);
+			(*held)++;
 			continue;
 		}
 		if (frame->dirty) {
@@ -251,6 +256,8 @@ static int evict_part(struct attachment *attachment, pgoff_t first, pgoff_t last
 		}
 		xa_erase(&shard->pages, index);
 		frame_release(frame);
+		if (folio_ref_count(frame->folio) != 1)
+			frame_replace_page(frame);
 		evicted++;
 	}
 	frames_visited(&pool->cores[number], &batch, &free);
@@ -265,20 +272,33 @@ static int evict_part(struct attachment *attachment, pgoff_t first, pgoff_t last
 
 /*
  * Takes pages out of memory that nobody else uses, whatever their priority; the
- * dirty ones stay, or their stores are forgotten.
+ * dirty ones stay, or their stores are forgotten. Who waits for the lock of a page
+ * refers to it as well, but not for long: only what somebody holds stays.
  */
 int evict_range(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too)
 {
+	unsigned int visits = 0;
+
 	for (;;) {
 		pgoff_t start = next_resident(attachment, first, last), end;
+		unsigned long held = 0;
 		int error;
 
 		if (start == ULONG_MAX)
 			return 0;
 		end = min(last, span_of(start) + SPAN_PAGES - 1);
-		error = evict_part(attachment, start, end, dirty_too);
-		if (error || end == last)
+		error = evict_part(attachment, start, end, dirty_too, &held);
+		if (error)
 			return error;
+		if (held && ++visits < HELD_VISITS) {
+			schedule_timeout_killable(1);
+			if (fatal_signal_pending(current))
+				return -EINTR;
+			continue;
+		}
+		if (end == last)
+			return 0;
+		visits = 0;
 		first = end + 1;
 		cond_resched();
 	}
