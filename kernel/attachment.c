@@ -259,7 +259,7 @@ static struct attachment *join(struct pool *pool, struct file *file, bool vetted
 		attachment = attachment_new(pool, file, vetted, limit);
 		if (!IS_ERR(attachment))
 			list_add(&attachment->registered, &registry);
-	} else if (attachment->vetted != vetted) {
+	} else if (attachment->vetted != vetted || (vetted && attachment->pool != pool)) {
 		attachment = ERR_PTR(-EBUSY);
 	}
 	if (!IS_ERR(attachment)) {

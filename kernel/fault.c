@@ -113,6 +113,7 @@ static vm_fault_t fault_resident(struct vm_fault *vmf, struct attachment *attach
 	}
 	if (error)
 		return fault_of(error);
+	admit_if_fresh(frame);
 	if (may_not_be_seen(vmf, frame)) {
 		folio_unlock(frame->folio);
 		return VM_FAULT_SIGBUS;

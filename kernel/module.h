@@ -316,6 +316,7 @@ long discard(struct attachment *attachment, pgoff_t first, pgoff_t last);
 long pin_pages(struct file *file, const void __user *argument);
 
 /* vetting.c */
+void admit_if_fresh(struct frame *frame);
 long inspect(struct attachment *attachment, void __user *argument);
 long admit(struct attachment *attachment, const void __user *argument);
 long poison(struct attachment *attachment, const void __user *argument);

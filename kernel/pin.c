@@ -86,8 +86,14 @@ static int get_pages(struct pin *pin, unsigned long address, bool for_stores)
 		for (pin->got += more; more; more--) {
 			struct folio *folio = page_folio(pin->pages[pin->got - more]);
 
+			const struct frame *frame;
+
 			if (READ_ONCE(folio->mapping) != attachment->inode->i_mapping)
 				return -EINVAL;
+			/* As long as we refer to it, it does not become poison. */
+			frame = READ_ONCE(folio->private);
+			if (!frame || READ_ONCE(frame->poisoned))
+				return -EFAULT;
 		}
 		if (fatal_signal_pending(current))
 			return -EINTR;

@@ -14,6 +14,18 @@
 #include "module.h"
 #include "uapi/vmio.h"
 
+/*
+ * What a page that is fresh holds need not be looked at, though it came in, ahead of
+ * a touch perhaps, before anybody said so. The folio is locked.
+ */
+void admit_if_fresh(struct frame *frame)
+{
+	if (!frame->arrival || !fresh_is(frame->attachment, frame->folio->index))
+		return;
+	folio_zero_segment(frame->folio, 0, PAGE_SIZE);
+	frame->arrival = 0;
+}
+
 /* The number of the page at an offset. */
 static int page_at(struct attachment *attachment, u64 offset, pgoff_t *index)
 {
@@ -86,23 +98,24 @@ static struct frame *lock_page_by(struct attachment *attachment, pgoff_t index,
 	}
 }
 
-/* The same, read anew if it is poisoned. EIO: somebody holds the poison. */
+/* The same, read anew as long as it is poisoned. */
 static struct frame *lock_wholesome(struct attachment *attachment, pgoff_t index)
 {
-	struct frame *frame = lock_page_by(attachment, index, lock_missing);
-	int error;
+	for (;;) {
+		struct frame *frame = lock_page_by(attachment, index, lock_missing);
+		int error;
 
-	if (IS_ERR(frame) || !frame->poisoned)
-		return frame;
-	folio_unlock(frame->folio);
-	error = evict_range(attachment, index, index, false);
-	if (error)
-		return ERR_PTR(error);
-	frame = lock_page_by(attachment, index, lock_missing);
-	if (IS_ERR(frame) || !frame->poisoned)
-		return frame;
-	folio_unlock(frame->folio);
-	return ERR_PTR(-EIO);
+		if (IS_ERR(frame))
+			return frame;
+		if (!frame->poisoned) {
+			admit_if_fresh(frame);
+			return frame;
+		}
+		folio_unlock(frame->folio);
+		error = evict_range(attachment, index, index, false);
+		if (error)
+			return ERR_PTR(error);
+	}
 }
 
 static int copy_page_to_user(struct folio *folio, void __user *contents)
@@ -133,12 +146,14 @@ long inspect(struct attachment *attachment, void __user *argument)
 		return PTR_ERR(frame);
 	request.arrival = frame->arrival;
 	folio = frame->folio;
-	/* Nobody sees it, so nobody changes it; and nobody evicts it while it is referred to. */
-	folio_get(folio);
-	folio_unlock(folio);
+	/* Nobody sees it, so nobody changes it; if it is to go meanwhile, it goes without its page. */
 	if (request.arrival)
+		folio_get(folio);
+	folio_unlock(folio);
+	if (request.arrival) {
 		error = copy_page_to_user(folio, u64_to_user_ptr(request.contents));
-	folio_put(folio);
+		folio_put(folio);
+	}
 	if (!error && copy_to_user(argument, &request, sizeof(request)))
 		error = -EFAULT;
 	return error;
@@ -158,14 +173,14 @@ long admit(struct attachment *attachment, const void __user *argument)
 	if (error)
 		return error;
 	frame = lock_resident(attachment, index);
-	if (frame == ERR_PTR(-EAGAIN))
-		return 0;
 	if (IS_ERR(frame))
 		return PTR_ERR(frame);
-	if (frame->arrival == request.arrival)
+	if (request.arrival && frame->arrival == request.arrival)
 		frame->arrival = 0;
+	else
+		error = -EAGAIN;
 	folio_unlock(frame->folio);
-	return 0;
+	return error;
 }
 
 /* A frame for a page that is not in memory, and stays unread. EAGAIN, EBUSY: look again. */
@@ -213,6 +228,7 @@ long poison(struct attachment *attachment, const void __user *argument)
 	frame = lock_page_by(attachment, index, lock_unread);
 	if (IS_ERR(frame))
 		return PTR_ERR(frame);
+	admit_if_fresh(frame);
 	if (frame->arrival) {
 		memcpy(&pattern, request.pattern, sizeof(pattern));
 		fill(frame->folio, pattern);

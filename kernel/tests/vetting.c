@@ -45,11 +45,14 @@ static uint64_t look_at(struct mapped *mapped, uint64_t number, void *page)
 	return request.arrival;
 }
 
-static void admit(struct mapped *mapped, uint64_t number, uint64_t arrival)
+/* Whether it still was what was looked at. */
+static int admit(struct mapped *mapped, uint64_t number, uint64_t arrival)
 {
 	struct vmio_admit request = { .offset = number * PAGE, .arrival = arrival };
+	int admitted = ioctl(mapped->descriptor, VMIO_ADMIT, &request) == 0;
 
-	CHECK(ioctl(mapped->descriptor, VMIO_ADMIT, &request) == 0);
+	CHECK(admitted || errno == EAGAIN);
+	return admitted;
 }
 
 static void poison(struct mapped *mapped, uint64_t number)
@@ -87,10 +90,10 @@ void vetted(void)
 	CHECK(write(pipes[1], third, 8) == -1 && errno == EFAULT);
 	arrival = look_at(&mapped, 3, page);
 	CHECK(arrival && is_filled(page, 3, 1) && faults(third));
-	admit(&mapped, 3, arrival + 1);
+	CHECK(!admit(&mapped, 3, arrival + 1) && !admit(&mapped, 3, 0) && !admit(&mapped, 4, 1));
 	CHECK(faults(third));
 	CHECK(look_at(&mapped, 3, page) == arrival);
-	admit(&mapped, 3, arrival);
+	CHECK(admit(&mapped, 3, arrival) && !admit(&mapped, 3, arrival));
 	CHECK(is_filled(third, 3, 1) && look_at(&mapped, 3, page) == 0);
 	CHECK(write(pipes[1], third, 8) == 8);
 	/* A store needs no more, and is written as any other. */
@@ -103,15 +106,16 @@ void vetted(void)
 	CHECK(faults(third));
 	arrival = look_at(&mapped, 3, page);
 	of_page(&mapped, VMIO_EVICT, 3);
-	admit(&mapped, 3, arrival);
-	CHECK(faults(third));
+	CHECK(!admit(&mapped, 3, arrival) && faults(third));
 	later = look_at(&mapped, 3, page);
 	CHECK(later && later != arrival && is_filled(page, 3, 2));
-	admit(&mapped, 3, arrival);
-	CHECK(faults(third));
-	admit(&mapped, 3, later);
-	CHECK(is_filled(third, 3, 2));
-	/* What is fresh is nobody's contents. */
+	CHECK(!admit(&mapped, 3, arrival) && faults(third));
+	CHECK(admit(&mapped, 3, later) && is_filled(third, 3, 2));
+	/* What is fresh is nobody's contents, also where something came in before. */
+	arrival = look_at(&mapped, 8, page);
+	of_page(&mapped, VMIO_FRESH, 8);
+	CHECK(!store_faults(mapped.bytes + 8 * PAGE) && mapped.bytes[8 * PAGE] == 1);
+	CHECK(!admit(&mapped, 8, arrival));
 	of_page(&mapped, VMIO_FRESH, 9);
 	CHECK(!faults(mapped.bytes + 9 * PAGE) && mapped.bytes[9 * PAGE] == 0);
 	free(page);
@@ -122,6 +126,7 @@ void poisoned(void)
 	int pool = new_pool(POOL_PAGES);
 	struct mapped mapped = map_vetted(pool);
 	unsigned char *page = new_page(), *third = mapped.bytes + 3 * PAGE;
+	struct vmio_pin pin = { .length = PAGE };
 	uint64_t arrival;
 
 	/* One that was not read, and one that was looked at. */
@@ -132,7 +137,7 @@ void poisoned(void)
 		CHECK(store_faults(mapped.bytes + number * PAGE));
 		CHECK(is_poison(mapped.bytes + number * PAGE));
 	}
-	admit(&mapped, 4, arrival);
+	CHECK(!admit(&mapped, 4, arrival));
 	CHECK(store_faults(mapped.bytes + 4 * PAGE));
 	/* Nobody writes it, and it goes as any other. */
 	CHECK(fsync(mapped.descriptor) == 0);
@@ -143,10 +148,18 @@ void poisoned(void)
 	/* Who looks at it again has it read. */
 	arrival = look_at(&mapped, 3, page);
 	CHECK(arrival && is_filled(page, 3, 1) && faults(third));
-	admit(&mapped, 3, arrival);
+	CHECK(admit(&mapped, 3, arrival));
 	fill(third, 3, 2);
 	poison(&mapped, 3);
 	CHECK(is_filled(third, 3, 2));
+	/* Nor is fresh what is poison, and no pin holds any. */
+	of_page(&mapped, VMIO_FRESH, 10);
+	poison(&mapped, 10);
+	CHECK(mapped.bytes[10 * PAGE] == 0);
+	poison(&mapped, 11);
+	CHECK(is_poison(mapped.bytes + 11 * PAGE));
+	pin.address = (uintptr_t)mapped.bytes + 11 * PAGE;
+	CHECK(ioctl(mapped.descriptor, VMIO_PIN, &pin) == -1 && errno == EFAULT);
 	free(page);
 }
 
@@ -180,7 +193,7 @@ void vetted_under_pressure(void)
 
 void vetting_refused(void)
 {
-	int pool = new_pool(POOL_PAGES), backing = new_file(PAGES * PAGE);
+	int pool = new_pool(POOL_PAGES), other = new_pool(POOL_PAGES), backing = new_file(PAGES * PAGE);
 	struct mapped plain = map(pool, backing, PAGES * PAGE), mapped = map_vetted(pool);
 	void *page = new_page();
 	struct vmio_attach attach = { .fd = backing, .flags = VMIO_ATTACH_VETTED };
@@ -189,6 +202,9 @@ void vetting_refused(void)
 	struct vmio_admit admit = { .offset = 1 };
 
 	CHECK(ioctl(pool, VMIO_ATTACH, &attach) == -1 && errno == EBUSY);
+	/* Another's word counts for nothing. */
+	attach.fd = mapped.backing;
+	CHECK(ioctl(other, VMIO_ATTACH, &attach) == -1 && errno == EBUSY);
 	attach = (struct vmio_attach){ .fd = mapped.backing };
 	CHECK(ioctl(pool, VMIO_ATTACH, &attach) == -1 && errno == EBUSY);
 	attach.flags = 2;

@@ -109,7 +109,8 @@ struct vmio_poison {
  * Returns a descriptor for mmap(MAP_SHARED), msync and fsync. A file or device
  * that is attached already, by whoever it may be, is shared: the memory is what
  * was first reserved for it. EBUSY: it is vetted, and this would not be, or the
- * other way round.
+ * other way round, or it is vetted for another descriptor of /dev/vmio: who vets it
+ * answers for what all see.
  */
 #define VMIO_ATTACH _IOW(0xbe, 2, struct vmio_attach)
 #define VMIO_PRIORITIZE _IOW(0xbe, 3, struct vmio_priority)
@@ -140,7 +141,7 @@ struct vmio_poison {
 #define VMIO_RESIDENT _IOW(0xbe, 9, struct vmio_resident)
 /*
  * Writes what is dirty of some pages, and takes those out of memory that nobody
- * uses just then. What is on its way in is waited for.
+ * holds. What is on its way in is waited for.
  */
 #define VMIO_EVICT _IOW(0xbe, 10, struct vmio_byte_range)
 /*
@@ -159,11 +160,11 @@ struct vmio_poison {
  * it lies behind the end; ENOMEM: no memory is to be had; else why it cannot be read.
  */
 #define VMIO_INSPECT _IOWR(0xbe, 13, struct vmio_inspect)
-/* Has all see the page, if it still is what was looked at: else it has to be looked at again. */
+/* Has all see the page. EAGAIN: it no longer is what was looked at. */
 #define VMIO_ADMIT _IOW(0xbe, 14, struct vmio_admit)
 /*
- * Has a page, unless it was admitted, hold a pattern, which all may see and nobody
- * store to, until it is evicted.
+ * Has a page, unless it was admitted or is fresh, hold a pattern, which all may see
+ * and nobody store to, until it is evicted.
  */
 #define VMIO_POISON _IOW(0xbe, 15, struct vmio_poison)
 

@@ -162,6 +162,53 @@ fn fresh_pages_are_not_verified() {
     assert_eq!(on_disk(&path, 20), 21);
 }
 
+/// Also of one that was read ahead, before anybody said that it is fresh.
+#[test]
+fn a_page_that_came_ahead_and_became_fresh_can_be_stored_to() {
+    if !has_module() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = numbered_file(folder.path(), 64);
+    (20..64).for_each(|page| overwrite_on_disk(&path, page, 0));
+    let cache = cache_of(256).build().unwrap();
+    let map = open_verified(&cache, &path, &Numbered::default(), MappingOptions::new());
+    (0..20).for_each(|page| assert_eq!(load(&map, at(page)), page + 1));
+    assert!(map.is_resident(at(20)), "it was read ahead");
+    map.advise(at(20)..map.len(), Advice::Fresh).unwrap();
+    (20..64).for_each(|page| store(&map, at(page), page + 1));
+    map.close().unwrap();
+    (0..64).for_each(|page| assert_eq!(on_disk(&path, page), page + 1));
+}
+
+/// The other side of a copy may have to be verified, too: neither waits for the other for ever.
+#[test]
+fn copies_from_one_verified_mapping_to_another_end() {
+    if !has_module() {
+        return;
+    }
+    let _watchdog = watchdog("copies_from_one_verified_mapping_to_another_end");
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (numbered_file(folder.path(), 64), folder.path().join("to"));
+    let cache = cache_of(256).build().unwrap();
+    let source = open_verified(&cache, &from, &Numbered::default(), MappingOptions::new());
+    FileBacking::create(&to, 64 * PAGE).unwrap();
+    (0..64).for_each(|page| overwrite_on_disk(&to, page, page + 1));
+    let target = open_verified(&cache, &to, &Numbered::default(), MappingOptions::new());
+    // SAFETY: the bytes lie in the mapping, and nobody stores to them.
+    let bytes = unsafe { std::slice::from_raw_parts(source.as_ptr(), 64 * PAGE as usize) };
+    target.write_at(0, &bytes[..32 * PAGE as usize]).unwrap();
+    source.advise(0..source.len(), Advice::DontNeed).unwrap();
+    target.advise(0..target.len(), Advice::DontNeed).unwrap();
+    // SAFETY: the bytes lie in the mapping, and nothing else refers to them.
+    let place = unsafe { std::slice::from_raw_parts_mut(target.as_mut_ptr(), 64 * PAGE as usize) };
+    source.read_at(0, place).unwrap();
+    overwrite_on_disk(&from, 40, 0);
+    source.advise(0..source.len(), Advice::DontNeed).unwrap();
+    assert!(matches!(source.read_at(0, place), Err(Error::Corrupt { offset, .. }) if offset == at(40)));
+    (0..64).for_each(|page| assert_eq!(load(&target, at(page)), page + 1));
+}
+
 /// A page that does not verify, without poison: as with Linux mmap.
 #[test]
 fn a_load_of_a_page_that_does_not_verify_is_a_sigbus() {

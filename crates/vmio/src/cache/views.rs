@@ -197,7 +197,7 @@ impl Region {
     pub(crate) fn remove_view(&self, view: usize, range: Reservation) {
         let _signals = SignalsBlocked::new();
         let _alone = self.views.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        REGIONS.remove(range.addresses());
+        REGIONS.remove(range.addresses(), self);
         self.shared.engine.detach(&range);
         let mut stored = StoredPages::new();
         let spans = 0..self.reserved().div_ceil(SPAN_BYTES as u64);

@@ -15,6 +15,7 @@ use crate::mapping::mapped_file::bytes_of;
 use crate::mapping::options::MappingOptions;
 use crate::sys::PAGE_BYTES;
 use crate::sys::file_map::FileMap;
+use crate::sys::fork::Generation;
 use crate::sys::own_memory::Stopped;
 use crate::sys::vmio_module::{Attachment, READ_AHEAD_PAGES_MAX};
 
@@ -28,6 +29,8 @@ pub(crate) struct KernelRegion {
     pub(super) attachment: Attachment,
     pub(super) backing: Box<dyn Backing>,
     pub(super) access: Access,
+    /// Of the process that opened it.
+    pub(super) generation: Generation,
     len: AtomicU64,
     /// One change of length at a time.
     turn: Mutex<()>,
@@ -59,6 +62,7 @@ impl KernelRegion {
             attachment,
             backing,
             access,
+            generation: module.generation(),
             len: AtomicU64::new(len),
             turn: Mutex::new(()),
             pinned: Mutex::default(),
@@ -223,8 +227,8 @@ fn attach_error(error: io::Error) -> Error {
             why: "the module reads and writes past the page cache: use Engine::Sigbus",
         },
         Some(libc::EBUSY) => Error::NotInKernel {
-            what: "a file that another process maps with a page verifier, or without one where this one would have it,",
-            why: "map it alike",
+            what: "a file that is mapped already, with a page verifier or without, by another cache or a forked child,",
+            why: "wait until it has gone, or map it by the same cache and alike",
         },
         Some(libc::EOPNOTSUPP) => Error::NotInKernel {
             what: "a file of a stacked file system",

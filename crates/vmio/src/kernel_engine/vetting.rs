@@ -7,6 +7,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::backing::Access;
 use crate::cache::page_buffers::PageBuffers;
@@ -18,11 +19,14 @@ use crate::mapping::mapped_file::bytes_of;
 use crate::mapping::options::{MappingOptions, OnReadError, PageVerifier};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::address_table::AddressTable;
+use crate::sys::own_memory::Stopped;
 use crate::sys::signal::{FaultAccess, FaultSource, Resolution, SignalsBlocked, install_sigbus_handler};
 use crate::sys::{PAGE_BYTES, cpu};
 
-/// How often a page is brought in that is evicted before it is seen.
+/// How often a page is brought in that is evicted before it is seen, and a copy begun anew that comes no further.
 const ROUNDS_MAX: u32 = 16;
+/// How often a load or store asks for memory, of which all is held: each time the module waits for a second.
+const PATIENCE: u32 = 10;
 
 /// Whose faults are handled here.
 static REGIONS: AddressTable<KernelRegion> = AddressTable::new();
@@ -32,7 +36,29 @@ pub(super) struct Vetting {
     verifier: Option<Arc<dyn PageVerifier>>,
     poison: Option<[u8; 8]>,
     pub(super) failures: ReadFailures,
+    /// Handlers that have noted a failure, and are about to put poison there.
+    poisoning: AtomicUsize,
     buffers: Arc<PageBuffers>,
+}
+
+/// Why a page cannot be seen.
+#[derive(Clone, Copy)]
+enum Refusal {
+    /// It cannot be had from the file; noted as a failure.
+    Unreadable(ReadFailure),
+    /// There is no memory for it, or it goes as soon as it comes.
+    Exhausted(i32),
+}
+
+impl Refusal {
+    fn into_error(self, region: &KernelRegion, page: u64) -> Error {
+        match self {
+            Refusal::Unreadable(failure) => failure.into_error(region.backing.describe(), page),
+            Refusal::Exhausted(code) => {
+                Error::system("bringing a page into the kernel module's memory")(io::Error::from_raw_os_error(code))
+            }
+        }
+    }
 }
 
 impl Vetting {
@@ -47,16 +73,22 @@ impl Vetting {
             return Ok(None);
         }
         let buffers = module.page_buffers().map_err(Error::system("reserving memory for pages that are verified"))?;
-        Ok(Some(Vetting { verifier, poison, failures: ReadFailures::default(), buffers }))
+        let (failures, poisoning) = (ReadFailures::default(), AtomicUsize::new(0));
+        Ok(Some(Vetting { verifier, poison, failures, poisoning, buffers }))
     }
 
     /// Makes pages resident, and visible to loads. None of them holds poison then.
     pub(super) fn populate(&self, region: &KernelRegion, pages: &Range<u64>) -> Result<()> {
-        // As long as nothing has failed, what can be seen is no poison.
-        if self.failures.count() == 0 && region.map.populate(&bytes_of(pages)).is_ok() && self.failures.count() == 0 {
-            return Ok(());
+        self.await_poison();
+        match self.poison {
+            // A load brings a page in as well, and says by what it finds whether it could not.
+            Some(pattern) => {
+                let is_poison = |page: &u64| region.map.first_word(*page) == u64::from_ne_bytes(pattern);
+                pages.clone().filter(is_poison).try_for_each(|page| self.show_or_fail(region, page, false))
+            }
+            None if region.map.populate(&bytes_of(pages)).is_ok() => Ok(()),
+            None => pages.clone().try_for_each(|page| self.show_or_fail(region, page, false)),
         }
-        pages.clone().try_for_each(|page| self.show_or_fail(region, page, false))
     }
 
     /// Copies bytes out, none of them poison.
@@ -64,15 +96,18 @@ impl Vetting {
         if self.failures.count() == 0 && region.map.load(offset, buffer).is_ok() && self.failures.count() == 0 {
             return Ok(());
         }
-        let mut done = 0;
+        let (mut done, mut rounds) = (0, 0);
         while done < buffer.len() {
             let at = offset + done as u64;
             let bytes = (PAGE_BYTES - at as usize % PAGE_BYTES).min(buffer.len() - done);
+            self.await_poison();
             let failures = self.failures.count();
             self.show_or_fail(region, at / PAGE_BYTES as u64, false)?;
             // If it has been evicted since, and read again in vain, it may be poison that was copied.
-            if region.map.load(at, &mut buffer[done..done + bytes]).is_ok() && self.failures.count() == failures {
-                done += bytes;
+            match region.map.load(at, &mut buffer[done..done + bytes]) {
+                Ok(()) if self.failures.count() == failures => (done, rounds) = (done + bytes, 0),
+                Ok(()) => {}
+                Err(stopped) => self.begin_anew(region, at, stopped, &mut rounds, &buffer[done])?,
             }
         }
         Ok(())
@@ -80,11 +115,33 @@ impl Vetting {
 
     /// Copies bytes in.
     pub(super) fn store(&self, region: &KernelRegion, offset: u64, data: &[u8]) -> Result<()> {
-        let mut done = 0;
+        let (mut done, mut rounds) = (0, 0);
         while let Err(stopped) = region.map.store(offset + done as u64, &data[done..]) {
-            done += stopped.done;
-            self.show_or_fail(region, (offset + done as u64) / PAGE_BYTES as u64, true)?;
+            if stopped.done > 0 {
+                (done, rounds) = (done + stopped.done, 0);
+            }
+            let at = offset + done as u64;
+            self.begin_anew(region, at, stopped, &mut rounds, &data[done])?;
+            self.show_or_fail(region, at / PAGE_BYTES as u64, true)?;
         }
+        Ok(())
+    }
+
+    /// Whether a copy that has stopped at an offset is worth another try, once the byte on the other side is there, which may lie
+    /// in a mapping of ours, too.
+    fn begin_anew(
+        &self,
+        region: &KernelRegion,
+        at: u64,
+        stopped: Stopped,
+        rounds: &mut u32,
+        other_side: &u8,
+    ) -> Result<()> {
+        *rounds += 1;
+        if stopped.why.raw_os_error() != Some(libc::EFAULT) || *rounds > ROUNDS_MAX {
+            return Err(Error::Read { backing: region.backing.describe(), offset: at, source: stopped.why });
+        }
+        std::hint::black_box(*other_side);
         Ok(())
     }
 
@@ -97,52 +154,60 @@ impl Vetting {
     ) -> Result<io::Result<OwnedFd>> {
         let addresses = region.map.addresses(&bytes_of(pages));
         for _ in 0..ROUNDS_MAX {
-            let failures = self.failures.count();
-            if failures > 0 {
-                self.populate(region, pages)?;
-            }
             match region.attachment.pin(&addresses, for_stores) {
                 Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
                     pages.clone().try_for_each(|page| self.show_or_fail(region, page, for_stores))?;
                 }
-                Ok(_) if self.failures.count() != failures => {}
                 pinned => return Ok(pinned),
             }
         }
         Ok(Err(io::Error::from_raw_os_error(libc::EFAULT)))
     }
 
+    /// Returns once each failure that was noted before has had its poison, if any: so what is shown from then on holds none, unless
+    /// another failure is noted.
+    fn await_poison(&self) {
+        while self.poisoning.load(Ordering::Acquire) > 0 {
+            std::thread::yield_now();
+        }
+    }
+
     fn show_or_fail(&self, region: &KernelRegion, page: u64, for_stores: bool) -> Result<()> {
-        self.show(region, page, for_stores).map_err(|failure| failure.into_error(region.backing.describe(), page))
+        self.show(region, page, for_stores, false).map_err(|refusal| refusal.into_error(region, page))
     }
 
-    /// Has loads, or stores, see a page, and notes why they cannot.
-    fn show(&self, region: &KernelRegion, page: u64, for_stores: bool) -> Result<(), ReadFailure> {
-        self.try_to_show(region, page, for_stores).inspect_err(|failure| {
-            let _signals = SignalsBlocked::new();
-            self.failures.note(page, *failure);
-        })
-    }
-
-    fn try_to_show(&self, region: &KernelRegion, page: u64, for_stores: bool) -> Result<(), ReadFailure> {
+    /// Has loads, or stores, see a page, and notes that it cannot be had. Who `poisons` it then is counted in `poisoning`.
+    fn show(&self, region: &KernelRegion, page: u64, for_stores: bool, poisons: bool) -> Result<(), Refusal> {
         let bytes = bytes_of(&(page..page + 1));
         for _ in 0..ROUNDS_MAX {
-            self.admit(region, page)?;
+            match self.admit(region, page) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(ReadFailure::Os(code @ (libc::ENOMEM | libc::EINTR))) => return Err(Refusal::Exhausted(code)),
+                Err(failure) => {
+                    let _signals = SignalsBlocked::new();
+                    if poisons {
+                        self.poisoning.fetch_add(1, Ordering::AcqRel);
+                    }
+                    self.failures.note(page, failure);
+                    return Err(Refusal::Unreadable(failure));
+                }
+            }
             let shown = if for_stores { region.map.populate_for_stores(&bytes) } else { region.map.populate(&bytes) };
             if shown.is_ok() {
                 return Ok(());
             }
         }
-        Err(ReadFailure::Os(libc::EFAULT))
+        Err(Refusal::Exhausted(libc::EBUSY))
     }
 
-    /// Has a page come into memory, and says that it may be seen.
-    fn admit(&self, region: &KernelRegion, page: u64) -> Result<(), ReadFailure> {
+    /// Has a page come into memory, and says that it may be seen; false if it has gone meanwhile.
+    fn admit(&self, region: &KernelRegion, page: u64) -> Result<bool, ReadFailure> {
         let bytes = bytes_of(&(page..page + 1));
         let mut buffer = self.buffers.acquire(cpu::current());
         let contents = &mut buffer.bytes()[..PAGE_BYTES];
         let arrival = region.attachment.inspect(bytes.start, contents).map_err(|error| ReadFailure::from(&error))?;
-        let Some(arrival) = arrival else { return Ok(()) };
+        let Some(arrival) = arrival else { return Ok(true) };
         let _verifier_may_panic = AbortOnUnwind::new();
         if self.verifier.as_ref().is_some_and(|verifier| !verifier.verify(bytes.start, contents)) {
             // Who wants it next has it read again. If that fails he finds what was found here.
@@ -152,14 +217,24 @@ impl Vetting {
         region.attachment.admit(bytes.start, arrival).map_err(|error| ReadFailure::from(&error))
     }
 
+    /// Has a load or store see what it has missed.
     fn handle(&self, region: &KernelRegion, page: u64, access: FaultAccess) -> Resolution {
-        if self.show(region, page, access == FaultAccess::Store).is_ok() {
-            return Resolution::Resolved;
-        }
+        let is_store = access == FaultAccess::Store;
         // What may be a store would find poison again and again.
         let poison = self.poison.filter(|_| access == FaultAccess::Load);
-        let poisoned = poison.map(|pattern| region.attachment.poison(page * PAGE_BYTES as u64, pattern));
-        if poisoned.is_some_and(|poisoned| poisoned.is_ok()) { Resolution::Resolved } else { Resolution::Declined }
+        for _ in 0..PATIENCE {
+            match (self.show(region, page, is_store, poison.is_some()), poison) {
+                (Ok(()), _) => return Resolution::Resolved,
+                (Err(Refusal::Exhausted(libc::ENOMEM)), _) => {}
+                (Err(Refusal::Unreadable(_)), Some(pattern)) => {
+                    let poisoned = region.attachment.poison(page * PAGE_BYTES as u64, pattern);
+                    self.poisoning.fetch_sub(1, Ordering::AcqRel);
+                    return if poisoned.is_ok() { Resolution::Resolved } else { Resolution::Declined };
+                }
+                _ => break,
+            }
+        }
+        Resolution::Declined
     }
 }
 
@@ -177,7 +252,7 @@ impl KernelRegion {
 impl Drop for KernelRegion {
     fn drop(&mut self) {
         if self.vetting.is_some() {
-            REGIONS.remove(self.map.all_addresses());
+            REGIONS.remove(self.map.all_addresses(), self);
         }
     }
 }
@@ -188,7 +263,7 @@ fn handle_fault(address: usize, access: FaultAccess) -> Resolution {
     let Some(vetting) = &region.vetting else { return Resolution::Declined };
     let page = ((address - region.map.base() as usize) / PAGE_BYTES) as u64;
     let is_refused = access == FaultAccess::Store && region.access == Access::ReadOnly;
-    if page * PAGE_BYTES as u64 >= region.len() || is_refused {
+    if page * PAGE_BYTES as u64 >= region.len() || is_refused || !region.generation.is_current() {
         return Resolution::Declined;
     }
     vetting.handle(region, page, access)

@@ -99,7 +99,7 @@ impl OpenRegion for CachedRegion {
         };
         let _signals = SignalsBlocked::new();
         // First the faults: one that a reader thread still has in hand may yet queue a span.
-        REGIONS.remove(region.range().addresses());
+        REGIONS.remove(region.range().addresses(), region);
         region.detach();
         // The backing may outlive the cache.
         region.backing.prefer_buffers(None);

@@ -11,8 +11,8 @@ use crate::sys::address_table::GRANULE_BYTES;
 
 /// Checks pages as they arrive from the device and prepares them as they leave.
 ///
-/// Both methods are called with vmio's locks held, `verify` in a signal handler of the faulting thread or in a thread
-/// that all faults wait for: they must be async-signal-safe (no allocation, no lock, no access to mapped memory).
+/// `verify` and `seal` are called with vmio's locks held, `verify` in a signal handler of the faulting thread, in a thread
+/// that all faults wait for, or in that of a call: they must be async-signal-safe (no allocation, no lock, no access to mapped memory).
 pub trait PageVerifier: Send + Sync {
     /// Whether the page that was read from byte `offset` is what was written there. The program cannot see it yet.
     /// Bytes behind the end of the file are zeros.

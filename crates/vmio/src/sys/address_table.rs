@@ -38,19 +38,21 @@ impl<T> AddressTable<T> {
         if self.slots.get().is_none() {
             let _ = self.slots.set(SparseArray::new(GRANULES)?);
         }
-        self.set(addresses, std::ptr::from_ref(target).cast_mut());
+        self.of(addresses).for_each(|slot| slot.store(std::ptr::from_ref(target).cast_mut(), Ordering::Release));
         Ok(())
     }
 
-    /// The opposite of [`Self::insert`].
-    pub(crate) fn remove(&self, addresses: Range<usize>) {
-        self.set(addresses, std::ptr::null_mut());
+    /// The opposite of [`Self::insert`]. What another has put there stays: a forked child gives the addresses of its parent's mappings,
+    /// which it does not have, to its own.
+    pub(crate) fn remove(&self, addresses: Range<usize>, target: &T) {
+        let target = std::ptr::from_ref(target).cast_mut();
+        self.of(addresses).for_each(|slot| {
+            let _ = slot.compare_exchange(target, std::ptr::null_mut(), Ordering::Release, Ordering::Relaxed);
+        });
     }
 
-    fn set(&self, addresses: Range<usize>, value: *mut T) {
-        let Some(slots) = self.slots.get() else { return };
-        for granule in addresses.start / GRANULE_BYTES..addresses.end.div_ceil(GRANULE_BYTES) {
-            slots.get(granule).store(value, Ordering::Release);
-        }
+    fn of(&self, addresses: Range<usize>) -> impl Iterator<Item = &AtomicPtr<T>> {
+        let granules = addresses.start / GRANULE_BYTES..addresses.end.div_ceil(GRANULE_BYTES);
+        self.slots.get().into_iter().flat_map(move |slots| granules.clone().map(|granule| slots.get(granule)))
     }
 }

@@ -3,11 +3,12 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, MlockFlags, MsyncFlags, ProtFlags};
 
 use crate::page::SPAN_BYTES;
+use crate::sys::PAGE_BYTES;
 use crate::sys::address_table::GRANULE_BYTES;
 use crate::sys::own_memory::{self, Stopped};
 use crate::sys::reservation::Reservation;
@@ -125,6 +126,14 @@ impl FileMap {
         // SAFETY: the range is ours; writing it back changes no contents.
         unsafe { rustix::mm::msync(addresses.start as *mut _, addresses.len(), MsyncFlags::SYNC)? };
         Ok(())
+    }
+
+    /// The first 8 bytes of a page, by a load.
+    pub(crate) fn first_word(&self, page: u64) -> u64 {
+        let offset = page * PAGE_BYTES as u64;
+        let addresses = self.addresses(&(offset..offset + PAGE_BYTES as u64));
+        // SAFETY: the word lies in the mapping; safe accesses are atomic.
+        unsafe { AtomicU64::from_ptr(addresses.start as *mut u64) }.load(Ordering::Acquire)
     }
 
     /// Stores zeros to a range of bytes, page-aligned or not.

@@ -273,11 +273,14 @@ impl Attachment {
         Ok(NonZeroU64::new(request.arrival).map(Arrival))
     }
 
-    /// Has all see a page that was looked at, if it is still there.
-    pub(crate) fn admit(&self, offset: u64, Arrival(arrival): Arrival) -> io::Result<()> {
+    /// Has all see a page that was looked at; false if it is not there any more.
+    pub(crate) fn admit(&self, offset: u64, Arrival(arrival): Arrival) -> io::Result<bool> {
         let mut request = Admit { offset, arrival: arrival.get() };
         // SAFETY: the request reads this structure.
-        unsafe { ioctl(&self.descriptor, ADMIT, &raw mut request).map(drop) }
+        match unsafe { ioctl(&self.descriptor, ADMIT, &raw mut request) } {
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Ok(false),
+            admitted => admitted.map(|_| true),
+        }
     }
 
     /// Has a page that was not admitted hold a pattern, until it is evicted.
