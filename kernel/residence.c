@@ -8,6 +8,9 @@
 #include "module.h"
 #include "uapi/vmio.h"
 
+/* Of pages that are to go and stay dirty. */
+#define DIRTY_VISITS 3
+
 static pgoff_t next_page(struct attachment *attachment, bool dirty, pgoff_t index, pgoff_t last)
 {
 	pgoff_t next = ULONG_MAX;
@@ -86,13 +89,27 @@ long list_resident(struct attachment *attachment, const void __user *argument)
 	return listed;
 }
 
-/* VMIO_EVICT. What could not be written stays, and says why. */
+/*
+ * VMIO_EVICT. What could not be written stays, and says why; so does what somebody holds,
+ * for it is dirty until they let go. Who waits for the lock of a page looks the same,
+ * and has gone at the next visit.
+ */
 long give_up(struct attachment *attachment, pgoff_t first, pgoff_t last)
 {
-	int error = READ_ONCE(attachment->writer) ? write_dirty(attachment, first, last) : 0;
-	int evicted = evict_range(attachment, first, last, false);
+	unsigned int visits;
 
-	return error ?: evicted;
+	for (visits = 1;; visits++) {
+		int error = READ_ONCE(attachment->writer) ? write_dirty(attachment, first, last) : 0;
+		int evicted = evict_range(attachment, first, last, false);
+
+		if (error || evicted)
+			return error ?: evicted;
+		if (visits == DIRTY_VISITS || next_dirty(attachment, first, last) == ULONG_MAX)
+			return 0;
+		schedule_timeout_killable(1);
+		if (fatal_signal_pending(current))
+			return -EINTR;
+	}
 }
 
 /*
