@@ -105,7 +105,7 @@ impl Check<'_> {
     pub(super) fn log(&mut self, state: &mut State, regions: &[RegionEntry]) -> Chain {
         let mut chain = Chain::default();
         let committed = self.committed_chunks(state);
-        let replayed_chunk = state.superblock.log_replay_from / UNIT_BYTES * UNIT_BYTES;
+        let replayed_chunk = replayed_chunk(state);
         let replayed = committed.iter().find(|(_, chunk)| *chunk == replayed_chunk);
         let replayed = replayed.map_or(0, |(generation, _)| *generation);
         // All that the superblock knew may have been given up; what is read back has not.
@@ -183,12 +183,12 @@ impl Check<'_> {
             let header = self.block(chunk).map(|block| ChunkHeader::from_bytes(&block.0));
             match header {
                 Ok(Ok(header)) if header.segment == state.uuid && header.offset == chunk => {
-                    if header.generation <= state.superblock.log_generation {
+                    if !is_new(state, &header) {
                         chunks.push((header.generation, chunk));
                     }
                 }
                 // It may have been taken ahead, and never written.
-                Ok(_) if chunk != unit_of(state.superblock.log_replay_from) * UNIT_BYTES => {}
+                Ok(_) if chunk != replayed_chunk(state) => {}
                 Ok(_) => self.wrong(CHUNK, chunk, "the log is read back from there, and its header is not whole"),
                 Err(why) => self.wrong(CHUNK, chunk, why),
             }
@@ -213,7 +213,7 @@ impl Check<'_> {
 
     fn enter(&mut self, state: &mut State, chain: &mut Chain, walk: &Walk) {
         let (unit, header) = (unit_of(walk.chunk), &walk.header);
-        let is_new = header.generation > state.superblock.log_generation;
+        let is_new = is_new(state, header);
         self.own_chunk(state, chain, walk.chunk, is_new);
         if let Some(owners) = state.owners.get(unit)
             && !is_new
@@ -342,7 +342,7 @@ impl Check<'_> {
             self.note(RECORD, torn, format!("the log ends torn before record {}", walk.expected));
         }
         let next = walk.header.next;
-        let is_new = walk.header.generation > state.superblock.log_generation;
+        let is_new = is_new(state, &walk.header);
         let Some(owners) = state.owners.get(unit_of(next)).filter(|_| next.is_multiple_of(UNIT_BYTES)) else {
             return self.wrong(CHUNK, walk.chunk, Damage::Value { what: "the chunk that follows", found: next });
         };
@@ -367,6 +367,17 @@ impl Check<'_> {
         }
         chain.chunks.insert(unit_of(next), InChain { seed: walk.seed(), is_new });
     }
+}
+
+/// The chunk from which opening reads.
+fn replayed_chunk(state: &State) -> u64 {
+    unit_of(state.superblock.log_replay_from) * UNIT_BYTES
+}
+
+/// Whether a chunk was begun after the last commit. Its generation says so, but of the chunk that is read back: an opening that finds it
+/// empty goes on in it, and gives it a new one.
+fn is_new(state: &State, chunk: &ChunkHeader) -> bool {
+    chunk.generation > state.superblock.log_generation && chunk.offset != replayed_chunk(state)
 }
 
 /// Whether a chunk was written after the one that was read.

@@ -56,6 +56,27 @@ fn a_volume_that_is_right_is_found_to_be() {
     assert_eq!(report(&disk).problems, []);
 }
 
+/// The log is read back from a chunk that an opening found empty and gave a new generation, while one before it was given up.
+#[test]
+fn a_volume_that_was_opened_for_nothing_is_right() {
+    let disk = Arc::new(MemoryBacking::new(128 << 20).unwrap());
+    let reopened = |db: Db| {
+        db.close().unwrap();
+        assert_eq!(report(&disk).problems, []);
+        Db::open_on(Arc::clone(&disk), options()).unwrap()
+    };
+    let mut db = Db::create_on(Arc::clone(&disk), options()).unwrap();
+    for _ in 0..2 {
+        db.put(b"key", b"value").unwrap();
+        db = reopened(db);
+    }
+    db.collect_garbage().unwrap();
+    db = reopened(db);
+    db.flush().unwrap();
+    db = reopened(db);
+    reopened(db).close().unwrap();
+}
+
 /// Each block that something refers to, flipped in its middle: never unnoticed.
 #[test]
 fn a_flipped_bit_in_anything_that_is_referred_to_is_found() {

@@ -12,13 +12,18 @@ pub mod simulated_disk;
 pub use random::Random;
 
 use vmio::backing::Backing;
-use vmio_kv::{Options, Report, check_on};
+use vmio_kv::{Finding, Options, Report, check_on};
 
 /// Nothing is wrong with the volume on a backing, and no block is lost; of the log a crash may leave a chunk that was taken ahead.
 pub fn assert_sound(backing: impl Backing + 'static, options: &Options, when: &str) -> Report {
     let report = check_on(backing, options, |_| {}).unwrap();
-    assert!(report.is_clean(), "{when}: {:#?}", report.problems);
+    assert!(report.is_clean(), "{when}: {}", listed(&report.problems));
     let leaked = report.leaked_blocks - 512 * report.leaked_chunks;
-    assert_eq!(leaked, 0, "{when}: {:#?}", report.notes);
+    assert_eq!(leaked, 0, "{when}: {}", listed(&report.notes));
     report
+}
+
+/// In one line: where a run prints but the first one, it says what was found.
+fn listed(findings: &[Finding]) -> String {
+    findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
