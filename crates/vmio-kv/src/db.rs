@@ -21,6 +21,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
+use vmio::Cache;
 use vmio::backing::{Access, Backing, FileBacking};
 
 use crate::db::memory_balance::MemoryBalance;
@@ -139,6 +140,8 @@ impl Db {
         let path = path.as_ref();
         let wanted = options.new_volume_bytes() / UNIT_BYTES * UNIT_BYTES;
         crate::volume::check_length(wanted)?;
+        // Before there is a file that holds no store.
+        let cache = options.cache()?;
         let backing = if path.exists() {
             let backing = FileBacking::open(path, Access::ReadWrite)?;
             if backing.len() < wanted && path.is_file() {
@@ -155,7 +158,7 @@ impl Db {
             FileBacking::create(path, wanted)?
         };
         let options = options.discard_unless_said(!backing.is_device());
-        Self::create_on(backing, options)
+        Self::create_in(&cache, backing, options)
     }
 
     /// Nothing is done to a file that holds a volume.
@@ -180,24 +183,26 @@ impl Db {
 
     /// Creates a store on any backing that holds none.
     pub fn create_on(backing: impl Backing + 'static, options: Options) -> Result<Db> {
+        Self::create_in(&options.cache()?, backing, options)
+    }
+
+    fn create_in(cache: &Cache, backing: impl Backing + 'static, options: Options) -> Result<Db> {
         let options = options.take_over(false);
-        let device = Self::map(backing, &options)?;
+        let device = Self::map(cache, backing, &options)?;
         let volume = Volume::create(device)?;
         Self::start(volume, options)
     }
 
     /// Opens the store on a backing.
     pub fn open_on(backing: impl Backing + 'static, options: Options) -> Result<Db> {
-        let device = Self::map(backing, &options)?;
+        let device = Self::map(&options.cache()?, backing, &options)?;
         Self::start(Volume::open(device)?, options)
     }
 
-    fn map(backing: impl Backing + 'static, options: &Options) -> Result<Arc<Device>> {
-        options.check()?;
-        let cache = options.cache().build()?;
+    fn map(cache: &Cache, backing: impl Backing + 'static, options: &Options) -> Result<Arc<Device>> {
         let backing: Arc<dyn Backing> =
             if options.takes_over() { Arc::new(Beside(backing)) } else { Arc::new(backing) };
-        let device = Device::open(&cache, backing, options.volume_bytes_max())?;
+        let device = Device::open(cache, backing, options.volume_bytes_max())?;
         Ok(Arc::new(device.with_filters(options.bytes_of_filters()).observed_by(options.page_observer())))
     }
 

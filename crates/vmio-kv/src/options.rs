@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vmio::{Cache, CacheBuilder, Engine};
+use vmio::{Cache, Engine};
 
 use crate::device::PageObserver;
 use crate::error::{Error, Result};
@@ -216,7 +216,11 @@ impl Options {
         self.take_over
     }
 
-    pub(crate) fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
+        if self.engine == Engine::Managed {
+            let why = "it shows pages before they are verified: use another engine";
+            return Err(vmio::Error::NotManaged { what: "a store", why }.into());
+        }
         let wrong = |option, value, why| Err(Error::Option { option, value, why });
         if self.memory_bytes < MEMORY_BYTES_MIN {
             return wrong("memory_bytes", self.memory_bytes, "a store works in 32 MiB at least");
@@ -277,9 +281,10 @@ impl Options {
         TAIL_BYTES
     }
 
-    /// The cache as it is at first.
-    pub(crate) fn cache(&self) -> CacheBuilder {
-        Cache::builder().engine(self.engine).capacity(self.cache_bytes())
+    /// The cache as it is at first, if these are options for a store.
+    pub(crate) fn cache(&self) -> Result<Cache> {
+        self.check()?;
+        Ok(Cache::builder().engine(self.engine).capacity(self.cache_bytes()).build()?)
     }
 
     /// What the cache has as long as levels in memory keep to their sum, and there is one segment.

@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use support::simulated_disk::SimulatedDisk;
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, Error, Options, Stats, WriteBatch};
+use vmio_kv::{Db, Durability, Engine, Error, Options, Stats, WriteBatch};
 
 fn options(memory_level_bytes: u64) -> Options {
     Options::new()
@@ -305,6 +306,25 @@ fn too_many_regions_for_the_memory_are_an_error() {
     let error = Db::open_on(Arc::clone(&disk), options(32 * MIB)).unwrap_err();
     assert!(is_refused(&error), "{error}");
     Db::open_on(disk, options(40 * MIB)).unwrap();
+}
+
+/// A file that was made, and holds no store, would be in the way of the next attempt.
+#[test]
+fn what_cannot_be_opened_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("volume");
+    let refused = |options: Options| {
+        let Err(error) = Db::open_or_create(&path, options) else { panic!("it cannot be opened so") };
+        assert!(!path.exists(), "{error}");
+        error
+    };
+    assert!(matches!(refused(options(64 << 10).memory_bytes(1)), Error::Option { option: "memory_bytes", .. }));
+    let of_engine = |engine| refused(options(64 << 10).engine(engine));
+    assert!(matches!(of_engine(Engine::Managed), Error::Io(vmio::Error::NotManaged { .. })));
+    if !Path::new("/dev/vmio").exists() {
+        assert!(matches!(of_engine(Engine::Kernel), Error::Io(vmio::Error::NoKernelModule { .. })));
+    }
+    Db::open_or_create(&path, options(64 << 10)).unwrap().close().unwrap();
 }
 
 /// Each page that is looked at is told of, hits too, and those that are stored to.

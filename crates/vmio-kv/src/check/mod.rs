@@ -72,8 +72,7 @@ fn run(
     wanted: Option<Structure>,
     tell: &mut dyn FnMut(Event),
 ) -> Result<Report> {
-    options.check()?;
-    let cache = options.cache().build()?;
+    let cache = options.cache()?;
     let device = Device::open(&cache, backing, 0)?;
     let report = Report::new(device.name());
     let mut check = Check { device: &device, report, wanted, region_names: BTreeSet::new(), tell };
