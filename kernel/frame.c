@@ -145,6 +145,15 @@ void frames_free(struct pool *pool, struct list_head *frames)
 		wake_up_all(&pool->freed);
 }
 
+/* The same of one that stands for nothing any more. */
+void frame_free(struct pool *pool, struct frame *frame)
+{
+	LIST_HEAD(unused);
+
+	list_add(&frame->queue, &unused);
+	frames_free(pool, &unused);
+}
+
 /*
  * Locks the folio of a frame that was looked up as standing for a page. EAGAIN:
  * it does no longer; EBUSY: somebody else has it locked; EINTR: killed.

@@ -9,15 +9,6 @@
 
 #include "module.h"
 
-/* A frame that is in no queue, and stands for nothing any more. */
-static void give_back(struct pool *pool, struct frame *frame)
-{
-	LIST_HEAD(unused);
-
-	list_add(&frame->queue, &unused);
-	frames_free(pool, &unused);
-}
-
 /* Those from a number on, whose folios are locked, go again. */
 static void drop(struct load *load, unsigned int first)
 {
@@ -33,7 +24,7 @@ static void drop(struct load *load, unsigned int first)
 		frame_release(frame);
 		folio_unlock(folio);
 		/* Its page may be freed from here on. */
-		give_back(attachment->pool, frame);
+		frame_free(attachment->pool, frame);
 	}
 	load->count = first;
 }
@@ -69,7 +60,7 @@ static void add_ahead(struct load *load, pgoff_t index, unsigned int ahead)
 		if (!frame)
 			break;
 		if (frame_assign(frame, attachment, index + load->count)) {
-			give_back(attachment->pool, frame);
+			frame_free(attachment->pool, frame);
 			break;
 		}
 		/* It has yet to be touched. */
@@ -87,7 +78,7 @@ int load_begin(struct load *load, struct attachment *attachment, struct frame *f
 	int error = frame_assign(frame, attachment, index);
 
 	if (error) {
-		give_back(attachment->pool, frame);
+		frame_free(attachment->pool, frame);
 		return error;
 	}
 	load->attachment = attachment;

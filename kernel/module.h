@@ -250,6 +250,7 @@ bool frames_are_stuck(struct attachment *attachment, unsigned long patience);
 int wait_for_frame(struct pool *pool);
 bool pool_has_free_or_clean(const struct pool *pool);
 void frames_free(struct pool *pool, struct list_head *frames);
+void frame_free(struct pool *pool, struct frame *frame);
 int frame_lock(struct frame *frame, struct attachment *attachment, pgoff_t index,
 	       enum patience patience);
 int frame_assign(struct frame *frame, struct attachment *attachment, pgoff_t index);

@@ -26,9 +26,15 @@ void admit_if_fresh(struct frame *frame)
 	frame->arrival = 0;
 }
 
-/* The number of the page at an offset. */
-static int page_at(struct attachment *attachment, u64 offset, pgoff_t *index)
+/* Takes what is asked of a page, which begins with its offset, and finds its number. */
+static int take_request(struct attachment *attachment, const void __user *argument, void *request,
+			size_t size, pgoff_t *index)
 {
+	u64 offset;
+
+	if (copy_from_user(request, argument, size))
+		return -EFAULT;
+	offset = *(u64 *)request;
 	if (!attachment->vetted || offset & ~PAGE_MASK)
 		return -EINVAL;
 	if (offset >> PAGE_SHIFT >= attachment_end(attachment))
@@ -136,9 +142,7 @@ long inspect(struct attachment *attachment, void __user *argument)
 	pgoff_t index;
 	int error;
 
-	if (copy_from_user(&request, argument, sizeof(request)))
-		return -EFAULT;
-	error = page_at(attachment, request.offset, &index);
+	error = take_request(attachment, argument, &request, sizeof(request), &index);
 	if (error)
 		return error;
 	frame = lock_wholesome(attachment, index);
@@ -167,9 +171,7 @@ long admit(struct attachment *attachment, const void __user *argument)
 	pgoff_t index;
 	int error;
 
-	if (copy_from_user(&request, argument, sizeof(request)))
-		return -EFAULT;
-	error = page_at(attachment, request.offset, &index);
+	error = take_request(attachment, argument, &request, sizeof(request), &index);
 	if (error)
 		return error;
 	frame = lock_resident(attachment, index);
@@ -187,7 +189,6 @@ long admit(struct attachment *attachment, const void __user *argument)
 static struct frame *lock_unread(struct attachment *attachment, pgoff_t index)
 {
 	struct frame *frame = find_frame(attachment);
-	LIST_HEAD(unused);
 	int error;
 
 	if (IS_ERR(frame))
@@ -198,8 +199,7 @@ static struct frame *lock_unread(struct attachment *attachment, pgoff_t index)
 		frame_enqueue(frame);
 		return frame;
 	}
-	list_add(&frame->queue, &unused);
-	frames_free(attachment->pool, &unused);
+	frame_free(attachment->pool, frame);
 	return ERR_PTR(error);
 }
 
@@ -220,9 +220,7 @@ long poison(struct attachment *attachment, const void __user *argument)
 	u64 pattern;
 	int error;
 
-	if (copy_from_user(&request, argument, sizeof(request)))
-		return -EFAULT;
-	error = page_at(attachment, request.offset, &index);
+	error = take_request(attachment, argument, &request, sizeof(request), &index);
 	if (error)
 		return error;
 	frame = lock_page_by(attachment, index, lock_unread);
