@@ -9,11 +9,13 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use vmio::backing::{FileBacking, MemoryBacking};
 use vmio::journal::{Journal, JournalOptions};
 use vmio::{Access, Advice, Cache, Engine, Error, Mapping, MappingOptions, PageVerifier};
 
+use support::child::{Ended, fork};
 use support::kernel_module::{has_module, on_disk};
 use support::{
     PAGE, Random, at, cache_of, capacity_of, check_budget, check_empty, load, numbered_file, read, store, watchdog,
@@ -78,14 +80,15 @@ fn what_the_module_cannot_do_is_refused() {
     let file = || FileBacking::open(&path, Access::ReadWrite).unwrap();
     let options = MappingOptions::new;
     is_refused(Mapping::open(&cache, file(), options().verifier(AnyPage)), "verifier that seals");
-    Mapping::open(&cache, file(), options().verifier(AnyPage).access(Access::ReadOnly)).unwrap().close().unwrap();
+    let verified = Mapping::open(&cache, file(), options().verifier(AnyPage).access(Access::ReadOnly)).unwrap();
+    assert!(matches!(verified.view(), Err(Error::NotInKernel { .. })));
+    verified.close().unwrap();
     is_refused(Mapping::open(&cache, file(), options().floor(1 << 20)), "floor");
     is_refused(Mapping::open(&cache, file(), options().ceiling(1 << 20)), "ceiling");
     let journal = Journal::create_file(folder.path().join("journal"), 1 << 20, JournalOptions::new()).unwrap();
     is_refused(Mapping::open(&cache, file(), options().atomic(&journal)), "atomic");
     is_refused(Mapping::open(&cache, MemoryBacking::new(PAGE).unwrap(), options()), "no file");
     let map = open(&cache, &path);
-    assert!(matches!(map.view(), Err(Error::NotInKernel { .. })));
     assert_eq!(load(&map, at(3)), 4);
     map.close().unwrap();
     check_empty(&cache);
@@ -293,6 +296,52 @@ fn fresh_pages_are_not_read_and_freed_ones_not_written() {
     assert_eq!(map.residency(at(32)..at(48)).resident_pages(), 8);
     map.sync().unwrap();
     (0..64).for_each(|page| assert_eq!(on_disk(&path, page), if (40..48).contains(&page) { 99 } else { page + 1 }));
+}
+
+/// At two addresses, eight times what fits: each sees what is stored at the other, and so does a system call. A child has neither.
+#[test]
+fn a_view_is_the_same_file_at_other_addresses() {
+    if !has_module() {
+        return;
+    }
+    const PAGES: u64 = 2048;
+    let folder = tempfile::tempdir().unwrap();
+    let path = numbered_file(folder.path(), PAGES);
+    let cache = cache_of(256).build().unwrap();
+    let map = open(&cache, &path);
+    let view = map.view().unwrap();
+    let word = |page: u64| {
+        // SAFETY: aligned, in the view, and only accessed as atomic.
+        unsafe { AtomicU64::from_ptr(view.as_mut_ptr().add(at(page) as usize).cast()) }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for page in (0..PAGES).rev() {
+                assert_eq!(word(page).load(Ordering::SeqCst) % 10_000, page + 1);
+                word(page).fetch_add(10_000, Ordering::SeqCst);
+            }
+        });
+        for page in 0..PAGES {
+            assert_eq!(load(&map, at(page)) % 10_000, page + 1);
+            check_budget(&cache, &[]);
+        }
+    });
+    (0..PAGES).for_each(|page| assert_eq!(load(&map, at(page)), page + 10_001));
+    map.advise(0..map.len(), Advice::DontNeed).unwrap();
+    let pin = view.pin(at(5)..at(6), Access::ReadOnly).unwrap();
+    assert!(map.is_resident(at(5)) && !map.is_resident(at(6)));
+    drop(pin);
+    let source = File::open(&path).unwrap();
+    // SAFETY: the bytes lie in the view, and nobody refers to them.
+    let got = unsafe { libc::pread(source.as_raw_fd(), view.as_mut_ptr().cast(), PAGE as usize, PAGE as i64) };
+    assert_eq!((got, load(&map, 0)), (PAGE as isize, 10_002));
+    assert_eq!(fork(|| word(0).load(Ordering::SeqCst) as i32), Ended::Signal(libc::SIGSEGV));
+    assert_eq!(fork(|| i32::from(!matches!(map.view(), Err(Error::Forked)))), Ended::Exit(0));
+    word(1).store(77, Ordering::SeqCst);
+    drop(view);
+    map.close().unwrap();
+    assert_eq!((on_disk(&path, 0), on_disk(&path, 1)), (10_002, 77));
+    check_empty(&cache);
 }
 
 /// What is on the device counts then, whatever was stored or said before.

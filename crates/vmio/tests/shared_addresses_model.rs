@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Error, Mapping, Pin, View};
 
-use support::views::{available, options};
+use support::views::{available_for_files, options};
 use support::{PAGE, check_budget, check_empty, minimal_cache, read};
 
 /// Two spans and a part, where the cache has 256 pages.
@@ -252,7 +252,7 @@ proptest! {
     fn a_file_at_several_addresses_behaves_like_one_vector(
         operations in prop::collection::vec(operation(), 1..80),
     ) {
-        if available() {
+        if available_for_files() {
             run(operations);
         }
     }

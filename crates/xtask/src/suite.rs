@@ -87,6 +87,7 @@ const OF_THE_MODULE: &[&str] = &[
     "memory_limit",
     "model",
     "resize",
+    "shared_addresses_model",
     "sharing",
 ];
 

@@ -12,8 +12,11 @@ use crate::error::{Error, Result};
 use crate::kernel_engine::KernelCore;
 use crate::kernel_engine::open_kernel::OpenKernel;
 use crate::kernel_engine::region::{EVERYTHING, KernelRegion};
+use crate::kernel_engine::view::KernelView;
 use crate::mapping::file_end;
-use crate::mapping::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, bytes_of, touched_pages, whole_pages};
+use crate::mapping::mapped_file::{
+    GUESSED_SHARE, HeldPages, MappedFile, ViewAddresses, bytes_of, touched_pages, whole_pages,
+};
 use crate::mapping::open_files;
 use crate::mapping::opened::{OpenRegion, Opened};
 use crate::mapping::options::MappingOptions;
@@ -49,7 +52,7 @@ impl KernelFile {
         self.region().vetting.as_ref().map_or(0, |vetting| vetting.failures.count())
     }
 
-    fn region(&self) -> &KernelRegion {
+    pub(super) fn region(&self) -> &KernelRegion {
         &self.opened.region
     }
 
@@ -215,6 +218,10 @@ impl MappedFile for KernelFile {
             _ => Error::system("pinning pages (each pin takes a descriptor: `ulimit -n` limits them)")(error),
         })?);
         Ok(Box::new(held))
+    }
+
+    fn open_view(&self) -> Result<Arc<dyn ViewAddresses>> {
+        Ok(Arc::new(KernelView::open(self)?))
     }
 
     fn ensure(&self, pages: Range<u64>) -> Result<()> {

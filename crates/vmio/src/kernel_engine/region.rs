@@ -100,6 +100,11 @@ impl KernelRegion {
         self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// All of it at further addresses.
+    pub(super) fn map_again(&self) -> io::Result<FileMap> {
+        FileMap::in_granules(self.attachment.as_fd(), self.map.len(), self.access == Access::ReadWrite)
+    }
+
     // ---- what is said of pages
 
     pub(super) fn read_ahead(&self, pages: u32) -> Result<()> {

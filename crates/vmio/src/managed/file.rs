@@ -15,7 +15,9 @@ use crate::managed::open_managed::OpenManaged;
 use crate::managed::pins;
 use crate::managed::region::ManagedRegion;
 use crate::mapping::file_end;
-use crate::mapping::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, bytes_of, touched_pages, whole_pages};
+use crate::mapping::mapped_file::{
+    GUESSED_SHARE, HeldPages, MappedFile, ViewAddresses, bytes_of, touched_pages, whole_pages,
+};
 use crate::mapping::open_files;
 use crate::mapping::opened::{OpenRegion, Opened};
 use crate::mapping::options::MappingOptions;
@@ -180,6 +182,13 @@ impl MappedFile for ManagedFile {
             return Err(Error::OutOfRange { range: bytes, len: self.len() });
         }
         Ok(Box::new(held))
+    }
+
+    fn open_view(&self) -> Result<Arc<dyn ViewAddresses>> {
+        Err(Error::NotManaged {
+            what: "a second range of addresses for a mapping",
+            why: "it would not see what is mapped there; use Engine::Sigbus with FrameHint::SharedAddresses",
+        })
     }
 
     fn ensure(&self, pages: Range<u64>) -> Result<()> {

@@ -11,10 +11,11 @@ use crate::cache::{Cache, CacheCore};
 use crate::error::{Error, Result};
 use crate::journal::JournaledBacking;
 use crate::mapping::cached_region::CachedRegion;
-use crate::mapping::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, touched_pages};
+use crate::mapping::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, ViewAddresses, touched_pages};
 use crate::mapping::open_files;
 use crate::mapping::opened::Opened;
 use crate::mapping::options::MappingOptions;
+use crate::mapping::view::CachedView;
 use crate::mapping::{Advice, SyncHandle, Usage};
 use crate::sys::PAGE_BYTES;
 
@@ -116,6 +117,10 @@ impl MappedFile for CachedFile {
 
     fn pin(&self, pages: Range<u64>, access: Access) -> Result<HeldPages> {
         Ok(Box::new(self.pin_for_user(pages, access, 0)?))
+    }
+
+    fn open_view(&self) -> Result<Arc<dyn ViewAddresses>> {
+        Ok(Arc::new(CachedView::open(self)?))
     }
 
     fn ensure(&self, pages: Range<u64>) -> Result<()> {

@@ -9,7 +9,7 @@ use crate::backing::{Access, Backing, DaxBacking, FileUser};
 use crate::cache::Cache;
 use crate::cache::fetch::{Failure, Outcome, Urgency};
 use crate::error::{Error, Result};
-use crate::mapping::mapped_file::{HeldPages, MappedFile, whole_pages};
+use crate::mapping::mapped_file::{HeldPages, MappedFile, ViewAddresses, whole_pages};
 use crate::mapping::open_files;
 use crate::mapping::opened::{OpenRegion, Opened};
 use crate::mapping::options::{MappingOptions, OnReadError};
@@ -205,6 +205,13 @@ impl MappedFile for DirectFile {
         }
         pinned.push(pages.clone());
         Ok(Box::new(DirectPin { opened: Arc::clone(&self.opened), pages }))
+    }
+
+    fn open_view(&self) -> Result<Arc<dyn ViewAddresses>> {
+        Err(Error::NotDirect {
+            what: "a second range of addresses for a mapping",
+            why: "open the file with Mapping::open and FrameHint::SharedAddresses",
+        })
     }
 
     /// Fills the page tables, so that loads take no fault.

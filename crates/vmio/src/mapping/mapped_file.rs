@@ -46,6 +46,8 @@ pub(crate) trait MappedFile: Send + Sync {
     fn advise(&self, range: Range<u64>, advice: Advice) -> Result<()>;
     /// See [`crate::Mapping::pin`].
     fn pin(&self, pages: Range<u64>, access: Access) -> Result<HeldPages>;
+    /// More addresses for the file: see [`crate::Mapping::view`].
+    fn open_view(&self) -> Result<Arc<dyn ViewAddresses>>;
     /// See [`crate::Mapping::ensure`].
     fn ensure(&self, pages: Range<u64>) -> Result<()>;
     /// Begins to fetch ranges of pages: see [`crate::Mapping::fetch`], and for guesses [`crate::Mapping::prefetch`].
@@ -70,6 +72,14 @@ pub(crate) trait MappedFile: Send + Sync {
     }
     /// See [`crate::Mapping::take_read_error`].
     fn take_read_error(&self) -> Option<Error>;
+}
+
+/// The addresses of a [`crate::View`], which stay until the last user is gone.
+pub(crate) trait ViewAddresses: Send + Sync {
+    /// The first byte.
+    fn base(&self) -> *mut u8;
+    /// See [`crate::View::pin`].
+    fn pin(&self, pages: Range<u64>, access: Access) -> Result<HeldPages>;
 }
 
 /// What the handles to one file share; see [`crate::mapping::open_files`].

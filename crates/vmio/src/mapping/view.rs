@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::backing::Access;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::mapping::cached_file::CachedFile;
-use crate::mapping::mapped_file::{HeldPages, touched_pages};
-use crate::mapping::{Handle, Mapping, Pin};
+use crate::mapping::mapped_file::{HeldPages, ViewAddresses, touched_pages};
+use crate::mapping::{Mapping, Pin};
 use crate::sys::reservation::Reservation;
 
 impl Mapping {
@@ -16,29 +16,15 @@ impl Mapping {
     /// page at another address costs a trap, but no I/O.
     ///
     /// It takes a mapping that was opened with [`crate::FrameHint::SharedAddresses`]; others are an
-    /// [`Error::OneAddress`], with the managed engine an [`Error::NotManaged`], with the kernel module an
-    /// [`Error::NotInKernel`], without a cache an [`Error::NotDirect`]. A mapping may have 15 views at a time
-    /// ([`Error::TooManyViews`]).
+    /// [`Error::OneAddress`](crate::Error::OneAddress), with the managed engine an
+    /// [`Error::NotManaged`](crate::Error::NotManaged), without a cache an [`Error::NotDirect`](crate::Error::NotDirect). A
+    /// mapping may have 15 views at a time ([`Error::TooManyViews`](crate::Error::TooManyViews)).
+    ///
+    /// With the kernel module any mapping may have views, as many as there are addresses for, but one with a page verifier, or
+    /// with [`OnReadError::Poison`](crate::OnReadError::Poison) ([`Error::NotInKernel`](crate::Error::NotInKernel)).
     pub fn view(&self) -> Result<View> {
         self.file().check_not_forked()?;
-        match &self.handle {
-            Handle::Cached(file) => {
-                let opened = Arc::new(OpenView::open(file)?);
-                Ok(View { mapping: self.clone(), opened })
-            }
-            Handle::Direct(_) => Err(Error::NotDirect {
-                what: "a second range of addresses for a mapping",
-                why: "open the file with Mapping::open and FrameHint::SharedAddresses",
-            }),
-            Handle::Kernel(_) => Err(Error::NotInKernel {
-                what: "a second range of addresses for a mapping",
-                why: "use Engine::Sigbus with FrameHint::SharedAddresses",
-            }),
-            Handle::Managed(_) => Err(Error::NotManaged {
-                what: "a second range of addresses for a mapping",
-                why: "it would not see what is mapped there; use Engine::Sigbus with FrameHint::SharedAddresses",
-            }),
-        }
+        Ok(View { mapping: self.clone(), addresses: self.file().open_view()? })
     }
 }
 
@@ -49,7 +35,7 @@ impl Mapping {
 /// does not have it.
 pub struct View {
     mapping: Mapping,
-    opened: Arc<OpenView>,
+    addresses: Arc<dyn ViewAddresses>,
 }
 
 impl View {
@@ -75,12 +61,12 @@ impl View {
 
     /// The first byte, as [`Mapping::as_ptr`]: valid as long as this view, or a [`Pin`] of it, exists.
     pub fn as_ptr(&self) -> *const u8 {
-        self.opened.base().cast_const()
+        self.addresses.base().cast_const()
     }
 
     /// The first byte, for stores; a store to a read-only view is a SIGSEGV.
     pub fn as_mut_ptr(&self) -> *mut u8 {
-        self.opened.base()
+        self.addresses.base()
     }
 
     /// All bytes as a slice.
@@ -96,9 +82,9 @@ impl View {
     /// another address stay in memory, but need not be in sight here.)
     pub fn pin(&self, range: Range<u64>, access: Access) -> Result<Pin> {
         self.mapping.check_range(&range)?;
-        let pinned = self.opened.file.pin_for_user(touched_pages(&range), access, self.opened.number)?;
+        let pinned = self.addresses.pin(touched_pages(&range), access)?;
         // The pages are let go before their addresses.
-        let held: HeldPages = Box::new((pinned, Arc::clone(&self.opened)));
+        let held: HeldPages = Box::new((pinned, Arc::clone(&self.addresses)));
         Ok(Pin::new(held, self.as_ptr(), range, access))
     }
 }
@@ -109,26 +95,32 @@ impl std::fmt::Debug for View {
     }
 }
 
-/// A view's addresses, until the last user is gone.
-struct OpenView {
+/// The addresses of a view whose pages are our cache's.
+pub(super) struct CachedView {
     file: CachedFile,
     number: usize,
     /// Always there until the drop.
     range: Option<Reservation>,
 }
 
-impl OpenView {
-    fn open(file: &CachedFile) -> Result<Self> {
+impl CachedView {
+    pub(super) fn open(file: &CachedFile) -> Result<Self> {
         let (number, range) = file.region().add_view()?;
-        Ok(OpenView { file: file.clone(), number, range: Some(range) })
-    }
-
-    fn base(&self) -> *mut u8 {
-        self.range.as_ref().map_or(std::ptr::null_mut(), Reservation::base)
+        Ok(CachedView { file: file.clone(), number, range: Some(range) })
     }
 }
 
-impl Drop for OpenView {
+impl ViewAddresses for CachedView {
+    fn base(&self) -> *mut u8 {
+        self.range.as_ref().map_or(std::ptr::null_mut(), Reservation::base)
+    }
+
+    fn pin(&self, pages: Range<u64>, access: Access) -> Result<HeldPages> {
+        Ok(Box::new(self.file.pin_for_user(pages, access, self.number)?))
+    }
+}
+
+impl Drop for CachedView {
     fn drop(&mut self) {
         // A forked child has nothing of it: its parent goes on using the view.
         if self.file.region().shared.generation.is_current()

@@ -3,14 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use vmio::{Cache, FrameHint, Mapping, MappingOptions, View};
+use vmio::{Cache, Engine, FrameHint, Mapping, MappingOptions, View};
 
 use super::device::Device;
-use super::{PAGE, is_managed, kernel_can_note_stores};
+use super::{PAGE, engine, is_managed, kernel_can_note_stores};
 
 /// Whether the suite runs with an engine and a kernel that show a file at several addresses.
 pub fn available() -> bool {
     !is_managed("several addresses") && kernel_can_note_stores()
+}
+
+/// The same of files: the kernel module maps these at several addresses, too.
+pub fn available_for_files() -> bool {
+    engine() == Engine::Kernel || available()
 }
 
 /// Maps a device that may have several addresses.
