@@ -262,8 +262,8 @@ int backing_write(struct attachment *attachment, struct list_head *frames,
 
 		if (failed)
 			error = run->result < 0 ? run->result : -EIO;
-		count(failed ? WRITE_ERRORS : WRITES, 1);
-		count(PAGES_WRITTEN, failed ? 0 : run->count);
+		count(attachment->pool, failed ? WRITE_ERRORS : WRITES, 1);
+		count(attachment->pool, PAGES_WRITTEN, failed ? 0 : run->count);
 		for (page = 0; page < run->count; page++) {
 			next = list_next_entry(frame, batch);
 			if (failed)

@@ -90,10 +90,10 @@ static unsigned long visit(struct attachment *attachment, struct frame *held, pg
 		folio_unlock(frame->folio);
 	}
 	frames_free(pool, &free);
-	count(SPANS_UNMAPPED, 1);
-	count(PAGES_EVICTED, evicted);
-	count(PAGES_SPARED, spared);
-	count(PAGES_PINNED, pinned);
+	count(pool, SPANS_UNMAPPED, 1);
+	count(pool, PAGES_EVICTED, evicted);
+	count(pool, PAGES_SPARED, spared);
+	count(pool, PAGES_PINNED, pinned);
 	return evicted;
 }
 
@@ -239,7 +239,7 @@ static int evict_part(struct attachment *attachment, pgoff_t first, pgoff_t last
 	if (error || list_empty(&batch))
 		return error;
 	unmap_mapping_pages(attachment->inode->i_mapping, first, last - first + 1, false);
-	count(SPANS_UNMAPPED, 1);
+	count(pool, SPANS_UNMAPPED, 1);
 	list_for_each_entry_safe(frame, next, &batch, batch) {
 		pgoff_t index = frame->folio->index;
 
@@ -266,7 +266,7 @@ static int evict_part(struct attachment *attachment, pgoff_t first, pgoff_t last
 		folio_unlock(frame->folio);
 	}
 	frames_free(pool, &free);
-	count(PAGES_EVICTED, evicted);
+	count(pool, PAGES_EVICTED, evicted);
 	return 0;
 }
 

@@ -35,13 +35,14 @@ static vm_fault_t fault_of(int error)
  */
 static struct file *unlock_fault(struct vm_fault *vmf)
 {
+	struct attachment *attachment = vmf->vma->vm_private_data;
 	struct file *file;
 
 	if (!fault_flag_allow_retry_first(vmf->flags))
 		return NULL;
 	file = get_file(vmf->vma->vm_file);
 	release_fault_lock(vmf);
-	count(FAULTS_UNLOCKED, 1);
+	count(attachment->pool, FAULTS_UNLOCKED, 1);
 	return file;
 }
 
@@ -70,9 +71,9 @@ static unsigned long patience_of(const struct vm_fault *vmf)
  * No page is to be had: system calls end with what they have, or EFAULT. Not
  * VM_FAULT_OOM, which has the system look for somebody to kill.
  */
-static vm_fault_t give_up_fault(void)
+static vm_fault_t give_up_fault(struct attachment *attachment)
 {
-	count(FAULTS_GIVEN_UP, 1);
+	count(attachment->pool, FAULTS_GIVEN_UP, 1);
 	return VM_FAULT_SIGBUS;
 }
 
@@ -121,7 +122,7 @@ static vm_fault_t fault_resident(struct vm_fault *vmf, struct attachment *attach
 	frame->recent = true;
 	folio_get(frame->folio);
 	vmf->page = folio_page(frame->folio, 0);
-	count(FAULTS_MINOR, 1);
+	count(attachment->pool, FAULTS_MINOR, 1);
 	return VM_FAULT_LOCKED;
 }
 
@@ -140,7 +141,7 @@ static vm_fault_t fault_missing(struct vm_fault *vmf, struct attachment *attachm
 	frame = frame_find(attachment);
 	if (!frame) {
 		if (frames_are_stuck(attachment, patience_of(vmf)))
-			return give_up_fault();
+			return give_up_fault(attachment);
 		unlocked = unlock_fault(vmf);
 		if (can_begin_anew(vmf, unlocked))
 			return VM_FAULT_NOPAGE;
@@ -151,9 +152,7 @@ static vm_fault_t fault_missing(struct vm_fault *vmf, struct attachment *attachm
 		return fault_of(error);
 	if (load_must_wait(&load))
 		unlocked = unlock_fault(vmf);
-	error = load_end(&load);
-	if (!error)
-		count(load.fresh ? FAULTS_FRESH : FAULTS_MAJOR, 1);
+	error = load_end(&load, vmf->flags & FAULT_FLAG_WRITE);
 	if (unlocked) {
 		if (!error)
 			folio_unlock(frame->folio);
@@ -188,7 +187,7 @@ static vm_fault_t fault_waits_to_store(struct vm_fault *vmf, struct attachment *
 	if (must_not_wait(vmf))
 		return VM_FAULT_RETRY;
 	if (stores_stand_still(attachment, patience_of(vmf)))
-		return give_up_fault();
+		return give_up_fault(attachment);
 	unlocked = unlock_fault(vmf);
 	if (can_begin_anew(vmf, unlocked))
 		return VM_FAULT_NOPAGE;
@@ -271,7 +270,7 @@ static vm_fault_t mapping_page_mkwrite(struct vm_fault *vmf)
 		frame_requeue(frame, true);
 		write_back_if_many(attachment);
 	}
-	count(FAULTS_WRITE, 1);
+	count(attachment->pool, FAULTS_WRITE, 1);
 	return VM_FAULT_LOCKED;
 }
 

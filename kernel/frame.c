@@ -85,7 +85,7 @@ int wait_for_frame(struct pool *pool)
 {
 	long left;
 
-	count(FAULTS_WAITED, 1);
+	count(pool, FAULTS_WAITED, 1);
 	atomic_inc(&pool->waiting);
 	pool_clean(pool);
 	left = wait_event_killable_timeout(pool->freed, pool_has_free_or_clean(pool), HZ / 10);

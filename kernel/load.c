@@ -105,10 +105,11 @@ bool load_must_wait(struct load *load)
 	return !load->fresh && backing_read_must_wait(&load->read);
 }
 
-/* Waits until the pages are there, and leaves the folio of the missed one locked. */
-int load_end(struct load *load)
+/* Waits until the pages are there, and leaves the folio of the one that a load or store has missed locked. */
+int load_end(struct load *load, bool by_store)
 {
 	int error = load->fresh ? 0 : backing_read_end(load->attachment, &load->read);
+	struct pool *pool = load->attachment->pool;
 	unsigned int i;
 
 	if (error && load->count > 1) {
@@ -119,7 +120,7 @@ int load_end(struct load *load)
 	}
 
 	if (error) {
-		count(READ_ERRORS, 1);
+		count(pool, READ_ERRORS, 1);
 		drop(load, 0);
 		return error;
 	}
@@ -129,6 +130,12 @@ int load_end(struct load *load)
 		if (i)
 			folio_unlock(load->frames[i]->folio);
 	}
-	count(PAGES_READ_AHEAD, load->count - 1);
+	count(pool, load->fresh ? FAULTS_FRESH : FAULTS_MAJOR, 1);
+	count(pool, STORES_MISSED, by_store);
+	if (load->fresh)
+		return 0;
+	count(pool, READS, 1);
+	count(pool, PAGES_READ, load->count);
+	count(pool, PAGES_READ_AHEAD, load->count - 1);
 	return 0;
 }

@@ -47,6 +47,7 @@ static long control_ioctl(struct file *file, unsigned int command, unsigned long
 	struct pool *pool = READ_ONCE(file->private_data);
 	struct vmio_usage usage = {};
 	struct vmio_attach request;
+	struct vmio_counts counts;
 
 	switch (command) {
 	case VMIO_VERSION:
@@ -56,6 +57,11 @@ static long control_ioctl(struct file *file, unsigned int command, unsigned long
 			return -EINVAL;
 		pool_usage(pool, &usage);
 		return report_usage(&usage, (void __user *)argument);
+	case VMIO_COUNTS:
+		if (!pool)
+			return -EINVAL;
+		statistics_report(&pool->statistics, &counts);
+		return copy_to_user((void __user *)argument, &counts, sizeof(counts)) ? -EFAULT : 0;
 	case VMIO_RESERVE:
 		return reserve(file, (const void __user *)argument);
 	case VMIO_RESIZE:

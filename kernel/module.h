@@ -108,7 +108,13 @@ struct pool {
 	wait_queue_head_t freed; /* those that wait for a frame, or until fewer are dirty */
 	atomic_t waiting; /* how many */
 	struct standstill standstill;
+	struct statistics statistics;
 };
+
+static inline void count(struct pool *pool, enum statistic statistic, u64 number)
+{
+	this_cpu_add(pool->statistics.counts->of[statistic], number);
+}
 
 /* An attachment's part of a core. */
 struct shard {
@@ -290,7 +296,7 @@ extern const struct vm_operations_struct mapping_operations;
 int load_begin(struct load *load, struct attachment *attachment, struct frame *frame,
 	       pgoff_t index);
 bool load_must_wait(struct load *load);
-int load_end(struct load *load);
+int load_end(struct load *load, bool by_store);
 
 /* evict.c */
 unsigned long evict(struct pool *pool, unsigned int first_core);

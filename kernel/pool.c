@@ -198,6 +198,7 @@ static void pool_free(struct pool *pool, unsigned long reserved)
 		vfree(block);
 	}
 	kvfree(pool->cores);
+	statistics_end(&pool->statistics);
 	kfree(pool);
 	atomic_long_sub(reserved, &pages_reserved);
 }
@@ -226,7 +227,7 @@ struct pool *pool_create(unsigned long pages)
 	init_waitqueue_head(&pool->freed);
 	pool->core_count = roundup_pow_of_two(num_possible_cpus());
 	pool->cores = kvcalloc(pool->core_count, sizeof(*pool->cores), GFP_KERNEL_ACCOUNT);
-	if (!pool->cores)
+	if (!pool->cores || statistics_begin(&pool->statistics))
 		goto failed;
 	for (i = 0; i < pool->core_count; i++) {
 		spin_lock_init(&pool->cores[i].lock);

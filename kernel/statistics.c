@@ -1,46 +1,116 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Counters of every core, added up when somebody reads them; and what is attached. */
+/* Counters of every pool and core, added up when somebody reads them; and what is attached. */
 
 #include <linux/debugfs.h>
 #include <linux/seq_file.h>
 
 #include "module.h"
+#include "uapi/vmio.h"
 
-DEFINE_PER_CPU(struct statistics, vmio_statistics);
+static LIST_HEAD(present);
+/* Of pools that have gone. */
+static struct counts former;
+/* For both. */
+static DEFINE_MUTEX(statistics_lock);
 
 static const char *const names[STATISTICS] = {
 	[FAULTS_MAJOR] = "faults_major",
 	[FAULTS_FRESH] = "faults_fresh",
+	[STORES_MISSED] = "stores_missed",
 	[FAULTS_MINOR] = "faults_minor",
 	[FAULTS_WRITE] = "faults_write",
 	[FAULTS_WAITED] = "faults_waited",
 	[FAULTS_UNLOCKED] = "faults_unlocked",
 	[FAULTS_GIVEN_UP] = "faults_given_up",
+	[READS] = "reads",
+	[PAGES_READ] = "pages_read",
 	[PAGES_READ_AHEAD] = "pages_read_ahead",
 	[READ_ERRORS] = "read_errors",
 	[SPANS_UNMAPPED] = "spans_unmapped",
 	[PAGES_EVICTED] = "pages_evicted",
 	[PAGES_SPARED] = "pages_spared",
 	[PAGES_PINNED] = "pages_pinned",
-	[PAGES_WRITTEN] = "pages_written",
 	[WRITES] = "writes",
+	[PAGES_WRITTEN] = "pages_written",
 	[WRITE_ERRORS] = "write_errors",
 	[SYNCS] = "syncs",
 };
 
 static struct dentry *folder;
 
-static int statistics_show(struct seq_file *seq, void *unused)
+static void add(const struct statistics *statistics, struct counts *sums)
 {
 	int statistic, cpu;
 
-	for (statistic = 0; statistic < STATISTICS; statistic++) {
-		u64 sum = 0;
+	for_each_possible_cpu(cpu) {
+		const struct counts *counts = per_cpu_ptr(statistics->counts, cpu);
 
-		for_each_possible_cpu(cpu)
-			sum += READ_ONCE(per_cpu(vmio_statistics, cpu).counts[statistic]);
-		seq_printf(seq, "%s %llu\n", names[statistic], sum);
+		for (statistic = 0; statistic < STATISTICS; statistic++)
+			sums->of[statistic] += READ_ONCE(counts->of[statistic]);
 	}
+}
+
+/* Begins to count for a pool. */
+int statistics_begin(struct statistics *statistics)
+{
+	statistics->counts = alloc_percpu_gfp(struct counts, GFP_KERNEL_ACCOUNT);
+	if (!statistics->counts)
+		return -ENOMEM;
+	mutex_lock(&statistics_lock);
+	list_add(&statistics->others, &present);
+	mutex_unlock(&statistics_lock);
+	return 0;
+}
+
+/* The pool goes, or has never come to be. */
+void statistics_end(struct statistics *statistics)
+{
+	if (!statistics->counts)
+		return;
+	mutex_lock(&statistics_lock);
+	list_del(&statistics->others);
+	add(statistics, &former);
+	mutex_unlock(&statistics_lock);
+	free_percpu(statistics->counts);
+}
+
+/* VMIO_COUNTS. */
+void statistics_report(const struct statistics *statistics, struct vmio_counts *report)
+{
+	struct counts sums = {};
+
+	add(statistics, &sums);
+	*report = (struct vmio_counts) {
+		.loads_missed = sums.of[FAULTS_MAJOR] + sums.of[FAULTS_FRESH] - sums.of[STORES_MISSED],
+		.stores_missed = sums.of[STORES_MISSED],
+		.fresh = sums.of[FAULTS_FRESH],
+		.found = sums.of[FAULTS_MINOR],
+		.made_writable = sums.of[FAULTS_WRITE],
+		.reads = sums.of[READS],
+		.pages_read = sums.of[PAGES_READ],
+		.pages_read_ahead = sums.of[PAGES_READ_AHEAD],
+		.read_errors = sums.of[READ_ERRORS],
+		.spans_unmapped = sums.of[SPANS_UNMAPPED],
+		.pages_evicted = sums.of[PAGES_EVICTED],
+		.writes = sums.of[WRITES],
+		.pages_written = sums.of[PAGES_WRITTEN],
+		.write_errors = sums.of[WRITE_ERRORS],
+	};
+}
+
+static int statistics_show(struct seq_file *seq, void *unused)
+{
+	struct statistics *statistics;
+	struct counts sums;
+	int statistic;
+
+	mutex_lock(&statistics_lock);
+	sums = former;
+	list_for_each_entry(statistics, &present, others)
+		add(statistics, &sums);
+	mutex_unlock(&statistics_lock);
+	for (statistic = 0; statistic < STATISTICS; statistic++)
+		seq_printf(seq, "%s %llu\n", names[statistic], sums.of[statistic]);
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(statistics);

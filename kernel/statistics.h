@@ -1,43 +1,53 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What is counted, for all pools together: debugfs, vmio/statistics. */
+/* What is counted, for each pool; debugfs, vmio/statistics, adds up all that there have been. */
 #ifndef VMIO_STATISTICS_H
 #define VMIO_STATISTICS_H
 
+#include <linux/list.h>
 #include <linux/percpu.h>
 #include <linux/types.h>
 
 enum statistic {
 	FAULTS_MAJOR,
 	FAULTS_FRESH,
+	STORES_MISSED,
 	FAULTS_MINOR,
 	FAULTS_WRITE,
 	FAULTS_WAITED,
 	FAULTS_UNLOCKED,
 	FAULTS_GIVEN_UP,
+	READS,
+	PAGES_READ,
 	PAGES_READ_AHEAD,
 	READ_ERRORS,
 	SPANS_UNMAPPED,
 	PAGES_EVICTED,
 	PAGES_SPARED,
 	PAGES_PINNED,
-	PAGES_WRITTEN,
 	WRITES,
+	PAGES_WRITTEN,
 	WRITE_ERRORS,
 	SYNCS,
 	STATISTICS,
 };
 
-struct statistics {
-	u64 counts[STATISTICS];
+/* Of one core. */
+struct counts {
+	u64 of[STATISTICS];
 };
 
-DECLARE_PER_CPU(struct statistics, vmio_statistics);
+/* Of a pool. */
+struct statistics {
+	struct counts __percpu *counts;
+	struct list_head others; /* those of the other pools */
+};
 
-static inline void count(enum statistic statistic, u64 number)
-{
-	this_cpu_add(vmio_statistics.counts[statistic], number);
-}
+struct pool;
+struct vmio_counts;
 
+int statistics_begin(struct statistics *statistics);
+void statistics_end(struct statistics *statistics);
+void statistics_report(const struct statistics *statistics, struct vmio_counts *report);
 void statistics_init(void);
 void statistics_exit(void);
 

@@ -78,7 +78,7 @@ static struct frame *lock_missing(struct attachment *attachment, pgoff_t index)
 		return frame;
 	error = load_begin(&load, attachment, frame, index);
 	if (!error)
-		error = load_end(&load);
+		error = load_end(&load, false);
 	return error ? ERR_PTR(error) : frame;
 }
 

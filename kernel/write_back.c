@@ -87,7 +87,7 @@ static int write_span(struct attachment *attachment, struct frame *held, pgoff_t
 	from = list_first_entry(&all, struct frame, batch)->folio->index;
 	to = list_last_entry(&all, struct frame, batch)->folio->index;
 	unmap_mapping_pages(attachment->inode->i_mapping, from, to - from + 1, false);
-	count(SPANS_UNMAPPED, 1);
+	count(attachment->pool, SPANS_UNMAPPED, 1);
 	/*
 	 * Whoever holds a page may write to it past the page tables: it stays dirty
 	 * until they let go. They may do so while it is written, and a sync that
@@ -106,7 +106,7 @@ static int write_span(struct attachment *attachment, struct frame *held, pgoff_t
 		if (frame->held) {
 			frame->epoch = now;
 			frame_requeue(frame, true);
-			count(PAGES_PINNED, 1);
+			count(attachment->pool, PAGES_PINNED, 1);
 		} else {
 			xa_erase(&shard->dirty, frame->folio->index);
 			frame_requeue(frame, false);
@@ -160,7 +160,7 @@ int write_dirty(struct attachment *attachment, pgoff_t first, pgoff_t last)
 	}
 	write_batch_free(batch);
 	tell(attachment, cleaned, result);
-	count(SYNCS, 1);
+	count(attachment->pool, SYNCS, 1);
 	return result;
 }
 
@@ -202,7 +202,7 @@ int wait_for_write_back(struct attachment *attachment)
 	struct pool *pool = attachment->pool;
 	long left;
 
-	count(FAULTS_WAITED, 1);
+	count(pool, FAULTS_WAITED, 1);
 	atomic_inc(&pool->waiting);
 	write_back_if_many(attachment);
 	left = wait_event_killable_timeout(pool->freed,

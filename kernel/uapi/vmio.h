@@ -51,6 +51,24 @@ struct vmio_usage {
 	__u64 flush_failed; /* 1: a flush of the backing has failed, and so will all syncs */
 };
 
+/* What was done for a pool, by all that is attached to it, since it was reserved. */
+struct vmio_counts {
+	__u64 loads_missed; /* loads, and VMIO_INSPECT, that found no page in memory, and got it */
+	__u64 stores_missed; /* the same of stores */
+	__u64 fresh; /* of both, those that got zeros without a read */
+	__u64 found; /* faults that found their page in memory, out of sight */
+	__u64 made_writable; /* pages, by a store */
+	__u64 reads; /* requests */
+	__u64 pages_read; /* by these */
+	__u64 pages_read_ahead; /* of these, those that nobody had touched */
+	__u64 read_errors;
+	__u64 spans_unmapped; /* each with a TLB shootdown */
+	__u64 pages_evicted;
+	__u64 writes; /* requests */
+	__u64 pages_written; /* by these */
+	__u64 write_errors; /* requests that have failed */
+};
+
 /* Of a mapping's descriptor: where the numbers of resident pages go. */
 struct vmio_resident {
 	__u64 offset; /* of those that lie in this range of bytes as a whole */
@@ -101,7 +119,7 @@ struct vmio_poison {
 #define VMIO_PRIORITY_DEFAULT 128
 
 /* What this header describes. The module says by VMIO_VERSION what it does: no less than any lower number. */
-#define VMIO_ABI 2
+#define VMIO_ABI 3
 
 /* Once for a descriptor, else EBUSY; ENOMEM if it is more than the module may take. */
 #define VMIO_RESERVE _IOW(0xbe, 1, struct vmio_reserve)
@@ -134,6 +152,8 @@ struct vmio_poison {
 /* Of /dev/vmio. */
 #define VMIO_VERSION _IOR(0xbe, 7, __u32)
 #define VMIO_USAGE _IOR(0xbe, 8, struct vmio_usage)
+/* Of /dev/vmio. */
+#define VMIO_COUNTS _IOR(0xbe, 16, struct vmio_counts)
 /*
  * Fills an array with the numbers of pages that are in memory, upwards, and returns
  * how many. If it is full there may be more behind the last.

@@ -117,8 +117,12 @@ fn the_budget_is_kept_at_every_instant() {
     });
     check_budget(&cache, &[&map]);
     assert!(cache.stats().resident_pages > 128, "{:?}", cache.stats());
+    // The threads look before they store. Their words stay as they are.
+    map.advise(0..map.len(), Advice::DontNeed).unwrap();
+    (0..PAGES).step_by(100).for_each(|page| store(&map, at(page) + 16, 1));
     map.close().unwrap();
     check_empty(&cache);
+    check_counts(&cache.stats());
     let bytes = std::fs::read(file.path()).unwrap();
     for (thread, stored) in stored.iter().enumerate() {
         for (page, value) in (0..).zip(stored) {
@@ -126,6 +130,21 @@ fn the_budget_is_kept_at_every_instant() {
             assert_eq!(bytes[word..][..8], value.to_le_bytes(), "page {page} of thread {thread}");
         }
     }
+}
+
+/// What was done for a cache whose pages were read and stored to many times over: each number within what the others allow.
+fn check_counts(stats: &vmio::Stats) {
+    let missed = stats.load_misses + stats.store_misses;
+    assert!(stats.load_misses > 0 && stats.store_misses > 0 && missed > 2048, "{stats:?}");
+    let pages_read = stats.read_bytes / PAGE;
+    assert_eq!(pages_read, missed + stats.read_ahead_pages, "{stats:?}");
+    assert!(stats.reads > 0 && stats.reads <= pages_read && stats.fresh_fills == 0, "{stats:?}");
+    // All that came in has gone, but what somebody had a reference to when the file was closed.
+    assert!(stats.evicted_clean <= pages_read && stats.evicted_clean > pages_read - 256, "{stats:?}");
+    let written = stats.written_bytes / PAGE;
+    assert!(stats.writes > 0 && stats.writes <= written && stats.write_protect_faults > 0, "{stats:?}");
+    assert_eq!((stats.read_errors, stats.write_errors), (0, 0));
+    assert!(stats.shootdowns > 0 && stats.shootdowns < pages_read + written, "{stats:?}");
 }
 
 /// What is given up is on the device, and in memory no longer; what is pinned stays.

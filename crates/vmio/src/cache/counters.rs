@@ -188,9 +188,9 @@ pub struct Stats {
     pub shootdowns_write_back: u64,
     /// Those of stores to protected pages.
     pub shootdowns_store: u64,
-    /// Pages that could not be read.
+    /// Pages that could not be read; with [`crate::Engine::Kernel`] requests.
     pub read_errors: u64,
-    /// Pages that could not be written, each attempt counted.
+    /// Pages that could not be written, each attempt counted; with [`crate::Engine::Kernel`] requests.
     pub write_errors: u64,
     /// Mappings whose last sync failed while they were dropped.
     pub drop_failures: u64,

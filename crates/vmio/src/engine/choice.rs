@@ -82,10 +82,10 @@ pub enum Engine {
     /// What is different:
     ///
     /// - Only files and block devices with direct I/O can be mapped. [`crate::MappingOptions::atomic`],
-    ///   [`crate::MappingOptions::floor`], [`crate::MappingOptions::ceiling`] and [`crate::Mapping::view`] are refused, and so is a
+    ///   [`crate::MappingOptions::floor`] and [`crate::MappingOptions::ceiling`] are refused, and so is a
     ///   [`crate::MappingOptions::verifier`] that seals, unless the mapping is read-only ([`crate::Error::NotInKernel`]).
     /// - With a verifier or [`crate::OnReadError::Poison`] there is a signal handler, and a system call that is given pointers to pages
-    ///   that are not in memory fails with EFAULT: [`crate::Mapping::ensure`] or pin them.
+    ///   that are not in memory fails with EFAULT: [`crate::Mapping::ensure`] or pin them. [`crate::Mapping::view`] is refused then.
     /// - A load of a page that cannot be read is a SIGBUS of the kernel's, and so is a store where three quarters of the cache
     ///   are dirty pages of a device that fails.
     /// - Write-back begins when half of the cache is dirty, whatever [`crate::CacheBuilder::dirty_ratio`] says.
@@ -98,8 +98,7 @@ pub enum Engine {
     ///   [`crate::Advice::Sequential`] of a part have no effect, nor has [`crate::Advice::Reuse`].
     /// - [`crate::Advice::Priority`] is kept by the page. What is dirty is written by age alone.
     /// - [`crate::CacheBuilder::workers`], [`crate::CacheBuilder::policy`], frames, units and
-    ///   [`crate::CacheBuilder::measure_misses`] have no effect. Of [`crate::Stats`], what the module counts for all caches
-    ///   together stays zero: misses, reads, writes, evictions (`/sys/kernel/debug/vmio/statistics` has them).
+    ///   [`crate::CacheBuilder::measure_misses`] have no effect. [`crate::Stats`] has what the module counts, which is less.
     /// - A child that was forked and goes on without exec keeps the memory of the cache reserved.
     Kernel,
 }

@@ -8,6 +8,7 @@ use crate::cache::Stats;
 use crate::cache::page_buffers::PageBuffers;
 use crate::error::{Error, Result};
 use crate::probe;
+use crate::sys::PAGE_BYTES;
 use crate::sys::cpu;
 use crate::sys::fork::Generation;
 use crate::sys::vmio_module::{Attachment, ModulePool};
@@ -20,8 +21,6 @@ pub(crate) struct Module {
     /// Held by whoever changes that.
     resizing: Mutex<()>,
     page_buffers: Mutex<Option<Arc<PageBuffers>>>,
-    /// Syncs that have failed.
-    pub(super) write_errors: AtomicU64,
     /// Mappings whose last sync failed while they were dropped.
     pub(super) drop_failures: AtomicU64,
 }
@@ -38,7 +37,6 @@ impl Module {
             capacity_pages: AtomicU32::new(capacity_pages),
             resizing: Mutex::new(()),
             page_buffers: Mutex::default(),
-            write_errors: AtomicU64::new(0),
             drop_failures: AtomicU64::new(0),
         })
     }
@@ -81,13 +79,28 @@ impl Module {
             // What the module has is the parent's.
             false => return Stats { capacity_pages, ..Stats::default() },
         };
+        let counts = self.pool.counts().unwrap_or_default();
+        let page = PAGE_BYTES as u64;
         Stats {
+            load_misses: counts.loads_missed,
+            store_misses: counts.stores_missed,
+            fresh_fills: counts.fresh,
+            soft_misses: counts.found,
+            write_protect_faults: counts.made_writable,
+            reads: counts.reads,
+            read_bytes: counts.pages_read * page,
+            read_ahead_pages: counts.pages_read_ahead,
+            read_errors: counts.read_errors,
+            shootdowns: counts.spans_unmapped,
+            evicted_clean: counts.pages_evicted,
+            writes: counts.writes,
+            written_bytes: counts.pages_written * page,
             capacity_pages,
             resident_pages: usage.resident,
             free_pages: capacity_pages.saturating_sub(usage.resident),
             dirty_pages: usage.dirty,
             pinned_pages: usage.pinned,
-            write_errors: self.write_errors.load(Ordering::Relaxed),
+            write_errors: counts.write_errors,
             drop_failures: self.drop_failures.load(Ordering::Relaxed),
             ..Stats::default()
         }

@@ -32,9 +32,7 @@ impl OpenKernel {
 
     /// The same as [`OpenRegion::sync`], of a range of bytes or of all.
     pub(super) fn sync_part(&self, part: Option<&std::ops::Range<u64>>) -> Result<()> {
-        self.region.sync(part).inspect_err(|_| {
-            self.core.module.write_errors.fetch_add(1, Ordering::Relaxed);
-        })
+        self.region.sync(part)
     }
 }
 

@@ -11,7 +11,7 @@ use rustix::ioctl::{Opcode, opcode};
 use crate::sys::PAGE_BYTES;
 
 /// The version of the interface that is written down here: the module must have it, or a newer one.
-pub(crate) const ABI: u32 = 2;
+pub(crate) const ABI: u32 = 3;
 /// The most pages that are read ahead of a missed one.
 pub(crate) const READ_AHEAD_PAGES_MAX: u32 = 31;
 
@@ -31,6 +31,7 @@ const PIN: Opcode = opcode::write::<Pin>(MAGIC, 12);
 const INSPECT: Opcode = opcode::read_write::<Inspect>(MAGIC, 13);
 const ADMIT: Opcode = opcode::write::<Admit>(MAGIC, 14);
 const POISON: Opcode = opcode::write::<Poison>(MAGIC, 15);
+const COUNTS: Opcode = opcode::read::<ModuleCounts>(MAGIC, 16);
 const PIN_WRITE: u32 = 1;
 const ATTACH_VETTED: u32 = 1;
 
@@ -135,6 +136,40 @@ pub(crate) struct ModuleUsage {
     pub(crate) flush_failed: u64,
 }
 
+/// What was done for a pool since it was reserved: `struct vmio_counts`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct ModuleCounts {
+    /// Loads that found their page absent, fresh ones among them.
+    pub(crate) loads_missed: u64,
+    /// Stores that did.
+    pub(crate) stores_missed: u64,
+    /// Of both, those that were answered with zeros.
+    pub(crate) fresh: u64,
+    /// Touches of a page that was out of sight.
+    pub(crate) found: u64,
+    /// Stores to a page that was in sight for loads.
+    pub(crate) made_writable: u64,
+    /// Requests.
+    pub(crate) reads: u64,
+    /// Of these.
+    pub(crate) pages_read: u64,
+    /// Of these, those beside a missed one.
+    pub(crate) pages_read_ahead: u64,
+    /// Requests.
+    pub(crate) read_errors: u64,
+    /// Each with a TLB shootdown.
+    pub(crate) spans_unmapped: u64,
+    /// All clean.
+    pub(crate) pages_evicted: u64,
+    /// Requests.
+    pub(crate) writes: u64,
+    /// Of these.
+    pub(crate) pages_written: u64,
+    /// Requests.
+    pub(crate) write_errors: u64,
+}
+
 /// An open /dev/vmio, which has memory for files once some is reserved.
 pub(crate) struct ModulePool {
     device: OwnedFd,
@@ -171,6 +206,14 @@ impl ModulePool {
     /// What it has, and what is attached to it.
     pub(crate) fn usage(&self) -> io::Result<ModuleUsage> {
         usage(&self.device)
+    }
+
+    /// What was done for it.
+    pub(crate) fn counts(&self) -> io::Result<ModuleCounts> {
+        let mut counts = ModuleCounts::default();
+        // SAFETY: the request writes this structure.
+        unsafe { ioctl(&self.device, COUNTS, &raw mut counts)? };
+        Ok(counts)
     }
 
     /// Attaches a file or device that was opened for direct I/O. If it is vetted, nobody sees pages of it that were not admitted.

@@ -152,8 +152,8 @@ impl Engine for VmioEngine {
     }
 
     fn stats(&self) -> Option<Stats> {
-        // Of hits and misses of these only the kernel knows.
-        (!matches!(self.cache.engine(), Faults::Managed | Faults::Kernel)).then(|| self.cache_stats())
+        // Of its misses only the kernel knows.
+        (self.cache.engine() != Faults::Managed).then(|| self.cache_stats())
     }
 
     fn cached_bytes(&self) -> Option<u64> {
