@@ -37,8 +37,14 @@ fn may_run() -> Result<bool, Box<dyn Error>> {
 /// The command that runs a program with the files of a folder mapped through vmio.
 fn under(folder: &Path, program: &[&str]) -> Command {
     let mut command = vmio();
-    command.args(["run", "--cache", CACHE, "--stats", "--json", "--under"]).arg(folder).arg("--").args(program);
+    command.args(["run", "--engine", &engine(), "--cache", CACHE, "--stats", "--json", "--under"]);
+    command.arg(folder).arg("--").args(program);
     command
+}
+
+/// That of VMIO_TEST_ENGINE: `kernel` where the suite runs in a guest that has the module.
+fn engine() -> String {
+    std::env::var("VMIO_TEST_ENGINE").unwrap_or_else(|_| "reader-thread".to_owned())
 }
 
 fn plain(program: &[&str]) -> Command {
@@ -108,6 +114,7 @@ fn eight_threads_store_to_a_file_four_times_the_cache() -> TestResult {
     let program = compiled("threads", dir.path(), &[])?;
     let report = same_as_plain(dir.path(), |folder| words(&[text(&program), text(&folder.join("data")), "32"]))?;
     assert_eq!((report["mappings"].as_u64(), report["files"].as_u64()), (Some(1), Some(1)), "{report}");
+    assert_eq!(report["engine"], engine(), "{report}");
     // Twice through a file that does not fit the cache.
     assert!(report["load_misses"].as_u64() > Some(8192), "{report}");
     assert!(report["written_bytes"].as_u64() >= Some(64 << 20), "{report}");
@@ -400,6 +407,7 @@ fn verbose_says_what_is_taken_and_what_is_not() -> TestResult {
     let folder = dir.path().join("data");
     fs::create_dir(&folder)?;
     let mut command = vmio();
+    // Whichever engine there is.
     command.args(["run", "--cache", CACHE, "--verbose", "--stats", "--under"]).arg(&folder).arg("--");
     let output = command.arg(&program).arg(&folder).output()?;
     let said = String::from_utf8(output.stderr)?;
@@ -410,7 +418,9 @@ fn verbose_says_what_is_taken_and_what_is_not() -> TestResult {
     );
     assert!(said.contains("left to Linux: it is private and to be stored to"), "{said}");
     assert!(
-        said.contains("mappings of 6 files taken, 1 left to Linux or refused") && said.contains(" misses ("),
+        said.contains(&format!(", {}: ", engine()))
+            && said.contains("mappings of 6 files taken, 1 left to Linux or refused")
+            && said.contains(" misses ("),
         "{said}"
     );
     Ok(())
@@ -445,5 +455,14 @@ fn mistakes_are_explained() -> TestResult {
     refused(&mut under(&dir.path().join("missing"), &["true"]), "cannot look into")?;
     refused(vmio().args(["run", "--cache", "8M", "--", "true"]), "--under")?;
     refused(vmio().args(["run", "--cache", "8M", "--json", "--under", ".", "--", "true"]), "--stats")?;
-    refused(vmio().args(["run", "--cache", "1M", "--under", ".", "--", "true"]), "cannot build the cache")
+    refused(vmio().args(["run", "--cache", "1M", "--under", ".", "--", "true"]), "cannot build the cache")?;
+    refused(
+        vmio().args(["run", "--engine", "sigbus", "--cache", "8M", "--under", ".", "--", "true"]),
+        "reader-thread",
+    )?;
+    if !Path::new("/dev/vmio").exists() {
+        let run = ["run", "--engine", "kernel", "--cache", "8M", "--under", ".", "--", "true"];
+        refused(vmio().args(run), "/dev/vmio")?;
+    }
+    Ok(())
 }

@@ -56,10 +56,7 @@ impl Process {
         }
         let messages = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3).ok();
         let messages = messages.filter(|fd| own_descriptors::insert(fd.as_raw_fd()));
-        // A system call of the program's that is given a pointer into a mapping must find its page: only this engine, of
-        // those that keep pages of their own, can have it brought in.
-        let cache = Cache::builder().engine(Engine::ReaderThread).capacity(settings.cache_bytes).build();
-        let process = cache.map(|cache| Process {
+        let process = build_cache(settings).map(|cache| Process {
             settings,
             cache,
             table: Table::new(),
@@ -121,9 +118,29 @@ impl Process {
             return;
         }
         let Some((form, messages)) = self.settings.report.zip(self.messages.as_ref()) else { return };
-        let report = self.statistics.report(self.id.as_raw_nonzero().get() as u32, &self.cache.stats(), form);
+        let report = {
+            let process = self.id.as_raw_nonzero().get() as u32;
+            self.statistics.report(process, self.cache.engine(), &self.cache.stats(), form)
+        };
         write(messages.as_fd(), &report);
     }
+}
+
+/// A system call of the program's that is given a pointer into a mapping must find its page: of the engines that keep pages of
+/// their own, these two can have it brought in.
+fn build_cache(settings: &Settings) -> vmio::Result<Cache> {
+    let build = |engine| Cache::builder().engine(engine).capacity(settings.cache_bytes).build();
+    settings.engine.map_or_else(
+        || {
+            build(Engine::Kernel).or_else(|error| {
+                if settings.is_verbose {
+                    say(rustix::stdio::stderr(), format_args!("without the kernel module: {error}"));
+                }
+                build(Engine::ReaderThread)
+            })
+        },
+        build,
+    )
 }
 
 fn say(messages: BorrowedFd<'_>, what: fmt::Arguments<'_>) {

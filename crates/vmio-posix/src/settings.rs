@@ -1,17 +1,21 @@
 //! What `vmio run` was asked for, as it hands it on in the environment.
 
 use std::env;
+use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use rustix::fs::readlink;
+use vmio::Engine;
 
 /// The options of `vmio run`. The names of the variables are those of docs/design/run.md.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// Memory of each process's cache.
     pub(crate) cache_bytes: u64,
+    /// Who takes its faults; the kernel module, if it is there, or else reader threads.
+    pub(crate) engine: Option<Engine>,
     /// The folders whose files are mapped through vmio: canonical paths.
     pub(crate) under: Vec<PathBuf>,
     /// Whether to say what is taken, what is not, and why.
@@ -37,15 +41,21 @@ impl Settings {
         SETTINGS.get_or_init(|| Settings::read(|name| env::var_os(name))).as_ref()
     }
 
-    fn read(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Option<Settings> {
+    fn read(variable: impl Fn(&str) -> Option<OsString>) -> Option<Settings> {
         let cache_bytes = variable("VMIO_RUN_CACHE")?.to_str()?.parse().ok()?;
+        let engine = match variable("VMIO_RUN_ENGINE")?.to_str()? {
+            "auto" => None,
+            "kernel" => Some(Engine::Kernel),
+            "reader-thread" => Some(Engine::ReaderThread),
+            _ => return None,
+        };
         let under = env::split_paths(&variable("VMIO_RUN_UNDER")?).collect();
         let is_verbose = variable("VMIO_RUN_VERBOSE").is_some();
         let report = variable("VMIO_RUN_STATS").map(|form| match form.to_str() {
             Some("json") => ReportForm::Json,
             _ => ReportForm::Text,
         });
-        Some(Settings { cache_bytes, under, is_verbose, report })
+        Some(Settings { cache_bytes, engine, under, is_verbose, report })
     }
 
     /// The path of an open file, by which it was opened, if it lies under one of the folders.
@@ -53,7 +63,7 @@ impl Settings {
         use std::os::fd::AsRawFd;
         use std::os::unix::ffi::OsStringExt;
         let link = readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new()).ok()?;
-        let path = PathBuf::from(std::ffi::OsString::from_vec(link.into_bytes()));
+        let path = PathBuf::from(OsString::from_vec(link.into_bytes()));
         self.covers(&path).then_some(path)
     }
 
@@ -66,26 +76,35 @@ impl Settings {
 mod tests {
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> Option<Settings> {
-        Settings::read(|wanted| variables.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.into()))
+    /// In place of what a whole environment says.
+    fn read_but(name: &str, value: Option<&str>) -> Option<Settings> {
+        let all = [
+            ("VMIO_RUN_CACHE", "8388608"),
+            ("VMIO_RUN_ENGINE", "kernel"),
+            ("VMIO_RUN_UNDER", "/data:/more/data"),
+            ("VMIO_RUN_STATS", "json"),
+        ];
+        Settings::read(|wanted| match wanted == name {
+            true => value.map(OsString::from),
+            false => all.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.into()),
+        })
     }
 
     #[test]
     fn a_process_without_the_variables_has_none() {
-        assert_eq!(read(&[]), None);
-        assert_eq!(read(&[("VMIO_RUN_CACHE", "8388608")]), None);
-        assert_eq!(read(&[("VMIO_RUN_CACHE", "much"), ("VMIO_RUN_UNDER", "/data")]), None);
+        assert_eq!(Settings::read(|_| None), None);
+        for name in ["VMIO_RUN_CACHE", "VMIO_RUN_ENGINE", "VMIO_RUN_UNDER"] {
+            assert_eq!(read_but(name, None), None);
+        }
+        assert_eq!(read_but("VMIO_RUN_CACHE", Some("much")), None);
+        assert_eq!(read_but("VMIO_RUN_ENGINE", Some("sigbus")), None);
     }
 
     #[test]
     fn folders_cover_what_lies_in_them_and_not_what_only_begins_so() {
-        let settings =
-            read(&[("VMIO_RUN_CACHE", "8388608"), ("VMIO_RUN_UNDER", "/data:/more/data"), ("VMIO_RUN_STATS", "json")]);
-        let settings = settings.unwrap();
-        assert_eq!(
-            (settings.cache_bytes, settings.is_verbose, settings.report),
-            (8 << 20, false, Some(ReportForm::Json))
-        );
+        let settings = read_but("", None).unwrap();
+        assert_eq!((settings.cache_bytes, settings.engine), (8 << 20, Some(Engine::Kernel)));
+        assert_eq!((settings.is_verbose, settings.report), (false, Some(ReportForm::Json)));
         assert!(settings.covers(Path::new("/data/a")) && settings.covers(Path::new("/more/data/b/c")));
         assert!(!settings.covers(Path::new("/database/a")) && !settings.covers(Path::new("/more")));
     }

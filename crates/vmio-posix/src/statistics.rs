@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::json;
-use vmio::Stats;
+use vmio::{Engine, Stats};
 
 use crate::settings::ReportForm;
 
@@ -22,6 +22,14 @@ pub(crate) struct Statistics {
     pub(crate) bytes_served: AtomicU64,
 }
 
+/// The engine, as `vmio run --engine` names it.
+fn name_of(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Kernel => "kernel",
+        _ => "reader-thread",
+    }
+}
+
 /// One more.
 pub(crate) fn add(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
@@ -29,7 +37,7 @@ pub(crate) fn add(counter: &AtomicU64, more: u64) {
 
 impl Statistics {
     /// The report of a process.
-    pub(crate) fn report(&self, process: u32, cache: &Stats, form: ReportForm) -> String {
+    pub(crate) fn report(&self, process: u32, engine: Engine, cache: &Stats, form: ReportForm) -> String {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (mappings, files, left) = (of(&self.mappings), of(&self.files), of(&self.not_taken));
         let (calls, bytes) = (of(&self.calls_served), of(&self.bytes_served));
@@ -37,11 +45,12 @@ impl Statistics {
         let evicted = cache.evicted_clean + cache.evicted_dirty;
         match form {
             ReportForm::Text => format!(
-                "vmio run: process {process}: {mappings} mappings of {files} files taken, {left} left to Linux or refused\n\
+                "vmio run: process {process}, {}: {mappings} mappings of {files} files taken, {left} left to Linux or refused\n\
                  vmio run: {misses} misses ({} by loads, {} by stores), {} more pages read ahead, \
                  {} found in memory out of sight or at another address, {evicted} pages evicted\n\
                  vmio run: {calls} reads and writes of mapped files served from memory, {bytes} bytes\n\
                  vmio run: {} bytes read from the files by {} requests, {} bytes written by {}\n",
+                name_of(engine),
                 cache.load_misses,
                 cache.store_misses,
                 cache.read_ahead_pages,
@@ -54,6 +63,7 @@ impl Statistics {
             ReportForm::Json => {
                 let report = json!({
                     "process": process,
+                    "engine": name_of(engine),
                     "mappings": mappings,
                     "files": files,
                     "not_taken": left,

@@ -103,6 +103,7 @@ fn one_reader_serves_many_threads() {
     let _watchdog = watchdog("one_reader_serves_many_threads");
     const PAGES: u64 = 1000;
     let cache = cache_of(256).engine(Engine::ReaderThread).readers(1).build().unwrap();
+    assert_eq!(cache.engine(), Engine::ReaderThread);
     let device = Device::of_pages(PAGES);
     device.slow_writes(Duration::from_micros(100));
     let map = open(&cache, &device);

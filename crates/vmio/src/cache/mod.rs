@@ -107,6 +107,7 @@ impl Cache {
     /// The engine that serves its mappings; what [`Engine::Auto`] has become.
     pub fn engine(&self) -> Engine {
         match &self.tender {
+            Tender::Workers(core) if !core.shared.engine.handles_faults_in_their_threads() => Engine::ReaderThread,
             Tender::Workers(_) => Engine::Sigbus,
             Tender::Steward(_) => Engine::Managed,
             Tender::Module(_) => Engine::Kernel,
