@@ -1,6 +1,7 @@
 //! The library's integration tests on another kernel, and what else runs in a guest.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -91,25 +92,26 @@ const OF_THE_MODULE: &[&str] = &[
     "sharing",
 ];
 
-/// The same of the key-value store.
-const STORE_ON_THE_MODULE: &str = "kernel_store";
+/// The same of other packages.
+const BEYOND_THE_LIBRARY: &[(&str, &str)] = &[("vmio-kv", "kernel_store"), ("vmio-cli", "run")];
 
 /// Builds the tests, runs them in one guest, and says how each ended; 0 if all is well.
 pub(crate) fn run(machine: Machine, through_module: bool, wanted: &[String]) -> Result<u8> {
-    let doctor = executable(&["build", "--package", "vmio-cli"])?;
-    let mut tests = build(&["test", "--package", "vmio", "--test", "*", "--no-run"])?;
-    if through_module {
-        tests.extend(build(&["test", "--package", "vmio-kv", "--test", STORE_ON_THE_MODULE, "--no-run"])?);
-    }
+    let built = build(&["test", "--workspace", "--no-run"])?;
+    let doctor = command_of(&built)?;
+    let tests: Vec<(&str, &str)> = built.iter().filter_map(|built| built.test_in_a_guest()).collect();
     let list = match wanted {
-        [] if through_module => named(&tests, OF_THE_MODULE)? + &named(&tests, &[STORE_ON_THE_MODULE])?,
+        [] if through_module => {
+            let beyond = BEYOND_THE_LIBRARY.iter().map(|(_, test)| *test);
+            named(&tests, &OF_THE_MODULE.iter().copied().chain(beyond).collect::<Vec<_>>())?
+        }
         [] => shortened(&tests),
         _ => named(&tests, wanted)?,
     };
     let guest = Guest::new(machine, None)?;
     fs::write(guest.out().join("tests"), list)?;
     let suite = fs::read_to_string(workspace().join("tests/vm/suite"))?;
-    let mut script = format!("vmio={}\nmodule=\n", shlex::try_quote(&doctor)?);
+    let mut script = format!("vmio={}\nmodule=\n", shlex::try_quote(doctor)?);
     if through_module {
         let module = module::build(machine.kernel)?;
         let kernel = Kernel::of(machine.kernel)?.root;
@@ -135,13 +137,14 @@ fn check_module(doctor: &str, is_there: bool) -> Result<()> {
 }
 
 /// What the suite runs of some tests, a line each: a name, an executable, and the tests that it shall skip.
-fn shortened(tests: &[(String, String)]) -> String {
+fn shortened(tests: &[(&str, &str)]) -> String {
     let mut list = String::new();
     for LeftOut { binaries, tests, reason } in LEFT_OUT {
         println!("left out: {} {}: {reason}", binaries.join(", "), tests.join(", "));
     }
-    for (name, executable) in tests {
-        let left_out = || LEFT_OUT.iter().filter(|left_out| left_out.binaries.contains(&name.as_str()));
+    let beyond = |name: &str| BEYOND_THE_LIBRARY.iter().any(|(_, test)| *test == name);
+    for (name, executable) in tests.iter().filter(|(name, _)| !beyond(name)) {
+        let left_out = || LEFT_OUT.iter().filter(|left_out| left_out.binaries.contains(name));
         if !left_out().any(|left_out| left_out.tests.is_empty()) {
             let skipped: Vec<&str> = left_out().flat_map(|left_out| left_out.tests).copied().collect();
             list += &format!("{name} {executable} {}\n", skipped.join(" "));
@@ -151,10 +154,10 @@ fn shortened(tests: &[(String, String)]) -> String {
 }
 
 /// The same for whole test binaries.
-fn named(tests: &[(String, String)], wanted: &[impl AsRef<str>]) -> Result<String> {
+fn named(tests: &[(&str, &str)], wanted: &[impl AsRef<str>]) -> Result<String> {
     let lines = wanted.iter().map(|wanted| {
         let wanted = wanted.as_ref();
-        let found = tests.iter().find(|(name, _)| name == wanted);
+        let found = tests.iter().find(|(name, _)| *name == wanted);
         let (name, executable) = found.with_context(|| format!("no test binary is called {wanted}"))?;
         Ok(format!("{name} {executable}\n"))
     });
@@ -179,7 +182,7 @@ pub(crate) fn run_lab(machine: Machine, checks: &[String]) -> Result<u8> {
     programs::fetched()?;
     let mut script = String::new();
     for (name, value) in [
-        ("vmio", executable(&["build", "--package", "vmio-cli"])?),
+        ("vmio", command_of(&build(&["test", "--workspace", "--no-run"])?)?.to_owned()),
         ("module", module::build(machine.kernel)?.to_string_lossy().into_owned()),
     ] {
         script += &format!("export {name}={}\n", shlex::try_quote(&value)?);
@@ -191,34 +194,62 @@ pub(crate) fn run_lab(machine: Machine, checks: &[String]) -> Result<u8> {
 /// Has an example count what a read costs each way, in a guest whose clock counts instructions.
 pub(crate) fn count_instructions(machine: Machine) -> Result<u8> {
     let machine = Machine { cores: 1, accelerator: Accelerator::Counted, ..machine };
-    let program = executable(&["build", "--release", "--package", "vmio", "--example", "io_instructions"])?;
+    let built = build(&["build", "--release", "--package", "vmio", "--example", "io_instructions"])?;
+    let [program] = &built[..] else { bail!("{} executables, not one", built.len()) };
     let guest = Guest::new(machine, None)?;
     guest.run(&format!(
         "tests/vm/persistent-memory /run/dax && fallocate -l 64M /run/dax/file && exec {} /dev/ng0n1 /run/dax/file",
-        shlex::try_quote(&program)?
+        shlex::try_quote(&program.path)?
     ))
 }
 
-/// Has cargo build one executable.
-fn executable(arguments: &[&str]) -> Result<String> {
-    match &build(arguments)?[..] {
-        [(_, executable)] => Ok(executable.clone()),
-        several => bail!("{} executables, not one", several.len()),
+/// What cargo has built.
+struct Executable {
+    /// The folder of its package.
+    package: String,
+    name: String,
+    /// Whether it is an integration test.
+    is_test: bool,
+    /// Whether it is a program of the package's.
+    is_program: bool,
+    path: String,
+}
+
+impl Executable {
+    fn from_message(message: &Value) -> Option<Self> {
+        let package = Path::new(message["manifest_path"].as_str()?).parent()?.file_name()?;
+        Some(Executable {
+            package: package.to_str()?.to_owned(),
+            name: message["target"]["name"].as_str()?.to_owned(),
+            is_test: message["target"]["kind"][0] == "test",
+            is_program: message["target"]["kind"][0] == "bin" && message["profile"]["test"] == false,
+            path: message["executable"].as_str()?.to_owned(),
+        })
+    }
+
+    /// Its name and path if it is a test that may run in a guest.
+    fn test_in_a_guest(&self) -> Option<(&str, &str)> {
+        let is_of = |(package, name): &(&str, &str)| self.package == *package && self.name == *name;
+        let runs = self.is_test && (self.package == "vmio" || BEYOND_THE_LIBRARY.iter().any(is_of));
+        runs.then_some((&self.name, &self.path))
     }
 }
 
-/// Has cargo build something: names and executables.
-fn build(arguments: &[&str]) -> Result<Vec<(String, String)>> {
+/// The command `vmio`.
+fn command_of(built: &[Executable]) -> Result<&str> {
+    let command = built.iter().find(|built| built.is_program && built.name == "vmio");
+    Ok(&command.context("cargo has built no command")?.path)
+}
+
+/// Has cargo build something. What the tests of the host have built, of the whole workspace, is not built again.
+fn build(arguments: &[&str]) -> Result<Vec<Executable>> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(arguments).args(["--message-format", "json"]).current_dir(workspace());
     let built = cargo.stderr(Stdio::inherit()).output().context("running cargo")?;
     ensure!(built.status.success(), "{cargo:?}: {}", built.status);
     let mut executables = Vec::new();
     for line in String::from_utf8(built.stdout)?.lines() {
-        let message: Value = serde_json::from_str(line)?;
-        if let (Some(name), Some(executable)) = (message["target"]["name"].as_str(), message["executable"].as_str()) {
-            executables.push((name.to_owned(), executable.to_owned()));
-        }
+        executables.extend(Executable::from_message(&serde_json::from_str(line)?));
     }
     Ok(executables)
 }
