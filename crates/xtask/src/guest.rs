@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-use crate::kernel::{Kernel, lab_folder, path_with_sbin, run};
+use crate::kernel::Kernel;
+use crate::lab::{lab_folder, path_with_sbin, run};
 use crate::{Machine, initramfs, programs};
 
 /// The size of the guest's disk. Only what is written takes room on the host's.

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::kernel::{Kernel, run, workspace};
+use crate::kernel::Kernel;
+use crate::lab::{run, workspace};
 
 /// To mount the host's files; init loads all others from there.
 const MODULES: [&str; 3] = ["virtio_pci", "9pnet_virtio", "9p"];

@@ -1,9 +1,12 @@
-//! Kernels of distributions: downloaded and extracted once, under the target folder.
+//! Kernels: of distributions, downloaded and extracted once, under the target folder; and one that is built.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
+
+use crate::debug_kernel;
+use crate::lab::{entries, extract, fetch_packages, lab_folder, numbers_in, output, path_with_sbin, run};
 
 /// A line of kernels.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +20,9 @@ pub(crate) enum Series {
     /// As in Debian 13
     #[value(name = "6.12")]
     Linux6_12,
+    /// The same from its source, with what finds mistakes in kernel code (tests/vm/debug.config): built in half an hour or so
+    #[value(name = "6.12-debug")]
+    Linux6_12Debug,
 }
 
 impl Series {
@@ -59,7 +65,10 @@ impl Kernel {
             eprintln!("fetching Linux {}", series.name());
             let scratch = tempfile::tempdir_in(lab_folder()?)?;
             let new = scratch.path().join("root");
-            fetch(series, &new)?;
+            match series {
+                Series::Linux6_12Debug => debug_kernel::build(&new)?,
+                _ => fetch(series, &new)?,
+            }
             let release = release_in(&new)?;
             run(Command::new("depmod").arg("--basedir").arg(&new).arg(release).env("PATH", path_with_sbin()))?;
             std::fs::rename(&new, &root)?;
@@ -78,19 +87,6 @@ impl Kernel {
     }
 }
 
-/// Where the lab keeps what it has fetched and made.
-pub(crate) fn lab_folder() -> Result<PathBuf> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from);
-    let folder = target.join("vm");
-    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-    Ok(folder.canonicalize()?)
-}
-
-/// The repository's root.
-pub(crate) fn workspace() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-}
-
 /// Downloads the packages of a kernel and extracts them into a new folder.
 fn fetch(series: Series, root: &Path) -> Result<()> {
     let pattern = match series {
@@ -102,7 +98,7 @@ fn fetch(series: Series, root: &Path) -> Result<()> {
             });
         }
         Series::Linux6_1 => r"^linux-image-6\.1\.0-[0-9]+-amd64-unsigned$",
-        Series::Linux6_12 => r"^linux-image-6\.12\.[0-9]+\+deb1[23]-amd64-unsigned$",
+        Series::Linux6_12 | Series::Linux6_12Debug => r"^linux-image-6\.12\.[0-9]+\+deb1[23]-amd64-unsigned$",
     };
     let found = output(Command::new("apt-cache").args(["search", "--names-only", pattern]))?;
     let names = found.lines().filter_map(|line| line.split_whitespace().next());
@@ -110,22 +106,6 @@ fn fetch(series: Series, root: &Path) -> Result<()> {
         format!("apt knows no package {pattern}: run `apt-get update`, on Debian 12 with its security updates")
     })?;
     fetch_packages(&[newest.to_owned()], root)
-}
-
-/// Downloads packages of Debian's and extracts them into a new folder.
-pub(crate) fn fetch_packages(names: &[String], root: &Path) -> Result<()> {
-    extract(root, |folder| run(Command::new("apt-get").args(["download", "-q"]).args(names).current_dir(folder)))
-}
-
-/// Extracts into a new folder what a download leaves in another one.
-pub(crate) fn extract(root: &Path, download: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    let scratch = tempfile::tempdir_in(lab_folder()?)?;
-    download(scratch.path())?;
-    let new = scratch.path().join("root");
-    for package in entries(scratch.path())? {
-        run(Command::new("dpkg").arg("-x").arg(package).arg(&new))?;
-    }
-    std::fs::rename(&new, root).with_context(|| format!("moving packages to {}", root.display()))
 }
 
 /// Downloads a file of Ubuntu's from the first of its mirrors that has it.
@@ -143,47 +123,8 @@ fn download(path: &str, sum: &str, file: &Path) -> Result<()> {
     bail!("no mirror that debootstrap knows has {path}")
 }
 
-/// The numbers in a name: what versions are compared by.
-pub(crate) fn numbers_in(text: &str) -> Vec<u32> {
-    text.split(|letter: char| !letter.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
-}
-
 fn release_in(root: &Path) -> Result<String> {
     let folders = entries(&root.join("lib/modules"))?;
     let [folder] = &folders[..] else { bail!("{} kernels in {}: delete it", folders.len(), root.display()) };
     Ok(folder.file_name().unwrap_or_default().to_string_lossy().into_owned())
-}
-
-pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
-    let read = std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
-    read.map(|entry| Ok(entry?.path())).collect()
-}
-
-/// Where depmod, modprobe and mkfs are, which others than root may run as well.
-pub(crate) fn path_with_sbin() -> String {
-    std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin"
-}
-
-/// Runs a command that must succeed.
-pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("{command:?}: is it installed?"))?;
-    ensure!(status.success(), "{command:?}: {status}");
-    Ok(())
-}
-
-/// What a command that must succeed prints.
-pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("{command:?}: is it installed?"))?;
-    ensure!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_compared_as_numbers() {
-        assert!(numbers_in("linux-image-6.1.0-100-amd64") > numbers_in("linux-image-6.1.0-56-amd64"));
-    }
 }

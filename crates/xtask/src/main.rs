@@ -1,8 +1,10 @@
 //! `cargo xtask`: chores of the repository that are more than a script.
 
+mod debug_kernel;
 mod guest;
 mod initramfs;
 mod kernel;
+mod lab;
 mod module;
 mod programs;
 mod suite;

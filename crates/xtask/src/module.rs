@@ -9,8 +9,10 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::Machine;
+use crate::debug_kernel;
 use crate::guest::Guest;
-use crate::kernel::{Kernel, Series, entries, fetch_packages, lab_folder, output, run, workspace};
+use crate::kernel::{Kernel, Series};
+use crate::lab::{entries, fetch_packages, lab_folder, output, run, workspace};
 
 /// What a module is built from.
 struct Headers {
@@ -21,6 +23,9 @@ struct Headers {
 impl Headers {
     /// Those of a kernel: from an earlier call, or what apt offers for exactly its release.
     fn of(kernel: &Kernel, series: Series) -> Result<Headers> {
+        if series == Series::Linux6_12Debug {
+            return Ok(Headers { folder: debug_kernel::build_folder()? });
+        }
         let root = lab_folder()?.join(format!("{}-headers", series.name()));
         let name = format!("linux-headers-{}", kernel.release);
         let folder = root.join("usr/src").join(&name);

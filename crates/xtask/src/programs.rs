@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::kernel::{extract, lab_folder, output, run};
+use crate::lab::{extract, lab_folder, output, run};
 
 const RELEASE: &str = "trixie";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";

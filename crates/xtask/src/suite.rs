@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::guest::Guest;
-use crate::kernel::{Kernel, Series, numbers_in, workspace};
+use crate::kernel::{Kernel, Series};
+use crate::lab::{numbers_in, workspace};
 use crate::{Accelerator, Machine, module, programs};
 
 /// Test binaries, or tests of them, that do not run unless a binary is named, and why.

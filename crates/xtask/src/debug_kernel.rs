@@ -1,0 +1,58 @@
+//! A kernel of the lab that looks for mistakes in its own code, and in the module's: no distribution has one, so it is built from the
+//! source that Debian's is built from, with the options of `tests/vm/debug.config` and no others.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+use anyhow::{Context, Result};
+
+use crate::lab::{entries, fetch_packages, lab_folder, output, run, workspace};
+
+const PACKAGE: &str = "linux-source-6.12";
+
+/// What it is built in; modules are built against it.
+pub(crate) fn build_folder() -> Result<PathBuf> {
+    Ok(lab_folder()?.join("6.12-debug-build"))
+}
+
+/// Builds it, and puts it into a new folder, as a package would.
+pub(crate) fn build(root: &Path) -> Result<()> {
+    let (source, folder) = (source()?, build_folder()?);
+    fs::create_dir_all(&folder)?;
+    let options = workspace().join("tests/vm/debug.config").canonicalize()?;
+    let make = |targets: &[&str]| {
+        let mut make = Command::new("make");
+        make.arg("-s").arg("-C").arg(&source).arg(format!("O={}", folder.display()));
+        make.arg(format!("-j{}", thread::available_parallelism().map_or(1, usize::from))).args(targets);
+        make
+    };
+    run(make(&["allnoconfig"]).env("KCONFIG_ALLCONFIG", options))?;
+    eprintln!("building Linux with checks of its own code: this takes half an hour or so");
+    run(&mut make(&["bzImage", "modules"]))?;
+    run(make(&["modules_install"]).env("INSTALL_MOD_PATH", root))?;
+    let release = output(&mut make(&["kernelrelease"]))?;
+    let boot = root.join("boot");
+    fs::create_dir_all(&boot)?;
+    let image = folder.join("arch/x86/boot/bzImage");
+    let copied = fs::copy(&image, boot.join(format!("vmlinuz-{}", release.trim())));
+    copied.map(drop).with_context(|| format!("copying {}", image.display()))
+}
+
+/// The source, from an earlier call or from Debian.
+fn source() -> Result<PathBuf> {
+    let source = lab_folder()?.join("6.12-debug-source");
+    if !source.exists() {
+        let scratch = tempfile::tempdir_in(lab_folder()?)?;
+        let package = scratch.path().join("package");
+        fetch_packages(&[PACKAGE.to_owned()], &package)?;
+        let archives = entries(&package.join("usr/src"))?;
+        let archive = archives.first().with_context(|| format!("{PACKAGE} has no archive"))?;
+        let new = scratch.path().join("source");
+        fs::create_dir(&new)?;
+        run(Command::new("tar").arg("-xf").arg(archive).args(["--strip-components", "1", "-C"]).arg(&new))?;
+        fs::rename(new, &source)?;
+    }
+    Ok(source)
+}
