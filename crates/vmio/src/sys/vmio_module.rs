@@ -397,6 +397,9 @@ mod tests {
         seen!(lines, Inspect is "vmio_inspect": offset, contents, arrival);
         seen!(lines, Admit is "vmio_admit": offset, arrival);
         seen!(lines, Poison is "vmio_poison": offset, pattern);
+        #[rustfmt::skip]
+        seen!(lines, ModuleCounts is "vmio_counts": loads_missed, stores_missed, fresh, found, made_writable, reads, pages_read,
+            pages_read_ahead, read_errors, spans_unmapped, pages_evicted, writes, pages_written, write_errors);
         seen!(lines, "VMIO_RESERVE" = RESERVE);
         seen!(lines, "VMIO_ATTACH" = ATTACH);
         seen!(lines, "VMIO_PRIORITIZE" = PRIORITIZE);
@@ -412,6 +415,7 @@ mod tests {
         seen!(lines, "VMIO_INSPECT" = INSPECT);
         seen!(lines, "VMIO_ADMIT" = ADMIT);
         seen!(lines, "VMIO_POISON" = POISON);
+        seen!(lines, "VMIO_COUNTS" = COUNTS);
         seen!(lines, "VMIO_PIN_WRITE" = PIN_WRITE);
         seen!(lines, "VMIO_ATTACH_VETTED" = ATTACH_VETTED);
         seen!(lines, "VMIO_ABI" = ABI);
