@@ -17,6 +17,7 @@ mod stats;
 mod value_reader;
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -140,9 +141,9 @@ impl Db {
         let path = path.as_ref();
         let wanted = options.new_volume_bytes() / UNIT_BYTES * UNIT_BYTES;
         crate::volume::check_length(wanted)?;
-        // Before there is a file that holds no store.
+        // Before there is a file.
         let cache = options.cache()?;
-        let backing = if path.exists() {
+        if path.exists() {
             let backing = FileBacking::open(path, Access::ReadWrite)?;
             if backing.len() < wanted && path.is_file() {
                 Self::refuse_volume(&backing)?;
@@ -153,12 +154,19 @@ impl Db {
                     source,
                 })?;
             }
-            backing
-        } else {
-            FileBacking::create(path, wanted)?
-        };
-        let options = options.discard_unless_said(!backing.is_device());
-        Self::create_in(&cache, backing, options)
+            let options = options.discard_unless_said(!backing.is_device());
+            return Self::create_in(&cache, backing, options);
+        }
+        let created = FileBacking::create(path, wanted).map_err(Error::from).and_then(|backing| {
+            let options = options.discard_unless_said(true);
+            Self::create_in(&cache, backing, options)
+        });
+        created.inspect_err(|error| {
+            // One that holds no store would be in the way of the next attempt. Another process's stays.
+            if !matches!(error, Error::Io(vmio::Error::InUse { .. })) {
+                let _ = fs::remove_file(path);
+            }
+        })
     }
 
     /// Nothing is done to a file that holds a volume.

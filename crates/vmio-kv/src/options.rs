@@ -217,10 +217,6 @@ impl Options {
     }
 
     fn check(&self) -> Result<()> {
-        if self.engine == Engine::Managed {
-            let why = "it shows pages before they are verified: use another engine";
-            return Err(vmio::Error::NotManaged { what: "a store", why }.into());
-        }
         let wrong = |option, value, why| Err(Error::Option { option, value, why });
         if self.memory_bytes < MEMORY_BYTES_MIN {
             return wrong("memory_bytes", self.memory_bytes, "a store works in 32 MiB at least");
@@ -284,7 +280,13 @@ impl Options {
     /// The cache as it is at first, if these are options for a store.
     pub(crate) fn cache(&self) -> Result<Cache> {
         self.check()?;
-        Ok(Cache::builder().engine(self.engine).capacity(self.cache_bytes()).build()?)
+        let cache = Cache::builder().engine(self.engine).capacity(self.cache_bytes()).build()?;
+        // Engine::Auto becomes it where no other can be had.
+        if cache.engine() == Engine::Managed {
+            let why = "it shows pages before they are verified: use another engine (`vmio doctor` says what there is)";
+            return Err(vmio::Error::NotManaged { what: "a store", why }.into());
+        }
+        Ok(cache)
     }
 
     /// What the cache has as long as levels in memory keep to their sum, and there is one segment.

@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit, setrlimit};
+use support::child::{install_handler, isolated};
+use support::denial::deny;
 use support::simulated_disk::SimulatedDisk;
 use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, Engine, Error, Options, Stats, WriteBatch};
@@ -324,6 +327,17 @@ fn what_cannot_be_opened_leaves_no_file() {
     if !Path::new("/dev/vmio").exists() {
         assert!(matches!(of_engine(Engine::Kernel), Error::Io(vmio::Error::NoKernelModule { .. })));
     }
+    // Where no file may be so long.
+    let outcome = isolated("what_cannot_be_opened_leaves_no_file", || {
+        let most = Some(1 << 20);
+        setrlimit(Resource::Fsize, Rlimit { current: most, maximum: most }).unwrap();
+        install_handler(libc::SIGXFSZ, libc::SIG_IGN, 0);
+        refused(options(64 << 10));
+        // Where none but the managed engine can be had.
+        deny(&[libc::SYS_userfaultfd]);
+        assert!(matches!(of_engine(Engine::Auto), Error::Io(vmio::Error::NotManaged { .. })));
+    });
+    outcome.succeeds();
     Db::open_or_create(&path, options(64 << 10)).unwrap().close().unwrap();
 }
 

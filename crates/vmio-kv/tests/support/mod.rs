@@ -3,6 +3,8 @@
 
 #[path = "../../../vmio/tests/support/child.rs"]
 pub mod child;
+#[path = "../../../vmio/tests/support/denial.rs"]
+pub mod denial;
 pub mod gate;
 #[path = "../../../vmio/tests/support/random.rs"]
 mod random;
