@@ -122,7 +122,9 @@ static vm_fault_t fault_resident(struct vm_fault *vmf, struct attachment *attach
 	frame->recent = true;
 	folio_get(frame->folio);
 	vmf->page = folio_page(frame->folio, 0);
-	count(attachment->pool, FAULTS_MINOR, 1);
+	/* If it has waited before, the page is there because of it. */
+	if (!(vmf->flags & FAULT_FLAG_TRIED))
+		count(attachment->pool, FAULTS_MINOR, 1);
 	return VM_FAULT_LOCKED;
 }
 

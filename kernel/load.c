@@ -105,7 +105,10 @@ bool load_must_wait(struct load *load)
 	return !load->fresh && backing_read_must_wait(&load->read);
 }
 
-/* Waits until the pages are there, and leaves the folio of the one that a load or store has missed locked. */
+/*
+ * Waits until the pages are there, and leaves the folio of the one that was missed
+ * locked.
+ */
 int load_end(struct load *load, bool by_store)
 {
 	int error = load->fresh ? 0 : backing_read_end(load->attachment, &load->read);
@@ -131,7 +134,7 @@ int load_end(struct load *load, bool by_store)
 			folio_unlock(load->frames[i]->folio);
 	}
 	count(pool, load->fresh ? FAULTS_FRESH : FAULTS_MAJOR, 1);
-	count(pool, STORES_MISSED, by_store);
+	count(pool, by_store ? STORES_MISSED : LOADS_MISSED, 1);
 	if (load->fresh)
 		return 0;
 	count(pool, READS, 1);

@@ -16,6 +16,7 @@ static DEFINE_MUTEX(statistics_lock);
 static const char *const names[STATISTICS] = {
 	[FAULTS_MAJOR] = "faults_major",
 	[FAULTS_FRESH] = "faults_fresh",
+	[LOADS_MISSED] = "loads_missed",
 	[STORES_MISSED] = "stores_missed",
 	[FAULTS_MINOR] = "faults_minor",
 	[FAULTS_WRITE] = "faults_write",
@@ -81,7 +82,7 @@ void statistics_report(const struct statistics *statistics, struct vmio_counts *
 
 	add(statistics, &sums);
 	*report = (struct vmio_counts) {
-		.loads_missed = sums.of[FAULTS_MAJOR] + sums.of[FAULTS_FRESH] - sums.of[STORES_MISSED],
+		.loads_missed = sums.of[LOADS_MISSED],
 		.stores_missed = sums.of[STORES_MISSED],
 		.fresh = sums.of[FAULTS_FRESH],
 		.found = sums.of[FAULTS_MINOR],

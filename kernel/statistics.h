@@ -10,6 +10,7 @@
 enum statistic {
 	FAULTS_MAJOR,
 	FAULTS_FRESH,
+	LOADS_MISSED,
 	STORES_MISSED,
 	FAULTS_MINOR,
 	FAULTS_WRITE,
@@ -42,7 +43,6 @@ struct statistics {
 	struct list_head others; /* those of the other pools */
 };
 
-struct pool;
 struct vmio_counts;
 
 int statistics_begin(struct statistics *statistics);

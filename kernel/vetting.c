@@ -32,6 +32,9 @@ static int take_request(struct attachment *attachment, const void __user *argume
 {
 	u64 offset;
 
+	static_assert(!offsetof(struct vmio_inspect, offset));
+	static_assert(!offsetof(struct vmio_admit, offset));
+	static_assert(!offsetof(struct vmio_poison, offset));
 	if (copy_from_user(request, argument, size))
 		return -EFAULT;
 	offset = *(u64 *)request;

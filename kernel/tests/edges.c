@@ -109,6 +109,8 @@ void refused(void)
 	much.pages = 1UL << 40;
 	CHECK(ioctl(bare, VMIO_RESERVE, &much) < 0 && errno == ENOMEM);
 	CHECK(attach(bare, backing, 0) < 0 && errno == EINVAL);
+	CHECK(ioctl(bare, VMIO_COUNTS, name) < 0 && errno == EINVAL);
+	CHECK(ioctl(pool, VMIO_COUNTS, NULL) < 0 && errno == EFAULT);
 	CHECK(attach(pool, -1, 0) < 0 && errno == EBADF);
 	CHECK(attach(pool, pool, 0) < 0 && errno == EINVAL);
 	/* A store does not append. */

@@ -23,6 +23,14 @@ static struct vmio_usage usage_of(int descriptor)
 	return usage;
 }
 
+static struct vmio_counts counts_of(int pool)
+{
+	struct vmio_counts counts;
+
+	CHECK(ioctl(pool, VMIO_COUNTS, &counts) == 0);
+	return counts;
+}
+
 static void of_range(struct mapped *mapped, unsigned long request, uint64_t first, uint64_t pages)
 {
 	struct vmio_byte_range range = { .offset = first * PAGE, .length = pages * PAGE };
@@ -62,16 +70,25 @@ void residence(void)
 	uint64_t numbers[PAGES];
 	uint32_t version = 0;
 	void *page = new_page();
+	int other = new_pool(64);
+	struct vmio_counts counts;
 	struct vmio_usage usage;
 
 	CHECK(ioctl(pool, VMIO_VERSION, &version) == 0 && version == VMIO_ABI);
 	CHECK(usage_of(pool).pages == POOL_PAGES && usage_of(pool).resident == 0);
+	CHECK(counts_of(pool).loads_missed == 0 && counts_of(pool).stores_missed == 0);
 	/* Pages of several spans, every second of them stored to. */
 	for (int i = 0; i < PAGES; i += 17)
 		if (i % 2)
 			fill(mapped.bytes + i * PAGE, i, 1);
 		else
 			CHECK(mapped.bytes[i * PAGE] == 0);
+	counts = counts_of(pool);
+	CHECK(counts.loads_missed == 31 && counts.stores_missed == 30 && !counts.fresh);
+	CHECK(counts.reads == 61 && counts.pages_read == 61 && counts.made_writable == 30);
+	CHECK(!counts.found && !counts.pages_evicted && !counts.pages_written);
+	/* Each pool has its own. */
+	CHECK(counts_of(other).loads_missed == 0);
 	CHECK(list(&mapped, numbers, 7) == 61);
 	for (int i = 0; i < 61; i++)
 		CHECK(numbers[i] == 17 * (uint64_t)i);

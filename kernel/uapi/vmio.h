@@ -57,14 +57,14 @@ struct vmio_counts {
 	__u64 stores_missed; /* the same of stores */
 	__u64 fresh; /* of both, those that got zeros without a read */
 	__u64 found; /* faults that found their page in memory, out of sight */
-	__u64 made_writable; /* pages, by a store */
-	__u64 reads; /* requests */
+	__u64 made_writable; /* pages, by a store, also by one that has missed */
+	__u64 reads; /* requests that succeeded */
 	__u64 pages_read; /* by these */
 	__u64 pages_read_ahead; /* of these, those that nobody had touched */
 	__u64 read_errors;
 	__u64 spans_unmapped; /* each with a TLB shootdown */
-	__u64 pages_evicted;
-	__u64 writes; /* requests */
+	__u64 pages_evicted; /* those that were discarded, too */
+	__u64 writes; /* requests that succeeded */
 	__u64 pages_written; /* by these */
 	__u64 write_errors; /* requests that have failed */
 };

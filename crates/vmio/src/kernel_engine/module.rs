@@ -1,6 +1,7 @@
 //! What the kernel module keeps for one cache.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -41,6 +42,11 @@ impl Module {
         })
     }
 
+    /// By which the module knows it.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.pool.as_fd()
+    }
+
     pub(crate) fn generation(&self) -> Generation {
         self.generation
     }
@@ -59,7 +65,7 @@ impl Module {
         self.pool.usage().map_or(0, |usage| usage.pages.saturating_sub(usage.resident))
     }
 
-    pub(super) fn attach(&self, backing: std::os::fd::BorrowedFd<'_>, is_vetted: bool) -> io::Result<Attachment> {
+    pub(super) fn attach(&self, backing: BorrowedFd<'_>, is_vetted: bool) -> io::Result<Attachment> {
         self.pool.attach(backing, is_vetted)
     }
 
@@ -86,7 +92,8 @@ impl Module {
             store_misses: counts.stores_missed,
             fresh_fills: counts.fresh,
             soft_misses: counts.found,
-            write_protect_faults: counts.made_writable,
+            // A store that misses makes its page writable as well.
+            write_protect_faults: counts.made_writable.saturating_sub(counts.stores_missed),
             reads: counts.reads,
             read_bytes: counts.pages_read * page,
             read_ahead_pages: counts.pages_read_ahead,

@@ -36,7 +36,6 @@ impl ViewAddresses for KernelView {
 
     /// Pages that are held are so at all addresses: a system call finds them, or has them mapped, at any.
     fn pin(&self, pages: Range<u64>, access: Access) -> Result<HeldPages> {
-        self.file.check_not_forked()?;
         self.file.pin(pages, access)
     }
 }

@@ -148,7 +148,7 @@ pub(crate) struct ModuleCounts {
     pub(crate) fresh: u64,
     /// Touches of a page that was out of sight.
     pub(crate) found: u64,
-    /// Stores to a page that was in sight for loads.
+    /// Stores to a page that was in sight for loads, or was brought in by them.
     pub(crate) made_writable: u64,
     /// Requests.
     pub(crate) reads: u64,
@@ -160,7 +160,7 @@ pub(crate) struct ModuleCounts {
     pub(crate) read_errors: u64,
     /// Each with a TLB shootdown.
     pub(crate) spans_unmapped: u64,
-    /// All clean.
+    /// Those that were discarded, too.
     pub(crate) pages_evicted: u64,
     /// Requests.
     pub(crate) writes: u64,
@@ -224,6 +224,12 @@ impl ModulePool {
         let descriptor = unsafe { ioctl(&self.device, ATTACH, &raw mut attach)? };
         // SAFETY: the call has returned a new descriptor, which nobody else owns.
         Ok(Attachment { descriptor: unsafe { OwnedFd::from_raw_fd(descriptor) } })
+    }
+}
+
+impl AsFd for ModulePool {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
     }
 }
 
