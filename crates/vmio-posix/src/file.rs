@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Stat, fstat};
 use vmio::backing::{Backing, FileBacking, Identity};
@@ -29,18 +29,48 @@ pub(crate) struct File {
     /// Held while the length of the file and that of the mapping differ by our doing.
     length: Mutex<()>,
     // After the mapping, which closes them.
-    registered: Registered,
+    opened: OpenedFile,
+    _of_the_module: Option<Registered>,
 }
 
-/// The descriptors of a file's backing, known as vmio's.
-struct Registered([i32; 2]);
+/// A file that vmio has opened, to map it. While it is open the program keeps its record locks on it.
+pub(crate) struct OpenedFile {
+    backing: Arc<FileBacking>,
+    // After the backing, which closes them.
+    _registered: Registered,
+}
+
+impl OpenedFile {
+    fn open(path: &Path, access: Access) -> Result<Self, vmio::Error> {
+        let backing = Arc::new(FileBacking::open(path, access)?);
+        let registered = Registered::of([backing.file(), backing.direct_reads()].into_iter().flatten())?;
+        Ok(OpenedFile { backing, _registered: registered })
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        self.backing.identity().unwrap_or(Identity { device: 0, inode: 0 })
+    }
+}
+
+/// Why a file cannot be mapped, and the file, if it was opened for that.
+pub(crate) struct NotMapped {
+    pub(crate) error: vmio::Error,
+    pub(crate) opened: Option<OpenedFile>,
+}
+
+impl From<vmio::Error> for NotMapped {
+    fn from(error: vmio::Error) -> Self {
+        NotMapped { error, opened: None }
+    }
+}
+
+/// Descriptors that are known as vmio's.
+struct Registered(Vec<i32>);
 
 impl Registered {
-    fn of(backing: &FileBacking) -> Result<Self, vmio::Error> {
-        let number = |file: Option<BorrowedFd<'_>>| file.map_or(-1, |file| file.as_raw_fd());
-        let descriptors = [number(backing.file()), number(backing.direct_reads())];
-        let registered = Registered(descriptors);
-        match descriptors.iter().all(|fd| own_descriptors::insert(*fd)) {
+    fn of<'fd>(descriptors: impl Iterator<Item = BorrowedFd<'fd>>) -> Result<Self, vmio::Error> {
+        let registered = Registered(descriptors.map(|fd| fd.as_raw_fd()).collect());
+        match registered.0.iter().all(|fd| own_descriptors::insert(*fd)) {
             true => Ok(registered),
             false => Err(vmio::Error::System {
                 operation: "telling descriptors apart, of numbers so large,",
@@ -69,17 +99,24 @@ impl File {
         path: PathBuf,
         access: Access,
         end: u64,
-    ) -> Result<Self, vmio::Error> {
+    ) -> Result<Self, NotMapped> {
         // The very file, whatever its path names by now.
-        let backing = FileBacking::open(format!("/proc/self/fd/{}", fd.as_raw_fd()), access)?;
-        let wanted = backing.len().max(end).saturating_mul(2).max(RESERVED_BYTES_MIN);
+        let opened = OpenedFile::open(Path::new(&format!("/proc/self/fd/{}", fd.as_raw_fd())), access)?;
+        let wanted = opened.backing.len().max(end).saturating_mul(2).max(RESERVED_BYTES_MIN);
         let reserved = wanted.next_multiple_of(GRANULE_BYTES);
-        let identity = backing.identity().unwrap_or(Identity { device: 0, inode: 0 });
-        let registered = Registered::of(&backing)?;
         let options = MappingOptions::new().access(access).reserve(reserved).frames(FrameHint::SharedAddresses);
-        let mapping = Mapping::open(cache, backing, options)?;
+        let mapping = match Mapping::open(cache, Arc::clone(&opened.backing), options) {
+            Ok(mapping) => mapping,
+            Err(error) => {
+                // It may stay open.
+                let _ = opened.backing.unlock();
+                return Err(NotMapped { error, opened: Some(opened) });
+            }
+        };
+        let of_the_module = mapping.descriptor().map(|fd| Registered::of([fd].into_iter())).transpose()?;
         let windows = Mutex::new(Windows::of(&mapping, reserved));
-        Ok(File { path, identity, mapping, windows, length: Mutex::new(()), registered })
+        let identity = opened.identity();
+        Ok(File { path, identity, mapping, windows, length: Mutex::new(()), opened, _of_the_module: of_the_module })
     }
 
     /// Writes what is dirty, and gives everything back.
@@ -140,9 +177,8 @@ impl File {
     }
 
     fn len_of_file(&self) -> Result<u64, Errno> {
-        // SAFETY: the mapping has it open.
-        let fd = unsafe { BorrowedFd::borrow_raw(self.registered.0[0]) };
-        Ok(fstat(fd)?.st_size as u64)
+        let file = self.opened.backing.file().ok_or(Errno::BADF)?;
+        Ok(fstat(file)?.st_size as u64)
     }
 
     fn set_len(&self, len: u64) -> Result<(), Errno> {

@@ -20,6 +20,7 @@ mod locks;
 mod memory;
 mod own_descriptors;
 mod process;
+mod refused;
 mod settings;
 mod statistics;
 mod table;

@@ -13,10 +13,11 @@ use vmio::{Access, Advice};
 
 use crate::entry::Answer;
 use crate::errno::{self, Errno};
-use crate::file::{File, identity_of};
+use crate::file::{File, NotMapped, identity_of};
 use crate::left_to_linux;
 use crate::own_descriptors;
 use crate::process::Process;
+use crate::refused;
 use crate::settings::Settings;
 use crate::statistics::add;
 use crate::table::{LockedTable, is_regular};
@@ -124,7 +125,15 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
             file
         }),
     };
-    let mapped = match file.map_err(|error| (errno::of(&error), error)) {
+    let file = file.map_err(|NotMapped { error, opened }| {
+        if let Some(opened) = opened
+            && is_locked_by_program(identity)
+        {
+            refused::keep(opened);
+        }
+        (errno::of(&error), error)
+    });
+    let mapped = match file {
         Ok(file) => Ok(file),
         // Somebody else has it, whose stores Linux's mapping would not see, or it theirs.
         Err((number @ Errno::AGAIN, error)) => {
@@ -134,7 +143,8 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
         Err((_, error)) => {
             add(&process.statistics.not_taken, 1);
             process.note(format_args!("{}: left to Linux: {error}", path.display()));
-            if request.is_shared() {
+            // What the engine will never map need not be opened again.
+            if request.is_shared() || matches!(error, vmio::Error::NotInKernel { .. }) {
                 left_to_linux::insert(identity);
             }
             return None;
@@ -268,6 +278,11 @@ fn is_locked_by_program(identity: Identity) -> bool {
 
 /// The program is about to close a descriptor: a file of which it has nothing mapped any more goes with it.
 pub(crate) fn before_close(fd: BorrowedFd<'_>) -> Answer<()> {
+    if refused::are_there()
+        && let Ok(stat) = fstat(fd)
+    {
+        refused::release(identity_of(&stat));
+    }
     let (process, mut table) = locked()?;
     let file = table.by_identity(identity_of(&fstat(fd).ok()?))?;
     if file.is_idle() {

@@ -68,6 +68,7 @@ impl Process {
         match process {
             Ok(process) => {
                 leave_out_on_fork();
+                process.cache.descriptor().map(|fd| own_descriptors::insert(fd.as_raw_fd()));
                 let process = Box::leak(Box::new(process));
                 PROCESS.store(process, Ordering::Release);
                 Some(process)
@@ -118,10 +119,8 @@ impl Process {
             return;
         }
         let Some((form, messages)) = self.settings.report.zip(self.messages.as_ref()) else { return };
-        let report = {
-            let process = self.id.as_raw_nonzero().get() as u32;
-            self.statistics.report(process, self.cache.engine(), &self.cache.stats(), form)
-        };
+        let process = self.id.as_raw_nonzero().get() as u32;
+        let report = self.statistics.report(process, self.cache.engine(), &self.cache.stats(), form);
         write(messages.as_fd(), &report);
     }
 }

@@ -5,13 +5,14 @@ use std::os::fd::BorrowedFd;
 
 use libc::{flock, off_t, size_t, ssize_t};
 
-use super::{of_mapped, told_number, told_status};
+use super::{of_file, of_mapped, told_number, told_status};
 use crate::entry;
 use crate::errno::Errno;
 use crate::locks;
 use crate::memory;
 use crate::own_descriptors;
 use crate::real;
+use crate::refused;
 use crate::transfer;
 
 #[unsafe(no_mangle)]
@@ -23,6 +24,8 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
         }
         // From here on the number may become another's.
         own_descriptors::remove(fd);
+    } else if refused::are_there() {
+        let _ = of_file(fd, memory::before_close);
     } else {
         let _ = of_mapped(fd, memory::before_close);
     }

@@ -33,6 +33,7 @@ mod whole_spans;
 mod worker;
 pub(crate) mod write_batch;
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -111,6 +112,15 @@ impl Cache {
             Tender::Workers(_) => Engine::Sigbus,
             Tender::Steward(_) => Engine::Managed,
             Tender::Module(_) => Engine::Kernel,
+        }
+    }
+
+    /// The descriptor by which the kernel module knows the cache, with [`Engine::Kernel`]: for programs that close whatever they find open,
+    /// and must not close this one. Another is that of each mapping ([`crate::Mapping::descriptor`]).
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.tender {
+            Tender::Module(core) => Some(core.module.descriptor()),
+            Tender::Workers(_) | Tender::Steward(_) => None,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::backing::{Access, Backing};
@@ -45,6 +45,11 @@ impl KernelFile {
     /// Syncs and, if this is the last handle, unmaps.
     pub(crate) fn close(self) -> Result<()> {
         self.opened.close()
+    }
+
+    /// See [`crate::Mapping::descriptor`].
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.region().attachment.as_fd()
     }
 
     /// See [`crate::Mapping::failed_reads`].

@@ -19,6 +19,7 @@ mod sync;
 mod view;
 
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 
 pub use advice::Advice;
 pub use fetch::Fetch;
@@ -129,6 +130,14 @@ impl Mapping {
     /// What is mapped, for messages.
     pub fn describe(&self) -> String {
         self.file().describe()
+    }
+
+    /// The descriptor by which the kernel module knows the mapping, with [`crate::Engine::Kernel`]; see [`Cache::descriptor`].
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.handle {
+            Handle::Kernel(file) => Some(file.descriptor()),
+            Handle::Cached(_) | Handle::Managed(_) | Handle::Direct(_) => None,
+        }
     }
 
     /// The first byte. Valid for loads of [`Self::len`] bytes as long as a handle or a [`Pin`] exists; loads behind

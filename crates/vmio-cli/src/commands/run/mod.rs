@@ -6,7 +6,7 @@ mod program;
 use std::env;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
@@ -14,6 +14,9 @@ use clap::{Args, ValueEnum};
 use vmio::{Cache, Engine};
 
 use crate::size::parse_size;
+
+/// There while the kernel module is loaded.
+const DEVICE: &str = "/dev/vmio";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,11 +33,12 @@ of each process. Reads and writes of these files go through the mappings. All el
 
 One process at a time may have a file mapped for stores, and nobody else beside it: the mmap of the second fails (EAGAIN).
 What another process writes to it by calls is not seen, and may be lost.
-A forked child does not have its parent's mappings. What a process that is killed has not synced is lost, since
-it is in no page cache. The design page run.md lists these differences from Linux.
+A forked child does not have its parent's mappings. What a process that is killed has not synced is lost without the
+module, since it is in no page cache. The design page run.md lists these differences from Linux.
 
-It takes the kernel module and the right to open /dev/vmio, or the right to handle page faults of system calls (CAP_SYS_PTRACE, or
-vm.unprivileged_userfaultfd=1); vmio doctor says what there is. Static and setuid programs are refused, since the loader does not preload anything into them.";
+It takes the kernel module and the right to open /dev/vmio, or the right to handle page faults of system calls
+(CAP_SYS_PTRACE, or vm.unprivileged_userfaultfd=1); vmio doctor says what there is. Static and setuid programs are
+refused, since the loader does not preload anything into them.";
 
 /// Run a program as it is, with its files mapped through vmio.
 #[derive(Args)]
@@ -113,9 +117,15 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
 fn try_cache(args: &RunArgs) -> anyhow::Result<()> {
     let build = |engine| Cache::builder().engine(engine).capacity(args.cache).build().map(drop);
     let built = match args.engine {
-        RunEngine::Auto => build(Engine::Kernel).or_else(|_| build(Engine::ReaderThread)),
         RunEngine::Kernel => build(Engine::Kernel),
         RunEngine::ReaderThread => build(Engine::ReaderThread),
+        RunEngine::Auto => build(Engine::Kernel).or_else(|error| {
+            // Who has the module wants to know why it is not used.
+            if Path::new(DEVICE).exists() {
+                eprintln!("vmio run: without the kernel module: {error}");
+            }
+            build(Engine::ReaderThread)
+        }),
     };
     built.context("cannot build the cache (--cache sets its size; `vmio doctor` says what is missing)")
 }

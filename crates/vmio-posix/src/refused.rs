@@ -1,0 +1,36 @@
+//! Files that vmio has opened and could not map, while the program had record locks on them: closing any descriptor of such a file would
+//! end these, so they stay open until the program closes one itself.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use vmio::SignalsBlocked;
+use vmio::backing::Identity;
+
+use crate::file::OpenedFile;
+
+static FILES: Mutex<Vec<OpenedFile>> = Mutex::new(Vec::new());
+/// Whether there has been one: nothing is to be looked for else.
+static ARE_THERE: AtomicBool = AtomicBool::new(false);
+
+/// Keeps one open.
+pub(crate) fn keep(file: OpenedFile) {
+    let _no_handlers = SignalsBlocked::new();
+    files().push(file);
+    ARE_THERE.store(true, Ordering::Release);
+}
+
+/// Whether any may be open.
+pub(crate) fn are_there() -> bool {
+    ARE_THERE.load(Ordering::Acquire)
+}
+
+/// The program closes a descriptor of one, which ends its locks in any case.
+pub(crate) fn release(file: Identity) {
+    let _no_handlers = SignalsBlocked::new();
+    files().retain(|kept| kept.identity() != file);
+}
+
+fn files() -> MutexGuard<'static, Vec<OpenedFile>> {
+    FILES.lock().unwrap_or_else(PoisonError::into_inner)
+}
