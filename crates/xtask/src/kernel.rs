@@ -1,5 +1,6 @@
 //! Kernels: of distributions, downloaded and extracted once, under the target folder; and one that is built.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -61,13 +62,18 @@ impl Kernel {
     /// The kernel of a series: from an earlier call, or the newest that there is.
     pub(crate) fn of(series: Series) -> Result<Kernel> {
         let root = lab_folder()?.join(series.name());
+        if series == Series::Linux6_12Debug && root.exists() && !debug_kernel::is_current(&root)? {
+            fs::remove_dir_all(&root)?;
+        }
         if !root.exists() {
             eprintln!("fetching Linux {}", series.name());
             let scratch = tempfile::tempdir_in(lab_folder()?)?;
             let new = scratch.path().join("root");
             match series {
+                Series::Linux5_15 => fetch_of_ubuntu(&new)?,
+                Series::Linux6_1 => fetch_newest(r"^linux-image-6\.1\.0-[0-9]+-amd64-unsigned$", &new)?,
+                Series::Linux6_12 => fetch_newest(r"^linux-image-6\.12\.[0-9]+\+deb1[23]-amd64-unsigned$", &new)?,
                 Series::Linux6_12Debug => debug_kernel::build(&new)?,
-                _ => fetch(series, &new)?,
             }
             let release = release_in(&new)?;
             run(Command::new("depmod").arg("--basedir").arg(&new).arg(release).env("PATH", path_with_sbin()))?;
@@ -87,19 +93,17 @@ impl Kernel {
     }
 }
 
-/// Downloads the packages of a kernel and extracts them into a new folder.
-fn fetch(series: Series, root: &Path) -> Result<()> {
-    let pattern = match series {
-        Series::Linux5_15 => {
-            return extract(root, |folder| {
-                UBUNTU.iter().try_for_each(|(path, sum)| {
-                    download(path, sum, &folder.join(path.rsplit('/').next().unwrap_or(path)))
-                })
-            });
-        }
-        Series::Linux6_1 => r"^linux-image-6\.1\.0-[0-9]+-amd64-unsigned$",
-        Series::Linux6_12 | Series::Linux6_12Debug => r"^linux-image-6\.12\.[0-9]+\+deb1[23]-amd64-unsigned$",
-    };
+/// Downloads the packages of Ubuntu's kernel and extracts them into a new folder.
+fn fetch_of_ubuntu(root: &Path) -> Result<()> {
+    extract(root, |folder| {
+        UBUNTU
+            .iter()
+            .try_for_each(|(path, sum)| download(path, sum, &folder.join(path.rsplit('/').next().unwrap_or(path))))
+    })
+}
+
+/// The same for the newest of Debian's whose name matches.
+fn fetch_newest(pattern: &str, root: &Path) -> Result<()> {
     let found = output(Command::new("apt-cache").args(["search", "--names-only", pattern]))?;
     let names = found.lines().filter_map(|line| line.split_whitespace().next());
     let newest = names.max_by_key(|name| numbers_in(name)).with_context(|| {

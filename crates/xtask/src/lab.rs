@@ -39,6 +39,7 @@ pub(crate) fn numbers_in(text: &str) -> Vec<u32> {
     text.split(|letter: char| !letter.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
 }
 
+/// What a folder has.
 pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let read = std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
     read.map(|entry| Ok(entry?.path())).collect()
