@@ -342,7 +342,8 @@ impl Check<'_> {
             self.note(RECORD, torn, format!("the log ends torn before record {}", walk.expected));
         }
         let next = walk.header.next;
-        let is_new = is_new(state, &walk.header);
+        // It was taken no later than the chunk before it got this header: perhaps after the last commit, also where that is read back.
+        let is_new = walk.header.generation > state.superblock.log_generation;
         let Some(owners) = state.owners.get(unit_of(next)).filter(|_| next.is_multiple_of(UNIT_BYTES)) else {
             return self.wrong(CHUNK, walk.chunk, Damage::Value { what: "the chunk that follows", found: next });
         };
