@@ -89,10 +89,12 @@ functions! {
     fn pread(fd: c_int, buffer: *mut c_void, len: size_t, offset: off_t) -> ssize_t;
     fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t;
     fn preadv(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t;
+    fn preadv2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
     fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t;
     fn pwrite(fd: c_int, buffer: *const c_void, len: size_t, offset: off_t) -> ssize_t;
     fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t;
     fn pwritev(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t;
+    fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
     fn close(fd: c_int) -> c_int;
     fn fsync(fd: c_int) -> c_int;
     fn fdatasync(fd: c_int) -> c_int;
@@ -100,6 +102,7 @@ functions! {
     fn fallocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int;
     fn posix_fallocate(fd: c_int, offset: off_t, len: off_t) -> c_int;
     fn copy_file_range(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: u32) -> ssize_t;
+    fn splice(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: u32) -> ssize_t;
     fn sendfile(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> ssize_t;
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
     fn execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
@@ -108,6 +111,7 @@ functions! {
     fn execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     fn fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     fn _exit(status: c_int) -> !;
+    fn quick_exit(status: c_int) -> !;
     fn pthread_create(
         thread: *mut pthread_t,
         attributes: *const pthread_attr_t,

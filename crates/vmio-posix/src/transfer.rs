@@ -24,6 +24,17 @@ pub(crate) enum Position {
     Current,
 }
 
+/// What a write is to do beside what the descriptor's flags say: those of pwritev2.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Demands {
+    /// To write at the end.
+    pub(crate) appends: bool,
+    /// Not to, though the descriptor's flags say so.
+    pub(crate) never_appends: bool,
+    /// To return when it is durable.
+    pub(crate) syncs: bool,
+}
+
 /// The mapped file behind a descriptor.
 struct Behind {
     process: &'static Process,
@@ -101,6 +112,7 @@ pub(crate) fn read<'a>(
 pub(crate) fn write<'a>(
     fd: BorrowedFd<'_>,
     position: Position,
+    demands: Demands,
     buffers: impl Iterator<Item = &'a [u8]> + Clone,
 ) -> Answer<usize> {
     let behind = Behind::of(fd, OFlags::WRONLY)?;
@@ -110,7 +122,8 @@ pub(crate) fn write<'a>(
     Some((|| {
         let total = buffers.clone().map(<[u8]>::len).sum::<usize>().min(TRANSFER_MAX) as u64;
         // As with Linux, O_APPEND goes before the position that pwrite is given.
-        let start = match behind.how.contains(OFlags::APPEND) {
+        let appends = demands.appends || (behind.how.contains(OFlags::APPEND) && !demands.never_appends);
+        let start = match appends {
             true => behind.file.append(total)?,
             false => start(fd, position)?,
         };
@@ -124,7 +137,7 @@ pub(crate) fn write<'a>(
             behind.file.mapping.write_at(at, &buffer[..take]).map_err(|error| errno::of(&error))?;
             at += take as u64;
         }
-        if behind.how.intersects(OFlags::DSYNC | OFlags::SYNC) {
+        if demands.syncs || behind.how.intersects(OFlags::DSYNC | OFlags::SYNC) {
             behind.file.sync(start..end)?;
         }
         if behind.file.is_idle() {

@@ -14,6 +14,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -88,7 +89,7 @@ static void cut_off(void) {
 static void show_when_killed(pid_t child, const char *name, const char *what) {
     int status;
     check(waitpid(child, &status, 0) == child, "waitpid");
-    char buffer[16] = "";
+    char buffer[17] = "";
     int fd = open(name, O_RDONLY);
     check(read(fd, buffer, 16) == 16, "read");
     printf("%s: %s\n", what, buffer);
@@ -215,6 +216,45 @@ static void appends_of_two_threads(void) {
     close(fd);
 }
 
+/* Vectors with flags, and pipes. */
+static void newer_calls(void) {
+    int fd = file("newer", LENGTH), pipe_ends[2];
+    char *at = shared(fd), buffer[16] = "";
+    struct iovec out = {.iov_base = buffer, .iov_len = 6};
+    strcpy(at, "stored");
+    check(preadv2(fd, &out, 1, 0, 0) == 6, "preadv2");
+    printf("preadv2: %s, ", buffer);
+    check(lseek(fd, 3, SEEK_SET) == 3 && preadv2(fd, &out, 1, -1, RWF_HIPRI) == 6, "preadv2 at the position");
+    printf("%.3s, at %ld\n", buffer, (long)lseek(fd, 0, SEEK_CUR));
+    struct iovec in = {.iov_base = "written", .iov_len = 7};
+    check(pwritev2(fd, &in, 1, PAGE, RWF_DSYNC) == 7, "pwritev2");
+    printf("pwritev2: %.7s, ", at + PAGE);
+    check(pwritev2(fd, &in, 1, 0, RWF_APPEND) == 7, "pwritev2, appending");
+    printf("appended: %.6s, %ld\n", at, length_of("newer"));
+    errno = 0;
+    printf("unknown flags: %zd", preadv2(fd, &out, 1, 0, 1 << 30));
+    printf(", %s\n", strerror(errno));
+    check(pipe(pipe_ends) == 0, "pipe");
+    loff_t from = 0, to = 2 * PAGE;
+    strcpy(at, "poured");
+    check(splice(fd, &from, pipe_ends[1], NULL, 6, 0) == 6, "splice from the file");
+    check(splice(pipe_ends[0], NULL, fd, &to, 6, 0) == 6, "splice to the file");
+    printf("splice: %.6s\n", at + 2 * PAGE);
+    check(munmap(at, LENGTH) == 0, "munmap");
+    close(pipe_ends[0]), close(pipe_ends[1]), close(fd);
+}
+
+/* A child that ends without running what atexit was told. */
+static void ends_quickly(void) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        strcpy(shared(file("quick", LENGTH)), "stored, and over");
+        quick_exit(0);
+    }
+    show_when_killed(child, "quick", "of one that ended quickly");
+}
+
 static int cancelled_file, ends[2];
 
 static void *sync_for_ever(void *at) {
@@ -286,6 +326,8 @@ int main(int argc, char **argv) {
     killed_after_munmap();
     killed_with_a_lock();
     ends_in_a_handler();
+    ends_quickly();
+    newer_calls();
     protection();
     cut_off();
     locks();

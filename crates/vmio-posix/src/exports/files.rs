@@ -119,6 +119,21 @@ unsafe extern "C" fn copy_file_range(
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn splice(
+    from: c_int,
+    from_at: *mut off_t,
+    to: c_int,
+    to_at: *mut off_t,
+    len: size_t,
+    flags: u32,
+) -> ssize_t {
+    past_the_mapping(from, || {
+        // SAFETY: by the caller.
+        past_the_mapping(to, || unsafe { real::splice(from, from_at, to, to_at, len, flags) })
+    })
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn sendfile(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> ssize_t {
     // SAFETY: by the caller.
     past_the_mapping(from, || past_the_mapping(to, || unsafe { real::sendfile(to, from, from_at, len) }))

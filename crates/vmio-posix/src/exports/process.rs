@@ -40,6 +40,14 @@ unsafe extern "C" fn _Exit(status: c_int) -> ! {
     unsafe { _exit(status) }
 }
 
+// What the program has told at_quick_exit runs afterwards: stores of that are lost.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn quick_exit(status: c_int) -> ! {
+    finish(Process::report);
+    // SAFETY: by the caller.
+    unsafe { real::quick_exit(status) }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execve(
     path: *const c_char,

@@ -10,8 +10,10 @@ use crate::entry::Answer;
 use crate::errno::Errno;
 use crate::process::Process;
 use crate::real;
-use crate::transfer::{self, Position};
+use crate::transfer::{self, Demands, Position};
 
+/// Since Linux 6.14.
+const RWF_DONTCACHE: c_int = 0x80;
 /// Linux's IOV_MAX.
 const BUFFERS_MAX: c_int = 1024;
 
@@ -75,19 +77,25 @@ unsafe fn write_one(fd: c_int, buffer: *const c_void, len: size_t, position: Pos
     let answer = of_mapped(fd, |fd| {
         // SAFETY: by the caller.
         let buffer = unsafe { bytes(buffer, len) };
-        transfer::write(fd, position, std::iter::once(buffer))
+        transfer::write(fd, position, Demands::default(), std::iter::once(buffer))
     });
     told_count(answer)
 }
 
 /// # Safety
 /// As for [`list`] and [`bytes`].
-unsafe fn write_list(fd: c_int, buffers: *const iovec, count: c_int, position: Position) -> Option<ssize_t> {
+unsafe fn write_list(
+    fd: c_int,
+    buffers: *const iovec,
+    count: c_int,
+    position: Position,
+    demands: Demands,
+) -> Option<ssize_t> {
     let answer = of_mapped(fd, |fd| {
         // SAFETY: by the caller.
         let Ok(buffers) = (unsafe { list(buffers, count) }) else { return Some(Err(Errno::INVAL)) };
         // SAFETY: by the caller.
-        transfer::write(fd, position, buffers.iter().map(|part| unsafe { bytes(part.iov_base, part.iov_len) }))
+        transfer::write(fd, position, demands, buffers.iter().map(|part| unsafe { bytes(part.iov_base, part.iov_len) }))
     });
     told_count(answer)
 }
@@ -175,6 +183,40 @@ unsafe extern "C" fn preadv64(fd: c_int, buffers: *const iovec, count: c_int, of
     unsafe { preadv(fd, buffers, count, offset) }
 }
 
+/// Of preadv2 and pwritev2: the position, and what the flags demand; nothing if there are any that are not known.
+fn position_and_demands(offset: off_t, flags: c_int) -> Option<(Position, Demands)> {
+    let indifferent = libc::RWF_HIPRI | libc::RWF_NOWAIT | libc::RWF_NOAPPEND | RWF_DONTCACHE;
+    let demanding = libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND;
+    let demands = Demands {
+        appends: flags & libc::RWF_APPEND != 0,
+        never_appends: flags & libc::RWF_NOAPPEND != 0,
+        syncs: flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0,
+    };
+    let position = if offset == -1 { Position::Current } else { Position::At(offset) };
+    (flags & !(indifferent | demanding) == 0).then_some((position, demands))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn preadv2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+    let answer = position_and_demands(offset, flags)
+        // SAFETY: by the caller.
+        .and_then(|(position, _)| unsafe { read_list(fd, buffers, count, position) });
+    // SAFETY: by the caller.
+    answer.unwrap_or_else(|| unsafe { real::preadv2(fd, buffers, count, offset, flags) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn preadv64v2(
+    fd: c_int,
+    buffers: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: by the caller.
+    unsafe { preadv2(fd, buffers, count, offset, flags) }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
     let position = Position::Current;
@@ -203,7 +245,7 @@ unsafe extern "C" fn pwrite64(fd: c_int, buffer: *const c_void, len: size_t, off
 unsafe extern "C" fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
     let position = Position::Current;
     // SAFETY: by the caller.
-    let answer = unsafe { write_list(fd, buffers, count, position) };
+    let answer = unsafe { write_list(fd, buffers, count, position, Demands::default()) };
     // SAFETY: by the caller.
     answer.unwrap_or_else(|| noticed(fd, position, unsafe { real::writev(fd, buffers, count) }))
 }
@@ -212,7 +254,7 @@ unsafe extern "C" fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> s
 unsafe extern "C" fn pwritev(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t {
     let position = Position::At(offset);
     // SAFETY: by the caller.
-    let answer = unsafe { write_list(fd, buffers, count, position) };
+    let answer = unsafe { write_list(fd, buffers, count, position, Demands::default()) };
     // SAFETY: by the caller.
     answer.unwrap_or_else(|| noticed(fd, position, unsafe { real::pwritev(fd, buffers, count, offset) }))
 }
@@ -221,4 +263,34 @@ unsafe extern "C" fn pwritev(fd: c_int, buffers: *const iovec, count: c_int, off
 unsafe extern "C" fn pwritev64(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t {
     // SAFETY: by the caller.
     unsafe { pwritev(fd, buffers, count, offset) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+    let asked = position_and_demands(offset, flags);
+    // SAFETY: by the caller.
+    let answer = asked.and_then(|(position, demands)| unsafe { write_list(fd, buffers, count, position, demands) });
+    let (position, demands) = asked.unwrap_or((Position::At(offset), Demands::default()));
+    // SAFETY: by the caller.
+    let by_linux = || unsafe { real::pwritev2(fd, buffers, count, offset, flags) };
+    answer.unwrap_or_else(|| {
+        let written = noticed(fd, position, by_linux());
+        if written > 0 && demands.appends {
+            // Wherever the end was.
+            let _ = of_mapped(fd, |fd| transfer::give_up(fd, 0..u64::MAX));
+        }
+        written
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pwritev64v2(
+    fd: c_int,
+    buffers: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: by the caller.
+    unsafe { pwritev2(fd, buffers, count, offset, flags) }
 }
