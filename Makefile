@@ -36,7 +36,7 @@ bench-units: ## measure units of 4 KiB, 2 MiB and dynamic ones; writes docs/benc
 bench-kv: ## measure vmio-kv beside RocksDB, LMDB, redb and fjall; writes docs/benchmarks/kv.md (needs root)
 	@scripts/bench-kv
 
-bench-run: ## measure vmio run beside the same program with Linux mmap, on zram (needs root)
+bench-run: ## measure vmio run beside the same program with Linux mmap, on zram (needs root), or with BENCH_GUEST=1 in a guest, with the kernel module too
 	@scripts/bench-run
 
 fmt: ## format the Rust code

@@ -14,7 +14,7 @@ use vmio::Engine;
 pub(crate) struct Settings {
     /// Memory of each process's cache.
     pub(crate) cache_bytes: u64,
-    /// Who takes its faults; the kernel module, if it is there, or else reader threads.
+    /// Who takes its faults; if nobody is named, the kernel module where it is there, or else reader threads.
     pub(crate) engine: Option<Engine>,
     /// The folders whose files are mapped through vmio: canonical paths.
     pub(crate) under: Vec<PathBuf>,

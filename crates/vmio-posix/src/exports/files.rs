@@ -68,6 +68,11 @@ fn past_the_mapping<T>(fd: c_int, call: impl FnOnce() -> T) -> T {
     outcome
 }
 
+/// The same of two files, either of which may be mapped.
+fn past_both<T>(from: c_int, to: c_int, call: impl FnOnce() -> T) -> T {
+    past_the_mapping(from, || past_the_mapping(to, call))
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int {
     // SAFETY: by the caller.
@@ -112,10 +117,8 @@ unsafe extern "C" fn copy_file_range(
     len: size_t,
     flags: u32,
 ) -> ssize_t {
-    past_the_mapping(from, || {
-        // SAFETY: by the caller.
-        past_the_mapping(to, || unsafe { real::copy_file_range(from, from_at, to, to_at, len, flags) })
-    })
+    // SAFETY: by the caller.
+    past_both(from, to, || unsafe { real::copy_file_range(from, from_at, to, to_at, len, flags) })
 }
 
 #[unsafe(no_mangle)]
@@ -127,16 +130,14 @@ unsafe extern "C" fn splice(
     len: size_t,
     flags: u32,
 ) -> ssize_t {
-    past_the_mapping(from, || {
-        // SAFETY: by the caller.
-        past_the_mapping(to, || unsafe { real::splice(from, from_at, to, to_at, len, flags) })
-    })
+    // SAFETY: by the caller.
+    past_both(from, to, || unsafe { real::splice(from, from_at, to, to_at, len, flags) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendfile(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> ssize_t {
     // SAFETY: by the caller.
-    past_the_mapping(from, || past_the_mapping(to, || unsafe { real::sendfile(to, from, from_at, len) }))
+    past_both(from, to, || unsafe { real::sendfile(to, from, from_at, len) })
 }
 
 #[unsafe(no_mangle)]

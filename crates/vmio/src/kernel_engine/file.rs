@@ -273,7 +273,7 @@ impl MappedFile for KernelFile {
 
     fn sync(&self, part: Option<Range<u64>>) -> Result<()> {
         let part = part.map(|bytes| bytes_of(&touched_pages(&bytes)));
-        self.opened.sync_part(part.as_ref())
+        self.region().sync(part.as_ref())
     }
 
     fn sync_begin(&self) -> Result<SyncHandle> {

@@ -29,11 +29,6 @@ impl OpenKernel {
         region.expect_faults()?;
         Ok(OpenKernel { region, core: Arc::clone(core) })
     }
-
-    /// The same as [`OpenRegion::sync`], of a range of bytes or of all.
-    pub(super) fn sync_part(&self, part: Option<&std::ops::Range<u64>>) -> Result<()> {
-        self.region.sync(part)
-    }
 }
 
 impl OpenRegion for OpenKernel {
@@ -59,7 +54,7 @@ impl OpenRegion for OpenKernel {
     }
 
     fn sync(&self) -> Result<()> {
-        self.sync_part(None)
+        self.region.sync(None)
     }
 
     fn shut_down(&self) -> Result<()> {
