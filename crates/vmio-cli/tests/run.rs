@@ -5,25 +5,14 @@ mod common;
 use std::error::Error;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
+use common::programs::{compiled, has, leave_out, plain, text};
 use common::{TestResult, patterned, refused, succeeded, vmio};
 
 /// Much less than what the programs map.
 const CACHE: &str = "8M";
-
-/// Says why a test is left out; CI has all that the tests need.
-fn leave_out(why: &str) -> TestResult {
-    assert!(std::env::var_os("CI").is_none(), "{why}");
-    eprintln!("left out: {why}");
-    Ok(())
-}
-
-fn has(program: &str) -> bool {
-    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
-    found.is_ok_and(|output| output.status.success())
-}
 
 /// Whether this user may handle page faults of system calls.
 fn may_run() -> Result<bool, Box<dyn Error>> {
@@ -45,26 +34,6 @@ fn under(folder: &Path, program: &[&str]) -> Command {
 /// That of VMIO_TEST_ENGINE: `kernel` where the suite runs in a guest that has the module.
 fn engine() -> String {
     std::env::var("VMIO_TEST_ENGINE").unwrap_or_else(|_| "reader-thread".to_owned())
-}
-
-fn plain(program: &[&str]) -> Command {
-    let mut command = Command::new(program[0]);
-    command.args(&program[1..]);
-    command
-}
-
-/// A C program of the folder beside this file.
-fn compiled(name: &str, folder: &Path, options: &[&str]) -> Result<PathBuf, Box<dyn Error>> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).with_extension("c");
-    let program = folder.join(name);
-    let mut compiler = Command::new("cc");
-    compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program).arg(source).args(options);
-    succeeded(&mut compiler)?;
-    Ok(program)
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap_or_default()
 }
 
 /// What vmio says at the end, of the process that mapped the most.

@@ -22,6 +22,7 @@ mod own_descriptors;
 mod process;
 mod refused;
 mod settings;
+mod split;
 mod statistics;
 mod table;
 mod transfer;

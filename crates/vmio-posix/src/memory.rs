@@ -73,7 +73,7 @@ impl Request {
 
 /// mmap of a file.
 pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
-    let settings = Settings::of_this_process()?;
+    let settings = Settings::of_this_process().filter(|settings| settings.cache.is_some())?;
     let (bytes, stat) = (request.bytes()?, fstat(fd).ok()?);
     if !is_regular(&stat) {
         return None;

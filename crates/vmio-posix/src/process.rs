@@ -10,7 +10,7 @@ use rustix::process::{Pid, getpid};
 use vmio::{Cache, Engine, SignalsBlocked};
 
 use crate::own_descriptors;
-use crate::settings::Settings;
+use crate::settings::{CacheSettings, Settings};
 use crate::statistics::Statistics;
 use crate::table::Table;
 
@@ -56,7 +56,8 @@ impl Process {
         }
         let messages = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3).ok();
         let messages = messages.filter(|fd| own_descriptors::insert(fd.as_raw_fd()));
-        let process = build_cache(settings).map(|cache| Process {
+        let cache = settings.cache.as_ref()?;
+        let process = build_cache(cache, settings.is_verbose).map(|cache| Process {
             settings,
             cache,
             table: Table::new(),
@@ -127,12 +128,12 @@ impl Process {
 
 /// A system call of the program's that is given a pointer into a mapping must find its page: of the engines that keep pages of
 /// their own, these two can have it brought in.
-fn build_cache(settings: &Settings) -> vmio::Result<Cache> {
-    let build = |engine| Cache::builder().engine(engine).capacity(settings.cache_bytes).build();
+fn build_cache(settings: &CacheSettings, is_verbose: bool) -> vmio::Result<Cache> {
+    let build = |engine| Cache::builder().engine(engine).capacity(settings.bytes).build();
     settings.engine.map_or_else(
         || {
             build(Engine::Kernel).or_else(|error| {
-                if settings.is_verbose {
+                if is_verbose {
                     say(rustix::stdio::stderr(), format_args!("without the kernel module: {error}"));
                 }
                 build(Engine::ReaderThread)

@@ -1,10 +1,13 @@
 //! The C library's own functions, which ours stand before.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{iovec, off_t, pthread_attr_t, pthread_t, size_t, ssize_t};
+use libc::{
+    FILE, iovec, mode_t, off_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, pthread_attr_t, pthread_t,
+    sigaction as sigaction_t, sighandler_t, sigset_t, size_t, ssize_t,
+};
 
 /// A function of the library that comes after this one in the loader's list.
 struct Next {
@@ -24,12 +27,17 @@ impl Next {
 
     #[cold]
     fn look_up(&self) -> *mut c_void {
-        // SAFETY: the name is a C string.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-        let address = if found.is_null() { missing as *mut c_void } else { found };
+        let address = next(self.name);
         self.address.store(address, Ordering::Relaxed);
         address
     }
+}
+
+/// The function of that name that comes after ours.
+pub(crate) fn next(name: &CStr) -> *mut c_void {
+    // SAFETY: the name is a C string.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if found.is_null() { missing as *mut c_void } else { found }
 }
 
 /// Stands for what the C library does not have.
@@ -95,7 +103,40 @@ functions! {
     fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t;
     fn pwritev(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t;
     fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn openat(folder: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn creat(path: *const c_char, mode: mode_t) -> c_int;
+    fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int;
     fn close(fd: c_int) -> c_int;
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
+    fn closefrom(first: c_int) -> ();
+    fn dup(fd: c_int) -> c_int;
+    fn dup2(fd: c_int, to: c_int) -> c_int;
+    fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
+    fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t;
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    fn posix_spawn(
+        process: *mut pid_t,
+        path: *const c_char,
+        actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t,
+        arguments: *const *mut c_char,
+        environment: *const *mut c_char
+    ) -> c_int;
+    fn posix_spawnp(
+        process: *mut pid_t,
+        file: *const c_char,
+        actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t,
+        arguments: *const *mut c_char,
+        environment: *const *mut c_char
+    ) -> c_int;
+    fn system(command: *const c_char) -> c_int;
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
+    fn sigaction(signal: c_int, action: *const sigaction_t, before: *mut sigaction_t) -> c_int;
+    fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    fn sigprocmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int;
+    fn pthread_sigmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int;
     fn fsync(fd: c_int) -> c_int;
     fn fdatasync(fd: c_int) -> c_int;
     fn ftruncate(fd: c_int, len: off_t) -> c_int;

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -12,16 +13,32 @@ use vmio::Engine;
 /// The options of `vmio run`. The names of the variables are those of docs/design/run.md.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// Memory of each process's cache.
-    pub(crate) cache_bytes: u64,
-    /// Who takes its faults; if nobody is named, the kernel module where it is there, or else reader threads.
-    pub(crate) engine: Option<Engine>,
+    /// The cache through which files are mapped; none if mappings are left to Linux.
+    pub(crate) cache: Option<CacheSettings>,
+    /// What reads and writes promise; none if they are left to Linux, but for files that are mapped through the cache.
+    pub(crate) mode: Option<Mode>,
     /// The folders whose files are mapped through vmio: canonical paths.
     pub(crate) under: Vec<PathBuf>,
     /// Whether to say what is taken, what is not, and why.
     pub(crate) is_verbose: bool,
     /// Whether, and how, to say at the end what was done.
     pub(crate) report: Option<ReportForm>,
+}
+
+/// The cache of each process.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct CacheSettings {
+    /// Its memory.
+    pub(crate) bytes: u64,
+    /// Who takes its faults; if nobody is named, the kernel module where it is there, or else reader threads.
+    pub(crate) engine: Option<Engine>,
+}
+
+/// SplitFS's modes (thesis §4.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// What Linux promises.
+    Posix,
 }
 
 /// How statistics are printed.
@@ -33,6 +50,23 @@ pub(crate) enum ReportForm {
     Json,
 }
 
+impl fmt::Display for Mode {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Mode::Posix => "posix",
+        })
+    }
+}
+
+impl Mode {
+    fn named(name: &str) -> Option<Self> {
+        match name {
+            "posix" => Some(Mode::Posix),
+            _ => None,
+        }
+    }
+}
+
 static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
 
 impl Settings {
@@ -42,12 +76,21 @@ impl Settings {
     }
 
     fn read(variable: impl Fn(&str) -> Option<OsString>) -> Option<Settings> {
-        let cache_bytes = variable("VMIO_RUN_CACHE")?.to_str()?.parse().ok()?;
-        let engine = match variable("VMIO_RUN_ENGINE")?.to_str()? {
-            "auto" => None,
-            "kernel" => Some(Engine::Kernel),
-            "reader-thread" => Some(Engine::ReaderThread),
-            _ => return None,
+        let cache = match variable("VMIO_RUN_CACHE") {
+            Some(bytes) => {
+                let engine = match variable("VMIO_RUN_ENGINE")?.to_str()? {
+                    "auto" => None,
+                    "kernel" => Some(Engine::Kernel),
+                    "reader-thread" => Some(Engine::ReaderThread),
+                    _ => return None,
+                };
+                Some(CacheSettings { bytes: bytes.to_str()?.parse().ok()?, engine })
+            }
+            None => None,
+        };
+        let mode = match variable("VMIO_RUN_MODE") {
+            Some(mode) => Some(Mode::named(mode.to_str()?)?),
+            None => None,
         };
         let under = env::split_paths(&variable("VMIO_RUN_UNDER")?).collect();
         let is_verbose = variable("VMIO_RUN_VERBOSE").is_some();
@@ -55,7 +98,7 @@ impl Settings {
             Some("json") => ReportForm::Json,
             _ => ReportForm::Text,
         });
-        Some(Settings { cache_bytes, engine, under, is_verbose, report })
+        Some(Settings { cache, mode, under, is_verbose, report })
     }
 
     /// The path of an open file, by which it was opened, if it lies under one of the folders.
@@ -81,6 +124,7 @@ mod tests {
         let all = [
             ("VMIO_RUN_CACHE", "8388608"),
             ("VMIO_RUN_ENGINE", "kernel"),
+            ("VMIO_RUN_MODE", "posix"),
             ("VMIO_RUN_UNDER", "/data:/more/data"),
             ("VMIO_RUN_STATS", "json"),
         ];
@@ -93,17 +137,20 @@ mod tests {
     #[test]
     fn a_process_without_the_variables_has_none() {
         assert_eq!(Settings::read(|_| None), None);
-        for name in ["VMIO_RUN_CACHE", "VMIO_RUN_ENGINE", "VMIO_RUN_UNDER"] {
+        for name in ["VMIO_RUN_ENGINE", "VMIO_RUN_UNDER"] {
             assert_eq!(read_but(name, None), None);
         }
+        assert_eq!(read_but("VMIO_RUN_CACHE", None).and_then(|settings| settings.cache), None);
         assert_eq!(read_but("VMIO_RUN_CACHE", Some("much")), None);
+        assert_eq!(read_but("VMIO_RUN_MODE", Some("lax")), None);
         assert_eq!(read_but("VMIO_RUN_ENGINE", Some("sigbus")), None);
     }
 
     #[test]
     fn folders_cover_what_lies_in_them_and_not_what_only_begins_so() {
         let settings = read_but("", None).unwrap();
-        assert_eq!((settings.cache_bytes, settings.engine), (8 << 20, Some(Engine::Kernel)));
+        assert_eq!(settings.cache, Some(CacheSettings { bytes: 8 << 20, engine: Some(Engine::Kernel) }));
+        assert_eq!(settings.mode, Some(Mode::Posix));
         assert_eq!((settings.is_verbose, settings.report), (false, Some(ReportForm::Json)));
         assert!(settings.covers(Path::new("/data/a")) && settings.covers(Path::new("/more/data/b/c")));
         assert!(!settings.covers(Path::new("/database/a")) && !settings.covers(Path::new("/more")));

@@ -13,7 +13,7 @@ use crate::process::Process;
 use crate::statistics::add;
 
 /// The longest transfer of one call, as with Linux.
-const TRANSFER_MAX: usize = 0x7fff_f000;
+pub(crate) const TRANSFER_MAX: usize = 0x7fff_f000;
 
 /// Where a call reads or writes.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -45,6 +45,8 @@ mod mapping;
 mod policy;
 #[cfg(not(loom))]
 pub mod probe;
+#[cfg(not(loom))]
+mod shared_map;
 mod store_gate;
 mod sys;
 #[cfg(not(loom))]
@@ -69,6 +71,8 @@ pub use page::unit::Unit;
 #[cfg(not(loom))]
 pub use policy::EvictionPolicy;
 #[cfg(not(loom))]
+pub use shared_map::{NotThere, SharedMap};
+#[cfg(not(loom))]
 pub use sys::PAGE_BYTES;
 #[cfg(not(loom))]
-pub use sys::signal::SignalsBlocked;
+pub use sys::signal::{SignalsBlocked, sigbus_action};

@@ -1,6 +1,7 @@
 //! What the tests of the command share.
 
 pub mod cat;
+pub mod programs;
 
 use std::error::Error;
 use std::process::Command;

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use libc::{flock, off_t, size_t, ssize_t};
 
-use super::{of_file, of_mapped, told_number, told_status};
+use super::{by_mode, is_of_mode, of_file, of_mapped, told_number, told_status};
 use crate::entry;
 use crate::errno::Errno;
 use crate::locks;
@@ -13,6 +13,7 @@ use crate::memory;
 use crate::own_descriptors;
 use crate::real;
 use crate::refused;
+use crate::split::{self, Until};
 use crate::transfer;
 
 #[unsafe(no_mangle)]
@@ -24,29 +25,67 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
         }
         // From here on the number may become another's.
         own_descriptors::remove(fd);
-    } else if refused::are_there() {
-        let _ = of_file(fd, memory::before_close);
     } else {
-        let _ = of_mapped(fd, memory::before_close);
+        if is_of_mode(fd) {
+            split::closed(fd);
+        }
+        if refused::are_there() {
+            let _ = of_file(fd, memory::before_close);
+        } else {
+            let _ = of_mapped(fd, memory::before_close);
+        }
     }
     // SAFETY: by the caller.
     unsafe { real::close(fd) }
 }
 
+fn synced_by_mode(fd: c_int) {
+    if is_of_mode(fd) {
+        // SAFETY: the program has it open during its call.
+        split::synced(unsafe { BorrowedFd::borrow_raw(fd) });
+    }
+}
+
+/// Has the kernel's position be that of a descriptor, for a call that starts from there.
+fn leave_if_current(fd: c_int, at: *const off_t) {
+    if at.is_null() && is_of_mode(fd) {
+        split::leave(fd, Until::ItIsWarm);
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+    // SAFETY: by the caller.
+    by_mode(fd, |fd| split::lseek(fd, offset, whence), || unsafe { real::lseek(fd, offset, whence) as ssize_t })
+        as off_t
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+    // SAFETY: by the caller.
+    unsafe { lseek(fd, offset, whence) }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fsync(fd: c_int) -> c_int {
+    synced_by_mode(fd);
     // SAFETY: by the caller.
     told_status(of_mapped(fd, transfer::sync)).unwrap_or_else(|| unsafe { real::fsync(fd) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
+    synced_by_mode(fd);
     // SAFETY: by the caller.
     told_status(of_mapped(fd, transfer::sync)).unwrap_or_else(|| unsafe { real::fdatasync(fd) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ftruncate(fd: c_int, len: off_t) -> c_int {
+    if is_of_mode(fd) {
+        // SAFETY: the program has it open during its call.
+        split::truncate(unsafe { BorrowedFd::borrow_raw(fd) }, len);
+    }
     let answer = of_mapped(fd, |fd| transfer::truncate(fd, len));
     // SAFETY: by the caller.
     told_status(answer).unwrap_or_else(|| unsafe { real::ftruncate(fd, len) })
@@ -77,6 +116,9 @@ fn past_both<T>(from: c_int, to: c_int, call: impl FnOnce() -> T) -> T {
 unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int {
     // SAFETY: by the caller.
     let call = || unsafe { real::fallocate(fd, mode, offset, len) };
+    if mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) != 0 && is_of_mode(fd) {
+        split::leave(fd, Until::ItIsWarm);
+    }
     if transfer::keeps_bytes(mode) {
         // What somebody has cut off before must not come back.
         let _ = of_mapped(fd, transfer::adopt_length);
@@ -117,6 +159,8 @@ unsafe extern "C" fn copy_file_range(
     len: size_t,
     flags: u32,
 ) -> ssize_t {
+    leave_if_current(from, from_at);
+    leave_if_current(to, to_at);
     // SAFETY: by the caller.
     past_both(from, to, || unsafe { real::copy_file_range(from, from_at, to, to_at, len, flags) })
 }
@@ -130,12 +174,16 @@ unsafe extern "C" fn splice(
     len: size_t,
     flags: u32,
 ) -> ssize_t {
+    leave_if_current(from, from_at);
+    leave_if_current(to, to_at);
     // SAFETY: by the caller.
     past_both(from, to, || unsafe { real::splice(from, from_at, to, to_at, len, flags) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendfile(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> ssize_t {
+    leave_if_current(from, from_at);
+    leave_if_current(to, std::ptr::null());
     // SAFETY: by the caller.
     past_both(from, to, || unsafe { real::sendfile(to, from, from_at, len) })
 }
@@ -149,6 +197,21 @@ unsafe extern "C" fn sendfile64(to: c_int, from: c_int, from_at: *mut off_t, len
 // Its third argument is an integer, a pointer or nothing, by the command.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    if is_of_mode(fd) {
+        match command {
+            libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+                // SAFETY: by the caller.
+                let duplicate = unsafe { real::fcntl(fd, command, argument) };
+                if duplicate >= 0 {
+                    split::duplicated(fd, duplicate);
+                }
+                return duplicate;
+            }
+            // They are about what is cached while it is warm, or used for that.
+            libc::F_SETFL | libc::F_SETLEASE | libc::F_GETLEASE => split::leave(fd, Until::TheEnd),
+            _ => {}
+        }
+    }
     // Also of a file that is not mapped, as it may be soon.
     let clipped = match locks::is_about(command) && argument != 0 && fd >= 0 && !entry::is_inside() {
         // SAFETY: with these commands the argument is a pointer to a lock, by the caller, who has the file open.

@@ -1,26 +1,45 @@
 //! The functions of the C library that the program calls in its place. Each asks the rest of the crate, and else the C
 //! library; their contracts are those of the C library.
 //!
-//! They are stable Rust, which cannot define functions with a variable number of arguments: `fcntl` takes its third as the
-//! register that it comes in, on the architectures that pass it as any other (x86-64, AArch64).
+//! They are stable Rust, which cannot define functions with a variable number of arguments: `fcntl` and `open` take their last as
+//! the register that it comes in, on the architectures that pass it as any other (x86-64, AArch64); the rest is in `variadic`.
 
+mod descriptors;
 mod files;
 mod memory;
+mod opening;
 mod process;
+mod signals;
+mod streams;
 mod threads;
 mod transfers;
+#[cfg(target_arch = "x86_64")]
+mod variadic;
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
+
+use libc::ssize_t;
 
 use crate::entry::{self, Answer};
 use crate::own_descriptors;
 use crate::process::Process;
 use crate::real;
+use crate::split::{self, Way};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static AT_LOAD: extern "C" fn() = real::look_up;
+static AT_LOAD: extern "C" fn() = at_load;
+
+extern "C" fn at_load() {
+    real::look_up();
+    #[cfg(target_arch = "x86_64")]
+    variadic::look_up();
+    let _ = entry::enter::<()>(|| {
+        split::start();
+        None
+    });
+}
 
 /// What the program gets for an answer; nothing if the C library is to be asked.
 fn told<T, R>(answer: Answer<T>, good: impl FnOnce(T) -> R, failure: R) -> Option<R> {
@@ -57,4 +76,23 @@ fn of_file<T>(fd: c_int, call: impl FnOnce(BorrowedFd<'_>) -> Answer<T>) -> Answ
     }
     // SAFETY: the program has it open during its call, or gets its error.
     entry::enter(|| call(unsafe { BorrowedFd::borrow_raw(fd) }))
+}
+
+/// Whether a call is to be looked at by the data path of a mode.
+fn is_of_mode(fd: c_int) -> bool {
+    split::is_on() && fd >= 0 && !entry::is_inside()
+}
+
+/// A call that the data path of a mode may do, or else the C library.
+#[inline]
+fn by_mode(fd: c_int, call: impl FnOnce(BorrowedFd<'_>) -> Way, otherwise: impl FnOnce() -> ssize_t) -> ssize_t {
+    if !is_of_mode(fd) {
+        return otherwise();
+    }
+    // SAFETY: the program has it open during its call, or gets its error.
+    match call(unsafe { BorrowedFd::borrow_raw(fd) }) {
+        Way::Done(outcome) => told(Some(outcome), |count| count as ssize_t, -1).unwrap_or(-1),
+        // As long as there is the call nothing changes about the description.
+        Way::Linux(_call) => otherwise(),
+    }
 }

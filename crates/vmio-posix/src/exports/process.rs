@@ -2,9 +2,12 @@
 
 use std::ffi::{c_char, c_int};
 
+use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+
 use crate::entry;
 use crate::process::Process;
 use crate::real;
+use crate::split;
 
 #[used]
 #[unsafe(link_section = ".fini_array")]
@@ -17,6 +20,13 @@ extern "C" fn end() {
 
 /// Syncs, if the caller is the process that has files mapped, and not its child before exec.
 fn finish(then: impl FnOnce(&Process)) {
+    if split::is_on() && !entry::is_inside() {
+        split::leave_all();
+        let _ = entry::enter::<()>(|| {
+            split::report();
+            None
+        });
+    }
     let Some(process) = Process::current() else { return };
     let _ = entry::enter::<()>(|| {
         if process.is_caller() {
@@ -25,6 +35,11 @@ fn finish(then: impl FnOnce(&Process)) {
         }
         None
     });
+}
+
+/// Before one of the calls that end the program, but are defined elsewhere.
+pub(super) extern "C" fn ending() {
+    finish(Process::report);
 }
 
 #[unsafe(no_mangle)]
@@ -89,4 +104,53 @@ unsafe extern "C" fn fexecve(fd: c_int, arguments: *const *const c_char, environ
     finish(Process::report);
     // SAFETY: by the caller.
     unsafe { real::fexecve(fd, arguments, environment) }
+}
+
+/// Another process is about to share the descriptors.
+fn share() {
+    if split::is_on() && !entry::is_inside() {
+        split::leave_all();
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn(
+    process: *mut pid_t,
+    path: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    arguments: *const *mut c_char,
+    environment: *const *mut c_char,
+) -> c_int {
+    share();
+    // SAFETY: by the caller.
+    unsafe { real::posix_spawn(process, path, actions, attributes, arguments, environment) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawnp(
+    process: *mut pid_t,
+    file: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    arguments: *const *mut c_char,
+    environment: *const *mut c_char,
+) -> c_int {
+    share();
+    // SAFETY: by the caller.
+    unsafe { real::posix_spawnp(process, file, actions, attributes, arguments, environment) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn system(command: *const c_char) -> c_int {
+    share();
+    // SAFETY: by the caller.
+    unsafe { real::system(command) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+    share();
+    // SAFETY: by the caller.
+    unsafe { real::popen(command, mode) }
 }

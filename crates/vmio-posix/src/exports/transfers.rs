@@ -1,15 +1,17 @@
 //! Reads and writes.
 
 use std::ffi::{c_int, c_void};
+use std::os::fd::BorrowedFd;
 use std::slice;
 
 use libc::{iovec, off_t, size_t, ssize_t};
 
-use super::{of_mapped, told};
+use super::{by_mode, is_of_mode, of_mapped, told};
 use crate::entry::Answer;
 use crate::errno::Errno;
 use crate::process::Process;
 use crate::real;
+use crate::split::{self, Until, Way};
 use crate::transfer::{self, Demands, Position};
 
 /// Since Linux 6.14.
@@ -104,6 +106,94 @@ fn told_count(answer: Answer<usize>) -> Option<ssize_t> {
     told(answer, |count| count as ssize_t, -1)
 }
 
+/// By the data path of a mode, through the file's mapping, or by `linux`.
+///
+/// # Safety
+/// As for [`bytes_mut`].
+unsafe fn read_anywhere(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    position: Position,
+    linux: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    // SAFETY: by the caller.
+    let call = |fd: BorrowedFd<'_>| split::read(fd, position, len, std::iter::once(unsafe { bytes_mut(buffer, len) }));
+    // SAFETY: by the caller.
+    by_mode(fd, call, || unsafe { read_one(fd, buffer, len, position) }.unwrap_or_else(linux))
+}
+
+/// # Safety
+/// As for [`list`] and [`bytes_mut`].
+unsafe fn read_list_anywhere(
+    fd: c_int,
+    buffers: *const iovec,
+    count: c_int,
+    position: Position,
+    linux: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    let call = |fd: BorrowedFd<'_>| {
+        // SAFETY: by the caller.
+        let Ok(buffers) = (unsafe { list(buffers, count) }) else { return Way::Done(Err(Errno::INVAL)) };
+        // SAFETY: by the caller.
+        let parts = buffers.iter().map(|part| unsafe { bytes_mut(part.iov_base, part.iov_len) });
+        split::read(fd, position, total(buffers), parts)
+    };
+    // SAFETY: by the caller.
+    by_mode(fd, call, || unsafe { read_list(fd, buffers, count, position) }.unwrap_or_else(linux))
+}
+
+/// # Safety
+/// As for [`bytes`].
+unsafe fn write_anywhere(
+    fd: c_int,
+    buffer: *const c_void,
+    len: size_t,
+    position: Position,
+    linux: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    // SAFETY: by the caller.
+    let call = |fd: BorrowedFd<'_>| split::write(fd, position, len, std::iter::once(unsafe { bytes(buffer, len) }));
+    by_mode(fd, call, || {
+        // SAFETY: by the caller.
+        unsafe { write_one(fd, buffer, len, position) }.unwrap_or_else(|| noticed(fd, position, linux()))
+    })
+}
+
+/// # Safety
+/// As for [`list`] and [`bytes`].
+unsafe fn write_list_anywhere(
+    fd: c_int,
+    buffers: *const iovec,
+    count: c_int,
+    position: Position,
+    linux: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    let call = |fd: BorrowedFd<'_>| {
+        // SAFETY: by the caller.
+        let Ok(buffers) = (unsafe { list(buffers, count) }) else { return Way::Done(Err(Errno::INVAL)) };
+        // SAFETY: by the caller.
+        let parts = buffers.iter().map(|part| unsafe { bytes(part.iov_base, part.iov_len) });
+        split::write(fd, position, total(buffers), parts)
+    };
+    by_mode(fd, call, || {
+        // SAFETY: by the caller.
+        let answer = unsafe { write_list(fd, buffers, count, position, Demands::default()) };
+        answer.unwrap_or_else(|| noticed(fd, position, linux()))
+    })
+}
+
+fn total(buffers: &[iovec]) -> usize {
+    buffers.iter().fold(0, |sum, part| sum.saturating_add(part.iov_len))
+}
+
+/// preadv2 and pwritev2 are Linux's, which has to know the position if that is meant.
+fn leave_if_current(fd: c_int, offset: off_t) {
+    if offset == -1 && is_of_mode(fd) {
+        split::leave(fd, Until::ItIsWarm);
+    }
+}
+
 /// After a write that Linux did.
 fn noticed(fd: c_int, position: Position, written: ssize_t) -> ssize_t {
     if written > 0 && Process::current().is_some() {
@@ -118,7 +208,7 @@ fn noticed(fd: c_int, position: Position, written: ssize_t) -> ssize_t {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: by the caller.
-    unsafe { read_one(fd, buffer, len, Position::Current).unwrap_or_else(|| real::read(fd, buffer, len)) }
+    unsafe { read_anywhere(fd, buffer, len, Position::Current, || real::read(fd, buffer, len)) }
 }
 
 #[unsafe(no_mangle)]
@@ -133,7 +223,7 @@ unsafe extern "C" fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, roo
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pread(fd: c_int, buffer: *mut c_void, len: size_t, offset: off_t) -> ssize_t {
     // SAFETY: by the caller.
-    unsafe { read_one(fd, buffer, len, Position::At(offset)).unwrap_or_else(|| real::pread(fd, buffer, len, offset)) }
+    unsafe { read_anywhere(fd, buffer, len, Position::At(offset), || real::pread(fd, buffer, len, offset)) }
 }
 
 #[unsafe(no_mangle)]
@@ -166,15 +256,13 @@ unsafe extern "C" fn __pread64_chk(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: by the caller.
-    unsafe { read_list(fd, buffers, count, Position::Current).unwrap_or_else(|| real::readv(fd, buffers, count)) }
+    unsafe { read_list_anywhere(fd, buffers, count, Position::Current, || real::readv(fd, buffers, count)) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn preadv(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t {
     // SAFETY: by the caller.
-    let answer = unsafe { read_list(fd, buffers, count, Position::At(offset)) };
-    // SAFETY: by the caller.
-    answer.unwrap_or_else(|| unsafe { real::preadv(fd, buffers, count, offset) })
+    unsafe { read_list_anywhere(fd, buffers, count, Position::At(offset), || real::preadv(fd, buffers, count, offset)) }
 }
 
 #[unsafe(no_mangle)]
@@ -198,6 +286,7 @@ fn position_and_demands(offset: off_t, flags: c_int) -> Option<(Position, Demand
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn preadv2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+    leave_if_current(fd, offset);
     let answer = position_and_demands(offset, flags)
         // SAFETY: by the caller.
         .and_then(|(position, _)| unsafe { read_list(fd, buffers, count, position) });
@@ -221,18 +310,14 @@ unsafe extern "C" fn preadv64v2(
 unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
     let position = Position::Current;
     // SAFETY: by the caller.
-    let answer = unsafe { write_one(fd, buffer, len, position) };
-    // SAFETY: by the caller.
-    answer.unwrap_or_else(|| noticed(fd, position, unsafe { real::write(fd, buffer, len) }))
+    unsafe { write_anywhere(fd, buffer, len, position, || real::write(fd, buffer, len)) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pwrite(fd: c_int, buffer: *const c_void, len: size_t, offset: off_t) -> ssize_t {
     let position = Position::At(offset);
     // SAFETY: by the caller.
-    let answer = unsafe { write_one(fd, buffer, len, position) };
-    // SAFETY: by the caller.
-    answer.unwrap_or_else(|| noticed(fd, position, unsafe { real::pwrite(fd, buffer, len, offset) }))
+    unsafe { write_anywhere(fd, buffer, len, position, || real::pwrite(fd, buffer, len, offset)) }
 }
 
 #[unsafe(no_mangle)]
@@ -245,18 +330,14 @@ unsafe extern "C" fn pwrite64(fd: c_int, buffer: *const c_void, len: size_t, off
 unsafe extern "C" fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
     let position = Position::Current;
     // SAFETY: by the caller.
-    let answer = unsafe { write_list(fd, buffers, count, position, Demands::default()) };
-    // SAFETY: by the caller.
-    answer.unwrap_or_else(|| noticed(fd, position, unsafe { real::writev(fd, buffers, count) }))
+    unsafe { write_list_anywhere(fd, buffers, count, position, || real::writev(fd, buffers, count)) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pwritev(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t {
     let position = Position::At(offset);
     // SAFETY: by the caller.
-    let answer = unsafe { write_list(fd, buffers, count, position, Demands::default()) };
-    // SAFETY: by the caller.
-    answer.unwrap_or_else(|| noticed(fd, position, unsafe { real::pwritev(fd, buffers, count, offset) }))
+    unsafe { write_list_anywhere(fd, buffers, count, position, || real::pwritev(fd, buffers, count, offset)) }
 }
 
 #[unsafe(no_mangle)]
@@ -267,6 +348,7 @@ unsafe extern "C" fn pwritev64(fd: c_int, buffers: *const iovec, count: c_int, o
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+    leave_if_current(fd, offset);
     let asked = position_and_demands(offset, flags);
     // SAFETY: by the caller.
     let answer = asked.and_then(|(position, demands)| unsafe { write_list(fd, buffers, count, position, demands) });

@@ -11,6 +11,7 @@ use crate::page::SPAN_BYTES;
 use crate::sys::PAGE_BYTES;
 use crate::sys::address_table::GRANULE_BYTES;
 use crate::sys::own_memory::{self, Stopped};
+use crate::sys::persistent_memory::{self, Refused};
 use crate::sys::reservation::Reservation;
 
 /// A shared mapping of a file from its first byte, unmapped on drop. It may reach beyond the end of the file: accesses
@@ -155,6 +156,23 @@ impl FileMap {
         let addresses = self.addresses(&(offset..offset + data.len() as u64));
         // SAFETY: the bytes lie in the map, of which only pointers and atomics are handed out.
         unsafe { own_memory::store(addresses.start, data) }
+    }
+
+    /// Copies bytes out by loads, which [`signal::recover_copies`](crate::sys::signal::recover_copies) keeps from dying of a page
+    /// that cannot be had. Needs no whole pages.
+    #[inline]
+    pub(crate) fn copy_out(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Refused> {
+        let from = self.addresses(&(offset..offset + buffer.len() as u64)).start as *const u8;
+        // SAFETY: the range is mapped for loads, the buffer borrowed; what others store meanwhile is seen in part.
+        unsafe { persistent_memory::move_bytes(buffer.as_mut_ptr(), from, buffer.len()) }
+    }
+
+    /// Copies bytes in by stores, likewise. The caller has mapped it for stores: else they are a SIGSEGV.
+    #[inline]
+    pub(crate) fn copy_in(&self, offset: u64, bytes: &[u8]) -> Result<(), Refused> {
+        let to = self.addresses(&(offset..offset + bytes.len() as u64)).start as *mut u8;
+        // SAFETY: the range is mapped, and only pointers and atomics of it are handed out.
+        unsafe { persistent_memory::move_bytes(to, bytes.as_ptr(), bytes.len()) }
     }
 
     fn advise(&self, range: &Range<u64>, advice: Advice) -> io::Result<()> {

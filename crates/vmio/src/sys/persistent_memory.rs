@@ -359,6 +359,28 @@ unsafe fn copy(
     Ok(())
 }
 
+/// Copies bytes through the caches, one side of which may be a mapping of a file.
+///
+/// # Safety
+/// Both sides are mapped, that of `to` for stores, and do not overlap.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(crate) unsafe fn move_bytes(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Refused> {
+    // SAFETY: by the caller.
+    outcome(unsafe { routines::pm_vmio_move(to, from, bytes) })
+}
+
+/// The same by the kernel.
+///
+/// # Safety
+/// As above.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) unsafe fn move_bytes(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Refused> {
+    // SAFETY: by the caller.
+    let copied = unsafe { crate::sys::own_memory::store(to as usize, std::slice::from_raw_parts(from, bytes)) };
+    copied.map_err(|_| Refused)
+}
+
 #[cfg(target_arch = "x86_64")]
 fn outcome(refused: u32) -> Result<(), Refused> {
     if refused == 0 { Ok(()) } else { Err(Refused) }

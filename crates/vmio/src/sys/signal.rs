@@ -4,6 +4,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::sys::errno::PreservedErrno;
@@ -45,8 +46,9 @@ pub(crate) enum FaultSource {
 
 /// Of each source.
 static RESOLVERS: [OnceLock<FaultHandler>; 2] = [const { OnceLock::new() }; 2];
-/// What was done at a SIGBUS before us; set once the handler is installed.
-static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+/// What is done at a SIGBUS that is none of ours: what was done before us, or what the program has asked for since. Null until the
+/// handler is installed. Never freed: a handler may be reading it.
+static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 static INSTALLING: Mutex<()> = Mutex::new(());
 
 /// Has `handler` called for every SIGBUS of this process from now on; what all handlers decline goes to the one that was
@@ -54,14 +56,31 @@ static INSTALLING: Mutex<()> = Mutex::new(());
 pub(crate) fn install_sigbus_handler(source: FaultSource, handler: FaultHandler) -> io::Result<()> {
     let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     RESOLVERS[source as usize].get_or_init(|| handler);
-    if PREVIOUS.get().is_some() { Ok(()) } else { install() }
+    if previous().is_some() { Ok(()) } else { install() }
 }
 
 /// Has copies of persistent memory from now on return where they come upon a SIGBUS. Not in the handler itself, where one kills the
 /// process: an alternate stack of 8 KiB has no room for a second.
 pub(crate) fn recover_copies() -> io::Result<()> {
     let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
-    if PREVIOUS.get().is_some() { Ok(()) } else { install() }
+    if previous().is_some() { Ok(()) } else { install() }
+}
+
+fn previous() -> Option<&'static libc::sigaction> {
+    // SAFETY: what is put there is never freed.
+    unsafe { PREVIOUS.load(Ordering::Acquire).as_ref() }
+}
+
+/// Has SIGBUS, where it is none of vmio's, done with as `action` says, and returns what would have been done so far; without an action
+/// it only tells. None if vmio has no handler of SIGBUS in this process: then it is the C library's business. For libraries that
+/// stand before sigaction(2).
+pub fn sigbus_action(action: Option<libc::sigaction>) -> Option<libc::sigaction> {
+    let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = *previous()?;
+    if let Some(action) = action {
+        PREVIOUS.store(Box::into_raw(Box::new(action)), Ordering::Release);
+    }
+    Some(before)
 }
 
 fn install() -> io::Result<()> {
@@ -73,7 +92,7 @@ fn install() -> io::Result<()> {
         }
         previous.assume_init()
     };
-    PREVIOUS.get_or_init(|| previous);
+    PREVIOUS.store(Box::into_raw(Box::new(previous)), Ordering::Release);
     // SAFETY: a zeroed sigaction is valid; the fields that matter are set below.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = on_sigbus as *const () as usize;
@@ -93,7 +112,7 @@ fn install() -> io::Result<()> {
 
 extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let _errno = PreservedErrno::new();
-    let Some(previous) = PREVIOUS.get() else { return };
+    let Some(previous) = previous() else { return };
     // SAFETY: the kernel passes a valid siginfo and ucontext to an SA_SIGINFO handler.
     let (code, address, access) = unsafe { ((*info).si_code, (*info).si_addr() as usize, access_of(context)) };
     // Only BUS_ADRERR comes from a page fault; anything sent by kill() has a code of 0 or less.
@@ -155,13 +174,14 @@ fn chain(previous: &libc::sigaction, signal: libc::c_int, info: *mut libc::sigin
         // The kernel does not let a fault be ignored either: with the default action back in place, the instruction
         // runs again and the process dies of the same SIGBUS, at the same address.
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: a zeroed sigaction is the default action.
-            unsafe {
-                let default: libc::sigaction = MaybeUninit::zeroed().assume_init();
-                libc::sigaction(signal, &default, ptr::null_mut());
-                if (*info).si_code != libc::BUS_ADRERR {
-                    libc::raise(signal);
-                }
+            // Past the C library, which a library of vmio's may stand before.
+            let default = [0_u64; 4];
+            // SAFETY: the kernel's structure in zeros is the default action; a set of signals has 8 bytes.
+            unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), ptr::null_mut::<u64>(), 8) };
+            // SAFETY: by the caller, who got it from the kernel.
+            if unsafe { (*info).si_code } != libc::BUS_ADRERR {
+                // SAFETY: has no other effect than the signal's.
+                unsafe { libc::raise(signal) };
             }
         }
         // SAFETY: the program installed this address as a handler of this kind.

@@ -28,7 +28,10 @@ Examples:
   vmio run --cache 256M --under /data --verbose -- my-database
                                        says which mappings are taken, which are left to Linux, and why
 
-Shared mappings of regular files under the folders, and private ones for loads alone, become mappings of one vmio cache
+  vmio run --mode posix --under /data -- my-database
+                                       reads and overwrites of cached data without system calls; see posix.md
+
+With --cache, shared mappings of regular files under the folders, and private ones for loads alone, become mappings of one vmio cache
 of each process. Reads and writes of these files go through the mappings. All else goes to Linux as ever.
 
 One process at a time may have a file mapped for stores, and nobody else beside it: the mmap of the second fails (EAGAIN).
@@ -38,18 +41,25 @@ module, since it is in no page cache. The design page run.md lists these differe
 
 It takes the kernel module and the right to open /dev/vmio, or the right to handle page faults of system calls
 (CAP_SYS_PTRACE, or vm.unprivileged_userfaultfd=1); vmio doctor says what there is. Static and setuid programs are
-refused, since the loader does not preload anything into them.";
+refused, since the loader does not preload anything into them.
+
+With --mode, a file that is read or written often enough, and that no other process writes, is copied from and to the kernel's
+own mapping of it. It takes a lease of the file (F_SETLEASE), which needs no right for one's own files; another process that
+opens the file waits until it is given back. The page posix.md says what is promised.";
 
 /// Run a program as it is, with its files mapped through vmio.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
-    /// Memory of the cache, of each process that maps files
-    #[arg(long, value_parser = parse_size)]
-    cache: u64,
-    /// Who takes the faults
-    #[arg(long, value_enum, default_value_t)]
+    /// Map files through a vmio cache of so much memory, of each process
+    #[arg(long, value_parser = parse_size, required_unless_present = "mode", conflicts_with = "mode")]
+    cache: Option<u64>,
+    /// With --cache, who takes the faults
+    #[arg(long, value_enum, default_value_t, conflicts_with = "mode")]
     engine: RunEngine,
+    /// Read and overwrite files without system calls, by the kernel's own mappings of them
+    #[arg(long, value_enum)]
+    mode: Option<RunMode>,
     /// Map the files under this folder; may be given several times
     #[arg(long, value_name = "DIR", required = true)]
     under: Vec<PathBuf>,
@@ -79,6 +89,13 @@ enum RunEngine {
     ReaderThread,
 }
 
+/// What calls about files promise.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum RunMode {
+    /// What they promise without vmio
+    Posix,
+}
+
 /// Runs `vmio run`: becomes the program, if it can.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let (name, arguments) = args.command.split_first().context("no command is given")?;
@@ -90,17 +107,22 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         if canonical.is_dir() { Ok(canonical) } else { bail!("{} is not a folder", folder.display()) }
     });
     let under = under.collect::<anyhow::Result<Vec<_>>>()?;
-    try_cache(args)?;
+    if let Some(bytes) = args.cache {
+        try_cache(args.engine, bytes)?;
+    }
 
     let mut command = Command::new(&program);
     command.arg0(name).args(arguments);
     command.env("LD_PRELOAD", preload::before(&library, env::var_os("LD_PRELOAD")));
     // crates/vmio-posix/src/settings.rs reads these.
-    command.env("VMIO_RUN_CACHE", args.cache.to_string());
     let engine = args.engine.to_possible_value().context("the engine has no name")?;
-    command.env("VMIO_RUN_ENGINE", engine.get_name());
+    let mode = args.mode.as_ref().and_then(ValueEnum::to_possible_value);
+    let cache_bytes = args.cache.map(|bytes| bytes.to_string());
     command.env("VMIO_RUN_UNDER", env::join_paths(under).context("the path of a folder has a colon in it")?);
     for (variable, value) in [
+        ("VMIO_RUN_CACHE", cache_bytes.as_deref()),
+        ("VMIO_RUN_ENGINE", args.cache.map(|_| engine.get_name())),
+        ("VMIO_RUN_MODE", mode.as_ref().map(|mode| mode.get_name())),
         ("VMIO_RUN_VERBOSE", args.verbose.then_some("1")),
         ("VMIO_RUN_STATS", args.stats.then_some(if args.json { "json" } else { "text" })),
     ] {
@@ -114,9 +136,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
 }
 
 /// What the program could only say in the middle of its work is better said before: that no such cache can be had.
-fn try_cache(args: &RunArgs) -> anyhow::Result<()> {
-    let build = |engine| Cache::builder().engine(engine).capacity(args.cache).build().map(drop);
-    let built = match args.engine {
+fn try_cache(engine: RunEngine, bytes: u64) -> anyhow::Result<()> {
+    let build = |engine| Cache::builder().engine(engine).capacity(bytes).build().map(drop);
+    let built = match engine {
         RunEngine::Kernel => build(Engine::Kernel),
         RunEngine::ReaderThread => build(Engine::ReaderThread),
         RunEngine::Auto => build(Engine::Kernel).or_else(|error| {

@@ -1,0 +1,203 @@
+//! `vmio run --mode`: programs as they are do the same with it as without, and fewer system calls.
+
+mod common;
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::programs::{compiled, has, leave_out, plain, text};
+use common::{TestResult, patterned, refused, succeeded, vmio};
+
+/// The command that runs a program with the data path of a mode for the files of a folder.
+fn under(folder: &Path, program: &[&str]) -> Command {
+    let mut command = vmio();
+    command.args(["run", "--mode", "posix", "--stats", "--json", "--under"]).arg(folder).arg("--").args(program);
+    command
+}
+
+/// The sum of what all processes have served of a kind.
+fn served(output: &Output, what: &str) -> u64 {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let reports = errors.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    reports.filter_map(|report| report[what].as_u64()).sum()
+}
+
+/// Runs a program plainly in one folder and with a mode in another: it must print the same, and leave the same files. What the second
+/// run printed, and its report.
+fn same_as_plain(dir: &Path, program: &[&str]) -> Result<Output, Box<dyn Error>> {
+    let (without, with) = (dir.join("without"), dir.join("with"));
+    for folder in [&without, &with] {
+        fs::create_dir(folder)?;
+    }
+    let expected = plain(program).current_dir(&without).output()?;
+    assert!(expected.status.success(), "{}", String::from_utf8_lossy(&expected.stderr));
+    let output = under(&with, program).current_dir(&with).output()?;
+    assert!(output.status.success(), "{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&expected.stdout));
+    let differences = Command::new("diff").args(["-r", "--brief"]).args([&without, &with]).output()?;
+    assert!(differences.status.success(), "{}", String::from_utf8_lossy(&differences.stdout));
+    Ok(output)
+}
+
+/// Seeds of random programs: VMIO_TEST_SEEDS=FIRST..END for more.
+fn seeds() -> std::ops::Range<u64> {
+    let asked = std::env::var("VMIO_TEST_SEEDS").ok();
+    let asked = asked.as_deref().and_then(|seeds| seeds.split_once(".."));
+    asked.and_then(|(first, end)| Some(first.parse().ok()?..end.parse().ok()?)).unwrap_or(0..8)
+}
+
+#[test]
+fn random_calls_return_what_they_do_without() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let program = compiled("calls", dir.path(), &[])?;
+    let (mut reads, mut writes) = (0, 0);
+    for seed in seeds() {
+        let work = dir.path().join(seed.to_string());
+        fs::create_dir(&work)?;
+        let output = same_as_plain(&work, &[text(&program), ".", &seed.to_string(), "400"])
+            .map_err(|error| format!("seed {seed}: {error}"))?;
+        reads += served(&output, "reads_served");
+        writes += served(&output, "writes_served");
+        fs::remove_dir_all(&work)?;
+    }
+    // Else nothing was tested.
+    assert!(reads > 100 && writes > 10, "{reads} reads, {writes} writes");
+    Ok(())
+}
+
+#[test]
+fn threads_see_whole_blocks_while_others_change_the_file() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let program = compiled("readers", dir.path(), &[])?;
+    let mut reads = 0;
+    for helper in ["yes", "no", "yes"] {
+        let output = under(dir.path(), &[text(&program), text(&dir.path().join("data")), helper]).output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!((output.status.code(), said.as_ref()), (Some(0), "done\n"), "{:?}", output.status);
+        reads += served(&output, "reads_served");
+    }
+    assert!(reads > 0, "the file was never warm");
+    Ok(())
+}
+
+#[test]
+fn what_the_c_library_and_other_programs_write_follows_what_was_written() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let program = compiled("printing", dir.path(), &[])?;
+    let output = same_as_plain(dir.path(), &[text(&program), "data"])?;
+    assert!(served(&output, "files") >= 1, "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+const SQL: &str = r#"
+PRAGMA cache_size = 20; PRAGMA synchronous = OFF;
+CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT, at INTEGER);
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) INSERT INTO t SELECT i, hex(i * 7919), i % 97 FROM n;
+CREATE INDEX by_word ON t (word);
+UPDATE t SET at = at + 1 WHERE id % 3 = 0;
+BEGIN; DELETE FROM t WHERE id % 5 = 0; ROLLBACK;
+DELETE FROM t WHERE id % 7 = 0;
+SELECT count(*), sum(at), max(word), min(word) FROM t;
+SELECT sum(length(a.word)) FROM t a JOIN t b ON a.word = b.word WHERE a.id % 50 = 1;
+VACUUM;
+PRAGMA integrity_check;
+"#;
+
+#[test]
+fn sqlite_keeps_its_database_with_each_journal() -> TestResult {
+    if !has("sqlite3") {
+        return leave_out("sqlite3 is not installed");
+    }
+    for mode in ["delete", "wal", "truncate"] {
+        let dir = tempfile::tempdir()?;
+        let script = format!("PRAGMA journal_mode = {mode};{SQL}");
+        let output = same_as_plain(dir.path(), &["sqlite3", "database", &script])?;
+        assert!(String::from_utf8_lossy(&output.stdout).ends_with("ok\n"), "{mode}");
+        assert!(
+            mode == "wal" || served(&output, "reads_served") > 100,
+            "{mode}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(())
+}
+
+const TOOLS: &str = r#"
+set -e
+mkdir tree; for n in $(seq 60); do seq $n 200 > tree/$n; done; cp tree/1 large; for n in $(seq 9); do cat large large > more; mv more large; done
+tar cf archive.tar --sort=name --mtime=@0 --owner=0 --group=0 tree large
+mkdir copy; tar xf archive.tar -C copy; diff -r tree copy/tree; cmp large copy/large
+sort -S 1M -T . large | uniq -c | sort -n > counts; dd if=large of=patched bs=1000 skip=3 seek=5 count=90 conv=notrunc status=none
+export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a GIT_AUTHOR_DATE="@1000000000 +0000" GIT_COMMITTER_DATE="@1000000000 +0000"
+git init -q -b main repository; cp -r tree repository; cd repository; git add .; git commit -q -m one; seq 9 > tree/5; git commit -q -am two
+git fsck; git gc -q; git log --format=%H; cd ..; git clone -q repository clone; diff -r repository/tree clone/tree; rm -rf repository clone
+"#;
+
+#[test]
+fn tar_sort_dd_and_git_do_what_they_do_without() -> TestResult {
+    if !has("git") {
+        return leave_out("git is not installed");
+    }
+    let dir = tempfile::tempdir()?;
+    same_as_plain(dir.path(), &["sh", "-c", TOOLS])?;
+    Ok(())
+}
+
+#[test]
+fn python_reads_and_overwrites_in_place() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    let dir = tempfile::tempdir()?;
+    let script = r#"
+import os, random, subprocess
+random.seed(5)
+with open("data", "w+b", buffering=0) as file:
+    file.write(bytes(range(256)) * 8192)
+    for round in range(3000):
+        file.seek(random.randrange(2_000_000))
+        if random.randrange(2): file.write(random.randbytes(random.randrange(5000)))
+        else: print(hash(file.read(random.randrange(5000))) and file.tell())
+        if round == 1500: subprocess.run(["sh", "-c", "echo more >> data"])
+    print(os.fstat(file.fileno()).st_size)
+"#;
+    let output = same_as_plain(dir.path(), &["python3", "-c", script])?;
+    assert!(served(&output, "reads_served") > 100, "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// A file that cannot be had for oneself, one that others write, one of nobody's folders: they are Linux's.
+#[test]
+fn what_is_elsewhere_is_left_alone() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    let dir = tempfile::tempdir()?;
+    let (inside, outside) = (dir.path().join("inside"), dir.path().join("outside"));
+    for folder in [&inside, &outside] {
+        fs::create_dir(folder)?;
+        fs::write(folder.join("data"), patterned(1 << 20))?;
+    }
+    let script = "import os, sys, time\nfd = os.open(sys.argv[1], os.O_RDONLY)\nfor at in range(2000): os.pread(fd, 512, at); at % 100 or time.sleep(.001)";
+    let copy = |from: PathBuf| under(&inside, &["python3", "-c", script, text(&from)]).output();
+    assert_eq!(served(&copy(outside.join("data"))?, "reads_served"), 0);
+    assert!(served(&copy(inside.join("data"))?, "reads_served") > 1000);
+    // Somebody has it open for writing.
+    let _writer = fs::File::options().append(true).open(inside.join("data"))?;
+    assert_eq!(served(&copy(inside.join("data"))?, "reads_served"), 0);
+    Ok(())
+}
+
+#[test]
+fn a_mode_and_a_cache_exclude_each_other() -> TestResult {
+    refused(vmio().args(["run", "--under", ".", "--", "true"]), "--cache")?;
+    refused(
+        vmio().args(["run", "--mode", "posix", "--cache", "8M", "--under", ".", "--", "true"]),
+        "cannot be used with",
+    )?;
+    refused(vmio().args(["run", "--mode", "lax", "--under", ".", "--", "true"]), "possible values: posix")?;
+    assert!(succeeded(vmio().args(["run", "--help"]))?.contains("--mode"));
+    Ok(())
+}

@@ -1,0 +1,262 @@
+//! Reads, writes and moves of the position, as the program calls them.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{SeekFrom, fstat, seek};
+use rustix::io::{Errno, pread, pwrite};
+
+use super::descriptors::{self, Call, Until};
+use super::keeper;
+use super::warm::Warm;
+use crate::transfer::{Position, TRANSFER_MAX};
+
+/// Who does a call.
+pub(crate) enum Way {
+    /// It is done: what it returns.
+    Done(Result<usize, Errno>),
+    /// Linux does it, and as long as there is the value of this, nothing changes about the description.
+    Linux(Option<Call>),
+}
+
+/// A call about a warm description; or why there is none.
+macro_rules! warm_or_linux {
+    ($fd:expr) => {{
+        let Some(call) = Call::begin($fd.as_raw_fd()) else { return Way::Linux(None) };
+        if call.warm().is_none() {
+            call.is_of_the_kernel();
+            return Way::Linux(Some(call));
+        }
+        call
+    }};
+}
+
+impl Call {
+    /// The kernel reads or writes a file that may be worth more.
+    fn is_of_the_kernel(&self) {
+        if self.description.is_worth_a_look() {
+            keeper::look_at(self.fd);
+        }
+    }
+
+    /// What is known of the length; of the file as it is now, if that reaches no further than `end`.
+    fn len(&self, fd: BorrowedFd<'_>, end: u64) -> Result<u64, Errno> {
+        let known = &self.description.known_len;
+        let len = known.load(Ordering::Relaxed);
+        if end <= len {
+            return Ok(len);
+        }
+        let now = fstat(fd)?.st_size as u64;
+        known.fetch_max(now, Ordering::Relaxed);
+        Ok(now)
+    }
+
+    /// Moves the position by what `bytes` says of it; what it was before, and by how much it has moved.
+    fn advance(&self, bytes: impl Fn(u64) -> Result<u64, Errno>) -> Result<(u64, u64), Errno> {
+        let position = &self.description.position;
+        let mut start = position.load(Ordering::Relaxed);
+        loop {
+            let bytes = bytes(start)?;
+            match position.compare_exchange_weak(start, start + bytes, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Ok((start, bytes)),
+                Err(now) => start = now,
+            }
+        }
+    }
+
+    /// The call came less far than the position was moved for it. If another has begun behind it, that stays where it is.
+    fn fall_back(&self, from: u64, to: u64) {
+        let _ = self.description.position.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// read, pread, readv and preadv; `len` is that of all buffers.
+pub(crate) fn read<'a>(
+    fd: BorrowedFd<'_>,
+    position: Position,
+    len: usize,
+    buffers: impl Iterator<Item = &'a mut [u8]>,
+) -> Way {
+    let call = warm_or_linux!(fd);
+    let Some(warm) = call.warm() else { return Way::Linux(None) };
+    let wanted = len.min(TRANSFER_MAX) as u64;
+    let part = |start: u64| {
+        let end = start.checked_add(wanted).ok_or(Errno::INVAL)?;
+        Ok(call.len(fd, end)?.saturating_sub(start).min(wanted))
+    };
+    Way::Done((|| {
+        let (start, bytes) = match position {
+            Position::Current => call.advance(part)?,
+            Position::At(offset) => {
+                let start = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
+                (start, part(start)?)
+            }
+        };
+        let outcome = read_part(&call, warm, fd, start, bytes, buffers);
+        if position == Position::Current && outcome != Ok(bytes as usize) {
+            call.fall_back(start + bytes, start + outcome.unwrap_or(0) as u64);
+        }
+        outcome
+    })())
+}
+
+fn read_part<'a>(
+    call: &Call,
+    warm: &Warm,
+    fd: BorrowedFd<'_>,
+    start: u64,
+    bytes: u64,
+    buffers: impl Iterator<Item = &'a mut [u8]>,
+) -> Result<usize, Errno> {
+    let end = start + bytes;
+    let mut at = start;
+    for buffer in buffers {
+        let take = (end - at).min(buffer.len() as u64) as usize;
+        if take == 0 {
+            continue;
+        }
+        let buffer = &mut buffer[..take];
+        let known = call.description.known_len.load(Ordering::Relaxed);
+        let count = if at + take as u64 <= known && warm.read(fd, known, at, buffer) {
+            take
+        } else {
+            match pread(fd, buffer, at) {
+                Ok(count) => count,
+                Err(_) if at > start => break,
+                Err(error) => return Err(error),
+            }
+        };
+        at += count as u64;
+        if count < take {
+            break;
+        }
+    }
+    Ok((at - start) as usize)
+}
+
+/// write, pwrite, writev and pwritev; `len` is that of all buffers.
+pub(crate) fn write<'a>(
+    fd: BorrowedFd<'_>,
+    position: Position,
+    len: usize,
+    buffers: impl Iterator<Item = &'a [u8]>,
+) -> Way {
+    let call = warm_or_linux!(fd);
+    let flags = call.description.flags.load(Ordering::Relaxed);
+    if flags & libc::O_ACCMODE == libc::O_RDONLY {
+        return Way::Done(Err(Errno::BADF));
+    }
+    // By the kernel in one piece: what is written there is at the end, or durable.
+    if flags & (libc::O_APPEND | libc::O_DSYNC) != 0 {
+        drop(call);
+        descriptors::leave(fd.as_raw_fd(), Until::TheEnd);
+        return Way::Linux(None);
+    }
+    let Some(warm) = call.warm() else { return Way::Linux(None) };
+    let bytes = len.min(TRANSFER_MAX) as u64;
+    Way::Done((|| {
+        let start = match position {
+            Position::Current => call.advance(|_| Ok(bytes))?.0,
+            Position::At(offset) => u64::try_from(offset).map_err(|_| Errno::INVAL)?,
+        };
+        let outcome = write_part(&call, warm, fd, start, bytes, buffers);
+        if position == Position::Current && outcome != Ok(bytes as usize) {
+            call.fall_back(start + bytes, start + outcome.unwrap_or(0) as u64);
+        }
+        outcome
+    })())
+}
+
+fn write_part<'a>(
+    call: &Call,
+    warm: &Warm,
+    fd: BorrowedFd<'_>,
+    start: u64,
+    bytes: u64,
+    buffers: impl Iterator<Item = &'a [u8]>,
+) -> Result<usize, Errno> {
+    let end = start.checked_add(bytes).ok_or(Errno::FBIG)?;
+    let known_len = &call.description.known_len;
+    let mut at = start;
+    for buffer in buffers {
+        let take = (end - at).min(buffer.len() as u64) as usize;
+        if take == 0 {
+            continue;
+        }
+        let buffer = &buffer[..take];
+        let known = known_len.load(Ordering::Relaxed);
+        let count = if at + take as u64 <= known && warm.write(fd, known, at, buffer) {
+            take
+        } else {
+            match pwrite(fd, buffer, at) {
+                Ok(count) => count,
+                Err(_) if at > start => break,
+                Err(error) => return Err(error),
+            }
+        };
+        at += count as u64;
+        known_len.fetch_max(at, Ordering::Relaxed);
+        if count < take {
+            break;
+        }
+    }
+    Ok((at - start) as usize)
+}
+
+/// lseek.
+pub(crate) fn lseek(fd: BorrowedFd<'_>, offset: i64, whence: i32) -> Way {
+    let Some(call) = Call::begin(fd.as_raw_fd()) else { return Way::Linux(None) };
+    if call.warm().is_none() {
+        return Way::Linux(Some(call));
+    }
+    let position = &call.description.position;
+    let moved = |base: u64| {
+        let sum = base.checked_add_signed(offset).ok_or(if offset < 0 { Errno::INVAL } else { Errno::OVERFLOW })?;
+        if sum > i64::MAX as u64 { Err(Errno::OVERFLOW) } else { Ok(sum) }
+    };
+    let outcome = match whence {
+        libc::SEEK_CUR => {
+            let mut now = position.load(Ordering::Relaxed);
+            loop {
+                let next = match moved(now) {
+                    Ok(next) => next,
+                    Err(error) => break Err(error),
+                };
+                match position.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
+                    Ok(_) => break Ok(next),
+                    Err(changed) => now = changed,
+                }
+            }
+        }
+        libc::SEEK_SET => moved(0),
+        libc::SEEK_END => fstat(fd).and_then(|stat| moved(stat.st_size as u64)),
+        libc::SEEK_DATA | libc::SEEK_HOLE => u64::try_from(offset).map_err(|_| Errno::NXIO).and_then(|offset| {
+            seek(fd, if whence == libc::SEEK_DATA { SeekFrom::Data(offset) } else { SeekFrom::Hole(offset) })
+        }),
+        _ => Err(Errno::INVAL),
+    };
+    if whence != libc::SEEK_CUR
+        && let Ok(next) = outcome
+    {
+        position.store(next, Ordering::Relaxed);
+    }
+    Way::Done(outcome.map(|next| next as usize))
+}
+
+/// ftruncate, which is Linux's: nobody may take a file that becomes shorter for as long as it was.
+pub(crate) fn truncate(fd: BorrowedFd<'_>, len: i64) {
+    let is_shorter = Call::begin(fd.as_raw_fd())
+        .is_some_and(|call| call.warm().is_some() && (len as u64) < call.description.known_len.load(Ordering::Relaxed));
+    if is_shorter {
+        descriptors::leave(fd.as_raw_fd(), Until::ItIsWarm);
+    }
+}
+
+/// fsync and fdatasync.
+pub(crate) fn synced(fd: BorrowedFd<'_>) {
+    if let Some(call) = Call::begin(fd.as_raw_fd())
+        && let Some(warm) = call.warm()
+    {
+        warm.is_synced();
+    }
+}

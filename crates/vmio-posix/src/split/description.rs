@@ -1,0 +1,172 @@
+//! An open file description: what duplicated descriptors share.
+
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::split::warm::Warm;
+
+/// Calls by which a file is used before it is worth a lease and a mapping.
+const CALLS_BEFORE_WARMTH: u32 = 8;
+/// A call that is under way for so long waits for its own thread: a signal handler has interrupted it.
+const DRAINED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Who serves the calls about a description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum State {
+    /// It is no description at present.
+    Free,
+    /// The kernel, so far.
+    Cold,
+    /// The keeper is at work on it: calls wait.
+    Warming,
+    /// vmio, with a lease.
+    Warm,
+    /// As [`State::Warming`], in the other direction.
+    Leaving,
+    /// The kernel, for good.
+    Linux,
+}
+
+const STATES: [State; 6] = [State::Free, State::Cold, State::Warming, State::Warm, State::Leaving, State::Linux];
+
+/// One of a fixed number, which are used again: so that a thread may look at one without knowing whether it is still there.
+pub(crate) struct Description {
+    state: AtomicU32,
+    /// Descriptors that refer to it, and above them [`CALL`] for each call under way.
+    references: AtomicU64,
+    /// The descriptor that it was opened as, by which the keeper reaches it.
+    pub(super) home: AtomicI32,
+    calls: AtomicU32,
+    /// Whether the keeper has been asked.
+    is_asked: AtomicBool,
+    /// As fcntl's F_GETFL has them; of use while it is warm.
+    pub(super) flags: AtomicI32,
+    /// Where the next read or write is; while it is warm the kernel's is not moved.
+    pub(super) position: AtomicU64,
+    /// The file is at least so long, while it is warm.
+    pub(super) known_len: AtomicU64,
+    warm: AtomicPtr<Warm>,
+}
+
+const CALL: u64 = 1 << 32;
+
+impl Description {
+    pub(super) const fn new() -> Self {
+        Description {
+            state: AtomicU32::new(State::Free as u32),
+            references: AtomicU64::new(0),
+            home: AtomicI32::new(-1),
+            calls: AtomicU32::new(0),
+            is_asked: AtomicBool::new(false),
+            flags: AtomicI32::new(0),
+            position: AtomicU64::new(0),
+            known_len: AtomicU64::new(0),
+            warm: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    pub(super) fn state(&self) -> State {
+        STATES[self.state.load(Ordering::SeqCst) as usize]
+    }
+
+    pub(super) fn change(&self, from: State, to: State) -> bool {
+        self.state.compare_exchange(from as u32, to as u32, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// Makes it that of a descriptor that was just opened; false if it is somebody's.
+    pub(super) fn take(&self, fd: i32) -> bool {
+        if self.references.load(Ordering::Relaxed) != 0 || !self.change(State::Free, State::Leaving) {
+            return false;
+        }
+        self.home.store(fd, Ordering::Relaxed);
+        self.calls.store(0, Ordering::Relaxed);
+        self.is_asked.store(false, Ordering::Relaxed);
+        self.known_len.store(0, Ordering::Relaxed);
+        self.references.fetch_add(1, Ordering::SeqCst);
+        self.change(State::Leaving, State::Cold)
+    }
+
+    /// One more descriptor.
+    pub(super) fn share(&self) {
+        self.references.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// One descriptor less.
+    pub(super) fn unshare(&self) {
+        self.released(1);
+    }
+
+    /// A call begins, and the description stays what it is until it ends.
+    pub(super) fn begin(&self) {
+        self.references.fetch_add(CALL, Ordering::SeqCst);
+    }
+
+    pub(super) fn end(&self) {
+        self.released(CALL);
+    }
+
+    fn released(&self, reference: u64) {
+        if self.references.fetch_sub(reference, Ordering::SeqCst) == reference {
+            // Nobody can find it any more. What was warm has been left before its last descriptor was given up.
+            for state in [State::Cold, State::Linux] {
+                if self.change(state, State::Free) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// How many descriptors refer to it.
+    pub(super) fn descriptors(&self) -> u64 {
+        self.references.load(Ordering::SeqCst) % CALL
+    }
+
+    /// Whether no call is under way.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.references.load(Ordering::SeqCst) < CALL
+    }
+
+    /// Waits until no call is under way, of such as began before its state was changed; false if that lasts too long.
+    pub(super) fn drain(&self) -> bool {
+        if self.is_quiet() {
+            return true;
+        }
+        let end = Instant::now() + DRAINED_WITHIN;
+        while !self.is_quiet() {
+            if Instant::now() > end {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    /// One more call by which the kernel reads or writes the file; whether the keeper should look at it now.
+    pub(super) fn is_worth_a_look(&self) -> bool {
+        self.calls.fetch_add(1, Ordering::Relaxed) >= CALLS_BEFORE_WARMTH
+            && !self.is_asked.swap(true, Ordering::Relaxed)
+    }
+
+    /// The keeper has looked, in vain: later it may look again.
+    pub(super) fn ask_again(&self) {
+        self.calls.store(0, Ordering::Relaxed);
+        self.is_asked.store(false, Ordering::Relaxed);
+    }
+
+    /// What there is of it while it is warm. To be had within a call, or by who has made it warm, or leaves it.
+    pub(super) fn warm(&self) -> Option<&Warm> {
+        // SAFETY: it is freed after `take_warm`, when no call is under way.
+        unsafe { self.warm.load(Ordering::Acquire).as_ref() }
+    }
+
+    pub(super) fn put_warm(&self, warm: Box<Warm>) {
+        self.warm.store(Box::into_raw(warm), Ordering::Release);
+    }
+
+    /// Takes it out again. Only while no call is under way, and none can begin.
+    pub(super) fn take_warm(&self) -> *mut Warm {
+        self.warm.swap(ptr::null_mut(), Ordering::AcqRel)
+    }
+}

@@ -1,0 +1,217 @@
+//! The descriptors of regular files that the process has opened, and their descriptions.
+
+use std::ops::RangeInclusive;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::{SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, futimens, seek};
+use vmio::SignalsBlocked;
+
+use super::description::{Description, State};
+use super::keeper;
+use super::warm::{Counts, Warm};
+
+/// Descriptors with larger numbers are left to Linux.
+const DESCRIPTORS: usize = 1 << 16;
+/// Descriptions, likewise.
+const DESCRIPTIONS: usize = 1 << 13;
+/// The standard streams: the C library reads and writes them past its own names.
+const STREAMS: RangeInclusive<RawFd> = 0..=2;
+
+/// The number of a descriptor's description, from 1; 0 if it has none.
+static NUMBERS: [AtomicU32; DESCRIPTORS] = [const { AtomicU32::new(0) }; DESCRIPTORS];
+static ALL: [Description; DESCRIPTIONS] = [const { Description::new() }; DESCRIPTIONS];
+/// Where to look for a free one.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+/// No description with a larger number has been used yet.
+static USED: AtomicU32 = AtomicU32::new(0);
+
+fn number(fd: RawFd) -> Option<&'static AtomicU32> {
+    NUMBERS.get(usize::try_from(fd).ok()?)
+}
+
+/// The description of a descriptor.
+pub(crate) fn of_descriptor(fd: RawFd) -> Option<&'static Description> {
+    match number(fd)?.load(Ordering::SeqCst) {
+        0 => None,
+        number => ALL.get(number as usize - 1),
+    }
+}
+
+/// How long a description is left to Linux.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// Until it is worth another look.
+    ItIsWarm,
+    /// For good: others may have it from now on.
+    TheEnd,
+}
+
+/// A call about a description, which stays what it is until the call ends.
+pub(crate) struct Call {
+    pub(super) description: &'static Description,
+    pub(super) fd: RawFd,
+}
+
+impl Call {
+    /// None if there is nothing to know of the descriptor: the call is Linux's.
+    pub(super) fn begin(fd: RawFd) -> Option<Self> {
+        loop {
+            let description = of_descriptor(fd)?;
+            if description.state() == State::Linux {
+                return None;
+            }
+            description.begin();
+            let call = Call { description, fd };
+            let is_same = of_descriptor(fd).is_some_and(|now| std::ptr::eq(now, description));
+            match description.state() {
+                State::Cold | State::Warm if is_same => return Some(call),
+                State::Linux | State::Free if is_same => return None,
+                _ => {
+                    drop(call);
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+
+    /// What there is of it, if it is warm.
+    pub(super) fn warm(&self) -> Option<&Warm> {
+        if self.description.state() == State::Warm { self.description.warm() } else { None }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.description.end();
+    }
+}
+
+/// The process has opened a file.
+pub(crate) fn opened(fd: RawFd) {
+    let Some(number) = number(fd).filter(|_| !STREAMS.contains(&fd)) else { return };
+    // Whatever had the number was closed, and we were not told.
+    forget(fd);
+    // SAFETY: the program has just opened it.
+    if !keeper::is_there(unsafe { BorrowedFd::borrow_raw(fd) }) {
+        return;
+    }
+    let start = NEXT.load(Ordering::Relaxed);
+    for at in 0..DESCRIPTIONS as u32 {
+        let index = (start + at) % DESCRIPTIONS as u32;
+        if ALL[index as usize].take(fd) {
+            NEXT.store(index + 1, Ordering::Relaxed);
+            USED.fetch_max(index + 1, Ordering::Relaxed);
+            number.store(index + 1, Ordering::SeqCst);
+            return;
+        }
+    }
+}
+
+/// The process has duplicated a descriptor, to one that it has told us is closed.
+pub(crate) fn duplicated(fd: RawFd, duplicate: RawFd) {
+    let Some(number) = number(duplicate) else { return };
+    forget(duplicate);
+    if STREAMS.contains(&duplicate) {
+        // The C library moves the position of such a description.
+        leave(fd, Until::TheEnd);
+    } else if let Some(description) = of_descriptor(fd) {
+        description.share();
+        let same = self::number(fd).map_or(0, |number| number.load(Ordering::SeqCst));
+        number.store(same, Ordering::SeqCst);
+    }
+}
+
+/// The process is about to close a descriptor, or to have it replaced.
+pub(crate) fn closed(fd: RawFd) {
+    let is_in_need =
+        |description: &&Description| description.descriptors() == 1 || description.home.load(Ordering::Relaxed) == fd;
+    if let Some(description) = of_descriptor(fd).filter(is_in_need) {
+        leave_description(description, Until::TheEnd);
+    }
+    forget(fd);
+}
+
+/// The same of all descriptors of a range.
+pub(crate) fn closed_range(fds: RangeInclusive<u32>) {
+    let end = (*fds.end()).min(DESCRIPTORS as u32 - 1);
+    for fd in *fds.start()..=end {
+        if NUMBERS[fd as usize].load(Ordering::Relaxed) != 0 {
+            closed(fd as RawFd);
+        }
+    }
+}
+
+fn forget(fd: RawFd) {
+    let Some(number) = number(fd) else { return };
+    if let Some(description) = ALL.get((number.swap(0, Ordering::SeqCst) as usize).wrapping_sub(1)) {
+        description.unshare();
+    }
+}
+
+/// Leaves a descriptor's description to Linux: its position is the kernel's then.
+pub(crate) fn leave(fd: RawFd, until: Until) {
+    if let Some(description) = of_descriptor(fd) {
+        leave_description(description, until);
+    }
+}
+
+/// Leaves all descriptions to Linux: another process is about to have them.
+pub(crate) fn leave_all() {
+    for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
+        leave_description(description, Until::TheEnd);
+    }
+}
+
+/// All of which the lease is being asked back.
+pub(super) fn leave_those_asked_back() {
+    for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
+        if description.state() == State::Warm && keeper::is_asked_back(description) {
+            leave_description(description, Until::TheEnd);
+        }
+    }
+}
+
+/// Adds what was done through descriptions that are warm.
+pub(super) fn add_counts(total: &Counts) {
+    for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
+        description.begin();
+        if let Some(warm) = description.warm() {
+            total.absorb(&warm.counts);
+        }
+        description.end();
+    }
+}
+
+fn leave_description(description: &'static Description, until: Until) {
+    // A handler that comes here must not wait for the thread that it has interrupted.
+    let _signals = SignalsBlocked::new();
+    loop {
+        if description.change(State::Warm, State::Leaving) {
+            break;
+        }
+        match description.state() {
+            State::Warming | State::Leaving => std::thread::yield_now(),
+            State::Cold if until == Until::ItIsWarm || description.change(State::Cold, State::Linux) => return,
+            State::Cold | State::Warm => {}
+            State::Linux | State::Free => return,
+        }
+    }
+    let is_quiet = description.drain();
+    // SAFETY: as long as the description is warm its home is open; who closes that leaves the description before.
+    let fd = unsafe { BorrowedFd::borrow_raw(description.home.load(Ordering::Relaxed)) };
+    if description.warm().is_some_and(Warm::has_stored) {
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let same = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+        // As writes do; who may not has not stored.
+        let _ = futimens(fd, &Timestamps { last_access: same, last_modification: now });
+    }
+    let _ = seek(fd, SeekFrom::Start(description.position.load(Ordering::Relaxed)));
+    if is_quiet {
+        // SAFETY: no call is under way, and none can begin.
+        unsafe { keeper::dispose(description.take_warm()) };
+    }
+    keeper::give_back(fd);
+    description.ask_again();
+    description.change(State::Leaving, if until == Until::TheEnd || !is_quiet { State::Linux } else { State::Cold });
+}

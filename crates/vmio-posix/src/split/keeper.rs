@@ -1,0 +1,281 @@
+//! The thread that warms descriptions up, and gives leases back that the kernel wants back.
+
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::thread;
+
+use crossbeam_queue::ArrayQueue;
+use rustix::fs::{Mode, OFlags, SeekFrom, fcntl_getfl, fstat, seek};
+use vmio::{Access, SignalsBlocked};
+
+use super::description::{Description, State};
+use super::descriptors;
+use super::report;
+use super::warm::{Counts, Warm};
+use crate::entry;
+use crate::settings::Settings;
+use crate::table::is_regular;
+
+/// What waits for the keeper at most; what finds no room is asked for again, or never freed.
+const REQUESTS_MAX: usize = 256;
+
+/// fcntl's, for which the libc crate has no names.
+const F_SETSIG: c_int = 10;
+const F_SETOWN_EX: c_int = 15;
+const F_OWNER_TID: c_int = 0;
+
+#[repr(C)]
+struct Owner {
+    kind: c_int,
+    id: libc::pid_t,
+}
+
+enum Request {
+    /// To look at a descriptor's description.
+    Look(RawFd),
+    /// To free what a description has had.
+    Dispose(Disposed),
+}
+
+/// Owned by nobody else.
+struct Disposed(*mut Warm);
+// SAFETY: it is a box that was taken apart, of a type that may go to another thread.
+unsafe impl Send for Disposed {}
+
+/// The keeper's thread, and what has been asked of it.
+struct Keeper {
+    requests: ArrayQueue<Request>,
+    /// What was done by descriptions that have been left.
+    counts: Counts,
+    /// Descriptions that it has warmed up.
+    warmed: AtomicU64,
+}
+
+static IS_ON: AtomicBool = AtomicBool::new(false);
+/// Its thread; 0 until there is one, which a forked child does not have.
+static THREAD: AtomicI32 = AtomicI32::new(0);
+static KEEPER: OnceLock<Keeper> = OnceLock::new();
+
+/// Whether the process was started with a mode.
+#[inline]
+pub(crate) fn is_on() -> bool {
+    IS_ON.load(Ordering::Relaxed)
+}
+
+/// The library has been loaded: whether there is anything to do for this process.
+pub(crate) fn start() {
+    let is_on = Settings::of_this_process().is_some_and(|settings| settings.mode.is_some());
+    IS_ON.store(is_on, Ordering::Relaxed);
+    if is_on {
+        extern "C" fn leave_all() {
+            descriptors::leave_all();
+        }
+        extern "C" fn begin_anew() {
+            THREAD.store(0, Ordering::Relaxed);
+            if let Some(keeper) = KEEPER.get() {
+                keeper.counts.clear();
+                keeper.warmed.store(0, Ordering::Relaxed);
+            }
+            report::belongs_to_this_process();
+        }
+        report::belongs_to_this_process();
+        // SAFETY: both are safe functions without arguments.
+        unsafe { libc::pthread_atfork(Some(leave_all), None, Some(begin_anew)) };
+    }
+}
+
+/// Whether there is a thread. It is started by the first open of a file under the folders.
+pub(super) fn is_there(fd: BorrowedFd<'_>) -> bool {
+    if THREAD.load(Ordering::Relaxed) != 0 {
+        return true; // Or is being started, or cannot be.
+    }
+    let is_under = || Settings::of_this_process().is_some_and(|settings| settings.path_under(fd).is_some());
+    entry::enter(|| Some(Ok(is_under() && begin()))).is_some_and(|outcome| outcome == Ok(true))
+}
+
+fn begin() -> bool {
+    if THREAD.compare_exchange(0, -1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        return true;
+    }
+    report::prepare();
+    KEEPER.get_or_init(|| Keeper {
+        requests: ArrayQueue::new(REQUESTS_MAX),
+        counts: Counts::default(),
+        warmed: AtomicU64::new(0),
+    });
+    // It inherits the mask: no handler of the program's runs there.
+    let _signals = SignalsBlocked::new();
+    thread::Builder::new().name("vmio-keeper".to_owned()).spawn(keep).is_ok()
+}
+
+/// Has a descriptor's description looked at.
+pub(super) fn look_at(fd: RawFd) {
+    ask(Request::Look(fd));
+}
+
+/// Frees what a description has had, in time.
+///
+/// # Safety
+/// It is a box that was taken apart, and nobody else's any more.
+pub(super) unsafe fn dispose(warm: *mut Warm) {
+    // SAFETY: by the caller.
+    if let (Some(about), Some(keeper)) = (unsafe { warm.as_ref() }, KEEPER.get()) {
+        keeper.counts.absorb(&about.counts);
+        ask(Request::Dispose(Disposed(warm)));
+    }
+}
+
+fn ask(request: Request) {
+    let (Some(keeper), thread) = (KEEPER.get(), THREAD.load(Ordering::Relaxed)) else { return };
+    if thread > 0 && keeper.requests.push(request).is_ok() {
+        // SAFETY: has no effect on memory.
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, wake_signal()) };
+    }
+}
+
+/// By which the kernel, and this process, wake the keeper: it is sent to that thread alone.
+fn wake_signal() -> c_int {
+    libc::SIGRTMAX()
+}
+
+fn keep() {
+    // SAFETY: tells a number.
+    let thread = unsafe { libc::gettid() };
+    let mut awaited = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: fills a set of ours. The signals are blocked in this thread, as all are.
+    unsafe {
+        libc::sigemptyset(awaited.as_mut_ptr());
+        libc::sigaddset(awaited.as_mut_ptr(), wake_signal());
+        // What the kernel sends if too many of the others are pending.
+        libc::sigaddset(awaited.as_mut_ptr(), libc::SIGIO);
+    }
+    THREAD.store(thread, Ordering::Relaxed);
+    let Some(keeper) = KEEPER.get() else { return };
+    loop {
+        let mut about = MaybeUninit::<libc::siginfo_t>::zeroed();
+        // SAFETY: both are ours.
+        let signal = unsafe { libc::sigwaitinfo(awaited.as_ptr(), about.as_mut_ptr()) };
+        while let Some(request) = keeper.requests.pop() {
+            match request {
+                Request::Look(fd) => warm_up(fd, thread),
+                Request::Dispose(Disposed(warm)) => {
+                    // SAFETY: who asked has given it up.
+                    drop(unsafe { Box::from_raw(warm) });
+                }
+            }
+        }
+        // SAFETY: it was zeroed, and filled if there was a signal.
+        let is_ours = signal == wake_signal() && unsafe { about.assume_init() }.si_code == libc::SI_TKILL;
+        if signal > 0 && !is_ours {
+            descriptors::leave_those_asked_back();
+        }
+    }
+}
+
+/// Warms the description of a descriptor up, if it may be, and is worth it.
+fn warm_up(fd: RawFd, thread: libc::pid_t) {
+    let Some(description) = descriptors::of_descriptor(fd) else { return };
+    // SAFETY: if it is closed meanwhile, that is an error, or another file, which is looked at again below.
+    let home = unsafe { BorrowedFd::borrow_raw(fd) };
+    // Calls about anything else may last as long as they like.
+    let is_file = fstat(home).is_ok_and(|stat| is_regular(&stat));
+    if description.home.load(Ordering::Relaxed) != fd || !description.change(State::Cold, State::Warming) {
+        return;
+    }
+    // From here on who closes the home of the description waits.
+    if is_file && !description.drain() {
+        description.ask_again();
+        description.change(State::Warming, State::Cold);
+        return;
+    }
+    let is_warm = take(home, thread, description).is_some();
+    if let (true, Some(keeper)) = (is_warm, KEEPER.get()) {
+        keeper.warmed.fetch_add(1, Ordering::Relaxed);
+    }
+    description.change(State::Warming, if is_warm { State::Warm } else { State::Linux });
+}
+
+/// Takes a lease of a file under the folders, and maps it.
+fn take(fd: BorrowedFd<'_>, thread: libc::pid_t, description: &Description) -> Option<()> {
+    let settings = Settings::of_this_process()?;
+    let stat = fstat(fd).ok().filter(is_regular)?;
+    // Writes take such rights away, stores do not.
+    if Mode::from_raw_mode(stat.st_mode).intersects(Mode::SUID | Mode::SGID) {
+        return None;
+    }
+    let flags = fcntl_getfl(fd).ok()?;
+    let (access, lease) = match flags & OFlags::RWMODE {
+        OFlags::RDONLY => (Access::ReadOnly, libc::F_RDLCK),
+        OFlags::RDWR => (Access::ReadWrite, libc::F_WRLCK),
+        _ => return None,
+    };
+    if flags.intersects(OFlags::DIRECT | OFlags::PATH) {
+        return None;
+    }
+    settings.path_under(fd)?;
+    lease_to(fd, thread, lease)?;
+    let warmed = (|| {
+        // Only now nobody changes it any more.
+        let len = fstat(fd).ok()?.st_size as u64;
+        let position = seek(fd, SeekFrom::Current(0)).ok()?;
+        description.put_warm(Box::new(Warm::new(fd, len, access).ok()?));
+        description.flags.store(flags.bits() as i32, Ordering::Relaxed);
+        description.known_len.store(len, Ordering::Relaxed);
+        description.position.store(position, Ordering::Relaxed);
+        Some(())
+    })();
+    if warmed.is_none() {
+        give_back(fd);
+    }
+    warmed
+}
+
+/// Takes a lease; the keeper is told when it is asked back.
+fn lease_to(fd: BorrowedFd<'_>, thread: libc::pid_t, lease: c_int) -> Option<()> {
+    let owner = Owner { kind: F_OWNER_TID, id: thread };
+    let fd = fd.as_raw_fd();
+    let is_leased = control(fd, F_SETSIG, wake_signal() as usize) == 0
+        && control(fd, F_SETOWN_EX, &raw const owner as usize) == 0
+        && control(fd, libc::F_SETLEASE, lease as usize) == 0;
+    is_leased.then_some(())
+}
+
+/// Gives a lease back.
+pub(super) fn give_back(fd: BorrowedFd<'_>) {
+    control(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK as usize);
+}
+
+/// Whether the kernel wants the lease of a warm description back.
+pub(super) fn is_asked_back(description: &Description) -> bool {
+    let wanted = if description.flags.load(Ordering::Relaxed) & libc::O_ACCMODE == libc::O_RDONLY {
+        libc::F_RDLCK
+    } else {
+        libc::F_WRLCK
+    };
+    // If the number is another file's by now, so is the description.
+    control(description.home.load(Ordering::Relaxed), libc::F_GETLEASE, 0) != i64::from(wanted)
+}
+
+/// fcntl, past the C library's name for it.
+fn control(fd: RawFd, command: c_int, argument: usize) -> i64 {
+    // SAFETY: the commands above take numbers, but for one, which reads a structure that the caller has.
+    unsafe { libc::syscall(libc::SYS_fcntl, fd, command, argument) }
+}
+
+/// How many descriptions were warmed up.
+pub(super) fn warmed() -> u64 {
+    KEEPER.get().map_or(0, |keeper| keeper.warmed.load(Ordering::Relaxed))
+}
+
+/// What was done without a system call so far.
+pub(super) fn counts() -> Counts {
+    let total = Counts::default();
+    if let Some(keeper) = KEEPER.get() {
+        total.absorb(&keeper.counts);
+    }
+    descriptors::add_counts(&total);
+    total
+}

@@ -1,0 +1,23 @@
+//! SplitFS's data path (thesis §4.5): reads and overwrites are copies from and to the kernel's shared mapping of a file, and
+//! everything else is the kernel file system's.
+//!
+//! A file that the process opens is the kernel's at first. Once some calls have read or written it by one *description* (an open file
+//! description: what duplicated descriptors share), the `keeper` looks whether it lies under one of the folders and takes a lease on
+//! it, which nobody gets who shares the file with a writer. While there is a lease the description is *warm*: its position is
+//! counted here, and what lies within the length that is known is copied. Whoever opens the file, or changes its length by its path,
+//! waits for the kernel to have the lease back; the description is left to Linux then, for good, and so it is before anybody else can
+//! get at it (fork, exec, a stream of the C library's). So no call ever sees or leaves other bytes than it would without.
+//!
+//! Nothing here allocates or waits for a lock in a thread of the program's: what it does, signal handlers do, too.
+
+mod calls;
+mod description;
+mod descriptors;
+mod keeper;
+mod report;
+mod warm;
+
+pub(crate) use calls::{Way, lseek, read, synced, truncate, write};
+pub(crate) use descriptors::{Until, closed, closed_range, duplicated, leave, leave_all, opened};
+pub(crate) use keeper::{is_on, start};
+pub(crate) use report::report;

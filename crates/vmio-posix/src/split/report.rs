@@ -1,0 +1,69 @@
+//! What `vmio run --stats` says of a process that was run with a mode.
+
+use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+
+use rustix::fd::OwnedFd;
+use rustix::process::getpid;
+use serde_json::json;
+
+use super::keeper;
+use crate::own_descriptors;
+use crate::settings::{ReportForm, Settings};
+
+/// The standard error output as it was: many programs close theirs before they end. None if there was none.
+static MESSAGES: OnceLock<Option<OwnedFd>> = OnceLock::new();
+
+/// Whose report it is, and not that of a child which has its memory until it is another program (vfork).
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// At its start, and in a forked child.
+pub(super) fn belongs_to_this_process() {
+    PROCESS.store(getpid().as_raw_nonzero().get(), Ordering::Relaxed);
+}
+
+/// Keeps what will be needed, for a process that opens files under the folders.
+pub(super) fn prepare() {
+    MESSAGES.get_or_init(|| {
+        let messages = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3).ok()?;
+        own_descriptors::insert(messages.as_raw_fd()).then_some(messages)
+    });
+}
+
+/// The last words of the process, once.
+pub(crate) fn report() {
+    static HAS_REPORTED: AtomicBool = AtomicBool::new(false);
+    let Some(settings) = Settings::of_this_process() else { return };
+    let (Some((mode, form)), Some(Some(messages))) = (settings.mode.zip(settings.report), MESSAGES.get()) else {
+        return;
+    };
+    let process = getpid().as_raw_nonzero();
+    if process.get() != PROCESS.load(Ordering::Relaxed) || HAS_REPORTED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let (counts, warmed) = (keeper::counts(), keeper::warmed());
+    let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let (reads, read_bytes) = (of(&counts.reads), of(&counts.read_bytes));
+    let (writes, written_bytes) = (of(&counts.writes), of(&counts.written_bytes));
+    let text = match form {
+        ReportForm::Text => format!(
+            "vmio run: process {process}, mode {mode}: {warmed} files used without system calls: {reads} reads of {read_bytes} \
+             bytes, {writes} writes of {written_bytes} bytes\n"
+        ),
+        ReportForm::Json => {
+            let report = json!({
+                "process": process.get(),
+                "mode": mode.to_string(),
+                "files": warmed,
+                "reads_served": reads,
+                "read_bytes_served": read_bytes,
+                "writes_served": writes,
+                "written_bytes_served": written_bytes,
+            });
+            format!("{report}\n")
+        }
+    };
+    // If nobody listens any more, that is all right.
+    let _ = rustix::io::write(messages, text.as_bytes());
+}

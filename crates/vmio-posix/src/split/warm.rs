@@ -1,0 +1,155 @@
+//! What a warm description has: the kernel's mapping of its file, and which parts of it are worth going through.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use vmio::{Access, SharedMap};
+
+/// What is looked at, and mapped, at a time: a huge page.
+const CHUNK_BYTES: u64 = 2 << 20;
+/// Address space that a file gets at least.
+const MAP_BYTES_MIN: u64 = 64 << 20;
+/// A chunk that was not in the page cache is looked at again after so many calls.
+const CALLS_BEFORE_ANOTHER_LOOK: u8 = 64;
+/// Pages that are stored to in a mapping are protected again by each sync, with a fault and a TLB shootdown for each. So a file that is
+/// synced often is written to by the kernel: before so many writes without a sync stores do not pay.
+const WRITES_BEFORE_STORES: u32 = 64;
+
+/// The mapping, its chunks, and what was done through it.
+pub(crate) struct Warm {
+    map: SharedMap,
+    access: Access,
+    chunks: Box<[Chunk]>,
+    writes_since_sync: AtomicU32,
+    has_stored: AtomicBool,
+    pub(super) counts: Counts,
+}
+
+/// Calls served without a system call, and the bytes that they copied.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) reads: AtomicU64,
+    pub(crate) read_bytes: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) written_bytes: AtomicU64,
+}
+
+/// 0 at first; [`MAPPED`] once its pages are in the page table; in between the calls since it was looked at.
+struct Chunk(AtomicU8);
+
+const MAPPED: u8 = u8::MAX;
+
+impl Warm {
+    /// Maps a file of so many bytes, with room to grow. The descriptor must be open for that.
+    pub(super) fn new(fd: BorrowedFd<'_>, file_bytes: u64, access: Access) -> std::io::Result<Self> {
+        let len = file_bytes.saturating_mul(2).max(MAP_BYTES_MIN).next_multiple_of(CHUNK_BYTES);
+        let map = SharedMap::open(fd, len, access)?;
+        let chunks = (0..len / CHUNK_BYTES).map(|_| Chunk(AtomicU8::new(0))).collect();
+        Ok(Warm {
+            map,
+            access,
+            chunks,
+            writes_since_sync: AtomicU32::new(0),
+            has_stored: AtomicBool::new(false),
+            counts: Counts::default(),
+        })
+    }
+
+    /// Copies bytes that lie within the file, which is `file_bytes` long at least; false if the kernel had better do it.
+    pub(super) fn read(&self, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, buffer: &mut [u8]) -> bool {
+        let is_copied =
+            self.is_worth_it(fd, file_bytes, offset, buffer.len()) && self.map.read_at(offset, buffer).is_ok();
+        if is_copied {
+            self.counts.add_read(buffer.len());
+        }
+        is_copied
+    }
+
+    /// The same of a write.
+    pub(super) fn write(&self, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, bytes: &[u8]) -> bool {
+        if self.access == Access::ReadOnly {
+            return false;
+        }
+        if self.writes_since_sync.load(Ordering::Relaxed) < WRITES_BEFORE_STORES && !self.map.is_persistent() {
+            self.writes_since_sync.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        if !self.is_worth_it(fd, file_bytes, offset, bytes.len()) {
+            return false;
+        }
+        if !self.has_stored.load(Ordering::Relaxed) {
+            self.has_stored.store(true, Ordering::Relaxed);
+        }
+        let is_copied = self.map.write_at(offset, bytes).is_ok();
+        if is_copied {
+            self.counts.add_write(bytes.len());
+        }
+        is_copied
+    }
+
+    pub(super) fn is_synced(&self) {
+        self.writes_since_sync.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether there were stores, of which the file's times know only the first.
+    pub(super) fn has_stored(&self) -> bool {
+        self.has_stored.load(Ordering::Relaxed)
+    }
+
+    /// Whether all chunks of a range are mapped, or can be at once.
+    fn is_worth_it(&self, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, len: usize) -> bool {
+        let end = offset + len as u64;
+        if end > self.map.len() {
+            return false;
+        }
+        (offset / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES)).all(|chunk| {
+            let state = &self.chunks[chunk as usize].0;
+            match state.load(Ordering::Relaxed) {
+                MAPPED => true,
+                0 => self.look_at(fd, file_bytes, chunk),
+                calls => {
+                    state.store(if calls < CALLS_BEFORE_ANOTHER_LOOK { calls + 1 } else { 0 }, Ordering::Relaxed);
+                    false
+                }
+            }
+        })
+    }
+
+    #[cold]
+    fn look_at(&self, fd: BorrowedFd<'_>, file_bytes: u64, chunk: u64) -> bool {
+        let start = chunk * CHUNK_BYTES;
+        let is_mapped = self.map.populate_if_cached(fd, start..(start + CHUNK_BYTES).min(file_bytes));
+        self.chunks[chunk as usize].0.store(if is_mapped { MAPPED } else { 1 }, Ordering::Relaxed);
+        is_mapped
+    }
+}
+
+impl Counts {
+    pub(super) fn add_read(&self, bytes: usize) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.read_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn add_write(&self, bytes: usize) {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn clear(&self) {
+        for counter in [&self.reads, &self.read_bytes, &self.writes, &self.written_bytes] {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Adds others.
+    pub(super) fn absorb(&self, others: &Counts) {
+        for (own, other) in [
+            (&self.reads, &others.reads),
+            (&self.read_bytes, &others.read_bytes),
+            (&self.writes, &others.writes),
+            (&self.written_bytes, &others.written_bytes),
+        ] {
+            own.fetch_add(other.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+}

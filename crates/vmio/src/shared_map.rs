@@ -1,0 +1,190 @@
+//! A file as the kernel maps it for all processes, behind copies.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+
+use crate::Access;
+use crate::sys::PAGE_BYTES;
+use crate::sys::file_map::FileMap;
+use crate::sys::page_cache;
+use crate::sys::persistent_map::PersistentMap;
+use crate::sys::signal;
+
+/// The kernel's own shared mapping of a file, from its first byte, whose bytes are copied in and out without a system call
+/// (SplitFS's collection of mappings, thesis §4.5). No cache of vmio's is involved: on a file system with a page cache the bytes are
+/// there, so that every process sees them; on persistent memory (DAX) they are on the device.
+///
+/// A page that cannot be had (behind the end of the file, a device that fails, no room for a hole) is [`NotThere`], not a SIGBUS, as
+/// long as the thread does not block that signal. Forked children do not have the mapping.
+pub struct SharedMap {
+    kind: Kind,
+}
+
+enum Kind {
+    PageCache { map: FileMap, is_writable: bool },
+    Persistent(PersistentMap),
+}
+
+/// A page of a [`SharedMap`] cannot be had; bytes before it may have been copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotThere;
+
+impl fmt::Display for NotThere {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("a page of the file cannot be had")
+    }
+}
+
+impl std::error::Error for NotThere {}
+
+impl SharedMap {
+    /// Maps `len` bytes, which may reach beyond the end of the file. The descriptor must be open for reading, and with
+    /// [`Access::ReadWrite`] for both; it may be closed afterwards.
+    pub fn open(file: BorrowedFd<'_>, len: u64, access: Access) -> io::Result<Self> {
+        let len = usize::try_from(len).ok().and_then(|len| len.max(1).checked_next_multiple_of(PAGE_BYTES));
+        let len = len.ok_or(io::ErrorKind::FileTooLarge)?;
+        let is_writable = access == Access::ReadWrite;
+        let kind = match PersistentMap::new(file, len, is_writable) {
+            Ok(map) => Kind::Persistent(map),
+            // Whatever it is: the mapping below says it again if it matters.
+            Err(_) => Kind::PageCache { map: FileMap::new(file, len, is_writable)?, is_writable },
+        };
+        signal::recover_copies()?;
+        Ok(SharedMap { kind })
+    }
+
+    fn map(&self) -> &FileMap {
+        match &self.kind {
+            Kind::PageCache { map, .. } => map,
+            Kind::Persistent(map) => map.file_map(),
+        }
+    }
+
+    /// How far it reaches, in bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        self.map().len() as u64
+    }
+
+    /// Whether the bytes are on persistent memory: then what was written is durable when [`Self::write_at`] returns.
+    pub fn is_persistent(&self) -> bool {
+        matches!(self.kind, Kind::Persistent(_))
+    }
+
+    /// Copies bytes out. Panics if they are not within the mapping.
+    #[inline]
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), NotThere> {
+        match &self.kind {
+            Kind::PageCache { map, .. } => map.copy_out(offset, buffer),
+            Kind::Persistent(map) => map.load(offset, buffer),
+        }
+        .map_err(|_| NotThere)
+    }
+
+    /// Copies bytes in. Panics if they are not within the mapping, or it is for loads only.
+    #[inline]
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), NotThere> {
+        match &self.kind {
+            Kind::PageCache { map, is_writable } => {
+                assert!(*is_writable, "a store to a map for loads");
+                map.copy_in(offset, bytes)
+            }
+            Kind::Persistent(map) => map.store(offset, bytes),
+        }
+        .map_err(|_| NotThere)
+    }
+
+    /// Fills the page table for a range of the file, whole pages but at the file's end, if nine tenths of it are in memory: then copies take no
+    /// faults. Where it is not, the kernel's own reads fetch it better than faults do. `file` is the mapped one.
+    pub fn populate_if_cached(&self, file: BorrowedFd<'_>, range: Range<u64>) -> bool {
+        let page = PAGE_BYTES as u64;
+        let pages = (range.end - range.start).div_ceil(page);
+        let cached = || page_cache::look(file, &range).map_or(pages, |cached| cached.pages);
+        let is_cached = self.is_persistent() || cached() * 10 >= pages * 9;
+        if is_cached {
+            // A page that is not to be had is found out by who copies it.
+            let _ = self.map().populate(&(range.start..range.end.next_multiple_of(page)));
+        }
+        is_cached
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    fn file(len: u64) -> File {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(len).unwrap();
+        file
+    }
+
+    #[test]
+    fn everybody_sees_what_is_written_and_it_sees_what_everybody_writes() {
+        let file = file(3 * PAGE_BYTES as u64);
+        let map = SharedMap::open(file.as_fd(), 1 << 20, Access::ReadWrite).unwrap();
+        assert!(map.len() == 1 << 20 && !map.is_persistent());
+        map.write_at(4090, b"across a page").unwrap();
+        let mut found = [0; 13];
+        file.read_exact_at(&mut found, 4090).unwrap();
+        assert_eq!(&found, b"across a page");
+        file.write_all_at(b"another", 4093).unwrap();
+        map.read_at(4090, &mut found).unwrap();
+        assert_eq!(&found, b"acranotherage");
+    }
+
+    #[test]
+    fn what_is_in_memory_is_mapped_at_once() {
+        let (dir, len) = (tempfile::tempdir().unwrap(), 100 * PAGE_BYTES as u64 + 1);
+        let path = dir.path().join("data");
+        std::fs::write(&path, vec![7; len as usize]).unwrap();
+        let file = File::open(&path).unwrap();
+        let map = SharedMap::open(file.as_fd(), len, Access::ReadOnly).unwrap();
+        file.sync_all().unwrap();
+        page_cache::drop_clean(file.as_fd(), &(0..map.len())).unwrap();
+        if page_cache::look(file.as_fd(), &(0..len)).is_some_and(|cached| cached.pages == 0) {
+            assert!(!map.populate_if_cached(file.as_fd(), 0..len));
+        }
+        assert_eq!(std::fs::read(&path).unwrap().len(), len as usize);
+        assert!(map.populate_if_cached(file.as_fd(), 0..len));
+    }
+
+    #[test]
+    fn what_is_behind_the_end_is_not_there_until_the_file_has_grown() {
+        let file = file(100);
+        let map = SharedMap::open(file.as_fd(), 1 << 20, Access::ReadWrite).unwrap();
+        let mut found = [1; 200];
+        // The last page is zeros behind the end.
+        map.read_at(0, &mut found).unwrap();
+        assert_eq!(found, [0; 200]);
+        assert_eq!(map.read_at(4000, &mut found), Err(NotThere));
+        assert_eq!(map.write_at(4000, &found), Err(NotThere));
+        assert_eq!(map.write_at(8192, &[]), Ok(()));
+        file.set_len(8192).unwrap();
+        assert_eq!(map.write_at(4000, &[5; 200]), Ok(()));
+        map.read_at(4000, &mut found).unwrap();
+        assert_eq!(found, [5; 200]);
+        file.set_len(4096).unwrap();
+        assert_eq!(map.read_at(4096, &mut found[..1]), Err(NotThere));
+    }
+
+    #[test]
+    fn a_file_for_loads_is_mapped_for_loads() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        std::fs::write(&path, b"some bytes").unwrap();
+        let file = File::open(&path).unwrap();
+        let map = SharedMap::open(file.as_fd(), 10, Access::ReadOnly).unwrap();
+        let mut found = [0; 10];
+        map.read_at(0, &mut found).unwrap();
+        assert_eq!(&found, b"some bytes");
+        assert!(SharedMap::open(file.as_fd(), 10, Access::ReadWrite).is_err());
+    }
+}
