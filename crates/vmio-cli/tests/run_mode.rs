@@ -13,6 +13,8 @@ use common::{TestResult, patterned, refused, succeeded, vmio};
 /// The command that runs a program with the data path of a mode for the files of a folder.
 fn under(folder: &Path, program: &[&str]) -> Command {
     let mut command = vmio();
+    // Much less than by default: stores, too, are to be tested.
+    command.env("VMIO_RUN_STORES_AFTER", "100000");
     command.args(["run", "--mode", "posix", "--stats", "--json", "--under"]).arg(folder).arg("--").args(program);
     command
 }
@@ -51,7 +53,7 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn random_calls_return_what_they_do_without() -> TestResult {
     let dir = tempfile::tempdir()?;
-    let program = compiled("calls", dir.path(), &[])?;
+    let program = compiled("random_calls", dir.path(), &[])?;
     let (mut reads, mut writes) = (0, 0);
     for seed in seeds() {
         let work = dir.path().join(seed.to_string());
@@ -199,5 +201,21 @@ fn a_mode_and_a_cache_exclude_each_other() -> TestResult {
     )?;
     refused(vmio().args(["run", "--mode", "lax", "--under", ".", "--", "true"]), "possible values: posix")?;
     assert!(succeeded(vmio().args(["run", "--help"]))?.contains("--mode"));
+    Ok(())
+}
+
+#[test]
+fn the_benchmark_measures_each_pattern_on_both_sides() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let json = succeeded(
+        vmio().args(["bench", "posix", "--size", "4M", "--rounds", "2", "--json", "-", "--dir"]).arg(dir.path()),
+    )?;
+    let results: Vec<serde_json::Value> = serde_json::from_str(&json)?;
+    let patterns = results.iter().filter_map(|result| result["pattern"].as_str()).collect::<Vec<_>>();
+    assert_eq!(patterns, ["sequential-reads", "random-reads", "sequential-writes", "random-writes", "appends"]);
+    assert!(
+        results.iter().all(|result| result["posix_ns"].as_f64() > Some(0.0) && result["speedup"].as_f64() > Some(0.0))
+    );
+    assert_eq!(fs::read_dir(dir.path())?.count(), 0, "something was left behind");
     Ok(())
 }

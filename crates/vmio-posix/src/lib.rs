@@ -6,7 +6,7 @@
 //! with the `windows` that the program sees it through. docs/design/run.md says which calls, and why.
 #![deny(unsafe_op_in_unsafe_fn)]
 // Without `exports` nobody calls most of it.
-#![cfg_attr(test, allow(dead_code))]
+#![cfg_attr(test, allow(dead_code, unused_imports))]
 
 mod cancellation;
 mod entry;

@@ -17,6 +17,8 @@ pub(crate) struct Settings {
     pub(crate) cache: Option<CacheSettings>,
     /// What reads and writes promise; none if they are left to Linux, but for files that are mapped through the cache.
     pub(crate) mode: Option<Mode>,
+    /// Where that is SplitFS's data path, how many bytes are written to 2 MiB without a sync before stores take the place of writes.
+    pub(crate) stores_after_bytes: u32,
     /// The folders whose files are mapped through vmio: canonical paths.
     pub(crate) under: Vec<PathBuf>,
     /// Whether to say what is taken, what is not, and why.
@@ -24,6 +26,9 @@ pub(crate) struct Settings {
     /// Whether, and how, to say at the end what was done.
     pub(crate) report: Option<ReportForm>,
 }
+
+/// A store that faults, with its part of a sync, takes as long as four writes or so.
+const STORES_AFTER_BYTES: u32 = 8 << 20;
 
 /// The cache of each process.
 #[derive(Debug, PartialEq, Eq)]
@@ -92,13 +97,17 @@ impl Settings {
             Some(mode) => Some(Mode::named(mode.to_str()?)?),
             None => None,
         };
+        let stores_after_bytes = match variable("VMIO_RUN_STORES_AFTER") {
+            Some(bytes) => bytes.to_str()?.parse().ok()?,
+            None => STORES_AFTER_BYTES,
+        };
         let under = env::split_paths(&variable("VMIO_RUN_UNDER")?).collect();
         let is_verbose = variable("VMIO_RUN_VERBOSE").is_some();
         let report = variable("VMIO_RUN_STATS").map(|form| match form.to_str() {
             Some("json") => ReportForm::Json,
             _ => ReportForm::Text,
         });
-        Some(Settings { cache, mode, under, is_verbose, report })
+        Some(Settings { cache, mode, stores_after_bytes, under, is_verbose, report })
     }
 
     /// The path of an open file, by which it was opened, if it lies under one of the folders.
@@ -150,7 +159,11 @@ mod tests {
     fn folders_cover_what_lies_in_them_and_not_what_only_begins_so() {
         let settings = read_but("", None).unwrap();
         assert_eq!(settings.cache, Some(CacheSettings { bytes: 8 << 20, engine: Some(Engine::Kernel) }));
-        assert_eq!(settings.mode, Some(Mode::Posix));
+        assert_eq!((settings.mode, settings.stores_after_bytes), (Some(Mode::Posix), STORES_AFTER_BYTES));
+        assert_eq!(
+            read_but("VMIO_RUN_STORES_AFTER", None).map(|settings| settings.stores_after_bytes),
+            Some(STORES_AFTER_BYTES)
+        );
         assert_eq!((settings.is_verbose, settings.report), (false, Some(ReportForm::Json)));
         assert!(settings.covers(Path::new("/data/a")) && settings.covers(Path::new("/more/data/b/c")));
         assert!(!settings.covers(Path::new("/database/a")) && !settings.covers(Path::new("/more")));

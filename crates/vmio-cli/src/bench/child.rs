@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -18,7 +18,7 @@ use super::engines::mmap::LinuxMapping;
 use super::engines::pread::PreadEngine;
 use super::engines::vmio::VmioEngine;
 use super::kv::{self, CrashSpec, KvSpec, ReopenSpec};
-use super::scenarios::{commit, fetch, fresh, hit, priority, sync, units};
+use super::scenarios::{commit, fetch, fresh, hit, posix, priority, sync, units};
 use super::spec::{MeasuredRun, RunSpec};
 use super::{cgroup, process, worker};
 use crate::cleanup::Cleanup;
@@ -53,6 +53,8 @@ pub enum Job {
     Commit(commit::CommitSpec),
     /// One kind of unit at one kind of work of `bench units`.
     Units(units::UnitsSpec),
+    /// One pattern of `bench posix`, on either side.
+    Posix(posix::PosixSpec),
     /// One phase of one engine of `bench kv`.
     Kv(KvSpec),
     /// A load of it that is killed.
@@ -63,9 +65,28 @@ pub enum Job {
 
 /// Runs a task in a child process and gives its result and the resident memory seen from outside.
 pub fn run<R: DeserializeOwned>(what: &str, task: &Task) -> anyhow::Result<(R, ResidentRange)> {
-    let program = env::current_exe().context("cannot find the vmio program itself")?;
+    start(what, task, Command::new(itself()?))
+}
+
+/// The same by a command of this program that runs others, with a folder as its last argument.
+pub fn run_within<R: DeserializeOwned>(
+    what: &str,
+    task: &Task,
+    command: &[&str],
+    folder: &Path,
+) -> anyhow::Result<(R, ResidentRange)> {
+    let mut program = Command::new(itself()?);
+    program.args(command).arg(folder).arg("--").arg(itself()?);
+    start(what, task, program)
+}
+
+fn itself() -> anyhow::Result<PathBuf> {
+    env::current_exe().context("cannot find the vmio program itself")
+}
+
+fn start<R: DeserializeOwned>(what: &str, task: &Task, mut program: Command) -> anyhow::Result<(R, ResidentRange)> {
     let activity = Activity::start(what.to_owned());
-    let mut child = Command::new(program)
+    let mut child = program
         .args(["bench", "child", &serde_json::to_string(task)?])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -159,6 +180,7 @@ pub fn serve(task: &str) -> anyhow::Result<()> {
         Job::Fetch(spec) => serde_json::to_string(&fetch::measure(spec)?),
         Job::Commit(spec) => serde_json::to_string(&commit::measure(spec)?),
         Job::Units(spec) => serde_json::to_string(&units::measure(spec)?),
+        Job::Posix(spec) => serde_json::to_string(&posix::measure(spec)?),
         Job::Kv(spec) => serde_json::to_string(&kv::measure(spec)?),
         Job::KvCrash(spec) => serde_json::to_string(&kv::load_and_crash(spec)?),
         Job::KvReopen(spec) => serde_json::to_string(&kv::reopen(spec)?),

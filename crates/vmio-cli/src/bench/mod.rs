@@ -45,6 +45,7 @@ Examples:
   vmio bench fetch --dir /data                         misses that do not wait, beside mmap with advice
   vmio bench commit --dir /data                        atomic commits beside msync, SQLite and LMDB
   vmio bench units --dir /data                         units of 4 KiB, 2 MiB and dynamic ones
+  vmio bench posix --dir /data                         reads and writes by calls, plain and under vmio run --mode
   vmio bench kv --dir /data --records 1000000          vmio-kv beside other key-value stores";
 
 /// Measure memory-mapped I/O beside Linux mmap and pread.
@@ -65,6 +66,7 @@ enum BenchCommand {
     Fetch(scenarios::fetch::FetchArgs),
     Commit(scenarios::commit::CommitArgs),
     Units(scenarios::units::UnitsArgs),
+    Posix(scenarios::posix::PosixArgs),
     Kv(Box<kv::KvBenchArgs>),
     /// Run one measurement and print its result (what the other commands start as a process)
     #[command(hide = true)]
@@ -85,6 +87,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         BenchCommand::Fetch(args) => scenarios::fetch::run(&args),
         BenchCommand::Commit(args) => scenarios::commit::run(&args),
         BenchCommand::Units(args) => scenarios::units::run(&args),
+        BenchCommand::Posix(args) => scenarios::posix::run(&args),
         BenchCommand::Kv(args) => kv::run(&args),
         BenchCommand::Child { task } => child::serve(&task),
     }

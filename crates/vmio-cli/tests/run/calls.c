@@ -1,10 +1,12 @@
-// Random calls about some files, by several descriptors, duplicates, children and another process. What each of them returns, and
-// the bytes that it reads, is printed: with the same seed it must be the same with vmio as without.
+/* The calls about mapped memory, one after the other: what each does is printed, for a comparison with a plain run.
+ *
+ * usage: calls FOLDER */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <spawn.h>
-#include <stdint.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,198 +16,206 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { DESCRIPTORS = 5, FILE_BYTES = 6 << 20, CALL_BYTES = 20000 };
+enum { PAGE = 4096, PAGES = 64, LENGTH = PAGE * PAGES };
 
-extern char **environ;
-static uint64_t state;
-static char buffer[CALL_BYTES], names[DESCRIPTORS][4096];
-static int fds[DESCRIPTORS];
-
-static uint32_t random_below(uint32_t end)
-{
-	state = state * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)(state >> 33) % end;
+static void check(int good, const char *what) {
+    if (good) return;
+    fprintf(stderr, "%s: %s\n", what, strerror(errno));
+    exit(1);
 }
 
-static uint32_t checksum(const char *bytes, ssize_t count)
-{
-	uint32_t sum = 1;
-	for (ssize_t at = 0; at < count; at++)
-		sum = sum * 31 + (unsigned char)bytes[at];
-	return sum;
+static void say(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vprintf(format, arguments);
+    va_end(arguments);
+    putchar('\n');
 }
 
-static void say(const char *what, int which, ssize_t result)
-{
-	printf("%s %d: %zd %s\n", what, which, result, result < 0 ? strerrorname_np(errno) : "");
+static sigjmp_buf back;
+static volatile sig_atomic_t caught;
+
+static void on_fault(int number) {
+    caught = number;
+    siglongjmp(back, 1);
 }
 
-static void fill(size_t bytes)
-{
-	uint32_t start = random_below(251);
-	for (size_t at = 0; at < bytes; at++)
-		buffer[at] = (char)(start + at * 7 + at / 256);
+/* The signal that a load or store of a byte ends in, or 0. */
+static int fault_of(volatile char *at, int stores) {
+    caught = 0;
+    if (!sigsetjmp(back, 1)) {
+        if (stores) *at = 1;
+        else (void)*at;
+    }
+    return caught;
 }
 
-// One read or write: many of them follow each other, so that it pays to have the file warm.
-static void transfer(int which, int kind, int is_said)
-{
-	int fd = fds[which];
-	off_t offset = random_below(FILE_BYTES);
-	size_t bytes = random_below(4) ? random_below(600) : random_below(CALL_BYTES);
-	size_t half = bytes / 2;
-	struct iovec parts[] = { { buffer, half }, { buffer + half, bytes - half } };
-	ssize_t done = 0;
-	if (kind >= 4)
-		fill(bytes);
-	switch (kind) {
-	case 0: done = read(fd, buffer, bytes); break;
-	case 1: done = pread(fd, buffer, bytes, offset); break;
-	case 2: done = readv(fd, parts, 2); break;
-	case 3: done = preadv(fd, parts, 2, offset); break;
-	case 4: done = write(fd, buffer, bytes); break;
-	case 5: done = pwrite(fd, buffer, bytes, offset); break;
-	case 6: done = writev(fd, parts, 2); break;
-	case 7: done = pwritev(fd, parts, 2, offset); break;
-	}
-	if (!is_said && done >= 0)
-		return;
-	say(kind < 4 ? "read" : "write", which, done);
-	if (kind < 4 && done > 0)
-		printf("  %u\n", checksum(buffer, done));
+static char *map(int fd, size_t length, off_t offset, int protection) {
+    char *at = mmap(NULL, length, protection, MAP_SHARED, fd, offset);
+    check(at != MAP_FAILED, "mmap");
+    return at;
 }
 
-static void open_one(int which)
-{
-	static const int flags[] = { O_RDWR, O_RDWR, O_RDWR, O_RDWR, O_RDONLY, O_RDONLY, O_WRONLY, O_RDWR | O_APPEND, O_RDWR | O_TRUNC };
-	// A file that two descriptions may write to is nobody's alone.
-	const char *name = names[random_below(6) ? which : (int)random_below(DESCRIPTORS)];
-	if (fds[which] >= 0)
-		say("close", which, close(fds[which]));
-	int flag = flags[random_below(sizeof flags / sizeof *flags)];
-	fds[which] = open(name, flag | O_CREAT | O_CLOEXEC, 0644);
-	say("open", which, fds[which] < 0 ? -1 : flag);
+static int file(const char *name, size_t length) {
+    int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0666);
+    check(fd >= 0 && ftruncate(fd, length) == 0, name);
+    return fd;
 }
 
-// What another process does with a file: it is over when this returns.
-static void by_another_process(void)
-{
-	char length[32], *name = names[random_below(DESCRIPTORS)];
-	snprintf(length, sizeof length, "%u", random_below(FILE_BYTES));
-	char *cut[] = { "truncate", "-s", length, name, NULL };
-	char *add[] = { "sh", "-c", "echo appended >> \"$0\"", name, NULL };
-	char **words = random_below(2) ? cut : add;
-	pid_t process;
-	int status = posix_spawnp(&process, words[0], NULL, NULL, words, environ);
-	if (status == 0)
-		waitpid(process, &status, 0);
-	say(words[0], 0, status);
+static void one_file_at_several_addresses(void) {
+    int fd = file("several", LENGTH);
+    char *a = map(fd, LENGTH, 0, PROT_READ | PROT_WRITE), *b = map(fd, LENGTH, 0, PROT_READ | PROT_WRITE);
+    char *c = map(fd, PAGE, 7 * PAGE, PROT_READ);
+    say("the addresses differ: %d %d", a != b, c < a || c >= a + LENGTH);
+    strcpy(a + 7 * PAGE, "by the first");
+    say("%s, %s", b + 7 * PAGE, c);
+    strcpy(b + 7 * PAGE + 3, "the second");
+    say("%s, %s", a + 7 * PAGE, c);
+    say("a store to what is for loads: signal %d", fault_of(c, 1));
+    check(munmap(b, LENGTH) == 0, "munmap");
+    say("after one is gone: %s", a + 7 * PAGE);
+    say("the other is gone: signal %d", fault_of(b, 0));
+    check(munmap(a, LENGTH / 2) == 0 && munmap(a + LENGTH / 2, LENGTH / 2) == 0 && munmap(c, PAGE) == 0, "munmap in parts");
+    close(fd);
 }
 
-// A child shares the positions of its parent.
-static void by_a_child(int which)
-{
-	fflush(stdout);
-	pid_t child = fork();
-	if (child == 0) {
-		for (int at = 0; at < 20; at++)
-			transfer(which, random_below(8), 1);
-		fflush(stdout);
-		_exit(0);
-	}
-	int status;
-	waitpid(child, &status, 0);
-	say("child", which, status);
-	random_below(2);
+static void reads_and_writes_beside(void) {
+    int fd = file("beside", LENGTH);
+    char *at = map(fd, LENGTH, 0, PROT_READ | PROT_WRITE), buffer[64] = "";
+    strcpy(at + 5000, "stored");
+    check(pread(fd, buffer, 7, 5000) == 7, "pread");
+    say("pread finds what was %s", buffer);
+    check(pwrite(fd, "written", 8, 6000) == 8, "pwrite");
+    say("a load finds what was %s", at + 6000);
+    check(lseek(fd, 100, SEEK_SET) == 100 && write(fd, "ab", 2) == 2 && write(fd, "cd", 3) == 3, "write");
+    say("a load finds %s, the position is %ld", at + 100, (long)lseek(fd, 0, SEEK_CUR));
+    struct iovec parts[2] = {{"gathered ", 9}, {"bytes", 6}};
+    check(pwritev(fd, parts, 2, 200) == 15, "pwritev");
+    say("a load finds %s", at + 200);
+    memset(buffer, 0, sizeof buffer);
+    struct iovec rooms[2] = {{buffer, 4}, {buffer + 10, 11}};
+    check(preadv(fd, rooms, 2, 200) == 15, "preadv");
+    say("preadv finds %s and %s", buffer, buffer + 10);
+    say("at the end: %zd, beyond: %zd", pread(fd, buffer, 64, LENGTH - 5), pread(fd, buffer, 64, LENGTH + 5));
+    check(pwrite(fd, "longer", 7, LENGTH + PAGE) == 7, "pwrite beyond the end");
+    struct stat stat;
+    check(fstat(fd, &stat) == 0, "fstat");
+    say("the file has %ld bytes", (long)stat.st_size);
+    int other = open("beside", O_RDWR | O_APPEND);
+    check(other >= 0 && write(other, "at the end", 11) == 11, "append");
+    check(pread(fd, buffer, 18, LENGTH + PAGE) == 18, "pread");
+    say("%s, %s", buffer, buffer + 7);
+    /* A pointer into the mapping, handed to the kernel: for another file, and for itself. */
+    int third = file("third", 0);
+    check(write(third, at + 6000, 8) == 8 && pread(third, at + 8 * PAGE, 8, 0) == 8, "mapped memory in system calls");
+    say("there and back: %s", at + 8 * PAGE);
+    check(pwrite(fd, at + 6000, 8, 9 * PAGE) == 8, "from itself to itself");
+    say("within: %s", at + 9 * PAGE);
+    check(fsync(fd) == 0 && msync(at, LENGTH, MS_SYNC) == 0 && msync(at, PAGE, MS_ASYNC) == 0, "sync");
+    close(third), close(other), close(fd);
+    check(munmap(at, LENGTH) == 0, "munmap");
 }
 
-static void duplicate(int which)
-{
-	int other = random_below(DESCRIPTORS);
-	if (fds[which] < 0 || other == which)
-		return;
-	if (fds[other] >= 0 && random_below(2)) {
-		say("dup2", which, dup2(fds[which], fds[other]) == fds[other]);
-		return;
-	}
-	if (fds[other] >= 0)
-		close(fds[other]);
-	fds[other] = random_below(2) ? dup(fds[which]) : fcntl(fds[which], F_DUPFD_CLOEXEC, 20);
-	say("dup", which, fds[other] >= 0);
+static void lengths(void) {
+    int fd = file("lengths", PAGE + 100);
+    char *at = map(fd, LENGTH, 0, PROT_READ | PROT_WRITE);
+    memset(at, 'x', PAGE + 100);
+    say("behind the end in the last page: %d", at[PAGE + 200]);
+    int signal = fault_of(at + 3 * PAGE, 0);
+    say("behind the last page: %s", signal == SIGBUS ? "SIGBUS" : "none");
+    check(ftruncate(fd, LENGTH) == 0, "ftruncate");
+    strcpy(at + 3 * PAGE, "longer now");
+    say("%s, and zeros: %d", at + 3 * PAGE, at[PAGE + 200]);
+    check(ftruncate(fd, PAGE) == 0 && ftruncate(fd, LENGTH) == 0, "ftruncate");
+    say("shorter and longer again: %d %d %c", at[PAGE], at[3 * PAGE], at[PAGE - 1]);
+    char *more = mremap(at, LENGTH, 2 * LENGTH, MREMAP_MAYMOVE);
+    check(more != MAP_FAILED && ftruncate(fd, 2 * LENGTH) == 0, "mremap");
+    strcpy(more + 2 * LENGTH - 10, "the end");
+    say("%c %s", more[0], more + 2 * LENGTH - 10);
+    check(mremap(more, 2 * LENGTH, PAGE, 0) == more, "mremap to less");
+    check(munmap(more, PAGE) == 0, "munmap");
+    char end[8];
+    check(pread(fd, end, 8, 2 * LENGTH - 10) == 8, "pread");
+    say("in the file: %s", end);
+    close(fd);
 }
 
-static void look(int which)
-{
-	struct stat found;
-	say("fstat", which, fstat(fds[which], &found));
-	if (fds[which] >= 0)
-		printf("  %lld\n", (long long)found.st_size);
+static void advice_and_protection(void) {
+    int fd = file("advice", LENGTH);
+    char *at = map(fd, LENGTH, 0, PROT_READ);
+    say("a store: signal %d", fault_of(at, 1));
+    check(mprotect(at, LENGTH, PROT_READ | PROT_WRITE) == 0, "mprotect");
+    say("a store after mprotect: signal %d", fault_of(at, 1));
+    const int advices[] = {MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED, MADV_DONTNEED, MADV_DONTDUMP};
+    for (size_t n = 0; n < sizeof advices / sizeof *advices; n++) check(madvise(at, LENGTH, advices[n]) == 0, "madvise");
+    say("after MADV_DONTNEED: %d", at[0]);
+    check(posix_madvise(at, LENGTH, POSIX_MADV_DONTNEED) == 0, "posix_madvise");
+    errno = 0;
+    void *bad = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 100);
+    say("an offset within a page: %d, %s", bad == MAP_FAILED, strerror(errno));
+    int reader = open("advice", O_RDONLY);
+    bad = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, reader, 0);
+    say("stores to what is open for reading: %d, %s", bad == MAP_FAILED, strerror(errno));
+    char *private = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    check(private != MAP_FAILED, "a private mapping");
+    private[1] = 5;
+    say("private: %d %d", private[0], at[1]);
+    check(munmap(private, PAGE) == 0 && munmap(at, LENGTH) == 0, "munmap");
+    close(reader), close(fd);
 }
 
-static void store_through_a_mapping(int which)
-{
-	char *bytes = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fds[which], 0);
-	struct stat found;
-	if (bytes == MAP_FAILED) {
-		say("mmap", which, -1);
-		return;
-	}
-	if (fstat(fds[which], &found) == 0 && found.st_size >= 8192) {
-		memset(bytes + random_below(4096), 'm', 4096);
-		printf("mapped %u\n", checksum(bytes, 8192));
-	}
-	munmap(bytes, 8192);
+static void descriptors_and_locks(void) {
+    int fd = file("locks", LENGTH);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    char *at = map(fd, LENGTH, 0, PROT_READ | PROT_WRITE);
+    check(fcntl(fd, F_SETLK, &lock) == 0, "a lock of the whole file");
+    check(munmap(at, LENGTH) == 0, "munmap");
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        lock.l_type = F_WRLCK;
+        lock.l_len = 1;
+        _exit(fcntl(open("locks", O_RDWR), F_SETLK, &lock) == 0 ? 1 : 0);
+    }
+    int status;
+    check(waitpid(child, &status, 0) == child, "waitpid");
+    say("the lock is still held after munmap: %d", status == 0);
+    at = map(fd, LENGTH, 0, PROT_READ | PROT_WRITE);
+    close(fd);
+    strcpy(at, "through a mapping");
+    say("%s", at);
+    check(munmap(at, LENGTH) == 0, "munmap");
+    fd = open("locks", O_RDONLY);
+    char buffer[32] = "";
+    check(fd >= 0 && read(fd, buffer, 18) == 18, "read");
+    say("%s", buffer);
+    close(fd);
 }
 
-int main(int count, char **words)
-{
-	if (count != 4)
-		return 2;
-	state = strtoull(words[2], NULL, 10);
-	for (int at = 0; at < DESCRIPTORS; at++)
-		snprintf(names[at], sizeof names[at], "%s/file%d", words[1], at);
-	for (int at = 0; at < DESCRIPTORS; at++)
-		fds[at] = -1;
-	for (long step = 0; step < atol(words[3]); step++) {
-		int which = random_below(DESCRIPTORS);
-		switch (random_below(100)) {
-		case 0 ... 4: open_one(which); break;
-		case 5: duplicate(which); break;
-		case 6: by_another_process(); break;
-		case 7: if (random_below(2)) by_a_child(which); break;
-		case 8: say("ftruncate", which, ftruncate(fds[which], random_below(FILE_BYTES))); break;
-		case 9: say("truncate", which, truncate(names[random_below(DESCRIPTORS)], random_below(FILE_BYTES))); break;
-		case 10 ... 12: say("lseek", which, lseek(fds[which], random_below(FILE_BYTES), SEEK_SET)); break;
-		case 13: say("lseek", which, lseek(fds[which], (off_t)random_below(9000) - 4500, SEEK_CUR)); break;
-		case 14: say("lseek", which, lseek(fds[which], (off_t)random_below(9000) - 4500, SEEK_END)); break;
-		// Where holes are depends on what is in memory: only that the position is the program's afterwards is certain.
-		case 15: {
-			off_t to = lseek(fds[which], random_below(FILE_BYTES), SEEK_DATA);
-			say("lseek", which, lseek(fds[which], 0, SEEK_CUR) == to || to < 0);
-			lseek(fds[which], 100, SEEK_SET);
-			break;
-		}
-		case 16: look(which); break;
-		case 17: say("fsync", which, fsync(fds[which])); break;
-		case 18: store_through_a_mapping(which); break;
-		case 19: say("append", which, fcntl(fds[which], F_SETFL, random_below(2) ? O_APPEND : 0)); break;
-		case 20: {
-			off_t at = random_below(FILE_BYTES), to = random_below(FILE_BYTES);
-			int other = random_below(DESCRIPTORS), by_position = random_below(2);
-			say("copy", which, copy_file_range(fds[which], by_position ? NULL : &at, fds[other], by_position ? NULL : &to, 5000, 0));
-			break;
-		}
-		default: {
-			int kind = random_below(8);
-			for (int at = 0; at < 100; at++)
-				transfer(which, kind, at % 10 == 0);
-			// The keeper has a processor now, if it wants one.
-			if (random_below(4) == 0)
-				usleep(300);
-		}
-		}
-	}
-	for (int at = 0; at < DESCRIPTORS; at++)
-		say("position", at, lseek(fds[at], 0, SEEK_CUR));
-	return 0;
+static void signals_blocked(void) {
+    int fd = file("signals", LENGTH);
+    char *at = map(fd, LENGTH, 0, PROT_READ | PROT_WRITE);
+    sigset_t all, before;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before);
+    strcpy(at + 20 * PAGE, "with all signals blocked");
+    check(madvise(at, LENGTH, MADV_DONTNEED) == 0, "madvise");
+    say("%s", at + 20 * PAGE);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    check(munmap(at, LENGTH) == 0, "munmap");
+    close(fd);
+}
+
+int main(int argc, char **argv) {
+    check(argc == 2 && chdir(argv[1]) == 0, "chdir");
+    struct sigaction action = {.sa_handler = on_fault};
+    sigaction(SIGBUS, &action, NULL);
+    sigaction(SIGSEGV, &action, NULL);
+    one_file_at_several_addresses();
+    reads_and_writes_beside();
+    lengths();
+    advice_and_protection();
+    descriptors_and_locks();
+    signals_blocked();
+    return 0;
 }

@@ -221,7 +221,7 @@ fn take(fd: BorrowedFd<'_>, thread: libc::pid_t, description: &Description) -> O
         // Only now nobody changes it any more.
         let len = fstat(fd).ok()?.st_size as u64;
         let position = seek(fd, SeekFrom::Current(0)).ok()?;
-        description.put_warm(Box::new(Warm::new(fd, len, access).ok()?));
+        description.put_warm(Box::new(Warm::new(fd, len, access, settings.stores_after_bytes).ok()?));
         description.flags.store(flags.bits() as i32, Ordering::Relaxed);
         description.known_len.store(len, Ordering::Relaxed);
         description.position.store(position, Ordering::Relaxed);

@@ -11,16 +11,13 @@ const CHUNK_BYTES: u64 = 2 << 20;
 const MAP_BYTES_MIN: u64 = 64 << 20;
 /// A chunk that was not in the page cache is looked at again after so many calls.
 const CALLS_BEFORE_ANOTHER_LOOK: u8 = 64;
-/// Pages that are stored to in a mapping are protected again by each sync, with a fault and a TLB shootdown for each. So a file that is
-/// synced often is written to by the kernel: before so many writes without a sync stores do not pay.
-const WRITES_BEFORE_STORES: u32 = 64;
-
 /// The mapping, its chunks, and what was done through it.
 pub(crate) struct Warm {
     map: SharedMap,
     access: Access,
     chunks: Box<[Chunk]>,
-    writes_since_sync: AtomicU32,
+    syncs: AtomicU32,
+    stores_after_bytes: u32,
     has_stored: AtomicBool,
     pub(super) counts: Counts,
 }
@@ -34,22 +31,55 @@ pub(crate) struct Counts {
     pub(crate) written_bytes: AtomicU64,
 }
 
-/// 0 at first; [`MAPPED`] once its pages are in the page table; in between the calls since it was looked at.
-struct Chunk(AtomicU8);
+/// A part of the file.
+struct Chunk {
+    /// 0 at first; [`MAPPED`] once its pages are in the page table; in between the calls since it was looked at.
+    state: AtomicU8,
+    /// After so many syncs of the file it was last written to.
+    syncs: AtomicU32,
+    /// Bytes that were written to it since.
+    written_bytes: AtomicU32,
+}
 
 const MAPPED: u8 = u8::MAX;
 
+impl Chunk {
+    const fn new() -> Self {
+        Chunk { state: AtomicU8::new(0), syncs: AtomicU32::new(0), written_bytes: AtomicU32::new(0) }
+    }
+
+    /// Whether so much was written here since the file was last synced that it will be again. A page's first store after a sync is
+    /// a fault, and the sync after it a TLB shootdown: together several writes by the kernel.
+    fn is_written_often(&self, bytes: usize, syncs: u32, enough: u32) -> bool {
+        if self.syncs.swap(syncs, Ordering::Relaxed) != syncs {
+            self.written_bytes.store(0, Ordering::Relaxed);
+        }
+        let written = self.written_bytes.load(Ordering::Relaxed);
+        if written >= enough {
+            return true;
+        }
+        self.written_bytes.store(written.saturating_add(bytes as u32), Ordering::Relaxed);
+        false
+    }
+}
+
 impl Warm {
     /// Maps a file of so many bytes, with room to grow. The descriptor must be open for that.
-    pub(super) fn new(fd: BorrowedFd<'_>, file_bytes: u64, access: Access) -> std::io::Result<Self> {
+    pub(super) fn new(
+        fd: BorrowedFd<'_>,
+        file_bytes: u64,
+        access: Access,
+        stores_after_bytes: u32,
+    ) -> std::io::Result<Self> {
         let len = file_bytes.saturating_mul(2).max(MAP_BYTES_MIN).next_multiple_of(CHUNK_BYTES);
         let map = SharedMap::open(fd, len, access)?;
-        let chunks = (0..len / CHUNK_BYTES).map(|_| Chunk(AtomicU8::new(0))).collect();
+        let chunks = (0..len / CHUNK_BYTES).map(|_| Chunk::new()).collect();
         Ok(Warm {
             map,
             access,
             chunks,
-            writes_since_sync: AtomicU32::new(0),
+            syncs: AtomicU32::new(0),
+            stores_after_bytes,
             has_stored: AtomicBool::new(false),
             counts: Counts::default(),
         })
@@ -70,8 +100,9 @@ impl Warm {
         if self.access == Access::ReadOnly {
             return false;
         }
-        if self.writes_since_sync.load(Ordering::Relaxed) < WRITES_BEFORE_STORES && !self.map.is_persistent() {
-            self.writes_since_sync.fetch_add(1, Ordering::Relaxed);
+        let (syncs, enough) = (self.syncs.load(Ordering::Relaxed), self.stores_after_bytes);
+        let mut chunks = self.chunks_of(offset, bytes.len()).iter();
+        if !self.map.is_persistent() && !chunks.all(|chunk| chunk.is_written_often(bytes.len(), syncs, enough)) {
             return false;
         }
         if !self.is_worth_it(fd, file_bytes, offset, bytes.len()) {
@@ -88,12 +119,18 @@ impl Warm {
     }
 
     pub(super) fn is_synced(&self) {
-        self.writes_since_sync.store(0, Ordering::Relaxed);
+        self.syncs.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether there were stores, of which the file's times know only the first.
     pub(super) fn has_stored(&self) -> bool {
         self.has_stored.load(Ordering::Relaxed)
+    }
+
+    /// Those of a range, as far as there are any.
+    fn chunks_of(&self, offset: u64, len: usize) -> &[Chunk] {
+        let end = (offset + len as u64).div_ceil(CHUNK_BYTES).min(self.chunks.len() as u64);
+        &self.chunks[(offset / CHUNK_BYTES).min(end) as usize..end as usize]
     }
 
     /// Whether all chunks of a range are mapped, or can be at once.
@@ -103,7 +140,7 @@ impl Warm {
             return false;
         }
         (offset / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES)).all(|chunk| {
-            let state = &self.chunks[chunk as usize].0;
+            let state = &self.chunks[chunk as usize].state;
             match state.load(Ordering::Relaxed) {
                 MAPPED => true,
                 0 => self.look_at(fd, file_bytes, chunk),
@@ -119,7 +156,7 @@ impl Warm {
     fn look_at(&self, fd: BorrowedFd<'_>, file_bytes: u64, chunk: u64) -> bool {
         let start = chunk * CHUNK_BYTES;
         let is_mapped = self.map.populate_if_cached(fd, start..(start + CHUNK_BYTES).min(file_bytes));
-        self.chunks[chunk as usize].0.store(if is_mapped { MAPPED } else { 1 }, Ordering::Relaxed);
+        self.chunks[chunk as usize].state.store(if is_mapped { MAPPED } else { 1 }, Ordering::Relaxed);
         is_mapped
     }
 }

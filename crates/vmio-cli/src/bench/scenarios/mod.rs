@@ -4,6 +4,7 @@ pub mod commit;
 pub mod fetch;
 pub mod fresh;
 pub mod hit;
+pub mod posix;
 pub mod priority;
 pub mod sync;
 pub mod units;

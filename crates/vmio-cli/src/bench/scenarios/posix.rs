@@ -1,0 +1,192 @@
+//! `vmio bench posix`: the calls of a program that reads and writes a file, plain and under `vmio run --mode`.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use super::super::child::{self, Job, Task};
+use super::super::content::mix64;
+use super::super::output::OutputArgs;
+use super::super::place::Place;
+use crate::size::{format_size, parse_size};
+
+const EXAMPLES: &str = "\
+Examples:
+  vmio bench posix --dir /data
+  vmio bench posix --dir /data --size 1G --rounds 9 --json posix.json
+
+Each pattern of SplitFS's (thesis, section 4.8.6) in a process of its own: all of a file that is in the page cache, 4 KiB a call.
+The sides take turns; a time is the median over the rounds after the first, which is told apart.";
+
+/// Measure reads and writes by calls, plain and without system calls.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct PosixArgs {
+    /// The folder for the file
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+    /// The file's size
+    #[arg(long, default_value = "128M", value_parser = parse_size)]
+    size: u64,
+    /// Passes over the file, of each side
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    rounds: u32,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+const CALL_BYTES: u64 = 4096;
+/// Appends are synced as in the table of the thesis.
+const APPENDS_PER_SYNC: u64 = 10;
+/// A pass of appends is so much shorter: its syncs take most of it.
+const APPENDS_SHARE: u64 = 32;
+
+/// SplitFS's five patterns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum CallPattern {
+    /// read, from the start to the end.
+    SequentialReads,
+    /// pread, each part once.
+    RandomReads,
+    /// write over what is there, from the start to the end.
+    SequentialWrites,
+    /// pwrite over what is there, each part once.
+    RandomWrites,
+    /// write at the end, and an fsync every ten.
+    Appends,
+}
+
+/// What the child does.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct PosixSpec {
+    path: PathBuf,
+    size_bytes: u64,
+    pattern: CallPattern,
+    rounds: u32,
+}
+
+/// What it found.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct PosixRun {
+    /// Of each round, the mean time of a call.
+    call_ns: Vec<f64>,
+}
+
+/// A pattern on both sides.
+#[derive(Debug, Serialize)]
+struct PosixResult {
+    pattern: CallPattern,
+    size_bytes: u64,
+    plain_first_ns: f64,
+    plain_ns: f64,
+    posix_first_ns: f64,
+    posix_ns: f64,
+    /// How many times as many calls in the same time, after the first round.
+    speedup: f64,
+}
+
+/// Runs `vmio bench posix`.
+pub fn run(args: &PosixArgs) -> anyhow::Result<()> {
+    let place = Place::in_dir(&args.dir)?;
+    args.output.text(&format!("4 KiB a call, {} in the page cache, {}", format_size(args.size), place.description()));
+    args.output.text("pattern              plain, first round  after it   posix, first round  after it   ratio");
+    let mut results = Vec::new();
+    for pattern in CallPattern::value_variants() {
+        let path = place.path().join("data");
+        let name = pattern.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        let side = |mode: Option<&str>| -> anyhow::Result<PosixRun> {
+            let spec = PosixSpec { path: path.clone(), size_bytes: args.size, pattern: *pattern, rounds: args.rounds };
+            let task = Task { cgroup: None, job: Job::Posix(spec) };
+            let what = format!("{name}, {}", mode.unwrap_or("plain"));
+            let (run, _) = match mode {
+                Some(mode) => child::run_within(&what, &task, &["run", "--mode", mode, "--under"], place.path())?,
+                None => child::run(&what, &task)?,
+            };
+            Ok(run)
+        };
+        let (plain, posix) = (side(None)?, side(Some("posix"))?);
+        let result = PosixResult {
+            pattern: *pattern,
+            size_bytes: args.size,
+            plain_first_ns: plain.call_ns[0],
+            plain_ns: median(&plain.call_ns[1..]),
+            posix_first_ns: posix.call_ns[0],
+            posix_ns: median(&posix.call_ns[1..]),
+            speedup: median(&plain.call_ns[1..]) / median(&posix.call_ns[1..]),
+        };
+        args.output.text(&format!(
+            "{name:<18} {:>15.0} ns {:>9.0} ns {:>15.0} ns {:>9.0} ns {:>7.2}",
+            result.plain_first_ns, result.plain_ns, result.posix_first_ns, result.posix_ns, result.speedup
+        ));
+        results.push(result);
+    }
+    args.output.results(&results)
+}
+
+fn median(times: &[f64]) -> f64 {
+    let mut times = times.to_vec();
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The child's side.
+pub fn measure(spec: &PosixSpec) -> anyhow::Result<PosixRun> {
+    let calls = spec.size_bytes / CALL_BYTES;
+    ensure!(calls >= APPENDS_SHARE, "a file of {} is too small", format_size(spec.size_bytes));
+    filled(&spec.path, calls).with_context(|| format!("cannot write {}", spec.path.display()))?;
+    let mut file = File::options().read(true).write(true).open(&spec.path)?;
+    let mut call_ns = Vec::new();
+    for round in 0..spec.rounds {
+        let start = Instant::now();
+        let done = pass(&mut file, spec.pattern, calls, round)?;
+        call_ns.push(start.elapsed().as_nanos() as f64 / done as f64);
+    }
+    Ok(PosixRun { call_ns })
+}
+
+fn filled(path: &Path, calls: u64) -> std::io::Result<()> {
+    let mut file = File::create(path)?;
+    let block = [7; CALL_BYTES as usize];
+    for _ in 0..calls {
+        file.write_all(&block)?;
+    }
+    file.sync_all()
+}
+
+/// Once over the file; how many calls that was.
+fn pass(file: &mut File, pattern: CallPattern, calls: u64, round: u32) -> anyhow::Result<u64> {
+    let mut block = [round as u8; CALL_BYTES as usize];
+    // Odd, so that each part comes once if their number is a power of two.
+    let step = mix64(u64::from(round)) | 1;
+    let part = |at: u64| at.wrapping_mul(step) % calls * CALL_BYTES;
+    match pattern {
+        CallPattern::SequentialReads => {
+            file.seek(SeekFrom::Start(0))?;
+            (0..calls).try_for_each(|_| file.read_exact(&mut block))?;
+        }
+        CallPattern::RandomReads => (0..calls).try_for_each(|at| file.read_exact_at(&mut block, part(at)))?,
+        CallPattern::SequentialWrites => {
+            file.seek(SeekFrom::Start(0))?;
+            (0..calls).try_for_each(|_| file.write_all(&block))?;
+        }
+        CallPattern::RandomWrites => (0..calls).try_for_each(|at| file.write_all_at(&block, part(at)))?,
+        CallPattern::Appends => {
+            file.seek(SeekFrom::End(0))?;
+            for at in 1..=calls / APPENDS_SHARE {
+                file.write_all(&block)?;
+                if at % APPENDS_PER_SYNC == 0 {
+                    file.sync_all()?;
+                }
+            }
+            return Ok(calls / APPENDS_SHARE);
+        }
+    }
+    Ok(calls)
+}
