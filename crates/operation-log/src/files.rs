@@ -1,0 +1,168 @@
+//! The files that a log has operations for.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use zerocopy::IntoBytes;
+
+use crate::entry::{FILE_FRONT_BYTES, PATH_BYTES_MAX};
+use crate::error::{Error, Result};
+use crate::identity::{FileIdentity, IdentityFields};
+
+/// What a log calls a file. None is used twice, so that no entry is taken for one of another file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileNumber(u32);
+
+impl FileNumber {
+    pub(crate) fn of_number(number: u32) -> Self {
+        FileNumber(number)
+    }
+
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for FileNumber {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", self.0)
+    }
+}
+
+/// Introduced in no generation.
+const NEVER: u64 = u64::MAX;
+
+/// A file of a log.
+pub(crate) struct LoggedFile {
+    pub(crate) number: FileNumber,
+    identity: FileIdentity,
+    path: Mutex<PathBuf>,
+    /// The generation in which an entry that introduces it is durable.
+    introduced_in: AtomicU64,
+    /// Behind its last operation in the log; 0 if there is none.
+    logged_to: AtomicU64,
+    /// Its operations before this position are in the file.
+    retired_to: AtomicU64,
+}
+
+impl LoggedFile {
+    /// The data of the entry that introduces it, if the generation has none that is durable.
+    pub(crate) fn introduction(&self, generation: u64) -> Option<Vec<u8>> {
+        if self.introduced_in.load(Ordering::Acquire) == generation {
+            return None;
+        }
+        let mut data = IdentityFields::from(self.identity).as_bytes().to_vec();
+        debug_assert_eq!(data.len(), FILE_FRONT_BYTES);
+        data.extend_from_slice(self.path().as_os_str().as_bytes());
+        Some(data)
+    }
+
+    /// To be called when the introduction is durable, and not before: operations of other threads rely on it.
+    pub(crate) fn set_introduced(&self, generation: u64) {
+        self.introduced_in.store(generation, Ordering::Release);
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.path.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// An operation that ends there is about to be written.
+    pub(crate) fn set_logged(&self, end: u64) {
+        self.logged_to.fetch_max(end, Ordering::AcqRel);
+    }
+
+    pub(crate) fn set_retired(&self, until: u64) {
+        self.retired_to.fetch_max(until, Ordering::AcqRel);
+    }
+
+    /// Whether everything in the log is in the file.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.logged_to.load(Ordering::Acquire) <= self.retired_to.load(Ordering::Acquire)
+    }
+
+    /// The log was begun anew. Nobody writes meanwhile.
+    fn begin_anew(&self) {
+        self.logged_to.store(0, Ordering::Release);
+        self.retired_to.store(0, Ordering::Release);
+    }
+}
+
+/// All files of a log.
+#[derive(Default)]
+pub(crate) struct Files(RwLock<Table>);
+
+#[derive(Default)]
+struct Table {
+    by_number: HashMap<FileNumber, Arc<LoggedFile>>,
+    by_identity: HashMap<FileIdentity, FileNumber>,
+    used: u32,
+}
+
+impl Files {
+    /// The number of a file, a new one if it has none. Its path is `path` from now on.
+    pub(crate) fn add(&self, identity: FileIdentity, path: PathBuf) -> Result<FileNumber> {
+        let bytes = path.as_os_str().len();
+        if bytes > PATH_BYTES_MAX {
+            return Err(Error::PathTooLong { bytes, bytes_max: PATH_BYTES_MAX });
+        }
+        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = table.by_identity.get(&identity).and_then(|number| table.by_number.get(number)) {
+            let mut known_path = known.path.lock().unwrap_or_else(PoisonError::into_inner);
+            if *known_path != path {
+                *known_path = path;
+                known.introduced_in.store(NEVER, Ordering::Release);
+            }
+            return Ok(known.number);
+        }
+        let number = FileNumber(table.used);
+        let too_many = Error::BadOption { option: "files", value: table.used.into(), expected: "a log has had 2^32" };
+        table.used = table.used.checked_add(1).ok_or(too_many)?;
+        let file = LoggedFile {
+            number,
+            identity,
+            path: Mutex::new(path),
+            introduced_in: AtomicU64::new(NEVER),
+            logged_to: AtomicU64::new(0),
+            retired_to: AtomicU64::new(0),
+        };
+        table.by_identity.insert(identity, number);
+        table.by_number.insert(number, Arc::new(file));
+        Ok(number)
+    }
+
+    pub(crate) fn get(&self, number: FileNumber) -> Result<Arc<LoggedFile>> {
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        table.by_number.get(&number).cloned().ok_or(Error::UnknownFile(number))
+    }
+
+    /// Gives up a file that is retired.
+    pub(crate) fn remove(&self, number: FileNumber) -> Result<()> {
+        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let file = table.by_number.get(&number).ok_or(Error::UnknownFile(number))?;
+        if !file.is_retired() {
+            return Err(Error::NotRetired { path: file.path() });
+        }
+        let identity = file.identity;
+        table.by_identity.remove(&identity);
+        table.by_number.remove(&number);
+        Ok(())
+    }
+
+    /// Those that are not retired, by number.
+    pub(crate) fn unretired(&self) -> Vec<FileNumber> {
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let unretired = table.by_number.values().filter(|file| !file.is_retired());
+        let mut numbers: Vec<_> = unretired.map(|file| file.number).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    pub(crate) fn begin_anew(&self) {
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        table.by_number.values().for_each(|file| file.begin_anew());
+    }
+}

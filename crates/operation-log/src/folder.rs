@@ -1,0 +1,221 @@
+//! The folder that logs are in, their names, and the lock that tells whose owner lives.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::error::{Error, Result};
+use crate::identity::{FileIdentity, stat_of};
+
+/// The name of the folder, in the one that was asked for.
+pub const FOLDER_NAME: &str = ".vmio";
+/// The end of a log's name.
+const FINISHED: &str = "log";
+/// The end of a log's name before it is whole.
+const UNFINISHED: &str = "new";
+/// A name that is taken, or a log that a recovery takes for an abandoned one, is tried again.
+const ATTEMPTS_MAX: u32 = 64;
+
+/// The folder of logs below another.
+pub(crate) struct Folder {
+    path: PathBuf,
+}
+
+/// A log that has its lock and not yet its name.
+pub(crate) struct NewLog {
+    pub(crate) file: File,
+    path: PathBuf,
+}
+
+impl Folder {
+    /// Makes it if it is not there.
+    pub(crate) fn create(under: &Path) -> Result<Self> {
+        let path = absolute(under)?.join(FOLDER_NAME);
+        // The data of all files under the folder are in its logs.
+        match fs::DirBuilder::new().mode(0o700).create(&path) {
+            Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(Error::Io { action: "making the folder", path, source });
+            }
+            _ => {}
+        }
+        Ok(Folder { path })
+    }
+
+    /// The one that is there, if any.
+    pub(crate) fn open(under: &Path) -> Result<Option<Self>> {
+        let under = absolute(under)?;
+        fs::read_dir(&under).map_err(|source| Error::Io { action: "reading", path: under.clone(), source })?;
+        let path = under.join(FOLDER_NAME);
+        match fs::symlink_metadata(&path) {
+            Ok(metadata) if metadata.is_dir() => Ok(Some(Folder { path })),
+            Ok(_) => Err(Error::Io { action: "reading the folder", path, source: io::ErrorKind::NotADirectory.into() }),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(Error::Io { action: "reading the folder", path, source }),
+        }
+    }
+
+    /// The folder that it is in.
+    pub(crate) fn under(&self) -> &Path {
+        self.path.parent().unwrap_or(&self.path)
+    }
+
+    /// A new file that is locked, and that no recovery will take away.
+    pub(crate) fn new_log(&self) -> Result<NewLog> {
+        let failed = |path: &Path, source| Error::Io { action: "creating", path: path.to_owned(), source };
+        for _ in 0..ATTEMPTS_MAX {
+            let name = format!("{}-{:016x}", std::process::id(), random().map_err(|error| failed(&self.path, error))?);
+            let path = self.path.join(name).with_extension(UNFINISHED);
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let file = match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
+                Ok(file) => File::from(file),
+                Err(rustix::io::Errno::EXIST) => continue,
+                Err(error) => return Err(failed(&path, error.into())),
+            };
+            // A recovery that came between has the lock, or had it and removed the file.
+            if try_lock(&file).and_then(|is_locked| Ok(is_locked && has_name(&file)?)).map_err(|e| failed(&path, e))? {
+                return Ok(NewLog { file, path });
+            }
+        }
+        Err(failed(&self.path, io::ErrorKind::AlreadyExists.into()))
+    }
+
+    /// Makes names that were given or taken away durable, also the folder's own.
+    pub(crate) fn sync(&self) -> Result<()> {
+        for path in [&self.path, self.under()] {
+            let failed = |source| Error::Io { action: "flushing the folder", path: path.to_owned(), source };
+            File::open(path).and_then(|folder| folder.sync_all()).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// The logs in it, those that were written to last at the end.
+    pub(crate) fn logs(&self) -> Result<Vec<PathBuf>> {
+        let mut logs: Vec<_> = self.with_ending(FINISHED)?;
+        logs.sort_by_cached_key(|path| {
+            (fs::metadata(path).and_then(|metadata| metadata.modified()).ok(), path.clone())
+        });
+        Ok(logs)
+    }
+
+    /// Removes what processes have left that died while they made a log. Nothing was ever acknowledged by it.
+    pub(crate) fn remove_unfinished(&self) -> Result<()> {
+        for path in self.with_ending(UNFINISHED)? {
+            let Some(file) = open(&path)? else { continue };
+            let failed = |source| Error::Io { action: "removing", path: path.clone(), source };
+            if try_lock(&file).and_then(|is_locked| Ok(is_locked && has_name(&file)?)).map_err(failed)? {
+                fs::remove_file(&path).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn with_ending(&self, ending: &str) -> Result<Vec<PathBuf>> {
+        let failed = |source| Error::Io { action: "reading the folder", path: self.path.clone(), source };
+        let mut paths = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.extension().is_some_and(|found| found == ending) {
+                paths.push(path);
+            }
+        }
+        Ok(paths)
+    }
+}
+
+impl NewLog {
+    /// Which file it is.
+    pub(crate) fn identity(&self) -> Result<FileIdentity> {
+        FileIdentity::of(&self.file).map_err(self.failed("looking at"))
+    }
+
+    pub(crate) fn failed(&self, action: &'static str) -> impl Fn(io::Error) -> Error + use<> {
+        let path = self.path.clone();
+        move |source| Error::Io { action, path: path.clone(), source }
+    }
+
+    /// Gives it its name, now that it is whole.
+    pub(crate) fn finish(self) -> Result<PathBuf> {
+        let path = self.path.with_extension(FINISHED);
+        fs::rename(&self.path, &path).map_err(self.failed("naming"))?;
+        Ok(path)
+    }
+
+    /// Removes it again.
+    pub(crate) fn abandon(self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "a log that could not be made is left behind");
+        }
+    }
+}
+
+/// Opens a log; `None` if it has gone meanwhile.
+pub(crate) fn open(path: &Path) -> Result<Option<File>> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(file) => Ok(Some(file.into())),
+        Err(rustix::io::Errno::NOENT) => Ok(None),
+        Err(error) => Err(Error::Io { action: "opening", path: path.to_owned(), source: error.into() }),
+    }
+}
+
+/// Takes the lock that a log's owner has while it lives; false if somebody has it. It belongs to the open file: neither
+/// another descriptor that the process closes nor a thread that ends gives it up.
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether the file is still in its folder.
+pub(crate) fn has_name(file: &File) -> io::Result<bool> {
+    Ok(stat_of(file)?.stx_nlink > 0)
+}
+
+/// 64 bits that nobody can guess.
+pub(crate) fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|source| Error::Io { action: "finding", path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unfinished_logs_of_the_dead_go_and_those_of_the_living_stay() {
+        let under = tempfile::tempdir().unwrap();
+        assert!(Folder::open(under.path()).unwrap().is_none());
+        let folder = Folder::create(under.path()).unwrap();
+        let (living, dead) = (folder.new_log().unwrap(), folder.new_log().unwrap());
+        let [living_path, dead_path] = [&living, &dead].map(|log| log.path.clone());
+        drop(dead);
+        let again = Folder::open(under.path()).unwrap().unwrap();
+        again.remove_unfinished().unwrap();
+        assert!(living_path.exists() && !dead_path.exists());
+        let file = living.file.try_clone().unwrap();
+        let path = living.finish().unwrap();
+        assert_eq!(again.logs().unwrap(), std::slice::from_ref(&path));
+        assert!(!try_lock(&open(&path).unwrap().unwrap()).unwrap());
+        drop(file);
+        assert!(try_lock(&open(&path).unwrap().unwrap()).unwrap());
+    }
+
+    #[test]
+    fn what_is_no_folder_is_said() {
+        let under = tempfile::tempdir().unwrap();
+        assert!(matches!(Folder::open(&under.path().join("none")), Err(Error::Io { action: "reading", .. })));
+        fs::write(under.path().join(FOLDER_NAME), "").unwrap();
+        assert!(Folder::open(under.path()).is_err());
+    }
+}

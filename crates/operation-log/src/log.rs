@@ -1,0 +1,295 @@
+//! A process's log, while it lives.
+
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use rustix::process::{Pid, getpid};
+
+use crate::entry::{FILE_BYTES_MAX, FILE_FRONT_BYTES, Front, Kind, Life, PATH_BYTES_MAX, UNIT_BYTES, entry_bytes};
+use crate::error::{Error, Result};
+use crate::files::{FileNumber, Files, LoggedFile};
+use crate::folder::{Folder, NewLog, random};
+use crate::header::{ENTRIES_START_BYTES, Header};
+use crate::identity::FileIdentity;
+use crate::options::LogOptions;
+use crate::space::Space;
+
+static PADDING: [u8; UNIT_BYTES as usize] = [0; UNIT_BYTES as usize];
+
+/// The log of this process for the files under a folder. Threads share it.
+///
+/// A forked child has none: all that it may do with its parent's is to drop it. What closes descriptors without dropping
+/// (exec) leaves the log to [`crate::recover`]; so checkpoint before.
+pub struct Log {
+    path: PathBuf,
+    owner: Pid,
+    pub(crate) space: Space,
+    /// Held for reading while an operation is written and applied, for writing while the log is begun anew.
+    header: RwLock<Header>,
+    pub(crate) files: Files,
+    /// A write of the log failed, so that what it holds is not known.
+    has_failed: AtomicBool,
+}
+
+/// An operation that the log has, durably, and the file perhaps not yet. While there is one, no checkpoint forgets it, nor
+/// does anybody retire its file: bring the bytes into the file, then drop this.
+///
+/// A thread has one at most, and calls no [`Log::checkpoint`] nor [`Log::retire`] meanwhile: these would wait for it.
+#[must_use = "once this is dropped, the log may forget the operation: bring the bytes into the file before"]
+pub struct Unapplied<'a> {
+    position: u64,
+    _life: RwLockReadGuard<'a, Header>,
+}
+
+impl Unapplied<'_> {
+    /// Where the operation stands in the log. Recovery replays operations in this order.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+}
+
+impl Log {
+    /// Makes a log for files under this folder, which should be on the same file system. It lies in the folder `.vmio` there.
+    pub fn create(under: &Path, options: LogOptions) -> Result<Self> {
+        let file_bytes = options.file_bytes()?;
+        let folder = Folder::create(under)?;
+        let new = folder.new_log()?;
+        let (header, new, space) = Self::begin(new, file_bytes)?;
+        let path = new.finish()?;
+        let log = Log {
+            path,
+            owner: getpid(),
+            space,
+            header: RwLock::new(header),
+            files: Files::default(),
+            has_failed: AtomicBool::new(false),
+        };
+        folder.sync()?;
+        Ok(log)
+    }
+
+    fn begin(new: NewLog, file_bytes: u64) -> Result<(Header, NewLog, Space)> {
+        let begun = (|| {
+            let log = new.identity()?;
+            let header = |generation| -> Result<Header> {
+                let secret = random().map_err(new.failed("drawing a random number for"))?;
+                Ok(Header { life: Life { generation, secret }, file_bytes, log, owner: std::process::id() })
+            };
+            let headers = [header(0)?, header(1)?];
+            // The same open file: the lock is that of both descriptors.
+            let file = new.file.try_clone().map_err(new.failed("opening"))?;
+            let space = Space::create(file, [&headers[0], &headers[1]]).map_err(new.failed("preparing"))?;
+            Ok((headers[1], space))
+        })();
+        match begun {
+            Ok((header, space)) => Ok((header, new, space)),
+            Err(error) => {
+                new.abandon();
+                Err(error)
+            }
+        }
+    }
+
+    /// Where the log lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The most bytes that one operation may have: longer ones need to be written in parts.
+    pub fn data_bytes_max(&self) -> u64 {
+        let file_bytes = entry_bytes((FILE_FRONT_BYTES + PATH_BYTES_MAX) as u64);
+        (self.space.entries_bytes_max() - file_bytes - UNIT_BYTES) & !(UNIT_BYTES - 1)
+    }
+
+    /// A number for a file. `path` is where recovery looks first; call this again when the file has another name.
+    pub fn file(&self, identity: FileIdentity, path: &Path) -> Result<FileNumber> {
+        self.check_owner()?;
+        let absolute = std::path::absolute(path);
+        let path = absolute.map_err(|source| Error::Io { action: "finding", path: path.to_owned(), source })?;
+        self.files.add(identity, path)
+    }
+
+    /// Logs that the bytes of `buffers` are to be at `offset` of the file, which was `len_before` bytes long. When this
+    /// returns, they will be, whatever happens; if it fails, all of them will be or none.
+    ///
+    /// `len_before` is the length in the file, without what other calls under way will add to it: recovery makes the file
+    /// at least that long, since what lengthened it may not have reached the device.
+    pub fn write(
+        &self,
+        file: FileNumber,
+        offset: u64,
+        len_before: u64,
+        buffers: &[IoSlice<'_>],
+    ) -> Result<Unapplied<'_>> {
+        self.check_owner()?;
+        let file = self.files.get(file)?;
+        let bytes = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        if offset.checked_add(bytes).is_none_or(|end| end > FILE_BYTES_MAX) || len_before > FILE_BYTES_MAX {
+            return Err(Error::OutOfRange { offset, bytes });
+        }
+        let bytes_max = self.data_bytes_max();
+        if bytes > bytes_max {
+            return Err(Error::TooLong { bytes, bytes_max });
+        }
+        let life = self.life();
+        if bytes == 0 {
+            return Ok(Unapplied { position: self.space.tail(), _life: life });
+        }
+        let front = Front {
+            kind: Kind::Write,
+            file: file.number.number(),
+            offset,
+            len_before,
+            data_bytes: bytes as u32,
+            data_checksum: buffers.iter().fold(0, |sum, buffer| crc32c::crc32c_append(sum, buffer)),
+        };
+        let position = self.append(&life, &file, front, buffers)?;
+        Ok(Unapplied { position, _life: life })
+    }
+
+    /// Has recovery replay nothing that the log has of the file so far. `sync` makes the file durable (fdatasync) and is
+    /// not called if the log has nothing. Before it is, all that was written is applied; others may write meanwhile.
+    pub fn retire(&self, file: FileNumber, sync: impl FnOnce() -> io::Result<()>) -> Result<()> {
+        self.check_owner()?;
+        let file = self.files.get(file)?;
+        let (generation, until) = {
+            let header = self.alone();
+            (header.life.generation, self.space.tail())
+        };
+        if file.is_retired() {
+            return Ok(());
+        }
+        sync().map_err(Error::Sync)?;
+        let life = self.life();
+        // A checkpoint that came between has forgotten everything already.
+        if life.life.generation != generation {
+            return Ok(());
+        }
+        let number = file.number.number();
+        let front =
+            Front { kind: Kind::Retire, file: number, offset: until, len_before: 0, data_bytes: 0, data_checksum: 0 };
+        self.append(&life, &file, front, &[])?;
+        file.set_retired(until);
+        Ok(())
+    }
+
+    /// Gives up the number of a file that is retired, and will be written to no more.
+    pub fn forget(&self, file: FileNumber) -> Result<()> {
+        self.check_owner()?;
+        self.files.remove(file)
+    }
+
+    /// Begins the log anew. `sync` gets the files that it has operations for and makes them durable (fdatasync). Operations
+    /// of other threads wait meanwhile.
+    pub fn checkpoint(&self, sync: impl FnOnce(&[FileNumber]) -> io::Result<()>) -> Result<()> {
+        self.check_owner()?;
+        let mut header = self.alone();
+        if self.space.tail() == ENTRIES_START_BYTES && !self.has_failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        sync(&self.files.unretired()).map_err(Error::Sync)?;
+        let secret = random().map_err(self.failed("drawing a random number for"))?;
+        let life = Life { generation: header.life.generation + 1, secret };
+        let next = Header { life, ..*header };
+        // If this fails, it may have reached the device nevertheless: then no operation may follow in the old life.
+        self.has_failed.store(true, Ordering::Release);
+        self.space.write_header(&next).map_err(self.failed("writing the header of"))?;
+        *header = next;
+        self.space.begin_anew();
+        self.files.begin_anew();
+        self.has_failed.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Removes the log, if all files are retired. If they are not, it is left to [`crate::recover`].
+    pub fn close(self) -> Result<()> {
+        self.check_owner()?;
+        if !self.files.unretired().is_empty() {
+            return Err(Error::NotRetired { path: self.path.clone() });
+        }
+        // What follows is the drop, whose answer nobody would hear.
+        std::fs::remove_file(&self.path).map_err(self.failed("removing"))
+    }
+
+    /// Writes an entry, and before it the one that introduces its file, if that is missing. Where it begins.
+    fn append(&self, header: &Header, file: &LoggedFile, front: Front, data: &[IoSlice<'_>]) -> Result<u64> {
+        if self.has_failed.load(Ordering::Acquire) {
+            return Err(Error::Failed { log: self.path.clone() });
+        }
+        let generation = header.life.generation;
+        let introduction = file.introduction(generation);
+        let introduction_bytes = introduction.as_ref().map_or(0, |data| entry_bytes(data.len() as u64));
+        let needed_bytes = introduction_bytes + entry_bytes(front.data_bytes.into());
+        let start = self.space.reserve(needed_bytes).map_err(|free_bytes| Error::Full { needed_bytes, free_bytes })?;
+        let position = start + introduction_bytes;
+
+        let mut introduced = Vec::new();
+        if let Some(data) = introduction {
+            let data_bytes = data.len() as u32;
+            let data_checksum = crc32c::crc32c(&data);
+            let kind = Kind::File;
+            let front = Front { kind, file: front.file, offset: 0, len_before: 0, data_bytes, data_checksum };
+            introduced.extend_from_slice(&front.encode(header.life, start));
+            introduced.extend_from_slice(&data);
+            introduced.resize(introduction_bytes as usize, 0);
+        }
+        let encoded = front.encode(header.life, position);
+        let mut buffers = Vec::with_capacity(data.len() + 3);
+        buffers.extend([IoSlice::new(&introduced), IoSlice::new(&encoded)]);
+        buffers.extend_from_slice(data);
+        let padding = u64::from(front.data_bytes).next_multiple_of(UNIT_BYTES) - u64::from(front.data_bytes);
+        buffers.push(IoSlice::new(&PADDING[..padding as usize]));
+        buffers.retain(|buffer| !buffer.is_empty());
+
+        if front.kind == Kind::Write {
+            file.set_logged(start + needed_bytes);
+        }
+        if let Err(source) = self.space.write(start, &mut buffers) {
+            self.has_failed.store(true, Ordering::Release);
+            return Err(self.failed("writing")(source));
+        }
+        if !introduced.is_empty() {
+            file.set_introduced(generation);
+        }
+        Ok(position)
+    }
+
+    fn check_owner(&self) -> Result<()> {
+        if getpid() == self.owner {
+            return Ok(());
+        }
+        Err(Error::Forked { log: self.path.clone(), owner: self.owner.as_raw_nonzero().get() })
+    }
+
+    fn failed(&self, action: &'static str) -> impl Fn(io::Error) -> Error {
+        move |source| Error::Io { action, path: self.path.clone(), source }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn generation(&self) -> u64 {
+        self.life().life.generation
+    }
+
+    fn life(&self) -> RwLockReadGuard<'_, Header> {
+        self.header.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until everything that was logged is applied.
+    fn alone(&self) -> RwLockWriteGuard<'_, Header> {
+        self.header.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        // Locks may be held in a forked child by threads that it does not have.
+        if getpid() != self.owner || !self.path.exists() || !self.files.unretired().is_empty() {
+            return;
+        }
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::warn!(log = %self.path.display(), %error, "a log that nobody needs is left behind");
+        }
+    }
+}

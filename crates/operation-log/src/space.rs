@@ -1,0 +1,133 @@
+//! The room of a log: who gets which bytes of it, and how they become durable.
+
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags, pwritev2};
+
+use crate::header::{ENTRIES_START_BYTES, Header};
+
+/// The least and the most that is prepared at a time.
+const PREPARED_BYTES: (u64, u64) = (256 << 10, 16 << 20);
+/// Buffers that the kernel takes in one call.
+const BUFFERS_MAX: usize = 1024;
+static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
+
+/// A log's file.
+pub(crate) struct Space {
+    file: File,
+    file_bytes: u64,
+    /// Where the next entry begins. It is in memory alone: who reads the log knows entries by their checksums.
+    tail: AtomicU64,
+    /// The file system has written the file up to here, so that another write there changes none of its metadata.
+    prepared_to: AtomicU64,
+    preparing: Mutex<()>,
+}
+
+impl Space {
+    /// Takes the room, and writes the header.
+    pub(crate) fn create(file: File, headers: [&Header; 2]) -> io::Result<Self> {
+        let file_bytes = headers[0].file_bytes;
+        let space = Space {
+            file,
+            file_bytes,
+            tail: AtomicU64::new(ENTRIES_START_BYTES),
+            prepared_to: AtomicU64::new(ENTRIES_START_BYTES),
+            preparing: Mutex::new(()),
+        };
+        space.take_room()?;
+        for header in headers {
+            space.file.write_all_at(&header.encode(), header.offset())?;
+        }
+        space.prepare(ENTRIES_START_BYTES + 1)?;
+        space.file.sync_all()?;
+        Ok(space)
+    }
+
+    fn take_room(&self) -> io::Result<()> {
+        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, self.file_bytes) {
+            // Then the room may turn out to be missing later.
+            Err(Errno::OPNOTSUPP) => self.file.set_len(self.file_bytes),
+            answer => Ok(answer?),
+        }
+    }
+
+    /// Room for entries, in one piece; how much is left if it does not suffice.
+    pub(crate) fn reserve(&self, bytes: u64) -> Result<u64, u64> {
+        let longer = |tail: u64| tail.checked_add(bytes).filter(|end| *end <= self.file_bytes);
+        self.tail.fetch_update(Ordering::AcqRel, Ordering::Acquire, longer).map_err(|tail| self.file_bytes - tail)
+    }
+
+    /// Where the next entry begins.
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail.load(Ordering::Acquire)
+    }
+
+    /// Forgets all entries. Nobody writes meanwhile.
+    pub(crate) fn begin_anew(&self) {
+        self.tail.store(ENTRIES_START_BYTES, Ordering::Release);
+    }
+
+    /// What entries may take of an empty log.
+    pub(crate) fn entries_bytes_max(&self) -> u64 {
+        self.file_bytes - ENTRIES_START_BYTES
+    }
+
+    /// Writes to reserved room; durable when it returns.
+    pub(crate) fn write(&self, position: u64, buffers: &mut [IoSlice<'_>]) -> io::Result<()> {
+        let bytes: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+        self.prepare(position + bytes as u64)?;
+        self.write_durably(position, buffers)
+    }
+
+    /// Writes a header; durable when it returns.
+    pub(crate) fn write_header(&self, header: &Header) -> io::Result<()> {
+        self.write_durably(header.offset(), &mut [IoSlice::new(&header.encode())])
+    }
+
+    fn write_durably(&self, mut position: u64, mut buffers: &mut [IoSlice<'_>]) -> io::Result<()> {
+        while !buffers.is_empty() {
+            let now = &buffers[..buffers.len().min(BUFFERS_MAX)];
+            match pwritev2(&self.file, now, position, ReadWriteFlags::DSYNC) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(bytes) => {
+                    position += bytes as u64;
+                    IoSlice::advance_slices(&mut buffers, bytes);
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Has zeros up to `end` at least. Room that was only taken is marked as never written: each first write there would
+    /// commit a transaction of the file system, and takes several times as long. To write all of a log at its beginning would
+    /// hold up programs that write little; so it is done as the tail advances, once in a log's life.
+    fn prepare(&self, end: u64) -> io::Result<()> {
+        if end <= self.prepared_to.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let _alone = self.preparing.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = self.prepared_to.load(Ordering::Acquire);
+        if end <= start {
+            return Ok(());
+        }
+        // Nobody has written behind `start`: all wait here until it is prepared.
+        let more = (start - ENTRIES_START_BYTES).clamp(PREPARED_BYTES.0, PREPARED_BYTES.1);
+        let until = end.max(start + more).min(self.file_bytes);
+        let mut position = start;
+        while position < until {
+            let bytes = (until - position).min(ZEROS.len() as u64);
+            self.file.write_all_at(&ZEROS[..bytes as usize], position)?;
+            position += bytes;
+        }
+        self.file.sync_data()?;
+        self.prepared_to.store(until, Ordering::Release);
+        Ok(())
+    }
+}

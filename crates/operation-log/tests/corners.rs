@@ -1,0 +1,259 @@
+//! Files and logs as processes leave them that die at a bad moment.
+
+use std::error::Error as StdError;
+use std::fs::{self, File};
+use std::io::IoSlice;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+
+use operation_log::{Damage, Error, FOLDER_NAME, FileIdentity, FileNumber, Log, LogOptions, LogState};
+use operation_log::{RecoveredLog, preview, recover};
+
+type TestResult = Result<(), Box<dyn StdError>>;
+
+fn log(under: &Path) -> Result<Log, Error> {
+    Log::create(under, LogOptions::new().capacity_bytes(256 << 10))
+}
+
+fn add(log: &Log, path: &Path) -> Result<FileNumber, Box<dyn StdError>> {
+    Ok(log.file(FileIdentity::of(File::open(path)?)?, path)?)
+}
+
+fn write(log: &Log, file: FileNumber, offset: u64, data: &[u8]) -> Result<(), Error> {
+    log.write(file, offset, 0, &[IoSlice::new(data)]).map(drop)
+}
+
+/// A log with one operation for a file, whose process is dead.
+fn dead_log(under: &Path, name: &str, content: &str) -> TestResult {
+    let path = under.join(name);
+    fs::write(&path, content)?;
+    let log = log(under)?;
+    write(&log, add(&log, &path)?, 2, b"logged")?;
+    drop(log);
+    Ok(())
+}
+
+fn only_log(under: &Path) -> Result<RecoveredLog, Box<dyn StdError>> {
+    let mut logs = recover(under)?.logs;
+    assert_eq!(logs.len(), 1, "{logs:?}");
+    Ok(logs.remove(0))
+}
+
+fn logs_left(under: &Path) -> Result<usize, std::io::Error> {
+    Ok(fs::read_dir(under.join(FOLDER_NAME))?.count())
+}
+
+#[test]
+fn files_are_found_where_they_are_now() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let under = folder.path();
+    dead_log(under, "old", "..")?;
+    fs::create_dir_all(under.join("deep/er"))?;
+    fs::rename(under.join("old"), under.join("deep/er/new"))?;
+    fs::write(under.join("old"), "another")?;
+    let looked = preview(under)?;
+    assert_eq!(looked.logs[0].files[0].found_at, Some(under.join("deep/er/new")));
+    assert_eq!(fs::read(under.join("deep/er/new"))?, b"..", "a preview wrote");
+    let log = only_log(under)?;
+    assert!(matches!(log.state, LogState::Recovered), "{log:?}");
+    assert_eq!(log.owner, Some(std::process::id()));
+    assert_eq!((log.files[0].operations, log.files[0].bytes), (1, 6));
+    assert_eq!(log.files[0].path, under.join("old"));
+    assert_eq!(fs::read(under.join("deep/er/new"))?, b"..logged");
+    assert_eq!(fs::read(under.join("old"))?, b"another");
+    assert_eq!(logs_left(under)?, 0);
+    Ok(())
+}
+
+#[test]
+fn a_file_that_is_gone_is_skipped_and_reported() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let under = folder.path();
+    dead_log(under, "gone", "")?;
+    fs::remove_file(under.join("gone"))?;
+    // Not waited for, and not taken for the file.
+    rustix::fs::mkfifoat(rustix::fs::CWD, under.join("gone"), rustix::fs::Mode::RWXU)?;
+    let log = only_log(under)?;
+    assert!(matches!(log.state, LogState::Recovered));
+    assert_eq!((log.files[0].found_at.as_ref(), log.files[0].operations), (None, 1));
+    assert_eq!(logs_left(under)?, 0);
+    Ok(())
+}
+
+#[test]
+fn short_and_sparse_files_grow_and_keep_their_holes() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let (under, path) = (folder.path(), folder.path().join("file"));
+    File::create(&path)?.set_len(1 << 30)?;
+    let log = log(under)?;
+    let file = add(&log, &path)?;
+    drop(log.write(file, 500 << 20, 1 << 30, &[IoSlice::new(b"middle")])?);
+    drop(log.write(file, 5, 2 << 30, &[IoSlice::new(b"front")])?);
+    drop(log.write(file, 3 << 30, 2 << 30, &[IoSlice::new(b"end")])?);
+    drop(log);
+    // As if nothing that made it longer had reached the device.
+    File::options().write(true).open(&path)?.set_len(0)?;
+    only_log(under)?;
+    let file = File::open(&path)?;
+    assert_eq!(file.metadata()?.len(), (3 << 30) + 3);
+    let mut found = [0; 8];
+    file.read_exact_at(&mut found, (500 << 20) - 1)?;
+    assert_eq!(&found, b"\0middle\0");
+    assert!(std::os::unix::fs::MetadataExt::blocks(&file.metadata()?) < 1000);
+    Ok(())
+}
+
+#[test]
+fn a_log_whose_file_may_not_be_written_stays_as_a_whole() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let (under, [a, b]) = (folder.path(), ["a", "b"].map(|name| folder.path().join(name)));
+    let log = log(under)?;
+    for path in [&a, &b] {
+        fs::write(path, "before")?;
+        write(&log, add(&log, path)?, 0, b"behind")?;
+    }
+    drop(log);
+    fs::set_permissions(&b, fs::Permissions::from_mode(0o444))?;
+    let found = only_log(under)?;
+    if rustix::process::geteuid().is_root() {
+        // Whom permissions do not stop.
+        assert!(matches!(found.state, LogState::Recovered));
+        return Ok(());
+    }
+    assert!(matches!(&found.state, LogState::Left(Error::File { path, .. }) if *path == b), "{found:?}");
+    assert_eq!(fs::read(&a)?, b"before");
+    fs::set_permissions(&b, fs::Permissions::from_mode(0o644))?;
+    assert!(matches!(only_log(under)?.state, LogState::Recovered));
+    assert_eq!((fs::read(&a)?, fs::read(&b)?), (b"behind".to_vec(), b"behind".to_vec()));
+    Ok(())
+}
+
+#[test]
+fn a_program_that_runs_keeps_its_file_from_recovery() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let (under, path) = (folder.path(), folder.path().join("busy"));
+    fs::write(&path, "")?;
+    let log = log(under)?;
+    let file = add(&log, &path)?;
+    write(&log, file, 0, b"logged")?;
+    assert!(matches!(only_log(under)?.state, LogState::InUse));
+    assert!(fs::read(&path)?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn what_is_retired_or_checkpointed_is_not_replayed() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let (under, [a, b]) = (folder.path(), ["a", "b"].map(|name| folder.path().join(name)));
+    fs::write(&a, "")?;
+    fs::write(&b, "")?;
+    let log = log(under)?;
+    let [first, second] = [add(&log, &a)?, add(&log, &b)?];
+    write(&log, first, 0, b"one")?;
+    write(&log, second, 0, b"two")?;
+    assert!(matches!(log.forget(first), Err(Error::NotRetired { .. })));
+    let mut synced = 0;
+    log.retire(first, || {
+        synced += 1;
+        Ok(())
+    })?;
+    log.retire(first, || unreachable!("nothing is left of it"))?;
+    log.forget(first)?;
+    assert!(matches!(log.write(first, 0, 0, &[]), Err(Error::UnknownFile(_))));
+    drop(log);
+    assert_eq!((synced, only_log(under)?.files.len()), (1, 1));
+    assert_eq!((fs::read(&a)?, fs::read(&b)?), (Vec::new(), b"two".to_vec()));
+
+    let log = self::log(under)?;
+    let [first, second] = [add(&log, &a)?, add(&log, &b)?];
+    write(&log, first, 0, b"one")?;
+    log.checkpoint(|files| {
+        assert_eq!(files, [first]);
+        Ok(())
+    })?;
+    write(&log, second, 0, b"new")?;
+    drop(log);
+    assert_eq!(only_log(under)?.files.len(), 1);
+    assert_eq!((fs::read(&a)?, fs::read(&b)?), (Vec::new(), b"new".to_vec()));
+    Ok(())
+}
+
+#[test]
+fn a_full_log_says_so_and_a_checkpoint_makes_room() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let (under, path) = (folder.path(), folder.path().join("file"));
+    fs::write(&path, "")?;
+    let log = log(under)?;
+    let file = add(&log, &path)?;
+    let most = vec![1; usize::try_from(log.data_bytes_max())?];
+    let longer = vec![1; most.len() + 1];
+    assert!(
+        matches!(write(&log, file, 0, &longer), Err(Error::TooLong { bytes_max, .. }) if bytes_max == most.len() as u64)
+    );
+    assert!(matches!(write(&log, file, i64::MAX as u64, b"x"), Err(Error::OutOfRange { .. })));
+    for _ in 0..3 {
+        write(&log, file, 0, &most)?;
+        assert!(matches!(write(&log, file, 0, &most), Err(Error::Full { .. })));
+        let failed = log.checkpoint(|_| Err(std::io::ErrorKind::StorageFull.into()));
+        assert!(matches!(failed, Err(Error::Sync(_))));
+        log.checkpoint(|_| Ok(()))?;
+    }
+    log.checkpoint(|_| unreachable!("there is nothing"))?;
+    write(&log, file, 0, b"x")?;
+    let left = log.path().to_owned();
+    assert!(matches!(log.close(), Err(Error::NotRetired { .. })));
+    assert!(left.exists());
+    Ok(())
+}
+
+#[test]
+fn damaged_and_copied_logs_are_reported_and_left() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let under = folder.path();
+    dead_log(under, "file", "..")?;
+    let path = preview(under)?.logs[0].path.clone();
+    let sound = fs::read(&path)?;
+    let damage_of = |bytes: &[u8]| -> Result<Damage, Box<dyn StdError>> {
+        fs::write(&path, bytes)?;
+        let log = only_log(under)?;
+        assert_eq!(fs::read(&path)?, bytes, "a damaged log was changed");
+        match log.state {
+            LogState::Left(Error::Damaged { damage, .. }) => Ok(damage),
+            other => Err(format!("{other:?}").into()),
+        }
+    };
+    assert_eq!(damage_of(b"")?, Damage::TooShort { bytes: 0 });
+    assert_eq!(damage_of(&vec![0; sound.len()])?, Damage::NoMagic);
+    assert_eq!(damage_of(&sound[..9000])?, Damage::Cut { found_bytes: 9000, expected_bytes: sound.len() as u64 });
+    // The newest header is copy 1. Without it, the entries show that they are of a later generation than copy 0.
+    let mut lost = sound.clone();
+    lost[4096 + 50] ^= 1;
+    assert_eq!(damage_of(&lost)?, Damage::HeaderLost { found: 1, known: 0 });
+    assert_eq!(fs::read(under.join("file"))?, b"..");
+
+    fs::write(&path, &sound)?;
+    let copy = path.with_file_name("copy.log");
+    fs::copy(&path, &copy)?;
+    let logs = recover(under)?.logs;
+    assert_eq!(logs.len(), 2);
+    let left = logs.iter().find(|log| log.path == copy).ok_or("the copy is not told of")?;
+    assert!(matches!(left.state, LogState::Left(Error::Damaged { damage: Damage::Copy { .. }, .. })), "{left:?}");
+    assert!(copy.exists() && !path.exists());
+    assert_eq!(fs::read(under.join("file"))?, b"..logged");
+    Ok(())
+}
+
+#[test]
+fn without_logs_there_is_nothing_to_do() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    assert!(recover(folder.path())?.logs.is_empty());
+    let log = log(folder.path())?;
+    let path = log.path().to_owned();
+    log.close()?;
+    assert!(!path.exists());
+    fs::write(path.with_file_name("notes.txt"), "not ours")?;
+    assert!(recover(folder.path())?.logs.is_empty());
+    assert_eq!(logs_left(folder.path())?, 1);
+    assert!(matches!(recover(&folder.path().join("none")), Err(Error::Io { .. })));
+    Ok(())
+}
