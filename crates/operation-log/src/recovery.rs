@@ -37,7 +37,6 @@ pub struct RecoveredLog {
 
 /// What became of a log.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum LogState {
     /// Its process lives.
     InUse,

@@ -106,7 +106,7 @@ impl Space {
     }
 
     /// Has zeros up to `end` at least. Room that was only taken is marked as never written: each first write there would
-    /// commit a transaction of the file system, and takes several times as long. To write all of a log at its beginning would
+    /// commit a transaction of the file system, and takes about twice as long (ext4). To write all of a log at its beginning would
     /// hold up programs that write little; so it is done as the tail advances, once in a log's life.
     fn prepare(&self, end: u64) -> io::Result<()> {
         if end <= self.prepared_to.load(Ordering::Acquire) {

@@ -8,6 +8,7 @@ pub mod journal;
 pub mod kv;
 pub mod man;
 pub mod record;
+pub mod recover;
 pub mod report;
 pub mod run;
 mod source;
