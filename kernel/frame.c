@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Frames: what they stand for, who has them locked, and the queues they are in. */
+/* Frames: what they stand for, who has them locked, and the queues they are in while they do. */
 
 #include <linux/module.h>
 #include <linux/sched/signal.h>
@@ -9,49 +9,14 @@
 /* Of a queue, frames that are tried for one that is not locked. */
 #define TRIES 16
 
-static unsigned int this_core(const struct pool *pool)
-{
-	return raw_smp_processor_id() & (pool->core_count - 1);
-}
-
-static struct frame *pop_free(struct core *core)
-{
-	struct frame *frame;
-
-	if (!READ_ONCE(core->free_count))
-		return NULL;
-	spin_lock(&core->lock);
-	frame = list_first_entry_or_null(&core->free, struct frame, queue);
-	if (frame) {
-		list_del(&frame->queue);
-		WRITE_ONCE(core->free_count, core->free_count - 1);
-	}
-	spin_unlock(&core->lock);
-	return frame;
-}
-
-/* This core's, else another's. */
-static struct frame *find_free(struct pool *pool)
-{
-	unsigned int first = this_core(pool), i;
-	struct frame *frame;
-
-	for (i = 0; i < pool->core_count; i++) {
-		frame = pop_free(&pool->cores[(first + i) & (pool->core_count - 1)]);
-		if (frame)
-			return frame;
-	}
-	return NULL;
-}
-
 bool pool_has_free_or_clean(const struct pool *pool)
 {
 	unsigned int i;
 
 	for (i = 0; i < pool->core_count; i++)
-		if (READ_ONCE(pool->cores[i].free_count) || READ_ONCE(pool->cores[i].clean_count))
+		if (READ_ONCE(pool->cores[i].clean_count))
 			return true;
-	return false;
+	return pool_has_free(pool);
 }
 
 static bool is_at_limit(const struct attachment *attachment)
@@ -104,7 +69,7 @@ int wait_for_frame(struct pool *pool)
 struct frame *frame_find_in(struct pool *pool)
 {
 	while (!fatal_signal_pending(current)) {
-		struct frame *frame = find_free(pool);
+		struct frame *frame = take_free(pool);
 
 		if (frame)
 			return frame;
@@ -124,34 +89,6 @@ struct frame *frame_find(struct attachment *attachment)
 		cond_resched();
 	}
 	return frame_find_in(attachment->pool);
-}
-
-/* Frames in no queue, linked by it, become free on this core. */
-void frames_free(struct pool *pool, struct list_head *frames)
-{
-	struct core *core = &pool->cores[this_core(pool)];
-	struct frame *frame;
-	unsigned long number = 0;
-
-	list_for_each_entry(frame, frames, queue)
-		number++;
-	if (!number)
-		return;
-	spin_lock(&core->lock);
-	list_splice(frames, &core->free);
-	WRITE_ONCE(core->free_count, core->free_count + number);
-	spin_unlock(&core->lock);
-	if (wq_has_sleeper(&pool->freed))
-		wake_up_all(&pool->freed);
-}
-
-/* The same of one that stands for nothing any more. */
-void frame_free(struct pool *pool, struct frame *frame)
-{
-	LIST_HEAD(unused);
-
-	list_add(&frame->queue, &unused);
-	frames_free(pool, &unused);
 }
 
 /*

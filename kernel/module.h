@@ -14,7 +14,8 @@
  *   freeze protection of the backing's file system, for writing
  *   folio lock                       (several: by rising index, or by trylock)
  *   i_mmap_rwsem, page table locks   (within unmap_mapping_pages)
- *   xa_lock of shard->pages or shard->dirty, core->lock, pool->lock   (leaves, never nested)
+ *   xa_lock of shard->pages or shard->dirty, core->lock, pool->lock, lock of free_frames
+ *                                    (leaves, never nested)
  *
  * The folio lock is the authority on a frame: who holds it may change what the
  * frame stands for, whether it is dirty, and may install it in page tables.
@@ -70,7 +71,7 @@ struct frame {
 	struct folio *folio; /* NULL while spare */
 	struct attachment *attachment; /* NULL while free; folio lock */
 	u64 epoch; /* of the attachment when it became dirty; folio lock */
-	/* its core's free or clean one, or its shard's dirty one; core->lock */
+	/* its core's clean one or its shard's dirty one; core->lock. Or a free one; its lock */
 	struct list_head queue;
 	struct list_head batch; /* whatever the holder of the folio lock puts together */
 	bool dirty; /* folio lock */
@@ -81,15 +82,23 @@ struct frame {
 	u64 arrival; /* 0: may be seen; folio lock */
 };
 
+/* Those that stand for nothing, of one node of memory: at hand for a core, or for all of the node. */
+struct free_frames {
+	spinlock_t lock;
+	struct list_head frames;
+	unsigned long count; /* written under the lock, read without */
+} ____cacheline_aligned_in_smp;
+
 /* What is particular to a core, so that cores seldom meet at a lock. */
 struct core {
+	struct free_frames free;
+	int node; /* of memory, the nearest */
 	spinlock_t lock;
-	struct list_head free;
 	struct list_head clean[PRIORITIES]; /* least recently charged or visited first */
 	/* those whose queues may have a frame; core->lock to write */
 	DECLARE_BITMAP(priorities, PRIORITIES);
 	/* written under the lock, read without */
-	unsigned long free_count, clean_count, dirty_count;
+	unsigned long clean_count, dirty_count;
 } ____cacheline_aligned_in_smp;
 
 struct pool {
@@ -101,6 +110,8 @@ struct pool {
 	unsigned long frame_count; /* those with one */
 	unsigned long wanted; /* the same, or what it is being brought to; resize_lock to write */
 	atomic_long_t pinned; /* pages that pins hold, each time counted */
+	int last_node; /* that memory was taken from; resize_lock */
+	struct free_frames *nodes; /* nr_node_ids of them: free, and at hand for no core */
 	struct core *cores;
 	unsigned int core_count; /* a power of two */
 	spinlock_t lock; /* for attachments */
@@ -158,6 +169,11 @@ struct attachment {
 	bool closing; /* registry_lock */
 	struct list_head registered; /* registry_lock */
 };
+
+static inline unsigned int this_core(const struct pool *pool)
+{
+	return raw_smp_processor_id() & (pool->core_count - 1);
+}
 
 static inline unsigned int core_of(const struct attachment *attachment, pgoff_t index)
 {
@@ -249,14 +265,19 @@ bool pool_is_stuck(struct pool *pool);
 bool pool_is_held(struct pool *pool);
 void pool_usage(struct pool *pool, struct vmio_usage *usage);
 
+/* free.c */
+struct frame *take_free(struct pool *pool);
+void frames_free(struct pool *pool, struct list_head *frames);
+void frame_free(struct pool *pool, struct frame *frame);
+bool pool_has_free(const struct pool *pool);
+int free_frames_init(struct pool *pool);
+
 /* frame.c */
 struct frame *frame_find_in(struct pool *pool);
 struct frame *frame_find(struct attachment *attachment);
 bool frames_are_stuck(struct attachment *attachment, unsigned long patience);
 int wait_for_frame(struct pool *pool);
 bool pool_has_free_or_clean(const struct pool *pool);
-void frames_free(struct pool *pool, struct list_head *frames);
-void frame_free(struct pool *pool, struct frame *frame);
 int frame_lock(struct frame *frame, struct attachment *attachment, pgoff_t index,
 	       enum patience patience);
 int frame_assign(struct frame *frame, struct attachment *attachment, pgoff_t index);

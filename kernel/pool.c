@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The memory of a pool: taken when it is reserved and when it grows, handed out a
- * frame at a time (frame.c).
+ * frame at a time (free.c).
  */
 
 #include <linux/module.h>
@@ -62,15 +62,12 @@ static int add_spares(struct pool *pool, unsigned long number)
 static void add_frame(struct pool *pool, struct page *page)
 {
 	struct frame *frame = list_first_entry(&pool->spare, struct frame, queue);
-	struct core *core = &pool->cores[pool->frame_count % pool->core_count];
 
+	list_del(&frame->queue);
 	page_folio(page)->private = frame;
 	WRITE_ONCE(frame->folio, page_folio(page));
 	WRITE_ONCE(pool->frame_count, pool->frame_count + 1);
-	spin_lock(&core->lock);
-	list_move_tail(&frame->queue, &core->free);
-	WRITE_ONCE(core->free_count, core->free_count + 1);
-	spin_unlock(&core->lock);
+	frame_free(pool, frame);
 }
 
 static unsigned long spares(const struct pool *pool)
@@ -83,6 +80,18 @@ static unsigned long spares(const struct pool *pool)
 	return number;
 }
 
+/* Nodes take turns, unless the program has said where its memory is to be. */
+static struct page *alloc_near(struct pool *pool, gfp_t gfp, unsigned int order)
+{
+#ifdef CONFIG_NUMA
+	if (!current->mempolicy) {
+		pool->last_node = next_node_in(pool->last_node, node_states[N_MEMORY]);
+		return alloc_pages_node(pool->last_node, gfp, order);
+	}
+#endif
+	return alloc_pages(gfp, order);
+}
+
 static int grow_to(struct pool *pool, unsigned long wanted)
 {
 	unsigned long missing = wanted - pool->frame_count, have = spares(pool);
@@ -92,14 +101,15 @@ static int grow_to(struct pool *pool, unsigned long wanted)
 		bool many = wanted - pool->frame_count >= 1UL << BLOCK_ORDER;
 		unsigned int order = many ? BLOCK_ORDER : 0;
 		gfp_t easily = GFP_KERNEL_ACCOUNT | __GFP_NOWARN | __GFP_NORETRY;
-		struct page *block = order ? alloc_pages(easily, order) : NULL;
+		struct page *block = order ? alloc_near(pool, easily, order) : NULL;
 		unsigned long page;
 
 		if (block) {
 			split_page(block, order);
 		} else {
 			order = 0;
-			block = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_RETRY_MAYFAIL | __GFP_NOWARN);
+			block = alloc_near(pool, GFP_KERNEL_ACCOUNT | __GFP_RETRY_MAYFAIL |
+					   __GFP_NOWARN, order);
 			if (!block)
 				return -ENOMEM;
 		}
@@ -197,6 +207,7 @@ static void pool_free(struct pool *pool, unsigned long reserved)
 		}
 		vfree(block);
 	}
+	kvfree(pool->nodes);
 	kvfree(pool->cores);
 	statistics_end(&pool->statistics);
 	kfree(pool);
@@ -221,17 +232,17 @@ struct pool *pool_create(unsigned long pages)
 	refcount_set(&pool->references, 1);
 	spin_lock_init(&pool->lock);
 	mutex_init(&pool->resize_lock);
+	pool->last_node = NUMA_NO_NODE;
 	INIT_LIST_HEAD(&pool->attachments);
 	INIT_LIST_HEAD(&pool->blocks);
 	INIT_LIST_HEAD(&pool->spare);
 	init_waitqueue_head(&pool->freed);
 	pool->core_count = roundup_pow_of_two(num_possible_cpus());
 	pool->cores = kvcalloc(pool->core_count, sizeof(*pool->cores), GFP_KERNEL_ACCOUNT);
-	if (!pool->cores || statistics_begin(&pool->statistics))
+	if (!pool->cores || free_frames_init(pool) || statistics_begin(&pool->statistics))
 		goto failed;
 	for (i = 0; i < pool->core_count; i++) {
 		spin_lock_init(&pool->cores[i].lock);
-		INIT_LIST_HEAD(&pool->cores[i].free);
 		for (priority = 0; priority < PRIORITIES; priority++)
 			INIT_LIST_HEAD(&pool->cores[i].clean[priority]);
 	}

@@ -35,6 +35,8 @@ static const char *const names[STATISTICS] = {
 	[PAGES_WRITTEN] = "pages_written",
 	[WRITE_ERRORS] = "write_errors",
 	[SYNCS] = "syncs",
+	[FRAMES_NEAR] = "frames_near",
+	[FRAMES_FAR] = "frames_far",
 };
 
 static struct dentry *folder;

@@ -29,6 +29,8 @@ enum statistic {
 	PAGES_WRITTEN,
 	WRITE_ERRORS,
 	SYNCS,
+	FRAMES_NEAR,
+	FRAMES_FAR,
 	STATISTICS,
 };
 

@@ -31,6 +31,7 @@ static const struct {
 	{ "refused", refused },
 	{ "grown_and_shrunk", grown_and_shrunk },
 	{ "resized_in_use", resized_in_use },
+	{ "nodes", nodes },
 	{ "priorities", priorities },
 	{ "fresh", fresh },
 	{ "read_ahead", read_ahead },

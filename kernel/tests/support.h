@@ -73,6 +73,7 @@ void limited(void);
 void refused(void);
 void grown_and_shrunk(void);
 void resized_in_use(void);
+void nodes(void);
 void priorities(void);
 void fresh(void);
 void read_ahead(void);

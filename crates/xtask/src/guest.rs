@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
 use crate::kernel::Kernel;
@@ -34,9 +34,24 @@ pub(crate) struct Guest {
     out: PathBuf,
 }
 
+/// Has QEMU deal cores and memory to nodes: neighbouring cores to one, and what is left over to the last.
+fn node_options(cores: u32, memory_mib: u32, nodes: u32) -> Vec<String> {
+    let (cores_each, memory_each) = (cores / nodes, memory_mib / nodes);
+    let mut options = Vec::new();
+    for node in 0..nodes {
+        let (first, is_last) = (node * cores_each, node == nodes - 1);
+        let last = if is_last { cores } else { first + cores_each } - 1;
+        let size = if is_last { memory_mib - node * memory_each } else { memory_each };
+        options.extend(["-object".to_owned(), format!("memory-backend-ram,id=node{node},size={size}M")]);
+        options.extend(["-numa".to_owned(), format!("node,nodeid={node},memdev=node{node},cpus={first}-{last}")]);
+    }
+    options
+}
+
 impl Guest {
     /// Makes what the machine boots from. What the command leaves in $OUT is kept if it has a folder of its own.
     pub(crate) fn new(machine: Machine, out: Option<PathBuf>) -> Result<Guest> {
+        ensure!((1..=machine.cores).contains(&machine.nodes), "each node of memory needs a core");
         let kernel = Kernel::of(machine.kernel)?;
         let scratch = tempfile::tempdir_in(lab_folder()?)?;
         initramfs::write(&kernel, scratch.path())?;
@@ -86,7 +101,7 @@ impl Guest {
     }
 
     fn qemu(&self) -> Command {
-        let Machine { cores, memory, accelerator, memory_checks, timeout, .. } = self.machine;
+        let Machine { cores, memory, nodes, accelerator, memory_checks, timeout, .. } = self.machine;
         let at = |name: &str| self.scratch.path().join(name);
         // timeout(1), since it also ends QEMU when this process is gone.
         let mut command = Command::new("timeout");
@@ -95,6 +110,9 @@ impl Guest {
         command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
         let most = u64::from(memory) + (NVDIMM_BYTES >> 20);
         command.args(["-smp", &cores.to_string(), "-m", &format!("{memory}M,slots=1,maxmem={most}M")]);
+        if nodes > 1 {
+            command.args(node_options(cores, memory, nodes));
+        }
         command.arg("-kernel").arg(&self.kernel.image).arg("-initrd").arg(at("initramfs.cpio"));
         let checks = if memory_checks { MEMORY_CHECKS } else { "" };
         // On a busy host the emulated timer is too late for the kernel's check of it, which gives up then.

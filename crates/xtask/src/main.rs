@@ -105,6 +105,9 @@ struct Machine {
     /// Memory in MiB
     #[arg(long, default_value_t = 2048, value_name = "MIB")]
     memory: u32,
+    /// Nodes of memory, which the cores and the memory are dealt to
+    #[arg(long, default_value_t = 1)]
+    nodes: u32,
     /// What QEMU runs it with; KVM is faster where the host can
     #[arg(long, value_enum, default_value_t = Accelerator::Tcg)]
     accelerator: Accelerator,

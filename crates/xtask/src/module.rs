@@ -105,8 +105,10 @@ fn copy_sources(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds the module and its tests, and runs these in a guest, where it is then loaded and unloaded so often; 0 if all is well.
+/// Builds the module and its tests, and runs these in a guest of two nodes at least, where it is then loaded and unloaded so
+/// often; 0 if all is well.
 pub(crate) fn test(machine: Machine, rounds: u32, wanted: &[String]) -> Result<u8> {
+    let machine = Machine { nodes: machine.nodes.max(machine.cores.min(2)), ..machine };
     let arguments: Vec<String> = iter::once(rounds.to_string()).chain(wanted.iter().cloned()).collect();
     run_suite(machine, "tests", &arguments, &[])
 }
