@@ -6,6 +6,9 @@ mod initramfs;
 mod kernel;
 mod lab;
 mod module;
+mod module_bench;
+mod mutants;
+mod patched;
 mod programs;
 mod suite;
 
@@ -17,6 +20,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::guest::Guest;
 use crate::kernel::{Kernel, Series};
+use crate::module_bench::Question;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Chores of the vmio repository")]
@@ -90,6 +94,15 @@ enum Chore {
     ModuleBench {
         #[command(flatten)]
         machine: Machine,
+        #[command(flatten)]
+        question: Question,
+    },
+    /// See the kernel module's tests fail for mistakes made in it on purpose (kernel/tests/mutants); with `--kernel 6.12-debug`
+    ModuleMutants {
+        #[command(flatten)]
+        machine: Machine,
+        /// Only these
+        mutants: Vec<String>,
     },
 }
 
@@ -164,7 +177,8 @@ fn main() -> Result<ExitCode> {
             0
         }
         Chore::ModuleTests { machine, rounds, tests } => module::test(machine, rounds, &tests)?,
-        Chore::ModuleBench { machine } => module::bench(machine)?,
+        Chore::ModuleBench { machine, question } => module_bench::run_in_guest(machine, question)?,
+        Chore::ModuleMutants { machine, mutants } => mutants::run(machine, &mutants)?,
     };
     Ok(ExitCode::from(status))
 }

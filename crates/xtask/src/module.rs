@@ -1,6 +1,6 @@
 //! The kernel module: built from `kernel/` against the headers of a kernel of the lab, and tested in a guest.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs;
 use std::iter;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ const SPARSE: &str = "C=2";
 
 /// Builds the module for a kernel, where a warning is an error, and says where it is.
 pub(crate) fn build(series: Series) -> Result<PathBuf> {
-    make_module(series, &[])
+    build_from(series, &sources(), "module", &[])
 }
 
 /// The same, where a warning of sparse is an error, too.
@@ -69,14 +69,20 @@ pub(crate) fn check(series: Series) -> Result<PathBuf> {
         sparse.is_ok_and(|said| said.status.success()),
         "there is no sparse: install it, or build without --sparse"
     );
-    make_module(series, &[SPARSE])
+    build_from(series, &sources(), "module", &[SPARSE])
 }
 
-fn make_module(series: Series, options: &[&str]) -> Result<PathBuf> {
+/// Where its sources are, and folders with programs and scripts about it.
+pub(crate) fn sources() -> PathBuf {
+    workspace().join("kernel")
+}
+
+/// The same from other sources, in a folder of the lab that has a name of their own.
+pub(crate) fn build_from(series: Series, sources: &Path, name: &str, options: &[&str]) -> Result<PathBuf> {
     ensure!(series != Series::Linux5_15, "the module needs Linux 6.1 or newer");
     let headers = Headers::of(&Kernel::of(series)?, series)?;
-    let folder = lab_folder()?.join(format!("{}-module", series.name()));
-    copy_sources(&workspace().join("kernel"), &folder)?;
+    let folder = lab_folder()?.join(format!("{}-{name}", series.name()));
+    copy_sources(sources, &folder)?;
     let mut make = Command::new("make");
     make.arg("-C").arg(&headers.folder).arg(format!("M={}", folder.display()));
     // Without pahole there are no types for BPF; nothing else needs them.
@@ -91,7 +97,7 @@ fn make_module(series: Series, options: &[&str]) -> Result<PathBuf> {
 }
 
 /// Copies sources that have changed since they were last copied, so that make builds no more than those; nothing that was built there.
-fn copy_sources(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn copy_sources(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for source in entries(from)? {
         let copy = to.join(source.file_name().unwrap_or_default());
@@ -110,37 +116,30 @@ fn copy_sources(from: &Path, to: &Path) -> Result<()> {
 pub(crate) fn test(machine: Machine, rounds: u32, wanted: &[String]) -> Result<u8> {
     let machine = Machine { nodes: machine.nodes.max(machine.cores.min(2)), ..machine };
     let arguments: Vec<String> = iter::once(rounds.to_string()).chain(wanted.iter().cloned()).collect();
-    run_suite(machine, "tests", &arguments, &[])
+    let script = script("tests", "suite", &[("module", &build(machine.kernel)?)], &arguments, &[])?;
+    Guest::new(machine, None)?.run(&script)
 }
 
-/// Builds the module and its benchmark, and runs that in a guest.
-pub(crate) fn bench(machine: Machine) -> Result<u8> {
-    run_suite(machine, "bench", &[], &library_for_c()?)
-}
-
-/// Builds the library as it is used from C, and says what the compiler is told to use it.
-fn library_for_c() -> Result<Vec<OsString>> {
-    run(Command::new(env!("CARGO")).args(["build", "--release", "--package", "vmio-c"]).current_dir(workspace()))?;
-    let target = lab_folder()?.parent().context("the lab is in no folder")?.join("release/libvmio_c.a");
-    let mut include = OsString::from("-I");
-    include.push(workspace().join("crates/vmio-c/include"));
-    Ok(vec![include, target.into(), "-lm".into()])
-}
-
-/// Builds the module and the program of a folder beside it, and has the folder's suite run in a guest.
-fn run_suite(machine: Machine, folder: &str, arguments: &[String], libraries: &[OsString]) -> Result<u8> {
-    let module = build(machine.kernel)?;
-    let sources = workspace().join("kernel").join(folder);
+/// Builds the program of a folder beside the module, and returns a script of that folder, to be run in a guest: with arguments, and
+/// variables, of which one is the program, by the name of the folder.
+pub(crate) fn script(
+    folder: &str,
+    name: &str,
+    variables: &[(&str, &Path)],
+    arguments: &[String],
+    libraries: &[&OsStr],
+) -> Result<String> {
+    let folder_of_sources = sources().join(folder);
     let program = lab_folder()?.join(format!("module-{folder}"));
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program);
-    cc.args(entries(&sources)?.iter().filter(|source| source.extension().is_some_and(|end| end == "c")));
+    cc.args(entries(&folder_of_sources)?.iter().filter(|source| source.extension().is_some_and(|end| end == "c")));
     run(cc.args(libraries))?;
     let mut script = String::new();
-    for (name, path) in [("module", &module), (folder, &program)] {
+    for (name, path) in variables.iter().copied().chain([(folder, program.as_path())]) {
         script += &format!("{name}={}\n", shlex::try_quote(&path.to_string_lossy())?);
     }
     let arguments = shlex::try_join(arguments.iter().map(String::as_str))?;
-    let suite = fs::read_to_string(sources.join("suite"))?;
-    Guest::new(machine, None)?.run(&format!("{script}set -- {arguments}\n{suite}"))
+    let text = fs::read_to_string(folder_of_sources.join(name))?;
+    Ok(format!("{script}set -- {arguments}\n{text}"))
 }
