@@ -51,7 +51,7 @@ BEGIN {
         "__filemap_remove_folio load_begin load_end page_cache_* workingset_* next_dirty next_resident")
     rule("frames and their queues", "alloc_pages* __alloc_pages* folio_alloc* __folio_alloc* filemap_alloc_folio* get_page_from_* " \
         "__mem_cgroup_charge mem_cgroup_* try_charge* charge_memcg uncharge_* __mem_cgroup_uncharge* folio_add_lru* lru_add* " \
-        "folio_batch_* free_unref_* __folio_put* folios_put* __folio_batch_release frame_find* find_free pop_free frames_free " \
+        "folio_batch_* free_unref_* __folio_put* folios_put* __folio_batch_release frame_find* take_free frames_free " \
         "frame_enqueue frame_requeue frame_dequeue to_clean refill_obj* folio_mark_accessed free_frozen* free_pages*")
     rule("clear and copy pages", "clear_page_* copy_page* rep_movs_* copy_mc_* copy_highpage")
     rule("eviction", "evict evict_* visit lock_clean frames_visited frame_lock_victim shrink_* isolate_lru_folios " \
