@@ -170,6 +170,30 @@ with open("data", "w+b", buffering=0) as file:
     Ok(())
 }
 
+/// On one core the thread that takes leases begins when the program waits: the calls by which a file is found to be worth one are
+/// over by then.
+#[test]
+fn a_file_that_is_used_at_once_is_served_later() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    let dir = tempfile::tempdir()?;
+    fs::write(dir.path().join("data"), patterned(1 << 20))?;
+    let script = r#"
+import os, time
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+fd = os.open("data", os.O_RDONLY)
+for at in range(20): os.pread(fd, 512, at)
+time.sleep(.5)
+for at in range(1000): os.pread(fd, 512, at)
+time.sleep(.5)
+for at in range(1000): os.pread(fd, 512, at)
+"#;
+    let output = under(dir.path(), &["python3", "-c", script]).current_dir(dir.path()).output()?;
+    assert!(served(&output, "reads_served") > 900, "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
 /// A file that cannot be had for oneself, one that others write, one of nobody's folders: they are Linux's.
 #[test]
 fn what_is_elsewhere_is_left_alone() -> TestResult {

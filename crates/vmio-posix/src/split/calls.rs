@@ -34,8 +34,8 @@ macro_rules! warm_or_linux {
 impl Call {
     /// The kernel reads or writes a file that may be worth more.
     fn is_of_the_kernel(&self) {
-        if self.description.is_worth_a_look() {
-            keeper::look_at(self.fd);
+        if self.description.is_worth_a_look() && !keeper::look_at(self.fd) {
+            self.description.ask_again();
         }
     }
 

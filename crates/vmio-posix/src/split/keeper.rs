@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering, fence};
 use std::thread;
 
 use crossbeam_queue::ArrayQueue;
@@ -111,9 +111,9 @@ fn begin() -> bool {
     thread::Builder::new().name("vmio-keeper".to_owned()).spawn(keep).is_ok()
 }
 
-/// Has a descriptor's description looked at.
-pub(super) fn look_at(fd: RawFd) {
-    ask(Request::Look(fd));
+/// Has a descriptor's description looked at; false if too much else is to be done.
+pub(super) fn look_at(fd: RawFd) -> bool {
+    ask(Request::Look(fd))
 }
 
 /// Frees what a description has had, in time.
@@ -128,12 +128,19 @@ pub(super) unsafe fn dispose(warm: *mut Warm) {
     }
 }
 
-fn ask(request: Request) {
-    let (Some(keeper), thread) = (KEEPER.get(), THREAD.load(Ordering::Relaxed)) else { return };
-    if thread > 0 && keeper.requests.push(request).is_ok() {
+fn ask(request: Request) -> bool {
+    let Some(keeper) = KEEPER.get() else { return false };
+    if keeper.requests.push(request).is_err() {
+        return false;
+    }
+    // With the one in `keep`: either the thread finds the request when it begins, or it is seen here.
+    fence(Ordering::SeqCst);
+    let thread = THREAD.load(Ordering::Relaxed);
+    if thread > 0 {
         // SAFETY: has no effect on memory.
         unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, wake_signal()) };
     }
+    true
 }
 
 /// By which the kernel, and this process, wake the keeper: it is sent to that thread alone.
@@ -153,11 +160,9 @@ fn keep() {
         libc::sigaddset(awaited.as_mut_ptr(), libc::SIGIO);
     }
     THREAD.store(thread, Ordering::Relaxed);
+    fence(Ordering::SeqCst);
     let Some(keeper) = KEEPER.get() else { return };
     loop {
-        let mut about = MaybeUninit::<libc::siginfo_t>::zeroed();
-        // SAFETY: both are ours.
-        let signal = unsafe { libc::sigwaitinfo(awaited.as_ptr(), about.as_mut_ptr()) };
         while let Some(request) = keeper.requests.pop() {
             match request {
                 Request::Look(fd) => warm_up(fd, thread),
@@ -167,6 +172,9 @@ fn keep() {
                 }
             }
         }
+        let mut about = MaybeUninit::<libc::siginfo_t>::zeroed();
+        // SAFETY: both are ours.
+        let signal = unsafe { libc::sigwaitinfo(awaited.as_ptr(), about.as_mut_ptr()) };
         // SAFETY: it was zeroed, and filled if there was a signal.
         let is_ours = signal == wake_signal() && unsafe { about.assume_init() }.si_code == libc::SI_TKILL;
         if signal > 0 && !is_ours {
