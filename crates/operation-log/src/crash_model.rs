@@ -185,7 +185,7 @@ impl Subject {
             image[*at..][..bytes.len()].copy_from_slice(bytes);
         }
         let path = self.log.path().to_owned();
-        let is_removed = self.log.files.unretired().is_empty();
+        let is_removed = self.log.files.are_retired();
         let Subject { _folder, under, log, bases, logged, files, .. } = self;
         drop(log);
         assert_eq!(is_removed, !path.exists());

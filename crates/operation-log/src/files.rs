@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
 use crate::entry::{FILE_FRONT_BYTES, PATH_BYTES_MAX};
@@ -22,7 +23,8 @@ impl FileNumber {
         FileNumber(number)
     }
 
-    pub(crate) fn number(self) -> u32 {
+    /// As the log has it.
+    pub fn number(self) -> u32 {
         self.0
     }
 }
@@ -32,6 +34,9 @@ impl fmt::Display for FileNumber {
         write!(out, "{}", self.0)
     }
 }
+
+/// What introduces a file: on the stack, as long as its path is no longer than most.
+pub(crate) type Introduction = SmallVec<[u8; 512]>;
 
 /// Introduced in no generation.
 const NEVER: u64 = u64::MAX;
@@ -51,13 +56,14 @@ pub(crate) struct LoggedFile {
 
 impl LoggedFile {
     /// The data of the entry that introduces it, if the generation has none that is durable.
-    pub(crate) fn introduction(&self, generation: u64) -> Option<Vec<u8>> {
+    pub(crate) fn introduction(&self, generation: u64) -> Option<Introduction> {
         if self.introduced_in.load(Ordering::Acquire) == generation {
             return None;
         }
-        let mut data = IdentityFields::from(self.identity).as_bytes().to_vec();
+        let mut data = Introduction::new();
+        data.extend_from_slice(IdentityFields::from(self.identity).as_bytes());
         debug_assert_eq!(data.len(), FILE_FRONT_BYTES);
-        data.extend_from_slice(self.path().as_os_str().as_bytes());
+        data.extend_from_slice(self.path.lock().unwrap_or_else(PoisonError::into_inner).as_os_str().as_bytes());
         Some(data)
     }
 
@@ -152,13 +158,15 @@ impl Files {
         Ok(())
     }
 
-    /// Those that are not retired, by number.
-    pub(crate) fn unretired(&self) -> Vec<FileNumber> {
+    /// Goes through those that are not retired, until one fails.
+    pub(crate) fn each_unretired<E>(&self, look: impl FnMut(FileNumber) -> Result<(), E>) -> Result<(), E> {
         let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let unretired = table.by_number.values().filter(|file| !file.is_retired());
-        let mut numbers: Vec<_> = unretired.map(|file| file.number).collect();
-        numbers.sort_unstable();
-        numbers
+        table.by_number.values().filter(|file| !file.is_retired()).map(|file| file.number).try_for_each(look)
+    }
+
+    /// Whether all are retired.
+    pub(crate) fn are_retired(&self) -> bool {
+        self.each_unretired(Err).is_ok()
     }
 
     pub(crate) fn begin_anew(&self) {

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +24,7 @@ const ATTEMPTS_MAX: u32 = 64;
 /// The folder of logs below another.
 pub(crate) struct Folder {
     path: PathBuf,
+    file: File,
 }
 
 /// A log that has its lock and not yet its name.
@@ -42,7 +44,15 @@ impl Folder {
             }
             _ => {}
         }
-        Ok(Folder { path })
+        Self::at(path)
+    }
+
+    fn at(path: PathBuf) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::open(&path, flags, Mode::empty()) {
+            Ok(file) => Ok(Folder { path, file: file.into() }),
+            Err(error) => Err(Error::Io { action: "opening the folder", path, source: error.into() }),
+        }
     }
 
     /// The one that is there, if any.
@@ -51,7 +61,11 @@ impl Folder {
         fs::read_dir(&under).map_err(|source| Error::Io { action: "reading", path: under.clone(), source })?;
         let path = under.join(FOLDER_NAME);
         match fs::symlink_metadata(&path) {
-            Ok(metadata) if metadata.is_dir() => Ok(Some(Folder { path })),
+            Ok(metadata) if metadata.is_dir() => match Self::at(path) {
+                // The last log in it was removed meanwhile, and the folder with it.
+                Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+                folder => folder.map(Some),
+            },
             Ok(_) => Err(Error::Io { action: "reading the folder", path, source: io::ErrorKind::NotADirectory.into() }),
             Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(Error::Io { action: "reading the folder", path, source }),
@@ -63,21 +77,23 @@ impl Folder {
         self.path.parent().unwrap_or(&self.path)
     }
 
-    /// A new file that is locked, and that no recovery will take away.
-    pub(crate) fn new_log(&self) -> Result<NewLog> {
+    /// A new file that is locked, and that no recovery will take away; `None` if the folder has gone meanwhile.
+    pub(crate) fn new_log(&self) -> Result<Option<NewLog>> {
         let failed = |path: &Path, source| Error::Io { action: "creating", path: path.to_owned(), source };
         for _ in 0..ATTEMPTS_MAX {
             let name = format!("{}-{:016x}", std::process::id(), random().map_err(|error| failed(&self.path, error))?);
-            let path = self.path.join(name).with_extension(UNFINISHED);
+            let path = self.path.join(&name).with_extension(UNFINISHED);
+            let name = Path::new(&name).with_extension(UNFINISHED);
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            let file = match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
+            let file = match rustix::fs::openat(&self.file, &name, flags, Mode::RUSR | Mode::WUSR) {
                 Ok(file) => File::from(file),
                 Err(rustix::io::Errno::EXIST) => continue,
+                Err(rustix::io::Errno::NOENT) => return Ok(None),
                 Err(error) => return Err(failed(&path, error.into())),
             };
             // A recovery that came between has the lock, or had it and removed the file.
             if try_lock(&file).and_then(|is_locked| Ok(is_locked && has_name(&file)?)).map_err(|e| failed(&path, e))? {
-                return Ok(NewLog { file, path });
+                return Ok(Some(NewLog { file, path }));
             }
         }
         Err(failed(&self.path, io::ErrorKind::AlreadyExists.into()))
@@ -85,11 +101,41 @@ impl Folder {
 
     /// Makes names that were given or taken away durable, also the folder's own.
     pub(crate) fn sync(&self) -> Result<()> {
-        for path in [&self.path, self.under()] {
-            let failed = |source| Error::Io { action: "flushing the folder", path: path.to_owned(), source };
-            File::open(path).and_then(|folder| folder.sync_all()).map_err(failed)?;
-        }
+        let failed = |path: &Path, source| Error::Io { action: "flushing the folder", path: path.to_owned(), source };
+        self.file.sync_all().map_err(|error| failed(&self.path, error))?;
+        let under = self.under();
+        File::open(under).and_then(|folder| folder.sync_all()).map_err(|error| failed(under, error))
+    }
+
+    /// Removes a log, and the folder if it was the last.
+    pub(crate) fn remove_log(&self, log: &Path) -> io::Result<()> {
+        fs::remove_file(log)?;
+        self.remove_if_empty();
         Ok(())
+    }
+
+    /// Removes the folder, if nobody has a log there.
+    pub(crate) fn remove_if_empty(&self) {
+        // Whatever keeps it there, it does no harm.
+        let _ = fs::remove_dir(&self.path);
+    }
+
+    /// Waits for the lock of the folder, which those take in turn that write to the same files.
+    pub(crate) fn lock(&self) -> io::Result<()> {
+        loop {
+            match rustix::fs::flock(&self.file, FlockOperation::LockExclusive) {
+                Err(rustix::io::Errno::INTR) => {}
+                outcome => return Ok(outcome?),
+            }
+        }
+    }
+
+    pub(crate) fn unlock(&self) -> io::Result<()> {
+        Ok(rustix::fs::flock(&self.file, FlockOperation::Unlock)?)
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// The logs in it, those that were written to last at the end.
@@ -197,7 +243,7 @@ mod tests {
         let under = tempfile::tempdir().unwrap();
         assert!(Folder::open(under.path()).unwrap().is_none());
         let folder = Folder::create(under.path()).unwrap();
-        let (living, dead) = (folder.new_log().unwrap(), folder.new_log().unwrap());
+        let [living, dead] = [(); 2].map(|()| folder.new_log().unwrap().unwrap());
         let [living_path, dead_path] = [&living, &dead].map(|log| log.path.clone());
         drop(dead);
         let again = Folder::open(under.path()).unwrap().unwrap();
@@ -209,6 +255,19 @@ mod tests {
         assert!(!try_lock(&open(&path).unwrap().unwrap()).unwrap());
         drop(file);
         assert!(try_lock(&open(&path).unwrap().unwrap()).unwrap());
+    }
+
+    #[test]
+    fn the_last_log_takes_the_folder_with_it() {
+        let under = tempfile::tempdir().unwrap();
+        let folder = Folder::create(under.path()).unwrap();
+        let [first, second] = [(); 2].map(|()| folder.new_log().unwrap().unwrap().finish().unwrap());
+        folder.remove_log(&first).unwrap();
+        assert!(Folder::open(under.path()).unwrap().is_some());
+        folder.remove_log(&second).unwrap();
+        assert!(Folder::open(under.path()).unwrap().is_none() && folder.new_log().unwrap().is_none());
+        let again = Folder::create(under.path()).unwrap();
+        assert!(again.new_log().unwrap().is_some() && folder.new_log().unwrap().is_none());
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub use error::{Damage, Error, Result};
 pub use files::FileNumber;
 pub use folder::FOLDER_NAME;
 pub use identity::{Birth, FileIdentity};
-pub use log::{Log, Unapplied};
+pub use log::{Log, Turn, Unapplied};
 pub use options::LogOptions;
 pub use recovery::{LogState, RecoveredFile, RecoveredLog, Recovery, preview, recover};
 pub use scan::{Contents, Entry, EntryKind, FileEntry, Source};

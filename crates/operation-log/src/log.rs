@@ -1,21 +1,25 @@
 //! A process's log, while it lives.
 
 use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::process::{Pid, getpid};
+use smallvec::SmallVec;
 
 use crate::entry::{FILE_BYTES_MAX, FILE_FRONT_BYTES, Front, Kind, Life, PATH_BYTES_MAX, UNIT_BYTES, entry_bytes};
 use crate::error::{Error, Result};
-use crate::files::{FileNumber, Files, LoggedFile};
+use crate::files::{FileNumber, Files, Introduction, LoggedFile};
 use crate::folder::{Folder, NewLog, random};
 use crate::header::{ENTRIES_START_BYTES, Header};
 use crate::identity::FileIdentity;
 use crate::options::LogOptions;
 use crate::space::Space;
 
+/// So many buffers, and what goes around them, are written without an allocation: signal handlers write, too.
+const BUFFERS_ON_STACK: usize = 16;
 static PADDING: [u8; UNIT_BYTES as usize] = [0; UNIT_BYTES as usize];
 
 /// The log of this process for the files under a folder. Threads share it.
@@ -24,6 +28,8 @@ static PADDING: [u8; UNIT_BYTES as usize] = [0; UNIT_BYTES as usize];
 /// (exec) leaves the log to [`crate::recover`]; so checkpoint before.
 pub struct Log {
     path: PathBuf,
+    folder: Folder,
+    turn: Mutex<()>,
     owner: Pid,
     pub(crate) space: Space,
     /// Held for reading while an operation is written and applied, for writing while the log is begun anew.
@@ -54,19 +60,25 @@ impl Log {
     /// Makes a log for files under this folder, which should be on the same file system. It lies in the folder `.vmio` there.
     pub fn create(under: &Path, options: LogOptions) -> Result<Self> {
         let file_bytes = options.file_bytes()?;
-        let folder = Folder::create(under)?;
-        let new = folder.new_log()?;
+        let (folder, new) = loop {
+            let folder = Folder::create(under)?;
+            if let Some(new) = folder.new_log()? {
+                break (folder, new);
+            }
+        };
         let (header, new, space) = Self::begin(new, file_bytes)?;
         let path = new.finish()?;
         let log = Log {
             path,
+            folder,
+            turn: Mutex::new(()),
             owner: getpid(),
             space,
             header: RwLock::new(header),
             files: Files::default(),
             has_failed: AtomicBool::new(false),
         };
-        folder.sync()?;
+        log.folder.sync()?;
         Ok(log)
     }
 
@@ -95,6 +107,11 @@ impl Log {
     /// Where the log lies.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The descriptors that it has open: of its file, and of the folder that it lies in. Nobody else may close them.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.space.as_fd(), self.folder.as_fd()]
     }
 
     /// The most bytes that one operation may have: longer ones need to be written in parts.
@@ -181,15 +198,15 @@ impl Log {
         self.files.remove(file)
     }
 
-    /// Begins the log anew. `sync` gets the files that it has operations for and makes them durable (fdatasync). Operations
-    /// of other threads wait meanwhile.
-    pub fn checkpoint(&self, sync: impl FnOnce(&[FileNumber]) -> io::Result<()>) -> Result<()> {
+    /// Begins the log anew. `sync` gets each file that it has operations for and makes that durable (fdatasync). Operations
+    /// of other threads wait meanwhile; `sync` gives no file a number and gives none up.
+    pub fn checkpoint(&self, sync: impl FnMut(FileNumber) -> io::Result<()>) -> Result<()> {
         self.check_owner()?;
         let mut header = self.alone();
         if self.space.tail() == ENTRIES_START_BYTES && !self.has_failed.load(Ordering::Acquire) {
             return Ok(());
         }
-        sync(&self.files.unretired()).map_err(Error::Sync)?;
+        self.files.each_unretired(sync).map_err(Error::Sync)?;
         let secret = random().map_err(self.failed("drawing a random number for"))?;
         let life = Life { generation: header.life.generation + 1, secret };
         let next = Header { life, ..*header };
@@ -206,11 +223,20 @@ impl Log {
     /// Removes the log, if all files are retired. If they are not, it is left to [`crate::recover`].
     pub fn close(self) -> Result<()> {
         self.check_owner()?;
-        if !self.files.unretired().is_empty() {
+        if !self.files.are_retired() {
             return Err(Error::NotRetired { path: self.path.clone() });
         }
         // What follows is the drop, whose answer nobody would hear.
-        std::fs::remove_file(&self.path).map_err(self.failed("removing"))
+        self.folder.remove_log(&self.path).map_err(self.failed("removing"))
+    }
+
+    /// Waits for the turn to write to files that other processes write, too, each with a log in the same folder: who has it
+    /// [writes](Self::write), applies, and [retires](Self::retire), so that no replay ever undoes what another has written.
+    pub fn turn(&self) -> Result<Turn<'_>> {
+        self.check_owner()?;
+        let among_threads = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.folder.lock().map_err(self.failed("waiting for the folder of"))?;
+        Ok(Turn { log: self, _among_threads: among_threads })
     }
 
     /// Writes an entry, and before it the one that introduces its file, if that is missing. Where it begins.
@@ -225,7 +251,7 @@ impl Log {
         let start = self.space.reserve(needed_bytes).map_err(|free_bytes| Error::Full { needed_bytes, free_bytes })?;
         let position = start + introduction_bytes;
 
-        let mut introduced = Vec::new();
+        let mut introduced = Introduction::new();
         if let Some(data) = introduction {
             let data_bytes = data.len() as u32;
             let data_checksum = crc32c::crc32c(&data);
@@ -236,9 +262,9 @@ impl Log {
             introduced.resize(introduction_bytes as usize, 0);
         }
         let encoded = front.encode(header.life, position);
-        let mut buffers = Vec::with_capacity(data.len() + 3);
+        let mut buffers = SmallVec::<[IoSlice<'_>; BUFFERS_ON_STACK]>::new();
         buffers.extend([IoSlice::new(&introduced), IoSlice::new(&encoded)]);
-        buffers.extend_from_slice(data);
+        buffers.extend(data.iter().copied());
         let padding = u64::from(front.data_bytes).next_multiple_of(UNIT_BYTES) - u64::from(front.data_bytes);
         buffers.push(IoSlice::new(&PADDING[..padding as usize]));
         buffers.retain(|buffer| !buffer.is_empty());
@@ -282,13 +308,28 @@ impl Log {
     }
 }
 
+/// The turn to write to what other processes write, too: [`Log::turn`].
+#[must_use = "it ends when this is dropped"]
+pub struct Turn<'a> {
+    log: &'a Log,
+    _among_threads: MutexGuard<'a, ()>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.log.folder.unlock() {
+            tracing::warn!(folder = %self.log.path.display(), %error, "the turn of this process does not end");
+        }
+    }
+}
+
 impl Drop for Log {
     fn drop(&mut self) {
         // Locks may be held in a forked child by threads that it does not have.
-        if getpid() != self.owner || !self.path.exists() || !self.files.unretired().is_empty() {
+        if getpid() != self.owner || !self.path.exists() || !self.files.are_retired() {
             return;
         }
-        if let Err(error) = std::fs::remove_file(&self.path) {
+        if let Err(error) = self.folder.remove_log(&self.path) {
             tracing::warn!(log = %self.path.display(), %error, "a log that nobody needs is left behind");
         }
     }

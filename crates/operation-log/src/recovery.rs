@@ -97,6 +97,9 @@ fn go_through(under: &Path, action: Action) -> Result<Recovery> {
             }
         }
     }
+    if action == Action::Replay {
+        folder.remove_if_empty();
+    }
     Ok(recovery)
 }
 

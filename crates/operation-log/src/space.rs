@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -60,6 +61,10 @@ impl Space {
     pub(crate) fn reserve(&self, bytes: u64) -> Result<u64, u64> {
         let longer = |tail: u64| tail.checked_add(bytes).filter(|end| *end <= self.file_bytes);
         self.tail.fetch_update(Ordering::AcqRel, Ordering::Acquire, longer).map_err(|tail| self.file_bytes - tail)
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Where the next entry begins.

@@ -40,7 +40,8 @@ fn only_log(under: &Path) -> Result<RecoveredLog, Box<dyn StdError>> {
 }
 
 fn logs_left(under: &Path) -> Result<usize, std::io::Error> {
-    Ok(fs::read_dir(under.join(FOLDER_NAME))?.count())
+    let folder = under.join(FOLDER_NAME);
+    if folder.exists() { Ok(fs::read_dir(folder)?.count()) } else { Ok(0) }
 }
 
 #[test]
@@ -167,10 +168,12 @@ fn what_is_retired_or_checkpointed_is_not_replayed() -> TestResult {
     let log = self::log(under)?;
     let [first, second] = [add(&log, &a)?, add(&log, &b)?];
     write(&log, first, 0, b"one")?;
-    log.checkpoint(|files| {
-        assert_eq!(files, [first]);
+    let mut synced = Vec::new();
+    log.checkpoint(|file| {
+        synced.push(file);
         Ok(())
     })?;
+    assert_eq!(synced, [first]);
     write(&log, second, 0, b"new")?;
     drop(log);
     assert_eq!(only_log(under)?.files.len(), 1);
@@ -250,10 +253,36 @@ fn without_logs_there_is_nothing_to_do() -> TestResult {
     let log = log(folder.path())?;
     let path = log.path().to_owned();
     log.close()?;
-    assert!(!path.exists());
+    assert!(!folder.path().join(FOLDER_NAME).exists());
+    fs::create_dir(folder.path().join(FOLDER_NAME))?;
     fs::write(path.with_file_name("notes.txt"), "not ours")?;
     assert!(recover(folder.path())?.logs.is_empty());
     assert_eq!(logs_left(folder.path())?, 1);
     assert!(matches!(recover(&folder.path().join("none")), Err(Error::Io { .. })));
+    Ok(())
+}
+
+/// Two processes' logs: what is replayed of one that died never undoes what the other was told is durable, since each
+/// writes, applies and retires in turn.
+#[test]
+fn who_has_the_turn_keeps_the_others_waiting() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let (first, second) = (log(folder.path())?, log(folder.path())?);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let turn = first.turn()?;
+    std::thread::scope(|scope| {
+        for (name, log) in [("the other", &second), ("a thread", &first)] {
+            let sender = sender.clone();
+            scope.spawn(move || {
+                let _turn = log.turn().unwrap();
+                sender.send(name).unwrap();
+            });
+        }
+        assert!(receiver.recv_timeout(std::time::Duration::from_millis(200)).is_err());
+        drop(turn);
+        let mut names = [receiver.recv().unwrap(), receiver.recv().unwrap()];
+        names.sort_unstable();
+        assert_eq!(names, ["a thread", "the other"]);
+    });
     Ok(())
 }

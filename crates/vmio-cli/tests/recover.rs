@@ -28,7 +28,11 @@ fn json(arguments: &[&str], under: &Path) -> Result<Value, Box<dyn std::error::E
 }
 
 fn logs(under: &Path) -> Result<Vec<PathBuf>, std::io::Error> {
-    fs::read_dir(under.join(FOLDER_NAME))?.map(|entry| Ok(entry?.path())).collect()
+    let folder = under.join(FOLDER_NAME);
+    if !folder.exists() {
+        return Ok(Vec::new());
+    }
+    fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect()
 }
 
 #[test]
