@@ -11,6 +11,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::error::{Error, Result};
 use crate::identity::{FileIdentity, stat_of};
+use crate::options::LogOptions;
 
 /// The name of the folder, in the one that was asked for.
 pub const FOLDER_NAME: &str = ".vmio";
@@ -45,6 +46,11 @@ impl Folder {
             _ => {}
         }
         Self::at(path)
+    }
+
+    /// Has its descriptor be as the options want it.
+    pub(crate) fn placed(self, options: LogOptions) -> Self {
+        Folder { file: options.place(self.file), ..self }
     }
 
     fn at(path: PathBuf) -> Result<Self> {

@@ -30,7 +30,7 @@ pub struct Log {
     path: PathBuf,
     folder: Folder,
     turn: Mutex<()>,
-    owner: Pid,
+    owner: Option<Pid>,
     pub(crate) space: Space,
     /// Held for reading while an operation is written and applied, for writing while the log is begun anew.
     header: RwLock<Header>,
@@ -63,16 +63,16 @@ impl Log {
         let (folder, new) = loop {
             let folder = Folder::create(under)?;
             if let Some(new) = folder.new_log()? {
-                break (folder, new);
+                break (folder.placed(options), new);
             }
         };
-        let (header, new, space) = Self::begin(new, file_bytes)?;
+        let (header, new, space) = Self::begin(new, file_bytes, options)?;
         let path = new.finish()?;
         let log = Log {
             path,
             folder,
             turn: Mutex::new(()),
-            owner: getpid(),
+            owner: options.owner(),
             space,
             header: RwLock::new(header),
             files: Files::default(),
@@ -82,7 +82,7 @@ impl Log {
         Ok(log)
     }
 
-    fn begin(new: NewLog, file_bytes: u64) -> Result<(Header, NewLog, Space)> {
+    fn begin(new: NewLog, file_bytes: u64, options: LogOptions) -> Result<(Header, NewLog, Space)> {
         let begun = (|| {
             let log = new.identity()?;
             let header = |generation| -> Result<Header> {
@@ -92,7 +92,8 @@ impl Log {
             let headers = [header(0)?, header(1)?];
             // The same open file: the lock is that of both descriptors.
             let file = new.file.try_clone().map_err(new.failed("opening"))?;
-            let space = Space::create(file, [&headers[0], &headers[1]]).map_err(new.failed("preparing"))?;
+            let space =
+                Space::create(options.place(file), [&headers[0], &headers[1]]).map_err(new.failed("preparing"))?;
             Ok((headers[1], space))
         })();
         match begun {
@@ -283,10 +284,12 @@ impl Log {
     }
 
     fn check_owner(&self) -> Result<()> {
-        if getpid() == self.owner {
-            return Ok(());
+        match self.owner {
+            Some(owner) if owner != getpid() => {
+                Err(Error::Forked { log: self.path.clone(), owner: owner.as_raw_nonzero().get() })
+            }
+            _ => Ok(()),
         }
-        Err(Error::Forked { log: self.path.clone(), owner: self.owner.as_raw_nonzero().get() })
     }
 
     fn failed(&self, action: &'static str) -> impl Fn(io::Error) -> Error {
@@ -326,7 +329,7 @@ impl Drop for Turn<'_> {
 impl Drop for Log {
     fn drop(&mut self) {
         // Locks may be held in a forked child by threads that it does not have.
-        if getpid() != self.owner || !self.path.exists() || !self.files.are_retired() {
+        if self.check_owner().is_err() || !self.path.exists() || !self.files.are_retired() {
             return;
         }
         if let Err(error) = self.folder.remove_log(&self.path) {

@@ -1,5 +1,10 @@
 //! How long a log is.
 
+use std::fs::File;
+use std::os::fd::{AsRawFd, RawFd};
+
+use rustix::process::{Pid, getpid};
+
 use crate::error::{Error, Result};
 use crate::header::ENTRIES_START_BYTES;
 
@@ -15,11 +20,13 @@ const PAGE_BYTES: u64 = 4096;
 #[must_use]
 pub struct LogOptions {
     capacity_bytes: u64,
+    descriptors_from: RawFd,
+    checks_owner: bool,
 }
 
 impl Default for LogOptions {
     fn default() -> Self {
-        LogOptions { capacity_bytes: 128 << 20 }
+        LogOptions { capacity_bytes: 128 << 20, descriptors_from: 0, checks_owner: true }
     }
 }
 
@@ -33,6 +40,32 @@ impl LogOptions {
     pub fn capacity_bytes(mut self, bytes: u64) -> Self {
         self.capacity_bytes = bytes;
         self
+    }
+
+    /// Has the log's descriptors be this number or higher, if such can be had: programs expect to get the lowest themselves.
+    pub fn descriptors_from(mut self, fd: RawFd) -> Self {
+        self.descriptors_from = fd;
+        self
+    }
+
+    /// Lets whoever has the log use it. Otherwise that is the process that made it alone, to which a child that has its memory until it is
+    /// another program (vfork) does not belong. Who asks for this keeps it from forked children.
+    pub fn of_any_process(mut self) -> Self {
+        self.checks_owner = false;
+        self
+    }
+
+    /// The process that alone may use the log.
+    pub(crate) fn owner(self) -> Option<Pid> {
+        self.checks_owner.then(getpid)
+    }
+
+    /// A descriptor, or its duplicate with a number as asked for.
+    pub(crate) fn place(self, file: File) -> File {
+        if file.as_raw_fd() >= self.descriptors_from {
+            return file;
+        }
+        rustix::io::fcntl_dupfd_cloexec(&file, self.descriptors_from).map_or(file, File::from)
     }
 
     /// The length that the file gets.

@@ -7,47 +7,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::programs::{compiled, has, leave_out, plain, text};
+use common::modes::{self, SQL, TOOLS, seeds, served};
+use common::programs::{compiled, has, leave_out, text};
 use common::{TestResult, patterned, refused, succeeded, vmio};
 
-/// The command that runs a program with the data path of a mode for the files of a folder.
 fn under(folder: &Path, program: &[&str]) -> Command {
-    let mut command = vmio();
-    // Much less than by default: stores, too, are to be tested.
-    command.env("VMIO_RUN_STORES_AFTER", "100000");
-    command.args(["run", "--mode", "posix", "--stats", "--json", "--under"]).arg(folder).arg("--").args(program);
-    command
+    modes::under("posix", folder, program)
 }
 
-/// The sum of what all processes have served of a kind.
-fn served(output: &Output, what: &str) -> u64 {
-    let errors = String::from_utf8_lossy(&output.stderr);
-    let reports = errors.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    reports.filter_map(|report| report[what].as_u64()).sum()
-}
-
-/// Runs a program plainly in one folder and with a mode in another: it must print the same, and leave the same files. What the second
-/// run printed, and its report.
 fn same_as_plain(dir: &Path, program: &[&str]) -> Result<Output, Box<dyn Error>> {
-    let (without, with) = (dir.join("without"), dir.join("with"));
-    for folder in [&without, &with] {
-        fs::create_dir(folder)?;
-    }
-    let expected = plain(program).current_dir(&without).output()?;
-    assert!(expected.status.success(), "{}", String::from_utf8_lossy(&expected.stderr));
-    let output = under(&with, program).current_dir(&with).output()?;
-    assert!(output.status.success(), "{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
-    assert_eq!(String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&expected.stdout));
-    let differences = Command::new("diff").args(["-r", "--brief"]).args([&without, &with]).output()?;
-    assert!(differences.status.success(), "{}", String::from_utf8_lossy(&differences.stdout));
-    Ok(output)
-}
-
-/// Seeds of random programs: VMIO_TEST_SEEDS=FIRST..END for more.
-fn seeds() -> std::ops::Range<u64> {
-    let asked = std::env::var("VMIO_TEST_SEEDS").ok();
-    let asked = asked.as_deref().and_then(|seeds| seeds.split_once(".."));
-    asked.and_then(|(first, end)| Some(first.parse().ok()?..end.parse().ok()?)).unwrap_or(0..8)
+    modes::same_as_plain("posix", dir, program)
 }
 
 #[test]
@@ -55,7 +24,7 @@ fn random_calls_return_what_they_do_without() -> TestResult {
     let dir = tempfile::tempdir()?;
     let program = compiled("random_calls", dir.path(), &[])?;
     let (mut reads, mut writes) = (0, 0);
-    for seed in seeds() {
+    for seed in seeds(8) {
         let work = dir.path().join(seed.to_string());
         fs::create_dir(&work)?;
         let output = same_as_plain(&work, &[text(&program), ".", &seed.to_string(), "400"])
@@ -93,20 +62,6 @@ fn what_the_c_library_and_other_programs_write_follows_what_was_written() -> Tes
     Ok(())
 }
 
-const SQL: &str = r#"
-PRAGMA cache_size = 20; PRAGMA synchronous = OFF;
-CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT, at INTEGER);
-WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) INSERT INTO t SELECT i, hex(i * 7919), i % 97 FROM n;
-CREATE INDEX by_word ON t (word);
-UPDATE t SET at = at + 1 WHERE id % 3 = 0;
-BEGIN; DELETE FROM t WHERE id % 5 = 0; ROLLBACK;
-DELETE FROM t WHERE id % 7 = 0;
-SELECT count(*), sum(at), max(word), min(word) FROM t;
-SELECT sum(length(a.word)) FROM t a JOIN t b ON a.word = b.word WHERE a.id % 50 = 1;
-VACUUM;
-PRAGMA integrity_check;
-"#;
-
 #[test]
 fn sqlite_keeps_its_database_with_each_journal() -> TestResult {
     if !has("sqlite3") {
@@ -125,17 +80,6 @@ fn sqlite_keeps_its_database_with_each_journal() -> TestResult {
     }
     Ok(())
 }
-
-const TOOLS: &str = r#"
-set -e
-mkdir tree; for n in $(seq 60); do seq $n 200 > tree/$n; done; cp tree/1 large; for n in $(seq 9); do cat large large > more; mv more large; done
-tar cf archive.tar --sort=name --mtime=@0 --owner=0 --group=0 tree large
-mkdir copy; tar xf archive.tar -C copy; diff -r tree copy/tree; cmp large copy/large
-sort -S 1M -T . large | uniq -c | sort -n > counts; dd if=large of=patched bs=1000 skip=3 seek=5 count=90 conv=notrunc status=none
-export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a GIT_AUTHOR_DATE="@1000000000 +0000" GIT_COMMITTER_DATE="@1000000000 +0000"
-git init -q -b main repository; cp -r tree repository; cd repository; git add .; git commit -q -m one; seq 9 > tree/5; git commit -q -am two
-git fsck; git gc -q; git log --format=%H; cd ..; git clone -q repository clone; diff -r repository/tree clone/tree; rm -rf repository clone
-"#;
 
 #[test]
 fn tar_sort_dd_and_git_do_what_they_do_without() -> TestResult {

@@ -22,6 +22,18 @@ pub(crate) fn is_inside() -> bool {
     INSIDE.get()
 }
 
+/// Runs something of vmio's in any thread, whether that is inside already or not.
+pub(crate) fn as_vmio<T>(call: impl FnOnce() -> T) -> T {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            INSIDE.set(self.0);
+        }
+    }
+    let _before = Before(INSIDE.replace(true));
+    call()
+}
+
 /// The calling thread is vmio's own, for good: of the cache's, which call the C library in the middle of a miss.
 pub(crate) fn stay_inside() {
     INSIDE.set(true);

@@ -16,6 +16,20 @@ pub(crate) fn contains(fd: RawFd) -> bool {
     place(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
 }
 
+/// The lowest of vmio's in a range.
+pub(crate) fn first_in(first: u32, last: u32) -> Option<u32> {
+    let last = last.min(DESCRIPTORS as u32 - 1);
+    let mut fd = first;
+    while fd <= last {
+        let word = OWN[fd as usize / 64].load(Ordering::Relaxed) >> (fd % 64);
+        if word != 0 {
+            return Some(fd + word.trailing_zeros()).filter(|found| *found <= last);
+        }
+        fd = (fd / 64 + 1) * 64;
+    }
+    None
+}
+
 /// A descriptor is vmio's from now on; false if its number is too large.
 pub(crate) fn insert(fd: RawFd) -> bool {
     place(fd).map(|(word, bit)| word.fetch_or(bit, Ordering::Relaxed)).is_some()
@@ -45,6 +59,9 @@ mod tests {
         for fd in [700_000, 700_001, DESCRIPTORS as RawFd - 1] {
             assert!(!contains(fd) && insert(fd) && contains(fd));
         }
+        assert_eq!(first_in(600_000, 699_999), None);
+        assert_eq!([first_in(0, u32::MAX), first_in(700_001, 700_001)], [Some(700_000), Some(700_001)]);
+        assert_eq!(first_in(700_002, u32::MAX), Some(DESCRIPTORS as u32 - 1));
         remove(700_000);
         assert!(!contains(700_000) && contains(700_001));
         assert!(!contains(-1) && !insert(-1) && !insert(DESCRIPTORS as RawFd));

@@ -109,7 +109,6 @@ functions! {
     fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int;
     fn close(fd: c_int) -> c_int;
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
-    fn closefrom(first: c_int) -> ();
     fn dup(fd: c_int) -> c_int;
     fn dup2(fd: c_int, to: c_int) -> c_int;
     fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;

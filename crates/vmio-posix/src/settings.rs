@@ -19,6 +19,8 @@ pub(crate) struct Settings {
     pub(crate) mode: Option<Mode>,
     /// Where that is SplitFS's data path, how many bytes are written to 2 MiB without a sync before stores take the place of writes.
     pub(crate) stores_after_bytes: u32,
+    /// The length of each operation log.
+    pub(crate) log_bytes: u64,
     /// The folders whose files are mapped through vmio: canonical paths.
     pub(crate) under: Vec<PathBuf>,
     /// Whether to say what is taken, what is not, and why.
@@ -29,6 +31,9 @@ pub(crate) struct Settings {
 
 /// A store that faults, with its part of a sync, takes as long as four writes or so.
 const STORES_AFTER_BYTES: u32 = 8 << 20;
+
+/// As SplitFS's.
+const LOG_BYTES: u64 = 128 << 20;
 
 /// The cache of each process.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,6 +49,8 @@ pub(crate) struct CacheSettings {
 pub(crate) enum Mode {
     /// What Linux promises.
     Posix,
+    /// Each call is durable and atomic when it returns.
+    Strict,
 }
 
 /// How statistics are printed.
@@ -59,6 +66,7 @@ impl fmt::Display for Mode {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Mode::Posix => "posix",
+            Mode::Strict => "strict",
         })
     }
 }
@@ -67,6 +75,7 @@ impl Mode {
     fn named(name: &str) -> Option<Self> {
         match name {
             "posix" => Some(Mode::Posix),
+            "strict" => Some(Mode::Strict),
             _ => None,
         }
     }
@@ -101,13 +110,17 @@ impl Settings {
             Some(bytes) => bytes.to_str()?.parse().ok()?,
             None => STORES_AFTER_BYTES,
         };
+        let log_bytes = match variable("VMIO_RUN_LOG") {
+            Some(bytes) => bytes.to_str()?.parse().ok()?,
+            None => LOG_BYTES,
+        };
         let under = env::split_paths(&variable("VMIO_RUN_UNDER")?).collect();
         let is_verbose = variable("VMIO_RUN_VERBOSE").is_some();
         let report = variable("VMIO_RUN_STATS").map(|form| match form.to_str() {
             Some("json") => ReportForm::Json,
             _ => ReportForm::Text,
         });
-        Some(Settings { cache, mode, stores_after_bytes, under, is_verbose, report })
+        Some(Settings { cache, mode, stores_after_bytes, log_bytes, under, is_verbose, report })
     }
 
     /// The path of an open file, by which it was opened, if it lies under one of the folders.

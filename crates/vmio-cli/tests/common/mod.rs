@@ -1,6 +1,8 @@
 //! What the tests of the command share.
 
 pub mod cat;
+pub mod disk;
+pub mod modes;
 pub mod programs;
 
 use std::error::Error;

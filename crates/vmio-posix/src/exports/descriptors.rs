@@ -2,7 +2,10 @@
 
 use std::ffi::{c_int, c_uint};
 
-use super::is_of_mode;
+use super::{is_of_mode, told_status};
+use crate::entry;
+use crate::errno::Errno;
+use crate::own_descriptors;
 use crate::real;
 use crate::split;
 
@@ -18,6 +21,10 @@ unsafe extern "C" fn dup(fd: c_int) -> c_int {
 
 /// A descriptor is about to become a duplicate of another, which closes it.
 fn replaced(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    if fd != to && own_descriptors::contains(to) && !entry::is_inside() {
+        // vmio reads or writes by it: whatever took its place would get what is meant for it.
+        return told_status(Some(Err(Errno::BADF))).unwrap_or(-1);
+    }
     let is_of_mode = is_of_mode(to) && fd != to;
     if is_of_mode {
         split::closed(to);
@@ -46,8 +53,29 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
     if is_of_mode(0) && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 && first <= last {
         split::closed_range(first..=last);
     }
+    close_around(first, last, flags)
+}
+
+/// Closes what is the program's in a range, and leaves what is vmio's.
+fn close_around(mut first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let unshare = libc::CLOSE_RANGE_UNSHARE as c_int;
+    // SAFETY: no memory is concerned.
+    if flags & unshare != 0 && unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
+        return -1;
+    }
+    let flags = flags & !unshare;
+    while let Some(own) = own_descriptors::first_in(first, last) {
+        if own > first {
+            // SAFETY: by the caller, who does not know of what is left out.
+            let status = unsafe { real::close_range(first, own - 1, flags) };
+            if status != 0 {
+                return status;
+            }
+        }
+        first = own + 1;
+    }
     // SAFETY: by the caller.
-    unsafe { real::close_range(first, last, flags) }
+    if first <= last { unsafe { real::close_range(first, last, flags) } } else { 0 }
 }
 
 #[unsafe(no_mangle)]
@@ -55,6 +83,5 @@ unsafe extern "C" fn closefrom(first: c_int) {
     if is_of_mode(0) {
         split::closed_range(first.max(0) as c_uint..=c_uint::MAX);
     }
-    // SAFETY: by the caller.
-    unsafe { real::closefrom(first) }
+    close_around(first.max(0) as c_uint, c_uint::MAX, 0);
 }

@@ -39,10 +39,17 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
     unsafe { real::close(fd) }
 }
 
-fn synced_by_mode(fd: c_int) {
+/// Whether there is nothing to do.
+fn synced_by_mode(fd: c_int) -> bool {
+    // SAFETY: the program has it open during its call.
+    is_of_mode(fd) && split::synced(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// Before what changes bytes of a file otherwise than by a write.
+fn changes_by_mode(fd: c_int) {
     if is_of_mode(fd) {
-        // SAFETY: the program has it open during its call.
-        split::synced(unsafe { BorrowedFd::borrow_raw(fd) });
+        // SAFETY: as above.
+        split::changes(unsafe { BorrowedFd::borrow_raw(fd) }, Until::ItIsWarm);
     }
 }
 
@@ -68,14 +75,18 @@ unsafe extern "C" fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fsync(fd: c_int) -> c_int {
-    synced_by_mode(fd);
+    if synced_by_mode(fd) {
+        return 0;
+    }
     // SAFETY: by the caller.
     told_status(of_mapped(fd, transfer::sync)).unwrap_or_else(|| unsafe { real::fsync(fd) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
-    synced_by_mode(fd);
+    if synced_by_mode(fd) {
+        return 0;
+    }
     // SAFETY: by the caller.
     told_status(of_mapped(fd, transfer::sync)).unwrap_or_else(|| unsafe { real::fdatasync(fd) })
 }
@@ -119,6 +130,9 @@ unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, len: off_t
     if mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) != 0 && is_of_mode(fd) {
         split::leave(fd, Until::ItIsWarm);
     }
+    if !transfer::keeps_bytes(mode) {
+        changes_by_mode(fd);
+    }
     if transfer::keeps_bytes(mode) {
         // What somebody has cut off before must not come back.
         let _ = of_mapped(fd, transfer::adopt_length);
@@ -161,6 +175,7 @@ unsafe extern "C" fn copy_file_range(
 ) -> ssize_t {
     leave_if_current(from, from_at);
     leave_if_current(to, to_at);
+    changes_by_mode(to);
     // SAFETY: by the caller.
     past_both(from, to, || unsafe { real::copy_file_range(from, from_at, to, to_at, len, flags) })
 }
@@ -176,6 +191,7 @@ unsafe extern "C" fn splice(
 ) -> ssize_t {
     leave_if_current(from, from_at);
     leave_if_current(to, to_at);
+    changes_by_mode(to);
     // SAFETY: by the caller.
     past_both(from, to, || unsafe { real::splice(from, from_at, to, to_at, len, flags) })
 }

@@ -1,15 +1,17 @@
 //! mmap and its kin.
 
 use std::ffi::{c_int, c_void};
+use std::os::fd::BorrowedFd;
 use std::ptr;
 
 use libc::{MAP_FAILED, MAP_FIXED, MREMAP_FIXED, off_t, size_t};
 
-use super::{of_file, told, told_number, told_status};
+use super::{is_of_mode, of_file, told, told_number, told_status};
 use crate::entry;
 use crate::memory::{self, Request};
 use crate::process::Process;
 use crate::real;
+use crate::split::{self, Until};
 
 fn pointer(address: usize) -> *mut c_void {
     ptr::with_exposed_provenance_mut(address)
@@ -24,6 +26,10 @@ unsafe extern "C" fn mmap(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
+    if flags & libc::MAP_ANONYMOUS == 0 && flags & libc::MAP_TYPE != libc::MAP_PRIVATE && is_of_mode(fd) {
+        // SAFETY: the program has it open during its call.
+        split::changes(unsafe { BorrowedFd::borrow_raw(fd) }, Until::TheEnd);
+    }
     // What is private and stored to is never vmio's: the loader's segments, and allocators' memory.
     let is_candidate = flags & libc::MAP_ANONYMOUS == 0 && offset >= 0;
     let is_private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE;

@@ -22,6 +22,7 @@ extern "C" fn end() {
 fn finish(then: impl FnOnce(&Process)) {
     if split::is_on() && !entry::is_inside() {
         split::leave_all();
+        split::close_logs();
         let _ = entry::enter::<()>(|| {
             split::report();
             None

@@ -348,8 +348,21 @@ unsafe extern "C" fn pwritev64(fd: c_int, buffers: *const iovec, count: c_int, o
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
-    leave_if_current(fd, offset);
     let asked = position_and_demands(offset, flags);
+    if is_of_mode(fd) && split::is_strict() {
+        match asked {
+            Some((position, demands)) if !demands.appends && !demands.never_appends => {
+                // Whatever else it asks for, it is durable.
+                // SAFETY: by the caller.
+                let linux = || unsafe { real::pwritev2(fd, buffers, count, offset, flags) };
+                // SAFETY: by the caller.
+                return unsafe { write_list_anywhere(fd, buffers, count, position, linux) };
+            }
+            // SAFETY: the program has it open during its call.
+            _ => split::changes(unsafe { BorrowedFd::borrow_raw(fd) }, Until::ItIsWarm),
+        }
+    }
+    leave_if_current(fd, offset);
     // SAFETY: by the caller.
     let answer = asked.and_then(|(position, demands)| unsafe { write_list(fd, buffers, count, position, demands) });
     let (position, demands) = asked.unwrap_or((Position::At(offset), Demands::default()));

@@ -8,6 +8,7 @@ use rustix::io::{Errno, pread, pwrite};
 
 use super::descriptors::{self, Call, Until};
 use super::keeper;
+use super::strict_calls;
 use super::warm::Warm;
 use crate::transfer::{Position, TRANSFER_MAX};
 
@@ -52,7 +53,7 @@ impl Call {
     }
 
     /// Moves the position by what `bytes` says of it; what it was before, and by how much it has moved.
-    fn advance(&self, bytes: impl Fn(u64) -> Result<u64, Errno>) -> Result<(u64, u64), Errno> {
+    pub(super) fn advance(&self, bytes: impl Fn(u64) -> Result<u64, Errno>) -> Result<(u64, u64), Errno> {
         let position = &self.description.position;
         let mut start = position.load(Ordering::Relaxed);
         loop {
@@ -65,7 +66,7 @@ impl Call {
     }
 
     /// The call came less far than the position was moved for it. If another has begun behind it, that stays where it is.
-    fn fall_back(&self, from: u64, to: u64) {
+    pub(super) fn fall_back(&self, from: u64, to: u64) {
         let _ = self.description.position.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
@@ -78,6 +79,9 @@ pub(crate) fn read<'a>(
     buffers: impl Iterator<Item = &'a mut [u8]>,
 ) -> Way {
     let call = warm_or_linux!(fd);
+    if call.description.flags.load(Ordering::Relaxed) & libc::O_ACCMODE == libc::O_WRONLY {
+        return Way::Done(Err(Errno::BADF));
+    }
     let Some(warm) = call.warm() else { return Way::Linux(None) };
     let wanted = len.min(TRANSFER_MAX) as u64;
     let part = |start: u64| {
@@ -141,6 +145,9 @@ pub(crate) fn write<'a>(
     len: usize,
     buffers: impl Iterator<Item = &'a [u8]>,
 ) -> Way {
+    if keeper::is_strict() {
+        return strict_calls::write(fd, position, buffers);
+    }
     let call = warm_or_linux!(fd);
     let flags = call.description.flags.load(Ordering::Relaxed);
     if flags & libc::O_ACCMODE == libc::O_RDONLY {
@@ -167,7 +174,7 @@ pub(crate) fn write<'a>(
     })())
 }
 
-fn write_part<'a>(
+pub(super) fn write_part<'a>(
     call: &Call,
     warm: &Warm,
     fd: BorrowedFd<'_>,
@@ -245,18 +252,30 @@ pub(crate) fn lseek(fd: BorrowedFd<'_>, offset: i64, whence: i32) -> Way {
 
 /// ftruncate, which is Linux's: nobody may take a file that becomes shorter for as long as it was.
 pub(crate) fn truncate(fd: BorrowedFd<'_>, len: i64) {
-    let is_shorter = Call::begin(fd.as_raw_fd())
-        .is_some_and(|call| call.warm().is_some() && (len as u64) < call.description.known_len.load(Ordering::Relaxed));
+    // Where writes are logged, a replay would bring back what was cut off.
+    let is_shorter = Call::begin(fd.as_raw_fd()).is_some_and(|call| {
+        let known_len = call.description.known_len.load(Ordering::Relaxed);
+        call.warm().is_some_and(|warm| warm.logged().is_some() || (len as u64) < known_len)
+    });
     if is_shorter {
         descriptors::leave(fd.as_raw_fd(), Until::ItIsWarm);
     }
 }
 
-/// fsync and fdatasync.
-pub(crate) fn synced(fd: BorrowedFd<'_>) {
-    if let Some(call) = Call::begin(fd.as_raw_fd())
-        && let Some(warm) = call.warm()
-    {
-        warm.is_synced();
+/// fsync and fdatasync: whether there is nothing to do, since each write is durable already.
+pub(crate) fn synced(fd: BorrowedFd<'_>) -> bool {
+    let Some(call) = Call::begin(fd.as_raw_fd()) else { return false };
+    let Some(warm) = call.warm() else { return false };
+    if warm.logged().is_some() {
+        return true;
+    }
+    warm.is_synced();
+    false
+}
+
+/// Something that is not logged is about to change bytes of a file: in strict mode it must not be undone.
+pub(crate) fn changes(fd: BorrowedFd<'_>, until: Until) {
+    if keeper::is_strict() {
+        descriptors::leave(fd.as_raw_fd(), until);
     }
 }

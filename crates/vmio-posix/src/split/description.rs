@@ -47,6 +47,10 @@ pub(crate) struct Description {
     pub(super) position: AtomicU64,
     /// The file is at least so long, while it is warm.
     pub(super) known_len: AtomicU64,
+    /// What a log's checkpoint finds it by while its writes are logged, or 0.
+    pub(super) log_key: AtomicU64,
+    /// Whether it is known to be under none of the folders.
+    pub(super) is_outside: AtomicBool,
     warm: AtomicPtr<Warm>,
 }
 
@@ -63,6 +67,8 @@ impl Description {
             flags: AtomicI32::new(0),
             position: AtomicU64::new(0),
             known_len: AtomicU64::new(0),
+            log_key: AtomicU64::new(0),
+            is_outside: AtomicBool::new(false),
             warm: AtomicPtr::new(ptr::null_mut()),
         }
     }
@@ -84,6 +90,7 @@ impl Description {
         self.calls.store(0, Ordering::Relaxed);
         self.is_asked.store(false, Ordering::Relaxed);
         self.known_len.store(0, Ordering::Relaxed);
+        self.is_outside.store(false, Ordering::Relaxed);
         self.references.fetch_add(1, Ordering::SeqCst);
         self.change(State::Leaving, State::Cold)
     }

@@ -9,7 +9,9 @@ use vmio::SignalsBlocked;
 
 use super::description::{Description, State};
 use super::keeper;
+use super::report;
 use super::warm::{Counts, Warm};
+use crate::entry;
 
 /// Descriptors with larger numbers are left to Linux.
 const DESCRIPTORS: usize = 1 << 16;
@@ -36,6 +38,16 @@ pub(crate) fn of_descriptor(fd: RawFd) -> Option<&'static Description> {
         0 => None,
         number => ALL.get(number as usize - 1),
     }
+}
+
+/// Whether anything is known of a descriptor.
+pub(super) fn is_known(fd: RawFd) -> bool {
+    of_descriptor(fd).is_some()
+}
+
+/// Whether a descriptor is known to be that of a file under none of the folders.
+pub(super) fn is_outside(fd: RawFd) -> bool {
+    of_descriptor(fd).is_some_and(|description| description.is_outside.load(Ordering::Relaxed))
 }
 
 /// How long a description is left to Linux.
@@ -96,16 +108,33 @@ pub(crate) fn opened(fd: RawFd) {
     if !keeper::is_there(unsafe { BorrowedFd::borrow_raw(fd) }) {
         return;
     }
-    let start = NEXT.load(Ordering::Relaxed);
-    for at in 0..DESCRIPTIONS as u32 {
-        let index = (start + at) % DESCRIPTIONS as u32;
-        if ALL[index as usize].take(fd) {
-            NEXT.store(index + 1, Ordering::Relaxed);
-            USED.fetch_max(index + 1, Ordering::Relaxed);
-            number.store(index + 1, Ordering::SeqCst);
-            return;
+    if let Some((index, _)) = free(fd) {
+        number.store(index + 1, Ordering::SeqCst);
+    }
+}
+
+/// The process writes by a descriptor that we know nothing of: it has inherited it, or the C library has opened it.
+pub(super) fn adopted(fd: RawFd) -> Option<&'static Description> {
+    let number = number(fd)?;
+    let (index, description) = free(fd)?;
+    description.change(State::Cold, State::Linux);
+    match number.compare_exchange(0, index + 1, Ordering::SeqCst, Ordering::SeqCst) {
+        Ok(_) => Some(description),
+        Err(_) => {
+            description.unshare();
+            of_descriptor(fd)
         }
     }
+}
+
+/// One that was nobody's, and its index.
+fn free(fd: RawFd) -> Option<(u32, &'static Description)> {
+    let start = NEXT.load(Ordering::Relaxed);
+    let all = (0..DESCRIPTIONS as u32).map(|at| (start + at) % DESCRIPTIONS as u32);
+    let found = all.map(|index| (index, &ALL[index as usize])).find(|(_, description)| description.take(fd))?;
+    NEXT.store(found.0 + 1, Ordering::Relaxed);
+    USED.fetch_max(found.0 + 1, Ordering::Relaxed);
+    Some(found)
 }
 
 /// The process has duplicated a descriptor, to one that it has told us is closed.
@@ -176,11 +205,21 @@ pub(super) fn leave_those_asked_back() {
 pub(super) fn add_counts(total: &Counts) {
     for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
         description.begin();
-        if let Some(warm) = description.warm() {
+        // Who leaves it from here on waits for the end of this.
+        if description.state() == State::Warm
+            && let Some(warm) = description.warm()
+        {
             total.absorb(&warm.counts);
         }
         description.end();
     }
+}
+
+/// The descriptor by which the file is open whose operations a log knows by this key.
+pub(super) fn home_of_logged(key: u64) -> Option<RawFd> {
+    let all = &ALL[..USED.load(Ordering::Relaxed) as usize];
+    let found = all.iter().find(|description| description.log_key.load(Ordering::Acquire) == key)?;
+    Some(found.home.load(Ordering::Relaxed))
 }
 
 fn leave_description(description: &'static Description, until: Until) {
@@ -205,6 +244,13 @@ fn leave_description(description: &'static Description, until: Until) {
         let same = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         // As writes do; who may not has not stored.
         let _ = futimens(fd, &Timestamps { last_access: same, last_modification: now });
+    }
+    if let Some(logged) = description.warm().and_then(Warm::logged) {
+        // Whoever has the file from now on must not see it undone. If it cannot be flushed, the log keeps what was promised.
+        if let Err(error) = entry::as_vmio(|| logged.retire(fd)) {
+            report::not_retired(fd, error);
+        }
+        description.log_key.store(0, Ordering::Release);
     }
     let _ = seek(fd, SeekFrom::Start(description.position.load(Ordering::Relaxed)));
     if is_quiet {

@@ -3,20 +3,24 @@
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering, fence};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering, fence};
 use std::thread;
 
 use crossbeam_queue::ArrayQueue;
-use rustix::fs::{Mode, OFlags, SeekFrom, fcntl_getfl, fstat, seek};
+use rustix::fs::{Mode as FileMode, OFlags, SeekFrom, fcntl_getfl, fstat, seek};
+use rustix::io::Errno;
+use rustix::process::getpid;
 use vmio::{Access, SignalsBlocked};
 
+use super::answer::Answer;
 use super::description::{Description, State};
 use super::descriptors;
 use super::report;
+use super::strict::{self, Logged, Logs, SharedWrite};
 use super::warm::{Counts, Warm};
 use crate::entry;
-use crate::settings::Settings;
+use crate::settings::{Mode, Settings};
 use crate::table::is_regular;
 
 /// What waits for the keeper at most; what finds no room is asked for again, or never freed.
@@ -36,9 +40,18 @@ struct Owner {
 enum Request {
     /// To look at a descriptor's description.
     Look(RawFd),
+    /// The same, of one that is about to be written to by somebody who waits.
+    LookNow(RawFd, *const Answer),
+    /// To write to a file that others have open.
+    Write(*const SharedWrite<'static>, *const Answer),
+    /// The process is about to end, or to become another program: to remove its logs.
+    CloseLogs(*const Answer),
     /// To free what a description has had.
     Dispose(Disposed),
 }
+
+// SAFETY: who sends what is pointed at waits, and keeps it, until there is an answer; descriptors and buffers are any thread's.
+unsafe impl Send for Request {}
 
 /// Owned by nobody else.
 struct Disposed(*mut Warm);
@@ -55,9 +68,18 @@ struct Keeper {
 }
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
+static IS_STRICT: AtomicBool = AtomicBool::new(false);
+/// The process that the keeper is in, and not its child before that is another program (vfork).
+static PROCESS: AtomicI32 = AtomicI32::new(0);
 /// Its thread; 0 until there is one, which a forked child does not have.
 static THREAD: AtomicI32 = AtomicI32::new(0);
-static KEEPER: OnceLock<Keeper> = OnceLock::new();
+/// Null before there is a file to keep, and in a forked child.
+static KEEPER: AtomicPtr<Keeper> = AtomicPtr::new(ptr::null_mut());
+
+fn keeper() -> Option<&'static Keeper> {
+    // SAFETY: what was stored is never freed.
+    unsafe { KEEPER.load(Ordering::Acquire).as_ref() }
+}
 
 /// Whether the process was started with a mode.
 #[inline]
@@ -65,20 +87,27 @@ pub(crate) fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
+/// Whether each write is to be durable and atomic.
+#[inline]
+pub(crate) fn is_strict() -> bool {
+    IS_STRICT.load(Ordering::Relaxed)
+}
+
 /// The library has been loaded: whether there is anything to do for this process.
 pub(crate) fn start() {
-    let is_on = Settings::of_this_process().is_some_and(|settings| settings.mode.is_some());
+    let mode = Settings::of_this_process().and_then(|settings| settings.mode);
+    let is_on = mode.is_some();
     IS_ON.store(is_on, Ordering::Relaxed);
+    IS_STRICT.store(mode == Some(Mode::Strict), Ordering::Relaxed);
     if is_on {
         extern "C" fn leave_all() {
             descriptors::leave_all();
         }
         extern "C" fn begin_anew() {
             THREAD.store(0, Ordering::Relaxed);
-            if let Some(keeper) = KEEPER.get() {
-                keeper.counts.clear();
-                keeper.warmed.store(0, Ordering::Relaxed);
-            }
+            // The thread may have been in the middle of taking something out: what it had stays as it is, unused.
+            KEEPER.store(ptr::null_mut(), Ordering::Relaxed);
+            strict::close_descriptors_of_parent();
             report::belongs_to_this_process();
         }
         report::belongs_to_this_process();
@@ -101,11 +130,10 @@ fn begin() -> bool {
         return true;
     }
     report::prepare();
-    KEEPER.get_or_init(|| Keeper {
-        requests: ArrayQueue::new(REQUESTS_MAX),
-        counts: Counts::default(),
-        warmed: AtomicU64::new(0),
-    });
+    let keeper =
+        Keeper { requests: ArrayQueue::new(REQUESTS_MAX), counts: Counts::default(), warmed: AtomicU64::new(0) };
+    KEEPER.store(Box::into_raw(Box::new(keeper)), Ordering::Release);
+    PROCESS.store(getpid().as_raw_nonzero().get(), Ordering::Relaxed);
     // It inherits the mask: no handler of the program's runs there.
     let _signals = SignalsBlocked::new();
     thread::Builder::new().name("vmio-keeper".to_owned()).spawn(keep).is_ok()
@@ -122,14 +150,45 @@ pub(super) fn look_at(fd: RawFd) -> bool {
 /// It is a box that was taken apart, and nobody else's any more.
 pub(super) unsafe fn dispose(warm: *mut Warm) {
     // SAFETY: by the caller.
-    if let (Some(about), Some(keeper)) = (unsafe { warm.as_ref() }, KEEPER.get()) {
+    if let (Some(about), Some(keeper)) = (unsafe { warm.as_ref() }, keeper()) {
         keeper.counts.absorb(&about.counts);
         ask(Request::Dispose(Disposed(warm)));
     }
 }
 
+/// Asks for something, and waits until it is done; `None` if there is nobody to ask.
+fn demand(request: impl Fn(*const Answer) -> Request) -> Option<Result<usize, Errno>> {
+    if PROCESS.load(Ordering::Relaxed) != getpid().as_raw_nonzero().get() || KEEPER.load(Ordering::Relaxed).is_null() {
+        return None;
+    }
+    // A handler that asks, too, would not be told before this is; one that leaves this frame for good, never.
+    let _signals = SignalsBlocked::new();
+    let answer = Answer::new();
+    while !ask(request(&answer)) {
+        thread::yield_now();
+    }
+    Some(answer.wait())
+}
+
+/// Has a descriptor's description looked at before this returns.
+pub(super) fn look_now(fd: RawFd) {
+    demand(|answer| Request::LookNow(fd, answer));
+}
+
+/// Has the keeper write to a file that others have open.
+pub(super) fn write(write: &SharedWrite<'_>) -> Option<Result<usize, Errno>> {
+    demand(|answer| Request::Write(ptr::from_ref(write).cast(), answer))
+}
+
+/// Removes the logs of the process, whose files have all been left.
+pub(crate) fn close_logs() {
+    if is_strict() {
+        demand(Request::CloseLogs);
+    }
+}
+
 fn ask(request: Request) -> bool {
-    let Some(keeper) = KEEPER.get() else { return false };
+    let Some(keeper) = keeper() else { return false };
     if keeper.requests.push(request).is_err() {
         return false;
     }
@@ -161,11 +220,30 @@ fn keep() {
     }
     THREAD.store(thread, Ordering::Relaxed);
     fence(Ordering::SeqCst);
-    let Some(keeper) = KEEPER.get() else { return };
+    entry::stay_inside();
+    let Some(keeper) = keeper() else { return };
+    let mut logs = Logs::default();
     loop {
         while let Some(request) = keeper.requests.pop() {
             match request {
-                Request::Look(fd) => warm_up(fd, thread),
+                Request::Look(fd) => warm_up(fd, thread, &mut logs),
+                Request::LookNow(fd, answer) => {
+                    warm_up(fd, thread, &mut logs);
+                    // SAFETY: by `Request`.
+                    unsafe { &*answer }.give(Ok(0));
+                }
+                Request::Write(write, answer) => {
+                    let settings = Settings::of_this_process().ok_or(Errno::IO);
+                    // SAFETY: by `Request`.
+                    let outcome = settings.and_then(|settings| unsafe { &*write }.perform(&mut logs, settings));
+                    // SAFETY: likewise.
+                    unsafe { &*answer }.give(outcome);
+                }
+                Request::CloseLogs(answer) => {
+                    logs.close();
+                    // SAFETY: by `Request`.
+                    unsafe { &*answer }.give(Ok(0));
+                }
                 Request::Dispose(Disposed(warm)) => {
                     // SAFETY: who asked has given it up.
                     drop(unsafe { Box::from_raw(warm) });
@@ -184,8 +262,15 @@ fn keep() {
 }
 
 /// Warms the description of a descriptor up, if it may be, and is worth it.
-fn warm_up(fd: RawFd, thread: libc::pid_t) {
-    let Some(description) = descriptors::of_descriptor(fd) else { return };
+fn warm_up(fd: RawFd, thread: libc::pid_t, logs: &mut Logs) {
+    let known = descriptors::of_descriptor(fd);
+    let Some(description) = known.or_else(|| is_strict().then(|| descriptors::adopted(fd))?) else { return };
+    if is_strict() {
+        // SAFETY: as below.
+        let is_under =
+            Settings::of_this_process().and_then(|settings| settings.path_under(unsafe { BorrowedFd::borrow_raw(fd) }));
+        description.is_outside.store(is_under.is_none(), Ordering::Relaxed);
+    }
     // SAFETY: if it is closed meanwhile, that is an error, or another file, which is looked at again below.
     let home = unsafe { BorrowedFd::borrow_raw(fd) };
     // Calls about anything else may last as long as they like.
@@ -199,37 +284,47 @@ fn warm_up(fd: RawFd, thread: libc::pid_t) {
         description.change(State::Warming, State::Cold);
         return;
     }
-    let is_warm = take(home, thread, description).is_some();
-    if let (true, Some(keeper)) = (is_warm, KEEPER.get()) {
+    let is_warm = take(home, thread, description, logs).is_some();
+    if let (true, Some(keeper)) = (is_warm, keeper()) {
         keeper.warmed.fetch_add(1, Ordering::Relaxed);
     }
     description.change(State::Warming, if is_warm { State::Warm } else { State::Linux });
 }
 
 /// Takes a lease of a file under the folders, and maps it.
-fn take(fd: BorrowedFd<'_>, thread: libc::pid_t, description: &Description) -> Option<()> {
+fn take(fd: BorrowedFd<'_>, thread: libc::pid_t, description: &Description, logs: &mut Logs) -> Option<()> {
     let settings = Settings::of_this_process()?;
     let stat = fstat(fd).ok().filter(is_regular)?;
     // Writes take such rights away, stores do not.
-    if Mode::from_raw_mode(stat.st_mode).intersects(Mode::SUID | Mode::SGID) {
+    if FileMode::from_raw_mode(stat.st_mode).intersects(FileMode::SUID | FileMode::SGID) {
         return None;
     }
     let flags = fcntl_getfl(fd).ok()?;
     let (access, lease) = match flags & OFlags::RWMODE {
         OFlags::RDONLY => (Access::ReadOnly, libc::F_RDLCK),
         OFlags::RDWR => (Access::ReadWrite, libc::F_WRLCK),
+        OFlags::WRONLY if is_strict() => (Access::ReadOnly, libc::F_WRLCK),
         _ => return None,
     };
     if flags.intersects(OFlags::DIRECT | OFlags::PATH) {
         return None;
     }
-    settings.path_under(fd)?;
+    let path = settings.path_under(fd)?;
     lease_to(fd, thread, lease)?;
     let warmed = (|| {
         // Only now nobody changes it any more.
         let len = fstat(fd).ok()?.st_size as u64;
         let position = seek(fd, SeekFrom::Current(0)).ok()?;
-        description.put_warm(Box::new(Warm::new(fd, len, access, settings.stores_after_bytes).ok()?));
+        let mut warm = match flags & OFlags::RWMODE {
+            OFlags::WRONLY => Warm::of_writes_alone(),
+            _ => Warm::new(fd, len, access, settings.stores_after_bytes).ok()?,
+        };
+        if is_strict() && lease == libc::F_WRLCK {
+            let logged = Logged::new(logs, settings, fd, &path).ok()?;
+            description.log_key.store(logged.key(), Ordering::Release);
+            warm = warm.with_log(logged);
+        }
+        description.put_warm(Box::new(warm));
         description.flags.store(flags.bits() as i32, Ordering::Relaxed);
         description.known_len.store(len, Ordering::Relaxed);
         description.position.store(position, Ordering::Relaxed);
@@ -275,13 +370,13 @@ fn control(fd: RawFd, command: c_int, argument: usize) -> i64 {
 
 /// How many descriptions were warmed up.
 pub(super) fn warmed() -> u64 {
-    KEEPER.get().map_or(0, |keeper| keeper.warmed.load(Ordering::Relaxed))
+    keeper().map_or(0, |keeper| keeper.warmed.load(Ordering::Relaxed))
 }
 
 /// What was done without a system call so far.
 pub(super) fn counts() -> Counts {
     let total = Counts::default();
-    if let Some(keeper) = KEEPER.get() {
+    if let Some(keeper) = keeper() {
         total.absorb(&keeper.counts);
     }
     descriptors::add_counts(&total);

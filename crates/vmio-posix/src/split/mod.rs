@@ -10,14 +10,17 @@
 //!
 //! Nothing here allocates or waits for a lock in a thread of the program's: what it does, signal handlers do, too.
 
+mod answer;
 mod calls;
 mod description;
 mod descriptors;
 mod keeper;
 mod report;
+mod strict;
+mod strict_calls;
 mod warm;
 
-pub(crate) use calls::{Way, lseek, read, synced, truncate, write};
+pub(crate) use calls::{Way, changes, lseek, read, synced, truncate, write};
 pub(crate) use descriptors::{Until, closed, closed_range, duplicated, leave, leave_all, opened};
-pub(crate) use keeper::{is_on, start};
+pub(crate) use keeper::{close_logs, is_on, is_strict, start};
 pub(crate) use report::report;

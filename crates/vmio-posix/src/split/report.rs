@@ -1,14 +1,16 @@
 //! What `vmio run --stats` says of a process that was run with a mode.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use rustix::process::getpid;
 use serde_json::json;
 
 use super::keeper;
+use super::strict;
 use crate::own_descriptors;
 use crate::settings::{ReportForm, Settings};
 
@@ -31,6 +33,20 @@ pub(super) fn prepare() {
     });
 }
 
+/// A file is given to others that could not be flushed before: its log has to be replayed.
+pub(super) fn not_retired(fd: BorrowedFd<'_>, error: Errno) {
+    let path = Settings::of_this_process().and_then(|settings| settings.path_under(fd));
+    let path = path.unwrap_or_default();
+    let text = format!(
+        "vmio run: {} could not be flushed ({error}); what was written to it is in the log: run vmio recover\n",
+        path.display()
+    );
+    if let Some(Some(messages)) = MESSAGES.get() {
+        // If nobody listens any more, that is all right.
+        let _ = rustix::io::write(messages, text.as_bytes());
+    }
+}
+
 /// The last words of the process, once.
 pub(crate) fn report() {
     static HAS_REPORTED: AtomicBool = AtomicBool::new(false);
@@ -46,10 +62,14 @@ pub(crate) fn report() {
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let (reads, read_bytes) = (of(&counts.reads), of(&counts.read_bytes));
     let (writes, written_bytes) = (of(&counts.writes), of(&counts.written_bytes));
+    let logged = strict::counts();
+    let (logged_writes, logged_bytes) = (of(&logged.writes), of(&logged.bytes));
+    let (shared, checkpoints) = (of(&logged.shared), of(&logged.checkpoints));
     let text = match form {
         ReportForm::Text => format!(
             "vmio run: process {process}, mode {mode}: {warmed} files used without system calls: {reads} reads of {read_bytes} \
-             bytes, {writes} writes of {written_bytes} bytes\n"
+             bytes, {writes} writes of {written_bytes} bytes; {logged_writes} writes of {logged_bytes} bytes logged, {shared} of them to \
+             files that others had open, {checkpoints} checkpoints\n"
         ),
         ReportForm::Json => {
             let report = json!({
@@ -60,6 +80,10 @@ pub(crate) fn report() {
                 "read_bytes_served": read_bytes,
                 "writes_served": writes,
                 "written_bytes_served": written_bytes,
+                "writes_logged": logged_writes,
+                "bytes_logged": logged_bytes,
+                "shared_writes": shared,
+                "checkpoints": checkpoints,
             });
             format!("{report}\n")
         }

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use vmio::{Access, SharedMap};
 
+use super::strict::Logged;
+
 /// What is looked at, and mapped, at a time: a huge page.
 const CHUNK_BYTES: u64 = 2 << 20;
 /// Address space that a file gets at least.
@@ -13,8 +15,10 @@ const MAP_BYTES_MIN: u64 = 64 << 20;
 const CALLS_BEFORE_ANOTHER_LOOK: u8 = 64;
 /// The mapping, its chunks, and what was done through it.
 pub(crate) struct Warm {
-    map: SharedMap,
+    /// None if the descriptor is open for stores alone.
+    map: Option<SharedMap>,
     access: Access,
+    logged: Option<Logged>,
     chunks: Box<[Chunk]>,
     syncs: AtomicU32,
     stores_after_bytes: u32,
@@ -73,22 +77,44 @@ impl Warm {
     ) -> std::io::Result<Self> {
         let len = file_bytes.saturating_mul(2).max(MAP_BYTES_MIN).next_multiple_of(CHUNK_BYTES);
         let map = SharedMap::open(fd, len, access)?;
+        Ok(Self::of_map(Some(map), access, stores_after_bytes))
+    }
+
+    /// Of a file that is written alone: its writes are logged, and all of them are the kernel's.
+    pub(super) fn of_writes_alone() -> Self {
+        Self::of_map(None, Access::ReadOnly, 0)
+    }
+
+    fn of_map(map: Option<SharedMap>, access: Access, stores_after_bytes: u32) -> Self {
+        let len = map.as_ref().map_or(0, SharedMap::len);
         let chunks = (0..len / CHUNK_BYTES).map(|_| Chunk::new()).collect();
-        Ok(Warm {
+        Warm {
             map,
             access,
+            logged: None,
             chunks,
             syncs: AtomicU32::new(0),
             stores_after_bytes,
             has_stored: AtomicBool::new(false),
             counts: Counts::default(),
-        })
+        }
+    }
+
+    /// Has all writes logged.
+    pub(super) fn with_log(self, logged: Logged) -> Self {
+        Warm { logged: Some(logged), ..self }
+    }
+
+    /// How its writes are logged, in strict mode.
+    pub(super) fn logged(&self) -> Option<&Logged> {
+        self.logged.as_ref()
     }
 
     /// Copies bytes that lie within the file, which is `file_bytes` long at least; false if the kernel had better do it.
     pub(super) fn read(&self, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, buffer: &mut [u8]) -> bool {
+        let Some(map) = &self.map else { return false };
         let is_copied =
-            self.is_worth_it(fd, file_bytes, offset, buffer.len()) && self.map.read_at(offset, buffer).is_ok();
+            self.is_worth_it(map, fd, file_bytes, offset, buffer.len()) && map.read_at(offset, buffer).is_ok();
         if is_copied {
             self.counts.add_read(buffer.len());
         }
@@ -97,21 +123,19 @@ impl Warm {
 
     /// The same of a write.
     pub(super) fn write(&self, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, bytes: &[u8]) -> bool {
-        if self.access == Access::ReadOnly {
-            return false;
-        }
+        let Some(map) = self.map.as_ref().filter(|_| self.access == Access::ReadWrite) else { return false };
         let (syncs, enough) = (self.syncs.load(Ordering::Relaxed), self.stores_after_bytes);
         let mut chunks = self.chunks_of(offset, bytes.len()).iter();
-        if !self.map.is_persistent() && !chunks.all(|chunk| chunk.is_written_often(bytes.len(), syncs, enough)) {
+        if !map.is_persistent() && !chunks.all(|chunk| chunk.is_written_often(bytes.len(), syncs, enough)) {
             return false;
         }
-        if !self.is_worth_it(fd, file_bytes, offset, bytes.len()) {
+        if !self.is_worth_it(map, fd, file_bytes, offset, bytes.len()) {
             return false;
         }
         if !self.has_stored.load(Ordering::Relaxed) {
             self.has_stored.store(true, Ordering::Relaxed);
         }
-        let is_copied = self.map.write_at(offset, bytes).is_ok();
+        let is_copied = map.write_at(offset, bytes).is_ok();
         if is_copied {
             self.counts.add_write(bytes.len());
         }
@@ -134,16 +158,16 @@ impl Warm {
     }
 
     /// Whether all chunks of a range are mapped, or can be at once.
-    fn is_worth_it(&self, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, len: usize) -> bool {
+    fn is_worth_it(&self, map: &SharedMap, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, len: usize) -> bool {
         let end = offset + len as u64;
-        if end > self.map.len() {
+        if end > map.len() {
             return false;
         }
         (offset / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES)).all(|chunk| {
             let state = &self.chunks[chunk as usize].state;
             match state.load(Ordering::Relaxed) {
                 MAPPED => true,
-                0 => self.look_at(fd, file_bytes, chunk),
+                0 => self.look_at(map, fd, file_bytes, chunk),
                 calls => {
                     state.store(if calls < CALLS_BEFORE_ANOTHER_LOOK { calls + 1 } else { 0 }, Ordering::Relaxed);
                     false
@@ -153,9 +177,9 @@ impl Warm {
     }
 
     #[cold]
-    fn look_at(&self, fd: BorrowedFd<'_>, file_bytes: u64, chunk: u64) -> bool {
+    fn look_at(&self, map: &SharedMap, fd: BorrowedFd<'_>, file_bytes: u64, chunk: u64) -> bool {
         let start = chunk * CHUNK_BYTES;
-        let is_mapped = self.map.populate_if_cached(fd, start..(start + CHUNK_BYTES).min(file_bytes));
+        let is_mapped = map.populate_if_cached(fd, start..(start + CHUNK_BYTES).min(file_bytes));
         self.chunks[chunk as usize].state.store(if is_mapped { MAPPED } else { 1 }, Ordering::Relaxed);
         is_mapped
     }
@@ -170,12 +194,6 @@ impl Counts {
     pub(super) fn add_write(&self, bytes: usize) {
         self.writes.fetch_add(1, Ordering::Relaxed);
         self.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
-    pub(super) fn clear(&self) {
-        for counter in [&self.reads, &self.read_bytes, &self.writes, &self.written_bytes] {
-            counter.store(0, Ordering::Relaxed);
-        }
     }
 
     /// Adds others.

@@ -1,5 +1,6 @@
 //! `vmio run`: a program as it is, whose files are mapped through vmio.
 
+mod log;
 mod preload;
 mod program;
 
@@ -30,6 +31,8 @@ Examples:
 
   vmio run --mode posix --under /data -- my-database
                                        reads and overwrites of cached data without system calls; see posix.md
+  vmio run --mode strict --under /data -- my-database
+                                       each write is durable and atomic when it returns
 
 With --cache, shared mappings of regular files under the folders, and private ones for loads alone, become mappings of one vmio cache
 of each process. Reads and writes of these files go through the mappings. All else goes to Linux as ever.
@@ -45,7 +48,10 @@ refused, since the loader does not preload anything into them.
 
 With --mode, a file that is read or written often enough, and that no other process writes, is copied from and to the kernel's
 own mapping of it. It takes a lease of the file (F_SETLEASE), which needs no right for one's own files; another process that
-opens the file waits until it is given back. The page posix.md says what is promised.";
+opens the file waits until it is given back. The page posix.md says what is promised.
+
+With --mode strict, what programs that died have left in the logs of the folders is written to their files before CMD is
+started, and by whichever program under the mode uses a folder next; vmio recover does the same.";
 
 /// Run a program as it is, with its files mapped through vmio.
 #[derive(Args)]
@@ -60,6 +66,10 @@ pub struct RunArgs {
     /// Read and overwrite files without system calls, by the kernel's own mappings of them
     #[arg(long, value_enum)]
     mode: Option<RunMode>,
+    /// With --mode strict, the length of the log that each process has in each folder: no write is longer, and a longer log is
+    /// begun anew less often
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "128M")]
+    log_size: u64,
     /// Map the files under this folder; may be given several times
     #[arg(long, value_name = "DIR", required = true)]
     under: Vec<PathBuf>,
@@ -94,6 +104,8 @@ enum RunEngine {
 enum RunMode {
     /// What they promise without vmio
     Posix,
+    /// Each write is durable when it returns, whole or not at all, by a log in the folder .vmio of each folder
+    Strict,
 }
 
 /// Runs `vmio run`: becomes the program, if it can.
@@ -110,6 +122,16 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     if let Some(bytes) = args.cache {
         try_cache(args.engine, bytes)?;
     }
+    for folder in &under {
+        let replayed = log::replay(folder);
+        if matches!(args.mode, Some(RunMode::Strict)) {
+            replayed?;
+            log::try_one(folder, args.log_size)?;
+        } else if let Err(error) = replayed {
+            // Others may have it in use, whose logs are none of this user's business.
+            eprintln!("warning: {error:#}");
+        }
+    }
 
     let mut command = Command::new(&program);
     command.arg0(name).args(arguments);
@@ -117,12 +139,14 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     // crates/vmio-posix/src/settings.rs reads these.
     let engine = args.engine.to_possible_value().context("the engine has no name")?;
     let mode = args.mode.as_ref().and_then(ValueEnum::to_possible_value);
+    let log_bytes = args.log_size.to_string();
     let cache_bytes = args.cache.map(|bytes| bytes.to_string());
     command.env("VMIO_RUN_UNDER", env::join_paths(under).context("the path of a folder has a colon in it")?);
     for (variable, value) in [
         ("VMIO_RUN_CACHE", cache_bytes.as_deref()),
         ("VMIO_RUN_ENGINE", args.cache.map(|_| engine.get_name())),
         ("VMIO_RUN_MODE", mode.as_ref().map(|mode| mode.get_name())),
+        ("VMIO_RUN_LOG", Some(log_bytes.as_str())),
         ("VMIO_RUN_VERBOSE", args.verbose.then_some("1")),
         ("VMIO_RUN_STATS", args.stats.then_some(if args.json { "json" } else { "text" })),
     ] {

@@ -1,0 +1,63 @@
+//! A file system of its own, whose power can be cut.
+#![allow(dead_code, reason = "not every test file needs all of it")]
+
+use std::error::Error;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::succeeded;
+
+/// The kernel's request to stop a file system at once, and without what is in memory.
+const CUT_POWER: &str =
+    "import fcntl, os, struct, sys; fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, struct.pack('I', 2))";
+
+/// A file system in a file, mounted until it is dropped.
+pub struct Disk {
+    image: PathBuf,
+    mounted: PathBuf,
+}
+
+impl Disk {
+    /// Ext4 in a file of a folder; none where this user may not mount one.
+    pub fn new(folder: &Path) -> Result<Option<Self>, Box<dyn Error>> {
+        let disk = Disk { image: folder.join("image"), mounted: folder.join("disk") };
+        File::create(&disk.image)?.set_len(256 << 20)?;
+        std::fs::create_dir(&disk.mounted)?;
+        succeeded(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&disk.image))?;
+        match disk.mount() {
+            Ok(()) => Ok(Some(disk)),
+            Err(error) => {
+                eprintln!("left out: no file system can be mounted: {error}");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.mounted
+    }
+
+    /// From here on nothing reaches it, as if the power had gone.
+    pub fn cut_power(&self) -> Result<(), Box<dyn Error>> {
+        succeeded(Command::new("python3").args(["-c", CUT_POWER]).arg(&self.mounted)).map(drop)
+    }
+
+    /// What is there after the power is back. Nobody has it open any more.
+    pub fn start_again(&self) -> Result<(), Box<dyn Error>> {
+        succeeded(Command::new("umount").arg(&self.mounted))?;
+        self.mount()
+    }
+
+    fn mount(&self) -> Result<(), Box<dyn Error>> {
+        succeeded(Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(&self.mounted)).map(drop)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Whoever still has it open is about to end.
+        let _ = Command::new("umount").arg("--lazy").arg(&self.mounted).output();
+    }
+}

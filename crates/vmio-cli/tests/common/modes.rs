@@ -1,0 +1,80 @@
+//! Programs with the data path of a mode, and what they report.
+#![allow(dead_code, reason = "not every test file needs all of it")]
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use super::programs::plain;
+use super::vmio;
+
+/// The command that runs a program with the data path of a mode for the files of a folder.
+pub fn under(mode: &str, folder: &Path, program: &[&str]) -> Command {
+    let mut command = vmio();
+    // Much less than by default: stores, too, are to be tested.
+    command.env("VMIO_RUN_STORES_AFTER", "100000");
+    // So little that logs are begun anew.
+    let log = if mode == "strict" { &["--log-size", "1M"][..] } else { &[] };
+    command.args(["run", "--mode", mode]).args(log).args(["--stats", "--json", "--under"]).arg(folder);
+    command.arg("--").args(program);
+    command
+}
+
+/// The sum of what all processes have served of a kind.
+pub fn served(output: &Output, what: &str) -> u64 {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let reports = errors.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    reports.filter_map(|report| report[what].as_u64()).sum()
+}
+
+/// Runs a program plainly in one folder and with a mode in another: it must print the same, and leave the same files. What the second
+/// run printed, and its report.
+pub fn same_as_plain(mode: &str, dir: &Path, program: &[&str]) -> Result<Output, Box<dyn Error>> {
+    let (without, with) = (dir.join("without"), dir.join("with"));
+    for folder in [&without, &with] {
+        fs::create_dir(folder)?;
+    }
+    let expected = plain(program).current_dir(&without).output()?;
+    assert!(expected.status.success(), "{}", String::from_utf8_lossy(&expected.stderr));
+    let output = under(mode, &with, program).current_dir(&with).output()?;
+    assert!(output.status.success(), "{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&expected.stdout));
+    let differences = Command::new("diff").args(["-r", "--brief"]).args([&without, &with]).output()?;
+    assert!(differences.status.success(), "{}", String::from_utf8_lossy(&differences.stdout));
+    Ok(output)
+}
+
+/// Seeds of random programs: VMIO_TEST_SEEDS=FIRST..END for more.
+pub fn seeds(usual: u64) -> std::ops::Range<u64> {
+    let asked = std::env::var("VMIO_TEST_SEEDS").ok();
+    let asked = asked.as_deref().and_then(|seeds| seeds.split_once(".."));
+    asked.and_then(|(first, end)| Some(first.parse().ok()?..end.parse().ok()?)).unwrap_or(0..usual)
+}
+
+/// Programs that make, change, compare and remove many files.
+pub const TOOLS: &str = r#"
+set -e
+mkdir tree; for n in $(seq 60); do seq $n 200 > tree/$n; done; cp tree/1 large; for n in $(seq 9); do cat large large > more; mv more large; done
+tar cf archive.tar --sort=name --mtime=@0 --owner=0 --group=0 tree large
+mkdir copy; tar xf archive.tar -C copy; diff -r tree copy/tree; cmp large copy/large
+sort -S 1M -T . large | uniq -c | sort -n > counts; dd if=large of=patched bs=1000 skip=3 seek=5 count=90 conv=notrunc status=none
+export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a GIT_AUTHOR_DATE="@1000000000 +0000" GIT_COMMITTER_DATE="@1000000000 +0000"
+git init -q -b main repository; cp -r tree repository; cd repository; git add .; git commit -q -m one; seq 9 > tree/5; git commit -q -am two
+git fsck; git gc -q; git log --format=%H; cd ..; git clone -q repository clone; diff -r repository/tree clone/tree; rm -rf repository clone
+"#;
+
+/// What a database does, for sqlite3.
+pub const SQL: &str = r#"
+PRAGMA cache_size = 20; PRAGMA synchronous = OFF;
+CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT, at INTEGER);
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) INSERT INTO t SELECT i, hex(i * 7919), i % 97 FROM n;
+CREATE INDEX by_word ON t (word);
+UPDATE t SET at = at + 1 WHERE id % 3 = 0;
+BEGIN; DELETE FROM t WHERE id % 5 = 0; ROLLBACK;
+DELETE FROM t WHERE id % 7 = 0;
+SELECT count(*), sum(at), max(word), min(word) FROM t;
+SELECT sum(length(a.word)) FROM t a JOIN t b ON a.word = b.word WHERE a.id % 50 = 1;
+VACUUM;
+PRAGMA integrity_check;
+"#;

@@ -1,0 +1,251 @@
+//! `vmio run --mode strict`: each write is durable and atomic when it returns, whoever dies meanwhile.
+
+mod common;
+
+use std::error::Error;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use common::disk::Disk;
+use common::modes::{SQL, TOOLS, same_as_plain, seeds, served, under};
+use common::programs::{compiled, has, leave_out, plain, text};
+use common::{TestResult, refused, succeeded, vmio};
+
+const BLOCK: usize = 300_000;
+const BLOCKS: usize = 4;
+
+/// Writes block after block, each full of its number, and says so.
+const WRITER: &str = r#"
+import os, sys
+path, block, blocks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+fd = os.open(path, os.O_RDWR)
+for n in range(1, 1 << 30):
+    data = (n % 65536).to_bytes(2, "little") * (block // 2)
+    at = n % blocks * block
+    if n % 3: done = os.pwrite(fd, data, at)
+    else: done = os.pwritev(fd, [data[:1001], data[1001:]], at)
+    assert done == block
+    print(n, flush=True)
+"#;
+
+/// Lets a writer say so many times that it has written, does something to it, and kills it. What it said last.
+fn interrupted(
+    mut command: Command,
+    writes: u64,
+    interrupt: impl FnOnce(&mut Child) -> TestResult,
+) -> Result<u64, Box<dyn Error>> {
+    let mut writer = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let mut lines = BufReader::new(writer.stdout.take().ok_or("it is piped")?).lines();
+    let mut last = 0;
+    while last < writes {
+        last = lines.next().ok_or("the writer has ended")??.parse()?;
+    }
+    let outcome = interrupt(&mut writer);
+    let _ = writer.kill();
+    writer.wait()?;
+    outcome?;
+    // A line that was cut short was not said.
+    Ok(lines.map_while(Result::ok).filter_map(|line| line.parse().ok()).last().unwrap_or(last))
+}
+
+fn writer(folder: &Path, is_strict: bool) -> Command {
+    let file = folder.join("data");
+    let program = ["python3", "-c", WRITER, text(&file), "300000", "4"];
+    if is_strict { under("strict", folder, &program) } else { plain(&program) }
+}
+
+/// Whether each block is whole, and holds what was written to it last, or the one that was under way.
+fn holds_what_was_written(file: &Path, last: u64) -> Result<(), String> {
+    let bytes = fs::read(file).map_err(|error| error.to_string())?;
+    for block in 0..BLOCKS as u64 {
+        let expected =
+            (0..BLOCKS as u64).map(|back| last - back).find(|number| number % BLOCKS as u64 == block).unwrap_or(0);
+        let at = block as usize * BLOCK;
+        let found =
+            bytes.get(at..at + BLOCK).ok_or_else(|| format!("block {block} is missing: {} bytes", bytes.len()))?;
+        let number = u64::from(u16::from_le_bytes([found[0], found[1]]));
+        if found.chunks(2).any(|pair| pair != &found[..2]) {
+            return Err(format!("block {block} is torn"));
+        }
+        let may_be = [expected, expected + BLOCKS as u64];
+        if number != may_be[0] && !(number == may_be[1] && number == last + 1) {
+            return Err(format!("block {block} holds {number} and not {expected}; {last} was the last"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_write_is_whole_or_not_there_after_a_kill() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let mut replayed = 0;
+    for round in 0..8 {
+        let file = dir.path().join("data");
+        fs::write(&file, vec![0; BLOCK * BLOCKS])?;
+        let last = interrupted(writer(dir.path(), true), 10 + round, |writer| Ok(writer.kill()?))?;
+        let said = succeeded(vmio().arg("recover").arg("--json").arg(dir.path()))?;
+        let report: serde_json::Value = serde_json::from_str(&said)?;
+        replayed += report["logs"].as_array().map_or(0, Vec::len);
+        holds_what_was_written(&file, last)?;
+        assert!(!dir.path().join(".vmio").exists());
+    }
+    assert!(replayed > 0, "no log was left");
+    Ok(())
+}
+
+#[test]
+fn what_a_write_has_brought_survives_the_power() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let Some(disk) = Disk::new(dir.path())? else { return Ok(()) };
+    for round in 0..4 {
+        // Once as it is without vmio, where what was written a moment ago is lost: else this shows nothing.
+        let is_strict = round > 0;
+        let file = disk.path().join("data");
+        fs::write(&file, vec![0; BLOCK * BLOCKS])?;
+        succeeded(Command::new("sync").arg("-f").arg(&file))?;
+        let last = interrupted(writer(disk.path(), is_strict), 20 + 7 * round, |_| disk.cut_power())?;
+        disk.start_again()?;
+        if is_strict {
+            succeeded(vmio().arg("recover").arg(disk.path()))?;
+        }
+        let found = holds_what_was_written(&file, last);
+        assert_eq!(found.is_ok(), is_strict, "round {round}: {found:?}");
+    }
+    Ok(())
+}
+
+/// Appends records to one file, and says which.
+const APPENDER: &str = r#"
+import os, sys
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
+for n in range(int(sys.argv[3])):
+    record = f"{sys.argv[2]} {n} ".encode().ljust(199, b".") + b"\n"
+    assert os.write(fd, record) == 200
+    print(n, flush=True)
+"#;
+
+#[test]
+fn records_of_several_processes_are_all_there_though_one_is_killed() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("records");
+    fs::write(&file, "")?;
+    let command = |name: &str, records: &str| {
+        let mut command = under("strict", dir.path(), &["python3", "-c", APPENDER, text(&file), name, records]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let others = ["a", "b"].map(|name| command(name, "150").spawn());
+    let killed = interrupted(command("killed", "100000"), 60, |writer| Ok(writer.kill()?))?;
+    let mut expected = vec![("killed", killed)];
+    let mut shared = 0;
+    for (name, other) in ["a", "b"].into_iter().zip(others) {
+        let output = other?.wait_with_output()?;
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        shared += served(&output, "shared_writes");
+        expected.push((name, 149));
+    }
+    assert!(shared > 0, "nothing was written in turn");
+    succeeded(vmio().arg("recover").arg(dir.path()))?;
+    let found = fs::read_to_string(&file)?;
+    let mut counts = std::collections::HashMap::new();
+    for line in found.lines() {
+        let mut words = line.split(' ');
+        let (name, number) = (words.next().unwrap_or_default(), words.next().unwrap_or_default().parse::<u64>());
+        assert!(line.len() == 199 && number.is_ok(), "torn: {line:?}");
+        let count = counts.entry(name).or_insert(0);
+        assert_eq!(number?, *count, "of {name}");
+        *count += 1;
+    }
+    for (name, last) in expected {
+        let count = counts[name];
+        // The last of the one that was killed may not have been told any more.
+        assert!(
+            count == last + 1 || name == "killed" && count == last + 2,
+            "{name}: {count} records, {last} was the last"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn random_calls_return_what_they_do_without() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let program = compiled("random_calls", dir.path(), &[])?;
+    let (mut logged, mut shared) = (0, 0);
+    for seed in seeds(3) {
+        let work = dir.path().join(seed.to_string());
+        fs::create_dir(&work)?;
+        let output = same_as_plain("strict", &work, &[text(&program), ".", &seed.to_string(), "150"])
+            .map_err(|error| format!("seed {seed}: {error}"))?;
+        logged += served(&output, "writes_logged");
+        shared += served(&output, "shared_writes");
+        fs::remove_dir_all(&work)?;
+    }
+    assert!(shared > 0 && logged > shared, "{logged} writes, {shared} of them shared");
+    Ok(())
+}
+
+#[test]
+fn programs_do_what_they_do_without() -> TestResult {
+    if !has("sqlite3") || !has("git") {
+        return leave_out("sqlite3 or git is not installed");
+    }
+    for mode in ["delete", "wal", "truncate"] {
+        let dir = tempfile::tempdir()?;
+        let output = same_as_plain(
+            "strict",
+            dir.path(),
+            &["sqlite3", "database", &format!("PRAGMA journal_mode = {mode};{SQL}")],
+        )?;
+        assert!(served(&output, "writes_logged") > 100, "{mode}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let dir = tempfile::tempdir()?;
+    same_as_plain("strict", dir.path(), &["sh", "-c", TOOLS])?;
+    Ok(())
+}
+
+/// What it prints to a file that it has inherited is the caller's business, and a descriptor of vmio's cannot be replaced.
+const DESCRIPTORS: &str = r#"
+import os, sys
+fd = os.open("data", os.O_RDWR | os.O_CREAT)
+os.write(fd, b"first ")
+own = [int(n) for n in os.listdir("/proc/self/fd") if ".vmio" in (os.path.realpath(f"/proc/self/fd/{n}"))]
+assert own, "no log is open"
+for n in own:
+    for call in (lambda: os.close(n), lambda: os.dup2(fd, n)):
+        try: call()
+        except OSError: pass
+        else: sys.exit(f"descriptor {n} of vmio's was given up")
+os.closerange(max(own[0] - 5, fd + 1), own[0] + 5)
+os.write(fd, b"second")
+child = os.fork()
+if child == 0:
+    os.write(fd, b" third")
+    os._exit(0)
+os.waitpid(child, 0)
+os.write(fd, b" fourth")
+print(os.pread(fd, 100, 0))
+"#;
+
+#[test]
+fn the_logs_descriptors_are_no_programs_and_a_child_has_its_own_log() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let output = under("strict", dir.path(), &["python3", "-c", DESCRIPTORS]).current_dir(dir.path()).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said, "b'first second third fourth'\n", "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && !dir.path().join(".vmio").exists());
+    Ok(())
+}
+
+#[test]
+fn a_folder_where_no_log_can_be_is_refused() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    fs::write(dir.path().join(".vmio"), "in the way")?;
+    refused(vmio().args(["run", "--mode", "strict", "--under"]).arg(dir.path()).args(["--", "true"]), "operation log")?;
+    fs::remove_file(dir.path().join(".vmio"))?;
+    let mut command = vmio();
+    command.args(["run", "--mode", "strict", "--log-size", "1K", "--under"]).arg(dir.path()).args(["--", "true"]);
+    refused(&mut command, "64 KiB")
+}

@@ -1,0 +1,59 @@
+//! How a thread of the program's waits for the keeper.
+
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+
+use rustix::io::Errno;
+
+const OPEN: u32 = 0;
+const GIVEN: u32 = 1;
+
+/// What the keeper says of a request: a count, or why there is none. It is in the frame of who waits for it.
+pub(super) struct Answer {
+    state: AtomicU32,
+    outcome: AtomicI64,
+}
+
+impl Answer {
+    pub(super) const fn new() -> Self {
+        Answer { state: AtomicU32::new(OPEN), outcome: AtomicI64::new(0) }
+    }
+
+    /// Tells who waits. From here on there may be no such answer any more.
+    pub(super) fn give(&self, outcome: Result<usize, Errno>) {
+        let outcome = outcome.map_or_else(|error| -i64::from(error.raw_os_error()), |count| count as i64);
+        self.outcome.store(outcome, Ordering::Relaxed);
+        let state = self.state.as_ptr();
+        self.state.store(GIVEN, Ordering::Release);
+        // SAFETY: of the address only the number counts: if the frame has gone, nobody waits there, or is woken once too often.
+        unsafe { libc::syscall(libc::SYS_futex, state, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
+    }
+
+    pub(super) fn wait(&self) -> Result<usize, Errno> {
+        while self.state.load(Ordering::Acquire) == OPEN {
+            let (state, operation) = (self.state.as_ptr(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG);
+            // SAFETY: the word is ours; without a time it waits until it is woken, or does not, if it was changed already.
+            unsafe { libc::syscall(libc::SYS_futex, state, operation, OPEN, std::ptr::null::<libc::timespec>()) };
+        }
+        match self.outcome.load(Ordering::Relaxed) {
+            error @ ..0 => Err(Errno::from_raw_os_error(-error as i32)),
+            count => Ok(count as usize),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_is_what_the_other_gets() {
+        for outcome in [Ok(0), Ok(usize::MAX >> 1), Err(Errno::NOSPC)] {
+            let answer = Answer::new();
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| answer.wait());
+                answer.give(outcome);
+                assert_eq!(waiting.join().unwrap(), outcome);
+            });
+        }
+    }
+}

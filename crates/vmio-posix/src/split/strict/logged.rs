@@ -1,0 +1,101 @@
+//! A file that is the process's alone, and whose writes are logged.
+
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use operation_log::{FileIdentity, FileNumber, Unapplied};
+use rustix::fs::{fdatasync, fstat};
+use rustix::io::Errno;
+
+use super::errno;
+use super::logs::{Logs, ProcessLog, counts};
+use crate::settings::Settings;
+
+/// What a warm description has in strict mode.
+pub(in super::super) struct Logged {
+    log: Arc<ProcessLog>,
+    number: FileNumber,
+    /// Held from where a write is logged until it is applied: writes reach the file in the order in which the log has them.
+    order: Mutex<()>,
+}
+
+/// The turn of a thread to write to the file.
+pub(in super::super) struct Turn<'a> {
+    logged: &'a Logged,
+    _order: MutexGuard<'a, ()>,
+}
+
+impl Logged {
+    /// For a file at this path, of which the process has the lease.
+    pub(in super::super) fn new(
+        logs: &mut Logs,
+        settings: &Settings,
+        fd: BorrowedFd<'_>,
+        path: &Path,
+    ) -> Result<Self, Errno> {
+        let log = logs.of(settings, path)?;
+        let identity = FileIdentity::of(fd).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let number = log.log.file(identity, path).map_err(|error| errno(&error))?;
+        Ok(Logged { log, number, order: Mutex::new(()) })
+    }
+
+    /// What a checkpoint finds the description by.
+    pub(in super::super) fn key(&self) -> u64 {
+        self.log.key(self.number)
+    }
+
+    /// The most bytes of one write: what is longer is cut, as Linux cuts what is longer than 2 GiB.
+    pub(in super::super) fn bytes_max(&self) -> u64 {
+        self.log.log.data_bytes_max()
+    }
+
+    /// Waits for the writes that are under way. Signals are blocked meanwhile: a handler of this thread's would wait for itself.
+    pub(in super::super) fn turn(&self) -> Turn<'_> {
+        Turn { logged: self, _order: self.order.lock().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    /// Flushes the file, and has nothing replayed of it any more: it may be others' from now on.
+    pub(in super::super) fn retire(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        let _turn = self.turn();
+        self.retire_in_turn(fd)?;
+        let _ = self.log.log.forget(self.number);
+        Ok(())
+    }
+
+    fn retire_in_turn(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.log.retire(self.number, || {
+            // What has no name any more is gone with its last descriptor, and with a crash.
+            let has_name = fstat(fd).map_or(true, |stat| stat.st_nlink > 0);
+            if has_name { Ok(fdatasync(fd)?) } else { Ok(()) }
+        })
+    }
+}
+
+impl Turn<'_> {
+    /// Logs a write to `offset`: from here on it will be in the file, whatever happens. To be dropped when it is.
+    pub(in super::super) fn log(&self, offset: u64, len: u64, buffers: &[IoSlice<'_>]) -> Result<Unapplied<'_>, Errno> {
+        let ProcessLog { log, .. } = &*self.logged.log;
+        let bytes: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+        loop {
+            match log.write(self.logged.number, offset, len, buffers) {
+                Ok(unapplied) => {
+                    counts().writes.fetch_add(1, Ordering::Relaxed);
+                    counts().bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+                    return Ok(unapplied);
+                }
+                Err(operation_log::Error::Full { .. } | operation_log::Error::Failed { .. }) => {
+                    self.logged.log.checkpoint()?;
+                }
+                Err(error) => return Err(errno(&error)),
+            }
+        }
+    }
+
+    /// The file has not taken all of a write that was logged: nobody may replay it, since its caller is told so.
+    pub(in super::super) fn take_back(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.logged.retire_in_turn(fd)
+    }
+}

@@ -1,0 +1,166 @@
+//! The operation logs of this process: one for each of the folders.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering};
+
+use operation_log::{FileNumber, Log, LogOptions, LogState, recover};
+use rustix::fs::fdatasync;
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+use super::super::descriptors;
+use super::errno;
+use crate::own_descriptors;
+use crate::settings::Settings;
+
+/// Folders that can have a log.
+const LOGS_MAX: usize = 64;
+/// The logs' descriptors are among so many that come last.
+const DESCRIPTORS_LAST: u64 = 256;
+/// No descriptor is higher, whatever the limit is: the kernel's table reaches up to the highest.
+const DESCRIPTORS_MAX: u64 = 1 << 16;
+
+/// What the logs of the process have open; -1 for nothing. A forked child has that, too, and must not keep it: the lock that
+/// says that its parent lives would last as long.
+static DESCRIPTORS: [AtomicI32; 2 * LOGS_MAX] = [const { AtomicI32::new(-1) }; 2 * LOGS_MAX];
+static COUNTS: Counts = Counts {
+    writes: AtomicU64::new(0),
+    bytes: AtomicU64::new(0),
+    shared: AtomicU64::new(0),
+    checkpoints: AtomicU64::new(0),
+};
+
+/// What went through logs.
+pub(in super::super) struct Counts {
+    pub(in super::super) writes: AtomicU64,
+    pub(in super::super) bytes: AtomicU64,
+    /// Of these, writes to files that others had open.
+    pub(in super::super) shared: AtomicU64,
+    pub(in super::super) checkpoints: AtomicU64,
+}
+
+pub(in super::super) fn counts() -> &'static Counts {
+    &COUNTS
+}
+
+/// In a forked child.
+pub(in super::super) fn close_descriptors_of_parent() {
+    for place in &DESCRIPTORS {
+        let fd = place.swap(-1, Ordering::Relaxed);
+        if fd >= 0 {
+            own_descriptors::remove(fd);
+            // SAFETY: it was a log's of the parent, and nobody uses that here.
+            unsafe { libc::syscall(libc::SYS_close, fd) };
+        }
+    }
+    for counter in [&COUNTS.writes, &COUNTS.bytes, &COUNTS.shared, &COUNTS.checkpoints] {
+        counter.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The logs that the keeper has made. Only its thread has them.
+#[derive(Default)]
+pub(in super::super) struct Logs(Vec<Arc<ProcessLog>>);
+
+/// One of them.
+pub(super) struct ProcessLog {
+    pub(super) log: Log,
+    folder: PathBuf,
+    index: u32,
+    /// The file that several processes write to of which the log has an operation now, and a descriptor of it.
+    shared: (AtomicI64, AtomicI32),
+}
+
+impl Logs {
+    /// The log for a file at this path, which lies under one of the folders. What others have left there is replayed before.
+    pub(super) fn of(&mut self, settings: &Settings, path: &Path) -> Result<Arc<ProcessLog>, Errno> {
+        let folder = settings.under.iter().find(|folder| path.starts_with(folder)).ok_or(Errno::NOENT)?;
+        replay_of_the_dead(folder)?;
+        if let Some(log) = self.0.iter().find(|log| log.folder == *folder) {
+            return Ok(log.clone());
+        }
+        let index = self.0.len();
+        if index >= LOGS_MAX {
+            return Err(Errno::NOSPC);
+        }
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(DESCRIPTORS_MAX).min(DESCRIPTORS_MAX);
+        let options = LogOptions::new()
+            .capacity_bytes(settings.log_bytes)
+            .of_any_process()
+            .descriptors_from(limit.saturating_sub(DESCRIPTORS_LAST) as RawFd);
+        let log = Log::create(folder, options).map_err(|error| errno(&error))?;
+        for (place, fd) in DESCRIPTORS[2 * index..].iter().zip(log.descriptors()) {
+            own_descriptors::insert(fd.as_raw_fd());
+            place.store(fd.as_raw_fd(), Ordering::Relaxed);
+        }
+        let shared = (AtomicI64::new(-1), AtomicI32::new(-1));
+        let log = Arc::new(ProcessLog { log, folder: folder.clone(), index: index as u32, shared });
+        self.0.push(log.clone());
+        Ok(log)
+    }
+
+    /// Removes those of which nothing is left to replay. The others are for the next process that opens their files.
+    pub(in super::super) fn close(&mut self) {
+        for log in self.0.drain(..) {
+            for place in &DESCRIPTORS[2 * log.index as usize..][..2] {
+                own_descriptors::remove(place.swap(-1, Ordering::Relaxed));
+            }
+            if let Ok(log) = Arc::try_unwrap(log) {
+                let _ = log.log.close();
+            }
+        }
+    }
+}
+
+/// Before files of a folder are used: what processes have logged that died since.
+pub(super) fn replay_of_the_dead(folder: &Path) -> Result<(), Errno> {
+    let recovery = recover(folder).map_err(|error| errno(&error))?;
+    for log in recovery.logs {
+        if let LogState::Left(error) = log.state {
+            // Writes to what it has operations for would be undone.
+            return Err(errno(&error));
+        }
+    }
+    Ok(())
+}
+
+impl ProcessLog {
+    /// By which descriptions are found that have operations in the log.
+    pub(super) fn key(&self, number: FileNumber) -> u64 {
+        (u64::from(self.index) << 32 | u64::from(number.number())) + 1
+    }
+
+    /// Makes all files durable that the log has operations for, and begins it anew. Not while the caller has one that is unapplied.
+    pub(super) fn checkpoint(&self) -> Result<(), Errno> {
+        let sync = |number: FileNumber| -> io::Result<()> {
+            let (shared, fd) = &self.shared;
+            let fd = match descriptors::home_of_logged(self.key(number)) {
+                Some(fd) => fd,
+                None if shared.load(Ordering::Acquire) == i64::from(number.number()) => fd.load(Ordering::Relaxed),
+                None => return Err(io::ErrorKind::NotFound.into()),
+            };
+            // SAFETY: who closes it has the file retired before, and that waits for the end of this.
+            Ok(fdatasync(unsafe { BorrowedFd::borrow_raw(fd) })?)
+        };
+        COUNTS.checkpoints.fetch_add(1, Ordering::Relaxed);
+        self.log.checkpoint(sync).map_err(|error| errno(&error))
+    }
+
+    /// Has a checkpoint find the file that several processes write to.
+    pub(super) fn set_shared(&self, file: Option<(FileNumber, RawFd)>) {
+        let (number, fd) = file.map_or((-1, -1), |(number, fd)| (i64::from(number.number()), fd));
+        self.shared.1.store(fd, Ordering::Relaxed);
+        self.shared.0.store(number, Ordering::Release);
+    }
+
+    /// Makes a file durable, and has nobody replay what the log has of it.
+    pub(super) fn retire(&self, number: FileNumber, sync: impl Fn() -> io::Result<()>) -> Result<(), Errno> {
+        match self.log.retire(number, &sync) {
+            Err(operation_log::Error::Full { .. } | operation_log::Error::Failed { .. }) => self.checkpoint(),
+            outcome => outcome.map_err(|error| errno(&error)),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Writes in strict mode.
+
+use std::io::IoSlice;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+
+use rustix::fs::fstat;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use vmio::SignalsBlocked;
+
+use super::calls::{Way, write_part};
+use super::descriptors::{self, Call};
+use super::keeper;
+use super::strict::SharedWrite;
+use super::warm::Warm;
+use crate::entry;
+use crate::table::is_regular;
+use crate::transfer::{Position, TRANSFER_MAX};
+
+/// So many buffers are logged without an allocation: signal handlers write, too.
+const BUFFERS_ON_STACK: usize = 16;
+type Buffers<'a> = SmallVec<[&'a [u8]; BUFFERS_ON_STACK]>;
+
+/// write, pwrite, writev and pwritev.
+pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl Iterator<Item = &'a [u8]>) -> Way {
+    // Once the keeper has looked at the description it is warm, or others' as well.
+    for has_looked in [false, true] {
+        if let Some(call) = Call::begin(fd.as_raw_fd()) {
+            match call.warm().map(Warm::logged) {
+                Some(Some(_)) => return Way::Done(entry::as_vmio(|| write_logged(&call, fd, position, buffers))),
+                // It is open for loads alone.
+                Some(None) => return Way::Done(Err(Errno::BADF)),
+                None => {}
+            }
+        } else if descriptors::is_outside(fd.as_raw_fd()) {
+            return Way::Linux(None);
+        } else if has_looked || descriptors::is_known(fd.as_raw_fd()) {
+            return write_shared(fd, position, buffers);
+        }
+        if !fstat(fd).is_ok_and(|stat| is_regular(&stat)) {
+            return Way::Linux(None);
+        }
+        keeper::look_now(fd.as_raw_fd());
+    }
+    // It could not be had in time.
+    write_shared(fd, position, buffers)
+}
+
+fn write_shared<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl Iterator<Item = &'a [u8]>) -> Way {
+    let buffers: Buffers<'_> = buffers.collect();
+    match keeper::write(&SharedWrite { fd, position, buffers: &buffers }) {
+        Some(outcome) => Way::Done(outcome),
+        // A child before exec, which has its parent's memory.
+        None => Way::Linux(None),
+    }
+}
+
+fn write_logged<'a>(
+    call: &Call,
+    fd: BorrowedFd<'_>,
+    position: Position,
+    buffers: impl Iterator<Item = &'a [u8]>,
+) -> Result<usize, Errno> {
+    let (Some(warm), description) = (call.warm(), call.description) else { return Err(Errno::IO) };
+    let Some(logged) = warm.logged() else { return Err(Errno::IO) };
+    let bytes_max = logged.bytes_max().min(TRANSFER_MAX as u64);
+    let mut left = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+    let buffers: Buffers<'_> = buffers
+        .map(|buffer| {
+            let take = buffer.len().min(left);
+            left -= take;
+            &buffer[..take]
+        })
+        .collect();
+    let bytes: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+
+    let _signals = SignalsBlocked::new();
+    let turn = logged.turn();
+    let len = fstat(fd)?.st_size as u64;
+    let appends = description.flags.load(Ordering::Relaxed) & libc::O_APPEND != 0;
+    let start = match position {
+        _ if appends => len,
+        Position::At(offset) => u64::try_from(offset).map_err(|_| Errno::INVAL)?,
+        Position::Current => call.advance(|_| Ok(bytes))?.0,
+    };
+    let write = || {
+        start.checked_add(bytes).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::FBIG)?;
+        description.known_len.fetch_max(len, Ordering::Relaxed);
+        let slices: SmallVec<[IoSlice<'_>; BUFFERS_ON_STACK]> = buffers.iter().map(|part| IoSlice::new(part)).collect();
+        let unapplied = turn.log(start, len, &slices)?;
+        let outcome = write_part(call, warm, fd, start, bytes, buffers.iter().copied());
+        drop(unapplied);
+        if outcome != Ok(bytes as usize) {
+            turn.take_back(fd)?;
+        }
+        outcome
+    };
+    let outcome = if bytes == 0 { Ok(0) } else { write() };
+    if position == Position::Current {
+        let end = start + outcome.unwrap_or(0) as u64;
+        if appends {
+            description.position.store(end, Ordering::Relaxed);
+        } else {
+            call.fall_back(start.saturating_add(bytes), end);
+        }
+    }
+    outcome
+}
