@@ -361,7 +361,8 @@ impl Region {
         // What somebody else may have appended to the file is none of the mapping's.
         let left = self.backing.len().saturating_sub(page * PAGE_BYTES as u64);
         let Ok(bytes) = u64::try_from(arrived) else { return false };
-        let read = self.accept_read(core, page, data, bytes.min(left) as usize);
+        // If the file has grown since, whoever asks for the page reads it again.
+        let read = self.accept_read(core, (page, self.len()), data, bytes.min(left) as usize);
         if read.and_then(|()| self.verify(page, data)).is_err() {
             return false;
         }
@@ -424,20 +425,29 @@ impl Region {
     /// Reads whole pages; what lies behind the end of the file is zeros.
     pub(crate) fn read(&self, core: usize, page: u64, data: &mut [u8]) -> Result<(), ReadFailure> {
         let offset = page * PAGE_BYTES as u64;
+        // A file that grows meanwhile has zeros there.
+        let len = self.len();
         let timed = self.shared.times_read(core).then(|| Timed::since(Instant::now(), &self.shared, Latency::Read));
         let read = self.backing.read_at(offset, data);
         drop(timed);
         let bytes = read.map_err(|error| ReadFailure::from(&error))?;
-        self.accept_read(core, page, data, bytes)
+        self.accept_read(core, (page, len), data, bytes)
     }
 
-    /// Counts a read of whole pages that has brought so many bytes, and makes up for what lies behind the end.
-    pub(super) fn accept_read(&self, core: usize, page: u64, data: &mut [u8], bytes: usize) -> Result<(), ReadFailure> {
+    /// Counts a read of whole pages that has brought so many bytes of a file of that length, and makes up for what lies behind
+    /// the end.
+    pub(super) fn accept_read(
+        &self,
+        core: usize,
+        (page, len): (u64, u64),
+        data: &mut [u8],
+        bytes: usize,
+    ) -> Result<(), ReadFailure> {
         let offset = page * PAGE_BYTES as u64;
         let bytes = bytes.min(data.len());
         self.shared.count(core, Counter::Reads, 1);
         self.shared.count(core, Counter::ReadBytes, bytes as u64);
-        let expected = self.len().saturating_sub(offset).min(data.len() as u64) as usize;
+        let expected = len.min(self.len()).saturating_sub(offset).min(data.len() as u64) as usize;
         if bytes < expected {
             // The file has been truncated under us.
             return Err(ReadFailure::Kind(std::io::ErrorKind::UnexpectedEof));

@@ -127,12 +127,91 @@ impl CachedFile {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::io;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::{Arc, Mutex, mpsc};
     use std::thread;
 
     use super::*;
-    use crate::backing::MemoryBacking;
+    use crate::backing::{Backing, MemoryBacking};
     use crate::cache::fault::REGIONS;
     use crate::{Cache, MappingOptions};
+
+    /// A backing of which a page is read between its mapping's look at the last page and the new length: it brings what the
+    /// old length has, and is settled when the new one is known.
+    struct ReadWhileGrowing {
+        bytes: MemoryBacking,
+        grows: AtomicBool,
+        reads: (Mutex<mpsc::Receiver<()>>, mpsc::Sender<()>),
+        done: (mpsc::Sender<()>, Mutex<mpsc::Receiver<()>>),
+    }
+
+    impl Backing for ReadWhileGrowing {
+        fn len(&self) -> u64 {
+            self.bytes.len()
+        }
+
+        fn access(&self) -> Access {
+            self.bytes.access()
+        }
+
+        fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+            let read = self.bytes.read_at(offset, buffer);
+            if self.grows.load(Ordering::SeqCst) {
+                self.reads.1.send(()).unwrap();
+                self.done.1.lock().unwrap().recv().unwrap();
+            }
+            read
+        }
+
+        fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.bytes.write_at(offset, data)
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            self.bytes.flush()
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.grows.store(true, Ordering::SeqCst);
+            self.reads.0.lock().unwrap().recv().unwrap();
+            self.bytes.set_len(len)
+        }
+
+        fn describe(&self) -> String {
+            "a file that grows".to_owned()
+        }
+    }
+
+    #[test]
+    fn a_page_that_was_read_before_the_file_grew_is_no_error() {
+        let cache = Cache::builder().capacity(6 << 20).build().unwrap();
+        let (has_read, reads) = mpsc::channel();
+        let (done, waits) = mpsc::channel();
+        let backing = Arc::new(ReadWhileGrowing {
+            bytes: MemoryBacking::new(100).unwrap(),
+            grows: AtomicBool::new(false),
+            reads: (Mutex::new(reads), has_read),
+            done: (done, Mutex::new(waits)),
+        });
+        let map = Mapping::open(&cache, backing.clone(), MappingOptions::new()).unwrap();
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                while !backing.grows.load(Ordering::SeqCst) {
+                    thread::yield_now();
+                }
+                let mut byte = [1];
+                map.read_at(50, &mut byte).map(|()| byte)
+            });
+            map.set_len(200).unwrap();
+            backing.done.0.send(()).unwrap();
+            assert_eq!(reader.join().unwrap().unwrap(), [0]);
+        });
+        map.write_at(199, &[7]).unwrap();
+        let mut bytes = [1; 200];
+        map.read_at(0, &mut bytes).unwrap();
+        assert_eq!((bytes[..199].iter().max(), bytes[199]), (Some(&0), 7));
+    }
 
     /// An evictor that takes the last page out of sight, or tries to, leaves in memory what the program stored behind the
     /// end: growth waits until that can be cleared.

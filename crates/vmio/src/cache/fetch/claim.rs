@@ -129,7 +129,7 @@ impl Region {
         // What somebody else may have appended to the file is none of the mapping's.
         let left = self.backing.len().saturating_sub(first * PAGE_BYTES as u64);
         let read = match u64::try_from(arrived) {
-            Ok(bytes) => self.accept_read(core, first, data, bytes.min(left) as usize),
+            Ok(bytes) => self.accept_read(core, (first, self.len()), data, bytes.min(left) as usize),
             Err(_) => Err(ReadFailure::Os(-arrived)),
         };
         if read.is_ok() || self.read(core, first, data).is_ok() {
