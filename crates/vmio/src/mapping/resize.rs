@@ -126,6 +126,7 @@ impl CachedFile {
 }
 
 #[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use std::io;
     use std::sync::atomic::AtomicBool;
