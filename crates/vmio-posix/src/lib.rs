@@ -24,6 +24,7 @@ mod refused;
 mod settings;
 mod split;
 mod statistics;
+mod synchronous;
 mod table;
 mod transfer;
 mod windows;

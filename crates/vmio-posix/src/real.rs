@@ -5,8 +5,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    FILE, iovec, mode_t, off_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, pthread_attr_t, pthread_t,
-    sigaction as sigaction_t, sighandler_t, sigset_t, size_t, ssize_t,
+    FILE, dev_t, gid_t, iovec, mode_t, off_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, pthread_attr_t,
+    pthread_t, sigaction as sigaction_t, sighandler_t, sigset_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf,
 };
 
 /// A function of the library that comes after this one in the loader's list.
@@ -105,7 +105,6 @@ functions! {
     fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
     fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
     fn openat(folder: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
-    fn creat(path: *const c_char, mode: mode_t) -> c_int;
     fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int;
     fn close(fd: c_int) -> c_int;
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
@@ -150,6 +149,49 @@ functions! {
     fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
     fn execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     fn fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fn mkdir(path: *const c_char, mode: mode_t) -> c_int;
+    fn mkdirat(folder: c_int, path: *const c_char, mode: mode_t) -> c_int;
+    fn rmdir(path: *const c_char) -> c_int;
+    fn unlink(path: *const c_char) -> c_int;
+    fn unlinkat(folder: c_int, path: *const c_char, flags: c_int) -> c_int;
+    fn remove(path: *const c_char) -> c_int;
+    fn rename(from: *const c_char, to: *const c_char) -> c_int;
+    fn renameat(from_folder: c_int, from: *const c_char, to_folder: c_int, to: *const c_char) -> c_int;
+    fn renameat2(from_folder: c_int, from: *const c_char, to_folder: c_int, to: *const c_char, flags: c_uint) -> c_int;
+    fn link(from: *const c_char, to: *const c_char) -> c_int;
+    fn linkat(from_folder: c_int, from: *const c_char, to_folder: c_int, to: *const c_char, flags: c_int) -> c_int;
+    fn symlink(content: *const c_char, path: *const c_char) -> c_int;
+    fn symlinkat(content: *const c_char, folder: c_int, path: *const c_char) -> c_int;
+    fn mknod(path: *const c_char, mode: mode_t, device: dev_t) -> c_int;
+    fn mknodat(folder: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int;
+    fn mkfifo(path: *const c_char, mode: mode_t) -> c_int;
+    fn mkfifoat(folder: c_int, path: *const c_char, mode: mode_t) -> c_int;
+    fn mkdtemp(template: *mut c_char) -> *mut c_char;
+    fn truncate(path: *const c_char, len: off_t) -> c_int;
+    fn chmod(path: *const c_char, mode: mode_t) -> c_int;
+    fn fchmod(fd: c_int, mode: mode_t) -> c_int;
+    fn fchmodat(folder: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int;
+    fn chown(path: *const c_char, user: uid_t, group: gid_t) -> c_int;
+    fn lchown(path: *const c_char, user: uid_t, group: gid_t) -> c_int;
+    fn fchown(fd: c_int, user: uid_t, group: gid_t) -> c_int;
+    fn fchownat(folder: c_int, path: *const c_char, user: uid_t, group: gid_t, flags: c_int) -> c_int;
+    fn utime(path: *const c_char, times: *const utimbuf) -> c_int;
+    fn utimes(path: *const c_char, times: *const timeval) -> c_int;
+    fn lutimes(path: *const c_char, times: *const timeval) -> c_int;
+    fn futimes(fd: c_int, times: *const timeval) -> c_int;
+    fn futimesat(folder: c_int, path: *const c_char, times: *const timeval) -> c_int;
+    fn futimens(fd: c_int, times: *const timespec) -> c_int;
+    fn setxattr(path: *const c_char, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int;
+    fn lsetxattr(path: *const c_char, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int;
+    fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int;
+    fn removexattr(path: *const c_char, name: *const c_char) -> c_int;
+    fn lremovexattr(path: *const c_char, name: *const c_char) -> c_int;
+    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int;
+    fn utimensat(folder: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int;
+    fn fflush(stream: *mut FILE) -> c_int;
+    fn fclose(stream: *mut FILE) -> c_int;
+    fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE;
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
     fn _exit(status: c_int) -> !;
     fn quick_exit(status: c_int) -> !;
     fn pthread_create(

@@ -1,13 +1,16 @@
 //! What `vmio run` was asked for, as it hands it on in the environment.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{CStr, OsStr, OsString};
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::io::Write;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use rustix::fs::readlink;
+use rustix::fs::{CWD, readlinkat_raw};
 use vmio::Engine;
 
 /// The options of `vmio run`. The names of the variables are those of docs/design/run.md.
@@ -32,6 +35,8 @@ pub(crate) struct Settings {
 /// A store that faults, with its part of a sync, takes as long as four writes or so.
 const STORES_AFTER_BYTES: u32 = 8 << 20;
 
+/// The longest path that the kernel tells.
+const PATH_BYTES: usize = 4096;
 /// As SplitFS's.
 const LOG_BYTES: u64 = 128 << 20;
 
@@ -49,6 +54,8 @@ pub(crate) struct CacheSettings {
 pub(crate) enum Mode {
     /// What Linux promises.
     Posix,
+    /// Each call is durable when it returns.
+    Sync,
     /// Each call is durable and atomic when it returns.
     Strict,
 }
@@ -66,6 +73,7 @@ impl fmt::Display for Mode {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Mode::Posix => "posix",
+            Mode::Sync => "sync",
             Mode::Strict => "strict",
         })
     }
@@ -75,6 +83,7 @@ impl Mode {
     fn named(name: &str) -> Option<Self> {
         match name {
             "posix" => Some(Mode::Posix),
+            "sync" => Some(Mode::Sync),
             "strict" => Some(Mode::Strict),
             _ => None,
         }
@@ -125,11 +134,27 @@ impl Settings {
 
     /// The path of an open file, by which it was opened, if it lies under one of the folders.
     pub(crate) fn path_under(&self, fd: BorrowedFd<'_>) -> Option<PathBuf> {
-        use std::os::fd::AsRawFd;
-        use std::os::unix::ffi::OsStringExt;
-        let link = readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new()).ok()?;
-        let path = PathBuf::from(OsString::from_vec(link.into_bytes()));
-        self.covers(&path).then_some(path)
+        Self::with_path(fd, |path| self.covers(path).then(|| path.to_owned())).flatten()
+    }
+
+    /// Whether an open file lies under one of the folders. Nothing is allocated.
+    pub(crate) fn covers_open(&self, fd: BorrowedFd<'_>) -> bool {
+        Self::with_path(fd, |path| self.covers(path)).unwrap_or(false)
+    }
+
+    /// The path of an open file, by which it was opened. Nothing is allocated.
+    pub(crate) fn with_path<T>(fd: BorrowedFd<'_>, look: impl FnOnce(&Path) -> T) -> Option<T> {
+        let mut buffer = [MaybeUninit::uninit(); PATH_BYTES];
+        let (path, _) = Self::with_link(fd, |link| readlinkat_raw(CWD, link, &mut buffer)).ok()?;
+        Some(look(Path::new(OsStr::from_bytes(path))))
+    }
+
+    /// The link in /proc that stands for an open file.
+    pub(crate) fn with_link<T>(fd: BorrowedFd<'_>, look: impl FnOnce(&CStr) -> T) -> T {
+        let mut buffer = [0; 32];
+        // It is long enough for any number.
+        let _ = write!(&mut buffer[..], "/proc/self/fd/{}", fd.as_raw_fd());
+        look(CStr::from_bytes_until_nul(&buffer).unwrap_or_default())
     }
 
     fn covers(&self, path: &Path) -> bool {

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use libc::{flock, off_t, size_t, ssize_t};
 
-use super::{by_mode, is_of_mode, of_file, of_mapped, told_number, told_status};
+use super::{by_mode, durably, is_of_mode, of_file, of_mapped, told_number, told_status};
 use crate::entry;
 use crate::errno::Errno;
 use crate::locks;
@@ -14,6 +14,7 @@ use crate::own_descriptors;
 use crate::real;
 use crate::refused;
 use crate::split::{self, Until};
+use crate::synchronous::Target;
 use crate::transfer;
 
 #[unsafe(no_mangle)]
@@ -99,7 +100,7 @@ unsafe extern "C" fn ftruncate(fd: c_int, len: off_t) -> c_int {
     }
     let answer = of_mapped(fd, |fd| transfer::truncate(fd, len));
     // SAFETY: by the caller.
-    told_status(answer).unwrap_or_else(|| unsafe { real::ftruncate(fd, len) })
+    durably(|| [Target::of(fd)], || told_status(answer).unwrap_or_else(|| unsafe { real::ftruncate(fd, len) }))
 }
 
 #[unsafe(no_mangle)]
@@ -126,7 +127,7 @@ fn past_both<T>(from: c_int, to: c_int, call: impl FnOnce() -> T) -> T {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int {
     // SAFETY: by the caller.
-    let call = || unsafe { real::fallocate(fd, mode, offset, len) };
+    let call = || durably(|| [Target::of(fd)], || unsafe { real::fallocate(fd, mode, offset, len) });
     if mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) != 0 && is_of_mode(fd) {
         split::leave(fd, Until::ItIsWarm);
     }
@@ -153,7 +154,10 @@ unsafe extern "C" fn fallocate64(fd: c_int, mode: c_int, offset: off_t, len: off
 unsafe extern "C" fn posix_fallocate(fd: c_int, offset: off_t, len: off_t) -> c_int {
     let _ = of_mapped(fd, transfer::adopt_length);
     // SAFETY: by the caller.
-    let outcome = unsafe { real::posix_fallocate(fd, offset, len) };
+    let mut outcome = unsafe { real::posix_fallocate(fd, offset, len) };
+    if outcome == 0 && durably(|| [Target::of(fd)], || 0) != 0 {
+        outcome = libc::EIO;
+    }
     let adopted = told_number(of_mapped(fd, transfer::adopt_length));
     if outcome == 0 { adopted.unwrap_or(0) } else { outcome }
 }
@@ -162,6 +166,11 @@ unsafe extern "C" fn posix_fallocate(fd: c_int, offset: off_t, len: off_t) -> c_
 unsafe extern "C" fn posix_fallocate64(fd: c_int, offset: off_t, len: off_t) -> c_int {
     // SAFETY: by the caller.
     unsafe { posix_fallocate(fd, offset, len) }
+}
+
+/// The kernel has copied so many bytes to a file, or none.
+fn copied(to: c_int, count: ssize_t) -> ssize_t {
+    if count > 0 && durably(|| [Target::of(to)], || 0) != 0 { -1 } else { count }
 }
 
 #[unsafe(no_mangle)]
@@ -177,7 +186,7 @@ unsafe extern "C" fn copy_file_range(
     leave_if_current(to, to_at);
     changes_by_mode(to);
     // SAFETY: by the caller.
-    past_both(from, to, || unsafe { real::copy_file_range(from, from_at, to, to_at, len, flags) })
+    copied(to, past_both(from, to, || unsafe { real::copy_file_range(from, from_at, to, to_at, len, flags) }))
 }
 
 #[unsafe(no_mangle)]
@@ -193,15 +202,16 @@ unsafe extern "C" fn splice(
     leave_if_current(to, to_at);
     changes_by_mode(to);
     // SAFETY: by the caller.
-    past_both(from, to, || unsafe { real::splice(from, from_at, to, to_at, len, flags) })
+    copied(to, past_both(from, to, || unsafe { real::splice(from, from_at, to, to_at, len, flags) }))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendfile(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> ssize_t {
     leave_if_current(from, from_at);
     leave_if_current(to, std::ptr::null());
+    changes_by_mode(to);
     // SAFETY: by the caller.
-    past_both(from, to, || unsafe { real::sendfile(to, from, from_at, len) })
+    copied(to, past_both(from, to, || unsafe { real::sendfile(to, from, from_at, len) }))
 }
 
 #[unsafe(no_mangle)]
@@ -222,6 +232,12 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int 
                     split::duplicated(fd, duplicate);
                 }
                 return duplicate;
+            }
+            libc::F_GETFL => {
+                // SAFETY: by the caller.
+                let flags = unsafe { real::fcntl(fd, command, argument) };
+                let is_shown = flags < 0 || !split::hides_dsync(fd);
+                return if is_shown { flags } else { flags & !libc::O_DSYNC };
             }
             // They are about what is cached while it is warm, or used for that.
             libc::F_SETFL | libc::F_SETLEASE | libc::F_GETLEASE => split::leave(fd, Until::TheEnd),

@@ -4,9 +4,11 @@
 //! They are stable Rust, which cannot define functions with a variable number of arguments: `fcntl` and `open` take their last as
 //! the register that it comes in, on the architectures that pass it as any other (x86-64, AArch64); the rest is in `variadic`.
 
+mod attributes;
 mod descriptors;
 mod files;
 mod memory;
+mod names;
 mod opening;
 mod process;
 mod signals;
@@ -26,6 +28,7 @@ use crate::own_descriptors;
 use crate::process::Process;
 use crate::real;
 use crate::split::{self, Way};
+use crate::synchronous::{self, Target};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -37,6 +40,7 @@ extern "C" fn at_load() {
     variadic::look_up();
     let _ = entry::enter::<()>(|| {
         split::start();
+        synchronous::start();
         None
     });
 }
@@ -76,6 +80,18 @@ fn of_file<T>(fd: c_int, call: impl FnOnce(BorrowedFd<'_>) -> Answer<T>) -> Answ
     }
     // SAFETY: the program has it open during its call, or gets its error.
     entry::enter(|| call(unsafe { BorrowedFd::borrow_raw(fd) }))
+}
+
+/// A call that returns 0 or -1, after which what it has changed is durable, if that is wanted.
+fn durably<const TARGETS: usize>(
+    targets: impl FnOnce() -> [Option<Target>; TARGETS],
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    if !synchronous::is_on() {
+        return call();
+    }
+    let done = synchronous::make_durable(targets, || if call() == 0 { Some(()) } else { None });
+    told_status(done).unwrap_or(-1)
 }
 
 /// Whether a call is to be looked at by the data path of a mode.

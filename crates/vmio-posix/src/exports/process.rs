@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int};
 
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
+use super::streams;
 use crate::entry;
 use crate::process::Process;
 use crate::real;
@@ -15,6 +16,7 @@ static AT_EXIT: extern "C" fn() = end;
 
 /// The program's own handlers have run by now. Its other threads may still touch mapped memory, so that nothing is unmapped.
 extern "C" fn end() {
+    streams::end();
     finish(Process::report);
 }
 

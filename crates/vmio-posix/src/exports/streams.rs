@@ -4,17 +4,123 @@ use std::ffi::{c_char, c_int};
 
 use libc::FILE;
 
-use super::is_of_mode;
+use super::{durably, is_of_mode, told};
 use crate::real;
 use crate::split::{self, Until};
+use crate::synchronous::{self, Target};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    let is_alone = is_of_mode(fd) && split::is_alone(fd);
     if is_of_mode(fd) {
         // Other descriptors of it share the position that the stream moves.
         split::leave(fd, Until::TheEnd);
         split::closed(fd);
     }
     // SAFETY: by the caller.
-    unsafe { real::fdopen(fd, mode) }
+    let stream = unsafe { real::fdopen(fd, mode) };
+    // Other descriptors of the same description would not move with it any more; in sync mode it is durable as it is.
+    if !stream.is_null() && is_alone && synchronous::is_on() {
+        let _ = synchronous::opened_stream(fd, false);
+    }
+    stream
+}
+
+/// A stream that the C library opens by itself: what it writes is durable, if that is wanted.
+fn opened(path: *const c_char, open: impl Fn() -> *mut FILE) -> *mut FILE {
+    if !synchronous::is_on() {
+        return open();
+    }
+    // SAFETY: by the caller of the open, a C string or null.
+    let is_new = !path.is_null() && unsafe { libc::access(path, libc::F_OK) } != 0;
+    let stream = open();
+    if stream.is_null() {
+        return stream;
+    }
+    // SAFETY: it was just opened.
+    match synchronous::opened_stream(unsafe { libc::fileno(stream) }, is_new) {
+        Ok(()) => stream,
+        Err(error) => {
+            // SAFETY: nobody knows of it.
+            unsafe { libc::fclose(stream) };
+            told(Some(Err(error)), |()| stream, std::ptr::null_mut()).unwrap_or(std::ptr::null_mut())
+        }
+    }
+}
+
+unsafe extern "C" {
+    static stdout: *mut FILE;
+    static stderr: *mut FILE;
+    fn ftrylockfile(stream: *mut FILE) -> c_int;
+    fn funlockfile(stream: *mut FILE);
+}
+
+/// What streams have written by descriptors that the process has inherited, and that may not be durable by themselves.
+fn make_inherited_durable() -> c_int {
+    durably(|| [libc::STDOUT_FILENO, libc::STDERR_FILENO].map(Target::of), || 0)
+}
+
+/// The end of the process, which writes what streams still have: but for this, after us.
+pub(super) fn end() {
+    if !synchronous::is_on() {
+        return;
+    }
+    // SAFETY: the C library's, which it sets at its start.
+    for stream in unsafe { [stdout, stderr] } {
+        // SAFETY: likewise; another thread may be at it for ever.
+        unsafe {
+            if !stream.is_null() && ftrylockfile(stream) == 0 {
+                real::fflush(stream);
+                funlockfile(stream);
+            }
+        }
+    }
+    make_inherited_durable();
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fflush(stream: *mut FILE) -> c_int {
+    // SAFETY: by the caller.
+    let status = unsafe { real::fflush(stream) };
+    // SAFETY: likewise.
+    let may_be_inherited = synchronous::is_on() && (stream.is_null() || unsafe { libc::fileno(stream) } <= 2);
+    if status == 0 && may_be_inherited { make_inherited_durable() } else { status }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
+    // SAFETY: by the caller.
+    let fd = if synchronous::is_on() { unsafe { libc::fileno(stream) } } else { -1 };
+    if (0..=2).contains(&fd) {
+        // SAFETY: by the caller.
+        let status = unsafe { fflush(stream) };
+        // SAFETY: likewise.
+        return status | unsafe { real::fclose(stream) };
+    }
+    // SAFETY: likewise.
+    unsafe { real::fclose(stream) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: by the caller.
+    opened(path, || unsafe { real::fopen(path, mode) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: by the caller.
+    unsafe { fopen(path, mode) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+    // SAFETY: by the caller.
+    opened(path, || unsafe { real::freopen(path, mode, stream) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+    // SAFETY: by the caller.
+    unsafe { freopen(path, mode, stream) }
 }

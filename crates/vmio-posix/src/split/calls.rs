@@ -1,16 +1,21 @@
 //! Reads, writes and moves of the position, as the program calls them.
 
+use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 
 use rustix::fs::{SeekFrom, fstat, seek};
-use rustix::io::{Errno, pread, pwrite};
+use rustix::io::{Errno, pread, pwrite, pwritev};
+use smallvec::SmallVec;
 
 use super::descriptors::{self, Call, Until};
 use super::keeper;
 use super::strict_calls;
 use super::warm::Warm;
 use crate::transfer::{Position, TRANSFER_MAX};
+
+/// So many buffers are written without an allocation: signal handlers write, too.
+pub(super) const BUFFERS_ON_STACK: usize = 16;
 
 /// Who does a call.
 pub(crate) enum Way {
@@ -153,25 +158,42 @@ pub(crate) fn write<'a>(
     if flags & libc::O_ACCMODE == libc::O_RDONLY {
         return Way::Done(Err(Errno::BADF));
     }
-    // By the kernel in one piece: what is written there is at the end, or durable.
-    if flags & (libc::O_APPEND | libc::O_DSYNC) != 0 {
+    // By the kernel: what is written there is at the end.
+    if flags & libc::O_APPEND != 0 {
         drop(call);
         descriptors::leave(fd.as_raw_fd(), Until::TheEnd);
         return Way::Linux(None);
     }
     let Some(warm) = call.warm() else { return Way::Linux(None) };
     let bytes = len.min(TRANSFER_MAX) as u64;
+    let is_durable = flags & libc::O_DSYNC != 0;
     Way::Done((|| {
         let start = match position {
             Position::Current => call.advance(|_| Ok(bytes))?.0,
             Position::At(offset) => u64::try_from(offset).map_err(|_| Errno::INVAL)?,
         };
-        let outcome = write_part(&call, warm, fd, start, bytes, buffers);
+        let outcome = match is_durable {
+            true => write_durably(&call, fd, start, buffers),
+            false => write_part(&call, warm, fd, start, bytes, buffers),
+        };
         if position == Position::Current && outcome != Ok(bytes as usize) {
             call.fall_back(start + bytes, start + outcome.unwrap_or(0) as u64);
         }
         outcome
     })())
+}
+
+/// By the kernel, with one flush for all buffers.
+fn write_durably<'a>(
+    call: &Call,
+    fd: BorrowedFd<'_>,
+    start: u64,
+    buffers: impl Iterator<Item = &'a [u8]>,
+) -> Result<usize, Errno> {
+    let slices: SmallVec<[IoSlice<'_>; BUFFERS_ON_STACK]> = buffers.map(IoSlice::new).collect();
+    let count = pwritev(fd, &slices, start)?;
+    call.description.known_len.fetch_max(start + count as u64, Ordering::Relaxed);
+    Ok(count)
 }
 
 pub(super) fn write_part<'a>(

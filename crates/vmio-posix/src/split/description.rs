@@ -51,6 +51,8 @@ pub(crate) struct Description {
     pub(super) log_key: AtomicU64,
     /// Whether it is known to be under none of the folders.
     pub(super) is_outside: AtomicBool,
+    /// Whether it has O_DSYNC, of which the program does not know.
+    pub(super) hides_dsync: AtomicBool,
     warm: AtomicPtr<Warm>,
 }
 
@@ -69,6 +71,7 @@ impl Description {
             known_len: AtomicU64::new(0),
             log_key: AtomicU64::new(0),
             is_outside: AtomicBool::new(false),
+            hides_dsync: AtomicBool::new(false),
             warm: AtomicPtr::new(ptr::null_mut()),
         }
     }
@@ -91,6 +94,7 @@ impl Description {
         self.is_asked.store(false, Ordering::Relaxed);
         self.known_len.store(0, Ordering::Relaxed);
         self.is_outside.store(false, Ordering::Relaxed);
+        self.hides_dsync.store(false, Ordering::Relaxed);
         self.references.fetch_add(1, Ordering::SeqCst);
         self.change(State::Leaving, State::Cold)
     }

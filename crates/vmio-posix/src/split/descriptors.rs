@@ -40,6 +40,16 @@ pub(crate) fn of_descriptor(fd: RawFd) -> Option<&'static Description> {
     }
 }
 
+/// Whether a descriptor has O_DSYNC without the program's doing.
+pub(crate) fn hides_dsync(fd: RawFd) -> bool {
+    of_descriptor(fd).is_some_and(|description| description.hides_dsync.load(Ordering::Relaxed))
+}
+
+/// Whether no other descriptor shares the description of this one, as far as is known.
+pub(crate) fn is_alone(fd: RawFd) -> bool {
+    of_descriptor(fd).is_some_and(|description| description.descriptors() == 1)
+}
+
 /// Whether anything is known of a descriptor.
 pub(super) fn is_known(fd: RawFd) -> bool {
     of_descriptor(fd).is_some()
@@ -100,7 +110,7 @@ impl Drop for Call {
 }
 
 /// The process has opened a file.
-pub(crate) fn opened(fd: RawFd) {
+pub(crate) fn opened(fd: RawFd, hides_dsync: bool) {
     let Some(number) = number(fd).filter(|_| !STREAMS.contains(&fd)) else { return };
     // Whatever had the number was closed, and we were not told.
     forget(fd);
@@ -108,7 +118,8 @@ pub(crate) fn opened(fd: RawFd) {
     if !keeper::is_there(unsafe { BorrowedFd::borrow_raw(fd) }) {
         return;
     }
-    if let Some((index, _)) = free(fd) {
+    if let Some((index, description)) = free(fd) {
+        description.hides_dsync.store(hides_dsync, Ordering::Relaxed);
         number.store(index + 1, Ordering::SeqCst);
     }
 }

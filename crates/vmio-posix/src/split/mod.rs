@@ -21,6 +21,8 @@ mod strict_calls;
 mod warm;
 
 pub(crate) use calls::{Way, changes, lseek, read, synced, truncate, write};
-pub(crate) use descriptors::{Until, closed, closed_range, duplicated, leave, leave_all, opened};
+pub(crate) use descriptors::{
+    Until, closed, closed_range, duplicated, hides_dsync, is_alone, leave, leave_all, opened,
+};
 pub(crate) use keeper::{close_logs, is_on, is_strict, start};
 pub(crate) use report::report;

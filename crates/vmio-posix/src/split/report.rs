@@ -13,6 +13,7 @@ use super::keeper;
 use super::strict;
 use crate::own_descriptors;
 use crate::settings::{ReportForm, Settings};
+use crate::synchronous;
 
 /// The standard error output as it was: many programs close theirs before they end. None if there was none.
 static MESSAGES: OnceLock<Option<OwnedFd>> = OnceLock::new();
@@ -65,11 +66,12 @@ pub(crate) fn report() {
     let logged = strict::counts();
     let (logged_writes, logged_bytes) = (of(&logged.writes), of(&logged.bytes));
     let (shared, checkpoints) = (of(&logged.shared), of(&logged.checkpoints));
+    let flushes = synchronous::flushes();
     let text = match form {
         ReportForm::Text => format!(
             "vmio run: process {process}, mode {mode}: {warmed} files used without system calls: {reads} reads of {read_bytes} \
              bytes, {writes} writes of {written_bytes} bytes; {logged_writes} writes of {logged_bytes} bytes logged, {shared} of them to \
-             files that others had open, {checkpoints} checkpoints\n"
+             files that others had open, {checkpoints} checkpoints; {flushes} flushes of names and attributes\n"
         ),
         ReportForm::Json => {
             let report = json!({
@@ -84,6 +86,7 @@ pub(crate) fn report() {
                 "bytes_logged": logged_bytes,
                 "shared_writes": shared,
                 "checkpoints": checkpoints,
+                "metadata_flushes": flushes,
             });
             format!("{report}\n")
         }

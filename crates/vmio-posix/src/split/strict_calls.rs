@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use vmio::SignalsBlocked;
 
-use super::calls::{Way, write_part};
+use super::calls::{BUFFERS_ON_STACK, Way, write_part};
 use super::descriptors::{self, Call};
 use super::keeper;
 use super::strict::SharedWrite;
@@ -18,8 +18,6 @@ use crate::entry;
 use crate::table::is_regular;
 use crate::transfer::{Position, TRANSFER_MAX};
 
-/// So many buffers are logged without an allocation: signal handlers write, too.
-const BUFFERS_ON_STACK: usize = 16;
 type Buffers<'a> = SmallVec<[&'a [u8]; BUFFERS_ON_STACK]>;
 
 /// write, pwrite, writev and pwritev.

@@ -33,6 +33,8 @@ Examples:
                                        reads and overwrites of cached data without system calls; see posix.md
   vmio run --mode strict --under /data -- my-database
                                        each write is durable and atomic when it returns
+  vmio run --mode sync --under /data -- tar xf archive.tar -C /data
+                                       every file and name is durable when tar ends
 
 With --cache, shared mappings of regular files under the folders, and private ones for loads alone, become mappings of one vmio cache
 of each process. Reads and writes of these files go through the mappings. All else goes to Linux as ever.
@@ -104,7 +106,9 @@ enum RunEngine {
 enum RunMode {
     /// What they promise without vmio
     Posix,
-    /// Each write is durable when it returns, whole or not at all, by a log in the folder .vmio of each folder
+    /// Each call that changes a file or a folder is durable when it returns: no fsync is needed
+    Sync,
+    /// As sync, and each write is whole or not there after a crash, by a log in the folder .vmio of each folder
     Strict,
 }
 

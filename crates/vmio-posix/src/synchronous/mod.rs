@@ -1,0 +1,72 @@
+//! Calls that are durable when they return: SplitFS's sync mode (thesis §4.4), and what strict mode does about everything but writes.
+//!
+//! - Data, in sync mode: what the program opens for stores under the folders has O_DSYNC, so that also what the C library writes by
+//!   itself is durable (`opening`).
+//! - Names and attributes: what the call has changed, a folder or a file, is opened before it and flushed after it (`target`). On
+//!   ext4, XFS and Btrfs the flush of a folder brings the inode of a new file with it.
+
+mod opening;
+mod target;
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use rustix::io::Errno;
+
+pub(crate) use opening::{open, opened_stream};
+pub(crate) use target::Target;
+
+use crate::entry;
+use crate::settings::{Mode, Settings};
+
+const OFF: u8 = 0;
+/// Names and attributes.
+const ALL_BUT_DATA: u8 = 1;
+/// Data as well, by O_DSYNC.
+const ALL: u8 = 2;
+
+static WHAT: AtomicU8 = AtomicU8::new(OFF);
+static FLUSHES: AtomicU64 = AtomicU64::new(0);
+
+/// The library has been loaded.
+pub(crate) fn start() {
+    let what = match Settings::of_this_process().and_then(|settings| settings.mode) {
+        Some(Mode::Sync) => ALL,
+        Some(Mode::Strict) => ALL_BUT_DATA,
+        Some(Mode::Posix) | None => OFF,
+    };
+    WHAT.store(what, Ordering::Relaxed);
+}
+
+/// Whether calls of the program's are to be durable.
+#[inline]
+pub(crate) fn is_on() -> bool {
+    WHAT.load(Ordering::Relaxed) != OFF && !entry::is_inside()
+}
+
+/// Whether descriptors get O_DSYNC.
+fn is_for_data() -> bool {
+    WHAT.load(Ordering::Relaxed) == ALL
+}
+
+/// How often something was flushed so that a call could return.
+pub(crate) fn flushes() -> u64 {
+    FLUSHES.load(Ordering::Relaxed)
+}
+
+/// Makes a call, and what it has changed durable; `None` if the call has failed, and has said why.
+pub(crate) fn make_durable<T, const TARGETS: usize>(
+    targets: impl FnOnce() -> [Option<Target>; TARGETS],
+    call: impl FnOnce() -> Option<T>,
+) -> Option<Result<T, Errno>> {
+    let targets = entry::as_vmio(targets);
+    let outcome = call();
+    entry::as_vmio(|| {
+        let outcome = outcome?;
+        for target in targets.into_iter().flatten() {
+            if let Err(error) = target.flush() {
+                return Some(Err(error));
+            }
+        }
+        Some(Ok(outcome))
+    })
+}
