@@ -1,14 +1,16 @@
-//! What a read of 4 KiB costs the processor, each way to a device that vmio has, and the usual ones.
+//! What a read and a write of 4 KiB cost the processor, each way to a device that vmio has, and the usual ones.
+//!
+//! **It overwrites the NVMe drive that it is given**, all over and without asking: give it one that holds nothing.
 //!
 //!     cargo xtask vm-instructions
 //!
 //! runs it in a guest of one core whose clock counts instructions, with `/dev/ng0n1` and a file on persistent memory. A
-//! thread of the lowest priority counts beside the reads, so that the core is never idle: what is missing of its count is
-//! what the reads took, with system calls, interrupts and the switches to whoever waits and back.
+//! thread of the lowest priority counts beside them, so that the core is never idle: what is missing of its count is
+//! what they took, with system calls, interrupts and the switches to whoever waits and back.
 //!
-//! Who polls would count the time of the device, too. So those reads are submitted, left alone until they have ended,
-//! and asked for then; what leaving them alone takes is subtracted. Where the device takes longer than that, as an emulated one
-//! on a busy host does, the rest of its time is in the figure.
+//! Who polls would count the time of the device, too. So those commands are submitted, left alone until they have ended,
+//! and asked for then, once; what leaving them alone takes is subtracted. If the device takes longer than that it says so, for then
+//! the figure is of something else.
 
 use std::arch::asm;
 use std::error::Error;
@@ -23,21 +25,32 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use vmio::Access;
 use vmio::backing::{Backing, DaxBacking, FileBacking, NvmeBacking, Submission};
 
-const READS: u64 = 300;
+const TURNS: u64 = 50;
+/// How often each is counted: the least is what counts, since other threads of the system only ever add to it.
+const COUNTS: usize = 3;
 const PAGE: usize = 4096;
-/// Longer than the device takes where the host is idle.
-const LEFT_ALONE: Duration = Duration::from_micros(300);
+/// Of a long write: what is one command for most devices.
+const RUN_PAGES: usize = 32;
+/// Longer than the device takes: as many instructions take a host that emulates some ten times as long.
+const LEFT_ALONE: Duration = Duration::from_millis(3);
+/// Commands that are under way at once, where it is not one.
+const DEPTH: usize = 8;
+/// Of io_uring_enter.
+const IORING_ENTER_GETEVENTS: u32 = 1;
 /// How long the count by itself is looked at.
 const LOOK: Duration = Duration::from_millis(200);
 
 #[repr(align(4096))]
 struct Page([u8; PAGE]);
 
+#[repr(align(4096))]
+struct Run([u8; RUN_PAGES * PAGE]);
+
 type Outcome = Result<(), Box<dyn Error>>;
 
 fn main() -> Outcome {
     let meter = Meter::start()?;
-    println!("{:<64} {:>8.2}", "ns for an instruction (1.00 where they are counted)", meter.round_ns / 4.0);
+    println!("{:<72} {:>8.2}", "ns for an instruction (1.00 where they are counted)", meter.round_ns / 4.0);
     let nothing = meter.cost(|_| {
         thread::sleep(LEFT_ALONE);
         Ok(())
@@ -93,9 +106,12 @@ impl Meter {
         });
         let mut meter = Meter { rounds, round_ns: 0.0 };
         thread::sleep(LOOK);
-        let (before, started) = (meter.rounds(), Instant::now());
-        thread::sleep(LOOK);
-        meter.round_ns = started.elapsed().as_nanos() as f64 / (meter.rounds() - before) as f64;
+        let look = || {
+            let (before, started) = (meter.rounds(), Instant::now());
+            thread::sleep(LOOK);
+            started.elapsed().as_nanos() as f64 / (meter.rounds() - before) as f64
+        };
+        meter.round_ns = (0..COUNTS).map(|_| look()).fold(f64::INFINITY, f64::min);
         Ok(meter)
     }
 
@@ -106,11 +122,15 @@ impl Meter {
     /// What an action takes of the core, each of many times: nanoseconds, or instructions.
     fn cost(&self, mut action: impl FnMut(u64) -> Outcome) -> Result<f64, Box<dyn Error>> {
         // What is done once, at a first touch.
-        (0..READS).try_for_each(&mut action)?;
-        let (before, started) = (self.rounds(), Instant::now());
-        (READS..2 * READS).try_for_each(&mut action)?;
-        let counted = (self.rounds() - before) as f64 * self.round_ns;
-        Ok((started.elapsed().as_nanos() as f64 - counted) / READS as f64)
+        (0..TURNS).try_for_each(&mut action)?;
+        let mut least = f64::INFINITY;
+        for count in 1..=COUNTS as u64 {
+            let (before, started) = (self.rounds(), Instant::now());
+            (count * TURNS..(count + 1) * TURNS).try_for_each(&mut action)?;
+            let counted = (self.rounds() - before) as f64 * self.round_ns;
+            least = least.min((started.elapsed().as_nanos() as f64 - counted) / TURNS as f64);
+        }
+        Ok(least)
     }
 }
 
@@ -122,19 +142,21 @@ struct Bench {
 
 impl Bench {
     fn nvme(&self, device: &Path, block_device: &Path) -> Outcome {
-        let blocks = FileBacking::open(block_device, Access::ReadOnly)?;
+        let blocks = FileBacking::open(block_device, Access::ReadWrite)?;
         self.read("block device, pread with O_DIRECT", &blocks)?;
+        self.write("block device, pwrite with O_DIRECT", &blocks, 1)?;
         self.block_device(&blocks)?;
         for (what, way) in
             [("NvmeBacking, ioctl", Submission::Ioctl), ("NvmeBacking, io_uring, interrupts", Submission::Interrupting)]
         {
-            let backing = NvmeBacking::open_with(device, Access::ReadOnly, way)?;
-            self.read(what, &backing)?;
+            let backing = NvmeBacking::open_with(device, Access::ReadWrite, way)?;
+            self.read(&format!("{what}, read"), &backing)?;
             if way != Submission::Ioctl {
-                self.read_registered(&format!("{what}, registered buffer"), &backing)?;
+                self.read_registered(&format!("{what}, read, registered buffer"), &backing)?;
+                self.writes(what, &backing)?;
             }
         }
-        self.commands(device, &NvmeBacking::open_with(device, Access::ReadOnly, Submission::Polled)?)
+        self.commands(device, &NvmeBacking::open_with(device, Access::ReadWrite, Submission::Polled)?)
     }
 
     fn dax(&self, file: &Path) -> Outcome {
@@ -143,7 +165,7 @@ impl Bench {
     }
 
     fn report(&self, what: &str, cost: f64) {
-        println!("{what:<64} {cost:>8.0}");
+        println!("{what:<72} {cost:>8.0}");
     }
 
     fn read(&self, what: &str, backing: &dyn Backing) -> Outcome {
@@ -163,21 +185,50 @@ impl Bench {
         Ok(())
     }
 
-    /// As a program would that reads a page at a time by io_uring, with and without interrupts.
+    fn write(&self, what: &str, backing: &dyn Backing, count: usize) -> Outcome {
+        let pages = Box::new(Run([7; RUN_PAGES * PAGE]));
+        self.write_from(what, backing, &pages.0[..count * PAGE])
+    }
+
+    fn write_from(&self, what: &str, backing: &dyn Backing, bytes: &[u8]) -> Outcome {
+        // Half of it, so that a long one does not pass the end.
+        let cost = self.meter.cost(|turn| Ok(backing.write_at(place(turn, backing.len() / 2), bytes)?))?;
+        self.report(what, cost);
+        Ok(())
+    }
+
+    /// What write-back would cost from memory that is registered, and does from other memory.
+    fn writes(&self, what: &str, backing: &dyn Backing) -> Outcome {
+        for count in [1, RUN_PAGES] {
+            self.write(&format!("{what}, write of {count} pages"), backing, count)?;
+        }
+        let page = Box::new(Page([7; PAGE]));
+        let start = page.0.as_ptr() as usize;
+        backing.prefer_buffers(Some(start..start + PAGE));
+        self.write_from(&format!("{what}, write of 1 page, registered buffer"), backing, &page.0)?;
+        backing.prefer_buffers(None);
+        Ok(())
+    }
+
+    /// As a program would that reads and writes pages by io_uring, with and without interrupts.
     fn block_device(&self, blocks: &FileBacking) -> Outcome {
         let file = blocks.direct_reads().ok_or("no direct reads")?;
         for polls in [false, true] {
             let mut ring = Ring::<squeue::Entry, cqueue::Entry>::new(file.as_raw_fd(), polls)?;
-            let entry = |offset, page: *mut u8| {
+            let what = "block device, O_DIRECT, registered buffer";
+            let read = |offset, page: *mut u8| {
                 opcode::ReadFixed::new(types::Fixed(0), page, PAGE as u32, 0).offset(offset).build()
             };
-            let cost = self.ring_cost(&mut ring, blocks.len(), PAGE as i32, entry)?;
-            self.report(&format!("block device, io_uring with O_DIRECT, {}, registered buffer", ring.how()), cost);
+            self.ring(&format!("{what}, read"), &mut ring, blocks.len(), PAGE as i32, read)?;
+            let write = |offset, page: *mut u8| {
+                opcode::WriteFixed::new(types::Fixed(0), page, PAGE as u32, 0).offset(offset).build()
+            };
+            self.ring(&format!("{what}, write"), &mut ring, blocks.len(), PAGE as i32, write)?;
         }
         Ok(())
     }
 
-    /// What NvmeBacking does where it polls.
+    /// What NvmeBacking does, without what is around it.
     fn commands(&self, device: &Path, backing: &NvmeBacking) -> Outcome {
         /// `_IO('N', 0x40)`
         const NVME_IOCTL_ID: libc::c_ulong = 0x4E40;
@@ -186,12 +237,20 @@ impl Bench {
         let file = std::fs::File::open(device)?;
         // SAFETY: the request takes no argument.
         let namespace = unsafe { libc::ioctl(file.as_raw_fd(), NVME_IOCTL_ID) };
-        for registered in [None, Some(0)] {
-            let mut ring = Ring::<squeue::Entry128, cqueue::Entry32>::new(file.as_raw_fd(), true)?;
+        let (read, write) = (("read", 0x02), ("write", 0x01));
+        for (polls, registered, (verb, command)) in [
+            (false, None, read),
+            (false, Some(0), read),
+            (false, Some(0), write),
+            (true, None, read),
+            (true, Some(0), read),
+            (true, Some(0), write),
+        ] {
+            let mut ring = Ring::<squeue::Entry128, cqueue::Entry32>::new(file.as_raw_fd(), polls)?;
             let entry = |offset: u64, page: *mut u8| {
                 let block = offset / backing.block_bytes();
                 let words = [
-                    0x02, // Read.
+                    command,
                     namespace as u32,
                     0,
                     0,
@@ -205,45 +264,66 @@ impl Bench {
                     (block >> 32) as u32,
                     (PAGE as u64 / backing.block_bytes()) as u32 - 1,
                 ];
-                let mut command = [0; 80];
-                for (bytes, word) in command.chunks_exact_mut(4).zip(words) {
-                    bytes.copy_from_slice(&word.to_le_bytes());
+                let mut bytes_of_command = [0; 80];
+                for (place, word) in bytes_of_command.chunks_exact_mut(4).zip(words) {
+                    place.copy_from_slice(&word.to_le_bytes());
                 }
-                opcode::UringCmd80::new(types::Fixed(0), NVME_URING_CMD_IO).cmd(command).buf_index(registered).build()
+                opcode::UringCmd80::new(types::Fixed(0), NVME_URING_CMD_IO)
+                    .cmd(bytes_of_command)
+                    .buf_index(registered)
+                    .build()
             };
-            let cost = self.ring_cost(&mut ring, backing.len(), 0, entry)?;
             let buffer = if registered.is_some() { ", registered buffer" } else { "" };
-            self.report(&format!("NVMe commands as NvmeBacking's, io_uring, {}{buffer}", ring.how()), cost);
+            self.ring(&format!("NVMe commands{buffer}, {verb}"), &mut ring, backing.len(), 0, entry)?;
         }
         Ok(())
     }
 
-    /// What a read by a ring costs, whose entry is made of its place and of where it goes to.
-    fn ring_cost<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
+    /// What a transfer by a ring costs, whose entry is made of its place and of its page: one at a time, and several at once.
+    fn ring<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
         &self,
+        what: &str,
         ring: &mut Ring<S, C>,
         len: u64,
         success: i32,
         entry: impl Fn(u64, *mut u8) -> S,
-    ) -> Result<f64, Box<dyn Error>> {
-        let cost = self.meter.cost(|turn| {
-            let entry = entry(place(turn, len), ring.page.0.as_mut_ptr());
-            // SAFETY: the page is the kernel's until the completion below, and lives longer than the ring.
-            unsafe { ring.uring.submission().push(&entry)? };
-            if ring.polls {
-                ring.uring.submit()?;
-                thread::sleep(LEFT_ALONE);
-            }
-            // Who polls gives up when another thread is to run.
-            let completion: cqueue::Entry = loop {
-                ring.uring.submit_and_wait(1)?;
-                if let Some(completion) = ring.uring.completion().next() {
-                    break completion.into();
+    ) -> Outcome {
+        for depth in [1, DEPTH] {
+            let mut late = 0;
+            let cost = self.meter.cost(|turn| {
+                for number in 0..depth as u64 {
+                    let entry = entry(place(turn * depth as u64 + number, len), ring.page.0.as_mut_ptr());
+                    // SAFETY: the page is the kernel's until the completions below, and lives longer than the ring.
+                    unsafe { ring.uring.submission().push(&entry)? };
                 }
-            };
-            if completion.result() == success { Ok(()) } else { Err(format!("read {}", completion.result()).into()) }
-        })?;
-        Ok(if ring.polls { cost - self.left_alone } else { cost })
+                if ring.polls {
+                    ring.uring.submit()?;
+                    thread::sleep(LEFT_ALONE);
+                    // Asks the device, and does not wait for it.
+                    // SAFETY: there is no argument.
+                    unsafe { ring.uring.submitter().enter::<()>(0, 0, IORING_ENTER_GETEVENTS, None)? };
+                    late += u64::from(ring.uring.completion().len() < depth);
+                }
+                // Who polls gives up when another thread is to run.
+                while ring.uring.completion().len() < depth {
+                    ring.uring.submit_and_wait(depth)?;
+                }
+                for completion in ring.uring.completion() {
+                    let result = Into::<cqueue::Entry>::into(completion).result();
+                    if result != success {
+                        return Err(format!("a command ended with {result}").into());
+                    }
+                }
+                Ok(())
+            })?;
+            let cost = (cost - if ring.polls { self.left_alone } else { 0.0 }) / depth as f64;
+            let how = if ring.polls { "polled" } else { "interrupts" };
+            self.report(&format!("io_uring, {how}, {depth} at once: {what}"), cost);
+            if late > 0 {
+                println!("    the device took longer than {LEFT_ALONE:?} {late} times: this is no count of it");
+            }
+        }
+        Ok(())
     }
 }
 
@@ -260,7 +340,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         if polls {
             builder.setup_iopoll();
         }
-        let uring = builder.build(1)?;
+        let uring = builder.build(DEPTH as u32)?;
         let mut page = Box::new(Page([0; PAGE]));
         uring.submitter().register_files(&[device])?;
         let buffer = libc::iovec { iov_base: page.0.as_mut_ptr().cast(), iov_len: PAGE };
@@ -268,13 +348,9 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         unsafe { uring.submitter().register_buffers(&[buffer])? };
         Ok(Ring { uring, polls, page })
     }
-
-    fn how(&self) -> &'static str {
-        if self.polls { "polled" } else { "interrupts" }
-    }
 }
 
-/// Where to read: pages far from each other.
+/// Where to transfer: pages far from each other.
 fn place(turn: u64, len: u64) -> u64 {
     turn * 7919 % (len / PAGE as u64) * PAGE as u64
 }
