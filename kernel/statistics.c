@@ -28,6 +28,7 @@ static const char *const names[STATISTICS] = {
 	[PAGES_READ_AHEAD] = "pages_read_ahead",
 	[READ_ERRORS] = "read_errors",
 	[SPANS_UNMAPPED] = "spans_unmapped",
+	[PAGES_PROTECTED] = "pages_protected",
 	[PAGES_EVICTED] = "pages_evicted",
 	[PAGES_SPARED] = "pages_spared",
 	[PAGES_PINNED] = "pages_pinned",

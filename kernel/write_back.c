@@ -5,11 +5,12 @@
  * In the background each attachment writes for itself, so that a device that is
  * slow or fails holds up nobody else.
  *
- * A page is out of sight and locked while it is written: a store waits, and
- * makes it dirty again, of a later epoch.
+ * A page is locked, and out of sight or for reading only, while it is written: a
+ * store waits, and makes it dirty again, of a later epoch.
  */
 
 #include <linux/module.h>
+#include <linux/rmap.h>
 #include <linux/sched/signal.h>
 
 #include "module.h"
@@ -25,6 +26,11 @@
  */
 #define PAUSE (HZ / 20)
 #define FAILURES_MAX 7
+/*
+ * Pages of a span that are made read-only one by one, each with a TLB shootdown. If there
+ * are more, all between the first and the last are taken out of sight, by one.
+ */
+#define PROTECTED_MAX 8
 
 static struct workqueue_struct *writers;
 
@@ -62,6 +68,43 @@ static void unlock_all(struct list_head *batch)
 	}
 }
 
+/* From here on stores to locked pages, by rising index, are faults, and wait. */
+static void end_stores(struct attachment *attachment, struct list_head *frames)
+{
+	pgoff_t first = list_first_entry(frames, struct frame, batch)->folio->index;
+	pgoff_t last = list_last_entry(frames, struct frame, batch)->folio->index;
+	unsigned long number = 0;
+	struct frame *frame;
+
+	list_for_each_entry(frame, frames, batch)
+		number++;
+	if (number > PROTECTED_MAX) {
+		unmap_mapping_pages(attachment->inode->i_mapping, first, last - first + 1, false);
+		count(attachment->pool, SPANS_UNMAPPED, 1);
+		return;
+	}
+	/*
+	 * Not wp_shared_mapping_range, which leaves entries of page tables dirty: mprotect
+	 * and others make such an entry writable again, and do not call page_mkwrite.
+	 */
+	list_for_each_entry(frame, frames, batch)
+		folio_mkclean(frame->folio);
+	count(attachment->pool, PAGES_PROTECTED, number);
+}
+
+/*
+ * Whether anybody beside the pool and page tables refers to a page. It is locked, so
+ * that nobody maps it meanwhile. Who unmaps it drops the reference last: for a moment
+ * it looks held.
+ */
+static bool has_holder(const struct folio *folio)
+{
+	int references = folio_ref_count(folio);
+
+	smp_rmb();
+	return references != 1 + atomic_read(&folio->_mapcount) + 1;
+}
+
 /*
  * Adds to the number of pages made clean. held is a dirty frame of the span whose
  * folio is locked, or NULL. The caller has begun to write to the file, which keeps
@@ -75,7 +118,6 @@ static int write_span(struct attachment *attachment, struct frame *held, pgoff_t
 	struct frame *frame, *next;
 	LIST_HEAD(all);
 	LIST_HEAD(failed);
-	pgoff_t from, to;
 	u64 now;
 	int error;
 
@@ -84,19 +126,16 @@ static int write_span(struct attachment *attachment, struct frame *held, pgoff_t
 		file_end_write(attachment->writer);
 		return 0;
 	}
-	from = list_first_entry(&all, struct frame, batch)->folio->index;
-	to = list_last_entry(&all, struct frame, batch)->folio->index;
-	unmap_mapping_pages(attachment->inode->i_mapping, from, to - from + 1, false);
-	count(attachment->pool, SPANS_UNMAPPED, 1);
+	end_stores(attachment, &all);
 	/*
 	 * Whoever holds a page may write to it past the page tables: it stays dirty
 	 * until they let go. They may do so while it is written, and a sync that
 	 * begins then has to write it again: so both are settled before. Nobody gets
-	 * hold of another one before it is unlocked. One that could not be written is
+	 * hold of another one, to write to it, before it is unlocked. One that could not be written is
 	 * as old as it was: a sync that waits for it must not pass it over.
 	 */
 	list_for_each_entry(frame, &all, batch)
-		frame->held = folio_ref_count(frame->folio) != 1;
+		frame->held = has_holder(frame->folio);
 	now = atomic64_read(&attachment->epoch);
 	/* What they wrote before they let go is read after that was seen. */
 	smp_rmb();

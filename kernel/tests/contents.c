@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -153,4 +154,78 @@ void shared_by_descriptors(void)
 	unmap(&one);
 	CHECK(other.bytes[5] == 98);
 	unmap(&other);
+}
+
+#define FEW 4
+#define MANY 16
+
+static long page_faults(void)
+{
+	struct rusage usage;
+
+	CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
+	return usage.ru_minflt + usage.ru_majflt;
+}
+
+/* Loads from each page, and returns how many faults that took. */
+static long faults_of_loads(const struct mapped *mapped, int pages)
+{
+	const volatile unsigned char *bytes = mapped->bytes;
+	long before = page_faults();
+
+	for (int i = 0; i < pages; i++)
+		(void)bytes[i * PAGE];
+	return page_faults() - before;
+}
+
+/* The same of stores. */
+static long faults_of_stores(const struct mapped *mapped, int pages, unsigned char byte)
+{
+	volatile unsigned char *bytes = mapped->bytes;
+	long before = page_faults();
+
+	for (int i = 0; i < pages; i++)
+		bytes[i * PAGE] = byte;
+	return page_faults() - before;
+}
+
+static void check_on_file(const struct mapped *mapped, int pages, unsigned char byte)
+{
+	unsigned char *page = new_page();
+
+	for (int i = 0; i < pages; i++) {
+		read_directly(mapped->backing, page, i);
+		CHECK(page[0] == byte);
+	}
+	free(page);
+}
+
+/* Few pages of a span stay in sight when they are written, for reading only; many go out of sight by one shootdown. */
+void loads_after_a_sync(void)
+{
+	struct mapped mapped = map(new_pool(64), new_file(MANY * PAGE), MANY * PAGE);
+	long protected;
+
+	faults_of_stores(&mapped, MANY, 1);
+	CHECK(msync(mapped.bytes, mapped.length, MS_SYNC) == 0);
+	protected = statistic("pages_protected");
+	CHECK(faults_of_loads(&mapped, MANY) == MANY);
+
+	CHECK(faults_of_stores(&mapped, FEW, 2) == FEW);
+	CHECK(faults_of_stores(&mapped, FEW, 3) == 0);
+	CHECK(msync(mapped.bytes, mapped.length, MS_SYNC) == 0);
+	CHECK(statistic("pages_protected") == protected + FEW);
+	check_on_file(&mapped, FEW, 3);
+	CHECK(faults_of_loads(&mapped, MANY) == 0);
+	CHECK(faults_of_stores(&mapped, FEW, 4) == FEW);
+	CHECK(msync(mapped.bytes, mapped.length, MS_SYNC) == 0);
+	check_on_file(&mapped, FEW, 4);
+
+	/* Linux makes entries writable that it takes for dirty, and tells nobody. */
+	CHECK(mprotect(mapped.bytes, mapped.length, PROT_READ) == 0);
+	CHECK(mprotect(mapped.bytes, mapped.length, PROT_READ | PROT_WRITE) == 0);
+	CHECK(faults_of_stores(&mapped, FEW, 5) == FEW);
+	CHECK(msync(mapped.bytes, mapped.length, MS_SYNC) == 0);
+	check_on_file(&mapped, FEW, 5);
+	unmap(&mapped);
 }

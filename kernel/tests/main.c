@@ -17,6 +17,7 @@ static const struct {
 	{ "integrity_of_a_device", integrity_of_a_device },
 	{ "counters", counters },
 	{ "stores_without_sync", stores_without_sync },
+	{ "loads_after_a_sync", loads_after_a_sync },
 	{ "forked", forked },
 	{ "shared_by_descriptors", shared_by_descriptors },
 	{ "beyond_the_end", beyond_the_end },

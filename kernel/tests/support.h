@@ -59,6 +59,7 @@ void integrity(void);
 void integrity_of_a_device(void);
 void counters(void);
 void stores_without_sync(void);
+void loads_after_a_sync(void);
 void forked(void);
 void shared_by_descriptors(void);
 void beyond_the_end(void);
