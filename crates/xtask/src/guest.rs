@@ -106,7 +106,8 @@ impl Guest {
         // timeout(1), since it also ends QEMU when this process is gone.
         let mut command = Command::new("timeout");
         command.args(["--foreground", "--kill-after=5"]).arg(timeout.to_string()).arg("qemu-system-x86_64");
-        command.args(accelerator.options()).args(["-cpu", "max,la57=off", "-machine", "q35,nvdimm=on"]);
+        command.args(accelerator.options()).args(["-cpu", accelerator.processor()]);
+        command.args(["-machine", "q35,nvdimm=on"]);
         command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
         let most = u64::from(memory) + (NVDIMM_BYTES >> 20);
         command.args(["-smp", &cores.to_string(), "-m", &format!("{memory}M,slots=1,maxmem={most}M")]);

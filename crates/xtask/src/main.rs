@@ -150,6 +150,15 @@ impl Accelerator {
             Accelerator::Kvm => &["-accel", "kvm"],
         }
     }
+
+    /// The same of the processor. Where instructions are counted it lacks fast `rep stosb` and `rep movsb`, by which Linux would
+    /// clear and copy pages: each byte would count as an instruction, and whoever does more of that would look the dearer for it.
+    fn processor(self) -> &'static str {
+        match self {
+            Accelerator::Counted => "max,la57=off,erms=off,fsrm=off",
+            Accelerator::Tcg | Accelerator::Kvm => "max,la57=off",
+        }
+    }
 }
 
 fn main() -> Result<ExitCode> {
