@@ -1,11 +1,12 @@
 //! `vmio run`: a program as it is, whose files are mapped through vmio.
 
+mod heap;
 mod log;
 mod preload;
 mod program;
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,6 +37,9 @@ Examples:
   vmio run --mode sync --under /data -- tar xf archive.tar -C /data
                                        every file and name is durable when tar ends
 
+  vmio run --heap /data/heap --cache 2G -- sort big.txt
+                                       the program's heap lies in a file, of which 2 GiB are in memory
+
 With --cache, shared mappings of regular files under the folders, and private ones for loads alone, become mappings of one vmio cache
 of each process. Reads and writes of these files go through the mappings. All else goes to Linux as ever.
 
@@ -51,6 +55,10 @@ refused, since the loader does not preload anything into them.
 With --mode, a file that is read or written often enough, and that no other process writes, is copied from and to the kernel's
 own mapping of it. It takes a lease of the file (F_SETLEASE), which needs no right for one's own files; another process that
 opens the file waits until it is given back. The page posix.md says what is promised.
+
+With --heap, what the program allocates (malloc and its kin) lies in a file that is made anew, loses its name at once and is gone
+when the program ends. The heap is that of CMD and of programs that it becomes, not of those that it starts. A forked child
+gets a copy. No right is needed. The page heap.md has the design and its limits.
 
 With --mode strict, what programs that died have left in the logs of the folders is written to their files before CMD is
 started, and by whichever program under the mode uses a folder next; vmio recover does the same.";
@@ -72,8 +80,14 @@ pub struct RunArgs {
     /// begun anew less often
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "128M")]
     log_size: u64,
+    /// Have what the program allocates in this file, which must not be there, with --cache for how much of it is in memory
+    #[arg(long, value_name = "FILE", requires = "cache", conflicts_with_all = ["mode", "engine", "under", "verbose", "stats"])]
+    heap: Option<PathBuf>,
+    /// With --heap, how much can be allocated; 16 times the cache by default. The file takes room only for what is stored to
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "heap")]
+    heap_size: Option<u64>,
     /// Map the files under this folder; may be given several times
-    #[arg(long, value_name = "DIR", required = true)]
+    #[arg(long, value_name = "DIR", required_unless_present = "heap")]
     under: Vec<PathBuf>,
     /// Say on standard error what is taken, what is left to Linux, and why
     #[arg(long)]
@@ -117,7 +131,11 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let (name, arguments) = args.command.split_first().context("no command is given")?;
     let program = program::find(name)?;
     program::check(&program)?;
-    let library = preload::library()?;
+    if let Some(file) = &args.heap {
+        let mut command = command(&program, name, arguments, preload::HEAP_LIBRARY)?;
+        heap::serve(&mut command, file, args.cache.context("--heap takes --cache")?, args.heap_size)?;
+        return become_program(command, &program);
+    }
     let under = args.under.iter().map(|folder| {
         let canonical = folder.canonicalize().with_context(|| format!("cannot look into {}", folder.display()))?;
         if canonical.is_dir() { Ok(canonical) } else { bail!("{} is not a folder", folder.display()) }
@@ -137,9 +155,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         }
     }
 
-    let mut command = Command::new(&program);
-    command.arg0(name).args(arguments);
-    command.env("LD_PRELOAD", preload::before(&library, env::var_os("LD_PRELOAD")));
+    let mut command = command(&program, name, arguments, preload::LIBRARY)?;
     // crates/vmio-posix/src/settings.rs reads these.
     let engine = args.engine.to_possible_value().context("the engine has no name")?;
     let mode = args.mode.as_ref().and_then(ValueEnum::to_possible_value);
@@ -159,6 +175,19 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             None => command.env_remove(variable),
         };
     }
+    become_program(command, &program)
+}
+
+/// The program, with a library preloaded.
+fn command(program: &Path, name: &OsStr, arguments: &[OsString], library: &str) -> anyhow::Result<Command> {
+    let library = preload::library(library)?;
+    let mut command = Command::new(program);
+    command.arg0(name).args(arguments);
+    command.env("LD_PRELOAD", preload::before(&library, env::var_os("LD_PRELOAD")));
+    Ok(command)
+}
+
+fn become_program(mut command: Command, program: &Path) -> anyhow::Result<()> {
     let error = command.exec();
     Err(error).with_context(|| format!("cannot run {}", program.display()))
 }

@@ -7,16 +7,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-const LIBRARY: &str = "libvmio_posix.so";
+/// Maps the program's files.
+pub const LIBRARY: &str = "libvmio_posix.so";
+/// Serves the program's heap.
+pub const HEAP_LIBRARY: &str = "libvmio_heap.so";
 
 /// Where it is: see [`places`].
-pub fn library() -> anyhow::Result<PathBuf> {
+pub fn library(name: &str) -> anyhow::Result<PathBuf> {
     let command = env::current_exe().context("cannot tell where this command is")?;
     let folder = command.parent().context("this command is in no folder")?;
-    let places = places(folder);
+    let places = places(folder, name);
     let Some(found) = places.iter().find(|path| path.is_file()) else {
         let places = places.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
-        bail!("{LIBRARY} is missing: it is at none of {places} (`make install` puts it there)");
+        bail!("{name} is missing: it is at none of {places} (`make install` puts it there)");
     };
     let found = found.canonicalize().with_context(|| format!("cannot find {}", found.display()))?;
     // The loader would take such a path for a list.
@@ -28,8 +31,8 @@ pub fn library() -> anyhow::Result<PathBuf> {
 
 /// Where cargo builds it, first in the folder that it never leaves out of date; beside the command; or, as it is installed, in
 /// the `lib/vmio` beside the command's folder.
-fn places(folder: &Path) -> [PathBuf; 3] {
-    [folder.join("deps").join(LIBRARY), folder.join(LIBRARY), folder.join("../lib/vmio").join(LIBRARY)]
+fn places(folder: &Path, name: &str) -> [PathBuf; 3] {
+    [folder.join("deps").join(name), folder.join(name), folder.join("../lib/vmio").join(name)]
 }
 
 /// The list of what is preloaded, with the library before what was there.

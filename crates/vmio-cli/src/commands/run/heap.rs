@@ -1,0 +1,54 @@
+//! A program whose heap lies in a file.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{self, Command};
+
+use anyhow::{Context, bail};
+use vmio::{Cache, Engine};
+
+/// How many times the cache a heap is by default: the file takes room only for what is stored to.
+const CACHES: u64 = 16;
+/// mimalloc takes memory by so much.
+const SEGMENT_BYTES: u64 = 32 << 20;
+/// Less would hold nothing.
+const HEAP_BYTES_MIN: u64 = 4 * SEGMENT_BYTES;
+
+/// Has the program's heap served from the file. What it could only say by its end is better said before.
+pub(super) fn serve(
+    command: &mut Command,
+    file: &Path,
+    cache_bytes: u64,
+    heap_bytes: Option<u64>,
+) -> anyhow::Result<()> {
+    let heap_bytes = heap_bytes.unwrap_or_else(|| (CACHES * cache_bytes).max(HEAP_BYTES_MIN));
+    if heap_bytes < HEAP_BYTES_MIN {
+        bail!("--heap-size is less than {} MiB", HEAP_BYTES_MIN >> 20);
+    }
+    let heap_bytes = heap_bytes.next_multiple_of(SEGMENT_BYTES);
+    let file = std::path::absolute(file).with_context(|| format!("no file can be at {}", file.display()))?;
+    try_file(&file, heap_bytes)?;
+    let built = Cache::builder().engine(Engine::Managed).capacity(cache_bytes).build().map(drop);
+    built.context("cannot build the cache (--cache sets its size)")?;
+    // crates/vmio-heap/src/settings.rs reads these.
+    command.env("VMIO_HEAP_FILE", file);
+    for (variable, number) in [
+        ("VMIO_HEAP_BYTES", heap_bytes),
+        ("VMIO_HEAP_CACHE", cache_bytes),
+        // This process becomes the program.
+        ("VMIO_HEAP_PROCESS", u64::from(process::id())),
+    ] {
+        command.env(variable, number.to_string());
+    }
+    Ok(())
+}
+
+/// Makes it as the library will, and takes it away again.
+fn try_file(file: &Path, bytes: u64) -> anyhow::Result<()> {
+    let created = File::options().write(true).create_new(true).open(file);
+    let advice = "the heap's file is made anew, and gone when the program ends: name one that is not there";
+    let created = created.with_context(|| format!("cannot make {}; {advice}", file.display()))?;
+    let sized = created.set_len(bytes);
+    fs::remove_file(file).with_context(|| format!("cannot remove {}", file.display()))?;
+    sized.with_context(|| format!("{} cannot be {bytes} bytes long; --heap-size sets its length", file.display()))
+}

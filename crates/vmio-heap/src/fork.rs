@@ -1,0 +1,108 @@
+//! A forked child has a heap of its own, with what its parent's held: a private mapping of a copy of the file.
+//!
+//! The copy is made before the fork, in the parent, which the child's stores must not reach, nor it theirs. Where the file
+//! system can share blocks between files, it is there at once.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{Mode, OFlags, SeekFrom};
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::heap::Heap;
+
+thread_local! {
+    /// The copy for the child of the fork that this thread is in; -1 if there is none.
+    static COPY: Cell<RawFd> = const { Cell::new(-1) };
+}
+
+/// This process's heap is such a private mapping. The kernel copies it for its own children.
+static IS_PRIVATE: AtomicBool = AtomicBool::new(false);
+
+/// Has forks of this process followed.
+pub(crate) fn follow() {
+    // SAFETY: the functions are there as long as the process: nothing unloads a preloaded library.
+    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+}
+
+extern "C" fn before() {
+    if IS_PRIVATE.load(Ordering::Relaxed) {
+        return;
+    }
+    let Some(heap) = Heap::current() else { return };
+    match copy(heap) {
+        Ok(copy) => COPY.set(copy.into_raw_fd()),
+        Err(error) => say(&format!("no copy of the heap for a forked process: {error}")),
+    }
+}
+
+extern "C" fn in_parent() {
+    drop(take_copy());
+}
+
+extern "C" fn in_child() {
+    if IS_PRIVATE.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let Some(heap) = Heap::current() else { return };
+    let mapped = take_copy().ok_or(io::Error::from(io::ErrorKind::NotFound)).and_then(|copy| map(heap, copy.as_fd()));
+    if let Err(error) = mapped {
+        say(&format!("a forked process ends, since it has no heap: {error}"));
+        std::process::abort();
+    }
+}
+
+fn take_copy() -> Option<OwnedFd> {
+    let copy = COPY.replace(-1);
+    // SAFETY: what is there was an OwnedFd, and is taken once in each process.
+    (copy >= 0).then(|| unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
+/// A file without a name that holds what the heap does. The page cache is what both see, so nothing need be written before.
+fn copy(heap: &Heap) -> io::Result<OwnedFd> {
+    let (_, length) = heap.memory();
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let copy = rustix::fs::openat(&heap.folder, c".", flags, Mode::RUSR | Mode::WUSR)?;
+    rustix::fs::ftruncate(&copy, length as u64)?;
+    if rustix::fs::ioctl_ficlone(&copy, heap.file()).is_err() {
+        copy_data(heap.file().as_fd(), copy.as_fd(), length as u64)?;
+    }
+    Ok(copy)
+}
+
+/// Copies what is not a hole.
+fn copy_data(from: BorrowedFd<'_>, to: BorrowedFd<'_>, length: u64) -> io::Result<()> {
+    let mut at = 0;
+    while at < length {
+        let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
+            Err(rustix::io::Errno::NXIO) => break,
+            other => other?,
+        };
+        let end = rustix::fs::seek(from, SeekFrom::Hole(start))?;
+        let (mut read_at, mut write_at) = (start, start);
+        while read_at < end {
+            let wanted = (end - read_at) as usize;
+            if rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), wanted)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        at = end;
+    }
+    Ok(())
+}
+
+/// Puts the copy where the heap was.
+fn map(heap: &Heap, copy: BorrowedFd<'_>) -> io::Result<()> {
+    let (start, length) = heap.memory();
+    let (protection, flags) =
+        (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE);
+    // SAFETY: the range is the heap's, of which the child has inherited no memory; what its pointers point to is in the copy.
+    unsafe { rustix::mm::mmap(start as *mut _, length, protection, flags, copy, 0) }?;
+    Ok(())
+}
+
+fn say(what: &str) {
+    let _ = rustix::io::write(rustix::stdio::stderr(), format!("vmio run: {what}\n").as_bytes());
+}
