@@ -102,6 +102,8 @@ fn open(settings: &Settings) -> Result<Heap, StartError> {
 fn give_to_mimalloc(start: usize, length: usize) -> bool {
     /// Never give memory back: that of a shared mapping would not become zeros, as mimalloc counts on.
     const PURGE_DELAY: i32 = 15;
+    /// Threads take their first segments from memory that is not given back, too.
+    const EAGER_COMMIT_DELAY: i32 = 14;
     /// Nor ask the kernel for more, once this is used up.
     const ARENA_RESERVE: i32 = 23;
     // SAFETY: the memory is mapped for as long as the process lives, holds zeros and is used by nobody else. mimalloc has not
@@ -109,6 +111,7 @@ fn give_to_mimalloc(start: usize, length: usize) -> bool {
     unsafe {
         mimalloc::mi_option_set(mimalloc::mi_option_limit_os_alloc, 1);
         mimalloc::mi_option_set(PURGE_DELAY, -1);
+        mimalloc::mi_option_set(EAGER_COMMIT_DELAY, 0);
         mimalloc::mi_option_set(ARENA_RESERVE, 0);
         let mut arena = Default::default();
         let (is_committed, is_pinned, is_zero, is_exclusive) = (true, true, true, false);
