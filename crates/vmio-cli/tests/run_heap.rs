@@ -48,7 +48,13 @@ fn a_python_dictionary_of_more_than_the_cache() -> TestResult {
         return leave_out("there is no python3");
     }
     // Its own allocator maps memory itself.
-    same_as_plain(&["env", "PYTHONMALLOC=malloc", "python3", "-c", "d = {i: str(i) for i in range(400000)}; print(len(d), sum(map(len, d.values())))"])
+    same_as_plain(&[
+        "env",
+        "PYTHONMALLOC=malloc",
+        "python3",
+        "-c",
+        "d = {i: str(i) for i in range(400000)}; print(len(d), sum(map(len, d.values())))",
+    ])
 }
 
 #[test]
