@@ -175,15 +175,15 @@ fn a_mode_and_a_cache_exclude_each_other() -> TestResult {
 #[test]
 fn the_benchmark_measures_each_pattern_on_both_sides() -> TestResult {
     let dir = tempfile::tempdir()?;
-    let json = succeeded(
-        vmio().args(["bench", "posix", "--size", "4M", "--rounds", "2", "--json", "-", "--dir"]).arg(dir.path()),
-    )?;
-    let results: Vec<serde_json::Value> = serde_json::from_str(&json)?;
-    let patterns = results.iter().filter_map(|result| result["pattern"].as_str()).collect::<Vec<_>>();
-    assert_eq!(patterns, ["sequential-reads", "random-reads", "sequential-writes", "random-writes", "appends"]);
-    assert!(
-        results.iter().all(|result| result["posix_ns"].as_f64() > Some(0.0) && result["speedup"].as_f64() > Some(0.0))
-    );
-    assert_eq!(fs::read_dir(dir.path())?.count(), 0, "something was left behind");
+    for (mode, size) in [("posix", "4M"), ("sync", "512K"), ("strict", "512K")] {
+        let mut command = vmio();
+        command.args(["bench", "posix", "--mode", mode, "--size", size, "--rounds", "2", "--json", "-", "--dir"]);
+        let results: Vec<serde_json::Value> = serde_json::from_str(&succeeded(command.arg(dir.path()))?)?;
+        let patterns = results.iter().filter_map(|result| result["pattern"].as_str()).collect::<Vec<_>>();
+        assert_eq!(patterns, ["sequential-reads", "random-reads", "sequential-writes", "random-writes", "appends"]);
+        let is_there = |result: &serde_json::Value, key: &str| result[key].as_f64() > Some(0.0);
+        assert!(results.iter().all(|result| is_there(result, "mode_ns") && is_there(result, "speedup")), "{mode}");
+        assert_eq!(fs::read_dir(dir.path())?.count(), 0, "something was left behind");
+    }
     Ok(())
 }

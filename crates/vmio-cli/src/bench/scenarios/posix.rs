@@ -14,20 +14,26 @@ use super::super::child::{self, Job, Task};
 use super::super::content::mix64;
 use super::super::output::OutputArgs;
 use super::super::place::Place;
+use crate::commands::run::RunMode;
 use crate::size::{format_size, parse_size};
 
 const EXAMPLES: &str = "\
 Examples:
   vmio bench posix --dir /data
   vmio bench posix --dir /data --size 1G --rounds 9 --json posix.json
+  vmio bench posix --dir /data --mode strict --size 16M
 
 Each pattern of SplitFS's (thesis, section 4.8.6) in a process of its own: all of a file that is in the page cache, 4 KiB a call.
-The sides take turns; a time is the median over the rounds after the first, which is told apart.";
+The sides take turns; a time is the median over the rounds after the first, which is told apart.
+With --mode sync or strict, the plain side makes each write durable by an fdatasync.";
 
 /// Measure reads and writes by calls, plain and without system calls.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct PosixArgs {
+    /// The mode that is measured beside the plain program
+    #[arg(long, value_enum, default_value_t)]
+    mode: RunMode,
     /// The folder for the file
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
@@ -59,7 +65,7 @@ pub enum CallPattern {
     SequentialWrites,
     /// pwrite over what is there, each part once.
     RandomWrites,
-    /// write at the end, and an fsync every ten.
+    /// write at the end, and an fsync every ten, or as the mode has it.
     Appends,
 }
 
@@ -70,6 +76,10 @@ pub struct PosixSpec {
     size_bytes: u64,
     pattern: CallPattern,
     rounds: u32,
+    /// Whether each write is followed by an fdatasync.
+    syncs_each_write: bool,
+    /// Whether each write is durable without.
+    is_durable: bool,
 }
 
 /// What it found.
@@ -86,8 +96,9 @@ struct PosixResult {
     size_bytes: u64,
     plain_first_ns: f64,
     plain_ns: f64,
-    posix_first_ns: f64,
-    posix_ns: f64,
+    mode: String,
+    mode_first_ns: f64,
+    mode_ns: f64,
     /// How many times as many calls in the same time, after the first round.
     speedup: f64,
 }
@@ -96,13 +107,23 @@ struct PosixResult {
 pub fn run(args: &PosixArgs) -> anyhow::Result<()> {
     let place = Place::in_dir(&args.dir)?;
     args.output.text(&format!("4 KiB a call, {} in the page cache, {}", format_size(args.size), place.description()));
-    args.output.text("pattern              plain, first round  after it   posix, first round  after it   ratio");
+    let mode = args.mode.to_possible_value().map(|mode| mode.get_name().to_owned()).unwrap_or_default();
+    let is_durable = args.mode != RunMode::Posix;
+    args.output
+        .text(&format!("{:<20} plain, first round  after it {mode:>7}, first round  after it   ratio", "pattern"));
     let mut results = Vec::new();
     for pattern in CallPattern::value_variants() {
         let path = place.path().join("data");
         let name = pattern.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         let side = |mode: Option<&str>| -> anyhow::Result<PosixRun> {
-            let spec = PosixSpec { path: path.clone(), size_bytes: args.size, pattern: *pattern, rounds: args.rounds };
+            let spec = PosixSpec {
+                path: path.clone(),
+                size_bytes: args.size,
+                pattern: *pattern,
+                rounds: args.rounds,
+                syncs_each_write: is_durable && mode.is_none(),
+                is_durable,
+            };
             let task = Task { cgroup: None, job: Job::Posix(spec) };
             let what = format!("{name}, {}", mode.unwrap_or("plain"));
             let (run, _) = match mode {
@@ -111,19 +132,20 @@ pub fn run(args: &PosixArgs) -> anyhow::Result<()> {
             };
             Ok(run)
         };
-        let (plain, posix) = (side(None)?, side(Some("posix"))?);
+        let (plain, with) = (side(None)?, side(Some(&mode))?);
         let result = PosixResult {
             pattern: *pattern,
             size_bytes: args.size,
             plain_first_ns: plain.call_ns[0],
             plain_ns: median(&plain.call_ns[1..]),
-            posix_first_ns: posix.call_ns[0],
-            posix_ns: median(&posix.call_ns[1..]),
-            speedup: median(&plain.call_ns[1..]) / median(&posix.call_ns[1..]),
+            mode: mode.clone(),
+            mode_first_ns: with.call_ns[0],
+            mode_ns: median(&with.call_ns[1..]),
+            speedup: median(&plain.call_ns[1..]) / median(&with.call_ns[1..]),
         };
         args.output.text(&format!(
             "{name:<18} {:>15.0} ns {:>9.0} ns {:>15.0} ns {:>9.0} ns {:>7.2}",
-            result.plain_first_ns, result.plain_ns, result.posix_first_ns, result.posix_ns, result.speedup
+            result.plain_first_ns, result.plain_ns, result.mode_first_ns, result.mode_ns, result.speedup
         ));
         results.push(result);
     }
@@ -145,7 +167,7 @@ pub fn measure(spec: &PosixSpec) -> anyhow::Result<PosixRun> {
     let mut call_ns = Vec::new();
     for round in 0..spec.rounds {
         let start = Instant::now();
-        let done = pass(&mut file, spec.pattern, calls, round)?;
+        let done = pass(&mut file, spec, calls, round)?;
         call_ns.push(start.elapsed().as_nanos() as f64 / done as f64);
     }
     Ok(PosixRun { call_ns })
@@ -161,12 +183,13 @@ fn filled(path: &Path, calls: u64) -> std::io::Result<()> {
 }
 
 /// Once over the file; how many calls that was.
-fn pass(file: &mut File, pattern: CallPattern, calls: u64, round: u32) -> anyhow::Result<u64> {
+fn pass(file: &mut File, spec: &PosixSpec, calls: u64, round: u32) -> anyhow::Result<u64> {
     let mut block = [round as u8; CALL_BYTES as usize];
     // Odd, so that each part comes once if their number is a power of two.
     let step = mix64(u64::from(round)) | 1;
     let part = |at: u64| at.wrapping_mul(step) % calls * CALL_BYTES;
-    match pattern {
+    let written = |file: &File| if spec.syncs_each_write { file.sync_data() } else { Ok(()) };
+    match spec.pattern {
         CallPattern::SequentialReads => {
             file.seek(SeekFrom::Start(0))?;
             (0..calls).try_for_each(|_| file.read_exact(&mut block))?;
@@ -174,14 +197,20 @@ fn pass(file: &mut File, pattern: CallPattern, calls: u64, round: u32) -> anyhow
         CallPattern::RandomReads => (0..calls).try_for_each(|at| file.read_exact_at(&mut block, part(at)))?,
         CallPattern::SequentialWrites => {
             file.seek(SeekFrom::Start(0))?;
-            (0..calls).try_for_each(|_| file.write_all(&block))?;
+            for _ in 0..calls {
+                file.write_all(&block)?;
+                written(file)?;
+            }
         }
-        CallPattern::RandomWrites => (0..calls).try_for_each(|at| file.write_all_at(&block, part(at)))?,
+        CallPattern::RandomWrites => {
+            (0..calls).try_for_each(|at| file.write_all_at(&block, part(at)).and_then(|()| written(file)))?;
+        }
         CallPattern::Appends => {
             file.seek(SeekFrom::End(0))?;
             for at in 1..=calls / APPENDS_SHARE {
                 file.write_all(&block)?;
-                if at % APPENDS_PER_SYNC == 0 {
+                written(file)?;
+                if !spec.is_durable && at % APPENDS_PER_SYNC == 0 {
                     file.sync_all()?;
                 }
             }

@@ -116,9 +116,10 @@ enum RunEngine {
 }
 
 /// What calls about files promise.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum RunMode {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum RunMode {
     /// What they promise without vmio
+    #[default]
     Posix,
     /// Each call that changes a file or a folder is durable when it returns: no fsync is needed
     Sync,
