@@ -224,7 +224,9 @@ pub(super) fn write_part<'a>(
             }
         };
         at += count as u64;
-        known_len.fetch_max(at, Ordering::Relaxed);
+        if at > known {
+            known_len.fetch_max(at, Ordering::Relaxed);
+        }
         if count < take {
             break;
         }

@@ -218,9 +218,9 @@ pub(super) fn add_counts(total: &Counts) {
         description.begin();
         // Who leaves it from here on waits for the end of this.
         if description.state() == State::Warm
-            && let Some(warm) = description.warm()
+            && let Some(counts) = description.warm().and_then(Warm::counts)
         {
-            total.absorb(&warm.counts);
+            total.absorb(counts);
         }
         description.end();
     }

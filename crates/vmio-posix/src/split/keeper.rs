@@ -151,7 +151,9 @@ pub(super) fn look_at(fd: RawFd) -> bool {
 pub(super) unsafe fn dispose(warm: *mut Warm) {
     // SAFETY: by the caller.
     if let (Some(about), Some(keeper)) = (unsafe { warm.as_ref() }, keeper()) {
-        keeper.counts.absorb(&about.counts);
+        if let Some(counts) = about.counts() {
+            keeper.counts.absorb(counts);
+        }
         ask(Request::Dispose(Disposed(warm)));
     }
 }
@@ -319,6 +321,9 @@ fn take(fd: BorrowedFd<'_>, thread: libc::pid_t, description: &Description, logs
             OFlags::WRONLY => Warm::of_writes_alone(),
             _ => Warm::new(fd, len, access, settings.stores_after_bytes).ok()?,
         };
+        if settings.report.is_some() {
+            warm = warm.counted();
+        }
         if is_strict() && lease == libc::F_WRLCK {
             let logged = Logged::new(logs, settings, fd, &path).ok()?;
             description.log_key.store(logged.key(), Ordering::Release);

@@ -23,7 +23,8 @@ pub(crate) struct Warm {
     syncs: AtomicU32,
     stores_after_bytes: u32,
     has_stored: AtomicBool,
-    pub(super) counts: Counts,
+    /// None if nobody will ask: two atomic additions are a tenth of a read.
+    counts: Option<Counts>,
 }
 
 /// Calls served without a system call, and the bytes that they copied.
@@ -55,7 +56,9 @@ impl Chunk {
     /// Whether so much was written here since the file was last synced that it will be again. A page's first store after a sync is
     /// a fault, and the sync after it a TLB shootdown: together several writes by the kernel.
     fn is_written_often(&self, bytes: usize, syncs: u32, enough: u32) -> bool {
-        if self.syncs.swap(syncs, Ordering::Relaxed) != syncs {
+        // Not by one atomic exchange: if two threads are first after a sync, a write may be counted twice, or not at all.
+        if self.syncs.load(Ordering::Relaxed) != syncs {
+            self.syncs.store(syncs, Ordering::Relaxed);
             self.written_bytes.store(0, Ordering::Relaxed);
         }
         let written = self.written_bytes.load(Ordering::Relaxed);
@@ -96,8 +99,18 @@ impl Warm {
             syncs: AtomicU32::new(0),
             stores_after_bytes,
             has_stored: AtomicBool::new(false),
-            counts: Counts::default(),
+            counts: None,
         }
+    }
+
+    /// Has what is done counted.
+    pub(super) fn counted(self) -> Self {
+        Warm { counts: Some(Counts::default()), ..self }
+    }
+
+    /// What was done through it, if that is counted.
+    pub(super) fn counts(&self) -> Option<&Counts> {
+        self.counts.as_ref()
     }
 
     /// Has all writes logged.
@@ -115,8 +128,8 @@ impl Warm {
         let Some(map) = &self.map else { return false };
         let is_copied =
             self.is_worth_it(map, fd, file_bytes, offset, buffer.len()) && map.read_at(offset, buffer).is_ok();
-        if is_copied {
-            self.counts.add_read(buffer.len());
+        if is_copied && let Some(counts) = &self.counts {
+            counts.add_read(buffer.len());
         }
         is_copied
     }
@@ -136,8 +149,8 @@ impl Warm {
             self.has_stored.store(true, Ordering::Relaxed);
         }
         let is_copied = map.write_at(offset, bytes).is_ok();
-        if is_copied {
-            self.counts.add_write(bytes.len());
+        if is_copied && let Some(counts) = &self.counts {
+            counts.add_write(bytes.len());
         }
         is_copied
     }
