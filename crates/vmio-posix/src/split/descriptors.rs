@@ -233,18 +233,28 @@ pub(super) fn home_of_logged(key: u64) -> Option<RawFd> {
     Some(found.home.load(Ordering::Relaxed))
 }
 
+/// Whether a description is the kernel's as it should be, or has been made so: it was not warm.
+fn is_left(description: &Description, until: Until) -> bool {
+    match description.state() {
+        State::Linux | State::Free => true,
+        State::Cold => until == Until::ItIsWarm || description.change(State::Cold, State::Linux),
+        State::Warming | State::Warm | State::Leaving => false,
+    }
+}
+
 fn leave_description(description: &'static Description, until: Until) {
+    // Most are not warm: two system calls for each of them would be felt at every fork.
+    if is_left(description, until) {
+        return;
+    }
     // A handler that comes here must not wait for the thread that it has interrupted.
     let _signals = SignalsBlocked::new();
-    loop {
-        if description.change(State::Warm, State::Leaving) {
-            break;
+    while !description.change(State::Warm, State::Leaving) {
+        if is_left(description, until) {
+            return;
         }
-        match description.state() {
-            State::Warming | State::Leaving => std::thread::yield_now(),
-            State::Cold if until == Until::ItIsWarm || description.change(State::Cold, State::Linux) => return,
-            State::Cold | State::Warm => {}
-            State::Linux | State::Free => return,
+        if matches!(description.state(), State::Warming | State::Leaving) {
+            std::thread::yield_now();
         }
     }
     let is_quiet = description.drain();
