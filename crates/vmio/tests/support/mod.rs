@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use vmio::backing::FileBacking;
 use vmio::probe::{KernelFeature, Probe, probe, probe_without};
-use vmio::{Access, Cache, CacheBuilder, Engine, FrameHint, Mapping, MappingOptions};
+use vmio::{Access, Cache, CacheBuilder, Engine, FrameHint, LockMemory, Mapping, MappingOptions};
 
 pub use random::Random;
 
@@ -37,7 +37,8 @@ const ENGINE: &str = "VMIO_TEST_ENGINE";
 
 /// Options for a cache of the kind that this run of the suite is about.
 pub fn builder() -> CacheBuilder {
-    let builder = Cache::builder().engine(engine()).frames(frames());
+    // Where there is swap memory is locked by default, and huge pages are not moved: the tests are to find the same everywhere.
+    let builder = Cache::builder().engine(engine()).frames(frames()).lock_memory(LockMemory::Never);
     declined().into_iter().fold(builder, CacheBuilder::without)
 }
 
