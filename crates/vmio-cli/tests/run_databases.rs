@@ -112,7 +112,7 @@ fn redis_has_after_a_kill_what_it_has_acknowledged() -> TestResult {
 }
 
 const FILL: &str = "db_bench --benchmarks=fillrandom,overwrite,deleterandom,compact,readrandom --num=3000 --value_size=1000 --seed=7 \
-    --threads=1 --write_buffer_size=400000 --db=store > /dev/null 2>&1 && ldb --db=store scan > contents && \
+    --reads=10000 --threads=1 --cache_size=0 --stats_interval=1000000 --write_buffer_size=400000 --db=store > /dev/null && ldb --db=store scan > contents && \
     ldb --db=store checkconsistency && rm -r store && cat contents";
 
 #[test]
@@ -151,5 +151,22 @@ fn rsync_copies_what_it_does_without() -> TestResult {
         let dir = tempfile::tempdir()?;
         same_as_plain(mode, dir.path(), &["sh", "-c", COPY])?;
     }
+    Ok(())
+}
+
+#[test]
+fn the_benchmark_runs_programs_plain_and_in_each_mode() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let mut command = vmio();
+    command.args(["bench", "programs", "--programs", "tar,sqlite-rollback", "--rounds", "1", "--json", "-", "--dir"]);
+    let results: Vec<serde_json::Value> = serde_json::from_str(&succeeded(command.arg(dir.path()))?)?;
+    let programs: Vec<_> = results.iter().filter_map(|result| result["program"].as_str()).collect();
+    assert_eq!(programs, if has("sqlite3") { &["tar", "sqlite-rollback"][..] } else { &["tar"] });
+    for result in &results {
+        let modes = result["modes"].as_array().ok_or("no modes")?;
+        assert_eq!(modes.iter().filter_map(|mode| mode["mode"].as_str()).collect::<Vec<_>>(), MODES);
+        assert!(modes.iter().all(|mode| mode["speedup"].as_f64() > Some(0.0)), "{result}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path())?.count(), 0, "something was left behind");
     Ok(())
 }

@@ -67,6 +67,7 @@ enum BenchCommand {
     Commit(scenarios::commit::CommitArgs),
     Units(scenarios::units::UnitsArgs),
     Posix(scenarios::posix::PosixArgs),
+    Programs(scenarios::programs::ProgramsArgs),
     Kv(Box<kv::KvBenchArgs>),
     /// Run one measurement and print its result (what the other commands start as a process)
     #[command(hide = true)]
@@ -88,6 +89,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         BenchCommand::Commit(args) => scenarios::commit::run(&args),
         BenchCommand::Units(args) => scenarios::units::run(&args),
         BenchCommand::Posix(args) => scenarios::posix::run(&args),
+        BenchCommand::Programs(args) => scenarios::programs::run(&args),
         BenchCommand::Kv(args) => kv::run(&args),
         BenchCommand::Child { task } => child::serve(&task),
     }

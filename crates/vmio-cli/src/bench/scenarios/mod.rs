@@ -6,6 +6,7 @@ pub mod fresh;
 pub mod hit;
 pub mod posix;
 pub mod priority;
+pub mod programs;
 pub mod sync;
 pub mod units;
 
