@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::disk::Disk;
+use common::disk::{Disk, FileSystem};
 use common::modes::{SQL, TOOLS, same_as_plain, seeds, served, under};
 use common::programs::{compiled, has, leave_out, plain, text};
 use common::{TestResult, refused, succeeded, vmio};
@@ -97,8 +97,20 @@ fn a_write_is_whole_or_not_there_after_a_kill() -> TestResult {
 
 #[test]
 fn what_a_write_has_brought_survives_the_power() -> TestResult {
+    survives_the_power(FileSystem::Ext4)
+}
+
+#[test]
+fn so_it_does_on_xfs() -> TestResult {
+    if !has("mkfs.xfs") {
+        return leave_out("mkfs.xfs (xfsprogs) is not installed");
+    }
+    survives_the_power(FileSystem::Xfs)
+}
+
+fn survives_the_power(kind: FileSystem) -> TestResult {
     let dir = tempfile::tempdir()?;
-    let Some(disk) = Disk::new(dir.path())? else { return Ok(()) };
+    let Some(disk) = Disk::new(dir.path(), kind)? else { return Ok(()) };
     for round in 0..4 {
         // Once as it is without vmio, where what was written a moment ago is lost: else this shows nothing.
         let is_strict = round > 0;

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
-use common::disk::Disk;
+use common::disk::{Disk, FileSystem};
 use common::modes::{SQL, TOOLS, same_as_plain, seeds, served, under};
 use common::programs::{compiled, has, leave_out, plain, text};
 use common::{TestResult, succeeded};
@@ -57,9 +57,9 @@ fn run(mode: Option<&str>, folder: &Path, steps: usize, then: impl FnOnce() -> T
     outcome
 }
 
-fn survives_the_power(mode: &str) -> TestResult {
+fn survives_the_power(mode: &str, kind: FileSystem) -> TestResult {
     let dir = tempfile::tempdir()?;
-    let Some(disk) = Disk::new(dir.path())? else { return Ok(()) };
+    let Some(disk) = Disk::new(dir.path(), kind)? else { return Ok(()) };
     for steps in 1..=STEPS.len() {
         let (expected, folder) = (dir.path().join(steps.to_string()), disk.path().join(steps.to_string()));
         fs::create_dir(&expected)?;
@@ -85,12 +85,21 @@ fn survives_the_power(mode: &str) -> TestResult {
 
 #[test]
 fn what_a_call_has_changed_survives_the_power() -> TestResult {
-    survives_the_power("sync")
+    survives_the_power("sync", FileSystem::Ext4)
+}
+
+#[test]
+fn so_it_does_on_xfs() -> TestResult {
+    if !has("mkfs.xfs") {
+        return leave_out("mkfs.xfs (xfsprogs) is not installed");
+    }
+    survives_the_power("sync", FileSystem::Xfs)?;
+    survives_the_power("strict", FileSystem::Xfs)
 }
 
 #[test]
 fn so_it_does_in_strict_mode() -> TestResult {
-    survives_the_power("strict")
+    survives_the_power("strict", FileSystem::Ext4)
 }
 
 #[test]

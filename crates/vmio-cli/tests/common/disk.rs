@@ -12,6 +12,13 @@ use super::succeeded;
 const CUT_POWER: &str =
     "import fcntl, os, struct, sys; fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, struct.pack('I', 2))";
 
+/// The kinds of file systems that can lose their power.
+#[derive(Clone, Copy, Debug)]
+pub enum FileSystem {
+    Ext4,
+    Xfs,
+}
+
 /// A file system in a file, mounted until it is dropped.
 pub struct Disk {
     image: PathBuf,
@@ -19,12 +26,17 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Ext4 in a file of a folder; none where this user may not mount one.
-    pub fn new(folder: &Path) -> Result<Option<Self>, Box<dyn Error>> {
+    /// One in a file of a folder; none where this user may not mount one.
+    pub fn new(folder: &Path, kind: FileSystem) -> Result<Option<Self>, Box<dyn Error>> {
         let disk = Disk { image: folder.join("image"), mounted: folder.join("disk") };
-        File::create(&disk.image)?.set_len(256 << 20)?;
+        // The least that XFS takes, and a little.
+        File::create(&disk.image)?.set_len(320 << 20)?;
         std::fs::create_dir(&disk.mounted)?;
-        succeeded(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&disk.image))?;
+        let (make, options) = match kind {
+            FileSystem::Ext4 => ("mkfs.ext4", ["-q", "-F"]),
+            FileSystem::Xfs => ("mkfs.xfs", ["-q", "-f"]),
+        };
+        succeeded(Command::new(make).args(options).arg(&disk.image))?;
         match disk.mount() {
             Ok(()) => Ok(Some(disk)),
             Err(error) => {
