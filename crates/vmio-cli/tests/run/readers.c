@@ -76,8 +76,7 @@ static void fault_of_its_own(void)
 	sigaction(SIGBUS, NULL, &now);
 	if (now.sa_sigaction != on_own_fault)
 		fail("another handler");
-	FILE *file = tmpfile();
-	volatile char *bytes = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fileno(file), 0);
+	volatile char *bytes = mmap(NULL, 4096, PROT_READ, MAP_SHARED, memfd_create("empty", MFD_CLOEXEC), 0);
 	if (bytes[5] != 0 || own_faults != 1)
 		fail("the handler of the program's own faults");
 }
