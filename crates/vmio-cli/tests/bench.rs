@@ -171,6 +171,24 @@ fn fetch_runs_every_way_that_this_user_may() -> TestResult {
 }
 
 #[test]
+fn searches_find_the_same_wherever_their_heap_is() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let options = ["--scale", "16", "--searches", "2", "--rounds", "1", "--sides", "memory,vmio,linux-mmap"];
+    let results = bench(&[&["heap", "--dir", text(dir.path())][..], &options].concat())?;
+    // Linux mmap takes a memory cgroup.
+    assert!((2..=3).contains(&results.len()), "{results:?}");
+    for (result, side) in results.iter().zip(["memory", "vmio", "linux-mmap"]) {
+        assert_eq!(result["side"], side);
+        assert_eq!(result["searches_s"].as_array().map(Vec::len), Some(2), "{result}");
+        for key in ["build_s", "search_s", "cpu_s"] {
+            assert!(result[key].as_f64().is_some_and(|seconds| seconds > 0.0), "{key} of {result}");
+        }
+    }
+    assert_eq!(fs::read_dir(dir.path())?.count(), 0, "something is left in the folder");
+    Ok(())
+}
+
+#[test]
 fn a_file_with_other_content_is_not_overwritten_unasked() -> TestResult {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("file");

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::heap::Heap;
+use crate::heap;
+use crate::memory::HeapMemory;
 
 thread_local! {
     /// The copy for the child of the fork that this thread is in; -1 if there is none.
@@ -23,7 +24,7 @@ static IS_PRIVATE: AtomicBool = AtomicBool::new(false);
 
 /// Has forks of this process followed.
 pub(crate) fn follow() {
-    // SAFETY: the functions are there as long as the process: nothing unloads a preloaded library.
+    // SAFETY: the functions are there as long as the process: nothing unloads the library.
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
 }
 
@@ -31,7 +32,7 @@ extern "C" fn before() {
     if IS_PRIVATE.load(Ordering::Relaxed) {
         return;
     }
-    let Some(heap) = Heap::current() else { return };
+    let Some(heap) = heap::current() else { return };
     match copy(heap) {
         Ok(copy) => COPY.set(copy.into_raw_fd()),
         Err(error) => say(&format!("no copy of the heap for a forked process: {error}")),
@@ -46,7 +47,7 @@ extern "C" fn in_child() {
     if IS_PRIVATE.swap(true, Ordering::Relaxed) {
         return;
     }
-    let Some(heap) = Heap::current() else { return };
+    let Some(heap) = heap::current() else { return };
     let mapped = take_copy().ok_or(io::Error::from(io::ErrorKind::NotFound)).and_then(|copy| map(heap, copy.as_fd()));
     if let Err(error) = mapped {
         say(&format!("a forked process ends, since it has no heap: {error}"));
@@ -61,13 +62,13 @@ fn take_copy() -> Option<OwnedFd> {
 }
 
 /// A file without a name that holds what the heap does. The page cache is what both see, so nothing need be written before.
-fn copy(heap: &Heap) -> io::Result<OwnedFd> {
-    let (_, length) = heap.memory();
+fn copy(heap: &HeapMemory) -> io::Result<OwnedFd> {
+    let length = heap.length;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let copy = rustix::fs::openat(&heap.folder, c".", flags, Mode::RUSR | Mode::WUSR)?;
     rustix::fs::ftruncate(&copy, length as u64)?;
-    if rustix::fs::ioctl_ficlone(&copy, heap.file()).is_err() {
-        copy_data(heap.file().as_fd(), copy.as_fd(), length as u64)?;
+    if rustix::fs::ioctl_ficlone(&copy, &heap.file).is_err() {
+        copy_data(heap.file.as_fd(), copy.as_fd(), length as u64)?;
     }
     Ok(copy)
 }
@@ -94,8 +95,8 @@ fn copy_data(from: BorrowedFd<'_>, to: BorrowedFd<'_>, length: u64) -> io::Resul
 }
 
 /// Puts the copy where the heap was.
-fn map(heap: &Heap, copy: BorrowedFd<'_>) -> io::Result<()> {
-    let (start, length) = heap.memory();
+fn map(heap: &HeapMemory, copy: BorrowedFd<'_>) -> io::Result<()> {
+    let (start, length) = (heap.start, heap.length);
     let (protection, flags) =
         (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE);
     // SAFETY: the range is the heap's, of which the child has inherited no memory; what its pointers point to is in the copy.
@@ -104,5 +105,5 @@ fn map(heap: &Heap, copy: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 fn say(what: &str) {
-    let _ = rustix::io::write(rustix::stdio::stderr(), format!("vmio run: {what}\n").as_bytes());
+    let _ = rustix::io::write(rustix::stdio::stderr(), format!("vmio: {what}\n").as_bytes());
 }

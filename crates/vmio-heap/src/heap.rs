@@ -1,105 +1,51 @@
-//! The heap of this process: a mapping that is mimalloc's only memory.
+//! The heap of this process: mapped memory that is mimalloc's only memory.
 
-use std::fs::{self, File};
-use std::io;
-use std::os::fd::AsFd;
-use std::path::Path;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libmimalloc_sys as mimalloc;
-use vmio::backing::FileBacking;
-use vmio::{Cache, Engine, Mapping, MappingOptions};
 
-use crate::settings::Settings;
-use crate::{c_library, fork};
+use crate::error::HeapError;
+use crate::fork;
+use crate::memory::HeapMemory;
+use crate::options::{HEAP_BYTES_MIN, HeapOptions};
 
-/// What a process has once its heap is there, and as long as it lives.
-pub(crate) struct Heap {
-    /// Keeps the memory there.
-    mapping: Mapping,
-    _cache: Cache,
-    /// The same file, which has no name any more.
-    pub(crate) file: File,
-    /// Where it was made, for others beside it.
-    pub(crate) folder: File,
-}
-
-/// Why a process cannot have its heap.
-#[derive(Debug, thiserror::Error)]
-enum StartError {
-    #[error(
-        "{path}: {source} (the heap's file is made anew, in a folder that may be written to: name one that is not there)"
-    )]
-    Create { path: String, source: io::Error },
-    #[error(transparent)]
-    Vmio(#[from] vmio::Error),
-    #[error("the heap is too small: give --heap-size 128M or more")]
-    TooSmall,
-}
-
-static HEAP: OnceLock<Heap> = OnceLock::new();
+/// Stays as long as the process.
+static HEAP: OnceLock<HeapMemory> = OnceLock::new();
+/// One begins at a time.
+static BEGINNING: Mutex<()> = Mutex::new(());
 
 /// Where it lies; nowhere before it is there.
 static START: AtomicUsize = AtomicUsize::new(0);
 static LENGTH: AtomicUsize = AtomicUsize::new(0);
 
-/// Linux's numbers for the C library's callers end before this; the tools of coreutils use it for failures of their own.
-const CANNOT_START: i32 = 125;
-
-/// The loader calls it before the program begins.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static AT_LOAD: extern "C" fn() = at_load;
-
-extern "C" fn at_load() {
-    let Some(settings) = Settings::of_this_process() else { return };
-    if let Err(error) = start(&settings) {
-        let message = format!("vmio run: no heap: {error}\n");
-        let _ = rustix::io::write(rustix::stdio::stderr(), message.as_bytes());
-        // A program that is larger than memory would be killed in the middle of its work.
-        std::process::exit(CANNOT_START);
+/// Gives this process its heap, for as long as it lives. What was allocated before stays where it is.
+///
+/// # Errors
+///
+/// If the file is there already or cannot be made or mapped, or the process has a heap.
+pub fn start(options: &HeapOptions) -> Result<(), HeapError> {
+    let _one_at_a_time = BEGINNING.lock().unwrap_or_else(PoisonError::into_inner);
+    if HEAP.get().is_some() {
+        return Err(HeapError::AlreadyThere);
     }
-}
-
-fn start(settings: &Settings) -> Result<(), StartError> {
-    c_library::find_code();
-    let heap = open(settings)?;
-    let (start, length) = (heap.mapping.as_mut_ptr() as usize, heap.mapping.len() as usize);
-    if !give_to_mimalloc(start, length) {
-        return Err(StartError::TooSmall);
+    if options.heap_bytes < HEAP_BYTES_MIN {
+        return Err(HeapError::TooSmall);
     }
-    if HEAP.set(heap).is_ok() {
-        fork::follow();
-        START.store(start, Ordering::Relaxed);
-        // From here on it is used.
-        LENGTH.store(length, Ordering::Release);
+    let memory = HeapMemory::open(options)?;
+    let memory = HEAP.get_or_init(|| memory);
+    if !give_to_mimalloc(memory) {
+        return Err(HeapError::TooSmall);
     }
+    fork::follow();
+    START.store(memory.start, Ordering::Relaxed);
+    // From here on it is used.
+    LENGTH.store(memory.length, Ordering::Release);
     Ok(())
 }
 
-fn open(settings: &Settings) -> Result<Heap, StartError> {
-    let path = settings.file.as_path();
-    let failed = |source| StartError::Create { path: path.display().to_string(), source };
-    let folder = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let folder = File::open(folder).map_err(failed)?;
-    let file = File::options().read(true).write(true).create_new(true).open(path).map_err(failed)?;
-    let cache = Cache::builder().engine(Engine::Managed).capacity(settings.cache_bytes).build();
-    let mapped = cache.and_then(|cache| {
-        let backing = FileBacking::create(path, settings.heap_bytes)?;
-        Ok((Mapping::open(&cache, backing, MappingOptions::new())?, cache))
-    });
-    // Whatever ends the process, its heap is worth nothing then, and takes no room.
-    fs::remove_file(path).map_err(failed)?;
-    let (mapping, cache) = mapped?;
-    Ok(Heap { mapping, _cache: cache, file, folder })
-}
-
 /// Whether it was enough for it.
-fn give_to_mimalloc(start: usize, length: usize) -> bool {
+fn give_to_mimalloc(memory: &'static HeapMemory) -> bool {
     /// Never give memory back: that of a shared mapping would not become zeros, as mimalloc counts on.
     const PURGE_DELAY: i32 = 15;
     /// Threads take their first segments from memory that is not given back, too.
@@ -116,8 +62,8 @@ fn give_to_mimalloc(start: usize, length: usize) -> bool {
         let mut arena = Default::default();
         let (is_committed, is_pinned, is_zero, is_exclusive) = (true, true, true, false);
         mimalloc::mi_manage_os_memory_ex(
-            start as *const _,
-            length,
+            memory.start as *const _,
+            memory.length,
             is_committed,
             is_pinned,
             is_zero,
@@ -128,30 +74,19 @@ fn give_to_mimalloc(start: usize, length: usize) -> bool {
     }
 }
 
-impl Heap {
-    /// That of this process.
-    pub(crate) fn current() -> Option<&'static Heap> {
-        HEAP.get()
-    }
-
-    /// Its memory, as the address of the first byte and the length.
-    pub(crate) fn memory(&self) -> (usize, usize) {
-        (START.load(Ordering::Relaxed), LENGTH.load(Ordering::Acquire))
-    }
-
-    pub(crate) fn file(&self) -> impl AsFd + '_ {
-        &self.file
-    }
+/// That of this process.
+pub(crate) fn current() -> Option<&'static HeapMemory> {
+    HEAP.get()
 }
 
-/// Whether there is one.
+/// Whether this process has one.
 #[inline]
-pub(crate) fn is_there() -> bool {
+pub fn is_there() -> bool {
     LENGTH.load(Ordering::Acquire) != 0
 }
 
 /// Whether an address lies in it.
 #[inline]
-pub(crate) fn contains(address: usize) -> bool {
+pub fn contains(address: usize) -> bool {
     address.wrapping_sub(START.load(Ordering::Relaxed)) < LENGTH.load(Ordering::Acquire)
 }

@@ -1,11 +1,34 @@
-//! The library that `vmio run --heap` preloads: what the program allocates lies in a mapping of a file, of which so much is in
-//! memory as the cache has room for. docs/heap.md is the design.
+//! The heap of a program in a mapped file, of which so much is in memory as its cache has room for. So what the program
+//! allocates can exceed memory. docs/heap.md is the design.
 //!
-//! Who allocates decides where it lies. The program's memory comes from the heap; that of this library, of vmio and of the C
-//! library itself from the C library's allocator, as without it. Who frees is told by the address.
+//! [`FileHeap`] is a global allocator for Rust programs. `vmio run --heap` has unmodified programs served by malloc.
+//!
+//! ```
+//! use vmio_heap::{FileHeap, HeapOptions};
+//!
+//! #[global_allocator]
+//! static HEAP: FileHeap = FileHeap;
+//!
+//! fn main() -> Result<(), vmio_heap::HeapError> {
+//!     let file = std::env::temp_dir().join(format!("vmio-heap-{}", std::process::id()));
+//!     vmio_heap::start(&HeapOptions::new(file, 16 << 20))?;   // 16 MiB of memory, whatever is allocated
+//!     let squares: Vec<u64> = (0..8_000_000).map(|number| number * number).collect();
+//!     assert!(vmio_heap::contains(squares.as_ptr() as usize));
+//!     assert_eq!(squares[5_000_000], 25_000_000_000_000);
+//!     Ok(())
+//! }
+//! ```
 
-mod c_library;
-mod exports;
+mod allocator;
+mod engine;
+mod error;
 mod fork;
 mod heap;
-mod settings;
+mod memory;
+mod options;
+
+pub use allocator::FileHeap;
+pub use engine::HeapEngine;
+pub use error::HeapError;
+pub use heap::{contains, is_there, start};
+pub use options::{HEAP_BYTES_MIN, HeapOptions, SEGMENT_BYTES};

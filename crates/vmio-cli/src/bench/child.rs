@@ -18,7 +18,7 @@ use super::engines::mmap::LinuxMapping;
 use super::engines::pread::PreadEngine;
 use super::engines::vmio::VmioEngine;
 use super::kv::{self, CrashSpec, KvSpec, ReopenSpec};
-use super::scenarios::{commit, fetch, fresh, hit, posix, priority, sync, units};
+use super::scenarios::{commit, fetch, fresh, heap, hit, posix, priority, sync, units};
 use super::spec::{MeasuredRun, RunSpec};
 use super::{cgroup, process, worker};
 use crate::cleanup::Cleanup;
@@ -55,6 +55,8 @@ pub enum Job {
     Units(units::UnitsSpec),
     /// One pattern of `bench posix`, on either side.
     Posix(posix::PosixSpec),
+    /// One run of one side of `bench heap`.
+    Heap(heap::HeapSpec),
     /// One phase of one engine of `bench kv`.
     Kv(KvSpec),
     /// A load of it that is killed.
@@ -181,6 +183,7 @@ pub fn serve(task: &str) -> anyhow::Result<()> {
         Job::Commit(spec) => serde_json::to_string(&commit::measure(spec)?),
         Job::Units(spec) => serde_json::to_string(&units::measure(spec)?),
         Job::Posix(spec) => serde_json::to_string(&posix::measure(spec)?),
+        Job::Heap(spec) => serde_json::to_string(&heap::measure(spec)?),
         Job::Kv(spec) => serde_json::to_string(&kv::measure(spec)?),
         Job::KvCrash(spec) => serde_json::to_string(&kv::load_and_crash(spec)?),
         Job::KvReopen(spec) => serde_json::to_string(&kv::reopen(spec)?),

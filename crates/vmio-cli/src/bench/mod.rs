@@ -26,6 +26,7 @@ pub mod report_file;
 mod scatter;
 mod scenarios;
 mod spec;
+mod swap;
 pub mod table;
 mod target;
 mod trace_page;
@@ -46,6 +47,7 @@ Examples:
   vmio bench commit --dir /data                        atomic commits beside msync, SQLite and LMDB
   vmio bench units --dir /data                         units of 4 KiB, 2 MiB and dynamic ones
   vmio bench posix --dir /data                         reads and writes by calls, plain and under vmio run --mode
+  vmio bench heap                                      a program that outgrows memory: its heap in a file, or swap
   vmio bench kv --dir /data --records 1000000          vmio-kv beside other key-value stores";
 
 /// Measure memory-mapped I/O beside Linux mmap and pread.
@@ -68,6 +70,7 @@ enum BenchCommand {
     Units(scenarios::units::UnitsArgs),
     Posix(scenarios::posix::PosixArgs),
     Programs(scenarios::programs::ProgramsArgs),
+    Heap(scenarios::heap::HeapArgs),
     Kv(Box<kv::KvBenchArgs>),
     /// Run one measurement and print its result (what the other commands start as a process)
     #[command(hide = true)]
@@ -90,6 +93,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         BenchCommand::Units(args) => scenarios::units::run(&args),
         BenchCommand::Posix(args) => scenarios::posix::run(&args),
         BenchCommand::Programs(args) => scenarios::programs::run(&args),
+        BenchCommand::Heap(args) => scenarios::heap::run(&args),
         BenchCommand::Kv(args) => kv::run(&args),
         BenchCommand::Child { task } => child::serve(&task),
     }

@@ -3,6 +3,7 @@
 pub mod commit;
 pub mod fetch;
 pub mod fresh;
+pub mod heap;
 pub mod hit;
 pub mod posix;
 pub mod priority;

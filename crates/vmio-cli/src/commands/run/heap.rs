@@ -5,14 +5,17 @@ use std::path::Path;
 use std::process::{self, Command};
 
 use anyhow::{Context, bail};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use vmio::{Cache, Engine};
+use vmio_heap::{HEAP_BYTES_MIN, HeapEngine, SEGMENT_BYTES};
 
 /// How many times the cache a heap is by default: the file takes room only for what is stored to.
 const CACHES: u64 = 16;
-/// mimalloc takes memory by so much.
-const SEGMENT_BYTES: u64 = 32 << 20;
-/// Less would hold nothing.
-const HEAP_BYTES_MIN: u64 = 4 * SEGMENT_BYTES;
+
+/// Takes the names of engines, and lists them.
+pub(super) fn engine_parser() -> impl TypedValueParser<Value = HeapEngine> {
+    PossibleValuesParser::new(HeapEngine::ALL.map(HeapEngine::name)).try_map(|name| name.parse::<HeapEngine>())
+}
 
 /// Has the program's heap served from the file. What it could only say by its end is better said before.
 pub(super) fn serve(
@@ -20,6 +23,7 @@ pub(super) fn serve(
     file: &Path,
     cache_bytes: u64,
     heap_bytes: Option<u64>,
+    engine: HeapEngine,
 ) -> anyhow::Result<()> {
     let heap_bytes = heap_bytes.unwrap_or_else(|| (CACHES * cache_bytes).max(HEAP_BYTES_MIN));
     if heap_bytes < HEAP_BYTES_MIN {
@@ -30,8 +34,8 @@ pub(super) fn serve(
     try_file(&file, heap_bytes)?;
     let built = Cache::builder().engine(Engine::Managed).capacity(cache_bytes).build().map(drop);
     built.context("cannot build the cache (--cache sets its size)")?;
-    // crates/vmio-heap/src/settings.rs reads these.
-    command.env("VMIO_HEAP_FILE", file);
+    // crates/vmio-heap-preload/src/settings.rs reads these.
+    command.env("VMIO_HEAP_FILE", file).env("VMIO_HEAP_ENGINE", engine.name());
     for (variable, number) in [
         ("VMIO_HEAP_BYTES", heap_bytes),
         ("VMIO_HEAP_CACHE", cache_bytes),

@@ -14,6 +14,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use vmio::{Cache, Engine};
+use vmio_heap::HeapEngine;
 
 use crate::size::parse_size;
 
@@ -86,6 +87,9 @@ pub struct RunArgs {
     /// With --heap, how much can be allocated; 16 times the cache by default. The file takes room only for what is stored to
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "heap")]
     heap_size: Option<u64>,
+    /// With --heap, who keeps it within the cache; linux-mmap is a plain shared mapping that only a memory cgroup limits, for comparison
+    #[arg(long, value_name = "ENGINE", value_parser = heap::engine_parser(), default_value = HeapEngine::default().name(), requires = "heap")]
+    heap_engine: HeapEngine,
     /// Map the files under this folder; may be given several times
     #[arg(long, value_name = "DIR", required_unless_present = "heap")]
     under: Vec<PathBuf>,
@@ -134,7 +138,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     program::check(&program)?;
     if let Some(file) = &args.heap {
         let mut command = command(&program, name, arguments, preload::HEAP_LIBRARY)?;
-        heap::serve(&mut command, file, args.cache.context("--heap takes --cache")?, args.heap_size)?;
+        heap::serve(&mut command, file, args.cache.context("--heap takes --cache")?, args.heap_size, args.heap_engine)?;
         return become_program(command, &program);
     }
     let under = args.under.iter().map(|folder| {

@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 /// Maps the program's files.
 pub const LIBRARY: &str = "libvmio_posix.so";
 /// Serves the program's heap.
-pub const HEAP_LIBRARY: &str = "libvmio_heap.so";
+pub const HEAP_LIBRARY: &str = "libvmio_heap_preload.so";
 
 /// Where it is: see [`places`].
 pub fn library(name: &str) -> anyhow::Result<PathBuf> {

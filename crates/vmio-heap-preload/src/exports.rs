@@ -6,14 +6,14 @@ use std::ptr;
 
 use libmimalloc_sys as mimalloc;
 
-use crate::{c_library, heap};
+use crate::c_library;
 
 const PAGE_BYTES: usize = vmio::PAGE_BYTES;
 
 /// Whether a call that returns there is served from the heap.
 #[inline]
 fn is_programs(return_address: usize) -> bool {
-    heap::is_there() && !c_library::called(return_address)
+    vmio_heap::is_there() && !c_library::called(return_address)
 }
 
 /// The functions below that hand on where they were called from, which only assembly can tell: what the C library allocates for
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn realloc(pointer: *mut c_void, bytes: usize) -> *mut c_v
     unsafe {
         if pointer.is_null() {
             malloc_for(bytes, 0)
-        } else if !heap::contains(pointer as usize) {
+        } else if !vmio_heap::contains(pointer as usize) {
             c_library::__libc_realloc(pointer, bytes)
         } else if bytes == 0 {
             mimalloc::mi_free(pointer);
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn reallocarray(pointer: *mut c_void, count: usize, bytes:
 pub unsafe extern "C" fn free(pointer: *mut c_void) {
     // SAFETY: as of realloc.
     unsafe {
-        if heap::contains(pointer as usize) { mimalloc::mi_free(pointer) } else { c_library::__libc_free(pointer) }
+        if vmio_heap::contains(pointer as usize) { mimalloc::mi_free(pointer) } else { c_library::__libc_free(pointer) }
     }
 }
 
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn free(pointer: *mut c_void) {
 pub unsafe extern "C" fn memalign(alignment: usize, bytes: usize) -> *mut c_void {
     // SAFETY: both refuse what is no alignment.
     unsafe {
-        match heap::is_there() {
+        match vmio_heap::is_there() {
             true => mimalloc::mi_malloc_aligned(bytes, alignment),
             false => c_library::__libc_memalign(alignment, bytes),
         }
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
 pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
     // SAFETY: as of realloc.
     unsafe {
-        if heap::contains(pointer as usize) {
+        if vmio_heap::contains(pointer as usize) {
             mimalloc::mi_usable_size(pointer)
         } else {
             c_library::usable_bytes(pointer)

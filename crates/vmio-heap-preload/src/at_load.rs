@@ -1,0 +1,23 @@
+//! Where the heap begins: before the program does.
+
+use crate::{c_library, settings};
+
+/// Linux's numbers for the C library's callers end before this; the tools of coreutils use it for failures of their own.
+const CANNOT_START: i32 = 125;
+
+/// The loader calls it before the program begins.
+// SAFETY: the section holds pointers to functions that take what a C program's main does, and may ignore it.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;
+
+extern "C" fn at_load() {
+    let Some(options) = settings::of_this_process() else { return };
+    c_library::find_code();
+    if let Err(error) = vmio_heap::start(&options) {
+        let message = format!("vmio run: no heap: {error}\n");
+        let _ = rustix::io::write(rustix::stdio::stderr(), message.as_bytes());
+        // A program that is larger than memory would be killed in the middle of its work.
+        std::process::exit(CANNOT_START);
+    }
+}
