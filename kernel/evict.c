@@ -21,16 +21,21 @@
 #define HELD_VISITS 10
 /* Spans to visit before recent pages go as well: no thread has to go round the whole memory. */
 #define PATIENT_VISITS 4
+/* Pages of a span that are unmapped one by one at most, if flushes are batched. */
+#define SCATTERED_MAX 8
+/* Spans that are visited together then. */
+#define SPANS_TOGETHER 16
 
 /*
  * The frames of one span that are clean and of a priority at least, in the order
- * of the file, their folios locked.
+ * of the file, their folios locked. held is one of its clean frames whose folio was
+ * locked before, or NULL. Returns how many.
  */
-static void lock_clean(struct attachment *attachment, struct frame *held, pgoff_t start,
-		       unsigned int priority,
-		       struct list_head *batch)
+static unsigned long lock_clean(struct attachment *attachment, struct frame *held, pgoff_t start,
+				unsigned int priority, struct list_head *batch)
 {
 	XA_STATE(xas, &attachment->shards[core_of(attachment, start)].pages, start);
+	unsigned long number = 0;
 	struct frame *frame;
 
 	rcu_read_lock();
@@ -39,39 +44,44 @@ static void lock_clean(struct attachment *attachment, struct frame *held, pgoff_
 			continue;
 		if (frame != held && frame_lock(frame, attachment, xas.xa_index, AT_ONCE))
 			continue;
-		if (frame->dirty || frame->priority < priority)
+		if (frame->dirty || frame->priority < priority) {
 			folio_unlock(frame->folio);
-		else
+		} else {
 			list_add_tail(&frame->batch, batch);
+			number++;
+		}
 	}
 	rcu_read_unlock();
+	return number;
+}
+
+/* Takes a batch of frames of a span out of sight, by one walk and one TLB shootdown. */
+static void unmap_batch(struct attachment *attachment, const struct list_head *batch)
+{
+	pgoff_t first = list_first_entry(batch, struct frame, batch)->folio->index;
+	pgoff_t last = list_last_entry(batch, struct frame, batch)->folio->index;
+
+	unmap_mapping_pages(attachment->inode->i_mapping, first, last - first + 1, false);
+	count(attachment->pool, SPANS_UNMAPPED, 1);
 }
 
 /*
- * Evicts from a span what is of a priority at least; held is a clean frame of it
- * whose folio is locked, or NULL. Returns how many pages went.
+ * Evicts of a batch of clean frames of a span, whose folios are locked and out of
+ * sight, those that may go. Returns how many.
  */
-static unsigned long visit(struct attachment *attachment, struct frame *held, pgoff_t start,
-			   unsigned int priority,
-			   bool recent_too)
+static unsigned long judge(struct list_head *batch, bool recent_too)
 {
-	struct shard *shard = &attachment->shards[core_of(attachment, start)];
+	struct frame *one = list_first_entry(batch, struct frame, batch);
+	struct attachment *attachment = one->attachment;
+	struct shard *shard = &attachment->shards[core_of(attachment, one->folio->index)];
 	/* The attachment may be gone when the last frame is unlocked. */
 	struct pool *pool = attachment->pool;
-	struct core *core = &pool->cores[core_of(attachment, start)];
+	struct core *core = frame_core(one);
 	unsigned long evicted = 0, spared = 0, pinned = 0;
 	struct frame *frame, *next;
-	LIST_HEAD(batch);
 	LIST_HEAD(free);
-	pgoff_t first, last;
 
-	lock_clean(attachment, held, start, priority, &batch);
-	if (list_empty(&batch))
-		return 0;
-	first = list_first_entry(&batch, struct frame, batch)->folio->index;
-	last = list_last_entry(&batch, struct frame, batch)->folio->index;
-	unmap_mapping_pages(attachment->inode->i_mapping, first, last - first + 1, false);
-	list_for_each_entry(frame, &batch, batch) {
+	list_for_each_entry(frame, batch, batch) {
 		if (folio_ref_count(frame->folio) != 1) {
 			/* A system call or a device uses it, or a thread waits for its lock. */
 			pinned++;
@@ -84,16 +94,74 @@ static unsigned long visit(struct attachment *attachment, struct frame *held, pg
 		}
 		frame->recent = false;
 	}
-	frames_visited(core, &batch, &free);
-	list_for_each_entry_safe(frame, next, &batch, batch) {
+	frames_visited(core, batch, &free);
+	list_for_each_entry_safe(frame, next, batch, batch) {
 		list_del(&frame->batch);
 		folio_unlock(frame->folio);
 	}
 	frames_free(pool, &free);
-	count(pool, SPANS_UNMAPPED, 1);
 	count(pool, PAGES_EVICTED, evicted);
 	count(pool, PAGES_SPARED, spared);
 	count(pool, PAGES_PINNED, pinned);
+	return evicted;
+}
+
+/* Evicts from a span what is of a priority at least. Returns how many pages went. */
+static unsigned long visit(struct attachment *attachment, struct frame *held, pgoff_t start,
+			   unsigned int priority,
+			   bool recent_too)
+{
+	LIST_HEAD(batch);
+
+	if (!lock_clean(attachment, held, start, priority, &batch))
+		return 0;
+	unmap_batch(attachment, &batch);
+	return judge(&batch, recent_too);
+}
+
+/*
+ * The same from the span of a clean frame of a core, whose folio is locked, and from those that
+ * follow in its queue, if flushes are batched: one for all spans that have few such pages.
+ */
+static unsigned long visit_several(struct core *core, struct frame *held, unsigned int priority,
+				   bool recent_too)
+{
+	struct pool *pool = held->attachment->pool;
+	struct list_head batches[SPANS_TOGETHER];
+	unsigned long pages = 0, scattered = 0, evicted = 0;
+	unsigned int spans = 0, i;
+
+	do {
+		struct attachment *attachment = held->attachment;
+		struct list_head *batch = &batches[spans++];
+		unsigned long number;
+		struct frame *frame;
+		LIST_HEAD(none);
+
+		INIT_LIST_HEAD(batch);
+		number = lock_clean(attachment, held, span_of(held->folio->index), priority,
+				    batch);
+		if (number > SCATTERED_MAX) {
+			unmap_batch(attachment, batch);
+		} else {
+			list_for_each_entry(frame, batch, batch)
+				unmap_without_flush(frame->folio);
+			scattered += number;
+		}
+		pages += number;
+		/* Out of the way of who looks for the next. */
+		frames_visited(core, batch, &none);
+		held = NULL;
+		if (spans < SPANS_TOGETHER && pages < BATCH_PAGES)
+			held = frame_lock_victim(core, priority);
+	} while (held);
+	if (scattered)
+		flush_unmapped();
+	count(pool, PAGES_SCATTERED, scattered);
+	count(pool, FLUSHES_BATCHED, scattered != 0);
+	for (i = 0; i < spans; i++)
+		if (!list_empty(&batches[i]))
+			evicted += judge(&batches[i], recent_too);
 	return evicted;
 }
 
@@ -135,10 +203,13 @@ unsigned long evict(struct pool *pool, unsigned int first_core)
 		if (!core)
 			break;
 		if (frame) {
-			number = visit(frame->attachment, frame, span_of(frame->folio->index),
-				       priority,
-				       visits >= PATIENT_VISITS);
-			visits++;
+			bool recent_too = visits++ >= PATIENT_VISITS;
+
+			if (flushes_are_batched())
+				number = visit_several(core, frame, priority, recent_too);
+			else
+				number = visit(frame->attachment, frame,
+					       span_of(frame->folio->index), priority, recent_too);
 		}
 		evicted += number;
 		/* Each core may turn out to have none, or none that is not locked. */

@@ -113,6 +113,7 @@ static int __init vmio_init(void)
 
 	if (error)
 		return error;
+	flush_init();
 	error = misc_register(&device);
 	if (error)
 		write_back_exit();

@@ -324,6 +324,12 @@ unsigned long evict(struct pool *pool, unsigned int first_core);
 unsigned long evict_from(struct attachment *attachment);
 int evict_range(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too);
 
+/* flush.c */
+void flush_init(void);
+bool flushes_are_batched(void);
+void unmap_without_flush(struct folio *folio);
+void flush_unmapped(void);
+
 /* standstill.c */
 void standstill_ends(struct standstill *standstill);
 bool frame_is_held(const struct frame *frame);

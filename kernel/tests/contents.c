@@ -99,6 +99,83 @@ void counters(void)
 	unmap(&counted);
 }
 
+#define SPANS 256
+#define SPAN 512
+/* Pages of each span that are touched, as far from each other as they can be. */
+#define FAR_APART 3
+#define SCATTERED (SPANS * FAR_APART)
+/* That are loaded from over and over, while others evict them. */
+#define GAZED_AT 8
+
+static struct mapped scattered_over;
+static uint64_t increments[SCATTERED];
+static int done;
+
+static uint64_t *scattered_page(uint32_t number)
+{
+	uint64_t page = number / FAR_APART * SPAN + number % FAR_APART * (SPAN / FAR_APART);
+
+	return (uint64_t *)(scattered_over.bytes + page * PAGE);
+}
+
+static void *increment_scattered(void *argument)
+{
+	unsigned int seed = (uintptr_t)argument;
+
+	for (int i = 0; i < INCREMENTS; i++) {
+		uint32_t number = rand_r(&seed) % SCATTERED;
+		uint64_t *page = scattered_page(number);
+
+		CHECK(page[1] == number);
+		__atomic_fetch_add(page, 1, __ATOMIC_RELAXED);
+		__atomic_fetch_add(&increments[number], 1, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+/* A processor that is not told that a page has gone sees another one in its place. */
+static void *gaze(void *argument)
+{
+	unsigned int seed = (uintptr_t)argument;
+
+	while (!__atomic_load_n(&done, __ATOMIC_RELAXED)) {
+		uint32_t first = rand_r(&seed) % (SCATTERED - GAZED_AT);
+
+		for (int i = 0; i < 2000; i++)
+			for (uint32_t number = first; number < first + GAZED_AT; number++)
+				CHECK(((volatile uint64_t *)scattered_page(number))[1] == number);
+	}
+	return NULL;
+}
+
+/* So few pages of a span in memory that flushes are batched, if the module was loaded so. */
+void scattered(void)
+{
+	void *(*const works[])(void *) = { increment_scattered, increment_scattered, gaze, gaze };
+	pthread_t threads[4];
+	uint64_t *page = new_page();
+	size_t length = SPANS * SPAN * PAGE;
+
+	scattered_over = map(new_pool(POOL_PAGES), new_file(length), length);
+	for (uint32_t i = 0; i < SCATTERED; i++)
+		scattered_page(i)[1] = i;
+	for (uintptr_t i = 0; i < 4; i++)
+		CHECK(pthread_create(&threads[i], NULL, works[i], (void *)i) == 0);
+	for (int i = 0; i < 4; i++) {
+		if (i == 2)
+			__atomic_store_n(&done, 1, __ATOMIC_RELAXED);
+		pthread_join(threads[i], NULL);
+	}
+	CHECK(fsync(scattered_over.descriptor) == 0);
+	for (uint32_t i = 0; i < SCATTERED; i++) {
+		CHECK(scattered_page(i)[0] == increments[i] && scattered_page(i)[1] == i);
+		read_directly(scattered_over.backing, page,
+			      ((unsigned char *)scattered_page(i) - scattered_over.bytes) / PAGE);
+		CHECK(page[0] == increments[i] && page[1] == i);
+	}
+	unmap(&scattered_over);
+}
+
 /* Whoever closes a mapping need not sync it for its stores to get to the file. */
 void stores_without_sync(void)
 {

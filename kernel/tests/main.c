@@ -16,6 +16,7 @@ static const struct {
 	{ "integrity", integrity },
 	{ "integrity_of_a_device", integrity_of_a_device },
 	{ "counters", counters },
+	{ "scattered", scattered },
 	{ "stores_without_sync", stores_without_sync },
 	{ "loads_after_a_sync", loads_after_a_sync },
 	{ "forked", forked },

@@ -135,7 +135,8 @@ void kept(void)
 	CHECK(pin(&mapped, 0, 0, 0) < 0 && errno == EINVAL);
 	CHECK(pin(&mapped, 0, 1, 2) < 0 && errno == EINVAL);
 	CHECK(pin(&mapped, 0, POOL_PAGES / 2 + 1, 0) < 0 && errno == ENOSPC);
-	CHECK(pin(&mapped, PAGES - 1, 2, 0) < 0 && errno == EFAULT);
+	/* Behind it there is nothing, or what is none of the mapping's: that depends on the kernel. */
+	CHECK(pin(&mapped, PAGES - 1, 2, 0) < 0 && (errno == EFAULT || errno == EINVAL));
 	CHECK(usage_of(pool).pinned == 0);
 	pinned = pin(&mapped, 100, POOL_PAGES / 2, VMIO_PIN_WRITE);
 	CHECK(pinned >= 0 && usage_of(pool).pinned == POOL_PAGES / 2);

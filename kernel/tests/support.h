@@ -58,6 +58,7 @@ long major_faults(void);
 void integrity(void);
 void integrity_of_a_device(void);
 void counters(void);
+void scattered(void);
 void stores_without_sync(void);
 void loads_after_a_sync(void);
 void forked(void);

@@ -20,6 +20,9 @@ pub(crate) struct Question {
     /// What each part of the module brings: without it, by the patches in kernel/bench/without
     #[arg(long)]
     steps: bool,
+    /// What one TLB flush for pages of several spans brings (the module's parameter batch_flushes)
+    #[arg(long)]
+    flushes: bool,
 }
 
 /// Builds the module and its benchmark, and runs that in a guest.
@@ -29,6 +32,8 @@ pub(crate) fn run_in_guest(machine: Machine, question: Question) -> Result<u8> {
     if question.breakdown {
         name = "breakdown";
         machine = Machine { cores: 1, accelerator: Accelerator::Counted, ..machine };
+    } else if question.flushes {
+        name = "flushes";
     } else if question.steps {
         name = "steps";
         for patch in Patch::all("bench/without")? {
