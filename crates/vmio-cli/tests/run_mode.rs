@@ -183,6 +183,8 @@ fn the_benchmark_measures_each_pattern_on_both_sides() -> TestResult {
         assert_eq!(patterns, ["sequential-reads", "random-reads", "sequential-writes", "random-writes", "appends"]);
         let is_there = |result: &serde_json::Value, key: &str| result[key].as_f64() > Some(0.0);
         assert!(results.iter().all(|result| is_there(result, "mode_ns") && is_there(result, "speedup")), "{mode}");
+        let copies = results.iter().filter(|result| is_there(result, "copy_ns")).count();
+        assert_eq!(copies, if mode == "posix" { 4 } else { 2 }, "{mode}: a call that is no copy");
         assert_eq!(fs::read_dir(dir.path())?.count(), 0, "something was left behind");
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -9,6 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
+use vmio::{Access, SharedMap};
 
 use super::super::child::{self, Job, Task};
 use super::super::content::mix64;
@@ -80,6 +82,8 @@ pub struct PosixSpec {
     syncs_each_write: bool,
     /// Whether each write is durable without.
     is_durable: bool,
+    /// Whether bytes are copied from and to a mapping of the file, in place of calls.
+    copies: bool,
 }
 
 /// What it found.
@@ -101,6 +105,19 @@ struct PosixResult {
     mode_ns: f64,
     /// How many times as many calls in the same time, after the first round.
     speedup: f64,
+    /// What the copy alone takes, which no mode does without; none where a call does more than that.
+    copy_ns: Option<f64>,
+}
+
+impl CallPattern {
+    /// Whether a call may be a copy and nothing else.
+    fn is_copy(self, is_durable: bool) -> bool {
+        match self {
+            CallPattern::SequentialReads | CallPattern::RandomReads => true,
+            CallPattern::SequentialWrites | CallPattern::RandomWrites => !is_durable,
+            CallPattern::Appends => false,
+        }
+    }
 }
 
 /// Runs `vmio bench posix`.
@@ -109,13 +126,15 @@ pub fn run(args: &PosixArgs) -> anyhow::Result<()> {
     args.output.text(&format!("4 KiB a call, {} in the page cache, {}", format_size(args.size), place.description()));
     let mode = args.mode.to_possible_value().map(|mode| mode.get_name().to_owned()).unwrap_or_default();
     let is_durable = args.mode != RunMode::Posix;
-    args.output
-        .text(&format!("{:<20} plain, first round  after it {mode:>7}, first round  after it   ratio", "pattern"));
+    args.output.text(&format!(
+        "{:<20} plain, first round  after it {mode:>7}, first round  after it   ratio    the copy alone",
+        "pattern"
+    ));
     let mut results = Vec::new();
     for pattern in CallPattern::value_variants() {
         let path = place.path().join("data");
         let name = pattern.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
-        let side = |mode: Option<&str>| -> anyhow::Result<PosixRun> {
+        let side = |mode: Option<&str>, copies: bool| -> anyhow::Result<PosixRun> {
             let spec = PosixSpec {
                 path: path.clone(),
                 size_bytes: args.size,
@@ -123,16 +142,18 @@ pub fn run(args: &PosixArgs) -> anyhow::Result<()> {
                 rounds: args.rounds,
                 syncs_each_write: is_durable && mode.is_none(),
                 is_durable,
+                copies,
             };
             let task = Task { cgroup: None, job: Job::Posix(spec) };
-            let what = format!("{name}, {}", mode.unwrap_or("plain"));
+            let what = format!("{name}, {}", mode.unwrap_or(if copies { "copies" } else { "plain" }));
             let (run, _) = match mode {
                 Some(mode) => child::run_within(&what, &task, &["run", "--mode", mode, "--under"], place.path())?,
                 None => child::run(&what, &task)?,
             };
             Ok(run)
         };
-        let (plain, with) = (side(None)?, side(Some(&mode))?);
+        let (plain, with) = (side(None, false)?, side(Some(&mode), false)?);
+        let copies = pattern.is_copy(is_durable).then(|| side(None, true)).transpose()?;
         let result = PosixResult {
             pattern: *pattern,
             size_bytes: args.size,
@@ -142,11 +163,16 @@ pub fn run(args: &PosixArgs) -> anyhow::Result<()> {
             mode_first_ns: with.call_ns[0],
             mode_ns: median(&with.call_ns[1..]),
             speedup: median(&plain.call_ns[1..]) / median(&with.call_ns[1..]),
+            copy_ns: copies.map(|copies| median(&copies.call_ns[1..])),
         };
-        args.output.text(&format!(
+        let mut line = format!(
             "{name:<18} {:>15.0} ns {:>9.0} ns {:>15.0} ns {:>9.0} ns {:>7.2}",
             result.plain_first_ns, result.plain_ns, result.mode_first_ns, result.mode_ns, result.speedup
-        ));
+        );
+        if let Some(copy_ns) = result.copy_ns {
+            line += &format!(" {copy_ns:>14.0} ns");
+        }
+        args.output.text(&line);
         results.push(result);
     }
     args.output.results(&results)
@@ -164,10 +190,19 @@ pub fn measure(spec: &PosixSpec) -> anyhow::Result<PosixRun> {
     ensure!(calls >= APPENDS_SHARE, "a file of {} is too small", format_size(spec.size_bytes));
     filled(&spec.path, calls).with_context(|| format!("cannot write {}", spec.path.display()))?;
     let mut file = File::options().read(true).write(true).open(&spec.path)?;
+    let mut map = None;
+    if spec.copies {
+        let shared = SharedMap::open(file.as_fd(), spec.size_bytes, Access::ReadWrite)?;
+        shared.populate_if_cached(file.as_fd(), 0..spec.size_bytes);
+        map = Some(shared);
+    }
     let mut call_ns = Vec::new();
     for round in 0..spec.rounds {
         let start = Instant::now();
-        let done = pass(&mut file, spec, calls, round)?;
+        let done = match &map {
+            Some(map) => copy_pass(map, spec, calls, round)?,
+            None => pass(&mut file, spec, calls, round)?,
+        };
         call_ns.push(start.elapsed().as_nanos() as f64 / done as f64);
     }
     Ok(PosixRun { call_ns })
@@ -182,12 +217,33 @@ fn filled(path: &Path, calls: u64) -> std::io::Result<()> {
     file.sync_all()
 }
 
+/// The block that a call is about, for each part of the file once.
+fn block_of(pattern: CallPattern, calls: u64, round: u32) -> impl Fn(u64) -> u64 {
+    // Odd, so that each part comes once if their number is a power of two.
+    let step = mix64(u64::from(round)) | 1;
+    move |at| match pattern {
+        CallPattern::RandomReads | CallPattern::RandomWrites => at.wrapping_mul(step) % calls * CALL_BYTES,
+        CallPattern::SequentialReads | CallPattern::SequentialWrites | CallPattern::Appends => at * CALL_BYTES,
+    }
+}
+
+/// Once over the file by copies; how many that was.
+fn copy_pass(map: &SharedMap, spec: &PosixSpec, calls: u64, round: u32) -> anyhow::Result<u64> {
+    let mut block = [round as u8; CALL_BYTES as usize];
+    let offset = block_of(spec.pattern, calls, round);
+    match spec.pattern {
+        CallPattern::SequentialReads | CallPattern::RandomReads => {
+            (0..calls).try_for_each(|at| map.read_at(offset(at), &mut block))?;
+        }
+        _ => (0..calls).try_for_each(|at| map.write_at(offset(at), &block))?,
+    }
+    Ok(calls)
+}
+
 /// Once over the file; how many calls that was.
 fn pass(file: &mut File, spec: &PosixSpec, calls: u64, round: u32) -> anyhow::Result<u64> {
     let mut block = [round as u8; CALL_BYTES as usize];
-    // Odd, so that each part comes once if their number is a power of two.
-    let step = mix64(u64::from(round)) | 1;
-    let part = |at: u64| at.wrapping_mul(step) % calls * CALL_BYTES;
+    let part = block_of(spec.pattern, calls, round);
     let written = |file: &File| if spec.syncs_each_write { file.sync_data() } else { Ok(()) };
     match spec.pattern {
         CallPattern::SequentialReads => {
