@@ -166,13 +166,14 @@ pub(crate) fn write<'a>(
     }
     let Some(warm) = call.warm() else { return Way::Linux(None) };
     let bytes = len.min(TRANSFER_MAX) as u64;
-    let is_durable = flags & libc::O_DSYNC != 0;
+    // On persistent memory a copy is durable, and so is what the kernel writes by such a descriptor.
+    let takes_flush = flags & libc::O_DSYNC != 0 && !warm.is_persistent();
     Way::Done((|| {
         let start = match position {
             Position::Current => call.advance(|_| Ok(bytes))?.0,
             Position::At(offset) => u64::try_from(offset).map_err(|_| Errno::INVAL)?,
         };
-        let outcome = match is_durable {
+        let outcome = match takes_flush {
             true => write_durably(&call, fd, start, buffers),
             false => write_part(&call, warm, fd, start, bytes, buffers),
         };

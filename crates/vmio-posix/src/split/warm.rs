@@ -155,6 +155,11 @@ impl Warm {
         is_copied
     }
 
+    /// Whether what [`Self::write`] has copied is durable.
+    pub(super) fn is_persistent(&self) -> bool {
+        self.map.as_ref().is_some_and(SharedMap::is_persistent)
+    }
+
     pub(super) fn is_synced(&self) {
         self.syncs.fetch_add(1, Ordering::Relaxed);
     }
