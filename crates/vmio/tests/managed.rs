@@ -250,7 +250,24 @@ fn pins_hold_against_the_steward() {
 
 // ---- processes
 
-/// Two processes store to one file through caches that are both too small for it.
+/// The program sees it, as the kernel maps it, though it lies behind what the mapping takes for the end.
+#[test]
+fn what_others_have_appended_is_within_the_budget() {
+    const PAGES: u64 = 4096;
+    let _watchdog = watchdog("what_others_have_appended_is_within_the_budget");
+    let file = file_of(16);
+    let cache = managed(512);
+    let options = MappingOptions::new().reserve(at(PAGES));
+    let map = Mapping::open(&cache, FileBacking::open(file.path(), Access::ReadOnly).unwrap(), options).unwrap();
+    std::fs::write(file.path(), vec![1; at(PAGES) as usize]).unwrap();
+    file.as_file().sync_all().unwrap();
+    for page in 0..PAGES {
+        // SAFETY: the byte lies in the file and in the mapping's addresses.
+        assert_eq!(unsafe { map.as_ptr().add(at(page) as usize).read_volatile() }, 1);
+    }
+    until(|| cache.stats().evicted_clean >= PAGES - 512);
+}
+
 #[test]
 fn what_others_have_appended_stays_when_the_file_becomes_longer() {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -273,6 +290,7 @@ fn what_others_have_appended_stays_when_the_file_becomes_longer() {
     assert_eq!(bytes, [0; 100]);
 }
 
+/// Two processes store to one file through caches that are both too small for it.
 #[test]
 fn processes_share_a_file() {
     const NAME: &str = "processes_share_a_file";

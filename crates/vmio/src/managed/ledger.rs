@@ -172,7 +172,7 @@ impl Ledger {
         for region in &self.regions {
             let base = region.map.base() as usize;
             let mut last = None;
-            self.scan.present(region.map.addresses(&region.extent()), |run| {
+            self.scan.present(region.map.addresses(&region.reach()), |run| {
                 ours += (run.len() / PAGE_BYTES) as i64;
                 for stretch in (run.start - base) / stretch_bytes..(run.end - base).div_ceil(stretch_bytes) {
                     if last.replace(stretch) == Some(stretch) {
@@ -260,7 +260,7 @@ impl Ledger {
         self.time = self.time.checked_add(1).unwrap_or(1);
         region.ages.get(victim.stretch as usize).store(self.time, Ordering::Relaxed);
         let first = victim.stretch * self.stretch_pages;
-        let end = (first + self.stretch_pages).min(region.extent().end / PAGE_BYTES as u64);
+        let end = (first + self.stretch_pages).min(region.reach().end / PAGE_BYTES as u64);
         let mut all_dirty = None;
         for part in region.pins.free_parts(first..end.max(first)) {
             let bytes = part.start * PAGE_BYTES as u64..part.end * PAGE_BYTES as u64;

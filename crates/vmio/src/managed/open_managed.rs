@@ -78,11 +78,11 @@ impl OpenRegion for OpenManaged {
         let synced = self.sync();
         let region = &self.region;
         self.core.steward.remove(region);
-        let extent = region.extent();
+        let reach = region.reach();
         // What nobody else has mapped leaves the memory; after a failure it is all that is left of some stores.
         let given_up = match region.has_failed() {
             true => Ok(()),
-            false => region.map.unmap(&extent).and_then(|()| page_cache::drop_clean(region.file(), &extent)),
+            false => region.map.unmap(&reach).and_then(|()| page_cache::drop_clean(region.file(), &reach)),
         };
         if let Err(error) = given_up {
             tracing::debug!(backing = region.backing.describe(), %error, "the file's pages stay in memory");

@@ -67,6 +67,10 @@ impl ManagedRegion {
         let build = || -> io::Result<_> {
             let map = FileMap::new(file.as_fd(), reserved, access == Access::ReadWrite)?;
             map.no_read_ahead(&(0..reserved as u64))?;
+            if stretch_pages < SPAN_PAGES as u64 {
+                // Of a huge page the kernel unmaps all with any part, and nobody would count what is not of the stretch.
+                map.small_pages_only()?;
+            }
             let stretches = (reserved / PAGE_BYTES).div_ceil(stretch_pages as usize);
             Ok((map, SparseArray::new(reserved.div_ceil(SPAN_BYTES))?, SparseArray::new(stretches)?))
         };
@@ -100,6 +104,13 @@ impl ManagedRegion {
     /// All bytes of its pages.
     pub(super) fn extent(&self) -> Range<u64> {
         0..self.len().next_multiple_of(PAGE_BYTES as u64)
+    }
+
+    /// All bytes that may be in memory: others may have made the file longer than [`Self::len`].
+    pub(super) fn reach(&self) -> Range<u64> {
+        let file = file_end::file_len(&*self.backing).unwrap_or(u64::MAX);
+        let longest = self.map.len() as u64;
+        0..file.max(self.len()).min(longest).next_multiple_of(PAGE_BYTES as u64)
     }
 
     pub(super) fn file(&self) -> BorrowedFd<'_> {

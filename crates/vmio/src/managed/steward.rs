@@ -388,7 +388,7 @@ impl Steward {
         let dirty = {
             let ledger = self.ledger();
             let regions = ledger.regions().iter().filter(writable);
-            let looks = regions.filter_map(|region| page_cache::look(region.file(), &region.extent()));
+            let looks = regions.filter_map(|region| page_cache::look(region.file(), &region.reach()));
             looks.map(|cached| cached.dirty).sum::<u64>()
         };
         self.dirty_pages.store(dirty, Ordering::Relaxed);

@@ -89,6 +89,11 @@ impl FileMap {
         self.advise(range, Advice::Sequential)
     }
 
+    /// No huge page is entered into the page table.
+    pub(crate) fn small_pages_only(&self) -> io::Result<()> {
+        self.range.small_pages_only()
+    }
+
     /// Makes pages resident as by loads; a page that cannot be had is an error.
     pub(crate) fn populate(&self, range: &Range<u64>) -> io::Result<()> {
         self.advise(range, Advice::LinuxPopulateRead)
