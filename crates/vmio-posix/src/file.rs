@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Stat, fstat};
 use vmio::backing::{Backing, FileBacking, Identity};
-use vmio::{Access, Advice, Cache, FrameHint, Mapping, MappingOptions};
+use vmio::{Access, Advice, Cache, Engine, FrameHint, Mapping, MappingOptions};
 
 use crate::errno::{self, Errno};
 use crate::own_descriptors;
@@ -28,6 +28,7 @@ pub(crate) struct File {
     pub(crate) windows: Mutex<Windows>,
     /// Held while the length of the file and that of the mapping differ by our doing.
     length: Mutex<()>,
+    uses_page_cache: bool,
     // After the mapping, which closes them.
     opened: OpenedFile,
     _of_the_module: Option<Registered>,
@@ -104,7 +105,11 @@ impl File {
         let opened = OpenedFile::open(Path::new(&format!("/proc/self/fd/{}", fd.as_raw_fd())), access)?;
         let wanted = opened.backing.len().max(end).saturating_mul(2).max(RESERVED_BYTES_MIN);
         let reserved = wanted.next_multiple_of(GRANULE_BYTES);
-        let options = MappingOptions::new().access(access).reserve(reserved).frames(FrameHint::SharedAddresses);
+        let uses_page_cache = cache.engine() == Engine::Managed;
+        let mut options = MappingOptions::new().access(access).reserve(reserved);
+        if !uses_page_cache {
+            options = options.frames(FrameHint::SharedAddresses);
+        }
         let mapping = match Mapping::open(cache, Arc::clone(&opened.backing), options) {
             Ok(mapping) => mapping,
             Err(error) => {
@@ -114,15 +119,28 @@ impl File {
             }
         };
         let of_the_module = mapping.descriptor().map(|fd| Registered::of([fd].into_iter())).transpose()?;
-        let windows = Mutex::new(Windows::of(&mapping, reserved));
+        let windows = if uses_page_cache {
+            let windows = Windows::of_page_cache(&mapping, reserved);
+            let operation = "advising Linux of a mapping";
+            windows.map_err(|errno| vmio::Error::System { operation, source: errno.into() })?
+        } else {
+            Windows::of(&mapping, reserved)
+        };
+        let windows = Mutex::new(windows);
         let identity = opened.identity();
-        Ok(File { path, identity, mapping, windows, length: Mutex::new(()), opened, _of_the_module: of_the_module })
+        let length = Mutex::new(());
+        Ok(File { path, identity, mapping, windows, length, uses_page_cache, opened, _of_the_module: of_the_module })
     }
 
     /// Writes what is dirty, and gives everything back.
     pub(crate) fn close(self) -> Result<(), vmio::Error> {
         // Views are handles of the mapping.
         drop(self.windows);
+        if self.uses_page_cache {
+            // Linux has the stores, and what it says of their write-back it says at the program's own fsync.
+            drop(self.mapping);
+            return Ok(());
+        }
         self.mapping.close()
     }
 
@@ -130,7 +148,17 @@ impl File {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether its mapping takes stores: then pages in memory may be newer than what the kernel knows.
+    /// Whether its pages are those of Linux's page cache, the same for everybody: then calls about it are left to Linux.
+    pub(crate) fn uses_page_cache(&self) -> bool {
+        self.uses_page_cache
+    }
+
+    /// Whether pages in memory may be newer than what the kernel knows.
+    pub(crate) fn keeps_stores(&self) -> bool {
+        self.is_writable() && !self.uses_page_cache
+    }
+
+    /// Whether its mapping takes stores.
     pub(crate) fn is_writable(&self) -> bool {
         self.mapping.access() == Access::ReadWrite
     }
@@ -219,7 +247,7 @@ impl File {
     /// Linux is about to map the file beside vmio: privately, it finds what is in the file now; shared, the two would soon
     /// see different bytes.
     pub(crate) fn prepare_for_linux(&self, is_shared: bool) -> Result<(), Errno> {
-        match self.is_writable() && !self.is_idle() {
+        match self.keeps_stores() && !self.is_idle() {
             false => Ok(()),
             true if is_shared => Err(Errno::AGAIN),
             true => self.sync_all(),

@@ -1,6 +1,7 @@
 //! The calls about ranges of addresses: mmap and what is done to what it gave.
 
 use std::ffi::{OsStr, c_int};
+use std::fmt;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
@@ -84,8 +85,9 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
         return None;
     }
     let identity = identity_of(&stat);
+    let uses_page_cache = Process::current().is_some_and(Process::uses_page_cache);
     let why = match request.left_to_linux() {
-        None if left_to_linux::contains(identity) => Some("another mapping of it is"),
+        None if !uses_page_cache && left_to_linux::contains(identity) => Some("another mapping of it is"),
         why => why,
     };
     if why.is_some() && request.is_shared() && Process::current().is_none() {
@@ -103,13 +105,14 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
         process.note(format_args!("{}: left to Linux: {why}", path.display()));
         // What Linux maps is what it knows of the file.
         let prepared = present.map_or(Ok(()), |file| file.prepare_for_linux(request.is_shared()));
-        if prepared.is_ok() && request.is_shared() {
+        if prepared.is_ok() && request.is_shared() && !uses_page_cache {
             left_to_linux::insert(identity);
         }
         return prepared.err().map(Err);
     }
     let file = match present.map(|file| reopened(&mut table, file, access, request.stores())).transpose() {
         Ok(file) => file.flatten(),
+        Err(_) if uses_page_cache => return left(process, &path, "it is mapped for loads only"),
         Err(error) => {
             add(&process.statistics.not_taken, 1);
             process.note(format_args!("{}: refused: it is mapped for loads only", path.display()));
@@ -141,13 +144,11 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
             Err(number)
         }
         Err((_, error)) => {
-            add(&process.statistics.not_taken, 1);
-            process.note(format_args!("{}: left to Linux: {error}", path.display()));
             // What the engine will never map need not be opened again.
             if request.is_shared() || matches!(error, vmio::Error::NotInKernel { .. }) {
                 left_to_linux::insert(identity);
             }
-            return None;
+            return left(process, &path, error);
         }
     };
     let mapped = mapped.and_then(|file| {
@@ -162,6 +163,9 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
         Ok(address)
     });
     match &mapped {
+        Err(Errno::BUSY) if process.uses_page_cache() => {
+            return left(process, &path, "what it overlaps is, or it is private");
+        }
         Ok(address) => {
             add(&process.statistics.mappings, 1);
             let how = if request.stores() { "for loads and stores" } else { "for loads" };
@@ -178,6 +182,13 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
         }
     }
     Some(mapped)
+}
+
+/// Linux maps it in vmio's place.
+fn left(process: &Process, path: &Path, why: impl fmt::Display) -> Answer<usize> {
+    add(&process.statistics.not_taken, 1);
+    process.note(format_args!("{}: left to Linux: {why}", path.display()));
+    None
 }
 
 /// A file that is there for loads only is opened anew for stores, if the program has nothing of it mapped just now.
@@ -232,7 +243,11 @@ fn locked() -> Option<(&'static Process, LockedTable<'static>)> {
 /// munmap, also of parts.
 pub(crate) fn unmap(address: usize, len: usize) -> Answer<()> {
     let (process, mut table) = locked()?;
-    let part = part_at(&table, address, len)?;
+    let Some(part) = part_at(&table, address, len) else {
+        // What would take another mapping's addresses along, which are then somebody else's.
+        let is_taken = table.overlap(&(address..address.saturating_add(len)));
+        return is_taken.then_some(Err(Errno::INVAL));
+    };
     Some(part.and_then(|Part { file, place, bytes }| {
         if bytes.is_empty() {
             return Err(Errno::INVAL);
@@ -250,7 +265,7 @@ pub(crate) fn unmap(address: usize, len: usize) -> Answer<()> {
 /// waits until the program closes one itself. Until then the file is as if vmio did not have it.
 fn settle(process: &Process, table: &mut LockedTable<'_>, file: Arc<File>) {
     let path = file.path.clone();
-    let mut synced = if file.is_writable() { file.sync_all() } else { Ok(()) };
+    let mut synced = if file.keeps_stores() { file.sync_all() } else { Ok(()) };
     synced = match is_locked_by_program(file.identity) {
         false => synced.and(table.close(file).map_err(|error| errno::of(&error))),
         true => synced.and(file.give_up(0..u64::MAX)),
@@ -319,7 +334,10 @@ pub(crate) fn remap(address: usize, old_len: usize, new_len: usize, flags: c_int
             return Err(Errno::NOMEM);
         }
         let rights = windows.rights(place);
-        let moved = windows.map(&file.mapping, old.start..new_end, rights)?;
+        let moved = windows.map(&file.mapping, old.start..new_end, rights).map_err(|error| match error {
+            Errno::BUSY => Errno::NOMEM,
+            error => error,
+        })?;
         windows.unmap(place, old);
         Ok(moved)
     }))
@@ -356,10 +374,10 @@ pub(crate) fn advise(address: usize, len: usize, advice: c_int) -> Answer<()> {
     }))
 }
 
-/// The same as [`part_at`], for calls that may take long and care for no place.
+/// The same as [`part_at`], for calls that may take long and care for no place; nothing where pages are Linux's.
 fn part_of_process(address: usize, len: usize) -> Option<Result<Part, Errno>> {
     let (_, table) = locked()?;
-    part_at(&table, address, len)
+    part_at(&table, address, len).filter(|part| !part.as_ref().is_ok_and(|part| part.file.uses_page_cache()))
 }
 
 /// mprotect. Stores are let through where they were not; they are not kept out again, nor loads ever: see
@@ -367,6 +385,9 @@ fn part_of_process(address: usize, len: usize) -> Option<Result<Part, Errno>> {
 pub(crate) fn protect(address: usize, len: usize, protection: c_int) -> Answer<()> {
     let (process, table) = locked()?;
     let part = part_at(&table, address, len)?;
+    if part.as_ref().is_ok_and(|part| part.file.uses_page_cache()) {
+        return None;
+    }
     Some(part.and_then(|Part { file, place, .. }| {
         let stores = protection & libc::PROT_WRITE != 0;
         let mut windows = file.windows();
@@ -390,7 +411,7 @@ pub(crate) fn protect(address: usize, len: usize, protection: c_int) -> Answer<(
 /// What mlock is told: the memory is the cache's, which may have less than the program wants to lock.
 pub(crate) fn lock(address: usize) -> Answer<()> {
     let (process, table) = locked()?;
-    let (file, _) = table.by_address(address)?;
+    let (file, _) = table.by_address(address).filter(|(file, _)| !file.uses_page_cache())?;
     process.note(format_args!("{}: mlock fails", file.path.display()));
     Some(Err(Errno::AGAIN))
 }
@@ -398,5 +419,5 @@ pub(crate) fn lock(address: usize) -> Answer<()> {
 /// What a call is told that has nothing to do where a file is mapped.
 pub(crate) fn leave(address: usize) -> Answer<()> {
     let (_, table) = locked()?;
-    table.by_address(address).map(|_| Ok(()))
+    table.by_address(address).filter(|(file, _)| !file.uses_page_cache()).map(|_| Ok(()))
 }

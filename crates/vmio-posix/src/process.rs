@@ -87,6 +87,11 @@ impl Process {
         getpid() == self.id
     }
 
+    /// Whether what it maps are pages of Linux's page cache, the same for everybody.
+    pub(crate) fn uses_page_cache(&self) -> bool {
+        self.cache.engine() == Engine::Managed
+    }
+
     /// Says something to a user who wants to know.
     pub(crate) fn note(&self, what: fmt::Arguments<'_>) {
         if self.settings.is_verbose {
@@ -107,7 +112,7 @@ impl Process {
             return;
         }
         let files = self.table.lock().all();
-        for file in files.iter().filter(|file| file.is_writable()) {
+        for file in files.iter().filter(|file| file.keeps_stores()) {
             if let Err(error) = file.sync_all() {
                 self.say(format_args!("{}: stores are lost: {error}", file.path.display()));
             }
@@ -126,8 +131,8 @@ impl Process {
     }
 }
 
-/// A system call of the program's that is given a pointer into a mapping must find its page: of the engines that keep pages of
-/// their own, these two can have it brought in.
+/// A system call of the program's that is given a pointer into a mapping must find its page: so faults in signal handlers will
+/// not do. What is left where there is no module is what Linux itself does best, within a budget.
 fn build_cache(settings: &CacheSettings, is_verbose: bool) -> vmio::Result<Cache> {
     let build = |engine| Cache::builder().engine(engine).capacity(settings.bytes).build();
     settings.engine.map_or_else(
@@ -136,7 +141,7 @@ fn build_cache(settings: &CacheSettings, is_verbose: bool) -> vmio::Result<Cache
                 if is_verbose {
                     say(rustix::stdio::stderr(), format_args!("without the kernel module: {error}"));
                 }
-                build(Engine::ReaderThread)
+                build(Engine::Managed)
             })
         },
         build,

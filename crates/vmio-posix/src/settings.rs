@@ -45,7 +45,7 @@ const LOG_BYTES: u64 = 128 << 20;
 pub(crate) struct CacheSettings {
     /// Its memory.
     pub(crate) bytes: u64,
-    /// Who takes its faults; if nobody is named, the kernel module where it is there, or else reader threads.
+    /// Who takes its faults; if nobody is named, the kernel module where it is there, or else Linux.
     pub(crate) engine: Option<Engine>,
 }
 
@@ -105,6 +105,7 @@ impl Settings {
                     "auto" => None,
                     "kernel" => Some(Engine::Kernel),
                     "reader-thread" => Some(Engine::ReaderThread),
+                    "managed" => Some(Engine::Managed),
                     _ => return None,
                 };
                 Some(CacheSettings { bytes: bytes.to_str()?.parse().ok()?, engine })

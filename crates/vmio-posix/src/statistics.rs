@@ -26,6 +26,7 @@ pub(crate) struct Statistics {
 fn name_of(engine: Engine) -> &'static str {
     match engine {
         Engine::Kernel => "kernel",
+        Engine::Managed => "managed",
         _ => "reader-thread",
     }
 }
@@ -41,41 +42,57 @@ impl Statistics {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (mappings, files, left) = (of(&self.mappings), of(&self.files), of(&self.not_taken));
         let (calls, bytes) = (of(&self.calls_served), of(&self.bytes_served));
-        let misses = cache.load_misses + cache.store_misses;
         let evicted = cache.evicted_clean + cache.evicted_dirty;
+        // The rest only Linux knows.
+        let is_counted = engine != Engine::Managed;
         match form {
-            ReportForm::Text => format!(
-                "vmio run: process {process}, {}: {mappings} mappings of {files} files taken, {left} left to Linux or refused\n\
-                 vmio run: {misses} misses ({} by loads, {} by stores), {} more pages read ahead, \
-                 {} found in memory out of sight or at another address, {evicted} pages evicted\n\
-                 vmio run: {calls} reads and writes of mapped files served from memory, {bytes} bytes\n\
-                 vmio run: {} bytes read from the files by {} requests, {} bytes written by {}\n",
-                name_of(engine),
-                cache.load_misses,
-                cache.store_misses,
-                cache.read_ahead_pages,
-                cache.soft_misses,
-                cache.read_bytes,
-                cache.reads,
-                cache.written_bytes,
-                cache.writes,
-            ),
+            ReportForm::Text => {
+                let engine = name_of(engine);
+                let mut report = format!(
+                    "vmio run: process {process}, {engine}: {mappings} mappings of {files} files taken, \
+                     {left} left to Linux or refused\n"
+                );
+                if is_counted {
+                    report += &format!(
+                        "vmio run: {} misses ({} by loads, {} by stores), {} more pages read ahead, \
+                         {} found in memory out of sight or at another address, {evicted} pages evicted\n\
+                         vmio run: {calls} reads and writes of mapped files served from memory, {bytes} bytes\n\
+                         vmio run: {} bytes read from the files by {} requests, {} bytes written by {}\n",
+                        cache.load_misses + cache.store_misses,
+                        cache.load_misses,
+                        cache.store_misses,
+                        cache.read_ahead_pages,
+                        cache.soft_misses,
+                        cache.read_bytes,
+                        cache.reads,
+                        cache.written_bytes,
+                        cache.writes,
+                    );
+                } else {
+                    report += &format!(
+                        "vmio run: {evicted} pages evicted, {} bytes written for it; misses and reads are Linux's\n",
+                        cache.written_bytes
+                    );
+                }
+                report
+            }
             ReportForm::Json => {
+                let counted = |count: u64| is_counted.then_some(count);
                 let report = json!({
                     "process": process,
                     "engine": name_of(engine),
                     "mappings": mappings,
                     "files": files,
                     "not_taken": left,
-                    "load_misses": cache.load_misses,
-                    "store_misses": cache.store_misses,
-                    "soft_misses": cache.soft_misses,
-                    "read_ahead_pages": cache.read_ahead_pages,
+                    "load_misses": counted(cache.load_misses),
+                    "store_misses": counted(cache.store_misses),
+                    "soft_misses": counted(cache.soft_misses),
+                    "read_ahead_pages": counted(cache.read_ahead_pages),
                     "evicted_pages": evicted,
-                    "calls_served": calls,
-                    "bytes_served": bytes,
-                    "read_bytes": cache.read_bytes,
-                    "reads": cache.reads,
+                    "calls_served": counted(calls),
+                    "bytes_served": counted(bytes),
+                    "read_bytes": counted(cache.read_bytes),
+                    "reads": counted(cache.reads),
                     "written_bytes": cache.written_bytes,
                     "writes": cache.writes,
                 });

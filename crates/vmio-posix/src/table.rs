@@ -42,18 +42,19 @@ impl Table {
         LockedTable { files, count: &self.count, _signals: signals }
     }
 
-    /// The file behind a descriptor, if it is mapped.
+    /// The file behind a descriptor, if it is mapped and its pages are vmio's own.
     pub(crate) fn file_behind(&self, fd: BorrowedFd<'_>) -> Option<(Arc<File>, Stat)> {
         if self.is_empty() {
             return None;
         }
         let stat = fstat(fd).ok().filter(is_regular)?;
-        Some((self.lock().by_identity(identity_of(&stat))?, stat))
+        let file = self.lock().by_identity(identity_of(&stat)).filter(|file| !file.uses_page_cache())?;
+        Some((file, stat))
     }
 
     /// Whether a range of addresses meets those of a file.
     pub(crate) fn overlap(&self, addresses: &Range<usize>) -> bool {
-        !self.is_empty() && self.lock().files.iter().any(|file| file.windows().overlap(addresses))
+        !self.is_empty() && self.lock().overlap(addresses)
     }
 }
 
@@ -64,6 +65,10 @@ impl LockedTable<'_> {
 
     pub(crate) fn by_address(&self, address: usize) -> Option<(Arc<File>, Place)> {
         self.files.iter().find_map(|file| Some((Arc::clone(file), file.windows().find(address)?)))
+    }
+
+    pub(crate) fn overlap(&self, addresses: &Range<usize>) -> bool {
+        self.files.iter().any(|file| file.windows().overlap(addresses))
     }
 
     pub(crate) fn insert(&mut self, file: Arc<File>) {

@@ -3,11 +3,14 @@
 //! A window is as long as all of the file may become, and byte n of the file is byte n of each: what the program maps is
 //! a part of one. So its mappings of a file that do not overlap share a window, whatever their number, and each that
 //! does overlap another gets addresses of its own, as the kernel would give it.
+//!
+//! Of a file whose pages are the page cache's ([`File::uses_page_cache`](crate::file::File::uses_page_cache)) there is one window alone:
+//! what is done to a part of it Linux does, and what does not fit it may map elsewhere.
 
 use std::ops::Range;
 
 use rangemap::RangeSet;
-use rustix::mm::{MprotectFlags, mprotect};
+use rustix::mm::{Advice, MprotectFlags, madvise, mprotect};
 use vmio::{Access, Mapping, View};
 
 use crate::errno::{self, Errno};
@@ -15,6 +18,8 @@ use crate::errno::{self, Errno};
 /// All addresses of one file.
 pub(crate) struct Windows {
     windows: Vec<Window>,
+    /// Whether protection, forks and the rest are Linux's, for any part by itself.
+    uses_page_cache: bool,
     /// Length of each in bytes.
     reserved: u64,
 }
@@ -56,7 +61,16 @@ impl Windows {
             live: RangeSet::new(),
             _view: None,
         };
-        Windows { windows: vec![own], reserved }
+        Windows { windows: vec![own], uses_page_cache: false, reserved }
+    }
+
+    /// The same of a mapping whose faults Linux takes: it reads ahead and forks as it does without vmio.
+    pub(crate) fn of_page_cache(mapping: &Mapping, reserved: u64) -> Result<Self, Errno> {
+        for advice in [Advice::Normal, Advice::LinuxDoFork] {
+            // SAFETY: the range is the mapping's; neither changes contents.
+            unsafe { madvise(mapping.as_ptr().cast_mut().cast(), reserved as usize, advice)? };
+        }
+        Ok(Windows { uses_page_cache: true, ..Windows::of(mapping, reserved) })
     }
 
     /// Whether the program has nothing mapped.
@@ -68,6 +82,9 @@ impl Windows {
     pub(crate) fn map(&mut self, mapping: &Mapping, bytes: Range<u64>, rights: Rights) -> Result<usize, Errno> {
         if bytes.end > self.reserved {
             return Err(Errno::NOMEM);
+        }
+        if self.uses_page_cache {
+            return self.windows[0].map_part(bytes, rights);
         }
         let fits = |window: &Window| window.rights == rights && !window.live.overlaps(&bytes);
         let found = match self.windows.iter().position(fits) {
@@ -124,6 +141,10 @@ impl Windows {
     /// The program has done with bytes at a window. A window of which it has nothing left goes.
     pub(crate) fn unmap(&mut self, place: Place, bytes: Range<u64>) {
         let window = &mut self.windows[place.window];
+        if self.uses_page_cache {
+            // If it cannot be kept from being touched, it is as with the others.
+            let _ = window.protect_part(&bytes, MprotectFlags::empty());
+        }
         window.live.remove(bytes);
         if window.live.is_empty() && place.window > 0 {
             self.windows.remove(place.window);
@@ -133,7 +154,10 @@ impl Windows {
     /// Makes a mapping of the program's longer where it is; false if another is in the way.
     pub(crate) fn extend(&mut self, place: Place, more: Range<u64>) -> bool {
         let window = &mut self.windows[place.window];
-        let is_free = more.end <= self.reserved && !window.live.overlaps(&more);
+        let mut is_free = more.end <= self.reserved && !window.live.overlaps(&more);
+        if is_free && self.uses_page_cache {
+            is_free = window.protect_part(&more, access(window.rights)).is_ok();
+        }
         if is_free {
             window.live.insert(more);
         }
@@ -155,8 +179,31 @@ impl Windows {
     }
 }
 
+impl Window {
+    /// Addresses for a part that Linux protects by itself. What others store to cannot be mapped privately here, as the program may
+    /// come to store to that.
+    fn map_part(&mut self, bytes: Range<u64>, rights: Rights) -> Result<usize, Errno> {
+        if self.rights.may_store != rights.may_store || self.live.overlaps(&bytes) {
+            return Err(Errno::BUSY);
+        }
+        self.protect_part(&bytes, access(rights))?;
+        let address = self.base + bytes.start as usize;
+        self.live.insert(bytes);
+        Ok(address)
+    }
+
+    fn protect_part(&self, bytes: &Range<u64>, flags: MprotectFlags) -> Result<(), Errno> {
+        protect(self.base + bytes.start as usize, bytes.end - bytes.start, flags)
+    }
+}
+
+fn access(rights: Rights) -> MprotectFlags {
+    if rights.is_writable { MprotectFlags::READ | MprotectFlags::WRITE } else { MprotectFlags::READ }
+}
+
 fn protect(base: usize, len: u64, flags: MprotectFlags) -> Result<(), Errno> {
     // SAFETY: the range is a whole view of a mapping, which only the program touches; vmio itself never does, but
-    // through the mapping's own addresses. Who may store there is the program's to say.
+    // through the mapping's own addresses. Or it is a part of one whose faults Linux takes, and then vmio touches none of it. Who may
+    // store there is the program's to say.
     unsafe { mprotect(base as *mut _, len as usize, flags) }
 }

@@ -3,9 +3,9 @@
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
-use super::{TestResult, succeeded};
+use super::{TestResult, succeeded, vmio};
 
 /// Says why a test is left out; CI has all that the tests need.
 pub fn leave_out(why: &str) -> TestResult {
@@ -40,4 +40,22 @@ pub fn compiled(name: &str, folder: &Path, options: &[&str]) -> Result<PathBuf, 
 /// For a command line.
 pub fn text(path: &Path) -> &str {
     path.to_str().unwrap_or_default()
+}
+
+/// Much less than what the programs map.
+const CACHE: &str = "8M";
+
+/// The command that runs a program with the files of a folder mapped through vmio.
+pub fn mapped(engine: &str, folder: &Path, program: &[&str]) -> Command {
+    let mut command = vmio();
+    command.args(["run", "--engine", engine, "--cache", CACHE, "--stats", "--json", "--under"]);
+    command.arg(folder).arg("--").args(program);
+    command
+}
+
+/// What vmio says at the end, of the process that mapped the most.
+pub fn report(output: &Output) -> Result<serde_json::Value, Box<dyn Error>> {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let reports = errors.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    Ok(reports.max_by_key(|report| report["mappings"].as_u64()).ok_or_else(|| format!("no report: {errors}"))?)
 }

@@ -27,6 +27,8 @@ Examples:
   vmio run --cache 256M --under . --stats -- python3 train.py
   vmio run --engine kernel --cache 4G --under /data -- my-database
                                        through the kernel module: the fastest, see its page kernel.md
+  vmio run --engine managed --cache 4G --under /data -- my-server --processes 8
+                                       processes that store to the same files
   vmio run --cache 256M --under /data --stats --json -- my-database 2> report.json
   vmio run --cache 256M --under /data --verbose -- my-database
                                        says which mappings are taken, which are left to Linux, and why
@@ -42,15 +44,16 @@ Examples:
                                        the program's heap lies in a file, of which 2 GiB are in memory
 
 With --cache, shared mappings of regular files under the folders, and private ones for loads alone, become mappings of one vmio cache
-of each process. Reads and writes of these files go through the mappings. All else goes to Linux as ever.
+of each process. All else goes to Linux as ever.
 
-One process at a time may have a file mapped for stores, and nobody else beside it: the mmap of the second fails (EAGAIN).
-What another process writes to it by calls is not seen, and may be lost.
-A forked child does not have its parent's mappings. What a process that is killed has not synced is lost without the
-module, since it is in no page cache. The design page run.md lists these differences from Linux.
+With --engine managed any number of processes may store to a file and see each other's stores; forks, kills, reads and writes are as
+without vmio. With the others pages are vmio's own. One process at a time may have a file mapped for stores, and nobody else beside it:
+the mmap of the second fails (EAGAIN). What another process writes to it by calls is not seen, and may be lost. A forked child
+does not have its parent's mappings. What a process that is killed has not synced is lost with reader threads. The design page run.md
+lists these differences from Linux.
 
-It takes the kernel module and the right to open /dev/vmio, or the right to handle page faults of system calls
-(CAP_SYS_PTRACE, or vm.unprivileged_userfaultfd=1); vmio doctor says what there is. Static and setuid programs are
+The kernel engine takes the module and the right to open /dev/vmio, reader threads the right to handle page faults of system calls
+(CAP_SYS_PTRACE, or vm.unprivileged_userfaultfd=1), managed nothing; vmio doctor says what there is. Static and setuid programs are
 refused, since the loader does not preload anything into them.
 
 With --mode, a file that is read or written often enough, and that no other process writes, is copied from and to the kernel's
@@ -110,12 +113,15 @@ pub struct RunArgs {
 /// The engines with which system calls find the pages of what they are given.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum RunEngine {
-    /// The kernel module, if it is loaded and may be opened, or else reader threads
+    /// The kernel module, if it is loaded and may be opened, or else managed
     #[default]
     Auto,
     /// The kernel module; each process's cache is memory that is reserved when it maps its first file
     Kernel,
-    /// Threads of each process, by userfaultfd
+    /// Linux itself, and a thread of each process that keeps to --cache by giving up what was touched longest ago; several processes may
+    /// store to one file, and no right is needed
+    Managed,
+    /// Threads of each process, by userfaultfd: pages are vmio's own, and nothing else writes or evicts them
     ReaderThread,
 }
 
@@ -202,13 +208,14 @@ fn try_cache(engine: RunEngine, bytes: u64) -> anyhow::Result<()> {
     let build = |engine| Cache::builder().engine(engine).capacity(bytes).build().map(drop);
     let built = match engine {
         RunEngine::Kernel => build(Engine::Kernel),
+        RunEngine::Managed => build(Engine::Managed),
         RunEngine::ReaderThread => build(Engine::ReaderThread),
         RunEngine::Auto => build(Engine::Kernel).or_else(|error| {
             // Who has the module wants to know why it is not used.
             if Path::new(DEVICE).exists() {
                 eprintln!("vmio run: without the kernel module: {error}");
             }
-            build(Engine::ReaderThread)
+            build(Engine::Managed)
         }),
     };
     built.context("cannot build the cache (--cache sets its size; `vmio doctor` says what is missing)")

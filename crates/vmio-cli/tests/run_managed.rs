@@ -1,0 +1,173 @@
+//! `vmio run --engine managed`: files that several processes store to, for users without any right.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::Command;
+
+use common::programs::{compiled, has, leave_out, mapped, report, text};
+use common::{TestResult, patterned, succeeded, vmio};
+
+fn under(folder: &Path, program: &[&str]) -> Command {
+    let mut command = mapped("managed", folder, program);
+    command.current_dir(folder);
+    command
+}
+
+const SHARED: &str = r#"
+import mmap, os, subprocess, sys
+file = open("data", "r+b")
+map = mmap.mmap(file.fileno(), 0)
+map[0:6] = b"parent"
+CHILD = """
+import mmap
+file = open('data', 'r+b')
+map = mmap.mmap(file.fileno(), 0)
+print(map[0:6])
+map[4096:4101] = b'child'
+file.write(b'by a call')
+file.flush()
+"""
+print(subprocess.run([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True).stdout, end="")
+print(map[4096:4101], map[0:9], open("data", "rb").read(9))
+"#;
+
+/// Each sees the other's stores and calls at once, which with pages of vmio's own they would not.
+#[test]
+fn processes_store_to_one_file() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    let dir = tempfile::tempdir()?;
+    fs::write(dir.path().join("data"), patterned(1 << 20))?;
+    let output = under(dir.path(), &["python3", "-c", SHARED]).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said, "b'parent'\nb'child' b'by a call' b'by a call'\n");
+    let reports = String::from_utf8_lossy(&output.stderr).matches("\"mappings\":1").count();
+    assert_eq!(reports, 2, "one of them was not vmio's: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+const FORK: &str = r#"
+import mmap, os
+file = open("data", "w+b")
+file.truncate(64 << 20)
+map = mmap.mmap(file.fileno(), 64 << 20)
+map[0:6] = b"parent"
+pid = os.fork()
+if pid == 0:
+    for at in range(0, 64 << 20, 4096):
+        map[at + 8] = 1
+    print(map[0:6], flush=True)
+    map.close()
+    again = mmap.mmap(file.fileno(), 64 << 20)
+    again[16:21] = b"child"
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+print(map[16:21], sum(map[at + 8] for at in range(0, 64 << 20, 4096)))
+"#;
+
+#[test]
+fn a_forked_child_has_its_parents_mappings() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    let dir = tempfile::tempdir()?;
+    let said = succeeded(&mut under(dir.path(), &["python3", "-c", FORK]))?;
+    assert_eq!(said, "b'parent'\nb'child' 16384\n");
+    Ok(())
+}
+
+const KILLED: &str = r#"
+import mmap, os, signal
+file = open("data", "w+b")
+file.truncate(1 << 20)
+map = mmap.mmap(file.fileno(), 1 << 20)
+map[4096:4102] = b"stored"
+os.kill(os.getpid(), signal.SIGKILL)
+"#;
+
+#[test]
+fn what_a_killed_program_has_stored_is_in_the_file() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    let dir = tempfile::tempdir()?;
+    let status = under(dir.path(), &["python3", "-c", KILLED]).status()?;
+    assert_eq!(status.signal(), Some(9));
+    assert_eq!(&fs::read(dir.path().join("data"))?[4096..4102], b"stored");
+    Ok(())
+}
+
+const PROTECTED: &str = r#"
+import ctypes, mmap, os
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+file = open("data", "r+b")
+at = libc.mmap(None, ctypes.c_size_t(1 << 16), 3, mmap.MAP_SHARED, file.fileno(), ctypes.c_long(0))
+def signal_of(touch):
+    pid = os.fork()
+    if pid == 0:
+        touch()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def store(page):
+    return lambda: ctypes.memset(at + page * 4096, 7, 1)
+def load(page):
+    return lambda: ctypes.string_at(at + page * 4096, 1)
+def call(name, page, *more):
+    assert getattr(libc, name)(ctypes.c_void_p(at + page * 4096), ctypes.c_size_t(4096), *more) == 0
+call("mprotect", 1, mmap.PROT_READ)
+call("mprotect", 2, 0)
+call("munmap", 3)
+call("mlock", 4)
+print(signal_of(store(1)), signal_of(load(1)), signal_of(load(2)), signal_of(load(3)), signal_of(store(4)))
+call("mprotect", 1, 3)
+print(signal_of(store(1)))
+# The addresses before are not the mapping's.
+print(libc.munmap(ctypes.c_void_p(at - 4096), ctypes.c_size_t(2 * 4096)), ctypes.get_errno(), signal_of(load(0)))
+again = libc.mmap(None, ctypes.c_size_t(4096), 3, mmap.MAP_SHARED, file.fileno(), ctypes.c_long(3 * 4096))
+ctypes.memset(again, 8, 1)
+print(os.pread(file.fileno(), 1, 3 * 4096), os.pread(file.fileno(), 1, 4096))
+"#;
+
+/// Parts are protected, unmapped and locked one by one, as Linux does it.
+#[test]
+fn protection_is_linuxs() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    let dir = tempfile::tempdir()?;
+    fs::write(dir.path().join("data"), patterned(1 << 20))?;
+    let output = under(dir.path(), &["python3", "-c", PROTECTED]).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said, "-11 0 -11 -11 0\n0\n-1 22 0\nb'\\x08' b'\\x07'\n", "{}", String::from_utf8_lossy(&output.stderr));
+    let report = report(&output)?;
+    assert_eq!((report["mappings"].as_u64(), report["not_taken"].as_u64()), (Some(2), Some(0)), "{report}");
+    Ok(())
+}
+
+/// The program stays within the cache, and whoever runs it needs no right.
+#[test]
+fn a_user_without_rights_has_a_budget() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let program = compiled("threads", dir.path(), &[])?;
+    let mut command = vmio();
+    // Without --engine: whatever can be had.
+    command.args(["run", "--cache", "8M", "--stats", "--json", "--under"]).arg(dir.path()).arg("--");
+    command.args([text(&program), text(&dir.path().join("data")), "128"]);
+    let is_root = chown(dir.path(), Some(65534), Some(65534)).is_ok();
+    if is_root {
+        command.uid(65534).gid(65534);
+    }
+    let output = command.output()?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = report(&output)?;
+    assert!(report["engine"] == "managed" || Path::new("/dev/vmio").exists(), "{report}");
+    // The steward may come late where the machine is busy, and stores are faster than the device.
+    assert!(report["evicted_pages"].as_u64() > Some(2048), "{report}");
+    Ok(())
+}
