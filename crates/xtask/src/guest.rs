@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::kernel::Kernel;
 use crate::lab::{lab_folder, path_with_sbin, run};
-use crate::{Machine, initramfs, programs};
+use crate::{Machine, breakdown, initramfs, programs};
 
 /// The size of the guest's disk. Only what is written takes room on the host's.
 const DISK_BYTES: u64 = 8 << 30;
@@ -32,6 +32,8 @@ pub(crate) struct Guest {
     scratch: TempDir,
     /// $OUT inside.
     out: PathBuf,
+    /// The plugin that counts instructions, to the file of that name in $OUT.
+    counter: Option<PathBuf>,
 }
 
 /// Has QEMU deal cores and memory to nodes: neighbouring cores to one, and what is left over to the last.
@@ -62,7 +64,12 @@ impl Guest {
         run(mkfs.args(["-q", "-F"]).arg(scratch.path().join("disk")).env("PATH", path_with_sbin()))?;
         let out = out.unwrap_or_else(|| scratch.path().join("out"));
         fs::create_dir_all(&out).with_context(|| format!("creating {}", out.display()))?;
-        Ok(Guest { machine, kernel, scratch, out: out.canonicalize()? })
+        Ok(Guest { machine, kernel, scratch, out: out.canonicalize()?, counter: None })
+    }
+
+    /// Has the instructions counted between marks of its programs ([`breakdown`]).
+    pub(crate) fn counting(self) -> Result<Guest> {
+        Ok(Guest { counter: Some(breakdown::plugin()?), ..self })
     }
 
     /// $OUT as the host sees it.
@@ -136,6 +143,10 @@ impl Guest {
         let file = at("nvdimm");
         let memory = format!("id=nvdimm,share=on,align=2M,size={NVDIMM_BYTES},mem-path={}", file.display());
         command.args(["-object", &format!("memory-backend-file,{memory}"), "-device", "nvdimm,memdev=nvdimm"]);
+        if let Some(counter) = &self.counter {
+            let counts = self.out.join("instructions");
+            command.arg("-plugin").arg(format!("{},out={}", counter.display(), counts.display()));
+        }
         command.stdin(Stdio::null());
         command
     }

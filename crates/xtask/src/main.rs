@@ -1,5 +1,6 @@
 //! `cargo xtask`: chores of the repository that are more than a script.
 
+mod breakdown;
 mod debug_kernel;
 mod guest;
 mod initramfs;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::guest::Guest;
 use crate::lab::{lab_folder, run, workspace};
 use crate::patched::Patch;
-use crate::{Accelerator, Machine, module};
+use crate::{Accelerator, Machine, breakdown, module};
 
 /// What to find out.
 #[derive(clap::Args, Clone, Copy)]
@@ -46,5 +46,15 @@ pub(crate) fn run_in_guest(machine: Machine, question: Question) -> Result<u8> {
     let library = lab_folder()?.parent().context("the lab is in no folder")?.join("release/libvmio_c.a");
     let include = workspace().join("crates/vmio-c/include");
     let libraries = [OsStr::new("-I"), include.as_os_str(), library.as_os_str(), OsStr::new("-lm")];
-    Guest::new(machine, None)?.run(&module::script("bench", name, &[("module", &module)], &arguments, &libraries)?)
+    let script = module::script("bench", name, &[("module", &module)], &arguments, &libraries)?;
+    let guest = Guest::new(machine, None)?;
+    if !question.breakdown {
+        return guest.run(&script);
+    }
+    let guest = guest.counting()?;
+    let status = guest.run(&script)?;
+    if status == 0 {
+        breakdown::print(guest.out())?;
+    }
+    Ok(status)
 }
