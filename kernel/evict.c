@@ -73,11 +73,13 @@ static unsigned long judge(struct list_head *batch, bool recent_too)
 {
 	struct frame *one = list_first_entry(batch, struct frame, batch);
 	struct attachment *attachment = one->attachment;
-	struct shard *shard = &attachment->shards[core_of(attachment, one->folio->index)];
+	pgoff_t start = span_of(one->folio->index);
+	struct shard *shard = &attachment->shards[core_of(attachment, start)];
 	/* The attachment may be gone when the last frame is unlocked. */
 	struct pool *pool = attachment->pool;
 	struct core *core = frame_core(one);
 	unsigned long evicted = 0, spared = 0, pinned = 0;
+	DECLARE_BITMAP(gone, SPAN_PAGES) = {};
 	struct frame *frame, *next;
 	LIST_HEAD(free);
 
@@ -88,11 +90,15 @@ static unsigned long judge(struct list_head *batch, bool recent_too)
 		} else if (frame->recent && !recent_too) {
 			spared++;
 		} else {
-			xa_erase(&shard->pages, frame->folio->index);
-			frame_release(frame);
+			__set_bit(frame->folio->index - start, gone);
 			evicted++;
 		}
 		frame->recent = false;
+	}
+	erase_of_span(&shard->pages, start, gone);
+	list_for_each_entry(frame, batch, batch) {
+		if (test_bit(frame->folio->index - start, gone))
+			frame_release(frame);
 	}
 	frames_visited(core, batch, &free);
 	list_for_each_entry_safe(frame, next, batch, batch) {

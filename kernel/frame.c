@@ -336,3 +336,33 @@ void frame_requeue(struct frame *frame, bool dirty)
 	}
 	spin_unlock(&core->lock);
 }
+
+/*
+ * Of a batch of dirty frames of a span, whose folios are locked, those that nobody held
+ * become clean, the others stay dirty; each the last of its queue. Returns how many became clean.
+ */
+unsigned long frames_written(struct attachment *attachment, pgoff_t start, struct list_head *batch)
+{
+	unsigned int number = core_of(attachment, start);
+	struct core *core = &attachment->pool->cores[number];
+	unsigned long cleaned = 0;
+	struct frame *frame;
+
+	spin_lock(&core->lock);
+	list_for_each_entry(frame, batch, batch) {
+		if (frame->held) {
+			list_move_tail(&frame->queue, &attachment->shards[number].dirty_queue);
+		} else {
+			to_clean(core, frame);
+			frame->dirty = false;
+			cleaned++;
+		}
+	}
+	WRITE_ONCE(core->dirty_count, core->dirty_count - cleaned);
+	WRITE_ONCE(core->clean_count, core->clean_count + cleaned);
+	atomic_long_sub(cleaned, &attachment->dirty);
+	if (cleaned)
+		standstill_ends(&attachment->stores_standstill);
+	spin_unlock(&core->lock);
+	return cleaned;
+}

@@ -291,6 +291,7 @@ struct frame *frame_lock_dirty(struct core *core, struct shard *shard);
 void frames_visited(struct core *core, struct list_head *batch, struct list_head *free);
 struct core *frame_core(const struct frame *frame);
 void frame_requeue(struct frame *frame, bool dirty);
+unsigned long frames_written(struct attachment *attachment, pgoff_t start, struct list_head *batch);
 
 /* attachment.c */
 extern const struct file_operations attachment_file_operations;
@@ -340,6 +341,7 @@ bool stores_stand_still(struct attachment *attachment, unsigned long patience);
 /* residence.c */
 pgoff_t next_resident(struct attachment *attachment, pgoff_t index, pgoff_t last);
 pgoff_t next_dirty(struct attachment *attachment, pgoff_t index, pgoff_t last);
+void erase_of_span(struct xarray *tree, pgoff_t start, const unsigned long *pages);
 long report_usage(const struct vmio_usage *usage, void __user *argument);
 long attachment_usage(struct attachment *attachment, void __user *argument);
 long list_resident(struct attachment *attachment, const void __user *argument);

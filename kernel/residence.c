@@ -38,6 +38,23 @@ pgoff_t next_dirty(struct attachment *attachment, pgoff_t index, pgoff_t last)
 	return next_page(attachment, true, index, last);
 }
 
+/* Takes pages of a span, those whose bits are set, out of a tree by one walk. */
+void erase_of_span(struct xarray *tree, pgoff_t start, const unsigned long *pages)
+{
+	XA_STATE(xas, tree, start + find_first_bit(pages, SPAN_PAGES));
+	pgoff_t last = start + find_last_bit(pages, SPAN_PAGES);
+	void *entry;
+
+	if (bitmap_empty(pages, SPAN_PAGES))
+		return;
+	xas_lock(&xas);
+	xas_for_each(&xas, entry, last) {
+		if (test_bit(xas.xa_index - start, pages))
+			xas_store(&xas, NULL);
+	}
+	xas_unlock(&xas);
+}
+
 long report_usage(const struct vmio_usage *usage, void __user *argument)
 {
 	return copy_to_user(argument, usage, sizeof(*usage)) ? -EFAULT : 0;

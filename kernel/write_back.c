@@ -42,20 +42,31 @@ static void lock_dirty(struct attachment *attachment, struct frame *held, pgoff_
 		       pgoff_t last, u64 epoch,
 		       struct list_head *batch)
 {
-	struct shard *shard = &attachment->shards[core_of(attachment, first)];
-	enum patience patience = held ? AT_ONCE : AS_LONG_AS_IT_TAKES;
+	XA_STATE(xas, &attachment->shards[core_of(attachment, first)].dirty, first);
 	struct frame *frame;
-	unsigned long index;
 
-	xa_for_each_range(&shard->dirty, index, frame, first, last) {
-		if (frame != held && frame_lock(frame, attachment, index, patience))
+	rcu_read_lock();
+	xas_for_each(&xas, frame, last) {
+		int error = 0;
+
+		if (xas_retry(&xas, frame))
 			continue;
-		if (!frame->dirty || frame->epoch > epoch) {
-			folio_unlock(frame->folio);
-			continue;
+		if (frame != held)
+			error = frame_lock(frame, attachment, xas.xa_index, AT_ONCE);
+		if (error == -EBUSY && !held) {
+			xas_pause(&xas);
+			rcu_read_unlock();
+			error = frame_lock(frame, attachment, xas.xa_index, AS_LONG_AS_IT_TAKES);
+			rcu_read_lock();
 		}
-		list_add_tail(&frame->batch, batch);
+		if (error)
+			continue;
+		if (!frame->dirty || frame->epoch > epoch)
+			folio_unlock(frame->folio);
+		else
+			list_add_tail(&frame->batch, batch);
 	}
+	rcu_read_unlock();
 }
 
 static void unlock_all(struct list_head *batch)
@@ -68,8 +79,11 @@ static void unlock_all(struct list_head *batch)
 	}
 }
 
-/* From here on stores to locked pages, by rising index, are faults, and wait. */
-static void end_stores(struct attachment *attachment, struct list_head *frames)
+/*
+ * From here on stores to locked pages, by rising index, are faults, and wait. Returns whether the
+ * pages are out of sight.
+ */
+static bool end_stores(struct attachment *attachment, struct list_head *frames)
 {
 	pgoff_t first = list_first_entry(frames, struct frame, batch)->folio->index;
 	pgoff_t last = list_last_entry(frames, struct frame, batch)->folio->index;
@@ -81,7 +95,7 @@ static void end_stores(struct attachment *attachment, struct list_head *frames)
 	if (number > PROTECTED_MAX) {
 		unmap_mapping_pages(attachment->inode->i_mapping, first, last - first + 1, false);
 		count(attachment->pool, SPANS_UNMAPPED, 1);
-		return;
+		return true;
 	}
 	/*
 	 * Not wp_shared_mapping_range, which leaves entries of page tables dirty: mprotect
@@ -90,6 +104,7 @@ static void end_stores(struct attachment *attachment, struct list_head *frames)
 	list_for_each_entry(frame, frames, batch)
 		folio_mkclean(frame->folio);
 	count(attachment->pool, PAGES_PROTECTED, number);
+	return false;
 }
 
 /*
@@ -115,9 +130,12 @@ static int write_span(struct attachment *attachment, struct frame *held, pgoff_t
 		      struct write_batch *batch, unsigned long *cleaned)
 {
 	struct shard *shard = &attachment->shards[core_of(attachment, first)];
-	struct frame *frame, *next;
+	DECLARE_BITMAP(clean, SPAN_PAGES) = {};
+	pgoff_t start = span_of(first);
 	LIST_HEAD(all);
 	LIST_HEAD(failed);
+	struct frame *frame;
+	bool out_of_sight;
 	u64 now;
 	int error;
 
@@ -126,7 +144,7 @@ static int write_span(struct attachment *attachment, struct frame *held, pgoff_t
 		file_end_write(attachment->writer);
 		return 0;
 	}
-	end_stores(attachment, &all);
+	out_of_sight = end_stores(attachment, &all);
 	/*
 	 * Whoever holds a page may write to it past the page tables: it stays dirty
 	 * until they let go. They may do so while it is written, and a sync that
@@ -134,24 +152,27 @@ static int write_span(struct attachment *attachment, struct frame *held, pgoff_t
 	 * hold of another one, to write to it, before it is unlocked. One that could not be written is
 	 * as old as it was: a sync that waits for it must not pass it over.
 	 */
-	list_for_each_entry(frame, &all, batch)
+	list_for_each_entry(frame, &all, batch) {
 		frame->held = has_holder(frame->folio);
+		/* As if an evictor had come by: a fault tells if it is in use. */
+		if (out_of_sight)
+			frame->recent = false;
+	}
 	now = atomic64_read(&attachment->epoch);
 	/* What they wrote before they let go is read after that was seen. */
 	smp_rmb();
 	error = backing_write(attachment, &all, batch, &failed);
-	list_for_each_entry_safe(frame, next, &all, batch) {
+	list_for_each_entry(frame, &all, batch) {
 		fresh_clear(attachment, frame->folio->index);
 		if (frame->held) {
 			frame->epoch = now;
-			frame_requeue(frame, true);
 			count(attachment->pool, PAGES_PINNED, 1);
 		} else {
-			xa_erase(&shard->dirty, frame->folio->index);
-			frame_requeue(frame, false);
-			(*cleaned)++;
+			__set_bit(frame->folio->index - start, clean);
 		}
 	}
+	erase_of_span(&shard->dirty, start, clean);
+	*cleaned += frames_written(attachment, start, &all);
 	list_for_each_entry(frame, &failed, batch)
 		frame_requeue(frame, true);
 	file_end_write(attachment->writer);
