@@ -3,13 +3,12 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::chown;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::programs::{compiled, has, leave_out, mapped, report, text};
-use common::{TestResult, patterned, succeeded, vmio};
+use common::programs::{as_nobody, compiled, for_everybody, has, leave_out, mapped, report, text};
+use common::{TestResult, patterned, succeeded};
 
 fn under(folder: &Path, program: &[&str]) -> Command {
     let mut command = mapped("managed", folder, program);
@@ -155,15 +154,11 @@ fn protection_is_linuxs() -> TestResult {
 fn a_user_without_rights_has_a_budget() -> TestResult {
     let dir = tempfile::tempdir()?;
     let program = compiled("threads", dir.path(), &[])?;
-    let mut command = vmio();
+    let mut command = Command::new(for_everybody(dir.path())?);
     // Without --engine: whatever can be had.
     command.args(["run", "--cache", "8M", "--stats", "--json", "--under"]).arg(dir.path()).arg("--");
     command.args([text(&program), text(&dir.path().join("data")), "128"]);
-    let is_root = chown(dir.path(), Some(65534), Some(65534)).is_ok();
-    if is_root {
-        command.uid(65534).gid(65534);
-    }
-    let output = command.output()?;
+    let output = as_nobody(&mut command, dir.path()).output()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report = report(&output)?;
     assert!(report["engine"] == "managed" || Path::new("/dev/vmio").exists(), "{report}");

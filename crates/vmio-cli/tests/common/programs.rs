@@ -2,6 +2,9 @@
 #![allow(dead_code, reason = "not every test file needs all of it")]
 
 use std::error::Error;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -58,4 +61,26 @@ pub fn report(output: &Output) -> Result<serde_json::Value, Box<dyn Error>> {
     let errors = String::from_utf8_lossy(&output.stderr);
     let reports = errors.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     Ok(reports.max_by_key(|report| report["mappings"].as_u64()).ok_or_else(|| format!("no report: {errors}"))?)
+}
+
+/// The command, with its library, in a folder that every user may look into: the checkout may lie where others may not.
+pub fn for_everybody(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let command = Path::new(env!("CARGO_BIN_EXE_vmio"));
+    let library = command.with_file_name("deps").join("libvmio_posix.so");
+    for file in [command, &library] {
+        fs::copy(file, folder.join(file.file_name().ok_or("no name")?))?;
+    }
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
+    Ok(folder.join("vmio"))
+}
+
+/// A user without any right.
+pub const NOBODY: u32 = 65534;
+
+/// Has a command run as that user, and gives it a folder, if this one may say so.
+pub fn as_nobody<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
+    if chown(folder, Some(NOBODY), Some(NOBODY)).is_ok() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command
 }

@@ -1,0 +1,130 @@
+//! `vmio run --mode` under PostgreSQL as it is: many processes that share files, one of the hardest users of a file system.
+
+mod common;
+
+use std::error::Error;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use common::programs::{as_nobody, for_everybody, leave_out, text};
+use common::{TestResult, succeeded};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A database in a folder, which also has its socket.
+struct Postgres<'a> {
+    programs: PathBuf,
+    folder: &'a Path,
+    vmio: PathBuf,
+    mode: &'a str,
+}
+
+impl Postgres<'_> {
+    /// Its own programs as the user that it wants, who must not be root.
+    fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.programs.join(name));
+        command.current_dir(self.folder).env("PGHOST", self.folder).env("PGUSER", "vmio").env("PGDATABASE", "postgres");
+        as_nobody(&mut command, self.folder);
+        command
+    }
+
+    /// Starts the server under vmio, and waits until it answers.
+    fn start(&self) -> Result<Child, Box<dyn Error>> {
+        let mut command = Command::new(&self.vmio);
+        command.args(["run", "--mode", self.mode, "--log-size", "16M", "--stats", "--json", "--under"]);
+        command.arg(self.folder.join("data")).arg("--").arg(self.programs.join("postgres")).arg("-D").arg("data");
+        let said = File::options().create(true).append(true).open(self.folder.join("said"))?;
+        command.current_dir(self.folder).env("VMIO_RUN_STORES_AFTER", "100000").stdout(Stdio::null()).stderr(said);
+        let server = as_nobody(&mut command, self.folder).spawn()?;
+        let end = Instant::now() + Duration::from_secs(120);
+        while !self.program("pg_isready").arg("-q").status()?.success() {
+            assert!(Instant::now() < end, "PostgreSQL does not answer: {}", self.said()?);
+            sleep(Duration::from_millis(50));
+        }
+        Ok(server)
+    }
+
+    fn said(&self) -> std::io::Result<String> {
+        fs::read_to_string(self.folder.join("said"))
+    }
+
+    fn ask(&self, question: &str) -> Result<String, Box<dyn Error>> {
+        succeeded(self.program("psql").args(["-X", "-A", "-t", "-c", question]))
+    }
+}
+
+/// Where the newest that is installed has its programs; they are on no path.
+fn programs() -> Option<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").ok()?;
+    let folders = versions.flatten().map(|version| version.path().join("bin"));
+    folders.filter(|folder| folder.join("pg_amcheck").exists()).max()
+}
+
+/// The server and its children, of which each is a session of its own.
+fn kill(mut server: Child) -> TestResult {
+    let is_child = |process: &str| {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1));
+        parent.and_then(|parent| parent.parse().ok()) == Some(server.id())
+    };
+    let processes = fs::read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let children =
+        processes.filter(|process| is_child(process)).filter_map(|process| Pid::from_raw(process.parse().ok()?));
+    let children: Vec<Pid> = children.collect();
+    assert!(children.len() >= 4, "PostgreSQL has a checkpointer, and others");
+    server.kill()?;
+    for child in &children {
+        // It may have noticed that its parent is gone.
+        let _ = kill_process(*child, Signal::KILL);
+    }
+    server.wait()?;
+    while children.iter().any(|child| Path::new(&format!("/proc/{}", child.as_raw_nonzero())).exists()) {
+        sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+#[test]
+fn what_it_has_acknowledged_is_there_after_a_kill_and_sound() -> TestResult {
+    let Some(programs) = programs() else { return leave_out("PostgreSQL is not installed") };
+    for mode in ["posix", "sync", "strict"] {
+        let (dir, place) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        let vmio = for_everybody(place.path())?;
+        let postgres = Postgres { programs: programs.clone(), folder: dir.path(), vmio, mode };
+        succeeded(postgres.program("initdb").args(["-D", "data", "-A", "trust", "-N", "-k", "-U", "vmio"]))?;
+        let settings = dir.path().join("data/postgresql.conf");
+        // Where each call is durable nothing need be flushed besides.
+        let flushes = if mode == "posix" { "on" } else { "off" };
+        let more = format!(
+            "listen_addresses = ''\nunix_socket_directories = '{}'\nshared_buffers = 2MB\nfsync = {flushes}\n",
+            text(dir.path())
+        );
+        fs::write(&settings, fs::read_to_string(&settings)? + &more)?;
+
+        let server = postgres.start()?;
+        succeeded(postgres.program("pgbench").args(["-i", "-q"]))?;
+        succeeded(postgres.program("pgbench").args(["-c", "4", "-t", "100"]))?;
+        let count = "SELECT count(*) FROM pgbench_history";
+        assert_eq!(postgres.ask(count)?, "400\n");
+        kill(server)?;
+        // Another process may have its number by now.
+        fs::remove_file(dir.path().join("data/postmaster.pid"))?;
+
+        let mut server = postgres.start()?;
+        assert_eq!(postgres.ask(count)?, "400\n", "{mode}");
+        let sums = "SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT sum(delta) FROM pgbench_history)";
+        assert_eq!(postgres.ask(sums)?, "t\n", "{mode}");
+        succeeded(postgres.program("pg_amcheck").args(["--install-missing", "--heapallindexed"]))?;
+        let id = Pid::from_raw(server.id().try_into()?).ok_or("no process")?;
+        kill_process(id, Signal::INT)?;
+        assert!(server.wait()?.success(), "{mode}: {}", postgres.said()?);
+        succeeded(postgres.program("pg_checksums").args(["--check", "-D", "data"]))?;
+        let said = postgres.said()?;
+        let reports = said.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let served: u64 = reports.filter_map(|report| report["reads_served"].as_u64()).sum();
+        assert!(served > 0, "{mode} has served nothing: {said}");
+    }
+    Ok(())
+}
