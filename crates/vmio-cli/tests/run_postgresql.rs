@@ -93,7 +93,8 @@ fn what_it_has_acknowledged_is_there_after_a_kill_and_sound() -> TestResult {
         let (dir, place) = (tempfile::tempdir()?, tempfile::tempdir()?);
         let vmio = for_everybody(place.path())?;
         let postgres = Postgres { programs: programs.clone(), folder: dir.path(), vmio, mode };
-        succeeded(postgres.program("initdb").args(["-D", "data", "-A", "trust", "-N", "-k", "--no-locale", "-U", "vmio"]))?;
+        let options = "-D data -A trust -N -k --no-locale -U vmio";
+        succeeded(postgres.program("initdb").args(options.split(' ')))?;
         let settings = dir.path().join("data/postgresql.conf");
         // Where each call is durable nothing need be flushed besides.
         let flushes = if mode == "posix" { "on" } else { "off" };
