@@ -116,6 +116,7 @@ static bool has_holder(const struct folio *folio)
 {
 	int references = folio_ref_count(folio);
 
+	/* Mappings are counted after references. */
 	smp_rmb();
 	return references != 1 + atomic_read(&folio->_mapcount) + 1;
 }
