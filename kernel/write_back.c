@@ -47,16 +47,18 @@ static void lock_dirty(struct attachment *attachment, struct frame *held, pgoff_
 
 	rcu_read_lock();
 	xas_for_each(&xas, frame, last) {
+		/* A pause moves on. */
+		pgoff_t index = xas.xa_index;
 		int error = 0;
 
 		if (xas_retry(&xas, frame))
 			continue;
 		if (frame != held)
-			error = frame_lock(frame, attachment, xas.xa_index, AT_ONCE);
+			error = frame_lock(frame, attachment, index, AT_ONCE);
 		if (error == -EBUSY && !held) {
 			xas_pause(&xas);
 			rcu_read_unlock();
-			error = frame_lock(frame, attachment, xas.xa_index, AS_LONG_AS_IT_TAKES);
+			error = frame_lock(frame, attachment, index, AS_LONG_AS_IT_TAKES);
 			rcu_read_lock();
 		}
 		if (error)

@@ -45,6 +45,7 @@ static const struct {
 	{ "failing_beside_healthy", failing_beside_healthy },
 	{ "failing_for_a_while", failing_for_a_while },
 	{ "silent_beside_healthy", silent_beside_healthy },
+	{ "sync_beside_evictions", sync_beside_evictions },
 	{ "mmap_beside_waiting_faults", mmap_beside_waiting_faults },
 	{ "unmapped_beside_a_waiting_fault", unmapped_beside_a_waiting_fault },
 	{ "write_that_waits_for_its_source", write_that_waits_for_its_source },

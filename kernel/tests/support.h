@@ -87,6 +87,7 @@ void failing_device(void);
 void failing_beside_healthy(void);
 void failing_for_a_while(void);
 void silent_beside_healthy(void);
+void sync_beside_evictions(void);
 void mmap_beside_waiting_faults(void);
 void unmapped_beside_a_waiting_fault(void);
 void write_that_waits_for_its_source(void);

@@ -67,6 +67,43 @@ static void use_memory(void)
 	}
 }
 
+/* Those that are stored to, and more of their span than there is memory for. */
+static void *load_until_over(void *unused)
+{
+	while (!over) {
+		for (int page = 0; page < 8 * PAGES; page++)
+			(void)((volatile unsigned char *)silent.bytes)[page / 2 % 2 ? page * PAGE : page % (PAGES / 2) * PAGE];
+	}
+	return unused;
+}
+
+/* Evictors and faults have pages locked for a moment: a sync writes them all the same. */
+void sync_beside_evictions(void)
+{
+	int file = new_file(8 * PAGES * PAGE);
+	void *page = new_page();
+	pthread_t *loaders[4];
+
+	silent = map(new_pool(2 * PAGES), file, 8 * PAGES * PAGE);
+	over = 0;
+	for (int i = 0; i < 4; i++)
+		loaders[i] = start(load_until_over, NULL);
+	for (uint64_t version = 1; version < 150; version++) {
+		for (uint64_t number = 0; number < PAGES / 2; number++)
+			fill(silent.bytes + number * PAGE, number, version);
+		CHECK(fsync(silent.descriptor) == 0);
+		for (uint64_t number = 0; number < PAGES / 2; number++) {
+			read_directly(file, page, number);
+			CHECK(is_filled(page, number, version));
+		}
+	}
+	over = 1;
+	for (int i = 0; i < 4; i++)
+		end_of(loaders[i]);
+	unmap(&silent);
+	close(file);
+}
+
 /* While a thread waits for a page that is read, and another one to store to a page that is written, others map memory. */
 void mmap_beside_waiting_faults(void)
 {
