@@ -149,6 +149,42 @@ fn protection_is_linuxs() -> TestResult {
     Ok(())
 }
 
+const CLOSES_ALL: &str = r#"
+import ctypes, mmap, os
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+file = open("data", "r+b")
+at = libc.mmap(None, ctypes.c_size_t(1 << 20), 3, mmap.MAP_SHARED, file.fileno(), ctypes.c_long(0))
+for fd in range(3, 64):
+    if fd != file.fileno():
+        try:
+            os.close(fd)
+        except OSError:
+            pass
+os.closerange(file.fileno() + 1, 64)
+others = [open(f"other{n}", "wb") for n in range(12)]
+ctypes.memset(at, 9, 1)
+assert libc.munmap(ctypes.c_void_p(at), ctypes.c_size_t(1 << 20)) == 0
+file.close()
+for other in others:
+    other.write(b"written")
+    other.close()
+print(sum(os.path.getsize(f"other{n}") for n in range(12)), open("data", "rb").read(1))
+"#;
+
+/// Descriptors of vmio's are not closed with the rest, nor do any of the program's become vmio's.
+#[test]
+fn a_program_closes_what_is_open() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    let dir = tempfile::tempdir()?;
+    fs::write(dir.path().join("data"), patterned(1 << 20))?;
+    let said = succeeded(&mut under(dir.path(), &["python3", "-c", CLOSES_ALL]))?;
+    assert_eq!(said, "84 b'\\t'\n");
+    Ok(())
+}
+
 /// The program stays within the cache, and whoever runs it needs no right.
 #[test]
 fn a_user_without_rights_has_a_budget() -> TestResult {

@@ -64,11 +64,13 @@ fn programs() -> Option<PathBuf> {
 
 /// The server and its children, of which each is a session of its own.
 fn kill(mut server: Child) -> TestResult {
-    let is_child = |process: &str| {
-        let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1));
-        parent.and_then(|parent| parent.parse().ok()) == Some(server.id())
+    // Its state and its parent.
+    let look = |process: &str| {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        let mut words = stat.rsplit(") ").next()?.split(' ').map(str::to_owned);
+        Some((words.next()?, words.next()?))
     };
+    let is_child = |process: &str| look(process).is_some_and(|(_, parent)| parent == server.id().to_string());
     let processes = fs::read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let children =
         processes.filter(|process| is_child(process)).filter_map(|process| Pid::from_raw(process.parse().ok()?));
@@ -80,7 +82,11 @@ fn kill(mut server: Child) -> TestResult {
         let _ = kill_process(*child, Signal::KILL);
     }
     server.wait()?;
-    while children.iter().any(|child| Path::new(&format!("/proc/{}", child.as_raw_nonzero())).exists()) {
+    // Whose they are now may not ask how they ended.
+    let lives = |child: &Pid| look(&child.to_string()).is_some_and(|(state, _)| state != "Z");
+    let end = Instant::now() + Duration::from_secs(60);
+    while children.iter().any(lives) {
+        assert!(Instant::now() < end, "a process of PostgreSQL's outlives its kill");
         sleep(Duration::from_millis(10));
     }
     Ok(())

@@ -1,5 +1,6 @@
 //! One mapped file.
 
+use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -31,7 +32,7 @@ pub(crate) struct File {
     uses_page_cache: bool,
     // After the mapping, which closes them.
     opened: OpenedFile,
-    _of_the_module: Option<Registered>,
+    _of_the_engine: Option<Registered>,
 }
 
 /// A file that vmio has opened, to map it. While it is open the program keeps its record locks on it.
@@ -87,6 +88,10 @@ impl Drop for Registered {
     }
 }
 
+fn is_end_of_file(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::UnexpectedEof
+}
+
 /// The identity of an open file.
 pub(crate) fn identity_of(stat: &Stat) -> Identity {
     Identity { device: stat.st_dev, inode: stat.st_ino }
@@ -118,7 +123,7 @@ impl File {
                 return Err(NotMapped { error, opened: Some(opened) });
             }
         };
-        let of_the_module = mapping.descriptor().map(|fd| Registered::of([fd].into_iter())).transpose()?;
+        let of_the_engine = mapping.descriptor().map(|fd| Registered::of([fd].into_iter())).transpose()?;
         let windows = if uses_page_cache {
             let windows = Windows::of_page_cache(&mapping, reserved);
             let operation = "advising Linux of a mapping";
@@ -129,19 +134,18 @@ impl File {
         let windows = Mutex::new(windows);
         let identity = opened.identity();
         let length = Mutex::new(());
-        Ok(File { path, identity, mapping, windows, length, uses_page_cache, opened, _of_the_module: of_the_module })
+        Ok(File { path, identity, mapping, windows, length, uses_page_cache, opened, _of_the_engine: of_the_engine })
     }
 
     /// Writes what is dirty, and gives everything back.
     pub(crate) fn close(self) -> Result<(), vmio::Error> {
         // Views are handles of the mapping.
         drop(self.windows);
-        if self.uses_page_cache {
-            // Linux has the stores, and what it says of their write-back it says at the program's own fsync.
-            drop(self.mapping);
-            return Ok(());
+        match self.mapping.close() {
+            // Others have made it shorter, which is no business of vmio's.
+            Err(vmio::Error::Write { source, .. }) if self.uses_page_cache && is_end_of_file(&source) => Ok(()),
+            closed => closed,
         }
-        self.mapping.close()
     }
 
     pub(crate) fn windows(&self) -> MutexGuard<'_, Windows> {
@@ -165,7 +169,7 @@ impl File {
 
     /// The length of the file, which the mapping gets too: others may have changed it.
     pub(crate) fn adopt_length(&self) -> Result<u64, Errno> {
-        if self.len_of_file()? == self.mapping.len() || !self.is_writable() {
+        if !self.keeps_stores() || self.len_of_file()? == self.mapping.len() {
             return Ok(self.mapping.len());
         }
         let _alone = self.alone();
@@ -254,7 +258,7 @@ impl File {
         }
     }
 
-    /// The part of a range that is in the file.
+    /// The part of a range that is in the file, as far as vmio knows.
     pub(crate) fn within(&self, bytes: Range<u64>) -> Range<u64> {
         let end = bytes.end.min(self.mapping.len());
         bytes.start.min(end)..end

@@ -8,8 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{OFlags, fcntl_getfl, fstat};
-use vmio::backing::Identity;
+use rustix::fs::{OFlags, fcntl_getfl, fstat, fstatfs};
+use vmio::backing::{Holder, Identity};
 use vmio::{Access, Advice};
 
 use crate::entry::Answer;
@@ -23,6 +23,9 @@ use crate::settings::Settings;
 use crate::statistics::add;
 use crate::table::{LockedTable, is_regular};
 use crate::windows::{Place, Rights};
+
+/// OVERLAYFS_SUPER_MAGIC of the kernel's headers.
+const OVERLAYFS: i64 = 0x794c_7630;
 
 /// What mmap is asked for, of a file.
 #[derive(Clone, Copy)]
@@ -64,6 +67,19 @@ impl Request {
         }
     }
 
+    /// Why vmio leaves it to Linux where that has the pages: it does better, and all see the same.
+    fn better_left(&self, fd: BorrowedFd<'_>) -> Option<&'static str> {
+        if self.protection == libc::PROT_NONE {
+            Some("nothing is to be done with it yet")
+        } else if self.flags & libc::MAP_LOCKED != 0 {
+            Some("it is to be locked")
+        } else if fstatfs(fd).is_ok_and(|found| found.f_type == OVERLAYFS) {
+            Some("what overlayfs has in memory cannot be looked after")
+        } else {
+            None
+        }
+    }
+
     /// Whether the file is open for it; else Linux says what it says.
     fn is_allowed(&self, how: OFlags) -> bool {
         let mode = how & OFlags::RWMODE;
@@ -85,9 +101,9 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
         return None;
     }
     let identity = identity_of(&stat);
-    let uses_page_cache = Process::current().is_some_and(Process::uses_page_cache);
+    let may_be_beside = Process::current().is_some_and(Process::uses_page_cache);
     let why = match request.left_to_linux() {
-        None if !uses_page_cache && left_to_linux::contains(identity) => Some("another mapping of it is"),
+        None if !may_be_beside && left_to_linux::contains(identity) => Some("another mapping of it is"),
         why => why,
     };
     if why.is_some() && request.is_shared() && Process::current().is_none() {
@@ -97,6 +113,7 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
         Some(_) => Process::current()?,
         None => Process::start(settings)?,
     };
+    let uses_page_cache = process.uses_page_cache();
     let access = if how.contains(OFlags::RDWR) { Access::ReadWrite } else { Access::ReadOnly };
     let mut table = process.table.lock();
     let present = table.by_identity(identity);
@@ -110,7 +127,12 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
         }
         return prepared.err().map(Err);
     }
-    let file = match present.map(|file| reopened(&mut table, file, access, request.stores())).transpose() {
+    if uses_page_cache && let Some(why) = request.better_left(fd) {
+        return left(process, &path, why);
+    }
+    // What is mapped for loads may be protected anew later, where that is Linux's to do.
+    let stores = if uses_page_cache { request.is_shared() } else { request.stores() };
+    let file = match present.map(|file| reopened(&mut table, file, access, stores)).transpose() {
         Ok(file) => file.flatten(),
         Err(_) if uses_page_cache => return left(process, &path, "it is mapped for loads only"),
         Err(error) => {
@@ -138,6 +160,10 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
     });
     let mapped = match file {
         Ok(file) => Ok(file),
+        // A lock that is not vmio's says nothing of whose pages there are.
+        Err((_, error @ vmio::Error::InUse { holder: Holder::Stranger, .. })) if uses_page_cache => {
+            return left(process, &path, error);
+        }
         // Somebody else has it, whose stores Linux's mapping would not see, or it theirs.
         Err((number @ Errno::AGAIN, error)) => {
             process.note(format_args!("{}: refused: {error}", path.display()));
@@ -163,7 +189,7 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
         Ok(address)
     });
     match &mapped {
-        Err(Errno::BUSY) if process.uses_page_cache() => {
+        Err(Errno::BUSY) if uses_page_cache => {
             return left(process, &path, "what it overlaps is, or it is private");
         }
         Ok(address) => {
@@ -345,6 +371,13 @@ pub(crate) fn remap(address: usize, old_len: usize, new_len: usize, flags: c_int
 
 /// msync.
 pub(crate) fn sync(address: usize, len: usize, flags: c_int) -> Answer<()> {
+    if flags & libc::MS_SYNC != 0
+        && let Some(process) = Process::current().filter(|process| process.uses_page_cache())
+    {
+        // Linux does it, and tells each failure of write-back once: the steward may have been told.
+        let has_failed = !process.table.is_empty() && process.cache.stats().write_errors > 0;
+        return has_failed.then_some(Err(Errno::IO));
+    }
     let part = part_of_process(address, len)?;
     // As with Linux, MS_ASYNC begins nothing: the cache writes when it sees fit.
     Some(part.and_then(

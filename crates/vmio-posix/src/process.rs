@@ -69,7 +69,7 @@ impl Process {
         match process {
             Ok(process) => {
                 leave_out_on_fork();
-                process.cache.descriptor().map(|fd| own_descriptors::insert(fd.as_raw_fd()));
+                process.cache.descriptors().iter().for_each(|fd| _ = own_descriptors::insert(fd.as_raw_fd()));
                 let process = Box::leak(Box::new(process));
                 PROCESS.store(process, Ordering::Release);
                 Some(process)

@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use rangemap::RangeSet;
-use rustix::mm::{Advice, MprotectFlags, madvise, mprotect};
+use rustix::mm::{Advice, MprotectFlags, madvise, mprotect, munlock};
 use vmio::{Access, Mapping, View};
 
 use crate::errno::{self, Errno};
@@ -80,11 +80,12 @@ impl Windows {
 
     /// Addresses for bytes of the file that the program has not mapped there.
     pub(crate) fn map(&mut self, mapping: &Mapping, bytes: Range<u64>, rights: Rights) -> Result<usize, Errno> {
-        if bytes.end > self.reserved {
-            return Err(Errno::NOMEM);
-        }
+        let is_too_long = bytes.end > self.reserved;
         if self.uses_page_cache {
-            return self.windows[0].map_part(bytes, rights);
+            return if is_too_long { Err(Errno::BUSY) } else { self.windows[0].map_part(bytes, rights) };
+        }
+        if is_too_long {
+            return Err(Errno::NOMEM);
         }
         let fits = |window: &Window| window.rights == rights && !window.live.overlaps(&bytes);
         let found = match self.windows.iter().position(fits) {
@@ -142,8 +143,7 @@ impl Windows {
     pub(crate) fn unmap(&mut self, place: Place, bytes: Range<u64>) {
         let window = &mut self.windows[place.window];
         if self.uses_page_cache {
-            // If it cannot be kept from being touched, it is as with the others.
-            let _ = window.protect_part(&bytes, MprotectFlags::empty());
+            window.forget_part(&bytes);
         }
         window.live.remove(bytes);
         if window.live.is_empty() && place.window > 0 {
@@ -190,6 +190,19 @@ impl Window {
         let address = self.base + bytes.start as usize;
         self.live.insert(bytes);
         Ok(address)
+    }
+
+    /// Has nothing stay of what the program has said of a part. If it cannot be kept from being touched, it is as with the others.
+    fn forget_part(&self, bytes: &Range<u64>) {
+        let (start, len) = (self.base + bytes.start as usize, (bytes.end - bytes.start) as usize);
+        // SAFETY: a part of a mapping whose faults Linux takes, and that the program has given back; no call changes the file.
+        unsafe {
+            let _ = munlock(start as *mut _, len);
+            for advice in [Advice::Normal, Advice::LinuxDoFork, Advice::LinuxDontNeed] {
+                let _ = madvise(start as *mut _, len, advice);
+            }
+        }
+        let _ = self.protect_part(bytes, MprotectFlags::empty());
     }
 
     fn protect_part(&self, bytes: &Range<u64>, flags: MprotectFlags) -> Result<(), Errno> {

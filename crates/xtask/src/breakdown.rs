@@ -20,8 +20,8 @@ const SORTS: [(&str, &str); 14] = [
         "trap and generic fault",
         "asm_exc_page_fault exc_page_fault do_user_addr_fault handle_mm_fault __handle_mm_fault do_fault do_pte_missing __do_fault \
          do_read_fault do_shared_fault do_wp_page lock_vma_under_rcu lock_mm_and_find_vma find_vma irqentry* error_entry error_return \
-         native_iret* fpregs_assert* mm_account_fault count_memcg_events* down_read* up_read* common_interrupt_return sync_regs \
-         restore_regs* mt_find mas_walk access_error error_entry vm_normal_page __irqentry* arch_exit_to_user*",
+         native_iret* fpregs_assert* mm_account_fault down_read* up_read* common_interrupt_return sync_regs \
+         restore_regs* mt_find mas_walk access_error vm_normal_page __irqentry* arch_exit_to_user*",
     ),
     ("map neighbours", "filemap_map_* mapping_map_pages next_uptodate_folio do_fault_around"),
     (
@@ -100,7 +100,7 @@ const SORTS: [(&str, &str); 14] = [
     (
         "waiting, waking, the timer",
         "schedule* __schedule futex_* do_futex try_to_wake_up worker_thread process_one_work queue_*work* __queue_work* \
-         enqueue_* dequeue_* pick_* update_* sched_* tick_* hrtimer_* timekeeping_* run_* rcu_* __rcu_* handle_softirqs \
+         enqueue_* dequeue_* pick_* update_* sched_* tick_* hrtimer_* timekeeping_* run_* handle_softirqs \
          __switch_to* asm_sysvec_* sysvec_* perf_* task_tick* finish_task* default_idle* cpuidle_* do_idle \
          do_vfs_ioctl tomoyo_* _copy_from_user",
     ),
@@ -223,6 +223,13 @@ mod tests {
             by_function("ffffffff810000ff 7\nffffffff81000100 5\nffffffff81000190 1\n401000 9\n", &symbols)?;
         assert_eq!(functions, HashMap::from([("xa_load", 7), ("visit", 6), (THE_PROGRAM, 9)]));
         Ok(())
+    }
+
+    #[test]
+    fn no_name_is_in_two_sorts() {
+        let names = SORTS.iter().flat_map(|(_, names)| names.split_ascii_whitespace()).collect::<Vec<_>>();
+        let twice = names.iter().enumerate().filter(|(at, name)| names[..*at].contains(name));
+        assert_eq!(twice.map(|(_, name)| *name).collect::<Vec<_>>(), Vec::<&str>::new());
     }
 
     #[test]

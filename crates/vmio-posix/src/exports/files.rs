@@ -11,6 +11,7 @@ use crate::errno::Errno;
 use crate::locks;
 use crate::memory;
 use crate::own_descriptors;
+use crate::process::Process;
 use crate::real;
 use crate::refused;
 use crate::split::{self, Until};
@@ -30,10 +31,8 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
         if is_of_mode(fd) {
             split::closed(fd);
         }
-        if refused::are_there() {
+        if refused::are_there() || Process::current().is_some_and(|process| !process.table.is_empty()) {
             let _ = of_file(fd, memory::before_close);
-        } else {
-            let _ = of_mapped(fd, memory::before_close);
         }
     }
     // SAFETY: by the caller.

@@ -69,7 +69,7 @@ fn told_number(answer: Answer<()>) -> Option<c_int> {
 
 /// Asks about a descriptor of the program's, if any file is mapped.
 fn of_mapped<T>(fd: c_int, call: impl FnOnce(BorrowedFd<'_>) -> Answer<T>) -> Answer<T> {
-    let is_busy = Process::current().is_some_and(|process| !process.table.is_empty());
+    let is_busy = Process::current().is_some_and(|process| !process.uses_page_cache() && !process.table.is_empty());
     if is_busy { of_file(fd, call) } else { None }
 }
 

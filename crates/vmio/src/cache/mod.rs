@@ -115,12 +115,14 @@ impl Cache {
         }
     }
 
-    /// The descriptor by which the kernel module knows the cache, with [`Engine::Kernel`]: for programs that close whatever they find open,
-    /// and must not close this one. Another is that of each mapping ([`crate::Mapping::descriptor`]).
-    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    /// The descriptors by which the kernel module knows the cache, with [`Engine::Kernel`], or by which vmio looks at the process's memory, with
+    /// [`Engine::Managed`]: for programs that close whatever they find open, and must not close these. Another is that of each
+    /// mapping ([`crate::Mapping::descriptor`]).
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match &self.tender {
-            Tender::Module(core) => Some(core.module.descriptor()),
-            Tender::Workers(_) | Tender::Steward(_) => None,
+            Tender::Module(core) => vec![core.module.descriptor()],
+            Tender::Steward(core) => core.steward.descriptors().into(),
+            Tender::Workers(_) => Vec::new(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -48,6 +49,11 @@ impl ManagedFile {
     /// Syncs and, if this is the last handle, unmaps.
     pub(crate) fn close(self) -> Result<()> {
         self.opened.close()
+    }
+
+    /// That of the file which is its own.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.region().file()
     }
 
     fn region(&self) -> &ManagedRegion {

@@ -2,6 +2,7 @@
 //! kernel must, and sleeps no longer than the reserve of free pages will last.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -111,6 +112,11 @@ impl Steward {
 
     pub(crate) fn generation(&self) -> Generation {
         self.limits.generation
+    }
+
+    /// By which it looks at the process's memory.
+    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.scan.descriptor(), self.mapped.descriptor()]
     }
 
     pub(crate) fn capacity_pages(&self) -> u32 {

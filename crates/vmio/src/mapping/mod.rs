@@ -136,7 +136,8 @@ impl Mapping {
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.handle {
             Handle::Kernel(file) => Some(file.descriptor()),
-            Handle::Cached(_) | Handle::Managed(_) | Handle::Direct(_) => None,
+            Handle::Managed(file) => Some(file.descriptor()),
+            Handle::Cached(_) | Handle::Direct(_) => None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
 /// The process's count of mapped file and shared pages.
@@ -13,6 +14,10 @@ impl MappedPages {
     /// Opens it.
     pub(crate) fn open() -> io::Result<Self> {
         Ok(MappedPages { statm: File::open("/proc/self/statm")? })
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.statm.as_fd()
     }
 
     /// The count now. The kernel keeps it by core: it may be behind by some dozens of pages for each.

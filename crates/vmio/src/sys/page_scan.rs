@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use linux_raw_sys::general::{PAGE_IS_PRESENT, page_region};
@@ -24,6 +25,10 @@ impl PageScan {
     /// Opens it.
     pub(crate) fn open() -> io::Result<Self> {
         Ok(PageScan { pagemap: Pagemap::open()?, has_ioctl: AtomicBool::new(true) })
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.pagemap.descriptor()
     }
 
     /// Calls `each` with the runs of neighbouring pages that are present, upwards. Fast over empty stretches, however

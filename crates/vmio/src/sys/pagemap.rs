@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
 use linux_raw_sys::general::{
@@ -146,6 +146,10 @@ impl Pagemap {
         let found = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut request) };
         let found = usize::try_from(found).map_err(|_| io::Error::last_os_error())?;
         Ok((found, request.walk_end as usize))
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Reads the entries of pages, eight bytes each.
