@@ -132,7 +132,8 @@ impl Mapping {
         self.file().describe()
     }
 
-    /// The descriptor by which the kernel module knows the mapping, with [`crate::Engine::Kernel`]; see [`Cache::descriptor`].
+    /// The descriptor by which the kernel module knows the mapping, with [`crate::Engine::Kernel`], or that of the file, with
+    /// [`crate::Engine::Managed`]; see [`Cache::descriptors`].
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.handle {
             Handle::Kernel(file) => Some(file.descriptor()),
