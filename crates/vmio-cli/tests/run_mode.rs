@@ -98,7 +98,7 @@ fn python_reads_and_overwrites_in_place() -> TestResult {
     }
     let dir = tempfile::tempdir()?;
     let script = r#"
-import os, random, subprocess
+import os, random, subprocess, time
 random.seed(5)
 with open("data", "w+b", buffering=0) as file:
     file.write(bytes(range(256)) * 8192)
@@ -106,6 +106,8 @@ with open("data", "w+b", buffering=0) as file:
         file.seek(random.randrange(2_000_000))
         if random.randrange(2): file.write(random.randbytes(random.randrange(5000)))
         else: print(hash(file.read(random.randrange(5000))) and file.tell())
+        # The thread that takes leases has a processor now, however busy the machine is.
+        if round == 100: time.sleep(.3)
         if round == 1500: subprocess.run(["sh", "-c", "echo more >> data"])
     print(os.fstat(file.fileno()).st_size)
 "#;
@@ -161,12 +163,8 @@ fn what_is_elsewhere_is_left_alone() -> TestResult {
 }
 
 #[test]
-fn a_mode_and_a_cache_exclude_each_other() -> TestResult {
+fn what_cannot_be_is_refused() -> TestResult {
     refused(vmio().args(["run", "--under", ".", "--", "true"]), "--cache")?;
-    refused(
-        vmio().args(["run", "--mode", "posix", "--cache", "8M", "--under", ".", "--", "true"]),
-        "cannot be used with",
-    )?;
     refused(vmio().args(["run", "--mode", "lax", "--under", ".", "--", "true"]), "possible values: posix")?;
     assert!(succeeded(vmio().args(["run", "--help"]))?.contains("--mode"));
     Ok(())

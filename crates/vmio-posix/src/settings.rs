@@ -20,6 +20,8 @@ pub(crate) struct Settings {
     pub(crate) cache: Option<CacheSettings>,
     /// What reads and writes promise; none if they are left to Linux, but for files that are mapped through the cache.
     pub(crate) mode: Option<Mode>,
+    /// With a mode, the memory of the frames in which its files are; none if that is the kernel's page cache.
+    pub(crate) frames_bytes: Option<u64>,
     /// Where that is SplitFS's data path, how many bytes are written to 2 MiB without a sync before stores take the place of writes.
     pub(crate) stores_after_bytes: u32,
     /// The length of each operation log.
@@ -99,7 +101,15 @@ impl Settings {
     }
 
     fn read(variable: impl Fn(&str) -> Option<OsString>) -> Option<Settings> {
-        let cache = match variable("VMIO_RUN_CACHE") {
+        let mode = match variable("VMIO_RUN_MODE") {
+            Some(mode) => Some(Mode::named(mode.to_str()?)?),
+            None => None,
+        };
+        let cache_bytes = match variable("VMIO_RUN_CACHE") {
+            Some(bytes) => Some(bytes.to_str()?.parse().ok()?),
+            None => None,
+        };
+        let cache = match cache_bytes.filter(|_| mode.is_none()) {
             Some(bytes) => {
                 let engine = match variable("VMIO_RUN_ENGINE")?.to_str()? {
                     "auto" => None,
@@ -108,14 +118,11 @@ impl Settings {
                     "managed" => Some(Engine::Managed),
                     _ => return None,
                 };
-                Some(CacheSettings { bytes: bytes.to_str()?.parse().ok()?, engine })
+                Some(CacheSettings { bytes, engine })
             }
             None => None,
         };
-        let mode = match variable("VMIO_RUN_MODE") {
-            Some(mode) => Some(Mode::named(mode.to_str()?)?),
-            None => None,
-        };
+        let frames_bytes = cache_bytes.filter(|_| mode.is_some());
         let stores_after_bytes = match variable("VMIO_RUN_STORES_AFTER") {
             Some(bytes) => bytes.to_str()?.parse().ok()?,
             None => STORES_AFTER_BYTES,
@@ -130,7 +137,7 @@ impl Settings {
             Some("json") => ReportForm::Json,
             _ => ReportForm::Text,
         });
-        Some(Settings { cache, mode, stores_after_bytes, log_bytes, under, is_verbose, report })
+        Some(Settings { cache, mode, frames_bytes, stores_after_bytes, log_bytes, under, is_verbose, report })
     }
 
     /// The path of an open file, by which it was opened, if it lies under one of the folders.
@@ -185,20 +192,37 @@ mod tests {
     #[test]
     fn a_process_without_the_variables_has_none() {
         assert_eq!(Settings::read(|_| None), None);
-        for name in ["VMIO_RUN_ENGINE", "VMIO_RUN_UNDER"] {
-            assert_eq!(read_but(name, None), None);
-        }
-        assert_eq!(read_but("VMIO_RUN_CACHE", None).and_then(|settings| settings.cache), None);
+        assert_eq!(read_but("VMIO_RUN_UNDER", None), None);
         assert_eq!(read_but("VMIO_RUN_CACHE", Some("much")), None);
         assert_eq!(read_but("VMIO_RUN_MODE", Some("lax")), None);
-        assert_eq!(read_but("VMIO_RUN_ENGINE", Some("sigbus")), None);
+    }
+
+    #[test]
+    fn a_cache_is_that_of_the_mode_or_else_of_mappings() {
+        let settings = read_but("", None).unwrap();
+        assert_eq!((settings.mode, settings.cache, settings.frames_bytes), (Some(Mode::Posix), None, Some(8 << 20)));
+        let settings = read_but("VMIO_RUN_CACHE", None).unwrap();
+        assert_eq!((settings.cache, settings.frames_bytes), (None, None));
+        let settings = read_but("VMIO_RUN_MODE", None).unwrap();
+        assert_eq!(settings.cache, Some(CacheSettings { bytes: 8 << 20, engine: Some(Engine::Kernel) }));
+        assert_eq!(settings.frames_bytes, None);
+        let of_mappings = |engine: Option<&str>| {
+            let variable = |name: &str| match name {
+                "VMIO_RUN_CACHE" => Some("1".into()),
+                "VMIO_RUN_UNDER" => Some("/data".into()),
+                "VMIO_RUN_ENGINE" => engine.map(OsString::from),
+                _ => None,
+            };
+            Settings::read(variable)
+        };
+        assert!(of_mappings(None).is_none() && of_mappings(Some("sigbus")).is_none());
+        assert!(of_mappings(Some("managed")).is_some());
     }
 
     #[test]
     fn folders_cover_what_lies_in_them_and_not_what_only_begins_so() {
         let settings = read_but("", None).unwrap();
-        assert_eq!(settings.cache, Some(CacheSettings { bytes: 8 << 20, engine: Some(Engine::Kernel) }));
-        assert_eq!((settings.mode, settings.stores_after_bytes), (Some(Mode::Posix), STORES_AFTER_BYTES));
+        assert_eq!(settings.stores_after_bytes, STORES_AFTER_BYTES);
         assert_eq!(
             read_but("VMIO_RUN_STORES_AFTER", None).map(|settings| settings.stores_after_bytes),
             Some(STORES_AFTER_BYTES)

@@ -9,14 +9,20 @@ use std::process::{Command, Output};
 use super::programs::plain;
 use super::vmio;
 
-/// The command that runs a program with the data path of a mode for the files of a folder.
+/// The command that runs a program with the data path of a mode for the files of a folder. "posix --cache 8M" is one, too.
 pub fn under(mode: &str, folder: &Path, program: &[&str]) -> Command {
     let mut command = vmio();
+    let (mode, options) = mode.split_once(' ').unwrap_or((mode, ""));
     // Much less than by default: stores, too, are to be tested.
     command.env("VMIO_RUN_STORES_AFTER", "100000");
     // So little that logs are begun anew.
     let log = if mode == "strict" { &["--log-size", "1M"][..] } else { &[] };
-    command.args(["run", "--mode", mode]).args(log).args(["--stats", "--json", "--under"]).arg(folder);
+    command
+        .args(["run", "--mode", mode])
+        .args(options.split_whitespace())
+        .args(log)
+        .args(["--stats", "--json", "--under"])
+        .arg(folder);
     command.arg("--").args(program);
     command
 }

@@ -39,10 +39,13 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
     unsafe { real::close(fd) }
 }
 
-/// Whether there is nothing to do.
-fn synced_by_mode(fd: c_int) -> bool {
+/// What fsync returns, if it is not for the kernel to say.
+fn synced_by_mode(fd: c_int) -> Option<c_int> {
+    if !is_of_mode(fd) {
+        return None;
+    }
     // SAFETY: the program has it open during its call.
-    is_of_mode(fd) && split::synced(unsafe { BorrowedFd::borrow_raw(fd) })
+    told_status(split::synced(unsafe { BorrowedFd::borrow_raw(fd) }))
 }
 
 /// Before what changes bytes of a file otherwise than by a write.
@@ -50,6 +53,14 @@ fn changes_by_mode(fd: c_int) {
     if is_of_mode(fd) {
         // SAFETY: as above.
         split::changes(unsafe { BorrowedFd::borrow_raw(fd) }, Until::ItIsWarm);
+    }
+}
+
+/// Before the kernel reads a file otherwise than by a read.
+fn reads_by_mode(fd: c_int) {
+    if is_of_mode(fd) {
+        // SAFETY: as above.
+        split::reads(unsafe { BorrowedFd::borrow_raw(fd) }, Until::ItIsWarm);
     }
 }
 
@@ -75,8 +86,8 @@ unsafe extern "C" fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fsync(fd: c_int) -> c_int {
-    if synced_by_mode(fd) {
-        return 0;
+    if let Some(status) = synced_by_mode(fd) {
+        return status;
     }
     // SAFETY: by the caller.
     told_status(of_mapped(fd, transfer::sync)).unwrap_or_else(|| unsafe { real::fsync(fd) })
@@ -84,8 +95,8 @@ unsafe extern "C" fn fsync(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
-    if synced_by_mode(fd) {
-        return 0;
+    if let Some(status) = synced_by_mode(fd) {
+        return status;
     }
     // SAFETY: by the caller.
     told_status(of_mapped(fd, transfer::sync)).unwrap_or_else(|| unsafe { real::fdatasync(fd) })
@@ -130,7 +141,10 @@ unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, len: off_t
     if mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) != 0 && is_of_mode(fd) {
         split::leave(fd, Until::ItIsWarm);
     }
-    if !transfer::keeps_bytes(mode) {
+    if transfer::keeps_bytes(mode) {
+        // It may become longer.
+        reads_by_mode(fd);
+    } else {
         changes_by_mode(fd);
     }
     if transfer::keeps_bytes(mode) {
@@ -151,6 +165,7 @@ unsafe extern "C" fn fallocate64(fd: c_int, mode: c_int, offset: off_t, len: off
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_fallocate(fd: c_int, offset: off_t, len: off_t) -> c_int {
+    reads_by_mode(fd);
     let _ = of_mapped(fd, transfer::adopt_length);
     // SAFETY: by the caller.
     let mut outcome = unsafe { real::posix_fallocate(fd, offset, len) };
@@ -183,6 +198,7 @@ unsafe extern "C" fn copy_file_range(
 ) -> ssize_t {
     leave_if_current(from, from_at);
     leave_if_current(to, to_at);
+    reads_by_mode(from);
     changes_by_mode(to);
     // SAFETY: by the caller.
     copied(to, past_both(from, to, || unsafe { real::copy_file_range(from, from_at, to, to_at, len, flags) }))
@@ -199,6 +215,7 @@ unsafe extern "C" fn splice(
 ) -> ssize_t {
     leave_if_current(from, from_at);
     leave_if_current(to, to_at);
+    reads_by_mode(from);
     changes_by_mode(to);
     // SAFETY: by the caller.
     copied(to, past_both(from, to, || unsafe { real::splice(from, from_at, to, to_at, len, flags) }))
@@ -208,6 +225,7 @@ unsafe extern "C" fn splice(
 unsafe extern "C" fn sendfile(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> ssize_t {
     leave_if_current(from, from_at);
     leave_if_current(to, std::ptr::null());
+    reads_by_mode(from);
     changes_by_mode(to);
     // SAFETY: by the caller.
     copied(to, past_both(from, to, || unsafe { real::sendfile(to, from, from_at, len) }))

@@ -26,9 +26,14 @@ unsafe extern "C" fn mmap(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    if flags & libc::MAP_ANONYMOUS == 0 && flags & libc::MAP_TYPE != libc::MAP_PRIVATE && is_of_mode(fd) {
+    if flags & libc::MAP_ANONYMOUS == 0 && is_of_mode(fd) {
         // SAFETY: the program has it open during its call.
-        split::changes(unsafe { BorrowedFd::borrow_raw(fd) }, Until::TheEnd);
+        let mapped = unsafe { BorrowedFd::borrow_raw(fd) };
+        if flags & libc::MAP_TYPE == libc::MAP_PRIVATE {
+            split::reads(mapped, Until::TheEnd);
+        } else {
+            split::changes(mapped, Until::TheEnd);
+        }
     }
     // What is private and stored to is never vmio's: the loader's segments, and allocators' memory.
     let is_candidate = flags & libc::MAP_ANONYMOUS == 0 && offset >= 0;

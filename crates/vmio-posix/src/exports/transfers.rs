@@ -286,6 +286,16 @@ fn position_and_demands(offset: off_t, flags: c_int) -> Option<(Position, Demand
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn preadv2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+    if is_of_mode(fd) && split::has_frames() {
+        if let Some((position, _)) = position_and_demands(offset, flags) {
+            // SAFETY: by the caller.
+            let linux = || unsafe { real::preadv2(fd, buffers, count, offset, flags) };
+            // SAFETY: by the caller.
+            return unsafe { read_list_anywhere(fd, buffers, count, position, linux) };
+        }
+        // SAFETY: the program has it open during its call.
+        split::reads(unsafe { BorrowedFd::borrow_raw(fd) }, Until::ItIsWarm);
+    }
     leave_if_current(fd, offset);
     let answer = position_and_demands(offset, flags)
         // SAFETY: by the caller.
@@ -349,10 +359,12 @@ unsafe extern "C" fn pwritev64(fd: c_int, buffers: *const iovec, count: c_int, o
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
     let asked = position_and_demands(offset, flags);
-    if is_of_mode(fd) && split::is_strict() {
+    if is_of_mode(fd) && (split::is_strict() || split::has_frames()) {
         match asked {
-            Some((position, demands)) if !demands.appends && !demands.never_appends => {
-                // Whatever else it asks for, it is durable.
+            Some((position, demands))
+                if !demands.appends && !demands.never_appends && (split::is_strict() || !demands.syncs) =>
+            {
+                // Whatever else it asks for, in strict mode it is durable.
                 // SAFETY: by the caller.
                 let linux = || unsafe { real::pwritev2(fd, buffers, count, offset, flags) };
                 // SAFETY: by the caller.

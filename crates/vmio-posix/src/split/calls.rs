@@ -8,6 +8,7 @@ use rustix::fs::{SeekFrom, fstat, seek};
 use rustix::io::{Errno, pread, pwrite, pwritev};
 use smallvec::SmallVec;
 
+use super::cached_file::CachedFile;
 use super::descriptors::{self, Call, Until};
 use super::keeper;
 use super::strict_calls;
@@ -47,6 +48,9 @@ impl Call {
 
     /// What is known of the length; of the file as it is now, if that reaches no further than `end`.
     fn len(&self, fd: BorrowedFd<'_>, end: u64) -> Result<u64, Errno> {
+        if let Some(file) = self.warm().and_then(Warm::cached) {
+            return Ok(file.len());
+        }
         let known = &self.description.known_len;
         let len = known.load(Ordering::Relaxed);
         if end <= len {
@@ -55,6 +59,11 @@ impl Call {
         let now = fstat(fd)?.st_size as u64;
         known.fetch_max(now, Ordering::Relaxed);
         Ok(now)
+    }
+
+    /// What is known of the length without asking.
+    fn known_len(&self, warm: &Warm) -> u64 {
+        warm.cached().map_or_else(|| self.description.known_len.load(Ordering::Relaxed), CachedFile::len)
     }
 
     /// Moves the position by what `bytes` says of it; what it was before, and by how much it has moved.
@@ -125,11 +134,11 @@ fn read_part<'a>(
             continue;
         }
         let buffer = &mut buffer[..take];
-        let known = call.description.known_len.load(Ordering::Relaxed);
+        let known = call.known_len(warm);
         let count = if at + take as u64 <= known && warm.read(fd, known, at, buffer) {
             take
         } else {
-            match pread(fd, buffer, at) {
+            match warm.write_back().and_then(|()| pread(fd, buffer, at)) {
                 Ok(count) => count,
                 Err(_) if at > start => break,
                 Err(error) => return Err(error),
@@ -166,6 +175,16 @@ pub(crate) fn write<'a>(
     }
     let Some(warm) = call.warm() else { return Way::Linux(None) };
     let bytes = len.min(TRANSFER_MAX) as u64;
+    // What begins before the file is an error, which the kernel tells.
+    let start = match position {
+        Position::Current => call.description.position.load(Ordering::Relaxed),
+        Position::At(offset) => offset as u64,
+    };
+    if warm.cached().is_some_and(|file| !file.has_addresses_for(start.saturating_add(bytes))) {
+        drop(call);
+        descriptors::leave(fd.as_raw_fd(), Until::ItIsWarm);
+        return Way::Linux(None);
+    }
     // On persistent memory a copy is durable, and so is what the kernel writes by such a descriptor.
     let takes_flush = flags & libc::O_DSYNC != 0 && !warm.is_persistent();
     Way::Done((|| {
@@ -173,9 +192,13 @@ pub(crate) fn write<'a>(
             Position::Current => call.advance(|_| Ok(bytes))?.0,
             Position::At(offset) => u64::try_from(offset).map_err(|_| Errno::INVAL)?,
         };
-        let outcome = match takes_flush {
-            true => write_durably(&call, fd, start, buffers),
-            false => write_part(&call, warm, fd, start, bytes, buffers),
+        let outcome = match warm.cached() {
+            None if takes_flush => write_durably(&call, fd, start, buffers),
+            cached => write_part(&call, warm, fd, start, bytes, buffers).and_then(|count| {
+                // Written back by such a descriptor it is durable.
+                let file = cached.filter(|_| takes_flush);
+                file.map_or(Ok(()), |file| file.write_back(start..start + count as u64)).map(|()| count)
+            }),
         };
         if position == Position::Current && outcome != Ok(bytes as usize) {
             call.fall_back(start + bytes, start + outcome.unwrap_or(0) as u64);
@@ -206,6 +229,9 @@ pub(super) fn write_part<'a>(
     buffers: impl Iterator<Item = &'a [u8]>,
 ) -> Result<usize, Errno> {
     let end = start.checked_add(bytes).ok_or(Errno::FBIG)?;
+    if let Some(file) = warm.cached().filter(|_| bytes > 0) {
+        file.grow(end)?;
+    }
     let known_len = &call.description.known_len;
     let mut at = start;
     for buffer in buffers {
@@ -214,11 +240,13 @@ pub(super) fn write_part<'a>(
             continue;
         }
         let buffer = &buffer[..take];
-        let known = known_len.load(Ordering::Relaxed);
-        let count = if at + take as u64 <= known && warm.write(fd, known, at, buffer) {
+        let known = call.known_len(warm);
+        // Who could not wait for the end of this call, since it interrupts it, has made the file the kernel's meanwhile.
+        let is_copied = at + take as u64 <= known && warm.write(fd, known, at, buffer);
+        let count = if is_copied && (warm.cached().is_none() || call.warm().is_some()) {
             take
         } else {
-            match pwrite(fd, buffer, at) {
+            match warm.write_back().and_then(|()| pwrite(fd, buffer, at)) {
                 Ok(count) => count,
                 Err(_) if at > start => break,
                 Err(error) => return Err(error),
@@ -263,6 +291,8 @@ pub(crate) fn lseek(fd: BorrowedFd<'_>, offset: i64, whence: i32) -> Way {
         libc::SEEK_SET => moved(0),
         libc::SEEK_END => fstat(fd).and_then(|stat| moved(stat.st_size as u64)),
         libc::SEEK_DATA | libc::SEEK_HOLE => u64::try_from(offset).map_err(|_| Errno::NXIO).and_then(|offset| {
+            // What was not written yet has room, and looks like a hole.
+            call.warm().map_or(Ok(()), Warm::write_back)?;
             seek(fd, if whence == libc::SEEK_DATA { SeekFrom::Data(offset) } else { SeekFrom::Hole(offset) })
         }),
         _ => Err(Errno::INVAL),
@@ -278,29 +308,40 @@ pub(crate) fn lseek(fd: BorrowedFd<'_>, offset: i64, whence: i32) -> Way {
 /// ftruncate, which is Linux's: nobody may take a file that becomes shorter for as long as it was.
 pub(crate) fn truncate(fd: BorrowedFd<'_>, len: i64) {
     // Where writes are logged, a replay would bring back what was cut off.
-    let is_shorter = Call::begin(fd.as_raw_fd()).is_some_and(|call| {
+    let is_in_doubt = Call::begin(fd.as_raw_fd()).is_some_and(|call| {
         let known_len = call.description.known_len.load(Ordering::Relaxed);
-        call.warm().is_some_and(|warm| warm.logged().is_some() || (len as u64) < known_len)
+        call.warm().is_some_and(|warm| warm.logged().is_some() || warm.cached().is_some() || (len as u64) < known_len)
     });
-    if is_shorter {
+    if is_in_doubt {
         descriptors::leave(fd.as_raw_fd(), Until::ItIsWarm);
     }
 }
 
-/// fsync and fdatasync: whether there is nothing to do, since each write is durable already.
-pub(crate) fn synced(fd: BorrowedFd<'_>) -> bool {
-    let Some(call) = Call::begin(fd.as_raw_fd()) else { return false };
-    let Some(warm) = call.warm() else { return false };
+/// fsync and fdatasync: the outcome, if there is nothing to do for the kernel.
+pub(crate) fn synced(fd: BorrowedFd<'_>) -> Option<Result<(), Errno>> {
+    if descriptors::has_lost_writes(fd.as_raw_fd()) {
+        return Some(Err(Errno::IO));
+    }
+    let call = Call::begin(fd.as_raw_fd())?;
+    let warm = call.warm()?;
     if warm.logged().is_some() {
-        return true;
+        return Some(Ok(()));
     }
     warm.is_synced();
-    false
+    warm.write_back().err().map(Err)
 }
 
-/// Something that is not logged is about to change bytes of a file: in strict mode it must not be undone.
+/// The kernel is about to read a file by itself, or to map it: it must know what was written.
+pub(crate) fn reads(fd: BorrowedFd<'_>, until: Until) {
+    if keeper::has_frames() {
+        descriptors::leave(fd.as_raw_fd(), until);
+    }
+}
+
+/// Something that is not logged, and goes by the kernel, is about to change bytes of a file: in strict mode it must not be undone, and
+/// what is in frames of this process must not be older.
 pub(crate) fn changes(fd: BorrowedFd<'_>, until: Until) {
-    if keeper::is_strict() {
+    if keeper::is_strict() || keeper::has_frames() {
         descriptors::leave(fd.as_raw_fd(), until);
     }
 }

@@ -53,6 +53,8 @@ pub(crate) struct Description {
     pub(super) is_outside: AtomicBool,
     /// Whether it has O_DSYNC, of which the program does not know.
     pub(super) hides_dsync: AtomicBool,
+    /// Whether something that was written could not be handed to the kernel.
+    pub(super) has_lost_writes: AtomicBool,
     warm: AtomicPtr<Warm>,
 }
 
@@ -72,6 +74,7 @@ impl Description {
             log_key: AtomicU64::new(0),
             is_outside: AtomicBool::new(false),
             hides_dsync: AtomicBool::new(false),
+            has_lost_writes: AtomicBool::new(false),
             warm: AtomicPtr::new(ptr::null_mut()),
         }
     }
@@ -95,6 +98,7 @@ impl Description {
         self.known_len.store(0, Ordering::Relaxed);
         self.is_outside.store(false, Ordering::Relaxed);
         self.hides_dsync.store(false, Ordering::Relaxed);
+        self.has_lost_writes.store(false, Ordering::Relaxed);
         self.references.fetch_add(1, Ordering::SeqCst);
         self.change(State::Leaving, State::Cold)
     }

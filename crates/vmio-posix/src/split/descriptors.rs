@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, futimens, seek};
+use rustix::io::Errno;
 use vmio::SignalsBlocked;
 
 use super::description::{Description, State};
@@ -43,6 +44,11 @@ pub(crate) fn of_descriptor(fd: RawFd) -> Option<&'static Description> {
 /// Whether a descriptor has O_DSYNC without the program's doing.
 pub(crate) fn hides_dsync(fd: RawFd) -> bool {
     of_descriptor(fd).is_some_and(|description| description.hides_dsync.load(Ordering::Relaxed))
+}
+
+/// Whether something that was written by a descriptor could not be handed to the kernel: every fsync says so from then on.
+pub(super) fn has_lost_writes(fd: RawFd) -> bool {
+    of_descriptor(fd).is_some_and(|description| description.has_lost_writes.load(Ordering::Relaxed))
 }
 
 /// Whether no other descriptor shares the description of this one, as far as is known.
@@ -226,11 +232,14 @@ pub(super) fn add_counts(total: &Counts) {
     }
 }
 
-/// The descriptor by which the file is open whose operations a log knows by this key.
-pub(super) fn home_of_logged(key: u64) -> Option<RawFd> {
+/// The descriptor by which the file is open whose operations a log knows by this key. The kernel knows of all that was written by it
+/// when this returns.
+pub(super) fn home_of_logged(key: u64) -> Option<Result<RawFd, Errno>> {
     let all = &ALL[..USED.load(Ordering::Relaxed) as usize];
     let found = all.iter().find(|description| description.log_key.load(Ordering::Acquire) == key)?;
-    Some(found.home.load(Ordering::Relaxed))
+    // Who takes this away retires the file before, and waits for the log.
+    let written = found.warm().map_or(Ok(()), Warm::write_back);
+    Some(written.map(|()| found.home.load(Ordering::Relaxed)))
 }
 
 /// Whether a description is the kernel's as it should be, or has been made so: it was not warm.
@@ -260,6 +269,12 @@ fn leave_description(description: &'static Description, until: Until) {
     let is_quiet = description.drain();
     // SAFETY: as long as the description is warm its home is open; who closes that leaves the description before.
     let fd = unsafe { BorrowedFd::borrow_raw(description.home.load(Ordering::Relaxed)) };
+    if let Some(file) = description.warm().and_then(Warm::cached)
+        && let Err(error) = file.give_up()
+    {
+        description.has_lost_writes.store(true, Ordering::Relaxed);
+        report::not_written(fd, error);
+    }
     if description.warm().is_some_and(Warm::has_stored) {
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let same = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering, fence};
 use std::thread;
 
@@ -11,15 +12,17 @@ use crossbeam_queue::ArrayQueue;
 use rustix::fs::{Mode as FileMode, OFlags, SeekFrom, fcntl_getfl, fstat, seek};
 use rustix::io::Errno;
 use rustix::process::getpid;
-use vmio::{Access, SignalsBlocked};
+use vmio::{Access, Cache, Engine, SignalsBlocked, Stats};
 
 use super::answer::Answer;
+use super::cached_file::CachedFile;
 use super::description::{Description, State};
 use super::descriptors;
 use super::report;
 use super::strict::{self, Logged, Logs, SharedWrite};
 use super::warm::{Counts, Warm};
 use crate::entry;
+use crate::own_descriptors;
 use crate::settings::{Mode, Settings};
 use crate::table::is_regular;
 
@@ -65,10 +68,13 @@ struct Keeper {
     counts: Counts,
     /// Descriptions that it has warmed up.
     warmed: AtomicU64,
+    /// The frames of the process's own, once a file is warm; none if they cannot be had.
+    frames: OnceLock<Option<Cache>>,
 }
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
 static IS_STRICT: AtomicBool = AtomicBool::new(false);
+static HAS_FRAMES: AtomicBool = AtomicBool::new(false);
 /// The process that the keeper is in, and not its child before that is another program (vfork).
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 /// Its thread; 0 until there is one, which a forked child does not have.
@@ -93,9 +99,17 @@ pub(crate) fn is_strict() -> bool {
     IS_STRICT.load(Ordering::Relaxed)
 }
 
+/// Whether bytes of warm files are in frames of this process, of which the kernel knows what was written back.
+#[inline]
+pub(crate) fn has_frames() -> bool {
+    HAS_FRAMES.load(Ordering::Relaxed)
+}
+
 /// The library has been loaded: whether there is anything to do for this process.
 pub(crate) fn start() {
-    let mode = Settings::of_this_process().and_then(|settings| settings.mode);
+    let settings = Settings::of_this_process();
+    let mode = settings.and_then(|settings| settings.mode);
+    HAS_FRAMES.store(settings.is_some_and(|settings| settings.frames_bytes.is_some()), Ordering::Relaxed);
     let is_on = mode.is_some();
     IS_ON.store(is_on, Ordering::Relaxed);
     IS_STRICT.store(mode == Some(Mode::Strict), Ordering::Relaxed);
@@ -130,8 +144,12 @@ fn begin() -> bool {
         return true;
     }
     report::prepare();
-    let keeper =
-        Keeper { requests: ArrayQueue::new(REQUESTS_MAX), counts: Counts::default(), warmed: AtomicU64::new(0) };
+    let keeper = Keeper {
+        requests: ArrayQueue::new(REQUESTS_MAX),
+        counts: Counts::default(),
+        warmed: AtomicU64::new(0),
+        frames: OnceLock::new(),
+    };
     KEEPER.store(Box::into_raw(Box::new(keeper)), Ordering::Release);
     PROCESS.store(getpid().as_raw_nonzero().get(), Ordering::Relaxed);
     // It inherits the mask: no handler of the program's runs there.
@@ -319,7 +337,9 @@ fn take(fd: BorrowedFd<'_>, thread: libc::pid_t, description: &Description, logs
         let position = seek(fd, SeekFrom::Current(0)).ok()?;
         let mut warm = match flags & OFlags::RWMODE {
             OFlags::WRONLY => Warm::of_writes_alone(),
-            _ => Warm::new(fd, len, access, settings.stores_after_bytes).ok()?,
+            // Written back by such a descriptor, a page would be appended.
+            _ if flags.contains(OFlags::APPEND) => Warm::new(fd, len, access, settings.stores_after_bytes).ok()?,
+            _ => mapped(fd, len, access, settings)?,
         };
         if settings.report.is_some() {
             warm = warm.counted();
@@ -339,6 +359,33 @@ fn take(fd: BorrowedFd<'_>, thread: libc::pid_t, description: &Description, logs
         give_back(fd);
     }
     warmed
+}
+
+/// A mapping of a leased file: over frames of this process if there are any, and the file is not persistent memory anyway.
+fn mapped(fd: BorrowedFd<'_>, len: u64, access: Access, settings: &Settings) -> Option<Warm> {
+    let shared = || Warm::new(fd, len, access, settings.stores_after_bytes).ok();
+    let Some(cache) = keeper().and_then(|keeper| keeper.cache(settings)) else { return shared() };
+    if let Some(shared) = shared().filter(Warm::is_persistent) {
+        return Some(shared);
+    }
+    let cached = CachedFile::open(cache, fd, len, access);
+    cached.map_or_else(shared, |file| Some(Warm::of_cached(file, access)))
+}
+
+impl Keeper {
+    /// The frames, made by the first file that is warm.
+    fn cache(&self, settings: &Settings) -> Option<&Cache> {
+        let build = |bytes: &u64| {
+            let cache = Cache::builder().engine(Engine::Sigbus).capacity(*bytes).build();
+            cache.inspect_err(report::no_frames).ok()
+        };
+        let cache = self.frames.get_or_init(|| {
+            let cache = settings.frames_bytes.as_ref().and_then(build)?;
+            cache.descriptors().iter().for_each(|fd| _ = own_descriptors::insert(fd.as_raw_fd()));
+            Some(cache)
+        });
+        cache.as_ref()
+    }
 }
 
 /// Takes a lease; the keeper is told when it is asked back.
@@ -371,6 +418,11 @@ pub(super) fn is_asked_back(description: &Description) -> bool {
 fn control(fd: RawFd, command: c_int, argument: usize) -> i64 {
     // SAFETY: the commands above take numbers, but for one, which reads a structure that the caller has.
     unsafe { libc::syscall(libc::SYS_fcntl, fd, command, argument) }
+}
+
+/// What the cache of this process has done, if there is one.
+pub(super) fn cache_stats() -> Option<Stats> {
+    keeper()?.frames.get()?.as_ref().map(Cache::stats)
 }
 
 /// How many descriptions were warmed up.

@@ -8,21 +8,26 @@
 //! waits for the kernel to have the lease back; the description is left to Linux then, for good, and so it is before anybody else can
 //! get at it (fork, exec, a stream of the C library's). So no call ever sees or leaves other bytes than it would without.
 //!
+//! With `--cache` the bytes of a leased file are in frames of a vmio cache of the process's in place of the kernel's page cache
+//! (`cached_file`): what was written is handed to the kernel before anybody else can ask it, with the lease.
+//!
 //! Nothing here allocates or waits for a lock in a thread of the program's: what it does, signal handlers do, too.
 
 mod answer;
+mod cached_file;
 mod calls;
 mod description;
 mod descriptors;
 mod keeper;
+mod leased_file;
 mod report;
 mod strict;
 mod strict_calls;
 mod warm;
 
-pub(crate) use calls::{Way, changes, lseek, read, synced, truncate, write};
+pub(crate) use calls::{Way, changes, lseek, read, reads, synced, truncate, write};
 pub(crate) use descriptors::{
     Until, closed, closed_range, duplicated, hides_dsync, is_alone, leave, leave_all, opened,
 };
-pub(crate) use keeper::{close_logs, is_on, is_strict, start};
+pub(crate) use keeper::{close_logs, has_frames, is_on, is_strict, start};
 pub(crate) use report::report;

@@ -1,5 +1,6 @@
 //! What `vmio run --stats` says of a process that was run with a mode.
 
+use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -34,14 +35,27 @@ pub(super) fn prepare() {
     });
 }
 
+/// The cache that was asked for cannot be had in this process.
+pub(super) fn no_frames(error: &vmio::Error) {
+    if let Some(Some(messages)) = MESSAGES.get() {
+        let text = format!("vmio run: files are copied from and to the page cache, for want of a cache: {error}\n");
+        let _ = rustix::io::write(messages, text.as_bytes());
+    }
+}
+
+/// A file is given to others that lacks something which was written to it.
+pub(super) fn not_written(fd: BorrowedFd<'_>, error: Errno) {
+    say(fd, format_args!("could not be written ({error}): some of what the program wrote to it is lost"));
+}
+
 /// A file is given to others that could not be flushed before: its log has to be replayed.
 pub(super) fn not_retired(fd: BorrowedFd<'_>, error: Errno) {
+    say(fd, format_args!("could not be flushed ({error}); what was written to it is in the log: run vmio recover"));
+}
+
+fn say(fd: BorrowedFd<'_>, what: fmt::Arguments<'_>) {
     let path = Settings::of_this_process().and_then(|settings| settings.path_under(fd));
-    let path = path.unwrap_or_default();
-    let text = format!(
-        "vmio run: {} could not be flushed ({error}); what was written to it is in the log: run vmio recover\n",
-        path.display()
-    );
+    let text = format!("vmio run: {} {what}\n", path.unwrap_or_default().display());
     if let Some(Some(messages)) = MESSAGES.get() {
         // If nobody listens any more, that is all right.
         let _ = rustix::io::write(messages, text.as_bytes());
@@ -67,11 +81,21 @@ pub(crate) fn report() {
     let (logged_writes, logged_bytes) = (of(&logged.writes), of(&logged.bytes));
     let (shared, checkpoints) = (of(&logged.shared), of(&logged.checkpoints));
     let flushes = synchronous::flushes();
+    let cache = keeper::cache_stats();
+    let of_cache = cache.as_ref().map_or(String::new(), |stats| {
+        format!(
+            "; cache: {} misses, {} bytes read, {} written, {} pages evicted",
+            stats.load_misses + stats.store_misses,
+            stats.read_bytes,
+            stats.written_bytes,
+            stats.evicted_clean + stats.evicted_dirty
+        )
+    });
     let text = match form {
         ReportForm::Text => format!(
             "vmio run: process {process}, mode {mode}: {warmed} files used without system calls: {reads} reads of {read_bytes} \
              bytes, {writes} writes of {written_bytes} bytes; {logged_writes} writes of {logged_bytes} bytes logged, {shared} of them to \
-             files that others had open, {checkpoints} checkpoints; {flushes} flushes of names and attributes\n"
+             files that others had open, {checkpoints} checkpoints; {flushes} flushes of names and attributes{of_cache}\n"
         ),
         ReportForm::Json => {
             let report = json!({
@@ -87,6 +111,12 @@ pub(crate) fn report() {
                 "shared_writes": shared,
                 "checkpoints": checkpoints,
                 "metadata_flushes": flushes,
+                "cache": cache.map(|stats| json!({
+                    "misses": stats.load_misses + stats.store_misses,
+                    "read_bytes": stats.read_bytes,
+                    "written_bytes": stats.written_bytes,
+                    "evicted_pages": stats.evicted_clean + stats.evicted_dirty,
+                })),
             });
             format!("{report}\n")
         }

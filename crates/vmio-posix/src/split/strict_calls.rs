@@ -90,6 +90,7 @@ fn write_logged<'a>(
         let outcome = write_part(call, warm, fd, start, bytes, buffers.iter().copied());
         drop(unapplied);
         if outcome != Ok(bytes as usize) {
+            warm.write_back()?;
             turn.take_back(fd)?;
         }
         outcome

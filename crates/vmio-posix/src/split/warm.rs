@@ -1,10 +1,12 @@
-//! What a warm description has: the kernel's mapping of its file, and which parts of it are worth going through.
+//! What a warm description has: a mapping of its file, and which parts of it are worth going through.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use rustix::io::Errno;
 use vmio::{Access, SharedMap};
 
+use super::cached_file::CachedFile;
 use super::strict::Logged;
 
 /// What is looked at, and mapped, at a time: a huge page.
@@ -15,8 +17,7 @@ const MAP_BYTES_MIN: u64 = 64 << 20;
 const CALLS_BEFORE_ANOTHER_LOOK: u8 = 64;
 /// The mapping, its chunks, and what was done through it.
 pub(crate) struct Warm {
-    /// None if the descriptor is open for stores alone.
-    map: Option<SharedMap>,
+    data: Data,
     access: Access,
     logged: Option<Logged>,
     chunks: Box<[Chunk]>,
@@ -25,6 +26,16 @@ pub(crate) struct Warm {
     has_stored: AtomicBool,
     /// None if nobody will ask: two atomic additions are a tenth of a read.
     counts: Option<Counts>,
+}
+
+/// Where the bytes of the file are.
+enum Data {
+    /// With the kernel, whose shared mapping this is: the same for every process.
+    Shared(SharedMap),
+    /// In frames of this process: the kernel knows what was written back.
+    Cached(CachedFile),
+    /// With the kernel, and nowhere else: the descriptor is open for stores alone.
+    Unmapped,
 }
 
 /// Calls served without a system call, and the bytes that they copied.
@@ -80,22 +91,25 @@ impl Warm {
     ) -> std::io::Result<Self> {
         let len = file_bytes.saturating_mul(2).max(MAP_BYTES_MIN).next_multiple_of(CHUNK_BYTES);
         let map = SharedMap::open(fd, len, access)?;
-        Ok(Self::of_map(Some(map), access, stores_after_bytes))
+        Ok(Self::of(Data::Shared(map), len, access, stores_after_bytes))
+    }
+
+    /// Of a file in frames of this process.
+    pub(super) fn of_cached(file: CachedFile, access: Access) -> Self {
+        Self::of(Data::Cached(file), 0, access, 0)
     }
 
     /// Of a file that is written alone: its writes are logged, and all of them are the kernel's.
     pub(super) fn of_writes_alone() -> Self {
-        Self::of_map(None, Access::ReadOnly, 0)
+        Self::of(Data::Unmapped, 0, Access::ReadOnly, 0)
     }
 
-    fn of_map(map: Option<SharedMap>, access: Access, stores_after_bytes: u32) -> Self {
-        let len = map.as_ref().map_or(0, SharedMap::len);
-        let chunks = (0..len / CHUNK_BYTES).map(|_| Chunk::new()).collect();
+    fn of(data: Data, chunked_bytes: u64, access: Access, stores_after_bytes: u32) -> Self {
         Warm {
-            map,
+            data,
             access,
             logged: None,
-            chunks,
+            chunks: (0..chunked_bytes / CHUNK_BYTES).map(|_| Chunk::new()).collect(),
             syncs: AtomicU32::new(0),
             stores_after_bytes,
             has_stored: AtomicBool::new(false),
@@ -123,11 +137,25 @@ impl Warm {
         self.logged.as_ref()
     }
 
+    /// The file in frames of this process, if it is there.
+    pub(super) fn cached(&self) -> Option<&CachedFile> {
+        if let Data::Cached(file) = &self.data { Some(file) } else { None }
+    }
+
+    /// Hands to the kernel what it does not know yet of the bytes.
+    pub(super) fn write_back(&self) -> Result<(), Errno> {
+        self.cached().map_or(Ok(()), |file| file.write_back(0..u64::MAX))
+    }
+
     /// Copies bytes that lie within the file, which is `file_bytes` long at least; false if the kernel had better do it.
     pub(super) fn read(&self, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, buffer: &mut [u8]) -> bool {
-        let Some(map) = &self.map else { return false };
-        let is_copied =
-            self.is_worth_it(map, fd, file_bytes, offset, buffer.len()) && map.read_at(offset, buffer).is_ok();
+        let is_copied = match &self.data {
+            Data::Cached(file) => file.read(offset, buffer),
+            Data::Shared(map) => {
+                self.is_worth_it(map, fd, file_bytes, offset, buffer.len()) && map.read_at(offset, buffer).is_ok()
+            }
+            Data::Unmapped => false,
+        };
         if is_copied && let Some(counts) = &self.counts {
             counts.add_read(buffer.len());
         }
@@ -136,28 +164,37 @@ impl Warm {
 
     /// The same of a write.
     pub(super) fn write(&self, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, bytes: &[u8]) -> bool {
-        let Some(map) = self.map.as_ref().filter(|_| self.access == Access::ReadWrite) else { return false };
-        let (syncs, enough) = (self.syncs.load(Ordering::Relaxed), self.stores_after_bytes);
-        let mut chunks = self.chunks_of(offset, bytes.len()).iter();
-        if !map.is_persistent() && !chunks.all(|chunk| chunk.is_written_often(bytes.len(), syncs, enough)) {
+        if self.access != Access::ReadWrite {
             return false;
         }
-        if !self.is_worth_it(map, fd, file_bytes, offset, bytes.len()) {
-            return false;
-        }
-        if !self.has_stored.load(Ordering::Relaxed) {
-            self.has_stored.store(true, Ordering::Relaxed);
-        }
-        let is_copied = map.write_at(offset, bytes).is_ok();
-        if is_copied && let Some(counts) = &self.counts {
-            counts.add_write(bytes.len());
+        let is_copied = match &self.data {
+            Data::Cached(file) => file.write(offset, bytes),
+            Data::Shared(map) => {
+                self.is_worth_a_store(map, fd, file_bytes, offset, bytes.len()) && map.write_at(offset, bytes).is_ok()
+            }
+            Data::Unmapped => false,
+        };
+        if is_copied {
+            if !self.has_stored.load(Ordering::Relaxed) {
+                self.has_stored.store(true, Ordering::Relaxed);
+            }
+            if let Some(counts) = &self.counts {
+                counts.add_write(bytes.len());
+            }
         }
         is_copied
     }
 
+    fn is_worth_a_store(&self, map: &SharedMap, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, len: usize) -> bool {
+        let (syncs, enough) = (self.syncs.load(Ordering::Relaxed), self.stores_after_bytes);
+        let mut chunks = self.chunks_of(offset, len).iter();
+        let is_written_often = map.is_persistent() || chunks.all(|chunk| chunk.is_written_often(len, syncs, enough));
+        is_written_often && self.is_worth_it(map, fd, file_bytes, offset, len)
+    }
+
     /// Whether what [`Self::write`] has copied is durable.
     pub(super) fn is_persistent(&self) -> bool {
-        self.map.as_ref().is_some_and(SharedMap::is_persistent)
+        matches!(&self.data, Data::Shared(map) if map.is_persistent())
     }
 
     pub(super) fn is_synced(&self) {

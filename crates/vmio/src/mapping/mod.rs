@@ -8,6 +8,7 @@ mod direct_file;
 mod ensure;
 mod fetch;
 pub(crate) mod file_end;
+mod load_store;
 pub(crate) mod mapped_file;
 pub(crate) mod open_files;
 pub(crate) mod opened;

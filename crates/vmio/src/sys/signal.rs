@@ -62,6 +62,9 @@ pub(crate) fn install_sigbus_handler(source: FaultSource, handler: FaultHandler)
 /// Has copies of persistent memory from now on return where they come upon a SIGBUS. Not in the handler itself, where one kills the
 /// process: an alternate stack of 8 KiB has no room for a second.
 pub(crate) fn recover_copies() -> io::Result<()> {
+    if previous().is_some() {
+        return Ok(());
+    }
     let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     if previous().is_some() { Ok(()) } else { install() }
 }

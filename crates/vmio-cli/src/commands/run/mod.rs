@@ -37,6 +37,8 @@ Examples:
                                        reads and overwrites of cached data without system calls; see posix.md
   vmio run --mode strict --under /data -- my-database
                                        each write is durable and atomic when it returns
+  vmio run --mode posix --cache 4G --under /data -- my-database
+                                       the same, with at most 4 GiB of the files in memory, whatever their size
   vmio run --mode sync --under /data -- tar xf archive.tar -C /data
                                        every file and name is durable when tar ends
 
@@ -60,6 +62,11 @@ With --mode, a file that is read or written often enough, and that no other proc
 own mapping of it. It takes a lease of the file (F_SETLEASE), which needs no right for one's own files; another process that
 opens the file waits until it is given back. The page posix.md says what is promised.
 
+With --mode and --cache the bytes of such files are in a vmio cache of the process's, and misses go past the page cache (Linux 6.14; before, the
+page cache has them, too). It takes userfaultfd, for faults of programs' own code alone, which needs no right. A file is one process's at a
+time: when another opens it, what was written is handed to the kernel first, and the file is Linux's from then on, for both. In mode posix a
+process that is killed loses what it has written since its last fsync.
+
 With --heap, what the program allocates (malloc and its kin) lies in a file that is made anew, loses its name at once and is gone
 when the program ends. The heap is that of CMD and of programs that it becomes, not of those that it starts. A forked child
 gets a copy. No right is needed. The page heap.md has the design and its limits.
@@ -71,13 +78,13 @@ started, and by whichever program under the mode uses a folder next; vmio recove
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
-    /// Map files through a vmio cache of so much memory, of each process
-    #[arg(long, value_parser = parse_size, required_unless_present = "mode", conflicts_with = "mode")]
+    /// Map files through a vmio cache of so much memory, of each process; with --mode, read and write them through it
+    #[arg(long, value_parser = parse_size, required_unless_present = "mode")]
     cache: Option<u64>,
-    /// With --cache, who takes the faults
+    /// With --cache and without --mode, who takes the faults
     #[arg(long, value_enum, default_value_t, conflicts_with = "mode")]
     engine: RunEngine,
-    /// Read and overwrite files without system calls, by the kernel's own mappings of them
+    /// Read and overwrite files without system calls, by the kernel's own mappings of them or, with --cache, by frames of the process's own
     #[arg(long, value_enum)]
     mode: Option<RunMode>,
     /// With --mode strict, the length of the log that each process has in each folder: no write is longer, and a longer log is
@@ -152,8 +159,10 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         if canonical.is_dir() { Ok(canonical) } else { bail!("{} is not a folder", folder.display()) }
     });
     let under = under.collect::<anyhow::Result<Vec<_>>>()?;
-    if let Some(bytes) = args.cache {
-        try_cache(args.engine, bytes)?;
+    match (args.cache, &args.mode) {
+        (Some(bytes), None) => try_cache(args.engine, bytes)?,
+        (Some(bytes), Some(_)) => try_frames(bytes)?,
+        (None, _) => {}
     }
     for folder in &under {
         let replayed = log::replay(folder);
@@ -175,7 +184,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     command.env("VMIO_RUN_UNDER", env::join_paths(under).context("the path of a folder has a colon in it")?);
     for (variable, value) in [
         ("VMIO_RUN_CACHE", cache_bytes.as_deref()),
-        ("VMIO_RUN_ENGINE", args.cache.map(|_| engine.get_name())),
+        ("VMIO_RUN_ENGINE", args.cache.filter(|_| args.mode.is_none()).map(|_| engine.get_name())),
         ("VMIO_RUN_MODE", mode.as_ref().map(|mode| mode.get_name())),
         ("VMIO_RUN_LOG", Some(log_bytes.as_str())),
         ("VMIO_RUN_VERBOSE", args.verbose.then_some("1")),
@@ -219,4 +228,12 @@ fn try_cache(engine: RunEngine, bytes: u64) -> anyhow::Result<()> {
         }),
     };
     built.context("cannot build the cache (--cache sets its size; `vmio doctor` says what is missing)")
+}
+
+/// The same of the frames that files are copied from and to. Misses are the copies' own, so that handlers of signals can see to them.
+fn try_frames(bytes: u64) -> anyhow::Result<()> {
+    let built = Cache::builder().engine(Engine::Sigbus).capacity(bytes).build().map(drop);
+    built.context(
+        "cannot build the cache (--cache sets its size, and without it files are copied from and to the page cache; `vmio doctor` says what is missing)",
+    )
 }

@@ -138,7 +138,7 @@ impl ProcessLog {
         let sync = |number: FileNumber| -> io::Result<()> {
             let (shared, fd) = &self.shared;
             let fd = match descriptors::home_of_logged(self.key(number)) {
-                Some(fd) => fd,
+                Some(fd) => fd?,
                 None if shared.load(Ordering::Acquire) == i64::from(number.number()) => fd.load(Ordering::Relaxed),
                 None => return Err(io::ErrorKind::NotFound.into()),
             };
