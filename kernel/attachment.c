@@ -223,7 +223,7 @@ void show_attachments(struct seq_file *seq)
 		if (S_ISBLK(host->i_mode))
 			seq_printf(seq, "%pg", I_BDEV(host));
 		else
-			seq_printf(seq, "%s:%lu", host->i_sb->s_id, host->i_ino);
+			seq_printf(seq, "%s:%llu", host->i_sb->s_id, (u64)host->i_ino);
 		seq_printf(seq, " resident %ld dirty %ld limit %lu pool %lu failures %u\n",
 			   atomic_long_read(&attachment->resident),
 			   atomic_long_read(&attachment->dirty),
