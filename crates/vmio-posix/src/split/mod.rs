@@ -11,7 +11,8 @@
 //! With `--cache` the bytes of a leased file are in frames of a vmio cache of the process's in place of the kernel's page cache
 //! (`cached_file`): what was written is handed to the kernel before anybody else can ask it, with the lease.
 //!
-//! Nothing here allocates or waits for a lock in a thread of the program's: what it does, signal handlers do, too.
+//! Nothing here allocates or waits for a lock in a thread of the program's: what it does, signal handlers do, too. The exceptions are
+//! a file in frames that becomes longer, or is written back: they wait for each other, with signals blocked, and seldom allocate.
 
 mod answer;
 mod cached_file;
