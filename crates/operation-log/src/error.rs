@@ -107,6 +107,16 @@ pub enum Error {
         /// Its owner.
         uid: u32,
     },
+    /// The folder of logs belongs to another user, who could take a log out of it.
+    #[error(
+        "{folder} belongs to user {uid}, who could take logs out of it: run as that user, or recover and remove it"
+    )]
+    FolderOfAnother {
+        /// The folder.
+        folder: PathBuf,
+        /// Its owner.
+        uid: u32,
+    },
     /// A file that the log has operations for cannot be brought up to date. Nothing of the log was given up.
     #[error("{action} {path} failed; once it can be, recover again")]
     File {

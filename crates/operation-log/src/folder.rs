@@ -1,12 +1,14 @@
 //! The folder that logs are in, their names, and the lock that tells whose owner lives.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::error::{Error, Result};
@@ -22,7 +24,8 @@ const UNFINISHED: &str = "new";
 /// A name that is taken, or a log that a recovery takes for an abandoned one, is tried again.
 const ATTEMPTS_MAX: u32 = 64;
 
-/// The folder of logs below another.
+/// The folder of logs below another. What is in it is reached by its descriptor: who may write to the one that it lies in can
+/// put a link to anywhere in its place at any time.
 pub(crate) struct Folder {
     path: PathBuf,
     file: File,
@@ -45,7 +48,13 @@ impl Folder {
             }
             _ => {}
         }
-        Self::at(path)
+        let folder = Self::at(path)?;
+        // Whose the folder is can take logs out of it, and put them where they are replayed too late.
+        let uid = stat_of(&folder.file).map_err(|source| folder.failed("looking at", source))?.stx_uid;
+        match uid == rustix::process::geteuid().as_raw() {
+            true => Ok(folder),
+            false => Err(Error::FolderOfAnother { folder: folder.path, uid }),
+        }
     }
 
     /// Has its descriptor be as the options want it.
@@ -105,6 +114,36 @@ impl Folder {
         Err(failed(&self.path, io::ErrorKind::AlreadyExists.into()))
     }
 
+    /// Gives a log its name, now that it is whole.
+    pub(crate) fn finish(&self, new: NewLog) -> Result<PathBuf> {
+        let path = new.path.with_extension(FINISHED);
+        let renamed = rustix::fs::renameat(&self.file, name_of(&new.path), &self.file, name_of(&path));
+        renamed.map_err(|error| new.failed("naming")(error.into()))?;
+        Ok(path)
+    }
+
+    /// Removes a log that has no name yet.
+    pub(crate) fn abandon(&self, new: NewLog) {
+        if let Err(error) = self.remove(&new.path) {
+            tracing::warn!(path = %new.path.display(), %error, "a log that could not be made is left behind");
+        }
+    }
+
+    /// Opens a log; `None` if it has gone meanwhile.
+    pub(crate) fn open_log(&self, path: &Path) -> Result<Option<File>> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        match rustix::fs::openat(&self.file, name_of(path), flags, Mode::empty()) {
+            Ok(file) => Ok(Some(file.into())),
+            Err(rustix::io::Errno::NOENT) => Ok(None),
+            Err(error) => Err(Error::Io { action: "opening", path: path.to_owned(), source: error.into() }),
+        }
+    }
+
+    /// Removes what lies in it.
+    pub(crate) fn remove(&self, path: &Path) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.file, name_of(path), AtFlags::empty())?)
+    }
+
     /// Makes names that were given or taken away durable, also the folder's own.
     pub(crate) fn sync(&self) -> Result<()> {
         let failed = |path: &Path, source| Error::Io { action: "flushing the folder", path: path.to_owned(), source };
@@ -115,7 +154,7 @@ impl Folder {
 
     /// Removes a log, and the folder if it was the last.
     pub(crate) fn remove_log(&self, log: &Path) -> io::Result<()> {
-        fs::remove_file(log)?;
+        self.remove(log)?;
         self.remove_if_empty();
         Ok(())
     }
@@ -148,7 +187,8 @@ impl Folder {
     pub(crate) fn logs(&self) -> Result<Vec<PathBuf>> {
         let mut logs: Vec<_> = self.with_ending(FINISHED)?;
         logs.sort_by_cached_key(|path| {
-            (fs::metadata(path).and_then(|metadata| metadata.modified()).ok(), path.clone())
+            let stat = rustix::fs::statat(&self.file, name_of(path), AtFlags::SYMLINK_NOFOLLOW);
+            (stat.ok().map(|stat| (stat.st_mtime, stat.st_mtime_nsec)), path.clone())
         });
         Ok(logs)
     }
@@ -156,25 +196,29 @@ impl Folder {
     /// Removes what processes have left that died while they made a log. Nothing was ever acknowledged by it.
     pub(crate) fn remove_unfinished(&self) -> Result<()> {
         for path in self.with_ending(UNFINISHED)? {
-            let Some(file) = open(&path)? else { continue };
+            let Some(file) = self.open_log(&path)? else { continue };
             let failed = |source| Error::Io { action: "removing", path: path.clone(), source };
             if try_lock(&file).and_then(|is_locked| Ok(is_locked && has_name(&file)?)).map_err(failed)? {
-                fs::remove_file(&path).map_err(failed)?;
+                self.remove(&path).map_err(failed)?;
             }
         }
         Ok(())
     }
 
     fn with_ending(&self, ending: &str) -> Result<Vec<PathBuf>> {
-        let failed = |source| Error::Io { action: "reading the folder", path: self.path.clone(), source };
+        let failed = |error: rustix::io::Errno| self.failed("reading the folder", error.into());
         let mut paths = Vec::new();
-        for entry in fs::read_dir(&self.path).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
+        for entry in Dir::read_from(&self.file).map_err(failed)? {
+            let path = self.path.join(OsStr::from_bytes(entry.map_err(failed)?.file_name().to_bytes()));
             if path.extension().is_some_and(|found| found == ending) {
                 paths.push(path);
             }
         }
         Ok(paths)
+    }
+
+    fn failed(&self, action: &'static str, source: io::Error) -> Error {
+        Error::Io { action, path: self.path.clone(), source }
     }
 }
 
@@ -188,30 +232,11 @@ impl NewLog {
         let path = self.path.clone();
         move |source| Error::Io { action, path: path.clone(), source }
     }
-
-    /// Gives it its name, now that it is whole.
-    pub(crate) fn finish(self) -> Result<PathBuf> {
-        let path = self.path.with_extension(FINISHED);
-        fs::rename(&self.path, &path).map_err(self.failed("naming"))?;
-        Ok(path)
-    }
-
-    /// Removes it again.
-    pub(crate) fn abandon(self) {
-        if let Err(error) = fs::remove_file(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "a log that could not be made is left behind");
-        }
-    }
 }
 
-/// Opens a log; `None` if it has gone meanwhile.
-pub(crate) fn open(path: &Path) -> Result<Option<File>> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    match rustix::fs::open(path, flags, Mode::empty()) {
-        Ok(file) => Ok(Some(file.into())),
-        Err(rustix::io::Errno::NOENT) => Ok(None),
-        Err(error) => Err(Error::Io { action: "opening", path: path.to_owned(), source: error.into() }),
-    }
+/// What a log is called in its folder.
+fn name_of(path: &Path) -> &OsStr {
+    path.file_name().unwrap_or_default()
 }
 
 /// Takes the lock that a log's owner has while it lives; false if somebody has it. It belongs to the open file: neither
@@ -256,24 +281,56 @@ mod tests {
         again.remove_unfinished().unwrap();
         assert!(living_path.exists() && !dead_path.exists());
         let file = living.file.try_clone().unwrap();
-        let path = living.finish().unwrap();
+        let path = folder.finish(living).unwrap();
         assert_eq!(again.logs().unwrap(), std::slice::from_ref(&path));
-        assert!(!try_lock(&open(&path).unwrap().unwrap()).unwrap());
+        assert!(!try_lock(&folder.open_log(&path).unwrap().unwrap()).unwrap());
         drop(file);
-        assert!(try_lock(&open(&path).unwrap().unwrap()).unwrap());
+        assert!(try_lock(&folder.open_log(&path).unwrap().unwrap()).unwrap());
     }
 
     #[test]
     fn the_last_log_takes_the_folder_with_it() {
         let under = tempfile::tempdir().unwrap();
         let folder = Folder::create(under.path()).unwrap();
-        let [first, second] = [(); 2].map(|()| folder.new_log().unwrap().unwrap().finish().unwrap());
+        let [first, second] = [(); 2].map(|()| folder.finish(folder.new_log().unwrap().unwrap()).unwrap());
         folder.remove_log(&first).unwrap();
         assert!(Folder::open(under.path()).unwrap().is_some());
         folder.remove_log(&second).unwrap();
         assert!(Folder::open(under.path()).unwrap().is_none() && folder.new_log().unwrap().is_none());
         let again = Folder::create(under.path()).unwrap();
         assert!(again.new_log().unwrap().is_some() && folder.new_log().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_link_that_takes_its_place_leads_nowhere() {
+        let (under, victim) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = Folder::create(under.path()).unwrap();
+        let new = folder.new_log().unwrap().unwrap();
+        let of_others = ["notes.new", "notes.log"].map(|name| victim.path().join(name));
+        for path in &of_others {
+            fs::write(path, "others'").unwrap();
+        }
+        fs::rename(under.path().join(FOLDER_NAME), under.path().join("moved")).unwrap();
+        std::os::unix::fs::symlink(victim.path(), under.path().join(FOLDER_NAME)).unwrap();
+
+        folder.remove_unfinished().unwrap();
+        assert_eq!(folder.logs().unwrap(), Vec::<PathBuf>::new());
+        let log = folder.finish(new).unwrap();
+        assert_eq!(folder.logs().unwrap(), std::slice::from_ref(&log));
+        folder.remove_log(&log).unwrap();
+        assert!(of_others.iter().all(|path| path.exists()));
+        assert_eq!(fs::read_dir(victim.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn no_log_is_made_in_a_folder_of_another_user() {
+        let under = tempfile::tempdir().unwrap();
+        fs::create_dir(under.path().join(FOLDER_NAME)).unwrap();
+        if std::os::unix::fs::chown(under.path().join(FOLDER_NAME), Some(65534), None).is_err() {
+            // Only root can give a folder away, and only root could make files in it then.
+            return;
+        }
+        assert!(matches!(Folder::create(under.path()), Err(Error::FolderOfAnother { uid: 65534, .. })));
     }
 
     #[test]

@@ -66,8 +66,8 @@ impl Log {
                 break (folder.placed(options), new);
             }
         };
-        let (header, new, space) = Self::begin(new, file_bytes, options)?;
-        let path = new.finish()?;
+        let (header, new, space) = Self::begin(&folder, new, file_bytes, options)?;
+        let path = folder.finish(new)?;
         let log = Log {
             path,
             folder,
@@ -82,7 +82,7 @@ impl Log {
         Ok(log)
     }
 
-    fn begin(new: NewLog, file_bytes: u64, options: LogOptions) -> Result<(Header, NewLog, Space)> {
+    fn begin(folder: &Folder, new: NewLog, file_bytes: u64, options: LogOptions) -> Result<(Header, NewLog, Space)> {
         let begun = (|| {
             let log = new.identity()?;
             let header = |generation| -> Result<Header> {
@@ -99,7 +99,7 @@ impl Log {
         match begun {
             Ok((header, space)) => Ok((header, new, space)),
             Err(error) => {
-                new.abandon();
+                folder.abandon(new);
                 Err(error)
             }
         }

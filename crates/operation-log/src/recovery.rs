@@ -1,11 +1,11 @@
 //! What is done for the logs that dead processes have left.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Damage, Error, Result};
-use crate::folder::{Folder, has_name, open, try_lock};
+use crate::folder::{Folder, has_name, try_lock};
 use crate::identity::{FileIdentity, stat_of};
 use crate::locate::Search;
 use crate::replay;
@@ -110,7 +110,7 @@ fn recover_log(folder: &Folder, log: &mut RecoveredLog, action: Action) -> Resul
         let path = path.clone();
         move |source| Error::Io { action, path, source }
     };
-    let Some(file) = open(&path)? else { return Ok(false) };
+    let Some(file) = folder.open_log(&path)? else { return Ok(false) };
     if !try_lock(&file).map_err(failed("locking"))? {
         log.state = LogState::InUse;
         return Ok(true);
@@ -137,7 +137,7 @@ fn recover_log(folder: &Folder, log: &mut RecoveredLog, action: Action) -> Resul
         let target = replay::open(at, present_identity(work.file.identity, &contents, here))?;
         replay::replay(&file, &contents, work, &target, at)?;
     }
-    fs::remove_file(&path).map_err(failed("removing"))?;
+    folder.remove(&path).map_err(failed("removing"))?;
     // A log that came back after a power cut would be replayed over what was written since.
     folder.sync()?;
     Ok(true)

@@ -7,6 +7,7 @@ mod commands;
 mod machine;
 mod progress;
 mod randomness;
+mod seconds;
 mod sim;
 mod size;
 

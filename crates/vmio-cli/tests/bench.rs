@@ -228,6 +228,8 @@ fn a_damaged_word_is_found() -> TestResult {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "wrong words were not noticed");
     assert!(error.contains("not what they should be") || error.contains("DESTROYS"), "{error}");
+    let priority = ["bench", "priority", "--cache", "8M", "--range", "1M", "--stream", "15M", "--file"];
+    refused(vmio().args(priority).arg(&path), "not what they should be")?;
     Ok(())
 }
 
@@ -239,7 +241,11 @@ fn bad_arguments_are_refused_with_advice() -> TestResult {
     refused(vmio().args(["bench", "map", "--engines", "nvme"]), engines)?;
     refused(vmio().args(["bench", "map", "--size", "2X"]), "512M")?;
     refused(vmio().args(["bench", "map", "--size", "7", "--dir", "/tmp"]), "at least one page")?;
-    refused(vmio().args(["bench", "map", "--secs", "nan"]), "--secs")?;
+    for command in ["map", "fetch", "commit"] {
+        refused(vmio().args(["bench", command, "--secs", "nan"]), "from 0.01 to 86400")?;
+    }
+    refused(vmio().args(["bench", "commit", "--warm-up=-1"]), "--warm-up")?;
+    refused(vmio().args(["bench", "priority", "--overwrite"]), "--file")?;
     refused(vmio().args(["bench", "map", "--threads", "0"]), "1..=1024")?;
     refused(vmio().args(["bench", "map", "--file", "/absent/file"]), "--size")?;
     refused(vmio().args(["bench", "map", "--size", "1M", "--dir", "/absent"]), "--dir")?;

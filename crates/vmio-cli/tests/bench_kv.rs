@@ -214,7 +214,7 @@ fn the_page_shows_every_engine_and_needs_nothing_else() -> TestResult {
     let stores = dir.path().join("stores");
     fs::create_dir(&stores)?;
     let mut command = small(&stores, &["--phases", "L,C", "--scenarios", "reopen"]);
-    let text = succeeded(command.arg("--html").arg(&page))?;
+    let text = succeeded(command.arg("--report").arg(&page))?;
     assert!(text.contains("the report is in"), "{text}");
     let page = fs::read_to_string(page)?;
     let document = Document::parse_with_options(&page, ParsingOptions { allow_dtd: true, ..Default::default() })?;
@@ -224,7 +224,7 @@ fn the_page_shows_every_engine_and_needs_nothing_else() -> TestResult {
     }
     let engines: BTreeSet<_> = document.descendants().filter_map(|node| node.attribute("data-engine")).collect();
     assert_eq!(engines, BTreeSet::from(["lmdb", "vmio"]));
-    assert!(page.contains("<h2>reopen</h2>") && page.contains("--html"), "tables and the command");
+    assert!(page.contains("<h2>reopen</h2>") && page.contains("--report"), "tables and the command");
     assert!(!page.contains("src=") && !page.contains("href="), "it needs nothing else");
     Ok(())
 }

@@ -152,7 +152,7 @@ fn what_a_cache_does_right_before_its_end_is_recorded() -> TestResult {
 fn failures_are_passed_on() -> TestResult {
     let dir = tempfile::tempdir()?;
     let page = dir.path().join("run.html");
-    refused(record(&page).args(["sh", "-c", "exit 3"]), "exit status: 3")?;
+    refused(record(&page).args(["sh", "-c", "exit 3"]), "sh ended with status 3")?;
     assert!(page.exists(), "what was recorded is worth having all the same");
     refused(record(&dir.path().join("absent/run.html")).arg("true"), "there is no folder")?;
     refused(record(&page).arg("no-such-command"), "cannot run no-such-command")

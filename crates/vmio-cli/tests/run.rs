@@ -483,7 +483,7 @@ fn what_cannot_be_preloaded_is_refused() -> TestResult {
 #[test]
 fn mistakes_are_explained() -> TestResult {
     let dir = tempfile::tempdir()?;
-    refused(&mut under(dir.path(), &["no-such-program"]), "cannot find the program no-such-program")?;
+    refused(&mut under(dir.path(), &["no-such-program"]), "cannot run no-such-program")?;
     refused(&mut under(&dir.path().join("missing"), &["true"]), "cannot look into")?;
     refused(vmio().args(["run", "--cache", "8M", "--", "true"]), "--under")?;
     refused(vmio().args(["run", "--cache", "8M", "--json", "--under", ".", "--", "true"]), "--stats")?;

@@ -2,12 +2,19 @@
 
 mod common;
 
+use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use common::programs::{compiled, has, leave_out, plain, text};
 use common::{TestResult, refused, succeeded, vmio};
+use graph_search::{Graph, RmatShape, Search};
+
+/// Set for the process that searches the graph.
+const SEARCHES: &str = "VMIO_TEST_SEARCHES";
+/// Small beside what it searches.
+const SMALL_CACHE: (&str, u64) = ("6M", 6 << 20);
 
 /// The command that runs a program with its heap in a file of a folder.
 fn with_heap(folder: &Path, program: &[&str]) -> Command {
@@ -55,6 +62,41 @@ fn a_python_dictionary_of_more_than_the_cache() -> TestResult {
         "-c",
         "d = {i: str(i) for i in range(400000)}; print(len(d), sum(map(len, d.values())))",
     ])
+}
+
+#[test]
+fn searches_of_a_graph_of_twice_the_cache() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let itself = env::current_exe()?;
+    let program = [text(&itself), "--exact", "program_that_searches", "--nocapture"];
+    let found = |mut command: Command| -> Result<Vec<String>, Box<dyn std::error::Error>> {
+        let printed = succeeded(command.env(SEARCHES, "yes"))?;
+        Ok(printed.lines().filter(|line| line.starts_with("from ")).map(str::to_owned).collect())
+    };
+    let expected = found(plain(&program))?;
+    assert_eq!(expected.len(), 2);
+    let mut command = vmio();
+    command.args(["run", "--cache", SMALL_CACHE.0, "--heap-size", "1G", "--heap"]).arg(folder.path().join("heap"));
+    command.arg("--").args(program);
+    assert_eq!(found(command)?, expected);
+    Ok(())
+}
+
+/// Not a test but a program, with a heap that it knows nothing of.
+#[test]
+fn program_that_searches() -> TestResult {
+    if env::var_os(SEARCHES).is_none() {
+        return Ok(());
+    }
+    let shape = RmatShape { scale: 17, edges_per_vertex: 12, seed: 1 };
+    let graph = Graph::from_edges(shape.vertices(), shape.edges());
+    assert!(graph.bytes() >= 2 * SMALL_CACHE.1, "{} bytes are not much", graph.bytes());
+    for source in graph.sources(2, 1) {
+        let search = Search::run(&graph, source);
+        search.check(&graph)?;
+        println!("from {source}: {} reached, {} levels", search.reached(), search.levels());
+    }
+    Ok(())
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::modes::{self, SQL, TOOLS, seeds, served};
+use common::modes::{self, SQL, TOOLS, random_runs, seeds, served, served_by_all};
 use common::programs::{compiled, has, leave_out, text};
 use common::{TestResult, patterned, refused, succeeded, vmio};
 
@@ -23,16 +23,8 @@ fn same_as_plain(dir: &Path, program: &[&str]) -> Result<Output, Box<dyn Error>>
 fn random_calls_return_what_they_do_without() -> TestResult {
     let dir = tempfile::tempdir()?;
     let program = compiled("random_calls", dir.path(), &[])?;
-    let (mut reads, mut writes) = (0, 0);
-    for seed in seeds(8) {
-        let work = dir.path().join(seed.to_string());
-        fs::create_dir(&work)?;
-        let output = same_as_plain(&work, &[text(&program), ".", &seed.to_string(), "400"])
-            .map_err(|error| format!("seed {seed}: {error}"))?;
-        reads += served(&output, "reads_served");
-        writes += served(&output, "writes_served");
-        fs::remove_dir_all(&work)?;
-    }
+    let outputs = random_runs("posix", &program, 400, seeds(8), modes::same_as_plain)?;
+    let (reads, writes) = (served_by_all(&outputs, "reads_served"), served_by_all(&outputs, "writes_served"));
     // Else nothing was tested.
     assert!(reads > 100 && writes > 10, "{reads} reads, {writes} writes");
     Ok(())
@@ -141,6 +133,46 @@ for at in range(1000): os.pread(fd, 512, at)
 }
 
 /// A file that cannot be had for oneself, one that others write, one of nobody's folders: they are Linux's.
+#[test]
+fn verbose_says_which_files_are_served_and_why_others_are_not() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    let dir = tempfile::tempdir()?;
+    let script = r#"
+import os, subprocess, time
+def use(name, flags, call):
+    fd = os.open(name, flags)
+    for round in range(200):
+        call(fd)
+        if round == 100: time.sleep(.3)
+    return fd
+for name in ["served", "log", "rights", "elsewhere", "wanted"]: open(name, "wb").write(bytes(100000))
+os.chmod("rights", 0o4755)
+use("served", os.O_RDWR, lambda fd: os.pread(fd, 100, 0))
+use("log", os.O_WRONLY, lambda fd: os.pwrite(fd, b"x", 0))
+use("rights", os.O_RDONLY, lambda fd: os.pread(fd, 100, 0))
+other = os.open("elsewhere", os.O_RDWR)
+use("elsewhere", os.O_RDWR, lambda fd: os.pread(fd, 100, 0))
+use("wanted", os.O_RDWR, lambda fd: os.pread(fd, 100, 0))
+subprocess.run(["sh", "-c", "echo more >> wanted"])
+"#;
+    let mut command = modes::under("posix --verbose", dir.path(), &["python3", "-c", script]);
+    let output = command.current_dir(dir.path()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    for (name, what) in [
+        ("served", "is read and written without system calls"),
+        ("log", "is left to Linux: it was opened for writing alone"),
+        ("rights", "is left to Linux: it has a set-user-ID or set-group-ID bit, which each write takes away"),
+        ("elsewhere", "is left to Linux: it is open elsewhere, too"),
+        ("wanted", "is read and written without system calls"),
+    ] {
+        let line = format!("vmio run: {} {what}\n", dir.path().canonicalize()?.join(name).display());
+        assert!(said.contains(&line), "{line}is not in\n{said}");
+    }
+    Ok(())
+}
+
 #[test]
 fn what_is_elsewhere_is_left_alone() -> TestResult {
     if !has("python3") {

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::fs;
 use std::process::{Command, Output, Stdio};
 
-use common::modes::{SQL, TOOLS, same_as_plain, seeds, served, under};
+use common::modes::{SQL, TOOLS, random_runs, same_as_plain, seeds, served, served_by_all, under};
 use common::programs::{compiled, has, leave_out, text};
 use common::{TestResult, patterned, refused, succeeded, vmio};
 
@@ -26,17 +26,10 @@ fn random_calls_return_what_they_do_without() -> TestResult {
     let program = compiled("random_calls", dir.path(), &[])?;
     let mut writes = 0;
     for (mode, rounds) in MODES.into_iter().zip([6, 4, 4]) {
-        let mut misses = 0;
-        for seed in seeds(rounds) {
-            let work = dir.path().join(format!("{mode} {seed}"));
-            fs::create_dir(&work)?;
-            let steps = if mode.starts_with("posix") { "400" } else { "150" };
-            let output = same_as_plain(mode, &work, &[text(&program), ".", &seed.to_string(), steps])
-                .map_err(|error| format!("{mode}, seed {seed}: {error}"))?;
-            misses += cached(&output, "misses");
-            writes += served(&output, "writes_served");
-            fs::remove_dir_all(&work)?;
-        }
+        let steps = if mode.starts_with("posix") { 400 } else { 150 };
+        let outputs = random_runs(mode, &program, steps, seeds(rounds), same_as_plain)?;
+        let misses: u64 = outputs.iter().map(|output| cached(output, "misses")).sum();
+        writes += served_by_all(&outputs, "writes_served");
         // Else nothing was tested.
         assert!(misses > 10, "{mode}: {misses} misses");
     }
@@ -52,6 +45,26 @@ fn threads_see_whole_blocks_while_others_change_the_file() -> TestResult {
         let output = under(MODES[0], dir.path(), &[text(&program), text(&dir.path().join("data")), helper]).output()?;
         let said = String::from_utf8_lossy(&output.stdout);
         assert_eq!((output.status.code(), said.as_ref()), (Some(0), "done\n"), "{:?}", output.status);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_handler_that_ends_the_program_in_the_middle_of_a_call_loses_nothing() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let program = compiled("interrupted_writes", dir.path(), &[])?;
+    let files = dir.path().join("files");
+    fs::create_dir(&files)?;
+    for mode in MODES {
+        let overwriting = under(mode, &files, &[text(&program)]);
+        let mut command = Command::new(&program);
+        command.arg(files.join("data")).arg(overwriting.get_program()).args(overwriting.get_args());
+        command.env("VMIO_RUN_STORES_AFTER", "100000");
+        let output = command.output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said.matches(": 0 of ").count(), 4, "{mode}: {said}{}", String::from_utf8_lossy(&output.stderr));
+        // What the interrupted call's file has served is not in the report, but that it was served is.
+        assert!(served(&output, "files") > 0, "{mode}: nothing was tested");
     }
     Ok(())
 }
@@ -105,9 +118,10 @@ import os, time
 fd = os.open("data", os.O_RDWR)
 for n in range(30): os.pwrite(fd, b"old", n)
 time.sleep(.3)
-for n in range(3000): assert os.pwrite(fd, n.to_bytes(2, "little"), 1 << 20 | n * 2) == 2
-assert os.fstat(fd).st_size == (1 << 20) + 6000
-# Further than the cache has addresses.
+for again in range(2):
+    for n in range(3000): assert os.pwrite(fd, n.to_bytes(2, "little"), 1 << 20 | n * 2) == 2
+    assert os.fstat(fd).st_size == (1 << 20) + 6000
+# A hole, and further than the cache has addresses.
 assert os.pwrite(fd, b"far", 70 << 30) == 3
 assert os.pread(fd, 3, 70 << 30) == b"far" and os.fstat(fd).st_size == (70 << 30) + 3
 assert os.pread(fd, 2, 1 << 20) == b"\0\0" and os.pread(fd, 2, (1 << 20) + 2) == b"\1\0"
@@ -169,6 +183,171 @@ fn who_opens_the_file_finds_what_was_written_last() -> Result<(), Box<dyn Error>
     Ok(())
 }
 
+/// Has a file in its cache, changes its block each time that it is told to, and says what that is now; the number of each block first.
+const HOLDER: &str = r#"
+import os, sys, time
+fd, n = os.open("data", os.O_RDWR), 0
+def write():
+    global n
+    n += 1
+    assert os.pwrite(fd, n.to_bytes(8, "little") * 512, 8192) == 4096
+while True:
+    for _ in range(10000):
+        if "LEASE  ACTIVE" in open("/proc/self/fdinfo/%d" % fd).read(): break
+        write()
+        time.sleep(.001)
+    else: sys.exit("the file is not warm")
+    for _ in range(50): write()
+    print(n, flush=True)
+    if sys.stdin.readline() == "": break
+    assert os.pread(fd, 4096, 8192) == n.to_bytes(8, "little") * 512
+"#;
+
+/// Opens the file in some way, and prints the errno, or the block's number.
+const OPENER: &str = r#"
+import ctypes, errno, os, sys
+c, how, name = ctypes.CDLL(None, use_errno=True), sys.argv[1], sys.argv[2]
+c.fopen.restype = c.freopen.restype = ctypes.c_void_p
+c.fileno.argtypes = [ctypes.c_void_p]
+folder = os.open(".", os.O_DIRECTORY)
+def stream(stream):
+    if not stream: raise OSError(ctypes.get_errno(), how)
+    return c.fileno(stream)
+def plain(fd):
+    if fd < 0: raise OSError(ctypes.get_errno(), how)
+    return fd
+old = c.fopen(b"/dev/null", b"r") if how == "freopen" else None
+try:
+    fd = {
+        "read": lambda: os.open(name, os.O_RDONLY),
+        "write": lambda: os.open(name, os.O_WRONLY | os.O_CREAT),
+        "truncate": lambda: os.open(name, os.O_RDWR | os.O_TRUNC),
+        "openat": lambda: os.open(name, os.O_RDWR, dir_fd=folder),
+        "creat": lambda: plain(c.creat(name.encode(), 0o600)),
+        "nonblock": lambda: os.open(name, os.O_RDONLY | os.O_NONBLOCK),
+        "fopen": lambda: stream(c.fopen(name.encode(), b"r+,ccs=UTF-8")),
+        "fopen for reads": lambda: stream(c.fopen(name.encode(), b"re")),
+        "fopen cuts": lambda: stream(c.fopen(name.encode(), b"w")),
+        "freopen": lambda: stream(c.freopen(name.encode(), b"r", ctypes.c_void_p(old))),
+    }[how]()
+    print(int.from_bytes(os.pread(fd, 8, 8192), "little") if how in ("read", "openat", "freopen") else "open")
+except OSError as error: print(errno.errorcode[error.errno])
+"#;
+
+/// What a second process finds in each way of opening the file that the first has in its cache, and what the file is in the end.
+fn opened_by_another(mode: &str, ways: &[(&str, &str)]) -> Result<(), Box<dyn Error>> {
+    use std::io::{BufRead, BufReader, Write};
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("data");
+    fs::write(&file, patterned(1 << 20))?;
+    succeeded(Command::new("sync").arg(&file))?;
+    let mut command = under(mode, dir.path(), &["python3", "-c", HOLDER]);
+    command.current_dir(dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut holder = command.spawn()?;
+    let mut input = holder.stdin.take().ok_or("it is piped")?;
+    let mut lines = BufReader::new(holder.stdout.take().ok_or("it is piped")?).lines();
+    let mut number = String::new();
+    for (at, (way, expected)) in ways.iter().enumerate() {
+        if at > 0 {
+            input.write_all(b"on\n")?;
+        }
+        number = lines.next().ok_or("the holder has ended")??;
+        let mut opener = under(mode, dir.path(), &["python3", "-c", OPENER, way, "data"]);
+        let found = succeeded(opener.current_dir(dir.path()))?;
+        let expected = if *expected == "its number" { &number } else { *expected };
+        assert_eq!(found.trim_end(), expected, "{mode}: {way}");
+    }
+    drop(input);
+    let output = holder.wait_with_output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last: u64 = number.parse()?;
+    assert!(output.status.success(), "{mode}: {said}");
+    assert!(served(&output, "writes_served") > 40, "{mode}: {said}");
+    let mut wanted = patterned(1 << 20);
+    wanted[8192..12288].copy_from_slice(&last.to_le_bytes().repeat(512));
+    assert!(fs::read(&file)? == wanted, "{mode}: what was written last is not in the file");
+    Ok(())
+}
+
+#[test]
+fn who_opens_it_too_is_refused_if_that_is_wanted_and_nothing_is_lost() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    let ways = ["read", "write", "truncate", "openat", "creat", "fopen", "fopen for reads", "fopen cuts", "freopen"];
+    let refused: Vec<_> = ways.map(|way| (way, "EBUSY")).into_iter().chain([("nonblock", "EAGAIN")]).collect();
+    for mode in MODES {
+        opened_by_another(&format!("{mode} --when-shared refuse"), &refused)?;
+        for way in ["read", "openat", "freopen"] {
+            opened_by_another(&format!("{mode} --when-shared wait"), &[(way, "its number")])?;
+        }
+        opened_by_another(mode, &[("read", "its number")])?;
+    }
+    Ok(())
+}
+
+/// Opens which are not to be refused: of its own file, of others' when nobody has them, and of what is no file.
+const ALONE: &str = r#"
+import ctypes, fcntl, os, sys, tempfile, time
+c = ctypes.CDLL(None, use_errno=True)
+c.fopen.restype = ctypes.c_void_p
+c.fclose.argtypes = [ctypes.c_void_p]
+fd = os.open("data", os.O_RDWR)
+def warm():
+    global fd
+    os.close(fd)
+    fd = os.open("data", os.O_RDWR)
+    for n in range(10000):
+        if "LEASE  ACTIVE" in open("/proc/self/fdinfo/%d" % fd).read(): return
+        os.pwrite(fd, b"x", n)
+        time.sleep(.001)
+    sys.exit("the file is not warm")
+warm()
+os.pwrite(fd, b"own", 5000)
+again = os.open("data", os.O_RDONLY)
+assert os.pread(again, 3, 5000) == b"own" and not fcntl.fcntl(again, fcntl.F_GETFL) & os.O_NONBLOCK
+os.close(again)
+warm()
+fcntl.lockf(fd, fcntl.LOCK_EX, 10)
+os.pwrite(fd, b"too", 5000)
+again = c.fopen(b"data", b"r")
+assert again, ctypes.get_errno()
+if os.fork() == 0:
+    # A record lock is not inherited: it must be the parent's still.
+    try: fcntl.lockf(os.open("data", os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB, 10)
+    except BlockingIOError: os._exit(0)
+    os._exit(1)
+assert os.wait()[1] == 0, "the record lock is gone"
+c.fclose(again)
+new = os.open("new", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+assert not fcntl.fcntl(new, fcntl.F_GETFL) & os.O_NONBLOCK
+with tempfile.NamedTemporaryFile(dir=".") as made: made.write(b"made")
+os.mkfifo("pipe")
+if os.fork() == 0:
+    time.sleep(.1)
+    os.write(os.open("pipe", os.O_WRONLY), b"sent")
+    os._exit(0)
+assert os.read(os.open("pipe", os.O_RDONLY), 9) == b"sent", "the open has not waited for the other end"
+try: os.open("none", os.O_RDONLY)
+except FileNotFoundError: print("done")
+"#;
+
+#[test]
+fn a_process_is_not_refused_what_it_has_itself() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    for mode in MODES {
+        let dir = tempfile::tempdir()?;
+        fs::write(dir.path().join("data"), patterned(1 << 20))?;
+        succeeded(Command::new("sync").arg(dir.path().join("data")))?;
+        let mode = format!("{mode} --when-shared refuse");
+        let said = succeeded(under(&mode, dir.path(), &["python3", "-c", ALONE]).current_dir(dir.path()))?;
+        assert_eq!(said, "done\n", "{mode}");
+    }
+    Ok(())
+}
+
 #[test]
 fn sqlite_and_tools_do_what_they_do_without() -> TestResult {
     if !has("sqlite3") || !has("git") {
@@ -193,5 +372,6 @@ fn what_cannot_be_is_said_before_the_program_starts() -> TestResult {
         command
     };
     refused(&mut with(&["--cache", "1M"]), "--cache sets its size")?;
-    refused(&mut with(&["--cache", "8M", "--engine", "kernel"]), "cannot be used with")
+    refused(&mut with(&["--cache", "8M", "--engine", "kernel"]), "cannot be used with")?;
+    refused(&mut with(&["--when-shared", "refuse"]), "--cache <CACHE>")
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use common::disk::{Disk, FileSystem};
-use common::modes::{SQL, TOOLS, same_as_plain, seeds, served, under};
+use common::modes::{SQL, TOOLS, random_runs, same_as_plain, seeds, served, served_by_all, under};
 use common::programs::{compiled, has, leave_out, plain, text};
 use common::{TestResult, refused, succeeded, vmio};
 
@@ -181,20 +181,51 @@ fn records_of_several_processes_are_all_there_though_one_is_killed() -> TestResu
     Ok(())
 }
 
+/// Dies with what it has written in its log, and beside it somebody who has the file open, and cuts it.
+const DIES: &str = r#"
+import os, signal
+fd = os.open("out", os.O_RDWR)
+for n in range(20): os.pwrite(fd, b"old" * 1000, n * 3000)
+os.kill(os.getpid(), signal.SIGKILL)
+"#;
+const CUTS: &str = r#"
+import os, subprocess, sys
+fd = os.open("out", os.O_RDWR)
+subprocess.run([sys.executable, "dies.py"])
+os.ftruncate(fd, 0)
+os.pwrite(fd, b"hello", 0)
+"#;
+
+#[test]
+fn what_a_dead_process_has_logged_comes_not_back_over_newer_contents() -> TestResult {
+    for renewed in [
+        "python3 dies.py; printf hello > out",
+        "python3 dies.py; python3 -c 'open(\"out\", \"w\").write(\"hello\")'",
+        "python3 dies.py; truncate -s 0 out; printf hello >> out",
+        "python3 dies.py; sed -n '1s/.*/hello/p' other | tr -d '\\n' | sort -o out; truncate -s 5 out",
+        "python3 cuts.py",
+    ] {
+        let dir = tempfile::tempdir()?;
+        fs::write(dir.path().join("dies.py"), DIES)?;
+        fs::write(dir.path().join("cuts.py"), CUTS)?;
+        fs::write(dir.path().join("out"), vec![1; 4096])?;
+        fs::write(dir.path().join("other"), "one\ntwo\n")?;
+        let script = format!("{renewed}; printf other >> other; cat out > read");
+        let mut command = under("strict", dir.path(), &["sh", "-c", &script]);
+        succeeded(command.current_dir(dir.path()))?;
+        assert_eq!(fs::read_to_string(dir.path().join("read"))?, "hello", "{renewed}");
+        succeeded(vmio().arg("recover").arg(dir.path()))?;
+        assert_eq!(fs::read_to_string(dir.path().join("out"))?, "hello", "{renewed}, and later");
+    }
+    Ok(())
+}
+
 #[test]
 fn random_calls_return_what_they_do_without() -> TestResult {
     let dir = tempfile::tempdir()?;
     let program = compiled("random_calls", dir.path(), &[])?;
-    let (mut logged, mut shared) = (0, 0);
-    for seed in seeds(3) {
-        let work = dir.path().join(seed.to_string());
-        fs::create_dir(&work)?;
-        let output = same_as_plain("strict", &work, &[text(&program), ".", &seed.to_string(), "150"])
-            .map_err(|error| format!("seed {seed}: {error}"))?;
-        logged += served(&output, "writes_logged");
-        shared += served(&output, "shared_writes");
-        fs::remove_dir_all(&work)?;
-    }
+    let outputs = random_runs("strict", &program, 150, seeds(3), same_as_plain)?;
+    let (logged, shared) = (served_by_all(&outputs, "writes_logged"), served_by_all(&outputs, "shared_writes"));
     assert!(shared > 0 && logged > shared, "{logged} writes, {shared} of them shared");
     Ok(())
 }

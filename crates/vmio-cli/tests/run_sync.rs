@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use common::disk::{Disk, FileSystem};
-use common::modes::{SQL, TOOLS, same_as_plain, seeds, served, under};
+use common::modes::{SQL, TOOLS, random_runs, same_as_plain, seeds, served, served_by_all, under};
 use common::programs::{compiled, has, leave_out, plain, text};
 use common::{TestResult, succeeded};
 
@@ -106,15 +106,8 @@ fn so_it_does_in_strict_mode() -> TestResult {
 fn random_calls_return_what_they_do_without() -> TestResult {
     let dir = tempfile::tempdir()?;
     let program = compiled("random_calls", dir.path(), &[])?;
-    let mut reads = 0;
-    for seed in seeds(4) {
-        let work = dir.path().join(seed.to_string());
-        fs::create_dir(&work)?;
-        let output = same_as_plain("sync", &work, &[text(&program), ".", &seed.to_string(), "200"])
-            .map_err(|error| format!("seed {seed}: {error}"))?;
-        reads += served(&output, "reads_served");
-        fs::remove_dir_all(&work)?;
-    }
+    let outputs = random_runs("sync", &program, 200, seeds(4), same_as_plain)?;
+    let reads = served_by_all(&outputs, "reads_served");
     assert!(reads > 50, "{reads} reads");
     Ok(())
 }

@@ -58,11 +58,11 @@ fn chosen_policies_are_plotted_over_shares_of_the_pages() -> Result<(), Box<dyn 
         let file = folder.path().join(name);
         let path = file.to_str().ok_or("a path")?;
         let trace = ["--synthetic", "uniform", "--pages", "4000", "--accesses", "40000", "--cache", "10%,50%,25%"];
-        let output = sim(&[&trace[..], &["--policy", "lru,optimum", "--plot", path]].concat())?;
+        let output = sim(&[&trace[..], &["--policy", "lru,optimum", "--report", path]].concat())?;
         let text = String::from_utf8(output.stdout)?;
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert!(text.contains("miss % 10%  miss % 50%  miss % 25%"), "{text}");
-        assert_eq!(text.lines().count(), 2 + 1 + 2, "{text}");
+        assert_eq!(text.lines().count(), 2 + 1 + 2 + 1, "{text}");
         let drawing = std::fs::read_to_string(&file)?;
         let drawing = roxmltree::Document::parse_with_options(
             &drawing,
@@ -97,7 +97,7 @@ fn what_cannot_be_replayed_is_refused() -> Result<(), Box<dyn std::error::Error>
             &["--synthetic", "zipf", "--cache", "1M", "--policy", "mru"],
             "is no policy: write all, or auto, auto-mixed, keep-refaulted",
         ),
-        (&["--synthetic", "zipf", "--cache", "1M", "--plot", "misses.png"], "neither .html nor .svg"),
+        (&["--synthetic", "zipf", "--cache", "1M", "--report", "misses.png"], "neither .html nor .svg"),
         (&["--cache", "1M"], "--trace"),
     ] {
         let output = sim(arguments)?;

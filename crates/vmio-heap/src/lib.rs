@@ -31,4 +31,4 @@ pub use allocator::FileHeap;
 pub use engine::HeapEngine;
 pub use error::HeapError;
 pub use heap::{contains, is_there, start};
-pub use options::{HEAP_BYTES_MIN, HeapOptions, SEGMENT_BYTES};
+pub use options::{HEAP_BYTES_MIN, HeapOptions};

@@ -7,7 +7,7 @@ use crate::engine::HeapEngine;
 /// How many times the cache a heap is by default: the file takes room only for what is stored to.
 const CACHES: u64 = 16;
 /// The allocator takes memory by so much.
-pub const SEGMENT_BYTES: u64 = 32 << 20;
+pub(crate) const SEGMENT_BYTES: u64 = 32 << 20;
 /// Less would hold nothing.
 pub const HEAP_BYTES_MIN: u64 = 4 * SEGMENT_BYTES;
 
@@ -30,6 +30,11 @@ impl HeapOptions {
     /// How much can be allocated: 16 times the cache unless set. The file takes room only for what is stored to.
     pub fn heap_bytes(self, bytes: u64) -> Self {
         Self { heap_bytes: bytes.next_multiple_of(SEGMENT_BYTES), ..self }
+    }
+
+    /// How much it will be, in whole parts of what the allocator takes at a time.
+    pub fn length(&self) -> u64 {
+        self.heap_bytes
     }
 
     /// Who keeps the heap within its cache.

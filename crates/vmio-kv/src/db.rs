@@ -18,6 +18,7 @@ mod value_reader;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -31,7 +32,7 @@ use crate::db::spiller::Spiller;
 use crate::device::{Beside, Device};
 use crate::error::{Error, Result};
 use crate::format::extents::LARGE_BYTES_MAX;
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
 use crate::log::LogWriter;
 use crate::options::{Durability, Options};
 use crate::region::{LevelMemory, Region};
@@ -136,23 +137,26 @@ impl Store {
 }
 
 impl Db {
-    /// Creates a store in a file that is not there yet, or in a block device or a file that holds none.
+    /// Creates a store in a file that is not there yet, in one that begins with zeros or is empty, or in a block device that holds none.
+    /// Whatever else a file holds, it is [`Error::OtherContent`]; what else a device holds is lost.
     pub fn create(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let path = path.as_ref();
+        crate::volume::check_length(options.new_volume_bytes())?;
         let wanted = options.new_volume_bytes() / UNIT_BYTES * UNIT_BYTES;
-        crate::volume::check_length(wanted)?;
         // Before there is a file.
         let cache = options.cache()?;
         if path.exists() {
             let backing = FileBacking::open(path, Access::ReadWrite)?;
-            if backing.len() < wanted && path.is_file() {
-                Self::refuse_volume(&backing)?;
-                backing.set_len(wanted).map_err(|source| Error::Device {
-                    volume: backing.describe(),
-                    action: "lengthening",
-                    offset: wanted,
-                    source,
-                })?;
+            if path.is_file() {
+                Self::refuse_content(&backing, path)?;
+                if backing.len() < wanted {
+                    backing.set_len(wanted).map_err(|source| Error::Device {
+                        volume: backing.describe(),
+                        action: "lengthening",
+                        offset: wanted,
+                        source,
+                    })?;
+                }
             }
             let options = options.discard_unless_said(!backing.is_device());
             return Self::create_in(&cache, backing, options);
@@ -169,12 +173,20 @@ impl Db {
         })
     }
 
-    /// Nothing is done to a file that holds a volume.
-    fn refuse_volume(backing: &FileBacking) -> Result<()> {
+    /// Nothing is done to a file that holds a volume, or anything else: a name may be a mistake.
+    fn refuse_content(backing: &FileBacking, path: &Path) -> Result<()> {
         if crate::volume::holds_volume(backing)? {
             return Err(Error::VolumeExists { volume: backing.describe() });
         }
-        Ok(())
+        let failed = |source| Error::Device { volume: backing.describe(), action: "reading", offset: 0, source };
+        let mut beginning = Vec::new();
+        let file = fs::File::open(path).map_err(failed)?;
+        file.take(BLOCK_BYTES as u64).read_to_end(&mut beginning).map_err(failed)?;
+        // A creation that was cut short has not written the header yet.
+        match beginning.iter().all(|byte| *byte == 0) {
+            true => Ok(()),
+            false => Err(Error::OtherContent { volume: backing.describe() }),
+        }
     }
 
     /// Opens a store, and brings back what was durable, whatever has happened to it.

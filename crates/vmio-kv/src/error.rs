@@ -1,5 +1,7 @@
 //! What can go wrong.
 
+use std::error::Error as _;
+
 /// The result of an operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -41,6 +43,12 @@ pub enum Error {
         /// The file.
         volume: String,
     },
+    /// The file holds what no volume begins with: creating one would destroy it.
+    #[error("{volume} holds something else: remove it first, or name another file")]
+    OtherContent {
+        /// The file.
+        volume: String,
+    },
     /// There is a volume already.
     #[error("{volume} holds a volume already: open it, or remove it first")]
     VolumeExists {
@@ -76,7 +84,7 @@ pub enum Error {
         wanted: u64,
     },
     /// A volume cannot have that length.
-    #[error("a volume of {bytes} bytes: it has at least {least} and at most {most}")]
+    #[error("a volume of {bytes} bytes: it has at least {} MiB and at most {} MiB", least >> 20, most >> 20)]
     VolumeLength {
         /// What was asked for.
         bytes: u64,
@@ -194,6 +202,14 @@ pub enum Error {
         /// The first failure.
         why: String,
     },
+}
+
+impl Error {
+    /// With what has led to it, for those who are told later that it was.
+    pub(crate) fn with_causes(&self) -> String {
+        let causes = std::iter::successors(self.source(), |&cause| cause.source());
+        causes.fold(self.to_string(), |text, cause| format!("{text}: {cause}"))
+    }
 }
 
 /// What is wrong with something on the device.

@@ -12,31 +12,58 @@ use crate::process::Process;
 /// What is to be done about a call: `None`, leave it to the C library, or its outcome.
 pub(crate) type Answer<T> = Option<Result<T, Errno>>;
 
+/// Whose code a thread runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Running {
+    /// The program's.
+    Program,
+    /// vmio's, for a call of the program's.
+    Call,
+    /// vmio's, for good.
+    OwnThread,
+}
+
 thread_local! {
     // Constant and without a destructor: its first use allocates nothing.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    static RUNNING: Cell<Running> = const { Cell::new(Running::Program) };
 }
 
 /// Whether the thread is inside vmio already: what it calls now is vmio's own.
 pub(crate) fn is_inside() -> bool {
-    INSIDE.get()
+    RUNNING.get() != Running::Program
 }
 
-/// Runs something of vmio's in any thread, whether that is inside already or not.
+/// Whether the thread is vmio's own, and not in a call of the program's, which a handler of the program's may interrupt.
+pub(crate) fn is_own_thread() -> bool {
+    RUNNING.get() == Running::OwnThread
+}
+
+/// Runs something of vmio's in any thread, whether that is inside already or not. For what is short: a signal handler of the
+/// program's that interrupts it is taken for vmio, too, so that its calls go to the C library.
 pub(crate) fn as_vmio<T>(call: impl FnOnce() -> T) -> T {
-    struct Before(bool);
+    struct Before(Running);
     impl Drop for Before {
         fn drop(&mut self) {
-            INSIDE.set(self.0);
+            RUNNING.set(self.0);
         }
     }
-    let _before = Before(INSIDE.replace(true));
+    let before = RUNNING.get();
+    let _before = Before(before);
+    if before == Running::Program {
+        RUNNING.set(Running::Call);
+    }
     call()
+}
+
+/// The same for what takes long: the program's handlers wait until it is done.
+pub(crate) fn as_vmio_undisturbed<T>(call: impl FnOnce() -> T) -> T {
+    let _no_handlers = SignalsBlocked::new();
+    as_vmio(call)
 }
 
 /// The calling thread is vmio's own, for good: of the cache's, which call the C library in the middle of a miss.
 pub(crate) fn stay_inside() {
-    INSIDE.set(true);
+    RUNNING.set(Running::OwnThread);
 }
 
 /// Runs something of vmio's for a call of the program's. Calls that it makes itself, also such as allocate, go to the C
@@ -45,18 +72,20 @@ pub(crate) fn stay_inside() {
 /// Once files are mapped, the program's signal handlers wait until it is done: one that ends the process in the middle of it
 /// could not have the stores written. A thread is not cancelled meanwhile either.
 pub(crate) fn enter<T>(call: impl FnOnce() -> Answer<T>) -> Answer<T> {
-    if INSIDE.replace(true) {
+    if is_inside() {
         return None;
     }
+    RUNNING.set(Running::Call);
     let _not_cancelled = NotCancelled::new();
     let _no_handlers = Process::current().filter(|process| !process.table.is_empty()).map(|_| SignalsBlocked::new());
     // What a panic has left half done is behind locks that take no notice of it, or is never seen again.
     let answer = catch_unwind(AssertUnwindSafe(call));
-    INSIDE.set(false);
+    RUNNING.set(Running::Program);
     answer.unwrap_or(Some(Err(Errno::IO)))
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -68,6 +97,18 @@ mod tests {
         });
         assert_eq!(answer, Some(Ok(2)));
         assert!(!is_inside());
+    }
+
+    #[test]
+    fn a_call_leaves_the_thread_whose_it_was() {
+        as_vmio(|| as_vmio_undisturbed(|| assert!(is_inside() && !is_own_thread())));
+        assert!(!is_inside());
+        let own = std::thread::spawn(|| {
+            stay_inside();
+            as_vmio(|| assert!(is_own_thread()));
+            is_own_thread()
+        });
+        assert!(own.join().unwrap());
     }
 
     #[test]

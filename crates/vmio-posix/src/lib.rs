@@ -8,6 +8,7 @@
 // Without `exports` nobody calls most of it.
 #![cfg_attr(test, allow(dead_code, unused_imports))]
 
+mod apart;
 mod cancellation;
 mod entry;
 mod errno;
@@ -22,6 +23,7 @@ mod own_descriptors;
 mod process;
 mod refused;
 mod settings;
+mod sharing;
 mod split;
 mod statistics;
 mod synchronous;

@@ -113,108 +113,136 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
         Some(_) => Process::current()?,
         None => Process::start(settings)?,
     };
-    let uses_page_cache = process.uses_page_cache();
     let access = if how.contains(OFlags::RDWR) { Access::ReadWrite } else { Access::ReadOnly };
+    let candidate = Candidate { process, fd, path: &path, identity, request, bytes, access };
     let mut table = process.table.lock();
-    let present = table.by_identity(identity);
     if let Some(why) = why {
-        add(&process.statistics.not_taken, 1);
-        process.note(format_args!("{}: left to Linux: {why}", path.display()));
-        // What Linux maps is what it knows of the file.
-        let prepared = present.map_or(Ok(()), |file| file.prepare_for_linux(request.is_shared()));
-        if prepared.is_ok() && request.is_shared() && !uses_page_cache {
-            left_to_linux::insert(identity);
-        }
-        return prepared.err().map(Err);
+        return candidate.left_beside(&table, why);
     }
-    if uses_page_cache && let Some(why) = request.better_left(fd) {
-        return left(process, &path, why);
+    if process.uses_page_cache()
+        && let Some(why) = request.better_left(fd)
+    {
+        return candidate.left(why);
     }
-    // What is mapped for loads may be protected anew later, where that is Linux's to do.
-    let stores = if uses_page_cache { request.is_shared() } else { request.stores() };
-    let file = match present.map(|file| reopened(&mut table, file, access, stores)).transpose() {
-        Ok(file) => file.flatten(),
-        Err(_) if uses_page_cache => return left(process, &path, "it is mapped for loads only"),
-        Err(error) => {
-            add(&process.statistics.not_taken, 1);
-            process.note(format_args!("{}: refused: it is mapped for loads only", path.display()));
-            return Some(Err(error));
+    match candidate.file(&mut table) {
+        Ok(file) => candidate.placed(&file),
+        Err(answer) => answer,
+    }
+}
+
+/// A mapping of a file that vmio looks after.
+struct Candidate<'a> {
+    process: &'static Process,
+    fd: BorrowedFd<'a>,
+    path: &'a Path,
+    identity: Identity,
+    request: Request,
+    /// Of the file.
+    bytes: Range<u64>,
+    access: Access,
+}
+
+impl Candidate<'_> {
+    /// Its file, opened if it is not yet; else what the program is answered.
+    fn file(&self, table: &mut LockedTable<'_>) -> Result<Arc<File>, Answer<usize>> {
+        let uses_page_cache = self.process.uses_page_cache();
+        // What is mapped for loads may be protected anew later, where that is Linux's to do.
+        let stores = if uses_page_cache { self.request.is_shared() } else { self.request.stores() };
+        let present = table.by_identity(self.identity);
+        match present.map(|file| reopened(table, file, self.access, stores)).transpose() {
+            Ok(Some(Some(file))) => return Ok(file),
+            Ok(_) => {}
+            Err(_) if uses_page_cache => return Err(self.left("it is mapped for loads only")),
+            Err(error) => return Err(self.refused(error, "it is mapped for loads only")),
         }
-    };
-    let file = match file {
-        Some(file) => Ok(file),
-        None => File::open(&process.cache, fd, path.clone(), access, bytes.end).map(|file| {
-            add(&process.statistics.files, 1);
-            let file = Arc::new(file);
-            table.insert(Arc::clone(&file));
-            file
-        }),
-    };
-    let file = file.map_err(|NotMapped { error, opened }| {
+        let opened = File::open(&self.process.cache, self.fd, self.path.to_owned(), self.access, self.bytes.end);
+        let file = Arc::new(opened.map_err(|not_mapped| self.not_opened(not_mapped))?);
+        add(&self.process.statistics.files, 1);
+        table.insert(Arc::clone(&file));
+        Ok(file)
+    }
+
+    fn not_opened(&self, NotMapped { error, opened }: NotMapped) -> Answer<usize> {
         if let Some(opened) = opened
-            && is_locked_by_program(identity)
+            && is_locked_by_program(self.identity)
         {
             refused::keep(opened);
         }
-        (errno::of(&error), error)
-    });
-    let mapped = match file {
-        Ok(file) => Ok(file),
-        // A lock that is not vmio's says nothing of whose pages there are.
-        Err((_, error @ vmio::Error::InUse { holder: Holder::Stranger, .. })) if uses_page_cache => {
-            return left(process, &path, error);
-        }
-        // Somebody else has it, whose stores Linux's mapping would not see, or it theirs.
-        Err((number @ Errno::AGAIN, error)) => {
-            process.note(format_args!("{}: refused: {error}", path.display()));
-            Err(number)
-        }
-        Err((_, error)) => {
-            // What the engine will never map need not be opened again.
-            if request.is_shared() || matches!(error, vmio::Error::NotInKernel { .. }) {
-                left_to_linux::insert(identity);
+        match (errno::of(&error), &error) {
+            // A lock that is not vmio's says nothing of whose pages there are.
+            (_, vmio::Error::InUse { holder: Holder::Stranger, .. }) if self.process.uses_page_cache() => {
+                self.left(error)
             }
-            return left(process, &path, error);
-        }
-    };
-    let mapped = mapped.and_then(|file| {
-        file.adopt_length()?;
-        let may_store = request.is_shared() && access == Access::ReadWrite && file.is_writable();
-        let rights = Rights { is_writable: request.stores(), may_store };
-        let address = file.windows().map(&file.mapping, bytes.clone(), rights)?;
-        if request.flags & libc::MAP_POPULATE != 0 {
-            // As with Linux, it is as if it had not been asked for, where it fails.
-            let _ = file.mapping.advise(file.within(bytes.clone()), Advice::WillNeed);
-        }
-        Ok(address)
-    });
-    match &mapped {
-        Err(Errno::BUSY) if uses_page_cache => {
-            return left(process, &path, "what it overlaps is, or it is private");
-        }
-        Ok(address) => {
-            add(&process.statistics.mappings, 1);
-            let how = if request.stores() { "for loads and stores" } else { "for loads" };
-            process.note(format_args!(
-                "{}: bytes {}..{} are mapped {how} at {address:#x}",
-                path.display(),
-                bytes.start,
-                bytes.end
-            ));
-        }
-        Err(error) => {
-            add(&process.statistics.not_taken, 1);
-            process.note(format_args!("{}: mmap fails: {error}", path.display()));
+            // Somebody else has it, whose stores Linux's mapping would not see, or it theirs.
+            (number @ Errno::AGAIN, _) => self.refused(number, error),
+            _ => {
+                // What the engine will never map need not be opened again.
+                if self.request.is_shared() || matches!(error, vmio::Error::NotInKernel { .. }) {
+                    left_to_linux::insert(self.identity);
+                }
+                self.left(error)
+            }
         }
     }
-    Some(mapped)
-}
 
-/// Linux maps it in vmio's place.
-fn left(process: &Process, path: &Path, why: impl fmt::Display) -> Answer<usize> {
-    add(&process.statistics.not_taken, 1);
-    process.note(format_args!("{}: left to Linux: {why}", path.display()));
-    None
+    /// Gives it addresses.
+    fn placed(&self, file: &File) -> Answer<usize> {
+        let (request, bytes) = (self.request, &self.bytes);
+        let place = || {
+            file.adopt_length()?;
+            let may_store = request.is_shared() && self.access == Access::ReadWrite && file.is_writable();
+            let rights = Rights { is_writable: request.stores(), may_store };
+            let address = file.windows().map(&file.mapping, bytes.clone(), rights)?;
+            if request.flags & libc::MAP_POPULATE != 0 {
+                // As with Linux, it is as if it had not been asked for, where it fails.
+                let _ = file.mapping.advise(file.within(bytes.clone()), Advice::WillNeed);
+            }
+            Ok(address)
+        };
+        match place() {
+            Ok(address) => {
+                add(&self.process.statistics.mappings, 1);
+                let how = if request.stores() { "for loads and stores" } else { "for loads" };
+                self.process.note(format_args!(
+                    "{}: bytes {}..{} are mapped {how} at {address:#x}",
+                    self.path.display(),
+                    bytes.start,
+                    bytes.end
+                ));
+                Some(Ok(address))
+            }
+            Err(Errno::BUSY) if self.process.uses_page_cache() => self.left("what it overlaps is, or it is private"),
+            Err(error) => self.refused(error, error),
+        }
+    }
+
+    /// Linux maps it in vmio's place.
+    fn left(&self, why: impl fmt::Display) -> Answer<usize> {
+        add(&self.process.statistics.not_taken, 1);
+        self.process.note(format_args!("{}: left to Linux: {why}", self.path.display()));
+        None
+    }
+
+    /// The same of what vmio can do nothing with, while it may have the file at other addresses: what Linux maps is what it
+    /// knows of the file.
+    fn left_beside(&self, table: &LockedTable<'_>, why: &str) -> Answer<usize> {
+        let is_shared = self.request.is_shared();
+        self.left(why);
+        if let Some(Err(error)) = table.by_identity(self.identity).map(|file| file.prepare_for_linux(is_shared)) {
+            return Some(Err(error));
+        }
+        if is_shared && !self.process.uses_page_cache() {
+            left_to_linux::insert(self.identity);
+        }
+        None
+    }
+
+    /// The program's mmap fails.
+    fn refused(&self, number: Errno, why: impl fmt::Display) -> Answer<usize> {
+        add(&self.process.statistics.not_taken, 1);
+        self.process.note(format_args!("{}: refused: {why}", self.path.display()));
+        Some(Err(number))
+    }
 }
 
 /// A file that is there for loads only is opened anew for stores, if the program has nothing of it mapped just now.

@@ -26,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) stores_after_bytes: u32,
     /// The length of each operation log.
     pub(crate) log_bytes: u64,
+    /// Whether an open of a file that another process has to itself fails, and does not wait.
+    refuses_shared: bool,
     /// The folders whose files are mapped through vmio: canonical paths.
     pub(crate) under: Vec<PathBuf>,
     /// Whether to say what is taken, what is not, and why.
@@ -100,6 +102,11 @@ impl Settings {
         SETTINGS.get_or_init(|| Settings::read(|name| env::var_os(name))).as_ref()
     }
 
+    /// Whether an open fails that would wait for another process.
+    pub(crate) fn refuse_shared() -> bool {
+        Self::of_this_process().is_some_and(|settings| settings.refuses_shared)
+    }
+
     fn read(variable: impl Fn(&str) -> Option<OsString>) -> Option<Settings> {
         let mode = match variable("VMIO_RUN_MODE") {
             Some(mode) => Some(Mode::named(mode.to_str()?)?),
@@ -127,9 +134,15 @@ impl Settings {
             Some(bytes) => bytes.to_str()?.parse().ok()?,
             None => STORES_AFTER_BYTES,
         };
-        let log_bytes = match variable("VMIO_RUN_LOG") {
+        let log_bytes = match variable("VMIO_RUN_LOG_BYTES") {
             Some(bytes) => bytes.to_str()?.parse().ok()?,
             None => LOG_BYTES,
+        };
+        let refuses_shared = match variable("VMIO_RUN_WHEN_SHARED") {
+            Some(what) if what == "refuse" => true,
+            Some(what) if what == "wait" => false,
+            Some(_) => return None,
+            None => false,
         };
         let under = env::split_paths(&variable("VMIO_RUN_UNDER")?).collect();
         let is_verbose = variable("VMIO_RUN_VERBOSE").is_some();
@@ -137,7 +150,17 @@ impl Settings {
             Some("json") => ReportForm::Json,
             _ => ReportForm::Text,
         });
-        Some(Settings { cache, mode, frames_bytes, stores_after_bytes, log_bytes, under, is_verbose, report })
+        Some(Settings {
+            cache,
+            mode,
+            frames_bytes,
+            stores_after_bytes,
+            log_bytes,
+            refuses_shared,
+            under,
+            is_verbose,
+            report,
+        })
     }
 
     /// The path of an open file, by which it was opened, if it lies under one of the folders.
@@ -180,6 +203,7 @@ mod tests {
             ("VMIO_RUN_CACHE", "8388608"),
             ("VMIO_RUN_ENGINE", "kernel"),
             ("VMIO_RUN_MODE", "posix"),
+            ("VMIO_RUN_WHEN_SHARED", "refuse"),
             ("VMIO_RUN_UNDER", "/data:/more/data"),
             ("VMIO_RUN_STATS", "json"),
         ];
@@ -195,6 +219,7 @@ mod tests {
         assert_eq!(read_but("VMIO_RUN_UNDER", None), None);
         assert_eq!(read_but("VMIO_RUN_CACHE", Some("much")), None);
         assert_eq!(read_but("VMIO_RUN_MODE", Some("lax")), None);
+        assert_eq!(read_but("VMIO_RUN_WHEN_SHARED", Some("share")), None);
     }
 
     #[test]
@@ -227,6 +252,8 @@ mod tests {
             read_but("VMIO_RUN_STORES_AFTER", None).map(|settings| settings.stores_after_bytes),
             Some(STORES_AFTER_BYTES)
         );
+        let refuses = |value| read_but("VMIO_RUN_WHEN_SHARED", value).map(|settings| settings.refuses_shared);
+        assert_eq!([Some("refuse"), Some("wait"), None].map(refuses), [Some(true), Some(false), Some(false)]);
         assert_eq!((settings.is_verbose, settings.report), (false, Some(ReportForm::Json)));
         assert!(settings.covers(Path::new("/data/a")) && settings.covers(Path::new("/more/data/b/c")));
         assert!(!settings.covers(Path::new("/database/a")) && !settings.covers(Path::new("/more")));

@@ -16,14 +16,15 @@ use std::arch::asm;
 use std::error::Error;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
-use vmio::Access;
 use vmio::backing::{Backing, DaxBacking, FileBacking, NvmeBacking, Submission};
+use vmio::{Access, Cache, Mapping, MappingOptions};
 
 const TURNS: u64 = 50;
 /// The same where each is left alone for long.
@@ -160,7 +161,8 @@ impl Bench {
                 self.writes(what, &backing)?;
             }
         }
-        self.commands(device, &NvmeBacking::open_with(device, Access::ReadWrite, Submission::Polled)?)
+        self.commands(device, &NvmeBacking::open_with(device, Access::ReadWrite, Submission::Polled)?)?;
+        self.write_back(NvmeBacking::open_with(device, Access::ReadWrite, Submission::Interrupting)?)
     }
 
     fn dax(&self, file: &Path) -> Outcome {
@@ -183,10 +185,10 @@ impl Bench {
     fn read_registered(&self, what: &str, backing: &dyn Backing) -> Outcome {
         let mut page = Box::new(Page([0; PAGE]));
         let start = page.0.as_ptr() as usize;
-        backing.prefer_buffers(Some(start..start + PAGE));
+        backing.prefer_buffers(slice::from_ref(&(start..start + PAGE)));
         let cost =
             self.meter.cost(TURNS, |turn| Ok(backing.read_at(place(turn, backing.len()), &mut page.0).map(drop)?))?;
-        backing.prefer_buffers(None);
+        backing.prefer_buffers(&[]);
         self.report(what, cost);
         Ok(())
     }
@@ -203,17 +205,33 @@ impl Bench {
         Ok(())
     }
 
-    /// What write-back would cost from memory that is registered, and does from other memory.
+    /// From memory that is registered, as write-back does, and from other memory.
     fn writes(&self, what: &str, backing: &dyn Backing) -> Outcome {
-        for count in [1, RUN_PAGES] {
-            self.write(&format!("{what}, write of {count} pages"), backing, count)?;
+        let run = Box::new(Run([7; RUN_PAGES * PAGE]));
+        let start = run.0.as_ptr() as usize;
+        for registered in [false, true] {
+            backing.prefer_buffers(registered.then(|| start..start + run.0.len()).as_slice());
+            let buffer = if registered { ", registered buffer" } else { "" };
+            for count in [1, RUN_PAGES] {
+                let what = format!("{what}, write of {count} pages{buffer}");
+                self.write_from(&what, backing, &run.0[..count * PAGE])?;
+            }
         }
-        let page = Box::new(Page([7; PAGE]));
-        let start = page.0.as_ptr() as usize;
-        backing.prefer_buffers(Some(start..start + PAGE));
-        self.write_from(&format!("{what}, write of 1 page, registered buffer"), backing, &page.0)?;
-        backing.prefer_buffers(None);
+        backing.prefer_buffers(&[]);
         Ok(())
+    }
+
+    /// The same through a mapping: stores to pages in memory, which are protected, and their write-back.
+    fn write_back(&self, backing: NvmeBacking) -> Outcome {
+        let cache = Cache::builder().capacity(16 << 20).build()?;
+        let map = Mapping::open(&cache, backing, MappingOptions::new())?;
+        let run = vec![7; RUN_PAGES * PAGE];
+        let cost = self.meter.cost(TURNS, |_| {
+            map.write_at(0, &run)?;
+            Ok(map.flush(0..run.len() as u64)?)
+        })?;
+        self.report(&format!("mapping, stores to {RUN_PAGES} pages and their flush"), cost);
+        Ok(map.close()?)
     }
 
     /// As a program would that reads and writes pages by io_uring, with and without interrupts.

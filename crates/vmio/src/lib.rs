@@ -40,7 +40,11 @@ mod kernel_engine;
 #[cfg(not(loom))]
 mod managed;
 #[cfg(not(loom))]
+mod mapped_file;
+#[cfg(not(loom))]
 mod mapping;
+#[cfg(not(loom))]
+mod options;
 #[cfg(not(loom))]
 mod policy;
 #[cfg(not(loom))]
@@ -61,9 +65,11 @@ pub use engine::Engine;
 #[cfg(not(loom))]
 pub use error::{Error, Result};
 #[cfg(not(loom))]
-pub use mapping::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
+pub use mapped_file::{Advice, SyncHandle, Usage};
 #[cfg(not(loom))]
-pub use mapping::{Advice, Fetch, Mapping, Pin, Residency, SyncHandle, Usage, View};
+pub use mapping::{Fetch, Mapping, Pin, Residency, View};
+#[cfg(not(loom))]
+pub use options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
 #[cfg(not(loom))]
 pub use page::reuse::Reuse;
 #[cfg(not(loom))]

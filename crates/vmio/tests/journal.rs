@@ -5,6 +5,7 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -238,6 +239,33 @@ fn commits_are_not_brought_into_another_file_of_that_name() {
     let (_journal, report) = Journal::open_file(&copy, JournalOptions::new()).unwrap();
     assert_eq!((report.commits, report.files.len()), (1, 1));
     assert_eq!(file_word(&path, 0), 1);
+}
+
+#[test]
+fn nothing_is_replayed_that_somebody_else_may_have_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, log, copy) = (dir.path().join("data"), dir.path().join("journal"), dir.path().join("copy"));
+    let journal = Journal::create_file(&log, HEADERS + 200 * PAGE, JournalOptions::new()).unwrap();
+    let file = journal.join(data_file(&path, 10)).unwrap();
+    write(&file, 0, 1, 1).unwrap();
+    journal.commit(|_| Ok(())).unwrap();
+    fs::copy(&log, &copy).unwrap();
+    let refused = |what: &str| match Journal::open_file(&copy, JournalOptions::new()) {
+        Err(error @ Error::NotAJournal { .. }) => assert!(error.to_string().contains(what), "{error}"),
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("it was opened"),
+    };
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o666)).unwrap();
+    refused("anybody may write to it");
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o600)).unwrap();
+    // Only root can give it away, and take it back.
+    if chown(&copy, Some(65534), None).is_ok() {
+        refused("it belongs to user 65534");
+        chown(&copy, Some(0), None).unwrap();
+    }
+    drop((file, journal));
+    let (_journal, report) = Journal::open_file(&copy, JournalOptions::new()).unwrap();
+    assert_eq!(report.commits, 1);
 }
 
 #[test]

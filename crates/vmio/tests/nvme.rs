@@ -7,13 +7,15 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use vmio::backing::{Backing, FileBacking, NvmeBacking, Submission};
 use vmio::{Access, Error, Mapping, MappingOptions};
 
+use support::child::isolated;
+use support::denial::limit_locked_memory;
 use support::exercise::{exercise, random_bytes};
-use support::{PAGE, at, read, tiny_cache};
+use support::{PAGE, at, read, roomy_cache, tiny_cache};
 
 /// Tests take turns with the device.
 static TURN: Mutex<()> = Mutex::new(());
@@ -73,6 +75,68 @@ fn it_is_the_namespace_that_the_block_layer_has() {
             assert!(block.0 == bytes[page * 4096..][..4096], "page {page}");
         }
         map.close().unwrap();
+    });
+}
+
+/// The kernel looks up the pages of no command: not of misses, of what an evictor writes, nor of a sync.
+#[test]
+fn a_mapping_moves_bytes_in_registered_buffers_only() {
+    with_device(|device, block_device| {
+        const PAGES: u64 = 2000;
+        for way in [Submission::Polled, Submission::Interrupting] {
+            let backing = Arc::new(NvmeBacking::open_with(device, Access::ReadWrite, way).unwrap());
+            let bytes = random_bytes(PAGES * PAGE);
+            // One cache evicts, the other leaves all that is written to the sync.
+            for (cache, syncs) in [(tiny_cache(), false), (roomy_cache(), true)] {
+                let opened = backing.commands();
+                let map = Mapping::open(&cache, Arc::clone(&backing), MappingOptions::new()).unwrap();
+                for (page, bytes) in bytes.chunks_exact(PAGE as usize).enumerate() {
+                    assert_eq!(read(&map, at(page as u64)..at(page as u64 + 1)).unwrap().len(), bytes.len());
+                    map.write_at(at(page as u64), bytes).unwrap();
+                }
+                let written = backing.commands();
+                map.sync().unwrap();
+                let synced = backing.commands();
+                println!("{way:?}: {opened:?}, {written:?}, {synced:?}");
+                assert_eq!((written.unregistered, synced.unregistered), (opened.unregistered, opened.unregistered));
+                assert!(opened.registered < written.registered);
+                assert!(!syncs || written.registered < synced.registered);
+                map.close().unwrap();
+            }
+            let unregistered = backing.commands().unregistered;
+            let mut block = Block([0; 4096]);
+            let direct = open_block_device(block_device);
+            for (page, bytes) in bytes.chunks_exact(PAGE as usize).enumerate() {
+                direct.read_exact_at(&mut block.0, at(page as u64)).unwrap();
+                assert!(block.0 == bytes, "page {page}");
+            }
+            // The buffers are the cache's, which may go.
+            backing.read_at(0, &mut block.0).unwrap();
+            assert_eq!(backing.commands().unregistered, unregistered + 1);
+        }
+    });
+}
+
+/// What may not be locked in memory is not registered: reads come first.
+#[test]
+fn reads_keep_their_registered_buffers_where_there_is_no_room_for_those_of_writes() {
+    with_device(|device, _| {
+        let name = "reads_keep_their_registered_buffers_where_there_is_no_room_for_those_of_writes";
+        let said = isolated(name, || {
+            // Of a core, in each of as many rings, reads have 256 KiB.
+            let cores = std::thread::available_parallelism().unwrap().get() as u64;
+            limit_locked_memory(cores * cores * (256 << 10) + (1 << 20));
+            let backing = Arc::new(NvmeBacking::open(device, Access::ReadWrite).unwrap());
+            let map = Mapping::open(&tiny_cache(), Arc::clone(&backing), MappingOptions::new()).unwrap();
+            let opened = backing.commands();
+            (0..50).for_each(|page| drop(read(&map, at(page)..at(page + 1)).unwrap()));
+            let done = backing.commands();
+            assert!(done.registered > opened.registered && done.unregistered == opened.unregistered, "{done:?}");
+            map.write_at(0, &[7; 4096]).unwrap();
+            map.sync().unwrap();
+            assert!(backing.commands().unregistered > done.unregistered, "{:?}", backing.commands());
+        });
+        said.succeeds();
     });
 }
 

@@ -7,11 +7,10 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{self, Command};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use std::{env, process};
 
 use anyhow::{Context, anyhow, bail};
 
@@ -28,11 +27,12 @@ pub struct TraceBuffers {
 impl TraceBuffers {
     /// Mounts the kernel's file system of traces where nobody else sees it, and makes buffers there.
     pub fn create() -> anyhow::Result<Self> {
-        let mounted = env::temp_dir().join(format!("vmio-trace-{}", process::id()));
+        // Of a name that nobody can guess and be there before, with links to where nothing may be written.
+        let mounted = tempfile::Builder::new().prefix("vmio-trace-").tempdir();
+        let mounted = mounted.context("cannot create a folder to mount at")?.keep();
         let path = mounted.join("instances").join(format!("vmio-bench-{}", process::id()));
         let to_remove = (path.clone(), mounted.clone());
         let removal = Cleanup::register(move || remove(&to_remove.0, &to_remove.1))?;
-        fs::create_dir(&mounted).context("cannot create a folder to mount at")?;
         let mount = Command::new("mount").args(["-t", "tracefs", "tracefs"]).arg(&mounted).output()?;
         if !mount.status.success() {
             bail!("cannot mount tracefs: {}", String::from_utf8_lossy(&mount.stderr).trim());
@@ -250,6 +250,20 @@ format:
         assert_eq!(request(8, b"WS\0"), expected(true));
         assert_eq!(request(8, b"FWFS"), expected(true));
         assert_eq!((request(8, b"D\0"), request(0, b"FW"), request(8, b"")), (None, None, None));
+        Ok(())
+    }
+
+    /// Anybody may make a folder there, before root measures.
+    #[test]
+    fn a_folder_of_others_in_the_temporary_one_is_left_alone() -> anyhow::Result<()> {
+        let foreign = std::env::temp_dir().join(format!("vmio-trace-{}", process::id()));
+        let enable = foreign.join("instances").join(format!("vmio-bench-{}", process::id())).join(ENABLE);
+        fs::create_dir_all(enable.parent().context("it has no folder")?)?;
+        fs::write(&enable, "precious")?;
+        drop(TraceBuffers::create());
+        let left = fs::read_to_string(&enable)?;
+        fs::remove_dir_all(&foreign)?;
+        assert_eq!(left, "precious");
         Ok(())
     }
 

@@ -2,7 +2,6 @@
 
 use super::cgroup::MemoryCgroup;
 use super::child::{self, Job, Killed, ResidentRange, Task};
-use super::content;
 use super::device_cache::drop_page_cache;
 use super::engines::EngineKind;
 use super::engines::vmio::Variant;
@@ -34,9 +33,6 @@ pub struct Matrix {
     /// Features of the kernel that vmio does without.
     pub without: Vec<String>,
 }
-
-/// Pages read back from the device after a run that stored.
-const SAMPLE_PAGES: u64 = 2048;
 
 /// The results in the order of the runs, and what had to be left out.
 #[derive(Default)]
@@ -107,9 +103,7 @@ impl Matrix {
                 outcome => outcome?,
             };
             if spec.op.writes() {
-                drop_page_cache(target.path())?;
-                run.verify_errors +=
-                    content::count_invalid_in_sample(target.path(), spec.size_bytes, SAMPLE_PAGES, spec.seed)?;
+                run.verify_errors += target.count_invalid_in_sample(spec.seed)?;
             }
             result.runs.push(run);
             result.curves.push(curve);

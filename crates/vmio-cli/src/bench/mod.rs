@@ -15,6 +15,7 @@ pub mod kv;
 mod latency_curve;
 mod map;
 mod matrix;
+mod median;
 mod op;
 pub mod output;
 pub mod pattern;

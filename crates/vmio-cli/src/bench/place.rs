@@ -22,7 +22,7 @@ pub struct Place {
 impl Place {
     /// A new folder in `dir`.
     pub fn in_dir(dir: &Path) -> anyhow::Result<Self> {
-        let folder = new_folder(dir).with_context(|| format!("cannot create a folder in {} (--dir)", dir.display()))?;
+        let folder = new_folder(dir).with_context(|| format!("cannot create a folder in {}", dir.display()))?;
         Self::new(folder, None, dir.display().to_string())
     }
 

@@ -104,7 +104,8 @@ pub fn run(
     output.text(&format!("Done in {:.0} s.", start.elapsed().as_secs_f64()));
 
     let runs = &quick.result.runs;
-    let verify_errors = runs.iter().map(|run| run.verify_errors).sum();
+    let of_priority = priority.iter().map(|result| result.verify_errors);
+    let verify_errors = runs.iter().map(|run| run.verify_errors).chain(of_priority).sum();
     let mut all = runs.iter().map(serde_json::to_value).collect::<Result<Vec<Value>, _>>()?;
     all.push(json!({ "scenario": "priority", "results": priority }));
     output.results(&all)?;

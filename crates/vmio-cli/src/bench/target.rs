@@ -30,7 +30,7 @@ pub struct TargetArgs {
     #[arg(long, value_enum)]
     pub device: Option<Device>,
     /// Fill --file even if it holds something else: DESTROYS its content
-    #[arg(long)]
+    #[arg(long, requires = "file")]
     pub overwrite: bool,
 }
 
@@ -52,6 +52,8 @@ pub struct Target {
 
 /// Pages sampled to decide whether a file holds the content.
 const SAMPLE_PAGES: u64 = 256;
+/// Pages read back after a run that stored.
+const READ_BACK_PAGES: u64 = 4096;
 /// The versions of the words at the beginning differ from fill to fill by this.
 const FILL_SEED: u64 = 0x5eed;
 
@@ -76,6 +78,12 @@ impl Target {
     /// How much of it is used: whole pages.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
+    }
+
+    /// Reads back from the device what was stored there: how many words of some pages are not what they should be.
+    pub fn count_invalid_in_sample(&self, seed: u64) -> anyhow::Result<u64> {
+        drop_page_cache(&self.path)?;
+        content::count_invalid_in_sample(&self.path, self.size_bytes, READ_BACK_PAGES, seed)
     }
 
     /// What it is, for people.

@@ -64,13 +64,13 @@ impl<'a> Iterator for Events<'a> {
             match kind {
                 TIME_EXTEND | TIME_STAMP => {
                     let time = (u64::from(self.word(4)?) << DELTA_BITS) + delta;
-                    self.time_ns = if kind == TIME_EXTEND { self.time_ns + time } else { time };
+                    self.time_ns = if kind == TIME_EXTEND { self.time_ns.wrapping_add(time) } else { time };
                     self.data = self.data.get(8..)?;
                 }
                 // Nothing follows where it says no length.
                 PADDING if delta == 0 => return None,
                 PADDING => {
-                    self.time_ns += delta;
+                    self.time_ns = self.time_ns.wrapping_add(delta);
                     self.data = self.data.get(4 + self.word(4)? as usize..)?;
                 }
                 _ => {
@@ -79,7 +79,7 @@ impl<'a> Iterator for Events<'a> {
                         if kind == LONG { (8, 4 + self.word(4)? as usize) } else { (4, 4 + 4 * kind as usize) };
                     let bytes = self.data.get(begin..end)?;
                     self.data = &self.data[end..];
-                    self.time_ns += delta;
+                    self.time_ns = self.time_ns.wrapping_add(delta);
                     return Some(Event { time_ns: self.time_ns, bytes });
                 }
             }
@@ -95,7 +95,21 @@ impl Events<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn whatever_bytes_are_no_panic(time_ns: u64, words: Vec<(u8, u32)>, length: u64, bytes in 0..5000_usize) {
+            // Every kind of event often, and every length.
+            let words: Vec<u32> = words.iter().map(|(kind, rest)| rest << 5 | u32::from(kind & 31)).collect();
+            let (mut page, _) = page(time_ns, 0, &words[..words.len().min(1000)]);
+            page.events(PAGE_BYTES).for_each(drop);
+            page.buffer()[8..16].copy_from_slice(&length.to_ne_bytes());
+            prop_assert!(page.events(bytes).all(|event| event.bytes.len() < PAGE_BYTES));
+        }
+    }
 
     fn page(time_ns: u64, flags: u64, words: &[u32]) -> (TracePage, usize) {
         let mut page = TracePage::new();

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 
@@ -14,6 +15,9 @@ Examples:
   vmio cat big.log | grep error
   vmio cat --cache 16M big.log > copy.log
   vmio cat --json big.log 2> report.json > /dev/null   (the report goes to standard error)";
+
+/// What has failed if it cannot be written to.
+const OUTPUT: &str = "cannot write to standard output";
 
 /// Write a file to standard output through a mapping.
 #[derive(Args)]
@@ -34,8 +38,8 @@ pub fn run(args: &CatArgs) -> anyhow::Result<()> {
     let cache = build_cache(args.cache)?;
     let source = Source::open(&cache, &args.file)?;
     let mut output = io::stdout().lock();
-    source.for_each_chunk("reading", |_, bytes| Ok(output.write_all(bytes)?))?;
-    output.flush()?;
+    source.for_each_chunk("reading", |_, bytes| output.write_all(bytes).context(OUTPUT))?;
+    output.flush().context(OUTPUT)?;
     if args.json {
         eprintln!("{}", json!({ "file": args.file, "bytes": source.len_bytes() }));
     }

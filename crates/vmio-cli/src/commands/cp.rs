@@ -1,10 +1,10 @@
 //! `vmio cp`: a copy from mapping to mapping that appears under its name only when complete.
 
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Error, bail};
 use clap::Args;
 use serde_json::json;
 use tempfile::NamedTempFile;
@@ -12,6 +12,7 @@ use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Mapping, MappingOptions};
 
 use super::source::{Source, build_cache};
+use crate::bench::report_file::folder_of;
 use crate::cleanup::Cleanup;
 use crate::size::{format_size, parse_size};
 
@@ -44,10 +45,7 @@ pub fn run(args: &CpArgs) -> anyhow::Result<()> {
     let destination = destination_of(&args.src, &args.dst)?;
     let cache = build_cache(args.cache)?;
     let source = Source::open(&cache, &args.src)?;
-    let folder = match destination.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
+    let folder = folder_of(&destination).map_err(Error::msg)?;
     let temporary =
         NamedTempFile::new_in(folder).with_context(|| format!("cannot create a file in {}", folder.display()))?;
     let temporary_path = temporary.path().to_owned();
@@ -55,7 +53,9 @@ pub fn run(args: &CpArgs) -> anyhow::Result<()> {
 
     fill(&cache, &source, temporary.as_file(), temporary.path())
         .with_context(|| format!("cannot write {}", destination.display()))?;
-    temporary.as_file().set_permissions(fs::metadata(&args.src)?.permissions())?;
+    // The rights to read, write and run it alone: as whom it is run goes with its owner, who may be another one here.
+    let mode = fs::metadata(&args.src)?.permissions().mode() & 0o777;
+    temporary.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
     temporary.as_file().sync_all()?;
     temporary.persist(&destination).with_context(|| format!("cannot rename the copy to {}", destination.display()))?;
     on_interrupt.disarm();

@@ -16,3 +16,4 @@ pub mod stat;
 pub mod sum;
 pub mod top;
 pub mod trace;
+mod watched_command;

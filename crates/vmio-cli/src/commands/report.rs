@@ -25,7 +25,7 @@ pub struct ReportArgs {
     #[arg(value_name = "FILE", required = true)]
     recordings: Vec<PathBuf>,
     /// Write the page to this file
-    #[arg(long, alias = "output", value_name = "OUT.html", value_parser = ReportFile::parse)]
+    #[arg(long, value_name = "OUT.html", value_parser = ReportFile::parse)]
     out: ReportFile,
 }
 

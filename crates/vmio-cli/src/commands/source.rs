@@ -9,7 +9,9 @@ use anyhow::{Context, bail};
 use vmio::backing::{Backing, DaxBacking, FileBacking, NvmeBacking};
 use vmio::{Access, Advice, Cache, Engine, Mapping, MappingOptions};
 
+use crate::machine::memory_bytes;
 use crate::progress::ByteProgress;
+use crate::size::format_size;
 
 /// Bytes copied out of the mapping at a time.
 pub const CHUNK_BYTES: usize = 1 << 20;
@@ -25,10 +27,19 @@ pub struct Source {
 
 /// A cache for one pass over a file.
 pub fn build_cache(capacity_bytes: u64) -> anyhow::Result<Cache> {
+    warn_of_size(capacity_bytes);
     Cache::builder()
         .capacity(capacity_bytes)
         .build()
         .context("cannot build the cache (--cache sets its size; `vmio doctor` says what is missing)")
+}
+
+/// A cache takes memory as it needs it, so that one that is too large is found out late, by the kernel.
+pub fn warn_of_size(cache_bytes: u64) {
+    if let Some(memory_bytes) = memory_bytes().filter(|memory_bytes| *memory_bytes < cache_bytes) {
+        let (cache, memory) = (format_size(cache_bytes), format_size(memory_bytes));
+        eprintln!("vmio: warning: --cache {cache} is more than this machine's memory, {memory}: it may run out of it");
+    }
 }
 
 impl Source {
@@ -49,14 +60,11 @@ impl Source {
             true => DaxBacking::open(path, Access::ReadOnly).ok(),
             false => None,
         };
-        let opened = match dax {
-            Some(backing) => Ok(Arc::new(backing) as Arc<dyn Backing>),
-            None if kind.is_char_device() => {
-                NvmeBacking::open(path, Access::ReadOnly).map(|backing| Arc::new(backing) as _)
-            }
-            None => FileBacking::open(path, Access::ReadOnly).map(|backing| Arc::new(backing) as _),
+        let backing: Arc<dyn Backing> = match dax {
+            Some(backing) => Arc::new(backing),
+            None if kind.is_char_device() => Arc::new(NvmeBacking::open(path, Access::ReadOnly)?),
+            None => Arc::new(FileBacking::open(path, Access::ReadOnly)?),
         };
-        let backing = opened.with_context(|| format!("cannot open {}", path.display()))?;
         let mapping = Mapping::open(cache, backing, MappingOptions::new())
             .with_context(|| format!("cannot map {}", path.display()))?;
         let len_bytes = mapping.len();

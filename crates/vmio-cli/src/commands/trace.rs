@@ -1,10 +1,10 @@
 //! `vmio trace`: the misses of a running program, as a trace for `vmio sim`.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,6 +12,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, ValueHint};
 use vmio::telemetry::{Miss, Misses, Reader};
+
+use super::stat::parse_process_id;
+use super::watched_command;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,14 +41,14 @@ pub struct TraceArgs {
     #[arg(long, value_hint = ValueHint::FilePath)]
     out: PathBuf,
     /// The process to record, in place of a command
-    #[arg(long, conflicts_with = "command", required_unless_present = "command", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, conflicts_with = "command", required_unless_present = "command", value_parser = parse_process_id)]
     pid: Option<u32>,
     /// Which of the caches of the process, in the order in which it built them
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     cache_number: u64,
     /// The command to run and to record, with its arguments
-    #[arg(last = true, value_hint = ValueHint::CommandWithArguments)]
-    command: Vec<String>,
+    #[arg(value_name = "CMD", trailing_var_arg = true, allow_hyphen_values = true, value_hint = ValueHint::CommandWithArguments)]
+    command: Vec<OsString>,
 }
 
 /// Runs `vmio trace`.
@@ -56,14 +59,17 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot watch for Ctrl-C")?;
     let mut recording = Recording { output: BufWriter::new(file), misses: Vec::new(), recorded: 0, interrupted };
     let child = match (args.pid, &args.command[..]) {
-        (None, [program, arguments @ ..]) => {
-            let child = Command::new(program).args(arguments).spawn();
-            Some(child.with_context(|| format!("cannot run {program}"))?)
-        }
+        (None, [program, arguments @ ..]) => Some(watched_command::start(program, arguments)?),
         _ => None,
     };
     let id = args.pid.or(child.as_ref().map(Child::id)).context("give --pid or a command")?;
-    let recorded = recording.record(&Reader::open(id)?, args.cache_number);
+    let reader = Reader::open(id)?;
+    if args.pid.is_some() && reader.misses(args.cache_number)?.is_none() {
+        eprintln!(
+            "vmio: process {id} has no such cache that publishes its misses: waiting until it has, or ends, or Ctrl-C"
+        );
+    }
+    let recorded = recording.record(&reader, args.cache_number);
     // The program goes on though the recording failed.
     let status = match child {
         Some(mut child) if !recording.is_interrupted() => Some(child.wait()?),
@@ -74,13 +80,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
         bail!("process {id} had no cache {} that publishes its misses: CacheBuilder::publish_misses", args.cache_number)
     };
     eprintln!("vmio: {} misses recorded, {} lost", recording.recorded, misses.lost());
-    match status {
-        Some(status) if !status.success() => match status.signal() {
-            Some(signal) => bail!("{} was ended by signal {signal}", args.command[0]),
-            None => bail!("{} ended with status {}", args.command[0], status.code().unwrap_or(1)),
-        },
-        _ => Ok(()),
-    }
+    status.map_or(Ok(()), |status| watched_command::succeeded(&args.command[0], status))
 }
 
 /// A trace that is being written.

@@ -15,10 +15,10 @@ use serde::Serialize;
 
 use self::cache_size::CacheSize;
 use self::formats::PAGE_BYTES;
-use self::plot::PlotFile;
 use self::policy::{Misses, Policy};
 use self::trace::{Synthetic, Trace, TraceFormat};
 use crate::bench::output::OutputArgs;
+use crate::bench::report_file::ReportFile;
 use crate::bench::table::Table;
 use crate::progress::Activity;
 use crate::size::format_size;
@@ -29,7 +29,7 @@ Examples:
   vmio sim --synthetic scan-hot --pages 100000 --accesses 2000000 --cache 80M
   vmio sim --trace pages.txt --cache 1G --json sim.json
   vmio sim --trace hm_0.csv --format msr --cache 256M,1G,4G
-  vmio sim --synthetic zipf:0.8 --cache 5%,10%,25%,50% --policy auto,s3-fifo --plot misses.html
+  vmio sim --synthetic zipf:0.8 --cache 5%,10%,25%,50% --policy auto,s3-fifo --report misses.html
 
 vmio's own policies are not simulated: the trace is replayed through a mapping without a device behind it, in a cache that
 has room for the page tables beside. Soft misses are accesses of pages that were in memory and out of sight.
@@ -46,26 +46,27 @@ pub struct SimArgs {
     #[arg(long, value_hint = ValueHint::FilePath, required_unless_present = "synthetic", conflicts_with = "synthetic")]
     trace: Option<PathBuf>,
     /// What the file looks like
-    #[arg(long, value_enum, default_value = "pages")]
+    #[arg(long, value_enum, default_value = "pages", conflicts_with = "synthetic")]
     format: TraceFormat,
     /// Make a trace up: uniform, zipf:EXPONENT, seq, blocks:PAGES, scan-hot or shift
     #[arg(long)]
     synthetic: Option<Synthetic>,
     /// Pages of a made-up trace
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1 << 30), conflicts_with = "trace")]
     pages: u64,
     /// Accesses of a made-up trace
-    #[arg(long, default_value_t = 1_000_000)]
+    #[arg(long, default_value_t = 1_000_000, conflicts_with = "trace")]
     accesses: u32,
     /// Memory for pages, or a share of the trace's pages (10%); several to see how the misses depend on it
     #[arg(long, value_parser = CacheSize::parse, value_delimiter = ',', required = true)]
     cache: Vec<CacheSize>,
-    /// The policies to compare
+    /// The policies to compare, or all: of vmio auto, auto-mixed, keep-refaulted, mixed, fifo, second-chance and
+    /// vmio-s3-fifo-mixed, beside lru, clock, arc, s3-fifo and optimum
     #[arg(long, value_delimiter = ',', default_value = "all", value_parser = parse_policies)]
     policy: Vec<Policies>,
     /// Draw the misses against the size of the cache: OUT.html, or OUT.svg
-    #[arg(long, value_name = "OUT", value_parser = PlotFile::parse)]
-    plot: Option<PlotFile>,
+    #[arg(long, value_name = "OUT", value_parser = plot::parse_file)]
+    report: Option<ReportFile>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -122,8 +123,9 @@ pub fn run(args: &SimArgs) -> anyhow::Result<()> {
     }
     let about = about(&trace);
     args.output.text(&format!("{about}\n\n{}", table(&args.cache, &outcomes).text().trim_end()));
-    if let Some(plot) = &args.plot {
-        plot.write(&about, &outcomes)?;
+    if let Some(file) = &args.report {
+        plot::write(file, &about, &outcomes)?;
+        args.output.text(&file.notice());
     }
     args.output.results(&outcomes)
 }

@@ -1,39 +1,29 @@
-//! `--plot`: the misses of every policy against the size of the cache, in a file to look at and to pass on.
+//! `--report`: the misses of every policy against the size of the cache, in a file to look at and to pass on.
 
-use std::fs;
-use std::path::PathBuf;
-
-use anyhow::Context;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::Outcome;
 use crate::bench::charts::{self, Chart, MissCurve, miss_ratio_chart};
+use crate::bench::report_file::{META, ReportFile};
 
-/// A file to write.
-#[derive(Clone, Debug)]
-pub struct PlotFile {
-    path: PathBuf,
-    is_svg: bool,
+/// Takes a path from the command line.
+pub fn parse_file(text: &str) -> Result<ReportFile, String> {
+    let file = ReportFile::parse(text)?;
+    match is_svg(&file) || file.path().extension().is_some_and(|extension| extension.eq_ignore_ascii_case("html")) {
+        true => Ok(file),
+        false => Err(format!("{text:?} ends in neither .html nor .svg")),
+    }
 }
 
-impl PlotFile {
-    /// Takes a path from the command line.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let path = PathBuf::from(text);
-        let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
-        match extension.as_deref() {
-            Some("svg") => Ok(Self { path, is_svg: true }),
-            Some("html") => Ok(Self { path, is_svg: false }),
-            _ => Err(format!("{text:?} ends in neither .html nor .svg")),
-        }
-    }
+fn is_svg(file: &ReportFile) -> bool {
+    file.path().extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"))
+}
 
-    /// Draws the outcomes of a trace.
-    pub fn write(&self, about: &str, outcomes: &[Outcome]) -> anyhow::Result<()> {
-        let chart = miss_ratio_chart("Misses by policy", about, &curves(outcomes));
-        let text = if self.is_svg { drawing(&chart) } else { page(&chart, about) };
-        fs::write(&self.path, text.into_string()).with_context(|| format!("cannot write {}", self.path.display()))
-    }
+/// Draws the outcomes of a trace.
+pub fn write(file: &ReportFile, about: &str, outcomes: &[Outcome]) -> anyhow::Result<()> {
+    let chart = miss_ratio_chart("Misses by policy", about, &curves(outcomes));
+    let text = if is_svg(file) { drawing(&chart) } else { page(&chart, about) };
+    file.write_text(&text.into_string())
 }
 
 fn curves(outcomes: &[Outcome]) -> Vec<MissCurve> {
@@ -65,7 +55,7 @@ fn page(chart: &Chart, about: &str) -> Markup {
         (DOCTYPE)
         html lang="en" {
             // Closed as XML wants it, so that programs too can read the page.
-            head { (PreEscaped(r#"<meta charset="utf-8"/>"#)) title { "vmio sim: " (about) } }
+            head { (PreEscaped(META)) title { "vmio sim: " (about) } }
             body { (drawing(chart)) }
         }
     }

@@ -28,8 +28,10 @@ impl Cat {
         let mut child = vmio().args(["cat", "--cache", "8M"]).arg(file.path()).stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().ok_or("its output is piped")?;
         let mut cat = Self { child, output, _file: file };
-        cat.read(1 << 20)?;
-        Ok(cat)
+        match cat.read(1 << 20) {
+            Ok(()) => Ok(cat),
+            Err(error) => Err(format!("{error}: the process has ended with {}", cat.child.wait()?).into()),
+        }
     }
 
     /// Its number.
@@ -45,7 +47,8 @@ impl Cat {
     /// Reads the rest, and waits for the end.
     pub fn finish(&mut self) -> TestResult {
         copy(&mut self.output, &mut sink())?;
-        assert!(self.child.wait()?.success());
+        let status = self.child.wait()?;
+        assert!(status.success(), "{status}");
         Ok(())
     }
 }

@@ -3,15 +3,20 @@
 
 use std::error::Error;
 use std::fs;
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use super::programs::plain;
+use super::programs::{plain, text};
 use super::vmio;
 
 /// The command that runs a program with the data path of a mode for the files of a folder. "posix --cache 8M" is one, too.
 pub fn under(mode: &str, folder: &Path, program: &[&str]) -> Command {
-    let mut command = vmio();
+    by(vmio(), mode, folder, program)
+}
+
+/// The same, by a `vmio` of another place.
+pub fn by(mut command: Command, mode: &str, folder: &Path, program: &[&str]) -> Command {
     let (mode, options) = mode.split_once(' ').unwrap_or((mode, ""));
     // Much less than by default: stores, too, are to be tested.
     command.env("VMIO_RUN_STORES_AFTER", "100000");
@@ -34,25 +39,79 @@ pub fn served(output: &Output, what: &str) -> u64 {
     reports.filter_map(|report| report[what].as_u64()).sum()
 }
 
-/// Runs a program plainly in one folder and with a mode in another: it must print the same, and leave the same files. What the second
-/// run printed, and its report.
-pub fn same_as_plain(mode: &str, dir: &Path, program: &[&str]) -> Result<Output, Box<dyn Error>> {
-    let (without, with) = (dir.join("without"), dir.join("with"));
+/// The sum of that over several runs.
+pub fn served_by_all(outputs: &[Output], what: &str) -> u64 {
+    outputs.iter().map(|output| served(output, what)).sum()
+}
+
+/// Runs a program plainly in one folder and with a mode in another: it must print the same. What the second run printed, and its report.
+pub fn prints_as_plain(mode: &str, dir: &Path, program: &[&str]) -> Result<Output, Box<dyn Error>> {
+    let [without, with] = folders(dir);
     for folder in [&without, &with] {
         fs::create_dir(folder)?;
     }
-    let expected = plain(program).current_dir(&without).output()?;
-    assert!(expected.status.success(), "{}", String::from_utf8_lossy(&expected.stderr));
-    let output = under(mode, &with, program).current_dir(&with).output()?;
-    assert!(output.status.success(), "{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
-    assert_eq!(String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&expected.stdout));
-    let differences = Command::new("diff").args(["-r", "--brief"]).args([&without, &with]).output()?;
-    assert!(differences.status.success(), "{}", String::from_utf8_lossy(&differences.stdout));
+    same_output(plain(program).current_dir(&without), under(mode, &with, program).current_dir(&with))
+}
+
+/// The same; moreover it must leave the same files.
+pub fn same_as_plain(mode: &str, dir: &Path, program: &[&str]) -> Result<Output, Box<dyn Error>> {
+    let output = prints_as_plain(mode, dir, program)?;
+    let differences = Command::new("diff").args(["-r", "--brief"]).args(folders(dir)).output()?;
+    if !differences.status.success() {
+        return Err(String::from_utf8_lossy(&differences.stdout).into());
+    }
     Ok(output)
 }
 
+fn folders(dir: &Path) -> [PathBuf; 2] {
+    ["without", "with"].map(|name| dir.join(name))
+}
+
+/// Two commands must succeed and print the same. The output of the second.
+pub fn same_output(expected: &mut Command, command: &mut Command) -> Result<Output, Box<dyn Error>> {
+    let (expected, output) = (expected.output()?, command.output()?);
+    let told = [&expected, &output].map(|output| String::from_utf8_lossy(&output.stdout));
+    if told[0] != told[1] {
+        return Err(first_difference(&told[0], &told[1]).into());
+    }
+    for output in [&expected, &output] {
+        if !output.status.success() {
+            return Err(format!("{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr)).into());
+        }
+    }
+    Ok(output)
+}
+
+fn first_difference(without: &str, with: &str) -> String {
+    let same = without.lines().zip(with.lines()).take_while(|(one, other)| one == other).count();
+    let line = |text: &str| text.lines().nth(same).unwrap_or("nothing more").to_owned();
+    let before: Vec<&str> = with.lines().take(same).skip(same.saturating_sub(8)).collect();
+    format!("line {}\nwithout vmio: {}\nwith it: {}\nafter\n{}", same + 1, line(without), line(with), before.join("\n"))
+}
+
+/// What compares a program's runs in a folder.
+pub type Compare = fn(&str, &Path, &[&str]) -> Result<Output, Box<dyn Error>>;
+
+/// Runs a random program that takes a folder, a seed and a number of steps with some seeds, and compares each with a plain run. What the
+/// runs in the mode printed, and their reports.
+pub fn random_runs(
+    mode: &str,
+    program: &Path,
+    steps: u32,
+    seeds: Range<u64>,
+    compare: Compare,
+) -> Result<Vec<Output>, Box<dyn Error>> {
+    let run = |seed: u64| -> Result<Output, Box<dyn Error>> {
+        let work = tempfile::tempdir()?;
+        let output = compare(mode, work.path(), &[text(program), ".", &seed.to_string(), &steps.to_string()]);
+        // To be played again.
+        Ok(output.unwrap_or_else(|error| panic!("mode {mode}, seed {seed}, {steps} steps: {error}")))
+    };
+    seeds.map(run).collect()
+}
+
 /// Seeds of random programs: VMIO_TEST_SEEDS=FIRST..END for more.
-pub fn seeds(usual: u64) -> std::ops::Range<u64> {
+pub fn seeds(usual: u64) -> Range<u64> {
     let asked = std::env::var("VMIO_TEST_SEEDS").ok();
     let asked = asked.as_deref().and_then(|seeds| seeds.split_once(".."));
     asked.and_then(|(first, end)| Some(first.parse().ok()?..end.parse().ok()?)).unwrap_or(0..usual)

@@ -30,12 +30,20 @@ pub fn plain(program: &[&str]) -> Command {
     command
 }
 
-/// A C program of the folder beside this file.
+/// The source of a C program, in the folder beside this file.
+pub fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).with_extension("c")
+}
+
+/// Such a program, with options of the compiler's, or further sources.
 pub fn compiled(name: &str, folder: &Path, options: &[&str]) -> Result<PathBuf, Box<dyn Error>> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).with_extension("c");
     let program = folder.join(name);
     let mut compiler = Command::new("cc");
-    compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program).arg(source).args(options);
+    compiler
+        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+        .arg(&program)
+        .arg(source(name))
+        .args(options);
     succeeded(&mut compiler)?;
     Ok(program)
 }

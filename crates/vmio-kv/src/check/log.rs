@@ -203,7 +203,7 @@ impl Check<'_> {
             return Err(Damage::Value { what: "its place", found: chunk }.to_string());
         }
         let mut bytes = vec![Block::ZERO; CHUNK_BYTES / BLOCK_BYTES];
-        self.device.read(chunk, bytes.as_mut_slice().as_mut_bytes()).map_err(|error| error.to_string())?;
+        self.device.read(chunk, bytes.as_mut_slice().as_mut_bytes()).map_err(|error| error.with_causes())?;
         let header = ChunkHeader::from_bytes(bytes.as_slice().as_bytes()).map_err(|damage| damage.to_string())?;
         if header.segment != state.uuid || header.offset != chunk {
             return Err(Damage::Foreign.to_string());

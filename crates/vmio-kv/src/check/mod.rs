@@ -114,7 +114,7 @@ impl Check<'_> {
 
     /// Bytes of the volume; why not, if they cannot be read.
     fn bytes(&self, offset: u64, bytes: usize) -> Result<Vec<u8>, String> {
-        self.device.copy(offset, bytes).map_err(|error| error.to_string())
+        self.device.copy(offset, bytes).map_err(|error| error.with_causes())
     }
 
     /// A copy of a block, whatever is in it.

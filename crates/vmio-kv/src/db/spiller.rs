@@ -198,7 +198,7 @@ impl OpenSegment {
                 Err(error) => {
                     if is_of_memory {
                         tracing::error!(%error, region = region.name, "a spill failed: the region takes no more writes");
-                        region.fail(&error.to_string());
+                        region.fail(&error.with_causes());
                     }
                     return Err(error);
                 }

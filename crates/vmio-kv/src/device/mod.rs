@@ -223,7 +223,7 @@ impl Device {
     }
 
     fn lose(&self, error: Error) -> Error {
-        self.lost.get_or_init(|| error.to_string());
+        self.lost.get_or_init(|| error.with_causes());
         error
     }
 

@@ -192,7 +192,7 @@ impl Log {
             state = self.make_room(state, record_bytes(record.key.len(), record.value.len())).inspect_err(|error| {
                 if index > 0 {
                     // Half of the batch is in the log: nothing may follow it.
-                    self.state().failed.get_or_insert_with(|| error.to_string());
+                    self.state().failed.get_or_insert_with(|| error.with_causes());
                 }
             })?;
             let continues = index + 1 < records.len();

@@ -107,7 +107,7 @@ impl Log {
             }
             Err(error) => {
                 // What the device holds now is not known: nothing is acknowledged any more.
-                state.failed.get_or_insert_with(|| error.to_string());
+                state.failed.get_or_insert_with(|| error.with_causes());
                 self.changed.notify_all();
                 Err(error)
             }
@@ -184,7 +184,7 @@ impl Log {
                 }
                 Ok(()) => state.written = stop,
                 Err(error) => {
-                    state.failed.get_or_insert_with(|| error.to_string());
+                    state.failed.get_or_insert_with(|| error.with_causes());
                     self.changed.notify_all();
                     return Err(error);
                 }

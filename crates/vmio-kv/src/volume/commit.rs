@@ -119,7 +119,7 @@ impl Segment {
         }
         let done = self.write_commit(&mut committed, changes, retiring);
         if let Err(error) = &done {
-            committed.failed = Some(error.to_string());
+            committed.failed = Some(error.with_causes());
         }
         done.map(|()| committed.epoch)
     }

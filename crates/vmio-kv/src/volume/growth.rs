@@ -148,7 +148,7 @@ impl Volume {
             return Err(Error::Option { option: "rows of segments", value: rows as u64, why });
         }
         self.device.grow(layout.header.units * UNIT_BYTES)?;
-        layout.write(&self.device, may_write).inspect_err(|error| self.failed = Some(error.to_string()))?;
+        layout.write(&self.device, may_write).inspect_err(|error| self.failed = Some(error.with_causes()))?;
         self.unused_from = self.unused_from.max(layout.end_of_groups());
         self.layout = layout;
         Ok(())

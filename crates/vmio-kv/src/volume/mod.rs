@@ -20,7 +20,9 @@ use std::sync::Arc;
 use crate::device::{Device, Newest};
 use crate::error::{Damage, Error, Result};
 use crate::format::block::{Block, Kind, Sealed, Uuid, unseal};
-use crate::format::geometry::{GROUP_UNITS_MAX, Group, UNIT_BYTES, VOLUME_BYTES_MAX, VOLUME_UNITS_MIN, groups};
+use crate::format::geometry::{
+    BLOCK_BYTES, GROUP_UNITS_MAX, Group, UNIT_BYTES, VOLUME_BYTES_MAX, VOLUME_UNITS_MIN, groups,
+};
 use crate::format::volume_header::{
     HEADER_OFFSETS, MOVED_OWN_UNITS, ROW_GROUPS, SEGMENTS_A_TABLE, SegmentEntry, VERSION, VOLUME_FEATURES,
     VolumeHeader, segment_tables, segments_from_block, segments_to_block,
@@ -261,7 +263,7 @@ fn check_segments(segments: Vec<SegmentEntry>, header: &VolumeHeader) -> Result<
 
 /// Whether a backing holds a volume, whatever version.
 pub(crate) fn holds_volume(backing: &dyn vmio::backing::Backing) -> Result<bool> {
-    for offset in HEADER_OFFSETS {
+    for offset in HEADER_OFFSETS.into_iter().filter(|offset| has_block(backing.len(), *offset)) {
         let mut block = Box::new(Block::ZERO);
         let failed = |source| Error::Device { volume: backing.describe(), action: "reading", offset, source };
         backing.read_at(offset, &mut block.0).map_err(failed)?;
@@ -272,6 +274,11 @@ pub(crate) fn holds_volume(backing: &dyn vmio::backing::Backing) -> Result<bool>
     Ok(false)
 }
 
+/// Whether what is so long has a block there.
+fn has_block(length: u64, offset: u64) -> bool {
+    offset + BLOCK_BYTES as u64 <= length
+}
+
 /// The headers that are whole, the newest first, and where they are.
 fn read_headers(device: &Device) -> Result<Vec<(Box<Block>, u64)>> {
     let units_there = |sealed: &Sealed<'_>| {
@@ -279,7 +286,7 @@ fn read_headers(device: &Device) -> Result<Vec<(Box<Block>, u64)>> {
         if units.saturating_mul(UNIT_BYTES) <= device.len() { units } else { 0 }
     };
     let mut found = Vec::new();
-    for offset in HEADER_OFFSETS {
+    for offset in HEADER_OFFSETS.into_iter().filter(|offset| has_block(device.len(), *offset)) {
         let block = device.read_block(offset)?;
         let rank = unseal(&block.0, Kind::VolumeHeader, offset).map(|sealed| (sealed.epoch, units_there(&sealed)));
         found.extend(rank.ok().map(|rank| (rank, block, offset)));

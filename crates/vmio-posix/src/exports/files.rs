@@ -107,10 +107,11 @@ unsafe extern "C" fn ftruncate(fd: c_int, len: off_t) -> c_int {
     if is_of_mode(fd) {
         // SAFETY: the program has it open during its call.
         split::truncate(unsafe { BorrowedFd::borrow_raw(fd) }, len);
+        split::replay_before_changes();
     }
     let answer = of_mapped(fd, |fd| transfer::truncate(fd, len));
     // SAFETY: by the caller.
-    durably(|| [Target::of(fd)], || told_status(answer).unwrap_or_else(|| unsafe { real::ftruncate(fd, len) }))
+    durably(|| [Target::bytes_of(fd)], || told_status(answer).unwrap_or_else(|| unsafe { real::ftruncate(fd, len) }))
 }
 
 #[unsafe(no_mangle)]
@@ -137,7 +138,7 @@ fn past_both<T>(from: c_int, to: c_int, call: impl FnOnce() -> T) -> T {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int {
     // SAFETY: by the caller.
-    let call = || durably(|| [Target::of(fd)], || unsafe { real::fallocate(fd, mode, offset, len) });
+    let call = || durably(|| [Target::bytes_of(fd)], || unsafe { real::fallocate(fd, mode, offset, len) });
     if mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) != 0 && is_of_mode(fd) {
         split::leave(fd, Until::ItIsWarm);
     }
@@ -169,7 +170,7 @@ unsafe extern "C" fn posix_fallocate(fd: c_int, offset: off_t, len: off_t) -> c_
     let _ = of_mapped(fd, transfer::adopt_length);
     // SAFETY: by the caller.
     let mut outcome = unsafe { real::posix_fallocate(fd, offset, len) };
-    if outcome == 0 && durably(|| [Target::of(fd)], || 0) != 0 {
+    if outcome == 0 && durably(|| [Target::bytes_of(fd)], || 0) != 0 {
         outcome = libc::EIO;
     }
     let adopted = told_number(of_mapped(fd, transfer::adopt_length));
@@ -184,7 +185,7 @@ unsafe extern "C" fn posix_fallocate64(fd: c_int, offset: off_t, len: off_t) -> 
 
 /// The kernel has copied so many bytes to a file, or none.
 fn copied(to: c_int, count: ssize_t) -> ssize_t {
-    if count > 0 && durably(|| [Target::of(to)], || 0) != 0 { -1 } else { count }
+    if count > 0 && durably(|| [Target::bytes_of(to)], || 0) != 0 { -1 } else { count }
 }
 
 #[unsafe(no_mangle)]
@@ -252,9 +253,7 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int 
             }
             libc::F_GETFL => {
                 // SAFETY: by the caller.
-                let flags = unsafe { real::fcntl(fd, command, argument) };
-                let is_shown = flags < 0 || !split::hides_dsync(fd);
-                return if is_shown { flags } else { flags & !libc::O_DSYNC };
+                return split::flags(fd, || unsafe { real::fcntl(fd, command, argument) });
             }
             // They are about what is cached while it is warm, or used for that.
             libc::F_SETFL | libc::F_SETLEASE | libc::F_GETLEASE => split::leave(fd, Until::TheEnd),

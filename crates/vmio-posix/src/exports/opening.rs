@@ -4,19 +4,45 @@
 
 use std::ffi::{c_char, c_int};
 
-use libc::mode_t;
+use libc::{AT_FDCWD, mode_t};
+use rustix::io::Errno;
 
-use super::{is_of_mode, told_status};
+use super::{is_of_mode, told, told_status};
 use crate::real;
+use crate::sharing;
 use crate::split;
 use crate::synchronous;
 
 /// An open of the program's, by what takes its flags.
-fn opened(flags: c_int, open: impl Fn(c_int) -> c_int) -> c_int {
+///
+/// # Safety
+/// The path is null or a C string.
+unsafe fn opened(folder: c_int, path: *const c_char, flags: c_int, open: impl Fn(c_int) -> c_int) -> c_int {
+    let attempt = |flags| match open(flags) {
+        // SAFETY: the address of the thread's errno is always valid.
+        -1 => Err(Errno::from_raw_os_error(unsafe { *libc::__errno_location() })),
+        fd => Ok(fd),
+    };
+    // SAFETY: by the caller.
+    let may_refuse = is_of_mode(0) && unsafe { sharing::may_refuse(folder, path, flags) };
+    let open = |flags| {
+        let outcome = if may_refuse {
+            sharing::open(flags, attempt)
+        } else if flags & libc::O_NONBLOCK != 0 && is_of_mode(0) {
+            split::give_way_to(|| attempt(flags))
+        } else {
+            attempt(flags)
+        };
+        told(Some(outcome), |fd| fd, -1).unwrap_or(-1)
+    };
     if !synchronous::is_on() {
         return noticed(open(flags), false);
     }
-    match synchronous::open(flags, open) {
+    if flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY {
+        split::replay_before_changes();
+    }
+    // SAFETY: by the caller.
+    match unsafe { synchronous::open(folder, path, flags, open) } {
         Ok(opened) => noticed(opened.fd, opened.is_made_durable),
         Err(error) => told_status(Some(Err(error))).unwrap_or(-1),
     }
@@ -32,7 +58,7 @@ fn noticed(fd: c_int, hides_dsync: bool) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: by the caller.
-    opened(flags, |flags| unsafe { real::open(path, flags, mode) })
+    unsafe { opened(AT_FDCWD, path, flags, |flags| real::open(path, flags, mode)) }
 }
 
 #[unsafe(no_mangle)]
@@ -56,7 +82,7 @@ unsafe extern "C" fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn openat(folder: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: by the caller.
-    opened(flags, |flags| unsafe { real::openat(folder, path, flags, mode) })
+    unsafe { opened(folder, path, flags, |flags| real::openat(folder, path, flags, mode)) }
 }
 
 #[unsafe(no_mangle)]
@@ -91,10 +117,13 @@ unsafe extern "C" fn creat64(path: *const c_char, mode: mode_t) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
-    // SAFETY: by the caller.
-    opened(flags | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, |flags| unsafe {
-        real::mkostemps(template, suffix, flags & !(libc::O_ACCMODE | libc::O_CREAT | libc::O_EXCL))
-    })
+    let fixed = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+    // SAFETY: by the caller; the last name alone is changed.
+    unsafe {
+        opened(AT_FDCWD, template, flags | fixed, |flags| {
+            real::mkostemps(template, suffix, flags & !(libc::O_ACCMODE | fixed))
+        })
+    }
 }
 
 #[unsafe(no_mangle)]

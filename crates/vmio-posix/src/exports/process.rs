@@ -20,15 +20,13 @@ extern "C" fn end() {
     finish(Process::report);
 }
 
-/// Syncs, if the caller is the process that has files mapped, and not its child before exec.
+/// Syncs, if the caller is the process that has files mapped, and not its child before exec. Also where a handler ends the
+/// program in the middle of a call.
 fn finish(then: impl FnOnce(&Process)) {
-    if split::is_on() && !entry::is_inside() {
+    if split::is_on() && !entry::is_own_thread() {
         split::leave_all();
         split::close_logs();
-        let _ = entry::enter::<()>(|| {
-            split::report();
-            None
-        });
+        entry::as_vmio(split::report);
     }
     let Some(process) = Process::current() else { return };
     let _ = entry::enter::<()>(|| {
@@ -111,7 +109,7 @@ unsafe extern "C" fn fexecve(fd: c_int, arguments: *const *const c_char, environ
 
 /// Another process is about to share the descriptors.
 fn share() {
-    if split::is_on() && !entry::is_inside() {
+    if split::is_on() && !entry::is_own_thread() {
         split::leave_all();
     }
 }

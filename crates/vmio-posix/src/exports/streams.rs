@@ -1,11 +1,14 @@
 //! Streams: the C library reads, writes and closes what is behind them past its own names.
 
 use std::ffi::{c_char, c_int};
+use std::ptr;
 
 use libc::FILE;
+use rustix::io::Errno;
 
 use super::{durably, is_of_mode, told};
 use crate::real;
+use crate::sharing;
 use crate::split::{self, Until};
 use crate::synchronous::{self, Target};
 
@@ -33,6 +36,7 @@ fn opened(path: *const c_char, open: impl Fn() -> *mut FILE) -> *mut FILE {
     }
     // SAFETY: by the caller of the open, a C string or null.
     let is_new = !path.is_null() && unsafe { libc::access(path, libc::F_OK) } != 0;
+    split::replay_before_changes();
     let stream = open();
     if stream.is_null() {
         return stream;
@@ -43,9 +47,23 @@ fn opened(path: *const c_char, open: impl Fn() -> *mut FILE) -> *mut FILE {
         Err(error) => {
             // SAFETY: nobody knows of it.
             unsafe { libc::fclose(stream) };
-            told(Some(Err(error)), |()| stream, std::ptr::null_mut()).unwrap_or(std::ptr::null_mut())
+            told(Some(Err(error)), |()| stream, ptr::null_mut()).unwrap_or(ptr::null_mut())
         }
     }
+}
+
+/// Whether a stream is not to be opened, since another process has the file.
+///
+/// # Safety
+/// Both are null or C strings.
+unsafe fn is_refused(path: *const c_char, mode: *const c_char) -> bool {
+    // SAFETY: by the caller.
+    is_of_mode(0) && unsafe { sharing::refuses_stream(path, mode) }
+}
+
+/// What the program gets then.
+fn refused() -> *mut FILE {
+    told::<(), _>(Some(Err(Errno::BUSY)), |()| ptr::null_mut(), ptr::null_mut()).unwrap_or(ptr::null_mut())
 }
 
 unsafe extern "C" {
@@ -57,7 +75,7 @@ unsafe extern "C" {
 
 /// What streams have written by descriptors that the process has inherited, and that may not be durable by themselves.
 fn make_inherited_durable() -> c_int {
-    durably(|| [libc::STDOUT_FILENO, libc::STDERR_FILENO].map(Target::of), || 0)
+    durably(|| [libc::STDOUT_FILENO, libc::STDERR_FILENO].map(Target::bytes_of), || 0)
 }
 
 /// The end of the process, which writes what streams still have: but for this, after us.
@@ -104,6 +122,10 @@ unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: by the caller.
+    if unsafe { is_refused(path, mode) } {
+        return refused();
+    }
+    // SAFETY: likewise.
     opened(path, || unsafe { real::fopen(path, mode) })
 }
 
@@ -116,6 +138,13 @@ unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut F
 #[unsafe(no_mangle)]
 unsafe extern "C" fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
     // SAFETY: by the caller.
+    if unsafe { is_refused(path, mode) } {
+        // The stream is closed all the same: by a path that leads nowhere.
+        // SAFETY: likewise.
+        unsafe { real::freopen(c"".as_ptr(), mode, stream) };
+        return refused();
+    }
+    // SAFETY: likewise.
     opened(path, || unsafe { real::freopen(path, mode, stream) })
 }
 

@@ -8,7 +8,6 @@ use libc::{iovec, off_t, size_t, ssize_t};
 
 use super::{by_mode, is_of_mode, of_mapped, told};
 use crate::entry::Answer;
-use crate::errno::Errno;
 use crate::process::Process;
 use crate::real;
 use crate::split::{self, Until, Way};
@@ -37,16 +36,16 @@ unsafe fn bytes<'a>(start: *const c_void, len: size_t) -> &'a [u8] {
     if len == 0 { &[] } else { unsafe { slice::from_raw_parts(start.cast(), len) } }
 }
 
-/// The program's list of buffers.
+/// The program's list of buffers; none if there may not be so many: Linux says which of the errors of such a call comes first.
 ///
 /// # Safety
 /// There are so many.
-unsafe fn list<'a>(buffers: *const iovec, count: c_int) -> Result<&'a [iovec], Errno> {
+unsafe fn list<'a>(buffers: *const iovec, count: c_int) -> Option<&'a [iovec]> {
     match count {
-        0 => Ok(&[]),
+        0 => Some(&[]),
         // SAFETY: by the caller.
-        1..=BUFFERS_MAX => Ok(unsafe { slice::from_raw_parts(buffers, count as usize) }),
-        _ => Err(Errno::INVAL),
+        1..=BUFFERS_MAX => Some(unsafe { slice::from_raw_parts(buffers, count as usize) }),
+        _ => None,
     }
 }
 
@@ -66,7 +65,7 @@ unsafe fn read_one(fd: c_int, buffer: *mut c_void, len: size_t, position: Positi
 unsafe fn read_list(fd: c_int, buffers: *const iovec, count: c_int, position: Position) -> Option<ssize_t> {
     let answer = of_mapped(fd, |fd| {
         // SAFETY: by the caller.
-        let Ok(buffers) = (unsafe { list(buffers, count) }) else { return Some(Err(Errno::INVAL)) };
+        let buffers = unsafe { list(buffers, count) }?;
         // SAFETY: by the caller.
         transfer::read(fd, position, buffers.iter().map(|part| unsafe { bytes_mut(part.iov_base, part.iov_len) }))
     });
@@ -95,7 +94,7 @@ unsafe fn write_list(
 ) -> Option<ssize_t> {
     let answer = of_mapped(fd, |fd| {
         // SAFETY: by the caller.
-        let Ok(buffers) = (unsafe { list(buffers, count) }) else { return Some(Err(Errno::INVAL)) };
+        let buffers = unsafe { list(buffers, count) }?;
         // SAFETY: by the caller.
         transfer::write(fd, position, demands, buffers.iter().map(|part| unsafe { bytes(part.iov_base, part.iov_len) }))
     });
@@ -134,7 +133,7 @@ unsafe fn read_list_anywhere(
 ) -> ssize_t {
     let call = |fd: BorrowedFd<'_>| {
         // SAFETY: by the caller.
-        let Ok(buffers) = (unsafe { list(buffers, count) }) else { return Way::Done(Err(Errno::INVAL)) };
+        let Some(buffers) = (unsafe { list(buffers, count) }) else { return Way::Linux(None) };
         // SAFETY: by the caller.
         let parts = buffers.iter().map(|part| unsafe { bytes_mut(part.iov_base, part.iov_len) });
         split::read(fd, position, total(buffers), parts)
@@ -171,7 +170,7 @@ unsafe fn write_list_anywhere(
 ) -> ssize_t {
     let call = |fd: BorrowedFd<'_>| {
         // SAFETY: by the caller.
-        let Ok(buffers) = (unsafe { list(buffers, count) }) else { return Way::Done(Err(Errno::INVAL)) };
+        let Some(buffers) = (unsafe { list(buffers, count) }) else { return Way::Linux(None) };
         // SAFETY: by the caller.
         let parts = buffers.iter().map(|part| unsafe { bytes(part.iov_base, part.iov_len) });
         split::write(fd, position, total(buffers), parts)

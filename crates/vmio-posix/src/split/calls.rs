@@ -8,7 +8,6 @@ use rustix::fs::{SeekFrom, fstat, seek};
 use rustix::io::{Errno, pread, pwrite, pwritev};
 use smallvec::SmallVec;
 
-use super::cached_file::CachedFile;
 use super::descriptors::{self, Call, Until};
 use super::keeper;
 use super::strict_calls;
@@ -17,6 +16,9 @@ use crate::transfer::{Position, TRANSFER_MAX};
 
 /// So many buffers are written without an allocation: signal handlers write, too.
 pub(super) const BUFFERS_ON_STACK: usize = 16;
+
+/// Files may be so long everywhere.
+const FAR: u64 = 1 << 31;
 
 /// Who does a call.
 pub(crate) enum Way {
@@ -61,9 +63,9 @@ impl Call {
         Ok(now)
     }
 
-    /// What is known of the length without asking.
-    fn known_len(&self, warm: &Warm) -> u64 {
-        warm.cached().map_or_else(|| self.description.known_len.load(Ordering::Relaxed), CachedFile::len)
+    /// Where the bytes end, from an offset on, that can be copied: by what is known of the length, or where frames have them.
+    fn copied(&self, warm: &Warm, offset: u64) -> u64 {
+        warm.cached().map_or_else(|| self.description.known_len.load(Ordering::Relaxed), |file| file.mapped(offset))
     }
 
     /// Moves the position by what `bytes` says of it; what it was before, and by how much it has moved.
@@ -85,6 +87,12 @@ impl Call {
     }
 }
 
+/// Whether a call is about bytes that no file has: Linux says what is wrong first.
+fn is_nowhere(position: Position, len: usize) -> bool {
+    let end = |offset: i64| u64::try_from(offset).ok()?.checked_add(len as u64).filter(|end| *end <= i64::MAX as u64);
+    matches!(position, Position::At(offset) if end(offset).is_none())
+}
+
 /// read, pread, readv and preadv; `len` is that of all buffers.
 pub(crate) fn read<'a>(
     fd: BorrowedFd<'_>,
@@ -92,6 +100,9 @@ pub(crate) fn read<'a>(
     len: usize,
     buffers: impl Iterator<Item = &'a mut [u8]>,
 ) -> Way {
+    if is_nowhere(position, len) {
+        return Way::Linux(None);
+    }
     let call = warm_or_linux!(fd);
     if call.description.flags.load(Ordering::Relaxed) & libc::O_ACCMODE == libc::O_WRONLY {
         return Way::Done(Err(Errno::BADF));
@@ -99,8 +110,8 @@ pub(crate) fn read<'a>(
     let Some(warm) = call.warm() else { return Way::Linux(None) };
     let wanted = len.min(TRANSFER_MAX) as u64;
     let part = |start: u64| {
-        let end = start.checked_add(wanted).ok_or(Errno::INVAL)?;
-        Ok(call.len(fd, end)?.saturating_sub(start).min(wanted))
+        start.checked_add(len as u64).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::INVAL)?;
+        Ok(call.len(fd, start + wanted)?.saturating_sub(start).min(wanted))
     };
     Way::Done((|| {
         let (start, bytes) = match position {
@@ -130,26 +141,46 @@ fn read_part<'a>(
     let mut at = start;
     for buffer in buffers {
         let take = (end - at).min(buffer.len() as u64) as usize;
-        if take == 0 {
-            continue;
-        }
-        let buffer = &mut buffer[..take];
-        let known = call.known_len(warm);
-        let count = if at + take as u64 <= known && warm.read(fd, known, at, buffer) {
-            take
-        } else {
-            match warm.write_back().and_then(|()| pread(fd, buffer, at)) {
-                Ok(count) => count,
-                Err(_) if at > start => break,
+        let mut rest = &mut buffer[..take];
+        while !rest.is_empty() {
+            let (in_one, count) = match read_in_one(call, warm, fd, at, rest) {
+                Ok(counts) => counts,
+                Err(_) if at > start => return Ok((at - start) as usize),
                 Err(error) => return Err(error),
+            };
+            at += count as u64;
+            if count < in_one {
+                return Ok((at - start) as usize);
             }
-        };
-        at += count as u64;
-        if count < take {
-            break;
+            rest = &mut rest[in_one..];
         }
     }
     Ok((at - start) as usize)
+}
+
+/// Reads as much of a buffer as is in one place: how much that is, and how much was read.
+fn read_in_one(
+    call: &Call,
+    warm: &Warm,
+    fd: BorrowedFd<'_>,
+    at: u64,
+    buffer: &mut [u8],
+) -> Result<(usize, usize), Errno> {
+    let copied = call.copied(warm, at);
+    let in_one = in_one_place(warm, copied, at, buffer.len());
+    let part = &mut buffer[..in_one];
+    if at + in_one as u64 <= copied && warm.read(fd, copied, at, part) {
+        return Ok((in_one, in_one));
+    }
+    if at < copied {
+        warm.write_back()?;
+    }
+    Ok((in_one, pread(fd, part, at)?))
+}
+
+/// How much of so many bytes is in frames, or else how much is not. Where there are no frames the kernel has all.
+fn in_one_place(warm: &Warm, copied: u64, at: u64, len: usize) -> usize {
+    if warm.cached().is_some() && at < copied { (copied - at).min(len as u64) as usize } else { len }
 }
 
 /// write, pwrite, writev and pwritev; `len` is that of all buffers.
@@ -159,6 +190,9 @@ pub(crate) fn write<'a>(
     len: usize,
     buffers: impl Iterator<Item = &'a [u8]>,
 ) -> Way {
+    if is_nowhere(position, len) {
+        return Way::Linux(None);
+    }
     if keeper::is_strict() {
         return strict_calls::write(fd, position, buffers);
     }
@@ -175,12 +209,12 @@ pub(crate) fn write<'a>(
     }
     let Some(warm) = call.warm() else { return Way::Linux(None) };
     let bytes = len.min(TRANSFER_MAX) as u64;
-    // What begins before the file is an error, which the kernel tells.
     let start = match position {
         Position::Current => call.description.position.load(Ordering::Relaxed),
         Position::At(offset) => offset as u64,
     };
-    if warm.cached().is_some_and(|file| !file.has_addresses_for(start.saturating_add(bytes))) {
+    // A hole comes to be, and files with holes are not for frames.
+    if bytes > 0 && warm.cached().is_some_and(|file| start > file.len()) {
         drop(call);
         descriptors::leave(fd.as_raw_fd(), Until::ItIsWarm);
         return Way::Linux(None);
@@ -229,38 +263,45 @@ pub(super) fn write_part<'a>(
     buffers: impl Iterator<Item = &'a [u8]>,
 ) -> Result<usize, Errno> {
     let end = start.checked_add(bytes).ok_or(Errno::FBIG)?;
-    if let Some(file) = warm.cached().filter(|_| bytes > 0) {
-        file.grow(end)?;
-    }
-    let known_len = &call.description.known_len;
     let mut at = start;
     for buffer in buffers {
         let take = (end - at).min(buffer.len() as u64) as usize;
-        if take == 0 {
-            continue;
-        }
-        let buffer = &buffer[..take];
-        let known = call.known_len(warm);
-        // Who could not wait for the end of this call, since it interrupts it, has made the file the kernel's meanwhile.
-        let is_copied = at + take as u64 <= known && warm.write(fd, known, at, buffer);
-        let count = if is_copied && (warm.cached().is_none() || call.warm().is_some()) {
-            take
-        } else {
-            match warm.write_back().and_then(|()| pwrite(fd, buffer, at)) {
-                Ok(count) => count,
-                Err(_) if at > start => break,
+        let mut rest = &buffer[..take];
+        while !rest.is_empty() {
+            let (in_one, count) = match write_in_one(call, warm, fd, at, rest) {
+                Ok(counts) => counts,
+                Err(_) if at > start => return Ok((at - start) as usize),
                 Err(error) => return Err(error),
+            };
+            at += count as u64;
+            if count < in_one {
+                return Ok((at - start) as usize);
             }
-        };
-        at += count as u64;
-        if at > known {
-            known_len.fetch_max(at, Ordering::Relaxed);
-        }
-        if count < take {
-            break;
+            rest = &rest[in_one..];
         }
     }
     Ok((at - start) as usize)
+}
+
+/// Writes as much of a buffer as has its place in one: how much that is, and how much was written.
+fn write_in_one(call: &Call, warm: &Warm, fd: BorrowedFd<'_>, at: u64, buffer: &[u8]) -> Result<(usize, usize), Errno> {
+    let copied = call.copied(warm, at);
+    let in_one = in_one_place(warm, copied, at, buffer.len());
+    let part = &buffer[..in_one];
+    let is_copied = at + in_one as u64 <= copied && warm.write(fd, copied, at, part);
+    // Who could not wait for the end of this call, since it interrupts it, has made the file the kernel's meanwhile.
+    if is_copied && (warm.cached().is_none() || call.warm().is_some()) {
+        return Ok((in_one, in_one));
+    }
+    if at < copied {
+        warm.write_back()?;
+    }
+    let count = pwrite(fd, part, at)?;
+    match warm.cached() {
+        Some(file) => file.written_by_kernel(at, &part[..count]),
+        None => _ = call.description.known_len.fetch_max(at + count as u64, Ordering::Relaxed),
+    }
+    Ok((in_one, count))
 }
 
 /// lseek.
@@ -272,7 +313,11 @@ pub(crate) fn lseek(fd: BorrowedFd<'_>, offset: i64, whence: i32) -> Way {
     let position = &call.description.position;
     let moved = |base: u64| {
         let sum = base.checked_add_signed(offset).ok_or(if offset < 0 { Errno::INVAL } else { Errno::OVERFLOW })?;
-        if sum > i64::MAX as u64 { Err(Errno::OVERFLOW) } else { Ok(sum) }
+        if sum > i64::MAX as u64 {
+            return Err(Errno::OVERFLOW);
+        }
+        // Behind some point no file of this file system ends, and who knows that is the kernel.
+        if sum >= FAR { seek(fd, SeekFrom::Start(sum)) } else { Ok(sum) }
     };
     let outcome = match whence {
         libc::SEEK_CUR => {

@@ -1,8 +1,9 @@
 //! The descriptors of regular files that the process has opened, and their descriptions.
 
+use std::ffi::c_int;
 use std::ops::RangeInclusive;
 use std::os::fd::{BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, futimens, seek};
 use rustix::io::Errno;
@@ -13,6 +14,7 @@ use super::keeper;
 use super::report;
 use super::warm::{Counts, Warm};
 use crate::entry;
+use crate::settings::Settings;
 
 /// Descriptors with larger numbers are left to Linux.
 const DESCRIPTORS: usize = 1 << 16;
@@ -28,6 +30,8 @@ static ALL: [Description; DESCRIPTIONS] = [const { Description::new() }; DESCRIP
 static NEXT: AtomicU32 = AtomicU32::new(0);
 /// No description with a larger number has been used yet.
 static USED: AtomicU32 = AtomicU32::new(0);
+/// How often one that was warm has been left.
+static LEFT: AtomicU64 = AtomicU64::new(0);
 
 fn number(fd: RawFd) -> Option<&'static AtomicU32> {
     NUMBERS.get(usize::try_from(fd).ok()?)
@@ -41,9 +45,15 @@ pub(crate) fn of_descriptor(fd: RawFd) -> Option<&'static Description> {
     }
 }
 
-/// Whether a descriptor has O_DSYNC without the program's doing.
-pub(crate) fn hides_dsync(fd: RawFd) -> bool {
-    of_descriptor(fd).is_some_and(|description| description.hides_dsync.load(Ordering::Relaxed))
+/// The flags of a descriptor, as `ask` tells them, but for those that are there without the program's doing.
+pub(crate) fn flags(fd: RawFd, ask: impl FnOnce() -> c_int) -> c_int {
+    // As long as there is the call nobody takes a lease of it or gives one back.
+    let call = Call::begin(fd);
+    let flags = ask();
+    let is_leased = call.is_some_and(|call| call.warm().is_some());
+    let has_dsync = of_descriptor(fd).is_some_and(|description| description.hides_dsync.load(Ordering::Relaxed));
+    let hidden = [(is_leased, libc::O_ASYNC), (has_dsync, libc::O_DSYNC)];
+    hidden.iter().filter(|(is_there, _)| *is_there && flags >= 0).fold(flags, |flags, (_, hidden)| flags & !hidden)
 }
 
 /// Whether something that was written by a descriptor could not be handed to the kernel: every fsync says so from then on.
@@ -209,13 +219,35 @@ pub(crate) fn leave_all() {
     }
 }
 
-/// All of which the lease is being asked back.
-pub(super) fn leave_those_asked_back() {
+/// All of which the lease is being asked back; each is told of before. They may be warm again if who has asked is refused; else he has the
+/// file from now on.
+pub(super) fn leave_those_asked_back(told: impl Fn(BorrowedFd<'_>)) {
+    let until = if Settings::refuse_shared() { Until::ItIsWarm } else { Until::TheEnd };
     for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
         if description.state() == State::Warm && keeper::is_asked_back(description) {
-            leave_description(description, Until::TheEnd);
+            // SAFETY: its path alone is looked at; if the home is closed meanwhile there is none, or another's.
+            told(unsafe { BorrowedFd::borrow_raw(description.home.load(Ordering::Relaxed)) });
+            leave_description(description, until);
         }
     }
+}
+
+/// Tries an open that does not wait for leases, and again if one of this process's was in its way: that is given back then. Of others'
+/// no account is taken, which may have been given back meanwhile.
+pub(crate) fn give_way_to<T>(open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    let before = LEFT.load(Ordering::SeqCst);
+    let outcome = open();
+    if !matches!(outcome, Err(Errno::WOULDBLOCK)) {
+        return outcome;
+    }
+    for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
+        while matches!(description.state(), State::Warming | State::Leaving) {
+            std::thread::yield_now();
+        }
+    }
+    // In a thread of the program's, which may not allocate.
+    leave_those_asked_back(|_| ());
+    if LEFT.load(Ordering::SeqCst) == before { outcome } else { open() }
 }
 
 /// Adds what was done through descriptions that are warm.
@@ -266,6 +298,7 @@ fn leave_description(description: &'static Description, until: Until) {
             std::thread::yield_now();
         }
     }
+    LEFT.fetch_add(1, Ordering::SeqCst);
     let is_quiet = description.drain();
     // SAFETY: as long as the description is warm its home is open; who closes that leaves the description before.
     let fd = unsafe { BorrowedFd::borrow_raw(description.home.load(Ordering::Relaxed)) };
@@ -283,7 +316,7 @@ fn leave_description(description: &'static Description, until: Until) {
     }
     if let Some(logged) = description.warm().and_then(Warm::logged) {
         // Whoever has the file from now on must not see it undone. If it cannot be flushed, the log keeps what was promised.
-        if let Err(error) = entry::as_vmio(|| logged.retire(fd)) {
+        if let Err(error) = entry::as_vmio_undisturbed(|| logged.retire(fd)) {
             report::not_retired(fd, error);
         }
         description.log_key.store(0, Ordering::Release);

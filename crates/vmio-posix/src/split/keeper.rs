@@ -18,8 +18,9 @@ use super::answer::Answer;
 use super::cached_file::CachedFile;
 use super::description::{Description, State};
 use super::descriptors;
+use super::refusal::Refusal;
 use super::report;
-use super::strict::{self, Logged, Logs, SharedWrite};
+use super::strict::{self, Logged, Logs, SharedWrite, replay_of_the_dead};
 use super::warm::{Counts, Warm};
 use crate::entry;
 use crate::own_descriptors;
@@ -47,6 +48,8 @@ enum Request {
     LookNow(RawFd, *const Answer),
     /// To write to a file that others have open.
     Write(*const SharedWrite<'static>, *const Answer),
+    /// To replay the logs of processes that have died.
+    Replay(*const Answer),
     /// The process is about to end, or to become another program: to remove its logs.
     CloseLogs(*const Answer),
     /// To free what a description has had.
@@ -200,6 +203,21 @@ pub(super) fn write(write: &SharedWrite<'_>) -> Option<Result<usize, Errno>> {
     demand(|answer| Request::Write(ptr::from_ref(write).cast(), answer))
 }
 
+/// Before the bytes of a file are replaced otherwise than by a write: what processes have logged that died since would come over
+/// them when the next write is logged.
+pub(crate) fn replay_before_changes() {
+    if is_strict() && !entry::is_inside() && demand(Request::Replay).is_none() {
+        // There is no thread for it yet, or not in this process.
+        let _ = entry::as_vmio_undisturbed(replay);
+    }
+}
+
+/// Where that is not possible the next write fails, and says so.
+fn replay() -> Result<(), Errno> {
+    let mut folders = Settings::of_this_process().into_iter().flat_map(|settings| &settings.under);
+    folders.try_for_each(|folder| replay_of_the_dead(folder))
+}
+
 /// Removes the logs of the process, whose files have all been left.
 pub(crate) fn close_logs() {
     if is_strict() {
@@ -259,6 +277,11 @@ fn keep() {
                     // SAFETY: likewise.
                     unsafe { &*answer }.give(outcome);
                 }
+                Request::Replay(answer) => {
+                    let outcome = replay().map(|()| 0);
+                    // SAFETY: by `Request`.
+                    unsafe { &*answer }.give(outcome);
+                }
                 Request::CloseLogs(answer) => {
                     logs.close();
                     // SAFETY: by `Request`.
@@ -276,7 +299,7 @@ fn keep() {
         // SAFETY: it was zeroed, and filled if there was a signal.
         let is_ours = signal == wake_signal() && unsafe { about.assume_init() }.si_code == libc::SI_TKILL;
         if signal > 0 && !is_ours {
-            descriptors::leave_those_asked_back();
+            descriptors::leave_those_asked_back(report::asked_back);
         }
     }
 }
@@ -304,48 +327,50 @@ fn warm_up(fd: RawFd, thread: libc::pid_t, logs: &mut Logs) {
         description.change(State::Warming, State::Cold);
         return;
     }
-    let is_warm = take(home, thread, description, logs).is_some();
+    let taken = take(home, thread, description, logs);
+    let is_warm = taken.is_ok();
     if let (true, Some(keeper)) = (is_warm, keeper()) {
         keeper.warmed.fetch_add(1, Ordering::Relaxed);
     }
+    report::looked_at(home, taken);
     description.change(State::Warming, if is_warm { State::Warm } else { State::Linux });
 }
 
 /// Takes a lease of a file under the folders, and maps it.
-fn take(fd: BorrowedFd<'_>, thread: libc::pid_t, description: &Description, logs: &mut Logs) -> Option<()> {
-    let settings = Settings::of_this_process()?;
-    let stat = fstat(fd).ok().filter(is_regular)?;
+fn take(fd: BorrowedFd<'_>, thread: libc::pid_t, description: &Description, logs: &mut Logs) -> Result<(), Refusal> {
+    let settings = Settings::of_this_process().ok_or(Refusal::NotAsked)?;
+    let stat = fstat(fd).ok().filter(is_regular).ok_or(Refusal::NotAsked)?;
+    let path = settings.path_under(fd).ok_or(Refusal::NotAsked)?;
     // Writes take such rights away, stores do not.
     if FileMode::from_raw_mode(stat.st_mode).intersects(FileMode::SUID | FileMode::SGID) {
-        return None;
+        return Err(Refusal::Rights);
     }
-    let flags = fcntl_getfl(fd).ok()?;
+    let flags = fcntl_getfl(fd)?;
+    if flags.intersects(OFlags::DIRECT | OFlags::PATH) {
+        return Err(Refusal::Flags);
+    }
     let (access, lease) = match flags & OFlags::RWMODE {
         OFlags::RDONLY => (Access::ReadOnly, libc::F_RDLCK),
         OFlags::RDWR => (Access::ReadWrite, libc::F_WRLCK),
         OFlags::WRONLY if is_strict() => (Access::ReadOnly, libc::F_WRLCK),
-        _ => return None,
+        _ => return Err(Refusal::WritesAlone),
     };
-    if flags.intersects(OFlags::DIRECT | OFlags::PATH) {
-        return None;
-    }
-    let path = settings.path_under(fd)?;
-    lease_to(fd, thread, lease)?;
+    lease_to(fd, thread, lease).map_err(Refusal::Lease)?;
     let warmed = (|| {
         // Only now nobody changes it any more.
-        let len = fstat(fd).ok()?.st_size as u64;
-        let position = seek(fd, SeekFrom::Current(0)).ok()?;
+        let len = fstat(fd)?.st_size as u64;
+        let position = seek(fd, SeekFrom::Current(0))?;
         let mut warm = match flags & OFlags::RWMODE {
             OFlags::WRONLY => Warm::of_writes_alone(),
             // Written back by such a descriptor, a page would be appended.
-            _ if flags.contains(OFlags::APPEND) => Warm::new(fd, len, access, settings.stores_after_bytes).ok()?,
+            _ if flags.contains(OFlags::APPEND) => Warm::new(fd, len, access, settings.stores_after_bytes)?,
             _ => mapped(fd, len, access, settings)?,
         };
         if settings.report.is_some() {
             warm = warm.counted();
         }
         if is_strict() && lease == libc::F_WRLCK {
-            let logged = Logged::new(logs, settings, fd, &path).ok()?;
+            let logged = Logged::new(logs, settings, fd, &path)?;
             description.log_key.store(logged.key(), Ordering::Release);
             warm = warm.with_log(logged);
         }
@@ -353,23 +378,25 @@ fn take(fd: BorrowedFd<'_>, thread: libc::pid_t, description: &Description, logs
         description.flags.store(flags.bits() as i32, Ordering::Relaxed);
         description.known_len.store(len, Ordering::Relaxed);
         description.position.store(position, Ordering::Relaxed);
-        Some(())
+        Ok(())
     })();
-    if warmed.is_none() {
+    if warmed.is_err() {
         give_back(fd);
     }
     warmed
 }
 
 /// A mapping of a leased file: over frames of this process if there are any, and the file is not persistent memory anyway.
-fn mapped(fd: BorrowedFd<'_>, len: u64, access: Access, settings: &Settings) -> Option<Warm> {
-    let shared = || Warm::new(fd, len, access, settings.stores_after_bytes).ok();
+fn mapped(fd: BorrowedFd<'_>, len: u64, access: Access, settings: &Settings) -> std::io::Result<Warm> {
+    let shared = || Warm::new(fd, len, access, settings.stores_after_bytes);
     let Some(cache) = keeper().and_then(|keeper| keeper.cache(settings)) else { return shared() };
-    if let Some(shared) = shared().filter(Warm::is_persistent) {
-        return Some(shared);
+    if let Ok(shared) = shared()
+        && shared.is_persistent()
+    {
+        return Ok(shared);
     }
     let cached = CachedFile::open(cache, fd, len, access);
-    cached.map_or_else(shared, |file| Some(Warm::of_cached(file, access)))
+    cached.map_or_else(shared, |file| Ok(Warm::of_cached(file, access)))
 }
 
 impl Keeper {
@@ -389,13 +416,14 @@ impl Keeper {
 }
 
 /// Takes a lease; the keeper is told when it is asked back.
-fn lease_to(fd: BorrowedFd<'_>, thread: libc::pid_t, lease: c_int) -> Option<()> {
+fn lease_to(fd: BorrowedFd<'_>, thread: libc::pid_t, lease: c_int) -> Result<(), Errno> {
     let owner = Owner { kind: F_OWNER_TID, id: thread };
     let fd = fd.as_raw_fd();
     let is_leased = control(fd, F_SETSIG, wake_signal() as usize) == 0
         && control(fd, F_SETOWN_EX, &raw const owner as usize) == 0
         && control(fd, libc::F_SETLEASE, lease as usize) == 0;
-    is_leased.then_some(())
+    // SAFETY: the address of the thread's errno is always valid.
+    is_leased.then_some(()).ok_or_else(|| Errno::from_raw_os_error(unsafe { *libc::__errno_location() }))
 }
 
 /// Gives a lease back.

@@ -1,10 +1,11 @@
 //! A file that is the process's by a lease, behind a mapping of vmio's.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, fallocate, fstat, ftruncate};
+use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use rustix::io::{Errno, IoSlice, IoSliceMut, ReadWriteFlags, preadv2, pwritev2};
 use vmio::Access;
 use vmio::backing::Backing;
@@ -16,7 +17,7 @@ const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 /// Whether the kernel and all file systems so far have known it.
 static IS_KNOWN: AtomicBool = AtomicBool::new(true);
 
-/// The bytes behind a descriptor of the program's. A descriptor of its own would do without the page cache altogether, but a file that
+/// As many bytes of a file as are mapped, behind a descriptor of the program's. A descriptor of its own would do without the page cache altogether, but a file that
 /// is open twice gets no lease for stores, and closing one takes the program's record locks.
 ///
 /// Nothing is flushed: who syncs the mapping has the kernel flush the file afterwards.
@@ -42,6 +43,24 @@ impl LeasedFile {
         while self.users.load(Ordering::SeqCst) != GIVEN_UP {
             std::thread::yield_now();
         }
+    }
+
+    /// Makes the file longer by a range, with room for it.
+    pub(super) fn fill(&self, range: Range<u64>) -> Result<(), Errno> {
+        let filled = self.with(|fd| {
+            match fallocate(fd, FallocateFlags::empty(), range.start, range.end - range.start) {
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => ftruncate(fd, range.end)?,
+                Err(error) => {
+                    // It may have become longer by what there was room for.
+                    ftruncate(fd, range.start)?;
+                    return Err(error.into());
+                }
+                Ok(()) => {}
+            }
+            Ok(())
+        });
+        let filled = filled.unwrap_or_else(|| Err(Errno::BADF.into()));
+        filled.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 
     /// Does something with the file; none if it was given up.
@@ -114,21 +133,8 @@ impl Backing for LeasedFile {
         Ok(())
     }
 
-    /// With room for what it becomes longer by, so that a full disk is an error of this and not of the write-back.
+    /// Of a file that is longer already.
     fn set_len(&self, len: u64) -> io::Result<()> {
-        let resized = self.with(|fd| {
-            let old = fstat(fd)?.st_size as u64;
-            if len > old {
-                match fallocate(fd, FallocateFlags::empty(), old, len - old) {
-                    Err(Errno::OPNOTSUPP | Errno::NOSYS) => ftruncate(fd, len)?,
-                    outcome => outcome?,
-                }
-            } else if len < old {
-                ftruncate(fd, len)?;
-            }
-            Ok(())
-        });
-        resized.unwrap_or_else(|| Err(Errno::BADF.into()))?;
         self.len.store(len, Ordering::Release);
         Ok(())
     }
@@ -145,6 +151,8 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
 
+    use rustix::fs::fstat;
+
     use super::*;
 
     #[test]
@@ -157,22 +165,27 @@ mod tests {
         assert_eq!((&page[..10], page[10]), (&b"0123456789"[..], 9));
         leased.write_at(0, &[7; 4096]).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 10);
+        file.set_len(5000).unwrap();
         leased.set_len(5000).unwrap();
         leased.write_at(4096, &[5; 4096]).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 5000);
         leased.give_up();
         leased.write_at(0, &[1; 10]).unwrap();
-        assert!(leased.read_at(0, &mut page).is_err() && leased.set_len(0).is_err());
+        assert!(leased.read_at(0, &mut page).is_err() && leased.fill(5000..6000).is_err());
         let mut found = [0; 5000];
         file.read_exact_at(&mut found, 0).unwrap();
         assert_eq!((found[9], found[10], found[4999]), (7, 0, 5));
     }
 
     #[test]
-    fn a_full_disk_is_an_error_of_the_growth() {
+    fn what_has_no_room_leaves_the_file_as_long_as_it_was() {
         let file = tempfile::tempfile().unwrap();
+        file.set_len(10).unwrap();
         let leased = LeasedFile::new(file.as_fd(), Access::ReadWrite, 0);
-        assert!(leased.set_len(1 << 60).is_err());
-        assert_eq!((leased.len(), file.metadata().unwrap().len()), (0, 0));
+        assert!(leased.fill(10..1 << 60).is_err());
+        assert_eq!(file.metadata().unwrap().len(), 10);
+        leased.fill(10..9000).unwrap();
+        let stat = fstat(&file).unwrap();
+        assert!(stat.st_size == 9000 && stat.st_blocks > 0);
     }
 }

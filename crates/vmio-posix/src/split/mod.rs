@@ -12,7 +12,7 @@
 //! (`cached_file`): what was written is handed to the kernel before anybody else can ask it, with the lease.
 //!
 //! Nothing here allocates or waits for a lock in a thread of the program's: what it does, signal handlers do, too. The exceptions are
-//! a file in frames that becomes longer, or is written back: they wait for each other, with signals blocked, and seldom allocate.
+//! a file in frames of which more is mapped, or that is written back: they wait for each other, with signals blocked, and seldom allocate.
 
 mod answer;
 mod cached_file;
@@ -21,6 +21,7 @@ mod description;
 mod descriptors;
 mod keeper;
 mod leased_file;
+mod refusal;
 mod report;
 mod strict;
 mod strict_calls;
@@ -28,7 +29,7 @@ mod warm;
 
 pub(crate) use calls::{Way, changes, lseek, read, reads, synced, truncate, write};
 pub(crate) use descriptors::{
-    Until, closed, closed_range, duplicated, hides_dsync, is_alone, leave, leave_all, opened,
+    Until, closed, closed_range, duplicated, flags, give_way_to, is_alone, leave, leave_all, opened,
 };
-pub(crate) use keeper::{close_logs, has_frames, is_on, is_strict, start};
+pub(crate) use keeper::{close_logs, has_frames, is_on, is_strict, replay_before_changes, start};
 pub(crate) use report::report;

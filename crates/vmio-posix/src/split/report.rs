@@ -1,7 +1,7 @@
 //! What `vmio run --stats` says of a process that was run with a mode.
 
 use std::fmt;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
@@ -11,6 +11,7 @@ use rustix::process::getpid;
 use serde_json::json;
 
 use super::keeper;
+use super::refusal::Refusal;
 use super::strict;
 use crate::own_descriptors;
 use crate::settings::{ReportForm, Settings};
@@ -18,6 +19,9 @@ use crate::synchronous;
 
 /// The standard error output as it was: many programs close theirs before they end. None if there was none.
 static MESSAGES: OnceLock<Option<OwnedFd>> = OnceLock::new();
+
+/// Its number, or more: programs that choose the numbers of their own descriptors, as shells do, choose lower ones.
+const MESSAGES_FROM: RawFd = 512;
 
 /// Whose report it is, and not that of a child which has its memory until it is another program (vfork).
 static PROCESS: AtomicI32 = AtomicI32::new(0);
@@ -30,7 +34,9 @@ pub(super) fn belongs_to_this_process() {
 /// Keeps what will be needed, for a process that opens files under the folders.
 pub(super) fn prepare() {
     MESSAGES.get_or_init(|| {
-        let messages = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3).ok()?;
+        let duplicate = |from| rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), from);
+        // There may not be so many.
+        let messages = duplicate(MESSAGES_FROM).or_else(|_| duplicate(3)).ok()?;
         own_descriptors::insert(messages.as_raw_fd()).then_some(messages)
     });
 }
@@ -51,6 +57,29 @@ pub(super) fn not_written(fd: BorrowedFd<'_>, error: Errno) {
 /// A file is given to others that could not be flushed before: its log has to be replayed.
 pub(super) fn not_retired(fd: BorrowedFd<'_>, error: Errno) {
     say(fd, format_args!("could not be flushed ({error}); what was written to it is in the log: run vmio recover"));
+}
+
+/// With `--verbose`: whether a file that some calls have used is read and written without them from here on.
+pub(super) fn looked_at(fd: BorrowedFd<'_>, taken: Result<(), Refusal>) {
+    if !is_verbose() {
+        return;
+    }
+    match taken {
+        Ok(()) => say(fd, format_args!("is read and written without system calls")),
+        Err(Refusal::NotAsked) => {}
+        Err(reason) => say(fd, format_args!("is left to Linux: {reason}")),
+    }
+}
+
+/// With `--verbose`: somebody else wants a file, too. The number may be another file's by now, which is said then.
+pub(super) fn asked_back(fd: BorrowedFd<'_>) {
+    if is_verbose() {
+        say(fd, format_args!("is left to Linux: it is opened elsewhere, too"));
+    }
+}
+
+fn is_verbose() -> bool {
+    Settings::of_this_process().is_some_and(|settings| settings.is_verbose)
 }
 
 fn say(fd: BorrowedFd<'_>, what: fmt::Arguments<'_>) {

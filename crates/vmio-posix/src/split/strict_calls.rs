@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use smallvec::SmallVec;
-use vmio::SignalsBlocked;
 
 use super::calls::{BUFFERS_ON_STACK, Way, write_part};
 use super::descriptors::{self, Call};
@@ -24,20 +23,26 @@ type Buffers<'a> = SmallVec<[&'a [u8]; BUFFERS_ON_STACK]>;
 pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl Iterator<Item = &'a [u8]>) -> Way {
     // Once the keeper has looked at the description it is warm, or others' as well.
     for has_looked in [false, true] {
+        let mut is_shared = false;
         if let Some(call) = Call::begin(fd.as_raw_fd()) {
             match call.warm().map(Warm::logged) {
-                Some(Some(_)) => return Way::Done(entry::as_vmio(|| write_logged(&call, fd, position, buffers))),
+                Some(Some(_)) => {
+                    return Way::Done(entry::as_vmio_undisturbed(|| write_logged(&call, fd, position, buffers)));
+                }
                 // It is open for loads alone.
                 Some(None) => return Way::Done(Err(Errno::BADF)),
                 None => {}
             }
         } else if descriptors::is_outside(fd.as_raw_fd()) {
             return Way::Linux(None);
-        } else if has_looked || descriptors::is_known(fd.as_raw_fd()) {
-            return write_shared(fd, position, buffers);
+        } else {
+            is_shared = has_looked || descriptors::is_known(fd.as_raw_fd());
         }
         if !fstat(fd).is_ok_and(|stat| is_regular(&stat)) {
             return Way::Linux(None);
+        }
+        if is_shared {
+            return write_shared(fd, position, buffers);
         }
         keeper::look_now(fd.as_raw_fd());
     }
@@ -73,7 +78,6 @@ fn write_logged<'a>(
         .collect();
     let bytes: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
 
-    let _signals = SignalsBlocked::new();
     let turn = logged.turn();
     let len = fstat(fd)?.st_size as u64;
     let appends = description.flags.load(Ordering::Relaxed) & libc::O_APPEND != 0;
@@ -83,11 +87,12 @@ fn write_logged<'a>(
         Position::Current => call.advance(|_| Ok(bytes))?.0,
     };
     let write = || {
-        start.checked_add(bytes).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::FBIG)?;
+        start.checked_add(bytes).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::INVAL)?;
         description.known_len.fetch_max(len, Ordering::Relaxed);
         let slices: SmallVec<[IoSlice<'_>; BUFFERS_ON_STACK]> = buffers.iter().map(|part| IoSlice::new(part)).collect();
         let unapplied = turn.log(start, len, &slices)?;
-        let outcome = write_part(call, warm, fd, start, bytes, buffers.iter().copied());
+        let filled = warm.cached().map_or(Ok(()), |file| file.fill_up_to(start));
+        let outcome = filled.and_then(|()| write_part(call, warm, fd, start, bytes, buffers.iter().copied()));
         drop(unapplied);
         if outcome != Ok(bytes as usize) {
             warm.write_back()?;

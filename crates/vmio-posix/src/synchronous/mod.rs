@@ -2,8 +2,9 @@
 //!
 //! - Data, in sync mode: what the program opens for stores under the folders has O_DSYNC, so that also what the C library writes by
 //!   itself is durable (`opening`).
-//! - Names and attributes: what the call has changed, a folder or a file, is opened before it and flushed after it (`target`). On
-//!   ext4, XFS and Btrfs the flush of a folder brings the inode of a new file with it.
+//! - Names and attributes: what the call has changed, a folder or a file, is found before it and flushed after it (`target`), a file
+//!   in such a way that the program keeps its record locks. On ext4, XFS and Btrfs the flush of a folder brings the inode of
+//!   a new file with it.
 
 mod opening;
 mod target;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use rustix::io::Errno;
 
 pub(crate) use opening::{open, opened_stream};
-pub(crate) use target::Target;
+pub(crate) use target::{Before, Target};
 
 use crate::entry;
 use crate::settings::{Mode, Settings};
@@ -60,7 +61,7 @@ pub(crate) fn make_durable<T, const TARGETS: usize>(
 ) -> Option<Result<T, Errno>> {
     let targets = entry::as_vmio(targets);
     let outcome = call();
-    entry::as_vmio(|| {
+    entry::as_vmio_undisturbed(|| {
         let outcome = outcome?;
         for target in targets.into_iter().flatten() {
             if let Err(error) = target.flush() {

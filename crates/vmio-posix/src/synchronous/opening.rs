@@ -1,6 +1,6 @@
 //! Files that are opened for stores, and new ones.
 
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -8,9 +8,12 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, SeekFrom, fcntl_getfl, fstat, open
 use rustix::io::{DupFlags, Errno, dup3};
 
 use super::is_for_data;
-use super::target::{flush_data, flush_folder_of, is_under};
+use super::target::{Before, flush_data, flush_folder_of, is_under};
 use crate::entry;
 use crate::settings::Settings;
+
+/// In rustix this is the name of O_SYNC.
+const DSYNC: OFlags = OFlags::from_bits_retain(libc::O_DSYNC as u32);
 
 /// A file that the program has opened.
 pub(crate) struct Opened {
@@ -19,12 +22,31 @@ pub(crate) struct Opened {
     pub(crate) is_made_durable: bool,
 }
 
-/// Opens a file by a call that takes the flags: its data will be durable if they are to be, and its name is.
-pub(crate) fn open(flags: c_int, call: impl Fn(c_int) -> c_int) -> Result<Opened, Errno> {
-    let is_for_stores = flags & libc::O_ACCMODE != libc::O_RDONLY && flags & libc::O_PATH == 0;
-    let is_made_durable = is_for_data() && is_for_stores && flags & libc::O_DSYNC == 0;
-    let flags = if is_made_durable { flags | libc::O_DSYNC } else { flags };
-    let (fd, is_new) = create(flags, call);
+/// Opens the file at a path by a call that takes the flags: its data will be durable if they are to be, and its name is.
+///
+/// # Safety
+/// The path is null or a C string.
+pub(crate) unsafe fn open(
+    folder: c_int,
+    path: *const c_char,
+    flags: c_int,
+    call: impl FnOnce(c_int) -> c_int,
+) -> Result<Opened, Errno> {
+    let asked = OFlags::from_bits_retain(flags as u32);
+    if asked.contains(OFlags::PATH) {
+        // Whatever else it asks for, nothing is changed, and nothing can be by the descriptor.
+        return Ok(Opened { fd: call(flags), is_made_durable: false });
+    }
+    let is_for_stores = is_for_data() && asked & OFlags::RWMODE != OFlags::RDONLY && !asked.contains(DSYNC);
+    let may_be_new = asked.contains(OFlags::CREATE) && !asked.contains(OFlags::TMPFILE);
+    let before = if is_for_stores || may_be_new {
+        // SAFETY: by the caller.
+        entry::as_vmio(|| unsafe { Before::at(folder, path, asked) })
+    } else {
+        Before::default()
+    };
+    let is_made_durable = is_for_stores && before.is_under && (!before.is_special || asked.contains(OFlags::TMPFILE));
+    let fd = call(if is_made_durable { flags | libc::O_DSYNC } else { flags });
     if fd < 0 {
         return Ok(Opened { fd, is_made_durable: false });
     }
@@ -32,17 +54,22 @@ pub(crate) fn open(flags: c_int, call: impl Fn(c_int) -> c_int) -> Result<Opened
     let opened = unsafe { BorrowedFd::borrow_raw(fd) };
     let outcome = entry::as_vmio(|| {
         if !is_regular(opened) {
-            return Ok(false);
+            return Ok(is_made_durable);
         }
-        if !is_under(opened) {
-            return Ok(is_made_durable && reopen(opened, OFlags::empty(), OFlags::DSYNC).is_err());
+        let is_under = is_under(opened);
+        let is_to_be_durable = is_for_stores && is_under;
+        // It is elsewhere than what was there before: a link led to nothing.
+        if is_to_be_durable && !is_made_durable {
+            reopen(opened, DSYNC, OFlags::empty())?;
+        } else if is_made_durable && !is_to_be_durable {
+            return Ok(reopen(opened, OFlags::empty(), DSYNC).is_err());
         }
-        if is_new {
+        if is_under && may_be_new && !before.is(opened) {
             flush_folder_of(opened)?;
-        } else if flags & libc::O_TRUNC != 0 {
+        } else if is_under && asked.contains(OFlags::TRUNC) {
             flush_data(opened)?;
         }
-        Ok(is_made_durable)
+        Ok(is_to_be_durable)
     });
     match outcome {
         Ok(is_made_durable) => Ok(Opened { fd, is_made_durable }),
@@ -52,28 +79,6 @@ pub(crate) fn open(flags: c_int, call: impl Fn(c_int) -> c_int) -> Result<Opened
             Err(error)
         }
     }
-}
-
-/// The descriptor, and whether it is that of a file that was not there before.
-fn create(flags: c_int, call: impl Fn(c_int) -> c_int) -> (c_int, bool) {
-    if flags & libc::O_CREAT == 0 || flags & libc::O_TMPFILE == libc::O_TMPFILE {
-        return (call(flags), false);
-    }
-    if flags & libc::O_EXCL != 0 {
-        return (call(flags), true);
-    }
-    let fd = call(flags & !libc::O_CREAT);
-    // SAFETY: the address of the thread's errno is always valid.
-    if fd < 0 && unsafe { *libc::__errno_location() } == libc::ENOENT {
-        return (call(flags), true);
-    }
-    // SAFETY: it was just opened.
-    if fd >= 0 && fstat(unsafe { BorrowedFd::borrow_raw(fd) }).is_ok_and(|stat| is_folder(stat.st_mode)) {
-        // SAFETY: nobody knows of it. It cannot be opened so, and the call says why.
-        unsafe { libc::syscall(libc::SYS_close, fd) };
-        return (call(flags), false);
-    }
-    (fd, false)
 }
 
 /// The C library has opened a stream on a file: what it writes is to be durable, and the name of a new one is.
@@ -87,8 +92,11 @@ pub(crate) fn opened_stream(fd: c_int, is_new: bool) -> Result<(), Errno> {
         if !is_regular(opened) || !is_under(opened) {
             return Ok(());
         }
-        if fcntl_getfl(opened)? & OFlags::RWMODE != OFlags::RDONLY {
-            reopen(opened, OFlags::DSYNC, OFlags::empty())?;
+        let flags = fcntl_getfl(opened)?;
+        if flags & OFlags::RWMODE != OFlags::RDONLY {
+            if !flags.contains(DSYNC) {
+                reopen(opened, DSYNC, OFlags::empty())?;
+            }
             // It may have been cut.
             flush_data(opened)?;
         }
@@ -110,8 +118,4 @@ fn reopen(fd: BorrowedFd<'_>, with: OFlags, without: OFlags) -> Result<(), Errno
 
 fn is_regular(fd: BorrowedFd<'_>) -> bool {
     fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
-}
-
-fn is_folder(mode: u32) -> bool {
-    FileType::from_raw_mode(mode) == FileType::Directory
 }

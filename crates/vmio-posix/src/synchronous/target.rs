@@ -5,10 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{CWD, Mode, OFlags, fdatasync, fsync, openat, sync};
+use operation_log::FileIdentity;
+use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_getfl, fdatasync, fstat, fsync, openat, sync};
 use rustix::io::Errno;
 
 use super::FLUSHES;
+use crate::apart;
 use crate::settings::Settings;
 
 /// Linux's PATH_MAX.
@@ -16,11 +18,14 @@ const PATH_BYTES: usize = 4096;
 
 /// Something under the folders.
 pub(crate) enum Target {
-    /// It could be opened.
-    Opened(OwnedFd),
-    /// It is the program's descriptor.
+    /// A folder.
+    Folder(OwnedFd),
+    /// A regular file, open for its path alone.
+    File(OwnedFd),
+    /// A folder or a regular file that the program has open.
     OfProgram(c_int),
-    /// It can only be flushed with everything else: this user may change it and not read it.
+    /// It can only be flushed with everything else: a link, a pipe or a device, of which the journal alone knows, or a folder that this
+    /// user may change and not read.
     Everything,
 }
 
@@ -33,7 +38,7 @@ impl Target {
         // SAFETY: by the caller.
         let path = unsafe { string(path) }?;
         let mut buffer = [0; PATH_BYTES];
-        Self::open(folder, parent(path.to_bytes(), &mut buffer)?, OFlags::DIRECTORY)
+        Self::find(folder, parent(path.to_bytes(), &mut buffer)?, OFlags::DIRECTORY)
     }
 
     /// The file or folder at a path, or where a link there leads to.
@@ -42,7 +47,7 @@ impl Target {
     /// The path is null or a C string.
     pub(crate) unsafe fn at(folder: c_int, path: *const c_char) -> Option<Self> {
         // SAFETY: by the caller.
-        Self::open(folder, unsafe { string(path) }?, OFlags::NONBLOCK | OFlags::NOCTTY)
+        Self::find(folder, unsafe { string(path) }?, OFlags::empty())
     }
 
     /// The same; a link stands for itself.
@@ -51,49 +56,61 @@ impl Target {
     /// The path is null or a C string.
     pub(crate) unsafe fn at_itself(folder: c_int, path: *const c_char) -> Option<Self> {
         // SAFETY: by the caller.
-        let path = unsafe { string(path) }?;
-        match Self::open(folder, path, OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW) {
-            // What is flushed of links is the journal that they are in.
-            None => {
-                match openat(of_folder(folder)?, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
-                {
-                    Ok(link) if is_under(link.as_fd()) => Some(Target::Everything),
-                    _ => None,
-                }
-            }
-            found => found,
-        }
+        Self::find(folder, unsafe { string(path) }?, OFlags::NOFOLLOW)
     }
 
-    /// What a descriptor of the program's is open for.
-    pub(crate) fn of(fd: c_int) -> Option<Self> {
+    /// The regular file that a descriptor of the program's is open for.
+    pub(crate) fn bytes_of(fd: c_int) -> Option<Self> {
+        if fd < 0 {
+            return None;
+        }
         // SAFETY: the program has it open during its call, or gets its error.
-        (fd >= 0 && is_under(unsafe { BorrowedFd::borrow_raw(fd) })).then_some(Target::OfProgram(fd))
+        let opened = unsafe { BorrowedFd::borrow_raw(fd) };
+        (kind_of(opened)? == FileType::RegularFile && is_under(opened)).then_some(Target::OfProgram(fd))
     }
 
-    fn open(folder: c_int, path: &CStr, flags: OFlags) -> Option<Self> {
-        let folder = of_folder(folder)?;
-        let open = |how| openat(folder, path, flags | how | OFlags::CLOEXEC, Mode::empty());
-        let opened = match open(OFlags::RDONLY) {
-            Err(Errno::ACCESS) if !flags.contains(OFlags::DIRECTORY) => open(OFlags::WRONLY),
-            other => other,
-        };
-        match opened {
-            Ok(opened) => is_under(opened.as_fd()).then_some(Target::Opened(opened)),
-            Err(Errno::ACCESS) => {
-                let found = openat(folder, path, flags | OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-                is_under(found.as_fd()).then_some(Target::Everything)
-            }
-            // Then the call fails as well, or it is nothing that has data.
-            Err(_) => None,
+    /// Whatever a descriptor of the program's is open for.
+    pub(crate) fn of(fd: c_int) -> Option<Self> {
+        if fd < 0 {
+            return None;
         }
+        // SAFETY: the program has it open during its call, or gets its error.
+        let opened = unsafe { BorrowedFd::borrow_raw(fd) };
+        if !is_under(opened) {
+            return None;
+        }
+        Some(match kind_of(opened)? {
+            _ if fcntl_getfl(opened).ok()?.contains(OFlags::PATH) => {
+                return Settings::with_link(opened, |link| Self::find(libc::AT_FDCWD, link, OFlags::empty()));
+            }
+            FileType::RegularFile | FileType::Directory => Target::OfProgram(fd),
+            _ => Target::Everything,
+        })
+    }
+
+    /// By a descriptor that no lease has to be given back for, and by which no lock is given up.
+    fn find(folder: c_int, path: &CStr, flags: OFlags) -> Option<Self> {
+        // If there is nothing, the call says so.
+        let found = open_path(folder, path, flags)?;
+        if !is_under(found.as_fd()) {
+            return None;
+        }
+        Some(match kind_of(found.as_fd())? {
+            FileType::RegularFile => Target::File(found),
+            FileType::Directory => {
+                let readable = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                openat(&found, c".", readable, Mode::empty()).map_or(Target::Everything, Target::Folder)
+            }
+            _ => Target::Everything,
+        })
     }
 
     /// Returns when what was changed is durable.
     pub(super) fn flush(&self) -> Result<(), Errno> {
         FLUSHES.fetch_add(1, Ordering::Relaxed);
         match self {
-            Target::Opened(opened) => fsync(opened),
+            Target::Folder(opened) => fsync(opened),
+            Target::File(found) => flush_apart(found.as_fd()),
             // SAFETY: the program has it open during its call.
             Target::OfProgram(fd) => fsync(unsafe { BorrowedFd::borrow_raw(*fd) }),
             Target::Everything => {
@@ -104,14 +121,78 @@ impl Target {
     }
 }
 
+/// What a path leads to, open for that alone.
+fn open_path(folder: c_int, path: &CStr, flags: OFlags) -> Option<OwnedFd> {
+    let folder = match folder {
+        libc::AT_FDCWD => CWD,
+        // SAFETY: the program has it open during its call, or gets its error.
+        0.. => unsafe { BorrowedFd::borrow_raw(folder) },
+        // No matter what it is.
+        _ if path.to_bytes().starts_with(b"/") => CWD,
+        _ => return None,
+    };
+    openat(folder, path, flags | OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+fn kind_of(fd: BorrowedFd<'_>) -> Option<FileType> {
+    fstat(fd).ok().map(|stat| FileType::from_raw_mode(stat.st_mode))
+}
+
+/// What there is at a path before it is opened. No descriptor of it is kept: the call gets the lowest number that is free.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Before {
+    /// Whether what there is, or what will be made, lies under the folders.
+    pub(crate) is_under: bool,
+    /// Whether there is anything but a regular file.
+    pub(crate) is_special: bool,
+    file: Option<FileIdentity>,
+}
+
+impl Before {
+    /// As a call with these flags finds it.
+    ///
+    /// # Safety
+    /// The path is null or a C string.
+    pub(crate) unsafe fn at(folder: c_int, path: *const c_char, flags: OFlags) -> Self {
+        // SAFETY: by the caller.
+        let Some(path) = (unsafe { string(path) }) else { return Before::default() };
+        if let Some(found) = open_path(folder, path, flags & OFlags::NOFOLLOW) {
+            let is_special = kind_of(found.as_fd()) != Some(FileType::RegularFile);
+            let file = if is_special { None } else { FileIdentity::of(&found).ok() };
+            return Before { is_under: is_under(found.as_fd()), is_special, file };
+        }
+        let mut buffer = [0; PATH_BYTES];
+        let parent = parent(path.to_bytes(), &mut buffer).and_then(|path| open_path(folder, path, OFlags::DIRECTORY));
+        Before { is_under: parent.is_some_and(|parent| is_under(parent.as_fd())), ..Before::default() }
+    }
+
+    /// Whether it is the regular file that a call has opened.
+    pub(super) fn is(&self, opened: BorrowedFd<'_>) -> bool {
+        self.file.is_some() && self.file == FileIdentity::of(opened).ok()
+    }
+}
+
 /// Flushes the folder that an open file is in.
 pub(super) fn flush_folder_of(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let folder = Settings::with_path(fd, |path| {
         let mut buffer = [0; PATH_BYTES];
         let parent = parent(path.as_os_str().as_bytes(), &mut buffer)?;
-        Target::open(libc::AT_FDCWD, parent, OFlags::DIRECTORY)
+        Target::find(libc::AT_FDCWD, parent, OFlags::DIRECTORY)
     });
     folder.flatten().map_or(Ok(()), |folder| folder.flush())
+}
+
+/// Flushes a regular file that is open for its path alone.
+fn flush_apart(file: BorrowedFd<'_>) -> Result<(), Errno> {
+    Settings::with_link(file, |path| {
+        let open = |how| openat(CWD, path, how | OFlags::CLOEXEC, Mode::empty());
+        let flushed = apart::run(|| open(OFlags::RDONLY).or_else(|_| open(OFlags::WRONLY)).ok().map(fsync));
+        // What this user may neither read nor write is flushed with everything else.
+        flushed.flatten().unwrap_or_else(|| {
+            sync();
+            Ok(())
+        })
+    })
 }
 
 /// Makes the data of an open file durable.
@@ -123,15 +204,6 @@ pub(super) fn flush_data(fd: BorrowedFd<'_>) -> Result<(), Errno> {
 /// Whether an open file lies under the folders.
 pub(super) fn is_under(fd: BorrowedFd<'_>) -> bool {
     Settings::of_this_process().is_some_and(|settings| settings.covers_open(fd))
-}
-
-fn of_folder<'a>(folder: c_int) -> Option<BorrowedFd<'a>> {
-    match folder {
-        libc::AT_FDCWD => Some(CWD),
-        // SAFETY: the program has it open during its call, or gets its error.
-        0.. => Some(unsafe { BorrowedFd::borrow_raw(folder) }),
-        _ => None,
-    }
 }
 
 /// # Safety

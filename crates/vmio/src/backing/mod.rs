@@ -19,7 +19,7 @@ pub use file::FileBacking;
 pub use file_user::{FileUser, Holder};
 pub use memory::MemoryBacking;
 pub use null::NullBacking;
-pub use nvme::{NvmeBacking, Submission};
+pub use nvme::{Commands, NvmeBacking, Submission};
 
 /// What a mapping may do to its backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,9 +105,10 @@ pub trait Backing: Send + Sync {
         None
     }
 
-    /// Says at which addresses the buffers lie that most reads will be made into, so that they may be registered with the device;
-    /// none from the moment on when that memory may become another's. Never called in the trap path. The default does nothing.
-    fn prefer_buffers(&self, _addresses: Option<Range<usize>>) {}
+    /// Says at which addresses the buffers lie that most reads will be made into, and then those that most writes will come from, so
+    /// that they may be registered with the device, the first ones rather than the others; none from the moment on when that memory
+    /// may become another's. Never called in the trap path. The default does nothing.
+    fn prefer_buffers(&self, _addresses: &[Range<usize>]) {}
 
     /// What it is, for messages.
     fn describe(&self) -> String;

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::backing::{Access, Backing, FileUser, Identity, file_user};
 use crate::sys::PAGE_BYTES;
+pub use crate::sys::nvme::Commands;
 use crate::sys::nvme::{self, CommandRings, Geometry, Memory};
 use crate::{Error, Result};
 
@@ -92,6 +93,11 @@ impl NvmeBacking {
     /// How commands get to the device.
     pub fn submission(&self) -> Submission {
         self.submission
+    }
+
+    /// How many commands the rings have had done, by what memory they moved bytes of.
+    pub fn commands(&self) -> Commands {
+        self.rings.as_ref().map(CommandRings::done).unwrap_or_default()
     }
 
     /// A logical block, in bytes.
@@ -205,7 +211,7 @@ impl Backing for NvmeBacking {
         file_user::unlock(self.block_device.as_fd())
     }
 
-    fn prefer_buffers(&self, addresses: Option<Range<usize>>) {
+    fn prefer_buffers(&self, addresses: &[Range<usize>]) {
         if let Some(rings) = &self.rings {
             rings.register_buffers(addresses);
         }

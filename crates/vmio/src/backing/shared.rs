@@ -56,7 +56,7 @@ impl<B: Backing + ?Sized> Backing for Arc<B> {
         (**self).direct_reads()
     }
 
-    fn prefer_buffers(&self, addresses: Option<Range<usize>>) {
+    fn prefer_buffers(&self, addresses: &[Range<usize>]) {
         (**self).prefer_buffers(addresses);
     }
 

@@ -11,7 +11,7 @@ use crate::engine::{AnonymousFrames, Engine};
 use crate::error::{Error, Result};
 use crate::kernel_engine::KernelCore;
 use crate::managed::{Limits, ManagedCore};
-use crate::mapping::options::FrameHint;
+use crate::options::FrameHint;
 use crate::policy::EvictionPolicy;
 use crate::probe;
 use crate::probe::KernelFeature;

@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn a_page_whose_note_was_taken_is_counted_when_it_becomes_dirty() {
         let Some((_map, region)) = two_pages() else { return };
-        let mut batch = WriteBatch::new(1).unwrap();
+        let mut batch = WriteBatch::new(1, &region.shared.merge_buffers).unwrap();
         assert_eq!(batch.collect(region, 0..2, Select::Available, &region.span(0).lock()).unwrap(), 1);
         batch.write(&region.shared);
         assert!(region.word(1).load().needs_write() && region.word(1).load().state() == State::Clean);
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn pages_that_are_being_cut_off_are_neither_hidden_nor_written() {
         let Some((_map, region)) = two_pages() else { return };
-        let mut batch = WriteBatch::new(2).unwrap();
+        let mut batch = WriteBatch::new(2, &region.shared.merge_buffers).unwrap();
         region.store_len(PAGE_BYTES as u64);
         assert_eq!(hide(region), 1);
         assert!(region.word(0).load().is_hidden() && !region.word(1).load().is_hidden());

@@ -13,7 +13,7 @@ use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::read_failures::ReadFailure;
 use crate::cache::region::Region;
 use crate::cache::views::Place;
-use crate::mapping::options::OnReadError;
+use crate::options::OnReadError;
 use crate::page::reuse::Reuse;
 use crate::page::sequence::Sequence;
 use crate::page::visit::Queue;

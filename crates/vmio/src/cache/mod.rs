@@ -12,6 +12,7 @@ pub(crate) mod fetch;
 mod hiding;
 mod huge_pages;
 mod load;
+pub(crate) mod merge_buffers;
 pub(crate) mod page_buffers;
 pub(crate) mod read_failures;
 pub(crate) mod reclaim;
@@ -115,14 +116,17 @@ impl Cache {
         }
     }
 
-    /// The descriptors by which the kernel module knows the cache, with [`Engine::Kernel`], or by which vmio looks at the process's memory, with
-    /// [`Engine::Managed`]: for programs that close whatever they find open, and must not close these. Another is that of each
-    /// mapping ([`crate::Mapping::descriptor`]).
+    /// The descriptors by which the kernel module knows the cache, with [`Engine::Kernel`], by which vmio looks at the process's memory, with
+    /// [`Engine::Managed`], or by which it puts pages there: for programs that close whatever they find open, and must not close
+    /// these. Another is that of each mapping ([`crate::Mapping::descriptor`]). Those of memory files are not among them.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match &self.tender {
             Tender::Module(core) => vec![core.module.descriptor()],
             Tender::Steward(core) => core.steward.descriptors().into(),
-            Tender::Workers(_) => Vec::new(),
+            Tender::Workers(core) => {
+                let shared = &core.shared;
+                shared.frames.descriptors().into_iter().chain(shared.unmapper.descriptor()).collect()
+            }
         }
     }
 

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::ops::AddAssign;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::cache::counters::Counter;
+use crate::cache::merge_buffers::MergeBuffers;
 use crate::cache::region::Region;
 use crate::cache::shared::{Gate, Shared};
 use crate::cache::stream::HugeFrame;
@@ -134,9 +135,9 @@ impl Goal {
 
 impl Reclaimer {
     /// One that writes up to so many pages at a time, [`BATCH_PAGES`] at most.
-    pub(crate) fn new(batch_pages: usize) -> io::Result<Self> {
+    pub(crate) fn new(batch_pages: usize, buffers: &Arc<MergeBuffers>) -> io::Result<Self> {
         Ok(Reclaimer {
-            batch: WriteBatch::new(batch_pages.min(BATCH_PAGES))?,
+            batch: WriteBatch::new(batch_pages.min(BATCH_PAGES), buffers)?,
             victims: Vec::with_capacity(VICTIMS_MAX),
             unmap: UnmapList::with_capacity(VICTIMS_MAX),
             held: Vec::with_capacity(SPANS_MAX),

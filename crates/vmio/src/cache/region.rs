@@ -20,7 +20,7 @@ use crate::cache::write_batch::{Destination, epoch_of};
 use crate::engine::{Frames, HideableFrames};
 use crate::error::{Error, Result};
 use crate::journal::JournaledBacking;
-use crate::mapping::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
+use crate::options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
 use crate::page::dirty_spans::DirtySpans;
 use crate::page::sequence::Sequence;
 use crate::page::span::{Span, SpanGuard};
@@ -155,9 +155,9 @@ fn installs_spans(shared: &Shared) -> bool {
 }
 
 /// Where the kernel cannot do it, the mapping gets frames whose stores trap: slower for some programs, never wrong.
-fn attach_hideable(shared: &Shared, range: &Reservation) -> Option<Box<dyn HideableFrames>> {
-    match shared.engine.attach_hideable(range) {
-        Ok(frames) => Some(frames),
+fn reserve_hideable(shared: &Shared, len: usize) -> Option<(Reservation, Box<dyn HideableFrames>)> {
+    match shared.engine.hideable(len, GRANULE_BYTES) {
+        Ok(range_and_frames) => Some(range_and_frames),
         Err(error) => {
             tracing::warn!(%error, "no frames whose stores the kernel tracks (Linux 6.7 has them; `vmio doctor` says more): first stores trap");
             None
@@ -202,12 +202,15 @@ impl Region {
         let pages = reserved / PAGE_BYTES;
         let spans = reserved.div_ceil(crate::page::SPAN_BYTES);
         let build = || -> io::Result<_> {
-            let mut range = Reservation::zeroed(reserved, GRANULE_BYTES)?;
             let tracked = matches!(hint, FrameHint::Mixed | FrameHint::SharedAddresses);
-            let hideable = tracked.then(|| attach_hideable(&shared, &range)).flatten();
-            if hideable.is_none() {
-                shared.engine.attach(&range)?;
-            }
+            let (mut range, hideable) = match tracked.then(|| reserve_hideable(&shared, reserved)).flatten() {
+                Some((range, frames)) => (range, Some(frames)),
+                None => {
+                    let range = Reservation::zeroed(reserved, GRANULE_BYTES)?;
+                    shared.engine.attach(&range)?;
+                    (range, None)
+                }
+            };
             // Huge pages can only be moved to memory that is writable: stores fault since pages are protected.
             range.prepare_for_frames(
                 access == Access::ReadOnly && huge_pages == HugePages::Never,

@@ -65,7 +65,8 @@ impl Shared {
     /// The inner error says why the capacity could not be met.
     fn resize(&self, pages: u32, unmet: Unmet) -> Result<Result<(), &'static str>> {
         // A small one: memory may be short. The workers do their part.
-        let mut reclaimer = Reclaimer::new(DIRECT_PAGES).map_err(Error::system("reserving memory to evict with"))?;
+        let mut reclaimer = Reclaimer::new(DIRECT_PAGES, &self.merge_buffers)
+            .map_err(Error::system("reserving memory to evict with"))?;
         // A handler that missed a page would wait for what this thread alone may give up.
         let _signals = SignalsBlocked::new();
         let _one_at_a_time = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,7 +5,7 @@ use std::io;
 use crossbeam_queue::ArrayQueue;
 
 use crate::cache::copy_slots::{CopySlots, Slot};
-use crate::mapping::options::MappingOptions;
+use crate::options::MappingOptions;
 
 /// Copies that wait at a time (256 KiB); a store that finds no room waits for the commit to copy its page.
 const SLOTS: u32 = 64;

@@ -1,6 +1,7 @@
 //! What all mappings of a cache share: the budget, the policy, the engine, and the events that threads wait for.
 
 use std::io;
+use std::iter::repeat_n;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use crossbeam_utils::CachePadded;
 use crate::budget::Budget;
 use crate::cache::counters::{Counter, Counters, NAMES};
 use crate::cache::fetch::EndedRequests;
+use crate::cache::merge_buffers::MergeBuffers;
 use crate::cache::page_buffers::PageBuffers;
 use crate::cache::reclaim::Reclaimer;
 use crate::cache::stream::Streams;
@@ -18,7 +20,7 @@ use crate::cache::strided::StridedReads;
 use crate::cache::tenant::Tenant;
 use crate::cache::write_batch::{BATCH_PAGES, WriteBatch, WriteRun};
 use crate::engine::{FaultEngine, Frames};
-use crate::mapping::options::FrameHint;
+use crate::options::FrameHint;
 use crate::policy::{EvictionOrder, EvictionPolicy};
 use crate::sys::fork::Generation;
 use crate::sys::kernel::{KernelFeature, KernelFeatures};
@@ -30,6 +32,8 @@ use crate::telemetry::page::{Description, PublishedWord, StatPage};
 
 /// Pages that a faulting thread evicts when it has to do it itself.
 pub(crate) const DIRECT_PAGES: usize = 64;
+/// So many workers have merge buffers that a device may have registered: as many as there are by default on the largest machines.
+const SHARED_BATCHES_MAX: usize = 16;
 /// Write runs that may wait for a thread; more are written by the thread that made them.
 const QUEUED_RUNS_MAX: usize = 4096;
 /// Fetches have at most one page in so many of the cache under way, so that the rest can be evicted for faults.
@@ -120,6 +124,8 @@ pub(crate) struct Shared {
     /// Where misses are published, if they are.
     pub(crate) miss_ring: Option<MissRing>,
     pub(crate) page_buffers: PageBuffers,
+    /// Those of the workers, of a thread that syncs, and of the spare reclaimers; who comes beyond them has others.
+    pub(crate) merge_buffers: Arc<MergeBuffers>,
     /// Runs of pages that are copied and wait to be written, by whoever comes first.
     pub(crate) write_queue: ArrayQueue<WriteRun>,
     pub(crate) streams: Streams,
@@ -173,8 +179,11 @@ impl Shared {
     pub(crate) fn new(parts: Parts) -> io::Result<Self> {
         // One thread at a time evicts for itself on a small machine; the others wait for what it frees.
         let spare_reclaimers = ArrayQueue::new((parts.cores / 8).max(1));
+        let (batches, spares) = ((parts.workers as usize).min(SHARED_BATCHES_MAX) + 1, spare_reclaimers.capacity());
+        let sizes = repeat_n(BATCH_PAGES, batches).chain(repeat_n(DIRECT_PAGES, spares));
+        let merge_buffers = Arc::new(MergeBuffers::new(sizes)?);
         while !spare_reclaimers.is_full() {
-            let _ = spare_reclaimers.push(Box::new(Reclaimer::new(DIRECT_PAGES)?));
+            let _ = spare_reclaimers.push(Box::new(Reclaimer::new(DIRECT_PAGES, &merge_buffers)?));
         }
         let page = StatPage::new(Description {
             capacity_pages: parts.capacity_pages,
@@ -206,6 +215,7 @@ impl Shared {
             measures_misses: parts.measures_misses,
             miss_ring,
             page_buffers: PageBuffers::new(parts.cores)?,
+            merge_buffers,
             write_queue: ArrayQueue::new(QUEUED_RUNS_MAX),
             streams,
             strided_reads: StridedReads::new(parts.cores, parts.kernel_features.allow(KernelFeature::IoUring)),
@@ -427,7 +437,7 @@ impl Shared {
     /// A merge buffer for a thread that syncs or advises.
     pub(crate) fn take_sync_batch(&self) -> io::Result<WriteBatch> {
         let pooled = self.sync_batches.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        pooled.map_or_else(|| WriteBatch::new(BATCH_PAGES), Ok)
+        pooled.map_or_else(|| WriteBatch::new(BATCH_PAGES, &self.merge_buffers), Ok)
     }
 
     /// Takes it back; one is kept.

@@ -13,7 +13,7 @@ use crate::cache::reclaim::{Goal, PATIENCE_ABOVE_FLOORS};
 use crate::cache::region::Region;
 use crate::cache::shared::{DIRECT_PAGES, Shared};
 use crate::error::{Error, Result};
-use crate::mapping::options::MappingOptions;
+use crate::options::MappingOptions;
 use crate::page::SPAN_PAGES;
 use crate::policy::EvictionOrder;
 use crate::sys::PAGE_BYTES;

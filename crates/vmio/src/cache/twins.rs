@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::cache::copy_slots::{CopySlots, Slot};
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
-use crate::mapping::options::MappingOptions;
+use crate::options::MappingOptions;
 use crate::sys::PAGE_BYTES;
 use crate::sys::sparse_array::SparseArray;
 

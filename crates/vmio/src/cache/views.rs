@@ -179,8 +179,7 @@ impl Region {
         let view =
             free.ok_or_else(|| Error::TooManyViews { backing: self.backing.describe(), limit: VIEWS_MAX as u64 - 1 })?;
         let build = || -> io::Result<_> {
-            let mut range = Reservation::zeroed(self.reserved() as usize, GRANULE_BYTES)?;
-            frames.share(&range)?;
+            let mut range = frames.share(self.reserved() as usize, GRANULE_BYTES)?;
             range.prepare_for_frames(self.access == Access::ReadOnly, self.shared.locks_memory)?;
             Ok(range)
         };

@@ -19,7 +19,7 @@ const QUIET: Duration = Duration::from_millis(20);
 
 /// Starts a worker. It ends after [`Shared::stop`].
 pub(crate) fn spawn(shared: Arc<Shared>, number: u32) -> io::Result<JoinHandle<()>> {
-    let reclaimer = Reclaimer::new(BATCH_PAGES)?;
+    let reclaimer = Reclaimer::new(BATCH_PAGES, &shared.merge_buffers)?;
     thread::spawn(format!("vmio-worker-{number}"), move || {
         // Where all cores are busy, the threads that fault do most of the writing themselves, a run at a time; a worker
         // of the same weight would take a core from them for a scheduler's tick each time.

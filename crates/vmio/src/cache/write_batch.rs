@@ -5,11 +5,13 @@
 use std::io;
 use std::ops::Range;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use crate::backing::Access;
 use crate::cache::counters::Counter;
+use crate::cache::merge_buffers::{MergeBuffer, MergeBuffers};
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
 use crate::cache::views::Place;
@@ -20,7 +22,6 @@ use crate::page::word::{Snapshot, State};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::pagemap::StoredPages;
-use crate::sys::reservation::Reservation;
 use crate::sys::{PAGE_BYTES, cpu, futex, probes};
 
 /// Pages of a worker's merge buffer (2 MiB).
@@ -91,7 +92,7 @@ impl Select {
 
 /// A merge buffer and the pages whose copies are in it.
 pub(crate) struct WriteBatch {
-    buffer: Reservation,
+    buffer: MergeBuffer,
     pages: Vec<BatchPage>,
     /// Of the commits that some of the pages are spilled for.
     tickets: Vec<Ticket>,
@@ -154,13 +155,10 @@ pub(crate) struct WriteRun {
 unsafe impl Send for WriteRun {}
 
 impl WriteBatch {
-    /// Room for so many pages.
-    pub(crate) fn new(pages: usize) -> io::Result<Self> {
-        let mut buffer = Reservation::zeroed(pages * PAGE_BYTES, PAGE_BYTES)?;
-        // A child that shared it copy-on-write could take the device's view of the pages with it.
-        buffer.leave_out_on_fork()?;
+    /// Room for so many pages, in one of some buffers.
+    pub(crate) fn new(pages: usize, buffers: &Arc<MergeBuffers>) -> io::Result<Self> {
         Ok(WriteBatch {
-            buffer,
+            buffer: buffers.take(pages)?,
             pages: Vec::with_capacity(pages),
             // One for each call that adds pages.
             tickets: Vec::with_capacity(pages),
@@ -171,7 +169,7 @@ impl WriteBatch {
 
     /// How many more pages fit.
     pub(crate) fn room(&self) -> usize {
-        self.buffer.len() / PAGE_BYTES - self.pages.len()
+        self.buffer.pages() - self.pages.len()
     }
 
     /// The pages in it.
@@ -309,8 +307,7 @@ impl WriteBatch {
             let first = self.pages[slot].page;
             let run = self.pages[slot..].iter().zip(first..).take_while(|(added, page)| added.page == *page).count();
             // SAFETY: the slots are ours alone until a run made of them is queued.
-            let target =
-                unsafe { std::slice::from_raw_parts_mut(self.buffer.base().add(slot * PAGE_BYTES), run * PAGE_BYTES) };
+            let target = unsafe { std::slice::from_raw_parts_mut(self.buffer.slot(slot), run * PAGE_BYTES) };
             if let Err(error) = frames.read(region.address(first), target) {
                 for left in self.pages.drain(slot..) {
                     match left.pinned {
@@ -335,7 +332,7 @@ impl WriteBatch {
         // then torn, and the page is written again after the pin ends, since it stays Dirty.
         unsafe {
             let source = region.address(self.pages[slot].page) as *const u8;
-            ptr::copy_nonoverlapping(source, self.buffer.base().add(slot * PAGE_BYTES), PAGE_BYTES);
+            ptr::copy_nonoverlapping(source, self.buffer.slot(slot), PAGE_BYTES);
         }
         self.finish_copy(region, slot);
     }
@@ -344,7 +341,7 @@ impl WriteBatch {
     fn finish_copy(&mut self, region: &Region, slot: usize) {
         let added = self.pages[slot];
         // SAFETY: as in `copy`.
-        let copy = unsafe { std::slice::from_raw_parts_mut(self.buffer.base().add(slot * PAGE_BYTES), PAGE_BYTES) };
+        let copy = unsafe { std::slice::from_raw_parts_mut(self.buffer.slot(slot), PAGE_BYTES) };
         region.prepare_copy(added.page, copy);
         region.twins.iter().for_each(|twins| twins.forget(added.page));
         if !added.pinned {
@@ -370,12 +367,7 @@ impl WriteBatch {
         let mut slot = 0;
         for run in runs() {
             for part in run.chunks(RUN_PAGES_MAX) {
-                let run = WriteRun {
-                    pages: part,
-                    // SAFETY: the slot lies in the buffer.
-                    data: unsafe { self.buffer.base().add(slot * PAGE_BYTES) },
-                    progress: &raw const *self.progress,
-                };
+                let run = WriteRun { pages: part, data: self.buffer.slot(slot), progress: &raw const *self.progress };
                 slot += part.len();
                 if let Err(run) = shared.write_queue.push(run) {
                     run.write(shared);

@@ -1,6 +1,7 @@
 //! Private anonymous pages with synchronous write-protect: cheapest to install and to evict clean.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use crate::engine::{Frames, InstallError};
@@ -88,5 +89,10 @@ impl Frames for AnonymousFrames {
     unsafe fn unmap(&self, pages: &mut UnmapList) -> u64 {
         // SAFETY: the caller vouches for the pages; their next access faults, since the range is registered.
         unsafe { self.unmapper.unmap(pages) }
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let pagemap = self.pagemap.as_ref().map(Pagemap::descriptor);
+        [Some(self.userfaultfd.fd().as_fd()), self.unmapper.descriptor(), pagemap].into_iter().flatten().collect()
     }
 }

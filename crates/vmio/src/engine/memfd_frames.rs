@@ -54,12 +54,17 @@ pub(crate) struct MemfdFrames {
 }
 
 impl MemfdFrames {
-    /// Puts a memory file under a reservation and registers it.
-    pub(crate) fn under(range: &Reservation, tracker: Tracker) -> io::Result<Self> {
-        let file = MemoryFile::new(range.len() as u64)?;
-        let frames = MemfdFrames { base: range.base() as usize, file, tracker };
-        frames.share(range)?;
-        Ok(frames)
+    /// A range of a new memory file, registered.
+    pub(crate) fn reserve(
+        len: usize,
+        align: usize,
+        tracker: Tracker,
+    ) -> io::Result<(Reservation, Box<dyn HideableFrames>)> {
+        let file = MemoryFile::new(len as u64)?;
+        let mut frames = MemfdFrames { base: 0, file, tracker };
+        let range = frames.share(len, align)?;
+        frames.base = range.base() as usize;
+        Ok((range, Box::new(frames)))
     }
 
     /// Of an address of the first range.
@@ -93,9 +98,10 @@ impl Frames for MemfdFrames {
 }
 
 impl HideableFrames for MemfdFrames {
-    fn share(&self, range: &Reservation) -> io::Result<()> {
-        self.file.map_over(range)?;
-        self.tracker.userfaultfd.register(range.base() as usize, range.len())
+    fn share(&self, len: usize, align: usize) -> io::Result<Reservation> {
+        let range = self.file.map(len, align)?;
+        self.tracker.userfaultfd.register(range.base() as usize, range.len())?;
+        Ok(range)
     }
 
     unsafe fn hide(&self, address: usize, len: usize) -> io::Result<()> {

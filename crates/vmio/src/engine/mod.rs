@@ -12,6 +12,7 @@ mod refusals;
 mod sigbus_engine;
 
 use std::io;
+use std::os::fd::BorrowedFd;
 
 pub(crate) use anonymous_frames::AnonymousFrames;
 pub use choice::Engine;
@@ -30,9 +31,9 @@ pub(crate) trait FaultEngine: Send + Sync {
     /// The first store to a page that is installed protected is a fault as well.
     fn attach(&self, range: &Reservation) -> io::Result<()>;
 
-    /// Puts frames under the range that can be hidden. From now on a missing or hidden page is a fault; of the first
-    /// store to a protected page the kernel takes a note.
-    fn attach_hideable(&self, range: &Reservation) -> io::Result<Box<dyn HideableFrames>>;
+    /// A range of `len` bytes at a multiple of `align`, over frames that can be hidden. A missing or hidden page in it is a
+    /// fault; of the first store to a protected page the kernel takes a note.
+    fn hideable(&self, len: usize, align: usize) -> io::Result<(Reservation, Box<dyn HideableFrames>)>;
 
     /// Whether a fault is handled by the thread that has it.
     fn handles_faults_in_their_threads(&self) -> bool {
@@ -107,6 +108,11 @@ pub(crate) trait Frames: Send + Sync {
     /// # Safety
     /// The pages lie in attached reservations, and the caller owns them (their words say Evicting).
     unsafe fn unmap(&self, pages: &mut UnmapList) -> u64;
+
+    /// By which it asks the kernel for all that.
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
 }
 
 /// Frames that keep their contents while they are out of the program's sight, and whose stores the kernel notes.
@@ -114,10 +120,10 @@ pub(crate) trait Frames: Send + Sync {
 /// into sight, too. [`Frames::unmap`] gives the memory of pages back, hidden or not, at all addresses,
 /// given those in the first range.
 pub(crate) trait HideableFrames: Frames {
-    /// Puts the same frames under another range of that length, attached as the first one is: what is stored to one is
+    /// Another range of that length over the same frames, attached as the first one is: what is stored to one is
     /// seen at the other. What is in sight, and what the kernel has noted, is each range's own: the methods below are about
     /// the addresses that they are given.
-    fn share(&self, range: &Reservation) -> io::Result<()>;
+    fn share(&self, len: usize, align: usize) -> io::Result<Reservation>;
 
     /// Takes a range out of the program's sight: the next touch of a page faults. One TLB shootdown.
     ///

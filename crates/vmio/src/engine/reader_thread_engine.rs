@@ -66,9 +66,9 @@ impl FaultEngine for ReaderThreadEngine {
         self.desk.userfaultfds[0].register(range.base() as usize, range.len())
     }
 
-    fn attach_hideable(&self, range: &Reservation) -> io::Result<Box<dyn HideableFrames>> {
+    fn hideable(&self, len: usize, align: usize) -> io::Result<(Reservation, Box<dyn HideableFrames>)> {
         let tracker = self.tracker.clone().ok_or(io::ErrorKind::Unsupported)?;
-        Ok(Box::new(MemfdFrames::under(range, tracker)?))
+        MemfdFrames::reserve(len, align, tracker)
     }
 
     fn handles_faults_in_their_threads(&self) -> bool {

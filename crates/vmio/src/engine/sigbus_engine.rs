@@ -37,12 +37,12 @@ impl FaultEngine for SigbusEngine {
         self.userfaultfd.register(range.base() as usize, range.len())
     }
 
-    fn attach_hideable(&self, range: &Reservation) -> io::Result<Box<dyn HideableFrames>> {
+    fn hideable(&self, len: usize, align: usize) -> io::Result<(Reservation, Box<dyn HideableFrames>)> {
         let mut tracker = self.tracker.lock().unwrap_or_else(PoisonError::into_inner);
         let tracker = match &mut *tracker {
             Some(tracker) => tracker,
             none => none.insert(Tracker::open(self.features, Userfaultfd::open)?),
         };
-        Ok(Box::new(MemfdFrames::under(range, tracker.clone())?))
+        MemfdFrames::reserve(len, align, tracker.clone())
     }
 }

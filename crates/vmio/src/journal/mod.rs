@@ -56,6 +56,9 @@ use crate::sys::signal::SignalsBlocked;
 
 /// The shortest log: 64 pages.
 const CAPACITY_PAGES_MIN: u64 = 64;
+/// Root may write to any file anyway.
+const ROOT: u32 = 0;
+const WRITABLE_BY_ANYBODY: u32 = 0o002;
 
 /// How a journal is used: see the methods.
 #[derive(Clone, Debug)]
@@ -200,10 +203,12 @@ impl Journal {
         Ok((Self::start(ring, header, &options)?, report))
     }
 
-    /// Opens the journal in a file, with the files where they were.
+    /// Opens the journal in a file, with the files where they were. It is refused if another user has it, other than root, or if
+    /// anybody may write to it: what it holds is written to any file that it names.
     pub fn open_file(path: impl AsRef<Path>, options: JournalOptions) -> Result<(Self, RecoveryReport)> {
         let device = FileBacking::open(path, Access::ReadWrite)?;
         let journal = device.describe();
+        check_trusted(&device)?;
         Self::open(device, options, |file| match FileBacking::open(&file.path, Access::ReadWrite) {
             Ok(data) => Ok(Box::new(data)),
             Err(Error::Open { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
@@ -270,6 +275,23 @@ impl Journal {
             stores_held_ns_max: self.0.core.stores_held_ns_max.load(Ordering::Relaxed),
         }
     }
+}
+
+/// Whether nobody but this user and root can have written what the journal holds.
+fn check_trusted(device: &FileBacking) -> Result<()> {
+    let failed = Error::journal(device, "looking at");
+    let Some(file) = device.file() else { return Ok(()) };
+    let stat = rustix::fs::fstat(file).map_err(|error| failed(error.into()))?;
+    let user = rustix::process::geteuid().as_raw();
+    let reason = if stat.st_uid != user && stat.st_uid != ROOT {
+        format!("it belongs to user {}, who could have you write to any file: open it as that user", stat.st_uid)
+    } else if stat.st_mode & WRITABLE_BY_ANYBODY != 0 {
+        "anybody may write to it, and so to any file that you may write to: chmod o-w it if you trust what it holds"
+            .into()
+    } else {
+        return Ok(());
+    };
+    Err(Error::NotAJournal { journal: device.describe(), reason })
 }
 
 impl Opened {

@@ -13,14 +13,12 @@ use crate::kernel_engine::KernelCore;
 use crate::kernel_engine::open_kernel::OpenKernel;
 use crate::kernel_engine::region::{EVERYTHING, KernelRegion};
 use crate::kernel_engine::view::KernelView;
-use crate::mapping::file_end;
-use crate::mapping::mapped_file::{
-    GUESSED_SHARE, HeldPages, MappedFile, ViewAddresses, bytes_of, touched_pages, whole_pages,
-};
-use crate::mapping::open_files;
-use crate::mapping::opened::{OpenRegion, Opened};
-use crate::mapping::options::MappingOptions;
-use crate::mapping::{Advice, SyncHandle, Usage};
+use crate::mapped_file::file_end;
+use crate::mapped_file::open_files;
+use crate::mapped_file::opened::{OpenRegion, Opened};
+use crate::mapped_file::{Advice, SyncHandle, Usage};
+use crate::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, ViewAddresses, bytes_of, touched_pages, whole_pages};
+use crate::options::MappingOptions;
 use crate::sys::PAGE_BYTES;
 use crate::sys::vmio_module::READ_AHEAD_PAGES_MAX;
 

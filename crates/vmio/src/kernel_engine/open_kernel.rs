@@ -8,8 +8,8 @@ use crate::cache::Cache;
 use crate::error::Result;
 use crate::kernel_engine::KernelCore;
 use crate::kernel_engine::region::{EVERYTHING, KernelRegion};
-use crate::mapping::opened::OpenRegion;
-use crate::mapping::options::MappingOptions;
+use crate::mapped_file::opened::OpenRegion;
+use crate::options::MappingOptions;
 use crate::sys::fork::Generation;
 
 /// A region whose pages are the module's.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::backing::Access;
 use crate::error::{Error, Result};
 use crate::kernel_engine::KernelFile;
-use crate::mapping::mapped_file::{HeldPages, MappedFile, ViewAddresses};
+use crate::mapped_file::{HeldPages, MappedFile, ViewAddresses};
 use crate::sys::file_map::FileMap;
 
 /// Another mapping of what is attached; the module keeps all of them in step.

@@ -9,7 +9,7 @@ use crate::cache::fetch::{Failure, Outcome, Urgency, start_pool, steps};
 use crate::error::{Error, Result};
 use crate::managed::open_managed::OpenManaged;
 use crate::managed::region::ManagedRegion;
-use crate::mapping::mapped_file::bytes_of;
+use crate::mapped_file::bytes_of;
 use crate::sys::{PAGE_BYTES, page_cache};
 
 /// Pages that are brought in by one call in the background: the budget is looked at in between.

@@ -15,14 +15,13 @@ use crate::managed::ManagedCore;
 use crate::managed::open_managed::OpenManaged;
 use crate::managed::pins;
 use crate::managed::region::ManagedRegion;
-use crate::mapping::file_end;
-use crate::mapping::mapped_file::{
-    GUESSED_SHARE, HeldPages, MappedFile, ViewAddresses, bytes_of, touched_pages, whole_pages,
-};
-use crate::mapping::open_files;
-use crate::mapping::opened::{OpenRegion, Opened};
-use crate::mapping::options::MappingOptions;
-use crate::mapping::{Advice, SyncHandle, Usage};
+use crate::mapped_file::file_end;
+use crate::mapped_file::open_files;
+use crate::mapped_file::opened::{OpenRegion, Opened};
+use crate::mapped_file::{Advice, SyncHandle, Usage};
+use crate::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, ViewAddresses, bytes_of, touched_pages, whole_pages};
+use crate::options::MappingOptions;
+use crate::sys::file_map::FileMap;
 use crate::sys::{PAGE_BYTES, page_cache};
 
 /// Bytes that are read or written at a time.
@@ -134,18 +133,22 @@ impl MappedFile for ManagedFile {
     fn advise(&self, range: Range<u64>, advice: Advice) -> Result<()> {
         let (region, whole) = (self.region(), whole_pages(&range, self.len()));
         let touched = bytes_of(&touched_pages(&range));
+        let steward = &self.opened.core.steward;
         let failed = Error::system("advising the kernel of a range");
         match advice {
             _ if range.is_empty() => Ok(()),
-            Advice::Normal | Advice::Random => region.map.no_read_ahead(&touched).map_err(failed),
-            Advice::Sequential { .. } => region.map.read_ahead(&touched).map_err(failed),
+            Advice::Normal => steward.advise_reads(region, &touched, false, FileMap::no_read_ahead).map_err(failed),
+            Advice::Random => steward.advise_reads(region, &touched, true, FileMap::no_read_ahead).map_err(failed),
+            Advice::Sequential { .. } => {
+                steward.advise_reads(region, &touched, true, FileMap::read_ahead).map_err(failed)
+            }
             Advice::Priority(priority) => {
                 region.set_priority(touched_pages(&range), priority);
-                self.opened.core.steward.reorder();
+                steward.reorder();
                 Ok(())
             }
             Advice::WillNeed => {
-                let room = self.opened.core.steward.room_pages();
+                let room = steward.room_pages();
                 self.region().fetch(whole.start..whole.end.min(whole.start + room))
             }
             Advice::DontNeed | Advice::Invalidate => self.give_up(whole),

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::backing::Access;
 use crate::managed::counts::Counts;
+use crate::managed::read_ahead::Stay;
 use crate::managed::region::ManagedRegion;
 use crate::sys::PAGE_BYTES;
 use crate::sys::mapped_pages::MappedPages;
@@ -21,6 +22,9 @@ use crate::sys::page_scan::PageScan;
 
 /// Stretches at the head of the line among which one is sought that needs no write, while the first is being written.
 const LOOK_AHEAD: usize = 64;
+
+/// How far beyond a stretch the kernel reads ahead: Linux's usual window. What nobody uses of that is in no page table.
+const WINDOW_BYTES: u64 = 128 << 10;
 
 /// How old a count of the mapped pages may become, if it is cheap.
 const COUNT_AGE: Duration = Duration::from_millis(5);
@@ -83,6 +87,8 @@ pub(super) struct Ledger {
     /// The priority of what goes at present.
     class: Option<u8>,
     unmapped_since_count: u64,
+    /// When the last stretch was unmapped in which the kernel read ahead, in the ledger's time; 0 if never.
+    read_ahead: u32,
     counted: Instant,
     counting_took: Duration,
     mapped_when_counted: u64,
@@ -108,6 +114,7 @@ impl Ledger {
             time: 1,
             class: None,
             unmapped_since_count: 0,
+            read_ahead: 0,
             counted: Instant::now(),
             counting_took: Duration::ZERO,
             mapped_when_counted: 0,
@@ -252,6 +259,11 @@ impl Ledger {
         Ok(None)
     }
 
+    /// Whether in the last turnover of a cache of so many pages the kernel has read ahead.
+    pub(super) fn reads_ahead(&self, capacity_pages: u64) -> bool {
+        self.read_ahead > 0 && u64::from(self.time.wrapping_sub(self.read_ahead)) <= capacity_pages / self.stretch_pages
+    }
+
     fn unmap(&mut self, victim: &Victim) -> io::Result<Option<u64>> {
         let region = &victim.region;
         if region.has_failed() {
@@ -263,6 +275,7 @@ impl Ledger {
         let end = (first + self.stretch_pages).min(region.reach().end / PAGE_BYTES as u64);
         let mut all_dirty = None;
         for part in region.pins.free_parts(first..end.max(first)) {
+            let is_whole = part == (first..end);
             let bytes = part.start * PAGE_BYTES as u64..part.end * PAGE_BYTES as u64;
             let pages = self.scan.count(region.map.addresses(&bytes))?;
             // Pages that the program has locked itself stay.
@@ -273,10 +286,32 @@ impl Ledger {
             self.unmapped_since_count += pages;
             let dirty = if region.access == Access::ReadWrite { self.begin_write(region, &bytes, pages) } else { 0 };
             *all_dirty.get_or_insert(0) += dirty;
+            if is_whole {
+                self.learn(region, victim.stretch, &bytes, (pages, dirty));
+            }
             self.totals.in_line.fetch_add(pages, Ordering::Relaxed);
             self.line.push_back(Unmapped { region: Arc::clone(region), bytes, pages, dirty });
         }
         Ok(all_dirty)
+    }
+
+    /// Finds out from a stay in memory whether the kernel shall read ahead the next time.
+    fn learn(&mut self, region: &ManagedRegion, stretch: u64, bytes: &Range<u64>, (mapped, dirty): (u64, u64)) {
+        let was_on = region.read_ahead.is_on(stretch);
+        let cached =
+            if was_on { page_cache::look(region.file(), bytes).map_or(mapped, |cached| cached.pages) } else { mapped };
+        let pages = (bytes.end - bytes.start) / PAGE_BYTES as u64;
+        let told = match region.read_ahead.end_stay(stretch, Stay { pages, mapped, cached, is_dirty: dirty > 0 }) {
+            None => Ok(()),
+            Some(true) => region.map.usual_read_ahead(bytes),
+            Some(false) => region.map.no_read_ahead(bytes),
+        };
+        if let Err(error) = told {
+            tracing::debug!(%error, "the kernel reads ahead as before");
+        }
+        if was_on || region.read_ahead.is_on(stretch) {
+            self.read_ahead = self.time;
+        }
     }
 
     /// Begins to write what is dirty of pages that are not mapped: so no page needs a shootdown of its own to be
@@ -333,21 +368,28 @@ impl Ledger {
         if region.has_failed() {
             return Ok(()); // What was stored may be nowhere else.
         }
+        let stretch = bytes.start / (self.stretch_pages * PAGE_BYTES as u64);
+        let mut around = bytes.clone();
+        if region.read_ahead.is_on(stretch) {
+            let end = region.reach().end.max(bytes.end);
+            around = bytes.start.saturating_sub(WINDOW_BYTES)..(bytes.end + WINDOW_BYTES).min(end);
+        }
         // Only what is not mapped: for pages that it cannot drop, the kernel stops at each core to look for them.
         let base = region.map.base() as usize;
         let mut mapped_again = 0;
-        let mut from = bytes.start;
+        let mut from = around.start;
         let drop_until = |from: u64, until: u64| page_cache::drop_clean(region.file(), &(from..until));
         let mut dropped = Ok(());
-        self.scan.present(region.map.addresses(&bytes), |run| {
+        self.scan.present(region.map.addresses(&around), |run| {
             let (start, end) = ((run.start - base) as u64, (run.end - base) as u64);
-            mapped_again += (end - start) / PAGE_BYTES as u64;
+            mapped_again += end.min(bytes.end).saturating_sub(start.max(bytes.start)) / PAGE_BYTES as u64;
             if dropped.is_ok() {
                 dropped = drop_until(from, start);
             }
             from = end;
         })?;
-        dropped.and_then(|()| drop_until(from, bytes.end))?;
+        dropped.and_then(|()| drop_until(from, around.end))?;
+        region.read_ahead.begin_stay(stretch, mapped_again * 16 > pages);
         let gone = pages.saturating_sub(mapped_again);
         self.counts.evicted_dirty.add(dirty.min(gone));
         self.counts.evicted_clean.add(gone - dirty.min(gone));
@@ -364,4 +406,63 @@ impl Ledger {
 /// Pages of one priority that go before the order is looked at anew.
 fn class_pages(capacity_pages: u32) -> u64 {
     u64::from(capacity_pages) / 8
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::backing::FileBacking;
+    use crate::options::MappingOptions;
+
+    const STRETCH: u64 = 16;
+
+    /// What the kernel says of the stretch's area of memory.
+    fn reads_ahead(region: &ManagedRegion, stretch: u64) -> bool {
+        let address = region.map.base() as usize + (stretch * STRETCH) as usize * PAGE_BYTES;
+        let areas = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut lines = areas.lines().skip_while(|line| {
+            let bounds = line.split(' ').next().and_then(|bounds| bounds.split_once('-'));
+            let bounds = bounds.map(|(start, end)| (usize::from_str_radix(start, 16), usize::from_str_radix(end, 16)));
+            !matches!(bounds, Some((Ok(start), Ok(end))) if (start..end).contains(&address))
+        });
+        let flags = lines.find(|line| line.starts_with("VmFlags:")).unwrap();
+        !flags.split(' ').any(|flag| flag == "rr" || flag == "sr")
+    }
+
+    #[test]
+    fn the_kernel_reads_ahead_where_all_came_in_and_nothing_was_stored() {
+        let folder = tempfile::tempdir().unwrap();
+        // Stretches so far apart that no window of read-ahead reaches from one to another.
+        let [second, last] = [500, 1000];
+        let backing = FileBacking::create(folder.path().join("file"), 1024 * STRETCH * PAGE_BYTES as u64).unwrap();
+        let region = Arc::new(ManagedRegion::new(Box::new(backing), &MappingOptions::new(), STRETCH).unwrap());
+        let looks = (Arc::new(PageScan::open().unwrap()), Arc::new(MappedPages::open().unwrap()));
+        let mut ledger = Ledger::new(looks, (Arc::default(), Arc::default()), STRETCH, 1024);
+        ledger.insert(Arc::clone(&region)).unwrap();
+        let read = |pages: Range<u64>| pages.for_each(|page| _ = region.map.first_word(page));
+        let mut evict = || {
+            while ledger.unmap_next().unwrap().is_some() {}
+            while ledger.drop_first().unwrap() {}
+            ledger.reads_ahead(1024)
+        };
+
+        read(0..STRETCH);
+        read(second * STRETCH..second * STRETCH + 1);
+        assert!(evict());
+        assert_eq!([0, 1, second, last].map(|stretch| reads_ahead(&region, stretch)), [true, false, false, false]);
+
+        read(0..STRETCH);
+        region.map.store(0, &[1]).unwrap();
+        assert!(evict());
+        assert!(!reads_ahead(&region, 0));
+
+        // After a turnover without.
+        for _ in 0..1024 / STRETCH {
+            read(last * STRETCH..last * STRETCH + 1);
+            evict();
+        }
+        read(last * STRETCH..last * STRETCH + 1);
+        assert!(!evict());
+    }
 }

@@ -10,6 +10,7 @@ mod file;
 mod ledger;
 mod open_managed;
 mod pins;
+mod read_ahead;
 mod region;
 mod steward;
 

@@ -8,8 +8,8 @@ use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::managed::ManagedCore;
 use crate::managed::region::ManagedRegion;
-use crate::mapping::opened::OpenRegion;
-use crate::mapping::options::MappingOptions;
+use crate::mapped_file::opened::OpenRegion;
+use crate::options::MappingOptions;
 use crate::sys::fork::Generation;
 use crate::sys::page_cache;
 

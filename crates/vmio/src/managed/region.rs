@@ -10,8 +10,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::backing::{Access, Backing};
 use crate::error::{Error, Result};
 use crate::managed::pins::Pins;
-use crate::mapping::file_end;
-use crate::mapping::options::{MappingOptions, OnReadError};
+use crate::managed::read_ahead::ReadAhead;
+use crate::mapped_file::file_end;
+use crate::options::{MappingOptions, OnReadError};
 use crate::page::{SPAN_BYTES, SPAN_PAGES};
 use crate::sys::PAGE_BYTES;
 use crate::sys::file_map::FileMap;
@@ -31,6 +32,8 @@ pub(crate) struct ManagedRegion {
     priorities: SparseArray<AtomicU32>,
     /// By stretch: when it came in or was last given up, in the ledger's time; 0 if never.
     pub(super) ages: SparseArray<AtomicU32>,
+    /// Likewise: whether the kernel reads ahead.
+    pub(super) read_ahead: ReadAhead,
     /// One change of length at a time.
     turn: Mutex<()>,
     has_failed: AtomicBool,
@@ -72,9 +75,14 @@ impl ManagedRegion {
                 map.small_pages_only()?;
             }
             let stretches = (reserved / PAGE_BYTES).div_ceil(stretch_pages as usize);
-            Ok((map, SparseArray::new(reserved.div_ceil(SPAN_BYTES))?, SparseArray::new(stretches)?))
+            Ok((
+                map,
+                SparseArray::new(reserved.div_ceil(SPAN_BYTES))?,
+                SparseArray::new(stretches)?,
+                ReadAhead::new(stretches)?,
+            ))
         };
-        let (map, priorities, ages) = build().map_err(Error::system("mapping the file"))?;
+        let (map, priorities, ages, read_ahead) = build().map_err(Error::system("mapping the file"))?;
         Ok(ManagedRegion {
             map,
             file,
@@ -85,6 +93,7 @@ impl ManagedRegion {
             priority: AtomicU32::new(options.priority.into()),
             priorities,
             ages,
+            read_ahead,
             turn: Mutex::new(()),
             has_failed: AtomicBool::new(false),
             failure: Mutex::new(None),

@@ -2,6 +2,7 @@
 //! kernel must, and sleeps no longer than the reserve of free pages will last.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,6 +18,8 @@ use crate::managed::counts::Counts;
 use crate::managed::ledger::{Ledger, Totals};
 use crate::managed::region::ManagedRegion;
 use crate::page::SPAN_PAGES;
+use crate::sys::PAGE_BYTES;
+use crate::sys::file_map::FileMap;
 use crate::sys::fork::Generation;
 use crate::sys::mapped_pages::MappedPages;
 use crate::sys::page_cache;
@@ -160,6 +163,24 @@ impl Steward {
         region.note_failure(error)
     }
 
+    /// Has the kernel told how it shall read a range, in whole stretches: on advice of the caller's, or for as long as nothing else is
+    /// learnt.
+    pub(super) fn advise_reads(
+        &self,
+        region: &ManagedRegion,
+        bytes: &Range<u64>,
+        is_advised: bool,
+        tell: impl FnOnce(&FileMap, &Range<u64>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let stretch_bytes = self.stretch_pages() * PAGE_BYTES as u64;
+        let stretches = bytes.start / stretch_bytes..bytes.end.div_ceil(stretch_bytes);
+        let whole = stretches.start * stretch_bytes..(stretches.end * stretch_bytes).min(region.map.len() as u64);
+        let _nothing_is_learnt_meanwhile = self.ledger();
+        tell(&region.map, &whole)?;
+        region.read_ahead.advise(stretches, is_advised);
+        Ok(())
+    }
+
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -190,7 +211,7 @@ impl Steward {
             free_pages: capacity_pages.saturating_sub(resident_pages),
             dirty_pages: if resident_pages == 0 { 0 } else { self.dirty_pages.load(Ordering::Relaxed) },
             pinned_pages: self.pinned_pages.load(Ordering::Relaxed),
-            written_bytes: counts.written_pages.get() * crate::sys::PAGE_BYTES as u64,
+            written_bytes: counts.written_pages.get() * PAGE_BYTES as u64,
             writes: counts.writes.get(),
             evicted_clean: counts.evicted_clean.get(),
             evicted_dirty: counts.evicted_dirty.get(),
@@ -301,7 +322,11 @@ impl Steward {
 
     /// One look, and what follows from it.
     fn tend(&self, watch: &mut Watch) -> io::Result<()> {
-        let budget = self.look_for_room(watch);
+        let mut budget = self.look_for_room(watch);
+        if self.ledger().reads_ahead(budget) {
+            // Pages come in faster than the steward looks. If the kernel had to reclaim, it would write all that is dirty.
+            budget = budget.saturating_sub(2 * low(budget));
+        }
         let (low, high) = (low(budget), 2 * low(budget));
         let mut resident = {
             let mut ledger = self.ledger();

@@ -10,13 +10,13 @@ use crate::cache::region::Region;
 use crate::cache::{Cache, CacheCore};
 use crate::error::{Error, Result};
 use crate::journal::JournaledBacking;
+use crate::mapped_file::open_files;
+use crate::mapped_file::opened::Opened;
+use crate::mapped_file::{Advice, SyncHandle, Usage};
+use crate::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, ViewAddresses, touched_pages};
 use crate::mapping::cached_region::CachedRegion;
-use crate::mapping::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, ViewAddresses, touched_pages};
-use crate::mapping::open_files;
-use crate::mapping::opened::Opened;
-use crate::mapping::options::MappingOptions;
 use crate::mapping::view::CachedView;
-use crate::mapping::{Advice, SyncHandle, Usage};
+use crate::options::MappingOptions;
 use crate::sys::PAGE_BYTES;
 
 /// A handle; what the methods do is beside the public ones of the same kind, in this folder.

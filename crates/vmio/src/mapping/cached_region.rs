@@ -10,8 +10,8 @@ use crate::cache::region::Region;
 use crate::cache::{Cache, CacheCore};
 use crate::error::{Error, Result};
 use crate::journal::JournaledBacking;
-use crate::mapping::opened::OpenRegion;
-use crate::mapping::options::MappingOptions;
+use crate::mapped_file::opened::OpenRegion;
+use crate::options::MappingOptions;
 use crate::page::span::Span;
 use crate::sys::cpu;
 use crate::sys::fork::Generation;
@@ -48,7 +48,7 @@ impl CachedRegion {
             }
             backing.admit(Arc::clone(&region) as _);
         }
-        region.backing.prefer_buffers(Some(shared.page_buffers.preferred()));
+        region.backing.prefer_buffers(&[shared.page_buffers.preferred(), shared.merge_buffers.addresses()]);
         shared.mappings.fetch_add(1, Ordering::Relaxed);
         shared.mapped_bytes.fetch_add(region.len(), Ordering::Relaxed);
         Ok(CachedRegion { region, cache: Arc::clone(cache) })
@@ -102,7 +102,7 @@ impl OpenRegion for CachedRegion {
         REGIONS.remove(region.range().addresses(), region);
         region.detach();
         // The backing may outlive the cache.
-        region.backing.prefer_buffers(None);
+        region.backing.prefer_buffers(&[]);
         {
             // Nobody evicts meanwhile; afterwards nobody finds a span of ours.
             let mut tenants = region.shared.eviction_gate.write().unwrap_or_else(PoisonError::into_inner);

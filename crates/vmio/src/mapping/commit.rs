@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::journal::JournaledBacking;
+use crate::mapped_file::MappedFile;
+use crate::mapped_file::SyncHandle;
+use crate::mapping::Mapping;
 use crate::mapping::cached_file::CachedFile;
-use crate::mapping::mapped_file::MappedFile;
-use crate::mapping::{Mapping, SyncHandle};
 
 impl Mapping {
     /// Commits what was stored to all mappings of the journal ([`crate::MappingOptions::atomic`]), and returns the commit's

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::error::Result;
-use crate::mapping::mapped_file::touched_pages;
+use crate::mapped_file::touched_pages;
 use crate::mapping::{Handle, Mapping};
 use crate::sys::PAGE_BYTES;
 

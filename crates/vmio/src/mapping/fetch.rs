@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 
 use crate::cache::fetch::{Outcome, Urgency};
 use crate::error::Result;
+use crate::mapped_file::touched_pages;
 use crate::mapping::Mapping;
-use crate::mapping::mapped_file::touched_pages;
 
 impl Mapping {
     /// Begins to fetch every page that some ranges touch, and returns at once with a future that is ready when all of them

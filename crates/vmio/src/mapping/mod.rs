@@ -7,12 +7,7 @@ mod commit;
 mod direct_file;
 mod ensure;
 mod fetch;
-pub(crate) mod file_end;
 mod load_store;
-pub(crate) mod mapped_file;
-pub(crate) mod open_files;
-pub(crate) mod opened;
-pub(crate) mod options;
 mod pin;
 mod residency;
 mod resize;
@@ -22,11 +17,9 @@ mod view;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-pub use advice::Advice;
 pub use fetch::Fetch;
 pub use pin::Pin;
-pub use residency::{Residency, Usage};
-pub use sync::SyncHandle;
+pub use residency::Residency;
 pub use view::View;
 
 use crate::backing::{Access, Backing, DaxBacking};
@@ -34,10 +27,10 @@ use crate::cache::{Cache, Tender};
 use crate::error::{Error, Result};
 use crate::kernel_engine::KernelFile;
 use crate::managed::ManagedFile;
+use crate::mapped_file::MappedFile;
 use crate::mapping::cached_file::CachedFile;
 use crate::mapping::direct_file::DirectFile;
-use crate::mapping::mapped_file::MappedFile;
-use crate::mapping::options::MappingOptions;
+use crate::options::MappingOptions;
 
 /// A file, device or other backing as a range of addresses, of which the cache keeps the useful part in memory.
 ///
@@ -92,7 +85,7 @@ impl Mapping {
     /// has written is durable when it returns. Before that a store may become durable at any time, in any order.
     ///
     /// Other processes may map the file too, as with [`crate::Engine::Managed`]; a load or store that the device refuses is a SIGBUS.
-    /// Priorities and other advice have no effect but [`Advice::WillNeed`], which fills page tables; options that need a cache are
+    /// Priorities and other advice have no effect but [`crate::Advice::WillNeed`], which fills page tables; options that need a cache are
     /// refused ([`Error::NotDirect`]).
     pub fn open_direct(backing: DaxBacking, options: MappingOptions) -> Result<Mapping> {
         Ok(Mapping { handle: Handle::Direct(DirectFile::open(backing, options)?) })

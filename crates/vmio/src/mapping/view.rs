@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::backing::Access;
 use crate::error::Result;
+use crate::mapped_file::{HeldPages, ViewAddresses, touched_pages};
 use crate::mapping::cached_file::CachedFile;
-use crate::mapping::mapped_file::{HeldPages, ViewAddresses, touched_pages};
 use crate::mapping::{Mapping, Pin};
 use crate::sys::reservation::Reservation;
 

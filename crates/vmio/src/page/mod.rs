@@ -31,7 +31,7 @@ pub(crate) mod visit;
 pub(crate) mod word;
 
 /// Bytes of a span: the unit by which neighbours stay together, as kmmap's shifted addresses keep them (Kreon §3.3.1).
-pub(crate) const SPAN_BYTES: usize = 2 << 20;
+pub(crate) const SPAN_BYTES: usize = crate::sys::HUGE_PAGE_BYTES;
 /// Pages of a span.
 pub(crate) const SPAN_PAGES: usize = SPAN_BYTES / crate::sys::PAGE_BYTES;
 

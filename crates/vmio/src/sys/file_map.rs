@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, MlockFlags, MsyncFlags, ProtFlags};
 
-use crate::page::SPAN_BYTES;
+use crate::sys::HUGE_PAGE_BYTES;
 use crate::sys::PAGE_BYTES;
 use crate::sys::address_table::GRANULE_BYTES;
 use crate::sys::own_memory::{self, Stopped};
@@ -25,7 +25,7 @@ pub(crate) struct FileMap {
 impl FileMap {
     /// Maps `len` bytes of a file at a multiple of a span.
     pub(crate) fn new(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
-        Self::with(file, len, SPAN_BYTES, writable, MapFlags::SHARED)
+        Self::with(file, len, HUGE_PAGE_BYTES, writable, MapFlags::SHARED)
     }
 
     /// The same at a multiple of what an [`AddressTable`](crate::sys::address_table::AddressTable) tells apart.
@@ -36,23 +36,12 @@ impl FileMap {
     /// The same of a file on persistent memory, past the page cache, with nothing of the file system's left to be made durable once
     /// a store has happened; EOPNOTSUPP where that cannot be.
     pub(crate) fn of_persistent_memory(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
-        Self::with(file, len, SPAN_BYTES, writable, MapFlags::SHARED_VALIDATE | MapFlags::SYNC)
+        Self::with(file, len, HUGE_PAGE_BYTES, writable, MapFlags::SHARED_VALIDATE | MapFlags::SYNC)
     }
 
     fn with(file: BorrowedFd<'_>, len: usize, align: usize, writable: bool, flags: MapFlags) -> io::Result<Self> {
-        let mut range = Reservation::zeroed(len, align)?;
-        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: replaces the reservation just made, which nobody else knows of.
-        unsafe {
-            rustix::mm::mmap(
-                range.base().cast(),
-                range.len(),
-                protection,
-                flags | MapFlags::FIXED | MapFlags::NORESERVE,
-                file,
-                0,
-            )?;
-        }
+        let access = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let mut range = Reservation::of_file_at_multiple(file, len, align, access, flags)?;
         range.leave_out_on_fork()?;
         Ok(FileMap { range })
     }
@@ -82,6 +71,11 @@ impl FileMap {
     /// The kernel fetches at a miss what it misses, and no more.
     pub(crate) fn no_read_ahead(&self, range: &Range<u64>) -> io::Result<()> {
         self.advise(range, Advice::Random)
+    }
+
+    /// The kernel reads around a miss, and ahead of accesses that go upwards.
+    pub(crate) fn usual_read_ahead(&self, range: &Range<u64>) -> io::Result<()> {
+        self.advise(range, Advice::Normal)
     }
 
     /// The kernel reads ahead of accesses that go upwards.
@@ -185,5 +179,56 @@ impl FileMap {
         // SAFETY: the range is ours, and in a shared mapping of a file none of the advices above changes contents.
         unsafe { rustix::mm::madvise(addresses.start as *mut _, addresses.len(), advice)? };
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::ptr;
+    use std::sync::atomic::AtomicBool;
+
+    use rustix::mm::{mmap_anonymous, msync, munmap};
+
+    use super::*;
+
+    /// The address space of a mapping that the kernel refuses may be another thread's by the time it has been refused.
+    #[test]
+    fn a_refused_map_takes_nobodys_memory() {
+        let file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (len, is_over) = (1 << 30, AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+                    // SAFETY: a mapping of this thread's own, which nothing is done with.
+                    let is_there = unsafe {
+                        let map = mmap_anonymous(ptr::null_mut(), len / 8, ProtFlags::empty(), flags).unwrap();
+                        std::thread::yield_now();
+                        let is_there = msync(map, len / 8, MsyncFlags::ASYNC).is_ok();
+                        munmap(map, len / 8).unwrap();
+                        is_there
+                    };
+                    assert!(is_there, "unmapped by somebody else");
+                }
+            });
+            for _ in 0..20_000 {
+                if FileMap::of_persistent_memory(file.as_fd(), len, false).is_ok() || other.is_finished() {
+                    break;
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn a_map_starts_at_a_multiple_and_shows_the_file() {
+        let file = tempfile::tempfile().unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"eight by", 8192).unwrap();
+        for _ in 0..100 {
+            let map = FileMap::in_granules(file.as_fd(), 3 * PAGE_BYTES, false).unwrap();
+            assert!((map.base() as usize).is_multiple_of(GRANULE_BYTES), "{:p}", map.base());
+            assert_eq!((map.len(), map.first_word(2)), (3 * PAGE_BYTES, u64::from_le_bytes(*b"eight by")));
+        }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};
 
 use crate::sys::reservation::Reservation;
@@ -27,15 +28,10 @@ impl MemoryFile {
         Ok(MemoryFile { file })
     }
 
-    /// Maps the file's beginning over a whole reservation.
-    pub(crate) fn map_over(&self, range: &Reservation) -> io::Result<()> {
-        let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: what is replaced is a reservation that nobody uses yet.
-        unsafe {
-            let access = ProtFlags::READ | ProtFlags::WRITE;
-            mmap(range.base().cast(), range.len(), access, flags, &self.file, 0)?;
-        }
-        Ok(())
+    /// Maps the file's first `len` bytes at a multiple of `align`.
+    pub(crate) fn map(&self, len: usize, align: usize) -> io::Result<Reservation> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        Reservation::of_file_at_multiple(self.file.as_fd(), len, align, access, MapFlags::SHARED)
     }
 
     /// Copies bytes out, mapped or not.

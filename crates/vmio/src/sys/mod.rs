@@ -39,3 +39,5 @@ pub(crate) mod vmio_module;
 
 /// The page size that vmio is built for, in bytes; [`crate::CacheBuilder::build`] refuses to run on any other.
 pub const PAGE_BYTES: usize = 4096;
+/// What one page table maps, or one huge page in its place.
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;

@@ -148,7 +148,7 @@ impl Pagemap {
         Ok((found, request.walk_end as usize))
     }
 
-    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 

@@ -5,7 +5,11 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
 use crate::sys::fork::Generation;
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
+
+/// How often a file is to be mapped where other threads map something in the same moment.
+const PLACES_TRIED: usize = 1000;
 
 /// A private anonymous range of zeros, without swap reserved for it, or a shared one of a file; unmapped on drop.
 pub(crate) struct Reservation {
@@ -53,6 +57,35 @@ impl Reservation {
         let raw = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, file, 0)? };
         let base = NonNull::new(raw.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Reservation { base, len, only_in: None })
+    }
+
+    /// The same at a multiple of `align`, and as `flags` say; it may reach beyond the end of the file.
+    ///
+    /// Not laid over a reservation (MAP_FIXED): the kernel takes away what lies there before a file system refuses, and
+    /// by the time we gave the rest back, another thread would have memory of its own there.
+    pub(crate) fn of_file_at_multiple(
+        file: BorrowedFd<'_>,
+        len: usize,
+        align: usize,
+        access: ProtFlags,
+        flags: MapFlags,
+    ) -> io::Result<Self> {
+        let len = len.next_multiple_of(super::PAGE_BYTES);
+        for _ in 0..PLACES_TRIED {
+            let place = Self::zeroed(len, align)?.base();
+            let flags = flags | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
+            // SAFETY: what is mapped where the reservation was replaces nothing: it is an error instead.
+            match unsafe { mmap(place.cast(), len, access, flags, file, 0) } {
+                Ok(raw) => {
+                    let base = NonNull::new(raw.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+                    return Ok(Reservation { base, len, only_in: None });
+                }
+                // Another thread was faster.
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Errno::EXIST.into())
     }
 
     /// Where it lies.
@@ -140,7 +173,7 @@ impl Drop for Reservation {
         if self.only_in.is_some_and(|generation| !generation.is_current()) {
             return;
         }
-        // SAFETY: the range was mapped by `zeroed`, is unmapped here only, and its owner outlives every use of it.
+        // SAFETY: the range was mapped by what made this, is unmapped here only, and its owner outlives every use of it.
         if let Err(error) = unsafe { munmap(self.base().cast(), self.len) } {
             tracing::error!(%error, len = self.len, "unmapping a reservation failed");
         }

@@ -1,7 +1,7 @@
 //! Giving frames back: many scattered pages with one TLB shootdown.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -102,6 +102,11 @@ impl Unmapper {
             unmapper.batched = AtomicBool::new(unmapper.process_madvise(&[iovec]) == Ok(PAGE_BYTES));
         }
         unmapper
+    }
+
+    /// By which it names the process, if it can.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.this_process.as_ref().map(AsFd::as_fd)
     }
 
     /// Whether scattered pages go in one call.

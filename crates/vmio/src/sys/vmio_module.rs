@@ -1,6 +1,7 @@
 //! /dev/vmio: how programs reach the kernel module, as `kernel/uapi/vmio.h` says.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -282,7 +283,8 @@ impl Attachment {
 
     /// Calls `each` with the numbers of the pages of a range that are in memory, upwards.
     pub(crate) fn for_each_resident(&self, bytes: &Range<u64>, each: &mut dyn FnMut(u64)) -> io::Result<()> {
-        let mut numbers = [0_u64; NUMBERS];
+        // Not cleared: who asks about one page asks often.
+        let mut numbers = [MaybeUninit::<u64>::uninit(); NUMBERS];
         let mut offset = bytes.start;
         while offset < bytes.end {
             let room = numbers.len() as u64;
@@ -290,11 +292,15 @@ impl Attachment {
                 Resident { offset, length: bytes.end - offset, numbers: numbers.as_mut_ptr() as u64, room };
             // SAFETY: the request reads this structure, and writes no more numbers than there is room for.
             let listed = unsafe { ioctl(&self.descriptor, RESIDENT, &raw mut request)? } as usize;
-            numbers[..listed].iter().for_each(|page| each(*page));
+            for number in &numbers[..listed] {
+                // SAFETY: so many were written.
+                let page = unsafe { number.assume_init() };
+                each(page);
+                offset = (page + 1) * PAGE_BYTES as u64;
+            }
             if listed < NUMBERS {
                 break;
             }
-            offset = (numbers[listed - 1] + 1) * PAGE_BYTES as u64;
         }
         Ok(())
     }

@@ -129,8 +129,48 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
 mod tests {
     use std::process;
 
+    use proptest::prelude::*;
+
     use super::*;
     use crate::telemetry::miss_ring::MissRing;
+
+    /// A file of the length of a ring that says whatever it likes.
+    fn reader_of(words: &[(u64, u64)]) -> Misses {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len((FIRST_SLOT as u64 + SLOTS) * WORD_BYTES as u64).unwrap();
+        for (at, value) in words {
+            file.write_all_at(&value.to_le_bytes(), at * WORD_BYTES as u64).unwrap();
+        }
+        Misses { file, next: 0, lost: 0 }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_another_process_shows_is_no_panic(
+            total in prop_oneof![0..2 * SLOTS, any::<u64>()],
+            next in prop_oneof![Just(0), 0..2 * SLOTS, any::<u64>()],
+            header in prop::collection::vec((0..FIRST_SLOT as u64, any::<u64>()), 0..20),
+            slots in prop::collection::vec((0..SLOTS, any::<u64>()), 0..20),
+        ) {
+            let slots = slots.iter().map(|(at, value)| (FIRST_SLOT as u64 + at, *value));
+            let words: Vec<_> = header.into_iter().chain(slots).chain([(Header::Misses as u64, total)]).collect();
+            let mut reader = reader_of(&words);
+            reader.next = next;
+            let mut misses = Vec::new();
+            let left = reader.read(&mut misses).unwrap();
+            prop_assert!(misses.len() as u64 <= CHUNK && left <= SLOTS);
+            prop_assert!(misses.iter().all(|miss| miss.page < 1 << 47));
+            let mappings = reader.mappings().unwrap();
+            prop_assert!(mappings.windows(2).all(|pair| pair[0].pages.end == pair[1].pages.start));
+        }
+    }
+
+    #[test]
+    fn a_ring_that_gets_shorter_is_an_error() {
+        let mut reader = reader_of(&[(Header::Misses as u64, 5)]);
+        reader.file.set_len(1000).unwrap();
+        assert!(reader.read(&mut Vec::new()).is_err() && reader.mappings().is_err());
+    }
 
     fn ring_and_reader() -> (MissRing, Misses) {
         let ring = MissRing::new(7).unwrap();

@@ -44,7 +44,7 @@ Examples:
   vmio bench kv --engines vmio,lmdb --phases L,C --records 50000000 --in-order
   vmio bench kv --engines vmio --phases C --absent 50 --filters 4M
   vmio bench kv --dir /data --durability sync --records 100000 --phases L,A
-  vmio bench kv --dir /data --html kv.html
+  vmio bench kv --dir /data --report kv.html
   vmio bench kv --scenarios reopen,recovery --records 1000000
   vmio bench kv --records 50000000 --memory 512M --phase-limit 600
   vmio bench kv --engines vmio --phases L,A,E --threads 1 --page-traces .  then vmio sim --trace A.pages --cache 10%
@@ -145,7 +145,7 @@ pub struct KvBenchArgs {
     page_traces: Option<PathBuf>,
     /// Write a page with charts and tables to this file; it needs nothing else
     #[arg(long, value_name = "OUT.html", value_parser = ReportFile::parse)]
-    html: Option<ReportFile>,
+    report: Option<ReportFile>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -169,7 +169,7 @@ pub fn run(args: &KvBenchArgs) -> anyhow::Result<()> {
             scenario.run_scenario(engine, &place, &mut outcomes)?;
         }
     }
-    if let Some(file) = &args.html {
+    if let Some(file) = &args.report {
         file.write_text(&page::page(&runner, place.description(), &outcomes).into_string())?;
         runner.output.text(&file.notice());
     }

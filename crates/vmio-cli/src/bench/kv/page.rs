@@ -1,4 +1,4 @@
-//! `--html`: the results as one page with charts that needs nothing else.
+//! `--report`: the results as one page with charts that needs nothing else.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 

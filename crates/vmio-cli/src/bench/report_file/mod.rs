@@ -19,6 +19,18 @@ pub const META: &str =
 /// How pages look, without their charts.
 pub const PAGE_STYLE: &str = include_str!("page.css");
 
+/// The folder that a file is to be written in, which has to exist.
+pub fn folder_of(file: &Path) -> Result<&Path, String> {
+    let folder = match file.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    match folder.is_dir() {
+        true => Ok(folder),
+        false => Err(format!("there is no folder {}: create it or choose another", folder.display())),
+    }
+}
+
 /// A file to write, in a folder that exists.
 #[derive(Clone, Debug)]
 pub struct ReportFile {
@@ -29,13 +41,7 @@ impl ReportFile {
     /// Takes a path from the command line; refuses one that could not be written when the runs are done.
     pub fn parse(text: &str) -> Result<Self, String> {
         let path = PathBuf::from(text);
-        let folder = match path.parent() {
-            Some(folder) if folder != Path::new("") => folder,
-            _ => Path::new("."),
-        };
-        if !folder.is_dir() {
-            return Err(format!("there is no folder {}: create it or choose another", folder.display()));
-        }
+        folder_of(&path)?;
         if path.is_dir() || path.file_name().is_none() {
             return Err(format!("{} is a folder: add the name of a file, such as map.html", path.display()));
         }

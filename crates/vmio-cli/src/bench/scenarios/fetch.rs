@@ -26,6 +26,7 @@ use super::super::process::Usage;
 use super::super::table::Table;
 use super::super::target::{Target, TargetArgs};
 use super::{run_side, run_side_in_cgroup};
+use crate::seconds::{parse_measured, parse_warm_up};
 use crate::size::{format_size, parse_size};
 
 const EXAMPLES: &str = "\
@@ -57,10 +58,10 @@ pub struct FetchArgs {
     #[arg(long, value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Vec<u32>,
     /// Seconds measured for each
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_measured)]
     secs: f64,
     /// Seconds before that, for the cache to fill
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_warm_up)]
     warm_up: f64,
     #[command(flatten)]
     output: OutputArgs,

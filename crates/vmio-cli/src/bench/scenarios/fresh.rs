@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 use vmio::Advice;
 
 use super::super::child::Job;
-use super::super::content::{self, PAGE_BYTES, WORD_BYTES, word_at};
-use super::super::device_cache::drop_page_cache;
+use super::super::content::{PAGE_BYTES, WORD_BYTES, word_at};
 use super::super::engines::EngineKind;
 use super::super::engines::mmap::LinuxMapping;
 use super::super::engines::pointer::PointerAccess;
@@ -77,7 +76,6 @@ pub struct FreshResult {
 }
 
 const DEFAULT_SIZE_BYTES: u64 = 1 << 30;
-const SAMPLE_PAGES: u64 = 4096;
 
 /// Runs `vmio bench fresh`.
 pub fn run(args: &FreshArgs) -> anyhow::Result<()> {
@@ -111,10 +109,8 @@ pub fn run(args: &FreshArgs) -> anyhow::Result<()> {
     fail_on_verify_errors(results.iter().map(|result| result.verify_errors).sum())
 }
 
-/// Reads a sample back from the device.
 fn checked(target: &Target, mut result: FreshResult) -> anyhow::Result<FreshResult> {
-    drop_page_cache(target.path())?;
-    result.verify_errors = content::count_invalid_in_sample(target.path(), target.size_bytes(), SAMPLE_PAGES, 1)?;
+    result.verify_errors = target.count_invalid_in_sample(1)?;
     Ok(result)
 }
 

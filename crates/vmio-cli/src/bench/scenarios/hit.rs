@@ -13,6 +13,7 @@ use super::super::content::{PAGE_BYTES, WORD_BYTES, mix64};
 use super::super::engines::mmap::LinuxMapping;
 use super::super::engines::pointer::PointerAccess;
 use super::super::engines::vmio::{Variant, VmioEngine};
+use super::super::median::median;
 use super::super::output::OutputArgs;
 use super::super::target::{Target, TargetArgs};
 use super::run_side;
@@ -128,10 +129,4 @@ pub fn load_time_ns(access: &PointerAccess<'_>, words: u64, round: u32) -> f64 {
     }
     black_box(sum);
     start.elapsed().as_nanos() as f64 / LOADS_PER_ROUND as f64
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -14,6 +14,7 @@ use vmio::{Access, SharedMap};
 
 use super::super::child::{self, Job, Task};
 use super::super::content::mix64;
+use super::super::median::median;
 use super::super::output::OutputArgs;
 use super::super::place::Place;
 use crate::commands::run::RunMode;
@@ -24,10 +25,12 @@ Examples:
   vmio bench posix --dir /data
   vmio bench posix --dir /data --size 1G --rounds 9 --json posix.json
   vmio bench posix --dir /data --mode strict --size 16M
+  vmio bench posix --dir /data --size 16M --cache 64M
 
 Each pattern of SplitFS's (thesis, section 4.8.6) in a process of its own: all of a file that is in the page cache, 4 KiB a call.
 The sides take turns; a time is the median over the rounds after the first, which is told apart.
-With --mode sync or strict, the plain side makes each write durable by an fdatasync.";
+With --mode sync or strict, the plain side makes each write durable by an fdatasync. With --cache there is a third side, which reads
+and writes in a cache of the process's own.";
 
 /// Measure reads and writes by calls, plain and without system calls.
 #[derive(Args)]
@@ -36,6 +39,9 @@ pub struct PosixArgs {
     /// The mode that is measured beside the plain program
     #[arg(long, value_enum, default_value_t)]
     mode: RunMode,
+    /// Measure the mode with a cache of this size, too
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    cache: Option<u64>,
     /// The folder for the file
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
@@ -93,7 +99,7 @@ pub struct PosixRun {
     call_ns: Vec<f64>,
 }
 
-/// A pattern on both sides.
+/// A pattern on all sides.
 #[derive(Debug, Serialize)]
 struct PosixResult {
     pattern: CallPattern,
@@ -105,8 +111,31 @@ struct PosixResult {
     mode_ns: f64,
     /// How many times as many calls in the same time, after the first round.
     speedup: f64,
+    /// The same in a cache of the process's, if that was asked for.
+    #[serde(flatten)]
+    cached: Option<CachedResult>,
     /// What the copy alone takes, which no mode does without; none where a call does more than that.
     copy_ns: Option<f64>,
+}
+
+/// Those of the mode with a cache.
+#[derive(Debug, Serialize)]
+struct CachedResult {
+    cache_bytes: u64,
+    cached_first_ns: f64,
+    cached_ns: f64,
+    cached_speedup: f64,
+}
+
+impl PosixRun {
+    fn first_ns(&self) -> f64 {
+        self.call_ns[0]
+    }
+
+    /// The median of the others.
+    fn later_ns(&self) -> f64 {
+        median(self.call_ns[1..].iter().copied())
+    }
 }
 
 impl CallPattern {
@@ -120,68 +149,103 @@ impl CallPattern {
     }
 }
 
+/// How a pass is made.
+#[derive(Clone, Copy)]
+enum Side {
+    Plain,
+    /// In the mode, perhaps with a cache of so many bytes.
+    Mode(Option<u64>),
+    Copies,
+}
+
 /// Runs `vmio bench posix`.
 pub fn run(args: &PosixArgs) -> anyhow::Result<()> {
     let place = Place::in_dir(&args.dir)?;
     args.output.text(&format!("4 KiB a call, {} in the page cache, {}", format_size(args.size), place.description()));
     let mode = args.mode.to_possible_value().map(|mode| mode.get_name().to_owned()).unwrap_or_default();
-    let is_durable = args.mode != RunMode::Posix;
+    let cached = args.cache.map(|cache| format!("in {}, first round  after it   ratio", format_size(cache)));
     args.output.text(&format!(
-        "{:<20} plain, first round  after it {mode:>7}, first round  after it   ratio    the copy alone",
-        "pattern"
+        "{:<20} plain, first round  after it {mode:>7}, first round  after it   ratio    the copy alone    {}",
+        "pattern",
+        cached.unwrap_or_default()
     ));
     let mut results = Vec::new();
     for pattern in CallPattern::value_variants() {
-        let path = place.path().join("data");
-        let name = pattern.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
-        let side = |mode: Option<&str>, copies: bool| -> anyhow::Result<PosixRun> {
-            let spec = PosixSpec {
-                path: path.clone(),
-                size_bytes: args.size,
-                pattern: *pattern,
-                rounds: args.rounds,
-                syncs_each_write: is_durable && mode.is_none(),
-                is_durable,
-                copies,
-            };
-            let task = Task { cgroup: None, job: Job::Posix(spec) };
-            let what = format!("{name}, {}", mode.unwrap_or(if copies { "copies" } else { "plain" }));
-            let (run, _) = match mode {
-                Some(mode) => child::run_within(&what, &task, &["run", "--mode", mode, "--under"], place.path())?,
-                None => child::run(&what, &task)?,
-            };
-            Ok(run)
-        };
-        let (plain, with) = (side(None, false)?, side(Some(&mode), false)?);
-        let copies = pattern.is_copy(is_durable).then(|| side(None, true)).transpose()?;
-        let result = PosixResult {
-            pattern: *pattern,
-            size_bytes: args.size,
-            plain_first_ns: plain.call_ns[0],
-            plain_ns: median(&plain.call_ns[1..]),
-            mode: mode.clone(),
-            mode_first_ns: with.call_ns[0],
-            mode_ns: median(&with.call_ns[1..]),
-            speedup: median(&plain.call_ns[1..]) / median(&with.call_ns[1..]),
-            copy_ns: copies.map(|copies| median(&copies.call_ns[1..])),
-        };
+        let result = compare(args, &place, &mode, *pattern)?;
+        let name = name_of(*pattern);
         let mut line = format!(
             "{name:<18} {:>15.0} ns {:>9.0} ns {:>15.0} ns {:>9.0} ns {:>7.2}",
             result.plain_first_ns, result.plain_ns, result.mode_first_ns, result.mode_ns, result.speedup
         );
-        if let Some(copy_ns) = result.copy_ns {
-            line += &format!(" {copy_ns:>14.0} ns");
+        line += &result.copy_ns.map_or_else(|| " ".repeat(18), |copy_ns| format!(" {copy_ns:>14.0} ns"));
+        if let Some(cached) = &result.cached {
+            line += &format!(
+                " {:>21.0} ns {:>7.0} ns {:>7.2}",
+                cached.cached_first_ns, cached.cached_ns, cached.cached_speedup
+            );
         }
-        args.output.text(&line);
+        args.output.text(line.trim_end());
         results.push(result);
     }
     args.output.results(&results)
 }
 
-fn median(times: &[f64]) -> f64 {
-    let mut times = times.to_vec();
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
+fn name_of(pattern: CallPattern) -> String {
+    pattern.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// Has each side make its passes, in a process of its own.
+fn compare(args: &PosixArgs, place: &Place, mode: &str, pattern: CallPattern) -> anyhow::Result<PosixResult> {
+    let is_durable = args.mode != RunMode::Posix;
+    let passes = |side: Side| -> anyhow::Result<PosixRun> {
+        let spec = PosixSpec {
+            path: place.path().join("data"),
+            size_bytes: args.size,
+            pattern,
+            rounds: args.rounds,
+            syncs_each_write: is_durable && matches!(side, Side::Plain),
+            is_durable,
+            copies: matches!(side, Side::Copies),
+        };
+        let task = Task { cgroup: None, job: Job::Posix(spec) };
+        let name = name_of(pattern);
+        let (run, _) = match side {
+            Side::Plain => child::run(&format!("{name}, plain"), &task)?,
+            Side::Copies => child::run(&format!("{name}, copies"), &task)?,
+            Side::Mode(None) => {
+                let within = ["run", "--mode", mode, "--under"];
+                child::run_within(&format!("{name}, {mode}"), &task, &within, place.path())?
+            }
+            Side::Mode(Some(cache)) => {
+                let within = ["run", "--mode", mode, "--cache", &cache.to_string(), "--under"];
+                child::run_within(&format!("{name}, {mode} in a cache"), &task, &within, place.path())?
+            }
+        };
+        Ok(run)
+    };
+    let (plain, with) = (passes(Side::Plain)?, passes(Side::Mode(None))?);
+    let copies = pattern.is_copy(is_durable).then(|| passes(Side::Copies)).transpose()?;
+    let cached = args.cache.map(|cache_bytes| {
+        let run = passes(Side::Mode(Some(cache_bytes)))?;
+        anyhow::Ok(CachedResult {
+            cache_bytes,
+            cached_first_ns: run.first_ns(),
+            cached_ns: run.later_ns(),
+            cached_speedup: plain.later_ns() / run.later_ns(),
+        })
+    });
+    Ok(PosixResult {
+        pattern,
+        size_bytes: args.size,
+        plain_first_ns: plain.first_ns(),
+        plain_ns: plain.later_ns(),
+        mode: mode.to_owned(),
+        mode_first_ns: with.first_ns(),
+        mode_ns: with.later_ns(),
+        speedup: plain.later_ns() / with.later_ns(),
+        cached: cached.transpose()?,
+        copy_ns: copies.map(|copies| copies.later_ns()),
+    })
 }
 
 /// The child's side.

@@ -14,6 +14,7 @@ use super::super::engines::EngineKind;
 use super::super::engines::mmap::LinuxMapping;
 use super::super::engines::pointer::PointerAccess;
 use super::super::engines::vmio::{Variant, VmioEngine};
+use super::super::map::fail_on_verify_errors;
 use super::super::output::OutputArgs;
 use super::super::process::Usage;
 use super::super::table::Table;
@@ -87,7 +88,8 @@ pub fn run(args: &PriorityArgs) -> anyhow::Result<()> {
     let target = Target::prepare(&target_args, args.range + args.stream)?;
     let (results, text) = compare(&target, args.range, args.stream, args.cache)?;
     args.output.text(&text);
-    args.output.results(&results)
+    args.output.results(&results)?;
+    fail_on_verify_errors(results.iter().map(|result| result.verify_errors).sum())
 }
 
 /// Both sides on a target, and the table.

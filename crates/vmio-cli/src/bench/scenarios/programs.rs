@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use super::super::median::median;
 use super::super::output::OutputArgs;
 use super::super::place::Place;
 use crate::commands::run::RunMode;
@@ -159,11 +160,6 @@ pub fn run(args: &ProgramsArgs) -> anyhow::Result<()> {
 
 fn name(value: impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }
 
 fn is_installed(command: &str) -> bool {

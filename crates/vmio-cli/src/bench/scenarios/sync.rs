@@ -14,8 +14,7 @@ use rand::rngs::SmallRng;
 use serde::{Deserialize, Serialize};
 
 use super::super::child::Job;
-use super::super::content::{self, PAGE_BYTES, word_at};
-use super::super::device_cache::drop_page_cache;
+use super::super::content::{PAGE_BYTES, word_at};
 use super::super::engines::EngineKind;
 use super::super::engines::mmap::LinuxMapping;
 use super::super::engines::pointer::PointerAccess;
@@ -87,7 +86,6 @@ pub struct SyncResult {
 }
 
 const DEFAULT_SIZE_BYTES: u64 = 256 << 20;
-const SAMPLE_PAGES: u64 = 4096;
 const SLOW_NS: u64 = 50_000;
 
 /// Runs `vmio bench sync`.
@@ -121,8 +119,7 @@ pub fn run(args: &SyncArgs) -> anyhow::Result<()> {
 }
 
 fn checked(target: &Target, mut result: SyncResult) -> anyhow::Result<SyncResult> {
-    drop_page_cache(target.path())?;
-    result.verify_errors = content::count_invalid_in_sample(target.path(), target.size_bytes(), SAMPLE_PAGES, 1)?;
+    result.verify_errors = target.count_invalid_in_sample(1)?;
     Ok(result)
 }
 

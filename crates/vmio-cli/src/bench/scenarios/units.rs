@@ -17,6 +17,8 @@ use super::super::child::Job;
 use super::super::content::{PAGE_BYTES, WORD_BYTES, word_is_valid};
 use super::super::engines::pointer::PointerAccess;
 use super::super::engines::vmio::VmioEngine;
+use super::super::map::fail_on_verify_errors;
+use super::super::median::median;
 use super::super::output::OutputArgs;
 use super::super::process::Usage;
 use super::super::table::Table;
@@ -231,7 +233,8 @@ pub fn run(args: &UnitsArgs) -> anyhow::Result<()> {
         format_size(args.cache),
         table.text()
     ));
-    args.output.results(&results)
+    args.output.results(&results)?;
+    fail_on_verify_errors(results.iter().map(|result| result.verify_errors).sum())
 }
 
 /// The child's side.
@@ -257,8 +260,7 @@ pub fn measure(spec: &UnitsSpec) -> anyhow::Result<UnitsResult> {
     }
     let misses = engine.cache_stats().load_misses;
     let words = warm_pages * PAGE_BYTES / WORD_BYTES;
-    let mut rounds: Vec<f64> = (0..spec.rounds).map(|round| load_time_ns(&access, words, round)).collect();
-    rounds.sort_unstable_by(f64::total_cmp);
+    let hit_ns = median((0..spec.rounds).map(|round| load_time_ns(&access, words, round)));
     Ok(UnitsResult {
         units: spec.units,
         work: spec.work,
@@ -271,7 +273,7 @@ pub fn measure(spec: &UnitsSpec) -> anyhow::Result<UnitsResult> {
         huge_pages: stats.moved_spans,
         read_bytes: stats.read_bytes,
         amplification: stats.read_bytes as f64 / (loads * PAGE_BYTES) as f64,
-        hit_ns: rounds[rounds.len() / 2],
+        hit_ns,
         hit_misses: engine.cache_stats().load_misses - misses,
         verify_errors,
     })

@@ -104,7 +104,9 @@ impl Format {
             let pair: Pair = serde_json::from_str(line)?;
             return Ok((pair.key.into_bytes(), pair.value.into_bytes()));
         }
-        let Some((key, value)) = line.split_once('\t') else { bail!("there is no tab") };
+        let Some((key, value)) = line.split_once('\t') else {
+            bail!("there is no tab: a line is KEY, a tab, VALUE; --format reads other forms")
+        };
         Ok((unescape(key)?, unescape(value)?))
     }
 }
@@ -122,11 +124,9 @@ pub fn read_key(input: &mut impl BufRead) -> anyhow::Result<Option<(Vec<u8>, u32
     }
     let mut lengths = [0; 2];
     for length in &mut lengths {
-        let mut bytes = [0; 4];
-        input.read_exact(&mut bytes)?;
-        *length = u32::from_le_bytes(bytes);
+        *length = u32::from_le_bytes(read_part(input, 4)?.as_slice().try_into()?);
         if *length > LENGTH_MAX {
-            bail!("a length of {length}");
+            bail!("a length of {length}: this is not the form that `vmio kv scan --format binary` prints");
         }
     }
     Ok(Some((read_part(input, lengths[0])?, lengths[1])))

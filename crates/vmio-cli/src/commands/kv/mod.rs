@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use vmio::backing::{Access, Backing, FileBacking};
@@ -63,14 +63,16 @@ const GET_EXAMPLES: &str = "\
 Examples:
   vmio kv get words.kv apple
   vmio kv get words.kv picture > picture.png
-  vmio kv get words.kv film --output film.mkv
+  vmio kv get words.kv film --out film.mkv
   vmio kv get words.kv film --range 0..1000000
   vmio kv get words.kv apple pear plum
 
 One key's value is printed byte for byte, several as `vmio kv scan` prints them.";
 const DEL_EXAMPLES: &str = "\
 Examples:
-  vmio kv del words.kv apple";
+  vmio kv del words.kv apple
+
+A key that has no value is no error.";
 const STAT_EXAMPLES: &str = "\
 Examples:
   vmio kv stat words.kv
@@ -124,7 +126,7 @@ pub struct KvArgs {
 
 #[derive(Subcommand)]
 enum KvCommand {
-    /// Create a store in a file that holds none
+    /// Create a store in a file that is not there yet, is empty or holds zeros, or in a block device
     #[command(after_help = CREATE_EXAMPLES)]
     Create {
         /// The file or block device
@@ -136,8 +138,8 @@ enum KvCommand {
     /// Make a store longer
     #[command(after_help = GROW_EXAMPLES)]
     Grow {
-        /// The file or block device that holds the store
-        store: PathBuf,
+        #[command(flatten)]
+        store: StoreArgs,
         /// How long it is to be
         #[arg(value_parser = parse_size)]
         size: u64,
@@ -145,8 +147,8 @@ enum KvCommand {
     /// Add a segment to a store: a log and room for regions that are to have their own
     #[command(after_help = CREATE_SEGMENT_EXAMPLES)]
     CreateSegment {
-        /// The file or block device that holds the store
-        store: PathBuf,
+        #[command(flatten)]
+        store: StoreArgs,
         /// How much longer the file may become for it; it is sparse. At least so much as a segment takes
         #[arg(long, value_parser = parse_size, default_value = "10G")]
         size: u64,
@@ -157,8 +159,10 @@ enum KvCommand {
         #[command(flatten)]
         store: StoreArgs,
         #[command(flatten)]
-        home: SegmentArgs,
+        home: HomeArgs,
+        /// The key
         key: String,
+        /// Its value
         #[arg(required_unless_present = "file", conflicts_with = "file")]
         value: Option<String>,
         /// Take the value from a file; from standard input if it is -
@@ -170,6 +174,9 @@ enum KvCommand {
     Get {
         #[command(flatten)]
         store: StoreArgs,
+        #[command(flatten)]
+        region: RegionArgs,
+        /// The keys
         #[arg(required = true, value_name = "KEY")]
         keys: Vec<String>,
         /// Print objects
@@ -177,7 +184,7 @@ enum KvCommand {
         json: bool,
         /// Write the value to a file
         #[arg(long, value_name = "FILE", conflicts_with = "json")]
-        output: Option<PathBuf>,
+        out: Option<PathBuf>,
         /// Only these bytes of the value: FROM..TO, either of which may be left out
         #[arg(long, value_name = "FROM..TO", value_parser = value::parse_range, conflicts_with = "json")]
         range: Option<Range<u64>>,
@@ -187,6 +194,9 @@ enum KvCommand {
     Del {
         #[command(flatten)]
         store: StoreArgs,
+        #[command(flatten)]
+        region: RegionArgs,
+        /// The key
         key: String,
     },
     /// Print keys and values in order
@@ -194,6 +204,8 @@ enum KvCommand {
     Scan {
         #[command(flatten)]
         store: StoreArgs,
+        #[command(flatten)]
+        region: RegionArgs,
         #[command(flatten)]
         scan: ScanArgs,
     },
@@ -203,7 +215,7 @@ enum KvCommand {
         #[command(flatten)]
         store: StoreArgs,
         #[command(flatten)]
-        home: SegmentArgs,
+        home: HomeArgs,
         /// Read objects
         #[arg(long)]
         json: bool,
@@ -256,19 +268,37 @@ struct VolumeArgs {
     memory: u64,
 }
 
+/// Where writing puts keys.
 #[derive(Args)]
-struct SegmentArgs {
+struct HomeArgs {
+    /// The region, created if it is not there
+    #[arg(long, default_value = DEFAULT_REGION)]
+    region: String,
     /// The segment in which the region is created, or has to be; the first one unless this says otherwise
     #[arg(long, value_name = "NUMBER")]
     segment: Option<u32>,
 }
 
-impl SegmentArgs {
-    fn region(&self, db: &Db, name: &str) -> vmio_kv::Result<RegionHandle> {
+impl HomeArgs {
+    fn open(&self, db: &Db) -> vmio_kv::Result<RegionHandle> {
         match self.segment {
-            Some(number) => db.segment(number)?.region_or_create(name),
-            None => db.region_or_create(name),
+            Some(number) => db.segment(number)?.region_or_create(&self.region),
+            None => db.region_or_create(&self.region),
         }
+    }
+}
+
+/// Where keys are.
+#[derive(Args)]
+struct RegionArgs {
+    /// The region
+    #[arg(long, default_value = DEFAULT_REGION)]
+    region: String,
+}
+
+impl RegionArgs {
+    fn open(&self, db: &Db) -> vmio_kv::Result<RegionHandle> {
+        db.region(&self.region)
     }
 }
 
@@ -276,10 +306,7 @@ impl SegmentArgs {
 struct StoreArgs {
     /// The file or block device that holds the store
     store: PathBuf,
-    /// The region; writing creates it
-    #[arg(long, default_value = DEFAULT_REGION)]
-    region: String,
-    /// Memory
+    /// Memory for what is read and written, in all
     #[arg(long, value_parser = parse_size, default_value = "256M")]
     memory: u64,
     /// How much of the log an opening may have to read back
@@ -291,13 +318,18 @@ struct StoreArgs {
 }
 
 impl StoreArgs {
-    fn open(&self, durability: Durability) -> vmio_kv::Result<Db> {
+    fn options(&self) -> Options {
         let options = Options::new().memory_bytes(self.memory).max_recovery_log(self.max_recovery_log);
-        Db::open(&self.store, options.durability(durability).fenced(true).take_over(self.take_over))
+        options.fenced(true).take_over(self.take_over)
     }
 
-    fn region(&self, db: &Db) -> vmio_kv::Result<RegionHandle> {
-        db.region(&self.region)
+    fn open(&self, durability: Durability) -> anyhow::Result<Db> {
+        open(&self.store, self.options().durability(durability))
+    }
+
+    /// Opens a store that may become so long.
+    fn open_to_grow(&self, length: u64) -> anyhow::Result<Db> {
+        open(&self.store, self.options().max_volume_bytes(length))
     }
 }
 
@@ -309,7 +341,11 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             Db::create(store, Options::new().max_volume_bytes(*size))?.close()?;
         }
         KvCommand::Grow { store, size } => {
-            let db = Db::open(store, Options::new().max_volume_bytes(*size))?;
+            let db = store.open_to_grow(*size)?;
+            let now = db.stats().volume_bytes;
+            if *size <= now {
+                bail!("{} is {} long: it can become longer, not shorter", store.store.display(), format_size(now));
+            }
             db.grow(*size)?;
             db.close()?;
         }
@@ -318,7 +354,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
         }
         KvCommand::Put { store, home, key, value, file } => {
             let db = store.open(Durability::Sync)?;
-            let region = home.region(&db, &store.region)?;
+            let region = home.open(&db)?;
             match file {
                 Some(file) => value::put_file(&region, key, file)?,
                 None => region.put(key.as_bytes(), value.as_deref().unwrap_or_default().as_bytes())?,
@@ -326,9 +362,9 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             drop(region);
             db.close()?;
         }
-        KvCommand::Get { store, keys, json: false, output: file, range } if keys.len() == 1 => {
+        KvCommand::Get { store, region, keys, json: false, out: file, range } if keys.len() == 1 => {
             let db = store.open(Durability::Sync)?;
-            let reader = store.region(&db)?.reader(keys[0].as_bytes())?;
+            let reader = region.open(&db)?.reader(keys[0].as_bytes())?;
             let reader = reader.with_context(|| format!("{:?} has no value in {}", keys[0], store.store.display()))?;
             let range = range.clone().unwrap_or(0..u64::MAX);
             match file {
@@ -337,12 +373,12 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             }
             db.close()?;
         }
-        KvCommand::Get { output: Some(_), .. } | KvCommand::Get { range: Some(_), .. } => {
-            bail!("--output and --range are for one key")
+        KvCommand::Get { out: Some(_), .. } | KvCommand::Get { range: Some(_), .. } => {
+            bail!("--out and --range are for one key")
         }
-        KvCommand::Get { store, keys, json, .. } => {
+        KvCommand::Get { store, region, keys, json, .. } => {
             let db = store.open(Durability::Sync)?;
-            let values = store.region(&db)?.multi_get(keys)?;
+            let values = region.open(&db)?.multi_get(keys)?;
             let format = Format::of(*json, None);
             for (key, value) in keys.iter().zip(&values) {
                 if let Some(value) = value {
@@ -354,19 +390,19 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
                 bail!("{key:?} has no value in {}", store.store.display());
             }
         }
-        KvCommand::Del { store, key } => {
+        KvCommand::Del { store, region, key } => {
             let db = store.open(Durability::Sync)?;
-            store.region(&db)?.delete(key.as_bytes())?;
+            region.open(&db)?.delete(key.as_bytes())?;
             db.close()?;
         }
-        KvCommand::Scan { store, scan } => {
+        KvCommand::Scan { store, region, scan } => {
             let db = store.open(Durability::Sync)?;
-            scan.run(&store.region(&db)?, &mut output)?;
+            scan.run(&region.open(&db)?, &mut output)?;
             db.close()?;
         }
         KvCommand::Load { store, home, json, format } => {
             let db = store.open(Durability::None)?;
-            let region = home.region(&db, &store.region)?;
+            let region = home.open(&db)?;
             let loaded = load::load(&region, Format::of(*json, *format), io::stdin().lock());
             // What came before a bad line stays.
             drop(region);
@@ -388,10 +424,33 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Opens a store, or says what to do.
+fn open(store: &Path, options: Options) -> anyhow::Result<Db> {
+    use vmio_kv::Error::Io;
+    Db::open(store, options).map_err(|error| {
+        let advice = match &error {
+            Io(vmio::Error::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                "`vmio kv create` makes one"
+            }
+            Io(vmio::Error::Open { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
+                "a store is opened for writing, also to read it"
+            }
+            Io(vmio::Error::InUse { holder, .. }) => {
+                return anyhow!(
+                    "{} is in use: {holder}; wait for its end, or take it over (--take-over)",
+                    store.display()
+                );
+            }
+            _ => return error.into(),
+        };
+        anyhow!("{:#}; {advice}", anyhow::Error::from(error))
+    })
+}
+
 /// The number of the segment that a store has then.
-fn create_segment(store: &Path, size: u64) -> anyhow::Result<u32> {
-    let length = FileBacking::open(store, Access::ReadOnly)?.len();
-    let db = Db::open(store, Options::new().max_volume_bytes(length.saturating_add(size)))?;
+fn create_segment(store: &StoreArgs, size: u64) -> anyhow::Result<u32> {
+    let length = FileBacking::open(&store.store, Access::ReadOnly)?.len();
+    let db = store.open_to_grow(length.saturating_add(size))?;
     let wanted = db.stats().volume_bytes.saturating_add(size);
     let number = db.create_segment()?.number();
     if db.stats().volume_bytes / UNIT_BYTES < wanted / UNIT_BYTES {

@@ -22,10 +22,11 @@ pub fn parse_range(text: &str) -> anyhow::Result<Range<u64>> {
 
 /// Puts what is in a file, or in what follows of standard input.
 pub fn put_file(region: &RegionHandle, key: &str, file: &Path) -> anyhow::Result<()> {
+    let failed = || format!("cannot read {}", file.display());
     let mut source = if file == Path::new("-") {
         File::from(io::stdin().as_fd().try_clone_to_owned()?)
     } else {
-        File::open(file).with_context(|| format!("{} cannot be read", file.display()))?
+        File::open(file).with_context(failed)?
     };
     let metadata = source.metadata()?;
     if metadata.is_file() {
@@ -35,7 +36,7 @@ pub fn put_file(region: &RegionHandle, key: &str, file: &Path) -> anyhow::Result
     }
     // How much comes through a pipe is known when it has come.
     let mut value = Vec::new();
-    source.take(VALUE_LENGTH_MAX + 1).read_to_end(&mut value)?;
+    source.take(VALUE_LENGTH_MAX + 1).read_to_end(&mut value).with_context(failed)?;
     Ok(region.put(key.as_bytes(), &value)?)
 }
 
@@ -50,7 +51,7 @@ pub fn write(mut value: ValueReader, range: Range<u64>, output: &mut impl Write)
 
 /// The same, to a file.
 pub fn write_file(value: ValueReader, range: Range<u64>, file: &Path) -> anyhow::Result<()> {
-    let mut output = File::create(file).with_context(|| format!("{} cannot be written", file.display()))?;
+    let mut output = File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
     write(value, range, &mut output)
 }
 

@@ -11,13 +11,12 @@ mod saved;
 mod series;
 
 use std::ffi::OsString;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 
 pub use page::page;
@@ -26,6 +25,7 @@ pub use saved::read;
 use recorder::Recorder;
 
 use super::stat::parse_interval;
+use super::watched_command;
 use crate::bench::report_file::ReportFile;
 
 const EXAMPLES: &str = "\
@@ -79,8 +79,7 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
     ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot watch for Ctrl-C")?;
-    let child = Command::new(program).args(arguments).spawn();
-    let mut child = child.with_context(|| format!("cannot run {}", program.to_string_lossy()))?;
+    let mut child = watched_command::start(program, arguments)?;
     let mut recorder = Recorder::new(shown, args.interval, SAMPLES_MAX);
     let (mut next_sample, mut until_look) = (Instant::now(), FIRST_LOOK);
     let status = loop {
@@ -99,6 +98,9 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
         until_look = LOOK.min(until_look * 2);
     };
     let recording = recorder.finish();
+    if recording.series.is_empty() {
+        eprintln!("vmio: no cache was seen: the command opened none, or for less than {} ms", LOOK.as_millis());
+    }
     if let Some(file) = &args.save {
         file.write_text(&saved::text(&recording)?)?;
         eprintln!("the recording is in {}", file.path().display());
@@ -107,8 +109,5 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
         file.write_text(&page(&[recording]).into_string())?;
         eprintln!("{}", file.notice());
     }
-    match status.filter(|status| !status.success()) {
-        Some(status) => bail!("the command failed: {status}"),
-        None => Ok(()),
-    }
+    status.map_or(Ok(()), |status| watched_command::succeeded(program, status))
 }

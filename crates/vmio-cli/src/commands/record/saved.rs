@@ -25,7 +25,7 @@ const WORD_BYTES: usize = 8;
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
     /// The system does not let us read it.
-    #[error("it cannot be read")]
+    #[error(transparent)]
     System(#[from] io::Error),
     /// It is something else.
     #[error("it is not a recording: make one with `vmio record --save FILE -- CMD`")]

@@ -7,10 +7,7 @@ use std::process::{self, Command};
 use anyhow::{Context, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use vmio::{Cache, Engine};
-use vmio_heap::{HEAP_BYTES_MIN, HeapEngine, SEGMENT_BYTES};
-
-/// How many times the cache a heap is by default: the file takes room only for what is stored to.
-const CACHES: u64 = 16;
+use vmio_heap::{HEAP_BYTES_MIN, HeapEngine, HeapOptions};
 
 /// Takes the names of engines, and lists them.
 pub(super) fn engine_parser() -> impl TypedValueParser<Value = HeapEngine> {
@@ -25,12 +22,12 @@ pub(super) fn serve(
     heap_bytes: Option<u64>,
     engine: HeapEngine,
 ) -> anyhow::Result<()> {
-    let heap_bytes = heap_bytes.unwrap_or_else(|| (CACHES * cache_bytes).max(HEAP_BYTES_MIN));
-    if heap_bytes < HEAP_BYTES_MIN {
+    if heap_bytes.is_some_and(|bytes| bytes < HEAP_BYTES_MIN) {
         bail!("--heap-size is less than {} MiB", HEAP_BYTES_MIN >> 20);
     }
-    let heap_bytes = heap_bytes.next_multiple_of(SEGMENT_BYTES);
     let file = std::path::absolute(file).with_context(|| format!("no file can be at {}", file.display()))?;
+    let options = HeapOptions::new(&file, cache_bytes);
+    let heap_bytes = heap_bytes.map_or(options.clone(), |bytes| options.heap_bytes(bytes)).length();
     try_file(&file, heap_bytes)?;
     let built = Cache::builder().engine(Engine::Managed).capacity(cache_bytes).build().map(drop);
     built.context("cannot build the cache (--cache sets its size)")?;

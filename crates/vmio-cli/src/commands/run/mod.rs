@@ -16,6 +16,7 @@ use clap::{Args, ValueEnum};
 use vmio::{Cache, Engine};
 use vmio_heap::HeapEngine;
 
+use super::source::warn_of_size;
 use crate::size::parse_size;
 
 /// There while the kernel module is loaded.
@@ -39,6 +40,8 @@ Examples:
                                        each write is durable and atomic when it returns
   vmio run --mode posix --cache 4G --under /data -- my-database
                                        the same, with at most 4 GiB of the files in memory, whatever their size
+  vmio run --mode posix --cache 4G --when-shared refuse --under /data -- my-database
+                                       a second one that opens a file which the first has in its cache gets EBUSY
   vmio run --mode sync --under /data -- tar xf archive.tar -C /data
                                        every file and name is durable when tar ends
 
@@ -67,6 +70,9 @@ page cache has them, too). It takes userfaultfd, for faults of programs' own cod
 time: when another opens it, what was written is handed to the kernel first, and the file is Linux's from then on, for both. In mode posix a
 process that is killed loses what it has written since its last fsync.
 
+With --when-shared refuse, CMD and what it starts do not wait when they open such a file of another process's: they get EBUSY. The
+other process hands its bytes over all the same, and has the file in its cache again soon. Programs without the option wait.
+
 With --heap, what the program allocates (malloc and its kin) lies in a file that is made anew, loses its name at once and is gone
 when the program ends. The heap is that of CMD and of programs that it becomes, not of those that it starts. A forked child
 gets a copy. No right is needed. The page heap.md has the design and its limits.
@@ -87,9 +93,12 @@ pub struct RunArgs {
     /// Read and overwrite files without system calls, by the kernel's own mappings of them or, with --cache, by frames of the process's own
     #[arg(long, value_enum)]
     mode: Option<RunMode>,
+    /// With --mode and --cache, what an open does of a file that another process has in its cache
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t, requires_all = ["mode", "cache"])]
+    when_shared: WhenShared,
     /// With --mode strict, the length of the log that each process has in each folder: no write is longer, and a longer log is
     /// begun anew less often
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "128M")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "128M", requires = "mode")]
     log_size: u64,
     /// Have what the program allocates in this file, which must not be there, with --cache for how much of it is in memory
     #[arg(long, value_name = "FILE", requires = "cache", conflicts_with_all = ["mode", "engine", "under", "verbose", "stats"])]
@@ -106,7 +115,7 @@ pub struct RunArgs {
     /// Say on standard error what is taken, what is left to Linux, and why
     #[arg(long)]
     verbose: bool,
-    /// Say on standard error at the end what was done
+    /// Say on standard error at the end what was done; nothing for processes that used no file under the folders
     #[arg(long)]
     stats: bool,
     /// With --stats, as a JSON object a process
@@ -144,11 +153,22 @@ pub enum RunMode {
     Strict,
 }
 
+/// What an open does of a file that another process has to itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum WhenShared {
+    /// It waits until that process has handed over what it has written, and then both use the file by Linux's calls
+    #[default]
+    Wait,
+    /// It fails with EBUSY
+    Refuse,
+}
+
 /// Runs `vmio run`: becomes the program, if it can.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let (name, arguments) = args.command.split_first().context("no command is given")?;
     let program = program::find(name)?;
     program::check(&program)?;
+    args.cache.into_iter().for_each(warn_of_size);
     if let Some(file) = &args.heap {
         let mut command = command(&program, name, arguments, preload::HEAP_LIBRARY)?;
         heap::serve(&mut command, file, args.cache.context("--heap takes --cache")?, args.heap_size, args.heap_engine)?;
@@ -171,7 +191,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             log::try_one(folder, args.log_size)?;
         } else if let Err(error) = replayed {
             // Others may have it in use, whose logs are none of this user's business.
-            eprintln!("warning: {error:#}");
+            eprintln!("vmio: warning: {error:#}");
         }
     }
 
@@ -181,12 +201,13 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let mode = args.mode.as_ref().and_then(ValueEnum::to_possible_value);
     let log_bytes = args.log_size.to_string();
     let cache_bytes = args.cache.map(|bytes| bytes.to_string());
-    command.env("VMIO_RUN_UNDER", env::join_paths(under).context("the path of a folder has a colon in it")?);
+    command.env("VMIO_RUN_UNDER", list_of(&under)?);
     for (variable, value) in [
         ("VMIO_RUN_CACHE", cache_bytes.as_deref()),
         ("VMIO_RUN_ENGINE", args.cache.filter(|_| args.mode.is_none()).map(|_| engine.get_name())),
         ("VMIO_RUN_MODE", mode.as_ref().map(|mode| mode.get_name())),
-        ("VMIO_RUN_LOG", Some(log_bytes.as_str())),
+        ("VMIO_RUN_WHEN_SHARED", (args.when_shared == WhenShared::Refuse).then_some("refuse")),
+        ("VMIO_RUN_LOG_BYTES", Some(log_bytes.as_str())),
         ("VMIO_RUN_VERBOSE", args.verbose.then_some("1")),
         ("VMIO_RUN_STATS", args.stats.then_some(if args.json { "json" } else { "text" })),
     ] {
@@ -205,6 +226,12 @@ fn command(program: &Path, name: &OsStr, arguments: &[OsString], library: &str) 
     command.arg0(name).args(arguments);
     command.env("LD_PRELOAD", preload::before(&library, env::var_os("LD_PRELOAD")));
     Ok(command)
+}
+
+/// The folders as the library takes them.
+fn list_of(under: &[PathBuf]) -> anyhow::Result<OsString> {
+    let list = env::join_paths(under);
+    list.with_context(|| format!("of the folders {under:?} one has a colon in its path: give it another name"))
 }
 
 fn become_program(mut command: Command, program: &Path) -> anyhow::Result<()> {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,23 @@ const SCRIPTS_MAX: usize = 5;
 
 /// The file of a program, looked for as the shell does.
 pub fn find(name: &OsStr) -> anyhow::Result<PathBuf> {
-    which::which(name).with_context(|| format!("cannot find the program {}", name.to_string_lossy()))
+    let Ok(program) = which::which(name) else {
+        bail!("cannot run {}: {}", name.to_string_lossy(), why_not(name));
+    };
+    Ok(program)
+}
+
+/// Why there is no such program.
+fn why_not(name: &OsStr) -> &'static str {
+    if !name.as_bytes().contains(&b'/') {
+        return "it is in no folder of PATH; what only a shell knows is run by: sh -c '...'";
+    }
+    match fs::metadata(name) {
+        Err(error) if error.kind() == ErrorKind::NotFound => "there is no such file",
+        Err(_) => "this user may not look at it",
+        Ok(metadata) if metadata.is_dir() => "it is a folder",
+        Ok(_) => "this user may not execute it (chmod +x allows that)",
+    }
 }
 
 /// Refuses a program that would run without vmio, and nobody would know.
@@ -29,7 +45,10 @@ pub fn check(program: &Path) -> anyhow::Result<()> {
     for _ in 0..SCRIPTS_MAX {
         check_privileges(&program)?;
         match interpreter(&program)? {
-            Some(interpreter) => program = interpreter,
+            Some(interpreter) if interpreter.exists() => program = interpreter,
+            Some(interpreter) => {
+                bail!("{} is to be run by {}, which is not there", program.display(), interpreter.display())
+            }
             None => return check_loader(&program),
         }
     }
@@ -76,10 +95,13 @@ fn interpreter(program: &Path) -> anyhow::Result<Option<PathBuf>> {
 fn check_loader(program: &Path) -> anyhow::Result<()> {
     let file = File::open(program).with_context(|| format!("cannot read {}", program.display()))?;
     let data = ReadCache::new(file);
-    let unknown = || format!("{} is no program for this machine (64-bit ELF) nor a script", program.display());
-    let header = elf::FileHeader64::<Endianness>::parse(&data).with_context(unknown)?;
-    let endian = header.endian().with_context(unknown)?;
-    let parts = header.program_headers(endian, &data).with_context(unknown)?;
+    let unknown = || {
+        let program = program.display();
+        format!("{program} is no program for this machine (64-bit ELF); a script begins with #! and what is to run it")
+    };
+    let header = elf::FileHeader64::<Endianness>::parse(&data).ok().with_context(unknown)?;
+    let endian = header.endian().ok().with_context(unknown)?;
+    let parts = header.program_headers(endian, &data).ok().with_context(unknown)?;
     if parts.iter().any(|part| part.p_type(endian) == elf::PT_INTERP) {
         return Ok(());
     }

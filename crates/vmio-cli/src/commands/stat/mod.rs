@@ -25,6 +25,8 @@ pub use text::{format_latency, write_totals};
 
 use prometheus::MetricsTarget;
 
+use crate::seconds::parse_seconds;
+
 const EXAMPLES: &str = "\
 Examples:
   vmio stat 4711                         totals of every cache since it was built
@@ -44,7 +46,7 @@ the right to trace it: the same user, or CAP_SYS_PTRACE. Quantiles are at most a
 #[command(after_help = EXAMPLES)]
 pub struct StatArgs {
     /// The process that uses the library
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_name = "PID", value_parser = parse_process_id)]
     process_id: u32,
     /// Print a line for each cache every so many seconds (1 if not given) until the process ends
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = parse_interval)]
@@ -124,12 +126,17 @@ pub fn command_name(process_id: u32) -> String {
     String::from_utf8_lossy(name).replace(char::is_control, "\u{fffd}")
 }
 
+/// Parses a process's number.
+pub fn parse_process_id(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(id @ 1..) => Ok(id),
+        _ => Err(format!("{text:?} is no process's number: `pgrep {text}` prints those of a program")),
+    }
+}
+
 /// Parses a number of seconds between two samples.
 pub fn parse_interval(text: &str) -> Result<Duration, String> {
-    match text.parse() {
-        Ok(seconds @ 0.05..=3600.0) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(format!("{text:?} is not a number of seconds from 0.05 to 3600")),
-    }
+    parse_seconds(text, 0.05..=3600.0).map(Duration::from_secs_f64)
 }
 
 #[cfg(test)]

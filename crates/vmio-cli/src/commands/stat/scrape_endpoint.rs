@@ -126,7 +126,26 @@ fn check(request: &[u8]) -> Option<Result<(), &'static str>> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn only_a_request_for_the_metrics_gets_them(begin in "(GET|POST)? ?/?(metrics)?", rest: Vec<u8>) {
+            let request = [begin.as_bytes(), &rest, b"\r\n\r\n"].concat();
+            if let Some(Ok(())) = check(&request) {
+                prop_assert!(begin == "GET /metrics", "{begin:?} {rest:?}");
+            }
+        }
+
+        #[test]
+        fn a_request_that_came_in_part_is_waited_for(agent in "[ -~]{0,40}", cut_off: prop::sample::Index) {
+            let request = format!("GET /metrics HTTP/1.1\r\nUser-Agent: {agent}\r\n\r\n");
+            prop_assert_eq!(check(request.as_bytes()), Some(Ok(())));
+            prop_assert_eq!(check(&request.as_bytes()[..cut_off.index(request.len())]), None);
+        }
+    }
 
     #[test]
     fn requests_are_told_apart() {

@@ -17,7 +17,7 @@ use processes::Processes;
 use screen::Screen;
 use view::View;
 
-use super::stat::parse_interval;
+use super::stat::{parse_interval, parse_process_id};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 #[command(after_help = EXAMPLES)]
 pub struct TopArgs {
     /// The process to watch; all of this user that have caches if not given
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_name = "PID", value_parser = parse_process_id)]
     process_id: Option<u32>,
     /// Seconds between two frames
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]

@@ -116,7 +116,7 @@ impl Logs {
 }
 
 /// Before files of a folder are used: what processes have logged that died since.
-pub(super) fn replay_of_the_dead(folder: &Path) -> Result<(), Errno> {
+pub(in super::super) fn replay_of_the_dead(folder: &Path) -> Result<(), Errno> {
     let recovery = recover(folder).map_err(|error| errno(&error))?;
     for log in recovery.logs {
         if let LogState::Left(error) = log.state {

@@ -12,7 +12,7 @@ mod logs;
 mod shared;
 
 pub(super) use logged::Logged;
-pub(super) use logs::{Logs, close_descriptors_of_parent, counts};
+pub(super) use logs::{Logs, close_descriptors_of_parent, counts, replay_of_the_dead};
 pub(super) use shared::SharedWrite;
 
 use operation_log::Error;
@@ -29,6 +29,7 @@ fn errno(error: &Error) -> Errno {
     }
     match error {
         Error::OutOfRange { .. } => Errno::FBIG,
+        Error::FolderOfAnother { .. } => Errno::ACCESS,
         _ => Errno::IO,
     }
 }

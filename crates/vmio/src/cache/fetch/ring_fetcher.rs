@@ -187,6 +187,7 @@ impl Fetching {
         let (mut ring, buffers) = (Ring::new(pages, Arc::clone(&door.wake))?, ReadBuffers::new(pages)?);
         // SAFETY: reads go to runs that are taken, and nobody looks at those.
         unsafe { ring.register(buffers.all()) };
+        let reclaimer = Reclaimer::new(DIRECT_PAGES, &shared.merge_buffers)?;
         let requests = pages as usize;
         Ok(Fetching {
             shared,
@@ -201,7 +202,7 @@ impl Fetching {
             places: (0..requests).rev().collect(),
             turns: VecDeque::with_capacity(requests),
             finished: Queue::default(),
-            reclaimer: Reclaimer::new(DIRECT_PAGES)?,
+            reclaimer,
             idle_rounds: 0,
             gained: Instant::now(),
             failed_rounds: 0,

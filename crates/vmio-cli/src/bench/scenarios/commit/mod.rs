@@ -28,6 +28,7 @@ use super::super::map::fail_on_verify_errors;
 use super::super::output::OutputArgs;
 use super::super::place::Place;
 use super::super::target::{Device, TargetArgs};
+use crate::seconds::{parse_measured, parse_warm_up};
 use crate::size::{format_size, parse_size};
 
 const EXAMPLES: &str = "\
@@ -82,10 +83,10 @@ pub struct CommitArgs {
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Measure::value_variants().to_vec())]
     measures: Vec<Measure>,
     /// Seconds measured for each
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_measured)]
     secs: f64,
     /// Seconds before that
-    #[arg(long, default_value_t = 2.0)]
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = parse_warm_up)]
     warm_up: f64,
     #[command(flatten)]
     output: OutputArgs,

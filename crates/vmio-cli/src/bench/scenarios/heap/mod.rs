@@ -14,6 +14,7 @@ pub use self::program::{HeapSpec, measure};
 use self::program::{HeapFile, HeapRun};
 use super::super::cgroup::MemoryCgroup;
 use super::super::child::{self, Job, Killed, Task};
+use super::super::median::median;
 use super::super::output::OutputArgs;
 use super::super::place::Place;
 use super::super::swap::SwapDevice;
@@ -222,17 +223,17 @@ impl<'a> HeapBench<'a> {
     fn results(&self, runs: &[(Side, Vec<HeapRun>)]) -> Vec<HeapResult> {
         let searches = |runs: &[HeapRun]| runs.iter().flat_map(|run| run.search_s.clone()).collect::<Vec<_>>();
         let linux = runs.iter().find(|(side, _)| *side == Side::LinuxMmap);
-        let linux_s = linux.map(|(_, runs)| median(&searches(runs)));
+        let linux_s = linux.map(|(_, runs)| median(searches(runs)));
         let result = |(side, runs): &(Side, Vec<HeapRun>)| {
             let searches_s = searches(runs);
             let each = |total: f64| total / searches_s.len() as f64;
-            let search_s = median(&searches_s);
+            let search_s = median(searches_s.iter().copied());
             HeapResult {
                 side: *side,
                 graph_bytes: self.args.graph_bytes(),
                 memory_bytes: (*side != Side::Memory).then_some(self.memory_bytes),
                 threads: self.args.threads,
-                build_s: median(&runs.iter().map(|run| run.build_s).collect::<Vec<_>>()),
+                build_s: median(runs.iter().map(|run| run.build_s)),
                 search_s,
                 major_faults: each(runs.iter().map(|run| run.major_faults as f64).sum()),
                 cpu_s: each(runs.iter().map(|run| run.cpu_s).sum()),
@@ -285,10 +286,4 @@ fn table(results: &[HeapResult]) -> String {
         ));
     }
     lines.join("\n")
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -7,9 +7,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use crate::backing::{Access, Backing, Identity};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
-use crate::mapping::mapped_file::OpenedFile;
-use crate::mapping::opened::{OpenRegion, Opened};
-use crate::mapping::options::MappingOptions;
+use crate::mapped_file::OpenedFile;
+use crate::mapped_file::opened::{OpenRegion, Opened};
+use crate::options::MappingOptions;
 use crate::sys::fork::Generation;
 
 static OPEN_FILES: Mutex<BTreeMap<Identity, OpenFile>> = Mutex::new(BTreeMap::new());

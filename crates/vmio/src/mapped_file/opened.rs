@@ -7,8 +7,8 @@ use crate::backing::{Access, Backing, FileUser};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::journal::{Journal, JournaledBacking};
-use crate::mapping::mapped_file::OpenedFile;
-use crate::mapping::open_files::Entry;
+use crate::mapped_file::OpenedFile;
+use crate::mapped_file::open_files::Entry;
 use crate::sys::fork::Generation;
 
 /// What an engine keeps of a file that is mapped.

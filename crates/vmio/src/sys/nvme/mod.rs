@@ -1,19 +1,14 @@
 //! NVMe commands to a namespace, past the block layer, through its character device (`/dev/ng0n1`).
 
-use std::cell::UnsafeCell;
+mod buffers;
+mod rings;
+
 use std::io;
-use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use io_uring::cqueue::Entry32;
-use io_uring::squeue::Entry128;
-use io_uring::types::Fixed;
-use io_uring::{IoUring, opcode};
-
-use crate::sys::cpu;
-use crate::sys::fork::Generation;
-use crate::sys::futex_lock::FutexLock;
-use crate::sys::signal::SignalsBlocked;
+use buffers::Buffers;
+pub(crate) use rings::CommandRings;
+pub use rings::Commands;
 
 /// `_IO('N', 0x40)`: answers with the namespace's number.
 const NVME_IOCTL_ID: libc::c_ulong = 0x4E40;
@@ -21,8 +16,6 @@ const NVME_IOCTL_ID: libc::c_ulong = 0x4E40;
 const NVME_IOCTL_ADMIN_CMD: libc::c_ulong = 0xC048_4E41;
 /// `_IOWR('N', 0x43, struct nvme_passthru_cmd)`
 const NVME_IOCTL_IO_CMD: libc::c_ulong = 0xC048_4E43;
-/// `_IOWR('N', 0x80, struct nvme_uring_cmd)`
-const NVME_URING_CMD_IO: u32 = 0xC048_4E80;
 
 const IDENTIFY: u8 = 0x06;
 const FLUSH: u8 = 0x00;
@@ -32,8 +25,6 @@ const DO_NOT_RETRY: i32 = 0x4000;
 const TRIES_MAX: u32 = 6;
 /// What Identify returns.
 const IDENTIFY_BYTES: usize = 4096;
-/// Commands that a ring has under way at most.
-const COMMANDS_MAX: usize = 16;
 
 /// A command as the kernel takes it, by ioctl (`struct nvme_passthru_cmd`) and by io_uring (`struct nvme_uring_cmd`): they
 /// differ in the last field alone, which is the answer's there and nothing here.
@@ -137,23 +128,33 @@ impl Geometry {
         })
     }
 
-    /// The commands that move bytes between their place and memory.
-    fn transfers(&self, offset: u64, memory: &Memory<'_>) -> impl Iterator<Item = Command> + use<> {
+    /// The commands that move bytes between their place and memory; those that begin in a buffer end there.
+    fn transfers<'b>(
+        &self,
+        offset: u64,
+        memory: &Memory<'_>,
+        buffers: &'b Buffers,
+    ) -> impl Iterator<Item = Command> + use<'b> {
         let (geometry, opcode, (address, bytes)) = (*self, memory.opcode(), memory.place());
         debug_assert!((offset | bytes as u64).is_multiple_of(self.block_bytes));
-        (0..bytes).step_by(self.transfer_bytes).map(move |at| {
-            let part = geometry.transfer_bytes.min(bytes - at) as u32;
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let left = Some(bytes - at).filter(|&bytes| bytes > 0)?;
+            let address = address + at as u64;
+            let in_buffer = buffers.find(address as usize).map(|(_, buffer)| buffer.end - address as usize);
+            let in_buffer =
+                in_buffer.map(|bytes| bytes - bytes % geometry.block_bytes as usize).filter(|&bytes| bytes > 0);
+            let part = geometry.transfer_bytes.min(left).min(in_buffer.unwrap_or(left));
             let first = (offset + at as u64) / geometry.block_bytes;
+            at += part;
+            let last = (part as u64 / geometry.block_bytes) as u32 - 1;
             let mut command = Command { opcode, namespace: geometry.number, ..Command::default() };
-            command.address = address + at as u64;
-            command.data_bytes = part;
-            let last = part / geometry.block_bytes as u32 - 1;
+            (command.address, command.data_bytes) = (address, part as u32);
             command.dwords_10_to_15[..3].copy_from_slice(&[first as u32, (first >> 32) as u32, last]);
-            command
+            Some(command)
         })
     }
 }
-
 fn identify(device: BorrowedFd<'_>, namespace: u32, what: u32) -> io::Result<Box<[u8]>> {
     let mut answer = vec![0_u8; IDENTIFY_BYTES].into_boxed_slice();
     let mut command = Command { opcode: IDENTIFY, namespace, ..Command::default() };
@@ -209,183 +210,11 @@ pub(crate) fn transfer(
     offset: u64,
     memory: &Memory<'_>,
 ) -> io::Result<()> {
-    geometry.transfers(offset, memory).try_for_each(|mut command| {
+    geometry.transfers(offset, memory, &Buffers::default()).try_for_each(|mut command| {
         // SAFETY: the command names a part of the memory, which is the caller's until we return.
         unsafe { call(device, NVME_IOCTL_IO_CMD, &mut command) }
     })
 }
-
-/// A ring for one user at a time, in the trap path too: several commands at once, waited for together.
-struct CommandRing {
-    uring: IoUring<Entry128, Entry32>,
-    /// The addresses of the buffer that is registered, whose pages the kernel need not look up for each command; or none.
-    registered: Range<usize>,
-}
-
-impl CommandRing {
-    /// A ring for a device. With `polls` nobody is interrupted when a command ends: who waits asks the device's queue,
-    /// if its driver has queues for that.
-    fn new(device: BorrowedFd<'_>, polls: bool) -> io::Result<Self> {
-        let mut builder = IoUring::<Entry128, Entry32>::builder();
-        builder.dontfork();
-        if polls {
-            builder.setup_iopoll();
-        }
-        let uring = builder.build(COMMANDS_MAX as u32)?;
-        uring.submitter().register_files(&[device.as_raw_fd()])?;
-        Ok(CommandRing { uring, registered: 0..0 })
-    }
-
-    /// Registers a buffer in place of the one that was.
-    ///
-    /// # Safety
-    /// The addresses are of memory that stays what it is until another buffer is registered or none.
-    unsafe fn register(&mut self, addresses: Range<usize>) -> io::Result<()> {
-        if !std::mem::take(&mut self.registered).is_empty() {
-            self.uring.submitter().unregister_buffers()?;
-        }
-        if !addresses.is_empty() {
-            let buffer = libc::iovec { iov_base: addresses.start as *mut _, iov_len: addresses.len() };
-            // SAFETY: by the caller; commands are under way only while a transfer waits for them.
-            unsafe { self.uring.submitter().register_buffers(&[buffer])? };
-            self.registered = addresses;
-        }
-        Ok(())
-    }
-
-    /// Whether commands that name a registered buffer get to the device (Linux 6.1): reads the first block into one.
-    fn takes_registered(&mut self, geometry: &Geometry, block: &mut [u8]) -> bool {
-        let addresses = block.as_ptr_range();
-        // SAFETY: the block is borrowed until the registration has gone again.
-        let registered = unsafe { self.register(addresses.start as usize..addresses.end as usize) };
-        let read = registered.and_then(|()| self.transfer(geometry, 0, &Memory::Into(block)));
-        // SAFETY: it registers nothing.
-        let gone = unsafe { self.register(0..0) };
-        read.and(gone).inspect_err(|error| tracing::debug!(%error, "no registered buffers for NVMe commands")).is_ok()
-    }
-
-    /// As [`transfer`], but with up to 16 commands under way.
-    fn transfer(&mut self, geometry: &Geometry, offset: u64, memory: &Memory<'_>) -> io::Result<()> {
-        let mut commands = geometry.transfers(offset, memory).fuse();
-        let (mut under_way, mut outcome) = (0, Ok(()));
-        loop {
-            while outcome.is_ok() && under_way < COMMANDS_MAX {
-                let Some(command) = commands.next() else { break };
-                // SAFETY: the memory is the caller's until we return, which is when all commands have ended.
-                unsafe { self.push(&command) };
-                under_way += 1;
-            }
-            if under_way == 0 {
-                return outcome;
-            }
-            if self.uring.submitter().submit_and_wait(1).is_err() {
-                // Interrupted, or short of memory: whatever has begun ends, and we must see it.
-                std::thread::yield_now();
-            }
-            for entry in self.uring.completion() {
-                under_way -= 1;
-                match entry.result() {
-                    0 => {}
-                    status if status > 0 => outcome = Err(refused()),
-                    error => outcome = Err(io::Error::from_raw_os_error(-error)),
-                }
-            }
-        }
-    }
-
-    /// # Safety
-    /// What the command points to is the device's until its end has been seen.
-    unsafe fn push(&mut self, command: &Command) {
-        let (start, end) = (command.address as usize, command.address as usize + command.data_bytes as usize);
-        let buffer = (self.registered.start <= start && end <= self.registered.end).then_some(0);
-        let mut bytes = [0_u8; 80];
-        // SAFETY: a command is 72 bytes of integers, without padding.
-        let command =
-            unsafe { std::slice::from_raw_parts(std::ptr::from_ref(command).cast::<u8>(), size_of::<Command>()) };
-        bytes[..command.len()].copy_from_slice(command);
-        let entry = opcode::UringCmd80::new(Fixed(0), NVME_URING_CMD_IO).cmd(bytes).buf_index(buffer).build();
-        // SAFETY: by the caller. There is room: no more are under way than the ring was made for.
-        let pushed = unsafe { self.uring.submission().push(&entry) };
-        debug_assert!(pushed.is_ok());
-    }
-}
-
-/// A ring a core, each for whoever has it.
-pub(crate) struct CommandRings {
-    slots: Box<[RingSlot]>,
-    takes_registered: bool,
-    /// A forked child has none of the rings' memory.
-    generation: Generation,
-}
-
-struct RingSlot {
-    lock: FutexLock,
-    ring: UnsafeCell<CommandRing>,
-}
-
-// SAFETY: the ring is reached under the lock alone, and goes from thread to thread as a whole.
-unsafe impl Sync for RingSlot {}
-
-impl CommandRings {
-    /// Rings for a device, if commands get there by them: the first block is read.
-    pub(crate) fn new(device: BorrowedFd<'_>, geometry: &Geometry, polls: bool) -> io::Result<Self> {
-        let slot = |_| {
-            let ring = UnsafeCell::new(CommandRing::new(device, polls)?);
-            Ok(RingSlot { lock: FutexLock::default(), ring })
-        };
-        let generation = Generation::of_this_process()?;
-        let mut slots = (0..cpu::count()).map(slot).collect::<io::Result<Box<[_]>>>()?;
-        let mut takes_registered = false;
-        if let Some(slot) = slots.first_mut() {
-            let mut block = vec![0_u8; geometry.block_bytes as usize];
-            slot.ring.get_mut().transfer(geometry, 0, &Memory::Into(&mut block))?;
-            takes_registered = slot.ring.get_mut().takes_registered(geometry, &mut block);
-        }
-        Ok(CommandRings { slots, takes_registered, generation })
-    }
-
-    /// Registers buffers with all rings, in place of those that were: see [`crate::backing::Backing::prefer_buffers`]. Not for the
-    /// trap path.
-    pub(crate) fn register_buffers(&self, addresses: Option<Range<usize>>) {
-        if !self.takes_registered || !self.generation.is_current() {
-            return;
-        }
-        let addresses = addresses.unwrap_or(0..0);
-        let _signals = SignalsBlocked::new();
-        for slot in &self.slots {
-            slot.lock.acquire();
-            // SAFETY: by the lock nobody else has the ring; the memory is whose who calls, who says when it goes.
-            let registered = unsafe { (*slot.ring.get()).register(addresses.clone()) };
-            slot.lock.release();
-            if let Err(error) = registered {
-                tracing::debug!(%error, "buffers are not registered with the NVMe device");
-            }
-        }
-    }
-
-    /// As [`transfer`]. Where all rings are with others it is that: a signal handler may have interrupted one of them, so
-    /// that nobody waits; and where a command has failed, which may only have to be done again.
-    pub(crate) fn transfer(
-        &self,
-        device: BorrowedFd<'_>,
-        geometry: &Geometry,
-        offset: u64,
-        memory: &Memory<'_>,
-    ) -> io::Result<()> {
-        let slots: &[RingSlot] = if self.generation.is_current() { &self.slots } else { &[] };
-        let (before, after) = slots.split_at(cpu::current() % slots.len().max(1));
-        if let Some(slot) = after.iter().chain(before).find(|slot| slot.lock.try_acquire()) {
-            // SAFETY: by the lock nobody else has it.
-            let outcome = unsafe { (*slot.ring.get()).transfer(geometry, offset, memory) };
-            slot.lock.release();
-            if outcome.is_ok() {
-                return Ok(());
-            }
-        }
-        transfer(device, geometry, offset, memory)
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -428,7 +257,8 @@ mod tests {
     fn commands_name_blocks_and_split_at_the_limit() {
         let geometry = answers(1 << 40, 0, (12, 0), 3).unwrap();
         let memory = vec![0_u8; 80 << 10];
-        let commands: Vec<Command> = geometry.transfers(5 << 44, &Memory::From(&memory)).collect();
+        let none = Buffers::default();
+        let commands: Vec<Command> = geometry.transfers(5 << 44, &Memory::From(&memory), &none).collect();
         let address = |at: u64| memory.as_ptr() as u64 + at;
         let named: Vec<_> = commands.iter().map(|one| (one.address, one.data_bytes, one.dwords_10_to_15)).collect();
         let place = |block: u32, blocks: u32| [block, 5, blocks - 1, 0, 0, 0];
@@ -442,5 +272,24 @@ mod tests {
             ]
         );
         assert!(commands.iter().all(|one| (one.opcode, one.namespace) == (1, 1)));
+    }
+
+    #[test]
+    fn commands_that_begin_in_a_registered_buffer_end_there() {
+        let geometry = answers(1 << 40, 0, (12, 0), 3).unwrap();
+        let memory = vec![0_u8; 80 << 10];
+        let start = memory.as_ptr() as usize;
+        let page = |page: usize| start + (page << 12);
+        // Less than a block in a buffer is no reason to cut.
+        let buffers = Buffers::new(&[page(17)..page(19) + 100, page(2)..page(12)], 5 << 12);
+        let commands: Vec<Command> = geometry.transfers(0, &Memory::From(&memory), &buffers).collect();
+        let pages = |one: &Command| ((one.address as usize - start) >> 12, one.data_bytes >> 12);
+        assert_eq!(commands.iter().map(pages).collect::<Vec<_>>(), [(0, 8), (8, 4), (12, 8)]);
+        let found: Vec<_> = (0..20).map(|at| buffers.find(page(at)).map(|(index, _)| index)).collect();
+        let (none, first, second, third) = ([None; 2], [Some(0); 5], [Some(1); 5], [Some(2); 3]);
+        assert_eq!(found, [&none[..], &first, &second, &[None; 5], &third].concat());
+        let from_third = Memory::From(&memory[12 << 10..]);
+        let commands: Vec<Command> = geometry.transfers(3 << 12, &from_third, &buffers).collect();
+        assert_eq!(commands.iter().map(pages).collect::<Vec<_>>(), [(3, 4), (7, 5), (12, 8)]);
     }
 }

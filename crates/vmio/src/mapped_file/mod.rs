@@ -1,15 +1,25 @@
 //! What an engine does for a [`crate::Mapping`]: the seam between what the user holds and who serves it.
 
+mod advice;
+pub(crate) mod file_end;
+pub(crate) mod open_files;
+pub(crate) mod opened;
+mod sync_handle;
+mod usage;
+
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
+
+pub use advice::Advice;
+pub use sync_handle::SyncHandle;
+pub use usage::Usage;
 
 use crate::backing::Access;
 use crate::cache::Cache;
 use crate::cache::fetch::{Failure, Outcome, Urgency};
 use crate::error::{Error, Result};
 use crate::journal::{Journal, JournaledBacking};
-use crate::mapping::{Advice, SyncHandle, Usage};
 use crate::sys::PAGE_BYTES;
 
 /// One call may guess at most one page in so many of the cache.
@@ -82,7 +92,7 @@ pub(crate) trait ViewAddresses: Send + Sync {
     fn pin(&self, pages: Range<u64>, access: Access) -> Result<HeldPages>;
 }
 
-/// What the handles to one file share; see [`crate::mapping::open_files`].
+/// What the handles to one file share; see [`crate::mapped_file::open_files`].
 pub(crate) trait OpenedFile: Any + Send + Sync {
     /// Whether it was opened through that cache.
     fn belongs_to(&self, cache: &Cache) -> bool;

@@ -1,0 +1,183 @@
+//! What people get wrong at first: the command changes nothing, fails, and says what to do.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{TestResult, patterned, refused, succeeded, vmio};
+
+fn kv(command: &str, store: &Path) -> Command {
+    let mut run = vmio();
+    run.args(["kv", command]).arg(store);
+    run
+}
+
+/// The command with a file for its input.
+fn fed(mut command: Command, dir: &Path, input: &[u8]) -> Result<Command, Box<dyn std::error::Error>> {
+    let file = dir.join("input");
+    fs::write(&file, input)?;
+    command.stdin(fs::File::open(file)?);
+    Ok(command)
+}
+
+/// The command after some lines of the shell, which may limit what it gets.
+fn after(shell: &str, command: &Command) -> Command {
+    let mut limited = Command::new("sh");
+    limited.args(["-c", &format!("{shell}; exec \"$@\""), "sh"]).arg(command.get_program()).args(command.get_args());
+    limited
+}
+
+#[test]
+fn a_store_is_not_created_over_what_somebody_has() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("thesis.doc");
+    for length in [2, 5000, 40 << 20] {
+        fs::write(&file, patterned(length))?;
+        refused(kv("create", &file).args(["--size", "32M"]), "holds something else")?;
+        assert!(fs::read(&file)? == patterned(length), "{length} bytes were changed");
+    }
+    for length in [0, 5000, 40 << 20] {
+        fs::write(&file, vec![0; length])?;
+        succeeded(kv("create", &file).args(["--size", "64M"]))?;
+        refused(kv("create", &file).args(["--size", "64M"]), "holds a volume already")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_no_store_or_cannot_be_one_is_told() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let store = dir.path().join("store.kv");
+    refused(kv("get", &store).arg("a"), "`vmio kv create` makes one")?;
+    for length in [0, 3, 5000] {
+        fs::write(&store, vec![7; length])?;
+        refused(kv("get", &store).arg("a"), "holds no volume")?;
+        refused(&mut kv("check", &store), "holds no volume")?;
+    }
+    fs::remove_file(&store)?;
+    refused(kv("create", &store).args(["--size", "1M"]), "a volume of 1048576 bytes: it has at least 32 MiB")?;
+    assert!(!store.exists());
+    succeeded(kv("create", &store).args(["--size", "64M"]))?;
+    refused(kv("grow", &store).arg("40M"), "is 64 MiB long: it can become longer, not shorter")?;
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_put_or_loaded_is_named() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let store = dir.path().join("store.kv");
+    succeeded(kv("create", &store).args(["--size", "128M"]))?;
+    refused(
+        kv("put", &store).arg("a").arg("--file").arg(dir.path()),
+        &format!("cannot read {}", dir.path().display()),
+    )?;
+    refused(&mut fed(kv("load", &store), dir.path(), b"apple red\n")?, "a line is KEY, a tab, VALUE")?;
+    let mut binary = kv("load", &store);
+    binary.args(["--format", "binary"]);
+    refused(&mut fed(binary, dir.path(), b"abc")?, "pair 1: it ends before it should")?;
+    succeeded(kv("put", &store).args(["a", "b"]))?;
+    let there = dir.path().join("absent/value");
+    refused(kv("get", &store).arg("a").arg("--out").arg(&there), &format!("cannot write {}", there.display()))?;
+    Ok(())
+}
+
+/// A file that may not become longer stands for a full disk, which takes root.
+#[test]
+fn a_store_on_a_full_disk_says_so() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let store = dir.path().join("store.kv");
+    succeeded(kv("create", &store).args(["--size", "256M"]))?;
+    let pairs: Vec<u8> = (0..60).flat_map(|key| format!("{key}\t{}\n", "x".repeat(1 << 20)).into_bytes()).collect();
+    let limited = after("trap '' XFSZ; ulimit -f 40960", &kv("load", &store));
+    refused(&mut fed(limited, dir.path(), &pairs)?, "File too large")
+}
+
+#[test]
+fn files_are_named_once_and_what_is_wrong_with_them() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("file");
+    fs::write(&file, patterned(5000))?;
+    let mut sum = vmio();
+    sum.arg("sum").arg(&file);
+    let output = after("ulimit -n 4", &sum).output()?;
+    let error = String::from_utf8(output.stderr)?;
+    assert!(!output.status.success() && error.matches("cannot open").count() == 1, "{error}");
+
+    let full = fs::OpenOptions::new().write(true).open("/dev/full")?;
+    refused(vmio().arg("cat").arg(&file).stdout(Stdio::from(full)), "standard output")?;
+    refused(vmio().arg("cp").arg(&file).arg(dir.path().join("absent/copy")), "there is no folder")?;
+    let recording = dir.path().join("absent.vmio");
+    let output = vmio().arg("report").arg(&recording).arg("--out").arg(dir.path().join("page.html")).output()?;
+    let error = String::from_utf8(output.stderr)?;
+    assert!(!output.status.success() && error.matches("cannot").count() == 1 && error.contains("No such"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_cache_larger_than_memory_is_warned_of() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("file");
+    fs::write(&file, patterned(5000))?;
+    let said = |size: &str| -> Result<(bool, String), Box<dyn std::error::Error>> {
+        let output = vmio().args(["sum", "--cache", size]).arg(&file).output()?;
+        Ok((output.status.success(), String::from_utf8(output.stderr)?))
+    };
+    let warning = "more than this machine's memory";
+    assert!(matches!(said("64M")?, (true, error) if !error.contains(warning)));
+    let (is_ok, error) = said("8T")?;
+    assert!(is_ok && error.contains(warning), "{error}");
+    let output = vmio().args(["run", "--cache", "8T", "--under"]).arg(dir.path()).args(["--", "true"]).output()?;
+    let error = String::from_utf8(output.stderr)?;
+    assert!(error.contains(warning), "{error}");
+    Ok(())
+}
+
+#[test]
+fn what_is_no_program_is_told_from_what_is_not_there() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let script = dir.path().join("script");
+    let run = |program: &Path| {
+        let mut run = vmio();
+        run.args(["run", "--cache", "64M", "--under"]).arg(dir.path()).arg("--").arg(program);
+        run
+    };
+    refused(&mut run(Path::new("no-such-program")), "it is in no folder of PATH")?;
+    refused(&mut run(&dir.path().join("absent")), "there is no such file")?;
+    refused(&mut run(dir.path()), "it is a folder")?;
+    fs::write(&script, "echo hello\n")?;
+    refused(&mut run(&script), "chmod +x")?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    refused(&mut run(&script), "a script begins with #!")?;
+    fs::write(&script, "#!/absent/interpreter\n")?;
+    refused(&mut run(&script), &format!("{} is to be run by /absent/interpreter", script.display()))?;
+    let colon = dir.path().join("a:b");
+    fs::create_dir(&colon)?;
+    let mut run = vmio();
+    refused(run.args(["run", "--cache", "64M", "--under"]).arg(&colon).args(["--", "true"]), "a:b")
+}
+
+#[test]
+fn a_process_is_a_number_and_a_recording_of_nothing_says_so() -> TestResult {
+    for command in ["stat", "top"] {
+        refused(vmio().args([command, "my-database"]), "`pgrep my-database` prints")?;
+    }
+    let dir = tempfile::tempdir()?;
+    let output = vmio().args(["record", "--out"]).arg(dir.path().join("page.html")).args(["--", "true"]).output()?;
+    let error = String::from_utf8(output.stderr)?;
+    assert!(output.status.success() && error.contains("no cache"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_trace_of_a_process_without_a_cache_says_that_it_waits() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let mut process = Command::new("sleep").arg("1").spawn()?;
+    let mut trace = vmio();
+    trace.arg("trace").arg("--out").arg(dir.path().join("trace")).args(["--pid", &process.id().to_string()]);
+    refused(&mut trace, "waiting until it has")?;
+    process.wait()?;
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! Where the kernel shall read ahead in a file: learnt, stretch by stretch, from how it came in and what of it was used.
+
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::sys::sparse_array::SparseArray;
+
+/// Stays in memory for which a stretch reads ahead before it is looked at anew: meanwhile its pages come in whether used or not.
+const STAYS: u32 = 16;
+/// Stretches of a file that read ahead at the same time: each may cost the kernel two areas, of which a process has 65,530.
+const STRETCHES_MAX: u32 = 4096;
+
+/// Some pages were left in memory when the stretch was last dropped, or it was not dropped yet.
+const IS_LEFT_OVER: u32 = 1 << 31;
+/// The caller has said how the stretch will be read.
+const IS_ADVISED: u32 = 1 << 30;
+/// Stays for which it still reads ahead.
+const STAYS_MASK: u32 = 0xff;
+
+/// What is seen of a stretch as it is unmapped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stay {
+    /// Pages that it has.
+    pub(super) pages: u64,
+    /// Those that were mapped.
+    pub(super) mapped: u64,
+    /// Those that were in memory.
+    pub(super) cached: u64,
+    /// Whether any had been stored to.
+    pub(super) is_dirty: bool,
+}
+
+/// What is known of the stretches of a file.
+pub(super) struct ReadAhead {
+    stretches: SparseArray<AtomicU32>,
+    count: AtomicU32,
+}
+
+impl ReadAhead {
+    pub(super) fn new(stretches: usize) -> io::Result<Self> {
+        Ok(ReadAhead { stretches: SparseArray::new(stretches)?, count: AtomicU32::new(0) })
+    }
+
+    /// Whether the kernel reads ahead there.
+    pub(super) fn is_on(&self, stretch: u64) -> bool {
+        self.load(stretch) & STAYS_MASK > 0
+    }
+
+    /// A stretch is unmapped. Returns what the kernel is to be told, if that changes.
+    pub(super) fn end_stay(&self, stretch: u64, stay: Stay) -> Option<bool> {
+        let known = self.load(stretch);
+        self.store(stretch, known | IS_LEFT_OVER);
+        if known & IS_ADVISED != 0 {
+            return None;
+        }
+        let is_on = known & STAYS_MASK > 0;
+        let left = match is_on {
+            // The kernel maps neighbours of what is used, so this is more than was.
+            true if stay.is_dirty || stay.mapped * 2 < stay.cached => 0,
+            true => (known & STAYS_MASK) - 1,
+            false if known & IS_LEFT_OVER != 0 || stay.is_dirty || stay.mapped * 8 < stay.pages * 7 => 0,
+            false if self.count.load(Ordering::Relaxed) >= STRETCHES_MAX => 0,
+            false => STAYS,
+        };
+        self.set_stays(stretch, left);
+        (is_on != (left > 0)).then_some(left > 0)
+    }
+
+    /// A stretch was dropped; `is_left_over` if some of its pages stayed.
+    pub(super) fn begin_stay(&self, stretch: u64, is_left_over: bool) {
+        let known = self.load(stretch) & !IS_LEFT_OVER;
+        self.store(stretch, if is_left_over { known | IS_LEFT_OVER } else { known });
+    }
+
+    /// From now on the caller says how stretches are read, or no longer does. The kernel has been told.
+    pub(super) fn advise(&self, stretches: Range<u64>, is_advised: bool) {
+        for stretch in stretches {
+            self.set_stays(stretch, 0);
+            let known = self.load(stretch);
+            let advised = if is_advised { known | IS_ADVISED } else { known & !IS_ADVISED };
+            if advised != known {
+                self.store(stretch, advised);
+            }
+        }
+    }
+
+    fn set_stays(&self, stretch: u64, left: u32) {
+        let known = self.load(stretch);
+        match (known & STAYS_MASK > 0, left > 0) {
+            (false, true) => _ = self.count.fetch_add(1, Ordering::Relaxed),
+            (true, false) => _ = self.count.fetch_sub(1, Ordering::Relaxed),
+            (false, false) => return,
+            (true, true) => {}
+        }
+        self.store(stretch, known & !STAYS_MASK | left);
+    }
+
+    fn load(&self, stretch: u64) -> u32 {
+        self.stretches.get(stretch as usize).load(Ordering::Relaxed)
+    }
+
+    /// Whoever calls has the ledger.
+    fn store(&self, stretch: u64, known: u32) {
+        self.stretches.get(stretch as usize).store(known, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const WHOLE: Stay = Stay { pages: 64, mapped: 56, cached: 64, is_dirty: false };
+
+    fn read_ahead() -> ReadAhead {
+        ReadAhead::new(2 * STRETCHES_MAX as usize).unwrap()
+    }
+
+    /// A whole stay of a stretch of which nothing is left over.
+    fn pass(ahead: &ReadAhead, stretch: u64, stay: Stay) -> Option<bool> {
+        let told = ahead.end_stay(stretch, stay);
+        ahead.begin_stay(stretch, false);
+        told
+    }
+
+    #[test]
+    fn what_came_in_whole_reads_ahead_for_some_stays() {
+        let ahead = read_ahead();
+        assert_eq!(pass(&ahead, 3, Stay { mapped: 55, ..WHOLE }), None);
+        assert_eq!(pass(&ahead, 3, WHOLE), Some(true));
+        assert!(ahead.is_on(3) && !ahead.is_on(2) && !ahead.is_on(4));
+        for _ in 1..STAYS {
+            assert_eq!(pass(&ahead, 3, WHOLE), None);
+        }
+        assert_eq!(pass(&ahead, 3, WHOLE), Some(false));
+        assert_eq!(pass(&ahead, 3, WHOLE), Some(true));
+    }
+
+    #[test]
+    fn what_is_stored_to_does_not() {
+        let ahead = read_ahead();
+        assert_eq!(pass(&ahead, 0, Stay { is_dirty: true, ..WHOLE }), None);
+        assert_eq!(pass(&ahead, 0, WHOLE), Some(true));
+        assert_eq!(pass(&ahead, 0, Stay { is_dirty: true, ..WHOLE }), Some(false));
+    }
+
+    #[test]
+    fn what_was_read_ahead_in_vain_ends_it() {
+        let ahead = read_ahead();
+        assert_eq!(pass(&ahead, 0, WHOLE), Some(true));
+        assert_eq!(pass(&ahead, 0, Stay { mapped: 16, cached: 32, ..WHOLE }), None);
+        assert_eq!(pass(&ahead, 0, Stay { mapped: 15, cached: 32, ..WHOLE }), Some(false));
+    }
+
+    #[test]
+    fn what_gathered_over_several_stays_did_not_come_in_whole() {
+        let ahead = read_ahead();
+        ahead.end_stay(0, Stay { mapped: 40, ..WHOLE });
+        ahead.begin_stay(0, true);
+        assert_eq!(ahead.end_stay(0, WHOLE), None);
+        // Still in line, and already in use again.
+        assert_eq!(ahead.end_stay(0, WHOLE), None);
+        ahead.begin_stay(0, false);
+        assert_eq!(ahead.end_stay(0, WHOLE), Some(true));
+    }
+
+    #[test]
+    fn the_caller_knows_better() {
+        let ahead = read_ahead();
+        assert_eq!(pass(&ahead, 0, WHOLE), Some(true));
+        ahead.advise(0..2, true);
+        assert!(!ahead.is_on(0));
+        assert_eq!((pass(&ahead, 0, WHOLE), pass(&ahead, 1, WHOLE)), (None, None));
+        ahead.advise(0..1, false);
+        assert_eq!((pass(&ahead, 0, WHOLE), pass(&ahead, 1, WHOLE)), (Some(true), None));
+    }
+
+    #[test]
+    fn not_too_many_do_at_a_time() {
+        let ahead = read_ahead();
+        let max = u64::from(STRETCHES_MAX);
+        assert!((0..max).all(|stretch| pass(&ahead, stretch, WHOLE) == Some(true)));
+        assert_eq!(pass(&ahead, max, WHOLE), None);
+        assert_eq!(pass(&ahead, 7, Stay { is_dirty: true, ..WHOLE }), Some(false));
+        assert_eq!(pass(&ahead, max, WHOLE), Some(true));
+    }
+}
