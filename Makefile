@@ -1,7 +1,7 @@
 # Everything a user or CI does with the repository. The work itself is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test soak install header bench-map bench-fetch bench-commit bench-units bench-kv bench-run fmt lint doc clean
+.PHONY: help run test soak deny install header bench bench-map bench-fetch bench-commit bench-units bench-kv bench-run fmt lint doc clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -15,11 +15,17 @@ test: ## install what is missing and run everything that CI runs (STEPS="tests d
 soak: ## kill, cut the power of and damage key-value stores for about SOAK_MINUTES (30)
 	@scripts/soak
 
+deny: ## look at the licences and sources of what we depend on, and at what is known against it
+	@scripts/deny
+
 install: ## build and install the command and the C library (PREFIX=/usr/local, DESTDIR=, PARTS="library command")
 	@PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' PARTS='$(PARTS)' BUILT='$(BUILT)' scripts/install
 
 header: ## write crates/vmio-c/include/vmio.h anew from the Rust code
 	@VMIO_WRITE_HEADER=1 cargo test -q -p vmio-c --test header
+
+bench: ## measure all that two cores can beside the peers; rewrites docs/benchmarks/README.md (needs root; BENCH="hit kv")
+	@scripts/bench $(BENCH)
 
 bench-map: ## measure against Linux mmap and pread on zram and disk; rewrites docs/benchmarks/map.md (needs root)
 	@scripts/bench-map

@@ -1,6 +1,7 @@
 //! What the guest starts from: busybox, the modules that reach the host's files, and `tests/vm/init`.
 
-use std::fs::{self, Permissions};
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -28,10 +29,9 @@ pub(crate) fn write(kernel: &Kernel, folder: &Path) -> Result<()> {
             if !loaded.contains(&file) {
                 // The shell sorts them by name.
                 let copy = root.join(format!("modules/{:02}.ko", loaded.len()));
-                match file.extension() {
-                    Some(end) if end == "xz" => {
-                        run(Command::new("xz").arg("-dc").arg(&file).stdout(fs::File::create(copy)?))?;
-                    }
+                match file.extension().and_then(OsStr::to_str) {
+                    Some("xz") => run(Command::new("xz").arg("-dc").arg(&file).stdout(File::create(copy)?))?,
+                    Some("zst") => run(Command::new("zstd").arg("-dc").arg(&file).stdout(File::create(copy)?))?,
                     _ => fs::copy(&file, copy).map(drop)?,
                 }
                 loaded.push(file);

@@ -6,8 +6,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::apt::{Apt, DEBIAN_13_BACKPORTS};
 use crate::debug_kernel;
 use crate::lab::{entries, extract, fetch_packages, lab_folder, numbers_in, output, path_with_sbin, run};
+use crate::ubuntu::{self, UbuntuKernel};
 
 /// A line of kernels.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq)]
@@ -18,12 +20,26 @@ pub(crate) enum Series {
     /// As in Debian 12
     #[value(name = "6.1")]
     Linux6_1,
+    /// As in Ubuntu 24.04, with its first kernel
+    #[value(name = "6.8")]
+    Linux6_8,
+    /// The same with a later one
+    #[value(name = "6.11")]
+    Linux6_11,
     /// As in Debian 13
     #[value(name = "6.12")]
     Linux6_12,
     /// The same from its source, with what finds mistakes in kernel code (tests/vm/debug.config): built in half an hour or so
     #[value(name = "6.12-debug")]
     Linux6_12Debug,
+    /// As in Ubuntu 24.04, with a later kernel
+    #[value(name = "6.14")]
+    Linux6_14,
+    /// The same with a later one
+    #[value(name = "6.17")]
+    Linux6_17,
+    /// The newest that Debian has for Debian 13
+    Newest,
 }
 
 impl Series {
@@ -31,6 +47,31 @@ impl Series {
     pub(crate) fn name(self) -> String {
         clap::ValueEnum::to_possible_value(&self).map_or_else(String::new, |value| value.get_name().to_owned())
     }
+
+    /// Where it comes from.
+    pub(crate) fn origin(self) -> Origin {
+        match self {
+            Series::Linux5_15 => Origin::Ubuntu(&ubuntu::LINUX_5_15),
+            Series::Linux6_1 => Origin::Debian12(r"^linux-image-6\.1\.0-[0-9]+-amd64-unsigned$"),
+            Series::Linux6_8 => Origin::Ubuntu(&ubuntu::LINUX_6_8),
+            Series::Linux6_11 => Origin::Ubuntu(&ubuntu::LINUX_6_11),
+            Series::Linux6_12 => Origin::Debian12(r"^linux-image-6\.12\.[0-9]+\+deb1[23]-amd64-unsigned$"),
+            Series::Linux6_12Debug => Origin::Source,
+            Series::Linux6_14 => Origin::Ubuntu(&ubuntu::LINUX_6_14),
+            Series::Linux6_17 => Origin::Ubuntu(&ubuntu::LINUX_6_17),
+            Series::Newest => Origin::Debian13Backports,
+        }
+    }
+}
+
+/// Where kernels come from.
+pub(crate) enum Origin {
+    /// The newest of Debian 12's packages with such a name.
+    Debian12(&'static str),
+    Debian13Backports,
+    Ubuntu(&'static UbuntuKernel),
+    /// Built here.
+    Source,
 }
 
 /// A kernel and its modules, extracted.
@@ -43,21 +84,6 @@ pub(crate) struct Kernel {
     pub(crate) release: String,
 }
 
-/// What debootstrap knows of that release: where its packages are.
-const UBUNTU_SCRIPT: &str = "/usr/share/debootstrap/scripts/jammy";
-
-/// Packages that Debian does not have, with their SHA-256. No update ever replaces those of a distribution's first release.
-const UBUNTU: [(&str, &str); 2] = [
-    (
-        "pool/main/l/linux/linux-image-unsigned-5.15.0-25-generic_5.15.0-25.25_amd64.deb",
-        "ac69df20790c48217eb1386ef81fd10d3f20a4ede4dab81cc107c65d29549fa0",
-    ),
-    (
-        "pool/main/l/linux/linux-modules-5.15.0-25-generic_5.15.0-25.25_amd64.deb",
-        "d0ba4087d9e1d497925b3481d3531fba6c2a852855f8019d73b0b1385aa4da1f",
-    ),
-];
-
 impl Kernel {
     /// The kernel of a series: from an earlier call, or the newest that there is.
     pub(crate) fn of(series: Series) -> Result<Kernel> {
@@ -69,11 +95,11 @@ impl Kernel {
             eprintln!("fetching Linux {}", series.name());
             let scratch = tempfile::tempdir_in(lab_folder()?)?;
             let new = scratch.path().join("root");
-            match series {
-                Series::Linux5_15 => fetch_of_ubuntu(&new)?,
-                Series::Linux6_1 => fetch_newest(r"^linux-image-6\.1\.0-[0-9]+-amd64-unsigned$", &new)?,
-                Series::Linux6_12 => fetch_newest(r"^linux-image-6\.12\.[0-9]+\+deb1[23]-amd64-unsigned$", &new)?,
-                Series::Linux6_12Debug => debug_kernel::build(&new)?,
+            match series.origin() {
+                Origin::Debian12(pattern) => fetch_newest(pattern, &new)?,
+                Origin::Debian13Backports => fetch_of_backports(&new)?,
+                Origin::Ubuntu(kernel) => extract(&new, |folder| ubuntu::download(&kernel.image, folder))?,
+                Origin::Source => debug_kernel::build(&new)?,
             }
             let release = release_in(&new)?;
             run(Command::new("depmod").arg("--basedir").arg(&new).arg(release).env("PATH", path_with_sbin()))?;
@@ -93,16 +119,7 @@ impl Kernel {
     }
 }
 
-/// Downloads the packages of Ubuntu's kernel and extracts them into a new folder.
-fn fetch_of_ubuntu(root: &Path) -> Result<()> {
-    extract(root, |folder| {
-        UBUNTU
-            .iter()
-            .try_for_each(|(path, sum)| download(path, sum, &folder.join(path.rsplit('/').next().unwrap_or(path))))
-    })
-}
-
-/// The same for the newest of Debian's whose name matches.
+/// Downloads the newest of Debian's kernels whose name matches, and extracts it into a new folder.
 fn fetch_newest(pattern: &str, root: &Path) -> Result<()> {
     let found = output(Command::new("apt-cache").args(["search", "--names-only", pattern]))?;
     let names = found.lines().filter_map(|line| line.split_whitespace().next());
@@ -112,19 +129,21 @@ fn fetch_newest(pattern: &str, root: &Path) -> Result<()> {
     fetch_packages(&[newest.to_owned()], root)
 }
 
-/// Downloads a file of Ubuntu's from the first of its mirrors that has it.
-fn download(path: &str, sum: &str, file: &Path) -> Result<()> {
-    let script = std::fs::read_to_string(UBUNTU_SCRIPT);
-    let script = script.with_context(|| format!("reading {UBUNTU_SCRIPT}: is debootstrap installed?"))?;
-    let mirrors = script.lines().filter_map(|line| line.trim().strip_prefix("default_mirror "));
-    for mirror in mirrors {
-        let mut helper = Command::new("/usr/lib/apt/apt-helper");
-        helper.arg("download-file").arg(format!("{mirror}/{path}")).arg(file).arg(format!("SHA256:{sum}"));
-        if run(&mut helper).is_ok() {
-            return Ok(());
-        }
-    }
-    bail!("no mirror that debootstrap knows has {path}")
+/// The same for the newest of Debian 13's backports, whose packages are cut otherwise: the image is among the modules.
+fn fetch_of_backports(root: &Path) -> Result<()> {
+    const IMAGE: &str = "linux-binary-unsigned-";
+    let scratch = tempfile::tempdir_in(lab_folder()?)?;
+    let apt = Apt::new(scratch.path(), &[DEBIAN_13_BACKPORTS])?;
+    let image = apt.newest(&format!(r"^{IMAGE}[0-9.]+\+deb13-amd64$"))?;
+    let release = image.trim_start_matches(IMAGE);
+    let packages = [IMAGE, "linux-modules-", "linux-base-"].map(|package| format!("{package}{release}"));
+    let new = scratch.path().join("root");
+    extract(&new, |folder| apt.download(&packages, folder))?;
+    fs::rename(new.join("usr/lib"), new.join("lib"))?;
+    fs::create_dir(new.join("boot"))?;
+    let image = new.join("lib/modules").join(release).join("vmlinuz.unsigned");
+    fs::rename(image, new.join("boot").join(format!("vmlinuz-{release}")))?;
+    fs::rename(new, root).context("moving the kernel")
 }
 
 fn release_in(root: &Path) -> Result<String> {

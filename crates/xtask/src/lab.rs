@@ -23,12 +23,15 @@ pub(crate) fn fetch_packages(names: &[String], root: &Path) -> Result<()> {
     extract(root, |folder| run(Command::new("apt-get").args(["download", "-q"]).args(names).current_dir(folder)))
 }
 
-/// Extracts into a new folder what a download leaves in another one.
+/// Extracts into a new folder what a download leaves in another one, in the order of its names: `base-files` comes before what its
+/// links are for.
 pub(crate) fn extract(root: &Path, download: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let scratch = tempfile::tempdir_in(lab_folder()?)?;
     download(scratch.path())?;
     let new = scratch.path().join("root");
-    for package in entries(scratch.path())? {
+    let mut packages = entries(scratch.path())?;
+    packages.sort();
+    for package in packages {
         run(Command::new("dpkg").arg("-x").arg(package).arg(&new))?;
     }
     std::fs::rename(&new, root).with_context(|| format!("moving packages to {}", root.display()))

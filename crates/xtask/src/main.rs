@@ -1,6 +1,9 @@
 //! `cargo xtask`: chores of the repository that are more than a script.
 
+mod apt;
+mod bench;
 mod breakdown;
+mod build_root;
 mod debug_kernel;
 mod guest;
 mod initramfs;
@@ -12,6 +15,8 @@ mod mutants;
 mod patched;
 mod programs;
 mod suite;
+mod tidy;
+mod ubuntu;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,6 +37,20 @@ struct Xtask {
 
 #[derive(Subcommand)]
 enum Chore {
+    /// Check the house rules that no compiler checks
+    Tidy {
+        /// How many of the longest files and functions it names
+        #[arg(long, default_value_t = 5, value_name = "N")]
+        longest: usize,
+    },
+    /// Measure all that two cores can, beside the peers, and write docs/benchmarks/README.md anew: `make bench`, which builds what it needs
+    Bench {
+        /// Write the page from the figures that are there
+        #[arg(long)]
+        render: bool,
+        /// Only these measurements
+        names: Vec<String>,
+    },
     /// Run a command on another kernel, under QEMU; its exit status is this one's
     Vm {
         #[command(flatten)]
@@ -75,7 +94,9 @@ enum Chore {
     /// Build the kernel module, without a warning
     Module {
         /// For these kernels
-        #[arg(value_enum, default_values_t = [Series::Linux6_1, Series::Linux6_12])]
+        #[arg(value_enum, default_values_t = [
+            Series::Linux6_1, Series::Linux6_8, Series::Linux6_11, Series::Linux6_12, Series::Linux6_14, Series::Linux6_17, Series::Newest
+        ])]
         kernels: Vec<Series>,
         /// Have sparse check it, too
         #[arg(long)]
@@ -164,6 +185,16 @@ impl Accelerator {
 
 fn main() -> Result<ExitCode> {
     let status = match Xtask::parse().chore {
+        Chore::Bench { render, names } => {
+            let root = lab::workspace().canonicalize()?;
+            if render {
+                bench::render(&root)?
+            } else {
+                bench::run(&root, &names)?
+            }
+            0
+        }
+        Chore::Tidy { longest } => u8::from(!tidy::tidy(&lab::workspace().canonicalize()?, longest)?),
         Chore::Vm { machine, out, command } => {
             let line = shlex::try_join(command.iter().map(String::as_str)).context("a NUL in the command")?;
             Guest::new(machine, out)?.run(&line)?

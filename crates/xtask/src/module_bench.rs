@@ -23,6 +23,9 @@ pub(crate) struct Question {
     /// What one TLB flush for pages of several spans brings (the module's parameter batch_flushes)
     #[arg(long)]
     flushes: bool,
+    /// What each core adds, through the module and through Linux mmap; medians of several rounds
+    #[arg(long)]
+    scaling: bool,
 }
 
 /// Builds the module and its benchmark, and runs that in a guest.
@@ -34,6 +37,8 @@ pub(crate) fn run_in_guest(machine: Machine, question: Question) -> Result<u8> {
         machine = Machine { cores: 1, accelerator: Accelerator::Counted, ..machine };
     } else if question.flushes {
         name = "flushes";
+    } else if question.scaling {
+        name = "scaling";
     } else if question.steps {
         name = "steps";
         for patch in Patch::all("bench/without")? {

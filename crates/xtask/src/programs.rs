@@ -3,15 +3,12 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::lab::{extract, lab_folder, output, run};
-
-const RELEASE: &str = "trixie";
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+use crate::apt::{Apt, DEBIAN_13};
+use crate::lab::{extract, lab_folder};
 
 /// What guests are to find on their path.
 const PROGRAMS: [&str; 3] = ["mkfs.xfs", "rdma", "ibv_rc_pingpong"];
@@ -51,14 +48,12 @@ exit 127
 pub(crate) fn fetched() -> Result<PathBuf> {
     let folder = folder()?;
     if !folder.exists() {
-        eprintln!("fetching programs of Debian {RELEASE}");
+        eprintln!("fetching programs of Debian 13");
         let scratch = tempfile::tempdir_in(lab_folder()?)?;
         let new = scratch.path().join("programs");
         fs::create_dir_all(new.join("bin"))?;
-        let apt = Apt::new(scratch.path())?;
-        extract(&new.join("root"), |packages| {
-            run(apt.get().args(["download", "-q"]).args(PACKAGES).current_dir(packages))
-        })?;
+        let apt = Apt::new(scratch.path(), &[DEBIAN_13])?;
+        extract(&new.join("root"), |packages| apt.download(&PACKAGES.map(str::to_owned), packages))?;
         for program in PROGRAMS {
             let file = new.join("bin").join(program);
             fs::write(&file, WITH_LIBRARIES)?;
@@ -77,46 +72,4 @@ pub(crate) fn present() -> Result<Option<PathBuf>> {
 
 fn folder() -> Result<PathBuf> {
     Ok(lab_folder()?.join("programs"))
-}
-
-/// apt with lists of its own, of another release than the host's.
-struct Apt {
-    options: Vec<String>,
-}
-
-impl Apt {
-    /// Fetches the lists into a folder, from the mirror that the host's packages are from.
-    fn new(folder: &Path) -> Result<Apt> {
-        let mirrors = output(Command::new("apt-get").args([
-            "indextargets",
-            "--format",
-            "$(REPO_URI)",
-            "Identifier: Packages",
-            "Label: Debian",
-        ]))?;
-        let mirror = mirrors.lines().next().context("apt knows no mirror of Debian's")?;
-        let (sources, lists, cache) = (folder.join("sources.list"), folder.join("lists"), folder.join("cache"));
-        fs::write(&sources, format!("deb [signed-by={KEYRING}] {mirror} {RELEASE} main\n"))?;
-        fs::create_dir_all(lists.join("partial"))?;
-        fs::create_dir_all(&cache)?;
-        let mut options = vec![
-            "Dir::Etc::SourceParts=/dev/null".to_owned(),
-            "Acquire::Languages=none".to_owned(),
-            "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
-        ];
-        for (name, path) in [("Dir::Etc::SourceList", sources), ("Dir::State::Lists", lists), ("Dir::Cache", cache)] {
-            options.push(format!("{name}={}", path.display()));
-        }
-        let apt = Apt { options };
-        run(apt.get().args(["update", "-qq"]))?;
-        Ok(apt)
-    }
-
-    fn get(&self) -> Command {
-        let mut command = Command::new("apt-get");
-        for option in &self.options {
-            command.args(["-o", option]);
-        }
-        command
-    }
 }

@@ -1,0 +1,134 @@
+//! House rules that no compiler checks. Those of clippy and of rustc (each unsafe block says why it is sound, each public item what
+//! it is) are in the workspace's `Cargo.toml`; here is that every crate keeps them.
+
+mod figures;
+mod layers;
+mod lengths;
+mod lints;
+mod machine_paths;
+mod pages;
+mod tree;
+mod unsafe_places;
+
+use std::path::Path;
+
+use anyhow::Result;
+
+pub use tree::Tree;
+
+/// What breaks a rule, and where.
+struct Breach {
+    file: String,
+    line: usize,
+    what: String,
+}
+
+impl Breach {
+    fn new(file: &str, line: usize, what: impl Into<String>) -> Self {
+        Breach { file: file.to_owned(), line, what: what.into() }
+    }
+}
+
+/// Prints each breach as `file:line: what`, and how many files and functions are long; says whether there is none.
+pub fn tidy(root: &Path, longest: usize) -> Result<bool> {
+    let tree = Tree::read(root)?;
+    let mut breaches = Vec::new();
+    breaches.extend(lengths::check(&tree));
+    breaches.extend(unsafe_places::check(&tree)?);
+    breaches.extend(machine_paths::check(&tree)?);
+    breaches.extend(pages::check(&tree)?);
+    breaches.extend(lints::check(&tree));
+    breaches.extend(layers::check_modules(&tree)?);
+    breaches.extend(layers::check_packages(&tree, root)?);
+    breaches.extend(figures::check(&tree, root)?);
+    for Breach { file, line, what } in &breaches {
+        println!("{file}:{line}: {what}");
+    }
+    lengths::list_longest(&tree, longest)?;
+    println!("tidy: {} files, {} breaches", tree.len(), breaches.len());
+    Ok(breaches.is_empty())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// The breaches that a rule finds in files, as `file:line`.
+    fn places<I: IntoIterator<Item = Breach>>(breaches: I) -> Vec<String> {
+        breaches.into_iter().map(|breach| format!("{}:{}", breach.file, breach.line)).collect()
+    }
+
+    #[test]
+    fn files_over_600_lines_are_too_long() {
+        let (most, more) = ("a\n".repeat(600), "a\n".repeat(601));
+        let tree = Tree::of(&[("a.rs", &most), ("b.rs", &more), ("CHANGELOG.md", &more)]);
+        assert_eq!(places(lengths::check(&tree)), ["b.rs:601"]);
+    }
+
+    #[test]
+    fn unsafe_stands_where_it_may_and_nowhere_else() {
+        let code = "// unsafe\nconst A: &str = \"unsafe\";\nmacro_rules! m { () => { unsafe {} } }\n";
+        let tree = Tree::of(&[("crates/vmio/src/sys/a.rs", code), ("crates/vmio/src/a.rs", code)]);
+        let found = places(unsafe_places::check(&tree).unwrap());
+        assert_eq!(found[0], "crates/vmio/src/a.rs:3");
+        // What may have some and is gone is told of, too.
+        assert!(found.len() > 1 && found[1..].iter().all(|place| place.contains("unsafe_places.rs")));
+    }
+
+    #[test]
+    fn paths_of_one_machine_are_found_in_comments_and_pages() {
+        let page = format!("see `/{}/somebody/notes`\n", "home");
+        let literal = format!("const A: &str = \"/{}/a\";", "tmp");
+        let code = format!("{literal} // as /{}/b\n", "tmp");
+        let tree = Tree::of(&[("a.md", &page), ("b.rs", &code), ("c.rs", &literal), ("d.sh", &page)]);
+        assert_eq!(places(machine_paths::check(&tree).unwrap()), ["a.md:1", "b.rs:1"]);
+    }
+
+    #[test]
+    fn pages_lead_to_each_other_and_name_what_is_there() {
+        let tree = Tree::of(&[
+            (
+                "README.md",
+                "[one](docs/one.md#part)\n[gone](docs/gone.md) `crates/a/src/lib.rs`\n\n`src/lib.rs` `gone.rs`\n",
+            ),
+            ("ARCHITECTURE.md", "[a](crates/a), <https://example.org/a.md>\n"),
+            ("docs/one.md", "[up](../README.md) ![drawn](one.svg)\n\n```\n`gone.rs`\n```\n"),
+            ("docs/two.md", "[one](one.md)\n"),
+            ("crates/a/src/lib.rs", ""),
+        ]);
+        assert_eq!(
+            places(pages::check(&tree).unwrap()),
+            ["README.md:2", "README.md:4", "docs/one.md:1", "docs/two.md:1"]
+        );
+    }
+
+    #[test]
+    fn every_crate_has_the_lints_of_all() {
+        let kept = "[package]\n\n[lints]\nworkspace = true\n";
+        let tree =
+            Tree::of(&[("crates/a/Cargo.toml", kept), ("crates/b/Cargo.toml", "[package]\n"), ("fuzz/Cargo.toml", "")]);
+        assert_eq!(places(lints::check(&tree)), ["crates/b/Cargo.toml:1"]);
+    }
+
+    #[test]
+    fn modules_know_only_those_above_them() {
+        let map = "| [`crates/vmio/src/a`](crates/vmio/src/a) | |\n| [`b.rs`](crates/vmio/src/b.rs) | |\n| [`c`](crates/vmio/src/c) | |\n";
+        let tree = Tree::of(&[
+            ("ARCHITECTURE.md", map),
+            ("crates/vmio/src/a/mod.rs", "#[cfg(test)]\nmod tests;\nuse std::io;\nfn f() { crate::b::g() }\n"),
+            ("crates/vmio/src/a/tests.rs", "use crate::c::C;\n"),
+            (
+                "crates/vmio/src/b.rs",
+                "use crate::a::A;\nuse crate::{\n    a::B,\n    c::{C, D},\n};\n#[cfg(test)]\nmod tests {\n    use crate::c::C;\n}\n",
+            ),
+            ("crates/vmio/src/c/d.rs", "use crate::b::B;\n"),
+            ("crates/vmio/src/d.rs", ""),
+        ]);
+        let found = places(layers::check_modules(&tree).unwrap());
+        let of_files: Vec<_> = found.iter().filter(|place| place.starts_with("crates/vmio/")).collect();
+        assert_eq!(of_files, ["crates/vmio/src/a/mod.rs:4", "crates/vmio/src/b.rs:4", "crates/vmio/src/d.rs:1"]);
+        // Exceptions that nobody needs here.
+        assert!(found.len() > of_files.len());
+    }
+}

@@ -1,0 +1,96 @@
+//! Where `unsafe` may stand.
+
+use anyhow::Result;
+use proc_macro2::TokenTree;
+
+use super::tree::{each_token, tokens};
+use super::{Breach, Tree};
+
+/// Raw system calls, signal handling and mapped memory live here and nowhere else.
+const ALLOWED: &[&str] = &[
+    "crates/vmio/src/sys/",
+    "crates/vmio/src/engine/",
+    "crates/vmio/src/mapping/",
+    // Copies between frames and buffers, and pointers to regions that the eviction gate keeps alive.
+    "crates/vmio/src/cache/fetch/caller_reads.rs",
+    "crates/vmio/src/cache/copy_slots.rs",
+    "crates/vmio/src/cache/fetch/request.rs",
+    "crates/vmio/src/cache/fetch/ring_fetcher.rs",
+    "crates/vmio/src/cache/hiding.rs",
+    "crates/vmio/src/cache/load.rs",
+    "crates/vmio/src/cache/page_buffers.rs",
+    "crates/vmio/src/cache/reclaim.rs",
+    "crates/vmio/src/cache/refusal.rs",
+    "crates/vmio/src/cache/region.rs",
+    "crates/vmio/src/cache/stream.rs",
+    "crates/vmio/src/cache/strided.rs",
+    "crates/vmio/src/cache/tables.rs",
+    "crates/vmio/src/cache/whole_spans.rs",
+    "crates/vmio/src/cache/write_batch.rs",
+    // References to queued spans.
+    "crates/vmio/src/policy/mod.rs",
+    "crates/vmio/examples/",
+    "crates/vmio-posix/examples/",
+    "crates/vmio/tests/",
+    // References to what is published in a volume's mapping, and to what was appended to the end of its log.
+    "crates/vmio-kv/src/device/mod.rs",
+    "crates/vmio-kv/src/log/tail_chunk.rs",
+    // Types that may lie in memory that the kernel filled with zeros.
+    "crates/vmio/src/page/span.rs",
+    "crates/vmio/src/page/word.rs",
+    // What C calls: functions without mangled names, and memory that C vouches for.
+    "crates/vmio-c/src/ffi/",
+    // Functions of the C library's names and types, and what they are handed.
+    "crates/vmio-posix/src/exports/",
+    "crates/vmio-posix/src/real.rs",
+    // What lives as long as the process, and the handler of forks.
+    "crates/vmio-posix/src/cancellation.rs",
+    "crates/vmio-posix/src/file.rs",
+    "crates/vmio-posix/src/process.rs",
+    // What calls share without a lock, descriptors that the program has open, and what the keeper asks the kernel.
+    "crates/vmio-posix/src/split/description.rs",
+    "crates/vmio-posix/src/split/descriptors.rs",
+    "crates/vmio-posix/src/split/keeper.rs",
+    "crates/vmio-posix/src/split/leased_file.rs",
+    "crates/vmio-posix/src/split/answer.rs",
+    "crates/vmio-posix/src/split/strict/logs.rs",
+    "crates/vmio-posix/src/synchronous/",
+    "crates/vmio-posix/src/apart.rs",
+    "crates/vmio-posix/src/sharing.rs",
+    // The C library's allocator, functions of its names and of Rust's, mimalloc's memory, and a child's heap in its parent's place.
+    "crates/vmio-heap-preload/src/at_load.rs",
+    "crates/vmio-heap-preload/src/c_library.rs",
+    "crates/vmio-heap-preload/src/exports.rs",
+    "crates/vmio-heap/src/allocator.rs",
+    "crates/vmio-heap/src/fork.rs",
+    "crates/vmio-heap/src/heap.rs",
+    "crates/vmio-heap/src/memory.rs",
+    // The protection of views.
+    "crates/vmio-posix/src/windows.rs",
+    // Environments of LMDB, and RocksDB's C interface.
+    "crates/kv-peers/src/lmdb.rs",
+    "crates/kv-peers/src/rocksdb/library.rs",
+    // The benchmark loads and stores through raw pointers, and makes the calls that Linux mmap needs.
+    "crates/vmio-cli/src/bench/",
+];
+
+/// Each `unsafe` elsewhere, in macros too.
+pub fn check(tree: &Tree) -> Result<Vec<Breach>> {
+    let mut breaches = Vec::new();
+    for (name, text) in tree.with_ending(".rs") {
+        if ALLOWED.iter().any(|place| name.starts_with(place)) {
+            continue;
+        }
+        each_token(tokens(name, text)?, &mut |token| {
+            if let TokenTree::Ident(word) = token
+                && word == "unsafe"
+            {
+                let what = "unsafe outside the places that may have it (crates/xtask/src/tidy/unsafe_places.rs)";
+                breaches.push(Breach::new(name, word.span().start().line, what));
+            }
+        });
+    }
+    let gone = ALLOWED.iter().filter(|place| !tree.names().iter().any(|name| name.starts_with(**place)));
+    breaches.extend(gone.map(|place| Breach::new(file!(), 1, format!("{place} may have unsafe, but is not there"))));
+    Ok(breaches)
+}
