@@ -221,6 +221,16 @@ mod tests {
         });
     }
 
+    /// Flags that the kernel checks (MAP_SHARED_VALIDATE) go together with how the place is found: not so MAP_FIXED_NOREPLACE.
+    #[test]
+    fn a_map_whose_flags_are_checked_is_placed_as_others_are() {
+        let file = tempfile::tempfile().unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"eight by", 0).unwrap();
+        let map = FileMap::with(file.as_fd(), PAGE_BYTES, HUGE_PAGE_BYTES, false, MapFlags::SHARED_VALIDATE).unwrap();
+        assert!((map.base() as usize).is_multiple_of(HUGE_PAGE_BYTES), "{:p}", map.base());
+        assert_eq!(map.first_word(0), u64::from_le_bytes(*b"eight by"));
+    }
+
     #[test]
     fn a_map_starts_at_a_multiple_and_shows_the_file() {
         let file = tempfile::tempfile().unwrap();

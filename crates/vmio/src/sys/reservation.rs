@@ -5,7 +5,6 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
 use crate::sys::fork::Generation;
-use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
 
 /// How often a file is to be mapped where other threads map something in the same moment.
@@ -62,7 +61,8 @@ impl Reservation {
     /// The same at a multiple of `align`, and as `flags` say; it may reach beyond the end of the file.
     ///
     /// Not laid over a reservation (MAP_FIXED): the kernel takes away what lies there before a file system refuses, and
-    /// by the time we gave the rest back, another thread would have memory of its own there.
+    /// by the time we gave the rest back, another thread would have memory of its own there. MAP_FIXED_NOREPLACE is no
+    /// way either: with MAP_SHARED_VALIDATE the kernel refuses it for every file. So the place is a wish.
     pub(crate) fn of_file_at_multiple(
         file: BorrowedFd<'_>,
         len: usize,
@@ -71,21 +71,20 @@ impl Reservation {
         flags: MapFlags,
     ) -> io::Result<Self> {
         let len = len.next_multiple_of(super::PAGE_BYTES);
+        // A file system that places huge pages itself grants a wish only if there is room for one more.
+        let room = len.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
         for _ in 0..PLACES_TRIED {
-            let place = Self::zeroed(len, align)?.base();
-            let flags = flags | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
-            // SAFETY: what is mapped where the reservation was replaces nothing: it is an error instead.
-            match unsafe { mmap(place.cast(), len, access, flags, file, 0) } {
-                Ok(raw) => {
-                    let base = NonNull::new(raw.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-                    return Ok(Reservation { base, len, only_in: None });
-                }
-                // Another thread was faster.
-                Err(Errno::EXIST) => {}
-                Err(error) => return Err(error.into()),
+            let free = Self::zeroed(room, align)?.base();
+            // SAFETY: without MAP_FIXED a new mapping overlaps nothing, wherever the kernel puts it.
+            let raw = unsafe { mmap(free.cast(), len, access, flags | MapFlags::NORESERVE, file, 0)? };
+            let base = NonNull::new(raw.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+            let placed = Reservation { base, len, only_in: None };
+            if (placed.base() as usize).is_multiple_of(align) {
+                return Ok(placed);
             }
+            // Another thread was faster.
         }
-        Err(Errno::EXIST.into())
+        Err(io::ErrorKind::OutOfMemory.into())
     }
 
     /// Where it lies.
