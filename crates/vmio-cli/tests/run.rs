@@ -81,6 +81,17 @@ fn words(words: &[&str]) -> Vec<String> {
 }
 
 #[test]
+fn a_child_maps_files_whatever_its_parent_was_mapping_at_the_fork() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let program = compiled("forks", dir.path(), &[])?;
+    for engine in engines()? {
+        let words = |folder: &Path| words(&[text(&program), text(&folder.join("data")), "map", "300"]);
+        same_as_plain(&engine, dir.path(), words)?;
+    }
+    Ok(())
+}
+
+#[test]
 fn eight_threads_store_to_a_file_four_times_the_cache() -> TestResult {
     let dir = tempfile::tempdir()?;
     let program = compiled("threads", dir.path(), &[])?;

@@ -30,23 +30,19 @@ pub(crate) struct File {
     /// Held while the length of the file and that of the mapping differ by our doing.
     length: Mutex<()>,
     uses_page_cache: bool,
-    // After the mapping, which closes them.
     opened: OpenedFile,
-    _of_the_engine: Option<Registered>,
 }
 
 /// A file that vmio has opened, to map it. While it is open the program keeps its record locks on it.
 pub(crate) struct OpenedFile {
     backing: Arc<FileBacking>,
-    // After the backing, which closes them.
-    _registered: Registered,
 }
 
 impl OpenedFile {
     fn open(path: &Path, access: Access) -> Result<Self, vmio::Error> {
         let backing = Arc::new(FileBacking::open(path, access)?);
-        let registered = Registered::of([backing.file(), backing.direct_reads()].into_iter().flatten())?;
-        Ok(OpenedFile { backing, _registered: registered })
+        register([backing.file(), backing.direct_reads()].into_iter().flatten())?;
+        Ok(OpenedFile { backing })
     }
 
     pub(crate) fn identity(&self) -> Identity {
@@ -66,25 +62,14 @@ impl From<vmio::Error> for NotMapped {
     }
 }
 
-/// Descriptors that are known as vmio's.
-struct Registered(Vec<i32>);
-
-impl Registered {
-    fn of<'fd>(descriptors: impl Iterator<Item = BorrowedFd<'fd>>) -> Result<Self, vmio::Error> {
-        let registered = Registered(descriptors.map(|fd| fd.as_raw_fd()).collect());
-        match registered.0.iter().all(|fd| own_descriptors::insert(*fd)) {
-            true => Ok(registered),
-            false => Err(vmio::Error::System {
-                operation: "telling descriptors apart, of numbers so large,",
-                source: Errno::MFILE.into(),
-            }),
-        }
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|fd| own_descriptors::remove(*fd));
+/// Has descriptors known as vmio's until it closes them.
+fn register<'fd>(descriptors: impl IntoIterator<Item = BorrowedFd<'fd>>) -> Result<(), vmio::Error> {
+    match descriptors.into_iter().all(|fd| own_descriptors::insert(fd.as_raw_fd())) {
+        true => Ok(()),
+        false => Err(vmio::Error::System {
+            operation: "telling descriptors apart, of numbers so large,",
+            source: Errno::MFILE.into(),
+        }),
     }
 }
 
@@ -123,7 +108,7 @@ impl File {
                 return Err(NotMapped { error, opened: Some(opened) });
             }
         };
-        let of_the_engine = mapping.descriptor().map(|fd| Registered::of([fd].into_iter())).transpose()?;
+        register(mapping.descriptor())?;
         let windows = if uses_page_cache {
             let windows = Windows::of_page_cache(&mapping, reserved);
             let operation = "advising Linux of a mapping";
@@ -134,7 +119,7 @@ impl File {
         let windows = Mutex::new(windows);
         let identity = opened.identity();
         let length = Mutex::new(());
-        Ok(File { path, identity, mapping, windows, length, uses_page_cache, opened, _of_the_engine: of_the_engine })
+        Ok(File { path, identity, mapping, windows, length, uses_page_cache, opened })
     }
 
     /// Writes what is dirty, and gives everything back.

@@ -8,7 +8,9 @@ use vmio::SignalsBlocked;
 use vmio::backing::Identity;
 
 /// By device and inode. Never taken out: nobody tells when the last such mapping goes.
-static FILES: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
+pub(crate) type Files = BTreeSet<(u64, u64)>;
+
+static FILES: Mutex<Files> = Mutex::new(Files::new());
 
 /// Whether vmio must not map a file.
 pub(crate) fn contains(file: Identity) -> bool {
@@ -22,6 +24,7 @@ pub(crate) fn insert(file: Identity) {
     files().insert((file.device, file.inode));
 }
 
-fn files() -> MutexGuard<'static, BTreeSet<(u64, u64)>> {
+/// All of them. With signals blocked only.
+pub(crate) fn files() -> MutexGuard<'static, Files> {
     FILES.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -16,6 +16,7 @@ mod errno;
 #[cfg(not(test))]
 mod exports;
 mod file;
+mod fork;
 mod left_to_linux;
 mod locks;
 mod memory;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, getpid};
 use vmio::{Cache, Engine, SignalsBlocked};
@@ -31,10 +31,15 @@ static STARTING: Mutex<Start> = Mutex::new(Start::Possible);
 
 /// Whether a process without a cache may get one.
 #[derive(PartialEq, Eq)]
-enum Start {
+pub(crate) enum Start {
     Possible,
     /// Tried, and said why not.
     Failed,
+}
+
+/// Held by who gives the process its cache. With signals blocked only.
+pub(crate) fn starting() -> MutexGuard<'static, Start> {
+    STARTING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Process {
@@ -47,7 +52,7 @@ impl Process {
     /// The same, made now if there is none; none if it cannot be.
     pub(crate) fn start(settings: &'static Settings) -> Option<&'static Process> {
         let _signals = SignalsBlocked::new();
-        let mut start = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut start = starting();
         if let Some(process) = Process::current() {
             return Some(process);
         }
@@ -68,7 +73,6 @@ impl Process {
         });
         match process {
             Ok(process) => {
-                leave_out_on_fork();
                 process.cache.descriptors().iter().for_each(|fd| _ = own_descriptors::insert(fd.as_raw_fd()));
                 let process = Box::leak(Box::new(process));
                 PROCESS.store(process, Ordering::Release);
@@ -79,6 +83,13 @@ impl Process {
                 say(rustix::stdio::stderr(), format_args!("all is left to Linux, for want of a cache: {error}"));
                 None
             }
+        }
+    }
+
+    /// This is a child by fork now, which has neither the mappings nor the cache's threads, and may close what descriptors it finds.
+    pub(crate) fn is_left_to_parent() {
+        if !PROCESS.swap(ptr::null_mut(), Ordering::AcqRel).is_null() {
+            own_descriptors::clear();
         }
     }
 
@@ -155,19 +166,4 @@ fn say(messages: BorrowedFd<'_>, what: fmt::Arguments<'_>) {
 /// In one call, so that lines of several threads stay whole. If nobody listens any more, that is all right.
 fn write(messages: BorrowedFd<'_>, text: &str) {
     let _ = rustix::io::write(messages, text.as_bytes());
-}
-
-/// A forked child has neither the mappings nor the cache's threads. It begins anew: with a cache of its own, once it maps a
-/// file itself.
-fn leave_out_on_fork() {
-    extern "C" fn forget() {
-        PROCESS.store(ptr::null_mut(), Ordering::Release);
-        own_descriptors::clear();
-    }
-    // Once for all: children inherit it.
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: the function makes atomic stores only.
-        unsafe { libc::pthread_atfork(None, None, Some(forget)) };
-    });
 }

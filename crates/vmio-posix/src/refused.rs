@@ -9,7 +9,9 @@ use vmio::backing::Identity;
 
 use crate::file::OpenedFile;
 
-static FILES: Mutex<Vec<OpenedFile>> = Mutex::new(Vec::new());
+pub(crate) type Files = Vec<OpenedFile>;
+
+static FILES: Mutex<Files> = Mutex::new(Files::new());
 /// Whether there has been one: nothing is to be looked for else.
 static ARE_THERE: AtomicBool = AtomicBool::new(false);
 
@@ -31,6 +33,7 @@ pub(crate) fn release(file: Identity) {
     files().retain(|kept| kept.identity() != file);
 }
 
-fn files() -> MutexGuard<'static, Vec<OpenedFile>> {
+/// All of them. With signals blocked only.
+pub(crate) fn files() -> MutexGuard<'static, Files> {
     FILES.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -24,6 +24,7 @@ use std::os::fd::BorrowedFd;
 use libc::ssize_t;
 
 use crate::entry::{self, Answer};
+use crate::fork;
 use crate::own_descriptors;
 use crate::process::Process;
 use crate::real;
@@ -41,6 +42,7 @@ extern "C" fn at_load() {
     let _ = entry::enter::<()>(|| {
         split::start();
         synchronous::start();
+        fork::start();
         None
     });
 }

@@ -1,6 +1,7 @@
 //! The ends of a program: what is in memory alone must reach the files first.
 
 use std::ffi::{c_char, c_int};
+use std::mem;
 
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
@@ -8,7 +9,7 @@ use super::streams;
 use crate::entry;
 use crate::process::Process;
 use crate::real;
-use crate::split;
+use crate::split::{self, AllLeft};
 
 #[used]
 #[unsafe(link_section = ".fini_array")]
@@ -17,18 +18,20 @@ static AT_EXIT: extern "C" fn() = end;
 /// The program's own handlers have run by now. Its other threads may still touch mapped memory, so that nothing is unmapped.
 extern "C" fn end() {
     streams::end();
-    finish(Process::report);
+    finish_for_good();
 }
 
 /// Syncs, if the caller is the process that has files mapped, and not its child before exec. Also where a handler ends the
 /// program in the middle of a call.
-fn finish(then: impl FnOnce(&Process)) {
-    if split::is_on() && !entry::is_own_thread() {
-        split::leave_all();
+#[must_use = "other threads go on until the process has ended"]
+fn finish(then: impl FnOnce(&Process)) -> Option<AllLeft> {
+    // What other threads write from now on is the kernel's at once.
+    let all_left = (split::is_on() && !entry::is_own_thread()).then(AllLeft::new);
+    if all_left.is_some() {
         split::close_logs();
         entry::as_vmio(split::report);
     }
-    let Some(process) = Process::current() else { return };
+    let Some(process) = Process::current() else { return all_left };
     let _ = entry::enter::<()>(|| {
         if process.is_caller() {
             process.sync_all();
@@ -36,16 +39,22 @@ fn finish(then: impl FnOnce(&Process)) {
         }
         None
     });
+    all_left
+}
+
+/// The process ends, and nothing of it is vmio's any more.
+fn finish_for_good() {
+    mem::forget(finish(Process::report));
 }
 
 /// Before one of the calls that end the program, but are defined elsewhere.
 pub(super) extern "C" fn ending() {
-    finish(Process::report);
+    finish_for_good();
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _exit(status: c_int) -> ! {
-    finish(Process::report);
+    finish_for_good();
     // SAFETY: by the caller.
     unsafe { real::_exit(status) }
 }
@@ -59,7 +68,7 @@ unsafe extern "C" fn _Exit(status: c_int) -> ! {
 // What the program has told at_quick_exit runs afterwards: stores of that are lost.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn quick_exit(status: c_int) -> ! {
-    finish(Process::report);
+    finish_for_good();
     // SAFETY: by the caller.
     unsafe { real::quick_exit(status) }
 }
@@ -70,21 +79,21 @@ unsafe extern "C" fn execve(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    finish(Process::report);
+    let _all_left = finish(Process::report);
     // SAFETY: by the caller.
     unsafe { real::execve(path, arguments, environment) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
-    finish(Process::report);
+    let _all_left = finish(Process::report);
     // SAFETY: by the caller.
     unsafe { real::execv(path, arguments) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
-    finish(Process::report);
+    let _all_left = finish(Process::report);
     // SAFETY: by the caller.
     unsafe { real::execvp(file, arguments) }
 }
@@ -95,23 +104,22 @@ unsafe extern "C" fn execvpe(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    finish(Process::report);
+    let _all_left = finish(Process::report);
     // SAFETY: by the caller.
     unsafe { real::execvpe(file, arguments, environment) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int {
-    finish(Process::report);
+    let _all_left = finish(Process::report);
     // SAFETY: by the caller.
     unsafe { real::fexecve(fd, arguments, environment) }
 }
 
 /// Another process is about to share the descriptors.
-fn share() {
-    if split::is_on() && !entry::is_own_thread() {
-        split::leave_all();
-    }
+#[must_use = "it does so later"]
+fn share() -> Option<AllLeft> {
+    (split::is_on() && !entry::is_own_thread()).then(AllLeft::new)
 }
 
 #[unsafe(no_mangle)]
@@ -123,7 +131,7 @@ unsafe extern "C" fn posix_spawn(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
-    share();
+    let _all_left = share();
     // SAFETY: by the caller.
     unsafe { real::posix_spawn(process, path, actions, attributes, arguments, environment) }
 }
@@ -137,21 +145,21 @@ unsafe extern "C" fn posix_spawnp(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
-    share();
+    let _all_left = share();
     // SAFETY: by the caller.
     unsafe { real::posix_spawnp(process, file, actions, attributes, arguments, environment) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn system(command: *const c_char) -> c_int {
-    share();
+    let _all_left = share();
     // SAFETY: by the caller.
     unsafe { real::system(command) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
-    share();
+    let _all_left = share();
     // SAFETY: by the caller.
     unsafe { real::popen(command, mode) }
 }

@@ -87,6 +87,13 @@ impl Description {
         self.state.compare_exchange(from as u32, to as u32, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
+    /// It is the kernel's for good, if it is anybody's, whatever a thread was making of it that is not there.
+    pub(super) fn abandon(&self) {
+        if self.state() != State::Free {
+            self.state.store(State::Linux as u32, Ordering::SeqCst);
+        }
+    }
+
     /// Makes it that of a descriptor that was just opened; false if it is somebody's.
     pub(super) fn take(&self, fd: i32) -> bool {
         if self.references.load(Ordering::Relaxed) != 0 || !self.change(State::Free, State::Leaving) {

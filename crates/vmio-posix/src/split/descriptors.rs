@@ -212,10 +212,17 @@ pub(crate) fn leave(fd: RawFd, until: Until) {
     }
 }
 
-/// Leaves all descriptions to Linux: another process is about to have them.
-pub(crate) fn leave_all() {
+/// Leaves all descriptions to Linux.
+pub(super) fn leave_all() {
     for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
         leave_description(description, Until::TheEnd);
+    }
+}
+
+/// In a forked child, where nothing is warm: what other threads of the parent were just doing nobody ends.
+pub(super) fn belong_to_child() {
+    for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
+        description.abandon();
     }
 }
 

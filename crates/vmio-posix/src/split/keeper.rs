@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::process::getpid;
 use vmio::{Access, Cache, Engine, SignalsBlocked, Stats};
 
+use super::all_left;
 use super::answer::Answer;
 use super::cached_file::CachedFile;
 use super::description::{Description, State};
@@ -78,7 +79,7 @@ struct Keeper {
 static IS_ON: AtomicBool = AtomicBool::new(false);
 static IS_STRICT: AtomicBool = AtomicBool::new(false);
 static HAS_FRAMES: AtomicBool = AtomicBool::new(false);
-/// The process that the keeper is in, and not its child before that is another program (vfork).
+/// The process, and not its child before that is another program (vfork).
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 /// Its thread; 0 until there is one, which a forked child does not have.
 static THREAD: AtomicI32 = AtomicI32::new(0);
@@ -116,21 +117,28 @@ pub(crate) fn start() {
     let is_on = mode.is_some();
     IS_ON.store(is_on, Ordering::Relaxed);
     IS_STRICT.store(mode == Some(Mode::Strict), Ordering::Relaxed);
-    if is_on {
-        extern "C" fn leave_all() {
-            descriptors::leave_all();
-        }
-        extern "C" fn begin_anew() {
-            THREAD.store(0, Ordering::Relaxed);
-            // The thread may have been in the middle of taking something out: what it had stays as it is, unused.
-            KEEPER.store(ptr::null_mut(), Ordering::Relaxed);
-            strict::close_descriptors_of_parent();
-            report::belongs_to_this_process();
-        }
-        report::belongs_to_this_process();
-        // SAFETY: both are safe functions without arguments.
-        unsafe { libc::pthread_atfork(Some(leave_all), None, Some(begin_anew)) };
-    }
+    belongs_to_this_process();
+}
+
+fn belongs_to_this_process() {
+    PROCESS.store(getpid().as_raw_nonzero().get(), Ordering::Relaxed);
+    report::belongs_to_this_process();
+}
+
+/// Whether the caller is not a child that has the memory of its parent until it is another program (vfork).
+pub(super) fn is_in_this_process() -> bool {
+    PROCESS.load(Ordering::Relaxed) == getpid().as_raw_nonzero().get()
+}
+
+/// In a forked child, which has no keeper.
+pub(crate) fn begin_anew() {
+    THREAD.store(0, Ordering::Relaxed);
+    // The thread may have been in the middle of taking something out: what it had stays as it is, unused.
+    KEEPER.store(ptr::null_mut(), Ordering::Relaxed);
+    descriptors::belong_to_child();
+    all_left::begin_anew();
+    strict::close_descriptors_of_parent();
+    belongs_to_this_process();
 }
 
 /// Whether there is a thread. It is started by the first open of a file under the folders.
@@ -154,7 +162,6 @@ fn begin() -> bool {
         frames: OnceLock::new(),
     };
     KEEPER.store(Box::into_raw(Box::new(keeper)), Ordering::Release);
-    PROCESS.store(getpid().as_raw_nonzero().get(), Ordering::Relaxed);
     // It inherits the mask: no handler of the program's runs there.
     let _signals = SignalsBlocked::new();
     thread::Builder::new().name("vmio-keeper".to_owned()).spawn(keep).is_ok()
@@ -181,7 +188,7 @@ pub(super) unsafe fn dispose(warm: *mut Warm) {
 
 /// Asks for something, and waits until it is done; `None` if there is nobody to ask.
 fn demand(request: impl Fn(*const Answer) -> Request) -> Option<Result<usize, Errno>> {
-    if PROCESS.load(Ordering::Relaxed) != getpid().as_raw_nonzero().get() || KEEPER.load(Ordering::Relaxed).is_null() {
+    if !is_in_this_process() || KEEPER.load(Ordering::Relaxed).is_null() {
         return None;
     }
     // A handler that asks, too, would not be told before this is; one that leaves this frame for good, never.
@@ -321,8 +328,8 @@ fn warm_up(fd: RawFd, thread: libc::pid_t, logs: &mut Logs) {
     if description.home.load(Ordering::Relaxed) != fd || !description.change(State::Cold, State::Warming) {
         return;
     }
-    // From here on who closes the home of the description waits.
-    if is_file && !description.drain() {
+    // From here on who closes the home of the description waits, and so does who is about to fork.
+    if all_left::is_held() || is_file && !description.drain() {
         description.ask_again();
         description.change(State::Warming, State::Cold);
         return;

@@ -14,6 +14,7 @@
 //! Nothing here allocates or waits for a lock in a thread of the program's: what it does, signal handlers do, too. The exceptions are
 //! a file in frames of which more is mapped, or that is written back: they wait for each other, with signals blocked, and seldom allocate.
 
+mod all_left;
 mod answer;
 mod cached_file;
 mod calls;
@@ -27,9 +28,8 @@ mod strict;
 mod strict_calls;
 mod warm;
 
+pub(crate) use all_left::AllLeft;
 pub(crate) use calls::{Way, changes, lseek, read, reads, synced, truncate, write};
-pub(crate) use descriptors::{
-    Until, closed, closed_range, duplicated, flags, give_way_to, is_alone, leave, leave_all, opened,
-};
-pub(crate) use keeper::{close_logs, has_frames, is_on, is_strict, replay_before_changes, start};
+pub(crate) use descriptors::{Until, closed, closed_range, duplicated, flags, give_way_to, is_alone, leave, opened};
+pub(crate) use keeper::{begin_anew, close_logs, has_frames, is_on, is_strict, replay_before_changes, start};
 pub(crate) use report::report;

@@ -1,11 +1,9 @@
 //! What `vmio run --stats` says of a process that was run with a mode.
 
 use std::fmt;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::sync::OnceLock;
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::getpid;
 use serde_json::json;
@@ -17,8 +15,8 @@ use crate::own_descriptors;
 use crate::settings::{ReportForm, Settings};
 use crate::synchronous;
 
-/// The standard error output as it was: many programs close theirs before they end. None if there was none.
-static MESSAGES: OnceLock<Option<OwnedFd>> = OnceLock::new();
+/// The standard error output as it was: many programs close theirs before they end. -1 if there was none.
+static MESSAGES: AtomicI32 = AtomicI32::new(-1);
 
 /// Its number, or more: programs that choose the numbers of their own descriptors, as shells do, choose lower ones.
 const MESSAGES_FROM: RawFd = 512;
@@ -33,17 +31,26 @@ pub(super) fn belongs_to_this_process() {
 
 /// Keeps what will be needed, for a process that opens files under the folders.
 pub(super) fn prepare() {
-    MESSAGES.get_or_init(|| {
-        let duplicate = |from| rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), from);
-        // There may not be so many.
-        let messages = duplicate(MESSAGES_FROM).or_else(|_| duplicate(3)).ok()?;
-        own_descriptors::insert(messages.as_raw_fd()).then_some(messages)
-    });
+    if messages().is_some() {
+        return;
+    }
+    let duplicate = |from| rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), from);
+    // There may not be so many.
+    let Ok(duplicate) = duplicate(MESSAGES_FROM).or_else(|_| duplicate(3)) else { return };
+    if own_descriptors::insert(duplicate.as_raw_fd()) {
+        MESSAGES.store(duplicate.into_raw_fd(), Ordering::Release);
+    }
+}
+
+fn messages() -> Option<BorrowedFd<'static>> {
+    let fd = Some(MESSAGES.load(Ordering::Acquire)).filter(|fd| *fd >= 0)?;
+    // SAFETY: it is never closed.
+    Some(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 /// The cache that was asked for cannot be had in this process.
 pub(super) fn no_frames(error: &vmio::Error) {
-    if let Some(Some(messages)) = MESSAGES.get() {
+    if let Some(messages) = messages() {
         let text = format!("vmio run: files are copied from and to the page cache, for want of a cache: {error}\n");
         let _ = rustix::io::write(messages, text.as_bytes());
     }
@@ -85,7 +92,7 @@ fn is_verbose() -> bool {
 fn say(fd: BorrowedFd<'_>, what: fmt::Arguments<'_>) {
     let path = Settings::of_this_process().and_then(|settings| settings.path_under(fd));
     let text = format!("vmio run: {} {what}\n", path.unwrap_or_default().display());
-    if let Some(Some(messages)) = MESSAGES.get() {
+    if let Some(messages) = messages() {
         // If nobody listens any more, that is all right.
         let _ = rustix::io::write(messages, text.as_bytes());
     }
@@ -95,7 +102,7 @@ fn say(fd: BorrowedFd<'_>, what: fmt::Arguments<'_>) {
 pub(crate) fn report() {
     static HAS_REPORTED: AtomicBool = AtomicBool::new(false);
     let Some(settings) = Settings::of_this_process() else { return };
-    let (Some((mode, form)), Some(Some(messages))) = (settings.mode.zip(settings.report), MESSAGES.get()) else {
+    let (Some((mode, form)), Some(messages)) = (settings.mode.zip(settings.report), messages()) else {
         return;
     };
     let process = getpid().as_raw_nonzero();

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::backing::{Access, Backing, Identity};
 use crate::cache::Cache;
@@ -10,29 +10,36 @@ use crate::error::{Error, Result};
 use crate::mapped_file::OpenedFile;
 use crate::mapped_file::opened::{OpenRegion, Opened};
 use crate::options::MappingOptions;
-use crate::sys::fork::Generation;
+use crate::sys::fork::{Generation, PerProcess};
 
-static OPEN_FILES: Mutex<BTreeMap<Identity, OpenFile>> = Mutex::new(BTreeMap::new());
-static FILE_CLOSED: Condvar = Condvar::new();
+static OPEN_FILES: PerProcess<OpenFiles> = PerProcess::new();
 
-/// A file that some mapping of the process has open, or is about to close.
-struct OpenFile {
-    opened: Weak<dyn OpenedFile>,
-    generation: Generation,
+/// The files that mappings of the process have open, or are about to close.
+#[derive(Default)]
+struct OpenFiles {
+    files: Mutex<BTreeMap<Identity, Weak<dyn OpenedFile>>>,
+    file_closed: Condvar,
+}
+
+impl OpenFiles {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Identity, Weak<dyn OpenedFile>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The file's place among those that are open; given up when dropped.
 pub(crate) struct Entry {
     identity: Identity,
+    open_files: &'static OpenFiles,
     generation: Generation,
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // In a forked child, another thread of the parent may have held the lock when it was copied.
+        // A forked child has files of its own.
         if self.generation.is_current() {
-            OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.identity);
-            FILE_CLOSED.notify_all();
+            self.open_files.lock().remove(&self.identity);
+            self.open_files.file_closed.notify_all();
         }
     }
 }
@@ -59,12 +66,10 @@ pub(crate) fn open<R: OpenRegion>(
     let Some(identity) = backing.identity() else {
         return Ok(Arc::new(Opened::new(start(backing, options)?, None)));
     };
-    let mut open_files = OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner);
-    while let Some(present) = open_files.get(&identity) {
-        if !present.generation.is_current() {
-            break; // Inherited by a forked child: the parent's.
-        }
-        if let Some(opened) = present.opened.upgrade() {
+    let open_files = OPEN_FILES.get().map_err(Error::system("noting the process"))?;
+    let mut files = open_files.lock();
+    while let Some(present) = files.get(&identity) {
+        if let Some(opened) = present.upgrade() {
             let wanted = options.access.unwrap_or_else(|| backing.access());
             let how = if cache.is_some_and(|cache| !opened.belongs_to(cache)) {
                 "through another cache"
@@ -78,14 +83,14 @@ pub(crate) fn open<R: OpenRegion>(
                 "by another engine"
             };
             // Dropping what may be the last handle takes this lock.
-            drop(open_files);
+            drop(files);
             return Err(Error::AlreadyMapped { backing: backing.describe(), how });
         }
         // Its last handle is going: it syncs and unlocks the file.
-        open_files = FILE_CLOSED.wait(open_files).unwrap_or_else(PoisonError::into_inner);
+        files = open_files.file_closed.wait(files).unwrap_or_else(PoisonError::into_inner);
     }
-    let opened = Arc::new(Opened::new(start(backing, options)?, Some(Entry { identity, generation })));
-    let weak: Weak<dyn OpenedFile> = Arc::downgrade(&opened) as _;
-    open_files.insert(identity, OpenFile { opened: weak, generation });
+    let region = start(backing, options)?;
+    let opened = Arc::new(Opened::new(region, Some(Entry { identity, open_files, generation })));
+    files.insert(identity, Arc::downgrade(&opened) as _);
     Ok(opened)
 }

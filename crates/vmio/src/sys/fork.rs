@@ -4,8 +4,9 @@
 //! generation lives in a page that the kernel wipes in the child (MADV_WIPEONFORK), so the check is one load.
 
 use std::io;
+use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::sys::PAGE_BYTES;
 use crate::sys::reservation::Reservation;
@@ -41,5 +42,67 @@ impl Generation {
     #[inline]
     pub(crate) fn is_current(self) -> bool {
         PAGE.get().is_some_and(|page| page.get(0).load(Ordering::Relaxed) == self.0)
+    }
+}
+
+/// What each process has one of, locks above all: a forked child begins with a new one, whatever other threads of its parent were
+/// doing with theirs.
+pub(crate) struct PerProcess<T: 'static> {
+    /// Never freed: a child cannot tell whether it is being used, and there is one for each process in a line of forks.
+    present: AtomicPtr<(Generation, T)>,
+}
+
+impl<T: Default> PerProcess<T> {
+    pub(crate) const fn new() -> Self {
+        PerProcess { present: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// That of the calling process. Allocates at its first call.
+    pub(crate) fn get(&self) -> io::Result<&'static T> {
+        let found = self.present.load(Ordering::Acquire);
+        // SAFETY: what was put there is never freed.
+        if let Some((generation, value)) = unsafe { found.as_ref() }
+            && generation.is_current()
+        {
+            return Ok(value);
+        }
+        let new = Box::into_raw(Box::new((Generation::of_this_process()?, T::default())));
+        let present = match self.present.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => new,
+            Err(faster) => {
+                // SAFETY: nobody else has seen it.
+                drop(unsafe { Box::from_raw(new) });
+                faster
+            }
+        };
+        // SAFETY: as above, and it is not null.
+        Ok(unsafe { &(*present).1 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn a_child_has_a_lock_of_its_own() {
+        static LOCKED: PerProcess<Mutex<u32>> = PerProcess::new();
+        *LOCKED.get().unwrap().lock().unwrap() = 7;
+        let held = LOCKED.get().unwrap().lock().unwrap();
+        // SAFETY: the child makes system calls, allocates a little, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let is_new = LOCKED.get().is_ok_and(|lock| lock.try_lock().is_ok_and(|value| *value == 0));
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(!is_new)) };
+        }
+        let mut status = 0;
+        // SAFETY: the status is ours.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!((status, *held), (0, 7));
+        drop(held);
+        assert_eq!(*LOCKED.get().unwrap().lock().unwrap(), 7);
     }
 }

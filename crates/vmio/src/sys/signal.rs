@@ -4,8 +4,8 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::sys::errno::PreservedErrno;
 #[cfg(target_arch = "x86_64")]
@@ -49,24 +49,19 @@ static RESOLVERS: [OnceLock<FaultHandler>; 2] = [const { OnceLock::new() }; 2];
 /// What is done at a SIGBUS that is none of ours: what was done before us, or what the program has asked for since. Null until the
 /// handler is installed. Never freed: a handler may be reading it.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
-static INSTALLING: Mutex<()> = Mutex::new(());
+static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Has `handler` called for every SIGBUS of this process from now on; what all handlers decline goes to the one that was
 /// there before us. Of each source the first call decides; later ones do nothing.
 pub(crate) fn install_sigbus_handler(source: FaultSource, handler: FaultHandler) -> io::Result<()> {
-    let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     RESOLVERS[source as usize].get_or_init(|| handler);
-    if previous().is_some() { Ok(()) } else { install() }
+    if IS_INSTALLED.load(Ordering::Acquire) { Ok(()) } else { install() }
 }
 
 /// Has copies of persistent memory from now on return where they come upon a SIGBUS. Not in the handler itself, where one kills the
 /// process: an alternate stack of 8 KiB has no room for a second.
 pub(crate) fn recover_copies() -> io::Result<()> {
-    if previous().is_some() {
-        return Ok(());
-    }
-    let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
-    if previous().is_some() { Ok(()) } else { install() }
+    if IS_INSTALLED.load(Ordering::Acquire) { Ok(()) } else { install() }
 }
 
 fn previous() -> Option<&'static libc::sigaction> {
@@ -78,24 +73,30 @@ fn previous() -> Option<&'static libc::sigaction> {
 /// it only tells. None if vmio has no handler of SIGBUS in this process: then it is the C library's business. For libraries that
 /// stand before sigaction(2).
 pub fn sigbus_action(action: Option<libc::sigaction>) -> Option<libc::sigaction> {
-    let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
-    let before = *previous()?;
-    if let Some(action) = action {
-        PREVIOUS.store(Box::into_raw(Box::new(action)), Ordering::Release);
-    }
-    Some(before)
+    let before = previous()?;
+    let Some(action) = action else { return Some(*before) };
+    let before = PREVIOUS.swap(Box::into_raw(Box::new(action)), Ordering::AcqRel);
+    // SAFETY: what is put there is never freed, nor taken out for nothing.
+    Some(unsafe { *before })
 }
 
+/// Of threads that do this at once each returns with the handler installed, and what was there before the first of them is kept. No
+/// lock: a forked child would inherit it held.
 fn install() -> io::Result<()> {
-    let mut previous = MaybeUninit::<libc::sigaction>::zeroed();
+    let mut present = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: reads the present action into a zeroed sigaction of ours, which is valid as it is if that fails.
-    let previous = unsafe {
-        if libc::sigaction(libc::SIGBUS, ptr::null(), previous.as_mut_ptr()) != 0 {
+    let present = unsafe {
+        if libc::sigaction(libc::SIGBUS, ptr::null(), present.as_mut_ptr()) != 0 {
             return Err(io::Error::last_os_error());
         }
-        previous.assume_init()
+        present.assume_init()
     };
-    PREVIOUS.store(Box::into_raw(Box::new(previous)), Ordering::Release);
+    let present = Box::into_raw(Box::new(present));
+    // If it were our own by now, there would be one already.
+    if PREVIOUS.compare_exchange(ptr::null_mut(), present, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        // SAFETY: nobody else has seen it.
+        drop(unsafe { Box::from_raw(present) });
+    }
     // SAFETY: a zeroed sigaction is valid; the fields that matter are set below.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = on_sigbus as *const () as usize;
@@ -110,6 +111,7 @@ fn install() -> io::Result<()> {
             return Err(io::Error::last_os_error());
         }
     }
+    IS_INSTALLED.store(true, Ordering::Release);
     Ok(())
 }
 

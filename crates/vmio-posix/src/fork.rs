@@ -1,0 +1,65 @@
+//! What a fork does to what the process has of vmio.
+//!
+//! A child has the memory of its parent and one thread: what other threads were in the middle of stays as it was. So the thread that forks
+//! has whatever must be whole there to itself meanwhile. Of what a child has then, the mappings and the cache are its parent's
+//! alone, and it begins anew: with a cache of its own, once it maps a file itself.
+
+use std::cell::Cell;
+use std::sync::MutexGuard;
+
+use vmio::SignalsBlocked;
+
+use crate::entry;
+use crate::left_to_linux;
+use crate::process::{self, Process};
+use crate::refused;
+use crate::settings::Settings;
+use crate::split::{self, AllLeft};
+
+/// What the thread holds while it forks.
+struct Forking {
+    all_left: Option<AllLeft>,
+    _starting: MutexGuard<'static, process::Start>,
+    _left_to_linux: MutexGuard<'static, left_to_linux::Files>,
+    _refused: MutexGuard<'static, refused::Files>,
+    // After the locks: a handler of the program's may want them.
+    _no_handlers: SignalsBlocked,
+}
+
+thread_local! {
+    static FORKING: Cell<Option<Forking>> = const { Cell::new(None) };
+}
+
+/// The library has been loaded.
+pub(crate) fn start() {
+    if Settings::of_this_process().is_some() {
+        // SAFETY: all three are safe functions without arguments.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    }
+}
+
+extern "C" fn before() {
+    let no_handlers = SignalsBlocked::new();
+    let forking = entry::as_vmio(|| Forking {
+        all_left: split::is_on().then(AllLeft::new),
+        _starting: process::starting(),
+        _left_to_linux: left_to_linux::files(),
+        _refused: refused::files(),
+        _no_handlers: no_handlers,
+    });
+    FORKING.set(Some(forking));
+}
+
+extern "C" fn in_parent() {
+    drop(FORKING.take());
+}
+
+extern "C" fn in_child() {
+    let Some(mut forking) = FORKING.take() else { return };
+    // It is counted in the parent.
+    std::mem::forget(forking.all_left.take());
+    Process::is_left_to_parent();
+    if split::is_on() {
+        split::begin_anew();
+    }
+}
