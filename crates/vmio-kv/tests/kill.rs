@@ -1,5 +1,6 @@
 //! A process that writes to a store is killed at any moment, again and again: what it was told is durable is there, and of what came
-//! later, of each thread, a part without holes, batches whole.
+//! later, of each thread, a part without holes, batches whole. Scans run meanwhile, and in some lives the device fails now and then: who
+//! is told of an error stops.
 //!
 //! What is to be expected stands in a file that outlives the process: how many operations each thread has begun, how many of them have
 //! returned, and how many were known to be durable. What they were follows from a seed. `VMIO_TEST_LIVES=1000` lives long.
@@ -8,18 +9,21 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use support::child::{command, is_child};
+use support::failing_file::{FailingFile, OneIn};
 use support::{Random, assert_sound};
 use vmio::backing::{Access, FileBacking};
-use vmio_kv::{Db, Durability, Options, WriteBatch};
+use vmio_kv::{Db, Durability, Error, Options, RegionHandle, WriteBatch};
 
 const NAME: &str = "what_was_acknowledged_survives_kills";
 const FOLDER: &str = "VMIO_TEST_FOLDER";
@@ -92,6 +96,11 @@ fn options(life: u64) -> Options {
         .durability(durability(life))
 }
 
+/// Operations of the device of which one fails, or 0.
+fn one_in(life: u64) -> u64 {
+    if life % 4 == 3 { 300 } else { 0 }
+}
+
 fn random_of(life: u64, thread: u64) -> Random {
     Random(life << 8 | thread)
 }
@@ -121,41 +130,82 @@ fn store_of(folder: &Path) -> PathBuf {
     folder.join("store.kv")
 }
 
-/// Writes until it is killed.
+/// Writes and scans until it is killed.
 fn live(folder: &Path, life: u64) {
     let expected = Expected::open(folder);
-    let db = Db::open(store_of(folder), options(life)).unwrap();
+    let file = FileBacking::open(store_of(folder), Access::ReadWrite).unwrap();
+    let failing = OneIn::default();
+    let backing = FailingFile { file, one_in: failing.clone(), random: AtomicU64::new(life) };
+    let db = Db::open_on(backing, options(life)).unwrap();
     println!("open");
     let regions: Vec<_> = REGIONS.iter().map(|name| db.region_or_create(name).unwrap()).collect();
+    failing.store(one_in(life), Ordering::Relaxed);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (db, regions, expected) = (&db, &regions, &expected);
-            scope.spawn(move || {
-                let mut random = random_of(life, thread);
-                for number in 1.. {
-                    let mut batch = WriteBatch::new();
-                    for ((region, key), value) in operation(&mut random, thread) {
-                        match value {
-                            Some(value) => batch.put(&regions[region], &key, &value).unwrap(),
-                            None => batch.delete(&regions[region], &key).unwrap(),
-                        }
-                    }
-                    expected.set(thread, Counter::Begun, number);
-                    db.write(&batch).unwrap();
-                    expected.set(thread, Counter::Returned, number);
-                    if durability(life) == Durability::Sync {
-                        expected.set(thread, Counter::Durable, number);
-                    } else if number % 500 == thread {
-                        db.sync().unwrap();
-                        expected.set(thread, Counter::Durable, number);
-                    }
-                    if number % 4000 == 0 {
-                        db.flush().unwrap();
-                    }
-                }
-            });
+            scope.spawn(move || stop_at(write(db, regions, expected, life, thread), life));
         }
+        scope.spawn(|| stop_at(scan(&regions), life));
     });
+}
+
+/// An error ends what a thread does, if there was to be one, and nothing else: the process has to be killed.
+fn stop_at(end: Result<Infallible, Error>, life: u64) {
+    let Err(error) = end;
+    if one_in(life) == 0 {
+        println!("life {life}: {error}");
+        std::process::exit(1);
+    }
+    loop {
+        std::thread::park();
+    }
+}
+
+fn write(db: &Db, regions: &[RegionHandle], expected: &Expected, life: u64, thread: u64) -> Result<Infallible, Error> {
+    let mut random = random_of(life, thread);
+    let mut number = 0;
+    loop {
+        number += 1;
+        let mut batch = WriteBatch::new();
+        for ((region, key), value) in operation(&mut random, thread) {
+            match value {
+                Some(value) => batch.put(&regions[region], &key, &value)?,
+                None => batch.delete(&regions[region], &key)?,
+            }
+        }
+        expected.set(thread, Counter::Begun, number);
+        db.write(&batch)?;
+        expected.set(thread, Counter::Returned, number);
+        if durability(life) == Durability::Sync {
+            expected.set(thread, Counter::Durable, number);
+        } else if number % 500 == thread {
+            db.sync()?;
+            expected.set(thread, Counter::Durable, number);
+        }
+        if number.is_multiple_of(4000) {
+            db.flush()?;
+        }
+    }
+}
+
+/// Each key once, in order, and of those that are written.
+fn scan(regions: &[RegionHandle]) -> Result<Infallible, Error> {
+    let known: BTreeSet<Vec<u8>> =
+        (0..THREADS).flat_map(|thread| (0..KEYS).map(move |number| key(thread, number))).collect();
+    loop {
+        for region in regions {
+            let mut last = None;
+            for found in region.scan(..) {
+                let (key, _) = found?;
+                let in_order = last.as_ref().is_none_or(|last| *last < key);
+                if !in_order || !known.contains(&key) {
+                    println!("scanned {} after {last:?}", key.escape_ascii());
+                    std::process::exit(1);
+                }
+                last = Some(key);
+            }
+        }
+    }
 }
 
 /// What a store holds of each thread's keys.

@@ -5,6 +5,7 @@
 pub mod child;
 #[path = "../../../vmio/tests/support/denial.rs"]
 pub mod denial;
+pub mod failing_file;
 pub mod gate;
 #[path = "../../../vmio/tests/support/random.rs"]
 mod random;
