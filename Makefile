@@ -1,7 +1,7 @@
 # Everything a user or CI does with the repository. The work itself is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test soak deny install header bench bench-map bench-fetch bench-commit bench-units bench-kv bench-run fmt lint doc clean
+.PHONY: help run test soak sanitize deny install header bench bench-map bench-fetch bench-commit bench-units bench-kv bench-run fmt lint doc clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -14,6 +14,9 @@ test: ## install what is missing and run everything that CI runs (STEPS="tests d
 
 soak: ## kill, cut the power of and damage key-value stores for about SOAK_MINUTES (30)
 	@scripts/soak
+
+sanitize: ## run tests under the address and thread sanitizers (needs a nightly Rust; half an hour)
+	@scripts/sanitize
 
 deny: ## look at the licences and sources of what we depend on, and at what is known against it
 	@scripts/deny

@@ -215,6 +215,32 @@ fn damage_is_told_from_a_crash_and_changes_nothing() {
     assert!(crashed.contents(1).iter().all(|byte| *byte == 0));
 }
 
+/// The next opening would take the records for its own, after it has let files be written to without them.
+#[test]
+fn records_of_a_later_opening_than_the_header_are_damage() {
+    let disk = SimulatedDisk::new(1, &[HEADERS + 100 * PAGE, 10 * PAGE]);
+    let one_more_life = |journal: Journal, word| {
+        let file = journal.join(disk.open(1)).unwrap();
+        let header = disk.contents(0)[..HEADERS as usize].to_vec();
+        write(&file, 1, 1, word).unwrap();
+        journal.commit(|_| Ok(())).unwrap();
+        header
+    };
+    let options = || JournalOptions::new().checkpoint_at(1.0);
+    let older = one_more_life(Journal::create(disk.open(0), options()).unwrap(), 1);
+    let open = |disk: &SimulatedDisk| Journal::open(disk.open(0), options(), |_| Ok(Box::new(disk.open(1))));
+    one_more_life(open(&disk).unwrap().0, 2);
+
+    let crashed = disk.after_power_cut();
+    assert_eq!(Inspection::of(crashed.open(0)).unwrap().damaged_at, None);
+    for (offset, byte) in (0..).zip(&older) {
+        crashed.corrupt(0, offset, |present| *present = *byte);
+    }
+    assert!(Inspection::of(crashed.open(0)).unwrap().damaged_at.is_some());
+    let Err(Error::JournalDamaged { what, .. }) = open(&crashed) else { panic!("it was opened") };
+    assert!(what.contains("later opening"), "{what}");
+}
+
 #[test]
 fn commits_are_not_brought_into_another_file_of_that_name() {
     let dir = tempfile::tempdir().unwrap();

@@ -96,7 +96,7 @@ impl Inspection {
             pages: scan.pages.len() as u64,
             bytes_discarded: (scan.end - scan.committed_end) * PAGE_BYTES as u64,
             torn_at: torn_at(&ring, &scan)?,
-            damaged_at: damage(&ring, &header, &scan)?,
+            damaged_at: damage(&ring, &header, &scan)?.map(|(offset, _)| offset),
             files: header.files.iter().map(file).collect(),
             records: found.iter().map(record).collect(),
         })

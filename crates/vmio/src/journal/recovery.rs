@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::journal::format::{Header, JournaledFile, LOG_START_BYTES, RecordPage, VERSION};
 use crate::journal::replay::replay;
 use crate::journal::ring::{Ring, read_header};
-use crate::journal::scan::{Scan, find_damage, read_record, read_record_page};
+use crate::journal::scan::{Damage, Scan, find_damage, read_record, read_record_page};
 use crate::journal::writers::Writers;
 use crate::sys::PAGE_BYTES;
 
@@ -60,12 +60,12 @@ pub(crate) fn read(device: Box<dyn Backing>, show: &mut dyn FnMut(&RecordPage)) 
     Ok((ring, header, scan))
 }
 
-/// The byte at which something is missing that had been durable, if there is any.
-pub(crate) fn damage(ring: &Ring, header: &Header, scan: &Scan) -> Result<Option<u64>> {
+/// What is damaged at the byte where the log ends, if anything is.
+pub(crate) fn damage(ring: &Ring, header: &Header, scan: &Scan) -> Result<Option<(u64, Damage)>> {
     let limit = header.tail + header.capacity_pages;
-    let had_been = find_damage(ring, scan.end, limit).map_err(Error::journal(ring.device(), "reading"))?;
-    let is_damaged = scan.committed_end < header.applied || had_been.is_some();
-    Ok(is_damaged.then(|| ring.offset(scan.end)))
+    let found = find_damage(ring, scan.end, limit).map_err(Error::journal(ring.device(), "reading"))?;
+    let is_short = scan.committed_end < header.applied;
+    Ok(found.or(is_short.then_some(Damage::Record)).map(|damage| (ring.offset(scan.end), damage)))
 }
 
 /// The byte at which a record begins that is not whole, if what lies there can be told from space never used.
@@ -77,12 +77,8 @@ pub(crate) fn torn_at(ring: &Ring, scan: &Scan) -> Result<Option<u64>> {
 /// Brings the files up to date and the journal into its next life, with an empty log.
 pub(crate) fn recover(device: Box<dyn Backing>, open_file: OpenFile<'_>) -> Result<(Ring, Header, RecoveryReport)> {
     let (ring, header, scan) = read(device, &mut |_| {})?;
-    if let Some(offset) = damage(&ring, &header, &scan)? {
-        return Err(Error::JournalDamaged {
-            journal: ring.device().describe(),
-            offset,
-            what: "a record is missing that had been durable",
-        });
+    if let Some((offset, damage)) = damage(&ring, &header, &scan)? {
+        return Err(Error::JournalDamaged { journal: ring.device().describe(), offset, what: damage.what() });
     }
     let mut files = BTreeMap::new();
     for file in header.files.iter().filter(|file| scan.lengths.contains_key(&file.file)) {

@@ -161,18 +161,40 @@ impl<'a> RecordPages<'a> {
     }
 }
 
-/// Whether a record behind `end` says that what lies at `end` had been durable: then it was not lost in a crash, where
-/// anything may be lost that was not flushed, but is damaged. Returns the end of what had been durable.
-pub(crate) fn find_damage(ring: &Ring, end: u64, limit: u64) -> io::Result<Option<u64>> {
+/// Why what lies at the end of a log was not lost in a crash, where anything may be lost that was not flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Damage {
+    /// Something is missing there that a record behind it, or the header, says had been durable.
+    Record,
+    /// There are records of a later life, whose header had been durable before the first of them: the one that was read is older.
+    Header,
+}
+
+impl Damage {
+    /// For people.
+    pub(crate) fn what(self) -> &'static str {
+        match self {
+            Damage::Record => "a record is missing that had been durable",
+            Damage::Header => "there are records of a later opening than the newest header that is whole",
+        }
+    }
+}
+
+/// What records behind `end` say of what lies there.
+pub(crate) fn find_damage(ring: &Ring, end: u64, limit: u64) -> io::Result<Option<Damage>> {
     let mut found = None;
     let mut pages = vec![Page::new_zeroed(); SEARCH_PAGES as usize];
     for start in (end..limit).step_by(SEARCH_PAGES as usize) {
         let count = SEARCH_PAGES.min(limit - start) as usize;
         ring.read(start, pages[..count].as_mut_bytes())?;
         for (position, page) in (start..).zip(&pages[..count]) {
-            let head = RecordPage::decode(ring.uuid, page).map(|record| record.head);
-            let durable = head.filter(|head| head.position == position && head.incarnation == ring.incarnation);
-            found = found.max(durable.map(|head| head.durable).filter(|durable| *durable > end));
+            let Some(head) = RecordPage::decode(ring.uuid, page).map(|record| record.head) else { continue };
+            if head.incarnation > ring.incarnation {
+                return Ok(Some(Damage::Header));
+            }
+            if head.position == position && head.incarnation == ring.incarnation && head.durable > end {
+                found = Some(Damage::Record);
+            }
         }
     }
     Ok(found)
