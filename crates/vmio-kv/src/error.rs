@@ -205,8 +205,11 @@ pub enum Error {
 }
 
 impl Error {
-    /// With what has led to it, for those who are told later that it was.
+    /// With what has led to it, for those who are told later that it was: the first failure, if it is that it was one.
     pub(crate) fn with_causes(&self) -> String {
+        if let Error::Stopped { why, .. } = self {
+            return why.clone();
+        }
         let causes = std::iter::successors(self.source(), |&cause| cause.source());
         causes.fold(self.to_string(), |text, cause| format!("{text}: {cause}"))
     }
@@ -269,4 +272,20 @@ pub enum Damage {
         /// The value.
         found: u64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_stopped_by_somebody_who_was_is_told_of_the_first_failure() {
+        let source = std::io::Error::other("the disk is gone");
+        let first = Error::Device { volume: "disk".to_owned(), action: "writing", offset: 7, source };
+        let stopped = |why| Error::Stopped { volume: "disk".to_owned(), why };
+        let second = stopped(first.with_causes());
+        assert_eq!(second.with_causes(), first.with_causes());
+        let third = stopped(second.with_causes());
+        assert_eq!(third.to_string().matches("takes no more writes").count(), 1);
+    }
 }
