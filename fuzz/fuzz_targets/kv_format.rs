@@ -130,7 +130,8 @@ fuzz_target!(|input: Input| {
             }
         }
         _ => {
-            let find = |branch: Branch<'_>| branch.find(&key, |damage| damage, |rest, key| Ok(rest.bytes.cmp(&key.len())));
+            let find =
+                |branch: Branch<'_>| branch.find(&key, |damage| damage, |rest, key| Ok(rest.bytes.cmp(&key.len())));
             let searched = Branch::to_search(&sealed).and_then(find);
             if let Ok(branch) = Branch::from_block(&sealed) {
                 let found = searched.expect("all pivots were checked");
