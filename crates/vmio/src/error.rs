@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 
-use crate::backing::{Backing, FileUser, Holder};
+use crate::file_user::{FileUser, Holder};
 
 /// The result of vmio's operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -334,9 +334,5 @@ pub enum Error {
 impl Error {
     pub(crate) fn system(operation: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::System { operation, source }
-    }
-
-    pub(crate) fn journal(device: &dyn Backing, operation: &'static str) -> impl FnOnce(io::Error) -> Error {
-        move |source| Error::Journal { journal: device.describe(), operation, source }
     }
 }

@@ -34,6 +34,8 @@ mod engine;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+mod file_user;
+#[cfg(not(loom))]
 pub mod journal;
 #[cfg(not(loom))]
 mod kernel_engine;
@@ -59,9 +61,7 @@ pub mod telemetry;
 #[cfg(not(loom))]
 pub use backing::Access;
 #[cfg(not(loom))]
-pub use cache::{Cache, CacheBuilder, LockMemory, MissTime, Stats};
-#[cfg(not(loom))]
-pub use engine::Engine;
+pub use cache::{Cache, CacheBuilder, LockMemory};
 #[cfg(not(loom))]
 pub use error::{Error, Result};
 #[cfg(not(loom))]
@@ -69,7 +69,7 @@ pub use mapped_file::{Advice, SyncHandle, Usage};
 #[cfg(not(loom))]
 pub use mapping::{Fetch, Mapping, Pin, Residency, View};
 #[cfg(not(loom))]
-pub use options::{FrameHint, MappingOptions, OnReadError, PageVerifier};
+pub use options::{Engine, FrameHint, MappingOptions, OnReadError, PageVerifier};
 #[cfg(not(loom))]
 pub use page::reuse::Reuse;
 #[cfg(not(loom))]
@@ -82,3 +82,5 @@ pub use shared_map::{NotThere, SharedMap};
 pub use sys::PAGE_BYTES;
 #[cfg(not(loom))]
 pub use sys::signal::{SignalsBlocked, sigbus_action};
+#[cfg(not(loom))]
+pub use telemetry::{MissTime, Stats};

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use linux_raw_sys::general::{UFFD_FEATURE_MOVE, UFFD_FEATURE_WP_ASYNC, UFFD_FEATURE_WP_HUGETLBFS_SHMEM};
 use rustix::thread::CapabilitySet;
 
-use crate::engine::Engine;
 use crate::error::Error;
+use crate::options::Engine;
 use crate::sys::PAGE_BYTES;
 use crate::sys::cpu;
 use crate::sys::fault_messages::NoMessages;

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::backing::file::lengthen;
-use crate::backing::{Access, Backing, FileUser, Identity, file_user};
+use crate::backing::{Access, Backing, FileUser, Identity, file_locks};
 use crate::sys::fork::Generation;
 use crate::sys::persistent_map::PersistentMap;
 use crate::{Error, Result};
@@ -173,7 +173,7 @@ impl Backing for DaxBacking {
     }
 
     fn unlock(&self) -> io::Result<()> {
-        file_user::unlock(self.file.as_fd())
+        file_locks::unlock(self.file.as_fd())
     }
 
     fn describe(&self) -> String {

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::backing::{Access, Backing, FileUser, Identity, file_user};
+use crate::backing::{Access, Backing, FileUser, Identity, file_locks};
 use crate::sys::PAGE_BYTES;
 use crate::{Error, Result};
 
@@ -184,7 +184,7 @@ impl Backing for FileBacking {
     }
 
     fn unlock(&self) -> io::Result<()> {
-        file_user::unlock(self.buffered.as_fd())
+        file_locks::unlock(self.buffered.as_fd())
     }
 
     fn file(&self) -> Option<BorrowedFd<'_>> {

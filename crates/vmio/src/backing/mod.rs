@@ -3,7 +3,7 @@
 mod batch;
 mod dax;
 mod file;
-mod file_user;
+mod file_locks;
 mod memory;
 mod null;
 mod nvme;
@@ -13,10 +13,11 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
+pub use crate::file_user::{FileUser, Holder};
+
 pub use batch::BatchReader;
 pub use dax::DaxBacking;
 pub use file::FileBacking;
-pub use file_user::{FileUser, Holder};
 pub use memory::MemoryBacking;
 pub use null::NullBacking;
 pub use nvme::{Commands, NvmeBacking, Submission};

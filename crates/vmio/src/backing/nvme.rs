@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use crate::backing::{Access, Backing, FileUser, Identity, file_user};
+use crate::backing::{Access, Backing, FileUser, Identity, file_locks};
 use crate::sys::PAGE_BYTES;
 pub use crate::sys::nvme::Commands;
 use crate::sys::nvme::{self, CommandRings, Geometry, Memory};
@@ -186,7 +186,7 @@ impl Backing for NvmeBacking {
         }
         let claimed = File::options().read(true).custom_flags(libc::O_EXCL).open(&self.block_path);
         let claimed = claimed.map_err(|source| {
-            let _ = file_user::unlock(self.block_device.as_fd());
+            let _ = file_locks::unlock(self.block_device.as_fd());
             let source = match source.raw_os_error() {
                 Some(libc::EBUSY) => {
                     let why = "is mounted, or another has it for itself: unmount it, or take a namespace of its own";
@@ -199,7 +199,7 @@ impl Backing for NvmeBacking {
         // What somebody has written through the block device's page cache must neither be missed nor written over ours.
         let written =
             self.block_device.sync_data().map_err(Error::system("writing back the block device's page cache"));
-        written.inspect_err(|_| drop(file_user::unlock(self.block_device.as_fd())))?;
+        written.inspect_err(|_| drop(file_locks::unlock(self.block_device.as_fd())))?;
         self.forget_cached();
         *claim = Some(claimed);
         Ok(())
@@ -208,7 +208,7 @@ impl Backing for NvmeBacking {
     fn unlock(&self) -> io::Result<()> {
         self.forget_cached();
         self.claim.lock().unwrap_or_else(PoisonError::into_inner).take();
-        file_user::unlock(self.block_device.as_fd())
+        file_locks::unlock(self.block_device.as_fd())
     }
 
     fn prefer_buffers(&self, addresses: &[Range<usize>]) {

@@ -4,14 +4,16 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::cache::automatic::FollowerParts;
+use crate::cache::fault::handle_fault;
+use crate::cache::refusal::while_absent;
 use crate::cache::shared::{Parts, Shared};
 use crate::cache::write_batch::BATCH_PAGES;
 use crate::cache::{Cache, CacheCore, Tender};
-use crate::engine::{AnonymousFrames, Engine};
+use crate::engine::{AnonymousFrames, FaultCalls};
 use crate::error::{Error, Result};
 use crate::kernel_engine::KernelCore;
 use crate::managed::{Limits, ManagedCore};
-use crate::options::FrameHint;
+use crate::options::{Engine, FrameHint};
 use crate::policy::EvictionPolicy;
 use crate::probe;
 use crate::probe::KernelFeature;
@@ -226,7 +228,8 @@ impl CacheBuilder {
             let core = KernelCore::start(generation, capacity_pages)?;
             return Ok(Cache { tender: Tender::Module(Arc::new(core)) });
         }
-        let (engine, userfaultfd) = match self.engine.start(readers, self.kernel_features) {
+        let calls = FaultCalls { resolve: handle_fault, while_absent };
+        let (engine, userfaultfd) = match self.engine.start(calls, readers, self.kernel_features) {
             Ok(started) => started,
             Err(why @ Error::NoUserfaultfd { .. }) if self.engine == Engine::Auto => {
                 tracing::warn!(

@@ -7,7 +7,6 @@ use std::io;
 use std::ops::Range;
 
 use crate::cache::copy_slots::{self, Slot};
-use crate::cache::counters::Counter;
 use crate::cache::region::Region;
 use crate::cache::saved_pages::SavedPage;
 use crate::cache::write_batch::{Destination, Select, WriteBatch};
@@ -18,6 +17,7 @@ use crate::page::word::{PinOutcome, Snapshot, State};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::store_gate::Passing;
 use crate::sys::{PAGE_BYTES, cpu};
+use crate::telemetry::counters::Counter;
 
 /// Pages that are copied at a time, with the span's lock held.
 const PART_PAGES: usize = SPAN_PAGES / 4;

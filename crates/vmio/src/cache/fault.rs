@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use crate::backing::Access;
 use crate::budget::Taken;
-use crate::cache::counters::Counter;
 use crate::cache::read_failures::ReadFailure;
 use crate::cache::reclaim::Goal;
 use crate::cache::region::Region;
@@ -17,6 +16,7 @@ use crate::sys::abort::AbortOnUnwind;
 use crate::sys::address_table::AddressTable;
 use crate::sys::signal::{FaultAccess, Resolution};
 use crate::sys::{PAGE_BYTES, cpu, probes};
+use crate::telemetry::counters::Counter;
 
 /// Rounds of failed writes, without a page gained, after which a fault gives up.
 pub(crate) const FAILED_ROUNDS_MAX: u32 = 16;

@@ -7,7 +7,6 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use crate::cache::counters::{Counter, Timed};
 use crate::cache::fault::FaultError;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::read_failures::ReadFailure;
@@ -20,6 +19,7 @@ use crate::page::visit::Queue;
 use crate::page::word::{Loaded, Snapshot};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::{PAGE_BYTES, cpu};
+use crate::telemetry::counters::{Counter, Timed};
 use crate::telemetry::layout::Latency;
 
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
@@ -90,7 +90,7 @@ impl Region {
     ) -> Result<(), FaultError> {
         let shared = &*self.shared;
         let page = place.page;
-        let _timed = Timed::since(Instant::now(), shared, Latency::Miss);
+        let _timed = Timed::since(Instant::now(), &shared.counters, Latency::Miss);
         let core = cpu::current();
         shared.count(core, if store { Counter::StoreMisses } else { Counter::LoadMisses }, 1);
         self.publish_misses(page..page + 1, store);
@@ -427,7 +427,8 @@ impl Region {
         let offset = page * PAGE_BYTES as u64;
         // A file that grows meanwhile has zeros there.
         let len = self.len();
-        let timed = self.shared.times_read(core).then(|| Timed::since(Instant::now(), &self.shared, Latency::Read));
+        let timed =
+            self.shared.times_read(core).then(|| Timed::since(Instant::now(), &self.shared.counters, Latency::Read));
         let read = self.backing.read_at(offset, data);
         drop(timed);
         let bytes = read.map_err(|error| ReadFailure::from(&error))?;

@@ -5,7 +5,6 @@ pub(crate) mod automatic;
 mod builder;
 mod commit;
 mod copy_slots;
-pub(crate) mod counters;
 mod ensure;
 pub(crate) mod fault;
 pub(crate) mod fetch;
@@ -40,17 +39,16 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 pub use builder::{CacheBuilder, LockMemory};
-pub use counters::{MissTime, Stats};
 
 use crate::cache::automatic::Follower;
-use crate::cache::counters::PageCounts;
 use crate::cache::fetch::Fetchers;
 use crate::cache::shared::Shared;
-use crate::engine::Engine;
 use crate::kernel_engine::KernelCore;
 use crate::managed::ManagedCore;
+use crate::options::Engine;
 use crate::sys::PAGE_BYTES;
 use crate::sys::fork::Generation;
+use crate::telemetry::counters::{PageCounts, Stats};
 
 /// A budget of memory that any number of mappings share. A handle: cloning it gives another one.
 ///

@@ -5,7 +5,6 @@ use std::ops::AddAssign;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::cache::counters::Counter;
 use crate::cache::merge_buffers::MergeBuffers;
 use crate::cache::region::Region;
 use crate::cache::shared::{Gate, Shared};
@@ -23,6 +22,7 @@ use crate::policy::SpanRef;
 use crate::sys::pagemap::StoredPages;
 use crate::sys::unmap::UnmapList;
 use crate::sys::{cpu, probes};
+use crate::telemetry::counters::Counter;
 
 /// Victims that a pass aims at, FastMap's batch (§3.3).
 pub(crate) const PASS_PAGES: usize = 512;

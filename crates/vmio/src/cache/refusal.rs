@@ -1,12 +1,12 @@
 //! Pages whose access is refused: what an engine whose faulting threads sleep does in place of declining a signal.
 
-use crate::cache::counters::Counter;
 use crate::cache::fault::REGIONS;
 use crate::cache::region::Region;
 use crate::page::visit::Visit;
 use crate::page::word::{Snapshot, State};
 use crate::sys::cpu;
 use crate::sys::unmap::UnmapList;
+use crate::telemetry::counters::Counter;
 
 /// Runs `change` while the page at an address is absent and nobody can bring it in. Returns false, without having run
 /// it, if the page is in memory. A page that holds poison makes way: it was a store to it that failed.

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, O
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backing::{Access, Backing};
-use crate::cache::counters::Counter;
 use crate::cache::fetch::OpenRequests;
 use crate::cache::huge_pages::HugePages;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
@@ -34,6 +33,7 @@ use crate::sys::futex_lock::FutexLock;
 use crate::sys::reservation::Reservation;
 use crate::sys::sparse_array::SparseArray;
 use crate::sys::{PAGE_BYTES, cpu};
+use crate::telemetry::counters::Counter;
 
 const LAST_PLACE: u64 = SPAN_PAGES as u64 - 1;
 

@@ -10,7 +10,6 @@ use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
 use crate::budget::Budget;
-use crate::cache::counters::{Counter, Counters, NAMES};
 use crate::cache::fetch::EndedRequests;
 use crate::cache::merge_buffers::MergeBuffers;
 use crate::cache::page_buffers::PageBuffers;
@@ -26,6 +25,7 @@ use crate::sys::fork::Generation;
 use crate::sys::kernel::{KernelFeature, KernelFeatures};
 use crate::sys::unmap::Unmapper;
 use crate::sys::{cpu, futex};
+use crate::telemetry::counters::{Counter, Counters, NAMES};
 use crate::telemetry::layout::{Gauge, Latency};
 use crate::telemetry::miss_ring::MissRing;
 use crate::telemetry::page::{Description, PublishedWord, StatPage};

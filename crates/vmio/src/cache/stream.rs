@@ -6,7 +6,6 @@ use std::sync::PoisonError;
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::cache::counters::Counter;
 use crate::cache::huge_pages::{AHEAD_SPANS_MAX, HugePages, PRESENT_PAGES_MAX};
 use crate::cache::reclaim::Reclaimer;
 use crate::cache::region::Region;
@@ -20,6 +19,7 @@ use crate::page::word::{Loaded, State};
 use crate::page::{SPAN_BYTES, SPAN_PAGES};
 use crate::sys::cpu;
 use crate::sys::reservation::Reservation;
+use crate::telemetry::counters::Counter;
 
 /// One span is read ahead for so many pages of a cache, or of what a mapping may have of it: they take a quarter.
 const SPANS_AHEAD_SHARE: u64 = 4 * SPAN_PAGES as u64;

@@ -5,13 +5,13 @@ use std::io;
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::cache::counters::Counter;
 use crate::cache::page_buffers::{PageBuffer, WINDOW_PAGES_MAX};
 use crate::cache::region::Region;
 use crate::page::strides::Stride;
 use crate::page::word::State;
 use crate::sys::batch_ring::BatchRing;
 use crate::sys::{PAGE_BYTES, thread};
+use crate::telemetry::counters::Counter;
 
 /// So many threads read ahead by strides at a time, at most; others read their page alone.
 const RINGS_MAX: usize = 8;

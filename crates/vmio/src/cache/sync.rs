@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use crate::cache::counters::Timed;
 use crate::cache::region::{Region, Turn};
 use crate::cache::write_batch::{Select, WriteBatch};
 use crate::error::{Error, Result};
@@ -13,6 +12,7 @@ use crate::page::word::{Snapshot, State};
 use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
+use crate::telemetry::counters::Timed;
 use crate::telemetry::layout::Latency;
 
 /// Pages that are protected and copied at a time: a thread that stores to one of them meanwhile waits for at most so
@@ -62,7 +62,7 @@ impl Region {
     /// the device. Pages that became dirty since a sync of the whole mapping began are neither written nor held up
     /// (kmmap's msync, Kreon §3.3.1). The caller has signals blocked.
     pub(crate) fn finish_sync(&self, begun: BegunSync, _turn: Turn<'_>) -> Result<()> {
-        let _timed = Timed::since(begun.started, &self.shared, Latency::Sync);
+        let _timed = Timed::since(begun.started, &self.shared.counters, Latency::Sync);
         let mut batch = self.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
         let written = self.write_selected(&mut batch, begun.pages, begun.select);
         batch.clear();

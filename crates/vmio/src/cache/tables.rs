@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use crate::cache::counters::Counter;
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
 use crate::cache::views::Place;
@@ -13,6 +12,7 @@ use crate::page::{SPAN_PAGES, span_of};
 use crate::policy::SpanRef;
 use crate::sys::unmap::UnmapList;
 use crate::sys::{PAGE_BYTES, cpu};
+use crate::telemetry::counters::Counter;
 
 /// What a span with a page in memory is charged for: its page of page tables and, since the neighbour that shares it
 /// may have nothing to put there, a page of page words. Each view at which it is seen takes another page of page tables.

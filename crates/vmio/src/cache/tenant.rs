@@ -6,7 +6,6 @@ use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use crate::cache::builder::PAGES_MIN;
-use crate::cache::counters::Counter;
 use crate::cache::fault::FAILED_ROUNDS_MAX;
 use crate::cache::huge_pages::CACHE_SHARE;
 use crate::cache::reclaim::{Goal, PATIENCE_ABOVE_FLOORS};
@@ -18,6 +17,7 @@ use crate::page::SPAN_PAGES;
 use crate::policy::EvictionOrder;
 use crate::sys::PAGE_BYTES;
 use crate::sys::signal::SignalsBlocked;
+use crate::telemetry::counters::Counter;
 
 /// A mapping at its ceiling gives up one page in so many of it at a time, so that a TLB shootdown is not for one page.
 const BATCH_SHARE: u32 = 16;

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use crate::backing::Access;
-use crate::cache::counters::Counter;
 use crate::cache::merge_buffers::{MergeBuffer, MergeBuffers};
 use crate::cache::region::Region;
 use crate::cache::shared::Shared;
@@ -23,6 +22,7 @@ use crate::page::{SPAN_PAGES, span_of};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::pagemap::StoredPages;
 use crate::sys::{PAGE_BYTES, cpu, futex, probes};
+use crate::telemetry::counters::Counter;
 
 /// Pages of a worker's merge buffer (2 MiB).
 pub(crate) const BATCH_PAGES: usize = SPAN_PAGES;

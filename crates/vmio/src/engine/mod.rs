@@ -15,7 +15,6 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 pub(crate) use anonymous_frames::AnonymousFrames;
-pub use choice::Engine;
 pub(crate) use memfd_frames::MemfdFrames;
 pub(crate) use reader_thread_engine::ReaderThreadEngine;
 pub(crate) use sigbus_engine::SigbusEngine;
@@ -50,12 +49,12 @@ pub(crate) trait FaultEngine: Send + Sync {
     unsafe fn accept(&self, _address: usize, _len: usize) {}
 }
 
-/// What an engine that handles faults outside their threads asks of the cache.
+/// What an engine asks of the cache whose faults it delivers.
 #[derive(Clone, Copy)]
 pub(crate) struct FaultCalls {
     /// Resolves a fault.
     pub(crate) resolve: FaultHandler,
-    /// Runs something while the page at an address is absent and nobody can bring it in; false if it is in memory.
+    /// For engines that handle faults outside their threads: runs something while the page at an address is absent and nobody can bring it in; false if it is in memory.
     pub(crate) while_absent: fn(address: usize, change: &mut dyn FnMut()) -> bool,
 }
 

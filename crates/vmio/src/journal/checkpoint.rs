@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use crate::error::{Error, Result};
 use crate::journal::core::{Core, Joined};
+use crate::journal::failed_at;
 use crate::journal::format::Place;
 use crate::journal::replay::replay;
 use crate::journal::scan::{RecordPages, Scan};
@@ -134,7 +135,7 @@ fn checkpoint(core: &Core, writers: &Writers) -> Result<()> {
             yielded_at = scan.end;
             std::thread::yield_now();
         }
-        let record = records.read(scan.end).map_err(Error::journal(log.ring.device(), "reading"))?;
+        let record = records.read(scan.end).map_err(failed_at(log.ring.device(), "reading"))?;
         let record = record.ok_or_else(|| Error::JournalDamaged {
             journal: log.ring.device().describe(),
             offset: log.ring.offset(scan.end),

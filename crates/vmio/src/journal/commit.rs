@@ -10,6 +10,7 @@ use crate::backing::Backing;
 use crate::error::{Error, Result};
 use crate::journal::core::{Core, Joined};
 use crate::journal::delta_batch::CommitDeltas;
+use crate::journal::failed_at;
 use crate::journal::format::{CommittedFile, RecordKind};
 use crate::journal::journaled_backing::JournaledBacking;
 use crate::journal::log::CommitFailure;
@@ -295,7 +296,7 @@ fn seal(commit: &Commit<'_>) -> Result<u64> {
     }
     let failed = |failure| match failure {
         CommitFailure::Full => core.full(),
-        CommitFailure::Write(source) => Error::journal(core.log.ring.device(), "writing")(source),
+        CommitFailure::Write(source) => failed_at(core.log.ring.device(), "writing")(source),
         CommitFailure::Flush(source) => Error::JournalFlush { journal: core.log.ring.device().describe(), source },
     };
     let mut deltas = core.deltas();

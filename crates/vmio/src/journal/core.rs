@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::journal::checkpoint::Checkpoints;
 use crate::journal::delta_batch::DeltaBatch;
 use crate::journal::drain_gate::DrainGate;
+use crate::journal::failed_at;
 use crate::journal::format::{Header, Pages, RecordKind};
 use crate::journal::index::PageIndex;
 use crate::journal::log::{Log, Refusal};
@@ -183,7 +184,7 @@ impl Core {
         next.sequence += 1;
         change(&mut next);
         let device = self.log.ring.device();
-        self.log.ring.write_header(&next).map_err(Error::journal(device, "writing"))?;
+        self.log.ring.write_header(&next).map_err(failed_at(device, "writing"))?;
         self.log.flush().map_err(|source| Error::JournalFlush { journal: device.describe(), source })?;
         *header = next;
         Ok(())
@@ -216,7 +217,7 @@ impl Core {
     pub(crate) fn refused(&self, refusal: Refusal) -> Error {
         match refusal {
             Refusal::Full => self.full(),
-            Refusal::Failed(source) => Error::journal(self.log.ring.device(), "writing")(source),
+            Refusal::Failed(source) => failed_at(self.log.ring.device(), "writing")(source),
         }
     }
 

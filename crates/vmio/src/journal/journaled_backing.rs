@@ -10,6 +10,7 @@ use crate::journal::chain::{Bottom, CHAIN_PAGES, read_version};
 use crate::journal::commit::NOTHING_MORE;
 use crate::journal::core::Joined;
 use crate::journal::drain_gate::Inside;
+use crate::journal::failed_at;
 use crate::journal::format::{Place, RecordKind};
 use crate::journal::log::Refusal;
 use crate::journal::participant::Participant;
@@ -109,7 +110,7 @@ impl JournaledBacking {
         let core = &self.opened.core;
         match source.kind() {
             io::ErrorKind::StorageFull => core.full(),
-            _ => Error::journal(core.log.ring.device(), "writing")(source),
+            _ => failed_at(core.log.ring.device(), "writing")(source),
         }
     }
 

@@ -27,6 +27,7 @@ mod scan;
 mod version;
 mod writers;
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -143,7 +144,7 @@ impl Journal {
             let allocated = rustix::fs::fallocate(file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, device.len());
             match allocated {
                 Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NODEV) => {}
-                Err(error) => return Err(Error::journal(&*device, "allocating")(error.into())),
+                Err(error) => return Err(failed_at(&*device, "allocating")(error.into())),
             }
         }
         let uuid = Uuid::random().map_err(Error::system("drawing a random identity"))?;
@@ -162,9 +163,9 @@ impl Journal {
         // Both copies: whatever journal was here before must not come back.
         for sequence in [0, 1] {
             let copy = Header { sequence, ..header.clone() };
-            ring.write_header(&copy).map_err(Error::journal(ring.device(), "writing"))?;
+            ring.write_header(&copy).map_err(failed_at(ring.device(), "writing"))?;
         }
-        ring.device().flush().map_err(Error::journal(ring.device(), "flushing"))?;
+        ring.device().flush().map_err(failed_at(ring.device(), "flushing"))?;
         Self::start(ring, header, &options)
     }
 
@@ -177,7 +178,7 @@ impl Journal {
         let device = match FileBacking::open(path, Access::ReadWrite) {
             Ok(device) => {
                 lock(&device)?;
-                device.set_len(len).map_err(Error::journal(&device, "setting the length of"))?;
+                device.set_len(len).map_err(failed_at(&device, "setting the length of"))?;
                 device
             }
             Err(_) => FileBacking::create(path, len)?,
@@ -277,9 +278,14 @@ impl Journal {
     }
 }
 
+/// The error of what was being done to a journal's device, `writing` it for example.
+fn failed_at(device: &dyn Backing, operation: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Journal { journal: device.describe(), operation, source }
+}
+
 /// Whether nobody but this user and root can have written what the journal holds.
 fn check_trusted(device: &FileBacking) -> Result<()> {
-    let failed = Error::journal(device, "looking at");
+    let failed = failed_at(device, "looking at");
     let Some(file) = device.file() else { return Ok(()) };
     let stat = rustix::fs::fstat(file).map_err(|error| failed(error.into()))?;
     let user = rustix::process::geteuid().as_raw();
@@ -316,7 +322,7 @@ impl Opened {
             return Ok(());
         }
         // Of several that waited for it, one gets the reason.
-        let unknown = || Error::journal(log.ring.device(), "checkpointing")(std::io::ErrorKind::Other.into());
+        let unknown = || failed_at(log.ring.device(), "checkpointing")(std::io::ErrorKind::Other.into());
         Err(checkpoints.take_failure().unwrap_or_else(unknown))
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::backing::{Backing, FileUser};
 use crate::error::{Error, Result};
+use crate::journal::failed_at;
 use crate::journal::format::{Header, JournaledFile, LOG_START_BYTES, RecordPage, VERSION};
 use crate::journal::replay::replay;
 use crate::journal::ring::{Ring, read_header};
@@ -35,7 +36,7 @@ pub(crate) type OpenFile<'a> = &'a dyn Fn(&JournaledFile) -> Result<Box<dyn Back
 
 /// Reads header and log, and shows each record. Changes nothing.
 pub(crate) fn read(device: Box<dyn Backing>, show: &mut dyn FnMut(&RecordPage)) -> Result<(Ring, Header, Scan)> {
-    let header = read_header(&*device).map_err(Error::journal(&*device, "reading"))?;
+    let header = read_header(&*device).map_err(failed_at(&*device, "reading"))?;
     let header = header.map_err(|reason| Error::NotAJournal { journal: device.describe(), reason })?;
     let log_bytes = device.len().saturating_sub(LOG_START_BYTES);
     if log_bytes / (PAGE_BYTES as u64) < header.capacity_pages {
@@ -47,7 +48,7 @@ pub(crate) fn read(device: Box<dyn Backing>, show: &mut dyn FnMut(&RecordPage)) 
     let mut scan = Scan::new(&header);
     let limit = header.tail + header.capacity_pages;
     let mut pages = Vec::new();
-    let failed = |source| Error::journal(ring.device(), "reading")(source);
+    let failed = |source| failed_at(ring.device(), "reading")(source);
     while scan.end < limit {
         match read_record(&ring, scan.end, &mut pages).map_err(failed)? {
             Some(record) if scan.end + 1 + u64::from(record.head.pages) <= limit => {
@@ -63,14 +64,14 @@ pub(crate) fn read(device: Box<dyn Backing>, show: &mut dyn FnMut(&RecordPage)) 
 /// What is damaged at the byte where the log ends, if anything is.
 pub(crate) fn damage(ring: &Ring, header: &Header, scan: &Scan) -> Result<Option<(u64, Damage)>> {
     let limit = header.tail + header.capacity_pages;
-    let found = find_damage(ring, scan.end, limit).map_err(Error::journal(ring.device(), "reading"))?;
+    let found = find_damage(ring, scan.end, limit).map_err(failed_at(ring.device(), "reading"))?;
     let is_short = scan.committed_end < header.applied;
     Ok(found.or(is_short.then_some(Damage::Record)).map(|damage| (ring.offset(scan.end), damage)))
 }
 
 /// The byte at which a record begins that is not whole, if what lies there can be told from space never used.
 pub(crate) fn torn_at(ring: &Ring, scan: &Scan) -> Result<Option<u64>> {
-    let begun = read_record_page(ring, scan.end).map_err(Error::journal(ring.device(), "reading"))?.is_some();
+    let begun = read_record_page(ring, scan.end).map_err(failed_at(ring.device(), "reading"))?.is_some();
     Ok(begun.then(|| ring.offset(scan.end)))
 }
 
@@ -111,8 +112,8 @@ pub(crate) fn recover(device: Box<dyn Backing>, open_file: OpenFile<'_>) -> Resu
         files: Vec::new(),
         ..header
     };
-    ring.write_header(&next).map_err(Error::journal(ring.device(), "writing"))?;
-    ring.device().flush().map_err(Error::journal(ring.device(), "flushing"))?;
+    ring.write_header(&next).map_err(failed_at(ring.device(), "writing"))?;
+    ring.device().flush().map_err(failed_at(ring.device(), "flushing"))?;
     Ok((ring.reborn(&next), next, report))
 }
 

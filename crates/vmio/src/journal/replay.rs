@@ -9,6 +9,7 @@ use zerocopy::IntoBytes;
 use crate::backing::Backing;
 use crate::error::{Error, Result};
 use crate::journal::chain::{Bottom, read_version};
+use crate::journal::failed_at;
 use crate::journal::format::{Page, Place};
 use crate::journal::ring::Ring;
 use crate::journal::scan::{Committed, Scan};
@@ -113,7 +114,7 @@ fn read_committed(replay: &Replay<'_>, (place, committed): &Todo, page: &mut Pag
     };
     let unreadable = |position, error: io::Error| match error.kind() {
         io::ErrorKind::InvalidData => damaged(position, "what a commit has changed of a page is missing"),
-        _ => Error::journal(ring.device(), "reading")(error),
+        _ => failed_at(ring.device(), "reading")(error),
     };
     let read_bottom = |bottom, page: &mut [u8]| match bottom {
         Bottom::Image(position) => {

@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::cache::Stats;
 use crate::cache::page_buffers::PageBuffers;
 use crate::error::{Error, Result};
 use crate::probe;
@@ -13,6 +12,7 @@ use crate::sys::PAGE_BYTES;
 use crate::sys::cpu;
 use crate::sys::fork::Generation;
 use crate::sys::vmio_module::{Attachment, ModulePool};
+use crate::telemetry::Stats;
 
 /// A pool of the module's, and what has gone wrong with its files.
 pub(crate) struct Module {

@@ -9,7 +9,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::backing::Access;
-use crate::cache::Stats;
 use crate::cache::resize::PATIENCE;
 use crate::cache::shared::share;
 use crate::elastic::MemoryCgroups;
@@ -24,6 +23,7 @@ use crate::sys::fork::Generation;
 use crate::sys::mapped_pages::MappedPages;
 use crate::sys::page_cache;
 use crate::sys::page_scan::PageScan;
+use crate::telemetry::Stats;
 
 /// Pages that come in per second while nobody looks, at most: some more than a fast device delivers.
 const ARRIVALS_PER_S: u64 = 250_000;

@@ -3,7 +3,6 @@
 use std::io;
 use std::ops::Range;
 
-use crate::cache::counters::Counter;
 use crate::cache::page_buffers::WINDOW_PAGES_MAX;
 use crate::cache::write_batch::{Select, WriteBatch};
 use crate::engine::HideableFrames;
@@ -19,6 +18,7 @@ use crate::sys::pagemap::StoredPages;
 use crate::sys::signal::SignalsBlocked;
 use crate::sys::unmap::UnmapList;
 use crate::sys::{PAGE_BYTES, cpu};
+use crate::telemetry::counters::Counter;
 
 impl Mapping {
     /// Tells the cache how a range will be used.

@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use crate::backing::{Access, Backing, FileUser};
-use crate::cache::counters::Counter;
 use crate::cache::fault::REGIONS;
 use crate::cache::region::Region;
 use crate::cache::{Cache, CacheCore};
@@ -16,6 +15,7 @@ use crate::page::span::Span;
 use crate::sys::cpu;
 use crate::sys::fork::Generation;
 use crate::sys::signal::SignalsBlocked;
+use crate::telemetry::counters::Counter;
 
 /// A region whose faults find it.
 pub(crate) struct CachedRegion {

@@ -3,6 +3,7 @@
 //! Every [`crate::Cache`] counts in memory that others may read. A [`Reader`] finds it by the number of the process, with
 //! the right that a debugger needs to look (the same user, or CAP_SYS_PTRACE), and gives [`Snapshot`]s of it.
 
+pub(crate) mod counters;
 pub(crate) mod histogram;
 pub(crate) mod layout;
 pub(crate) mod miss_ring;
@@ -11,6 +12,7 @@ pub(crate) mod page;
 mod reader;
 mod snapshot;
 
+pub use counters::{MissTime, Stats};
 pub use histogram::Histogram;
 pub use misses::{Miss, Misses, PublishedMapping};
 pub use reader::{OpenPage, ReadError, Reader};

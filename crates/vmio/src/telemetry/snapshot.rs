@@ -1,8 +1,8 @@
 //! The reader's side of a stat page: bytes in, numbers out. The bytes are another process's, and nothing about them is
 //! taken on trust.
 
-use crate::cache::counters::{Counter, NAMES, PageCounts, Stats};
 use crate::sys::PAGE_BYTES;
+use crate::telemetry::counters::{Counter, NAMES, PageCounts, Stats};
 use crate::telemetry::histogram::Histogram;
 use crate::telemetry::layout::{self, Gauge, Header, Latency, WORD_BYTES};
 

@@ -4,13 +4,13 @@
 //! of the program may be waiting for them.
 
 use crate::budget::Taken;
-use crate::cache::counters::Counter;
 use crate::cache::fault::FaultError;
 use crate::cache::fetch::request::Urgency;
 use crate::cache::read_failures::ReadFailure;
 use crate::cache::region::Region;
 use crate::cache::views::Place;
 use crate::sys::{PAGE_BYTES, cpu};
+use crate::telemetry::counters::Counter;
 
 /// What became of an attempt to get on with some pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,6 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::cache::counters::Counter;
 use crate::cache::fault::{FAILED_ROUNDS_MAX, FaultError};
 use crate::cache::fetch::caller_reads::{CallerReads, shares};
 use crate::cache::fetch::claim::Claimed;
@@ -27,6 +26,7 @@ use crate::sys::abort::AbortOnUnwind;
 use crate::sys::hand_over::{HandOver, Node, Queue};
 use crate::sys::ring::{Ring, Wake};
 use crate::sys::{PAGE_BYTES, cpu, thread};
+use crate::telemetry::counters::Counter;
 
 /// How long a page in the hands of another is left alone.
 const BUSY: Duration = Duration::from_micros(50);

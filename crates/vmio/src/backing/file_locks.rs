@@ -1,12 +1,12 @@
-//! Which processes may have a file mapped at the same time, and the locks by which they know: docs/formats/file-locks.md.
+//! The locks by which processes know who else has a file mapped: docs/formats/file-locks.md.
 
-use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use crate::backing::Access;
 use crate::error::{Error, Result};
+use crate::file_user::{FileUser, Holder};
 use crate::sys::byte_locks::{self, HeldLock, LockKind};
 
 /// The first of the bytes that are locked: far behind all that a file holds, so that nobody locks them by chance.
@@ -21,23 +21,6 @@ const USERS: Range<u64> = BASE..BASE + 3;
 const ALL: Range<u64> = BASE..BASE + 4;
 /// A lock that is in our way may be gone when we ask whose it is.
 const ATTEMPTS_MAX: u32 = 8;
-
-/// How a process has a file mapped, as far as others must know. Cached pages are a process's own, and the other engines'
-/// way; with [`crate::Engine::Managed`] pages are the kernel's, the same in all processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileUser {
-    /// Keeps pages of its own and stores to them: nobody else would see its stores in time. Alone.
-    CachedWriter,
-    /// Keeps pages of its own, which must not become old: shares with all that do not store.
-    CachedReader,
-    /// Stores to the kernel's pages: shares with all that look at those.
-    ManagedWriter,
-    /// Looks at the kernel's pages: shares with all but a cached writer.
-    ManagedReader,
-    /// A cached writer that comes in spite of anybody who has the file mapped, and sees to it by other means that their stores and its
-    /// own do not meet. Others than successors are kept off from then on.
-    Successor,
-}
 
 impl FileUser {
     /// A mapping through a cache that takes the faults.
@@ -96,37 +79,11 @@ impl FileUser {
         }
         Ok(None)
     }
-
-    /// What somebody who wants to be this kind of user can do about another one.
-    pub(crate) fn way_round(self, holder: Holder) -> &'static str {
-        match (self, holder) {
-            (_, Holder::Stranger) => "end its lock (`lslocks` shows it)",
-            (_, Holder::User(FileUser::CachedWriter | FileUser::Successor)) => {
-                "close it there, or open it with Engine::Managed in both"
-            }
-            (FileUser::CachedWriter, Holder::User(FileUser::CachedReader)) => {
-                "close it there, or open it read-only here too"
-            }
-            (FileUser::ManagedWriter, Holder::User(_)) => {
-                "close it there, open it with Engine::Managed there too, or read-only here"
-            }
-            (_, Holder::User(_)) => "close it there, or open it with Engine::Managed here too",
-        }
-    }
 }
 
 /// Gives the lock of any kind of user up.
 pub(super) fn unlock(file: BorrowedFd<'_>) -> io::Result<()> {
     byte_locks::unlock(file, &ALL)
-}
-
-/// Who holds a lock that keeps us off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
-    /// Another process that maps the file.
-    User(FileUser),
-    /// Somebody with a lock that is none of vmio's and covers the whole file.
-    Stranger,
 }
 
 impl Holder {
@@ -143,19 +100,6 @@ impl Holder {
             FileUser::Successor,
         ];
         users.into_iter().find(of_kind).map_or(Holder::Stranger, Holder::User)
-    }
-}
-
-impl fmt::Display for Holder {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Holder::User(FileUser::CachedWriter) => "another process has it mapped for writing",
-            Holder::User(FileUser::Successor) => "another process has taken it over, and has it mapped for writing",
-            Holder::User(FileUser::CachedReader) => "another process has it mapped read-only",
-            Holder::User(FileUser::ManagedWriter) => "another process has it mapped for writing with Engine::Managed",
-            Holder::User(FileUser::ManagedReader) => "another process has it mapped read-only with Engine::Managed",
-            Holder::Stranger => "a lock (fcntl) that is not vmio's covers all of it",
-        })
     }
 }
 

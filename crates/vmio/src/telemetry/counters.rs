@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use crate::cache::shared::Shared;
 use crate::sys::cpu;
 use crate::telemetry::layout::{Latency, PRIORITY_CLASSES, priority_class};
 use crate::telemetry::page::StatPage;
@@ -102,7 +101,7 @@ impl Counters {
 
 /// Adds the time since it began to a histogram when dropped.
 pub(crate) struct Timed<'a> {
-    shared: &'a Shared,
+    counters: &'a Counters,
     latency: Latency,
     started: Instant,
 }
@@ -110,14 +109,14 @@ pub(crate) struct Timed<'a> {
 impl<'a> Timed<'a> {
     /// Takes the time of something that began just now, or before.
     #[inline]
-    pub(crate) fn since(started: Instant, shared: &'a Shared, latency: Latency) -> Self {
-        Timed { shared, latency, started }
+    pub(crate) fn since(started: Instant, counters: &'a Counters, latency: Latency) -> Self {
+        Timed { counters, latency, started }
     }
 }
 
 impl Drop for Timed<'_> {
     fn drop(&mut self) {
-        self.shared.counters.record(cpu::current(), self.latency, self.started.elapsed().as_nanos() as u64);
+        self.counters.record(cpu::current(), self.latency, self.started.elapsed().as_nanos() as u64);
     }
 }
 
