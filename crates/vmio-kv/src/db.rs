@@ -1,6 +1,7 @@
 //! A store: a volume's segments, each with its log and its regions, and the threads that spill.
 
 mod collector;
+mod found_records;
 mod growth;
 mod large_values;
 mod memory_balance;

@@ -6,15 +6,13 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use crate::db::collector::{Collected, Upkeep};
+use crate::db::found_records::FoundRecords;
 use crate::db::segments::Segments;
 use crate::db::{OpenSegment, Store};
 use crate::error::{Damage, Result};
 use crate::format::catalogue::RegionEntry;
-use crate::format::extents::LargeRecord;
-use crate::format::pointer::{Pointer, PointerKind};
-use crate::format::record::RecordKind;
 use crate::format::volume_header::SegmentEntry;
-use crate::log::{Log, Replayed, replay};
+use crate::log::{Log, replay};
 use crate::options::Options;
 use crate::region::Region;
 use crate::volume::Volume;
@@ -32,19 +30,6 @@ pub struct Recovery {
     pub log_bytes: u64,
     /// How long it took.
     pub time: Duration,
-}
-
-/// A record that was read before its region's level is there.
-struct Found {
-    key: Box<[u8]>,
-    sequence: u64,
-    pointer: Pointer,
-}
-
-/// A record of a large value, and where it is.
-struct FoundLarge {
-    record_offset: u64,
-    value: LargeRecord,
 }
 
 impl Segments {
@@ -88,59 +73,9 @@ impl OpenSegment {
         let entries = segment.regions();
         options.check_regions(store.regions().len() + entries.len())?;
         check_names(store, &segment, &entries)?;
-        let mut found: BTreeMap<u32, Vec<Found>> = entries.iter().map(|entry| (entry.number, Vec::new())).collect();
-        let since: BTreeMap<u32, u64> = entries.iter().map(|entry| (entry.number, entry.log_sequence)).collect();
-        // What is large among the newest records of their keys, and where the log says so.
-        let mut large: BTreeMap<(u32, Box<[u8]>), FoundLarge> = BTreeMap::new();
-        let mut records = 0;
-        let mut end = replay(&segment, &superblock, |record| {
-            if !matches!(record.kind, RecordKind::Put | RecordKind::Delete | RecordKind::Extents) {
-                return Ok(());
-            }
-            if record.region >= superblock.next_region {
-                // Regions are committed before anything is put into them: this superblock is not the newest that there was.
-                let damage = Damage::Value {
-                    what: "a record's region, which it does not know,",
-                    found: u64::from(record.region),
-                };
-                return Err(segment.damaged_superblock(damage));
-            }
-            if let Some(of_region) = found.get_mut(&record.region)
-                && record.sequence >= since[&record.region]
-            {
-                records += 1;
-                let Replayed { key, sequence, mut pointer, .. } = record;
-                if record.kind == RecordKind::Extents {
-                    let damaged = |damage| segment.device.damaged("a record of the log", pointer.offset(), damage);
-                    let value = LargeRecord::from_bytes(record.value).map_err(damaged)?;
-                    segment.count_garbage(pointer);
-                    let record_offset = std::mem::replace(&mut pointer, value.pointer()).offset();
-                    large.insert((record.region, key.into()), FoundLarge { record_offset, value });
-                } else if !large.is_empty() {
-                    large.remove(&(record.region, key.into()));
-                }
-                of_region.push(Found { key: key.into(), sequence, pointer });
-            }
-            Ok(())
-        })?;
-        // Of those that were replaced nothing is taken, and nobody may give it back.
-        for (region, found) in &mut found {
-            found.retain(|Found { key, pointer, .. }| {
-                let newest =
-                    || large.get(&(*region, key.clone())).is_some_and(|found| found.value.pointer() == *pointer);
-                pointer.kind() != PointerKind::Extents || newest()
-            });
-        }
-        // Before anybody looks for room: no bitmap has them yet.
-        for ((region, _), FoundLarge { record_offset, value }) in &large {
-            for extent in value.extents() {
-                if !segment.allocator().take_found_run(extent, *region) {
-                    let damage =
-                        Damage::Value { what: "the place of an extent, which is not free,", found: extent.offset };
-                    return Err(segment.device.damaged("a record of the log", *record_offset, damage));
-                }
-            }
-        }
+        let mut found = FoundRecords::new(&segment, &superblock, &entries);
+        let mut end = replay(&segment, &superblock, |record| found.take(record))?;
+        found.take_extents()?;
         match &claim {
             Some(claim) => {
                 segment.keep_off(claim, &entry.groups);
@@ -167,15 +102,11 @@ impl OpenSegment {
             }
         }
         store.volume().finish_growth(&segment)?;
-        let log_bytes = end.bytes;
+        let (records, log_bytes) = (found.count(), end.bytes);
         let log = Arc::new(Log::new(Arc::clone(&segment), owner_epoch, end)?);
         for entry in &entries {
             let region = Region::new(&log, options.limits(), &store.level_memory, entry);
-            let of_region = large.iter().filter(|((number, _), _)| *number == entry.number);
-            of_region.for_each(|(_, found)| region.replay_large(&found.value));
-            for Found { key, sequence, pointer } in found.remove(&entry.number).unwrap_or_default() {
-                region.replay(&key, sequence, pointer);
-            }
+            found.replay(entry.number, &region);
             store.add_region(region);
         }
         let opened = OpenSegment {

@@ -90,86 +90,32 @@ pub(crate) fn replay(
     mut apply: impl FnMut(Replayed<'_>) -> Result<()>,
 ) -> Result<End> {
     let device = &segment.device;
-    let mut chunk = superblock.log_replay_from - superblock.log_replay_from % UNIT_BYTES;
-    let mut at = (superblock.log_replay_from - chunk) as usize;
-    let mut expected = superblock.log_replay_sequence;
-    let mut durable = superblock.log_durable;
-    let mut batch: Vec<Waiting> = Vec::new();
-    let mut bytes = ChunkBytes::new();
-    let mut total = 0;
-    let mut generation = 0;
-    let mut header = read_chunk(segment, chunk, &mut bytes)?
-        .map_err(|damage| device.damaged("the chunk from which the log is read", chunk, damage))?;
+    let mut reading = Reading::begin(segment, superblock)?;
     let opened = segment.epoch();
-    let mut has_ended;
     let mut first_sequences = VecDeque::new();
+    let mut generation = 0;
     loop {
-        first_sequences.push_back(header.first_sequence);
-        segment.allocator().take_found_chunk(unit_of(chunk), opened);
-        let seed = Seed::new(header.segment, header.generation);
-        has_ended = false;
-        while let Ok(record) = Record::read(seed, bytes.all().get(at..).unwrap_or_default()) {
-            if record.sequence != expected {
-                break;
-            }
-            let pointer = pointer_of(&record, chunk + at as u64);
-            expected += 1;
-            at += record.bytes();
-            total += record.bytes() as u64;
-            match record.kind {
-                RecordKind::EndOfChunk => {
-                    has_ended = true;
-                    break;
-                }
-                RecordKind::Durable => durable = durable.max(vouched(&record)),
-                _ => {}
-            }
-            let Record { kind, continues, region, sequence, key, value } = record;
-            let value = if kind == RecordKind::Extents { value } else { &[] };
-            if continues {
-                batch.push(Waiting { kind, region, sequence, key: key.to_vec(), value: value.to_vec(), pointer });
-                continue;
-            }
-            if kind == RecordKind::Durable {
-                // It may stand amid a batch, and is no part of it.
-                continue;
-            }
-            for Waiting { kind, region, sequence, key, value, pointer } in batch.drain(..) {
-                apply(Replayed { kind, region, sequence, key: &key, value: &value, pointer })?;
-            }
-            apply(Replayed { kind, region, sequence, key, value, pointer })?;
-        }
-        let follows = |next: &ChunkHeader| {
-            next.generation > header.generation
-                && next.first_sequence == expected
-                && next.previous == chunk
-                && (has_ended || next.begins_anew)
-        };
-        let mut next_bytes = ChunkBytes::new();
-        match read_chunk(segment, header.next, &mut next_bytes)? {
-            Ok(next) if follows(&next) => {
-                if next.begins_anew {
-                    batch.clear();
-                }
-                (chunk, header, bytes, at) = (header.next, next, next_bytes, RECORDS_AT);
-            }
+        first_sequences.push_back(reading.header.first_sequence);
+        segment.allocator().take_found_chunk(unit_of(reading.chunk), opened);
+        reading.read_records(&mut apply)?;
+        let mut bytes = ChunkBytes::new();
+        match read_chunk(segment, reading.header.next, &mut bytes)? {
+            Ok(next) if reading.is_followed_by(&next) => reading.go_on(next, bytes),
             Ok(other) => {
                 generation = other.generation;
                 break;
             }
             Err(damage) => {
-                let owner_epoch = superblock.owner_epoch;
-                if has_lost_its_header(&header, next_bytes.all(), expected, owner_epoch) {
-                    return Err(device.damaged("a chunk of the log", header.next, damage));
+                if has_lost_its_header(&reading.header, bytes.all(), reading.expected, superblock.owner_epoch) {
+                    return Err(device.damaged("a chunk of the log", reading.header.next, damage));
                 }
                 break;
             }
         }
     }
-    let generation = header.generation.max(generation);
-    let torn = chunk + at as u64;
+    let Reading { chunk, header, bytes, at, expected, durable, total, has_ended, .. } = reading;
     if durable > expected || is_vouched_for(segment, &header, bytes.all(), at, expected)? {
-        return Err(device.damaged("a record of the log that was durable", torn, Damage::Checksum));
+        return Err(device.damaged("a record of the log that was durable", chunk + at as u64, Damage::Checksum));
     }
     if !header.next.is_multiple_of(UNIT_BYTES) || !segment.allocator().may_be_chunk(unit_of(header.next)) {
         let damage = Damage::Value { what: "the chunk that follows", found: header.next };
@@ -180,18 +126,109 @@ pub(crate) fn replay(
         // The log goes on in another chunk.
         segment.allocator().add_garbage(unit_of(chunk), (CHUNK_BYTES - at) as u32);
     }
-    let empty = (at == RECORDS_AT).then_some(header);
-    let open = (!has_ended).then_some((header, at));
     Ok(End {
         last_chunk: chunk,
         next_chunk: header.next,
         next_sequence: expected,
-        empty,
-        generation,
+        empty: (at == RECORDS_AT).then_some(header),
+        generation: header.generation.max(generation),
         bytes: total,
         first_sequences,
-        open,
+        open: (!has_ended).then_some((header, at)),
     })
+}
+
+/// How far the log has been read.
+struct Reading {
+    /// The chunk that is read, and what is in it.
+    chunk: u64,
+    header: ChunkHeader,
+    bytes: ChunkBytes,
+    /// The place of the next record in it.
+    at: usize,
+    /// The number of the next record.
+    expected: u64,
+    /// All records before this number were durable once: the log says so.
+    durable: u64,
+    batch: Vec<Waiting>,
+    /// Bytes of records so far.
+    total: u64,
+    /// Whether the chunk has the record that ends it.
+    has_ended: bool,
+}
+
+impl Reading {
+    fn begin(segment: &Segment, superblock: &Superblock) -> Result<Self> {
+        let chunk = superblock.log_replay_from - superblock.log_replay_from % UNIT_BYTES;
+        let mut bytes = ChunkBytes::new();
+        let header = read_chunk(segment, chunk, &mut bytes)?
+            .map_err(|damage| segment.device.damaged("the chunk from which the log is read", chunk, damage))?;
+        Ok(Reading {
+            chunk,
+            header,
+            bytes,
+            at: (superblock.log_replay_from - chunk) as usize,
+            expected: superblock.log_replay_sequence,
+            durable: superblock.log_durable,
+            batch: Vec::new(),
+            total: 0,
+            has_ended: false,
+        })
+    }
+
+    /// Reads the records of the chunk, and hands on those that count.
+    fn read_records(&mut self, apply: &mut impl FnMut(Replayed<'_>) -> Result<()>) -> Result<()> {
+        let seed = Seed::new(self.header.segment, self.header.generation);
+        self.has_ended = false;
+        while let Ok(record) = Record::read(seed, self.bytes.all().get(self.at..).unwrap_or_default()) {
+            if record.sequence != self.expected {
+                break;
+            }
+            let pointer = pointer_of(&record, self.chunk + self.at as u64);
+            self.expected += 1;
+            self.at += record.bytes();
+            self.total += record.bytes() as u64;
+            match record.kind {
+                RecordKind::EndOfChunk => {
+                    self.has_ended = true;
+                    break;
+                }
+                RecordKind::Durable => self.durable = self.durable.max(vouched(&record)),
+                _ => {}
+            }
+            let Record { kind, continues, region, sequence, key, value } = record;
+            let value = if kind == RecordKind::Extents { value } else { &[] };
+            if continues {
+                let (key, value) = (key.to_vec(), value.to_vec());
+                self.batch.push(Waiting { kind, region, sequence, key, value, pointer });
+                continue;
+            }
+            if kind == RecordKind::Durable {
+                // It may stand amid a batch, and is no part of it.
+                continue;
+            }
+            for Waiting { kind, region, sequence, key, value, pointer } in self.batch.drain(..) {
+                apply(Replayed { kind, region, sequence, key: &key, value: &value, pointer })?;
+            }
+            apply(Replayed { kind, region, sequence, key, value, pointer })?;
+        }
+        Ok(())
+    }
+
+    fn is_followed_by(&self, next: &ChunkHeader) -> bool {
+        next.generation > self.header.generation
+            && next.first_sequence == self.expected
+            && next.previous == self.chunk
+            && (self.has_ended || next.begins_anew)
+    }
+
+    /// Goes on with the chunk that follows.
+    fn go_on(&mut self, next: ChunkHeader, bytes: ChunkBytes) {
+        if next.begins_anew {
+            self.batch.clear();
+        }
+        (self.chunk, self.header, self.bytes, self.at) = (self.header.next, next, bytes, RECORDS_AT);
+    }
 }
 
 pub(super) fn pointer_of(record: &Record<'_>, offset: u64) -> Pointer {
