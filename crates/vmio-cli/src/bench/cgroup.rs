@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
+use crate::bench::output::OutputArgs;
 use crate::cleanup::Cleanup;
 
 /// A cgroup with a memory limit; removed when dropped, once its processes are gone.
@@ -42,6 +43,13 @@ const VERSIONS: [Version; 3] = [
 ];
 
 impl MemoryCgroup {
+    /// As [`Self::create`], for `what` is going to run in it; where there can be none, tells the user so.
+    pub fn create_or_tell(limit_bytes: u64, what: &str, output: &OutputArgs) -> Option<Self> {
+        Self::create(limit_bytes)
+            .inspect_err(|error| output.text(&format!("{what}: its memory is not limited: {error:#}")))
+            .ok()
+    }
+
     /// Creates a cgroup limited to `limit_bytes`, file pages included.
     pub fn create(limit_bytes: u64) -> anyhow::Result<Self> {
         let mut failures = Vec::new();

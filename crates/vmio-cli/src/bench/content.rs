@@ -16,7 +16,7 @@ use crate::progress::ByteProgress;
 use crate::size::format_size;
 
 /// The size of a page of the cache.
-pub const PAGE_BYTES: u64 = 4096;
+pub const PAGE_BYTES: u64 = vmio::PAGE_BYTES as u64;
 /// The size of a word.
 pub const WORD_BYTES: u64 = 8;
 /// Words in a page.

@@ -5,10 +5,35 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
+use clap::Args;
 use tempfile::TempDir;
 
 use crate::bench::fast_device::FastDevice;
+use crate::bench::target::Device;
 use crate::cleanup::Cleanup;
+
+/// Where to work.
+#[derive(Args, Clone, Debug, Default)]
+pub struct PlaceArgs {
+    /// Work in a new folder in this one, and remove it afterwards
+    #[arg(long, conflicts_with = "device")]
+    dir: Option<PathBuf>,
+    /// Set up a fast device with a file system and give it back afterwards (needs root)
+    #[arg(long, value_enum)]
+    device: Option<Device>,
+}
+
+impl PlaceArgs {
+    /// The place that they name, else one on a fast device, else in this folder. A device gets `device_bytes`, and takes memory for
+    /// what is written alone.
+    pub fn prepare(&self, device_bytes: u64) -> anyhow::Result<Place> {
+        let device = if self.dir.is_none() { self.device.or_else(Device::any) } else { None };
+        match device {
+            Some(Device::Zram) => Place::on_zram(device_bytes),
+            None => Place::in_dir(self.dir.as_deref().unwrap_or(Path::new("."))),
+        }
+    }
+}
 
 /// A folder for stores; given back when dropped.
 pub struct Place {
@@ -27,7 +52,7 @@ impl Place {
     }
 
     /// A new ext4 file system on a zram device of `size_bytes`, for SQLite and LMDB want files.
-    pub fn on_zram(size_bytes: u64) -> anyhow::Result<Self> {
+    fn on_zram(size_bytes: u64) -> anyhow::Result<Self> {
         let mount = Mount::new(FastDevice::zram(size_bytes)?)?;
         let folder = new_folder(mount.point.path())?;
         Self::new(folder, Some(mount), "ext4 on a zram device".to_owned())

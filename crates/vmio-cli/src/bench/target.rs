@@ -41,6 +41,19 @@ pub enum Device {
     Zram,
 }
 
+impl Device {
+    /// One that can be had here; if there is none, says so.
+    pub fn any() -> Option<Self> {
+        match fast_device::why_not() {
+            None => Some(Device::Zram),
+            Some(reason) => {
+                eprintln!("no fast device, this folder is used instead: {reason}");
+                None
+            }
+        }
+    }
+}
+
 /// A file or device that holds the benchmark's content; given back when dropped.
 pub struct Target {
     path: PathBuf,
@@ -169,10 +182,7 @@ impl TargetArgs {
     pub fn or_fast_device(&self) -> Self {
         let mut args = self.clone();
         if args.file.is_none() && args.dir.is_none() && args.device.is_none() {
-            match fast_device::why_not() {
-                None => args.device = Some(Device::Zram),
-                Some(reason) => eprintln!("no fast device, a file in this folder is used instead: {reason}"),
-            }
+            args.device = Device::any();
         }
         args
     }

@@ -6,7 +6,7 @@ use std::io::{self, BufRead, Read};
 use anyhow::{Context, bail, ensure};
 
 /// The length of a page.
-pub const PAGE_BYTES: u64 = 4096;
+pub const PAGE_BYTES: u64 = vmio::PAGE_BYTES as u64;
 /// An access of the MSR format may touch so many bytes.
 const ACCESS_BYTES_MAX: u64 = 1 << 30;
 /// The length of a record of oracleGeneral: time u32, object u64, size u32, next access i64, all little-endian.

@@ -12,7 +12,7 @@ mod scenario;
 mod table;
 mod workload;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -30,9 +30,8 @@ use self::scenario::Scenario;
 use self::workload::{Distribution, Durability, Phase};
 use super::block_trace::TraceBuffers;
 use super::output::OutputArgs;
-use super::place::Place;
+use super::place::{Place, PlaceArgs};
 use super::report_file::ReportFile;
-use super::target::{Device, TargetArgs};
 use crate::size::{format_size, parse_size};
 
 const EXAMPLES: &str = "\
@@ -134,12 +133,8 @@ pub struct KvBenchArgs {
     /// Seconds after which the operations of a phase end, done or not; what is left of its background work is still waited for
     #[arg(long, value_name = "SECS", value_parser = clap::value_parser!(u64).range(1..))]
     phase_limit: Option<u64>,
-    /// Keep the stores in a new folder in this one, and remove it afterwards
-    #[arg(long, conflicts_with = "device")]
-    dir: Option<PathBuf>,
-    /// Set up a fast device with a file system and give it back afterwards (needs root)
-    #[arg(long, value_enum)]
-    device: Option<Device>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// Write the pages that vmio-kv touches, hits among them, to a file for each phase in this folder, for `vmio sim`; slows it down
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     page_traces: Option<PathBuf>,
@@ -252,15 +247,8 @@ impl KvBenchArgs {
     }
 
     fn place(&self, runner: &Runner, scenarios: &[Runner]) -> anyhow::Result<Place> {
-        let target =
-            TargetArgs { dir: self.dir.clone(), device: self.device, ..TargetArgs::default() }.or_fast_device();
-        match target.device {
-            // Takes memory only for what is written, by one of them at a time.
-            Some(Device::Zram) => {
-                let written = std::iter::once(runner).chain(scenarios).map(Runner::written_bytes).max().unwrap_or(0);
-                Place::on_zram(6 * written + (2 << 30))
-            }
-            None => Place::in_dir(target.dir.as_deref().unwrap_or(Path::new("."))),
-        }
+        // One of them at a time is there.
+        let written = std::iter::once(runner).chain(scenarios).map(Runner::written_bytes).max().unwrap_or(0);
+        self.place.prepare(6 * written + (2 << 30))
     }
 }

@@ -16,7 +16,7 @@ use crate::size::parse_size;
 /// What it takes.
 #[derive(Args)]
 pub struct OwnBenchArgs {
-    /// The folder to keep the store in, which is removed afterwards
+    /// Work in a new folder in this one, and remove it afterwards
     #[arg(default_value = ".")]
     dir: PathBuf,
     /// Records to put, then to read, and a twentieth of that to scan from

@@ -182,9 +182,7 @@ impl Runner {
 
     /// Runs a job on a store in a process with as much memory as was said, on a cold page cache.
     pub fn run_child<R: DeserializeOwned>(&self, setup: &Setup, what: &str, job: Job) -> anyhow::Result<R> {
-        let cgroup = MemoryCgroup::create(self.memory_bytes)
-            .inspect_err(|error| self.output.text(&format!("{what}: its memory is not limited: {error:#}")))
-            .ok();
+        let cgroup = MemoryCgroup::create_or_tell(self.memory_bytes, what, &self.output);
         // So that every phase reads from the device what it begins with.
         drop_page_caches(&setup.folder)?;
         let task = Task { cgroup: cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()), job };

@@ -45,7 +45,7 @@ cgroup (which needs root). scripts/bench-fetch adds fio on the same file.";
 pub struct FetchArgs {
     #[command(flatten)]
     target: TargetArgs,
-    /// Memory
+    /// Memory for the cache of vmio, and for the page cache of Linux mmap
     #[arg(long, default_value = "256M", value_parser = parse_size)]
     cache: u64,
     /// Ways to reach a page

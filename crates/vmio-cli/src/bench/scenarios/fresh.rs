@@ -39,7 +39,7 @@ device is not read at all.";
 pub struct FreshArgs {
     #[command(flatten)]
     target: TargetArgs,
-    /// Memory
+    /// Memory for the cache of vmio, and for the page cache of Linux mmap
     #[arg(long, default_value = "256M", value_parser = parse_size)]
     cache: u64,
     #[command(flatten)]

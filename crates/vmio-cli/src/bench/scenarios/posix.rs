@@ -42,8 +42,8 @@ pub struct PosixArgs {
     /// Measure the mode with a cache of this size, too
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache: Option<u64>,
-    /// The folder for the file
-    #[arg(long, value_name = "DIR")]
+    /// Work in a new folder in this one, and remove it afterwards
+    #[arg(long, default_value = ".")]
     dir: PathBuf,
     /// The file's size
     #[arg(long, default_value = "128M", value_parser = parse_size)]

@@ -44,7 +44,7 @@ pub struct PriorityArgs {
     /// How much streams by
     #[arg(long, default_value = "2G", value_parser = parse_size)]
     stream: u64,
-    /// Memory
+    /// Memory for the cache of vmio, and for the page cache of Linux mmap
     #[arg(long, default_value = "512M", value_parser = parse_size)]
     cache: u64,
     #[command(flatten)]

@@ -27,8 +27,8 @@ What is not installed is left out. redis-aof has Redis sync its log before each 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ProgramsArgs {
-    /// The folder for the programs' files
-    #[arg(long, value_name = "DIR")]
+    /// Work in a new folder in this one, and remove it afterwards
+    #[arg(long, default_value = ".")]
     dir: PathBuf,
     /// The programs
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["sqlite-rollback", "sqlite-wal", "redis-aof", "git", "tar"])]

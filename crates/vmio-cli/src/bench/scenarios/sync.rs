@@ -44,7 +44,7 @@ memory cgroup of the same size (which needs root).";
 pub struct SyncArgs {
     #[command(flatten)]
     target: TargetArgs,
-    /// Memory
+    /// Memory for the cache of vmio, and for the page cache of Linux mmap
     #[arg(long, default_value = "512M", value_parser = parse_size)]
     cache: u64,
     /// How often to make everything dirty and sync

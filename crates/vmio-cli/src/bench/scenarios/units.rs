@@ -42,7 +42,7 @@ hits at random in it are timed, which shows what the huge pages spare the TLB. A
 pub struct UnitsArgs {
     #[command(flatten)]
     target: TargetArgs,
-    /// Memory
+    /// Memory for the cache
     #[arg(long, default_value = "512M", value_parser = parse_size)]
     cache: u64,
     /// Loads of the random work; the others are one scan of the file

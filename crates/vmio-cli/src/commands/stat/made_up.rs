@@ -1,8 +1,8 @@
 //! Stat pages as tests need them.
 
+use vmio::PAGE_BYTES;
 use vmio::telemetry::Snapshot;
 
-const PAGE_BYTES: usize = 4096;
 /// Words of the only core's block.
 const CORE: usize = PAGE_BYTES / 8;
 /// Words of its histograms.

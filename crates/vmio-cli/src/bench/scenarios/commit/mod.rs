@@ -6,8 +6,6 @@ mod records;
 mod stores;
 mod table;
 
-use std::path::{Path, PathBuf};
-
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -26,8 +24,7 @@ use super::super::content::PAGE_BYTES;
 use super::super::device_cache::drop_page_caches;
 use super::super::map::fail_on_verify_errors;
 use super::super::output::OutputArgs;
-use super::super::place::Place;
-use super::super::target::{Device, TargetArgs};
+use super::super::place::{Place, PlaceArgs};
 use crate::seconds::{parse_measured, parse_warm_up};
 use crate::size::{format_size, parse_size};
 
@@ -55,16 +52,12 @@ cgroup of --cache where one can be had (root).";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CommitArgs {
-    /// Keep the stores in a new folder in this one, and remove it afterwards
-    #[arg(long, conflicts_with = "device")]
-    dir: Option<PathBuf>,
-    /// Set up a fast device with a file system and give it back afterwards (needs root)
-    #[arg(long, value_enum)]
-    device: Option<Device>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// How much the records take
     #[arg(long, default_value = "256M", value_parser = parse_size)]
     size: u64,
-    /// Memory
+    /// Memory for the cache of vmio, and for the others with Linux's page cache
     #[arg(long, default_value = "512M", value_parser = parse_size)]
     cache: u64,
     /// Length of vmio's journal
@@ -183,13 +176,8 @@ pub fn run(args: &CommitArgs) -> anyhow::Result<()> {
 
 impl CommitArgs {
     fn place(&self) -> anyhow::Result<Place> {
-        let target =
-            TargetArgs { dir: self.dir.clone(), device: self.device, ..TargetArgs::default() }.or_fast_device();
-        match target.device {
-            // Some of SQLite's log is as long as its table while that is filled; LMDB writes changed pages elsewhere.
-            Some(Device::Zram) => Place::on_zram(3 * self.size + self.journal + (256 << 20)),
-            None => Place::in_dir(target.dir.as_deref().unwrap_or(Path::new("."))),
-        }
+        // Some of SQLite's log is as long as its table while that is filled; LMDB writes changed pages elsewhere.
+        self.place.prepare(3 * self.size + self.journal + (256 << 20))
     }
 }
 
@@ -197,9 +185,7 @@ fn run_side(spec: CommitSpec, output: &OutputArgs) -> anyhow::Result<CommitResul
     let what = format!("commit: {}, {} pages", spec.store.name(), spec.pages);
     let cgroup = match spec.store {
         StoreKind::Vmio => None,
-        _ => MemoryCgroup::create(spec.setup.cache_bytes)
-            .inspect_err(|error| output.text(&format!("{what}: its memory is not limited: {error:#}")))
-            .ok(),
+        _ => MemoryCgroup::create_or_tell(spec.setup.cache_bytes, &what, output),
     };
     let task = Task { cgroup: cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()), job: Job::Commit(spec) };
     Ok(child::run(&what, &task)?.0)

@@ -2,8 +2,6 @@
 
 mod program;
 
-use std::path::{Path, PathBuf};
-
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -16,9 +14,8 @@ use super::super::cgroup::MemoryCgroup;
 use super::super::child::{self, Job, Killed, Task};
 use super::super::median::median;
 use super::super::output::OutputArgs;
-use super::super::place::Place;
+use super::super::place::{Place, PlaceArgs};
 use super::super::swap::SwapDevice;
-use super::super::target::{Device, TargetArgs};
 use crate::size::{format_size, parse_size};
 
 const EXAMPLES: &str = "\
@@ -62,12 +59,8 @@ pub struct HeapArgs {
     /// What is measured
     #[arg(long, value_enum, value_delimiter = ',', value_name = "SIDES", default_values_t = Side::value_variants().to_vec())]
     sides: Vec<Side>,
-    /// Make the heap's file in this folder
-    #[arg(long, conflicts_with = "device")]
-    dir: Option<PathBuf>,
-    /// Set up a fast device with a file system for it and give it back afterwards (needs root)
-    #[arg(long, value_enum)]
-    device: Option<Device>,
+    #[command(flatten)]
+    place: PlaceArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -171,12 +164,7 @@ impl<'a> HeapBench<'a> {
         }
         // While it is made, the edges take as much again, and blocks leave gaps.
         let heap_bytes = 4 * args.graph_bytes() + (256 << 20);
-        let target =
-            TargetArgs { dir: args.dir.clone(), device: args.device, ..TargetArgs::default() }.or_fast_device();
-        let place = match target.device {
-            Some(Device::Zram) => Place::on_zram(heap_bytes + (1 << 30))?,
-            None => Place::in_dir(target.dir.as_deref().unwrap_or(Path::new(".")))?,
-        };
+        let place = args.place.prepare(heap_bytes + (1 << 30))?;
         Ok(Self { args, memory_bytes, heap_bytes, place })
     }
 
