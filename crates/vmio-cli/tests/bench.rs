@@ -78,10 +78,11 @@ fn the_reader_thread_engine_runs_or_says_which_rights_it_needs() -> TestResult {
     let dir = tempfile::tempdir()?;
     let mut command = vmio();
     command.args(["bench", "map", "--size", "16M", "--cache", "8M", "--threads", "2", "--secs", "0.2", "--json", "-"]);
-    let output = command.args(["--op", "mixed:50", "--engines", "vmio-thread", "--dir"]).arg(dir.path()).output()?;
+    let output =
+        command.args(["--op", "mixed:50", "--engines", "vmio-reader-thread", "--dir"]).arg(dir.path()).output()?;
     if output.status.success() {
         let runs: Vec<Value> = serde_json::from_slice(&output.stdout)?;
-        assert_eq!((&runs[0]["engine"], &runs[0]["verify_errors"]), (&"vmio-thread".into(), &0.into()));
+        assert_eq!((&runs[0]["engine"], &runs[0]["verify_errors"]), (&"vmio-reader-thread".into(), &0.into()));
         assert!(runs[0]["shootdowns"].is_u64());
     } else {
         let error = String::from_utf8_lossy(&output.stderr);
@@ -173,11 +174,11 @@ fn fetch_runs_every_way_that_this_user_may() -> TestResult {
 #[test]
 fn searches_find_the_same_wherever_their_heap_is() -> TestResult {
     let dir = tempfile::tempdir()?;
-    let options = ["--scale", "16", "--searches", "2", "--rounds", "1", "--sides", "memory,vmio,linux-mmap"];
+    let options = ["--scale", "16", "--searches", "2", "--rounds", "1", "--sides", "memory,vmio,mmap"];
     let results = bench(&[&["heap", "--dir", text(dir.path())][..], &options].concat())?;
     // Linux mmap takes a memory cgroup.
     assert!((2..=3).contains(&results.len()), "{results:?}");
-    for (result, side) in results.iter().zip(["memory", "vmio", "linux-mmap"]) {
+    for (result, side) in results.iter().zip(["memory", "vmio", "mmap"]) {
         assert_eq!(result["side"], side);
         assert_eq!(result["searches_s"].as_array().map(Vec::len), Some(2), "{result}");
         for key in ["build_s", "search_s", "cpu_s"] {
@@ -237,7 +238,8 @@ fn a_damaged_word_is_found() -> TestResult {
 fn bad_arguments_are_refused_with_advice() -> TestResult {
     refused(vmio().args(["bench", "map", "--pattern", "random"]), "zipf:0.99")?;
     refused(vmio().args(["bench", "map", "--op", "append"]), "mixed:95")?;
-    let engines = "there are vmio, vmio-memfd, vmio-thread, vmio-managed, vmio-kernel, vmio-16k, vmio-64k, mmap, pread";
+    let engines =
+        "there are vmio, vmio-memfd, vmio-reader-thread, vmio-managed, vmio-kernel, vmio-16k, vmio-64k, mmap, pread";
     refused(vmio().args(["bench", "map", "--engines", "nvme"]), engines)?;
     refused(vmio().args(["bench", "map", "--size", "2X"]), "512M")?;
     refused(vmio().args(["bench", "map", "--size", "7", "--dir", "/tmp"]), "at least one page")?;

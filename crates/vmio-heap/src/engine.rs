@@ -10,18 +10,18 @@ pub enum HeapEngine {
     #[default]
     Managed,
     /// Nobody: a plain shared mapping, for comparison. The cache's size is not used; a memory cgroup may limit it.
-    LinuxMmap,
+    Mmap,
 }
 
 impl HeapEngine {
     /// All there are.
-    pub const ALL: [HeapEngine; 2] = [HeapEngine::Managed, HeapEngine::LinuxMmap];
+    pub const ALL: [HeapEngine; 2] = [HeapEngine::Managed, HeapEngine::Mmap];
 
     /// As it is called in options.
     pub fn name(self) -> &'static str {
         match self {
             HeapEngine::Managed => "managed",
-            HeapEngine::LinuxMmap => "linux-mmap",
+            HeapEngine::Mmap => "mmap",
         }
     }
 }

@@ -38,7 +38,7 @@ impl HeapMemory {
         let file = created.open(path).map_err(failed)?;
         let mapped = match options.engine {
             HeapEngine::Managed => managed(options, &file),
-            HeapEngine::LinuxMmap => plain(&file, options.heap_bytes),
+            HeapEngine::Mmap => plain(&file, options.heap_bytes),
         };
         // Whatever ends the process, its heap is worth nothing then, and takes no room.
         fs::remove_file(path).map_err(failed)?;
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn nobody_else_may_open_it_while_it_has_a_name() {
         let folder = tempfile::tempdir().unwrap();
-        for engine in [HeapEngine::Managed, HeapEngine::LinuxMmap] {
+        for engine in [HeapEngine::Managed, HeapEngine::Mmap] {
             let options = HeapOptions::new(folder.path().join("heap"), 16 << 20).engine(engine);
             let memory = HeapMemory::open(&options).unwrap();
             assert_eq!(memory.file.metadata().unwrap().permissions().mode() & 0o777, 0o600);

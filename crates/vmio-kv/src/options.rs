@@ -35,7 +35,7 @@ pub struct Options {
     volume_bytes: Option<u64>,
     max_volume_bytes: Option<u64>,
     max_space_amplification: f64,
-    max_recovery_log: u64,
+    max_recovery_log_bytes: u64,
     discard: Option<bool>,
     spill_threads: Option<usize>,
     page_observer: Option<PageObserver>,
@@ -74,7 +74,7 @@ impl Options {
             volume_bytes: None,
             max_volume_bytes: None,
             max_space_amplification: 1.5,
-            max_recovery_log: 1 << 30,
+            max_recovery_log_bytes: 1 << 30,
             discard: None,
             spill_threads: None,
             page_observer: None,
@@ -153,8 +153,8 @@ impl Options {
     /// Bytes of the log that an opening may have to read back: 16 MiB at least, 1 GiB by default. Where it would be more, levels in
     /// memory are spilled before they are full, those with the oldest records first. It is exceeded by what is written while
     /// that goes on, and by a chunk or two. Several segments have equal parts of it, of 16 MiB at least.
-    pub fn max_recovery_log(mut self, bytes: u64) -> Self {
-        self.max_recovery_log = bytes;
+    pub fn max_recovery_log_bytes(mut self, bytes: u64) -> Self {
+        self.max_recovery_log_bytes = bytes;
         self
     }
 
@@ -231,8 +231,8 @@ impl Options {
             let percent = (self.max_space_amplification * 100.0) as u64;
             return wrong("max_space_amplification, in hundredths,", percent, "it is 1.1 to 100");
         }
-        if self.max_recovery_log < RECOVERY_LOG_MIN {
-            return wrong("max_recovery_log", self.max_recovery_log, "it is 16 MiB at least");
+        if self.max_recovery_log_bytes < RECOVERY_LOG_MIN {
+            return wrong("max_recovery_log_bytes", self.max_recovery_log_bytes, "it is 16 MiB at least");
         }
         if !(1..=SPILL_THREADS_MAX).contains(&self.merge_threads()) {
             return wrong("spill_threads", self.merge_threads() as u64, "there are 1 to 64");
@@ -326,7 +326,7 @@ impl Options {
 
     /// Of one segment of so many.
     pub(crate) fn recovery_log_bytes(&self, segments: u64) -> u64 {
-        (self.max_recovery_log / segments.max(1)).max(RECOVERY_LOG_MIN)
+        (self.max_recovery_log_bytes / segments.max(1)).max(RECOVERY_LOG_MIN)
     }
 
     pub(crate) fn default_durability(&self) -> Durability {

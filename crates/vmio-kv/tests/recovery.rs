@@ -15,7 +15,7 @@ const LIMIT: u64 = 16 * MIB;
 const CHUNK: u64 = 2 * MIB;
 
 fn options() -> Options {
-    Options::new().memory_bytes(64 << 20).durability(Durability::None).max_recovery_log(LIMIT)
+    Options::new().memory_bytes(64 << 20).durability(Durability::None).max_recovery_log_bytes(LIMIT)
 }
 
 /// Writes until the log is several times as long as the limit, has the power fail, and opens the store again.
@@ -70,6 +70,6 @@ fn a_region_that_is_written_to_seldom_does_not_hold_the_others_log() {
 #[test]
 fn a_limit_that_cannot_be_kept_is_refused() {
     let disk = SimulatedDisk::new(1, &[64 * MIB]);
-    let error = Db::create_on(disk.open(0), options().max_recovery_log(CHUNK)).unwrap_err();
-    assert!(error.to_string().contains("max_recovery_log"), "{error}");
+    let error = Db::create_on(disk.open(0), options().max_recovery_log_bytes(CHUNK)).unwrap_err();
+    assert!(error.to_string().contains("max_recovery_log_bytes"), "{error}");
 }

@@ -50,7 +50,7 @@ pub struct MapArgs {
     /// Seconds to measure each run, after a warm-up that is not counted [default: 5]
     #[arg(long, value_name = "SECONDS", value_parser = parse_measured)]
     secs: Option<f64>,
-    /// Engines to compare: vmio; vmio-memfd (frames whose stores the kernel tracks), vmio-thread (the reader-thread engine),
+    /// Engines to compare: vmio; vmio-memfd (frames whose stores the kernel tracks), vmio-reader-thread (the reader-thread engine),
     /// vmio-managed (Linux mmap kept within the budget), vmio-kernel (the kernel module), vmio-16k and vmio-64k (units of that size); mmap; pread
     #[arg(long, value_delimiter = ',', default_value = "vmio,mmap,pread")]
     engines: Vec<EngineKind>,

@@ -46,7 +46,7 @@ pub const MEASUREMENTS: &[Measurement] = &[
         "kv",
         "bench kv --device zram --engines vmio,lmdb,redb,fjall,rocksdb --phases L,A,C,E --records 1000000 --memory 96M --phase-limit 60",
     ),
-    on_device("heap", "bench heap --device zram --sides memory,vmio,linux-mmap --rounds 3 --searches 20"),
+    on_device("heap", "bench heap --device zram --sides memory,vmio,mmap --rounds 3 --searches 20"),
     // Overwrites are copied once 8 MiB were written to a range: the first rounds are the kernel's.
     in_folder("posix", "bench posix --size 8M --cache 256M --rounds 25"),
     in_folder("posix-large", "bench posix --size 128M --cache 256M --rounds 25"),

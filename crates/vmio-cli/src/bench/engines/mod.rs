@@ -117,7 +117,7 @@ mod tests {
             [
                 "vmio",
                 "vmio-memfd",
-                "vmio-thread",
+                "vmio-reader-thread",
                 "vmio-managed",
                 "vmio-kernel",
                 "vmio-16k",

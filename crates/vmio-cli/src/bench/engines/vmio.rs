@@ -25,7 +25,7 @@ pub enum Variant {
     /// With frames whose stores the kernel tracks.
     Memfd,
     /// With the reader-thread engine.
-    Thread,
+    ReaderThread,
     /// With Linux `mmap`, its page cache kept within the budget by vmio and limited by a memory cgroup.
     Managed,
     /// With the kernel module.
@@ -39,14 +39,14 @@ pub enum Variant {
 impl Variant {
     /// All of them.
     pub const ALL: [Self; 7] =
-        [Self::Plain, Self::Memfd, Self::Thread, Self::Managed, Self::Kernel, Self::Unit16, Self::Unit64];
+        [Self::Plain, Self::Memfd, Self::ReaderThread, Self::Managed, Self::Kernel, Self::Unit16, Self::Unit64];
 
     /// What it is called in options and results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "vmio",
             Self::Memfd => "vmio-memfd",
-            Self::Thread => "vmio-thread",
+            Self::ReaderThread => "vmio-reader-thread",
             Self::Managed => "vmio-managed",
             Self::Kernel => "vmio-kernel",
             Self::Unit16 => "vmio-16k",
@@ -58,7 +58,7 @@ impl Variant {
         match self {
             Self::Plain | Self::Unit16 | Self::Unit64 => Cache::builder().engine(Faults::Sigbus),
             Self::Memfd => Cache::builder().engine(Faults::Sigbus).frames(FrameHint::Mixed),
-            Self::Thread => Cache::builder().engine(Faults::ReaderThread),
+            Self::ReaderThread => Cache::builder().engine(Faults::ReaderThread),
             Self::Managed => Cache::builder().engine(Faults::Managed),
             Self::Kernel => Cache::builder().engine(Faults::Kernel),
         }

@@ -319,7 +319,7 @@ struct StoreArgs {
 
 impl StoreArgs {
     fn options(&self) -> Options {
-        let options = Options::new().memory_bytes(self.memory).max_recovery_log(self.max_recovery_log);
+        let options = Options::new().memory_bytes(self.memory).max_recovery_log_bytes(self.max_recovery_log);
         options.fenced(true).take_over(self.take_over)
     }
 

@@ -106,7 +106,7 @@ pub struct RunArgs {
     /// With --heap, how much can be allocated; 16 times the cache by default. The file takes room only for what is stored to
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "heap")]
     heap_size: Option<u64>,
-    /// With --heap, who keeps it within the cache; linux-mmap is a plain shared mapping that only a memory cgroup limits, for comparison
+    /// With --heap, who keeps it within the cache; mmap is a plain shared mapping that only a memory cgroup limits, for comparison
     #[arg(long, value_name = "ENGINE", value_parser = heap::engine_parser(), default_value = HeapEngine::default().name(), requires = "heap")]
     heap_engine: HeapEngine,
     /// Map the files under this folder; may be given several times

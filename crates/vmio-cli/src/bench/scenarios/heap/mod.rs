@@ -31,7 +31,7 @@ searches. The levels that the last search of each run has found are checked.
 Sides:
   memory      without a limit, for comparison
   vmio        its heap in a file, by vmio run --heap with a cache of seven eighths of the memory
-  linux-mmap  the same allocator over a plain shared mapping of the file
+  mmap        the same allocator over a plain shared mapping of the file
   swap        no heap in a file: the kernel swaps to a zram device (needs root)";
 
 /// Measure a program whose heap is larger than memory, beside a Linux mmap heap and swap.
@@ -74,7 +74,7 @@ enum Side {
     /// Its heap in a file, by vmio run --heap
     Vmio,
     /// The same allocator over a plain shared mapping of the file
-    LinuxMmap,
+    Mmap,
     /// No heap in a file: the kernel swaps
     Swap,
 }
@@ -210,7 +210,7 @@ impl<'a> HeapBench<'a> {
 
     fn results(&self, runs: &[(Side, Vec<HeapRun>)]) -> Vec<HeapResult> {
         let searches = |runs: &[HeapRun]| runs.iter().flat_map(|run| run.search_s.clone()).collect::<Vec<_>>();
-        let linux = runs.iter().find(|(side, _)| *side == Side::LinuxMmap);
+        let linux = runs.iter().find(|(side, _)| *side == Side::Mmap);
         let linux_s = linux.map(|(_, runs)| median(searches(runs)));
         let result = |(side, runs): &(Side, Vec<HeapRun>)| {
             let searches_s = searches(runs);
@@ -238,7 +238,7 @@ impl Side {
         match self {
             Side::Memory => "memory",
             Side::Vmio => "vmio",
-            Side::LinuxMmap => "linux-mmap",
+            Side::Mmap => "mmap",
             Side::Swap => "swap",
         }
     }
@@ -247,16 +247,15 @@ impl Side {
     fn engine(self) -> Option<HeapEngine> {
         match self {
             Side::Vmio => Some(HeapEngine::Managed),
-            Side::LinuxMmap => Some(HeapEngine::LinuxMmap),
+            Side::Mmap => Some(HeapEngine::Mmap),
             Side::Memory | Side::Swap => None,
         }
     }
 }
 
 fn table(results: &[HeapResult]) -> String {
-    let mut lines = vec![
-        "side          build, s   search, s   fastest   slowest   CPU, s   major faults   x linux-mmap".to_owned(),
-    ];
+    let mut lines =
+        vec!["side          build, s   search, s   fastest   slowest   CPU, s   major faults         x mmap".to_owned()];
     for result in results {
         let fastest = result.searches_s.iter().copied().fold(f64::INFINITY, f64::min);
         let slowest = result.searches_s.iter().copied().fold(0.0, f64::max);
