@@ -1,5 +1,23 @@
 //! Sizes as people write them: `2G`, `512M`, `64KiB`, `4096`.
 
+use std::ops::RangeInclusive;
+
+use vmio::CacheBuilder;
+
+/// Parses the capacity of a cache.
+pub fn parse_cache(text: &str) -> Result<u64, String> {
+    parse_within(text, &CacheBuilder::CAPACITY_BYTES)
+}
+
+/// Parses a number of bytes within bounds.
+pub fn parse_within(text: &str, bounds: &RangeInclusive<u64>) -> Result<u64, String> {
+    let bytes = parse_size(text)?;
+    if bounds.contains(&bytes) {
+        return Ok(bytes);
+    }
+    Err(format!("it may be {} to {}", format_size(*bounds.start()), format_size(*bounds.end())))
+}
+
 /// Parses a number of bytes with an optional binary suffix (K, M, G, T; also KB, KiB and so on).
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let text = text.trim();
@@ -49,6 +67,14 @@ mod tests {
         assert_eq!(parse_size("2GiB"), Ok(2 << 30));
         assert_eq!(parse_size("1T"), Ok(1 << 40));
         assert_eq!(parse_size("0"), Ok(0));
+    }
+
+    #[test]
+    fn what_no_cache_can_have_is_refused_with_what_it_can() {
+        assert_eq!(parse_cache("6M"), Ok(6 << 20));
+        for text in ["0", "6291455", "17T"] {
+            assert_eq!(parse_cache(text), Err("it may be 6 MiB to 16 TiB".to_owned()), "{text}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use common::disk::{Disk, FileSystem};
 use common::{TestResult, patterned, refused, succeeded, vmio};
 
 fn kv(command: &str, store: &Path) -> Command {
@@ -39,6 +40,14 @@ fn a_store_is_not_created_over_what_somebody_has() -> TestResult {
         refused(kv("create", &file).args(["--size", "32M"]), "holds something else")?;
         assert!(fs::read(&file)? == patterned(length), "{length} bytes were changed");
     }
+    // Where btrfs has its superblock, and nothing before it.
+    let mut late = vec![0; 40 << 20];
+    late[64 << 10] = 1;
+    fs::write(&file, &late)?;
+    refused(kv("create", &file).args(["--size", "32M"]), "--overwrite destroys it")?;
+    assert!(fs::read(&file)? == late, "it was changed");
+    succeeded(kv("create", &file).args(["--size", "64M", "--overwrite"]))?;
+    refused(kv("create", &file).args(["--size", "64M", "--overwrite"]), "holds a volume already")?;
     for length in [0, 5000, 40 << 20] {
         fs::write(&file, vec![0; length])?;
         succeeded(kv("create", &file).args(["--size", "64M"]))?;
@@ -81,6 +90,23 @@ fn what_cannot_be_put_or_loaded_is_named() -> TestResult {
     succeeded(kv("put", &store).args(["a", "b"]))?;
     let there = dir.path().join("absent/value");
     refused(kv("get", &store).arg("a").arg("--out").arg(&there), &format!("cannot write {}", there.display()))?;
+    Ok(())
+}
+
+#[test]
+fn sizes_that_cannot_be_are_told_with_those_that_can() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let store = dir.path().join("store.kv");
+    succeeded(kv("create", &store).args(["--size", "64M"]))?;
+    refused(kv("create-segment", &store).args(["--size", "1M"]), "--size 1 MiB is too little: a segment takes")?;
+    for memory in ["0", "31M", "17T"] {
+        refused(kv("get", &store).args(["a", "--memory", memory]), "'--memory <MEMORY>': it may be 32 MiB to 16 TiB")?;
+    }
+    for command in ["cat", "sum"] {
+        let mut run = vmio();
+        run.args([command, "--cache", "1M"]).arg(&store);
+        refused(&mut run, "'--cache <CACHE>': it may be 6 MiB to 16 TiB")?;
+    }
     Ok(())
 }
 
@@ -179,5 +205,16 @@ fn a_trace_of_a_process_without_a_cache_says_that_it_waits() -> TestResult {
     trace.arg("trace").arg("--out").arg(dir.path().join("trace")).args(["--pid", &process.id().to_string()]);
     refused(&mut trace, "waiting until it has")?;
     process.wait()?;
+    Ok(())
+}
+
+/// As a file: a name may be a mistake.
+#[test]
+fn a_store_is_not_created_over_a_file_system_on_a_device() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let Some(disk) = Disk::new(dir.path(), FileSystem::Ext4)? else { return Ok(()) };
+    let device = disk.device()?;
+    refused(kv("create", &device).args(["--size", "64M"]), "--overwrite destroys it")?;
+    fs::write(disk.path().join("there"), "still")?;
     Ok(())
 }

@@ -3,13 +3,17 @@
 mod common;
 
 use std::env;
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
+use common::disk::{Disk, FileSystem};
 use common::programs::{compiled, has, leave_out, plain, text};
 use common::{TestResult, refused, succeeded, vmio};
 use graph_search::{Graph, RmatShape, Search};
+use rustix::fs::{FallocateFlags, fallocate, statvfs};
+use rustix::process::Signal;
 
 /// Set for the process that searches the graph.
 const SEARCHES: &str = "VMIO_TEST_SEARCHES";
@@ -114,4 +118,23 @@ fn a_heap_without_room_is_refused() -> TestResult {
     let mut command = vmio();
     command.args(["run", "--cache", "16M", "--heap-size", "1M", "--heap"]).arg(folder.path().join("heap"));
     refused(command.args(["--", "true"]), "--heap-size")
+}
+
+/// A program cannot know that its memory is a file; so it is told. Of a signal that was sent nothing is said.
+#[test]
+fn a_heap_that_gets_no_room_says_why_the_program_ends() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let Some(disk) = Disk::new(folder.path(), FileSystem::Ext4)? else { return Ok(()) };
+    let free = statvfs(disk.path())?;
+    let filler = File::create(disk.path().join("filler"))?;
+    fallocate(&filler, FallocateFlags::empty(), 0, free.f_bavail * free.f_frsize - (16 << 20))?;
+    let store = "x = bytearray(100 << 20)\nfor n in range(0, len(x), 4096): x[n] = 1";
+    let send = "import os; os.kill(os.getpid(), 7)";
+    for (program, is_told) in [(store, true), (send, false)] {
+        let output = with_heap(disk.path(), &["python3", "-c", program]).output()?;
+        let said = String::from_utf8(output.stderr)?;
+        assert_eq!(output.status.signal(), Some(Signal::BUS.as_raw()), "{said}");
+        assert_eq!(said.contains("is the file system of --heap full"), is_told, "{said}");
+    }
+    Ok(())
 }

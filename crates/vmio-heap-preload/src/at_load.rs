@@ -1,6 +1,6 @@
 //! Where the heap begins: before the program does.
 
-use crate::{c_library, settings};
+use crate::{c_library, no_room, settings};
 
 /// Linux's numbers for the C library's callers end before this; the tools of coreutils use it for failures of their own.
 const CANNOT_START: i32 = 125;
@@ -20,4 +20,5 @@ extern "C" fn at_load() {
         // A program that is larger than memory would be killed in the middle of its work.
         std::process::exit(CANNOT_START);
     }
+    no_room::tell();
 }

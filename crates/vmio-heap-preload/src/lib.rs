@@ -7,4 +7,5 @@
 mod at_load;
 mod c_library;
 mod exports;
+mod no_room;
 mod settings;

@@ -32,6 +32,7 @@ use crate::db::segments::Segments;
 use crate::db::spiller::Spiller;
 use crate::device::{Beside, Device};
 use crate::error::{Error, Result};
+use crate::format::block::is_whole;
 use crate::format::extents::LARGE_BYTES_MAX;
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
 use crate::log::LogWriter;
@@ -137,9 +138,12 @@ impl Store {
     }
 }
 
+/// Of what somebody may have something in: tables of partitions and the superblocks of all file systems begin before this.
+const BEGINNING_BYTES: u64 = 128 << 10;
+
 impl Db {
-    /// Creates a store in a file that is not there yet, in one that begins with zeros or is empty, or in a block device that holds none.
-    /// Whatever else a file holds, it is [`Error::OtherContent`]; what else a device holds is lost.
+    /// Creates a store in a file that is not there yet, or in a file or block device that is empty or begins with zeros. Whatever else it
+    /// holds is [`Error::OtherContent`], unless [`Options::overwrite`] says that it may be lost; a store is not overwritten.
     pub fn create(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let path = path.as_ref();
         crate::volume::check_length(options.new_volume_bytes())?;
@@ -148,16 +152,14 @@ impl Db {
         let cache = options.cache()?;
         if path.exists() {
             let backing = FileBacking::open(path, Access::ReadWrite)?;
-            if path.is_file() {
-                Self::refuse_content(&backing, path)?;
-                if backing.len() < wanted {
-                    backing.set_len(wanted).map_err(|source| Error::Device {
-                        volume: backing.describe(),
-                        action: "lengthening",
-                        offset: wanted,
-                        source,
-                    })?;
-                }
+            Self::refuse_content(&backing, path, &options)?;
+            if !backing.is_device() && backing.len() < wanted {
+                backing.set_len(wanted).map_err(|source| Error::Device {
+                    volume: backing.describe(),
+                    action: "lengthening",
+                    offset: wanted,
+                    source,
+                })?;
             }
             let options = options.discard_unless_said(!backing.is_device());
             return Self::create_in(&cache, backing, options);
@@ -174,17 +176,23 @@ impl Db {
         })
     }
 
-    /// Nothing is done to a file that holds a volume, or anything else: a name may be a mistake.
-    fn refuse_content(backing: &FileBacking, path: &Path) -> Result<()> {
+    /// Nothing is done to a file or device that holds a volume, or anything else: a name may be a mistake.
+    fn refuse_content(backing: &FileBacking, path: &Path, options: &Options) -> Result<()> {
         if crate::volume::holds_volume(backing)? {
             return Err(Error::VolumeExists { volume: backing.describe() });
+        }
+        if options.overwrites() {
+            return Ok(());
         }
         let failed = |source| Error::Device { volume: backing.describe(), action: "reading", offset: 0, source };
         let mut beginning = Vec::new();
         let file = fs::File::open(path).map_err(failed)?;
-        file.take(BLOCK_BYTES as u64).read_to_end(&mut beginning).map_err(failed)?;
-        // A creation that was cut short has not written the header yet.
-        match beginning.iter().all(|byte| *byte == 0) {
+        file.take(BEGINNING_BYTES).read_to_end(&mut beginning).map_err(failed)?;
+        // A creation that was cut short has written blocks of ours, and no header yet.
+        let (blocks, rest) = beginning.as_chunks::<BLOCK_BYTES>();
+        let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+        let mut placed = blocks.iter().zip((0..).step_by(BLOCK_BYTES));
+        match placed.all(|(block, offset)| is_zero(block) || is_whole(block, offset)) && is_zero(rest) {
             true => Ok(()),
             false => Err(Error::OtherContent { volume: backing.describe() }),
         }

@@ -43,10 +43,10 @@ pub enum Error {
         /// The file.
         volume: String,
     },
-    /// The file holds what no volume begins with: creating one would destroy it.
-    #[error("{volume} holds something else: remove it first, or name another file")]
+    /// The file or device holds what no volume begins with: creating one would destroy it, which [`crate::Options::overwrite`] allows.
+    #[error("{volume} holds something else, which would be lost: name another, or allow it to be overwritten")]
     OtherContent {
-        /// The file.
+        /// The file or device.
         volume: String,
     },
     /// There is a volume already.

@@ -1,5 +1,6 @@
 //! How a store is opened.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use vmio::{Cache, Engine};
@@ -40,12 +41,11 @@ pub struct Options {
     spill_threads: Option<usize>,
     page_observer: Option<PageObserver>,
     take_over: bool,
+    overwrite: bool,
     fenced: bool,
     engine: Engine,
 }
 
-/// The least memory that a store works in.
-const MEMORY_BYTES_MIN: u64 = 32 << 20;
 /// The least that the log may hold for opening: a few chunks beside those that are written to.
 const RECOVERY_LOG_MIN: u64 = 16 << 20;
 /// How long a volume is if nobody says.
@@ -60,9 +60,13 @@ const SPILL_THREADS_MAX: usize = 64;
 /// How many spill at most if nobody says.
 const SPILL_THREADS: usize = 4;
 
+const MEMORY_BYTES_MIN: u64 = *Options::MEMORY_BYTES.start();
 const _: () = assert!(MEMORY_BYTES_MIN - MEMORY_BYTES_MIN / 4 - TAIL_BYTES >= CACHE_BYTES_MIN);
 
 impl Options {
+    /// What [`Self::memory_bytes`] may be: 32 MiB to 16 TiB.
+    pub const MEMORY_BYTES: RangeInclusive<u64> = 32 << 20..=16 << 40;
+
     /// 256 MiB of memory, levels ten times as large as the one above, writes durable when they return.
     pub fn new() -> Self {
         Options {
@@ -79,6 +83,7 @@ impl Options {
             spill_threads: None,
             page_observer: None,
             take_over: false,
+            overwrite: false,
             fenced: false,
             engine: Engine::Auto,
         }
@@ -216,10 +221,20 @@ impl Options {
         self.take_over
     }
 
+    /// Whether a store may be created over whatever else a file or device holds, which is lost. By default it is refused.
+    pub fn overwrite(mut self, overwrite: bool) -> Self {
+        self.overwrite = overwrite;
+        self
+    }
+
+    pub(crate) fn overwrites(&self) -> bool {
+        self.overwrite
+    }
+
     fn check(&self) -> Result<()> {
         let wrong = |option, value, why| Err(Error::Option { option, value, why });
-        if self.memory_bytes < MEMORY_BYTES_MIN {
-            return wrong("memory_bytes", self.memory_bytes, "a store works in 32 MiB at least");
+        if !Self::MEMORY_BYTES.contains(&self.memory_bytes) {
+            return wrong("memory_bytes", self.memory_bytes, "a store works in 32 MiB to 16 TiB");
         }
         if self.filter_bytes > self.memory_bytes / 8 {
             return wrong("filter_bytes", self.filter_bytes, "it is an eighth of the memory at most");

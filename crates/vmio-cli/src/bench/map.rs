@@ -14,7 +14,7 @@ use super::report::{Style, report};
 use super::report_file::{ReportFile, Setting};
 use super::target::{Target, TargetArgs};
 use crate::seconds::parse_measured;
-use crate::size::{format_size, parse_size};
+use crate::size::{format_size, parse_cache};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,7 +36,7 @@ pub struct MapArgs {
     #[command(flatten)]
     target: TargetArgs,
     /// Memory for the cache, and for the page cache of Linux mmap [default: 512M]
-    #[arg(long, value_parser = parse_size)]
+    #[arg(long, value_parser = parse_cache)]
     cache: Option<u64>,
     /// Patterns: uniform, zipf:EXPONENT, seq, blocks:PAGES (random blocks, read page after page)
     #[arg(long, value_delimiter = ',', default_value = "uniform")]

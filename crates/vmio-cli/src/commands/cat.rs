@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::source::{Source, build_cache};
-use crate::size::parse_size;
+use crate::size::parse_cache;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,7 +26,7 @@ pub struct CatArgs {
     /// The file or block device to read
     file: PathBuf,
     /// Memory to use
-    #[arg(long, default_value = "64M", value_parser = parse_size)]
+    #[arg(long, default_value = "64M", value_parser = parse_cache)]
     cache: u64,
     /// Report on standard error as JSON when done
     #[arg(long)]

@@ -14,7 +14,7 @@ use vmio::{Access, Advice, Cache, Mapping, MappingOptions};
 use super::source::{Source, build_cache};
 use crate::bench::report_file::folder_of;
 use crate::cleanup::Cleanup;
-use crate::size::{format_size, parse_size};
+use crate::size::{format_size, parse_cache};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,7 +33,7 @@ pub struct CpArgs {
     /// The file to write, or a folder to write into
     dst: PathBuf,
     /// Memory to use for both mappings together
-    #[arg(long, default_value = "64M", value_parser = parse_size)]
+    #[arg(long, default_value = "64M", value_parser = parse_cache)]
     cache: u64,
     /// Print an object with source, destination and bytes
     #[arg(long)]

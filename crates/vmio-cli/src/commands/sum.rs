@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::source::{Source, build_cache};
-use crate::size::parse_size;
+use crate::size::parse_cache;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,7 +22,7 @@ pub struct SumArgs {
     /// The file or block device to read
     file: PathBuf,
     /// Memory to use
-    #[arg(long, default_value = "64M", value_parser = parse_size)]
+    #[arg(long, default_value = "64M", value_parser = parse_cache)]
     cache: u64,
     /// Print an object with algorithm, sum, bytes and file
     #[arg(long)]

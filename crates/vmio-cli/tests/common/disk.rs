@@ -51,6 +51,13 @@ impl Disk {
         &self.mounted
     }
 
+    /// The device that it is on.
+    pub fn device(&self) -> Result<PathBuf, Box<dyn Error>> {
+        let source =
+            succeeded(Command::new("findmnt").args(["--noheadings", "--output", "SOURCE"]).arg(&self.mounted))?;
+        Ok(source.trim().into())
+    }
+
     /// From here on nothing reaches it, as if the power had gone.
     pub fn cut_power(&self) -> Result<(), Box<dyn Error>> {
         succeeded(Command::new("python3").args(["-c", CUT_POWER]).arg(&self.mounted)).map(drop)

@@ -64,6 +64,9 @@ pub struct CacheBuilder {
 }
 
 impl CacheBuilder {
+    /// What [`Self::capacity`] may be, in bytes: 6 MiB (1 MiB of pages, the rest merge buffers) to 16 TiB.
+    pub const CAPACITY_BYTES: RangeInclusive<u64> = 6 << 20..=16 << 40;
+
     pub(super) fn new() -> Self {
         CacheBuilder {
             engine: Engine::Auto,
@@ -82,7 +85,8 @@ impl CacheBuilder {
         }
     }
 
-    /// The memory that the cache may use, in bytes: resident pages and merge buffers. Must be set; 6 MiB at least.
+    /// The memory that the cache may use, in bytes: resident pages and merge buffers. Must be set; see
+    /// [`Self::CAPACITY_BYTES`].
     pub fn capacity(mut self, bytes: u64) -> Self {
         self.capacity_bytes = bytes;
         self
@@ -303,6 +307,8 @@ impl CacheBuilder {
         }
     }
 }
+
+const _: () = assert!(*CacheBuilder::CAPACITY_BYTES.start() == OVERHEAD_BYTES + PAGES_MIN * PAGE_BYTES as u64);
 
 /// The memory that a cache of so many pages may use.
 pub(super) fn capacity_bytes(pages: u32) -> u64 {

@@ -27,7 +27,7 @@ use super::super::table::Table;
 use super::super::target::{Target, TargetArgs};
 use super::{run_side, run_side_in_cgroup};
 use crate::seconds::{parse_measured, parse_warm_up};
-use crate::size::{format_size, parse_size};
+use crate::size::{format_size, parse_cache};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,7 +46,7 @@ pub struct FetchArgs {
     #[command(flatten)]
     target: TargetArgs,
     /// Memory for the cache of vmio, and for the page cache of Linux mmap
-    #[arg(long, default_value = "256M", value_parser = parse_size)]
+    #[arg(long, default_value = "256M", value_parser = parse_cache)]
     cache: u64,
     /// Ways to reach a page
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Way::value_variants().to_vec())]

@@ -21,7 +21,7 @@ use super::super::process::Usage;
 use super::super::table::Table;
 use super::super::target::{Target, TargetArgs};
 use super::{run_side, run_side_in_cgroup};
-use crate::size::{format_size, parse_size};
+use crate::size::{format_size, parse_cache};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,7 +40,7 @@ pub struct FreshArgs {
     #[command(flatten)]
     target: TargetArgs,
     /// Memory for the cache of vmio, and for the page cache of Linux mmap
-    #[arg(long, default_value = "256M", value_parser = parse_size)]
+    #[arg(long, default_value = "256M", value_parser = parse_cache)]
     cache: u64,
     #[command(flatten)]
     output: OutputArgs,

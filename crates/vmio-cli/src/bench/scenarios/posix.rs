@@ -18,7 +18,7 @@ use super::super::median::median;
 use super::super::output::OutputArgs;
 use super::super::place::Place;
 use crate::commands::run::RunMode;
-use crate::size::{format_size, parse_size};
+use crate::size::{format_size, parse_cache, parse_size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,7 +40,7 @@ pub struct PosixArgs {
     #[arg(long, value_enum, default_value_t)]
     mode: RunMode,
     /// Measure the mode with a cache of this size, too
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_cache)]
     cache: Option<u64>,
     /// Work in a new folder in this one, and remove it afterwards
     #[arg(long, default_value = ".")]

@@ -20,7 +20,7 @@ use super::super::process::Usage;
 use super::super::table::Table;
 use super::super::target::{Target, TargetArgs};
 use super::{run_side, run_side_in_cgroup};
-use crate::size::{format_size, parse_size};
+use crate::size::{format_size, parse_cache, parse_size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,7 +45,7 @@ pub struct PriorityArgs {
     #[arg(long, default_value = "2G", value_parser = parse_size)]
     stream: u64,
     /// Memory for the cache of vmio, and for the page cache of Linux mmap
-    #[arg(long, default_value = "512M", value_parser = parse_size)]
+    #[arg(long, default_value = "512M", value_parser = parse_cache)]
     cache: u64,
     #[command(flatten)]
     output: OutputArgs,

@@ -26,7 +26,7 @@ use super::super::table::Table;
 use super::super::target::{Target, TargetArgs};
 use super::super::worker::new_histogram;
 use super::{run_side, run_side_in_cgroup};
-use crate::size::{format_size, parse_size};
+use crate::size::{format_size, parse_cache};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,7 +45,7 @@ pub struct SyncArgs {
     #[command(flatten)]
     target: TargetArgs,
     /// Memory for the cache of vmio, and for the page cache of Linux mmap
-    #[arg(long, default_value = "512M", value_parser = parse_size)]
+    #[arg(long, default_value = "512M", value_parser = parse_cache)]
     cache: u64,
     /// How often to make everything dirty and sync
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]

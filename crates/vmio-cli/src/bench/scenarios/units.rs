@@ -25,7 +25,7 @@ use super::super::table::Table;
 use super::super::target::{Target, TargetArgs};
 use super::hit::load_time_ns;
 use super::run_side;
-use crate::size::{format_size, parse_size};
+use crate::size::{format_size, parse_cache};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,7 +43,7 @@ pub struct UnitsArgs {
     #[command(flatten)]
     target: TargetArgs,
     /// Memory for the cache
-    #[arg(long, default_value = "512M", value_parser = parse_size)]
+    #[arg(long, default_value = "512M", value_parser = parse_cache)]
     cache: u64,
     /// Loads of the random work; the others are one scan of the file
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]

@@ -19,7 +19,7 @@ use vmio::backing::{Access, Backing, FileBacking};
 use vmio_kv::{DEFAULT_REGION, Db, Durability, Options, RegionHandle, SegmentHandle, SegmentStats};
 
 use crate::bench::kv::{OwnBenchArgs, run_own};
-use crate::size::{format_size, parse_size};
+use crate::size::{format_size, parse_size, parse_within};
 use dump::Part;
 use line::Format;
 use scan::ScanArgs;
@@ -37,7 +37,8 @@ Examples:
 const CREATE_EXAMPLES: &str = "\
 Examples:
   vmio kv create words.kv
-  vmio kv create --size 2T /dev/nvme1n1";
+  vmio kv create --size 2T /dev/nvme1n1
+  vmio kv create --size 2T --overwrite /dev/nvme1n1     though there is a file system on it, which is lost";
 const GROW_EXAMPLES: &str = "\
 Examples:
   vmio kv grow words.kv 20G
@@ -126,7 +127,7 @@ pub struct KvArgs {
 
 #[derive(Subcommand)]
 enum KvCommand {
-    /// Create a store in a file that is not there yet, is empty or holds zeros, or in a block device
+    /// Create a store in a file that is not there yet, or in a file or block device that begins with zeros
     #[command(after_help = CREATE_EXAMPLES)]
     Create {
         /// The file or block device
@@ -134,6 +135,9 @@ enum KvCommand {
         /// How long the file may become; it is sparse
         #[arg(long, value_parser = parse_size, default_value = "10G")]
         size: u64,
+        /// Create it even if the file or device holds something else: DESTROYS that
+        #[arg(long)]
+        overwrite: bool,
     },
     /// Make a store longer
     #[command(after_help = GROW_EXAMPLES)]
@@ -263,8 +267,8 @@ enum KvCommand {
 struct VolumeArgs {
     /// The file or block device that holds the store; no process may have it open
     store: PathBuf,
-    /// Memory
-    #[arg(long, value_parser = parse_size, default_value = "256M")]
+    /// Memory for what is read
+    #[arg(long, value_parser = parse_memory, default_value = "256M")]
     memory: u64,
 }
 
@@ -307,7 +311,7 @@ struct StoreArgs {
     /// The file or block device that holds the store
     store: PathBuf,
     /// Memory for what is read and written, in all
-    #[arg(long, value_parser = parse_size, default_value = "256M")]
+    #[arg(long, value_parser = parse_memory, default_value = "256M")]
     memory: u64,
     /// How much of the log an opening may have to read back
     #[arg(long, value_parser = parse_size, default_value = "1G", value_name = "SIZE")]
@@ -315,6 +319,10 @@ struct StoreArgs {
     /// Take the store over from a process or node that may still have it open: what that one writes from now on fails
     #[arg(long)]
     take_over: bool,
+}
+
+fn parse_memory(text: &str) -> Result<u64, String> {
+    parse_within(text, &Options::MEMORY_BYTES)
 }
 
 impl StoreArgs {
@@ -337,8 +345,15 @@ impl StoreArgs {
 pub fn run(args: &KvArgs) -> anyhow::Result<()> {
     let mut output = io::stdout().lock();
     match &args.command {
-        KvCommand::Create { store, size } => {
-            Db::create(store, Options::new().max_volume_bytes(*size))?.close()?;
+        KvCommand::Create { store, size, overwrite } => {
+            let options = Options::new().max_volume_bytes(*size).overwrite(*overwrite);
+            let created = Db::create(store, options).map_err(|error| match error {
+                error @ vmio_kv::Error::OtherContent { .. } => {
+                    anyhow::Error::new(error).context("--overwrite destroys it")
+                }
+                error => error.into(),
+            });
+            created?.close()?;
         }
         KvCommand::Grow { store, size } => {
             let db = store.open_to_grow(*size)?;
@@ -452,7 +467,14 @@ fn create_segment(store: &StoreArgs, size: u64) -> anyhow::Result<u32> {
     let length = FileBacking::open(&store.store, Access::ReadOnly)?.len();
     let db = store.open_to_grow(length.saturating_add(size))?;
     let wanted = db.stats().volume_bytes.saturating_add(size);
-    let number = db.create_segment()?.number();
+    let segment = db.create_segment().map_err(|error| match error {
+        vmio_kv::Error::Full { wanted, .. } => {
+            let (size, wanted) = (format_size(size), format_size(wanted));
+            anyhow!("--size {size} is too little: a segment takes {wanted} more than the store has free")
+        }
+        error => error.into(),
+    });
+    let number = segment?.number();
     if db.stats().volume_bytes / UNIT_BYTES < wanted / UNIT_BYTES {
         db.grow(wanted)?;
     }

@@ -17,7 +17,7 @@ use vmio::{Cache, Engine};
 use vmio_heap::HeapEngine;
 
 use super::source::warn_of_size;
-use crate::size::parse_size;
+use crate::size::{parse_cache, parse_size};
 
 /// There while the kernel module is loaded.
 const DEVICE: &str = "/dev/vmio";
@@ -85,7 +85,7 @@ started, and by whichever program under the mode uses a folder next; vmio recove
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
     /// Map files through a vmio cache of so much memory, of each process; with --mode, read and write them through it
-    #[arg(long, value_parser = parse_size, required_unless_present = "mode")]
+    #[arg(long, value_parser = parse_cache, required_unless_present = "mode")]
     cache: Option<u64>,
     /// With --cache and without --mode, who takes the faults
     #[arg(long, value_enum, default_value_t, conflicts_with = "mode")]

@@ -26,7 +26,7 @@ use super::super::map::fail_on_verify_errors;
 use super::super::output::OutputArgs;
 use super::super::place::{Place, PlaceArgs};
 use crate::seconds::{parse_measured, parse_warm_up};
-use crate::size::{format_size, parse_size};
+use crate::size::{format_size, parse_cache, parse_size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -58,7 +58,7 @@ pub struct CommitArgs {
     #[arg(long, default_value = "256M", value_parser = parse_size)]
     size: u64,
     /// Memory for the cache of vmio, and for the others with Linux's page cache
-    #[arg(long, default_value = "512M", value_parser = parse_size)]
+    #[arg(long, default_value = "512M", value_parser = parse_cache)]
     cache: u64,
     /// Length of vmio's journal
     #[arg(long, default_value = "64M", value_parser = parse_size)]

@@ -254,8 +254,9 @@ impl Side {
 }
 
 fn table(results: &[HeapResult]) -> String {
-    let mut lines =
-        vec!["side          build, s   search, s   fastest   slowest   CPU, s   major faults         x mmap".to_owned()];
+    let mut lines = vec![
+        "side          build, s   search, s   fastest   slowest   CPU, s   major faults         x mmap".to_owned(),
+    ];
     for result in results {
         let fastest = result.searches_s.iter().copied().fold(f64::INFINITY, f64::min);
         let slowest = result.searches_s.iter().copied().fold(0.0, f64::max);
