@@ -11,8 +11,11 @@ use crate::sys::fork::Generation;
 
 /// Reads that one ring takes at a time; 64 at most.
 const READS_MAX: usize = 32;
-/// Rings that are kept, however many cores there are.
-const RINGS_MAX: usize = 16;
+/// Rings that are kept for each core: threads that wait for reads leave it to others. To make one and to end it costs more than
+/// a batch.
+const RINGS_PER_CORE: usize = 4;
+/// However many cores there are.
+const RINGS_MAX: usize = 64;
 
 /// Reads many places of a backing at once, into memory of the caller: for what is wanted once, and so is worth no place in
 /// a cache. All reads of a batch are under way together, by io_uring, where the backing has a file that the kernel can read
@@ -52,7 +55,7 @@ pub struct BatchReader {
 impl BatchReader {
     /// Makes no ring yet.
     pub fn new() -> Self {
-        let rings = ArrayQueue::new(cpu::count().clamp(1, RINGS_MAX));
+        let rings = ArrayQueue::new((RINGS_PER_CORE * cpu::count()).min(RINGS_MAX));
         BatchReader { rings, generation: Generation::of_this_process().ok() }
     }
 
@@ -77,7 +80,10 @@ impl BatchReader {
                 return;
             }
             // One alone gains nothing by a ring.
-            if let (2.., Some(file), Some(ring)) = (batch.len(), backing.direct_reads(), self.ring()) {
+            if batch.len() > 1
+                && let Some(file) = backing.direct_reads()
+                && let Some(ring) = self.ring()
+            {
                 // Should there be enough of them, it is dropped.
                 ring.read_all(file, &mut batch).map(|ring| self.rings.push(ring));
             }
@@ -163,6 +169,21 @@ mod tests {
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(3 * PAGE_BYTES as u64 + 100).unwrap();
         let file = FileBacking::open(&path, Access::ReadOnly).unwrap();
         assert_eq!(read(&reader, &file, [2, 3, 4, 0]), [(PAGE_BYTES, 2), (100, 3), (0, 0xff), (PAGE_BYTES, 0)]);
+    }
+
+    /// To make a ring and to end it costs more than the read.
+    #[test]
+    fn a_read_alone_leaves_the_rings_where_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = FileBacking::create(folder.path().join("file"), PAGES * PAGE_BYTES as u64).unwrap();
+        numbered(&file, 0..PAGES);
+        let reader = BatchReader::new();
+        read(&reader, &file, [3, 5]);
+        let made = reader.rings.len();
+        assert_eq!(read(&reader, &file, [7]), [(PAGE_BYTES, 7)]);
+        // The last one of the second batch is alone as well.
+        read(&reader, &file, 0..READS_MAX as u64 + 1);
+        assert_eq!(reader.rings.len(), made);
     }
 
     #[test]
