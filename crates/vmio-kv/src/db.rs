@@ -9,6 +9,7 @@ mod open_segment;
 mod reading;
 mod recovery;
 mod region_handle;
+mod reorganization;
 mod scan;
 mod segment_handle;
 mod segments;
@@ -28,6 +29,7 @@ use vmio::Cache;
 use vmio::backing::{Access, Backing, FileBacking};
 
 use crate::db::memory_balance::MemoryBalance;
+use crate::db::reorganization::ScannedRecords;
 use crate::db::segments::Segments;
 use crate::db::spiller::Spiller;
 use crate::device::{Beside, Device};
@@ -87,6 +89,7 @@ pub(crate) struct Store {
     level_memory: Arc<LevelMemory>,
     options: Options,
     spills: spiller::Queue,
+    scanned: ScannedRecords,
     merge_threads: MergeThreads,
     /// Whether room that comes free is given back.
     discards: AtomicBool,
@@ -105,6 +108,7 @@ impl Store {
             segments: AtomicU64::new(0),
             level_memory: Arc::new(LevelMemory::new(options.level_bytes(), options.memory_step_bytes())),
             spills: spiller::Queue::default(),
+            scanned: ScannedRecords::new(),
             merge_threads: MergeThreads::new(options.merge_threads()),
             discards: AtomicBool::new(options.discards()),
             looks_after_flushes: Arc::new(AtomicBool::new(options.is_fenced())),

@@ -42,6 +42,7 @@ pub struct Options {
     page_observer: Option<PageObserver>,
     take_over: bool,
     overwrite: bool,
+    reorganize_scanned: bool,
     fenced: bool,
     engine: Engine,
 }
@@ -84,6 +85,7 @@ impl Options {
             page_observer: None,
             take_over: false,
             overwrite: false,
+            reorganize_scanned: true,
             fenced: false,
             engine: Engine::Auto,
         }
@@ -229,6 +231,17 @@ impl Options {
 
     pub(crate) fn overwrites(&self) -> bool {
         self.overwrite
+    }
+
+    /// Whether small records that scans go through again and again, and for which they read many blocks of the device, are written anew
+    /// side by side (Kreon, §3.2.3); by default they are. It is done in the background, and costs a put for each record once.
+    pub fn reorganize_scanned(mut self, reorganize: bool) -> Self {
+        self.reorganize_scanned = reorganize;
+        self
+    }
+
+    pub(crate) fn reorganizes_scanned(&self) -> bool {
+        self.reorganize_scanned
     }
 
     fn check(&self) -> Result<()> {

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use crate::db::Store;
 use crate::db::collector::{Collected, Upkeep};
+use crate::db::reorganization::Reorganized;
 use crate::error::{Error, Result};
 use crate::extents::Stored;
 use crate::format::catalogue::{REGIONS, RegionEntry};
@@ -27,6 +28,7 @@ pub(crate) struct OpenSegment {
     /// Whoever holds it commits a spill, and has it seen: one after the other.
     pub(super) committing: Mutex<()>,
     pub(super) collected: Collected,
+    pub(super) reorganized: Reorganized,
 }
 
 impl OpenSegment {

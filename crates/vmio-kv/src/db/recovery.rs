@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::db::collector::{Collected, Upkeep};
 use crate::db::found_records::FoundRecords;
+use crate::db::reorganization::Reorganized;
 use crate::db::segments::Segments;
 use crate::db::{OpenSegment, Store};
 use crate::error::{Damage, Result};
@@ -116,6 +117,7 @@ impl OpenSegment {
             upkeep: RwLock::default(),
             committing: Mutex::default(),
             collected: Collected::default(),
+            reorganized: Reorganized::default(),
         };
         store.add_segment();
         opened.keep_reserve();

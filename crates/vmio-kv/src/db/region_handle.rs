@@ -107,7 +107,7 @@ impl RegionHandle {
 
     /// Keys and values of a range in order, as they are now: what is written meanwhile is not seen.
     pub fn scan(&self, range: impl Into<KeyRange>) -> Scan<'_> {
-        Scan::new(&self.region, Arc::new(View::begin(&self.region)), range.into())
+        Scan::new(self, Arc::new(View::begin(&self.region)), range.into())
     }
 
     /// The same of the keys that begin with a prefix.

@@ -6,15 +6,15 @@ use std::iter::FusedIterator;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::db::ValueReader;
+use crate::db::reorganization::Gathering;
+use crate::db::{RegionHandle, ValueReader};
 use crate::device::Passed;
 use crate::error::{Error, Result};
 use crate::extents::LargeValue;
 use crate::format::leaf::KnownKey;
 use crate::format::pointer::PointerKind;
 use crate::key_range::{KeyRange, is_beyond};
-use crate::log::Log;
-use crate::region::{Region, RegionCursor, View};
+use crate::region::{RegionCursor, View};
 use crate::tree::Direction;
 
 /// Records that are read ahead, once a scan has come so far.
@@ -39,7 +39,7 @@ const AHEAD_MAX: usize = 32;
 /// # }
 /// ```
 pub struct Scan<'region> {
-    region: &'region Region,
+    handle: &'region RegionHandle,
     view: Arc<View>,
     range: KeyRange,
     /// Where the two ends have not been yet.
@@ -60,9 +60,9 @@ pub struct Keys<'region>(Scan<'region>);
 pub struct Readers<'region>(Scan<'region>);
 
 impl<'region> Scan<'region> {
-    pub(super) fn new(region: &'region Region, view: Arc<View>, range: KeyRange) -> Self {
+    pub(super) fn new(handle: &'region RegionHandle, view: Arc<View>, range: KeyRange) -> Self {
         Scan {
-            region,
+            handle,
             view,
             left: range.clone(),
             range,
@@ -123,12 +123,12 @@ impl<'region> Scan<'region> {
             Some(end) => end,
             None => {
                 let bound = begins.as_ref().map(Vec::as_slice);
-                end.insert(End::new(RegionCursor::seek(self.region, &self.view, bound, direction)?))
+                end.insert(End::new(RegionCursor::seek(&self.handle.region, &self.view, bound, direction)?))
             }
         };
-        let log = &*self.region.log;
+        let (handle, log) = (self.handle, &*self.handle.region.log);
         let is_beyond_end = |known: &KnownKey| is_beyond(ends, beyond, |end| known.compare_to(end));
-        let Some(known) = end.next(log, self.wants_values, is_beyond_end)? else { return Ok(None) };
+        let Some(known) = end.next(handle, self.wants_values, is_beyond_end)? else { return Ok(None) };
         let KnownKey { bytes, complete, pointer, .. } = known;
         let is_large = pointer.kind() == PointerKind::Extents;
         // Its record is its head.
@@ -155,6 +155,12 @@ impl<'region> Scan<'region> {
             }
             false => value,
         };
+        if end.is_apart && !is_large {
+            let begin = || Gathering::new(handle, &self.view, begins.clone(), direction);
+            if !end.gathering.get_or_insert_with(begin).take(pointer, &key, &value) {
+                end.gathering = None;
+            }
+        }
         match begins {
             Bound::Excluded(last) => last.clone_from(&key),
             begins => *begins = Bound::Excluded(key.clone()),
@@ -210,7 +216,7 @@ impl FusedIterator for Keys<'_> {}
 impl Readers<'_> {
     fn step(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, ValueReader)>> {
         let found = self.0.step(direction)?;
-        let (log, version) = (&self.0.region.log, &self.0.view.version);
+        let (log, version) = (&self.0.handle.region.log, &self.0.view.version);
         Some(found.map(|(key, value)| match self.0.large.take() {
             Some(large) => (key, ValueReader::large(log, version, large)),
             None => (key, ValueReader::small(log, version, value)),
@@ -240,6 +246,10 @@ struct End<'region> {
     ahead: VecDeque<KnownKey>,
     passed: Passed,
     ahead_max: usize,
+    /// Whether the records of the keys ahead lie apart in the log, and were read so before.
+    is_apart: bool,
+    /// Those of them that were come by.
+    gathering: Option<Gathering<'region>>,
     is_over: bool,
     /// What comes behind the keys.
     failure: Option<Error>,
@@ -247,12 +257,21 @@ struct End<'region> {
 
 impl<'region> End<'region> {
     fn new(cursor: RegionCursor<'region>) -> Self {
-        End { cursor, ahead: VecDeque::new(), passed: Passed::default(), ahead_max: 1, is_over: false, failure: None }
+        End {
+            cursor,
+            ahead: VecDeque::new(),
+            passed: Passed::default(),
+            ahead_max: 1,
+            is_apart: false,
+            gathering: None,
+            is_over: false,
+            failure: None,
+        }
     }
 
     fn next(
         &mut self,
-        log: &Log,
+        handle: &'region RegionHandle,
         wants_values: bool,
         is_beyond_end: impl Fn(&KnownKey) -> bool,
     ) -> Result<Option<KnownKey>> {
@@ -264,8 +283,16 @@ impl<'region> End<'region> {
             // One alone is read when it is looked at.
             self.passed = match self.ahead.len() {
                 0 | 1 => Passed::default(),
-                _ => log.read_in_passing(wanted.map(|known| known.pointer)),
+                _ => handle.region.log.read_in_passing(wanted.map(|known| known.pointer)),
             };
+            let pointers = self.ahead.iter().map(|known| known.pointer);
+            let store = &handle.home.store;
+            self.is_apart = wants_values
+                && store.options.reorganizes_scanned()
+                && store.scanned.are_apart_again(pointers, self.passed.blocks());
+            if !self.is_apart {
+                self.gathering = None;
+            }
             self.ahead_max = AHEAD_MAX.min(2 * self.ahead_max);
         }
         match self.ahead.pop_front() {

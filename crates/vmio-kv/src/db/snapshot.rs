@@ -102,7 +102,7 @@ impl RegionSnapshot {
 
     /// Keys and values of a range in order.
     pub fn scan(&self, range: impl Into<KeyRange>) -> Scan<'_> {
-        Scan::new(&self.handle.region, Arc::clone(&self.view), range.into())
+        Scan::new(&self.handle, Arc::clone(&self.view), range.into())
     }
 
     /// The same of the keys that begin with a prefix.

@@ -8,6 +8,7 @@ use vmio::SignalsBlocked;
 
 use crate::db::OpenSegment;
 use crate::db::collector::Upkeep;
+use crate::db::reorganization::RecordsApart;
 use crate::db::segments::Segments;
 use crate::error::{Error, Result};
 use crate::format::catalogue::RegionEntry;
@@ -15,6 +16,9 @@ use crate::format::geometry::UNIT_BLOCKS;
 use crate::region::{Region, Spill, Spilled};
 use crate::tree::RUN_BLOCKS_MAX;
 use crate::volume::commit::Changes;
+
+/// So many scans' records wait at most to be written side by side.
+const APART_MAX: usize = 16;
 
 /// Regions that have something to spill.
 #[derive(Default)]
@@ -26,6 +30,7 @@ pub(super) struct Queue {
 #[derive(Default)]
 struct Waiting {
     regions: VecDeque<Arc<Region>>,
+    apart: VecDeque<RecordsApart>,
     /// The levels in memory may have come to what they may take together.
     relieve: bool,
     /// There may be too much of the log.
@@ -33,6 +38,13 @@ struct Waiting {
     /// A thread looks around: no other one does meanwhile.
     is_looking_around: bool,
     stopping: bool,
+}
+
+impl Waiting {
+    /// Whether nobody waits for anything but records to be written side by side.
+    fn is_idle(&self) -> bool {
+        !self.stopping && self.regions.is_empty() && !self.relieve && !self.look_around
+    }
 }
 
 impl Queue {
@@ -63,6 +75,15 @@ impl Queue {
         self.changed.notify_one();
     }
 
+    /// Has records written side by side, if there is nothing else to do: by the time that there is, they may have been scanned again.
+    pub(super) fn reorganize(&self, apart: RecordsApart) {
+        let mut waiting = self.waiting();
+        if waiting.is_idle() && waiting.apart.len() < APART_MAX {
+            waiting.apart.push_back(apart);
+            self.changed.notify_one();
+        }
+    }
+
     fn has_looked_around(&self) {
         self.waiting().is_looking_around = false;
         self.changed.notify_one();
@@ -89,6 +110,9 @@ impl Queue {
                 waiting.is_looking_around = true;
                 return Some(Work::LookAround);
             }
+            if let Some(apart) = waiting.apart.pop_front() {
+                return Some(Work::Reorganize(apart));
+            }
             waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -98,6 +122,7 @@ enum Work {
     Spill(Arc<Region>),
     Relieve,
     LookAround,
+    Reorganize(RecordsApart),
 }
 
 /// The threads.
@@ -128,6 +153,7 @@ impl Drop for Spiller {
     fn drop(&mut self) {
         let store = self.segments.store();
         store.spills.waiting().stopping = true;
+        store.spills.waiting().apart.clear();
         store.spills.changed.notify_all();
         // Handles may outlive the store: nobody would make room for them.
         store.regions().values().for_each(|region| region.fail("it was closed"));
@@ -153,6 +179,11 @@ impl Segments {
                 store.spills.look_around();
             }
             Work::Relieve => self.freeze_largest(),
+            Work::Reorganize(apart) => {
+                if let Err(error) = self.of(&apart.region).reorganize(apart) {
+                    tracing::debug!(%error, "records stay where they are");
+                }
+            }
             Work::LookAround => {
                 for segment in self.all() {
                     match segment.keep_recovery_short(None).and_then(|()| segment.collect_due()) {

@@ -29,6 +29,8 @@ pub struct SegmentStats {
     pub collected_chunks: u64,
     /// Bytes of records that were moved for that.
     pub moved_bytes: u64,
+    /// Bytes of records that were written anew side by side, since scans went through them again and again.
+    pub reorganized_bytes: u64,
     /// Bytes of the log's chunks that an opening would read back now.
     pub recovery_log_bytes: u64,
     /// Entries of the levels on the device, over all regions; a key counts once for each level that has it.
@@ -70,6 +72,7 @@ impl Add for SegmentStats {
             extents_bytes: self.extents_bytes + other.extents_bytes,
             collected_chunks: self.collected_chunks + other.collected_chunks,
             moved_bytes: self.moved_bytes + other.moved_bytes,
+            reorganized_bytes: self.reorganized_bytes + other.reorganized_bytes,
             recovery_log_bytes: self.recovery_log_bytes + other.recovery_log_bytes,
             // What a damaged catalogue says may be anything.
             level_entries: self.level_entries.saturating_add(other.level_entries),
@@ -106,6 +109,7 @@ impl OpenSegment {
             extents_bytes,
             collected_chunks: self.collected.chunks.load(Ordering::Relaxed),
             moved_bytes: self.collected.moved_bytes.load(Ordering::Relaxed),
+            reorganized_bytes: self.reorganized.bytes.load(Ordering::Relaxed),
             recovery_log_bytes: self.recovery_log_bytes(),
             level_entries: versions
                 .iter()

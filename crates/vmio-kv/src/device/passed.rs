@@ -29,6 +29,11 @@ pub(crate) struct Passed {
 }
 
 impl Passed {
+    /// How many blocks were read.
+    pub(crate) fn blocks(&self) -> usize {
+        self.numbers.len()
+    }
+
     /// The bytes of a range, if all of it was read.
     pub(crate) fn get(&self, range: Range<u64>) -> Option<&[u8]> {
         let wanted = blocks_of(&range);

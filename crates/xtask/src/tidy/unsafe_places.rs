@@ -63,6 +63,7 @@ const ALLOWED: &[&str] = &[
     "crates/vmio-heap-preload/src/at_load.rs",
     "crates/vmio-heap-preload/src/c_library.rs",
     "crates/vmio-heap-preload/src/exports.rs",
+    "crates/vmio-heap-preload/src/no_room.rs",
     "crates/vmio-heap/src/allocator.rs",
     "crates/vmio-heap/src/fork.rs",
     "crates/vmio-heap/src/heap.rs",

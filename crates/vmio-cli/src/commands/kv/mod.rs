@@ -492,6 +492,7 @@ fn figures(stats: &SegmentStats) -> serde_json::Value {
         "extents_bytes": stats.extents_bytes,
         "collected_chunks": stats.collected_chunks,
         "moved_bytes": stats.moved_bytes,
+        "reorganized_bytes": stats.reorganized_bytes,
         "recovery_log_bytes": stats.recovery_log_bytes,
         "level_entries": stats.level_entries,
         "memory_level_bytes": stats.memory_level_bytes,

@@ -1,0 +1,306 @@
+//! Partial reorganization (Kreon, §3.2.3): small records that scans go through again and again, and that lie apart in the log, are written
+//! anew, side by side. So the next scan reads a few blocks for them, and not one each.
+//!
+//! A move is a put of what is there already, within its region's write turn, if the index still points to the record that the scan
+//! has read. To the log, to recovery and to the collector it is like any other put.
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::db::{OpenSegment, RegionHandle};
+use crate::error::Result;
+use crate::format::geometry::BLOCK_BYTES;
+use crate::format::pointer::{Pointer, PointerKind};
+use crate::format::record::RecordKind;
+use crate::log::Append;
+use crate::region::{Region, RegionCursor, Version, View};
+use crate::tree::Direction;
+use crate::volume::reserve::Claim;
+
+/// Fewer blocks than this are not worth a write.
+const BLOCKS_MIN: usize = 8;
+/// Records lie apart if so many times as many blocks were read for them as they fill.
+const APART: u64 = 2;
+/// So many records are gathered at most, and so many bytes of them.
+const RECORDS_MAX: usize = 64;
+const BYTES_MAX: usize = 64 << 10;
+/// To move a record costs as much as so many scans save that find it moved: it is moved when so many have gone through it.
+const SCANS: u32 = 8;
+/// One record in so many is remembered.
+const SAMPLED: u64 = 16;
+/// So many are remembered: 256 KiB.
+const SAMPLES: usize = 1 << 16;
+/// A sample has how often it was seen below its record's name.
+const COUNT_BITS: u32 = 4;
+
+/// What scans have read past the cache of late: what is gone through once is not worth a write.
+pub(crate) struct ScannedRecords(Box<[AtomicU32]>);
+
+impl ScannedRecords {
+    pub(super) fn new() -> Self {
+        ScannedRecords((0..SAMPLES).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    /// Whether records, for which so many blocks were read, lie apart and were read so before.
+    pub(super) fn are_apart_again(&self, records: impl Iterator<Item = Pointer> + Clone, blocks_read: usize) -> bool {
+        let bytes: u64 = records.clone().map(|record| u64::from(record.record_bytes())).sum();
+        if blocks_read < BLOCKS_MIN || (blocks_read as u64) <= APART * bytes.div_ceil(BLOCK_BYTES as u64) {
+            return false;
+        }
+        // All are marked, not only up to the first that was marked.
+        records.filter(|record| self.mark(record.offset())).count() > 0
+    }
+
+    /// Whether a record has been seen often, if it is one of those that are remembered.
+    fn mark(&self, offset: u64) -> bool {
+        let hash = offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        if hash >> 32 & (SAMPLED - 1) != 0 {
+            return false;
+        }
+        let (slot, name) = (&self.0[(hash >> 48) as usize % SAMPLES], hash as u32 >> COUNT_BITS);
+        let before = slot.load(Ordering::Relaxed);
+        let count = if before >> COUNT_BITS == name { before & ((1 << COUNT_BITS) - 1) } else { 0 };
+        // Threads that meet here lose a count.
+        slot.store(name << COUNT_BITS | SCANS.min(count + 1), Ordering::Relaxed);
+        count >= SCANS
+    }
+}
+
+/// What was moved since the store was opened.
+#[derive(Default)]
+pub(crate) struct Reorganized {
+    pub(crate) bytes: AtomicU64,
+}
+
+/// Neighbouring records that lie apart, as a scan has read them.
+pub(crate) struct RecordsApart {
+    pub(super) region: Arc<Region>,
+    /// Keeps what their pointers say from meaning something else.
+    view: Arc<View>,
+    /// Where the scan was before the first of them, and which way it went.
+    from: Bound<Vec<u8>>,
+    direction: Direction,
+    records: BTreeMap<u64, ReadRecord>,
+}
+
+struct ReadRecord {
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+/// What a scan has come by that is to be reorganized: asked for when this is dropped.
+pub(super) struct Gathering<'region> {
+    handle: &'region RegionHandle,
+    apart: RecordsApart,
+    bytes: usize,
+}
+
+impl<'region> Gathering<'region> {
+    pub(super) fn new(
+        handle: &'region RegionHandle,
+        view: &Arc<View>,
+        from: Bound<Vec<u8>>,
+        direction: Direction,
+    ) -> Self {
+        let (region, view) = (Arc::clone(&handle.region), Arc::clone(view));
+        let apart = RecordsApart { region, view, from, direction, records: BTreeMap::new() };
+        Gathering { handle, apart, bytes: 0 }
+    }
+
+    /// Takes the next record in; tells whether there is room for more.
+    pub(super) fn take(&mut self, pointer: Pointer, key: &[u8], value: &[u8]) -> bool {
+        self.bytes += key.len() + value.len();
+        let record = ReadRecord { key: key.to_vec(), value: value.to_vec() };
+        self.apart.records.insert(pointer.offset(), record);
+        self.apart.records.len() < RECORDS_MAX && self.bytes < BYTES_MAX
+    }
+}
+
+impl Drop for Gathering<'_> {
+    fn drop(&mut self) {
+        let RecordsApart { region, view, from, direction, records } = &mut self.apart;
+        if records.len() >= BLOCKS_MIN {
+            let (region, view) = (Arc::clone(region), Arc::clone(view));
+            let (from, records) = (mem::replace(from, Bound::Unbounded), mem::take(records));
+            let apart = RecordsApart { region, view, from, direction: *direction, records };
+            self.handle.home.store.spills.reorganize(apart);
+        }
+    }
+}
+
+impl RecordsApart {
+    /// Those that are the newest of their keys in a view, in the order of their keys.
+    fn newest(mut self, now: &Arc<View>) -> Result<Vec<ReadRecord>> {
+        let from = self.from.as_ref().map(Vec::as_slice);
+        let mut cursor = RegionCursor::seek(&self.region, now, from, self.direction)?;
+        let mut records = Vec::with_capacity(self.records.len());
+        // Some may have come between.
+        for _ in 0..2 * self.records.len() {
+            let Some(known) = cursor.next()? else { break };
+            if known.pointer.kind() == PointerKind::Value {
+                records.extend(self.records.remove(&known.pointer.offset()));
+            }
+        }
+        if self.direction == Direction::Down {
+            records.reverse();
+        }
+        Ok(records)
+    }
+}
+
+impl OpenSegment {
+    /// Writes records side by side, those of them that are still the newest of their keys. What cannot be done now is not done.
+    pub(super) fn reorganize(&self, apart: RecordsApart) -> Result<()> {
+        let region = Arc::clone(&apart.region);
+        let now = Arc::new(View::begin(&region));
+        let records = apart.newest(&now)?;
+        self.write_side_by_side(&region, &now.version, records)
+    }
+
+    /// The records were the newest of their keys in a version that began a moment ago.
+    fn write_side_by_side(
+        &self,
+        region: &Arc<Region>,
+        version: &Arc<Version>,
+        mut records: Vec<ReadRecord>,
+    ) -> Result<()> {
+        let Some(turn) = region.try_begin_write()? else { return Ok(()) };
+        // What was put since may be in a level by now: that is for the next scan.
+        if !Arc::ptr_eq(&region.version(), version) {
+            return Ok(());
+        }
+        records.retain(|record| turn.in_memory(&record.key).is_none());
+        if records.len() < BLOCKS_MIN {
+            return Ok(());
+        }
+        let appends: Vec<Append<'_>> = records
+            .iter()
+            .map(|ReadRecord { key, value }| Append { kind: RecordKind::Put, region: region.number, key, value })
+            .collect();
+        let mut appended = Vec::with_capacity(appends.len());
+        self.log.append(&appends, Claim::Put, &mut appended)?;
+        let mut level = turn.fill();
+        for (record, at) in records.iter().zip(&appended) {
+            level.insert(&record.key, at.sequence, at.pointer);
+        }
+        drop(level);
+        let is_full = turn.is_full();
+        drop(turn);
+        self.spill_if_due(region, is_full);
+        if self.log.take_begun_chunk() {
+            self.store.spills.look_around();
+        }
+        let bytes = appended.iter().map(|at| u64::from(at.pointer.record_bytes())).sum();
+        self.reorganized.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vmio::backing::MemoryBacking;
+
+    use super::*;
+    use crate::region::memory_level::NEWEST;
+    use crate::{Db, Durability, Options};
+
+    const KEYS: u64 = 20;
+
+    fn key(number: u64) -> Vec<u8> {
+        format!("key {number:04}").into_bytes()
+    }
+
+    fn pointer(db: &Db, number: u64) -> Pointer {
+        let region = &db.default_region().region;
+        region.find(&region.version(), NEWEST, &key(number)).unwrap().expect("it is there")
+    }
+
+    /// Records of a store that are in a level, as a scan has read them; and what becomes of them if something comes between the look
+    /// whether they are the newest, and the move.
+    fn moved_beside(direction: Direction, between: impl FnOnce(&Db)) -> Db {
+        let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
+        let db = Db::create_on(MemoryBacking::new(64 << 20).unwrap(), options).unwrap();
+        (0..KEYS).rev().for_each(|number| db.put(&key(number), &number.to_le_bytes()).unwrap());
+        db.flush().unwrap();
+        let RegionHandle { home, region } = db.default_region();
+        let view = Arc::new(View::begin(region));
+        let read = |number: u64| {
+            let record = ReadRecord { key: key(number), value: number.to_le_bytes().to_vec() };
+            (pointer(&db, number).offset(), record)
+        };
+        let records = (0..KEYS).map(read).collect();
+        let from = Bound::Unbounded;
+        let apart = RecordsApart { region: Arc::clone(region), view, from, direction, records };
+        let now = Arc::new(View::begin(region));
+        let records = apart.newest(&now).unwrap();
+        assert_eq!(records.len() as u64, KEYS);
+        between(&db);
+        home.write_side_by_side(region, &now.version, records).unwrap();
+        db
+    }
+
+    fn values(db: &Db) -> Vec<Option<u64>> {
+        let value = |value: Vec<u8>| u64::from_le_bytes(value.try_into().unwrap());
+        (0..KEYS).map(|number| db.get(&key(number)).unwrap().map(value)).collect()
+    }
+
+    #[test]
+    fn records_come_to_lie_in_the_order_of_their_keys() {
+        for direction in [Direction::Up, Direction::Down] {
+            let db = moved_beside(direction, |_| ());
+            assert!(values(&db).into_iter().eq((0..KEYS).map(Some)));
+            assert!(db.stats().reorganized_bytes > 0);
+            db.flush().unwrap();
+            let offsets: Vec<u64> = (0..KEYS).map(|number| pointer(&db, number).offset()).collect();
+            assert!(offsets.is_sorted(), "{offsets:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_put_or_deleted_between_stays_so() {
+        let mut expected: Vec<_> = (0..KEYS).map(Some).collect();
+        (expected[3], expected[7]) = (Some(100), None);
+        let change = |db: &Db| {
+            db.put(&key(3), &100_u64.to_le_bytes()).unwrap();
+            db.delete(&key(7)).unwrap();
+        };
+        let flush = |db: &Db| {
+            change(db);
+            db.flush().unwrap();
+        };
+        let freeze = |db: &Db| {
+            change(db);
+            assert!(db.default_region().region.freeze());
+        };
+        let betweens: [&dyn Fn(&Db); 3] = [&change, &flush, &freeze];
+        for between in betweens {
+            let db = moved_beside(Direction::Up, between);
+            assert_eq!(values(&db), expected);
+            db.flush().unwrap();
+            assert_eq!(values(&db), expected);
+        }
+    }
+
+    #[test]
+    fn only_what_lies_apart_and_is_read_often_is_worth_a_move() {
+        let scanned = ScannedRecords::new();
+        let records =
+            |step: u64| (0..64).map(move |place| Pointer::new(PointerKind::Value, (2 << 20) + place * step, 128));
+        // They fill two blocks.
+        let often =
+            |step: u64, blocks: usize| (0..20).filter(|_| scanned.are_apart_again(records(step), blocks)).count();
+        assert_eq!(often(128, 4), 0);
+        // So few are not worth it, though half of them would do.
+        assert_eq!(often(4096, BLOCKS_MIN - 1), 0);
+        assert_eq!(often(4096, 64), 20 - SCANS as usize);
+        assert!(
+            !scanned.are_apart_again(
+                (0..64).map(|place| Pointer::new(PointerKind::Value, (9 << 20) + place * 4096, 128)),
+                64
+            )
+        );
+    }
+}

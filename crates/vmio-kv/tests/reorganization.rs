@@ -1,0 +1,161 @@
+//! What scans go through again and again comes to lie side by side in the log, and nothing else changes.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use support::Random;
+use vmio::backing::MemoryBacking;
+use vmio_kv::{Db, Durability, Options};
+
+/// Their records take three times what the cache has: so a scan of all finds none of them there.
+const KEYS: u64 = 60_000;
+const VALUE_BYTES: usize = 800;
+const VOLUME_BYTES: u64 = 512 << 20;
+
+fn options() -> Options {
+    Options::new().memory_bytes(32 << 20).durability(Durability::None)
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("{number:08}").into_bytes()
+}
+
+fn value(number: u64, round: u64) -> Vec<u8> {
+    let mut value = vec![(number + round) as u8; VALUE_BYTES];
+    value[..8].copy_from_slice(&number.to_le_bytes());
+    value[8..16].copy_from_slice(&round.to_le_bytes());
+    value
+}
+
+fn round(number: u64, value: &[u8]) -> u64 {
+    let part = |at: usize| u64::from_le_bytes(value[at..at + 8].try_into().unwrap());
+    assert_eq!((value.len(), part(0)), (VALUE_BYTES, number));
+    assert!(value[16..].iter().all(|byte| *byte == (number + part(8)) as u8));
+    part(8)
+}
+
+/// A store whose records lie in another order than their keys.
+fn shuffled(backing: &Arc<MemoryBacking>, options: Options) -> Db {
+    let db = Db::create_on(Arc::clone(backing), options).unwrap();
+    // Without a common divisor.
+    (0..KEYS).map(|place| place * 7919 % KEYS).for_each(|number| db.put(&key(number), &value(number, 0)).unwrap());
+    db.flush().unwrap();
+    db
+}
+
+/// Scans all of a store until so many bytes have been moved; `seen` is told of each key and the round of its value.
+fn scan_until_moved(db: &Db, bytes: u64, direction: Direction, seen: impl Fn(u64, u64)) {
+    let began = Instant::now();
+    while db.stats().reorganized_bytes < bytes {
+        assert!(began.elapsed() < Duration::from_secs(300), "{:?}", db.stats());
+        let mut scan = db.scan(..);
+        while let Some(found) = if direction == Direction::Up { scan.next() } else { scan.next_back() } {
+            let (key, value) = found.unwrap();
+            let number = std::str::from_utf8(&key).unwrap().parse().unwrap();
+            seen(number, round(number, &value));
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Up,
+    Down,
+}
+
+#[test]
+fn what_is_scanned_again_and_again_is_found_in_fewer_pages() {
+    let backing = Arc::new(MemoryBacking::new(VOLUME_BYTES).unwrap());
+    // The last page that this thread has touched, and how often it was another one.
+    let (last, turns) = (AtomicU64::new(0), Arc::new(AtomicU64::new(0)));
+    let (its_turns, scanner) = (Arc::clone(&turns), thread::current().id());
+    let observe = move |page, _| {
+        if thread::current().id() == scanner && last.swap(page, Ordering::Relaxed) != page {
+            its_turns.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let db = shuffled(&backing, options().observe_pages(observe));
+    let expected = |number: u64| (key(number), value(number, 0));
+    let turns_of_a_scan = || {
+        let before = turns.load(Ordering::Relaxed);
+        assert!(db.scan(..).map(Result::unwrap).eq((0..KEYS).map(expected)));
+        turns.load(Ordering::Relaxed) - before
+    };
+    let snapshot = db.snapshot();
+    let before = turns_of_a_scan();
+    scan_until_moved(&db, KEYS * VALUE_BYTES as u64 * 3 / 4, Direction::Up, |_, round| assert_eq!(round, 0));
+    db.flush().unwrap();
+    let after = turns_of_a_scan();
+    println!("{before} times another page before, {after} after");
+    assert!(after * 2 < before, "{before} times another page before, {after} after");
+    assert!(snapshot.scan(..).rev().map(Result::unwrap).eq((0..KEYS).rev().map(expected)));
+    drop(snapshot);
+    db.close().unwrap();
+    support::assert_sound(Arc::clone(&backing), &options(), "after the scans");
+    let db = Db::open_on(backing, options()).unwrap();
+    assert!(db.scan(..).map(Result::unwrap).eq((0..KEYS).map(expected)));
+}
+
+#[test]
+fn nobody_has_to_have_it() {
+    let backing = Arc::new(MemoryBacking::new(VOLUME_BYTES).unwrap());
+    let db = shuffled(&backing, options().reorganize_scanned(false));
+    (0..12).for_each(|_| assert_eq!(db.scan(..).count() as u64, KEYS));
+    assert_eq!(db.stats().reorganized_bytes, 0);
+}
+
+/// A put that comes between the scan and the move stays the newest; and a deletion.
+#[test]
+fn what_is_written_meanwhile_is_not_written_over() {
+    /// So many of the keys are written to.
+    const WRITTEN: u64 = 4_000;
+    let backing = Arc::new(MemoryBacking::new(VOLUME_BYTES).unwrap());
+    let db = shuffled(&backing, options().memory_level_bytes(64 << 10).growth_factor(2));
+    let (is_over, db_of_all) = (AtomicBool::new(false), &db);
+    // Who writes a key is one thread: so it knows what has to be there.
+    let write = |thread: u64| {
+        let mut random = Random(thread + 1);
+        let mut newest = vec![Some(0); WRITTEN as usize / 2];
+        let mut round = 0;
+        while !is_over.load(Ordering::Relaxed) {
+            let place = random.below(newest.len() as u64);
+            let number = 2 * place + thread;
+            round += 1;
+            newest[place as usize] = if random.below(4) == 0 {
+                db_of_all.delete(&key(number)).unwrap();
+                None
+            } else {
+                db_of_all.put(&key(number), &value(number, round)).unwrap();
+                Some(round)
+            };
+            if round % 8 == 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        newest
+    };
+    let newest = thread::scope(|scope| {
+        let writers = [0, 1].map(|thread| scope.spawn(move || write(thread)));
+        scan_until_moved(&db, KEYS * VALUE_BYTES as u64 / 2, Direction::Down, |_, _| ());
+        is_over.store(true, Ordering::Relaxed);
+        writers.map(|writer| writer.join().unwrap())
+    });
+    let check = |db: &Db| {
+        for number in 0..WRITTEN {
+            let found = db.get(&key(number)).unwrap().map(|value| round(number, &value));
+            assert_eq!(found, newest[(number % 2) as usize][(number / 2) as usize], "key {number}");
+        }
+    };
+    check(&db);
+    db.collect_garbage().unwrap();
+    check(&db);
+    db.close().unwrap();
+    support::assert_sound(Arc::clone(&backing), &options(), "after the writes");
+    check(&Db::open_on(backing, options()).unwrap());
+}
