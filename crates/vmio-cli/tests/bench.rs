@@ -196,7 +196,7 @@ fn a_file_with_other_content_is_not_overwritten_unasked() -> TestResult {
     fs::write(&path, vec![7; 1 << 20])?;
     let run = |overwrite: &[&str]| {
         let mut command = vmio();
-        command.args(["bench", "map", "--cache", "4M", "--threads", "1", "--secs", "0.05"]);
+        command.args(["bench", "map", "--cache", "8M", "--threads", "1", "--secs", "0.05"]);
         command.args(["--engines", "pread", "--file"]).arg(&path).args(overwrite);
         command
     };
@@ -215,7 +215,7 @@ fn a_damaged_word_is_found() -> TestResult {
     let path = dir.path().join("file");
     let run = || {
         let mut command = vmio();
-        command.args(["bench", "map", "--cache", "4M", "--threads", "1", "--secs", "0.2", "--size", "16M"]);
+        command.args(["bench", "map", "--cache", "8M", "--threads", "1", "--secs", "0.2", "--size", "16M"]);
         command.args(["--engines", "pread", "--file"]).arg(&path);
         command
     };

@@ -96,7 +96,7 @@ fn a_segment_is_added_and_holds_regions_of_its_own() -> TestResult {
     let store = created(dir.path())?;
     succeeded(kv("put", &store).args(["apple", "red"]))?;
     refused(kv("put", &store).args(["--segment", "1", "--region", "archive", "a", "b"]), "has no segment 1")?;
-    refused(kv("create-segment", &store).args(["--size", "1M"]), "is full")?;
+    refused(kv("create-segment", &store).args(["--size", "1M"]), "is too little")?;
     assert_eq!(succeeded(kv("create-segment", &store).args(["--size", "512M"]))?, "1\n");
     assert_eq!(std::fs::metadata(&store)?.len(), 768 << 20);
     let (is_ok, _, error) =

@@ -126,6 +126,7 @@ impl OpenSegment {
     /// Collects until the log is within its limit, or nothing more can be gained.
     pub(super) fn collect_all(&self) -> Result<()> {
         let mut upkeep = self.upkeep();
+        self.store.spills.forget_apart();
         // What somebody has read until now.
         self.segment.give_back()?;
         // What was overwritten in memory alone is not counted yet.
@@ -148,6 +149,7 @@ impl OpenSegment {
             lacking.try_for_each(|region| self.spill_all(&region, false, upkeep))
         };
         // Somebody else may have made it meanwhile.
+        self.store.spills.forget_apart();
         self.segment.give_back()?;
         spill_again(&upkeep)?;
         let (_, end) = self.log.end();

@@ -84,6 +84,12 @@ impl Queue {
         }
     }
 
+    /// Leaves records where they are that wait to be written side by side: what they hold may be used again.
+    pub(super) fn forget_apart(&self) {
+        let apart = std::mem::take(&mut self.waiting().apart);
+        drop(apart);
+    }
+
     fn has_looked_around(&self) {
         self.waiting().is_looking_around = false;
         self.changed.notify_one();
@@ -153,7 +159,7 @@ impl Drop for Spiller {
     fn drop(&mut self) {
         let store = self.segments.store();
         store.spills.waiting().stopping = true;
-        store.spills.waiting().apart.clear();
+        store.spills.forget_apart();
         store.spills.changed.notify_all();
         // Handles may outlive the store: nobody would make room for them.
         store.regions().values().for_each(|region| region.fail("it was closed"));
