@@ -14,13 +14,16 @@ pub(crate) fn tell() {
     unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         action.sa_sigaction = handle as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
-        // The instruction runs again, and ends the program.
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESETHAND;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut());
     }
 }
 
 extern "C" fn handle(signal: c_int, info: *mut siginfo_t, _context: *mut c_void) {
+    // The instruction runs again, and ends the program. Not by SA_RESETHAND: a handler of the program's that hands over to this one does not
+    // know of it.
+    // SAFETY: takes a number, and the default is no function.
+    unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
     // SAFETY: the kernel gives a handler with SA_SIGINFO what it tells of the signal.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     if code <= 0 {

@@ -34,9 +34,8 @@ use crate::db::segments::Segments;
 use crate::db::spiller::Spiller;
 use crate::device::{Beside, Device};
 use crate::error::{Error, Result};
-use crate::format::block::is_whole;
 use crate::format::extents::LARGE_BYTES_MAX;
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+use crate::format::geometry::UNIT_BYTES;
 use crate::log::LogWriter;
 use crate::options::{Durability, Options};
 use crate::region::{LevelMemory, Region};
@@ -142,7 +141,8 @@ impl Store {
     }
 }
 
-/// Of what somebody may have something in: tables of partitions and the superblocks of all file systems begin before this.
+/// Of what somebody may have something in: tables of partitions and the superblocks of Linux's file systems begin before this. What has its
+/// mark further behind, or at the end, is not seen.
 const BEGINNING_BYTES: u64 = 128 << 10;
 
 impl Db {
@@ -192,11 +192,7 @@ impl Db {
         let mut beginning = Vec::new();
         let file = fs::File::open(path).map_err(failed)?;
         file.take(BEGINNING_BYTES).read_to_end(&mut beginning).map_err(failed)?;
-        // A creation that was cut short has written blocks of ours, and no header yet.
-        let (blocks, rest) = beginning.as_chunks::<BLOCK_BYTES>();
-        let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
-        let mut placed = blocks.iter().zip((0..).step_by(BLOCK_BYTES));
-        match placed.all(|(block, offset)| is_zero(block) || is_whole(block, offset)) && is_zero(rest) {
+        match beginning.iter().all(|byte| *byte == 0) {
             true => Ok(()),
             false => Err(Error::OtherContent { volume: backing.describe() }),
         }

@@ -234,7 +234,8 @@ impl Options {
     }
 
     /// Whether small records that scans go through again and again, and for which they read many blocks of the device, are written anew
-    /// side by side (Kreon, §3.2.3); by default they are. It is done in the background, and costs a put for each record once.
+    /// side by side (Kreon, §3.2.3); by default they are. It is done in the background, where there is room
+    /// enough, and costs a put for each record, and again when writes have taken its neighbours elsewhere.
     pub fn reorganize_scanned(mut self, reorganize: bool) -> Self {
         self.reorganize_scanned = reorganize;
         self

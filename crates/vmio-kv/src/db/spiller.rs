@@ -17,8 +17,8 @@ use crate::region::{Region, Spill, Spilled};
 use crate::tree::RUN_BLOCKS_MAX;
 use crate::volume::commit::Changes;
 
-/// So many scans' records wait at most to be written side by side.
-const APART_MAX: usize = 16;
+/// So many scans' records wait at most to be written side by side, for each thread that has nothing else to do.
+const APART_MAX: usize = 4;
 
 /// Regions that have something to spill.
 #[derive(Default)]
@@ -31,6 +31,8 @@ pub(super) struct Queue {
 struct Waiting {
     regions: VecDeque<Arc<Region>>,
     apart: VecDeque<RecordsApart>,
+    /// Threads that wait for something to do.
+    idle: usize,
     /// The levels in memory may have come to what they may take together.
     relieve: bool,
     /// There may be too much of the log.
@@ -38,13 +40,6 @@ struct Waiting {
     /// A thread looks around: no other one does meanwhile.
     is_looking_around: bool,
     stopping: bool,
-}
-
-impl Waiting {
-    /// Whether nobody waits for anything but records to be written side by side.
-    fn is_idle(&self) -> bool {
-        !self.stopping && self.regions.is_empty() && !self.relieve && !self.look_around
-    }
 }
 
 impl Queue {
@@ -58,6 +53,8 @@ impl Queue {
         if !waiting.regions.iter().any(|other| Arc::ptr_eq(other, region)) {
             waiting.regions.push_back(Arc::clone(region));
             self.changed.notify_one();
+            drop(waiting);
+            self.forget_apart();
         }
     }
 
@@ -75,10 +72,10 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// Has records written side by side, if there is nothing else to do: by the time that there is, they may have been scanned again.
+    /// Has records written side by side, if a thread has nothing else to do: what waits holds room.
     pub(super) fn reorganize(&self, apart: RecordsApart) {
         let mut waiting = self.waiting();
-        if waiting.is_idle() && waiting.apart.len() < APART_MAX {
+        if !waiting.stopping && waiting.apart.len() < APART_MAX * waiting.idle {
             waiting.apart.push_back(apart);
             self.changed.notify_one();
         }
@@ -119,7 +116,9 @@ impl Queue {
             if let Some(apart) = waiting.apart.pop_front() {
                 return Some(Work::Reorganize(apart));
             }
+            waiting.idle += 1;
             waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            waiting.idle -= 1;
         }
     }
 }

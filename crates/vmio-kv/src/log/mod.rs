@@ -334,6 +334,11 @@ impl Log {
         firsts.len() as u64 * CHUNK_BYTES as u64
     }
 
+    /// Whether the device is behind with what was appended.
+    pub(crate) fn is_behind(&self) -> bool {
+        writer::unwritten(&self.state()) > 2 * WRITE_BYTES
+    }
+
     /// Whether a chunk was begun since this was last asked.
     pub(crate) fn take_begun_chunk(&self) -> bool {
         self.has_begun_chunk.load(Ordering::Relaxed) && self.has_begun_chunk.swap(false, Ordering::Relaxed)

@@ -103,15 +103,15 @@ impl<'region> RegionCursor<'region> {
     /// What is known of the next key that has a value.
     pub(crate) fn next(&mut self) -> Result<Option<KnownKey>> {
         loop {
-            match self.take_nearest()? {
+            match self.next_or_deleted()? {
                 Some(known) if known.pointer.kind() == PointerKind::Tombstone => {}
                 nearest => return Ok(nearest),
             }
         }
     }
 
-    /// Takes the next key out of all levels: the newest level's entry of it.
-    fn take_nearest(&mut self) -> Result<Option<KnownKey>> {
+    /// What is known of the next key, which may have been deleted: the newest level's entry of it, taken out of all levels.
+    pub(crate) fn next_or_deleted(&mut self) -> Result<Option<KnownKey>> {
         let is_nearer = match self.direction {
             Direction::Up => Ordering::Less,
             Direction::Down => Ordering::Greater,
