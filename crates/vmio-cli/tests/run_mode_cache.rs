@@ -385,7 +385,7 @@ fn what_cannot_be_is_said_before_the_program_starts() -> TestResult {
         command.args(["run", "--mode", "posix"]).args(options).args(["--under", ".", "--", "true"]);
         command
     };
-    refused(&mut with(&["--cache", "1M"]), "--cache sets its size")?;
+    refused(&mut with(&["--cache", "1M"]), "it may be 6 MiB to 16 TiB")?;
     refused(&mut with(&["--cache", "8M", "--engine", "kernel"]), "cannot be used with")?;
     refused(&mut with(&["--when-shared", "refuse"]), "--cache <CACHE>")
 }
