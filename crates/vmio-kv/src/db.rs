@@ -136,6 +136,14 @@ impl Store {
         self.level_memory.add_beside(self.options.tail_bytes());
     }
 
+    /// Fails if it is open for reading alone.
+    fn check_writable(&self) -> Result<()> {
+        match self.options.reads_only() {
+            true => Err(Error::ReadOnly { volume: self.device.name().to_owned() }),
+            false => Ok(()),
+        }
+    }
+
     fn failed(&self, action: &'static str) -> impl Fn(std::io::Error) -> Error + '_ {
         move |source| Error::Device { volume: self.device.name().to_owned(), action, offset: 0, source }
     }
@@ -153,6 +161,7 @@ impl Db {
         crate::volume::check_length(options.new_volume_bytes())?;
         let wanted = options.new_volume_bytes() / UNIT_BYTES * UNIT_BYTES;
         // Before there is a file.
+        options.check_creates()?;
         let cache = options.cache()?;
         if path.exists() {
             let backing = FileBacking::open(path, Access::ReadWrite)?;
@@ -200,7 +209,8 @@ impl Db {
 
     /// Opens a store, and brings back what was durable, whatever has happened to it.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        let backing = FileBacking::open(path, Access::ReadWrite)?;
+        let access = if options.reads_only() { Access::ReadOnly } else { Access::ReadWrite };
+        let backing = FileBacking::open(path, access)?;
         let options = options.discard_unless_said(!backing.is_device());
         Self::open_on(backing, options)
     }
@@ -212,6 +222,7 @@ impl Db {
 
     /// Creates a store on any backing that holds none.
     pub fn create_on(backing: impl Backing + 'static, options: Options) -> Result<Db> {
+        options.check_creates()?;
         Self::create_in(&options.cache()?, backing, options)
     }
 
@@ -242,7 +253,9 @@ impl Db {
         let writers = segments.all().iter().map(|segment| segment.start_writer()).collect::<Result<_>>()?;
         let spiller = Spiller::start(&segments).map_err(store.failed("starting threads"))?;
         let default = segments.region_or_create(DEFAULT_REGION, None)?;
-        store.spills.look_around();
+        if !store.options.reads_only() {
+            store.spills.look_around();
+        }
         let memory = MemoryBalance::start(&store.level_memory, &store.device, &store.options);
         let memory = memory.map_err(store.failed("starting threads"))?;
         Ok(Db { segments, default, recovery, spiller, writers: Mutex::new(writers), _memory: memory })
@@ -298,6 +311,7 @@ impl Db {
     /// # }
     /// ```
     pub fn create_segment(&self) -> Result<SegmentHandle> {
+        self.segments.store().check_writable()?;
         let mut writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
         let segment = self.segments.create()?;
         writers.push(segment.start_writer()?);
@@ -348,6 +362,7 @@ impl Db {
     /// Spills what is in memory, and returns when that is done and durable: the next opening has nothing to read back.
     pub fn flush(&self) -> Result<()> {
         let store = self.segments.store();
+        store.check_writable()?;
         let regions: Vec<Arc<Region>> = store.regions().values().cloned().collect();
         for region in &regions {
             // One may still be frozen, or be left by a spill that found no room: then this one's memory is frozen after it.
@@ -392,7 +407,8 @@ impl Db {
         drop(writers);
         drop(default);
         synced?;
-        segments.store().device.sync()
+        let store = segments.store();
+        if store.options.reads_only() { Ok(()) } else { store.device.sync() }
     }
 }
 

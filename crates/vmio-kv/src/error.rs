@@ -194,6 +194,12 @@ pub enum Error {
         /// The new owner's.
         new_epoch: u64,
     },
+    /// The store was opened for reading alone.
+    #[error("{volume} was opened for reading alone (`Options::read_only`)")]
+    ReadOnly {
+        /// The volume.
+        volume: String,
+    },
     /// An earlier failure has ended all writing: what is durable is, and reads go on.
     #[error("{volume} takes no more writes since {why}: close and open it again")]
     Stopped {

@@ -42,6 +42,7 @@ pub struct Options {
     page_observer: Option<PageObserver>,
     take_over: bool,
     overwrite: bool,
+    read_only: bool,
     reorganize_scanned: bool,
     fenced: bool,
     engine: Engine,
@@ -85,6 +86,7 @@ impl Options {
             page_observer: None,
             take_over: false,
             overwrite: false,
+            read_only: false,
             reorganize_scanned: true,
             fenced: false,
             engine: Engine::Auto,
@@ -233,6 +235,18 @@ impl Options {
         self.overwrite
     }
 
+    /// Whether the store is opened for reading alone: nothing is written to the volume, and each write is [`crate::Error::ReadOnly`]. So any
+    /// number of processes may have it open at a time, and one that lies on a full disk, or on one that takes no writes, is read as well;
+    /// nobody else may have it open for writing meanwhile. What no level has yet is read back from the log, as at each opening.
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
+        self
+    }
+
+    pub(crate) fn reads_only(&self) -> bool {
+        self.read_only
+    }
+
     /// Whether small records that scans go through again and again, and for which they read many blocks of the device, are written anew
     /// side by side (Kreon, §3.2.3); by default they are. It is done in the background, where there is room
     /// enough, and costs a put for each record, and again when writes have taken its neighbours elsewhere.
@@ -242,7 +256,7 @@ impl Options {
     }
 
     pub(crate) fn reorganizes_scanned(&self) -> bool {
-        self.reorganize_scanned
+        self.reorganize_scanned && !self.read_only
     }
 
     fn check(&self) -> Result<()> {
@@ -266,7 +280,18 @@ impl Options {
         if !(1..=SPILL_THREADS_MAX).contains(&self.merge_threads()) {
             return wrong("spill_threads", self.merge_threads() as u64, "there are 1 to 64");
         }
+        if self.read_only && self.take_over {
+            return wrong("read_only", 1, "who takes a store over writes to it");
+        }
         Ok(())
+    }
+
+    /// Fails if no store can be created with them.
+    pub(crate) fn check_creates(&self) -> Result<()> {
+        match self.read_only {
+            true => Err(Error::Option { option: "read_only", value: 1, why: "a store that is created is written to" }),
+            false => Ok(()),
+        }
     }
 
     pub(crate) fn limits(&self) -> Limits {

@@ -125,6 +125,7 @@ impl OpenSegment {
 
     /// Collects until the log is within its limit, or nothing more can be gained.
     pub(super) fn collect_all(&self) -> Result<()> {
+        self.store.check_writable()?;
         let mut upkeep = self.upkeep();
         self.store.spills.forget_apart();
         // What somebody has read until now.

@@ -19,7 +19,9 @@ impl Db {
     ///
     /// Refused with [`crate::Error::VolumeLength`] beyond [`crate::Options::max_volume_bytes`], or if it is that long already.
     pub fn grow(&self, bytes: u64) -> Result<()> {
-        self.segments.store().volume().grow(&self.default.home.segment, bytes / UNIT_BYTES)
+        let store = self.segments.store();
+        store.check_writable()?;
+        store.volume().grow(&self.default.home.segment, bytes / UNIT_BYTES)
     }
 }
 

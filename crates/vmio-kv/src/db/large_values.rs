@@ -27,6 +27,7 @@ impl OpenSegment {
         value_bytes: u64,
         source: &mut dyn Read,
     ) -> Result<Stored> {
+        self.store.check_writable()?;
         // Nothing has been read when it finds no room.
         let mut write = || Stored::write(&self.segment, region.number, key, value_bytes, source);
         let mut stored = write();

@@ -49,6 +49,7 @@ impl OpenSegment {
 
     /// Creates a region, durably, whose name no other one has.
     pub(super) fn create_region(&self, name: &str) -> Result<Arc<Region>> {
+        self.store.check_writable()?;
         let most = REGIONS * CATALOGUE_BLOCKS_MAX;
         if self.regions().len() == most {
             return Err(Error::Option { option: "regions", value: most as u64 + 1, why: "a segment has 1400 at most" });
@@ -83,6 +84,7 @@ impl OpenSegment {
 
     /// Writes, and has garbage collected if there is no room.
     pub(super) fn write_where_room(&self, claim: Claim, write: impl Fn() -> Result<()>) -> Result<()> {
+        self.store.check_writable()?;
         loop {
             match write() {
                 Err(Error::Full { volume, wanted }) => {

@@ -40,13 +40,16 @@ impl Segments {
         // First: what is read from here on the former owner does not change any more, or has not acknowledged.
         let may_open =
             |segments, regions| options.check_segments(segments).and_then(|()| options.check_regions(regions));
-        let mut claims = match options.takes_over() {
-            true => volume.claim(may_open)?,
-            false => volume.note_claims().map(|()| BTreeMap::new())?,
-        };
-        volume.mend()?;
-        // What is read may be in a cache of the system's alone, after a kill: nothing is written over before it is durable.
-        volume.device.flush()?;
+        let mut claims = BTreeMap::new();
+        if !options.reads_only() {
+            match options.takes_over() {
+                true => claims = volume.claim(may_open)?,
+                false => volume.note_claims()?,
+            }
+            volume.mend()?;
+            // What is read may be in a cache of the system's alone, after a kill: nothing is written over before it is durable.
+            volume.device.flush()?;
+        }
         let entries = volume.segments().to_vec();
         options.check_segments(entries.len())?;
         let store = Arc::new(Store::new(volume, options));
@@ -95,6 +98,7 @@ impl OpenSegment {
                 segment.establish(&mut store.volume(), claim, owner_epoch)?;
                 end.next_chunk = segment.take_chunk()?;
             }
+            None if options.reads_only() => {}
             None => {
                 // Of those who had taken it over, or wanted to, none may own it again; who has come since may, and we are told.
                 owner_epoch = owner_epoch.max(store.volume().least_epoch(segment.number));
@@ -102,9 +106,14 @@ impl OpenSegment {
                 segment.commit(Changes { owner_epoch: Some(owner_epoch), ..Changes::default() }, &[])?;
             }
         }
-        store.volume().finish_growth(&segment)?;
         let (records, log_bytes) = (found.count(), end.bytes);
-        let log = Arc::new(Log::new(Arc::clone(&segment), owner_epoch, end)?);
+        let log = if options.reads_only() {
+            Log::read_only(Arc::clone(&segment), owner_epoch, end)
+        } else {
+            store.volume().finish_growth(&segment)?;
+            Log::new(Arc::clone(&segment), owner_epoch, end)?
+        };
+        let log = Arc::new(log);
         for entry in &entries {
             let region = Region::new(&log, options.limits(), &store.level_memory, entry);
             found.replay(entry.number, &region);

@@ -130,20 +130,50 @@ impl Log {
             }
         };
         segment.device.begin_unit(header.offset / CHUNK_BYTES as u64, false, 64)?;
-        let seeds = ChunkSeeds::new(segment.device.units_max());
-        seeds.put(header.offset, Seed::new(header.segment, header.generation));
-        let (chunk, appender) = TailChunk::new(header, ChunkMemory::new());
-        // A commit may say at once that the log is read from here on.
-        let mut front = Box::new(Block::ZERO);
-        front.0[..chunk.filled()].copy_from_slice(chunk.bytes());
-        if failed.is_none() {
-            segment.device.write(header.offset, &front.0)?;
-        }
-        let chunks = vec![chunk];
         let mut first_sequences = end.first_sequences;
         if end.empty.is_none() {
             first_sequences.push_back(header.first_sequence);
         }
+        let log = Self::with(segment, header, next_sequence, first_sequences, failed);
+        let state = log.state();
+        if state.failed.is_none() {
+            // A commit may say at once that the log is read from here on.
+            let mut front = Box::new(Block::ZERO);
+            let chunk = state.appender.chunk();
+            front.0[..chunk.filled()].copy_from_slice(chunk.bytes());
+            log.device().write(header.offset, &front.0)?;
+        }
+        drop(state);
+        Ok(log)
+    }
+
+    /// What recovery found, to which nothing is appended.
+    pub(crate) fn read_only(segment: Arc<Segment>, owner_epoch: u64, end: End) -> Self {
+        let header = ChunkHeader {
+            segment: segment.uuid,
+            offset: end.next_chunk,
+            generation: owner_epoch << 32,
+            first_sequence: end.next_sequence,
+            previous: end.last_chunk,
+            next: 0,
+            begins_anew: true,
+        };
+        let why = "it was opened for reading alone".to_owned();
+        Self::with(segment, header, end.next_sequence, end.first_sequences, Some(why))
+    }
+
+    /// One that goes on in a chunk, of which nothing is on the device.
+    fn with(
+        segment: Arc<Segment>,
+        header: ChunkHeader,
+        next_sequence: u64,
+        first_sequences: VecDeque<u64>,
+        failed: Option<String>,
+    ) -> Self {
+        let seeds = ChunkSeeds::new(segment.device.units_max());
+        seeds.put(header.offset, Seed::new(header.segment, header.generation));
+        let (chunk, appender) = TailChunk::new(header, ChunkMemory::new());
+        let chunks = vec![chunk];
         let state = State {
             chunks: chunks.clone(),
             appender,
@@ -156,7 +186,7 @@ impl Log {
             failed,
             stopping: false,
         };
-        Ok(Log {
+        Log {
             segment,
             life: (header.generation, header.first_sequence),
             state: Mutex::new(state),
@@ -166,7 +196,7 @@ impl Log {
             tails: ArcSwap::from_pointee(chunks),
             seeds,
             has_begun_chunk: AtomicBool::new(false),
-        })
+        }
     }
 
     pub(super) fn device(&self) -> &Device {

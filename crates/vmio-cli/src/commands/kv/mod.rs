@@ -335,6 +335,11 @@ impl StoreArgs {
         open(&self.store, self.options().durability(durability))
     }
 
+    /// Opens a store that others may read meanwhile; who takes it over writes to it.
+    fn open_to_read(&self) -> anyhow::Result<Db> {
+        open(&self.store, self.options().read_only(!self.take_over))
+    }
+
     /// Opens a store that may become so long.
     fn open_to_grow(&self, length: u64) -> anyhow::Result<Db> {
         open(&self.store, self.options().max_volume_bytes(length))
@@ -378,7 +383,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             db.close()?;
         }
         KvCommand::Get { store, region, keys, json: false, out: file, range } if keys.len() == 1 => {
-            let db = store.open(Durability::Sync)?;
+            let db = store.open_to_read()?;
             let reader = region.open(&db)?.reader(keys[0].as_bytes())?;
             let reader = reader.with_context(|| format!("{:?} has no value in {}", keys[0], store.store.display()))?;
             let range = range.clone().unwrap_or(0..u64::MAX);
@@ -392,7 +397,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             bail!("--out and --range are for one key")
         }
         KvCommand::Get { store, region, keys, json, .. } => {
-            let db = store.open(Durability::Sync)?;
+            let db = store.open_to_read()?;
             let values = region.open(&db)?.multi_get(keys)?;
             let format = Format::of(*json, None);
             for (key, value) in keys.iter().zip(&values) {
@@ -411,7 +416,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             db.close()?;
         }
         KvCommand::Scan { store, region, scan } => {
-            let db = store.open(Durability::Sync)?;
+            let db = store.open_to_read()?;
             scan.run(&region.open(&db)?, &mut output)?;
             db.close()?;
         }
@@ -425,7 +430,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             writeln!(output, "{} keys", loaded?)?;
         }
         KvCommand::Stat { store, json } => {
-            let db = store.open(Durability::Sync)?;
+            let db = store.open_to_read()?;
             write_stat(&mut output, &db, *json)?;
             db.close()?;
         }
@@ -448,7 +453,7 @@ fn open(store: &Path, options: Options) -> anyhow::Result<Db> {
                 "`vmio kv create` makes one"
             }
             Io(vmio::Error::Open { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
-                "a store is opened for writing, also to read it"
+                "a store is read by whoever may read its file, and written to by whoever may write that as well"
             }
             Io(vmio::Error::InUse { holder, .. }) => {
                 return anyhow!(

@@ -1,0 +1,185 @@
+//! A store that is opened for reading alone shows what any opening shows, and nothing is written to its volume.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+
+use support::Random;
+use support::simulated_disk::SimulatedDisk;
+use vmio::backing::{Access, Backing};
+use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
+
+const VOLUME_BYTES: u64 = 128 << 20;
+
+/// A device that takes no writes: whoever tries one has made a mistake.
+struct WriteProtected<B>(B);
+
+impl<B: Backing> Backing for WriteProtected<B> {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn access(&self) -> Access {
+        Access::ReadOnly
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        panic!("{} bytes were written at {offset}", data.len());
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        panic!("it was flushed");
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        panic!("it was made {len} bytes long");
+    }
+
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        panic!("{range:?} was given back");
+    }
+
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+}
+
+fn options() -> Options {
+    // Levels of some thousand records.
+    Options::new().memory_bytes(32 << 20).memory_level_bytes(64 << 10).durability(Durability::None)
+}
+
+type Pairs = BTreeMap<(String, Vec<u8>), Vec<u8>>;
+
+/// All that a store has, by scans; and each of it by its key.
+fn pairs(db: &Db) -> Pairs {
+    let mut pairs = Pairs::new();
+    for name in db.region_names() {
+        let region = db.region(&name).unwrap();
+        for pair in region.scan(..) {
+            let (key, value) = pair.unwrap();
+            assert!(region.get(&key).unwrap().as_ref() == Some(&value), "{name} {key:?}");
+            pairs.insert((name.clone(), key), value);
+        }
+    }
+    pairs
+}
+
+/// Writes, and leaves it at any moment.
+fn write_some(db: &Db, random: &mut Random) {
+    let regions = [db.default_region().clone(), db.region_or_create("other").unwrap()];
+    for _ in 0..random.below(12_000) {
+        let (region, key) = (&regions[random.below(2) as usize], random.below(5000).to_be_bytes());
+        match random.below(1000) {
+            0 => db.flush().unwrap(),
+            1 => region.put(&key, &vec![7; (1 << 20) + random.below(1 << 20) as usize]).unwrap(),
+            2..300 => region.delete(&key).unwrap(),
+            _ => region.put(&key, &vec![random.below(256) as u8; random.below(600) as usize]).unwrap(),
+        }
+    }
+    db.sync().unwrap();
+}
+
+#[test]
+fn after_a_power_cut_it_shows_what_an_opening_for_writing_shows() {
+    for seed in 0..10 {
+        let mut random = Random(seed);
+        let mut disk = SimulatedDisk::new(seed, &[VOLUME_BYTES]);
+        drop(Db::create_on(disk.open(0), options()).unwrap());
+        let mut recovered = 0;
+        for _ in 0..2 {
+            let db = Db::open_on(disk.open(0), options()).unwrap();
+            write_some(&db, &mut random);
+            disk.die_after(random.below(20));
+            for _ in 0..random.below(3000) {
+                let _ = db.put(&random.below(5000).to_be_bytes(), b"perhaps");
+            }
+            drop(db);
+            disk = disk.after_power_cut();
+            let reader = Db::open_on(WriteProtected(disk.open(0)), options().read_only(true)).unwrap();
+            let (found, recovery) = (pairs(&reader), reader.recovery());
+            reader.close().unwrap();
+            let db = Db::open_on(disk.open(0), options()).unwrap();
+            assert_eq!((db.recovery().records, db.recovery().log_bytes), (recovery.records, recovery.log_bytes));
+            assert!(found == pairs(&db), "seed {seed}: {} pairs", found.len());
+            recovered += recovery.records;
+        }
+        assert!(recovered > 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn whatever_would_write_is_refused_and_reads_go_on() {
+    let disk = SimulatedDisk::new(1, &[VOLUME_BYTES]);
+    let db = Db::create_on(disk.open(0), options()).unwrap();
+    db.put(b"key", b"value").unwrap();
+    db.close().unwrap();
+    let open = |options: Options| Db::open_on(WriteProtected(disk.open(0)), options.read_only(true));
+    let db = open(options()).unwrap();
+    let large = vec![1; 2 << 20];
+    let mut batch = WriteBatch::new();
+    batch.put(db.default_region(), b"key", b"other").unwrap();
+    let refused = [
+        ("put", db.put(b"key", b"other")),
+        ("put of a large value", db.put(b"key", &large)),
+        ("put from a stream", db.put_stream(b"key", large.len() as u64, large.as_slice())),
+        ("delete", db.delete(b"key")),
+        ("write", db.write(&batch)),
+        ("flush", db.flush()),
+        ("grow", db.grow(2 * VOLUME_BYTES)),
+        ("collect_garbage", db.collect_garbage()),
+        ("region_or_create", db.region_or_create("new").map(drop)),
+        ("create_segment", db.create_segment().map(drop)),
+    ];
+    for (what, result) in refused {
+        assert!(matches!(result, Err(Error::ReadOnly { .. })), "{what}: {result:?}");
+    }
+    db.sync().unwrap();
+    assert_eq!(db.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
+    assert_eq!(db.snapshot().region("default").unwrap().get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
+    assert_eq!(db.region_or_create("default").unwrap().name(), "default");
+    db.close().unwrap();
+    let took_over = open(options().take_over(true));
+    assert!(matches!(took_over, Err(Error::Option { option: "read_only", .. })), "{took_over:?}");
+    let created = Db::create_on(SimulatedDisk::new(2, &[VOLUME_BYTES]).open(0), options().read_only(true));
+    assert!(matches!(created, Err(Error::Option { option: "read_only", .. })), "{created:?}");
+}
+
+#[test]
+fn a_full_log_in_memory_keeps_no_reader_waiting() {
+    let disk = SimulatedDisk::new(3, &[VOLUME_BYTES]);
+    let few = Options::new().memory_bytes(256 << 20).durability(Durability::None);
+    let db = Db::create_on(disk.open(0), few).unwrap();
+    (0..60_000_u64).for_each(|number| db.put(&number.to_be_bytes(), b"a value").unwrap());
+    db.close().unwrap();
+    // What fitted in the memory of who wrote it is many times what this one's level is to have.
+    let reader = Db::open_on(WriteProtected(disk.open(0)), options().read_only(true)).unwrap();
+    assert_eq!(reader.recovery().records, 60_000);
+    assert_eq!(reader.scan(..).count(), 60_000);
+    assert!(matches!(reader.put(b"key", b"value"), Err(Error::ReadOnly { .. })));
+    reader.close().unwrap();
+}
+
+#[test]
+fn a_file_that_is_read_stays_byte_for_byte_what_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let db = Db::create(&path, options().volume_bytes(VOLUME_BYTES)).unwrap();
+    write_some(&db, &mut Random(5));
+    let written = pairs(&db);
+    db.close().unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let reader = Db::open(&path, options().read_only(true)).unwrap();
+    assert!(written == pairs(&reader));
+    reader.close().unwrap();
+    assert!(before == std::fs::read(&path).unwrap(), "the file has changed");
+    Db::open(&path, options()).unwrap().put(b"key", b"other").unwrap();
+}
