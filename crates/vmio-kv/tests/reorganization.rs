@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use support::Random;
-use vmio::backing::MemoryBacking;
+use support::simulated_disk::SimulatedDisk;
+use vmio::backing::{Backing, MemoryBacking};
 use vmio_kv::{Db, Durability, Options};
 
 /// Their records take three times what the cache has: so a scan of all finds none of them there.
@@ -41,8 +42,8 @@ fn round(number: u64, value: &[u8]) -> u64 {
 }
 
 /// A store whose records lie in another order than their keys.
-fn shuffled(backing: &Arc<MemoryBacking>, options: Options) -> Db {
-    let db = Db::create_on(Arc::clone(backing), options).unwrap();
+fn shuffled(backing: impl Backing + 'static, options: Options) -> Db {
+    let db = Db::create_on(backing, options).unwrap();
     // Without a common divisor.
     (0..KEYS).map(|place| place * 7919 % KEYS).for_each(|number| db.put(&key(number), &value(number, 0)).unwrap());
     db.flush().unwrap();
@@ -80,7 +81,7 @@ fn what_is_scanned_again_and_again_is_found_in_fewer_pages() {
             its_turns.fetch_add(1, Ordering::Relaxed);
         }
     };
-    let db = shuffled(&backing, options().observe_pages(observe));
+    let db = shuffled(Arc::clone(&backing), options().observe_pages(observe));
     let expected = |number: u64| (key(number), value(number, 0));
     let turns_of_a_scan = || {
         let before = turns.load(Ordering::Relaxed);
@@ -105,7 +106,7 @@ fn what_is_scanned_again_and_again_is_found_in_fewer_pages() {
 #[test]
 fn nobody_has_to_have_it() {
     let backing = Arc::new(MemoryBacking::new(VOLUME_BYTES).unwrap());
-    let db = shuffled(&backing, options().reorganize_scanned(false));
+    let db = shuffled(Arc::clone(&backing), options().reorganize_scanned(false));
     (0..12).for_each(|_| assert_eq!(db.scan(..).count() as u64, KEYS));
     assert_eq!(db.stats().reorganized_bytes, 0);
 }
@@ -116,7 +117,7 @@ fn what_is_written_meanwhile_is_not_written_over() {
     /// So many of the keys are written to.
     const WRITTEN: u64 = 4_000;
     let backing = Arc::new(MemoryBacking::new(VOLUME_BYTES).unwrap());
-    let db = shuffled(&backing, options().memory_level_bytes(64 << 10).growth_factor(2));
+    let db = shuffled(Arc::clone(&backing), options().memory_level_bytes(64 << 10).growth_factor(2));
     let (is_over, db_of_all) = (AtomicBool::new(false), &db);
     // Who writes a key is one thread: so it knows what has to be there.
     let write = |thread: u64| {
@@ -158,4 +159,62 @@ fn what_is_written_meanwhile_is_not_written_over() {
     db.close().unwrap();
     support::assert_sound(Arc::clone(&backing), &options(), "after the writes");
     check(&Db::open_on(backing, options()).unwrap());
+}
+
+/// Where the power fails amid moves, each key has what was acknowledged as durable, or what was put later: no older value, though moves
+/// put older values again.
+#[test]
+fn a_power_cut_amid_moves_brings_no_older_value_back() {
+    const WRITTEN: u64 = 2_000;
+    let options = || options().memory_level_bytes(256 << 10).growth_factor(3);
+    let mut disk = SimulatedDisk::new(11, &[VOLUME_BYTES / 2]);
+    shuffled(disk.open(0), options()).close().unwrap();
+    let (mut random, mut newest) = (Random(12), vec![0_u64; WRITTEN as usize]);
+    let (mut next_round, mut moved) = (1, 0);
+    for life in 0..4 {
+        let db = Db::open_on(disk.open(0), options()).unwrap();
+        let mut durable = newest.clone();
+        // Amid the moves, which go on for some scans.
+        let fails_at = random.below(KEYS * VALUE_BYTES as u64 / 2);
+        let mut has_power = true;
+        'life: loop {
+            for (place, found) in db.scan(..).enumerate() {
+                if found.is_err() || disk.is_dead() {
+                    break 'life;
+                }
+                if place % 64 != 0 {
+                    continue;
+                }
+                if has_power && db.stats().reorganized_bytes > fails_at {
+                    disk.die_after(random.below(400));
+                    has_power = false;
+                }
+                let number = random.below(WRITTEN);
+                newest[number as usize] = next_round;
+                let durability = if next_round % 16 == 0 { Durability::Sync } else { Durability::None };
+                match db.put_with(&key(number), &value(number, next_round), durability) {
+                    Ok(()) if durability == Durability::Sync => durable.clone_from(&newest),
+                    Ok(()) => {}
+                    Err(_) => break 'life,
+                }
+                next_round += 1;
+            }
+        }
+        moved += db.stats().reorganized_bytes;
+        drop(db);
+        disk = disk.after_power_cut();
+        support::assert_sound(disk.open(0), &options(), &format!("life {life}"));
+        let db = Db::open_on(disk.open(0), options()).unwrap();
+        for number in 0..KEYS {
+            let found = round(number, &db.get(&key(number)).unwrap().unwrap());
+            let Some(newest) = newest.get_mut(number as usize) else {
+                assert_eq!(found, 0, "key {number} in life {life}");
+                continue;
+            };
+            assert!((durable[number as usize]..=*newest).contains(&found), "key {number} in life {life}: {found}");
+            *newest = found;
+        }
+        db.close().unwrap();
+    }
+    assert!(moved > KEYS * VALUE_BYTES as u64 / 4, "{moved} bytes were moved");
 }
