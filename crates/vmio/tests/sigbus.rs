@@ -5,6 +5,7 @@
 mod support;
 
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use vmio::backing::FileBacking;
 use vmio::{Access, Mapping, MappingOptions, OnReadError};
@@ -56,6 +57,23 @@ fn a_handler_without_siginfo_is_chained_too() {
         load(&unreadable(MappingOptions::new()), at(7));
     })
     .exits_with(PLAIN_HANDLER);
+}
+
+/// A handler may ask to be called once: it returns, and the instruction that runs again ends the program.
+#[test]
+fn a_handler_for_one_signal_is_called_once() {
+    extern "C" fn returning_handler(_signal: i32) {
+        static CALLS: AtomicU32 = AtomicU32::new(0);
+        if CALLS.fetch_add(1, Ordering::Relaxed) > 0 {
+            // SAFETY: async-signal-safe.
+            unsafe { libc::_exit(PLAIN_HANDLER) }
+        }
+    }
+    isolated("a_handler_for_one_signal_is_called_once", || {
+        install_handler(libc::SIGBUS, returning_handler as *const () as usize, libc::SA_RESETHAND);
+        load(&unreadable(MappingOptions::new()), at(7));
+    })
+    .dies_of(libc::SIGBUS);
 }
 
 #[test]

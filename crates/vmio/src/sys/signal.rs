@@ -49,6 +49,9 @@ static RESOLVERS: [OnceLock<FaultHandler>; 2] = [const { OnceLock::new() }; 2];
 /// What is done at a SIGBUS that is none of ours: what was done before us, or what the program has asked for since. Null until the
 /// handler is installed. Never freed: a handler may be reading it.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
+/// What is done for a handler that was to be called once.
+// SAFETY: zeros are the default action, an empty mask and no flags.
+static DEFAULT_ACTION: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Has `handler` called for every SIGBUS of this process from now on; what all handlers decline goes to the one that was
@@ -189,17 +192,24 @@ fn chain(previous: &libc::sigaction, signal: libc::c_int, info: *mut libc::sigin
                 unsafe { libc::raise(signal) };
             }
         }
-        // SAFETY: the program installed this address as a handler of this kind.
-        handler => unsafe {
-            if previous.sa_flags & libc::SA_SIGINFO != 0 {
-                let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
-                    std::mem::transmute(handler);
-                handler(signal, info, context);
-            } else {
-                let handler: extern "C" fn(libc::c_int) = std::mem::transmute(handler);
-                handler(signal);
+        handler => {
+            if previous.sa_flags & libc::SA_RESETHAND != 0 {
+                let (once, default) = (ptr::from_ref(previous).cast_mut(), (&raw const DEFAULT_ACTION).cast_mut());
+                // Unless the program has asked for something else since.
+                let _ = PREVIOUS.compare_exchange(once, default, Ordering::AcqRel, Ordering::Relaxed);
             }
-        },
+            // SAFETY: the program installed this address as a handler of this kind.
+            unsafe {
+                if previous.sa_flags & libc::SA_SIGINFO != 0 {
+                    let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+                        std::mem::transmute(handler);
+                    handler(signal, info, context);
+                } else {
+                    let handler: extern "C" fn(libc::c_int) = std::mem::transmute(handler);
+                    handler(signal);
+                }
+            }
+        }
     }
 }
 
