@@ -51,11 +51,16 @@ pub fn render(findings: &[Finding], recordings: &BTreeMap<String, Recording>) ->
     }
     for finding in missed {
         let claim = finding.claim;
-        let _ = writeln!(
-            page,
-            "- {}: {}, beside {}. The profile: {}.",
-            claim.system, claim.what, claim.peer, claim.explained
-        );
+        let _ = write!(page, "- {}: {}, beside {}: {}.", claim.system, claim.what, claim.peer, claim.explained);
+        if let Some(copy) = finding.copy {
+            let (copy, theirs) = (figure(copy), figure(finding.theirs));
+            let _ = write!(
+                page,
+                " In this run the copy alone took {copy} of {} ns, and the peer {theirs}.",
+                figure(finding.ours)
+            );
+        }
+        page.push('\n');
     }
     page += "\n## How\n\nA folder `DIR` was on the machine's disk.\n";
     for measurement in MEASUREMENTS {
