@@ -133,6 +133,11 @@ impl<'a> Client<'a> {
         self.tally.is_stopped = false;
     }
 
+    /// Inserts what others have inserted more, when a time limit has stopped them all.
+    pub fn catch_up(&mut self, inserts: &Inserts) -> anyhow::Result<()> {
+        inserts.missing(self.thread).try_for_each(|number| self.perform(Operation::Insert(number)))
+    }
+
     fn operate(&mut self, count: u64, deadline: Option<Instant>) -> anyhow::Result<()> {
         let mut delay = RunDelay::of_this_thread();
         for done in 0..count {

@@ -125,6 +125,9 @@ pub fn measure(spec: &KvSpec) -> anyhow::Result<KvResult> {
     let trace = spec.trace.as_ref().and_then(|buffers| BlockTrace::start(buffers, &spec.setup.folder).ok());
     let (usage, start) = (Usage::now()?, Instant::now());
     run(&mut clients, spec, spec.ops, spec.limit.map(|limit| start + limit))?;
+    if is_load {
+        clients.iter_mut().try_for_each(|client| client.catch_up(&inserts))?;
+    }
     let operated = start.elapsed();
     if spec.phase.writes() {
         engine.flush()?;

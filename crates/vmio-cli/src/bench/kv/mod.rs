@@ -166,7 +166,7 @@ pub fn run(args: &KvBenchArgs) -> anyhow::Result<()> {
     }
     if let Some(file) = &args.report {
         file.write_text(&page::page(&runner, place.description(), &outcomes).into_string())?;
-        runner.output.text(&file.notice());
+        runner.output.text(&file.notice())?;
     }
     finish(&runner, &place, &outcomes)
 }
@@ -190,7 +190,7 @@ fn finish(runner: &Runner, place: &Place, outcomes: &[Outcome]) -> anyhow::Resul
         place.description(),
         format_size(*memory_bytes),
         table::text(outcomes)
-    ));
+    ))?;
     runner.output.results(outcomes)?;
     match outcomes.iter().map(Outcome::errors).sum::<u64>() {
         0 => Ok(()),

@@ -119,12 +119,20 @@ impl Runner {
     pub fn run_engine(&self, engine: EngineKind, place: &Place, outcomes: &mut Vec<Outcome>) -> anyhow::Result<()> {
         let folder = tempfile::tempdir_in(place.path()).context("cannot create a folder for a store")?;
         let later = self.phases.iter().filter(|&&phase| phase != Phase::L);
-        let mut records = self.records;
+        let (mut records, mut deletes_stopped) = (self.records, false);
         for &phase in std::iter::once(&Phase::L).chain(later) {
+            if phase == Phase::Seek && deletes_stopped {
+                let failure = format!(
+                    "{engine}, {phase}: --phase-limit stopped the deletes before, so that some of the keys are left"
+                );
+                outcomes.push(Outcome::Failed(KvFailure { engine, scenario: self.scenario, phase, failure }));
+                return Ok(());
+            }
             let spec = KvSpec { records, ..self.spec(engine, folder.path(), phase) };
             match self.measure_phase(&spec) {
                 Ok(result) => {
                     records = result.records;
+                    deletes_stopped |= phase == Phase::Delete && result.stopped;
                     if phase != Phase::L || self.phases.contains(&phase) {
                         outcomes.push(Outcome::Measured(Box::new(result)));
                     }
@@ -182,7 +190,7 @@ impl Runner {
 
     /// Runs a job on a store in a process with as much memory as was said, on a cold page cache.
     pub fn run_child<R: DeserializeOwned>(&self, setup: &Setup, what: &str, job: Job) -> anyhow::Result<R> {
-        let cgroup = MemoryCgroup::create_or_tell(self.memory_bytes, what, &self.output);
+        let cgroup = MemoryCgroup::create_or_tell(self.memory_bytes, what, &self.output)?;
         // So that every phase reads from the device what it begins with.
         drop_page_caches(&setup.folder)?;
         let task = Task { cgroup: cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()), job };

@@ -195,6 +195,14 @@ impl Inserts {
         self.before + least * self.by_thread.len() as u64
     }
 
+    /// What a thread has to insert for each of them to have inserted as many as the one with the most: then no record is there that
+    /// [`Self::records`] leaves out.
+    pub fn missing(&self, thread: u32) -> impl Iterator<Item = u64> + '_ {
+        let most = self.by_thread.iter().map(|count| count.load(Ordering::Acquire)).max().unwrap_or(0);
+        let has_less = move || self.by_thread[thread as usize].load(Ordering::Relaxed) < most;
+        std::iter::from_fn(move || has_less().then(|| self.next(thread)))
+    }
+
     fn next(&self, thread: u32) -> u64 {
         let count = self.by_thread[thread as usize].load(Ordering::Relaxed);
         self.before + count * self.by_thread.len() as u64 + u64::from(thread)
@@ -345,6 +353,19 @@ mod tests {
             counts[kind] += 1;
         }
         Ok(counts)
+    }
+
+    #[test]
+    fn a_load_that_is_stopped_is_evened_out() {
+        let inserts = Inserts::new(0, 3);
+        (0..5).for_each(|_| inserts.done(1));
+        inserts.done(2);
+        assert_eq!(inserts.records(), 0);
+        let of_thread = |thread| inserts.missing(thread).inspect(|_| inserts.done(thread)).collect::<Vec<_>>();
+        assert_eq!(of_thread(0), [0, 3, 6, 9, 12]);
+        assert!(of_thread(1).is_empty());
+        assert_eq!(of_thread(2), [5, 8, 11, 14]);
+        assert_eq!(inserts.records(), 15);
     }
 
     #[test]
