@@ -38,7 +38,7 @@ use crate::format::extents::LARGE_BYTES_MAX;
 use crate::format::geometry::UNIT_BYTES;
 use crate::log::LogWriter;
 use crate::options::{Durability, Options};
-use crate::region::{LevelMemory, Region};
+use crate::region::{LevelMemory, Limits, Region};
 use crate::tree::MergeThreads;
 use crate::volume::Volume;
 use crate::volume::unit_lives::UnitLives;
@@ -144,6 +144,10 @@ impl Store {
         }
     }
 
+    fn limits(&self) -> Limits {
+        self.options.limits(self.device.units_max() * UNIT_BYTES)
+    }
+
     fn failed(&self, action: &'static str) -> impl Fn(std::io::Error) -> Error + '_ {
         move |source| Error::Device { volume: self.device.name().to_owned(), action, offset: 0, source }
     }
@@ -155,7 +159,7 @@ const BEGINNING_BYTES: u64 = 128 << 10;
 
 impl Db {
     /// Creates a store in a file that is not there yet, or in a file or block device that is empty or begins with zeros. Whatever else it
-    /// holds is [`Error::OtherContent`], unless [`Options::overwrite`] says that it may be lost; a store is not overwritten.
+    /// holds is [`Error::OtherContent`], and a store [`Error::VolumeExists`], unless [`Options::overwrite`] says that it may be lost.
     pub fn create(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let path = path.as_ref();
         crate::volume::check_length(options.new_volume_bytes())?;
@@ -191,11 +195,11 @@ impl Db {
 
     /// Nothing is done to a file or device that holds a volume, or anything else: a name may be a mistake.
     fn refuse_content(backing: &FileBacking, path: &Path, options: &Options) -> Result<()> {
-        if crate::volume::holds_volume(backing)? {
-            return Err(Error::VolumeExists { volume: backing.describe() });
-        }
         if options.overwrites() {
             return Ok(());
+        }
+        if crate::volume::holds_volume(backing)? {
+            return Err(Error::VolumeExists { volume: backing.describe() });
         }
         let failed = |source| Error::Device { volume: backing.describe(), action: "reading", offset: 0, source };
         let mut beginning = Vec::new();
@@ -229,7 +233,7 @@ impl Db {
     fn create_in(cache: &Cache, backing: impl Backing + 'static, options: Options) -> Result<Db> {
         let options = options.take_over(false);
         let device = Self::map(cache, backing, &options)?;
-        let volume = Volume::create(device)?;
+        let volume = Volume::create(device, options.overwrites())?;
         Self::start(volume, options)
     }
 

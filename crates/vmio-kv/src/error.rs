@@ -49,7 +49,7 @@ pub enum Error {
         /// The file or device.
         volume: String,
     },
-    /// There is a volume already.
+    /// There is a volume already, which [`crate::Options::overwrite`] allows to be lost.
     #[error("{volume} holds a volume already: open it, or remove it first")]
     VolumeExists {
         /// The file.

@@ -54,6 +54,8 @@ const RECOVERY_LOG_MIN: u64 = 16 << 20;
 const VOLUME_BYTES: u64 = 1 << 30;
 /// The log's chunks in memory.
 const TAIL_BYTES: u64 = 8 << 20;
+/// A level in memory is no larger than this share of the volume: the nodes that it is spilled to take about as much.
+const VOLUME_SHARE: u64 = 16;
 /// What the cache keeps in any case.
 const CACHE_BYTES_MIN: u64 = 8 << 20;
 
@@ -110,8 +112,8 @@ impl Options {
         self
     }
 
-    /// Bytes of a region's level in memory, from which on it is spilled; an eighth of the memory unless this says otherwise, which
-    /// is the most.
+    /// Bytes of a region's level in memory, from which on it is spilled; an eighth of the memory, and a sixteenth of what the volume may
+    /// become, unless this says otherwise, which is the most.
     pub fn memory_level_bytes(mut self, bytes: u64) -> Self {
         self.memory_level_bytes = Some(bytes);
         self
@@ -225,7 +227,8 @@ impl Options {
         self.take_over
     }
 
-    /// Whether a store may be created over whatever else a file or device holds, which is lost. By default it is refused.
+    /// Whether a store may be created over whatever a file or device holds, another store among it, which is lost. By default it is
+    /// refused.
     pub fn overwrite(mut self, overwrite: bool) -> Self {
         self.overwrite = overwrite;
         self
@@ -280,6 +283,9 @@ impl Options {
         if !(1..=SPILL_THREADS_MAX).contains(&self.merge_threads()) {
             return wrong("spill_threads", self.merge_threads() as u64, "there are 1 to 64");
         }
+        if self.durability == Durability::Periodic(Duration::ZERO) {
+            return wrong("durability, a period in seconds,", 0, "it is longer; Durability::Sync is at once");
+        }
         if self.read_only && self.take_over {
             return wrong("read_only", 1, "who takes a store over writes to it");
         }
@@ -294,9 +300,10 @@ impl Options {
         }
     }
 
-    pub(crate) fn limits(&self) -> Limits {
+    /// In a volume that may become so long: of a short one, what a spill may take must not be all of it.
+    pub(crate) fn limits(&self, volume_bytes: u64) -> Limits {
         // What is replayed may be two levels in one.
-        let most = (self.memory_bytes / 8).min(ARENA_BYTES_MAX / 4);
+        let most = (self.memory_bytes / 8).min(ARENA_BYTES_MAX / 4).min(volume_bytes / VOLUME_SHARE);
         let memory_level_bytes = self.memory_level_bytes.unwrap_or(most).min(most);
         Limits { memory_level_bytes, growth_factor: self.growth_factor }
     }

@@ -311,3 +311,36 @@ fn nothing_is_acknowledged_after_a_flush_has_failed() {
         assert!(!third || db.get(b"third").unwrap().is_some(), "seed {seed}: it was acknowledged");
     }
 }
+
+/// What an opening has not found stays gone, also where the power fails again before anything was written.
+#[test]
+fn what_a_power_cut_has_taken_does_not_come_back_after_another() {
+    let options = || Options::new().memory_bytes(32 << 20).durability(Durability::None);
+    let keys = |db: &Db| db.scan(..).map(|pair| pair.unwrap().0).collect::<Vec<_>>();
+    let mut lost = 0;
+    for seed in 0..12 {
+        let disk = SimulatedDisk::new(seed, &[40 << 20]);
+        let db = Db::create_on(disk.open(0), options()).unwrap();
+        db.put(b"first", b"value").unwrap();
+        db.close().unwrap();
+        let db = Db::open_on(disk.open(0), options()).unwrap();
+        (0..5).for_each(|number| db.put(format!("small {number}").as_bytes(), b"value").unwrap());
+        (0..6).for_each(|number| db.put(format!("later {number}").as_bytes(), &[1; 60_000]).unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        disk.die_after(0);
+        drop(db);
+        for _ in 0..4 {
+            let disk = disk.after_power_cut();
+            let db = Db::open_on(disk.open(0), options()).unwrap();
+            let found = keys(&db);
+            disk.die_after(0);
+            drop(db);
+            lost += usize::from(found.len() < 12);
+            for _ in 0..4 {
+                let again = Db::open_on(disk.after_power_cut().open(0), options()).unwrap();
+                assert_eq!(keys(&again), found, "seed {seed}");
+            }
+        }
+    }
+    assert!(lost > 0, "no power cut has taken anything");
+}

@@ -72,4 +72,6 @@ fn a_limit_that_cannot_be_kept_is_refused() {
     let disk = SimulatedDisk::new(1, &[64 * MIB]);
     let error = Db::create_on(disk.open(0), options().max_recovery_log_bytes(CHUNK)).unwrap_err();
     assert!(error.to_string().contains("max_recovery_log_bytes"), "{error}");
+    let error = Db::create_on(disk.open(0), options().durability(Durability::Periodic(Duration::ZERO))).unwrap_err();
+    assert!(error.to_string().contains("durability"), "{error}");
 }

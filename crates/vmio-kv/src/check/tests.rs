@@ -149,7 +149,7 @@ fn a_volume_that_was_just_created_has_nothing_to_note() {
     let disk = Arc::new(MemoryBacking::new(128 << 20).unwrap());
     let cache = vmio::Cache::builder().capacity(8 << 20).build().unwrap();
     let device = Device::open(&cache, Arc::clone(&disk) as Arc<dyn Backing>, 0).unwrap();
-    crate::volume::Volume::create(Arc::new(device)).unwrap();
+    crate::volume::Volume::create(Arc::new(device), false).unwrap();
     let found = report(&disk);
     assert!(found.is_clean() && found.notes.is_empty(), "{found:?}");
 }

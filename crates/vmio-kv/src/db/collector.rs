@@ -168,6 +168,7 @@ impl OpenSegment {
     }
 
     fn collect(&self, upkeep: &mut Upkeep, goal: Goal, most: Effort) -> Result<()> {
+        self.log.check_goes_on()?;
         self.store.spills.forget_apart();
         for effort in [Effort::Known, Effort::Memory, Effort::Levels] {
             let Some(least) = self.least_garbage(goal) else { return Ok(()) };

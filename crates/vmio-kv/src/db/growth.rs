@@ -28,7 +28,7 @@ impl Db {
 impl OpenSegment {
     /// How many units a segment gets when it is created: so many that a region finds room in it.
     pub(super) fn units_of_new(store: &Store) -> u64 {
-        let blocks = spill_blocks_of_new(store.options.limits());
+        let blocks = spill_blocks_of_new(store.limits());
         STEP_UNITS_MIN + blocks.div_ceil(UNIT_BLOCKS) + 2 * store.merge_threads.most() as u64
     }
 

@@ -61,7 +61,7 @@ impl OpenSegment {
         // Numbers of records that a crash loses are given again: those of the region have to be higher.
         self.log.sync(log_sequence)?;
         let entry = Region::empty_entry(number, name, log_offset, log_sequence);
-        let region = Region::new(&self.log, store.options.limits(), &store.level_memory, &entry);
+        let region = Region::new(&self.log, store.limits(), &store.level_memory, &entry);
         let changes = Changes { regions: vec![entry], next_region: Some(number + 1), ..Changes::default() };
         self.segment.commit(changes, &[])?;
         let region = store.add_region(region);

@@ -33,6 +33,9 @@ pub struct Recovery {
     pub time: Duration,
 }
 
+/// So many numbers no level in memory comes by: it tells its records apart by fewer bits.
+const NUMBERS_MAX: u64 = 1 << 46;
+
 impl Segments {
     /// Opens all segments of a volume.
     pub(super) fn recover(mut volume: Volume, options: Options) -> Result<(Segments, Recovery)> {
@@ -80,6 +83,11 @@ impl OpenSegment {
         let mut found = FoundRecords::new(&segment, &superblock, &entries);
         let mut end = replay(&segment, &superblock, |record| found.take(record))?;
         found.take_extents()?;
+        let is_behind = |entry: &&RegionEntry| end.next_sequence.saturating_sub(entry.log_sequence) >= NUMBERS_MAX;
+        if let Some(behind) = entries.iter().find(is_behind) {
+            let what = "of the records that a region's levels lack the first one's number";
+            return Err(segment.damaged_superblock(Damage::Value { what, found: behind.log_sequence }));
+        }
         match &claim {
             Some(claim) => {
                 segment.keep_off(claim, &entry.groups);
@@ -115,9 +123,12 @@ impl OpenSegment {
         };
         let log = Arc::new(log);
         for entry in &entries {
-            let region = Region::new(&log, options.limits(), &store.level_memory, entry);
+            let region = Region::new(&log, store.limits(), &store.level_memory, entry);
             found.replay(entry.number, &region);
-            store.add_region(region);
+            let region = store.add_region(region);
+            if let Err(error) = log.check_goes_on() {
+                region.fail(&error.with_causes());
+            }
         }
         let opened = OpenSegment {
             store: Arc::clone(store),

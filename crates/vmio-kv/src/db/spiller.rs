@@ -275,6 +275,7 @@ impl OpenSegment {
         mut all: Vec<Spilled<'_>>,
         replay: impl FnOnce(&[RegionEntry]) -> Option<(u64, u64)>,
     ) -> Result<()> {
+        self.log.check_goes_on()?;
         // The levels are about to point to records: these have to be there first.
         self.log.sync_all()?;
         let _committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);

@@ -177,24 +177,23 @@ impl Device {
 
     /// Of a block's two copies the newest that is whole and not newer than `epoch_max`.
     pub(crate) fn read_pair(&self, kind: Kind, offsets: [u64; 2], epoch_max: u64) -> Result<Option<Newest>> {
-        self.read_best(kind, offsets, epoch_max, |_| 0)
+        self.read_best(kind, offsets, epoch_max, |_| Some(0))
     }
 
-    /// The same; of copies of the same epoch the one with the higher rank. Two owners may have written them.
+    /// The same; of copies of the same epoch the one with the higher rank, and none that has none. Two owners may have written them.
     pub(crate) fn read_best(
         &self,
         kind: Kind,
         offsets: [u64; 2],
         epoch_max: u64,
-        rank: impl Fn(&Sealed<'_>) -> u64,
+        rank: impl Fn(&Sealed<'_>) -> Option<u64>,
     ) -> Result<Option<Newest>> {
         let mut newest: Option<((u64, u64), usize, Box<Block>)> = None;
         let mut other_is_newer = false;
         for (copy, offset) in offsets.into_iter().enumerate() {
             let block = self.read_block(offset)?;
-            let Ok(found) = unseal(&block.0, kind, offset).map(|sealed| (sealed.epoch, rank(&sealed))) else {
-                continue;
-            };
+            let ranked = |sealed: Sealed<'_>| Some((sealed.epoch, rank(&sealed)?));
+            let Some(found) = unseal(&block.0, kind, offset).ok().and_then(ranked) else { continue };
             other_is_newer |= found.0 > epoch_max;
             if found.0 <= epoch_max && newest.as_ref().is_none_or(|(newer, ..)| found > *newer) {
                 newest = Some((found, copy, block));

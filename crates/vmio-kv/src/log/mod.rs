@@ -73,6 +73,8 @@ pub(crate) struct Log {
     seeds: ChunkSeeds,
     /// A chunk was begun since somebody last asked.
     has_begun_chunk: AtomicBool,
+    /// Whether it has a chunk to go on in. Without one nothing may be committed that says where the log is read from.
+    goes_on: bool,
 }
 
 /// What appenders and the writer share.
@@ -142,6 +144,8 @@ impl Log {
             let chunk = state.appender.chunk();
             front.0[..chunk.filled()].copy_from_slice(chunk.bytes());
             log.device().write(header.offset, &front.0)?;
+            // What this opening has not found must not come back: before anybody sees that it is gone, nothing leads to it.
+            log.device().flush()?;
         }
         drop(state);
         Ok(log)
@@ -174,6 +178,7 @@ impl Log {
         seeds.put(header.offset, Seed::new(header.segment, header.generation));
         let (chunk, appender) = TailChunk::new(header, ChunkMemory::new());
         let chunks = vec![chunk];
+        let goes_on = failed.is_none();
         let state = State {
             chunks: chunks.clone(),
             appender,
@@ -196,7 +201,14 @@ impl Log {
             tails: ArcSwap::from_pointee(chunks),
             seeds,
             has_begun_chunk: AtomicBool::new(false),
+            goes_on,
         }
+    }
+
+    /// Fails where it had no chunk to go on in when it was opened.
+    pub(crate) fn check_goes_on(&self) -> Result<()> {
+        let failed = || self.state().failed.clone().unwrap_or_default();
+        if self.goes_on { Ok(()) } else { Err(self.stopped(&failed())) }
     }
 
     pub(super) fn device(&self) -> &Device {
@@ -267,10 +279,8 @@ impl Log {
             }
             room = room.saturating_sub(bytes + beside);
         }
-        // Puts are refused before the room is taken that others need.
-        if chunks > 0 || claim == Claim::Put {
-            self.segment.check_room(claim, chunks)?;
-        }
+        // Refused before the room is taken that others need; also what has room in its chunk, since the next opening takes another.
+        self.segment.check_room(claim, chunks)?;
         Ok(state)
     }
 

@@ -160,6 +160,11 @@ struct Reading {
 impl Reading {
     fn begin(segment: &Segment, superblock: &Superblock) -> Result<Self> {
         let chunk = superblock.log_replay_from - superblock.log_replay_from % UNIT_BYTES;
+        let at = (superblock.log_replay_from - chunk) as usize;
+        if !at.is_multiple_of(ALIGNMENT) || !(RECORDS_AT..=CHUNK_BYTES).contains(&at) {
+            let what = "the place from which the log is read";
+            return Err(segment.damaged_superblock(Damage::Value { what, found: superblock.log_replay_from }));
+        }
         let mut bytes = ChunkBytes::new();
         let header = read_chunk(segment, chunk, &mut bytes)?
             .map_err(|damage| segment.device.damaged("the chunk from which the log is read", chunk, damage))?;
@@ -167,7 +172,7 @@ impl Reading {
             chunk,
             header,
             bytes,
-            at: (superblock.log_replay_from - chunk) as usize,
+            at,
             expected: superblock.log_replay_sequence,
             durable: superblock.log_durable,
             batch: Vec::new(),

@@ -74,8 +74,8 @@ impl<'region> Spill<'region> {
             unreachable!("a level whose spill has begun has a tree that is spilled");
         };
         let tree = Tree::new(&self.region.log, self.region.number, root, self.version.epoch);
-        let merged = self.merge_newer(&tree, threads)?;
         let outdated = tree.blocks()?.freed().collect();
+        let merged = self.merge_newer(&tree, threads)?;
         self.spilled(merged, outdated)
     }
 
@@ -95,7 +95,10 @@ impl<'region> Spill<'region> {
     fn spilled(self, merged: Merged, mut outdated: Vec<Freed>) -> Result<Spilled<'region>> {
         let Merged { root, taken, outdated: replaced, garbage } = merged;
         outdated.extend(replaced.freed());
-        outdated.extend(self.region.extents_of_dead(garbage.large())?.into_iter().map(Freed::from));
+        let dead = self.region.extents_of_dead(garbage.large());
+        // Nobody else knows of the nodes.
+        let dead = dead.inspect_err(|_| self.region.log.segment.abandon(taken.freed()))?;
+        outdated.extend(dead.into_iter().map(Freed::from));
         Ok(Spilled { spill: self, root, taken, extents: Vec::new(), outdated, garbage })
     }
 }

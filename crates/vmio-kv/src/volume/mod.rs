@@ -55,11 +55,15 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// Lays out a volume with one segment. The header comes last: without it there is no volume.
-    pub(crate) fn create(device: Arc<Device>) -> Result<Self> {
+    /// Lays out a volume with one segment. The header comes last: without it there is no volume, nor is one that is overwritten.
+    pub(crate) fn create(device: Arc<Device>, overwrites: bool) -> Result<Self> {
         check_length(device.len())?;
         if !read_headers(&device)?.is_empty() {
-            return Err(Error::VolumeExists { volume: device.name().to_owned() });
+            if !overwrites {
+                return Err(Error::VolumeExists { volume: device.name().to_owned() });
+            }
+            HEADER_OFFSETS.into_iter().try_for_each(|offset| device.write(offset, &Block::ZERO.0))?;
+            device.flush()?;
         }
         let failed = |source| Error::Device { volume: device.name().to_owned(), action: "naming", offset: 0, source };
         let uuid = Uuid::random().map_err(failed)?;
@@ -184,7 +188,7 @@ impl Volume {
         let units_within = |sealed: &Sealed<'_>| {
             let segments = segments_from_block(sealed).unwrap_or_default();
             let end = groups_of(&segments).map(|group| group.end()).max();
-            end.filter(|end| *end <= header.units).unwrap_or(0)
+            Some(end.filter(|end| *end <= header.units).unwrap_or(0))
         };
         let Some(Newest { copy, block, .. }) = device.read_best(Kind::SegmentTable, tables, epoch, units_within)?
         else {
@@ -313,7 +317,7 @@ mod tests {
         for late in HEADER_OFFSETS {
             let cache = Cache::builder().capacity(8 << 20).build()?;
             let device = Arc::new(Device::open(&cache, Arc::new(MemoryBacking::new(64 * UNIT_BYTES)?), 0)?);
-            let layout = Volume::create(Arc::clone(&device))?.layout;
+            let layout = Volume::create(Arc::clone(&device), false)?.layout;
             let header = VolumeHeader { segments: 2, ..layout.header };
             device.write(late, &header.to_block(late, layout.epoch + 1).0)?;
             let read = Volume::read(&device)?;

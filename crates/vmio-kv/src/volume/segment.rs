@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::device::{Device, Newest};
 use crate::error::{Damage, Error, Result};
-use crate::format::block::{Block, Kind, Uuid, unseal};
+use crate::format::block::{Block, Kind, Sealed, Uuid, unseal};
 use crate::format::catalogue::{self, RegionEntry};
 use crate::format::chunk::ChunkHeader;
 use crate::format::extents::{Extent, HEAD_NUMBERS};
@@ -130,7 +130,9 @@ impl Segment {
         entry: &SegmentEntry,
     ) -> Result<Self> {
         let (copies, epoch, superblock) = read_superblock(&device, entry)?;
-        let read = |kind: Kind, offsets: [u64; 2]| match device.read_pair(kind, offsets, epoch)? {
+        // Where the volume has grown into what another one was, that may have left a copy.
+        let is_own = |sealed: &Sealed<'_>| (sealed.uuid == entry.uuid).then_some(0);
+        let read = |kind: Kind, offsets: [u64; 2]| match device.read_best(kind, offsets, epoch, is_own)? {
             Some(found) => Ok(found),
             None => Err(device.damaged("the allocator's block", offsets[0], Damage::Checksum)),
         };

@@ -8,6 +8,7 @@ use super::*;
 use crate::device::failing_backing::FailingBacking;
 use crate::format::catalogue::Root;
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES, unit_of};
+use crate::format::unit_table::Purpose;
 use crate::tree::Tree;
 use crate::{Db, Durability, Options, RegionHandle};
 
@@ -156,4 +157,44 @@ fn a_part_that_fails_gives_back_what_all_have_taken() {
         let expected: &[u8] = if number % 30 == 0 { b"new" } else { b"old" };
         assert_eq!(db.get(&key(number)).expect("read").as_deref(), Some(expected));
     }
+}
+
+/// What is replaced says where its value is: if that cannot be read, the merge fails at its end.
+#[test]
+fn a_merge_that_fails_at_its_end_gives_back_its_tree() {
+    let backing = Arc::new(FailingBacking::new(256 << 20));
+    let db = Db::create_on(Arc::clone(&backing), options().spill_threads(1)).expect("a store");
+    let region = db.default_region();
+    region.put(b"00000000x", &vec![7; 2 << 20]).expect("room");
+    put(region, 0..20_000, b"old");
+    db.flush().expect("spilled");
+    db.collect_garbage().expect("merged");
+    region.delete(b"00000000x").expect("room");
+    db.flush().expect("spilled");
+    let home = &db.default.home;
+    let head = {
+        let allocator = home.segment.allocator();
+        let of_values = allocator.units().filter(|(_, of)| of.purpose == Purpose::Extents);
+        of_values.map(|(unit, _)| unit).last().expect("a large value")
+    };
+    evict_all(&db, &backing);
+    backing.fail(Some(head));
+    let mut failures = 0;
+    for round in 0..100_u64 {
+        let numbers = (0..360).map(|place| (place * 55 + round * 13) % 20_000);
+        put(region, numbers, b"new");
+        let _ = db.flush();
+        // Nothing else goes on: what is taken now is so after a merge that has failed.
+        drop(home.upkeep());
+        let before = home.segment.allocator().taken_blocks();
+        if home.spill_all(region.region(), false, &home.upkeep_beside()).is_err() {
+            failures += 1;
+            drop(home.upkeep());
+            assert_eq!(home.segment.allocator().taken_blocks(), before, "round {round}");
+        }
+        if failures == 3 {
+            return;
+        }
+    }
+    panic!("{failures} merges have failed");
 }
