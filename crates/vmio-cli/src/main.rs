@@ -1,15 +1,19 @@
 //! The `vmio` command: what this machine offers, how memory-mapped I/O performs on it, and small
 //! tools that read and write files through a mapping.
 
+#![deny(clippy::print_stdout)]
+
 mod bench;
 mod cleanup;
 mod commands;
 mod machine;
+mod new_file;
 mod progress;
 mod randomness;
 mod seconds;
 mod sim;
 mod size;
+mod standard_output;
 
 use std::io;
 use std::process::ExitCode;

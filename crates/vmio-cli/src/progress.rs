@@ -1,8 +1,9 @@
 //! Progress of long work on the terminal: nothing when standard error is not one.
 
+use std::fmt;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanCount, ProgressBar, ProgressState, ProgressStyle};
 
 use crate::size::format_size;
 
@@ -35,6 +36,14 @@ impl Drop for ByteProgress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// How a bar says `{per_s}`: whole numbers a second.
+pub fn with_rate(style: ProgressStyle) -> ProgressStyle {
+    style.with_key("per_s", |state: &ProgressState, out: &mut dyn fmt::Write| {
+        // A line that cannot be drawn is no loss.
+        let _ = write!(out, "{}/s", HumanCount(state.per_sec() as u64));
+    })
 }
 
 /// One line that says what is going on, with the resident memory of the process that does it.

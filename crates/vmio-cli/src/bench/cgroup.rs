@@ -44,10 +44,11 @@ const VERSIONS: [Version; 3] = [
 
 impl MemoryCgroup {
     /// As [`Self::create`], for `what` is going to run in it; where there can be none, tells the user so.
-    pub fn create_or_tell(limit_bytes: u64, what: &str, output: &OutputArgs) -> Option<Self> {
-        Self::create(limit_bytes)
-            .inspect_err(|error| output.text(&format!("{what}: its memory is not limited: {error:#}")))
-            .ok()
+    pub fn create_or_tell(limit_bytes: u64, what: &str, output: &OutputArgs) -> anyhow::Result<Option<Self>> {
+        match Self::create(limit_bytes) {
+            Ok(cgroup) => Ok(Some(cgroup)),
+            Err(error) => output.text(&format!("{what}: its memory is not limited: {error:#}")).map(|()| None),
+        }
     }
 
     /// Creates a cgroup limited to `limit_bytes`, file pages included.

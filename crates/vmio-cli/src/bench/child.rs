@@ -23,6 +23,7 @@ use super::spec::{MeasuredRun, RunSpec};
 use super::{cgroup, process, worker};
 use crate::cleanup::Cleanup;
 use crate::progress::Activity;
+use crate::standard_output::print_line;
 
 /// What a child process is told to do.
 #[derive(Debug, Serialize, Deserialize)]
@@ -188,8 +189,7 @@ pub fn serve(task: &str) -> anyhow::Result<()> {
         Job::KvCrash(spec) => serde_json::to_string(&kv::load_and_crash(spec)?),
         Job::KvReopen(spec) => serde_json::to_string(&kv::reopen(spec)?),
     };
-    println!("{}", result?);
-    Ok(())
+    print_line(result?)
 }
 
 fn run_map(spec: &RunSpec, cgroup: Option<PathBuf>) -> anyhow::Result<MeasuredRun> {

@@ -104,13 +104,13 @@ pub fn run(args: &MapArgs) -> anyhow::Result<()> {
         target.description(),
         format_size(matrix.cache_bytes),
         if matrix.without.is_empty() { String::new() } else { format!("; vmio without {}", matrix.without.join(", ")) },
-    ));
+    ))?;
     let result = matrix.run(&target)?;
-    args.output.text(&report(&result, style));
+    args.output.text(&report(&result, style))?;
     args.output.results(&result.runs)?;
     if let Some(file) = &args.report {
         file.write(&Setting::now(&target, matrix.cache_bytes, measure_s), &result)?;
-        args.output.text(&file.notice());
+        args.output.text(&file.notice())?;
     }
     fail_on_verify_errors(result.runs.iter().map(|run| run.verify_errors).sum())
 }

@@ -75,10 +75,10 @@ pub fn run(
         "Root is used for two things: a zram device (so that the device's speed is not what you see)\n\
          and a memory cgroup (so that Linux mmap gets the same budget). Without root a file in this\n\
          folder is used, and Linux mmap is left out.\n",
-    );
+    )?;
     let target_args = TargetArgs { size: Some(scale.size_bytes), ..target_args.or_fast_device() };
     let target = Target::prepare(&target_args, scale.size_bytes)?;
-    output.text(&format!("Runs on {} with a cache of {}.\n", target.description(), format_size(scale.cache_bytes)));
+    output.text(&format!("Runs on {} with a cache of {}.\n", target.description(), format_size(scale.cache_bytes)))?;
 
     let mut quick = Quick { scale, target, output, style, result: MatrixResult::default() };
     quick.bounded_memory()?;
@@ -101,7 +101,7 @@ pub fn run(
         &[Op::Read],
         &[1, 8],
     )?;
-    output.text(&format!("Done in {:.0} s.", start.elapsed().as_secs_f64()));
+    output.text(&format!("Done in {:.0} s.", start.elapsed().as_secs_f64()))?;
 
     let runs = &quick.result.runs;
     let of_priority = priority.iter().map(|result| result.verify_errors);
@@ -111,7 +111,7 @@ pub fn run(
     output.results(&all)?;
     if let Some(file) = report_file {
         file.write(&Setting::now(&quick.target, quick.scale.cache_bytes, quick.scale.measure_s), &quick.result)?;
-        output.text(&file.notice());
+        output.text(&file.notice())?;
     }
     fail_on_verify_errors(verify_errors)
 }
@@ -132,9 +132,9 @@ impl Quick<'_> {
     }
 
     fn part(&mut self, sentence: &str, patterns: &[Pattern], ops: &[Op], threads: &[u32]) -> anyhow::Result<()> {
-        self.output.text(sentence);
+        self.output.text(sentence)?;
         let result = self.matrix(patterns, ops, threads).run(&self.target)?;
-        self.output.text(&report(&result, self.style));
+        self.output.text(&report(&result, self.style))?;
         self.result.append(result);
         Ok(())
     }
@@ -143,7 +143,7 @@ impl Quick<'_> {
         self.output.text(&format!(
             "1. A file four times the cache, loads and stores all over it: resident memory stays within {} and a little.",
             format_size(self.scale.cache_bytes)
-        ));
+        ))?;
         let mut matrix = self.matrix(&[Pattern::Uniform], &[Op::Mixed(50)], &[2]);
         matrix.engines = vec![EngineKind::Vmio(Variant::Plain)];
         let result = matrix.run(&self.target)?;
@@ -159,7 +159,7 @@ impl Quick<'_> {
                 resident.samples,
                 format_size(resident.max_bytes),
                 run.verify_errors
-            ));
+            ))?;
         }
         self.result.append(result);
         Ok(())
@@ -168,11 +168,11 @@ impl Quick<'_> {
     fn priority(&self) -> anyhow::Result<Vec<priority::PriorityResult>> {
         self.output.text(
             "2. Priority: a range that you mark stays in memory, without a miss, while everything else streams by.",
-        );
+        )?;
         let range_bytes = self.scale.range_bytes();
         let stream_bytes = self.target.size_bytes() - range_bytes;
         let (results, text) = priority::compare(&self.target, range_bytes, stream_bytes, self.scale.cache_bytes)?;
-        self.output.text(&text);
+        self.output.text(&text)?;
         Ok(results)
     }
 }

@@ -1,20 +1,19 @@
 //! `vmio cp`: a copy from mapping to mapping that appears under its name only when complete.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Error, bail};
+use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::json;
-use tempfile::NamedTempFile;
 use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Mapping, MappingOptions};
 
 use super::source::{Source, build_cache};
-use crate::bench::report_file::folder_of;
-use crate::cleanup::Cleanup;
+use crate::new_file::NewFile;
 use crate::size::{format_size, parse_cache};
+use crate::standard_output::print_line;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,34 +44,24 @@ pub fn run(args: &CpArgs) -> anyhow::Result<()> {
     let destination = destination_of(&args.src, &args.dst)?;
     let cache = build_cache(args.cache)?;
     let source = Source::open(&cache, &args.src)?;
-    let folder = folder_of(&destination).map_err(Error::msg)?;
-    let temporary =
-        NamedTempFile::new_in(folder).with_context(|| format!("cannot create a file in {}", folder.display()))?;
-    let temporary_path = temporary.path().to_owned();
-    let on_interrupt = Cleanup::register(move || drop(fs::remove_file(temporary_path)))?;
-
-    fill(&cache, &source, temporary.as_file(), temporary.path())
+    let copy = NewFile::create(&destination, &[&args.src])?.remove_if_interrupted()?;
+    fill(&cache, &source, copy.file(), copy.path())
         .with_context(|| format!("cannot write {}", destination.display()))?;
     // The rights to read, write and run it alone: as whom it is run goes with its owner, who may be another one here.
     let mode = fs::metadata(&args.src)?.permissions().mode() & 0o777;
-    temporary.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
-    temporary.as_file().sync_all()?;
-    temporary.persist(&destination).with_context(|| format!("cannot rename the copy to {}", destination.display()))?;
-    on_interrupt.disarm();
-    File::open(folder).and_then(|folder| folder.sync_all()).with_context(|| {
-        format!("the copy is complete, but its name may not survive a crash: cannot sync {}", folder.display())
-    })?;
+    copy.file().set_permissions(fs::Permissions::from_mode(mode))?;
+    copy.keep()?;
 
     if args.json {
         let report = json!({ "source": args.src, "destination": destination, "bytes": source.len_bytes() });
-        println!("{report}");
+        print_line(report)?;
     } else {
         eprintln!("{} copied to {}", format_size(source.len_bytes()), destination.display());
     }
     Ok(())
 }
 
-/// Where the copy goes: inside DST if that is a folder; never over the source itself.
+/// Where the copy goes: inside DST if that is a folder.
 fn destination_of(src: &Path, dst: &Path) -> anyhow::Result<PathBuf> {
     let destination = if dst.is_dir() {
         let name = src.file_name().with_context(|| format!("{} has no file name", src.display()))?;
@@ -80,14 +69,10 @@ fn destination_of(src: &Path, dst: &Path) -> anyhow::Result<PathBuf> {
     } else {
         dst.to_owned()
     };
-    if let Ok(old) = fs::metadata(&destination) {
-        if !old.is_file() {
-            bail!("{} exists and is not a regular file: choose another destination", destination.display());
-        }
-        let source = fs::metadata(src).with_context(|| format!("cannot open {}", src.display()))?;
-        if (source.dev(), source.ino()) == (old.dev(), old.ino()) {
-            bail!("{} and {} are the same file", src.display(), destination.display());
-        }
+    if let Ok(old) = fs::metadata(&destination)
+        && !old.is_file()
+    {
+        bail!("{} exists and is not a regular file: choose another destination", destination.display());
     }
     Ok(destination)
 }

@@ -1,6 +1,6 @@
 //! `vmio report`: recordings that `vmio record --save` made, as a page with charts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
@@ -33,7 +33,8 @@ pub struct ReportArgs {
 pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     let read = |path: &PathBuf| record::read(path).with_context(|| format!("cannot read {}", path.display()));
     let recordings = args.recordings.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    args.out.write_text(&record::page(&recordings).into_string())?;
+    let inputs: Vec<&Path> = args.recordings.iter().map(PathBuf::as_path).collect();
+    args.out.write_text_from(&record::page(&recordings).into_string(), &inputs)?;
     eprintln!("{}", args.out.notice());
     Ok(())
 }

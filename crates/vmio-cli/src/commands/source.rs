@@ -1,6 +1,7 @@
 //! A file opened for one sequential pass through a mapping.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -52,7 +53,11 @@ impl Source {
         }
         if kind.is_file() && metadata.len() == 0 {
             // The permission to read is checked as for any other file.
-            fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+            let file = fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+            // As those of /proc.
+            if file.take(1).read(&mut [0])? > 0 {
+                bail!("{} has no length, though there is something to read: it cannot be mapped", path.display());
+            }
             return Ok(Self { mapping: None, len_bytes: 0 });
         }
         // The managed engine maps files that the kernel itself reads.

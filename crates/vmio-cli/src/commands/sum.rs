@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::source::{Source, build_cache};
 use crate::size::parse_cache;
+use crate::standard_output::print_line;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,9 +47,9 @@ pub fn run(args: &SumArgs) -> anyhow::Result<()> {
             "bytes": source.len_bytes(),
             "file": args.file,
         });
-        println!("{report}");
+        print_line(report)?;
     } else {
-        println!("{sum}  {}", args.file.display());
+        print_line(format_args!("{sum}  {}", args.file.display()))?;
     }
     Ok(())
 }

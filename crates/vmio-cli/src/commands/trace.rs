@@ -15,6 +15,7 @@ use vmio::telemetry::{Miss, Misses, Reader};
 
 use super::stat::parse_process_id;
 use super::watched_command;
+use crate::new_file::NewFile;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,11 +54,12 @@ pub struct TraceArgs {
 
 /// Runs `vmio trace`.
 pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
-    let file = File::create(&args.out).with_context(|| format!("cannot write {}", args.out.display()))?;
+    let trace = NewFile::create(&args.out, &[])?;
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
     ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot watch for Ctrl-C")?;
-    let mut recording = Recording { output: BufWriter::new(file), misses: Vec::new(), recorded: 0, interrupted };
+    let mut recording =
+        Recording { output: BufWriter::new(trace.file().try_clone()?), misses: Vec::new(), recorded: 0, interrupted };
     let child = match (args.pid, &args.command[..]) {
         (None, [program, arguments @ ..]) => Some(watched_command::start(program, arguments)?),
         _ => None,
@@ -79,6 +81,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     let Some(misses) = source else {
         bail!("process {id} had no cache {} that publishes its misses: CacheBuilder::publish_misses", args.cache_number)
     };
+    trace.keep()?;
     eprintln!("vmio: {} misses recorded, {} lost", recording.recorded, misses.lost());
     status.map_or(Ok(()), |status| watched_command::succeeded(&args.command[0], status))
 }

@@ -7,7 +7,7 @@ mod policy;
 mod replacement;
 mod trace;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure};
 use clap::{Args, ValueEnum, ValueHint};
@@ -109,7 +109,7 @@ pub fn run(args: &SimArgs) -> anyhow::Result<()> {
     ensure!(!trace.accesses.is_empty(), "--accesses 0 leaves nothing to replay");
     let caches: Vec<(CacheSize, u64)> = args.cache.iter().map(|size| (*size, size.bytes(trace.pages.len()))).collect();
     if let Some((size, bytes)) = caches.iter().find(|(_, bytes)| *bytes < MEMORY_MIN) {
-        bail!("--cache {size} is {bytes} bytes, less than {}, vmio's smallest", format_size(MEMORY_MIN));
+        bail!("--cache {size} is {bytes} bytes: {} at least are simulated", format_size(MEMORY_MIN));
     }
     let mut outcomes = Vec::new();
     for (size, cache_bytes) in &caches {
@@ -122,12 +122,13 @@ pub fn run(args: &SimArgs) -> anyhow::Result<()> {
         }
     }
     let about = about(&trace);
-    args.output.text(&format!("{about}\n\n{}", table(&args.cache, &outcomes).text().trim_end()));
+    args.output.text(&format!("{about}\n\n{}", table(&args.cache, &outcomes).text().trim_end()))?;
+    let inputs: Vec<&Path> = args.trace.as_deref().into_iter().collect();
     if let Some(file) = &args.report {
-        plot::write(file, &about, &outcomes)?;
-        args.output.text(&file.notice());
+        plot::write(file, &about, &outcomes, &inputs)?;
+        args.output.text(&file.notice())?;
     }
-    args.output.results(&outcomes)
+    args.output.results_from(&outcomes, &inputs)
 }
 
 fn about(trace: &Trace) -> String {

@@ -1,5 +1,7 @@
 //! `--report`: the misses of every policy against the size of the cache, in a file to look at and to pass on.
 
+use std::path::Path;
+
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::Outcome;
@@ -19,11 +21,11 @@ fn is_svg(file: &ReportFile) -> bool {
     file.path().extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"))
 }
 
-/// Draws the outcomes of a trace.
-pub fn write(file: &ReportFile, about: &str, outcomes: &[Outcome]) -> anyhow::Result<()> {
+/// Draws the outcomes of a trace, which may be in a file of its own.
+pub fn write(file: &ReportFile, about: &str, outcomes: &[Outcome], inputs: &[&Path]) -> anyhow::Result<()> {
     let chart = miss_ratio_chart("Misses by policy", about, &curves(outcomes));
     let text = if is_svg(file) { drawing(&chart) } else { page(&chart, about) };
-    file.write_text(&text.into_string())
+    file.write_text_from(&text.into_string(), inputs)
 }
 
 fn curves(outcomes: &[Outcome]) -> Vec<MissCurve> {

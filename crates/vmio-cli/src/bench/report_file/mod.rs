@@ -4,12 +4,13 @@ mod page;
 mod setting;
 mod sheet;
 
-use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
 use super::matrix::MatrixResult;
+use crate::new_file::{NewFile, folder_of};
 pub use page::fact_list;
 pub use setting::{Setting, Surroundings};
 
@@ -18,18 +19,6 @@ pub const META: &str =
     r#"<meta charset="utf-8"/><meta name="viewport" content="width=device-width, initial-scale=1"/>"#;
 /// How pages look, without their charts.
 pub const PAGE_STYLE: &str = include_str!("page.css");
-
-/// The folder that a file is to be written in, which has to exist.
-pub fn folder_of(file: &Path) -> Result<&Path, String> {
-    let folder = match file.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
-    match folder.is_dir() {
-        true => Ok(folder),
-        false => Err(format!("there is no folder {}: create it or choose another", folder.display())),
-    }
-}
 
 /// A file to write, in a folder that exists.
 #[derive(Clone, Debug)]
@@ -62,7 +51,14 @@ impl ReportFile {
 
     /// Writes any other report.
     pub fn write_text(&self, text: &str) -> anyhow::Result<()> {
-        fs::write(&self.path, text).with_context(|| format!("cannot write {}", self.path.display()))
+        self.write_text_from(text, &[])
+    }
+
+    /// The same of a report on some files, which it must not replace.
+    pub fn write_text_from(&self, text: &str, inputs: &[&Path]) -> anyhow::Result<()> {
+        let report = NewFile::create(&self.path, inputs)?;
+        report.file().write_all(text.as_bytes()).with_context(|| format!("cannot write {}", self.path.display()))?;
+        report.keep()
     }
 
     /// What to tell the user when it is written.

@@ -162,7 +162,7 @@ pub fn run(args: &FetchArgs) -> anyhow::Result<()> {
             }
             match run_side_in_cgroup(&what, &target, args.cache, Job::Fetch(spec))? {
                 Ok(result) => results.push(result),
-                Err(reason) => args.output.text(&reason),
+                Err(reason) => args.output.text(&reason)?,
             }
         }
     }
@@ -171,7 +171,7 @@ pub fn run(args: &FetchArgs) -> anyhow::Result<()> {
         format_size(target.size_bytes()),
         format_size(args.cache),
         table(&results)
-    ));
+    ))?;
     args.output.results(&results)?;
     fail_on_verify_errors(results.iter().map(|result| result.verify_errors).sum())
 }

@@ -97,14 +97,14 @@ pub fn run(args: &FreshArgs) -> anyhow::Result<()> {
     results.push(checked(&target, run_side("fresh: vmio", &target, spec(EngineKind::Vmio(Variant::Plain), false))?)?);
     match run_side_in_cgroup("fresh: mmap", &target, args.cache, spec(EngineKind::Mmap, false))? {
         Ok(result) => results.push(checked(&target, result)?),
-        Err(reason) => args.output.text(&reason),
+        Err(reason) => args.output.text(&reason)?,
     }
     args.output.text(&format!(
         "{} filled with stores through {} of memory, and synced\n{}",
         format_size(target.size_bytes()),
         format_size(args.cache),
         table(&results)
-    ));
+    ))?;
     args.output.results(&results)?;
     fail_on_verify_errors(results.iter().map(|result| result.verify_errors).sum())
 }

@@ -77,7 +77,7 @@ pub fn run(args: &HitArgs) -> anyhow::Result<()> {
         result.anonymous_ns,
         result.ratio,
         result.misses
-    ));
+    ))?;
     args.output.results(&[result])
 }
 

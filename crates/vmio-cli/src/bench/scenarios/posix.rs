@@ -161,14 +161,18 @@ enum Side {
 /// Runs `vmio bench posix`.
 pub fn run(args: &PosixArgs) -> anyhow::Result<()> {
     let place = Place::in_dir(&args.dir)?;
-    args.output.text(&format!("4 KiB a call, {} in the page cache, {}", format_size(args.size), place.description()));
+    args.output.text(&format!(
+        "4 KiB a call, {} in the page cache, {}",
+        format_size(args.size),
+        place.description()
+    ))?;
     let mode = args.mode.to_possible_value().map(|mode| mode.get_name().to_owned()).unwrap_or_default();
     let cached = args.cache.map(|cache| format!("in {}, first round  after it   ratio", format_size(cache)));
     args.output.text(&format!(
         "{:<20} plain, first round  after it {mode:>7}, first round  after it   ratio    the copy alone    {}",
         "pattern",
         cached.unwrap_or_default()
-    ));
+    ))?;
     let mut results = Vec::new();
     for pattern in CallPattern::value_variants() {
         let result = compare(args, &place, &mode, *pattern)?;
@@ -184,7 +188,7 @@ pub fn run(args: &PosixArgs) -> anyhow::Result<()> {
                 cached.cached_first_ns, cached.cached_ns, cached.cached_speedup
             );
         }
-        args.output.text(line.trim_end());
+        args.output.text(line.trim_end())?;
         results.push(result);
     }
     args.output.results(&results)

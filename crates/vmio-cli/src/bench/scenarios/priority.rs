@@ -87,7 +87,7 @@ pub fn run(args: &PriorityArgs) -> anyhow::Result<()> {
     }
     let target = Target::prepare(&target_args, args.range + args.stream)?;
     let (results, text) = compare(&target, args.range, args.stream, args.cache)?;
-    args.output.text(&text);
+    args.output.text(&text)?;
     args.output.results(&results)?;
     fail_on_verify_errors(results.iter().map(|result| result.verify_errors).sum())
 }

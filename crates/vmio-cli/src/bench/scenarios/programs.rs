@@ -131,11 +131,11 @@ pub fn run(args: &ProgramsArgs) -> anyhow::Result<()> {
     let names: Vec<String> = args.modes.iter().map(|mode| name(*mode)).collect();
     let mut heading = format!("{:<16} {:>9}", "program", "plain");
     names.iter().for_each(|mode| heading += &format!(" {mode:>9} ratio"));
-    args.output.text(&heading);
+    args.output.text(&heading)?;
     let mut results = Vec::new();
     for program in &args.programs {
         if !is_installed(program.command()) {
-            args.output.text(&format!("{:<16} left out: {} is not installed", name(*program), program.command()));
+            args.output.text(&format!("{:<16} left out: {} is not installed", name(*program), program.command()))?;
             continue;
         }
         let mut times = vec![Vec::new(); 1 + names.len()];
@@ -152,7 +152,7 @@ pub fn run(args: &ProgramsArgs) -> anyhow::Result<()> {
         let result = ProgramResult { program: *program, plain_seconds: plain, modes: modes.collect() };
         let mut line = format!("{:<16} {plain:>7.3} s", name(*program));
         result.modes.iter().for_each(|mode| line += &format!(" {:>7.3} s {:>5.2}", mode.seconds, mode.speedup));
-        args.output.text(&line);
+        args.output.text(&line)?;
         results.push(result);
     }
     args.output.results(&results)

@@ -107,13 +107,13 @@ pub fn run(args: &SyncArgs) -> anyhow::Result<()> {
     }
     match run_side_in_cgroup("sync: mmap", &target, args.cache, spec(EngineKind::Mmap))? {
         Ok(result) => results.push(checked(&target, result)?),
-        Err(reason) => args.output.text(&reason),
+        Err(reason) => args.output.text(&reason)?,
     }
     args.output.text(&format!(
         "one thread storing at random over {} of dirty pages while they are synced\n{}",
         format_size(target.size_bytes()),
         table(&results)
-    ));
+    ))?;
     args.output.results(&results)?;
     fail_on_verify_errors(results.iter().map(|result| result.verify_errors).sum())
 }

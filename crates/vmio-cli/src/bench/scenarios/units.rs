@@ -232,7 +232,7 @@ pub fn run(args: &UnitsArgs) -> anyhow::Result<()> {
         format_size(target.size_bytes()),
         format_size(args.cache),
         table.text()
-    ));
+    ))?;
     args.output.results(&results)?;
     fail_on_verify_errors(results.iter().map(|result| result.verify_errors).sum())
 }

@@ -1,6 +1,7 @@
 //! Which devices there are that vmio reaches past the block layer, and what keeps it from them.
 
 use std::fs;
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
@@ -78,17 +79,18 @@ impl Devices {
     }
 
     /// Says it in text.
-    pub fn print(&self) {
-        println!("Devices that vmio reaches past the block layer:");
+    pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "Devices that vmio reaches past the block layer:")?;
+        let mut line = |name: &str, text: &str| writeln!(out, "{name:<17}  {text}");
         let instructions = self.persistent_memory.as_deref().unwrap_or("none: this processor is not known");
-        line("persistent memory", &format!("copies and write-backs by {instructions}"));
+        line("persistent memory", &format!("copies and write-backs by {instructions}"))?;
         for PmemDevice { path, dax, mounted_at } in &self.pmem_devices {
             let state = match (dax, mounted_at) {
                 (_, Some(folder)) => format!("mounted at {}", folder.display()),
                 (true, None) => "not mounted: make a file system there, and mount it with -o dax=always".to_owned(),
                 (false, None) => "without DAX: ndctl create-namespace --mode fsdax changes that".to_owned(),
             };
-            line("", &format!("{}: {state}", path.display()));
+            line("", &format!("{}: {state}", path.display()))?;
         }
         for DaxMount { path, file_system, option, map_sync } in &self.dax_mounts {
             let maps = match map_sync {
@@ -96,10 +98,10 @@ impl Devices {
                 Some(false) => "its files cannot be mapped (MAP_SYNC)",
                 None => "not tried: this user may make no file there",
             };
-            line("", &format!("{}: {file_system}, {option}: {maps}", path.display()));
+            line("", &format!("{}: {file_system}, {option}: {maps}", path.display()))?;
         }
         if self.dax_mounts.is_empty() {
-            line("", "no file system is mounted with DAX");
+            line("", "no file system is mounted with DAX")?;
         }
         for NvmeNamespace { path, polls, accessible, used_by } in &self.nvme_namespaces {
             let how = if *polls {
@@ -107,30 +109,27 @@ impl Devices {
             } else {
                 "interrupts: nvme.poll_queues=N gives the driver queues for polling"
             };
-            line("NVMe", &format!("{}: {how}", path.display()));
+            line("NVMe", &format!("{}: {how}", path.display()))?;
             if let Some(user) = used_by {
-                line("", &format!("  -> cannot be mapped meanwhile: {user}"));
+                line("", &format!("  -> cannot be mapped meanwhile: {user}"))?;
             }
             if !accessible {
-                line("", "  -> this user may not read and write it");
+                line("", "  -> this user may not read and write it")?;
             }
         }
         if self.nvme_namespaces.is_empty() {
-            line("NVMe", "no namespace has a character device (/dev/ngXnY, Linux 5.13)");
+            line("NVMe", "no namespace has a character device (/dev/ngXnY, Linux 5.13)")?;
         }
         match &self.kernel_module {
-            None => line("kernel module", "not loaded: there is no /dev/vmio"),
-            Some(ModuleDevice { path, accessible: true }) => line("kernel module", &path.display().to_string()),
+            None => line("kernel module", "not loaded: there is no /dev/vmio")?,
+            Some(ModuleDevice { path, accessible: true }) => line("kernel module", &path.display().to_string())?,
             Some(ModuleDevice { path, accessible: false }) => {
-                line("kernel module", &path.display().to_string());
-                line("", "  -> this user may not use it: 60-vmio.rules gives it to the group vmio");
+                line("kernel module", &path.display().to_string())?;
+                line("", "  -> this user may not use it: 60-vmio.rules gives it to the group vmio")?;
             }
         }
+        Ok(())
     }
-}
-
-fn line(name: &str, text: &str) {
-    println!("{name:<17}  {text}");
 }
 
 /// The names in a folder, in their order.

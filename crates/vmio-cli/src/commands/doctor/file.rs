@@ -1,6 +1,7 @@
 //! What is known of one file or device.
 
 use std::fs;
+use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -31,18 +32,20 @@ impl FileReport {
     }
 
     /// Says it in text.
-    pub fn print(&self) {
-        println!("{} ({}, {})", self.path.display(), self.kind, format_size(self.len_bytes));
-        println!("  file system   {}", self.file_system.as_deref().unwrap_or("unknown"));
-        println!("  direct I/O    {}", if self.direct_io { "yes: used, past the page cache" } else { "no" });
-        println!(
+    pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "{} ({}, {})", self.path.display(), self.kind, format_size(self.len_bytes))?;
+        writeln!(out, "  file system   {}", self.file_system.as_deref().unwrap_or("unknown"))?;
+        writeln!(out, "  direct I/O    {}", if self.direct_io { "yes: used, past the page cache" } else { "no" })?;
+        writeln!(
+            out,
             "  DAX           {}",
             if self.dax { "yes: used, by copies; Mapping::open_direct needs none" } else { "no" }
-        );
-        println!("  block size    {} B", self.block_size_bytes);
+        )?;
+        writeln!(out, "  block size    {} B", self.block_size_bytes)?;
         for advice in &self.advice {
-            println!("  -> {advice}");
+            writeln!(out, "  -> {advice}")?;
         }
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 mod devices;
 mod file;
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -15,6 +16,7 @@ use self::file::FileReport;
 
 use crate::machine::memory_bytes;
 use crate::size::format_size;
+use crate::standard_output::print_line;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -81,11 +83,10 @@ struct FeatureReport {
 pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let report = examine(args.file.as_deref(), &args.without)?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        print_line(serde_json::to_string_pretty(&report)?)
     } else {
-        print(&report);
+        Ok(print(&report, &mut io::stdout().lock())?)
     }
-    Ok(())
 }
 
 fn examine(file: Option<&Path>, without: &[KernelFeature]) -> anyhow::Result<Report> {
@@ -138,65 +139,69 @@ fn feature_report((feature, probe): (KernelFeature, Probe)) -> FeatureReport {
     }
 }
 
-fn print(report: &Report) {
-    println!("kernel          {}", report.kernel);
-    println!("cores           {}", report.cores);
+fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "kernel          {}", report.kernel)?;
+    writeln!(out, "cores           {}", report.cores)?;
     if let Some(bytes) = report.memory_bytes {
-        println!("memory          {}", format_size(bytes));
+        writeln!(out, "memory          {}", format_size(bytes))?;
     }
-    println!("swap            {}", if report.swap_on { "on" } else { "off" });
-    println!();
+    writeln!(out, "swap            {}", if report.swap_on { "on" } else { "off" })?;
+    writeln!(out)?;
     for check in &report.checks {
         let verdict = if check.ok { "yes" } else { "no" };
-        println!("{:<15} {verdict:<4} {}", check.name, check.used_for);
+        writeln!(out, "{:<15} {verdict:<4} {}", check.name, check.used_for)?;
         if let Some(advice) = &check.advice {
-            println!("{:<15}      -> {advice}", "");
+            writeln!(out, "{:<15}      -> {advice}", "")?;
         }
     }
-    println!();
-    println!("What newer kernels have and vmio can do without:");
+    writeln!(out)?;
+    writeln!(out, "What newer kernels have and vmio can do without:")?;
     for feature in &report.kernel_features {
         let verdict = if feature.ok { "yes" } else { "no" };
-        println!("{:<15} {verdict:<4} since Linux {}: {}", feature.name, feature.since, feature.used_for);
+        writeln!(out, "{:<15} {verdict:<4} since Linux {}: {}", feature.name, feature.since, feature.used_for)?;
         if let Some(reason) = &feature.reason {
-            println!("{:<15}      -> {reason}", "");
+            writeln!(out, "{:<15}      -> {reason}", "")?;
         }
-        println!("{:<15}      without it: {}", "", feature.in_its_place);
+        writeln!(out, "{:<15}      without it: {}", "", feature.in_its_place)?;
     }
-    println!();
+    writeln!(out)?;
     if report.usable && report.engine == "managed" {
-        println!(
+        writeln!(
+            out,
             "Will be used: the managed engine (Linux mmap, kept within its budget from outside), since there is no \
              userfaultfd. It keeps the budget within milliseconds and not at every instant, and maps files and block \
              devices only."
-        );
+        )?;
     } else if report.usable {
-        println!("Will be used: the SIGBUS engine (faults handled by the faulting thread, no privileges);");
+        writeln!(out, "Will be used: the SIGBUS engine (faults handled by the faulting thread, no privileges);")?;
         let has = |wanted: KernelFeature| report.kernel_features.iter().any(|it| it.ok && it.name == wanted.name());
         let tracks_stores = [KernelFeature::WpAsync, KernelFeature::PagemapScan, KernelFeature::ShmemWp];
-        println!(
+        writeln!(
+            out,
             "eviction {}; for FrameHint::Mixed, {} frames.",
             if has(KernelFeature::BatchedUnmap) { "of scattered pages" } else { "of whole spans" },
             if tracks_stores.into_iter().all(has) { "memfd" } else { "anonymous" },
-        );
+        )?;
     } else {
-        println!("vmio cannot run here until the lines marked -> are followed.");
+        writeln!(out, "vmio cannot run here until the lines marked -> are followed.")?;
     }
     if let Some(version) = report.kernel_module_interface
         && report.checks.iter().any(|check| check.name == "kernel module" && check.ok)
     {
-        println!(
+        writeln!(
+            out,
             "Could be chosen: the kernel module (Engine::Kernel, version {version} of its interface), for mappings of files \
              and block devices without verifiers, poison and commits."
-        );
+        )?;
     }
     if report.swap_on && report.checks.iter().any(|check| check.name == "locked memory" && !check.ok) {
-        println!("You could change: swap is on and the cache cannot be locked, so the kernel may swap it out.");
+        writeln!(out, "You could change: swap is on and the cache cannot be locked, so the kernel may swap it out.")?;
     }
-    println!();
-    report.devices.print();
+    writeln!(out)?;
+    report.devices.print(out)?;
     if let Some(file) = &report.file {
-        println!();
-        file.print();
+        writeln!(out)?;
+        file.print(out)?;
     }
+    Ok(())
 }

@@ -7,6 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use vmio_kv::RegionHandle;
 
 use super::line::{Format, read_key};
+use crate::progress::with_rate;
 
 /// Keys between two updates of the progress line.
 const STEP: u64 = 4096;
@@ -14,8 +15,8 @@ const STEP: u64 = 4096;
 /// Puts each key and value; returns how many there were. Those before one that is wrong have been put.
 pub fn load(region: &RegionHandle, format: Format, input: impl BufRead) -> anyhow::Result<u64> {
     let bar = ProgressBar::new_spinner();
-    if let Ok(style) = ProgressStyle::with_template("{human_pos} keys, {per_sec}") {
-        bar.set_style(style);
+    if let Ok(style) = ProgressStyle::with_template("{human_pos} keys, {per_s}") {
+        bar.set_style(with_rate(style));
     }
     let mut keys = 0;
     let mut count = || {

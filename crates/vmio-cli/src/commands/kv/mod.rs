@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
-use vmio::backing::{Access, Backing, FileBacking};
+use vmio::backing::{Access, Backing, FileBacking, FileUser, Holder};
 use vmio_kv::{DEFAULT_REGION, Db, Durability, Options, RegionHandle, SegmentHandle, SegmentStats};
 
 use crate::bench::kv::{OwnBenchArgs, run_own};
@@ -38,7 +38,7 @@ const CREATE_EXAMPLES: &str = "\
 Examples:
   vmio kv create words.kv
   vmio kv create --size 2T /dev/nvme1n1
-  vmio kv create --size 2T --overwrite /dev/nvme1n1     though there is a file system on it, which is lost";
+  vmio kv create --size 2T --overwrite /dev/nvme1n1     though there is a file system or a store on it, which is lost";
 const GROW_EXAMPLES: &str = "\
 Examples:
   vmio kv grow words.kv 20G
@@ -135,7 +135,7 @@ enum KvCommand {
         /// How long the file may become; it is sparse
         #[arg(long, value_parser = parse_size, default_value = "10G")]
         size: u64,
-        /// Create it even if the file or device holds something else: DESTROYS that
+        /// Create it even if the file or device holds something, a store too: DESTROYS that
         #[arg(long)]
         overwrite: bool,
     },
@@ -265,7 +265,7 @@ enum KvCommand {
 /// A volume that is looked into as it is.
 #[derive(Args)]
 struct VolumeArgs {
-    /// The file or block device that holds the store; no process may have it open
+    /// The file or block device that holds the store; no process may have it open for writing
     store: PathBuf,
     /// Memory for what is read
     #[arg(long, value_parser = parse_memory, default_value = "256M")]
@@ -316,7 +316,8 @@ struct StoreArgs {
     /// How much of the log an opening may have to read back
     #[arg(long, value_parser = parse_size, default_value = "1G", value_name = "SIZE")]
     max_recovery_log: u64,
-    /// Take the store over from a process or node that may still have it open: what that one writes from now on fails
+    /// Take the store over from a process or node that may still have it open, to write to it or not: what that one writes from now
+    /// on fails
     #[arg(long)]
     take_over: bool,
 }
@@ -353,7 +354,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
         KvCommand::Create { store, size, overwrite } => {
             let options = Options::new().max_volume_bytes(*size).overwrite(*overwrite);
             let created = Db::create(store, options).map_err(|error| match error {
-                error @ vmio_kv::Error::OtherContent { .. } => {
+                error @ (vmio_kv::Error::OtherContent { .. } | vmio_kv::Error::VolumeExists { .. }) => {
                     anyhow::Error::new(error).context("--overwrite destroys it")
                 }
                 error => error.into(),
@@ -388,7 +389,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             let reader = reader.with_context(|| format!("{:?} has no value in {}", keys[0], store.store.display()))?;
             let range = range.clone().unwrap_or(0..u64::MAX);
             match file {
-                Some(file) => value::write_file(reader, range, file)?,
+                Some(file) => value::write_file(reader, range, file, &store.store)?,
                 None => value::write(reader, range, &mut output)?,
             }
             db.close()?;
@@ -455,11 +456,15 @@ fn open(store: &Path, options: Options) -> anyhow::Result<Db> {
             Io(vmio::Error::Open { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
                 "a store is read by whoever may read its file, and written to by whoever may write that as well"
             }
-            Io(vmio::Error::InUse { holder, .. }) => {
-                return anyhow!(
-                    "{} is in use: {holder}; wait for its end, or take it over (--take-over)",
-                    store.display()
-                );
+            Io(vmio::Error::InUse { holder, wanted, .. }) => {
+                // Who only reads should not put an end to somebody's writing.
+                let or_take_over = match (holder, wanted) {
+                    (Holder::User(FileUser::CachedWriter | FileUser::Successor), FileUser::CachedWriter) => {
+                        ", or take it over (--take-over): what that process writes from then on fails"
+                    }
+                    _ => "",
+                };
+                return anyhow!("{} is in use: {holder}; wait for its end{or_take_over}", store.display());
             }
             _ => return error.into(),
         };

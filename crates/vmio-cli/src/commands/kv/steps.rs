@@ -3,14 +3,16 @@
 use indicatif::{ProgressBar, ProgressStyle};
 use vmio_kv::Event;
 
+use crate::progress::with_rate;
+
 /// A line that says how far a check is; nothing when standard error is no terminal.
 pub struct Steps(ProgressBar);
 
 impl Steps {
     pub fn start() -> Self {
         let bar = ProgressBar::no_length();
-        if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {human_pos} of {human_len}, {per_sec}") {
-            bar.set_style(style);
+        if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {human_pos} of {human_len}, {per_s}") {
+            bar.set_style(with_rate(style));
         }
         Steps(bar)
     }

@@ -9,6 +9,8 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use vmio_kv::{RegionHandle, VALUE_LENGTH_MAX, ValueReader};
 
+use crate::new_file::NewFile;
+
 /// Reads FROM..TO.
 pub fn parse_range(text: &str) -> anyhow::Result<Range<u64>> {
     let (from, to) = text.split_once("..").context("a range is FROM..TO")?;
@@ -49,10 +51,11 @@ pub fn write(mut value: ValueReader, range: Range<u64>, output: &mut impl Write)
     Ok(output.flush()?)
 }
 
-/// The same, to a file.
-pub fn write_file(value: ValueReader, range: Range<u64>, file: &Path) -> anyhow::Result<()> {
-    let mut output = File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
-    write(value, range, &mut output)
+/// The same, to a file, which has it when all of it is there, and is not the store that it comes from.
+pub fn write_file(value: ValueReader, range: Range<u64>, file: &Path, store: &Path) -> anyhow::Result<()> {
+    let output = NewFile::create(file, &[store])?.remove_if_interrupted()?;
+    write(value, range, &mut output.file())?;
+    output.keep()
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 
 pub use page::page;
@@ -79,6 +79,11 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<()> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
     ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot watch for Ctrl-C")?;
+    if let (Some(page), Some(recording)) = (&args.out, &args.save)
+        && page.path() == recording.path()
+    {
+        bail!("--out and --save are the same file: the page and the recording need one each");
+    }
     let mut child = watched_command::start(program, arguments)?;
     let mut recorder = Recorder::new(shown, args.interval, SAMPLES_MAX);
     let (mut next_sample, mut until_look) = (Instant::now(), FIRST_LOOK);

@@ -18,6 +18,7 @@ use screen::Screen;
 use view::View;
 
 use super::stat::{parse_interval, parse_process_id};
+use crate::standard_output::print_line;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -77,7 +78,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     drop(screen);
     outcome?;
     if let Some(process) = processes.watched_has_ended() {
-        println!("{process} has ended");
+        print_line(format_args!("{process} has ended"))?;
     }
     Ok(())
 }

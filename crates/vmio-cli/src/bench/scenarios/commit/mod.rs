@@ -169,7 +169,7 @@ pub fn run(args: &CommitArgs) -> anyhow::Result<()> {
         format_size(args.cache),
         format_size(args.journal),
         table::text(&results)
-    ));
+    ))?;
     args.output.results(&results)?;
     fail_on_verify_errors(results.iter().map(|result| result.verify_errors).sum())
 }
@@ -185,7 +185,7 @@ fn run_side(spec: CommitSpec, output: &OutputArgs) -> anyhow::Result<CommitResul
     let what = format!("commit: {}, {} pages", spec.store.name(), spec.pages);
     let cgroup = match spec.store {
         StoreKind::Vmio => None,
-        _ => MemoryCgroup::create_or_tell(spec.setup.cache_bytes, &what, output),
+        _ => MemoryCgroup::create_or_tell(spec.setup.cache_bytes, &what, output)?,
     };
     let task = Task { cgroup: cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()), job: Job::Commit(spec) };
     Ok(child::run(&what, &task)?.0)

@@ -116,7 +116,7 @@ pub fn run(args: &HeapArgs) -> anyhow::Result<()> {
         args.searches,
         args.rounds,
         bench.place.description()
-    ));
+    ))?;
     let mut runs: Vec<(Side, Vec<HeapRun>)> = args.sides.iter().map(|side| (*side, Vec::new())).collect();
     for _ in 0..args.rounds {
         let mut gone = Vec::new();
@@ -136,7 +136,7 @@ pub fn run(args: &HeapArgs) -> anyhow::Result<()> {
         bail!("the sides have not reached the same: the figures are worth nothing; please report this");
     }
     let results = bench.results(&runs);
-    args.output.text(&table(&results));
+    args.output.text(&table(&results))?;
     args.output.results(&results)
 }
 
