@@ -15,7 +15,7 @@ use crate::cleanup::Cleanup;
 /// Where to work.
 #[derive(Args, Clone, Debug, Default)]
 pub struct PlaceArgs {
-    /// Work in a new folder in this one, and remove it afterwards
+    /// Work in a new folder in this one, and remove it afterwards; the working directory if neither this nor --device is given
     #[arg(long, conflicts_with = "device")]
     dir: Option<PathBuf>,
     /// Set up a fast device with a file system and give it back afterwards (needs root)
@@ -24,11 +24,9 @@ pub struct PlaceArgs {
 }
 
 impl PlaceArgs {
-    /// The place that they name, else one on a fast device, else in this folder. A device gets `device_bytes`, and takes memory for
-    /// what is written alone.
+    /// The place that they name, else in this folder. A device gets `device_bytes`, and takes memory for what is written alone.
     pub fn prepare(&self, device_bytes: u64) -> anyhow::Result<Place> {
-        let device = if self.dir.is_none() { self.device.or_else(Device::any) } else { None };
-        match device {
+        match self.device {
             Some(Device::Zram) => Place::on_zram(device_bytes),
             None => Place::in_dir(self.dir.as_deref().unwrap_or(Path::new("."))),
         }

@@ -23,7 +23,7 @@ pub struct TargetArgs {
     /// How much of it to use; the size of the file to create
     #[arg(long, value_parser = parse_size)]
     pub size: Option<u64>,
-    /// Create a temporary file in this folder and remove it afterwards
+    /// Create a temporary file in this folder and remove it afterwards; in the working directory if no place is given
     #[arg(long, conflicts_with = "device")]
     pub dir: Option<PathBuf>,
     /// Set up a fast device and give it back afterwards (needs root)

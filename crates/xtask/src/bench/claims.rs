@@ -45,6 +45,22 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// The unit of ours and theirs.
+    pub fn unit(&self) -> &'static str {
+        let units = [
+            ("_us", "µs"),
+            ("_ns", "ns"),
+            ("cpu_s_per_mop", "s a million"),
+            ("per_s", "/s"),
+            ("kops", "k/s"),
+            ("_bytes", "B"),
+            ("_s", "s"),
+            ("seconds", "s"),
+        ];
+        let of_field = |(suffix, unit): &(&str, &'static str)| self.claim.ours.1.ends_with(suffix).then_some(*unit);
+        units.iter().find_map(of_field).unwrap_or("")
+    }
+
     /// Whether it is what is wanted.
     pub fn is_met(&self) -> bool {
         self.ratio.map_or(matches!(self.claim.better, Better::Less) && self.ours < self.theirs, |ratio| {
@@ -80,7 +96,7 @@ fn select(runs: &[Value], (fields, value): &Select) -> Option<f64> {
     run.pointer(&format!("/{value}"))?.as_f64()
 }
 
-const COPIES: &str = "nearly all of a call is the copy, and how fast memory is decides ([posix.md](../posix.md#measured), [profiles.md](profiles.md))";
+const COPIES: &str = "most of a call is the copy, and how fast memory is decides ([posix.md](../posix.md#measured), [profiles.md](profiles.md))";
 const EXPLAINED: &str = "[reading-the-results.md](reading-the-results.md)";
 
 macro_rules! claim {

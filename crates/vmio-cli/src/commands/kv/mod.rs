@@ -333,17 +333,27 @@ impl StoreArgs {
     }
 
     fn open(&self, durability: Durability) -> anyhow::Result<Db> {
-        open(&self.store, self.options().durability(durability))
+        self.open_with(self.options().durability(durability))
     }
 
     /// Opens a store that others may read meanwhile; who takes it over writes to it.
     fn open_to_read(&self) -> anyhow::Result<Db> {
-        open(&self.store, self.options().read_only(!self.take_over))
+        self.open_with(self.options().read_only(!self.take_over))
     }
 
     /// Opens a store that may become so long.
     fn open_to_grow(&self, length: u64) -> anyhow::Result<Db> {
-        open(&self.store, self.options().max_volume_bytes(length))
+        self.open_with(self.options().max_volume_bytes(length))
+    }
+
+    fn open_with(&self, options: Options) -> anyhow::Result<Db> {
+        open(&self.store, options).map_err(|error| match error.downcast_ref() {
+            // What each owner could write to is given to nobody as long as he may be there.
+            Some(vmio_kv::Error::Full { .. }) if self.take_over => error.context(
+                "its room is held for owners that it was taken over from: when they have ended, open it once without --take-over",
+            ),
+            _ => error,
+        })
     }
 }
 
