@@ -350,7 +350,7 @@ impl StoreArgs {
         open(&self.store, options).map_err(|error| match error.downcast_ref() {
             // What each owner could write to is given to nobody as long as he may be there.
             Some(vmio_kv::Error::Full { .. }) if self.take_over => error.context(
-                "its room is held for owners that it was taken over from: when they have ended, open it once without --take-over",
+                "its room is held for owners that it was taken over from: when they have ended, open it without --take-over; or grow it",
             ),
             _ => error,
         })
