@@ -238,16 +238,14 @@ impl Participants {
     fn hold_stores(commit: &Commit<'_>) -> Result<Self> {
         let core = commit.core;
         let _signals = SignalsBlocked::new();
-        let participants = || core.files().iter().filter_map(|joined| joined.participant()).collect::<Vec<_>>();
-        participants().iter().try_for_each(|participant| participant.protect())?;
-        let held = HeldStores::new(core);
-        // Whoever comes from now on cannot be stored to before the line is drawn.
-        let participants = participants();
+        // Nobody comes or goes while a commit is under way.
+        let participants: Vec<_> = core.files().iter().filter_map(|joined| joined.participant()).collect();
         if !participants.is_empty() {
+            participants.iter().try_for_each(|participant| participant.protect())?;
+            let _held = HeldStores::new(core);
             participants.iter().try_for_each(|participant| participant.protect())?;
             commit.freeze();
         }
-        drop(held);
         Ok(Participants(participants))
     }
 

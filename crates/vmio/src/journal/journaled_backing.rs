@@ -119,8 +119,10 @@ impl JournaledBacking {
         self.opened.commit(NOTHING_MORE)
     }
 
-    /// From now on every commit asks for pages of the file.
+    /// From now on every commit asks for pages of the file. Waits for the one under way: its line may not be drawn yet, and nobody
+    /// would protect what is stored before that.
     pub(crate) fn admit(&self, participant: Arc<dyn Participant>) {
+        let _no_commit = self.opened.queue.hold();
         self.joined.set_participant(Some(participant));
     }
 
@@ -246,5 +248,73 @@ impl Backing for JournaledBacking {
 impl Drop for JournaledBacking {
     fn drop(&mut self) {
         self.opened.leave(&self.joined);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Result;
+    use crate::backing::MemoryBacking;
+    use crate::journal::{CommitDeltas, JournalOptions};
+
+    /// Pages that are stored to; a commit has to protect them before its line is drawn.
+    #[derive(Default)]
+    struct Stores {
+        protected_for: AtomicU64,
+        present: AtomicU64,
+    }
+
+    impl Participant for Stores {
+        fn protect(&self) -> Result<()> {
+            self.protected_for.store(self.present.load(Ordering::SeqCst), Ordering::SeqCst);
+            Ok(())
+        }
+
+        fn write(&self, deltas: &mut CommitDeltas<'_>) -> Result<()> {
+            assert_eq!(self.protected_for.load(Ordering::SeqCst), deltas.commit(), "written without being protected");
+            Ok(())
+        }
+
+        fn settle(&self, _page: u64, _commit: u64, _written: io::Result<()>) {}
+
+        fn pass_on(&self, _commit: u64) {}
+
+        fn copy_clean(&self, _page: u64, _target: &mut [u8], _is_newest: &dyn Fn() -> bool) -> bool {
+            false
+        }
+    }
+
+    /// A commit that has nobody to ask draws its line late. Whoever came before that would hold pages of it that nobody has
+    /// protected.
+    #[test]
+    fn nobody_is_admitted_while_a_commit_is_under_way() {
+        let journal = Journal::create(MemoryBacking::new(1 << 20).unwrap(), JournalOptions::new()).unwrap();
+        let backing = journal.join(MemoryBacking::new(PAGE_BYTES as u64).unwrap()).unwrap();
+        let stores = Arc::new(Stores::default());
+        let is_admitted = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let committed = journal.commit(|_| {
+                scope.spawn(|| {
+                    backing.admit(Arc::clone(&stores) as _);
+                    is_admitted.store(true, Ordering::SeqCst);
+                });
+                thread::sleep(Duration::from_millis(100));
+                assert!(
+                    !is_admitted.load(Ordering::SeqCst),
+                    "its stores are part of a commit that does not ask for them"
+                );
+                Ok(())
+            });
+            assert_eq!(committed.unwrap(), 1);
+        });
+        stores.present.store(backing.present_commit(), Ordering::SeqCst);
+        assert_eq!(journal.commit_all().unwrap(), 2);
+        assert_eq!(stores.protected_for.load(Ordering::SeqCst), 2);
     }
 }
