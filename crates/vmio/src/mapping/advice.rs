@@ -55,7 +55,7 @@ impl CachedFile {
                 self.check_writable()?;
                 self.check_droppable("Advice::Free")?;
                 let _signals = SignalsBlocked::new();
-                self.discard_pages(whole.clone());
+                self.discard_pages(whole.clone(), Pinned::Stay);
                 self.mark_fresh(whole.clone());
                 self.region().give_tables_back(whole);
             }
@@ -64,7 +64,7 @@ impl CachedFile {
                 let _signals = SignalsBlocked::new();
                 // Before, so that who comes meanwhile reads; and after, for those who had begun to fill a fresh page.
                 self.forget_fresh(whole.clone());
-                self.discard_pages(whole.clone());
+                self.discard_pages(whole.clone(), Pinned::Stay);
                 self.forget_fresh(whole.clone());
                 self.region().give_tables_back(whole);
             }
@@ -154,10 +154,11 @@ impl CachedFile {
         if region.hideable().is_some() {
             return Ok(());
         }
-        self.unmap_where(pages, |page| match region.word(page).begin_evict(Visit::LAST) {
+        let claim = |page| match region.word(page).begin_evict(Visit::LAST) {
             true => Claim::Taken(State::Clean),
             false => Claim::Left,
-        });
+        };
+        self.unmap_where(pages, |_| false, claim);
         Ok(())
     }
 
@@ -255,12 +256,13 @@ impl CachedFile {
     }
 
     /// Drops pages without writing them. The caller has signals blocked.
-    pub(super) fn discard_pages(&self, pages: Range<u64>) {
+    pub(super) fn discard_pages(&self, pages: Range<u64>, pinned: Pinned) {
         let region = self.region();
-        self.unmap_where(pages, |page| {
+        let is_waited_for = |word: Snapshot| pinned == Pinned::AreWaitedFor && word.pins() > 0;
+        self.unmap_where(pages, is_waited_for, |page| {
             let word = region.word(page);
             let seen = word.load();
-            if seen.is_busy() || seen.in_flight() {
+            if seen.is_busy() || seen.in_flight() || is_waited_for(seen) {
                 Claim::Busy
             } else if word.begin_discard() {
                 region.span(span_of(page)).remove_dirty(1);
@@ -268,7 +270,7 @@ impl CachedFile {
                 Claim::Taken(State::Dirty)
             } else if word.begin_evict(Visit::LAST) {
                 Claim::Taken(State::Clean)
-            } else if seen.is_settled_resident() && word.load().pins() == 0 {
+            } else if seen.is_settled_resident() && (pinned == Pinned::AreWaitedFor || word.load().pins() == 0) {
                 Claim::Busy // It has changed under our eyes: look again.
             } else {
                 Claim::Left
@@ -276,9 +278,9 @@ impl CachedFile {
         });
     }
 
-    /// Unmaps the pages that `claim` takes. Waits for busy pages, but never while it holds others: whoever is busy
-    /// may be waiting for these.
-    fn unmap_where(&self, pages: Range<u64>, claim: impl Fn(u64) -> Claim) {
+    /// Unmaps the pages that `claim` takes. Waits for busy pages, and for what else is `waited_for`, but never while it holds
+    /// others: whoever is busy may be waiting for these.
+    fn unmap_where(&self, pages: Range<u64>, waited_for: impl Fn(Snapshot) -> bool, claim: impl Fn(u64) -> Claim) {
         let region = self.region();
         let mut victims = Vec::with_capacity(SPAN_PAGES);
         let mut list = UnmapList::with_capacity(SPAN_PAGES);
@@ -289,7 +291,7 @@ impl CachedFile {
                     Claim::Left => {}
                     Claim::Busy => {
                         self.unmap_victims(&mut victims, &mut list);
-                        region.word(page).wait_while(|word| word.is_busy() || word.in_flight());
+                        region.word(page).wait_while(|word| word.is_busy() || word.in_flight() || waited_for(word));
                         continue;
                     }
                 }
@@ -343,6 +345,15 @@ impl CachedFile {
         shared.count(core, Counter::EvictedClean, u64::from(freed));
         shared.release(freed, true);
     }
+}
+
+/// What becomes of pinned pages where pages are dropped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pinned {
+    /// They stay in memory.
+    Stay,
+    /// They are dropped once they are not pinned any more: nobody holds them for long.
+    AreWaitedFor,
 }
 
 /// What became of an attempt to take a page away.

@@ -84,10 +84,11 @@ impl CachedFile {
             let why = "a commit could not tell what system calls store; pin for reading, or use Mapping::write_at";
             return Err(Error::Atomic { what: "a pin for writing", why });
         }
+        // Until pins that are refused have been given back: who shortens the mapping waits for them.
+        let _signals = SignalsBlocked::new();
         // From here on, dropping `held` gives back what has been pinned so far.
         let first = pages.start;
         let mut held = PinnedPages { admitted, pages: first..first };
-        let _signals = SignalsBlocked::new();
         while held.pages.end < pages.end {
             let span_end = (span_of(held.pages.end) + 1) * SPAN_PAGES as u64;
             let end = pages.end.min(span_end);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use crate::backing::Access;
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
+use crate::mapping::advice::Pinned;
 use crate::mapping::cached_file::CachedFile;
 use crate::page::word::Snapshot;
 use crate::page::{SPAN_PAGES, span_of};
@@ -119,7 +120,8 @@ impl CachedFile {
             return undo(error);
         }
         drop(last_kept);
-        self.discard_pages(cut_off.clone());
+        // Whoever has pinned a page of these since was late, and finds that out: the page would be back if the file grew again.
+        self.discard_pages(cut_off.clone(), Pinned::AreWaitedFor);
         region.give_tables_back(cut_off);
         Ok(())
     }
@@ -136,6 +138,7 @@ mod tests {
     use super::*;
     use crate::backing::{Backing, MemoryBacking};
     use crate::cache::fault::REGIONS;
+    use crate::page::word::PinOutcome;
     use crate::{Cache, MappingOptions};
 
     /// A backing of which a page is read between its mapping's look at the last page and the new length: it brings what the
@@ -212,6 +215,77 @@ mod tests {
         let mut bytes = [1; 200];
         map.read_at(0, &mut bytes).unwrap();
         assert_eq!((bytes[..199].iter().max(), bytes[199]), (Some(&0), 7));
+    }
+
+    /// A backing whose file is cut while a page behind the new end is pinned, by a read that had looked at the length before.
+    struct PinnedWhileShrinking {
+        bytes: MemoryBacking,
+        is_cut: (mpsc::Sender<()>, Mutex<mpsc::Receiver<()>>),
+    }
+
+    impl Backing for PinnedWhileShrinking {
+        fn len(&self) -> u64 {
+            self.bytes.len()
+        }
+
+        fn access(&self) -> Access {
+            self.bytes.access()
+        }
+
+        fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+            self.bytes.read_at(offset, buffer)
+        }
+
+        fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.bytes.write_at(offset, data)
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            self.bytes.flush()
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            if len < self.bytes.len() {
+                self.is_cut.0.send(()).unwrap();
+                self.is_cut.1.lock().unwrap().recv().unwrap();
+            }
+            self.bytes.set_len(len)
+        }
+
+        fn describe(&self) -> String {
+            "a file that is cut".to_owned()
+        }
+    }
+
+    #[test]
+    fn a_page_that_was_being_read_when_it_was_cut_off_does_not_come_back() {
+        let page = PAGE_BYTES as u64;
+        let cache = Cache::builder().capacity(6 << 20).build().unwrap();
+        let ((cuts, is_cut), (pins, is_pinned)) = (mpsc::channel(), mpsc::channel());
+        let bytes = MemoryBacking::new(3 * page).unwrap();
+        let backing = PinnedWhileShrinking { bytes, is_cut: (cuts, Mutex::new(is_pinned)) };
+        let map = Mapping::open(&cache, backing, MappingOptions::new()).unwrap();
+        let region = REGIONS.find(map.as_ptr() as usize).unwrap();
+        map.write_at(page, &[7]).unwrap();
+        map.sync().unwrap();
+        map.write_at(2 * page, &[7]).unwrap();
+        thread::scope(|scope| {
+            let cutter = scope.spawn(|| map.set_len(page).unwrap());
+            is_cut.recv().unwrap();
+            let words = [1, 2].map(|page| region.word(page));
+            words.iter().for_each(|word| assert_eq!(word.pin(false), PinOutcome::Pinned));
+            pins.send(()).unwrap();
+            for word in words {
+                while !word.load().is_awaited() && !cutter.is_finished() {
+                    thread::yield_now();
+                }
+                word.unpin();
+            }
+        });
+        map.set_len(3 * page).unwrap();
+        let mut bytes = vec![1; 2 * PAGE_BYTES];
+        map.read_at(page, &mut bytes).unwrap();
+        assert_eq!(bytes.iter().max(), Some(&0), "what was cut off is back");
     }
 
     /// An evictor that takes the last page out of sight, or tries to, leaves in memory what the program stored behind the
