@@ -118,6 +118,29 @@ fn pages_that_lie_apart_are_committed_in_one_write() {
     pages().for_each(|page| assert_eq!((load(&map, at(page)), load(&map, at(page + 1))), (page + 1, 0)));
 }
 
+/// A checkpoint pins a page to copy it, and takes the copy if the version is the same afterwards: one that was made while the
+/// page was another must not count.
+#[test]
+fn a_pinned_page_that_is_stored_to_and_back_gets_another_version() {
+    if is_managed("an atomic mapping") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let journal = journal(dir.path(), 8000);
+    let map = open(&tiny_cache(), &journal, &dir.path().join("data"), 10);
+    let change_nothing = || {
+        (0..2).for_each(|page| store(&map, at(page), 1));
+        (0..2).for_each(|page| store(&map, at(page), 0));
+        map.commit().unwrap();
+    };
+    let pin = map.pin(0..PAGE, Access::ReadOnly).unwrap();
+    change_nothing();
+    assert_eq!(records(dir.path()), [(RecordKind::Batch, 1), (RecordKind::Commit, 0)]);
+    drop(pin);
+    change_nothing();
+    assert_eq!(records(dir.path())[2..], [(RecordKind::Commit, 0)]);
+}
+
 #[test]
 fn what_is_not_committed_is_forgotten() {
     if is_managed("an atomic mapping") {

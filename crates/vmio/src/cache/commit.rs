@@ -240,12 +240,11 @@ impl Region {
             // Nobody waits for that with a page of ours.
             deltas.make_room()?;
             let word = self.word(page);
-            if word.begin_protect(destination.epoch()).is_err() {
-                continue;
-            }
+            let Ok(before) = word.begin_protect(destination.epoch()) else { continue };
             // What is frozen is protected.
             let added = self.add_delta(deltas, page, twins.take(page), copy_slots::bytes_of(self, page));
-            let Some(bytes) = added else {
+            // Whoever has it pinned may have copied what was stored and taken back, and tells that by the version alone.
+            let Some(bytes) = added.filter(|bytes| *bytes > 0 || before.pins() == 0) else {
                 // Frozen as before, to be written whole.
                 word.fail_protect();
                 continue;
@@ -324,7 +323,7 @@ impl Participant for Region {
             return false;
         }
         copy_slots::copy_pinned(self, page, target);
-        // If it was stored to meanwhile and is clean again, the version is another.
+        // If it was stored to meanwhile and is clean again, the version is another, since it is pinned.
         let is_copied = is_clean() && is_newest();
         word.unpin();
         is_copied

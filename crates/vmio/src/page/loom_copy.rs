@@ -21,6 +21,8 @@ enum Broken {
     LooksAtTheVersionAlone,
     /// The page may leave memory meanwhile.
     DoesNotPin,
+    /// A commit writes nothing of a page that is as before, whoever has it pinned.
+    IgnoresPins,
 }
 
 struct Machine {
@@ -65,7 +67,7 @@ impl Machine {
             Broken::NeverLooksAgain => true,
             Broken::LooksAtThePageAlone => self.is_clean(),
             Broken::LooksAtTheVersionAlone => self.is_newest(),
-            Broken::Nothing | Broken::DoesNotPin => self.is_clean() && self.is_newest(),
+            Broken::Nothing | Broken::DoesNotPin | Broken::IgnoresPins => self.is_clean() && self.is_newest(),
         };
         if pins {
             self.word.unpin();
@@ -83,6 +85,27 @@ impl Machine {
         self.word.begin_protect(None).unwrap();
         self.word.finish_protect();
         self.version.store(2, Ordering::SeqCst);
+        self.word.finish_write(None);
+    }
+
+    /// A store that is taken back, and `Region::write_frozen_deltas`, which finds that nothing has changed.
+    fn store_and_take_back(&self) {
+        if self.word.begin_upgrade(None).is_err() {
+            return;
+        }
+        self.word.finish_upgrade(false);
+        [2, 1].into_iter().for_each(|value| self.frame.iter().for_each(|half| half.store(value, Ordering::SeqCst)));
+        let before = self.word.begin_protect(None).unwrap();
+        let is_written = before.pins() > 0 && self.broken != Broken::IgnoresPins;
+        if is_written {
+            // Whole, by whoever takes it next.
+            self.word.fail_protect();
+            self.word.begin_protect(None).unwrap();
+        }
+        self.word.finish_protect();
+        if is_written {
+            self.version.store(2, Ordering::SeqCst);
+        }
         self.word.finish_write(None);
     }
 
@@ -118,6 +141,27 @@ fn loom_a_copy_is_of_the_version_that_was_asked_for() {
         assert!(matches!(machine.copy(), None | Some([1, 1])));
         evictor.join().unwrap();
     });
+}
+
+fn explore_taking_back(broken: Broken) {
+    loom::model(move || {
+        let machine = Machine::new(broken);
+        let other = Arc::clone(&machine);
+        let storer = thread::spawn(move || other.store_and_take_back());
+        assert!(matches!(machine.copy(), None | Some([1, 1])), "the copy is of another version");
+        storer.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_a_copy_has_nothing_of_a_store_that_was_taken_back() {
+    explore_taking_back(Broken::Nothing);
+}
+
+#[test]
+#[should_panic(expected = "of another version")]
+fn loom_found_out_ignoring_pins() {
+    explore_taking_back(Broken::IgnoresPins);
 }
 
 #[test]
