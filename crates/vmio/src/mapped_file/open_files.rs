@@ -70,21 +70,9 @@ pub(crate) fn open<R: OpenRegion>(
     let mut files = open_files.lock();
     while let Some(present) = files.get(&identity) {
         if let Some(opened) = present.upgrade() {
-            let wanted = options.access.unwrap_or_else(|| backing.access());
-            let how = if cache.is_some_and(|cache| !opened.belongs_to(cache)) {
-                "through another cache"
-            } else if wanted == Access::ReadWrite && opened.access() == Access::ReadOnly {
-                "read-only"
-            } else if !opened.commits_to(options.journal.as_ref()) {
-                "without this journal"
-            } else if let Ok(opened) = (opened as Arc<dyn Any + Send + Sync>).downcast() {
-                return Ok(opened);
-            } else {
-                "by another engine"
-            };
-            // Dropping what may be the last handle takes this lock.
+            // It may be the last handle by now, and dropping that takes this lock.
             drop(files);
-            return Err(Error::AlreadyMapped { backing: backing.describe(), how });
+            return share(opened, cache, &*backing, &options);
         }
         // Its last handle is going: it syncs and unlocks the file.
         files = open_files.file_closed.wait(files).unwrap_or_else(PoisonError::into_inner);
@@ -93,4 +81,163 @@ pub(crate) fn open<R: OpenRegion>(
     let opened = Arc::new(Opened::new(region, Some(Entry { identity, open_files, generation })));
     files.insert(identity, Arc::downgrade(&opened) as _);
     Ok(opened)
+}
+
+/// Another handle to a file that is open, if it is open in the way that is wanted.
+fn share<R: OpenRegion>(
+    opened: Arc<dyn OpenedFile>,
+    cache: Option<&Cache>,
+    backing: &dyn Backing,
+    options: &MappingOptions,
+) -> Result<Arc<Opened<R>>> {
+    let wanted = options.access.unwrap_or_else(|| backing.access());
+    let how = if cache.is_some_and(|cache| !opened.belongs_to(cache)) {
+        "through another cache"
+    } else if wanted == Access::ReadWrite && opened.access() == Access::ReadOnly {
+        "read-only"
+    } else if !opened.commits_to(options.journal.as_ref()) {
+        "without this journal"
+    } else if let Ok(opened) = (opened as Arc<dyn Any + Send + Sync>).downcast() {
+        return Ok(opened);
+    } else {
+        "by another engine"
+    };
+    Err(Error::AlreadyMapped { backing: backing.describe(), how })
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::io;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::backing::{FileUser, MemoryBacking};
+
+    /// Longer than any of it takes.
+    const HANGS_AFTER: Duration = Duration::from_secs(20);
+
+    /// A backing of which the process is to know that it is the same file.
+    struct SameFile(u64, MemoryBacking);
+
+    impl SameFile {
+        fn boxed(inode: u64) -> Box<dyn Backing> {
+            Box::new(SameFile(inode, MemoryBacking::new(4096).unwrap()))
+        }
+    }
+
+    impl Backing for SameFile {
+        fn len(&self) -> u64 {
+            self.1.len()
+        }
+
+        fn access(&self) -> Access {
+            self.1.access()
+        }
+
+        fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+            self.1.read_at(offset, buffer)
+        }
+
+        fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.1.write_at(offset, data)
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            self.1.flush()
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.1.set_len(len)
+        }
+
+        fn identity(&self) -> Option<Identity> {
+            Some(Identity { device: u64::MAX, inode: self.0 })
+        }
+
+        fn describe(&self) -> String {
+            "a file".to_owned()
+        }
+    }
+
+    type Asked = Box<dyn Fn() + Send + Sync>;
+
+    /// What one of two engines has of a file, and what happens when it is asked for its access.
+    struct Played<const ENGINE: u32> {
+        backing: Box<dyn Backing>,
+        asked: Mutex<Option<Asked>>,
+        generation: Generation,
+    }
+
+    impl<const ENGINE: u32> OpenRegion for Played<ENGINE> {
+        fn file_user(access: Access) -> FileUser {
+            FileUser::cached(access)
+        }
+
+        fn backing(&self) -> &dyn Backing {
+            &*self.backing
+        }
+
+        fn access(&self) -> Access {
+            if let Some(asked) = self.asked.lock().unwrap().take() {
+                asked();
+            }
+            Access::ReadWrite
+        }
+
+        fn generation(&self) -> Generation {
+            self.generation
+        }
+
+        fn belongs_to(&self, _cache: &Cache) -> bool {
+            true
+        }
+
+        fn sync(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn shut_down(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn count_drop_failure(&self) {}
+    }
+
+    fn open_played<const ENGINE: u32>(
+        inode: u64,
+        start: impl FnOnce() -> Result<()>,
+    ) -> Result<Arc<Opened<Played<ENGINE>>>> {
+        open(None, SameFile::boxed(inode), MappingOptions::new(), |backing, _| {
+            start()?;
+            Ok(Played { backing, asked: Mutex::default(), generation: Generation::of_this_process().unwrap() })
+        })
+    }
+
+    /// Does something in a thread that is left behind if it hangs.
+    fn ends<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, result) = mpsc::channel();
+        thread::spawn(move || done.send(what()));
+        result.recv_timeout(HANGS_AFTER).expect("it hangs")
+    }
+
+    #[test]
+    fn the_last_handle_may_go_while_another_engine_is_refused() {
+        ends(|| {
+            let theirs = open_played::<1>(1, || Ok(())).unwrap();
+            let last = Mutex::new(Some(Arc::clone(&theirs)));
+            *theirs.asked.lock().unwrap() = Some(Box::new(move || drop(last.lock().unwrap().take())));
+            let file = Arc::downgrade(&theirs);
+            drop(theirs);
+            assert_eq!(file.strong_count(), 1);
+            assert!(matches!(
+                open_played::<2>(1, || Ok(())),
+                Err(Error::AlreadyMapped { how: "by another engine", .. })
+            ));
+            assert_eq!(file.strong_count(), 0);
+            open_played::<2>(1, || Ok(())).unwrap();
+        });
+    }
 }
