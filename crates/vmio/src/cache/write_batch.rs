@@ -212,12 +212,6 @@ impl WriteBatch {
             let Some(pinned) = begin_write(region, page, select, destination) else { continue };
             self.pages.push(BatchPage { region, page, pinned, destination });
         }
-        if let Destination::Spill(commit) = destination {
-            match self.pages.len() > start {
-                true => self.tickets.push(Ticket { region, commit }),
-                false => region.hand_back(commit),
-            }
-        }
         // What is frozen is protected.
         let protected = if let Select::Frozen(_) = select { Ok(()) } else { self.protect(region, start) };
         if let Err(error) = protected {
@@ -228,7 +222,17 @@ impl WriteBatch {
                     region.word(added.page).fail_protect();
                 }
             }
+            // Not before the commit finds them as they were; nor later, since nothing keeps the region for a batch without pages.
+            if let Destination::Spill(commit) = destination {
+                region.hand_back(commit);
+            }
             return Err(error);
+        }
+        if let Destination::Spill(commit) = destination {
+            match self.pages.len() > start {
+                true => self.tickets.push(Ticket { region, commit }),
+                false => region.hand_back(commit),
+            }
         }
         for slot in start..self.pages.len() {
             self.copy(region, slot);
@@ -505,5 +509,47 @@ impl WriteRun {
         if progress.unfinished.fetch_sub(1, Ordering::SeqCst) == 1 {
             futex::wake_all(&progress.unfinished);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::atomic::AtomicU8;
+
+    use super::*;
+    use crate::backing::MemoryBacking;
+    use crate::cache::fault::REGIONS;
+    use crate::journal::{Journal, JournalOptions};
+    use crate::{Cache, Mapping, MappingOptions};
+
+    /// A ticket that stayed would point to the region for as long as the batch is kept, and the next commit would wait for it.
+    #[test]
+    fn a_ticket_is_handed_back_if_pages_cannot_be_protected() {
+        let journal = Journal::create(MemoryBacking::new(1 << 20).unwrap(), JournalOptions::new()).unwrap();
+        let cache = Cache::builder().capacity(6 << 20).build().unwrap();
+        let backing = MemoryBacking::new(PAGE_BYTES as u64).unwrap();
+        let map = Mapping::open(&cache, backing, MappingOptions::new().atomic(&journal)).unwrap();
+        let region = REGIONS.find(map.as_ptr() as usize).unwrap();
+        // SAFETY: the byte lies in the mapping.
+        unsafe { AtomicU8::from_ptr(map.as_mut_ptr()) }.store(1, Ordering::Relaxed);
+        // SAFETY: the page is the mapping's, and nobody looks at it any more. The engine does not know the new one.
+        let other = unsafe {
+            libc::mmap(
+                map.as_mut_ptr().cast(),
+                PAGE_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+                -1,
+                0,
+            )
+        };
+        assert_eq!(other, map.as_mut_ptr().cast());
+        let mut batch = WriteBatch::new(1, &region.shared.merge_buffers).unwrap();
+        assert!(batch.collect(region, 0..1, Select::Available, &region.span(0).lock()).is_err());
+        assert!(batch.pages().is_empty() && region.word(0).load().needs_write());
+        assert!(batch.tickets.is_empty(), "it has a ticket for no page");
+        // What is not protected cannot be committed either; but it does not hang.
+        assert!(map.commit().is_err());
     }
 }
