@@ -30,10 +30,38 @@ struct DirectRegion {
     map: PersistentMap,
     access: Access,
     generation: Generation,
-    /// Pages that are pinned; held while the length changes.
-    pinned: Mutex<Vec<Range<u64>>>,
+    /// Locked while the length changes.
+    pinned: PinnedRanges,
     /// The first sync that failed: the kernel may take for written since then what is not.
     failure: Mutex<Option<io::ErrorKind>>,
+}
+
+/// Pages that are pinned.
+struct PinnedRanges {
+    ranges: Mutex<Vec<Range<u64>>>,
+    generation: Generation,
+}
+
+impl PinnedRanges {
+    fn none(generation: Generation) -> Self {
+        PinnedRanges { ranges: Mutex::default(), generation }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Range<u64>>> {
+        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets one pin of these.
+    fn remove(&self, pages: &Range<u64>) {
+        // In a forked child, another thread of the parent may have held the lock when it was copied.
+        if !self.generation.is_current() {
+            return;
+        }
+        let mut ranges = self.lock();
+        if let Some(at) = ranges.iter().position(|pinned| pinned == pages) {
+            ranges.swap_remove(at);
+        }
+    }
 }
 
 impl DirectFile {
@@ -74,11 +102,8 @@ impl DirectRegion {
         let map = PersistentMap::new(file, reserved, access == Access::ReadWrite);
         let map = map.map_err(Error::system("mapping persistent memory"))?;
         let generation = Generation::of_this_process().map_err(Error::system("noting the process"))?;
-        Ok(DirectRegion { backing, map, access, generation, pinned: Mutex::default(), failure: Mutex::default() })
-    }
-
-    fn pinned(&self) -> MutexGuard<'_, Vec<Range<u64>>> {
-        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+        let pinned = PinnedRanges::none(generation);
+        Ok(DirectRegion { backing, map, access, generation, pinned, failure: Mutex::default() })
     }
 
     /// Writes what was stored to a range back from the processor's caches.
@@ -198,7 +223,7 @@ impl MappedFile for DirectFile {
         if access == Access::ReadWrite {
             self.check_writable()?;
         }
-        let mut pinned = self.opened.pinned();
+        let mut pinned = self.opened.pinned.lock();
         let (bytes, len) = (pages.start * PAGE_BYTES as u64..pages.end * PAGE_BYTES as u64, self.len());
         if bytes.end > len.next_multiple_of(PAGE_BYTES as u64) {
             return Err(Error::OutOfRange { range: bytes, len });
@@ -261,7 +286,7 @@ impl MappedFile for DirectFile {
             return Err(Error::BeyondReservation { requested: len, reserved });
         }
         let failed = |source| Error::Resize { backing: self.describe(), requested: len, source };
-        let pinned = region.pinned();
+        let pinned = region.pinned.lock();
         let (old, page) = (self.len(), PAGE_BYTES as u64);
         let cut_off = len.div_ceil(page)..old.div_ceil(page);
         if pinned.iter().any(|pages| pages.start < cut_off.end && cut_off.start < pages.end) {
@@ -302,10 +327,7 @@ struct DirectPin {
 
 impl Drop for DirectPin {
     fn drop(&mut self) {
-        let mut pinned = self.opened.pinned();
-        if let Some(at) = pinned.iter().position(|pages| *pages == self.pages) {
-            pinned.swap_remove(at);
-        }
+        self.opened.pinned.remove(&self.pages);
     }
 }
 
@@ -318,4 +340,37 @@ fn pages_of(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>)
         done = part.end;
         (!part.is_empty()).then_some((at, part))
     })
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Seconds after which a child is taken to hang.
+    const HANGS_AFTER_SECS: u32 = 10;
+
+    #[test]
+    fn a_child_drops_a_pin_while_another_thread_of_its_parent_pins() {
+        let pinned = PinnedRanges::none(Generation::of_this_process().unwrap());
+        pinned.lock().push(0..1);
+        let held = pinned.lock();
+        // SAFETY: the child makes system calls alone, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: takes no pointers; the signal ends the child.
+            unsafe { libc::alarm(HANGS_AFTER_SECS) };
+            pinned.remove(&(0..1));
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: the status is ours.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0, "it hangs");
+        drop(held);
+        assert_eq!(pinned.lock().len(), 1);
+        pinned.remove(&(0..1));
+        assert!(pinned.lock().is_empty());
+    }
 }
