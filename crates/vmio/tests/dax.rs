@@ -156,6 +156,29 @@ fn what_is_pinned_or_others_have_added_is_not_cut_off() {
     });
 }
 
+/// The kernel tells of a failed flush once, whichever call it is of: what it takes for written since then may be lost.
+#[test]
+fn a_flush_that_fails_with_a_change_of_length_fails_every_later_sync() {
+    in_folder(|folder| {
+        let path = folder.join("file");
+        allocated(&path, 2 * PAGE);
+        let map = open_direct(&path).unwrap();
+        store_to_pages(&map, 1);
+        let resized = std::thread::scope(|scope| {
+            let resizing = scope.spawn(|| {
+                support::denial::deny(&[libc::SYS_fsync]);
+                map.set_len(PAGE)
+            });
+            resizing.join().unwrap()
+        });
+        assert!(matches!(resized, Err(Error::Flush { .. })), "{resized:?}");
+        assert_eq!((map.len(), path.metadata().unwrap().len()), (PAGE, PAGE), "the length is another");
+        assert!(matches!(map.sync(), Err(Error::Flush { .. })));
+        assert!(matches!(map.set_len(2 * PAGE), Err(Error::Flush { .. })));
+        assert!(matches!(map.close(), Err(Error::Flush { .. })));
+    });
+}
+
 /// What mapping directly is for: a fault for 2 MiB, and none after a flush; a sync has the kernel look for stores anew.
 #[test]
 fn huge_pages_are_kept() {

@@ -81,14 +81,14 @@ impl DaxBacking {
         Ok(rustix::fs::fstat(&self.file)?.st_size as u64)
     }
 
-    /// Changes the length of the file, durably, however far our own map of it reaches.
-    pub(crate) fn set_file_len(&self, len: u64) -> io::Result<()> {
+    /// Changes the length of the file, however far our own map of it reaches; it is durable after a flush of the file.
+    pub(crate) fn change_file_len(&self, len: u64) -> io::Result<()> {
         // Somebody else may have made it longer still.
         if len <= self.len() || !lengthen(&self.file, len)? {
             self.file.set_len(len)?;
         }
         self.len.store(len, Ordering::Release);
-        self.file.sync_all()
+        Ok(())
     }
 
     /// Refuses what lies behind an end that somebody has given the file since. In the trap path, a SIGBUS of the copy could not be
@@ -154,7 +154,8 @@ impl Backing for DaxBacking {
             let why = format!("it has room for {} bytes until it is opened anew", self.map.file_map().len());
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         }
-        self.set_file_len(len)
+        self.change_file_len(len)?;
+        self.file.sync_all()
     }
 
     /// Punches a hole. A later store to it fails where the file system has no room left.

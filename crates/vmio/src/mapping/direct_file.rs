@@ -32,8 +32,7 @@ struct DirectRegion {
     generation: Generation,
     /// Locked while the length changes.
     pinned: PinnedRanges,
-    /// The first sync that failed: the kernel may take for written since then what is not.
-    failure: Mutex<Option<io::ErrorKind>>,
+    flushes: Flushes,
 }
 
 /// Pages that are pinned.
@@ -60,6 +59,23 @@ impl PinnedRanges {
         let mut ranges = self.lock();
         if let Some(at) = ranges.iter().position(|pinned| pinned == pages) {
             ranges.swap_remove(at);
+        }
+    }
+}
+
+/// Flushes of a file, by whichever call: of one that fails the kernel tells once, and may take for written since then what is not.
+#[derive(Default)]
+struct Flushes {
+    failure: Mutex<Option<io::ErrorKind>>,
+}
+
+impl Flushes {
+    /// Flushes, unless that has failed before.
+    fn flush(&self, flush: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        match *failure {
+            Some(kind) => Err(kind.into()),
+            None => flush().inspect_err(|error| *failure = Some(error.kind())),
         }
     }
 }
@@ -103,7 +119,7 @@ impl DirectRegion {
         let map = map.map_err(Error::system("mapping persistent memory"))?;
         let generation = Generation::of_this_process().map_err(Error::system("noting the process"))?;
         let pinned = PinnedRanges::none(generation);
-        Ok(DirectRegion { backing, map, access, generation, pinned, failure: Mutex::default() })
+        Ok(DirectRegion { backing, map, access, generation, pinned, flushes: Flushes::default() })
     }
 
     /// Writes what was stored to a range back from the processor's caches.
@@ -148,14 +164,8 @@ impl OpenRegion for DirectRegion {
         if self.access == Access::ReadOnly {
             return Ok(());
         }
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kind) = *failure {
-            return Err(self.flush_error(kind.into()));
-        }
-        self.backing.open_file().sync_data().map_err(|error| {
-            *failure = Some(error.kind());
-            self.flush_error(error)
-        })
+        let flushed = self.flushes.flush(|| self.backing.open_file().sync_data());
+        flushed.map_err(|source| self.flush_error(source))
     }
 
     fn shut_down(&self) -> Result<()> {
@@ -298,7 +308,10 @@ impl MappedFile for DirectFile {
             let tail = &zeros[..(old.next_multiple_of(page) - old) as usize];
             region.map.store(old, tail).map_err(|refused| failed(refused.into()))?;
         }
-        region.backing.set_file_len(len).map_err(failed)
+        region.backing.change_file_len(len).map_err(failed)?;
+        // The length has changed, so that a failure is none of changing it; and it may be of what was stored as well.
+        let flushed = region.flushes.flush(|| region.backing.open_file().sync_all());
+        flushed.map_err(|source| region.flush_error(source))
     }
 
     fn sync(&self, part: Option<Range<u64>>) -> Result<()> {
@@ -372,5 +385,14 @@ mod tests {
         assert_eq!(pinned.lock().len(), 1);
         pinned.remove(&(0..1));
         assert!(pinned.lock().is_empty());
+    }
+
+    #[test]
+    fn a_flush_that_failed_is_not_forgotten() {
+        let flushes = Flushes::default();
+        flushes.flush(|| Ok(())).unwrap();
+        assert!(flushes.flush(|| Err(io::ErrorKind::StorageFull.into())).is_err());
+        let flushed = flushes.flush(|| panic!("the kernel would call it well"));
+        assert_eq!(flushed.unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
 }

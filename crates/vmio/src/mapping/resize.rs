@@ -16,7 +16,8 @@ impl Mapping {
     /// Changes the length of the file and of the mapping. Growth stays within [`crate::MappingOptions::reserve`]; new
     /// bytes are zeros. Bytes that are cut off must not be in use: accesses to them are a SIGBUS from now on, and
     /// pinned pages among them are an error. An atomic mapping does not shrink ([`Error::Atomic`]); its growth is part of
-    /// the next commit.
+    /// the next commit. After [`Error::Flush`], of a direct mapping, the length has changed; like what was stored it may not be
+    /// durable, and every later sync says so too.
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.file().check_not_forked()?;
         self.file().set_len(len)
