@@ -141,6 +141,31 @@ fn a_pinned_page_that_is_stored_to_and_back_gets_another_version() {
     assert_eq!(records(dir.path())[2..], [(RecordKind::Commit, 0)]);
 }
 
+/// The mapping waits for the commit, and keeps nobody from opening other files meanwhile.
+#[test]
+fn a_commit_opens_a_file_while_a_mapping_joins() {
+    if is_managed("an atomic mapping") {
+        return;
+    }
+    let _watchdog = watchdog("a_commit_opens_a_file_while_a_mapping_joins");
+    let dir = tempfile::tempdir().unwrap();
+    let journal = journal(dir.path(), 1000);
+    let cache = tiny_cache();
+    thread::scope(|scope| {
+        let mut joining = None;
+        let committed = journal.commit(|_| {
+            joining = Some(scope.spawn(|| open(&cache, &journal, &dir.path().join("data"), 10)));
+            thread::sleep(Duration::from_millis(50));
+            let other = data_file(&dir.path().join("other"), 10);
+            Mapping::open(&cache, other, MappingOptions::new()).unwrap().close()
+        });
+        assert_eq!(committed.unwrap(), 1);
+        let map = joining.unwrap().join().unwrap();
+        store(&map, 0, 1);
+        assert_eq!(map.commit().unwrap(), 2);
+    });
+}
+
 #[test]
 fn what_is_not_committed_is_forgotten() {
     if is_managed("an atomic mapping") {

@@ -247,6 +247,10 @@ impl Journal {
     /// one of them writes: `write` is for all files, and may not be called. If there are such mappings, the line of
     /// [`Commit::freeze`] is drawn before it is.
     ///
+    /// `write` must not wait for the journal, or both wait for ever: it may open and close other files, but must not commit, have
+    /// a file join, open or drop a file of the journal (the last handle to an atomic mapping is one), nor wait for a thread that
+    /// does.
+    ///
     /// Returns the commit's number once it is durable. After an error nothing is known of it: it may be found after a
     /// crash, as a whole or not at all. Its pages are part of the next commit that succeeds.
     pub fn commit(&self, write: impl FnOnce(&Commit<'_>) -> Result<()>) -> Result<u64> {

@@ -14,11 +14,12 @@ use crate::sys::fork::{Generation, PerProcess};
 
 static OPEN_FILES: PerProcess<OpenFiles> = PerProcess::new();
 
-/// The files that mappings of the process have open, or are about to close.
+/// The files that mappings of the process have open, or are about to open or close.
 #[derive(Default)]
 struct OpenFiles {
     files: Mutex<BTreeMap<Identity, Weak<dyn OpenedFile>>>,
-    file_closed: Condvar,
+    /// A file has been opened or closed.
+    changed: Condvar,
 }
 
 impl OpenFiles {
@@ -39,7 +40,7 @@ impl Drop for Entry {
         // A forked child has files of its own.
         if self.generation.is_current() {
             self.open_files.lock().remove(&self.identity);
-            self.open_files.file_closed.notify_all();
+            self.open_files.changed.notify_all();
         }
     }
 }
@@ -56,10 +57,11 @@ pub(crate) fn open<R: OpenRegion>(
         Some(cache) => cache.generation(),
         None => Generation::of_this_process().map_err(Error::system("noting the process"))?,
     };
+    // The entry would stay in a forked child for good.
+    if !generation.is_current() {
+        return Err(Error::Forked);
+    }
     let start = |backing: Box<dyn Backing>, options: MappingOptions| {
-        if !generation.is_current() {
-            return Err(Error::Forked);
-        }
         backing.lock(R::file_user(options.access_to(&*backing)?))?;
         start(backing, options)
     };
@@ -74,12 +76,16 @@ pub(crate) fn open<R: OpenRegion>(
             drop(files);
             return share(opened, cache, &*backing, &options);
         }
-        // Its last handle is going: it syncs and unlocks the file.
-        files = open_files.file_closed.wait(files).unwrap_or_else(PoisonError::into_inner);
+        // Its last handle is going, which syncs and unlocks the file, or its first is on the way.
+        files = open_files.changed.wait(files).unwrap_or_else(PoisonError::into_inner);
     }
-    let region = start(backing, options)?;
-    let opened = Arc::new(Opened::new(region, Some(Entry { identity, open_files, generation })));
-    files.insert(identity, Arc::downgrade(&opened) as _);
+    // The entry of a file that has no handle any more looks the same. Starting may wait: for a commit, and that for other files.
+    files.insert(identity, Weak::<Opened<R>>::new() as _);
+    drop(files);
+    let entry = Entry { identity, open_files, generation };
+    let opened = Arc::new(Opened::new(start(backing, options)?, Some(entry)));
+    open_files.lock().insert(identity, Arc::downgrade(&opened) as _);
+    open_files.changed.notify_all();
     Ok(opened)
 }
 
@@ -239,5 +245,39 @@ mod tests {
             assert_eq!(file.strong_count(), 0);
             open_played::<2>(1, || Ok(())).unwrap();
         });
+    }
+
+    /// Opening may wait: for a commit, which may be waiting for a file of its own.
+    #[test]
+    fn a_file_is_opened_and_closed_while_another_one_is_being_opened() {
+        let opened = open_played::<1>(2, || {
+            ends(|| drop(open_played::<1>(3, || Ok(())).unwrap()));
+            Ok(())
+        });
+        assert!(opened.is_ok());
+    }
+
+    #[test]
+    fn who_opens_a_file_that_is_being_opened_gets_the_same_or_tries_again() {
+        for fails in [false, true] {
+            let (begun, has_begun) = mpsc::channel();
+            let (go_on, goes_on) = mpsc::channel();
+            let first = thread::spawn(move || {
+                open_played::<1>(4, || {
+                    begun.send(()).unwrap();
+                    goes_on.recv().unwrap();
+                    if fails { Err(Error::Forked) } else { Ok(()) }
+                })
+            });
+            has_begun.recv().unwrap();
+            let second = thread::spawn(|| open_played::<1>(4, || Ok(())));
+            thread::sleep(Duration::from_millis(50));
+            assert!(!second.is_finished());
+            go_on.send(()).unwrap();
+            let [first, second] = [first, second].map(|opening| ends(move || opening.join().unwrap()));
+            assert_eq!(first.is_err(), fails);
+            assert!(fails || Arc::ptr_eq(&first.unwrap(), second.as_ref().unwrap()));
+            assert!(second.is_ok());
+        }
     }
 }
