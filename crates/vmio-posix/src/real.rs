@@ -149,6 +149,13 @@ functions! {
     fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
     fn execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     fn fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fn execveat(
+        folder: c_int,
+        path: *const c_char,
+        arguments: *const *const c_char,
+        environment: *const *const c_char,
+        flags: c_int
+    ) -> c_int;
     fn mkdir(path: *const c_char, mode: mode_t) -> c_int;
     fn mkdirat(folder: c_int, path: *const c_char, mode: mode_t) -> c_int;
     fn rmdir(path: *const c_char) -> c_int;

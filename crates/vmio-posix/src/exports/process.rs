@@ -116,6 +116,19 @@ unsafe extern "C" fn fexecve(fd: c_int, arguments: *const *const c_char, environ
     unsafe { real::fexecve(fd, arguments, environment) }
 }
 
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execveat(
+    folder: c_int,
+    path: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+    flags: c_int,
+) -> c_int {
+    let _all_left = finish(Process::report);
+    // SAFETY: by the caller.
+    unsafe { real::execveat(folder, path, arguments, environment, flags) }
+}
+
 /// Another process is about to share the descriptors.
 #[must_use = "it does so later"]
 fn share() -> Option<AllLeft> {

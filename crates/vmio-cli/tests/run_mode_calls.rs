@@ -1,0 +1,69 @@
+//! `vmio run --mode`: calls that the kernel or the C library does by itself find the files, and leave them, as they do without.
+
+mod common;
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::modes::under;
+use common::programs::{has, leave_out};
+use common::{TestResult, patterned, succeeded};
+
+const MODES: [&str; 3] = ["posix", "sync", "strict"];
+const CACHED_MODES: [&str; 3] = ["posix --cache 8M", "sync --cache 8M", "strict --cache 8M"];
+
+/// What the Python programs begin with.
+const WARM: &str = r#"
+import ctypes, fcntl, os, struct, sys, termios, time
+c = ctypes.CDLL(None, use_errno=True)
+def warm(fd):
+    for n in range(10000):
+        if "LEASE  ACTIVE" in open("/proc/self/fdinfo/%d" % fd).read(): return fd
+        os.pread(fd, 1, n)
+        time.sleep(.001)
+    sys.exit("the file is not warm")
+def checked(outcome):
+    if outcome < 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return outcome
+"#;
+
+/// Runs such a program in a mode, in a folder with a file of 1 MiB.
+fn python(mode: &str, folder: &Path, program: &str, words: &[&str]) -> Result<Output, Box<dyn Error>> {
+    let file = folder.join("data");
+    fs::write(&file, patterned(1 << 20))?;
+    // What the page cache has not written yet has no room on some file systems.
+    succeeded(Command::new("sync").arg(&file))?;
+    let program = format!("{WARM}{program}");
+    let mut command = under(mode, folder, &["python3", "-c", &program]);
+    Ok(command.args(words).current_dir(folder).output()?)
+}
+
+/// Ten pages are written, and then the process is another program.
+const EXECUTED: &str = r#"
+fd = warm(os.open("data", os.O_RDWR))
+os.set_inheritable(fd, True)
+for n in range(10): assert os.write(fd, b"new!" * 1024) == 4096
+words = (ctypes.c_char_p * 4)(b"sh", b"-c", b"cat <&%d | wc -c" % fd, None)
+environment = ctypes.c_void_p.in_dll(c, "environ")
+checked(c.execveat(-100, b"/bin/sh", words, environment, 0))
+"#;
+
+#[test]
+fn execveat_hands_over_what_was_written_and_where() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    for mode in MODES.into_iter().chain(CACHED_MODES) {
+        let dir = tempfile::tempdir()?;
+        let output = python(mode, dir.path(), EXECUTED, &[])?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(said.trim(), ((1 << 20) - 40960).to_string(), "{mode}: where the next program reads: {error}");
+        let mut wanted = patterned(1 << 20);
+        wanted[..40960].copy_from_slice(&b"new!".repeat(10240));
+        assert!(fs::read(dir.path().join("data"))? == wanted, "{mode}: what was written is lost");
+    }
+    Ok(())
+}
