@@ -4,6 +4,7 @@ mod common;
 
 use std::error::Error;
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -64,6 +65,30 @@ fn execveat_hands_over_what_was_written_and_where() -> TestResult {
         let mut wanted = patterned(1 << 20);
         wanted[..40960].copy_from_slice(&b"new!".repeat(10240));
         assert!(fs::read(dir.path().join("data"))? == wanted, "{mode}: what was written is lost");
+    }
+    Ok(())
+}
+
+/// Overwrites half of a file, syncs in some way, and is killed.
+const SYNCED: &str = r#"
+fd = warm(os.open("data", os.O_RDWR))
+for at in range(0, 1 << 19, 4096): assert os.pwrite(fd, b"new!" * 1024, at) == 4096
+if sys.argv[1] == "sync": os.sync()
+else: checked(c.syncfs(fd))
+os.kill(os.getpid(), 9)
+"#;
+
+#[test]
+fn sync_and_syncfs_write_back_what_is_in_the_cache() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    for call in ["sync", "syncfs"] {
+        let dir = tempfile::tempdir()?;
+        let output = python(CACHED_MODES[0], dir.path(), SYNCED, &[call])?;
+        assert_eq!(output.status.signal(), Some(9), "{call}: {}", String::from_utf8_lossy(&output.stderr));
+        let found = fs::read(dir.path().join("data"))?;
+        assert!(found[..1 << 19] == b"new!".repeat(1 << 17), "{call}: what was written is lost");
     }
     Ok(())
 }

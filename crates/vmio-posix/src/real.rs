@@ -137,6 +137,8 @@ functions! {
     fn pthread_sigmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int;
     fn fsync(fd: c_int) -> c_int;
     fn fdatasync(fd: c_int) -> c_int;
+    fn sync() -> ();
+    fn syncfs(fd: c_int) -> c_int;
     fn ftruncate(fd: c_int, len: off_t) -> c_int;
     fn fallocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int;
     fn posix_fallocate(fd: c_int, offset: off_t, len: off_t) -> c_int;

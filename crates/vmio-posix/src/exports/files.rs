@@ -102,6 +102,34 @@ unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
     told_status(of_mapped(fd, transfer::sync)).unwrap_or_else(|| unsafe { real::fdatasync(fd) })
 }
 
+/// Has the kernel know of all that was written, for a call that flushes what it knows of.
+fn write_back_all() -> Result<(), Errno> {
+    let outcome = if split::is_on() && !entry::is_inside() { split::write_back_all() } else { Ok(()) };
+    if let Some(process) = Process::current().filter(|process| !process.uses_page_cache() && process.is_caller()) {
+        let _ = entry::enter::<()>(|| {
+            process.sync_all();
+            None
+        });
+    }
+    outcome
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sync() {
+    // It cannot say what was not to be had; the next fsync of the file does.
+    let _ = write_back_all();
+    // SAFETY: no memory is concerned.
+    unsafe { real::sync() }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn syncfs(fd: c_int) -> c_int {
+    let written = write_back_all();
+    // SAFETY: by the caller.
+    let status = unsafe { real::syncfs(fd) };
+    if status == 0 { told_status(written.err().map(Err)).unwrap_or(0) } else { status }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ftruncate(fd: c_int, len: off_t) -> c_int {
     if is_of_mode(fd) {

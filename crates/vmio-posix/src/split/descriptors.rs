@@ -271,6 +271,29 @@ pub(super) fn add_counts(total: &Counts) {
     }
 }
 
+/// Hands to the kernel what was written by all descriptions, and waits for those that are just being left. The first error.
+pub(crate) fn write_back_all() -> Result<(), Errno> {
+    if !keeper::has_frames() {
+        return Ok(());
+    }
+    let mut outcome = Ok(());
+    for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
+        loop {
+            description.begin();
+            let state = description.state();
+            if state == State::Warm {
+                outcome = outcome.and(description.warm().map_or(Ok(()), Warm::write_back));
+            }
+            description.end();
+            if !matches!(state, State::Warming | State::Leaving) {
+                break;
+            }
+            std::thread::yield_now();
+        }
+    }
+    outcome
+}
+
 /// The descriptor by which the file is open whose operations a log knows by this key. The kernel knows of all that was written by it
 /// when this returns.
 pub(super) fn home_of_logged(key: u64) -> Option<Result<RawFd, Errno>> {
