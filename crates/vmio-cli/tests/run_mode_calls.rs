@@ -92,3 +92,29 @@ fn sync_and_syncfs_write_back_what_is_in_the_cache() -> TestResult {
     }
     Ok(())
 }
+
+/// Makes a file by each of the calls that make a name with a suffix.
+const MADE: &str = r#"
+for made in [c.mkstemps, c.mkstemps64, c.mkostemps, c.mkostemps64]:
+    name = ctypes.create_string_buffer(b"./madeXXXXXX.txt")
+    fd = checked(made(name, 4, 0) if "mko" in made.__name__ else made(name, 4))
+    assert os.write(fd, bytes(1 << 20)) == 1 << 20
+    flags = [line for line in open("/proc/self/fdinfo/%d" % fd) if line.startswith("flags")][0].split()[1]
+    print(made.__name__, "is durable" if int(flags, 8) & os.O_DSYNC else "is not durable")
+    if sys.argv[1] != "sync": warm(fd)
+"#;
+
+#[test]
+fn files_made_with_a_suffix_are_as_others() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    for (mode, durable) in [("posix", 0), ("sync", 4)] {
+        let dir = tempfile::tempdir()?;
+        let output = python(mode, dir.path(), MADE, &[mode])?;
+        assert!(output.status.success(), "{mode}: {}", String::from_utf8_lossy(&output.stderr));
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said.matches(" is durable").count(), durable, "{mode}: {said}");
+    }
+    Ok(())
+}

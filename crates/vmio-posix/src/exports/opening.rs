@@ -127,6 +127,24 @@ unsafe extern "C" fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_in
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn mkostemps64(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
+    // SAFETY: by the caller.
+    unsafe { mkostemps(template, suffix, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mkstemps(template: *mut c_char, suffix: c_int) -> c_int {
+    // SAFETY: by the caller.
+    unsafe { mkostemps(template, suffix, 0) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mkstemps64(template: *mut c_char, suffix: c_int) -> c_int {
+    // SAFETY: by the caller.
+    unsafe { mkostemps(template, suffix, 0) }
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn mkstemp(template: *mut c_char) -> c_int {
     // SAFETY: by the caller.
     unsafe { mkostemps(template, 0, 0) }
