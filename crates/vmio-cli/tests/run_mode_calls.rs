@@ -8,6 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use common::disk::{Disk, FileSystem};
 use common::modes::under;
 use common::programs::{has, leave_out};
 use common::{TestResult, patterned, succeeded};
@@ -115,6 +116,88 @@ fn files_made_with_a_suffix_are_as_others() -> TestResult {
         assert!(output.status.success(), "{mode}: {}", String::from_utf8_lossy(&output.stderr));
         let said = String::from_utf8_lossy(&output.stdout);
         assert_eq!(said.matches(" is durable").count(), durable, "{mode}: {said}");
+    }
+    Ok(())
+}
+
+/// What is left to be read, at some positions.
+const LEFT: &str = r#"
+fd = os.open("data", os.O_RDWR)
+for wanted in (1 << 20, (1 << 20) - 12288):
+    warm(fd)
+    found = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]
+    assert found == wanted, (found, wanted)
+    warm(fd)
+    for n in range(3): os.read(fd, 4096)
+"#;
+
+#[test]
+fn what_is_left_of_a_file_is_counted_from_the_position() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    for mode in MODES.into_iter().chain(CACHED_MODES) {
+        let dir = tempfile::tempdir()?;
+        let output = python(mode, dir.path(), LEFT, &[])?;
+        assert!(output.status.success(), "{mode}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}
+
+/// Clones and compares files of which something was overwritten.
+const CLONED: &str = r#"
+FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940d, 0xc0189436
+LEN, HALF = 1 << 20, 1 << 19
+model, fds = {}, {}
+def overwrite(name, byte, start=0, end=LEN):
+    warm(fds[name])
+    for at in range(start, end, 4096): assert os.pwrite(fds[name], byte * 4096, at) == 4096
+    model[name] = model[name][:start] + byte * (end - start) + model[name][end:]
+def compare(how):
+    for name in fds: assert os.pread(fds[name], LEN, 0) == model[name], (how, name)
+for name, byte in (("a", b"a"), ("b", b"b")):
+    fds[name] = os.open(name, os.O_RDWR | os.O_CREAT)
+    os.write(fds[name], byte * LEN)
+    os.fsync(fds[name])
+    model[name] = byte * LEN
+# Both sides of a clone are in the cache.
+overwrite("a", b"1")
+overwrite("b", b"2")
+fcntl.ioctl(fds["b"], FICLONE, fds["a"])
+model["b"] = model["a"]
+compare("FICLONE")
+overwrite("a", b"3")
+overwrite("b", b"4")
+fcntl.ioctl(fds["b"], FICLONERANGE, struct.pack("qQQQ", fds["a"], 0, HALF, HALF))
+model["b"] = model["b"][:HALF] + model["a"][:HALF]
+compare("FICLONERANGE")
+def same(): return struct.unpack("QQHHIqQQiI", fcntl.ioctl(fds["a"], FIDEDUPERANGE, struct.pack("QQHHIqQQiI", 0, HALF, 1, 0, 0, fds["b"], 0, 0, 0, 0)))[7:9]
+overwrite("a", b"5")
+overwrite("b", b"5", 0, HALF)
+assert same() == (HALF, 0), "what is the same was not found to be"
+compare("the same")
+warm(fds["b"])
+overwrite("a", b"6", 4096, 8192)
+assert same() == (0, 1), "what differs was taken for the same"
+compare("others")
+# What is written back at the end comes over nothing.
+fcntl.ioctl(fds["b"], FICLONE, fds["a"])
+model["b"] = model["a"]
+os.write(1, model["a"] + model["b"])
+"#;
+
+#[test]
+fn clones_have_what_was_written_and_nothing_is_written_over_them() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    let dir = tempfile::tempdir()?;
+    let Some(disk) = Disk::new(dir.path(), FileSystem::Xfs)? else { return Ok(()) };
+    for mode in MODES.into_iter().chain(CACHED_MODES) {
+        let output = python(mode, disk.path(), CLONED, &[])?;
+        assert!(output.status.success(), "{mode}: {}", String::from_utf8_lossy(&output.stderr));
+        let found = [fs::read(disk.path().join("a"))?, fs::read(disk.path().join("b"))?].concat();
+        assert!(found == output.stdout, "{mode}: the files have other bytes");
     }
     Ok(())
 }

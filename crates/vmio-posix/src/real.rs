@@ -1,6 +1,6 @@
 //! The C library's own functions, which ours stand before.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -146,6 +146,7 @@ functions! {
     fn splice(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: u32) -> ssize_t;
     fn sendfile(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> ssize_t;
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
+    fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int;
     fn execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
     fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;

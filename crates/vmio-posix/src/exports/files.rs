@@ -49,7 +49,7 @@ fn synced_by_mode(fd: c_int) -> Option<c_int> {
 }
 
 /// Before what changes bytes of a file otherwise than by a write.
-fn changes_by_mode(fd: c_int) {
+pub(super) fn changes_by_mode(fd: c_int) {
     if is_of_mode(fd) {
         // SAFETY: as above.
         split::changes(unsafe { BorrowedFd::borrow_raw(fd) }, Until::ItIsWarm);
@@ -57,7 +57,7 @@ fn changes_by_mode(fd: c_int) {
 }
 
 /// Before the kernel reads a file otherwise than by a read.
-fn reads_by_mode(fd: c_int) {
+pub(super) fn reads_by_mode(fd: c_int) {
     if is_of_mode(fd) {
         // SAFETY: as above.
         split::reads(unsafe { BorrowedFd::borrow_raw(fd) }, Until::ItIsWarm);
@@ -65,7 +65,7 @@ fn reads_by_mode(fd: c_int) {
 }
 
 /// Has the kernel's position be that of a descriptor, for a call that starts from there.
-fn leave_if_current(fd: c_int, at: *const off_t) {
+pub(super) fn leave_if_current(fd: c_int, at: *const off_t) {
     if at.is_null() && is_of_mode(fd) {
         split::leave(fd, Until::ItIsWarm);
     }
@@ -149,7 +149,7 @@ unsafe extern "C" fn ftruncate64(fd: c_int, len: off_t) -> c_int {
 }
 
 /// Has the kernel do something that changes or reads bytes of a mapped file.
-fn past_the_mapping<T>(fd: c_int, call: impl FnOnce() -> T) -> T {
+pub(super) fn past_the_mapping<T>(fd: c_int, call: impl FnOnce() -> T) -> T {
     let give_up = || of_mapped(fd, |fd| transfer::give_up(fd, 0..u64::MAX));
     // Should that fail, the call meets the same device.
     let _ = give_up();
@@ -159,7 +159,7 @@ fn past_the_mapping<T>(fd: c_int, call: impl FnOnce() -> T) -> T {
 }
 
 /// The same of two files, either of which may be mapped.
-fn past_both<T>(from: c_int, to: c_int, call: impl FnOnce() -> T) -> T {
+pub(super) fn past_both<T>(from: c_int, to: c_int, call: impl FnOnce() -> T) -> T {
     past_the_mapping(from, || past_the_mapping(to, call))
 }
 

@@ -1,10 +1,11 @@
 //! The functions of the C library that the program calls in its place. Each asks the rest of the crate, and else the C
 //! library; their contracts are those of the C library.
 //!
-//! They are stable Rust, which cannot define functions with a variable number of arguments: `fcntl` and `open` take their last as
+//! They are stable Rust, which cannot define functions with a variable number of arguments: `fcntl`, `ioctl` and `open` take their last as
 //! the register that it comes in, on the architectures that pass it as any other (x86-64, AArch64); the rest is in `variadic`.
 
 mod attributes;
+mod control;
 mod descriptors;
 mod files;
 mod memory;

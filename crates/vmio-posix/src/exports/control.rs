@@ -1,0 +1,82 @@
+//! ioctl: some of its requests are about the bytes of files, or a position.
+
+use std::ffi::{c_int, c_ulong};
+use std::slice;
+
+use libc::file_clone_range;
+
+use super::files::{changes_by_mode, leave_if_current, past_both, past_the_mapping, reads_by_mode};
+use super::{durably, is_of_mode};
+use crate::real;
+use crate::split;
+use crate::synchronous::Target;
+
+/// The kernel's request to have files share what is the same in them, for which the libc crate has no name.
+const FIDEDUPERANGE: u32 = 0xc018_9436;
+
+/// What that is given, before a list of the files that are compared with the first.
+#[repr(C)]
+struct Compared {
+    offset: u64,
+    len: u64,
+    count: u16,
+    reserved: [u16; 3],
+}
+
+/// One of them.
+#[repr(C)]
+struct ComparedWith {
+    fd: i64,
+    offset: u64,
+    bytes: u64,
+    status: i32,
+    reserved: u32,
+}
+
+/// The kernel gives a file blocks of another's.
+fn cloned(from: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    reads_by_mode(from);
+    changes_by_mode(to);
+    if is_of_mode(to) {
+        split::replay_before_changes();
+    }
+    durably(|| [Target::bytes_of(to)], || past_both(from, to, call))
+}
+
+/// The kernel compares files, and changes no bytes of any.
+///
+/// # Safety
+/// `compared` is what the request is given.
+unsafe fn compared(fd: c_int, compared: *const Compared, call: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: by the caller the list lies behind what says how long it is.
+    let others =
+        unsafe { slice::from_raw_parts(compared.add(1).cast::<ComparedWith>(), usize::from((*compared).count)) };
+    for fd in others.iter().map(|other| other.fd as c_int).chain([fd]) {
+        reads_by_mode(fd);
+        past_the_mapping(fd, || ());
+    }
+    call()
+}
+
+// Its third argument is an integer, a pointer or nothing, by the request.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    // SAFETY: by the caller.
+    let call = || unsafe { real::ioctl(fd, request, argument) };
+    // The kernel takes no more of it, and programs that have it in an int extend its sign.
+    match request as u32 {
+        request if c_ulong::from(request) == libc::FICLONE => cloned(argument as c_int, fd, call),
+        request if c_ulong::from(request) == libc::FICLONERANGE && argument != 0 => {
+            // SAFETY: with this request it is a pointer to such a range, by the caller.
+            let from = unsafe { (*(argument as *const file_clone_range)).src_fd } as c_int;
+            cloned(from, fd, call)
+        }
+        // SAFETY: with this request it is a pointer to that, by the caller.
+        FIDEDUPERANGE if argument != 0 => unsafe { compared(fd, argument as *const Compared, call) },
+        request if c_ulong::from(request) == libc::FIONREAD => {
+            leave_if_current(fd, std::ptr::null());
+            call()
+        }
+        _ => call(),
+    }
+}
