@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use common::disk::{Disk, FileSystem};
-use common::modes::under;
-use common::programs::{has, leave_out};
+use common::modes::{same_as_plain, under};
+use common::programs::{compiled, has, leave_out, text};
 use common::{TestResult, patterned, succeeded};
 
 const MODES: [&str; 3] = ["posix", "sync", "strict"];
@@ -198,6 +198,17 @@ fn clones_have_what_was_written_and_nothing_is_written_over_them() -> TestResult
         assert!(output.status.success(), "{mode}: {}", String::from_utf8_lossy(&output.stderr));
         let found = [fs::read(disk.path().join("a"))?, fs::read(disk.path().join("b"))?].concat();
         assert!(found == output.stdout, "{mode}: the files have other bytes");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_the_c_library_closes_by_itself_is_forgotten() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let program = compiled("closed_inside", dir.path(), &[])?;
+    for mode in MODES.into_iter().chain(CACHED_MODES) {
+        let work = tempfile::tempdir()?;
+        same_as_plain(mode, work.path(), &[text(&program)]).map_err(|error| format!("{mode}: {error}"))?;
     }
     Ok(())
 }

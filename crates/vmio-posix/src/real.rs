@@ -5,8 +5,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    FILE, dev_t, gid_t, iovec, mode_t, off_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, pthread_attr_t,
-    pthread_t, sigaction as sigaction_t, sighandler_t, sigset_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf,
+    DIR, FILE, dev_t, gid_t, iovec, mode_t, off_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t,
+    pthread_attr_t, pthread_t, sigaction as sigaction_t, sighandler_t, sigset_t, size_t, ssize_t, timespec, timeval,
+    uid_t, utimbuf,
 };
 
 /// A function of the library that comes after this one in the loader's list.
@@ -200,6 +201,8 @@ functions! {
     fn utimensat(folder: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int;
     fn fflush(stream: *mut FILE) -> c_int;
     fn fclose(stream: *mut FILE) -> c_int;
+    fn fdopendir(fd: c_int) -> *mut DIR;
+    fn closedir(folder: *mut DIR) -> c_int;
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE;
     fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
     fn _exit(status: c_int) -> !;

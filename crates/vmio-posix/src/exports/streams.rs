@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 use std::ptr;
 
-use libc::FILE;
+use libc::{DIR, FILE};
 use rustix::io::Errno;
 
 use super::{durably, is_of_mode, told};
@@ -29,8 +29,55 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     stream
 }
 
+/// The C library is about to close what is behind a stream.
+///
+/// # Safety
+/// It is an open stream.
+unsafe fn closing(stream: *mut FILE) {
+    if !is_of_mode(0) {
+        return;
+    }
+    // SAFETY: the address of the thread's errno is always valid, and the stream is open by the caller. A stream in memory has no
+    // descriptor, which is no error of the call that closes it.
+    unsafe {
+        let before = *libc::__errno_location();
+        split::closed(libc::fileno(stream));
+        *libc::__errno_location() = before;
+    }
+}
+
+/// The C library has opened a stream, if there is one: its number may have been another file's that we take for open.
+fn noticed(stream: *mut FILE) -> *mut FILE {
+    if !stream.is_null() && is_of_mode(0) {
+        // SAFETY: it was just opened.
+        split::opened_elsewhere(unsafe { libc::fileno(stream) });
+    }
+    stream
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fdopendir(fd: c_int) -> *mut DIR {
+    // SAFETY: by the caller.
+    let folder = unsafe { real::fdopendir(fd) };
+    if !folder.is_null() && is_of_mode(fd) {
+        split::closed(fd);
+    }
+    folder
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn closedir(folder: *mut DIR) -> c_int {
+    if !folder.is_null() && is_of_mode(0) {
+        // SAFETY: by the caller it is open.
+        split::closed(unsafe { libc::dirfd(folder) });
+    }
+    // SAFETY: by the caller.
+    unsafe { real::closedir(folder) }
+}
+
 /// A stream that the C library opens by itself: what it writes is durable, if that is wanted.
 fn opened(path: *const c_char, open: impl Fn() -> *mut FILE) -> *mut FILE {
+    let open = || noticed(open());
     if !synchronous::is_on() {
         return open();
     }
@@ -116,7 +163,10 @@ unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
         return status | unsafe { real::fclose(stream) };
     }
     // SAFETY: likewise.
-    unsafe { real::fclose(stream) }
+    unsafe {
+        closing(stream);
+        real::fclose(stream)
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -137,7 +187,9 @@ unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut F
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
-    // SAFETY: by the caller.
+    // SAFETY: by the caller; it is closed whatever comes of the open.
+    unsafe { closing(stream) };
+    // SAFETY: likewise.
     if unsafe { is_refused(path, mode) } {
         // The stream is closed all the same: by a path that leads nowhere.
         // SAFETY: likewise.

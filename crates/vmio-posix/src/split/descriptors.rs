@@ -9,6 +9,7 @@ use rustix::fs::{SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, futimens
 use rustix::io::Errno;
 use vmio::SignalsBlocked;
 
+use super::cached_file::CachedFile;
 use super::description::{Description, State};
 use super::keeper;
 use super::report;
@@ -140,6 +141,11 @@ pub(crate) fn opened(fd: RawFd, hides_dsync: bool) {
     }
 }
 
+/// The C library has opened something by itself.
+pub(crate) fn opened_elsewhere(fd: RawFd) {
+    forget(fd);
+}
+
 /// The process writes by a descriptor that we know nothing of: it has inherited it, or the C library has opened it.
 pub(super) fn adopted(fd: RawFd) -> Option<&'static Description> {
     let number = number(fd)?;
@@ -198,11 +204,18 @@ pub(crate) fn closed_range(fds: RangeInclusive<u32>) {
     }
 }
 
+/// A descriptor is closed, or is about to be: if we were told before, its description has been left.
 fn forget(fd: RawFd) {
     let Some(number) = number(fd) else { return };
-    if let Some(description) = ALL.get((number.swap(0, Ordering::SeqCst) as usize).wrapping_sub(1)) {
-        description.unshare();
+    let index = number.swap(0, Ordering::SeqCst);
+    let Some(description) = ALL.get((index as usize).wrapping_sub(1)) else { return };
+    if description.descriptors() == 1 || description.home.load(Ordering::Relaxed) == fd {
+        leave_description_by(description, Until::TheEnd, || {
+            let other = NUMBERS.iter().position(|other| other.load(Ordering::SeqCst) == index);
+            Reached::PastItsHome(other.and_then(|other| RawFd::try_from(other).ok()))
+        });
     }
+    description.unshare();
 }
 
 /// Leaves a descriptor's description to Linux: its position is the kernel's then.
@@ -313,7 +326,18 @@ fn is_left(description: &Description, until: Until) -> bool {
     }
 }
 
+/// By which descriptor a description that is left is reached.
+enum Reached {
+    AtHome(RawFd),
+    /// Its home was closed, and we were not told: the number may be another file's by now.
+    PastItsHome(Option<RawFd>),
+}
+
 fn leave_description(description: &'static Description, until: Until) {
+    leave_description_by(description, until, || Reached::AtHome(description.home.load(Ordering::Relaxed)));
+}
+
+fn leave_description_by(description: &'static Description, until: Until, reached: impl FnOnce() -> Reached) {
     // Most are not warm: two system calls for each of them would be felt at every fork.
     if is_left(description, until) {
         return;
@@ -330,11 +354,32 @@ fn leave_description(description: &'static Description, until: Until) {
     }
     LEFT.fetch_add(1, Ordering::SeqCst);
     let is_quiet = description.drain();
-    // SAFETY: as long as the description is warm its home is open; who closes that leaves the description before.
-    let fd = unsafe { BorrowedFd::borrow_raw(description.home.load(Ordering::Relaxed)) };
-    if let Some(file) = description.warm().and_then(Warm::cached)
-        && let Err(error) = file.give_up()
-    {
+    let file = description.warm().and_then(Warm::cached);
+    let (fd, written) = match reached() {
+        Reached::AtHome(fd) => (Some(fd), file.map_or(Ok(()), CachedFile::give_up)),
+        Reached::PastItsHome(fd) => (fd, file.map_or(Ok(()), CachedFile::give_up_unwritten)),
+    };
+    // SAFETY: as long as the description is warm its home is open, which who closes it leaves before; else it is another that the
+    // program has open.
+    if let Some(fd) = fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) }) {
+        hand_over(description, fd, written);
+    }
+    description.log_key.store(0, Ordering::Release);
+    if is_quiet {
+        // SAFETY: no call is under way, and none can begin.
+        unsafe { keeper::dispose(description.take_warm()) };
+    }
+    if let Some(fd) = fd {
+        // SAFETY: as above.
+        keeper::give_back(unsafe { BorrowedFd::borrow_raw(fd) });
+    }
+    description.ask_again();
+    description.change(State::Leaving, if until == Until::TheEnd || !is_quiet { State::Linux } else { State::Cold });
+}
+
+/// Tells the kernel what it does not know yet of a description, but for bytes in frames, which have been written or not.
+fn hand_over(description: &Description, fd: BorrowedFd<'_>, written: Result<(), Errno>) {
+    if let Err(error) = written {
         description.has_lost_writes.store(true, Ordering::Relaxed);
         report::not_written(fd, error);
     }
@@ -349,14 +394,6 @@ fn leave_description(description: &'static Description, until: Until) {
         if let Err(error) = entry::as_vmio_undisturbed(|| logged.retire(fd)) {
             report::not_retired(fd, error);
         }
-        description.log_key.store(0, Ordering::Release);
     }
     let _ = seek(fd, SeekFrom::Start(description.position.load(Ordering::Relaxed)));
-    if is_quiet {
-        // SAFETY: no call is under way, and none can begin.
-        unsafe { keeper::dispose(description.take_warm()) };
-    }
-    keeper::give_back(fd);
-    description.ask_again();
-    description.change(State::Leaving, if until == Until::TheEnd || !is_quiet { State::Linux } else { State::Cold });
 }
