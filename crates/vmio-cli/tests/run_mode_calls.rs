@@ -212,3 +212,14 @@ fn what_the_c_library_closes_by_itself_is_forgotten() -> TestResult {
     }
     Ok(())
 }
+
+#[test]
+fn handlers_that_block_all_signals_write_to_files() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let program = compiled("full_masks", dir.path(), &[])?;
+    for mode in MODES.into_iter().chain(CACHED_MODES) {
+        let work = tempfile::tempdir()?;
+        same_as_plain(mode, work.path(), &[text(&program)]).map_err(|error| format!("{mode}: {error}"))?;
+    }
+    Ok(())
+}

@@ -5,9 +5,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    DIR, FILE, dev_t, gid_t, iovec, mode_t, off_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t,
-    pthread_attr_t, pthread_t, sigaction as sigaction_t, sighandler_t, sigset_t, size_t, ssize_t, timespec, timeval,
-    uid_t, utimbuf,
+    DIR, FILE, dev_t, epoll_event, fd_set, gid_t, iovec, mode_t, nfds_t, off_t, pid_t, pollfd,
+    posix_spawn_file_actions_t, posix_spawnattr_t, pthread_attr_t, pthread_t, sigaction as sigaction_t, sighandler_t,
+    sigset_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf,
 };
 
 /// A function of the library that comes after this one in the loader's list.
@@ -136,6 +136,37 @@ functions! {
     fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
     fn sigprocmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int;
     fn pthread_sigmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int;
+    fn sigsuspend(set: *const sigset_t) -> c_int;
+    fn ppoll(files: *mut pollfd, count: nfds_t, timeout: *const timespec, set: *const sigset_t) -> c_int;
+    fn __ppoll_chk(
+        files: *mut pollfd,
+        count: nfds_t,
+        timeout: *const timespec,
+        set: *const sigset_t,
+        room: size_t
+    ) -> c_int;
+    fn pselect(
+        count: c_int,
+        readable: *mut fd_set,
+        writable: *mut fd_set,
+        exceptional: *mut fd_set,
+        timeout: *const timespec,
+        set: *const sigset_t
+    ) -> c_int;
+    fn epoll_pwait(
+        epoll: c_int,
+        events: *mut epoll_event,
+        count: c_int,
+        timeout_ms: c_int,
+        set: *const sigset_t
+    ) -> c_int;
+    fn epoll_pwait2(
+        epoll: c_int,
+        events: *mut epoll_event,
+        count: c_int,
+        timeout: *const timespec,
+        set: *const sigset_t
+    ) -> c_int;
     fn fsync(fd: c_int) -> c_int;
     fn fdatasync(fd: c_int) -> c_int;
     fn sync() -> ();

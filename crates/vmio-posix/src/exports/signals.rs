@@ -1,10 +1,12 @@
-//! SIGBUS, which copies from and to mapped files may come upon: the program's own handler is called for what is none of theirs.
+//! SIGBUS, which copies from and to mapped files may come upon: the program's own handler is called for what is none of theirs, and
+//! nothing that the program does blocks it.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use libc::{sigaction as Action, sighandler_t, sigset_t};
+use libc::{epoll_event, fd_set, nfds_t, pollfd, sigaction as Action, sighandler_t, sigset_t, size_t, timespec};
 use vmio::sigbus_action;
 
 use crate::entry;
@@ -31,7 +33,43 @@ unsafe extern "C" fn sigaction(signal: c_int, action: *const Action, before: *mu
         }
     }
     // SAFETY: by the caller.
-    unsafe { real::sigaction(signal, action, before) }
+    unsafe { with_mask_unblocked(signal, action, before) }
+}
+
+/// The signals, from the lowest bit on, whose handlers are to have SIGBUS blocked, as the program has asked.
+static ASKED_FOR: AtomicU64 = AtomicU64::new(0);
+
+/// The C library's sigaction, but for SIGBUS in the mask of a handler, which may write to a file. The program is told what it has asked for.
+///
+/// # Safety
+/// As of sigaction(2).
+unsafe fn with_mask_unblocked(signal: c_int, action: *const Action, before: *mut Action) -> c_int {
+    // SAFETY: by the caller it is null or an action.
+    let mut ours = unsafe { action.as_ref() }.copied().filter(|_| split::is_on() && !entry::is_inside());
+    let asks = ours.as_mut().is_some_and(|action| {
+        // SAFETY: the set is ours.
+        unsafe {
+            let asks = libc::sigismember(&raw const action.sa_mask, libc::SIGBUS) == 1;
+            libc::sigdelset(&raw mut action.sa_mask, libc::SIGBUS);
+            asks
+        }
+    });
+    // SAFETY: by the caller; the copy is ours.
+    let status = unsafe { real::sigaction(signal, ours.as_ref().map_or(action, ptr::from_ref), before) };
+    let Some(bit) = u32::try_from(signal - 1).ok().and_then(|bit| 1_u64.checked_shl(bit)).filter(|_| status == 0)
+    else {
+        return status;
+    };
+    let asked = match (&ours, asks) {
+        (None, _) => ASKED_FOR.load(Ordering::Relaxed),
+        (Some(_), true) => ASKED_FOR.fetch_or(bit, Ordering::Relaxed),
+        (Some(_), false) => ASKED_FOR.fetch_and(!bit, Ordering::Relaxed),
+    };
+    if asked & bit != 0 && !before.is_null() {
+        // SAFETY: by the caller it is an action, which was filled.
+        unsafe { libc::sigaddset(&raw mut (*before).sa_mask, libc::SIGBUS) };
+    }
+    status
 }
 
 #[unsafe(no_mangle)]
@@ -83,4 +121,75 @@ unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, before: *
     let ours = unsafe { unblocked(how, set) };
     // SAFETY: by the caller.
     unsafe { real::pthread_sigmask(how, ours.as_ref().map_or(set, ptr::from_ref), before) }
+}
+
+/// The mask that a call waits with, for what handlers do meanwhile.
+///
+/// # Safety
+/// `set` is null or a set, and `call` lasts no longer than this.
+unsafe fn waiting<T>(set: *const sigset_t, call: impl FnOnce(*const sigset_t) -> T) -> T {
+    // SAFETY: by the caller.
+    let ours = unsafe { unblocked(libc::SIG_SETMASK, set) };
+    call(ours.as_ref().map_or(set, ptr::from_ref))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sigsuspend(set: *const sigset_t) -> c_int {
+    // SAFETY: by the caller.
+    unsafe { waiting(set, |set| real::sigsuspend(set)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ppoll(files: *mut pollfd, count: nfds_t, timeout: *const timespec, set: *const sigset_t) -> c_int {
+    // SAFETY: by the caller.
+    unsafe { waiting(set, |set| real::ppoll(files, count, timeout, set)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __ppoll_chk(
+    files: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    set: *const sigset_t,
+    room: size_t,
+) -> c_int {
+    // SAFETY: by the caller.
+    unsafe { waiting(set, |set| real::__ppoll_chk(files, count, timeout, set, room)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pselect(
+    count: c_int,
+    readable: *mut fd_set,
+    writable: *mut fd_set,
+    exceptional: *mut fd_set,
+    timeout: *const timespec,
+    set: *const sigset_t,
+) -> c_int {
+    // SAFETY: by the caller.
+    unsafe { waiting(set, |set| real::pselect(count, readable, writable, exceptional, timeout, set)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_pwait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout_ms: c_int,
+    set: *const sigset_t,
+) -> c_int {
+    // SAFETY: by the caller.
+    unsafe { waiting(set, |set| real::epoll_pwait(epoll, events, count, timeout_ms, set)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_pwait2(
+    epoll: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: *const timespec,
+    set: *const sigset_t,
+) -> c_int {
+    // SAFETY: by the caller.
+    unsafe { waiting(set, |set| real::epoll_pwait2(epoll, events, count, timeout, set)) }
 }
