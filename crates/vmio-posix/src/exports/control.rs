@@ -4,11 +4,12 @@ use std::ffi::{c_int, c_ulong};
 use std::slice;
 
 use libc::file_clone_range;
+use smallvec::SmallVec;
 
-use super::files::{changes_by_mode, leave_if_current, past_both, past_the_mapping, reads_by_mode};
+use super::files::{changes_by_mode, held_if_current, past_both, past_the_mapping, reads_by_mode};
 use super::{durably, is_of_mode};
 use crate::real;
-use crate::split;
+use crate::split::{self, Held};
 use crate::synchronous::Target;
 
 /// The kernel's request to have files share what is the same in them, for which the libc crate has no name.
@@ -35,8 +36,7 @@ struct ComparedWith {
 
 /// The kernel gives a file blocks of another's.
 fn cloned(from: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
-    reads_by_mode(from);
-    changes_by_mode(to);
+    let _bytes = [reads_by_mode(from), changes_by_mode(to)];
     if is_of_mode(to) {
         split::replay_before_changes();
     }
@@ -51,10 +51,13 @@ unsafe fn compared(fd: c_int, compared: *const Compared, call: impl FnOnce() -> 
     // SAFETY: by the caller the list lies behind what says how long it is.
     let others =
         unsafe { slice::from_raw_parts(compared.add(1).cast::<ComparedWith>(), usize::from((*compared).count)) };
-    for fd in others.iter().map(|other| other.fd as c_int).chain([fd]) {
-        reads_by_mode(fd);
-        past_the_mapping(fd, || ());
-    }
+    let all = others.iter().map(|other| other.fd as c_int).chain([fd]);
+    let _bytes: SmallVec<[Option<Held>; 2]> = all
+        .map(|fd| {
+            past_the_mapping(fd, || ());
+            reads_by_mode(fd)
+        })
+        .collect();
     call()
 }
 
@@ -74,7 +77,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
         // SAFETY: with this request it is a pointer to that, by the caller.
         FIDEDUPERANGE if argument != 0 => unsafe { compared(fd, argument as *const Compared, call) },
         request if c_ulong::from(request) == libc::FIONREAD => {
-            leave_if_current(fd, std::ptr::null());
+            let _position = held_if_current(fd, std::ptr::null());
             call()
         }
         _ => call(),

@@ -14,7 +14,7 @@ use crate::own_descriptors;
 use crate::process::Process;
 use crate::real;
 use crate::refused;
-use crate::split::{self, Until};
+use crate::split::{self, Held};
 use crate::synchronous::Target;
 use crate::transfer;
 
@@ -49,26 +49,18 @@ fn synced_by_mode(fd: c_int) -> Option<c_int> {
 }
 
 /// Before what changes bytes of a file otherwise than by a write.
-pub(super) fn changes_by_mode(fd: c_int) {
-    if is_of_mode(fd) {
-        // SAFETY: as above.
-        split::changes(unsafe { BorrowedFd::borrow_raw(fd) }, Until::ItIsWarm);
-    }
+pub(super) fn changes_by_mode(fd: c_int) -> Option<Held> {
+    is_of_mode(fd).then(|| split::changes(fd)).flatten()
 }
 
 /// Before the kernel reads a file otherwise than by a read.
-pub(super) fn reads_by_mode(fd: c_int) {
-    if is_of_mode(fd) {
-        // SAFETY: as above.
-        split::reads(unsafe { BorrowedFd::borrow_raw(fd) }, Until::ItIsWarm);
-    }
+pub(super) fn reads_by_mode(fd: c_int) -> Option<Held> {
+    is_of_mode(fd).then(|| split::reads(fd)).flatten()
 }
 
-/// Has the kernel's position be that of a descriptor, for a call that starts from there.
-pub(super) fn leave_if_current(fd: c_int, at: *const off_t) {
-    if at.is_null() && is_of_mode(fd) {
-        split::leave(fd, Until::ItIsWarm);
-    }
+/// Has the kernel's position be that of a descriptor, for a call that starts from there if it is given none.
+pub(super) fn held_if_current(fd: c_int, at: *const off_t) -> Option<Held> {
+    (at.is_null() && is_of_mode(fd)).then(|| split::held(fd))
 }
 
 #[unsafe(no_mangle)]
@@ -132,9 +124,9 @@ unsafe extern "C" fn syncfs(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ftruncate(fd: c_int, len: off_t) -> c_int {
+    // Nobody may take it for as long as it was; where writes are logged, a replay would bring back what was cut off.
+    let _held = is_of_mode(fd).then(|| split::held(fd));
     if is_of_mode(fd) {
-        // SAFETY: the program has it open during its call.
-        split::truncate(unsafe { BorrowedFd::borrow_raw(fd) }, len);
         split::replay_before_changes();
     }
     let answer = of_mapped(fd, |fd| transfer::truncate(fd, len));
@@ -167,15 +159,15 @@ pub(super) fn past_both<T>(from: c_int, to: c_int, call: impl FnOnce() -> T) -> 
 unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int {
     // SAFETY: by the caller.
     let call = || durably(|| [Target::bytes_of(fd)], || unsafe { real::fallocate(fd, mode, offset, len) });
-    if mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) != 0 && is_of_mode(fd) {
-        split::leave(fd, Until::ItIsWarm);
-    }
-    if transfer::keeps_bytes(mode) {
+    let moves = mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) != 0;
+    let _held = if moves && is_of_mode(fd) {
+        Some(split::held(fd))
+    } else if transfer::keeps_bytes(mode) {
         // It may become longer.
-        reads_by_mode(fd);
+        reads_by_mode(fd)
     } else {
-        changes_by_mode(fd);
-    }
+        changes_by_mode(fd)
+    };
     if transfer::keeps_bytes(mode) {
         // What somebody has cut off before must not come back.
         let _ = of_mapped(fd, transfer::adopt_length);
@@ -194,7 +186,7 @@ unsafe extern "C" fn fallocate64(fd: c_int, mode: c_int, offset: off_t, len: off
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_fallocate(fd: c_int, offset: off_t, len: off_t) -> c_int {
-    reads_by_mode(fd);
+    let _held = reads_by_mode(fd);
     let _ = of_mapped(fd, transfer::adopt_length);
     // SAFETY: by the caller.
     let mut outcome = unsafe { real::posix_fallocate(fd, offset, len) };
@@ -225,10 +217,8 @@ unsafe extern "C" fn copy_file_range(
     len: size_t,
     flags: u32,
 ) -> ssize_t {
-    leave_if_current(from, from_at);
-    leave_if_current(to, to_at);
-    reads_by_mode(from);
-    changes_by_mode(to);
+    let _positions = [held_if_current(from, from_at), held_if_current(to, to_at)];
+    let _bytes = [reads_by_mode(from), changes_by_mode(to)];
     // SAFETY: by the caller.
     copied(to, past_both(from, to, || unsafe { real::copy_file_range(from, from_at, to, to_at, len, flags) }))
 }
@@ -242,20 +232,16 @@ unsafe extern "C" fn splice(
     len: size_t,
     flags: u32,
 ) -> ssize_t {
-    leave_if_current(from, from_at);
-    leave_if_current(to, to_at);
-    reads_by_mode(from);
-    changes_by_mode(to);
+    let _positions = [held_if_current(from, from_at), held_if_current(to, to_at)];
+    let _bytes = [reads_by_mode(from), changes_by_mode(to)];
     // SAFETY: by the caller.
     copied(to, past_both(from, to, || unsafe { real::splice(from, from_at, to, to_at, len, flags) }))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendfile(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> ssize_t {
-    leave_if_current(from, from_at);
-    leave_if_current(to, std::ptr::null());
-    reads_by_mode(from);
-    changes_by_mode(to);
+    let _positions = [held_if_current(from, from_at), held_if_current(to, std::ptr::null())];
+    let _bytes = [reads_by_mode(from), changes_by_mode(to)];
     // SAFETY: by the caller.
     copied(to, past_both(from, to, || unsafe { real::sendfile(to, from, from_at, len) }))
 }
@@ -284,7 +270,7 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int 
                 return split::flags(fd, || unsafe { real::fcntl(fd, command, argument) });
             }
             // They are about what is cached while it is warm, or used for that.
-            libc::F_SETFL | libc::F_SETLEASE | libc::F_GETLEASE => split::leave(fd, Until::TheEnd),
+            libc::F_SETFL | libc::F_SETLEASE | libc::F_GETLEASE => split::leave(fd),
             _ => {}
         }
     }

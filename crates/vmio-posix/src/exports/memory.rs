@@ -11,7 +11,7 @@ use crate::entry;
 use crate::memory::{self, Request};
 use crate::process::Process;
 use crate::real;
-use crate::split::{self, Until};
+use crate::split;
 
 fn pointer(address: usize) -> *mut c_void {
     ptr::with_exposed_provenance_mut(address)
@@ -29,11 +29,7 @@ unsafe extern "C" fn mmap(
     if flags & libc::MAP_ANONYMOUS == 0 && is_of_mode(fd) {
         // SAFETY: the program has it open during its call.
         let mapped = unsafe { BorrowedFd::borrow_raw(fd) };
-        if flags & libc::MAP_TYPE == libc::MAP_PRIVATE {
-            split::reads(mapped, Until::TheEnd);
-        } else {
-            split::changes(mapped, Until::TheEnd);
-        }
+        split::maps(mapped, flags & libc::MAP_TYPE != libc::MAP_PRIVATE);
     }
     // What is private and stored to is never vmio's: the loader's segments, and allocators' memory.
     let is_candidate = flags & libc::MAP_ANONYMOUS == 0 && offset >= 0;

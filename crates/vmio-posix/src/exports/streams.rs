@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::{durably, is_of_mode, told};
 use crate::real;
 use crate::sharing;
-use crate::split::{self, Until};
+use crate::split;
 use crate::synchronous::{self, Target};
 
 #[unsafe(no_mangle)]
@@ -17,7 +17,7 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     let is_alone = is_of_mode(fd) && split::is_alone(fd);
     if is_of_mode(fd) {
         // Other descriptors of it share the position that the stream moves.
-        split::leave(fd, Until::TheEnd);
+        split::leave(fd);
         split::closed(fd);
     }
     // SAFETY: by the caller.

@@ -10,7 +10,7 @@ use super::{by_mode, is_of_mode, of_mapped, told};
 use crate::entry::Answer;
 use crate::process::Process;
 use crate::real;
-use crate::split::{self, Until, Way};
+use crate::split::{self, Held, Way};
 use crate::transfer::{self, Demands, Position};
 
 /// Since Linux 6.14.
@@ -187,10 +187,8 @@ fn total(buffers: &[iovec]) -> usize {
 }
 
 /// preadv2 and pwritev2 are Linux's, which has to know the position if that is meant.
-fn leave_if_current(fd: c_int, offset: off_t) {
-    if offset == -1 && is_of_mode(fd) {
-        split::leave(fd, Until::ItIsWarm);
-    }
+fn held_if_current(fd: c_int, offset: off_t) -> Option<Held> {
+    (offset == -1 && is_of_mode(fd)).then(|| split::held(fd))
 }
 
 /// After a write that Linux did.
@@ -285,17 +283,17 @@ fn position_and_demands(offset: off_t, flags: c_int) -> Option<(Position, Demand
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn preadv2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
-    if is_of_mode(fd) && split::has_frames() {
-        if let Some((position, _)) = position_and_demands(offset, flags) {
-            // SAFETY: by the caller.
-            let linux = || unsafe { real::preadv2(fd, buffers, count, offset, flags) };
-            // SAFETY: by the caller.
-            return unsafe { read_list_anywhere(fd, buffers, count, position, linux) };
-        }
-        // SAFETY: the program has it open during its call.
-        split::reads(unsafe { BorrowedFd::borrow_raw(fd) }, Until::ItIsWarm);
+    if is_of_mode(fd)
+        && split::has_frames()
+        && let Some((position, _)) = position_and_demands(offset, flags)
+    {
+        // SAFETY: by the caller.
+        let linux = || unsafe { real::preadv2(fd, buffers, count, offset, flags) };
+        // SAFETY: by the caller.
+        return unsafe { read_list_anywhere(fd, buffers, count, position, linux) };
     }
-    leave_if_current(fd, offset);
+    let _bytes = is_of_mode(fd).then(|| split::reads(fd)).flatten();
+    let _position = held_if_current(fd, offset);
     let answer = position_and_demands(offset, flags)
         // SAFETY: by the caller.
         .and_then(|(position, _)| unsafe { read_list(fd, buffers, count, position) });
@@ -358,22 +356,21 @@ unsafe extern "C" fn pwritev64(fd: c_int, buffers: *const iovec, count: c_int, o
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
     let asked = position_and_demands(offset, flags);
-    if is_of_mode(fd) && (split::is_strict() || split::has_frames()) {
-        match asked {
-            Some((position, demands))
-                if !demands.appends && !demands.never_appends && (split::is_strict() || !demands.syncs) =>
-            {
-                // Whatever else it asks for, in strict mode it is durable.
-                // SAFETY: by the caller.
-                let linux = || unsafe { real::pwritev2(fd, buffers, count, offset, flags) };
-                // SAFETY: by the caller.
-                return unsafe { write_list_anywhere(fd, buffers, count, position, linux) };
-            }
-            // SAFETY: the program has it open during its call.
-            _ => split::changes(unsafe { BorrowedFd::borrow_raw(fd) }, Until::ItIsWarm),
-        }
+    if is_of_mode(fd)
+        && (split::is_strict() || split::has_frames())
+        && let Some((position, demands)) = asked
+        && !demands.appends
+        && !demands.never_appends
+        && (split::is_strict() || !demands.syncs)
+    {
+        // Whatever else it asks for, in strict mode it is durable.
+        // SAFETY: by the caller.
+        let linux = || unsafe { real::pwritev2(fd, buffers, count, offset, flags) };
+        // SAFETY: by the caller.
+        return unsafe { write_list_anywhere(fd, buffers, count, position, linux) };
     }
-    leave_if_current(fd, offset);
+    let _bytes = is_of_mode(fd).then(|| split::changes(fd)).flatten();
+    let _position = held_if_current(fd, offset);
     // SAFETY: by the caller.
     let answer = asked.and_then(|(position, demands)| unsafe { write_list(fd, buffers, count, position, demands) });
     let (position, demands) = asked.unwrap_or((Position::At(offset), Demands::default()));

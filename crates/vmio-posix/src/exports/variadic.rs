@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use super::is_of_mode;
 use super::process::ending;
 use crate::real;
-use crate::split::{self, Until};
+use crate::split;
 
-/// The C library writes to a descriptor, from where the kernel's position is.
+/// The C library writes to a descriptor, from where the kernel's position is. When it has done so we are not told, so that the description is
+/// Linux's for good.
 extern "C" fn before_print(fd: c_int) {
     if is_of_mode(fd) {
-        split::leave(fd, Until::ItIsWarm);
+        split::leave(fd);
     }
 }
 

@@ -1,14 +1,14 @@
 //! Reads, writes and moves of the position, as the program calls them.
 
 use std::io::IoSlice;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::Ordering;
 
 use rustix::fs::{SeekFrom, fstat, seek};
 use rustix::io::{Errno, pread, pwrite, pwritev};
 use smallvec::SmallVec;
 
-use super::descriptors::{self, Call, Until};
+use super::descriptors::{self, Call, Held};
 use super::keeper;
 use super::strict_calls;
 use super::warm::Warm;
@@ -204,7 +204,7 @@ pub(crate) fn write<'a>(
     // By the kernel: what is written there is at the end.
     if flags & libc::O_APPEND != 0 {
         drop(call);
-        descriptors::leave(fd.as_raw_fd(), Until::TheEnd);
+        descriptors::leave(fd.as_raw_fd());
         return Way::Linux(None);
     }
     let Some(warm) = call.warm() else { return Way::Linux(None) };
@@ -216,8 +216,8 @@ pub(crate) fn write<'a>(
     // A hole comes to be, and files with holes are not for frames.
     if bytes > 0 && warm.cached().is_some_and(|file| start > file.len()) {
         drop(call);
-        descriptors::leave(fd.as_raw_fd(), Until::ItIsWarm);
-        return Way::Linux(None);
+        let _held = descriptors::held(fd.as_raw_fd());
+        return Way::Linux(Call::begin(fd.as_raw_fd()));
     }
     // On persistent memory a copy is durable, and so is what the kernel writes by such a descriptor.
     let takes_flush = flags & libc::O_DSYNC != 0 && !warm.is_persistent();
@@ -350,18 +350,6 @@ pub(crate) fn lseek(fd: BorrowedFd<'_>, offset: i64, whence: i32) -> Way {
     Way::Done(outcome.map(|next| next as usize))
 }
 
-/// ftruncate, which is Linux's: nobody may take a file that becomes shorter for as long as it was.
-pub(crate) fn truncate(fd: BorrowedFd<'_>, len: i64) {
-    // Where writes are logged, a replay would bring back what was cut off.
-    let is_in_doubt = Call::begin(fd.as_raw_fd()).is_some_and(|call| {
-        let known_len = call.description.known_len.load(Ordering::Relaxed);
-        call.warm().is_some_and(|warm| warm.logged().is_some() || warm.cached().is_some() || (len as u64) < known_len)
-    });
-    if is_in_doubt {
-        descriptors::leave(fd.as_raw_fd(), Until::ItIsWarm);
-    }
-}
-
 /// fsync and fdatasync: the outcome, if there is nothing to do for the kernel.
 pub(crate) fn synced(fd: BorrowedFd<'_>) -> Option<Result<(), Errno>> {
     if descriptors::has_lost_writes(fd.as_raw_fd()) {
@@ -376,17 +364,20 @@ pub(crate) fn synced(fd: BorrowedFd<'_>) -> Option<Result<(), Errno>> {
     warm.write_back().err().map(Err)
 }
 
-/// The kernel is about to read a file by itself, or to map it: it must know what was written.
-pub(crate) fn reads(fd: BorrowedFd<'_>, until: Until) {
-    if keeper::has_frames() {
-        descriptors::leave(fd.as_raw_fd(), until);
-    }
+/// The kernel is about to read a file by itself: it must know what was written.
+pub(crate) fn reads(fd: RawFd) -> Option<Held> {
+    keeper::has_frames().then(|| descriptors::held(fd))
 }
 
 /// Something that is not logged, and goes by the kernel, is about to change bytes of a file: in strict mode it must not be undone, and
 /// what is in frames of this process must not be older.
-pub(crate) fn changes(fd: BorrowedFd<'_>, until: Until) {
-    if keeper::is_strict() || keeper::has_frames() {
-        descriptors::leave(fd.as_raw_fd(), until);
+pub(crate) fn changes(fd: RawFd) -> Option<Held> {
+    (keeper::is_strict() || keeper::has_frames()).then(|| descriptors::held(fd))
+}
+
+/// The same of what the kernel maps, which is changed, or read, for as long as it is mapped.
+pub(crate) fn maps(fd: BorrowedFd<'_>, changes: bool) {
+    if keeper::has_frames() || changes && keeper::is_strict() {
+        descriptors::leave(fd.as_raw_fd());
     }
 }

@@ -41,6 +41,8 @@ pub(crate) struct Description {
     calls: AtomicU32,
     /// Whether the keeper has been asked.
     is_asked: AtomicBool,
+    /// Calls of the kernel's under way, from its position or about the file's length: it does not become warm meanwhile.
+    held: AtomicU32,
     /// As fcntl's F_GETFL has them; of use while it is warm.
     pub(super) flags: AtomicI32,
     /// Where the next read or write is; while it is warm the kernel's is not moved.
@@ -68,6 +70,7 @@ impl Description {
             home: AtomicI32::new(-1),
             calls: AtomicU32::new(0),
             is_asked: AtomicBool::new(false),
+            held: AtomicU32::new(0),
             flags: AtomicI32::new(0),
             position: AtomicU64::new(0),
             known_len: AtomicU64::new(0),
@@ -89,6 +92,7 @@ impl Description {
 
     /// It is the kernel's for good, if it is anybody's, whatever a thread was making of it that is not there.
     pub(super) fn abandon(&self) {
+        self.held.store(0, Ordering::SeqCst);
         if self.state() != State::Free {
             self.state.store(State::Linux as u32, Ordering::SeqCst);
         }
@@ -150,14 +154,33 @@ impl Description {
         self.references.load(Ordering::SeqCst) < CALL
     }
 
-    /// Waits until no call is under way, of such as began before its state was changed; false if that lasts too long.
+    /// A call of the kernel's begins, which may last long, and until it ends the description does not become warm. It may be so still.
+    pub(super) fn hold(&self) {
+        self.held.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The end of that; in a forked child perhaps of a call that began in the parent.
+    pub(super) fn release(&self) {
+        let _ = self.held.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |held| held.checked_sub(1));
+    }
+
+    /// Whether there is such a call, and it is about to become warm: who has begun that call waits until it is not, or leaves it.
+    fn is_to_stay_cold(&self) -> bool {
+        self.held.load(Ordering::SeqCst) != 0 && self.state() == State::Warming
+    }
+
+    /// Waits until no call is under way, of such as began before its state was changed; false if that lasts too long, or it is not to
+    /// become warm.
     pub(super) fn drain(&self) -> bool {
+        if self.is_to_stay_cold() {
+            return false;
+        }
         if self.is_quiet() {
             return true;
         }
         let end = Instant::now() + DRAINED_WITHIN;
         while !self.is_quiet() {
-            if Instant::now() > end {
+            if Instant::now() > end || self.is_to_stay_cold() {
                 return false;
             }
             std::thread::yield_now();
@@ -168,6 +191,7 @@ impl Description {
     /// One more call by which the kernel reads or writes the file; whether the keeper should look at it now.
     pub(super) fn is_worth_a_look(&self) -> bool {
         self.calls.fetch_add(1, Ordering::Relaxed) >= CALLS_BEFORE_WARMTH
+            && self.held.load(Ordering::Relaxed) == 0
             && !self.is_asked.swap(true, Ordering::Relaxed)
     }
 

@@ -79,7 +79,7 @@ pub(super) fn is_outside(fd: RawFd) -> bool {
 
 /// How long a description is left to Linux.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Until {
+enum Until {
     /// Until it is worth another look.
     ItIsWarm,
     /// For good: others may have it from now on.
@@ -176,7 +176,7 @@ pub(crate) fn duplicated(fd: RawFd, duplicate: RawFd) {
     forget(duplicate);
     if STREAMS.contains(&duplicate) {
         // The C library moves the position of such a description.
-        leave(fd, Until::TheEnd);
+        leave(fd);
     } else if let Some(description) = of_descriptor(fd) {
         description.share();
         let same = self::number(fd).map_or(0, |number| number.load(Ordering::SeqCst));
@@ -218,11 +218,34 @@ fn forget(fd: RawFd) {
     description.unshare();
 }
 
-/// Leaves a descriptor's description to Linux: its position is the kernel's then.
-pub(crate) fn leave(fd: RawFd, until: Until) {
+/// Leaves a descriptor's description to Linux for good: its position is the kernel's then.
+pub(crate) fn leave(fd: RawFd) {
     if let Some(description) = of_descriptor(fd) {
-        leave_description(description, until);
+        leave_description(description, Until::TheEnd);
     }
+}
+
+/// As long as there is one, a description does not become warm: the kernel does a call about its file, from the position that it knows.
+#[must_use = "the call is still to come"]
+pub(crate) struct Held(Option<&'static Description>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(description) = self.0 {
+            description.release();
+        }
+    }
+}
+
+/// Leaves a descriptor's description to Linux for a call of the kernel's.
+pub(crate) fn held(fd: RawFd) -> Held {
+    let held = Held(of_descriptor(fd));
+    if let Some(description) = held.0 {
+        // Before: what the keeper begins to warm up from here on it gives up again.
+        description.hold();
+        leave_description(description, Until::ItIsWarm);
+    }
+    held
 }
 
 /// Leaves all descriptions to Linux.

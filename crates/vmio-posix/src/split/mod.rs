@@ -29,9 +29,9 @@ mod strict_calls;
 mod warm;
 
 pub(crate) use all_left::AllLeft;
-pub(crate) use calls::{Way, changes, lseek, read, reads, synced, truncate, write};
+pub(crate) use calls::{Way, changes, lseek, maps, read, reads, synced, write};
 pub(crate) use descriptors::{
-    Until, closed, closed_range, duplicated, flags, give_way_to, is_alone, leave, opened, opened_elsewhere,
+    Held, closed, closed_range, duplicated, flags, give_way_to, held, is_alone, leave, opened, opened_elsewhere,
     write_back_all,
 };
 pub(crate) use keeper::{begin_anew, close_logs, has_frames, is_on, is_strict, replay_before_changes, start};
