@@ -144,6 +144,28 @@ fn what_is_left_of_a_file_is_counted_from_the_position() -> TestResult {
     Ok(())
 }
 
+/// Locks ten bytes from a position on, and says which.
+const LOCKED: &str = r#"
+fd = warm(os.open("data", os.O_RDWR))
+os.lseek(fd, 5000, os.SEEK_SET)
+os.lockf(fd, os.F_LOCK, 10)
+print([line.split()[-2:] for line in open("/proc/self/fdinfo/%d" % fd) if "POSIX" in line])
+"#;
+
+#[test]
+fn record_locks_are_where_the_position_is() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    for mode in MODES.into_iter().chain(CACHED_MODES) {
+        let dir = tempfile::tempdir()?;
+        let output = python(mode, dir.path(), LOCKED, &[])?;
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "[['5000', '5009']]", "{mode}: {error}");
+    }
+    Ok(())
+}
+
 /// Clones and compares files of which something was overwritten.
 const CLONED: &str = r#"
 FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940d, 0xc0189436

@@ -20,6 +20,11 @@ pub(crate) fn is_about(command: c_int) -> bool {
     )
 }
 
+/// Whether it is counted from the position, which the kernel must know then.
+pub(crate) fn is_from_position(lock: &flock) -> bool {
+    i32::from(lock.l_whence) == libc::SEEK_CUR
+}
+
 /// The same lock, counted from the beginning of the file.
 pub(crate) fn absolute(lock: &flock, fd: BorrowedFd<'_>) -> Option<flock> {
     let base = match i32::from(lock.l_whence) {

@@ -274,6 +274,10 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int 
             _ => {}
         }
     }
+    // SAFETY: with these commands the argument is a pointer to a lock, by the caller.
+    let is_from_position = || unsafe { locks::is_from_position(&*(argument as *const flock)) };
+    let is_held = is_of_mode(fd) && locks::is_about(command) && argument != 0 && is_from_position();
+    let _position = is_held.then(|| split::held(fd));
     // Also of a file that is not mapped, as it may be soon.
     let clipped = match locks::is_about(command) && argument != 0 && fd >= 0 && !entry::is_inside() {
         // SAFETY: with these commands the argument is a pointer to a lock, by the caller, who has the file open.
