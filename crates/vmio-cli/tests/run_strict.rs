@@ -6,11 +6,12 @@ use std::error::Error;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use common::disk::{Disk, FileSystem};
+use common::modes::by;
 use common::modes::{SQL, TOOLS, random_runs, same_as_plain, seeds, served, served_by_all, under};
-use common::programs::{compiled, has, leave_out, plain, text};
+use common::programs::{as_nobody, compiled, for_everybody, has, leave_out, plain, text};
 use common::{TestResult, refused, succeeded, vmio};
 
 const BLOCK: usize = 300_000;
@@ -291,4 +292,90 @@ fn a_folder_where_no_log_can_be_is_refused() -> TestResult {
     let mut command = vmio();
     command.args(["run", "--mode", "strict", "--log-size", "1K", "--under"]).arg(dir.path()).args(["--", "true"]);
     refused(&mut command, "64 KiB")
+}
+
+/// Runs a program as a user without rights, in a folder of his.
+fn run_as_nobody(program: &[&str], folder: &Path) -> Result<Output, Box<dyn Error>> {
+    let bin = tempfile::tempdir()?;
+    let mut limited = Command::new("timeout");
+    limited.args(["-s", "KILL", "60"]).arg(for_everybody(bin.path())?);
+    let mut command = by(limited, "strict", folder, program);
+    Ok(as_nobody(&mut command, folder).current_dir(folder).output()?)
+}
+
+/// It may have no thread more at first, and then as many as it likes.
+const WITHOUT_THREADS: &str = r#"
+import errno, os, resource, sys, tempfile
+outside = tempfile.TemporaryFile()
+before = resource.getrlimit(resource.RLIMIT_NPROC)
+resource.setrlimit(resource.RLIMIT_NPROC, (1, before[1]))
+fd = os.open("data", os.O_RDWR | os.O_CREAT)
+try: os.write(fd, b"lost")
+except OSError as error: assert error.errno == errno.EAGAIN, error
+else: sys.exit("it was written without a log")
+assert os.write(outside.fileno(), b"elsewhere") == 9
+resource.setrlimit(resource.RLIMIT_NPROC, before)
+assert os.write(fd, b"logged") == 6 and os.fstat(fd).st_size == 6
+"#;
+
+#[test]
+fn a_write_without_a_thread_to_log_it_fails() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let output = run_as_nobody(&["python3", "-c", WITHOUT_THREADS], dir.path())?;
+    assert!(output.status.success(), "{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    assert_eq!((fs::read(dir.path().join("data"))?, served(&output, "writes_logged")), (b"logged".to_vec(), 1));
+    Ok(())
+}
+
+/// What a program has had written when it says a number is there after the power was cut.
+fn is_there_after_the_power(
+    prepare: impl FnOnce(&Path) -> TestResult,
+    program: &[&str],
+    file: &str,
+    expected: &[u8],
+) -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let Some(disk) = Disk::new(dir.path(), FileSystem::Ext4)? else { return Ok(()) };
+    prepare(disk.path())?;
+    let mut command = under("strict", disk.path(), program);
+    command.current_dir(disk.path());
+    interrupted(command, 1, |_| disk.cut_power())?;
+    disk.start_again()?;
+    succeeded(vmio().arg("recover").arg(disk.path()))?;
+    let found = fs::read(disk.path().join(file)).unwrap_or_default();
+    assert!(found == expected, "{} bytes of {}: {:?}", found.len(), expected.len(), found.get(..20));
+    Ok(())
+}
+
+/// The child writes by what its parent has opened, and dies.
+const CHILD: &str = r#"
+import os, signal
+fd = os.open("data", os.O_RDWR | os.O_CREAT)
+os.write(fd, b"parent ")
+child = os.fork()
+if child == 0:
+    os.write(fd, b"child")
+    os.kill(os.getpid(), signal.SIGKILL)
+os.waitpid(child, 0)
+print(1, flush=True)
+signal.pause()
+"#;
+
+#[test]
+fn what_a_forked_child_writes_survives_the_power() -> TestResult {
+    is_there_after_the_power(|_| Ok(()), &["python3", "-c", CHILD], "data", b"parent child")
+}
+
+/// It has opened no file itself, and has one.
+const HEIR: &str = r#"
+import os, signal
+os.write(3, b"inherited")
+print(1, flush=True)
+signal.pause()
+"#;
+
+#[test]
+fn what_is_written_to_an_inherited_file_survives_the_power() -> TestResult {
+    let script = format!("exec python3 -c '{HEIR}' 3> data");
+    is_there_after_the_power(|_| Ok(()), &["sh", "-c", &script], "data", b"inherited")
 }

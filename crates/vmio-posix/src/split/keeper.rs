@@ -31,6 +31,11 @@ use crate::table::is_regular;
 /// What waits for the keeper at most; what finds no room is asked for again, or never freed.
 const REQUESTS_MAX: usize = 256;
 
+/// There is no thread yet, or it could not be started.
+const NO_THREAD: libc::pid_t = 0;
+/// One is being started.
+const STARTING: libc::pid_t = -1;
+
 /// fcntl's, for which the libc crate has no names.
 const F_SETSIG: c_int = 10;
 const F_SETOWN_EX: c_int = 15;
@@ -81,9 +86,9 @@ static IS_STRICT: AtomicBool = AtomicBool::new(false);
 static HAS_FRAMES: AtomicBool = AtomicBool::new(false);
 /// The process, and not its child before that is another program (vfork).
 static PROCESS: AtomicI32 = AtomicI32::new(0);
-/// Its thread; 0 until there is one, which a forked child does not have.
-static THREAD: AtomicI32 = AtomicI32::new(0);
-/// Null before there is a file to keep, and in a forked child.
+/// Its thread; [`NO_THREAD`] until there is one, which a forked child does not have.
+static THREAD: AtomicI32 = AtomicI32::new(NO_THREAD);
+/// Null before there is a thread, and in a forked child.
 static KEEPER: AtomicPtr<Keeper> = AtomicPtr::new(ptr::null_mut());
 
 fn keeper() -> Option<&'static Keeper> {
@@ -132,7 +137,7 @@ pub(super) fn is_in_this_process() -> bool {
 
 /// In a forked child, which has no keeper.
 pub(crate) fn begin_anew() {
-    THREAD.store(0, Ordering::Relaxed);
+    THREAD.store(NO_THREAD, Ordering::Relaxed);
     // The thread may have been in the middle of taking something out: what it had stays as it is, unused.
     KEEPER.store(ptr::null_mut(), Ordering::Relaxed);
     descriptors::belong_to_child();
@@ -143,28 +148,73 @@ pub(crate) fn begin_anew() {
 
 /// Whether there is a thread. It is started by the first open of a file under the folders.
 pub(super) fn is_there(fd: BorrowedFd<'_>) -> bool {
-    if THREAD.load(Ordering::Relaxed) != 0 {
-        return true; // Or is being started, or cannot be.
+    if THREAD.load(Ordering::Acquire) > 0 {
+        return true;
     }
-    let is_under = || Settings::of_this_process().is_some_and(|settings| settings.path_under(fd).is_some());
+    let is_under = || Settings::of_this_process().is_some_and(|settings| settings.covers_open(fd));
     entry::enter(|| Some(Ok(is_under() && begin()))).is_some_and(|outcome| outcome == Ok(true))
 }
 
+/// Starts the thread, or waits until another has; false if it cannot be had, as where there may be no more of them. Later it may be.
 fn begin() -> bool {
-    if THREAD.compare_exchange(0, -1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-        return true;
+    // A child that has the memory of its parent would start its own, and take that away when it becomes another program.
+    if !is_in_this_process() {
+        return false;
+    }
+    // The thread inherits the mask: no handler of the program's runs there. Nor does one here, which would wait for this.
+    let _signals = SignalsBlocked::new();
+    while let Err(thread) = THREAD.compare_exchange(NO_THREAD, STARTING, Ordering::Acquire, Ordering::Acquire) {
+        if thread != STARTING {
+            return true;
+        }
+        thread::yield_now();
     }
     report::prepare();
-    let keeper = Keeper {
+    let keeper = Box::into_raw(Box::new(Keeper {
         requests: ArrayQueue::new(REQUESTS_MAX),
         counts: Counts::default(),
         warmed: AtomicU64::new(0),
         frames: OnceLock::new(),
-    };
-    KEEPER.store(Box::into_raw(Box::new(keeper)), Ordering::Release);
-    // It inherits the mask: no handler of the program's runs there.
-    let _signals = SignalsBlocked::new();
-    thread::Builder::new().name("vmio-keeper".to_owned()).spawn(keep).is_ok()
+    }));
+    // SAFETY: it is freed below if there is no thread, and never if there is one.
+    let kept: &'static Keeper = unsafe { &*keeper };
+    if thread::Builder::new().name("vmio-keeper".to_owned()).spawn(move || keep(kept)).is_ok() {
+        while THREAD.load(Ordering::Acquire) == STARTING {
+            thread::yield_now();
+        }
+        return true;
+    }
+    // SAFETY: there is no thread that has it, and nobody else was told of it.
+    drop(unsafe { Box::from_raw(keeper) });
+    THREAD.store(NO_THREAD, Ordering::Release);
+    false
+}
+
+/// Whether there is somebody to log a write of a descriptor that nothing may be known of.
+pub(super) enum ForWrites {
+    IsThere,
+    /// The kernel writes: the file is under none of the folders, or the caller a child that has the memory of its parent.
+    NotNeeded,
+    /// There is no thread, and none can be started.
+    NotToBeHad,
+}
+
+/// A forked child, or one that has inherited its files, may have opened nothing under the folders, and writes there all the same.
+pub(super) fn for_writes(fd: BorrowedFd<'_>) -> ForWrites {
+    if THREAD.load(Ordering::Acquire) > 0 {
+        return ForWrites::IsThere;
+    }
+    if !is_in_this_process() {
+        return ForWrites::NotNeeded;
+    }
+    if !Settings::of_this_process().is_some_and(|settings| settings.covers_open(fd)) {
+        // So that its next write need not ask.
+        if let Some(description) = descriptors::adopted(fd.as_raw_fd()) {
+            description.is_outside.store(true, Ordering::Relaxed);
+        }
+        return ForWrites::NotNeeded;
+    }
+    if is_there(fd) { ForWrites::IsThere } else { ForWrites::NotToBeHad }
 }
 
 /// Has a descriptor's description looked at; false if too much else is to be done.
@@ -252,7 +302,7 @@ fn wake_signal() -> c_int {
     libc::SIGRTMAX()
 }
 
-fn keep() {
+fn keep(keeper: &'static Keeper) {
     // SAFETY: tells a number.
     let thread = unsafe { libc::gettid() };
     let mut awaited = MaybeUninit::<libc::sigset_t>::zeroed();
@@ -263,10 +313,10 @@ fn keep() {
         // What the kernel sends if too many of the others are pending.
         libc::sigaddset(awaited.as_mut_ptr(), libc::SIGIO);
     }
-    THREAD.store(thread, Ordering::Relaxed);
+    KEEPER.store(ptr::from_ref(keeper).cast_mut(), Ordering::Release);
+    THREAD.store(thread, Ordering::Release);
     fence(Ordering::SeqCst);
     entry::stay_inside();
-    let Some(keeper) = keeper() else { return };
     let mut logs = Logs::default();
     loop {
         while let Some(request) = keeper.requests.pop() {

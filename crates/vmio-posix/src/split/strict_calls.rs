@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::calls::{BUFFERS_ON_STACK, Way, write_part};
 use super::descriptors::{self, Call};
-use super::keeper;
+use super::keeper::{self, ForWrites};
 use super::strict::SharedWrite;
 use super::warm::Warm;
 use crate::entry;
@@ -40,6 +40,12 @@ pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl It
         }
         if !fstat(fd).is_ok_and(|stat| is_regular(&stat)) {
             return Way::Linux(None);
+        }
+        match keeper::for_writes(fd) {
+            ForWrites::IsThere => {}
+            ForWrites::NotNeeded => return Way::Linux(None),
+            // Without a log it would not be what was promised.
+            ForWrites::NotToBeHad => return Way::Done(Err(Errno::AGAIN)),
         }
         if is_shared {
             return write_shared(fd, position, buffers);
