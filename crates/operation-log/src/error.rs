@@ -74,6 +74,14 @@ pub enum Error {
         /// The file, or the log if it is about all.
         path: PathBuf,
     },
+    /// A file lacks what the log has of it, and the log is [kept](crate::Log::keep) for that.
+    #[error(
+        "{path} lacks what the log has of it: it is not written to, and the log not begun anew, until that is recovered"
+    )]
+    Kept {
+        /// The file.
+        path: PathBuf,
+    },
     /// An earlier write to the log failed, so that nobody knows what it holds.
     #[error("an earlier write to {log} failed; a checkpoint begins it anew")]
     Failed {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use smallvec::SmallVec;
@@ -52,6 +52,8 @@ pub(crate) struct LoggedFile {
     logged_to: AtomicU64,
     /// Its operations before this position are in the file.
     retired_to: AtomicU64,
+    /// Whether what the log has of it is for recovery alone.
+    is_kept: AtomicBool,
 }
 
 impl LoggedFile {
@@ -83,6 +85,14 @@ impl LoggedFile {
 
     pub(crate) fn set_retired(&self, until: u64) {
         self.retired_to.fetch_max(until, Ordering::AcqRel);
+    }
+
+    pub(crate) fn keep(&self) {
+        self.is_kept.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn check_not_kept(&self) -> Result<()> {
+        if self.is_kept.load(Ordering::Acquire) { Err(Error::Kept { path: self.path() }) } else { Ok(()) }
     }
 
     /// Whether everything in the log is in the file.
@@ -134,6 +144,7 @@ impl Files {
             introduced_in: AtomicU64::new(NEVER),
             logged_to: AtomicU64::new(0),
             retired_to: AtomicU64::new(0),
+            is_kept: AtomicBool::new(false),
         };
         table.by_identity.insert(identity, number);
         table.by_number.insert(number, Arc::new(file));
@@ -162,6 +173,12 @@ impl Files {
     pub(crate) fn each_unretired<E>(&self, look: impl FnMut(FileNumber) -> Result<(), E>) -> Result<(), E> {
         let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
         table.by_number.values().filter(|file| !file.is_retired()).map(|file| file.number).try_for_each(look)
+    }
+
+    /// Fails if one is kept of which the log has something.
+    pub(crate) fn check_none_kept(&self) -> Result<()> {
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        table.by_number.values().filter(|file| !file.is_retired()).try_for_each(|file| file.check_not_kept())
     }
 
     /// Whether all are retired.

@@ -143,6 +143,7 @@ impl Log {
     ) -> Result<Unapplied<'_>> {
         self.check_owner()?;
         let file = self.files.get(file)?;
+        file.check_not_kept()?;
         let bytes = buffers.iter().map(|buffer| buffer.len() as u64).sum();
         if offset.checked_add(bytes).is_none_or(|end| end > FILE_BYTES_MAX) || len_before > FILE_BYTES_MAX {
             return Err(Error::OutOfRange { offset, bytes });
@@ -172,6 +173,7 @@ impl Log {
     pub fn retire(&self, file: FileNumber, sync: impl FnOnce() -> io::Result<()>) -> Result<()> {
         self.check_owner()?;
         let file = self.files.get(file)?;
+        file.check_not_kept()?;
         let (generation, until) = {
             let header = self.alone();
             (header.life.generation, self.space.tail())
@@ -193,6 +195,14 @@ impl Log {
         Ok(())
     }
 
+    /// Has the log keep what it has of a file for [`crate::recover`], since the file could not be brought to have it: a flush that
+    /// succeeds later would not say so. From here on the file is neither written to nor retired, and there is no checkpoint.
+    pub fn keep(&self, file: FileNumber) -> Result<()> {
+        self.check_owner()?;
+        self.files.get(file)?.keep();
+        Ok(())
+    }
+
     /// Gives up the number of a file that is retired, and will be written to no more.
     pub fn forget(&self, file: FileNumber) -> Result<()> {
         self.check_owner()?;
@@ -207,6 +217,7 @@ impl Log {
         if self.space.tail() == ENTRIES_START_BYTES && !self.has_failed.load(Ordering::Acquire) {
             return Ok(());
         }
+        self.files.check_none_kept()?;
         self.files.each_unretired(sync).map_err(Error::Sync)?;
         let secret = random().map_err(self.failed("drawing a random number for"))?;
         let life = Life { generation: header.life.generation + 1, secret };

@@ -182,6 +182,30 @@ fn what_is_retired_or_checkpointed_is_not_replayed() -> TestResult {
 }
 
 #[test]
+fn what_a_file_lacks_is_kept_for_recovery() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let (under, [a, b]) = (folder.path(), ["a", "b"].map(|name| folder.path().join(name)));
+    fs::write(&a, "")?;
+    fs::write(&b, "")?;
+    let log = log(under)?;
+    let [lacking, other] = [add(&log, &a)?, add(&log, &b)?];
+    write(&log, lacking, 0, b"one")?;
+    log.keep(lacking)?;
+    write(&log, other, 0, b"two")?;
+    log.retire(other, || Ok(()))?;
+    let number = add(&log, &a)?;
+    assert!(matches!(write(&log, number, 0, b"new"), Err(Error::Kept { path }) if path == a));
+    let flushed = || unreachable!("that says nothing");
+    assert!(matches!(log.retire(number, flushed), Err(Error::Kept { .. })));
+    assert!(matches!(log.forget(number), Err(Error::NotRetired { .. })));
+    assert!(matches!(log.checkpoint(|_| Ok(())), Err(Error::Kept { .. })));
+    drop(log);
+    assert!(matches!(only_log(under)?.state, LogState::Recovered));
+    assert_eq!((fs::read(&a)?, fs::read(&b)?), (b"one".to_vec(), Vec::new()));
+    Ok(())
+}
+
+#[test]
 fn a_full_log_says_so_and_a_checkpoint_makes_room() -> TestResult {
     let folder = tempfile::tempdir()?;
     let (under, path) = (folder.path(), folder.path().join("file"));

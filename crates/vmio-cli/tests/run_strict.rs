@@ -12,7 +12,7 @@ use common::disk::{Disk, FileSystem};
 use common::modes::by;
 use common::modes::{SQL, TOOLS, random_runs, same_as_plain, seeds, served, served_by_all, under};
 use common::programs::{as_nobody, compiled, for_everybody, has, leave_out, plain, text};
-use common::{TestResult, refused, succeeded, vmio};
+use common::{TestResult, patterned, refused, succeeded, vmio};
 
 const BLOCK: usize = 300_000;
 const BLOCKS: usize = 4;
@@ -324,6 +324,38 @@ fn a_write_without_a_thread_to_log_it_fails() -> TestResult {
     let output = run_as_nobody(&["python3", "-c", WITHOUT_THREADS], dir.path())?;
     assert!(output.status.success(), "{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
     assert_eq!((fs::read(dir.path().join("data"))?, served(&output, "writes_logged")), (b"logged".to_vec(), 1));
+    Ok(())
+}
+
+/// What it has written is in its cache and its log when the kernel takes nothing of it any more.
+const NOT_TAKEN: &str = r#"
+import errno, os, resource, sys
+fd = os.open("data", os.O_RDWR)
+assert os.pwrite(fd, b"kept" * 1024, 800 << 10) == 4096
+resource.setrlimit(resource.RLIMIT_FSIZE, (512 << 10, resource.RLIM_INFINITY))
+os.close(fd)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+fd = os.open("data", os.O_RDWR)
+try: os.pwrite(fd, b"more", 0)
+except OSError as error: assert error.errno == errno.EIO, error
+else: sys.exit("what is in the log would come over what was written now")
+"#;
+
+#[test]
+fn what_the_kernel_does_not_take_of_a_cache_stays_in_the_log() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("data");
+    let mut expected = patterned(1 << 20);
+    fs::write(&file, &expected)?;
+    succeeded(Command::new("sync").arg(&file))?;
+    let mut command = under("strict --cache 8M", dir.path(), &["python3", "-c", NOT_TAKEN]);
+    let output = command.current_dir(dir.path()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("is in the log: run vmio recover"), "{said}");
+    assert!(fs::read(&file)? == expected, "the test shows nothing");
+    succeeded(vmio().arg("recover").arg(dir.path()))?;
+    expected[800 << 10..][..4096].copy_from_slice("kept".repeat(1024).as_bytes());
+    assert!(fs::read(&file)? == expected, "a write that was acknowledged is lost");
     Ok(())
 }
 

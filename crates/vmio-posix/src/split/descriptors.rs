@@ -402,9 +402,12 @@ fn leave_description_by(description: &'static Description, until: Until, reached
 
 /// Tells the kernel what it does not know yet of a description, but for bytes in frames, which have been written or not.
 fn hand_over(description: &Description, fd: BorrowedFd<'_>, written: Result<(), Errno>) {
+    let logged = description.warm().and_then(Warm::logged);
     if let Err(error) = written {
         description.has_lost_writes.store(true, Ordering::Relaxed);
-        report::not_written(fd, error);
+        if logged.is_none() {
+            report::not_written(fd, error);
+        }
     }
     if description.warm().is_some_and(Warm::has_stored) {
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
@@ -412,9 +415,10 @@ fn hand_over(description: &Description, fd: BorrowedFd<'_>, written: Result<(), 
         // As writes do; who may not has not stored.
         let _ = futimens(fd, &Timestamps { last_access: same, last_modification: now });
     }
-    if let Some(logged) = description.warm().and_then(Warm::logged) {
-        // Whoever has the file from now on must not see it undone. If it cannot be flushed, the log keeps what was promised.
-        if let Err(error) = entry::as_vmio_undisturbed(|| logged.retire(fd)) {
+    if let Some(logged) = logged {
+        // Whoever has the file from now on must not see it undone. If it cannot be written or flushed, the log keeps what was promised.
+        if let Err(error) = written.and_then(|()| entry::as_vmio_undisturbed(|| logged.retire(fd))) {
+            entry::as_vmio_undisturbed(|| logged.keep());
             report::not_retired(fd, error);
         }
     }

@@ -61,9 +61,14 @@ pub(super) fn not_written(fd: BorrowedFd<'_>, error: Errno) {
     say(fd, format_args!("could not be written ({error}): some of what the program wrote to it is lost"));
 }
 
-/// A file is given to others that could not be flushed before: its log has to be replayed.
+/// A file is given to others that could not be written or flushed before: its log has to be replayed.
 pub(super) fn not_retired(fd: BorrowedFd<'_>, error: Errno) {
-    say(fd, format_args!("could not be flushed ({error}); what was written to it is in the log: run vmio recover"));
+    say(
+        fd,
+        format_args!(
+            "could not be brought up to date ({error}); what was written to it is in the log: run vmio recover"
+        ),
+    );
 }
 
 /// With `--verbose`: whether a file that some calls have used is read and written without them from here on.

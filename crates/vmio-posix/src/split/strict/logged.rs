@@ -65,6 +65,13 @@ impl Logged {
         Ok(())
     }
 
+    /// The file lacks something of what was logged, and may be others' from now on: the log keeps it, and the process writes nothing more
+    /// to the file.
+    pub(in super::super) fn keep(&self) {
+        let _turn = self.turn();
+        let _ = self.log.log.keep(self.number);
+    }
+
     fn retire_in_turn(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         self.log.retire(self.number, || {
             // What has no name any more is gone with its last descriptor, and with a crash.
