@@ -411,3 +411,42 @@ fn what_is_written_to_an_inherited_file_survives_the_power() -> TestResult {
     let script = format!("exec python3 -c '{HEIR}' 3> data");
     is_there_after_the_power(|_| Ok(()), &["sh", "-c", &script], "data", b"inherited")
 }
+
+/// Writes next to nothing to a file that others have written, and syncs that.
+const SYNCS: &str = r#"
+import os, signal
+fd = os.open("data", os.O_RDWR)
+os.pwrite(fd, b"!", 0)
+os.fsync(fd)
+print(1, flush=True)
+signal.pause()
+"#;
+
+#[test]
+fn a_sync_brings_what_others_have_written_before() -> TestResult {
+    let mut expected = patterned(100_000);
+    let before = expected.clone();
+    expected[0] = b'!';
+    let prepare = move |folder: &Path| Ok(fs::write(folder.join("data"), before)?);
+    is_there_after_the_power(prepare, &["python3", "-c", SYNCS], "data", &expected)
+}
+
+/// The file gets a name when its log is retired already: before a fork.
+const NAMED_LATER: &str = r#"
+import os, signal
+fd = os.open(".", os.O_RDWR | os.O_TMPFILE)
+os.write(fd, b"nameless" * 1000)
+child = os.fork()
+if child == 0: os._exit(0)
+os.waitpid(child, 0)
+# With a folder it is linkat, which can follow.
+os.link(f"/proc/self/fd/{fd}", "data", src_dir_fd=0, follow_symlinks=True)
+print(1, flush=True)
+signal.pause()
+"#;
+
+#[test]
+fn a_file_that_gets_its_name_later_has_its_bytes() -> TestResult {
+    let expected = b"nameless".repeat(1000);
+    is_there_after_the_power(|_| Ok(()), &["python3", "-c", NAMED_LATER], "data", &expected)
+}

@@ -357,8 +357,8 @@ pub(crate) fn synced(fd: BorrowedFd<'_>) -> Option<Result<(), Errno>> {
     }
     let call = Call::begin(fd.as_raw_fd())?;
     let warm = call.warm()?;
-    if warm.logged().is_some() {
-        return Some(Ok(()));
+    if let Some(logged) = warm.logged() {
+        return Some(logged.sync(fd));
     }
     warm.is_synced();
     warm.write_back().err().map(Err)

@@ -3,15 +3,16 @@
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use operation_log::{FileIdentity, FileNumber, Unapplied};
-use rustix::fs::{fdatasync, fstat};
+use rustix::fs::{fdatasync, fsync};
 use rustix::io::Errno;
 
 use super::errno;
 use super::logs::{Logs, ProcessLog, counts};
+use crate::entry;
 use crate::settings::Settings;
 
 /// What a warm description has in strict mode.
@@ -20,6 +21,8 @@ pub(in super::super) struct Logged {
     number: FileNumber,
     /// Held from where a write is logged until it is applied: writes reach the file in the order in which the log has them.
     order: Mutex<()>,
+    /// Whether the program has had the file flushed since it is the process's.
+    is_synced: AtomicBool,
 }
 
 /// The turn of a thread to write to the file.
@@ -39,7 +42,7 @@ impl Logged {
         let log = logs.of(settings, path)?;
         let identity = FileIdentity::of(fd).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         let number = log.log.file(identity, path).map_err(|error| errno(&error))?;
-        Ok(Logged { log, number, order: Mutex::new(()) })
+        Ok(Logged { log, number, order: Mutex::new(()), is_synced: AtomicBool::new(false) })
     }
 
     /// What a checkpoint finds the description by.
@@ -55,6 +58,15 @@ impl Logged {
     /// Waits for the writes that are under way. Signals are blocked meanwhile: a handler of this thread's would wait for itself.
     pub(in super::super) fn turn(&self) -> Turn<'_> {
         Turn { logged: self, _order: self.order.lock().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    /// fsync: what others wrote before the file was the process's may be in the page cache alone. All that was written since is in the log.
+    pub(in super::super) fn sync(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        if !self.is_synced.load(Ordering::Acquire) {
+            entry::as_vmio_undisturbed(|| fsync(fd))?;
+            self.is_synced.store(true, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// Flushes the file, and has nothing replayed of it any more: it may be others' from now on.
@@ -73,11 +85,8 @@ impl Logged {
     }
 
     fn retire_in_turn(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        self.log.retire(self.number, || {
-            // What has no name any more is gone with its last descriptor, and with a crash.
-            let has_name = fstat(fd).map_or(true, |stat| stat.st_nlink > 0);
-            if has_name { Ok(fdatasync(fd)?) } else { Ok(()) }
-        })
+        // Also if it has no name: one of O_TMPFILE may get one later.
+        self.log.retire(self.number, || Ok(fdatasync(fd)?))
     }
 }
 
