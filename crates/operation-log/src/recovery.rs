@@ -128,7 +128,7 @@ fn recover_log(folder: &Folder, log: &mut RecoveredLog, action: Action) -> Resul
     let present = || log.files.iter().zip(&work).filter_map(|(file, work)| Some((file.found_at.as_ref()?, work)));
     let here = device_of(folder)?;
     for (at, work) in present() {
-        replay::open(at, present_identity(work.file.identity, &contents, here))?;
+        replay::check(at, present_identity(work.file.identity, &contents, here))?;
     }
     if action == Action::Look {
         return Ok(true);

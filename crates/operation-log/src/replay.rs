@@ -2,10 +2,13 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, chmod, fstat};
+use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use crate::error::{Error, Result};
 use crate::identity::FileIdentity;
@@ -13,14 +16,53 @@ use crate::scan::{Contents, EntryKind, FileWork, Window};
 
 /// Opens a file for replay, if it is still the one that is meant.
 pub(crate) fn open(path: &Path, identity: FileIdentity) -> Result<File> {
-    let failed = |source| Error::File { action: "opening", path: path.to_owned(), source };
+    let opened = match for_stores(path) {
+        Ok(file) => check_same(file, identity),
+        Err(Errno::ACCESS) => own(path, identity).and_then(|own| Ok(own_for_stores(&own)?)),
+        Err(error) => Err(error.into()),
+    };
+    opened.map_err(|source| Error::File { action: "opening", path: path.to_owned(), source })
+}
+
+/// Whether [`open`] is not going to be refused. Nothing is changed.
+pub(crate) fn check(path: &Path, identity: FileIdentity) -> Result<()> {
+    let checked = match for_stores(path) {
+        Ok(file) => check_same(file, identity).map(drop),
+        Err(Errno::ACCESS) => own(path, identity).map(drop),
+        Err(error) => Err(error.into()),
+    };
+    checked.map_err(|source| Error::File { action: "opening", path: path.to_owned(), source })
+}
+
+fn for_stores(path: &Path) -> Result<File, Errno> {
     // Whatever took its name meanwhile, such as a pipe, is not waited for.
     let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(error.into()))?);
-    match FileIdentity::of(&file).map_err(failed)? == identity {
+    Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
+}
+
+fn check_same<File: AsFd>(file: File, identity: FileIdentity) -> io::Result<File> {
+    match FileIdentity::of(&file)? == identity {
         true => Ok(file),
-        false => Err(failed(io::Error::other("another file has taken its name just now"))),
+        false => Err(io::Error::other("another file has taken its name just now")),
     }
+}
+
+/// A file of this user's own, which only its mode keeps him from. He had it open when that was made so, or made it so: git does with its
+/// objects. The descriptor is good for nothing but finding it.
+fn own(path: &Path, identity: FileIdentity) -> io::Result<OwnedFd> {
+    let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let found = check_same(found, identity)?;
+    if fstat(&found)?.st_uid == geteuid().as_raw() { Ok(found) } else { Err(Errno::ACCESS.into()) }
+}
+
+/// Opens it by a mode that lets its owner write, which it has for that moment alone.
+fn own_for_stores(own: &OwnedFd) -> Result<File, Errno> {
+    let link = format!("/proc/self/fd/{}", own.as_raw_fd());
+    let mode = Mode::from_raw_mode(fstat(own)?.st_mode);
+    chmod(&link, mode | Mode::WUSR)?;
+    let opened = for_stores(Path::new(&link));
+    chmod(&link, mode)?;
+    opened
 }
 
 /// Brings the operations of one file into it, in their order, durably. Doing it again changes nothing.

@@ -5,6 +5,7 @@ mod common;
 use std::error::Error;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -449,4 +450,29 @@ signal.pause()
 fn a_file_that_gets_its_name_later_has_its_bytes() -> TestResult {
     let expected = b"nameless".repeat(1000);
     is_there_after_the_power(|_| Ok(()), &["python3", "-c", NAMED_LATER], "data", &expected)
+}
+
+/// As git makes its objects: nobody may open it for writing later.
+const READ_ONLY: &str = r#"
+import os, signal
+fd = os.open("data", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o444)
+os.write(fd, b"written")
+print("1", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"#;
+
+#[test]
+fn a_log_of_a_read_only_file_is_replayed() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("data");
+    let output = run_as_nobody(&["python3", "-c", READ_ONLY], dir.path())?;
+    assert_eq!(output.stdout, b"1\n", "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(dir.path().join(".vmio").exists(), "no log was left");
+    // As if the power had gone.
+    fs::write(&file, "")?;
+    let output = run_as_nobody(&["cat", "data"], dir.path())?;
+    assert_eq!(output.stdout, b"written", "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(fs::metadata(&file)?.permissions().mode() & 0o7777, 0o444);
+    assert!(!dir.path().join(".vmio").exists());
+    Ok(())
 }
