@@ -476,3 +476,48 @@ fn a_log_of_a_read_only_file_is_replayed() -> TestResult {
     assert!(!dir.path().join(".vmio").exists());
     Ok(())
 }
+
+/// Waits for signals that it sends itself, and those have a value.
+const SIGNALS: &str = r#"
+import ctypes, os, signal, sys
+c = ctypes.CDLL(None)
+c.sigqueue.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
+fd = os.open("data", os.O_RDWR | os.O_CREAT)
+os.write(fd, b"a")
+# The last is SIGSTKFLT.
+every = [signal.SIGIO, signal.SIGRTMAX, signal.SIGRTMIN, 16]
+signal.pthread_sigmask(signal.SIG_BLOCK, every)
+for number in every * 50:
+    assert c.sigqueue(os.getpid(), number, 7) == 0
+    got = signal.sigtimedwait([number], 5)
+    if got is None: sys.exit(f"signal {number} is lost")
+    assert got.si_signo == number and got.si_pid == os.getpid() and got.si_code == -1, got
+    os.write(fd, b"b")
+"#;
+
+#[test]
+fn signals_of_the_programs_are_its_own() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let mut command = under("strict", dir.path(), &["timeout", "-s", "KILL", "60", "python3", "-c", SIGNALS]);
+    succeeded(command.current_dir(dir.path()))?;
+    assert_eq!(fs::metadata(dir.path().join("data"))?.len(), 201);
+    Ok(())
+}
+
+/// Another opens the file, and writes to it, while no signal can be queued for this process.
+const NO_SIGNALS: &str = r#"
+import os, resource, subprocess
+resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, 0))
+fd = os.open("data", os.O_RDWR | os.O_CREAT)
+for n in range(20): os.write(fd, b"a")
+subprocess.run(["sh", "-c", "printf b >> data"], check=True)
+assert os.pread(fd, 100, 0) == b"a" * 20 + b"b"
+"#;
+
+#[test]
+fn where_no_signal_can_be_queued_nobody_waits_for_ever() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let mut command = under("strict", dir.path(), &["timeout", "-s", "KILL", "30", "python3", "-c", NO_SIGNALS]);
+    succeeded(command.current_dir(dir.path()))?;
+    Ok(())
+}

@@ -41,6 +41,13 @@ const F_SETSIG: c_int = 10;
 const F_SETOWN_EX: c_int = 15;
 const F_OWNER_TID: c_int = 0;
 
+/// By which the kernel, when it wants a lease back, and this process wake the keeper: it is sent to that thread alone. Programs wait for
+/// real-time signals and SIGIO themselves, and where as many signals are pending as may be, the former do not arrive; this one nobody
+/// else sends.
+const WAKE_SIGNAL: c_int = libc::SIGSTKFLT;
+/// Those of a set of signals that the kernel reads.
+const KERNEL_SIGSET_BYTES: usize = 8;
+
 #[repr(C)]
 struct Owner {
     kind: c_int,
@@ -292,27 +299,41 @@ fn ask(request: Request) -> bool {
     let thread = THREAD.load(Ordering::Relaxed);
     if thread > 0 {
         // SAFETY: has no effect on memory.
-        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, wake_signal()) };
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, WAKE_SIGNAL) };
     }
     true
 }
 
-/// By which the kernel, and this process, wake the keeper: it is sent to that thread alone.
-fn wake_signal() -> c_int {
-    libc::SIGRTMAX()
+/// Waits for the signal. One that is pending already stands for all that come: whatever it says, it may be about a lease, too.
+fn await_signal() {
+    let mut awaited = MaybeUninit::<libc::sigset_t>::zeroed();
+    let mut about = MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: all is ours. The signal is blocked in this thread, as all are; zeroes are a siginfo, of no signal. Not the C library's call,
+    // which takes a signal for the thread for one for the process.
+    let mut about = unsafe {
+        libc::sigemptyset(awaited.as_mut_ptr());
+        libc::sigaddset(awaited.as_mut_ptr(), WAKE_SIGNAL);
+        let no_end = ptr::null::<libc::timespec>();
+        libc::syscall(libc::SYS_rt_sigtimedwait, awaited.as_ptr(), about.as_mut_ptr(), no_end, KERNEL_SIGSET_BYTES);
+        about.assume_init()
+    };
+    let is_sent_by_hand = about.si_signo == WAKE_SIGNAL && about.si_code <= 0 && about.si_code != libc::SI_TKILL;
+    // SAFETY: such a signal has a sender. Nobody is one for which there was no room in the queue, as may be with this process's own.
+    if is_sent_by_hand && unsafe { about.si_pid() } != 0 {
+        // What is sent to the process is taken from it here. Its first thread may have it: from the process the keeper would take it again.
+        if about.si_code == libc::SI_USER {
+            // Which the kernel has nobody say for another.
+            about.si_code = libc::SI_QUEUE;
+        }
+        let process = getpid().as_raw_nonzero().get();
+        // SAFETY: what it is about is read, and is ours.
+        unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, process, WAKE_SIGNAL, &raw const about) };
+    }
 }
 
 fn keep(keeper: &'static Keeper) {
     // SAFETY: tells a number.
     let thread = unsafe { libc::gettid() };
-    let mut awaited = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: fills a set of ours. The signals are blocked in this thread, as all are.
-    unsafe {
-        libc::sigemptyset(awaited.as_mut_ptr());
-        libc::sigaddset(awaited.as_mut_ptr(), wake_signal());
-        // What the kernel sends if too many of the others are pending.
-        libc::sigaddset(awaited.as_mut_ptr(), libc::SIGIO);
-    }
     KEEPER.store(ptr::from_ref(keeper).cast_mut(), Ordering::Release);
     THREAD.store(thread, Ordering::Release);
     fence(Ordering::SeqCst);
@@ -350,14 +371,8 @@ fn keep(keeper: &'static Keeper) {
                 }
             }
         }
-        let mut about = MaybeUninit::<libc::siginfo_t>::zeroed();
-        // SAFETY: both are ours.
-        let signal = unsafe { libc::sigwaitinfo(awaited.as_ptr(), about.as_mut_ptr()) };
-        // SAFETY: it was zeroed, and filled if there was a signal.
-        let is_ours = signal == wake_signal() && unsafe { about.assume_init() }.si_code == libc::SI_TKILL;
-        if signal > 0 && !is_ours {
-            descriptors::leave_those_asked_back(report::asked_back);
-        }
+        await_signal();
+        descriptors::leave_those_asked_back(report::asked_back);
     }
 }
 
@@ -476,7 +491,7 @@ impl Keeper {
 fn lease_to(fd: BorrowedFd<'_>, thread: libc::pid_t, lease: c_int) -> Result<(), Errno> {
     let owner = Owner { kind: F_OWNER_TID, id: thread };
     let fd = fd.as_raw_fd();
-    let is_leased = control(fd, F_SETSIG, wake_signal() as usize) == 0
+    let is_leased = control(fd, F_SETSIG, WAKE_SIGNAL as usize) == 0
         && control(fd, F_SETOWN_EX, &raw const owner as usize) == 0
         && control(fd, libc::F_SETLEASE, lease as usize) == 0;
     // SAFETY: the address of the thread's errno is always valid.
