@@ -413,6 +413,26 @@ fn what_is_written_to_an_inherited_file_survives_the_power() -> TestResult {
     is_there_after_the_power(|_| Ok(()), &["sh", "-c", &script], "data", b"inherited")
 }
 
+#[test]
+fn a_child_that_has_its_parents_memory_leaves_it_the_thread() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let program = compiled("vforked", dir.path(), &[])?;
+    let under_it = dir.path().join("under");
+    // Once the parent has no file under the folder before, and once it has.
+    for inherited in [dir.path().join("inherited"), under_it.join("inherited")] {
+        fs::create_dir_all(&under_it)?;
+        let [own, later] = ["own", "later"].map(|name| under_it.join(name));
+        let limited = ["timeout", "-s", "KILL", "30", text(&program), text(&inherited), text(&own), text(&later)];
+        succeeded(&mut under("strict", &under_it, &limited))?;
+        let expected = [(inherited, "child parent"), (own, "child"), (later, "parent")];
+        for (file, content) in expected {
+            assert_eq!(fs::read_to_string(&file)?, content, "{}", file.display());
+        }
+        fs::remove_dir_all(&under_it)?;
+    }
+    Ok(())
+}
+
 /// Writes next to nothing to a file that others have written, and syncs that.
 const SYNCS: &str = r#"
 import os, signal
