@@ -279,8 +279,11 @@ impl Log {
             }
             room = room.saturating_sub(bytes + beside);
         }
-        // Refused before the room is taken that others need; also what has room in its chunk, since the next opening takes another.
-        self.segment.check_room(claim, chunks)?;
+        // Refused before the room is taken that others need; also what has room in its chunk, since the next opening takes another. What
+        // is moved makes room.
+        if chunks > 0 || claim != Claim::Move {
+            self.segment.check_room(claim, chunks)?;
+        }
         Ok(state)
     }
 
