@@ -45,6 +45,13 @@ fn threads_and_forked_processes_have_their_heap() -> TestResult {
 }
 
 #[test]
+fn what_cannot_be_had_is_told_as_the_c_library_does() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let program = compiled("odd_sizes", folder.path(), &[])?;
+    same_as_plain(&[text(&program)])
+}
+
+#[test]
 fn sort_of_more_than_the_cache() -> TestResult {
     let folder = tempfile::tempdir()?;
     let lines = (0..400_000_u64).map(|line| format!("{:020} {line}\n", line.wrapping_mul(0x9e37_79b9_7f4a_7c15)));

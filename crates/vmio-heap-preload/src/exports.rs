@@ -47,14 +47,20 @@ with_return_address!(
 
 unsafe extern "C" fn malloc_for(bytes: usize, return_address: usize) -> *mut c_void {
     // SAFETY: any size may be asked for.
-    unsafe { if is_programs(return_address) { mimalloc::mi_malloc(bytes) } else { c_library::__libc_malloc(bytes) } }
+    unsafe {
+        if is_programs(return_address) {
+            or_out_of_memory(mimalloc::mi_malloc(bytes))
+        } else {
+            c_library::__libc_malloc(bytes)
+        }
+    }
 }
 
 unsafe extern "C" fn calloc_for(count: usize, bytes: usize, return_address: usize) -> *mut c_void {
     // SAFETY: any size may be asked for; both look for an overflow.
     unsafe {
         if is_programs(return_address) {
-            mimalloc::mi_calloc(count, bytes)
+            or_out_of_memory(mimalloc::mi_calloc(count, bytes))
         } else {
             c_library::__libc_calloc(count, bytes)
         }
@@ -78,7 +84,7 @@ pub unsafe extern "C" fn realloc(pointer: *mut c_void, bytes: usize) -> *mut c_v
             mimalloc::mi_free(pointer);
             ptr::null_mut()
         } else {
-            mimalloc::mi_realloc(pointer, bytes)
+            or_out_of_memory(mimalloc::mi_realloc(pointer, bytes))
         }
     }
 }
@@ -117,12 +123,15 @@ pub unsafe extern "C" fn free(pointer: *mut c_void) {
 /// As the C library's function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memalign(alignment: usize, bytes: usize) -> *mut c_void {
-    // SAFETY: both refuse what is no alignment.
-    unsafe {
-        match vmio_heap::is_there() {
-            true => mimalloc::mi_malloc_aligned(bytes, alignment),
-            false => c_library::__libc_memalign(alignment, bytes),
-        }
+    if !vmio_heap::is_there() {
+        // SAFETY: it takes any numbers.
+        return unsafe { c_library::__libc_memalign(alignment, bytes) };
+    }
+    // As the C library: to the next power of two.
+    match alignment.checked_next_power_of_two() {
+        // SAFETY: that is an alignment.
+        Some(alignment) => or_out_of_memory(unsafe { mimalloc::mi_malloc_aligned(bytes, alignment) }),
+        None => out_of_memory(),
     }
 }
 
@@ -200,6 +209,13 @@ pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
     }
 }
 
+/// mimalloc does not say why there is none.
+#[inline]
+fn or_out_of_memory(pointer: *mut c_void) -> *mut c_void {
+    if pointer.is_null() { out_of_memory() } else { pointer }
+}
+
+#[cold]
 fn out_of_memory() -> *mut c_void {
     // SAFETY: the location is the calling thread's.
     unsafe { *libc::__errno_location() = libc::ENOMEM };
