@@ -90,7 +90,7 @@ fn what_cannot_be_replayed_is_refused() -> Result<(), Box<dyn std::error::Error>
     for (arguments, message) in [
         (&["--trace", path, "--cache", "1M"][..], "line 2: \"two\" is not a page number"),
         (&["--trace", "/nowhere/at/all", "--cache", "1M"], "cannot open the trace /nowhere/at/all"),
-        (&["--synthetic", "zipf", "--cache", "4K"], "less than 1 MiB"),
+        (&["--synthetic", "zipf", "--cache", "4K"], "1 MiB at least are simulated"),
         (&["--synthetic", "sometimes", "--cache", "1M"], "is not a pattern"),
         (&["--synthetic", "zipf", "--cache", "0%"], "is not a share"),
         (

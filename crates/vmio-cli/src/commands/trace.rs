@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::{Args, ValueHint};
+use clap::{ArgGroup, Args, ValueHint};
 use vmio::telemetry::{Miss, Misses, Reader};
 
 use super::stat::parse_process_id;
@@ -37,12 +37,13 @@ const READS_MAX: usize = 16;
 /// Record the pages that a program touches, for `vmio sim`.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
+#[command(group = ArgGroup::new("what runs").required(true).args(["pid", "command"]))]
 pub struct TraceArgs {
     /// The file for the trace
     #[arg(long, value_hint = ValueHint::FilePath)]
     out: PathBuf,
     /// The process to record, in place of a command
-    #[arg(long, conflicts_with = "command", required_unless_present = "command", value_parser = parse_process_id)]
+    #[arg(long, value_parser = parse_process_id)]
     pid: Option<u32>,
     /// Which of the caches of the process, in the order in which it built them
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]

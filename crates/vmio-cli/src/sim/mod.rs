@@ -10,7 +10,7 @@ mod trace;
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure};
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{ArgGroup, Args, ValueEnum, ValueHint};
 use serde::Serialize;
 
 use self::cache_size::CacheSize;
@@ -41,9 +41,10 @@ const MEMORY_MIN: u64 = 1 << 20;
 /// Replay a trace of pages and compare the misses of vmio's policies with LRU, CLOCK, ARC, S3-FIFO and the optimum.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
+#[command(group = ArgGroup::new("accesses to replay").required(true).args(["trace", "synthetic"]))]
 pub struct SimArgs {
     /// The file that holds the trace
-    #[arg(long, value_hint = ValueHint::FilePath, required_unless_present = "synthetic", conflicts_with = "synthetic")]
+    #[arg(long, value_hint = ValueHint::FilePath)]
     trace: Option<PathBuf>,
     /// What the file looks like
     #[arg(long, value_enum, default_value = "pages", conflicts_with = "synthetic")]

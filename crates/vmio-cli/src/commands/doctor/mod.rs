@@ -6,6 +6,7 @@ mod file;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 use vmio::Engine;
@@ -85,7 +86,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     if args.json {
         print_line(serde_json::to_string_pretty(&report)?)
     } else {
-        Ok(print(&report, &mut io::stdout().lock())?)
+        print(&report, &mut io::stdout().lock()).context("cannot write to standard output")
     }
 }
 

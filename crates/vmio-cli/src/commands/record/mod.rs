@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 pub use page::page;
 pub use saved::read;
@@ -57,9 +57,10 @@ const FIRST_LOOK: Duration = Duration::from_millis(1);
 /// Run a command, and draw what its caches did.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
+#[command(group = ArgGroup::new("where to").required(true).multiple(true).args(["out", "save"]))]
 pub struct RecordArgs {
     /// Write the page to this file
-    #[arg(long, value_name = "OUT.html", value_parser = ReportFile::parse, required_unless_present = "save")]
+    #[arg(long, value_name = "OUT.html", value_parser = ReportFile::parse)]
     out: Option<ReportFile>,
     /// Save the recording to this file, for vmio report
     #[arg(long, value_name = "FILE", value_parser = ReportFile::parse)]
