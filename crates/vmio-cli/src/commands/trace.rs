@@ -3,19 +3,19 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Error, bail};
 use clap::{ArgGroup, Args, ValueHint};
 use vmio::telemetry::{Miss, Misses, Reader};
 
 use super::stat::parse_process_id;
 use super::watched_command;
-use crate::new_file::NewFile;
+use crate::new_file::folder_of;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,12 +55,11 @@ pub struct TraceArgs {
 
 /// Runs `vmio trace`.
 pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
-    let trace = NewFile::create(&args.out, &[])?;
+    folder_of(&args.out).map_err(Error::msg)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
     ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot watch for Ctrl-C")?;
-    let mut recording =
-        Recording { output: BufWriter::new(trace.file().try_clone()?), misses: Vec::new(), recorded: 0, interrupted };
+    let mut recording = Recording { path: &args.out, misses: Vec::new(), recorded: 0, interrupted };
     let child = match (args.pid, &args.command[..]) {
         (None, [program, arguments @ ..]) => Some(watched_command::start(program, arguments)?),
         _ => None,
@@ -82,40 +81,52 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     let Some(misses) = source else {
         bail!("process {id} had no cache {} that publishes its misses: CacheBuilder::publish_misses", args.cache_number)
     };
-    trace.keep()?;
     eprintln!("vmio: {} misses recorded, {} lost", recording.recorded, misses.lost());
     status.map_or(Ok(()), |status| watched_command::succeeded(&args.command[0], status))
 }
 
-/// A trace that is being written.
-struct Recording {
-    output: BufWriter<File>,
+/// A trace that is being recorded.
+struct Recording<'path> {
+    /// Written once there is a cache to record: what is there before may be another run's.
+    path: &'path Path,
     misses: Vec<Miss>,
     recorded: u64,
     interrupted: Arc<AtomicBool>,
 }
 
-impl Recording {
+/// A cache's misses, and where they go.
+struct Traced {
+    source: Misses,
+    output: BufWriter<File>,
+}
+
+impl Recording<'_> {
     /// Records until the process ends or somebody interrupts; `None` if there was nothing to record from.
     fn record(&mut self, reader: &Reader, cache_number: u64) -> anyhow::Result<Option<Misses>> {
-        writeln!(self.output, "# misses of cache {cache_number} of process {}: page,access", reader.process_id())?;
-        let mut source = None;
+        let mut traced: Option<Traced> = None;
         loop {
             let is_interrupted = self.is_interrupted();
             let has_ended = reader.wait_for_end(INTERVAL)?;
-            if source.is_none() && !has_ended {
-                source = match reader.misses(cache_number) {
+            if traced.is_none() && !has_ended {
+                let source = match reader.misses(cache_number) {
                     Err(_) if reader.wait_for_end(Duration::ZERO)? => None,
                     found => found?,
                 };
+                traced = source.map(|source| self.begin(source, cache_number, reader.process_id())).transpose()?;
             }
-            if let Some(source) = &mut source {
-                self.drain(source, has_ended)?;
+            if let Some(traced) = &mut traced {
+                self.drain(traced, has_ended)?;
             }
             if has_ended || is_interrupted {
-                return Ok(source);
+                return Ok(traced.map(|traced| traced.source));
             }
         }
+    }
+
+    fn begin(&self, source: Misses, cache_number: u64, process_id: u32) -> anyhow::Result<Traced> {
+        let mut output = BufWriter::new(File::create(self.path)?);
+        writeln!(output, "# misses of cache {cache_number} of process {process_id}: page,access")?;
+        Ok(Traced { source, output })
     }
 
     fn is_interrupted(&self) -> bool {
@@ -123,7 +134,7 @@ impl Recording {
     }
 
     /// Writes what has been missed since the last call, to the file; all there is, if nothing will be added.
-    fn drain(&mut self, source: &mut Misses, is_last: bool) -> anyhow::Result<()> {
+    fn drain(&mut self, Traced { source, output }: &mut Traced, is_last: bool) -> anyhow::Result<()> {
         for reads in 1.. {
             let left = source.read(&mut self.misses)?;
             if self.misses.is_empty() {
@@ -134,12 +145,12 @@ impl Recording {
             }
             for miss in self.misses.drain(..) {
                 self.recorded += 1;
-                writeln!(self.output, "{},{}", miss.page, if miss.store { "store" } else { "load" })?;
+                writeln!(output, "{},{}", miss.page, if miss.store { "store" } else { "load" })?;
             }
             if reads == READS_MAX && !is_last {
                 break;
             }
         }
-        Ok(self.output.flush()?)
+        Ok(output.flush()?)
     }
 }

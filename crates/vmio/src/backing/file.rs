@@ -1,6 +1,6 @@
 //! A regular file or a block device, read and written past the page cache (O_DIRECT).
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -48,14 +48,19 @@ impl FileBacking {
     }
 
     fn open_io(path: &Path, access: Access) -> io::Result<Self> {
-        // Before it is opened, too: that of a pipe would wait for somebody at its other end.
-        check_kind(&std::fs::metadata(path)?)?;
+        // To open a pipe would wait for somebody at its other end.
+        if std::fs::metadata(path)?.file_type().is_fifo() {
+            return Err(neither_file_nor_device());
+        }
         let mut options = File::options();
         options.read(true).write(access == Access::ReadWrite);
         let buffered = options.open(path)?;
         let metadata = buffered.metadata()?;
-        check_kind(&metadata)?;
-        let is_device = metadata.file_type().is_block_device();
+        let kind = metadata.file_type();
+        let is_device = kind.is_block_device();
+        if !kind.is_file() && !is_device {
+            return Err(neither_file_nor_device());
+        }
         let (block_bytes, len, identity) = if is_device {
             let block_bytes = u64::from(rustix::fs::ioctl_blksszget(&buffered)?);
             let identity = Identity { device: 0, inode: metadata.rdev() };
@@ -199,11 +204,8 @@ impl Backing for FileBacking {
     }
 }
 
-fn check_kind(metadata: &Metadata) -> io::Result<()> {
-    match metadata.file_type() {
-        kind if kind.is_file() || kind.is_block_device() => Ok(()),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a regular file nor a block device")),
-    }
+fn neither_file_nor_device() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "neither a regular file nor a block device")
 }
 
 /// The alignment that the file system asks of direct I/O; 0 if it has none.
