@@ -4,7 +4,7 @@ mod common;
 
 use std::error::Error;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Seek, read_to_string};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -38,11 +38,17 @@ fn interrupted(
     writes: u64,
     interrupt: impl FnOnce(&mut Child) -> TestResult,
 ) -> Result<u64, Box<dyn Error>> {
-    let mut writer = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let mut said = tempfile::tempfile()?;
+    let mut writer = command.stdout(Stdio::piped()).stderr(said.try_clone()?).spawn()?;
     let mut lines = BufReader::new(writer.stdout.take().ok_or("it is piped")?).lines();
     let mut last = 0;
     while last < writes {
-        last = lines.next().ok_or("the writer has ended")??.parse()?;
+        let Some(line) = lines.next() else {
+            let status = writer.wait()?;
+            said.rewind()?;
+            return Err(format!("the writer has ended, {status}: {}", read_to_string(said)?).into());
+        };
+        last = line?.parse()?;
     }
     let outcome = interrupt(&mut writer);
     let _ = writer.kill();
