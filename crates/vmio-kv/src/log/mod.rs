@@ -279,10 +279,13 @@ impl Log {
             }
             room = room.saturating_sub(bytes + beside);
         }
-        // Refused before the room is taken that others need; also what has room in its chunk, since the next opening takes another. What
-        // is moved makes room.
-        if chunks > 0 || claim != Claim::Move {
-            self.segment.check_room(claim, chunks)?;
+        match (claim, chunks) {
+            // What is moved makes room.
+            (Claim::Move, 0) => {}
+            // It takes none, but for the chunk of the next opening, which must be able to collect.
+            (Claim::Delete, 0) => self.segment.check_room(Claim::Move, 0)?,
+            // Refused before the room is taken that others need.
+            _ => self.segment.check_room(claim, chunks)?,
         }
         Ok(state)
     }
