@@ -41,14 +41,19 @@ impl Folder {
     /// Makes it if it is not there.
     pub(crate) fn create(under: &Path) -> Result<Self> {
         let path = absolute(under)?.join(FOLDER_NAME);
-        // The data of all files under the folder are in its logs.
-        match fs::DirBuilder::new().mode(0o700).create(&path) {
-            Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(Error::Io { action: "making the folder", path, source });
+        let folder = loop {
+            // The data of all files under the folder are in its logs.
+            match fs::DirBuilder::new().mode(0o700).create(&path) {
+                Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(Error::Io { action: "making the folder", path, source });
+                }
+                _ => {}
             }
-            _ => {}
-        }
-        let folder = Self::at(path)?;
+            // Whoever has removed the last log meanwhile has removed it, too.
+            if let Some(folder) = Self::at(path.clone())? {
+                break folder;
+            }
+        };
         // Whose the folder is can take logs out of it, and put them where they are replayed too late.
         let uid = stat_of(&folder.file).map_err(|source| folder.failed("looking at", source))?.stx_uid;
         match uid == rustix::process::geteuid().as_raw() {
@@ -62,10 +67,12 @@ impl Folder {
         Folder { file: options.place(self.file), ..self }
     }
 
-    fn at(path: PathBuf) -> Result<Self> {
+    /// None if there is none.
+    fn at(path: PathBuf) -> Result<Option<Self>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::open(&path, flags, Mode::empty()) {
-            Ok(file) => Ok(Folder { path, file: file.into() }),
+            Ok(file) => Ok(Some(Folder { path, file: file.into() })),
+            Err(rustix::io::Errno::NOENT) => Ok(None),
             Err(error) => Err(Error::Io { action: "opening the folder", path, source: error.into() }),
         }
     }
@@ -76,11 +83,7 @@ impl Folder {
         fs::read_dir(&under).map_err(|source| Error::Io { action: "reading", path: under.clone(), source })?;
         let path = under.join(FOLDER_NAME);
         match fs::symlink_metadata(&path) {
-            Ok(metadata) if metadata.is_dir() => match Self::at(path) {
-                // The last log in it was removed meanwhile, and the folder with it.
-                Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
-                folder => folder.map(Some),
-            },
+            Ok(metadata) if metadata.is_dir() => Self::at(path),
             Ok(_) => Err(Error::Io { action: "reading the folder", path, source: io::ErrorKind::NotADirectory.into() }),
             Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(Error::Io { action: "reading the folder", path, source }),
@@ -299,6 +302,17 @@ mod tests {
         assert!(Folder::open(under.path()).unwrap().is_none() && folder.new_log().unwrap().is_none());
         let again = Folder::create(under.path()).unwrap();
         assert!(again.new_log().unwrap().is_some() && folder.new_log().unwrap().is_none());
+    }
+
+    /// Whoever leaves takes an empty folder away, also one that another has just made and not opened yet.
+    #[test]
+    fn processes_that_come_and_go_are_in_nobodys_way() {
+        let under = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| (0..2000).for_each(|_| Folder::create(under.path()).unwrap().remove_if_empty()));
+            }
+        });
     }
 
     #[test]
