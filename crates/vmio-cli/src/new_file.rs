@@ -24,8 +24,18 @@ enum Content {
 }
 
 impl NewFile {
-    /// Begins one, which must be none of `inputs`: they are still to be read.
+    /// Begins one, which must be none of `inputs`: they are still to be read. It has the rights of the one that it replaces, or those that
+    /// the umask leaves.
     pub fn create(destination: &Path, inputs: &[&Path]) -> anyhow::Result<Self> {
+        Self::create_with(destination, inputs, None)
+    }
+
+    /// The same, for this user alone until it is given other rights: nobody else opens it before.
+    pub fn create_private(destination: &Path, inputs: &[&Path]) -> anyhow::Result<Self> {
+        Self::create_with(destination, inputs, Some(0o600))
+    }
+
+    fn create_with(destination: &Path, inputs: &[&Path], mode: Option<u32>) -> anyhow::Result<Self> {
         let cannot = || format!("cannot write {}", destination.display());
         let old = fs::metadata(destination).ok();
         if let Some(old) = &old {
@@ -42,8 +52,8 @@ impl NewFile {
         // What a link leads to is replaced, not the link.
         let destination = fs::canonicalize(destination).unwrap_or_else(|_| destination.to_owned());
         let folder = folder_of(&destination).map_err(Error::msg)?;
-        let permissions = old.map_or(Permissions::from_mode(0o666), |old| old.permissions());
-        let temporary = tempfile::Builder::new().permissions(permissions).tempfile_in(folder);
+        let mode = mode.unwrap_or_else(|| old.map_or(0o666, |old| old.permissions().mode() & 0o777));
+        let temporary = tempfile::Builder::new().permissions(Permissions::from_mode(mode)).tempfile_in(folder);
         let temporary = temporary.with_context(|| format!("cannot create a file in {}", folder.display()))?;
         Ok(NewFile { destination, content: Content::Beside(temporary), on_interrupt: None })
     }
@@ -138,6 +148,18 @@ mod tests {
         assert!(fs::symlink_metadata(&link)?.is_symlink());
         assert_eq!(fs::metadata(&path)?.permissions().mode() & 0o777, 0o640);
         assert_eq!(fs::read_dir(folder.path())?.count(), 2, "nothing is left beside");
+        Ok(())
+    }
+
+    #[test]
+    fn a_private_one_is_nobody_elses_whatever_was_there() -> anyhow::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("file");
+        fs::write(&path, "old")?;
+        fs::set_permissions(&path, Permissions::from_mode(0o644))?;
+        let mode = |file: &NewFile| file.file().metadata().map(|metadata| metadata.permissions().mode() & 0o777);
+        assert_eq!(mode(&NewFile::create_private(&path, &[])?)?, 0o600);
+        assert_eq!(mode(&NewFile::create(&path, &[])?)?, 0o644);
         Ok(())
     }
 

@@ -44,7 +44,7 @@ pub fn run(args: &CpArgs) -> anyhow::Result<()> {
     let destination = destination_of(&args.src, &args.dst)?;
     let cache = build_cache(args.cache)?;
     let source = Source::open(&cache, &args.src)?;
-    let copy = NewFile::create(&destination, &[&args.src])?.remove_if_interrupted()?;
+    let copy = NewFile::create_private(&destination, &[&args.src])?.remove_if_interrupted()?;
     fill(&cache, &source, copy.file(), copy.path())
         .with_context(|| format!("cannot write {}", destination.display()))?;
     // The rights to read, write and run it alone: as whom it is run goes with its owner, who may be another one here.
