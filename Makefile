@@ -1,7 +1,7 @@
 # Everything a user or CI does with the repository. The work itself is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test soak sanitize deny install header bench bench-map bench-fetch bench-commit bench-units bench-kv bench-run fmt lint doc clean
+.PHONY: help run test test-all soak sanitize deny install header bench bench-map bench-fetch bench-commit bench-units bench-kv bench-run fmt lint doc clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -9,8 +9,11 @@ help: ## list the targets
 run: ## install what is missing, build, and run the main benchmark (RUN_ARGS adds options to it)
 	@scripts/run
 
-test: ## install what is missing and run everything that CI runs (STEPS="tests doc" runs only those)
-	@scripts/test $(STEPS)
+test: ## install what is missing and run what CI runs, in 25 minutes (STEPS="clippy vm" runs only those; CRATE=vmio-kv that crate's tests)
+	@CRATE='$(CRATE)' TEST='$(TEST)' scripts/test $(STEPS)
+
+test-all: ## run all tests there are, in two hours, and end with a table of them (STEPS="fuzz" runs only those)
+	@scripts/test --all $(STEPS)
 
 soak: ## kill, cut the power of and damage key-value stores for about SOAK_MINUTES (30)
 	@scripts/soak

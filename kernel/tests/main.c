@@ -82,16 +82,40 @@ static int run(const char *name, void (*test)(void))
 	return status != 0;
 }
 
+static int is_test(const char *name)
+{
+	for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
+		if (strcmp(tests[i].name, name) == 0)
+			return 1;
+	return 0;
+}
+
+/* Those that are named run; "!NAME" leaves one out. */
+static int is_wanted(const char *test, int count, char **names)
+{
+	int others_run = 1;
+
+	for (int i = 0; i < count; i++) {
+		if (names[i][0] != '!')
+			others_run = 0;
+		if (strcmp(names[i] + (names[i][0] == '!'), test) == 0)
+			return names[i][0] != '!';
+	}
+	return others_run;
+}
+
 int main(int count, char **names)
 {
 	int failed = 0, ran = 0;
 
+	for (int i = 1; i < count; i++) {
+		if (!is_test(names[i] + (names[i][0] == '!'))) {
+			fprintf(stderr, "no test is called %s\n", names[i]);
+			return 1;
+		}
+	}
 	for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
-		int wanted = count == 1;
-
-		for (int name = 1; name < count; name++)
-			wanted |= strcmp(names[name], tests[i].name) == 0;
-		if (wanted) {
+		if (is_wanted(tests[i].name, count - 1, names + 1)) {
 			failed += run(tests[i].name, tests[i].run);
 			ran++;
 		}

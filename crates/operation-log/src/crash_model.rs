@@ -213,7 +213,7 @@ impl Subject {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { max_shrink_iters: 200, ..ProptestConfig::with_cases(96) })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 200, ..ProptestConfig::with_cases(test_depth::pick(32, 96)) })]
 
     #[test]
     fn recovery_keeps_what_was_acknowledged_and_nothing_in_part(operations in operations()) {

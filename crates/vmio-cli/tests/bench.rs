@@ -55,7 +55,7 @@ fn map_runs_every_engine_pattern_and_operation() -> TestResult {
         "--threads",
         "2",
         "--secs",
-        "0.5",
+        "0.2",
         "--engines",
         "vmio,pread",
         "--breakdown",

@@ -18,7 +18,8 @@ fn tiny_run(dir: &Path, report: &str, arguments: &[&str]) -> Result<(Vec<Value>,
     let (json, report) = (dir.join("out.json"), dir.join(report));
     succeeded(
         vmio()
-            .args(["bench", "map", "--size", "16M", "--cache", "8M", "--secs", "0.5", "--op", "mixed:50", "--dir"])
+            .args(["bench", "map", "--size", "16M", "--cache", "8M", "--secs", "0.3"])
+            .args(["--op", "mixed:50", "--dir"])
             .arg(dir)
             .arg("--json")
             .arg(&json)

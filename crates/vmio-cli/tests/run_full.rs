@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use common::disk::{Disk, FileSystem};
-use common::modes::{seeds, served, under};
+use common::modes::{served, under};
 use common::programs::{has, leave_out, plain};
 use common::{TestResult, succeeded};
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
@@ -81,7 +81,7 @@ fn keeps_what_it_has_taken(kind: FileSystem) -> TestResult {
     let (mut lacked, mut by_vmio) = (0, 0);
     for mode in ["posix", "posix --cache 8M", "sync", "strict", "strict --cache 8M"] {
         let folder = disk.path().join("folder");
-        for (seed, holes) in seeds(1).flat_map(|seed| ["many", "no"].map(|holes| (seed, holes))) {
+        for (seed, holes) in test_depth::seeds(1, 4).flat_map(|seed| ["many", "no"].map(|holes| (seed, holes))) {
             fs::create_dir(&folder)?;
             let mut command = under(mode, &folder, &["python3", "-c", PROGRAM, &seed.to_string(), holes]);
             let output = command.current_dir(&folder).output()?;

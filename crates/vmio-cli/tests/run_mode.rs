@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::modes::{self, SQL, TOOLS, random_runs, seeds, served, served_by_all};
+use common::modes::{self, SQL, TOOLS, random_runs, served, served_by_all};
 use common::programs::{compiled, has, leave_out, text};
 use common::{TestResult, patterned, refused, succeeded, vmio};
 
@@ -23,7 +23,7 @@ fn same_as_plain(dir: &Path, program: &[&str]) -> Result<Output, Box<dyn Error>>
 fn random_calls_return_what_they_do_without() -> TestResult {
     let dir = tempfile::tempdir()?;
     let program = compiled("random_calls", dir.path(), &[])?;
-    let outputs = random_runs("posix", &program, 400, seeds(8), modes::same_as_plain)?;
+    let outputs = random_runs("posix", &program, 400, test_depth::seeds(4, 16), modes::same_as_plain)?;
     let (reads, writes) = (served_by_all(&outputs, "reads_served"), served_by_all(&outputs, "writes_served"));
     // Else nothing was tested.
     assert!(reads > 100 && writes > 10, "{reads} reads, {writes} writes");

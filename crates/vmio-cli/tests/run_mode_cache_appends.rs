@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::process::Command;
 
-use common::modes::{seeds, served, under};
+use common::modes::{served, under};
 use common::programs::{has, leave_out, text};
 use common::{TestResult, patterned, succeeded, vmio};
 
@@ -96,7 +96,7 @@ fn what_is_appended_is_there_for_all_at_once() -> TestResult {
         return leave_out("python3 is not installed");
     }
     for (mode, steps) in MODES.into_iter().zip(["600", "200", "200"]) {
-        for seed in seeds(3) {
+        for seed in test_depth::seeds(1, 6) {
             let dir = tempfile::tempdir()?;
             fs::write(dir.path().join("data"), patterned(70_001))?;
             let mut command = under(mode, dir.path(), &["python3", "-c", PROGRAM, &seed.to_string(), steps]);

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::modes::{by, prints_as_plain, random_runs, same_output, seeds, served, served_by_all, under};
+use common::modes::{by, prints_as_plain, random_runs, same_output, served, served_by_all, under};
 use common::programs::{as_nobody, compiled, for_everybody, has, leave_out, plain, source, text};
 use common::{TestResult, succeeded};
 
@@ -26,8 +26,8 @@ fn random_names_are_what_they_are_without() -> TestResult {
     let program = random_names(dir.path())?;
     for mode in MODES.into_iter().chain(CACHED_MODES) {
         // In the others each call waits for the device.
-        let usual = if mode.starts_with("posix") { 8 } else { 2 };
-        let outputs = random_runs(mode, Path::new(&program), STEPS, seeds(usual), prints_as_plain)?;
+        let (quick, deep) = if mode.starts_with("posix") { (2, 16) } else { (1, 4) };
+        let outputs = random_runs(mode, Path::new(&program), STEPS, test_depth::seeds(quick, deep), prints_as_plain)?;
         let (reads, flushes) = (served_by_all(&outputs, "reads_served"), served_by_all(&outputs, "metadata_flushes"));
         // Else nothing was tested.
         assert!(
@@ -57,7 +57,7 @@ fn so_they_are_for_a_user_without_rights() -> TestResult {
     for_everybody(dir.path())?;
     let program = random_names(dir.path())?;
     for mode in MODES {
-        random_runs(mode, Path::new(&program), STEPS, seeds(2), as_nobody_prints)?;
+        random_runs(mode, Path::new(&program), STEPS, test_depth::seeds(1, 4), as_nobody_prints)?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use common::disk::{Disk, FileSystem};
 use common::modes::by;
-use common::modes::{SQL, TOOLS, random_runs, same_as_plain, seeds, served, served_by_all, under};
+use common::modes::{SQL, TOOLS, random_runs, same_as_plain, served, served_by_all, under};
 use common::programs::{as_nobody, compiled, for_everybody, has, leave_out, plain, text};
 use common::{TestResult, patterned, refused, succeeded, vmio};
 
@@ -232,7 +232,7 @@ fn what_a_dead_process_has_logged_comes_not_back_over_newer_contents() -> TestRe
 fn random_calls_return_what_they_do_without() -> TestResult {
     let dir = tempfile::tempdir()?;
     let program = compiled("random_calls", dir.path(), &[])?;
-    let outputs = random_runs("strict", &program, 150, seeds(3), same_as_plain)?;
+    let outputs = random_runs("strict", &program, 150, test_depth::seeds(2, 6), same_as_plain)?;
     let (logged, shared) = (served_by_all(&outputs, "writes_logged"), served_by_all(&outputs, "shared_writes"));
     assert!(shared > 0 && logged > shared, "{logged} writes, {shared} of them shared");
     Ok(())

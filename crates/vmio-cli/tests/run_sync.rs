@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use common::disk::{Disk, FileSystem};
-use common::modes::{SQL, TOOLS, random_runs, same_as_plain, seeds, served, served_by_all, under};
+use common::modes::{SQL, TOOLS, random_runs, same_as_plain, served, served_by_all, under};
 use common::programs::{compiled, has, leave_out, plain, text};
 use common::{TestResult, succeeded};
 
@@ -106,7 +106,7 @@ fn so_it_does_in_strict_mode() -> TestResult {
 fn random_calls_return_what_they_do_without() -> TestResult {
     let dir = tempfile::tempdir()?;
     let program = compiled("random_calls", dir.path(), &[])?;
-    let outputs = random_runs("sync", &program, 200, seeds(4), same_as_plain)?;
+    let outputs = random_runs("sync", &program, 200, test_depth::seeds(2, 8), same_as_plain)?;
     let reads = served_by_all(&outputs, "reads_served");
     assert!(reads > 50, "{reads} reads");
     Ok(())

@@ -254,10 +254,8 @@ fn run(seed: u64, seen: &mut Seen) {
 
 #[test]
 fn what_was_acknowledged_survives_power_cuts() {
-    let seeds = std::env::var("VMIO_TEST_SEEDS").unwrap_or_else(|_| "0..40".to_owned());
-    let (first, end) = seeds.split_once("..").expect("VMIO_TEST_SEEDS is FIRST..END");
     let mut seen = Seen::default();
-    for seed in first.parse().unwrap()..end.parse().unwrap() {
+    for seed in test_depth::seeds(16, 40) {
         run(seed, &mut seen);
     }
     println!(
@@ -272,7 +270,7 @@ fn what_was_acknowledged_survives_power_cuts() {
 /// What a spill has taken is part of no commit but its own: of one that never came nothing stays taken.
 #[test]
 fn commits_beside_a_spill_leave_nothing_of_it_behind() {
-    for seed in 0..12 {
+    for seed in 0..test_depth::pick(5, 12) {
         let disk = SimulatedDisk::new(seed, &[VOLUME_BYTES]);
         let db = Db::create_on(disk.open(0), options(seed)).unwrap();
         disk.die_after(200 + 60 * seed);
@@ -297,7 +295,7 @@ fn commits_beside_a_spill_leave_nothing_of_it_behind() {
 /// What a failed flush has lost stays lost, though the next one succeeds: nothing behind it is acknowledged.
 #[test]
 fn nothing_is_acknowledged_after_a_flush_has_failed() {
-    for seed in 0..20 {
+    for seed in 0..test_depth::pick(6, 20) {
         let disk = SimulatedDisk::new(seed, &[VOLUME_BYTES]);
         let db = Db::create_on(disk.open(0), options(seed).durability(Durability::Sync)).unwrap();
         db.put(b"first", b"1").unwrap();
@@ -318,7 +316,7 @@ fn what_a_power_cut_has_taken_does_not_come_back_after_another() {
     let options = || Options::new().memory_bytes(32 << 20).durability(Durability::None);
     let keys = |db: &Db| db.scan(..).map(|pair| pair.unwrap().0).collect::<Vec<_>>();
     let mut lost = 0;
-    for seed in 0..12 {
+    for seed in 0..test_depth::pick(5, 12) {
         let disk = SimulatedDisk::new(seed, &[40 << 20]);
         let db = Db::create_on(disk.open(0), options()).unwrap();
         db.put(b"first", b"value").unwrap();

@@ -1,7 +1,7 @@
 //! Each byte of a small volume flipped, one at a time: what a store answers then is right, or it says what is damaged; also after it
 //! was written to, and opened again.
 //!
-//! A run takes some bytes of each block; `VMIO_TEST_FLIPS=1` takes all, `VMIO_TEST_FLIPS=10` every tenth.
+//! A run takes some bytes of each block, more with `VMIO_TEST_DEPTH=deep`; `VMIO_TEST_FLIPS=1` takes all, `VMIO_TEST_FLIPS=10` every tenth.
 
 #![allow(clippy::unwrap_used)]
 
@@ -214,11 +214,8 @@ fn places(volume: &Volume, stride: usize) -> Vec<(u64, usize)> {
     let is_one_of_many =
         |offset: u64, block: &Block| block.0[..64] == [LARGE; 64] && !offset.is_multiple_of(32 * BLOCK as u64);
     let blocks = volume.blocks.iter().filter(|(offset, block)| !is_one_of_many(**offset, block));
-    let of_block = |(index, (offset, _)): (usize, (&u64, _))| {
-        let offset = *offset;
-        (index % stride..BLOCK).step_by(stride).map(move |at| (offset, at)).collect::<Vec<_>>()
-    };
-    blocks.enumerate().flat_map(of_block).collect()
+    // One after the other, whichever block it is in: a stride may be longer than a block.
+    blocks.flat_map(|(offset, _)| (0..BLOCK).map(|at| (*offset, at))).step_by(stride).collect()
 }
 
 /// How often the volume could be opened with one of them flipped; and at which it went wrong.
@@ -242,7 +239,7 @@ fn flip_each(volume: &Volume, places: &[(u64, usize)]) -> (usize, Vec<(u64, usiz
 
 #[test]
 fn no_flipped_byte_makes_a_wrong_answer() {
-    let stride = std::env::var("VMIO_TEST_FLIPS").map_or(1201, |stride| stride.parse().unwrap());
+    let stride = test_depth::number("VMIO_TEST_FLIPS", 8209, 1201) as usize;
     // Records in the log alone; and in trees of several levels as well.
     for volume in [
         Volume::new(40, 0, false, false),

@@ -250,7 +250,7 @@ fn what_was_acknowledged_survives_kills() {
         let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
         return live(&folder, std::env::var(LIFE).unwrap().parse().unwrap());
     }
-    let lives = std::env::var("VMIO_TEST_LIVES").map_or(9, |lives| lives.parse().unwrap());
+    let lives = test_depth::number("VMIO_TEST_LIVES", 9, 40);
     let folder = tempfile::tempdir().unwrap();
     let expected = Expected::open(folder.path());
     let mut random = Random(std::process::id().into());

@@ -330,7 +330,7 @@ fn regions(db: &Db) -> [RegionHandle; 2] {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: test_depth::pick(16, 40), ..ProptestConfig::default() })]
     #[test]
     fn a_store_holds_what_maps_do(steps in steps(), spill_threads in 1_usize..=4, has_two_segments: bool) {
         let options = options(spill_threads);

@@ -90,7 +90,7 @@ fn write_some(db: &Db, random: &mut Random) {
 
 #[test]
 fn after_a_power_cut_it_shows_what_an_opening_for_writing_shows() {
-    for seed in 0..10 {
+    for seed in 0..test_depth::pick(4, 10) {
         let mut random = Random(seed);
         let mut disk = SimulatedDisk::new(seed, &[VOLUME_BYTES]);
         drop(Db::create_on(disk.open(0), options()).unwrap());

@@ -170,7 +170,7 @@ fn a_power_cut_amid_moves_brings_no_older_value_back() {
     let put = |db: &Db, number: u64, round, durability| db.put_with(&key(number), &value(number, round), durability);
     let options = || options().memory_level_bytes(256 << 10).growth_factor(3);
     let mut moved = 0;
-    for seed in 0..5 {
+    for seed in 0..test_depth::pick(2, 5) {
         let mut random = Random(seed);
         let disk = SimulatedDisk::new(seed, &[VOLUME_BYTES / 2]);
         let db = shuffled(disk.open(0), options());

@@ -540,7 +540,7 @@ fn check_model(steps: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: test_depth::pick(12, 24), max_shrink_iters: 200, ..ProptestConfig::default() })]
     #[test]
     fn behaves_like_an_array_with_commits(steps in prop::collection::vec(step(), 1..60)) {
         if !is_managed("an atomic mapping") {

@@ -11,7 +11,6 @@ use vmio::{Advice, Mapping, MappingOptions};
 use support::simulated_disk::SimulatedDisk;
 use support::{PAGE, Random, at, is_managed, roomy_cache, store, watchdog};
 
-const SEEDS: u64 = 60;
 const PAGES: u64 = 30;
 /// It goes round a few times.
 const JOURNAL_BYTES: u64 = (128 << 10) + 400 * PAGE;
@@ -88,7 +87,9 @@ fn a_power_cut_leaves_a_commit_of_both_mappings() {
         return;
     }
     let _watchdog = watchdog("a_power_cut_leaves_a_commit_of_both_mappings");
-    let (commits, deltas) = (0..SEEDS).map(live).fold((0, 0), |sum, life| (sum.0 + life.0, sum.1 + life.1));
-    println!("{SEEDS} power cuts, {commits} commits acknowledged, {deltas} deltas found");
-    assert!(commits > SEEDS && deltas > SEEDS);
+    let seeds = test_depth::seeds(20, 60);
+    let cuts = seeds.end - seeds.start;
+    let (commits, deltas) = seeds.map(live).fold((0, 0), |sum, life| (sum.0 + life.0, sum.1 + life.1));
+    println!("{cuts} power cuts, {commits} commits acknowledged, {deltas} deltas found");
+    assert!(commits > cuts && deltas > cuts);
 }

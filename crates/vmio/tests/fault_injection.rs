@@ -422,7 +422,7 @@ impl Modelled {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: test_depth::pick(24, 64), max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     #[test]
     fn errors_come_where_faults_are_and_bytes_are_never_wrong(

@@ -1,7 +1,7 @@
 //! A journal on a simulated disk whose power fails anywhere, also amid recovery: the files are found exactly as the last
 //! acknowledged commit left them, or as one whose acknowledgement was under way.
 //!
-//! VMIO_CRASH_SEEDS says how many lives are lived; a failure prints its seed, and VMIO_CRASH_SEED=N lives that one alone.
+//! Each seed is a life; a failure prints its seed, and `VMIO_TEST_SEEDS=17..18` lives that one alone.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -15,7 +15,6 @@ use vmio::journal::{Journal, JournalOptions, JournaledBacking, RecoveryReport};
 use support::simulated_disk::SimulatedDisk;
 use support::{PAGE, Random, watchdog};
 
-const SEEDS: u64 = 800;
 const JOURNAL: usize = 0;
 const FILES: [usize; 2] = [1, 2];
 /// Two headers and a log of 80 pages: it goes round many times.
@@ -367,11 +366,7 @@ fn run(seed: u64) -> (u64, u64) {
 
 #[test]
 fn every_power_cut_leaves_a_commit() {
-    let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    let seeds = match number("VMIO_CRASH_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("VMIO_CRASH_SEEDS").unwrap_or(SEEDS),
-    };
+    let seeds = test_depth::seeds(200, 800);
     let (mut commits, mut changes) = (0, 0);
     let lives = seeds.end - seeds.start;
     for seed in seeds {
@@ -382,7 +377,10 @@ fn every_power_cut_leaves_a_commit() {
                 changes += counts.1;
             }
             Err(panic) => {
-                eprintln!("seed {seed} fails: VMIO_CRASH_SEED={seed} cargo test -p vmio --test journal_crash");
+                eprintln!(
+                    "seed {seed} fails: VMIO_TEST_SEEDS={seed}..{} cargo test -p vmio --test journal_crash",
+                    seed + 1
+                );
                 resume_unwind(panic);
             }
         }

@@ -319,7 +319,7 @@ fn run(operations: Vec<(usize, Operation)>, over_files: usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: test_depth::pick(32, 96), max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     #[test]
     fn mappings_of_files_behave_like_vectors(

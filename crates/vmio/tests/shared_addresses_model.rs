@@ -246,7 +246,7 @@ fn run(operations: Vec<Operation>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, max_shrink_iters: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: test_depth::pick(24, 64), max_shrink_iters: 300, ..ProptestConfig::default() })]
 
     #[test]
     fn a_file_at_several_addresses_behaves_like_one_vector(

@@ -349,7 +349,7 @@ fn run(all: [(u64, Option<u64>); 3], operations: Vec<(usize, u64, u64, bool)>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 100, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: test_depth::pick(8, 24), max_shrink_iters: 100, ..ProptestConfig::default() })]
 
     #[test]
     fn mappings_with_bounds_keep_them_and_lose_nothing(

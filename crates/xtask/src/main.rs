@@ -109,7 +109,7 @@ enum Chore {
         /// How often it is loaded and unloaded afterwards; each takes a second or so
         #[arg(long, default_value_t = 50)]
         rounds: u32,
-        /// Only these
+        /// Only these; `!NAME` leaves one out
         tests: Vec<String>,
     },
     /// Measure the kernel module beside Linux mmap and the library; with `--accelerator counted --cores 1` in instructions

@@ -98,7 +98,7 @@ const BEYOND_THE_LIBRARY: &[(&str, &str)] = &[("vmio-kv", "kernel_store"), ("vmi
 
 /// Builds the tests, runs them in one guest, and says how each ended; 0 if all is well.
 pub(crate) fn run(machine: Machine, through_module: bool, wanted: &[String]) -> Result<u8> {
-    let built = build(&["test", "--workspace", "--no-run"])?;
+    let built = build_tests()?;
     let doctor = command_of(&built)?;
     let tests: Vec<(&str, &str)> = built.iter().filter_map(|built| built.test_in_a_guest()).collect();
     let list = match wanted {
@@ -183,7 +183,7 @@ pub(crate) fn run_lab(machine: Machine, checks: &[String]) -> Result<u8> {
     programs::fetched()?;
     let mut script = String::new();
     for (name, value) in [
-        ("vmio", command_of(&build(&["test", "--workspace", "--no-run"])?)?.to_owned()),
+        ("vmio", command_of(&build_tests()?)?.to_owned()),
         ("module", module::build(machine.kernel)?.to_string_lossy().into_owned()),
     ] {
         script += &format!("export {name}={}\n", shlex::try_quote(&value)?);
@@ -242,7 +242,14 @@ fn command_of(built: &[Executable]) -> Result<&str> {
     Ok(&command.context("cargo has built no command")?.path)
 }
 
-/// Has cargo build something. What the tests of the host have built, of the whole workspace, is not built again.
+/// Has cargo build the tests of the whole workspace and the command, with the features that `scripts/test` builds them with for the host: so
+/// they are not built again.
+fn build_tests() -> Result<Vec<Executable>> {
+    let features = std::env::var("VMIO_TEST_FEATURES").unwrap_or_default();
+    build(&["test", "--workspace", "--no-run", "--features", &features])
+}
+
+/// Has cargo build something.
 fn build(arguments: &[&str]) -> Result<Vec<Executable>> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(arguments).args(["--message-format", "json"]).current_dir(workspace());

@@ -110,13 +110,6 @@ pub fn random_runs(
     seeds.map(run).collect()
 }
 
-/// Seeds of random programs: VMIO_TEST_SEEDS=FIRST..END for more.
-pub fn seeds(usual: u64) -> Range<u64> {
-    let asked = std::env::var("VMIO_TEST_SEEDS").ok();
-    let asked = asked.as_deref().and_then(|seeds| seeds.split_once(".."));
-    asked.and_then(|(first, end)| Some(first.parse().ok()?..end.parse().ok()?)).unwrap_or(0..usual)
-}
-
 /// Programs that make, change, compare and remove many files.
 pub const TOOLS: &str = r#"
 set -e
