@@ -30,10 +30,10 @@ fn random_calls_return_what_they_do_without() -> TestResult {
         let outputs = random_runs(mode, &program, steps, test_depth::seeds(2, 8), same_as_plain)?;
         let misses: u64 = outputs.iter().map(|output| cached(output, "misses")).sum();
         writes += served_by_all(&outputs, "writes_served");
-        // Else nothing was tested.
-        assert!(misses > 10, "{mode}: {misses} misses");
+        // Of each seed; else nothing was tested.
+        assert!(misses > outputs.len() as u64, "{mode}: {misses} misses of {} seeds", outputs.len());
     }
-    assert!(writes > 100, "{writes} writes");
+    assert!(writes > 10, "{writes} writes");
     Ok(())
 }
 

@@ -108,7 +108,7 @@ fn random_calls_return_what_they_do_without() -> TestResult {
     let program = compiled("random_calls", dir.path(), &[])?;
     let outputs = random_runs("sync", &program, 200, test_depth::seeds(2, 8), same_as_plain)?;
     let reads = served_by_all(&outputs, "reads_served");
-    assert!(reads > 50, "{reads} reads");
+    assert!(reads > 10 * outputs.len() as u64, "{reads} reads of {} seeds", outputs.len());
     Ok(())
 }
 
