@@ -213,3 +213,25 @@ fn a_handler_installed_after_the_first_cache_is_chained_by_the_second() {
     })
     .exits_with(RIGHT);
 }
+
+/// A fault cannot be ignored; a signal that somebody sends can.
+#[test]
+fn a_program_that_ignores_sigbus_lives_when_somebody_sends_it() {
+    isolated("a_program_that_ignores_sigbus_lives_when_somebody_sends_it", || {
+        install_handler(libc::SIGBUS, libc::SIG_IGN, 0);
+        let map = unreadable(MappingOptions::new());
+        // SAFETY: a signal to ourselves.
+        unsafe { libc::kill(libc::getpid(), libc::SIGBUS) };
+        assert_eq!(load(&map, at(6)), 0, "and vmio goes on");
+    })
+    .succeeds();
+}
+
+#[test]
+fn a_program_that_ignores_sigbus_dies_of_a_fault() {
+    isolated("a_program_that_ignores_sigbus_dies_of_a_fault", || {
+        install_handler(libc::SIGBUS, libc::SIG_IGN, 0);
+        load(&unreadable(MappingOptions::new()), at(7));
+    })
+    .dies_of(libc::SIGBUS);
+}

@@ -23,7 +23,8 @@ unsafe extern "C" fn sigaction(signal: c_int, action: *const Action, before: *mu
     if is_shared(signal) {
         // SAFETY: by the caller it is null or an action.
         let action = unsafe { action.as_ref() }.copied();
-        let shared = entry::enter(|| sigbus_action(action).map(Ok));
+        // SAFETY: by the caller it is an action that sigaction takes.
+        let shared = entry::enter(|| unsafe { sigbus_action(action) }.map(Ok));
         if let Some(Ok(was)) = shared {
             if !before.is_null() {
                 // SAFETY: by the caller there is room for one.

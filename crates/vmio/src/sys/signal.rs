@@ -75,7 +75,11 @@ fn previous() -> Option<&'static libc::sigaction> {
 /// Has SIGBUS, where it is none of vmio's, done with as `action` says, and returns what would have been done so far; without an action
 /// it only tells. None if vmio has no handler of SIGBUS in this process: then it is the C library's business. For libraries that
 /// stand before sigaction(2).
-pub fn sigbus_action(action: Option<libc::sigaction>) -> Option<libc::sigaction> {
+///
+/// # Safety
+/// The action's handler must be what sigaction(2) takes: `SIG_DFL`, `SIG_IGN`, or a function of the kind that its flags say, which may be
+/// called in any thread from now on.
+pub unsafe fn sigbus_action(action: Option<libc::sigaction>) -> Option<libc::sigaction> {
     let before = previous()?;
     let Some(action) = action else { return Some(*before) };
     let before = PREVIOUS.swap(Box::into_raw(Box::new(action)), Ordering::AcqRel);
@@ -178,7 +182,11 @@ unsafe fn access_of(_context: *mut libc::c_void) -> FaultAccess {
 
 /// Does what would have happened without us.
 fn chain(previous: &libc::sigaction, signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: by the caller, who got it from the kernel.
+    let code = unsafe { (*info).si_code };
     match previous.sa_sigaction {
+        // It was sent, by a process or as news of bad memory that nobody has touched: that may be ignored.
+        libc::SIG_IGN if code <= 0 || code == libc::BUS_MCEERR_AO => {}
         // The kernel does not let a fault be ignored either: with the default action back in place, the instruction
         // runs again and the process dies of the same SIGBUS, at the same address.
         libc::SIG_DFL | libc::SIG_IGN => {
@@ -186,8 +194,7 @@ fn chain(previous: &libc::sigaction, signal: libc::c_int, info: *mut libc::sigin
             let default = [0_u64; 4];
             // SAFETY: the kernel's structure in zeros is the default action; a set of signals has 8 bytes.
             unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), ptr::null_mut::<u64>(), 8) };
-            // SAFETY: by the caller, who got it from the kernel.
-            if unsafe { (*info).si_code } != libc::BUS_ADRERR {
+            if code != libc::BUS_ADRERR {
                 // SAFETY: has no other effect than the signal's.
                 unsafe { libc::raise(signal) };
             }
