@@ -243,3 +243,24 @@ fn a_reader_whose_deltas_are_written_over_reads_the_page() {
     file.read_at(0, &mut buffer).unwrap();
     assert!(buffer == page(3));
 }
+
+/// What the program stores behind the end is in memory alone. A page of which that is so is no twin as it is.
+#[test]
+fn what_was_stored_behind_the_end_and_again_after_growth_is_committed() {
+    if is_managed("an atomic mapping") {
+        return;
+    }
+    let (cache, disk) = (roomy_cache(), std::sync::Arc::new(vmio::backing::MemoryBacking::new(100).unwrap()));
+    let journal = Journal::create(vmio::backing::MemoryBacking::new(16 << 20).unwrap(), JournalOptions::new()).unwrap();
+    let map = Mapping::open(&cache, disk, MappingOptions::new().atomic(&journal)).unwrap();
+    store(&map, 8, 1);
+    store(&map, 200, 0x47);
+    map.commit().unwrap();
+    map.set_len(PAGE).unwrap();
+    assert_eq!(load(&map, 200), 0);
+    store(&map, 200, 0x47);
+    map.commit().unwrap();
+    map.advise(0..PAGE, Advice::DontNeed).unwrap();
+    assert!(!map.is_resident(0));
+    assert_eq!((load(&map, 8), load(&map, 200)), (1, 0x47), "what was committed is gone");
+}

@@ -37,6 +37,8 @@ impl Twins {
     pub(crate) fn keep_page(&self, region: &Region, page: u64) {
         if let Some(mut slot) = self.slots.take() {
             self.slots.copy_page(region, page, &mut slot);
+            // What the program has stored behind the end is in memory alone: neither the journal nor the file has it.
+            region.clear_behind_end(page, self.slots.bytes(&mut slot));
             self.set(page, slot);
         }
     }

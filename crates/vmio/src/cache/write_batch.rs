@@ -395,6 +395,14 @@ impl WriteBatch {
         }
     }
 
+    /// [`Self::write`] and [`Self::clear`]; how many pages could not be written.
+    pub(crate) fn written(&mut self, shared: &Shared) -> u32 {
+        self.progress.failed.store(0, Ordering::SeqCst);
+        self.write(shared);
+        self.clear();
+        self.failed()
+    }
+
     /// How many pages the last [`Self::write`] could not write.
     pub(crate) fn failed(&self) -> u32 {
         self.progress.failed.load(Ordering::SeqCst)
@@ -404,15 +412,19 @@ impl WriteBatch {
 impl Region {
     /// Makes the copy of a page what the device is to get.
     pub(super) fn prepare_copy(&self, page: u64, copy: &mut [u8]) {
-        // What the program stored behind the end is not part of the file, nor of a checksum. (The end of the file: a cut
-        // that the mapping has begun may yet fail.)
+        self.clear_behind_end(page, copy);
+        if let Some(verifier) = &self.verifier {
+            let _verifier_may_panic = AbortOnUnwind::new();
+            verifier.seal(page * PAGE_BYTES as u64, copy);
+        }
+    }
+
+    /// Makes the copy of a page what the file has of it: what the program stored behind the end is not part of the file, nor of a
+    /// checksum. (The end of the file: a cut that the mapping has begun may yet fail.)
+    pub(super) fn clear_behind_end(&self, page: u64, copy: &mut [u8]) {
         let offset = page * PAGE_BYTES as u64;
         if let Some(tail) = copy.get_mut(self.backing.len().saturating_sub(offset) as usize..) {
             tail.fill(0);
-        }
-        if let Some(verifier) = &self.verifier {
-            let _verifier_may_panic = AbortOnUnwind::new();
-            verifier.seal(offset, copy);
         }
     }
 }
