@@ -244,3 +244,35 @@ fn read_ahead_ends_with_the_reservation() {
         map.close().unwrap();
     }
 }
+
+/// An evictor may take the page at the end while the file grows: what the program has stored behind the end never becomes part of it.
+#[test]
+fn growth_shows_zeros_whatever_is_evicted_meanwhile() {
+    let _watchdog = watchdog("growth_shows_zeros_whatever_is_evicted_meanwhile");
+    let cache = roomy_cache();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(100).unwrap();
+    let map = open(&cache, file.path());
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                map.advise(0..100, Advice::DontNeed).unwrap();
+            }
+        });
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                load(&map, 0);
+            }
+        });
+        let rounds = test_depth::pick(1000, 20_000);
+        let shown = (0..rounds).find(|_| {
+            map.set_len(100).unwrap();
+            store(&map, 200, 0x47);
+            map.set_len(PAGE).unwrap();
+            load(&map, 200) != 0
+        });
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(shown, None, "in this round it was part of the file");
+    });
+}

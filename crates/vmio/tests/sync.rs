@@ -406,3 +406,40 @@ fn a_mere_drop_syncs() {
     assert_eq!(cache.stats().drop_failures, 0);
     support::check_empty(&cache);
 }
+
+/// "Who writes to the file past the mapping afterwards will see that through it": no older write of the mapping's may land after it.
+#[test]
+fn dont_need_returns_when_no_older_write_is_under_way() {
+    let _watchdog = watchdog("dont_need_returns_when_no_older_write_is_under_way");
+    let cache = roomy_cache();
+    let device = Device::of_pages(SPAN);
+    let map = open(&cache, &device);
+    for round in 1..=3 {
+        let (stored, past_it) = (10 * round, 10 * round + 1);
+        // Also a page that was stored to again since its write has begun.
+        for is_stored_again in [false, true] {
+            store(&map, at(7), stored);
+            device.slow_writes(Duration::from_millis(200));
+            let begun = device.writes_begun();
+            thread::scope(|scope| {
+                let syncing = scope.spawn(|| map.sync().unwrap());
+                while device.writes_begun() == begun {
+                    thread::yield_now();
+                }
+                if is_stored_again {
+                    store(&map, at(7) + 8, past_it);
+                }
+                map.advise(0..map.len(), Advice::DontNeed).unwrap();
+                assert!(!map.is_resident(7), "it is in memory");
+                device.slow_writes(Duration::ZERO);
+                if is_stored_again {
+                    assert_eq!(device.word(at(7) + 8), past_it, "what was stored before the call is not written");
+                }
+                device.set_word(at(7), past_it);
+                syncing.join().unwrap();
+            });
+            map.sync().unwrap();
+            assert_eq!((device.word(at(7)), load(&map, at(7))), (past_it, past_it), "what was written past it is lost");
+        }
+    }
+}

@@ -20,6 +20,9 @@ use crate::sys::unmap::UnmapList;
 use crate::sys::{PAGE_BYTES, cpu};
 use crate::telemetry::counters::Counter;
 
+/// After so many rounds a page that is still there is one that somebody goes on storing to.
+const EVICT_ROUNDS_MAX: u32 = 8;
+
 impl Mapping {
     /// Tells the cache how a range will be used.
     pub fn advise(&self, range: Range<u64>, advice: Advice) -> Result<()> {
@@ -137,49 +140,67 @@ impl CachedFile {
         read.map_err(|(page, failure)| failure.into_error(region, page))
     }
 
-    /// Writes back and gives up the pages of a range that nobody holds. The caller has signals blocked.
+    /// Writes back and gives up the pages of a range that nobody holds. When it returns no older write of theirs is under way, which
+    /// would land over what somebody writes past the mapping. The caller has signals blocked.
     fn evict(&self, pages: Range<u64>) -> Result<()> {
         let region = self.region();
-        // What was read before the call would come into sight after it.
-        let is_loading = |word: Snapshot| word.state() == State::Loading;
-        region.occupied(pages.clone()).for_each(|page| region.word(page).wait_while(is_loading));
         let mut batch = region.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
-        let written = match region.hideable() {
-            Some(frames) => self.hide_and_drop(frames, &mut batch, pages.clone()),
-            None => self.write_back(&mut batch, pages.clone()),
-        };
+        let (mut evicted, mut rounds) = (Ok(0), 0);
+        // What was read before the call would come into sight after it, and what others write stays in memory meanwhile. What cannot be
+        // written stays as well: the next sync tells why.
+        while self.wait_for_owners(pages.clone()) && matches!(evicted, Ok(0)) && rounds < EVICT_ROUNDS_MAX {
+            evicted = match region.hideable() {
+                Some(frames) => self.hide_and_drop(frames, &mut batch, pages.clone()),
+                None => self.write_and_drop(&mut batch, pages.clone()),
+            };
+            rounds += 1;
+        }
         batch.clear();
         region.shared.return_sync_batch(batch);
-        written.map_err(Error::system("write-protecting dirty pages"))?;
-        if region.hideable().is_some() {
-            return Ok(());
+        evicted.map(drop).map_err(Error::system("write-protecting dirty pages"))
+    }
+
+    /// Waits until nobody else moves or writes the pages of a range; whether any is in memory then that nobody has pinned.
+    fn wait_for_owners(&self, pages: Range<u64>) -> bool {
+        let region = self.region();
+        let mut is_left = false;
+        for page in region.occupied(pages) {
+            let word = region.word(page);
+            word.wait_while(|word| word.is_busy() || word.in_flight());
+            let seen = word.load();
+            is_left |= seen.is_resident() && seen.pins() == 0;
+        }
+        is_left
+    }
+
+    /// How many could not be written.
+    fn write_and_drop(&self, batch: &mut WriteBatch, pages: Range<u64>) -> io::Result<u32> {
+        let region = self.region();
+        let mut failed = 0;
+        for number in span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64) {
+            if region.span(number).dirty() > 0 {
+                let of_span = region.pages_of_span(number);
+                let part = of_span.start.max(pages.start)..of_span.end.min(pages.end);
+                batch.collect(region, part, Select::Available, &region.span(number).lock())?;
+                failed += batch.written(&region.shared);
+            }
         }
         let claim = |page| match region.word(page).begin_evict(Visit::LAST) {
             true => Claim::Taken(State::Clean),
+            // Another round looks at it.
             false => Claim::Left,
         };
         self.unmap_where(pages, |_| false, claim);
-        Ok(())
+        Ok(failed)
     }
 
-    fn write_back(&self, batch: &mut WriteBatch, pages: Range<u64>) -> io::Result<()> {
-        let region = self.region();
-        for number in span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64) {
-            if region.span(number).dirty() > 0 {
-                batch.collect(region, region.pages_of_span(number), Select::Available, &region.span(number).lock())?;
-                batch.write(&region.shared);
-                batch.clear();
-            }
-        }
-        Ok(())
-    }
-
-    /// A page in sight may be stored to at any time: only when it is hidden is what is written all there is.
-    fn hide_and_drop(&self, frames: &dyn HideableFrames, batch: &mut WriteBatch, pages: Range<u64>) -> io::Result<()> {
+    /// A page in sight may be stored to at any time: only when it is hidden is what is written all there is. How many could not be written.
+    fn hide_and_drop(&self, frames: &dyn HideableFrames, batch: &mut WriteBatch, pages: Range<u64>) -> io::Result<u32> {
         let region = self.region();
         let shared = &region.shared;
         let mut stored = StoredPages::new();
         let mut list = UnmapList::with_capacity(SPAN_PAGES);
+        let mut failed = 0;
         for number in span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64) {
             let span = region.span(number);
             if span.resident() == 0 {
@@ -193,14 +214,13 @@ impl CachedFile {
                 shared.count(cpu::current(), Counter::ShootdownsEvict, hidden.shootdowns);
                 batch.collect(region, part.clone(), Select::ToEvict(Visit::LAST), &held)
             };
-            batch.write(shared);
-            batch.clear();
+            failed += batch.written(shared);
             let dropped = region.drop_hidden(part, u32::MAX, Visit::LAST, &mut list);
             shared.count(cpu::current(), Counter::EvictedClean, u64::from(dropped));
             shared.release(dropped, true);
             collected?;
         }
-        Ok(())
+        Ok(failed)
     }
 
     fn mark_fresh(&self, pages: Range<u64>) {

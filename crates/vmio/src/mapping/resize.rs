@@ -62,9 +62,7 @@ impl CachedFile {
     fn clear_tail(&self, len: u64) -> Result<()> {
         let tail = len as usize % PAGE_BYTES;
         let page = len / PAGE_BYTES as u64;
-        // A page that is taken out of sight is busy for a moment, and stays in memory.
-        self.region().word(page).wait_while(Snapshot::is_busy);
-        if tail == 0 || !self.region().has_page(page) {
+        if tail == 0 || !self.is_in_memory(page) {
             return Ok(()); // What is read from the device ends with zeros.
         }
         let _pinned = self.pin_page_for_store(page)?;
@@ -75,6 +73,19 @@ impl CachedFile {
             unsafe { AtomicU8::from_ptr(at as *mut u8) }.store(0, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Whether a page is in memory, in sight or not. Who owns it is waited for: a page that is taken out of sight stays in memory, and so
+    /// does one that cannot be unmapped. One look tells both that nobody owns it and where it is.
+    fn is_in_memory(&self, page: u64) -> bool {
+        let word = self.region().word(page);
+        loop {
+            let seen = word.load();
+            if !seen.is_busy() {
+                return seen.is_resident();
+            }
+            word.wait_while(Snapshot::is_busy);
+        }
     }
 
     fn set_backing_len(&self, len: u64) -> Result<()> {
