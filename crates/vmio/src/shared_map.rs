@@ -17,7 +17,7 @@ use crate::sys::signal;
 /// there, so that every process sees them; on persistent memory (DAX) they are on the device.
 ///
 /// A page that cannot be had (behind the end of the file, a device that fails, no room for a hole) is [`NotThere`], not a SIGBUS, as
-/// long as the thread does not block that signal. Forked children do not have the mapping.
+/// long as the thread does not block that signal. Forked children do not have the mapping: to them no page is there.
 pub struct SharedMap {
     kind: Kind,
 }
@@ -62,6 +62,12 @@ impl SharedMap {
         }
     }
 
+    /// A forked child has memory of its own where its parent has the map.
+    #[inline]
+    fn check_here(&self) -> Result<(), NotThere> {
+        if self.map().is_here() { Ok(()) } else { Err(NotThere) }
+    }
+
     /// How far it reaches, in bytes.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u64 {
@@ -76,6 +82,7 @@ impl SharedMap {
     /// Copies bytes out. Panics if they are not within the mapping.
     #[inline]
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), NotThere> {
+        self.check_here()?;
         match &self.kind {
             Kind::PageCache { map, .. } => map.copy_out(offset, buffer),
             Kind::Persistent(map) => map.load(offset, buffer),
@@ -86,6 +93,7 @@ impl SharedMap {
     /// Copies bytes in. Panics if they are not within the mapping, or it is for loads only.
     #[inline]
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), NotThere> {
+        self.check_here()?;
         match &self.kind {
             Kind::PageCache { map, is_writable } => {
                 assert!(*is_writable, "a store to a map for loads");

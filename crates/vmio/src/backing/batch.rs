@@ -7,7 +7,7 @@ use crossbeam_queue::ArrayQueue;
 use crate::backing::Backing;
 use crate::sys::batch_ring::{BatchRing, BatchedRead};
 use crate::sys::cpu;
-use crate::sys::fork::Generation;
+use crate::sys::fork::OfProcess;
 
 /// Reads that one ring takes at a time; 64 at most.
 const READS_MAX: usize = 32;
@@ -46,17 +46,15 @@ const RINGS_MAX: usize = 64;
 /// # }
 /// ```
 pub struct BatchReader {
-    /// Those that nobody uses at the moment.
-    rings: ArrayQueue<Box<BatchRing>>,
-    /// Of the process that may use them: a child does not have their memory.
-    generation: Option<Generation>,
+    /// Those that nobody uses at the moment; none if the process could not be noted.
+    rings: Option<OfProcess<ArrayQueue<Box<BatchRing>>>>,
 }
 
 impl BatchReader {
     /// Makes no ring yet.
     pub fn new() -> Self {
         let rings = ArrayQueue::new((RINGS_PER_CORE * cpu::count()).min(RINGS_MAX));
-        BatchReader { rings, generation: Generation::of_this_process().ok() }
+        BatchReader { rings: OfProcess::new(rings).ok() }
     }
 
     /// Fills each buffer from its offset, and tells of each read, by its place among them, how many bytes came: fewer than
@@ -82,10 +80,11 @@ impl BatchReader {
             // One alone gains nothing by a ring.
             if batch.len() > 1
                 && let Some(file) = backing.direct_reads()
-                && let Some(ring) = self.ring()
+                && let Some(rings) = self.rings()
+                && let Some(ring) = rings.pop().or_else(|| BatchRing::new(READS_MAX as u32).ok().map(Box::new))
             {
                 // Should there be enough of them, it is dropped.
-                ring.read_all(file, &mut batch).map(|ring| self.rings.push(ring));
+                ring.read_all(file, &mut batch).map(|ring| rings.push(ring));
             }
             for (read, place) in batch.drain(..).zip(places.drain(..)) {
                 // One that failed or came short is tried again.
@@ -95,11 +94,8 @@ impl BatchReader {
         }
     }
 
-    fn ring(&self) -> Option<Box<BatchRing>> {
-        if !self.generation.is_some_and(Generation::is_current) {
-            return None;
-        }
-        self.rings.pop().or_else(|| BatchRing::new(READS_MAX as u32).ok().map(Box::new))
+    fn rings(&self) -> Option<&ArrayQueue<Box<BatchRing>>> {
+        self.rings.as_ref()?.get()
     }
 }
 
@@ -111,7 +107,7 @@ impl Default for BatchReader {
 
 impl std::fmt::Debug for BatchReader {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("BatchReader").field("idle_rings", &self.rings.len()).finish_non_exhaustive()
+        out.debug_struct("BatchReader").field("idle_rings", &self.rings().map(ArrayQueue::len)).finish_non_exhaustive()
     }
 }
 
@@ -179,11 +175,11 @@ mod tests {
         numbered(&file, 0..PAGES);
         let reader = BatchReader::new();
         read(&reader, &file, [3, 5]);
-        let made = reader.rings.len();
+        let made = reader.rings().unwrap().len();
         assert_eq!(read(&reader, &file, [7]), [(PAGE_BYTES, 7)]);
         // The last one of the second batch is alone as well.
         read(&reader, &file, 0..READS_MAX as u64 + 1);
-        assert_eq!(reader.rings.len(), made);
+        assert_eq!(reader.rings().unwrap().len(), made);
     }
 
     #[test]

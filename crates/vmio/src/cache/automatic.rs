@@ -15,7 +15,7 @@ use crate::elastic::{Governor, Observer};
 use crate::error::{Error, Result};
 use crate::kernel_engine::KernelCore;
 use crate::managed::ManagedCore;
-use crate::sys::fork::Generation;
+use crate::sys::fork::OfProcess;
 use crate::sys::{PAGE_BYTES, thread};
 
 /// How often it looks.
@@ -25,18 +25,8 @@ const REST: Duration = Duration::from_secs(5);
 
 /// The thread; it ends when this is dropped.
 pub(crate) struct Follower {
-    generation: Generation,
-    /// Dropped, it ends the thread.
-    alive: Option<Sender<()>>,
-}
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        // In a forked child there is no thread, and the channel may be in the middle of something.
-        if !self.generation.is_current() {
-            std::mem::forget(self.alive.take());
-        }
-    }
+    /// Dropped, it ends the thread. In a forked child there is none, and the channel may be in the middle of something.
+    _alive: OfProcess<Sender<()>>,
 }
 
 /// What it is made of, before there is a cache.
@@ -68,9 +58,9 @@ impl FollowerParts {
     /// Starts the thread.
     pub(super) fn start(self, cache: &Cache) -> io::Result<()> {
         let (alive, ended) = mpsc::channel();
-        let (followed, generation) = (Followed::of(cache), cache.generation());
+        let (followed, alive) = (Followed::of(cache), OfProcess::new(alive)?);
         thread::spawn("vmio-capacity", move || follow(self.governor, self.observer, &followed, &ended))?;
-        let follower = Follower { generation, alive: Some(alive) };
+        let follower = Follower { _alive: alive };
         let _ = match cache.tender() {
             Tender::Workers(core) => core.follower.set(follower),
             Tender::Steward(core) => core.follower.set(follower),

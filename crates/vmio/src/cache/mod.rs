@@ -36,7 +36,6 @@ pub(crate) mod write_batch;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::JoinHandle;
 
 pub use builder::{CacheBuilder, LockMemory};
 
@@ -48,6 +47,7 @@ use crate::managed::ManagedCore;
 use crate::options::Engine;
 use crate::sys::PAGE_BYTES;
 use crate::sys::fork::Generation;
+use crate::sys::thread::OwnThread;
 use crate::telemetry::counters::{PageCounts, Stats};
 
 /// A budget of memory that any number of mappings share. A handle: cloning it gives another one.
@@ -188,7 +188,7 @@ impl std::fmt::Debug for Cache {
 pub(crate) struct CacheCore {
     pub(crate) shared: Arc<Shared>,
     pub(crate) fetchers: Fetchers,
-    workers: Mutex<Vec<JoinHandle<()>>>,
+    workers: Mutex<Vec<OwnThread>>,
     /// What changes the capacity, if that is left to vmio.
     follower: OnceLock<Follower>,
 }
@@ -214,15 +214,10 @@ impl Drop for CacheCore {
     fn drop(&mut self) {
         self.fetchers.stop(self.shared.generation.is_current());
         if !self.shared.generation.is_current() {
-            // The threads are the parent's. Even to detach them is wrong: a thread of the child may have the same id.
-            std::mem::forget(std::mem::take(self.workers.get_mut().unwrap_or_else(PoisonError::into_inner)));
-            return;
+            return; // The threads are the parent's.
         }
         self.shared.stop();
-        for worker in self.workers.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            if worker.join().is_err() {
-                tracing::error!("a worker of the cache has panicked");
-            }
-        }
+        let workers = self.workers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        workers.drain(..).for_each(|worker| worker.end("a worker of the cache"));
     }
 }

@@ -2,13 +2,12 @@
 
 use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::cache::reclaim::{Goal, PASS_PAGES, Pass, Reclaimer};
 use crate::cache::shared::Shared;
 use crate::cache::write_batch::BATCH_PAGES;
-use crate::sys::thread;
+use crate::sys::thread::{self, OwnThread};
 
 /// How long a worker that cannot get on waits before the next try, at first and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(250));
@@ -18,7 +17,7 @@ const NICE: i32 = 5;
 const QUIET: Duration = Duration::from_millis(20);
 
 /// Starts a worker. It ends after [`Shared::stop`].
-pub(crate) fn spawn(shared: Arc<Shared>, number: u32) -> io::Result<JoinHandle<()>> {
+pub(crate) fn spawn(shared: Arc<Shared>, number: u32) -> io::Result<OwnThread> {
     let reclaimer = Reclaimer::new(BATCH_PAGES, &shared.merge_buffers)?;
     thread::spawn(format!("vmio-worker-{number}"), move || {
         // Where all cores are busy, the threads that fault do most of the writing themselves, a run at a time; a worker

@@ -5,7 +5,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
-use std::thread::JoinHandle;
 
 use rustix::event::{Timespec, epoll};
 
@@ -16,7 +15,7 @@ use crate::sys::abort::AbortOnUnwind;
 use crate::sys::fault_messages::{Fault, accept};
 use crate::sys::futex;
 use crate::sys::signal::{FaultAccess, Resolution};
-use crate::sys::thread;
+use crate::sys::thread::{self, OwnThread};
 use crate::sys::userfaultfd::Userfaultfd;
 
 const FAULT: u64 = 0;
@@ -33,7 +32,7 @@ pub(super) struct Desk {
 }
 
 /// Starts a reader. It ends when the desk's `stop` becomes readable.
-pub(super) fn spawn(number: usize, desk: Arc<Desk>, turn: Arc<Turn>) -> io::Result<JoinHandle<()>> {
+pub(super) fn spawn(number: usize, desk: Arc<Desk>, turn: Arc<Turn>) -> io::Result<OwnThread> {
     let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     // One sleeping reader is woken for a fault, not all of them.
     let one_of_us = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;

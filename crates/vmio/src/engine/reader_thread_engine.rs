@@ -3,7 +3,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -15,6 +14,7 @@ use crate::sys::fault_messages::accept;
 use crate::sys::fork::Generation;
 use crate::sys::kernel::KernelFeatures;
 use crate::sys::reservation::Reservation;
+use crate::sys::thread::OwnThread;
 use crate::sys::userfaultfd::Userfaultfd;
 
 /// Delivers faults as messages to threads of its own. Needs the right to handle faults of system calls.
@@ -28,7 +28,7 @@ pub(crate) struct ReaderThreadEngine {
 
 struct Reader {
     turn: Arc<Turn>,
-    thread: JoinHandle<()>,
+    thread: OwnThread,
 }
 
 impl ReaderThreadEngine {
@@ -93,18 +93,12 @@ impl FaultEngine for ReaderThreadEngine {
 impl Drop for ReaderThreadEngine {
     fn drop(&mut self) {
         if !self.generation.is_current() {
-            // The threads are the parent's, and so is what the event would stop.
-            std::mem::forget(std::mem::take(&mut self.readers));
-            return;
+            return; // The threads are the parent's, and so is what the event would stop.
         }
         if let Err(error) = rustix::io::write(&self.desk.stop, &1_u64.to_ne_bytes()) {
             tracing::error!(%error, "the readers of the cache cannot be told to end");
             return;
         }
-        for reader in self.readers.drain(..) {
-            if reader.thread.join().is_err() {
-                tracing::error!("a reader of the cache has panicked");
-            }
-        }
+        self.readers.drain(..).for_each(|reader| reader.thread.end("a reader of the cache"));
     }
 }

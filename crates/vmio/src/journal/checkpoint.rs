@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 
 use crate::error::{Error, Result};
 use crate::journal::core::{Core, Joined};
@@ -17,7 +16,7 @@ use crate::journal::writers::{self, Writers};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::futex;
 use crate::sys::signal::SignalsBlocked;
-use crate::sys::thread;
+use crate::sys::thread::{self, OwnThread};
 
 /// After so many pages of the log whoever waits for the core has a turn: a store that has been woken would else wait for the end of
 /// the time slice, milliseconds.
@@ -88,7 +87,7 @@ impl Checkpoints {
 }
 
 /// Starts the thread; it ends after [`Checkpoints::stop`].
-pub(crate) fn spawn(core: Arc<Core>) -> io::Result<JoinHandle<()>> {
+pub(crate) fn spawn(core: Arc<Core>) -> io::Result<OwnThread> {
     thread::spawn("vmio-journal", move || {
         writers::step_back();
         // Whoever waits for it would wait for ever.

@@ -31,7 +31,6 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 
 pub use commit::Commit;
 pub(crate) use delta_batch::CommitDeltas;
@@ -54,6 +53,7 @@ use crate::journal::ring::Ring;
 use crate::sys::PAGE_BYTES;
 use crate::sys::fork::Generation;
 use crate::sys::signal::SignalsBlocked;
+use crate::sys::thread::OwnThread;
 
 /// The shortest log: 64 pages.
 const CAPACITY_PAGES_MIN: u64 = 64;
@@ -114,7 +114,7 @@ pub struct Journal(Arc<Opened>);
 pub(crate) struct Opened {
     pub(crate) core: Arc<Core>,
     queue: CommitQueue,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<OwnThread>,
     generation: Generation,
 }
 
@@ -411,8 +411,8 @@ impl Drop for Opened {
             tracing::error!(%error, "the last checkpoint failed; opening the journal again makes up for it");
         }
         self.core.checkpoints.stop();
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the journal's thread has panicked");
+        if let Some(thread) = self.thread.take() {
+            thread.end("the journal's thread");
         }
         if let Err(error) = self.core.log.ring.device().unlock() {
             tracing::warn!(%error, "unlocking the journal failed");

@@ -276,7 +276,7 @@ impl MappedFile for KernelFile {
 
     fn sync_begin(&self) -> Result<SyncHandle> {
         let opened = Arc::clone(&self.opened);
-        SyncHandle::spawn(self.opened.generation(), move || opened.sync())
+        SyncHandle::spawn(move || opened.sync())
     }
 
     fn take_read_error(&self) -> Option<Error> {

@@ -282,7 +282,7 @@ impl MappedFile for ManagedFile {
 
     fn sync_begin(&self) -> Result<SyncHandle> {
         let opened = Arc::clone(&self.opened);
-        SyncHandle::spawn(self.opened.core.steward.generation(), move || opened.sync())
+        SyncHandle::spawn(move || opened.sync())
     }
 
     fn take_read_error(&self) -> Option<Error> {

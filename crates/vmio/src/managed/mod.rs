@@ -16,19 +16,18 @@ mod steward;
 
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::JoinHandle;
 
 pub(crate) use file::ManagedFile;
 pub(crate) use steward::{Limits, Steward};
 
 use crate::cache::automatic::Follower;
 use crate::cache::fetch::Pool;
-use crate::sys::thread;
+use crate::sys::thread::{self, OwnThread};
 
 /// The steward and its thread; ends it when the last handle and the last mapping are gone.
 pub(crate) struct ManagedCore {
     pub(crate) steward: Arc<Steward>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<OwnThread>>,
     /// Threads that fetch pages, once somebody does.
     pub(crate) pool: OnceLock<Pool>,
     pub(crate) starting: Mutex<()>,
@@ -54,14 +53,9 @@ impl ManagedCore {
 impl Drop for ManagedCore {
     fn drop(&mut self) {
         let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        if !self.steward.generation().is_current() {
-            // The parent's. Even to detach it is wrong: a thread of the child may have the same id.
-            std::mem::forget(thread);
-            return;
-        }
-        self.steward.stop();
-        if thread.join().is_err() {
-            tracing::error!("the steward of the cache has panicked");
+        if self.steward.generation().is_current() {
+            self.steward.stop();
+            thread.end("the steward of the cache");
         }
     }
 }

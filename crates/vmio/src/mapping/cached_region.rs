@@ -55,6 +55,15 @@ impl CachedRegion {
     }
 }
 
+impl Drop for CachedRegion {
+    fn drop(&mut self) {
+        // A forked child cannot shut it down: its table of mappings goes on naming the region, which therefore stays.
+        if !self.generation().is_current() {
+            std::mem::forget(Arc::clone(&self.region));
+        }
+    }
+}
+
 impl OpenRegion for CachedRegion {
     fn file_user(access: Access) -> FileUser {
         FileUser::cached(access)

@@ -40,6 +40,6 @@ impl CachedFile {
     pub(super) fn commit_in_background(&self) -> Result<SyncHandle> {
         // It stays open: what is closed takes part in no commit.
         let file = self.clone();
-        SyncHandle::spawn(self.region().shared.generation, move || file.sync(None))
+        SyncHandle::spawn(move || file.sync(None))
     }
 }

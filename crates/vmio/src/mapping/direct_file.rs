@@ -324,7 +324,7 @@ impl MappedFile for DirectFile {
 
     fn sync_begin(&self) -> Result<SyncHandle> {
         let opened = Arc::clone(&self.opened);
-        SyncHandle::spawn(self.opened.generation, move || opened.sync())
+        SyncHandle::spawn(move || opened.sync())
     }
 
     fn take_read_error(&self) -> Option<Error> {

@@ -17,11 +17,12 @@ impl Mapping {
     /// Copies bytes out as [`Self::read_at`] does, by nothing but loads: where the pages are in memory there is no system call, no
     /// look-up and no pin. What others store meanwhile is seen in part. Safe in signal handlers.
     ///
-    /// Errors: [`NotThere`] for a page that cannot be had, once [`Self::recover_loads`] was called. The thread must not block SIGBUS.
+    /// Errors: [`NotThere`] for a page that cannot be had, once [`Self::recover_loads`] was called, and in a forked child, which does not
+    /// have the mapping. The thread must not block SIGBUS.
     /// Panics if the range reaches beyond the mapping.
     #[inline]
     pub fn load_at(&self, offset: u64, buffer: &mut [u8]) -> std::result::Result<(), NotThere> {
-        let from = self.address_of(offset, buffer.len()).cast_const();
+        let from = self.address_of(offset, buffer.len())?.cast_const();
         // SAFETY: the range is mapped for loads, the buffer borrowed; what others store meanwhile is seen in part.
         unsafe { persistent_memory::move_bytes(buffer.as_mut_ptr(), from, buffer.len()) }.map_err(|_| NotThere)
     }
@@ -30,15 +31,16 @@ impl Mapping {
     #[inline]
     pub fn store_at(&self, offset: u64, bytes: &[u8]) -> std::result::Result<(), NotThere> {
         assert!(self.access() == Access::ReadWrite, "a store to a mapping for loads");
-        let to = self.address_of(offset, bytes.len());
+        let to = self.address_of(offset, bytes.len())?;
         // SAFETY: the range is mapped for stores, and safe code has only pointers and atomics of it.
         unsafe { persistent_memory::move_bytes(to, bytes.as_ptr(), bytes.len()) }.map_err(|_| NotThere)
     }
 
-    fn address_of(&self, offset: u64, bytes: usize) -> *mut u8 {
+    fn address_of(&self, offset: u64, bytes: usize) -> std::result::Result<*mut u8, NotThere> {
+        self.file().check_not_forked().map_err(|_| NotThere)?;
         let end = offset.checked_add(bytes as u64);
         assert!(end.is_some_and(|end| end <= self.len()), "{bytes} bytes at {offset} of {}", self.len());
-        self.as_ptr().cast_mut().wrapping_add(offset as usize)
+        Ok(self.as_ptr().cast_mut().wrapping_add(offset as usize))
     }
 }
 

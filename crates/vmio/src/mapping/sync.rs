@@ -48,7 +48,7 @@ impl CachedFile {
         };
         let has_turn = begun.is_some();
         let file = self.clone();
-        let thread = SyncHandle::spawn(self.region().shared.generation, move || match begun {
+        let thread = SyncHandle::spawn(move || match begun {
             Some(begun) => {
                 let _signals = SignalsBlocked::new();
                 let region = file.region();

@@ -6,9 +6,11 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use io_uring::types::Fd;
 use io_uring::{IoUring, opcode};
 
+use crate::sys::fork::OfProcess;
+
 /// A ring that is passed from thread to thread, for one batch at a time.
 pub(crate) struct BatchRing {
-    uring: IoUring,
+    uring: OfProcess<IoUring>,
     /// Reads that were asked for.
     asked: usize,
     /// Of these: the kernel has them.
@@ -19,25 +21,27 @@ impl BatchRing {
     /// A ring for batches of so many reads.
     pub(crate) fn new(reads: u32) -> io::Result<Self> {
         let uring = IoUring::builder().dontfork().build(reads)?;
-        Ok(BatchRing { uring, asked: 0, begun: 0 })
+        Ok(BatchRing { uring: OfProcess::new(uring)?, asked: 0, begun: 0 })
     }
 
-    /// Adds a read to the batch; [`Self::wait`] tells its token. False if it is full.
+    /// Adds a read to the batch; [`Self::wait`] tells its token. False if it is full, or another process's.
     ///
     /// # Safety
     /// The buffer is nobody else's and stays where it is until `wait` has returned; so does the file.
     pub(crate) unsafe fn read(&mut self, token: u64, file: BorrowedFd<'_>, buffer: *mut [u8], offset: u64) -> bool {
         let read = opcode::Read::new(Fd(file.as_raw_fd()), buffer.cast(), buffer.len() as u32).offset(offset).build();
+        let Some(uring) = self.uring.get_mut() else { return false };
         // SAFETY: by the caller.
-        let added = unsafe { self.uring.submission().push(&read.user_data(token)) }.is_ok();
+        let added = unsafe { uring.submission().push(&read.user_data(token)) }.is_ok();
         self.asked += usize::from(added);
         added
     }
 
     /// Begins the reads of the batch.
     pub(crate) fn submit(&mut self) {
+        let Some(uring) = self.uring.get() else { return };
         while self.begun < self.asked {
-            match self.uring.submit() {
+            match uring.submit() {
                 Ok(begun) if begun > 0 => self.begun += begun,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 _ => break,
@@ -49,16 +53,17 @@ impl BatchRing {
     /// Returns whether that was the whole batch; if not, the ring is of no use any more, and must neither be used nor dropped.
     pub(crate) fn wait(&mut self, mut ended: impl FnMut(u64, i32)) -> bool {
         let mut seen = 0;
+        let Some(uring) = self.uring.get_mut() else { return false };
         while self.begun > 0 {
-            if self.uring.completion().is_empty() {
+            if uring.completion().is_empty() {
                 // It begins what `submit` could not: those reads are waited for as well.
-                match self.uring.submitter().submit_and_wait(1) {
+                match uring.submitter().submit_and_wait(1) {
                     Ok(begun) => self.begun += begun,
                     // Should the kernel not let us wait, the reads end all the same.
                     Err(_) => std::thread::yield_now(),
                 }
             }
-            for entry in self.uring.completion() {
+            for entry in uring.completion() {
                 self.begun -= 1;
                 seen += 1;
                 ended(entry.user_data(), entry.result());

@@ -46,6 +46,12 @@ impl FileMap {
         Ok(FileMap { range })
     }
 
+    /// Whether the process has it; what lies there in a forked child is the child's own.
+    #[inline]
+    pub(crate) fn is_here(&self) -> bool {
+        self.range.is_here()
+    }
+
     /// The first byte.
     pub(crate) fn base(&self) -> *mut u8 {
         self.range.base()
@@ -175,6 +181,9 @@ impl FileMap {
     }
 
     fn advise(&self, range: &Range<u64>, advice: Advice) -> io::Result<()> {
+        if !self.is_here() {
+            return Err(io::Error::from_raw_os_error(libc::EFAULT));
+        }
         let addresses = self.addresses(range);
         // SAFETY: the range is ours, and in a shared mapping of a file none of the advices above changes contents.
         unsafe { rustix::mm::madvise(addresses.start as *mut _, addresses.len(), advice)? };

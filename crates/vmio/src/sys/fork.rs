@@ -4,6 +4,7 @@
 //! generation lives in a page that the kernel wipes in the child (MADV_WIPEONFORK), so the check is one load.
 
 use std::io;
+use std::mem::{self, ManuallyDrop};
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -42,6 +43,56 @@ impl Generation {
     #[inline]
     pub(crate) fn is_current(self) -> bool {
         PAGE.get().is_some_and(|page| page.get(0).load(Ordering::Relaxed) == self.0)
+    }
+}
+
+/// What only the process may use, or drop, in which it was made: a thread's handle, a ring, whatever has memory that children do not get. A
+/// forked child finds nothing here, and its drop does nothing: what lies at those addresses is the child's own by then, and a thread of
+/// the child may have the id of its parent's.
+pub(crate) struct OfProcess<T> {
+    value: ManuallyDrop<T>,
+    generation: Generation,
+}
+
+impl<T> OfProcess<T> {
+    /// A value of the calling process's.
+    pub(crate) fn new(value: T) -> io::Result<Self> {
+        Ok(OfProcess { value: ManuallyDrop::new(value), generation: Generation::of_this_process()? })
+    }
+
+    /// The value; nothing in a forked child.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<&T> {
+        self.generation.is_current().then_some(&self.value)
+    }
+
+    /// The same, to change it.
+    #[inline]
+    pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
+        self.generation.is_current().then_some(&mut self.value)
+    }
+
+    /// The value, for good; nothing in a forked child, where it is leaked.
+    pub(crate) fn into_inner(mut self) -> Option<T> {
+        // SAFETY: `self` is forgotten at once, so nobody sees the value again.
+        let value = self.generation.is_current().then(|| unsafe { ManuallyDrop::take(&mut self.value) });
+        mem::forget(self);
+        value
+    }
+}
+
+impl<T> Drop for OfProcess<T> {
+    fn drop(&mut self) {
+        if self.generation.is_current() {
+            // SAFETY: it is dropped here alone.
+            unsafe { ManuallyDrop::drop(&mut self.value) };
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for OfProcess<T> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("OfProcess").field("generation", &self.generation).finish_non_exhaustive()
     }
 }
 
@@ -85,6 +136,35 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
+
+    /// A child neither finds nor drops it.
+    #[test]
+    fn a_value_of_the_parents_is_nothing_to_a_child() {
+        struct Ends(i32);
+        impl Drop for Ends {
+            fn drop(&mut self) {
+                // SAFETY: ends the process at once.
+                unsafe { libc::_exit(self.0) };
+            }
+        }
+        let values = [OfProcess::new(Ends(1)).unwrap(), OfProcess::new(Ends(2)).unwrap()];
+        // SAFETY: the child makes system calls and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let [mut dropped, taken] = values;
+            let is_found = dropped.get().is_some() || dropped.get_mut().is_some();
+            drop(dropped);
+            let is_found = taken.into_inner().is_some() || is_found;
+            // SAFETY: as above.
+            unsafe { libc::_exit(3 * i32::from(is_found)) };
+        }
+        let mut status = 0;
+        // SAFETY: the status is ours.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert!(values.iter().all(|value| value.get().is_some()));
+        values.into_iter().for_each(|value| std::mem::forget(value.into_inner()));
+    }
 
     #[test]
     fn a_child_has_a_lock_of_its_own() {

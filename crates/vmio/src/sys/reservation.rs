@@ -98,6 +98,12 @@ impl Reservation {
         self.base.as_ptr()
     }
 
+    /// Whether the process has it: a forked child may not.
+    #[inline]
+    pub(crate) fn is_here(&self) -> bool {
+        self.only_in.is_none_or(Generation::is_current)
+    }
+
     /// Its length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -169,7 +175,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if self.only_in.is_some_and(|generation| !generation.is_current()) {
+        if !self.is_here() {
             return;
         }
         // SAFETY: the range was mapped by what made this, is unmapped here only, and its owner outlives every use of it.

@@ -3,6 +3,7 @@
 use std::io;
 use std::thread::JoinHandle;
 
+use crate::sys::fork::OfProcess;
 use crate::sys::signal::SignalsBlocked;
 
 /// A number that no other thread of the process has. Async-signal-safe, and no system call.
@@ -11,13 +12,39 @@ pub(crate) fn current() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
+/// A thread of the library's own; without the handle it goes on by itself. A forked child does not have it.
+#[derive(Debug)]
+pub(crate) struct OwnThread<Answer = ()>(OfProcess<JoinHandle<Answer>>);
+
+impl<Answer> OwnThread<Answer> {
+    /// Whether it has ended.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.0.get().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits for its end, and returns its answer, or its panic. Nothing in a forked child.
+    pub(crate) fn join(self) -> Option<std::thread::Result<Answer>> {
+        self.0.into_inner().map(JoinHandle::join)
+    }
+}
+
+impl OwnThread {
+    /// Waits for its end; logs a panic, of such a thread. Nothing in a forked child.
+    pub(crate) fn end(self, which: &'static str) {
+        if self.join().is_some_and(|end| end.is_err()) {
+            tracing::error!("{which} has panicked");
+        }
+    }
+}
+
 /// Starts a thread of the library's own, in which no signal handler of the program runs, not even before its first line: the handler
 /// might wait for a page that this thread is to bring in.
 pub(crate) fn spawn<Answer: Send + 'static>(
     name: impl Into<String>,
     body: impl FnOnce() -> Answer + Send + 'static,
-) -> io::Result<JoinHandle<Answer>> {
+) -> io::Result<OwnThread<Answer>> {
     // It has the mask of whoever starts it.
     let _signals = SignalsBlocked::new();
-    std::thread::Builder::new().name(name.into()).spawn(body)
+    let handle = std::thread::Builder::new().name(name.into()).spawn(body)?;
+    Ok(OwnThread(OfProcess::new(handle)?))
 }

@@ -7,7 +7,6 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 
 use crate::cache::fetch::claim::Claimed;
 use crate::cache::fetch::request::{Request, Urgency};
@@ -19,12 +18,13 @@ use crate::sys::aio::{Aio, Ended};
 use crate::sys::hand_over::{HandOver, Node, Queue};
 use crate::sys::reservation::Reservation;
 use crate::sys::signal::SignalsBlocked;
-use crate::sys::{PAGE_BYTES, cpu, thread};
+use crate::sys::thread::{self, OwnThread};
+use crate::sys::{PAGE_BYTES, cpu};
 
 /// The reads, and the thread in which they end.
 pub(super) struct CallerReads {
     reads: Arc<Reads>,
-    thread: JoinHandle<()>,
+    thread: OwnThread,
 }
 
 struct Reads {
@@ -114,14 +114,7 @@ impl CallerReads {
         if let Err(error) = self.reads.aio.stop() {
             return tracing::error!(%error, "a thread that fetches pages cannot be ended");
         }
-        if self.thread.join().is_err() {
-            tracing::error!("a thread that fetches pages has panicked");
-        }
-    }
-
-    /// In a forked child: the thread is the parent's.
-    pub(super) fn forget(self) {
-        std::mem::forget(self.thread);
+        self.thread.end("a thread that fetches pages");
     }
 }
 

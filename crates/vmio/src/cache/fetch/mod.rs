@@ -101,11 +101,11 @@ impl Fetchers {
 
     /// Ends all threads; in a forked child, forgets them. No request is left.
     pub(crate) fn stop(&mut self, is_parent: bool) {
-        // The pool ends, or forgets, its own.
+        // The pool ends its own.
         self.pool.take();
-        for ring in self.rings.take().into_iter().flatten() {
-            if is_parent { ring.stop() } else { ring.forget() }
-        }
+        let rings = self.rings.take().into_iter().flatten();
+        // In a forked child there are no such threads.
+        rings.filter(|_| is_parent).for_each(RingFetcher::stop);
     }
 }
 

@@ -4,12 +4,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 
 use crate::cache::fetch::{Failure, Outcome};
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::fork::Generation;
-use crate::sys::thread;
+use crate::sys::thread::{self, OwnThread};
 
 /// How many threads: so many reads are under way at a time.
 pub(crate) const THREADS: usize = 8;
@@ -19,7 +18,7 @@ type Job = Box<dyn FnOnce() + Send>;
 /// The threads, and what they have yet to do.
 pub(crate) struct Pool {
     jobs: Arc<Jobs>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<OwnThread>,
     generation: Generation,
 }
 
@@ -97,16 +96,11 @@ impl Jobs {
 impl Drop for Pool {
     fn drop(&mut self) {
         if !self.generation.is_current() {
-            std::mem::forget(std::mem::take(&mut self.threads)); // The parent's: see `CacheCore`.
             return;
         }
         let left = self.jobs.waiting().take();
         self.jobs.came.notify_all();
         drop(left);
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a thread that fetches pages has panicked");
-            }
-        }
+        self.threads.drain(..).for_each(|thread| thread.end("a thread that fetches pages"));
     }
 }

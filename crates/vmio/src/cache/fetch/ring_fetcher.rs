@@ -9,7 +9,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::cache::fault::{FAILED_ROUNDS_MAX, FaultError};
@@ -25,7 +24,8 @@ use crate::cache::tables::TABLE_PAGES;
 use crate::sys::abort::AbortOnUnwind;
 use crate::sys::hand_over::{HandOver, Node, Queue};
 use crate::sys::ring::{Ring, Wake};
-use crate::sys::{PAGE_BYTES, cpu, thread};
+use crate::sys::thread::{self, OwnThread};
+use crate::sys::{PAGE_BYTES, cpu};
 use crate::telemetry::counters::Counter;
 
 /// How long a page in the hands of another is left alone.
@@ -42,7 +42,7 @@ const SHOWN_AT_A_TIME: u32 = 4;
 /// The thread, and the way to it.
 pub(super) struct RingFetcher {
     door: Arc<Door>,
-    thread: JoinHandle<()>,
+    thread: OwnThread,
     /// What need not go through the ring.
     caller_reads: Option<CallerReads>,
 }
@@ -112,15 +112,7 @@ impl RingFetcher {
         self.caller_reads.into_iter().for_each(CallerReads::stop);
         self.door.stopping.store(true, Ordering::SeqCst);
         self.door.wake.wake();
-        if self.thread.join().is_err() {
-            tracing::error!("a thread that fetches pages has panicked");
-        }
-    }
-
-    /// In a forked child: the threads are the parent's.
-    pub(super) fn forget(self) {
-        self.caller_reads.into_iter().for_each(CallerReads::forget);
-        std::mem::forget(self.thread);
+        self.thread.end("a thread that fetches pages");
     }
 }
 

@@ -10,12 +10,13 @@ use io_uring::cqueue::Entry32;
 use io_uring::squeue::Entry128;
 use io_uring::types::Fixed;
 use io_uring::{IoUring, opcode};
+use rustix::io::Errno;
 
 use super::buffers::Buffers;
 use super::{Command, Geometry, Memory, refused, transfer};
 use crate::sys::PAGE_BYTES;
 use crate::sys::cpu;
-use crate::sys::fork::Generation;
+use crate::sys::fork::{Generation, OfProcess};
 use crate::sys::futex_lock::FutexLock;
 use crate::sys::reservation::Reservation;
 use crate::sys::signal::SignalsBlocked;
@@ -36,7 +37,7 @@ pub struct Commands {
 
 /// A ring for one user at a time, in the trap path too: several commands at once, waited for together.
 struct CommandRing {
-    uring: IoUring<Entry128, Entry32>,
+    uring: OfProcess<IoUring<Entry128, Entry32>>,
     /// Whose pages the kernel need not look up for each command.
     registered: Buffers,
     /// What has succeeded.
@@ -54,7 +55,7 @@ impl CommandRing {
         }
         let uring = builder.build(COMMANDS_MAX as u32)?;
         uring.submitter().register_files(&[device.as_raw_fd()])?;
-        Ok(CommandRing { uring, registered: Buffers::default(), done: Commands::default() })
+        Ok(CommandRing { uring: OfProcess::new(uring)?, registered: Buffers::default(), done: Commands::default() })
     }
 
     /// Registers buffers in place of those that were.
@@ -62,15 +63,16 @@ impl CommandRing {
     /// # Safety
     /// The addresses are of memory that stays what it is until others are registered or none.
     unsafe fn register(&mut self, buffers: Buffers) -> io::Result<()> {
+        let uring = self.uring.get().ok_or(Errno::FAULT)?;
         if !std::mem::take(&mut self.registered).0.is_empty() {
-            self.uring.submitter().unregister_buffers()?;
+            uring.submitter().unregister_buffers()?;
         }
         if !buffers.0.is_empty() {
             let vector =
                 |buffer: &Range<usize>| libc::iovec { iov_base: buffer.start as *mut _, iov_len: buffer.len() };
             let vectors: Vec<_> = buffers.0.iter().map(vector).collect();
             // SAFETY: by the caller; commands are under way only while a transfer waits for them.
-            unsafe { self.uring.submitter().register_buffers(&vectors)? };
+            unsafe { uring.submitter().register_buffers(&vectors)? };
             self.registered = buffers;
         }
         Ok(())
@@ -108,6 +110,7 @@ impl CommandRing {
     /// As [`transfer`], but with up to 16 commands under way.
     fn transfer(&mut self, geometry: &Geometry, offset: u64, memory: &Memory<'_>) -> io::Result<()> {
         let CommandRing { uring, registered, done } = self;
+        let uring = uring.get_mut().ok_or(Errno::FAULT)?;
         let mut commands = geometry.transfers(offset, memory, registered);
         let (mut under_way, mut outcome, mut begun) = (0, Ok(()), Commands::default());
         loop {
