@@ -46,14 +46,14 @@ install_packages() {
         as_root env DEBIAN_FRONTEND=noninteractive timeout 600 apt-get install -q -y --no-install-recommends "$@"
 }
 
-# require_rust: a toolchain no older than the workspace asks for; an old one is updated where rustup is there.
+# require_rust [VERSION]: a toolchain no older than that, or than the workspace asks for; an old one is updated where rustup is there.
 require_rust() {
-    local wanted found
+    local wanted=${1:-} found
     if ! have cargo && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
         PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
         export PATH
     fi
-    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    [ -n "$wanted" ] || wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
     have cargo || die "no Rust toolchain found: install rustup, then Rust $wanted or newer, and run this again"
     found=$(rustc --version | awk '{ print $2 }')
     if [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ]; then return 0; fi

@@ -14,6 +14,8 @@ fi
 # One set of features for all that is built of the workspace, so that nothing is built twice. It has the peers of vmio-kv that build
 # everywhere; RocksDB, which the system's library is linked for, is the step peers. `cargo xtask vm-tests` reads the variable, too.
 export VMIO_TEST_FEATURES=kv-peers/redb,kv-peers/fjall
+# What these ask for; the product takes an older one.
+rust_of_peers=1.90
 workspace=("${locked[@]}" --workspace --features "$VMIO_TEST_FEATURES")
 
 # ---- what is written ---------------------------------------------------------------------------------------------
@@ -34,6 +36,8 @@ step_shell() {
 step_clippy() {
     component clippy
     cargo clippy "${workspace[@]}" --all-targets -- -D warnings
+    # As users build it, without the peers.
+    cargo check "${locked[@]}" --workspace
 }
 
 step_doc() { RUSTDOCFLAGS="-D warnings" cargo doc "${locked[@]}" --workspace --lib --no-deps; }
@@ -48,10 +52,11 @@ step_tidy() { xtask tidy; }
 # .config/nextest.toml says which tests have the machine to themselves, and which begin first.
 step_tests() {
     nextest
-    cp "$target_dir/nextest/default/junit.xml" "$scratch/"
+    # It is there whatever CARGO_TARGET_DIR says.
+    cp "target/nextest/$nextest_profile/junit.xml" "$scratch/"
 }
 
-step_doctests() { cargo test "${workspace[@]}" --doc; }
+step_doctests() { cargo test "${workspace[@]}" --doc --no-fail-fast; }
 
 # The library's integration tests once more over each kind of cache that is not the default: crates/vmio/tests/support reads these
 # variables, the product does not.
@@ -79,7 +84,7 @@ variant_tests() {
 }
 
 step_variants() {
-    local variant tests filter skipped=() broken=()
+    local variant tests name filter skipped=() broken=()
     for variant in "${cache_variants[@]}"; do
         if [[ $variant == *ENGINE=reader-thread* ]] && ! may_handle_kernel_faults; then
             skipped+=("$variant")
@@ -87,6 +92,7 @@ step_variants() {
         fi
         filter="package(vmio) & kind(test)"
         tests=$(variant_tests "$variant")
+        for name in $tests; do [ -f "crates/vmio/tests/$name.rs" ] || die "no test file of vmio is called $name"; done
         if [ -n "$tests" ]; then filter+=" & binary(/^(${tests// /|})\$/)"; fi
         printf -- '--- %s\n' "$variant"
         # shellcheck disable=SC2086,SC2163 # a variant may set several variables, by name
@@ -198,8 +204,11 @@ skip() {
 
 # nextest OPTION...: runs tests, three at a time on two cores: many wait for a disk or a child.
 nextest() {
-    cargo nextest run "${workspace[@]}" --test-threads $((($(nproc) * 3 + 1) / 2)) "$@"
+    cargo nextest run --profile "$nextest_profile" "${workspace[@]}" --test-threads $((($(nproc) * 3 + 1) / 2)) "$@"
 }
+# A test that takes long in the deep suite does not hang.
+nextest_profile=default
+if [ "$depth" = deep ]; then nextest_profile=deep; fi
 
 # What step_build has built; so it is not built with other features, as `cargo xtask` would.
 xtask() { "$target_dir/debug/xtask" "$@"; }
@@ -234,5 +243,5 @@ nightly() {
 # some_test COMMAND...: a test run whose filter must match something, so that a renamed test does not pass unseen.
 some_test() {
     "$@" 2>&1 | tee "$scratch/output"
-    grep -qE '^running [1-9]' "$scratch/output" || skip "no test has a name that matches"
+    grep -qE '^running [1-9]' "$scratch/output" || die "no test has a name that matches"
 }

@@ -262,6 +262,9 @@ fn what_was_acknowledged_survives_power_cuts() {
         "{} records read back, {} entries on the device, {} states lost, {} chunks collected, {} bytes moved, {} large values",
         seen.records, seen.entries, seen.states_lost, seen.chunks_collected, seen.bytes_moved, seen.large_values
     );
+    if test_depth::seeds_are_chosen() {
+        return;
+    }
     assert!(seen.records > 0 && seen.entries > 0 && seen.states_lost > 0);
     assert!(seen.chunks_collected > 0 && seen.bytes_moved > 0);
     assert!(seen.large_values > 0 && seen.bytes_discarded > 0 && seen.with_two_segments > 0);

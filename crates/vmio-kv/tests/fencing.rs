@@ -243,7 +243,7 @@ fn late_writes_of_an_old_owner_hit_nothing_whichever_they_are() {
         run(seed, Random(seed).below(1500), &mut seen);
     }
     println!("{} take-overs, {} late steps", seen.takeovers, seen.late_steps);
-    assert!(seen.takeovers > 0 && seen.late_steps > 0);
+    assert!(test_depth::seeds_are_chosen() || seen.takeovers > 0 && seen.late_steps > 0);
 }
 
 /// What several regions had in memory is there after each of them, and so is what the log had of them, wherever power fails.
@@ -258,7 +258,6 @@ fn power_may_fail_while_a_store_of_several_regions_is_taken_over() {
         }
     };
     let (mut cut_short, mut operations) = (0, 0);
-    // An odd one, so that there is a second segment every other time.
     let step = test_depth::step(5, 1);
     loop {
         let when = format!("power fails after {operations} operations");
@@ -266,7 +265,7 @@ fn power_may_fail_while_a_store_of_several_regions_is_taken_over() {
         let disk = SimulatedDisk::new(operations, &[64 * MIB]);
         let old = Db::create_on(disk.open(0), options()).unwrap();
         // The last one has a segment of its own, every other time.
-        let second = (operations % 2 == 1).then(|| old.create_segment().unwrap());
+        let second = (cut_short % 2 == 1).then(|| old.create_segment().unwrap());
         for region in ["a", "b", "c"] {
             let region = match &second {
                 Some(second) if region == "c" => second.region_or_create(region).unwrap(),
@@ -285,7 +284,7 @@ fn power_may_fail_while_a_store_of_several_regions_is_taken_over() {
         drop(old);
         let disk = disk.after_power_cut();
         assert_sound(disk.open(0), &options(), &when);
-        let db = Db::open_on(disk.open(0), options().take_over(operations % 2 == 0));
+        let db = Db::open_on(disk.open(0), options().take_over(cut_short / 2 % 2 == 0));
         acknowledged(&db.unwrap_or_else(|error| panic!("{when}: {error}")));
         if is_whole {
             break;
@@ -294,7 +293,7 @@ fn power_may_fail_while_a_store_of_several_regions_is_taken_over() {
         operations += step;
     }
     println!("{cut_short} take-overs were cut short");
-    assert!(operations > 20, "{operations}");
+    assert!(operations > 20 && cut_short > 2, "{operations}");
 }
 
 #[test]
@@ -471,7 +470,7 @@ fn an_opening_that_is_stopped_is_no_second_owner() {
         // As many as there are, however few of them this run has taken.
         let writes = stopped * step;
         println!("stopped at {stopped} of some {writes} writes");
-        assert!(writes > 10, "{writes}");
+        assert!(writes > 10 && stopped > 1, "{writes}");
     }
 }
 

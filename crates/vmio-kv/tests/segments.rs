@@ -265,7 +265,7 @@ fn segments_grow_each_for_itself_until_the_volume_is_full() {
 #[test]
 fn a_crash_while_a_segment_is_created_leaves_it_there_or_not() {
     let (mut with, mut without, mut operations) = (0, 0, 0);
-    let step = test_depth::step(4, 1);
+    let step = test_depth::step(3, 1);
     loop {
         let when = format!("power fails after {operations} operations");
         let disk = SimulatedDisk::new(operations, &[40 * MIB]);
@@ -285,6 +285,7 @@ fn a_crash_while_a_segment_is_created_leaves_it_there_or_not() {
         assert_contents(&db, 50, 1000, &when);
         match db.segments().len() {
             1 => without += 1,
+            2 if is_whole => {}
             2 => with += 1,
             more => panic!("{when}: {more} segments"),
         }
@@ -305,7 +306,7 @@ fn a_crash_while_a_segment_is_created_leaves_it_there_or_not() {
         operations += step;
     }
     println!("{with} crashes left the segment, {without} did not");
-    assert!(with * step > 3 && without * step > 10, "{with} with, {without} without");
+    assert!(with > 0 && with * step > 2 && without > 2 && without * step > 10, "{with} with, {without} without");
 }
 
 /// An owner is stopped while he creates a segment, at one of his writes after the other (`VMIO_TEST_STEP=1` takes each). Another takes the
@@ -380,5 +381,5 @@ fn a_segment_that_is_created_late_hits_nothing_of_the_new_owners() {
     // As many as there are, however few of them this run has taken.
     let writes = stopped * step;
     println!("stopped at {stopped} of some {writes} writes");
-    assert!(writes > 15, "{writes}");
+    assert!(writes > 15 && stopped > 1, "{writes}");
 }

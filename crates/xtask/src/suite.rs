@@ -113,6 +113,9 @@ pub(crate) fn run(machine: Machine, through_module: bool, wanted: &[String]) -> 
     fs::write(guest.out().join("tests"), list)?;
     let suite = fs::read_to_string(workspace().join("tests/vm/suite"))?;
     let mut script = format!("vmio={}\nmodule=\n", shlex::try_quote(doctor)?);
+    // The guest has none of the host's variables.
+    let depth = std::env::var("VMIO_TEST_DEPTH").unwrap_or_default();
+    script += &format!("export VMIO_TEST_DEPTH={}\n", shlex::try_quote(&depth)?);
     if through_module {
         let module = module::build(machine.kernel)?;
         let kernel = Kernel::of(machine.kernel)?.root;
