@@ -331,6 +331,10 @@ pub struct Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
+        // A forked child shares the lock with its parent, whose turn it is.
+        if self.log.check_owner().is_err() {
+            return;
+        }
         if let Err(error) = self.log.folder.unlock() {
             tracing::warn!(folder = %self.log.path.display(), %error, "the turn of this process does not end");
         }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use vmio::backing::{BatchReader, FileBacking, MemoryBacking};
+use vmio::backing::{Backing, BatchReader, FileBacking, MemoryBacking};
 use vmio::journal::{Journal, JournalOptions};
 use vmio::{Access, Mapping, MappingOptions, SharedMap};
 
@@ -169,6 +169,53 @@ fn a_bus_error_where_a_dropped_mapping_was_is_the_childs_own() {
             1
         });
         assert_eq!(ended, Ended::Signal(libc::SIGBUS));
+    })
+    .succeeds();
+}
+
+/// What the child would append to the log would lie where its parent appends next.
+#[test]
+fn a_child_writes_nothing_to_the_log_of_its_parent() {
+    isolated("a_child_writes_nothing_to_the_log_of_its_parent", || {
+        let disk = std::sync::Arc::new(MemoryBacking::new(PAGE).unwrap());
+        let journal = Journal::create(MemoryBacking::new(1 << 20).unwrap(), JournalOptions::new()).unwrap();
+        let file = journal.join(disk).unwrap();
+        file.write_at(0, &[1; PAGE as usize]).unwrap();
+        let ended = fork(|| {
+            let (mut page, other) = ([0; PAGE as usize], [2; PAGE as usize]);
+            let done = [file.write_at(0, &other), file.read_at(0, &mut page).map(drop), file.set_len(2 * PAGE)];
+            i32::from(done.iter().any(Result::is_ok))
+        });
+        assert_eq!(ended, Ended::Exit(0), "a call of the child's was said to have worked");
+        journal.commit(|_| Ok(())).unwrap();
+        let mut page = [0; PAGE as usize];
+        file.read_at(0, &mut page).unwrap();
+        assert_eq!(page, [1; PAGE as usize]);
+    })
+    .succeeds();
+}
+
+/// The lock of a file is that of its descriptors: a child that lives on must not keep it.
+#[test]
+fn a_child_that_has_dropped_a_mapping_holds_no_descriptor_of_its_file() {
+    isolated("a_child_that_has_dropped_a_mapping_holds_no_descriptor_of_its_file", || {
+        let cache = roomy_cache();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let backing = FileBacking::create(file.path(), 1 << 20).unwrap();
+        let map = Mapping::open(&cache, backing, MappingOptions::new()).unwrap();
+        // Closed, but for the mapping's own descriptors, and with its name.
+        let path = file.into_temp_path();
+        let descriptors = || {
+            let links =
+                std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| entry.ok()?.path().read_link().ok());
+            links.filter(|link| link.starts_with(&path)).count()
+        };
+        assert!(descriptors() > 0, "the parent has it open");
+        let ended = fork(|| {
+            drop((map, cache));
+            descriptors() as i32
+        });
+        assert_eq!(ended, Ended::Exit(0), "so many are open in the child");
     })
     .succeeds();
 }

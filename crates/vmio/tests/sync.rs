@@ -430,7 +430,7 @@ fn dont_need_returns_when_no_older_write_is_under_way() {
                     store(&map, at(7) + 8, past_it);
                 }
                 map.advise(0..map.len(), Advice::DontNeed).unwrap();
-                assert!(!map.is_resident(7), "it is in memory");
+                assert!(!map.is_resident(at(7)), "it is in memory");
                 device.slow_writes(Duration::ZERO);
                 if is_stored_again {
                     assert_eq!(device.word(at(7) + 8), past_it, "what was stored before the call is not written");
@@ -442,4 +442,21 @@ fn dont_need_returns_when_no_older_write_is_under_way() {
             assert_eq!((device.word(at(7)), load(&map, at(7))), (past_it, past_it), "what was written past it is lost");
         }
     }
+}
+
+/// A page that somebody has pinned stays in memory, and what was stored to it is written all the same.
+#[test]
+fn dont_need_writes_what_is_pinned_for_loads() {
+    let cache = roomy_cache();
+    let device = Device::of_pages(SPAN);
+    let map = open(&cache, &device);
+    store(&map, at(3), 5);
+    let pin = map.pin(at(3)..at(4), Access::ReadOnly).unwrap();
+    map.advise(0..map.len(), Advice::DontNeed).unwrap();
+    assert!(map.is_resident(at(3)));
+    assert!(kernel_notes_stores() || device.word(at(3)) == 5, "it is not on the device");
+    drop(pin);
+    map.advise(0..map.len(), Advice::DontNeed).unwrap();
+    assert!(!map.is_resident(at(3)));
+    assert_eq!(device.word(at(3)), 5);
 }

@@ -96,6 +96,8 @@ impl Region {
         self.shared.count(core, Counter::WriteProtectFaults, 1);
         self.shared.count(core, Counter::ShootdownsStore, 1);
         saved.slots.copy_page(self, page, &mut copy);
+        // The file may have grown by the time the copy is written: what lies behind the end now is no part of it.
+        self.clear_behind_end(page, saved.slots.bytes(&mut copy));
         // The page gets no new twin: what the copy holds is not yet in the journal, and may never be.
         let twin = self.twins.as_ref().and_then(|twins| twins.take(page));
         // Handed over before the word is let go: who finds no frozen page any more finds all copies.
@@ -347,9 +349,17 @@ impl Participant for Region {
         while let Some(number) = self.dirty_spans.next_from(from) {
             from = number + 1;
             self.pages_of_span(number).for_each(|page| {
-                // A store may be copying it, and it has handed that over when it lets the page go.
-                self.word(page).wait_while(|seen| seen.state() == State::Upgrading);
-                self.word(page).thaw(present)
+                let word = self.word(page);
+                let is_saved_now = |seen: Snapshot| seen.state() == State::Upgrading;
+                loop {
+                    // A store may be copying it, and it has handed that over when it lets the page go.
+                    word.wait_while(is_saved_now);
+                    word.thaw(present);
+                    // Unless one has begun in between, it is frozen no more, and none begins.
+                    if !is_saved_now(word.load()) {
+                        break;
+                    }
+                }
             });
         }
         give_up();

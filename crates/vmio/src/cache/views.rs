@@ -192,6 +192,12 @@ impl Region {
         Ok((view, range))
     }
 
+    /// In a forked child, which has nothing at these addresses: they are those of the region no more.
+    pub(crate) fn forget_addresses(&self) {
+        let bases = (0..VIEWS_MAX).map(|view| self.views.base(view)).filter(|base| *base != 0);
+        bases.for_each(|base| REGIONS.remove(base..base + self.range().len(), self));
+    }
+
     /// Takes a range of addresses away, which nobody touches any more. What was stored there is not forgotten.
     pub(crate) fn remove_view(&self, view: usize, range: Reservation) {
         let _signals = SignalsBlocked::new();

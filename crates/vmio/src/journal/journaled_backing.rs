@@ -53,8 +53,14 @@ impl JournaledBacking {
         CommitTicket(self.opened.core.tickets.enter())
     }
 
+    /// The journal is the parent's, in a forked child.
+    fn check_not_forked(&self) -> io::Result<()> {
+        self.opened.check_not_forked().map_err(io::Error::other)
+    }
+
     /// Spills pages that belong to the commit of a ticket; otherwise as [`Backing::write_at`].
     pub fn spill(&self, ticket: &CommitTicket<'_>, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.check_not_forked()?;
         let number = |at: usize| offset / PAGE_BYTES as u64 + at as u64;
         self.append(RecordKind::Spill, ticket.commit(), &number, data)
     }
@@ -196,6 +202,7 @@ impl Backing for JournaledBacking {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.check_not_forked()?;
         let wanted = self.len().saturating_sub(offset).min(buffer.len() as u64) as usize;
         // Images are whole pages, and so are the buffers of whoever reads with O_DIRECT.
         let pages = wanted.next_multiple_of(PAGE_BYTES).min(buffer.len());
@@ -207,6 +214,8 @@ impl Backing for JournaledBacking {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        // Before a ticket is drawn: commits wait for it.
+        self.check_not_forked()?;
         self.spill(&self.ticket(), offset, data)
     }
 
@@ -215,6 +224,7 @@ impl Backing for JournaledBacking {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
+        self.check_not_forked()?;
         if len < self.len() {
             let why = "a file of a journal cannot be cut: close it, cut it, and open it again";
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));

@@ -202,6 +202,9 @@ impl Steward {
 
     pub(crate) fn stats(&self) -> Stats {
         let capacity_pages = u64::from(self.capacity_pages());
+        if !self.generation().is_current() {
+            return Stats { capacity_pages, ..Stats::default() }; // What there is is the parent's.
+        }
         let resident_pages = self.resident_pages();
         let counts = &*self.counts;
         let shootdowns = counts.shootdowns.get();

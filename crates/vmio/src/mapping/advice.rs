@@ -20,7 +20,8 @@ use crate::sys::unmap::UnmapList;
 use crate::sys::{PAGE_BYTES, cpu};
 use crate::telemetry::counters::Counter;
 
-/// After so many rounds a page that is still there is one that somebody goes on storing to.
+/// After so many rounds a page that is still there is one that somebody goes on storing to or reading, that a commit has frozen, or whose frame
+/// cannot be unmapped.
 const EVICT_ROUNDS_MAX: u32 = 8;
 
 impl Mapping {
@@ -145,22 +146,28 @@ impl CachedFile {
     fn evict(&self, pages: Range<u64>) -> Result<()> {
         let region = self.region();
         let mut batch = region.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
-        let (mut evicted, mut rounds) = (Ok(0), 0);
-        // What was read before the call would come into sight after it, and what others write stays in memory meanwhile. What cannot be
-        // written stays as well: the next sync tells why.
-        while self.wait_for_owners(pages.clone()) && matches!(evicted, Ok(0)) && rounds < EVICT_ROUNDS_MAX {
-            evicted = match region.hideable() {
+        let mut rounds = 0;
+        // What was read before the call would come into sight after it, and what others write stays in memory meanwhile.
+        self.wait_for_owners(pages.clone());
+        let evicted = loop {
+            let evicted = match region.hideable() {
                 Some(frames) => self.hide_and_drop(frames, &mut batch, pages.clone()),
                 None => self.write_and_drop(&mut batch, pages.clone()),
             };
             rounds += 1;
-        }
+            // What cannot be written stays: the next sync tells why.
+            let is_left = self.wait_for_owners(pages.clone());
+            if !is_left || !matches!(evicted, Ok(0)) || rounds == EVICT_ROUNDS_MAX {
+                break evicted;
+            }
+        };
         batch.clear();
         region.shared.return_sync_batch(batch);
         evicted.map(drop).map_err(Error::system("write-protecting dirty pages"))
     }
 
-    /// Waits until nobody else moves or writes the pages of a range; whether any is in memory then that nobody has pinned.
+    /// Waits until nobody else moves or writes the pages of a range; whether any is left then that could go or be written. A page that is pinned
+    /// for loads (each copy out pins for an instant) is written all the same, where its frame can be protected.
     fn wait_for_owners(&self, pages: Range<u64>) -> bool {
         let region = self.region();
         let mut is_left = false;
@@ -168,7 +175,8 @@ impl CachedFile {
             let word = region.word(page);
             word.wait_while(|word| word.is_busy() || word.in_flight());
             let seen = word.load();
-            is_left |= seen.is_resident() && seen.pins() == 0;
+            let may_be_written = seen.needs_write() && !seen.is_pinned_for_writing() && region.hideable().is_none();
+            is_left |= seen.is_busy() || seen.in_flight() || seen.is_resident() && (seen.pins() == 0 || may_be_written);
         }
         is_left
     }

@@ -57,9 +57,9 @@ impl CachedRegion {
 
 impl Drop for CachedRegion {
     fn drop(&mut self) {
-        // A forked child cannot shut it down: its table of mappings goes on naming the region, which therefore stays.
+        // A forked child cannot shut it down. Its table of mappings must not go on naming the region all the same.
         if !self.generation().is_current() {
-            std::mem::forget(Arc::clone(&self.region));
+            self.region.forget_addresses();
         }
     }
 }

@@ -16,7 +16,7 @@ impl Mapping {
             return offset < file.region().len() && file.region().has_page(page);
         }
         let mut resident = false;
-        if offset < self.len() {
+        if offset < self.len() && self.file().check_not_forked().is_ok() {
             self.file().for_each_resident(page..page + 1, &mut |_| resident = true);
         }
         resident
@@ -27,10 +27,13 @@ impl Mapping {
         let pages = touched_pages(&(range.start..range.end.min(self.len())));
         let count = pages.end.saturating_sub(pages.start);
         let mut bits = vec![0_u64; count.div_ceil(64) as usize];
-        self.file().for_each_resident(pages.clone(), &mut |page| {
-            let at = page - pages.start;
-            bits[(at / 64) as usize] |= 1 << (at % 64);
-        });
+        // A forked child has none of them.
+        if self.file().check_not_forked().is_ok() {
+            self.file().for_each_resident(pages.clone(), &mut |page| {
+                let at = page - pages.start;
+                bits[(at / 64) as usize] |= 1 << (at % 64);
+            });
+        }
         Residency { bits, pages: count }
     }
 }
