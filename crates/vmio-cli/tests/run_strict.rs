@@ -4,12 +4,12 @@ mod common;
 
 use std::error::Error;
 use std::fs;
-use std::io::{BufRead, BufReader, Seek, read_to_string};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use common::disk::{Disk, FileSystem};
+use common::interruption::interrupted;
 use common::modes::by;
 use common::modes::{SQL, TOOLS, random_runs, same_as_plain, served, served_by_all, under};
 use common::programs::{as_nobody, compiled, for_everybody, has, leave_out, plain, text};
@@ -31,32 +31,6 @@ for n in range(1, 1 << 30):
     assert done == block
     print(n, flush=True)
 "#;
-
-/// Lets a writer say so many times that it has written, does something to it, and kills it. What it said last.
-fn interrupted(
-    mut command: Command,
-    writes: u64,
-    interrupt: impl FnOnce(&mut Child) -> TestResult,
-) -> Result<u64, Box<dyn Error>> {
-    let mut said = tempfile::tempfile()?;
-    let mut writer = command.stdout(Stdio::piped()).stderr(said.try_clone()?).spawn()?;
-    let mut lines = BufReader::new(writer.stdout.take().ok_or("it is piped")?).lines();
-    let mut last = 0;
-    while last < writes {
-        let Some(line) = lines.next() else {
-            let status = writer.wait()?;
-            said.rewind()?;
-            return Err(format!("the writer has ended, {status}: {}", read_to_string(said)?).into());
-        };
-        last = line?.parse()?;
-    }
-    let outcome = interrupt(&mut writer);
-    let _ = writer.kill();
-    writer.wait()?;
-    outcome?;
-    // A line that was cut short was not said.
-    Ok(lines.map_while(Result::ok).filter_map(|line| line.parse().ok()).last().unwrap_or(last))
-}
 
 fn writer(folder: &Path, is_strict: bool) -> Command {
     let file = folder.join("data");

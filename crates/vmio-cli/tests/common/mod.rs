@@ -2,6 +2,7 @@
 
 pub mod cat;
 pub mod disk;
+pub mod interruption;
 pub mod modes;
 pub mod programs;
 
