@@ -21,6 +21,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
+use crate::commands::run::CannotRun;
+
 const EXAMPLES: &str = "\
 Examples:
   vmio doctor                        what this kernel offers and what will be used
@@ -93,7 +95,7 @@ fn main() -> ExitCode {
         Err(error) if reader_went_away(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("vmio: {error:#}");
-            ExitCode::FAILURE
+            error.downcast_ref::<CannotRun>().map_or(ExitCode::FAILURE, |cannot_run| cannot_run.status.into())
         }
     }
 }

@@ -177,15 +177,21 @@ fn what_is_no_program_is_told_from_what_is_not_there() -> TestResult {
         run.args(["run", "--cache", "64M", "--under"]).arg(dir.path()).arg("--").arg(program);
         run
     };
-    refused(&mut run(Path::new("no-such-program")), "it is in no folder of PATH")?;
-    refused(&mut run(&dir.path().join("absent")), "there is no such file")?;
-    refused(&mut run(dir.path()), "it is a folder")?;
+    // With the exit status that shells have for it.
+    let refused_by = |program: &Path, message: &str, status: i32| -> TestResult {
+        refused(&mut run(program), message)?;
+        assert_eq!(run(program).output()?.status.code(), Some(status), "{message}");
+        Ok(())
+    };
+    refused_by(Path::new("no-such-program"), "it is in no folder of PATH", 127)?;
+    refused_by(&dir.path().join("absent"), "there is no such file", 127)?;
+    refused_by(dir.path(), "it is a folder", 126)?;
     fs::write(&script, "echo hello\n")?;
-    refused(&mut run(&script), "chmod +x")?;
+    refused_by(&script, "chmod +x", 126)?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
-    refused(&mut run(&script), "a script begins with #!")?;
+    refused_by(&script, "a script begins with #!", 126)?;
     fs::write(&script, "#!/absent/interpreter\n")?;
-    refused(&mut run(&script), &format!("{} is to be run by /absent/interpreter", script.display()))?;
+    refused_by(&script, &format!("{} is to be run by /absent/interpreter", script.display()), 127)?;
     let colon = dir.path().join("a:b");
     fs::create_dir(&colon)?;
     let mut run = vmio();

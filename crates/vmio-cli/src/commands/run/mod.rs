@@ -16,6 +16,7 @@ use clap::{Args, ValueEnum};
 use vmio::{Cache, Engine};
 use vmio_heap::HeapEngine;
 
+pub use self::program::CannotRun;
 use super::source::warn_of_size;
 use crate::size::{parse_cache, parse_size};
 
@@ -76,6 +77,8 @@ other process hands its bytes over all the same, and has the file in its cache a
 With --heap, what the program allocates (malloc and its kin) lies in a file that is made anew, loses its name at once and is gone
 when the program ends. The heap is that of CMD and of programs that it becomes, not of those that it starts. A forked child
 gets a copy. No right is needed. The page heap.md has the design and its limits.
+
+Exit status: that of CMD; 127 if there is no such program, 126 if it cannot be run with vmio, 1 or 2 if vmio cannot do what it is asked.
 
 With --mode strict, what programs that died have left in the logs of the folders is written to their files before CMD is
 started, and by whichever program under the mode uses a folder next; vmio recover does the same.";
@@ -236,7 +239,7 @@ fn list_of(under: &[PathBuf]) -> anyhow::Result<OsString> {
 
 fn become_program(mut command: Command, program: &Path) -> anyhow::Result<()> {
     let error = command.exec();
-    Err(error).with_context(|| format!("cannot run {}", program.display()))
+    Err(CannotRun::after(&error, program).into())
 }
 
 /// What the program could only say in the middle of its work is better said before: that no such cache can be had.

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -18,36 +18,68 @@ const SETGID: u32 = 0o2000;
 /// Linux follows so many scripts that are the interpreters of others.
 const SCRIPTS_MAX: usize = 5;
 
+/// The program does not run. Its status is the one that shells have for that, so that scripts can tell it from what the program returns.
+#[derive(Debug, thiserror::Error)]
+#[error("{why}")]
+pub struct CannotRun {
+    /// The exit status: [`NOT_FOUND`] or [`NOT_EXECUTABLE`].
+    pub status: u8,
+    why: String,
+}
+
+/// There is no such program.
+const NOT_FOUND: u8 = 127;
+/// It is there, and is not run.
+const NOT_EXECUTABLE: u8 = 126;
+
+impl CannotRun {
+    /// After an attempt to execute it.
+    pub fn after(error: &io::Error, program: &Path) -> Self {
+        let status = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
+        CannotRun { status, why: format!("cannot run {}: {error}", program.display()) }
+    }
+}
+
 /// The file of a program, looked for as the shell does.
-pub fn find(name: &OsStr) -> anyhow::Result<PathBuf> {
-    let Ok(program) = which::which(name) else {
-        bail!("cannot run {}: {}", name.to_string_lossy(), why_not(name));
-    };
-    Ok(program)
+pub fn find(name: &OsStr) -> Result<PathBuf, CannotRun> {
+    which::which(name).map_err(|_| {
+        let (status, why) = why_not(name);
+        CannotRun { status, why: format!("cannot run {}: {why}", name.to_string_lossy()) }
+    })
 }
 
 /// Why there is no such program.
-fn why_not(name: &OsStr) -> &'static str {
+fn why_not(name: &OsStr) -> (u8, &'static str) {
     if !name.as_bytes().contains(&b'/') {
-        return "it is in no folder of PATH; what only a shell knows is run by: sh -c '...'";
+        return (NOT_FOUND, "it is in no folder of PATH; what only a shell knows is run by: sh -c '...'");
     }
     match fs::metadata(name) {
-        Err(error) if error.kind() == ErrorKind::NotFound => "there is no such file",
-        Err(_) => "this user may not look at it",
-        Ok(metadata) if metadata.is_dir() => "it is a folder",
-        Ok(_) => "this user may not execute it (chmod +x allows that)",
+        Err(error) if error.kind() == ErrorKind::NotFound => (NOT_FOUND, "there is no such file"),
+        Err(_) => (NOT_EXECUTABLE, "this user may not look at it"),
+        Ok(metadata) if metadata.is_dir() => (NOT_EXECUTABLE, "it is a folder"),
+        Ok(_) => (NOT_EXECUTABLE, "this user may not execute it (chmod +x allows that)"),
     }
 }
 
 /// Refuses a program that would run without vmio, and nobody would know.
-pub fn check(program: &Path) -> anyhow::Result<()> {
+pub fn check(program: &Path) -> Result<(), CannotRun> {
+    check_each(program).map_err(|error| match error.downcast() {
+        Ok(cannot_run) => cannot_run,
+        Err(error) => CannotRun { status: NOT_EXECUTABLE, why: format!("{error:#}") },
+    })
+}
+
+/// The program, or the one that runs the script, and so on.
+fn check_each(program: &Path) -> anyhow::Result<()> {
     let mut program = program.to_owned();
     for _ in 0..SCRIPTS_MAX {
         check_privileges(&program)?;
         match interpreter(&program)? {
             Some(interpreter) if interpreter.exists() => program = interpreter,
             Some(interpreter) => {
-                bail!("{} is to be run by {}, which is not there", program.display(), interpreter.display())
+                let (program, interpreter) = (program.display(), interpreter.display());
+                let why = format!("{program} is to be run by {interpreter}, which is not there");
+                return Err(CannotRun { status: NOT_FOUND, why }.into());
             }
             None => return check_loader(&program),
         }
@@ -84,7 +116,7 @@ fn interpreter(program: &Path) -> anyhow::Result<Option<PathBuf>> {
         [env, name, ..]
             if Path::new(env).file_name() == Some(OsStr::new("env")) && !name.as_bytes().starts_with(b"-") =>
         {
-            find(name).map(Some)
+            Ok(Some(find(name)?))
         }
         [interpreter, ..] => Ok(Some(PathBuf::from(interpreter))),
         [] => Ok(None),
