@@ -2,11 +2,34 @@
 
 use std::ops::RangeInclusive;
 
-use vmio::CacheBuilder;
+use vmio::{AvailableMemory, CacheBuilder};
 
-/// Parses the capacity of a cache.
+/// What `auto` takes of the memory that there is, in percent: the program needs some, too.
+const AUTO_PERCENT: u64 = 50;
+
+/// Parses the capacity of a cache: a size, a share such as `50%` of the memory that the process could take now, or `auto`.
 pub fn parse_cache(text: &str) -> Result<u64, String> {
-    parse_within(text, &CacheBuilder::CAPACITY_BYTES)
+    parse_cache_of(text, || AvailableMemory::now().bytes())
+}
+
+fn parse_cache_of(text: &str, available: impl FnOnce() -> Option<u64>) -> Result<u64, String> {
+    let percent = match text.trim() {
+        "auto" => AUTO_PERCENT,
+        share => match share.strip_suffix('%') {
+            Some(number) => {
+                number.parse().ok().filter(|number| (1..=100).contains(number)).ok_or_else(|| advice(text))?
+            }
+            None => return parse_within(text, &CacheBuilder::CAPACITY_BYTES),
+        },
+    };
+    let available = available().ok_or("the kernel does not say how much memory there is: give a size, as in 512M")?;
+    let (least, most) = (*CacheBuilder::CAPACITY_BYTES.start(), *CacheBuilder::CAPACITY_BYTES.end());
+    let bytes = (u128::from(available) * u128::from(percent) / 100) as u64;
+    if bytes < least {
+        let (available, least) = (format_size(available), format_size(least));
+        return Err(format!("of the {available} that there are, {percent} % is less than a cache takes, {least}"));
+    }
+    Ok(bytes.min(most))
 }
 
 /// Parses a number of bytes within bounds.
@@ -75,6 +98,18 @@ mod tests {
         for text in ["0", "6291455", "17T"] {
             assert_eq!(parse_cache(text), Err("it may be 6 MiB to 16 TiB".to_owned()), "{text}");
         }
+    }
+
+    #[test]
+    fn a_share_is_of_the_memory_that_there_is() {
+        let parse = |text| parse_cache_of(text, || Some(1000 << 20));
+        assert_eq!((parse("auto"), parse("50%"), parse("1%")), (Ok(500 << 20), Ok(500 << 20), Ok(10 << 20)));
+        assert_eq!(parse("64M"), Ok(64 << 20));
+        for text in ["0%", "101%", "%", "-5%", "half"] {
+            assert!(parse(text).is_err_and(|error| error.contains("512M")), "{text}");
+        }
+        assert!(parse_cache_of("5%", || Some(100 << 20)).is_err_and(|error| error.contains("less than a cache takes")));
+        assert!(parse_cache_of("auto", || None).is_err());
     }
 
     #[test]

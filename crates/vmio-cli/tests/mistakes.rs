@@ -168,6 +168,43 @@ fn a_cache_larger_than_memory_is_warned_of() -> TestResult {
     Ok(())
 }
 
+/// In a container the machine's memory says nothing: what counts is the cgroup's.
+#[test]
+fn a_cache_larger_than_its_cgroup_is_warned_of() -> TestResult {
+    let (v1, v2) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
+    let (mount, limit) = if v1.exists() { (v1, "memory.limit_in_bytes") } else { (v2, "memory.max") };
+    let group = mount.join(format!("vmio-mistakes-{}", std::process::id()));
+    if fs::create_dir(&group).and_then(|()| fs::write(group.join(limit), "200000000")).is_err() {
+        let _ = fs::remove_dir(&group);
+        println!("left out: this user may not make a memory cgroup");
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("file");
+    fs::write(&file, patterned(5000))?;
+    let within = |arguments: &[&str]| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ > $0/cgroup.procs; exec \"$@\""]).arg(&group);
+        command.arg(vmio().get_program()).args(arguments).arg(&file).output()
+    };
+    let (more, auto, share) =
+        (within(&["sum", "--cache", "1G"]), within(&["sum", "--cache", "auto"]), within(&["sum", "--cache", "40%"]));
+    // The kernel may take a moment to forget the processes.
+    for _ in 0..100 {
+        if fs::remove_dir(&group).is_ok() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let error = String::from_utf8(more?.stderr)?;
+    assert!(error.contains("memory cgroup leaves, 1") && error.contains("--cache auto"), "{error}");
+    for output in [auto?, share?] {
+        let error = String::from_utf8(output.stderr)?;
+        assert!(output.status.success() && error.is_empty(), "{error}");
+    }
+    Ok(())
+}
+
 #[test]
 fn what_is_no_program_is_told_from_what_is_not_there() -> TestResult {
     let dir = tempfile::tempdir()?;

@@ -63,6 +63,8 @@ pub use backing::Access;
 #[cfg(not(loom))]
 pub use cache::{Cache, CacheBuilder, LockMemory};
 #[cfg(not(loom))]
+pub use elastic::AvailableMemory;
+#[cfg(not(loom))]
 pub use error::{Error, Result};
 #[cfg(not(loom))]
 pub use mapped_file::{Advice, SyncHandle, Usage};

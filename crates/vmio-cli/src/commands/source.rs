@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use vmio::backing::{Backing, DaxBacking, FileBacking, NvmeBacking};
-use vmio::{Access, Advice, Cache, Engine, Mapping, MappingOptions};
+use vmio::{Access, Advice, AvailableMemory, Cache, Engine, Mapping, MappingOptions};
 
 use crate::machine::memory_bytes;
 use crate::progress::ByteProgress;
@@ -37,7 +37,13 @@ pub fn build_cache(capacity_bytes: u64) -> anyhow::Result<Cache> {
 
 /// A cache takes memory as it needs it, so that one that is too large is found out late, by the kernel.
 pub fn warn_of_size(cache_bytes: u64) {
-    if let Some(memory_bytes) = memory_bytes().filter(|memory_bytes| *memory_bytes < cache_bytes) {
+    if let Some(room_bytes) = AvailableMemory::now().cgroup_bytes.filter(|room_bytes| *room_bytes < cache_bytes) {
+        let (cache, room) = (format_size(cache_bytes), format_size(room_bytes));
+        eprintln!(
+            "vmio: warning: --cache {cache} is more than this process's memory cgroup leaves, {room}: the kernel may kill it; \
+             --cache auto takes half of what there is"
+        );
+    } else if let Some(memory_bytes) = memory_bytes().filter(|memory_bytes| *memory_bytes < cache_bytes) {
         let (cache, memory) = (format_size(cache_bytes), format_size(memory_bytes));
         eprintln!("vmio: warning: --cache {cache} is more than this machine's memory, {memory}: it may run out of it");
     }

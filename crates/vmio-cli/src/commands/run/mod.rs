@@ -87,7 +87,8 @@ started, and by whichever program under the mode uses a folder next; vmio recove
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
-    /// Map files through a vmio cache of so much memory, of each process; with --mode, read and write them through it
+    /// Map files through a vmio cache of so much memory, of each process; with --mode, read and write them through it. A size, a share
+    /// such as 50% of the memory that there is now (in a container: that its cgroup leaves), or auto, which is half of it
     #[arg(long, value_parser = parse_cache, required_unless_present = "mode")]
     cache: Option<u64>,
     /// With --cache and without --mode, who takes the faults
