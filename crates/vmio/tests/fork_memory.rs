@@ -46,7 +46,7 @@ fn a_batch_reader_leaves_what_lies_where_its_rings_were() {
         #[repr(align(4096))]
         #[derive(Clone)]
         struct Page([u8; PAGE as usize]);
-        let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
         let backing = FileBacking::create(file.path(), 1 << 20).unwrap();
         let reader = BatchReader::new();
         let mut pages = vec![Page([0; PAGE as usize]); 4];

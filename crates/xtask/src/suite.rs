@@ -30,6 +30,7 @@ const LEFT_OUT: &[LeftOut] = &[
             "fault_injection",
             "fetch",
             "files",
+            "growth_model",
             "journal",
             "journal_crash",
             "memfd_frames",
