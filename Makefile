@@ -12,7 +12,7 @@ run: ## install what is missing, build, and run the main benchmark (RUN_ARGS add
 test: ## install what is missing and run what CI runs, in 25 minutes (STEPS="clippy vm" runs only those; CRATE=vmio-kv that crate's tests)
 	@CRATE='$(CRATE)' TEST='$(TEST)' scripts/test $(STEPS)
 
-test-all: ## run all tests there are, in two hours, and end with a table of them (STEPS="fuzz" runs only those)
+test-all: ## run all tests there are, in an hour, and end with a table of them (STEPS="fuzz" runs only those)
 	@scripts/test --all $(STEPS)
 
 soak: ## kill, cut the power of and damage key-value stores for about SOAK_MINUTES (30)
