@@ -46,9 +46,9 @@ install_packages() {
         as_root env DEBIAN_FRONTEND=noninteractive timeout 600 apt-get install -q -y --no-install-recommends "$@"
 }
 
-# require_rust [VERSION]: a toolchain no older than that, or than the workspace asks for; an old one is updated where rustup is there.
+# require_rust: a toolchain no older than the workspace asks for, or than $rust_wanted; an old one is updated where rustup is there.
 require_rust() {
-    local wanted=${1:-} found
+    local wanted=${rust_wanted:-} found
     if ! have cargo && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
         PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
         export PATH

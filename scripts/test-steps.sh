@@ -15,7 +15,8 @@ fi
 # everywhere; RocksDB, which the system's library is linked for, is the step peers. `cargo xtask vm-tests` reads the variable, too.
 export VMIO_TEST_FEATURES=kv-peers/redb,kv-peers/fjall
 # What these ask for; the product takes an older one.
-rust_of_peers=1.90
+# shellcheck disable=SC2034 # read by require_rust
+rust_wanted=1.90
 workspace=("${locked[@]}" --workspace --features "$VMIO_TEST_FEATURES")
 
 # ---- what is written ---------------------------------------------------------------------------------------------
