@@ -1,7 +1,7 @@
 //! Each byte of a small volume flipped, one at a time: what a store answers then is right, or it says what is damaged; also after it
 //! was written to, and opened again.
 //!
-//! A run takes a byte in so many, whichever block it is in, and more with `VMIO_TEST_DEPTH=deep`; `VMIO_TEST_FLIPS=1` takes all, `VMIO_TEST_FLIPS=10` every tenth.
+//! A run flips one byte in every 8,209 of the blocks, and more with `VMIO_TEST_DEPTH=deep`; `VMIO_TEST_FLIPS=1` takes all, `VMIO_TEST_FLIPS=10` every tenth.
 
 #![allow(clippy::unwrap_used)]
 

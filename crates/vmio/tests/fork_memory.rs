@@ -173,7 +173,7 @@ fn a_bus_error_where_a_dropped_mapping_was_is_the_childs_own() {
     .succeeds();
 }
 
-/// What the child would append to the log would lie where its parent appends next.
+/// A record that the child appended to the log would lie where its parent appends next.
 #[test]
 fn a_child_writes_nothing_to_the_log_of_its_parent() {
     isolated("a_child_writes_nothing_to_the_log_of_its_parent", || {

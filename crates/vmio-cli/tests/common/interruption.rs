@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use super::TestResult;
 
-/// Lets a writer say so many times that it has written, does something to it, and kills it. What it said last.
+/// Waits until a writer has reported `writes` writes, interrupts it, and kills it. Returns the last number that it reported.
 #[allow(dead_code, reason = "not every test file needs it")]
 pub fn interrupted(
     mut command: Command,

@@ -16,9 +16,9 @@ use crate::elastic::cgroup::{MemoryCgroups, field};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AvailableMemory {
-    /// What the system has available (`MemAvailable` of /proc/meminfo), in bytes; `None` if it does not say.
+    /// The bytes that the system has available (`MemAvailable` of /proc/meminfo); `None` if it does not say.
     pub system_bytes: Option<u64>,
-    /// What the memory cgroups of the process leave to it, page cache counted as free, in bytes; `None` without a limit.
+    /// The bytes that the memory cgroups of the process leave to it, page cache counted as free; `None` without a limit.
     pub cgroup_bytes: Option<u64>,
 }
 

@@ -20,8 +20,7 @@ use crate::sys::unmap::UnmapList;
 use crate::sys::{PAGE_BYTES, cpu};
 use crate::telemetry::counters::Counter;
 
-/// After so many rounds a page that is still there is one that somebody goes on storing to or reading, that a commit has frozen, or whose frame
-/// cannot be unmapped.
+/// The most rounds. A page that is left then is being stored to or read all the time, is frozen by a commit, or cannot be unmapped.
 const EVICT_ROUNDS_MAX: u32 = 8;
 
 impl Mapping {

@@ -46,8 +46,8 @@ impl Generation {
     }
 }
 
-/// What only the process may use, or drop, in which it was made: a thread's handle, a ring, whatever has memory that children do not get. A
-/// forked child finds nothing here, and its drop does nothing: what lies at those addresses is the child's own by then, and a thread of
+/// A value that only the process may use, or drop, in which it was made: a thread's handle, a ring, anything with memory that children do
+/// not get. A forked child finds nothing here, and its drop does nothing: what lies at those addresses is the child's own by then, and a thread of
 /// the child may have the id of its parent's.
 pub(crate) struct OfProcess<T> {
     value: ManuallyDrop<T>,
