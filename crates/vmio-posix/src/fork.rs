@@ -5,6 +5,7 @@
 //! alone, and it begins anew: with a cache of its own, once it maps a file itself.
 
 use std::cell::Cell;
+use std::ffi::c_long;
 use std::sync::MutexGuard;
 
 use vmio::SignalsBlocked;
@@ -38,6 +39,26 @@ pub(crate) fn start() {
     }
 }
 
+/// A call that makes a child with a copy of this process's memory, and of which the C library does not tell.
+pub(crate) fn around(call: impl FnOnce() -> c_long) -> c_long {
+    if Settings::of_this_process().is_none() {
+        return call();
+    }
+    before();
+    let outcome = call();
+    match outcome {
+        0 => in_child(),
+        _ => {
+            // SAFETY: the address of the thread's errno is always valid.
+            let error = unsafe { *libc::__errno_location() };
+            in_parent();
+            // SAFETY: as above.
+            unsafe { *libc::__errno_location() = error };
+        }
+    }
+    outcome
+}
+
 extern "C" fn before() {
     let no_handlers = SignalsBlocked::new();
     let forking = entry::as_vmio(|| Forking {
@@ -54,7 +75,7 @@ extern "C" fn in_parent() {
     drop(FORKING.take());
 }
 
-extern "C" fn in_child() {
+pub(crate) extern "C" fn in_child() {
     let Some(mut forking) = FORKING.take() else { return };
     // It is counted in the parent.
     std::mem::forget(forking.all_left.take());

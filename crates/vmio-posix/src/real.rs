@@ -1,6 +1,6 @@
 //! The C library's own functions, which ours stand before.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -9,6 +9,9 @@ use libc::{
     posix_spawn_file_actions_t, posix_spawnattr_t, pthread_attr_t, pthread_t, sigaction as sigaction_t, sighandler_t,
     sigset_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf,
 };
+
+/// What a process by `clone` begins with.
+pub(crate) type Routine = extern "C" fn(*mut c_void) -> c_int;
 
 /// A function of the library that comes after this one in the loader's list.
 struct Next {
@@ -68,6 +71,7 @@ macro_rules! functions {
             ///
             /// # Safety
             /// As the function of that name.
+            #[allow(non_snake_case, reason = "the names are the C library's")]
             pub(crate) unsafe fn $name($($argument: $of),*) -> $result {
                 let function: unsafe extern "C" fn($($of),*) -> $result =
                     // SAFETY: the C library's function of that name has this type.
@@ -85,6 +89,26 @@ macro_rules! functions {
 }
 
 functions! {
+    // Both take any number of arguments, in the registers and the one place of the stack that these come in.
+    fn syscall(
+        number: c_long,
+        first: c_long,
+        second: c_long,
+        third: c_long,
+        fourth: c_long,
+        fifth: c_long,
+        sixth: c_long
+    ) -> c_long;
+    fn clone(
+        routine: Routine,
+        stack: *mut c_void,
+        flags: c_int,
+        argument: *mut c_void,
+        parent: *mut pid_t,
+        local: *mut c_void,
+        child: *mut pid_t
+    ) -> c_int;
+    fn _Fork() -> pid_t;
     fn mmap(address: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void;
     fn munmap(address: *mut c_void, len: size_t) -> c_int;
     fn mremap(address: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, new: *mut c_void) -> *mut c_void;

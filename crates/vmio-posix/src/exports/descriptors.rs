@@ -43,13 +43,19 @@ unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn __dup2(fd: c_int, to: c_int) -> c_int {
+    // SAFETY: by the caller.
+    unsafe { dup2(fd, to) }
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: by the caller.
     replaced(fd, to, || unsafe { real::dup3(fd, to, flags) })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if is_of_mode(0) && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 && first <= last {
         split::closed_range(first..=last);
     }

@@ -39,6 +39,12 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
     unsafe { real::close(fd) }
 }
 
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __close(fd: c_int) -> c_int {
+    // SAFETY: by the caller.
+    unsafe { close(fd) }
+}
+
 /// What fsync returns, if it is not for the kernel to say.
 fn synced_by_mode(fd: c_int) -> Option<c_int> {
     if !is_of_mode(fd) {
@@ -68,6 +74,12 @@ unsafe extern "C" fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
     // SAFETY: by the caller.
     by_mode(fd, |fd| split::lseek(fd, offset, whence), || unsafe { real::lseek(fd, offset, whence) as ssize_t })
         as off_t
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+    // SAFETY: by the caller.
+    unsafe { lseek(fd, offset, whence) }
 }
 
 #[unsafe(no_mangle)]
@@ -304,6 +316,12 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int 
         }
     }
     status
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: by the caller.
+    unsafe { fcntl(fd, command, argument) }
 }
 
 // The C library's own takes its locks by a system call.

@@ -2,7 +2,8 @@
 //! library; their contracts are those of the C library.
 //!
 //! They are stable Rust, which cannot define functions with a variable number of arguments: `fcntl`, `ioctl` and `open` take their last as
-//! the register that it comes in, on the architectures that pass it as any other (x86-64, AArch64); the rest is in `variadic`.
+//! the register that it comes in, on the architectures that pass it as any other (x86-64, AArch64), as do those of `system_calls`; the rest is in
+//! `variadic`.
 
 mod attributes;
 mod control;
@@ -14,6 +15,7 @@ mod opening;
 mod process;
 mod signals;
 mod streams;
+mod system_calls;
 mod threads;
 mod transfers;
 #[cfg(target_arch = "x86_64")]

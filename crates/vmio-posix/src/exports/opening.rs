@@ -2,9 +2,9 @@
 //!
 //! `open` and its kin take a mode only with some flags: it is passed on as the register that it comes in.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_long};
 
-use libc::{AT_FDCWD, mode_t};
+use libc::{AT_FDCWD, mode_t, open_how};
 use rustix::io::Errno;
 
 use super::{is_of_mode, told, told_status};
@@ -68,6 +68,18 @@ unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> 
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn __open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: by the caller.
+    unsafe { open(path, flags, mode) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: by the caller.
+    unsafe { open(path, flags, mode) }
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn __open_2(path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: by the caller.
     unsafe { open(path, flags, 0) }
@@ -101,6 +113,27 @@ unsafe extern "C" fn __openat_2(folder: c_int, path: *const c_char, flags: c_int
 unsafe extern "C" fn __openat64_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: by the caller.
     unsafe { openat(folder, path, flags, 0) }
+}
+
+/// openat2, for which the C library has no function. How it opens may have become longer than we know: that is not changed.
+///
+/// # Safety
+/// As of the system call.
+pub(super) unsafe fn openat2(folder: c_int, path: *const c_char, how: c_long, how_bytes: c_long) -> c_long {
+    // SAFETY: by the caller.
+    let open = |how| unsafe { real::syscall(libc::SYS_openat2, folder.into(), path as c_long, how, how_bytes, 0, 0) };
+    if how == 0 || how_bytes as usize != size_of::<open_how>() {
+        return noticed(open(how) as c_int, false).into();
+    }
+    // SAFETY: by the caller.
+    let asked = unsafe { *(how as *const open_how) };
+    let with = |flags: c_int| {
+        let mut how = asked;
+        how.flags = u64::from(flags as u32);
+        open((&raw const how) as c_long) as c_int
+    };
+    // SAFETY: by the caller.
+    unsafe { opened(folder, path, asked.flags as c_int, with) }.into()
 }
 
 #[unsafe(no_mangle)]

@@ -209,6 +209,12 @@ unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn __read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
+    // SAFETY: by the caller.
+    unsafe { read(fd, buffer, len) }
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t {
     if len > room {
         std::process::abort(); // As the C library does at a buffer overflow.
@@ -227,6 +233,12 @@ unsafe extern "C" fn pread(fd: c_int, buffer: *mut c_void, len: size_t, offset: 
 unsafe extern "C" fn pread64(fd: c_int, buffer: *mut c_void, len: size_t, offset: off_t) -> ssize_t {
     // SAFETY: by the caller.
     unsafe { pread(fd, buffer, len, offset) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __pread64(fd: c_int, buffer: *mut c_void, len: size_t, offset: off_t) -> ssize_t {
+    // SAFETY: by the caller.
+    unsafe { pread64(fd, buffer, len, offset) }
 }
 
 #[unsafe(no_mangle)]
@@ -321,6 +333,12 @@ unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssi
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn __write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
+    // SAFETY: by the caller.
+    unsafe { write(fd, buffer, len) }
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn pwrite(fd: c_int, buffer: *const c_void, len: size_t, offset: off_t) -> ssize_t {
     let position = Position::At(offset);
     // SAFETY: by the caller.
@@ -331,6 +349,12 @@ unsafe extern "C" fn pwrite(fd: c_int, buffer: *const c_void, len: size_t, offse
 unsafe extern "C" fn pwrite64(fd: c_int, buffer: *const c_void, len: size_t, offset: off_t) -> ssize_t {
     // SAFETY: by the caller.
     unsafe { pwrite(fd, buffer, len, offset) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __pwrite64(fd: c_int, buffer: *const c_void, len: size_t, offset: off_t) -> ssize_t {
+    // SAFETY: by the caller.
+    unsafe { pwrite64(fd, buffer, len, offset) }
 }
 
 #[unsafe(no_mangle)]

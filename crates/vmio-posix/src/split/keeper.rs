@@ -514,10 +514,10 @@ pub(super) fn is_asked_back(description: &Description) -> bool {
     control(description.home.load(Ordering::Relaxed), libc::F_GETLEASE, 0) != i64::from(wanted)
 }
 
-/// fcntl, past the C library's name for it.
+/// fcntl, and not the one that the program calls.
 fn control(fd: RawFd, command: c_int, argument: usize) -> i64 {
     // SAFETY: the commands above take numbers, but for one, which reads a structure that the caller has.
-    unsafe { libc::syscall(libc::SYS_fcntl, fd, command, argument) }
+    i64::from(entry::as_vmio(|| unsafe { libc::fcntl(fd, command, argument) }))
 }
 
 /// What the cache of this process has done, if there is one.

@@ -75,7 +75,7 @@ pub(crate) unsafe fn open(
         Ok(is_made_durable) => Ok(Opened { fd, is_made_durable }),
         Err(error) => {
             // SAFETY: nobody knows of it.
-            unsafe { libc::syscall(libc::SYS_close, fd) };
+            unsafe { rustix::io::close(fd) };
             Err(error)
         }
     }

@@ -53,7 +53,7 @@ pub(in super::super) fn close_descriptors_of_parent() {
         if fd >= 0 {
             own_descriptors::remove(fd);
             // SAFETY: it was a log's of the parent, and nobody uses that here.
-            unsafe { libc::syscall(libc::SYS_close, fd) };
+            unsafe { rustix::io::close(fd) };
         }
     }
     for counter in [&COUNTS.writes, &COUNTS.bytes, &COUNTS.shared, &COUNTS.checkpoints] {

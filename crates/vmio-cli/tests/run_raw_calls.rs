@@ -1,0 +1,57 @@
+//! `vmio run` of programs that close, replace and open files past the C library's names for that: by its `syscall`, as libuv does. Whatever vmio has of such a file must be in it, and no call may be answered from another file.
+
+mod common;
+
+use common::TestResult;
+use common::modes::same_as_plain;
+use common::programs::{compiled, text};
+
+const MODES: [&str; 6] = ["posix", "posix --cache 8M", "sync", "sync --cache 8M", "strict", "strict --cache 8M"];
+
+/// What is done about the first file, how it is closed, and how the second is opened.
+fn same_in_all_modes(hows: &[&str], closes: &[&str], opens: &[&str]) -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let program = compiled("raw_calls", dir.path(), &[])?;
+    for mode in MODES {
+        for how in hows {
+            for close in closes {
+                for open in opens {
+                    let dir = tempfile::tempdir()?;
+                    let output = same_as_plain(mode, dir.path(), &[text(&program), ".", how, close, open, "0"])
+                        .map_err(|error| format!("{mode}: {how} by {close}, opened by {open}: {error}"))?;
+                    let said = String::from_utf8_lossy(&output.stdout);
+                    assert!(
+                        said.ends_with("0 and 0 pages are wrong\n"),
+                        "{mode}: {how} by {close}, opened by {open}: {said}"
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn files_that_are_closed_by_syscall_keep_what_was_written() -> TestResult {
+    same_in_all_modes(&["close"], &["syscall"], &["library", "syscall", "instruction"])
+}
+
+#[test]
+fn a_descriptor_that_is_replaced_is_the_other_file() -> TestResult {
+    same_in_all_modes(&["replace"], &["library", "syscall"], &["library", "instruction"])
+}
+
+#[test]
+fn descriptors_that_are_closed_together_keep_what_was_written() -> TestResult {
+    same_in_all_modes(&["range"], &["library", "syscall"], &["library", "instruction"])
+}
+
+#[test]
+fn a_child_by_clone_is_one_by_fork() -> TestResult {
+    same_in_all_modes(&["fork"], &["library", "syscall"], &["library"])
+}
+
+#[test]
+fn a_lock_ends_with_its_descriptor() -> TestResult {
+    same_in_all_modes(&["lock"], &["library", "syscall"], &["library"])
+}
