@@ -1,4 +1,5 @@
-//! `vmio run` of programs that close, replace and open files past the C library's names for that: by its `syscall`, as libuv does. Whatever vmio has of such a file must be in it, and no call may be answered from another file.
+//! `vmio run` of programs that close, replace and open files by the C library's `syscall`, as libuv does.
+//! All that was written must be in the file, and no call may be answered from another file.
 
 mod common;
 
@@ -8,7 +9,7 @@ use common::programs::{compiled, text};
 
 const MODES: [&str; 6] = ["posix", "posix --cache 8M", "sync", "sync --cache 8M", "strict", "strict --cache 8M"];
 
-/// What is done about the first file, how it is closed, and how the second is opened.
+/// Runs the program plainly and in each mode: `hows` says what it does with the first file, `closes` how it closes that, `opens` how it opens the second.
 fn same_in_all_modes(hows: &[&str], closes: &[&str], opens: &[&str]) -> TestResult {
     let dir = tempfile::tempdir()?;
     let program = compiled("raw_calls", dir.path(), &[])?;
@@ -17,7 +18,7 @@ fn same_in_all_modes(hows: &[&str], closes: &[&str], opens: &[&str]) -> TestResu
             for close in closes {
                 for open in opens {
                     let dir = tempfile::tempdir()?;
-                    let output = same_as_plain(mode, dir.path(), &[text(&program), ".", how, close, open, "0"])
+                    let output = same_as_plain(mode, dir.path(), &[text(&program), ".", how, close, open])
                         .map_err(|error| format!("{mode}: {how} by {close}, opened by {open}: {error}"))?;
                     let said = String::from_utf8_lossy(&output.stdout);
                     assert!(

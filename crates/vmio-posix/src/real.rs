@@ -10,7 +10,7 @@ use libc::{
     sigset_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf,
 };
 
-/// What a process by `clone` begins with.
+/// The routine that a process by `clone` begins with.
 pub(crate) type Routine = extern "C" fn(*mut c_void) -> c_int;
 
 /// A function of the library that comes after this one in the loader's list.

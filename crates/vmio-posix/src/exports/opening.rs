@@ -115,7 +115,7 @@ unsafe extern "C" fn __openat64_2(folder: c_int, path: *const c_char, flags: c_i
     unsafe { openat(folder, path, flags, 0) }
 }
 
-/// openat2, for which the C library has no function. How it opens may have become longer than we know: that is not changed.
+/// openat2, for which the C library has no function. A `how` that is longer than we know is left as it is.
 ///
 /// # Safety
 /// As of the system call.
@@ -129,7 +129,8 @@ pub(super) unsafe fn openat2(folder: c_int, path: *const c_char, how: c_long, ho
     let asked = unsafe { *(how as *const open_how) };
     let with = |flags: c_int| {
         let mut how = asked;
-        how.flags = u64::from(flags as u32);
+        // What no open knows is for the kernel to refuse.
+        how.flags = asked.flags >> 32 << 32 | u64::from(flags as u32);
         open((&raw const how) as c_long) as c_int
     };
     // SAFETY: by the caller.

@@ -190,7 +190,7 @@ unsafe extern "C" fn syscall(
     outcome.unwrap_or_else(|| unsafe { real::syscall(number, first, second, third, fourth, fifth, sixth) })
 }
 
-/// What a child by `clone` does that has its parent's memory as it was.
+/// The routine of a child by `clone` that has a copy of its parent's memory.
 struct Start {
     routine: real::Routine,
     argument: *mut c_void,
