@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -71,8 +72,11 @@ static void *overwrite(void *rounds)
 			;
 		for (int at = 1; at <= WRITES; at++) {
 			atomic_store(&writes_begun, at);
-			if (pwrite(file, whole, sizeof whole, 0) != sizeof whole)
+			ssize_t count = pwrite(file, whole, sizeof whole, 0);
+			if (count != sizeof whole) {
+				fprintf(stderr, "write %d of round %d: %zd: %m\n", at, round, count);
 				exit(8);
+			}
 		}
 		atomic_store(&writes_begun, WRITES + 1);
 	}
@@ -113,11 +117,72 @@ static void cut(const char *name, int rounds)
 	printf("%d reads behind the end, %d writes lost\n", read_behind, lost);
 }
 
+enum { PARTS = 64, PART = 1 << 12 };
+
+static atomic_int writers_ready, writers_done;
+
+// The parts of the file that are even, or odd: each by one write, and all of them durable.
+static void *write_parts(void *first)
+{
+	static char bytes[2][PART];
+	int own = *(int *)first;
+	atomic_fetch_add(&writers_ready, 1);
+	while (atomic_load(&writers_ready) < 2)
+		;
+	for (int part = own; part < PARTS; part += 2) {
+		memset(bytes[own], part + 1, PART);
+		ssize_t count = pwrite(file, bytes[own], PART, (long)part * PART);
+		if (count != PART) {
+			fprintf(stderr, "write of part %d: %zd: %m\n", part, count);
+			exit(11);
+		}
+	}
+	atomic_fetch_add(&writers_done, 1);
+	return first;
+}
+
+// Two threads are the first that write to a file, while a third has calls about it that only the kernel can do.
+static void first_writes(const char *name, int rounds)
+{
+	static int even = 0, odd = 1;
+	int wrong = 0, into = open("/dev/null", O_WRONLY);
+	for (int round = 1; round <= rounds; round++) {
+		file = open(name, O_RDWR | O_CREAT | O_TRUNC, 0644);
+		if (posix_fallocate(file, 0, (long)PARTS * PART) != 0)
+			exit(12);
+		atomic_store(&writers_ready, 0);
+		atomic_store(&writers_done, 0);
+		pthread_t writers[2];
+		if (pthread_create(&writers[0], NULL, write_parts, &even) != 0 ||
+			pthread_create(&writers[1], NULL, write_parts, &odd) != 0)
+			exit(13);
+		while (atomic_load(&writers_done) < 2) {
+			off_t start = 0;
+			if (sendfile(into, file, &start, PART) != PART)
+				exit(14);
+			usleep(100);
+		}
+		pthread_join(writers[0], NULL);
+		pthread_join(writers[1], NULL);
+		for (int look = 0; look < 2; look++) {
+			for (int part = 0; part < PARTS; part++) {
+				char byte;
+				wrong += pread(file, &byte, 1, (long)part * PART) != 1 || byte != part + 1;
+			}
+			close(file);
+			file = open(name, O_RDONLY);
+		}
+		close(file);
+	}
+	printf("%d parts wrong\n", wrong);
+}
+
 int main(int count, char **words)
 {
-	if (count != 3)
+	if (count != 4)
 		return 2;
 	slow(words[1]);
 	cut(words[1], atoi(words[2]));
+	first_writes(words[1], atoi(words[3]));
 	return 0;
 }

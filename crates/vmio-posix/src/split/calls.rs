@@ -28,18 +28,6 @@ pub(crate) enum Way {
     Linux(Option<Call>),
 }
 
-/// A call about a warm description; or why there is none.
-macro_rules! warm_or_linux {
-    ($fd:expr) => {{
-        let Some(call) = Call::begin($fd.as_raw_fd()) else { return Way::Linux(None) };
-        if call.warm().is_none() {
-            call.is_of_the_kernel();
-            return Way::Linux(Some(call));
-        }
-        call
-    }};
-}
-
 impl Call {
     /// The kernel reads or writes a file that may be worth more.
     fn is_of_the_kernel(&self) {
@@ -103,11 +91,14 @@ pub(crate) fn read<'a>(
     if is_nowhere(position, len) {
         return Way::Linux(None);
     }
-    let call = warm_or_linux!(fd);
+    let Some(call) = Call::begin(fd.as_raw_fd()) else { return Way::Linux(None) };
+    let Some(warm) = call.warm() else {
+        call.is_of_the_kernel();
+        return Way::Linux(Some(call));
+    };
     if call.description.flags.load(Ordering::Relaxed) & libc::O_ACCMODE == libc::O_WRONLY {
         return Way::Done(Err(Errno::BADF));
     }
-    let Some(warm) = call.warm() else { return Way::Linux(None) };
     let wanted = len.min(TRANSFER_MAX) as u64;
     let part = |start: u64| {
         start.checked_add(len as u64).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::INVAL)?;
@@ -196,7 +187,11 @@ pub(crate) fn write<'a>(
     if keeper::is_strict() {
         return strict_calls::write(fd, position, buffers);
     }
-    let call = warm_or_linux!(fd);
+    let Some(call) = Call::begin(fd.as_raw_fd()) else { return Way::Linux(None) };
+    let Some(warm) = call.warm() else {
+        call.is_of_the_kernel();
+        return Way::Linux(Some(call));
+    };
     let flags = call.description.flags.load(Ordering::Relaxed);
     if flags & libc::O_ACCMODE == libc::O_RDONLY {
         return Way::Done(Err(Errno::BADF));
@@ -207,7 +202,6 @@ pub(crate) fn write<'a>(
         descriptors::leave(fd.as_raw_fd());
         return Way::Linux(None);
     }
-    let Some(warm) = call.warm() else { return Way::Linux(None) };
     let bytes = len.min(TRANSFER_MAX) as u64;
     let start = match position {
         Position::Current => call.description.position.load(Ordering::Relaxed),
@@ -290,7 +284,7 @@ fn write_in_one(call: &Call, warm: &Warm, fd: BorrowedFd<'_>, at: u64, buffer: &
     let part = &buffer[..in_one];
     let is_copied = at + in_one as u64 <= copied && warm.write(fd, copied, at, part);
     // Who could not wait for the end of this call, since it interrupts it, has made the file the kernel's meanwhile.
-    if is_copied && (warm.cached().is_none() || call.warm().is_some()) {
+    if is_copied && (warm.cached().is_none() || call.is_still_warm()) {
         return Ok((in_one, in_one));
     }
     if at < copied {
@@ -307,9 +301,7 @@ fn write_in_one(call: &Call, warm: &Warm, fd: BorrowedFd<'_>, at: u64, buffer: &
 /// lseek.
 pub(crate) fn lseek(fd: BorrowedFd<'_>, offset: i64, whence: i32) -> Way {
     let Some(call) = Call::begin(fd.as_raw_fd()) else { return Way::Linux(None) };
-    if call.warm().is_none() {
-        return Way::Linux(Some(call));
-    }
+    let Some(warm) = call.warm() else { return Way::Linux(Some(call)) };
     let position = &call.description.position;
     let moved = |base: u64| {
         let sum = base.checked_add_signed(offset).ok_or(if offset < 0 { Errno::INVAL } else { Errno::OVERFLOW })?;
@@ -337,7 +329,7 @@ pub(crate) fn lseek(fd: BorrowedFd<'_>, offset: i64, whence: i32) -> Way {
         libc::SEEK_END => fstat(fd).and_then(|stat| moved(stat.st_size as u64)),
         libc::SEEK_DATA | libc::SEEK_HOLE => u64::try_from(offset).map_err(|_| Errno::NXIO).and_then(|offset| {
             // What was not written yet has room, and looks like a hole.
-            call.warm().map_or(Ok(()), Warm::write_back)?;
+            warm.write_back()?;
             seek(fd, if whence == libc::SEEK_DATA { SeekFrom::Data(offset) } else { SeekFrom::Hole(offset) })
         }),
         _ => Err(Errno::INVAL),

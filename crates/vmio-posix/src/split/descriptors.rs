@@ -86,10 +86,13 @@ enum Until {
     TheEnd,
 }
 
-/// A call about a description, which stays what it is until the call ends.
+/// A call about a description, which stays what it is until the call ends: who leaves it waits for that, if it can.
 pub(crate) struct Call {
     pub(super) description: &'static Description,
     pub(super) fd: RawFd,
+    /// As it was when the call began. Who has begun to leave it since must not make half of the call the kernel's: that reads
+    /// what is not written back yet, from a position that is not its own yet.
+    warm: Option<&'static Warm>,
 }
 
 impl Call {
@@ -101,10 +104,14 @@ impl Call {
                 return None;
             }
             description.begin();
-            let call = Call { description, fd };
+            let mut call = Call { description, fd, warm: None };
             let is_same = of_descriptor(fd).is_some_and(|now| std::ptr::eq(now, description));
             match description.state() {
-                State::Cold | State::Warm if is_same => return Some(call),
+                State::Cold if is_same => return Some(call),
+                State::Warm if is_same => {
+                    call.warm = description.warm();
+                    return Some(call);
+                }
                 State::Linux | State::Free if is_same => return None,
                 _ => {
                     drop(call);
@@ -114,9 +121,14 @@ impl Call {
         }
     }
 
-    /// What there is of it, if it is warm.
+    /// What there is of it, if it was warm when the call began.
     pub(super) fn warm(&self) -> Option<&Warm> {
-        if self.description.state() == State::Warm { self.description.warm() } else { None }
+        self.warm
+    }
+
+    /// Whether nobody has begun to leave it since.
+    pub(super) fn is_still_warm(&self) -> bool {
+        self.description.state() == State::Warm
     }
 }
 
@@ -423,4 +435,37 @@ fn hand_over(description: &Description, fd: BorrowedFd<'_>, written: Result<(), 
         }
     }
     let _ = seek(fd, SeekFrom::Start(description.position.load(Ordering::Relaxed)));
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Who has begun a call about frames would else read from the kernel what is not written back yet.
+    #[test]
+    fn a_call_that_began_while_the_file_was_warm_stays_so_while_it_is_left() {
+        let fd = DESCRIPTORS as RawFd - 1;
+        let (index, description) = free(fd).unwrap();
+        number(fd).unwrap().store(index + 1, Ordering::SeqCst);
+        let cold = Call::begin(fd).unwrap();
+        assert!(cold.warm().is_none());
+        drop(cold);
+
+        assert!(description.change(State::Cold, State::Warming));
+        description.put_warm(Box::new(Warm::of_writes_alone()));
+        assert!(description.change(State::Warming, State::Warm));
+        let call = Call::begin(fd).unwrap();
+        assert!(call.warm().is_some() && call.is_still_warm());
+        assert!(description.change(State::Warm, State::Leaving));
+        assert!(call.warm().is_some() && !call.is_still_warm());
+        drop(call);
+
+        // SAFETY: it is the box from above, and nobody has it any more.
+        drop(unsafe { Box::from_raw(description.take_warm()) });
+        assert!(description.change(State::Leaving, State::Linux));
+        assert!(Call::begin(fd).is_none());
+        forget(fd);
+        assert_eq!(description.state(), State::Free);
+    }
 }

@@ -349,11 +349,14 @@ fn keep(keeper: &'static Keeper) {
                     unsafe { &*answer }.give(Ok(0));
                 }
                 Request::Write(write, answer) => {
-                    let settings = Settings::of_this_process().ok_or(Errno::IO);
                     // SAFETY: by `Request`.
-                    let outcome = settings.and_then(|settings| unsafe { &*write }.perform(&mut logs, settings));
-                    // SAFETY: likewise.
-                    unsafe { &*answer }.give(outcome);
+                    let (write, answer) = unsafe { (&*write, &*answer) };
+                    // Another thread may have had it looked at since, and found warm: then the log and the frames would not know of this.
+                    let held = descriptors::held(write.fd.as_raw_fd());
+                    let settings = Settings::of_this_process().ok_or(Errno::IO);
+                    let outcome = settings.and_then(|settings| write.perform(&mut logs, settings));
+                    drop(held);
+                    answer.give(outcome);
                 }
                 Request::Replay(answer) => {
                     let outcome = replay().map(|()| 0);

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::calls::{BUFFERS_ON_STACK, Way, write_part};
 use super::descriptors::{self, Call};
 use super::keeper::{self, ForWrites};
-use super::strict::SharedWrite;
+use super::strict::{SharedWrite, Turn};
 use super::warm::Warm;
 use crate::entry;
 use crate::table::is_regular;
@@ -21,17 +21,19 @@ type Buffers<'a> = SmallVec<[&'a [u8]; BUFFERS_ON_STACK]>;
 
 /// write, pwrite, writev and pwritev.
 pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl Iterator<Item = &'a [u8]>) -> Way {
+    let buffers: Buffers<'_> = buffers.collect();
     // Once the keeper has looked at the description it is warm, or others' as well.
     for has_looked in [false, true] {
         let mut is_shared = false;
         if let Some(call) = Call::begin(fd.as_raw_fd()) {
-            match call.warm().map(Warm::logged) {
-                Some(Some(_)) => {
-                    return Way::Done(entry::as_vmio_undisturbed(|| write_logged(&call, fd, position, buffers)));
+            if let Some(warm) = call.warm() {
+                // Or else it is open for loads alone.
+                let Some(logged) = warm.logged() else { return Way::Done(Err(Errno::BADF)) };
+                let write = || logged.turn().map(|turn| write_logged(&call, warm, &turn, fd, position, &buffers));
+                // None if the file became others' while this thread waited for its turn.
+                if let Some(outcome) = entry::as_vmio_undisturbed(write) {
+                    return Way::Done(outcome);
                 }
-                // It is open for loads alone.
-                Some(None) => return Way::Done(Err(Errno::BADF)),
-                None => {}
             }
         } else if descriptors::is_outside(fd.as_raw_fd()) {
             return Way::Linux(None);
@@ -48,16 +50,10 @@ pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl It
             ForWrites::NotToBeHad => return Way::Done(Err(Errno::AGAIN)),
         }
         if is_shared {
-            return write_shared(fd, position, buffers);
+            break;
         }
         keeper::look_now(fd.as_raw_fd());
     }
-    // It could not be had in time.
-    write_shared(fd, position, buffers)
-}
-
-fn write_shared<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl Iterator<Item = &'a [u8]>) -> Way {
-    let buffers: Buffers<'_> = buffers.collect();
     match keeper::write(&SharedWrite { fd, position, buffers: &buffers }) {
         Some(outcome) => Way::Done(outcome),
         // A child before exec, which has its parent's memory.
@@ -65,17 +61,19 @@ fn write_shared<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl Iterat
     }
 }
 
-fn write_logged<'a>(
+fn write_logged(
     call: &Call,
+    warm: &Warm,
+    turn: &Turn<'_>,
     fd: BorrowedFd<'_>,
     position: Position,
-    buffers: impl Iterator<Item = &'a [u8]>,
+    buffers: &[&[u8]],
 ) -> Result<usize, Errno> {
-    let (Some(warm), description) = (call.warm(), call.description) else { return Err(Errno::IO) };
-    let Some(logged) = warm.logged() else { return Err(Errno::IO) };
-    let bytes_max = logged.bytes_max().min(TRANSFER_MAX as u64);
+    let description = call.description;
+    let bytes_max = turn.bytes_max().min(TRANSFER_MAX as u64);
     let mut left = usize::try_from(bytes_max).unwrap_or(usize::MAX);
     let buffers: Buffers<'_> = buffers
+        .iter()
         .map(|buffer| {
             let take = buffer.len().min(left);
             left -= take;
@@ -84,7 +82,6 @@ fn write_logged<'a>(
         .collect();
     let bytes: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
 
-    let turn = logged.turn();
     let len = fstat(fd)?.st_size as u64;
     let appends = description.flags.load(Ordering::Relaxed) & libc::O_APPEND != 0;
     let start = match position {

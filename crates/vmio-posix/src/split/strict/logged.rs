@@ -20,15 +20,22 @@ pub(in super::super) struct Logged {
     log: Arc<ProcessLog>,
     number: FileNumber,
     /// Held from where a write is logged until it is applied: writes reach the file in the order in which the log has them.
-    order: Mutex<()>,
+    order: Mutex<Numbered>,
     /// Whether the program has had the file flushed since it is the process's.
     is_synced: AtomicBool,
+}
+
+/// Whether the file has its number in the log still. Once it is given up the log may give it to another file.
+#[derive(PartialEq, Eq)]
+enum Numbered {
+    Yes,
+    NoMore,
 }
 
 /// The turn of a thread to write to the file.
 pub(in super::super) struct Turn<'a> {
     logged: &'a Logged,
-    _order: MutexGuard<'a, ()>,
+    _order: MutexGuard<'a, Numbered>,
 }
 
 impl Logged {
@@ -42,7 +49,7 @@ impl Logged {
         let log = logs.of(settings, path)?;
         let identity = FileIdentity::of(fd).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         let number = log.log.file(identity, path).map_err(|error| errno(&error))?;
-        Ok(Logged { log, number, order: Mutex::new(()), is_synced: AtomicBool::new(false) })
+        Ok(Logged { log, number, order: Mutex::new(Numbered::Yes), is_synced: AtomicBool::new(false) })
     }
 
     /// What a checkpoint finds the description by.
@@ -50,14 +57,15 @@ impl Logged {
         self.log.key(self.number)
     }
 
-    /// The most bytes of one write: what is longer is cut, as Linux cuts what is longer than 2 GiB.
-    pub(in super::super) fn bytes_max(&self) -> u64 {
-        self.log.log.data_bytes_max()
+    /// Waits for the writes that are under way; none if the file was retired meanwhile. Signals are blocked: a handler of this thread's
+    /// would wait for itself.
+    pub(in super::super) fn turn(&self) -> Option<Turn<'_>> {
+        let order = self.order();
+        (*order == Numbered::Yes).then_some(Turn { logged: self, _order: order })
     }
 
-    /// Waits for the writes that are under way. Signals are blocked meanwhile: a handler of this thread's would wait for itself.
-    pub(in super::super) fn turn(&self) -> Turn<'_> {
-        Turn { logged: self, _order: self.order.lock().unwrap_or_else(PoisonError::into_inner) }
+    fn order(&self) -> MutexGuard<'_, Numbered> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// fsync: what others wrote before the file was the process's may be in the page cache alone. All that was written since is in the log.
@@ -71,8 +79,9 @@ impl Logged {
 
     /// Flushes the file, and has nothing replayed of it any more: it may be others' from now on.
     pub(in super::super) fn retire(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        let _turn = self.turn();
+        let mut order = self.order();
         self.retire_in_turn(fd)?;
+        *order = Numbered::NoMore;
         let _ = self.log.log.forget(self.number);
         Ok(())
     }
@@ -80,7 +89,7 @@ impl Logged {
     /// The file lacks something of what was logged, and may be others' from now on: the log keeps it, and the process writes nothing more
     /// to the file.
     pub(in super::super) fn keep(&self) {
-        let _turn = self.turn();
+        let _order = self.order();
         let _ = self.log.log.keep(self.number);
     }
 
@@ -91,6 +100,11 @@ impl Logged {
 }
 
 impl Turn<'_> {
+    /// The most bytes of one write: what is longer is cut, as Linux cuts what is longer than 2 GiB.
+    pub(in super::super) fn bytes_max(&self) -> u64 {
+        self.logged.log.log.data_bytes_max()
+    }
+
     /// Logs a write to `offset`: from here on it will be in the file, whatever happens. To be dropped when it is.
     pub(in super::super) fn log(&self, offset: u64, len: u64, buffers: &[IoSlice<'_>]) -> Result<Unapplied<'_>, Errno> {
         let ProcessLog { log, .. } = &*self.logged.log;

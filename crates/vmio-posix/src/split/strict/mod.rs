@@ -11,7 +11,7 @@ mod logged;
 mod logs;
 mod shared;
 
-pub(super) use logged::Logged;
+pub(super) use logged::{Logged, Turn};
 pub(super) use logs::{Logs, close_descriptors_of_parent, counts, replay_of_the_dead};
 pub(super) use shared::SharedWrite;
 
