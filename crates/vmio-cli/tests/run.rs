@@ -338,7 +338,8 @@ CHILD = f"""
 import ctypes, fcntl, mmap, subprocess, sys
 def look():
     print(subprocess.run([sys.executable, '-c', {TRY!r}], stdout=subprocess.PIPE, text=True).stdout.strip(), flush=True)
-file = open('data', 'r+b')
+# The lock is listed at the descriptor that it was taken by, and at none before.
+first, file = open('data', 'rb'), open('data', 'r+b')
 fcntl.lockf(file, fcntl.LOCK_EX, 1)
 look()
 # mmap.mmap would close a descriptor of its own.

@@ -3,14 +3,36 @@
 //! vmio keeps other processes off a file by locks far behind all that a file holds (docs/formats/file-locks.md). A lock of the
 //! program's "to the end, however long the file becomes" would meet them, and fail or wait for ever in its own process.
 
-use std::ffi::c_int;
+use std::ffi::{OsStr, c_int};
+use std::fs;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use libc::flock;
 use rustix::fs::{SeekFrom, fstat, seek};
+use vmio::backing::Identity;
+
+use crate::own_descriptors;
 
 /// The first byte that vmio may lock.
 const VMIO_LOCKS: i64 = 1 << 62;
+
+/// Whether the program has a record lock on a file. Each is listed at the descriptors of the open file that it was taken by.
+pub(crate) fn is_locked_by_program(identity: Identity) -> bool {
+    let Ok(open) = fs::read_dir("/proc/self/fd") else { return true };
+    let is_own = |name: &OsStr| name.to_str().and_then(|name| name.parse().ok()).is_some_and(own_descriptors::contains);
+    let others = open.flatten().filter(|entry| !is_own(&entry.file_name()));
+    // What it refers to, and not the link.
+    let mut same = others.filter(|entry| {
+        let metadata = fs::metadata(entry.path());
+        metadata.is_ok_and(|found| found.dev() == identity.device && found.ino() == identity.inode)
+    });
+    same.any(|entry| {
+        let about = fs::read_to_string(Path::new("/proc/self/fdinfo").join(entry.file_name()));
+        about.map_or(true, |about| about.lines().any(|line| line.starts_with("lock:") && line.contains("POSIX")))
+    })
+}
 
 /// Whether a command of fcntl is about a lock.
 pub(crate) fn is_about(command: c_int) -> bool {

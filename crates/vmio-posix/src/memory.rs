@@ -1,10 +1,9 @@
 //! The calls about ranges of addresses: mmap and what is done to what it gave.
 
-use std::ffi::{OsStr, c_int};
+use std::ffi::c_int;
 use std::fmt;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use crate::entry::Answer;
 use crate::errno::{self, Errno};
 use crate::file::{File, NotMapped, identity_of};
 use crate::left_to_linux;
-use crate::own_descriptors;
+use crate::locks;
 use crate::process::Process;
 use crate::refused;
 use crate::settings::Settings;
@@ -164,7 +163,7 @@ impl Candidate<'_> {
 
     fn not_opened(&self, NotMapped { error, opened }: NotMapped) -> Answer<usize> {
         if let Some(opened) = opened
-            && is_locked_by_program(self.identity)
+            && locks::is_locked_by_program(self.identity)
         {
             refused::keep(opened);
         }
@@ -320,29 +319,13 @@ pub(crate) fn unmap(address: usize, len: usize) -> Answer<()> {
 fn settle(process: &Process, table: &mut LockedTable<'_>, file: Arc<File>) {
     let path = file.path.clone();
     let mut synced = if file.keeps_stores() { file.sync_all() } else { Ok(()) };
-    synced = match is_locked_by_program(file.identity) {
+    synced = match locks::is_locked_by_program(file.identity) {
         false => synced.and(table.close(file).map_err(|error| errno::of(&error))),
         true => synced.and(file.give_up(0..u64::MAX)),
     };
     if let Err(error) = synced {
         process.say(format_args!("{}: stores are lost: {error}", path.display()));
     }
-}
-
-/// Whether the program has a record lock on a file. Those are listed at each descriptor of it.
-fn is_locked_by_program(identity: Identity) -> bool {
-    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return true };
-    let is_own = |name: &OsStr| name.to_str().and_then(|name| name.parse().ok()).is_some_and(own_descriptors::contains);
-    let others = open.flatten().filter(|entry| !is_own(&entry.file_name()));
-    // What it refers to, and not the link.
-    let mut same = others.filter(|entry| {
-        let metadata = std::fs::metadata(entry.path());
-        metadata.is_ok_and(|found| found.dev() == identity.device && found.ino() == identity.inode)
-    });
-    same.next().is_some_and(|entry| {
-        let about = std::fs::read_to_string(Path::new("/proc/self/fdinfo").join(entry.file_name()));
-        about.map_or(true, |about| about.lines().any(|line| line.starts_with("lock:") && line.contains("POSIX")))
-    })
 }
 
 /// The program is about to close a descriptor: a file of which it has nothing mapped any more goes with it.

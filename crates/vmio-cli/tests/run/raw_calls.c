@@ -1,5 +1,5 @@
 /* Closes, duplicates and opens files past the C library's names, as libuv (close by syscall), Go and other runtimes (instructions of their
-   own) do. Usage: raw_calls FOLDER HOW CLOSE_WITH OPEN_WITH, where the last two are library, syscall or instruction. It prints what it
+   own) do. Usage: raw_calls FOLDER HOW CLOSE_WITH OPEN_WITH PAUSE_US, where two are library, syscall or instruction. It prints what it
    finds: without vmio the same. HOW says what is done about the first file's number. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -81,7 +81,8 @@ static void overwrite(int fd, char with) {
 }
 
 int main(int count, char **arguments) {
-    if (count != 5) return 2;
+    if (count != 6) return 2;
+    int pause_us = atoi(arguments[5]);
     const char *how = arguments[2], *close_by = arguments[3], *open_by = arguments[4];
     char first[4096], second[4096];
     snprintf(first, sizeof first, "%s/first", arguments[1]);
@@ -94,6 +95,7 @@ int main(int count, char **arguments) {
     if (strcmp(how, "close") == 0) {
         close_with(close_by, fd);
         int again = open_with(open_by, second);
+        usleep(pause_us);
         if (pread(again, buffer, PAGE, 0) != PAGE || buffer[0] != 'b') printf("the second file reads %c\n", buffer[0]);
         warm_up(again);
         overwrite(again, '2');
@@ -103,6 +105,7 @@ int main(int count, char **arguments) {
         int other = open_with(open_by, second);
         if (strcmp(close_by, "library") == 0) dup2(other, fd);
         else call(close_by, SYS_dup3, other, fd, 0, 0);
+        usleep(pause_us);
         overwrite(fd, '2');
         close_with(close_by, other);
         close_with(close_by, fd);

@@ -17,8 +17,7 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     let is_alone = is_of_mode(fd) && split::is_alone(fd);
     if is_of_mode(fd) {
         // Other descriptors of it share the position that the stream moves.
-        split::leave(fd);
-        split::closed(fd);
+        split::given_away(fd);
     }
     // SAFETY: by the caller.
     let stream = unsafe { real::fdopen(fd, mode) };
@@ -60,7 +59,7 @@ unsafe extern "C" fn fdopendir(fd: c_int) -> *mut DIR {
     // SAFETY: by the caller.
     let folder = unsafe { real::fdopendir(fd) };
     if !folder.is_null() && is_of_mode(fd) {
-        split::closed(fd);
+        split::given_away(fd);
     }
     folder
 }

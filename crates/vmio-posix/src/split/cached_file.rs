@@ -161,12 +161,6 @@ impl CachedFile {
         self.file.give_up();
         written
     }
-
-    /// The descriptor is not there any more: what was stored is lost, which is an error if there may be such.
-    pub(super) fn give_up_unwritten(&self) -> Result<(), Errno> {
-        self.file.give_up();
-        if self.mapping.access() == Access::ReadOnly { Ok(()) } else { Err(Errno::BADF) }
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::split::own_descriptor::OwnDescriptor;
 use crate::split::warm::Warm;
 
 /// Calls by which a file is used before it is worth a lease and a mapping.
@@ -36,8 +37,10 @@ pub(crate) struct Description {
     state: AtomicU32,
     /// Descriptors that refer to it, and above them [`CALL`] for each call under way.
     references: AtomicU64,
-    /// The descriptor that it was opened as, by which the keeper reaches it.
-    pub(super) home: AtomicI32,
+    /// By which vmio reaches it, from when it is first warm until the program has closed its last descriptor.
+    pub(super) own: OwnDescriptor,
+    /// The tick of the clock at which one of the program's descriptors was last known to be one of it.
+    pub(super) verified_at: AtomicU64,
     calls: AtomicU32,
     /// Whether the keeper has been asked.
     is_asked: AtomicBool,
@@ -67,7 +70,8 @@ impl Description {
         Description {
             state: AtomicU32::new(State::Free as u32),
             references: AtomicU64::new(0),
-            home: AtomicI32::new(-1),
+            own: OwnDescriptor::none(),
+            verified_at: AtomicU64::new(0),
             calls: AtomicU32::new(0),
             is_asked: AtomicBool::new(false),
             held: AtomicU32::new(0),
@@ -98,12 +102,15 @@ impl Description {
         }
     }
 
-    /// Makes it that of a descriptor that was just opened; false if it is somebody's.
-    pub(super) fn take(&self, fd: i32) -> bool {
-        if self.references.load(Ordering::Relaxed) != 0 || !self.change(State::Free, State::Leaving) {
+    /// Makes it that of a descriptor that was just opened; false if it is somebody's, or vmio has still one of it.
+    pub(super) fn take(&self) -> bool {
+        if self.references.load(Ordering::Relaxed) != 0
+            || self.own.get().is_some()
+            || !self.change(State::Free, State::Leaving)
+        {
             return false;
         }
-        self.home.store(fd, Ordering::Relaxed);
+        self.verified_at.store(0, Ordering::Relaxed);
         self.calls.store(0, Ordering::Relaxed);
         self.is_asked.store(false, Ordering::Relaxed);
         self.known_len.store(0, Ordering::Relaxed);
@@ -119,7 +126,13 @@ impl Description {
         self.references.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// One descriptor less.
+    /// One descriptor less, if others are left; false, and nothing, if it is the last.
+    pub(super) fn unshare_one_of_several(&self) -> bool {
+        let less = |references: u64| (references % CALL > 1).then(|| references - 1);
+        self.references.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
+    }
+
+    /// The last descriptor less.
     pub(super) fn unshare(&self) {
         self.released(1);
     }
@@ -142,6 +155,11 @@ impl Description {
                 }
             }
         }
+    }
+
+    /// Whether it is nobody's, and vmio has a descriptor of it all the same.
+    pub(super) fn is_left_over(&self) -> bool {
+        self.references.load(Ordering::SeqCst) == 0 && self.own.get().is_some()
     }
 
     /// How many descriptors refer to it.

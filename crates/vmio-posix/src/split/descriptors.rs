@@ -2,10 +2,10 @@
 
 use std::ffi::c_int;
 use std::ops::RangeInclusive;
-use std::os::fd::{BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use rustix::fs::{SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, futimens, seek};
+use rustix::fs::{SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, fstat, futimens, seek};
 use rustix::io::Errno;
 use vmio::SignalsBlocked;
 
@@ -15,6 +15,8 @@ use super::keeper;
 use super::report;
 use super::warm::{Counts, Warm};
 use crate::entry;
+use crate::file::identity_of;
+use crate::locks;
 use crate::settings::Settings;
 
 /// Descriptors with larger numbers are left to Linux.
@@ -33,6 +35,10 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 static USED: AtomicU32 = AtomicU32::new(0);
 /// How often one that was warm has been left.
 static LEFT: AtomicU64 = AtomicU64::new(0);
+/// No descriptor with a larger number has had a description yet.
+static HIGHEST: AtomicU32 = AtomicU32::new(0);
+/// Whether the program has closed a descriptor of a warm file in a way that nobody tells us of: it may do so at any time.
+static CLOSES_UNSEEN: AtomicBool = AtomicBool::new(false);
 
 fn number(fd: RawFd) -> Option<&'static AtomicU32> {
     NUMBERS.get(usize::try_from(fd).ok()?)
@@ -109,8 +115,12 @@ impl Call {
             match description.state() {
                 State::Cold if is_same => return Some(call),
                 State::Warm if is_same => {
-                    call.warm = description.warm();
-                    return Some(call);
+                    if call.is_of_the_same_file() {
+                        call.warm = description.warm();
+                        return Some(call);
+                    }
+                    drop(call);
+                    found_closed(fd, description);
                 }
                 State::Linux | State::Free if is_same => return None,
                 _ => {
@@ -119,6 +129,25 @@ impl Call {
                 }
             }
         }
+    }
+
+    /// Whether the descriptor is still one of the description, for all that is known, which is warm. That is asked of the kernel at each call
+    /// where vmio alone has something of the file, or the program was found to close descriptors without our knowing; else once a tick of the clock.
+    fn is_of_the_same_file(&self) -> bool {
+        let description = self.description;
+        let has_bytes = keeper::is_strict() || description.warm().is_some_and(|warm| warm.cached().is_some());
+        if has_bytes || CLOSES_UNSEEN.load(Ordering::Relaxed) {
+            return description.own.is_same(self.fd);
+        }
+        let tick = tick();
+        if description.verified_at.load(Ordering::Relaxed) == tick {
+            return true;
+        }
+        let is_same = description.own.is_same(self.fd);
+        if is_same {
+            description.verified_at.store(tick, Ordering::Relaxed);
+        }
+        is_same
     }
 
     /// What there is of it, if it was warm when the call began.
@@ -138,31 +167,42 @@ impl Drop for Call {
     }
 }
 
+/// The time, to some milliseconds, without a system call.
+fn tick() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it is filled.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// The process has opened a file.
 pub(crate) fn opened(fd: RawFd, hides_dsync: bool) {
     let Some(number) = number(fd).filter(|_| !STREAMS.contains(&fd)) else { return };
-    // Whatever had the number was closed, and we were not told.
-    forget(fd);
+    opened_elsewhere(fd);
     // SAFETY: the program has just opened it.
     if !keeper::is_there(unsafe { BorrowedFd::borrow_raw(fd) }) {
         return;
     }
-    if let Some((index, description)) = free(fd) {
+    if let Some((index, description)) = free() {
         description.hides_dsync.store(hides_dsync, Ordering::Relaxed);
+        HIGHEST.fetch_max(fd as u32, Ordering::Relaxed);
         number.store(index + 1, Ordering::SeqCst);
     }
 }
 
-/// The C library has opened something by itself.
+/// The C library has opened something by itself. Whatever had the number was closed, and we were not told.
 pub(crate) fn opened_elsewhere(fd: RawFd) {
-    forget(fd);
+    if let Some(description) = of_descriptor(fd) {
+        found_closed(fd, description);
+    }
 }
 
 /// The process writes by a descriptor that we know nothing of: it has inherited it, or the C library has opened it.
 pub(super) fn adopted(fd: RawFd) -> Option<&'static Description> {
     let number = number(fd)?;
-    let (index, description) = free(fd)?;
+    let (index, description) = free()?;
     description.change(State::Cold, State::Linux);
+    HIGHEST.fetch_max(fd as u32, Ordering::Relaxed);
     match number.compare_exchange(0, index + 1, Ordering::SeqCst, Ordering::SeqCst) {
         Ok(_) => Some(description),
         Err(_) => {
@@ -173,10 +213,10 @@ pub(super) fn adopted(fd: RawFd) -> Option<&'static Description> {
 }
 
 /// One that was nobody's, and its index.
-fn free(fd: RawFd) -> Option<(u32, &'static Description)> {
+fn free() -> Option<(u32, &'static Description)> {
     let start = NEXT.load(Ordering::Relaxed);
     let all = (0..DESCRIPTIONS as u32).map(|at| (start + at) % DESCRIPTIONS as u32);
-    let found = all.map(|index| (index, &ALL[index as usize])).find(|(_, description)| description.take(fd))?;
+    let found = all.map(|index| (index, &ALL[index as usize])).find(|(_, description)| description.take())?;
     NEXT.store(found.0 + 1, Ordering::Relaxed);
     USED.fetch_max(found.0 + 1, Ordering::Relaxed);
     Some(found)
@@ -185,25 +225,41 @@ fn free(fd: RawFd) -> Option<(u32, &'static Description)> {
 /// The process has duplicated a descriptor, to one that it has told us is closed.
 pub(crate) fn duplicated(fd: RawFd, duplicate: RawFd) {
     let Some(number) = number(duplicate) else { return };
-    forget(duplicate);
+    opened_elsewhere(duplicate);
     if STREAMS.contains(&duplicate) {
         // The C library moves the position of such a description.
         leave(fd);
     } else if let Some(description) = of_descriptor(fd) {
         description.share();
         let same = self::number(fd).map_or(0, |number| number.load(Ordering::SeqCst));
+        HIGHEST.fetch_max(duplicate as u32, Ordering::Relaxed);
         number.store(same, Ordering::SeqCst);
     }
 }
 
 /// The process is about to close a descriptor, or to have it replaced.
 pub(crate) fn closed(fd: RawFd) {
-    let is_in_need =
-        |description: &&Description| description.descriptors() == 1 || description.home.load(Ordering::Relaxed) == fd;
-    if let Some(description) = of_descriptor(fd).filter(is_in_need) {
+    if let Some(description) = of_descriptor(fd).filter(|description| description.descriptors() == 1) {
         leave_description(description, Until::TheEnd);
     }
-    forget(fd);
+    forget(fd, Own::GoesWithIt);
+}
+
+/// A stream of the C library's has a descriptor from now on, and closes it by itself.
+pub(crate) fn given_away(fd: RawFd) {
+    leave(fd);
+    forget(fd, Own::Stays);
+}
+
+/// A descriptor that we took for one of a description is not: it was closed, and we were not told.
+fn found_closed(fd: RawFd, description: &'static Description) {
+    if description.state() == State::Warm {
+        CLOSES_UNSEEN.store(true, Ordering::Relaxed);
+    }
+    // Unless we have been told meanwhile.
+    if of_descriptor(fd).is_some_and(|now| std::ptr::eq(now, description)) {
+        forget(fd, Own::Stays);
+    }
 }
 
 /// The same of all descriptors of a range.
@@ -216,18 +272,60 @@ pub(crate) fn closed_range(fds: RangeInclusive<u32>) {
     }
 }
 
-/// A descriptor is closed, or is about to be: if we were told before, its description has been left.
-fn forget(fd: RawFd) {
+/// What becomes of vmio's own descriptor with the last of the program's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Own {
+    /// The program is about to lose its record locks on the file in any case.
+    GoesWithIt,
+    /// It may have some, so that the keeper looks before it is closed.
+    Stays,
+}
+
+/// A descriptor is closed, or is about to be, or is not ours to know any more.
+fn forget(fd: RawFd, own: Own) {
     let Some(number) = number(fd) else { return };
     let index = number.swap(0, Ordering::SeqCst);
     let Some(description) = ALL.get((index as usize).wrapping_sub(1)) else { return };
-    if description.descriptors() == 1 || description.home.load(Ordering::Relaxed) == fd {
-        leave_description_by(description, Until::TheEnd, || {
-            let other = NUMBERS.iter().position(|other| other.load(Ordering::SeqCst) == index);
-            Reached::PastItsHome(other.and_then(|other| RawFd::try_from(other).ok()))
-        });
+    if description.unshare_one_of_several() {
+        return;
     }
-    description.unshare();
+    leave_description(description, Until::TheEnd);
+    let has_own = description.own.get().is_some();
+    // A child that has the memory of its parent (vfork) has descriptors of its own, and closes none of its parent's.
+    if has_own && own == Own::GoesWithIt && keeper::is_in_this_process() {
+        description.own.close();
+        description.unshare();
+    } else {
+        description.unshare();
+        if has_own {
+            keeper::look_for_closed();
+        }
+    }
+}
+
+/// Looks for descriptors that the program has closed without our knowing, and closes what vmio has of their files.
+pub(super) fn look_for_closed() {
+    for fd in 0..=HIGHEST.load(Ordering::Relaxed) as RawFd {
+        let Some(description) = of_descriptor(fd).filter(|description| description.own.get().is_some()) else {
+            continue;
+        };
+        // It becomes no other meanwhile.
+        description.begin();
+        let is_known = || of_descriptor(fd).is_some_and(|now| std::ptr::eq(now, description));
+        let is_closed = is_known() && description.own.get().is_some() && !description.own.is_same(fd) && is_known();
+        description.end();
+        if is_closed {
+            found_closed(fd, description);
+        }
+    }
+    for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
+        if description.is_left_over()
+            && let Some(own) = description.own.get()
+            && fstat(own).is_ok_and(|stat| !locks::is_locked_by_program(identity_of(&stat)))
+        {
+            description.own.close();
+        }
+    }
 }
 
 /// Leaves a descriptor's description to Linux for good: its position is the kernel's then.
@@ -271,6 +369,7 @@ pub(super) fn leave_all() {
 pub(super) fn belong_to_child() {
     for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
         description.abandon();
+        description.own.close();
     }
 }
 
@@ -280,8 +379,7 @@ pub(super) fn leave_those_asked_back(told: impl Fn(BorrowedFd<'_>)) {
     let until = if Settings::refuse_shared() { Until::ItIsWarm } else { Until::TheEnd };
     for description in &ALL[..USED.load(Ordering::Relaxed) as usize] {
         if description.state() == State::Warm && keeper::is_asked_back(description) {
-            // SAFETY: its path alone is looked at; if the home is closed meanwhile there is none, or another's.
-            told(unsafe { BorrowedFd::borrow_raw(description.home.load(Ordering::Relaxed)) });
+            description.own.get().map(&told);
             leave_description(description, until);
         }
     }
@@ -342,14 +440,14 @@ pub(crate) fn write_back_all() -> Result<(), Errno> {
     outcome
 }
 
-/// The descriptor by which the file is open whose operations a log knows by this key. The kernel knows of all that was written by it
+/// vmio's own descriptor of the file whose operations a log knows by this key. The kernel knows of all that was written by it
 /// when this returns.
-pub(super) fn home_of_logged(key: u64) -> Option<Result<RawFd, Errno>> {
+pub(super) fn own_of_logged(key: u64) -> Option<Result<RawFd, Errno>> {
     let all = &ALL[..USED.load(Ordering::Relaxed) as usize];
     let found = all.iter().find(|description| description.log_key.load(Ordering::Acquire) == key)?;
     // Who takes this away retires the file before, and waits for the log.
     let written = found.warm().map_or(Ok(()), Warm::write_back);
-    Some(written.map(|()| found.home.load(Ordering::Relaxed)))
+    Some(written.and_then(|()| Ok(found.own.get().ok_or(Errno::BADF)?.as_raw_fd())))
 }
 
 /// Whether a description is the kernel's as it should be, or has been made so: it was not warm.
@@ -361,18 +459,7 @@ fn is_left(description: &Description, until: Until) -> bool {
     }
 }
 
-/// By which descriptor a description that is left is reached.
-enum Reached {
-    AtHome(RawFd),
-    /// Its home was closed, and we were not told: the number may be another file's by now.
-    PastItsHome(Option<RawFd>),
-}
-
 fn leave_description(description: &'static Description, until: Until) {
-    leave_description_by(description, until, || Reached::AtHome(description.home.load(Ordering::Relaxed)));
-}
-
-fn leave_description_by(description: &'static Description, until: Until, reached: impl FnOnce() -> Reached) {
     // Most are not warm: two system calls for each of them would be felt at every fork.
     if is_left(description, until) {
         return;
@@ -389,24 +476,18 @@ fn leave_description_by(description: &'static Description, until: Until, reached
     }
     LEFT.fetch_add(1, Ordering::SeqCst);
     let is_quiet = description.drain();
-    let file = description.warm().and_then(Warm::cached);
-    let (fd, written) = match reached() {
-        Reached::AtHome(fd) => (Some(fd), file.map_or(Ok(()), CachedFile::give_up)),
-        Reached::PastItsHome(fd) => (fd, file.map_or(Ok(()), CachedFile::give_up_unwritten)),
-    };
-    // SAFETY: as long as the description is warm its home is open, which who closes it leaves before; else it is another that the
-    // program has open.
-    if let Some(fd) = fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) }) {
-        hand_over(description, fd, written);
+    let written = description.warm().and_then(Warm::cached).map_or(Ok(()), CachedFile::give_up);
+    let own = description.own.get();
+    if let Some(own) = own {
+        hand_over(description, own, written);
     }
     description.log_key.store(0, Ordering::Release);
     if is_quiet {
         // SAFETY: no call is under way, and none can begin.
         unsafe { keeper::dispose(description.take_warm()) };
     }
-    if let Some(fd) = fd {
-        // SAFETY: as above.
-        keeper::give_back(unsafe { BorrowedFd::borrow_raw(fd) });
+    if let Some(own) = own {
+        keeper::give_back(own);
     }
     description.ask_again();
     description.change(State::Leaving, if until == Until::TheEnd || !is_quiet { State::Linux } else { State::Cold });
@@ -440,19 +521,23 @@ fn hand_over(description: &Description, fd: BorrowedFd<'_>, written: Result<(), 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
 
     /// Who has begun a call about frames would else read from the kernel what is not written back yet.
     #[test]
     fn a_call_that_began_while_the_file_was_warm_stays_so_while_it_is_left() {
-        let fd = DESCRIPTORS as RawFd - 1;
-        let (index, description) = free(fd).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let fd = file.as_raw_fd();
+        let (index, description) = free().unwrap();
         number(fd).unwrap().store(index + 1, Ordering::SeqCst);
         let cold = Call::begin(fd).unwrap();
         assert!(cold.warm().is_none());
         drop(cold);
 
         assert!(description.change(State::Cold, State::Warming));
+        description.own.take(file.as_fd()).unwrap();
         description.put_warm(Box::new(Warm::of_writes_alone()));
         assert!(description.change(State::Warming, State::Warm));
         let call = Call::begin(fd).unwrap();
@@ -465,7 +550,9 @@ mod tests {
         drop(unsafe { Box::from_raw(description.take_warm()) });
         assert!(description.change(State::Leaving, State::Linux));
         assert!(Call::begin(fd).is_none());
-        forget(fd);
-        assert_eq!(description.state(), State::Free);
+        forget(fd, Own::Stays);
+        assert!(description.state() == State::Free && description.is_left_over());
+        look_for_closed();
+        assert!(description.own.get().is_none(), "the program has no lock on the file");
     }
 }

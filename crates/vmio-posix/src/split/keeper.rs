@@ -7,6 +7,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering, fence};
 use std::thread;
+use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 use rustix::fs::{Mode as FileMode, OFlags, SeekFrom, fcntl_getfl, fstat, seek};
@@ -19,6 +20,7 @@ use super::answer::Answer;
 use super::cached_file::CachedFile;
 use super::description::{Description, State};
 use super::descriptors;
+use super::own_descriptor::OwnDescriptor;
 use super::refusal::Refusal;
 use super::report;
 use super::strict::{self, Logged, Logs, SharedWrite, replay_of_the_dead};
@@ -30,6 +32,9 @@ use crate::table::is_regular;
 
 /// What waits for the keeper at most; what finds no room is asked for again, or never freed.
 const REQUESTS_MAX: usize = 256;
+
+/// How often descriptors are looked for that were closed without our knowing, while files are warm.
+const LOOKS_AFTER: Duration = Duration::from_secs(1);
 
 /// There is no thread yet, or it could not be started.
 const NO_THREAD: libc::pid_t = 0;
@@ -63,6 +68,8 @@ enum Request {
     Write(*const SharedWrite<'static>, *const Answer),
     /// To replay the logs of processes that have died.
     Replay(*const Answer),
+    /// To look for descriptors that were closed without our knowing.
+    LookForClosed,
     /// The process is about to end, or to become another program: to remove its logs.
     CloseLogs(*const Answer),
     /// To free what a description has had.
@@ -229,6 +236,11 @@ pub(super) fn look_at(fd: RawFd) -> bool {
     ask(Request::Look(fd))
 }
 
+/// Has descriptors looked for that were closed without our knowing. If nobody is there now, that is done in time.
+pub(super) fn look_for_closed() {
+    ask(Request::LookForClosed);
+}
+
 /// Frees what a description has had, in time.
 ///
 /// # Safety
@@ -304,8 +316,9 @@ fn ask(request: Request) -> bool {
     true
 }
 
-/// Waits for the signal. One that is pending already stands for all that come: whatever it says, it may be about a lease, too.
-fn await_signal() {
+/// Waits for the signal. One that is pending already stands for all that come: whatever it says, it may be about a lease, too. False if it is
+/// time to look for descriptors that were closed without our knowing.
+fn await_signal() -> bool {
     let mut awaited = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut about = MaybeUninit::<libc::siginfo_t>::zeroed();
     // SAFETY: all is ours. The signal is blocked in this thread, as all are; zeroes are a siginfo, of no signal. Not the C library's call,
@@ -313,10 +326,14 @@ fn await_signal() {
     let mut about = unsafe {
         libc::sigemptyset(awaited.as_mut_ptr());
         libc::sigaddset(awaited.as_mut_ptr(), WAKE_SIGNAL);
-        let no_end = ptr::null::<libc::timespec>();
-        libc::syscall(libc::SYS_rt_sigtimedwait, awaited.as_ptr(), about.as_mut_ptr(), no_end, KERNEL_SIGSET_BYTES);
+        let end = libc::timespec { tv_sec: LOOKS_AFTER.as_secs() as libc::time_t, tv_nsec: 0 };
+        let end = if OwnDescriptor::are_there() { ptr::from_ref(&end) } else { ptr::null() };
+        libc::syscall(libc::SYS_rt_sigtimedwait, awaited.as_ptr(), about.as_mut_ptr(), end, KERNEL_SIGSET_BYTES);
         about.assume_init()
     };
+    if about.si_signo == 0 {
+        return false;
+    }
     let is_sent_by_hand = about.si_signo == WAKE_SIGNAL && about.si_code <= 0 && about.si_code != libc::SI_TKILL;
     // SAFETY: such a signal has a sender. Nobody is one for which there was no room in the queue, as may be with this process's own.
     if is_sent_by_hand && unsafe { about.si_pid() } != 0 {
@@ -329,6 +346,7 @@ fn await_signal() {
         // SAFETY: what it is about is read, and is ours.
         unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, process, WAKE_SIGNAL, &raw const about) };
     }
+    true
 }
 
 fn keep(keeper: &'static Keeper) {
@@ -363,6 +381,7 @@ fn keep(keeper: &'static Keeper) {
                     // SAFETY: by `Request`.
                     unsafe { &*answer }.give(outcome);
                 }
+                Request::LookForClosed => descriptors::look_for_closed(),
                 Request::CloseLogs(answer) => {
                     logs.close();
                     // SAFETY: by `Request`.
@@ -374,8 +393,11 @@ fn keep(keeper: &'static Keeper) {
                 }
             }
         }
-        await_signal();
-        descriptors::leave_those_asked_back(report::asked_back);
+        if await_signal() {
+            descriptors::leave_those_asked_back(report::asked_back);
+        } else {
+            descriptors::look_for_closed();
+        }
     }
 }
 
@@ -389,25 +411,25 @@ fn warm_up(fd: RawFd, thread: libc::pid_t, logs: &mut Logs) {
             Settings::of_this_process().and_then(|settings| settings.path_under(unsafe { BorrowedFd::borrow_raw(fd) }));
         description.is_outside.store(is_under.is_none(), Ordering::Relaxed);
     }
-    // SAFETY: if it is closed meanwhile, that is an error, or another file, which is looked at again below.
-    let home = unsafe { BorrowedFd::borrow_raw(fd) };
+    // SAFETY: if it is closed meanwhile, that is an error, or another file, which is looked at again once vmio has a descriptor of its own.
+    let opened = unsafe { BorrowedFd::borrow_raw(fd) };
     // Calls about anything else may last as long as they like.
-    let is_file = fstat(home).is_ok_and(|stat| is_regular(&stat));
-    if description.home.load(Ordering::Relaxed) != fd || !description.change(State::Cold, State::Warming) {
+    let is_file = fstat(opened).is_ok_and(|stat| is_regular(&stat));
+    if !description.change(State::Cold, State::Warming) {
         return;
     }
-    // From here on who closes the home of the description waits, and so does who is about to fork.
+    // From here on who closes the last descriptor of the description waits, and so does who is about to fork.
     if all_left::is_held() || is_file && !description.drain() {
         description.ask_again();
         description.change(State::Warming, State::Cold);
         return;
     }
-    let taken = take(home, thread, description, logs);
+    let taken = take(opened, thread, description, logs);
     let is_warm = taken.is_ok();
     if let (true, Some(keeper)) = (is_warm, keeper()) {
         keeper.warmed.fetch_add(1, Ordering::Relaxed);
     }
-    report::looked_at(home, taken);
+    report::looked_at(opened, taken);
     description.change(State::Warming, if is_warm { State::Warm } else { State::Linux });
 }
 
@@ -431,7 +453,14 @@ fn take(fd: BorrowedFd<'_>, thread: libc::pid_t, description: &Description, logs
         _ => return Err(Refusal::WritesAlone),
     };
     lease_to(fd, thread, lease).map_err(Refusal::Lease)?;
-    let warmed = (|| {
+    let own = match own_descriptor(description, fd, lease) {
+        Ok(own) => own,
+        Err(error) => {
+            give_back(fd);
+            return Err(error.into());
+        }
+    };
+    let warmed = (|fd: BorrowedFd<'_>| {
         // Only now nobody changes it any more.
         let len = fstat(fd)?.st_size as u64;
         let position = seek(fd, SeekFrom::Current(0))?;
@@ -454,11 +483,19 @@ fn take(fd: BorrowedFd<'_>, thread: libc::pid_t, description: &Description, logs
         description.known_len.store(len, Ordering::Relaxed);
         description.position.store(position, Ordering::Relaxed);
         Ok(())
-    })();
+    })(own);
     if warmed.is_err() {
-        give_back(fd);
+        give_back(own);
     }
     warmed
+}
+
+/// A descriptor of vmio's own for what was leased by one of the program's. What is not what was leased has been closed by it meanwhile.
+fn own_descriptor(description: &Description, fd: BorrowedFd<'_>, lease: c_int) -> Result<BorrowedFd<'static>, Errno> {
+    let own = description.own.get().map_or_else(|| description.own.take(fd), Ok)?;
+    let is_known = descriptors::of_descriptor(fd.as_raw_fd()).is_some_and(|now| ptr::eq(now, description));
+    let is_leased = control(own, libc::F_GETLEASE, 0) == lease;
+    if is_known && is_leased { Ok(own) } else { Err(Errno::BADF) }
 }
 
 /// A mapping of a leased file: over frames of this process if there are any, and the file is not persistent memory anyway.
@@ -493,7 +530,6 @@ impl Keeper {
 /// Takes a lease; the keeper is told when it is asked back.
 fn lease_to(fd: BorrowedFd<'_>, thread: libc::pid_t, lease: c_int) -> Result<(), Errno> {
     let owner = Owner { kind: F_OWNER_TID, id: thread };
-    let fd = fd.as_raw_fd();
     let is_leased = control(fd, F_SETSIG, WAKE_SIGNAL as usize) == 0
         && control(fd, F_SETOWN_EX, &raw const owner as usize) == 0
         && control(fd, libc::F_SETLEASE, lease as usize) == 0;
@@ -503,7 +539,7 @@ fn lease_to(fd: BorrowedFd<'_>, thread: libc::pid_t, lease: c_int) -> Result<(),
 
 /// Gives a lease back.
 pub(super) fn give_back(fd: BorrowedFd<'_>) {
-    control(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK as usize);
+    control(fd, libc::F_SETLEASE, libc::F_UNLCK as usize);
 }
 
 /// Whether the kernel wants the lease of a warm description back.
@@ -513,14 +549,13 @@ pub(super) fn is_asked_back(description: &Description) -> bool {
     } else {
         libc::F_WRLCK
     };
-    // If the number is another file's by now, so is the description.
-    control(description.home.load(Ordering::Relaxed), libc::F_GETLEASE, 0) != i64::from(wanted)
+    description.own.get().is_some_and(|own| control(own, libc::F_GETLEASE, 0) != wanted)
 }
 
 /// fcntl, and not the one that the program calls.
-fn control(fd: RawFd, command: c_int, argument: usize) -> i64 {
+fn control(fd: BorrowedFd<'_>, command: c_int, argument: usize) -> c_int {
     // SAFETY: the commands above take numbers, but for one, which reads a structure that the caller has.
-    i64::from(entry::as_vmio(|| unsafe { libc::fcntl(fd, command, argument) }))
+    entry::as_vmio(|| unsafe { libc::fcntl(fd.as_raw_fd(), command, argument) })
 }
 
 /// What the cache of this process has done, if there is one.

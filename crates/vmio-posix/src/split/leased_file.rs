@@ -17,8 +17,8 @@ const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 /// Whether the kernel and all file systems so far have known it.
 static IS_KNOWN: AtomicBool = AtomicBool::new(true);
 
-/// As many bytes of a file as are mapped, behind a descriptor of the program's. A descriptor of its own would do without the page cache altogether, but a file that
-/// is open twice gets no lease for stores, and closing one takes the program's record locks.
+/// As many bytes of a file as are mapped, behind vmio's own descriptor of what the program has opened. To open it a second time would do without the
+/// page cache altogether, but a file that is open twice gets no lease for stores.
 ///
 /// Nothing is flushed: who syncs the mapping has the kernel flush the file afterwards.
 pub(super) struct LeasedFile {

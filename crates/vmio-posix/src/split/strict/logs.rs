@@ -137,12 +137,12 @@ impl ProcessLog {
     pub(super) fn checkpoint(&self) -> Result<(), Errno> {
         let sync = |number: FileNumber| -> io::Result<()> {
             let (shared, fd) = &self.shared;
-            let fd = match descriptors::home_of_logged(self.key(number)) {
+            let fd = match descriptors::own_of_logged(self.key(number)) {
                 Some(fd) => fd?,
                 None if shared.load(Ordering::Acquire) == i64::from(number.number()) => fd.load(Ordering::Relaxed),
                 None => return Err(io::ErrorKind::NotFound.into()),
             };
-            // SAFETY: who closes it has the file retired before, and that waits for the end of this.
+            // SAFETY: it is vmio's own, or the keeper's caller waits with it: who closes it has the file retired before, and that waits for the end of this.
             Ok(fdatasync(unsafe { BorrowedFd::borrow_raw(fd) })?)
         };
         COUNTS.checkpoints.fetch_add(1, Ordering::Relaxed);
