@@ -30,6 +30,7 @@ mod statistics;
 mod synchronous;
 mod table;
 mod transfer;
+mod unseen;
 mod windows;
 
 #[cfg(not(test))]

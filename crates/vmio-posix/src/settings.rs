@@ -30,6 +30,8 @@ pub(crate) struct Settings {
     refuses_shared: bool,
     /// The folders whose files are mapped through vmio: canonical paths.
     pub(crate) under: Vec<PathBuf>,
+    /// Whether programs are refused that run without vmio.
+    pub(crate) strict_coverage: bool,
     /// Whether to say what is taken, what is not, and why.
     pub(crate) is_verbose: bool,
     /// Whether, and how, to say at the end what was done.
@@ -145,6 +147,7 @@ impl Settings {
             None => false,
         };
         let under = env::split_paths(&variable("VMIO_RUN_UNDER")?).collect();
+        let strict_coverage = variable("VMIO_RUN_STRICT_COVERAGE").is_some();
         let is_verbose = variable("VMIO_RUN_VERBOSE").is_some();
         let report = variable("VMIO_RUN_STATS").map(|form| match form.to_str() {
             Some("json") => ReportForm::Json,
@@ -158,6 +161,7 @@ impl Settings {
             log_bytes,
             refuses_shared,
             under,
+            strict_coverage,
             is_verbose,
             report,
         })

@@ -33,6 +33,7 @@ use crate::process::Process;
 use crate::real;
 use crate::split::{self, Way};
 use crate::synchronous::{self, Target};
+use crate::unseen;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -46,6 +47,7 @@ extern "C" fn at_load() {
         split::start();
         synchronous::start();
         fork::start();
+        unseen::start();
         None
     });
 }

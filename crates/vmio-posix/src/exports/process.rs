@@ -1,15 +1,19 @@
 //! The ends of a program: what is in memory alone must reach the files first.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::mem;
+use std::os::fd::BorrowedFd;
 
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+use rustix::fs::CWD;
+use rustix::io::Errno;
 
-use super::streams;
+use super::{streams, told_number, told_status};
 use crate::entry;
 use crate::process::Process;
 use crate::real;
 use crate::split::{self, AllLeft};
+use crate::unseen::{self, Named};
 
 #[used]
 #[unsafe(link_section = ".fini_array")]
@@ -47,8 +51,8 @@ fn finish_for_good() {
     mem::forget(finish(Process::report));
 }
 
-/// Before one of the calls that end the program, but are defined elsewhere.
-pub(super) extern "C" fn ending() {
+/// Before a call that ends the program, but is made elsewhere.
+pub(super) fn ending() {
     finish_for_good();
 }
 
@@ -73,12 +77,92 @@ unsafe extern "C" fn quick_exit(status: c_int) -> ! {
     unsafe { real::quick_exit(status) }
 }
 
+/// The status of an exec of a program that is refused; none if it may begin.
+///
+/// # Safety
+/// The path is null or a string.
+unsafe fn refused(path: *const c_char, named: impl FnOnce(&CStr) -> Named<'_>) -> Option<c_int> {
+    // SAFETY: by the caller.
+    unsafe { check(path, named) }.err().and_then(|error| told_status(Some(Err(error))))
+}
+
+/// # Safety
+/// As of [`refused`].
+unsafe fn check(path: *const c_char, named: impl FnOnce(&CStr) -> Named<'_>) -> Result<(), Errno> {
+    if path.is_null() {
+        return Ok(());
+    }
+    // SAFETY: by the caller.
+    unseen::check(named(unsafe { CStr::from_ptr(path) }))
+}
+
+/// By a descriptor of the program's: if it is none, that is the call's error.
+fn by_descriptor(fd: c_int) -> Named<'static> {
+    // SAFETY: the program has it open during its call.
+    if fd < 0 { at_path(c"") } else { Named::Open(unsafe { BorrowedFd::borrow_raw(fd) }) }
+}
+
+/// execveat's way: by a path from a folder, or by a descriptor alone.
+fn by_folder(folder: c_int, path: &CStr, flags: c_int) -> Named<'_> {
+    if flags & libc::AT_EMPTY_PATH != 0 && path.is_empty() {
+        return by_descriptor(folder);
+    }
+    // SAFETY: likewise.
+    if folder < 0 { at_path(path) } else { Named::At(unsafe { BorrowedFd::borrow_raw(folder) }, path) }
+}
+
+/// By a path from the working directory.
+fn at_path(path: &CStr) -> Named<'_> {
+    Named::At(CWD, path)
+}
+
+fn in_path(name: &CStr) -> Named<'_> {
+    Named::Searched(name)
+}
+
+/// Before one of the execs that are defined elsewhere, which cannot be refused: the process ends as if it could not become the program.
+///
+/// # Safety
+/// The path is null or a string.
+pub(super) unsafe extern "C" fn becoming(path: *const c_char) {
+    // SAFETY: by the caller.
+    unsafe { becoming_named(path, at_path) }
+}
+
+/// The same of one that looks in `PATH`.
+///
+/// # Safety
+/// As of [`becoming`].
+pub(super) unsafe extern "C" fn becoming_searched(file: *const c_char) {
+    // SAFETY: by the caller.
+    unsafe { becoming_named(file, in_path) }
+}
+
+/// # Safety
+/// As of [`becoming`].
+unsafe fn becoming_named(path: *const c_char, named: impl FnOnce(&CStr) -> Named<'_>) {
+    // SAFETY: by the caller; a process may always end.
+    unsafe {
+        if check(path, named).is_err() {
+            _exit(NOT_EXECUTABLE);
+        }
+    }
+    finish_for_good();
+}
+
+/// The status of a shell for a program that it cannot run.
+const NOT_EXECUTABLE: c_int = 126;
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execve(
     path: *const c_char,
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
+    // SAFETY: by the caller.
+    if let Some(status) = unsafe { refused(path, at_path) } {
+        return status;
+    }
     let _all_left = finish(Process::report);
     // SAFETY: by the caller.
     unsafe { real::execve(path, arguments, environment) }
@@ -86,6 +170,10 @@ unsafe extern "C" fn execve(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
+    // SAFETY: by the caller.
+    if let Some(status) = unsafe { refused(path, at_path) } {
+        return status;
+    }
     let _all_left = finish(Process::report);
     // SAFETY: by the caller.
     unsafe { real::execv(path, arguments) }
@@ -93,6 +181,10 @@ unsafe extern "C" fn execv(path: *const c_char, arguments: *const *const c_char)
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
+    // SAFETY: by the caller.
+    if let Some(status) = unsafe { refused(file, in_path) } {
+        return status;
+    }
     let _all_left = finish(Process::report);
     // SAFETY: by the caller.
     unsafe { real::execvp(file, arguments) }
@@ -104,6 +196,10 @@ unsafe extern "C" fn execvpe(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
+    // SAFETY: by the caller.
+    if let Some(status) = unsafe { refused(file, in_path) } {
+        return status;
+    }
     let _all_left = finish(Process::report);
     // SAFETY: by the caller.
     unsafe { real::execvpe(file, arguments, environment) }
@@ -111,6 +207,9 @@ unsafe extern "C" fn execvpe(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int {
+    if let Some(status) = unseen::check(by_descriptor(fd)).err().and_then(|error| told_status(Some(Err(error)))) {
+        return status;
+    }
     let _all_left = finish(Process::report);
     // SAFETY: by the caller.
     unsafe { real::fexecve(fd, arguments, environment) }
@@ -124,6 +223,10 @@ unsafe extern "C" fn execveat(
     environment: *const *const c_char,
     flags: c_int,
 ) -> c_int {
+    // SAFETY: by the caller.
+    if let Some(status) = unsafe { refused(path, |path| by_folder(folder, path, flags)) } {
+        return status;
+    }
     let _all_left = finish(Process::report);
     // SAFETY: by the caller.
     unsafe { real::execveat(folder, path, arguments, environment, flags) }
@@ -144,6 +247,10 @@ unsafe extern "C" fn posix_spawn(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
+    // SAFETY: by the caller.
+    if let Some(error) = unsafe { check(path, at_path) }.err().and_then(|error| told_number(Some(Err(error)))) {
+        return error;
+    }
     let _all_left = share();
     // SAFETY: by the caller.
     unsafe { real::posix_spawn(process, path, actions, attributes, arguments, environment) }
@@ -158,6 +265,10 @@ unsafe extern "C" fn posix_spawnp(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
+    // SAFETY: by the caller.
+    if let Some(error) = unsafe { check(file, in_path) }.err().and_then(|error| told_number(Some(Err(error)))) {
+        return error;
+    }
     let _all_left = share();
     // SAFETY: by the caller.
     unsafe { real::posix_spawnp(process, file, actions, attributes, arguments, environment) }

@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::is_of_mode;
-use super::process::ending;
+use super::process::{becoming, becoming_searched};
 use crate::real;
 use crate::split;
 
@@ -85,7 +85,7 @@ passed_on! {
     __dprintf_chk: DPRINTF_CHK after before_print;
     vdprintf: VDPRINTF after before_print;
     __vdprintf_chk: VDPRINTF_CHK after before_print;
-    execl: EXECL after ending;
-    execle: EXECLE after ending;
-    execlp: EXECLP after ending;
+    execl: EXECL after becoming;
+    execle: EXECLE after becoming;
+    execlp: EXECLP after becoming_searched;
 }

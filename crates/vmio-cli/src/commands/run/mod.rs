@@ -29,6 +29,8 @@ Examples:
   vmio run --cache 256M --under . --stats -- python3 train.py
   vmio run --engine kernel --cache 4G --under /data -- my-database
                                        through the kernel module: the fastest, see its page kernel.md
+  vmio run --mode strict --strict-coverage --under /data -- make backup
+                                       fails if a part of it would run without vmio, and so without the promise
   vmio run --engine managed --cache 4G --under /data -- my-server --processes 8
                                        processes that store to the same files
   vmio run --cache 256M --under /data --stats --json -- my-database 2> report.json
@@ -60,7 +62,8 @@ lists these differences from Linux.
 
 The kernel engine takes the module and the right to open /dev/vmio, reader threads the right to handle page faults of system calls
 (CAP_SYS_PTRACE, or vm.unprivileged_userfaultfd=1), managed nothing; vmio doctor says what there is. Static and setuid programs are
-refused, since the loader does not preload anything into them.
+refused, since the loader does not preload anything into them. Where CMD starts such programs, or programs of Go, they run without
+vmio, and standard error says so once for each process and its forks; --strict-coverage has them refused, and --stats lists them.
 
 With --mode, a file that is read or written often enough, and that no other process writes, is copied from and to the kernel's
 own mapping of it. It takes a lease of the file (F_SETLEASE), which needs no right for one's own files; another process that
@@ -105,7 +108,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "128M", requires = "mode")]
     log_size: u64,
     /// Have what the program allocates in this file, which must not be there, with --cache for how much of it is in memory
-    #[arg(long, value_name = "FILE", requires = "cache", conflicts_with_all = ["mode", "engine", "under", "verbose", "stats"])]
+    #[arg(long, value_name = "FILE", requires = "cache", conflicts_with_all = ["mode", "engine", "under", "strict_coverage", "verbose", "stats"])]
     heap: Option<PathBuf>,
     /// With --heap, how much can be allocated; 16 times the cache by default. The file takes room only for what is stored to
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "heap")]
@@ -116,6 +119,10 @@ pub struct RunArgs {
     /// Map the files under this folder; may be given several times
     #[arg(long, value_name = "DIR", required_unless_present = "heap")]
     under: Vec<PathBuf>,
+    /// Refuse programs that run without vmio and that CMD starts or becomes (EACCES): static ones, setuid ones and those of Go. Else standard
+    /// error has a line for each
+    #[arg(long)]
+    strict_coverage: bool,
     /// Say on standard error what is taken, what is left to Linux, and why
     #[arg(long)]
     verbose: bool,
@@ -171,7 +178,7 @@ enum WhenShared {
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let (name, arguments) = args.command.split_first().context("no command is given")?;
     let program = program::find(name)?;
-    program::check(&program)?;
+    program::check(&program, args.strict_coverage)?;
     args.cache.into_iter().for_each(warn_of_size);
     if let Some(file) = &args.heap {
         let mut command = command(&program, name, arguments, preload::HEAP_LIBRARY)?;
@@ -212,6 +219,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         ("VMIO_RUN_MODE", mode.as_ref().map(|mode| mode.get_name())),
         ("VMIO_RUN_WHEN_SHARED", (args.when_shared == WhenShared::Refuse).then_some("refuse")),
         ("VMIO_RUN_LOG_BYTES", Some(log_bytes.as_str())),
+        ("VMIO_RUN_STRICT_COVERAGE", args.strict_coverage.then_some("1")),
         ("VMIO_RUN_VERBOSE", args.verbose.then_some("1")),
         ("VMIO_RUN_STATS", args.stats.then_some(if args.json { "json" } else { "text" })),
     ] {

@@ -2,19 +2,13 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use object::read::ReadCache;
-use object::read::elf::{FileHeader, ProgramHeader};
-use object::{Endianness, elf};
+use preloadable::{FRONT_BYTES, Program, Script, Unseen};
 
-/// Set-user-ID and set-group-ID.
-const SETUID: u32 = 0o4000;
-const SETGID: u32 = 0o2000;
 /// Linux follows so many scripts that are the interpreters of others.
 const SCRIPTS_MAX: usize = 5;
 
@@ -61,84 +55,52 @@ fn why_not(name: &OsStr) -> (u8, &'static str) {
     }
 }
 
-/// Refuses a program that would run without vmio, and nobody would know.
-pub fn check(program: &Path) -> Result<(), CannotRun> {
-    check_each(program).map_err(|error| match error.downcast() {
+/// Refuses a program that would run without vmio, and nobody would know. A program of Go that has a loader is told of, or refused if
+/// the user wants none that vmio does not see.
+pub fn check(program: &Path, strict_coverage: bool) -> Result<(), CannotRun> {
+    check_each(program, strict_coverage).map_err(|error| match error.downcast() {
         Ok(cannot_run) => cannot_run,
         Err(error) => CannotRun { status: NOT_EXECUTABLE, why: format!("{error:#}") },
     })
 }
 
 /// The program, or the one that runs the script, and so on.
-fn check_each(program: &Path) -> anyhow::Result<()> {
+fn check_each(program: &Path, strict_coverage: bool) -> anyhow::Result<()> {
     let mut program = program.to_owned();
+    let mut front = [0; FRONT_BYTES];
     for _ in 0..SCRIPTS_MAX {
-        check_privileges(&program)?;
-        match interpreter(&program)? {
-            Some(interpreter) if interpreter.exists() => program = interpreter,
-            Some(interpreter) => {
-                let (program, interpreter) = (program.display(), interpreter.display());
-                let why = format!("{program} is to be run by {interpreter}, which is not there");
-                return Err(CannotRun { status: NOT_FOUND, why }.into());
+        let unreadable = || format!("cannot read {}", program.display());
+        let file = File::open(&program).with_context(unreadable)?;
+        let interpreter = match Program::of(&file, &mut front).with_context(unreadable)? {
+            Program::Seen => return Ok(()),
+            Program::Unseen(why @ Unseen::Go { has_loader: true }) if !strict_coverage => {
+                eprintln!("vmio run: {} runs without vmio: {why}", program.display());
+                return Ok(());
             }
-            None => return check_loader(&program),
+            Program::Unseen(Unseen::Static) => {
+                bail!("{}: {}, so vmio cannot serve its files; link it dynamically", program.display(), Unseen::Static)
+            }
+            Program::Unseen(why) => bail!("{}: {why}, so vmio cannot serve its files", program.display()),
+            Program::Unknown => bail!(
+                "{} is no program for this machine (64-bit ELF); a script begins with #! and what is to run it",
+                program.display()
+            ),
+            Program::Script(script) => interpreter(script)?,
+        };
+        if !interpreter.exists() {
+            let why = format!("{} is to be run by {}, which is not there", program.display(), interpreter.display());
+            return Err(CannotRun { status: NOT_FOUND, why }.into());
         }
+        program = interpreter;
     }
     bail!("{}: too many scripts that run scripts", program.display())
 }
 
-fn check_privileges(program: &Path) -> anyhow::Result<()> {
-    let metadata = fs::metadata(program).with_context(|| format!("cannot look at {}", program.display()))?;
-    let mode = metadata.permissions().mode();
-    let user = mode & SETUID != 0 && metadata.uid() != rustix::process::getuid().as_raw();
-    let group = mode & SETGID != 0 && metadata.gid() != rustix::process::getgid().as_raw();
-    if user || group {
-        bail!(
-            "{} is a set{}id program: the loader preloads nothing into it, so vmio cannot serve its files",
-            program.display(),
-            if user { "u" } else { "g" }
-        );
+/// The program that runs a script; where that is env, the one that env looks for.
+fn interpreter(script: Script<'_>) -> Result<PathBuf, CannotRun> {
+    let is_env = Path::new(script.interpreter).file_name() == Some(OsStr::new("env"));
+    match script.argument {
+        Some(name) if is_env && !name.as_bytes().starts_with(b"-") => find(name),
+        _ => Ok(PathBuf::from(script.interpreter)),
     }
-    Ok(())
-}
-
-/// The program that runs a script.
-fn interpreter(program: &Path) -> anyhow::Result<Option<PathBuf>> {
-    let file = File::open(program).with_context(|| format!("cannot read {}", program.display()))?;
-    let mut line = Vec::new();
-    let read = BufReader::new(file).take(256).read_until(b'\n', &mut line);
-    read.with_context(|| format!("cannot read {}", program.display()))?;
-    let Some(rest) = line.strip_prefix(b"#!") else { return Ok(None) };
-    let words = rest.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-    let words = words.map(OsStr::from_bytes).collect::<Vec<_>>();
-    match words[..] {
-        // The program that env looks for.
-        [env, name, ..]
-            if Path::new(env).file_name() == Some(OsStr::new("env")) && !name.as_bytes().starts_with(b"-") =>
-        {
-            Ok(Some(find(name)?))
-        }
-        [interpreter, ..] => Ok(Some(PathBuf::from(interpreter))),
-        [] => Ok(None),
-    }
-}
-
-/// A program that names no loader is static.
-fn check_loader(program: &Path) -> anyhow::Result<()> {
-    let file = File::open(program).with_context(|| format!("cannot read {}", program.display()))?;
-    let data = ReadCache::new(file);
-    let unknown = || {
-        let program = program.display();
-        format!("{program} is no program for this machine (64-bit ELF); a script begins with #! and what is to run it")
-    };
-    let header = elf::FileHeader64::<Endianness>::parse(&data).ok().with_context(unknown)?;
-    let endian = header.endian().ok().with_context(unknown)?;
-    let parts = header.program_headers(endian, &data).ok().with_context(unknown)?;
-    if parts.iter().any(|part| part.p_type(endian) == elf::PT_INTERP) {
-        return Ok(());
-    }
-    bail!(
-        "{} is a static program: no loader preloads anything into it, so vmio cannot serve its files; link it dynamically",
-        program.display()
-    )
 }

@@ -1,0 +1,215 @@
+//! Whether a preloaded library sees what a program does.
+//!
+//! The loader preloads a library into programs that name a loader, and the library sees the calls that go through the C library's
+//! names. Static programs, programs with another user's rights, and programs of Go run beside it unseen.
+//!
+//! All is told from the first bytes of the file, without an allocation: a child between `vfork` and `exec` may ask, too.
+//!
+//! ```
+//! use preloadable::{FRONT_BYTES, Program};
+//!
+//! let shell = std::fs::File::open("/bin/sh")?;
+//! assert_eq!(Program::of(&shell, &mut [0; FRONT_BYTES])?, Program::Seen);
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, elf};
+use rustix::fs::{Mode, fstat};
+use rustix::io::{Errno, pread};
+use rustix::process::{getgid, getuid};
+
+/// What is read of a file. Linux wants the program headers of a program in its first page, and Go's linker puts its note there, too.
+pub const FRONT_BYTES: usize = 4096;
+
+/// What the file of a program is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program<'a> {
+    /// A program into which the loader preloads what it is asked for.
+    Seen,
+    /// A program that runs beside what is preloaded.
+    Unseen(Unseen),
+    /// A script.
+    Script(Script<'a>),
+    /// None that this machine's kernel runs by itself (64-bit ELF).
+    Unknown,
+}
+
+/// Why a preloaded library does not see what a program does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unseen {
+    /// The loader has no part in it.
+    #[error("it is a static program, into which no loader preloads anything")]
+    Static,
+    /// Its runtime calls the kernel by instructions of its own, whether the C library is linked or not.
+    #[error("it is a Go program, which calls the kernel past the C library")]
+    Go {
+        /// Whether the loader preloads something into it all the same, for what C code is linked to it.
+        has_loader: bool,
+    },
+    /// The loader preloads nothing into it that its caller asks for.
+    #[error("it is a setuid program, into which the loader preloads nothing")]
+    SetUser,
+    /// The same of a group's.
+    #[error("it is a setgid program, into which the loader preloads nothing")]
+    SetGroup,
+}
+
+/// The first line of a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Script<'a> {
+    /// The program that runs it.
+    pub interpreter: &'a OsStr,
+    /// The first word that the program is given before the script's name.
+    pub argument: Option<&'a OsStr>,
+}
+
+impl<'a> Program<'a> {
+    /// Looks at an open file. `front` is what its first bytes are read into.
+    ///
+    /// # Errors
+    /// Those of `fstat` and `pread`.
+    pub fn of(file: impl AsFd, front: &'a mut [u8; FRONT_BYTES]) -> Result<Self, Errno> {
+        let file = file.as_fd();
+        let stat = fstat(file)?;
+        let mode = Mode::from_raw_mode(stat.st_mode);
+        if mode.contains(Mode::SUID) && stat.st_uid != getuid().as_raw() {
+            return Ok(Program::Unseen(Unseen::SetUser));
+        }
+        if mode.contains(Mode::SGID) && stat.st_gid != getgid().as_raw() {
+            return Ok(Program::Unseen(Unseen::SetGroup));
+        }
+        let mut len = 0;
+        while len < front.len() {
+            match pread(file, &mut front[len..], len as u64) {
+                Ok(0) => break,
+                Ok(bytes) => len += bytes,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Self::of_front(&front[..len]))
+    }
+
+    /// Of a file's first bytes: [`FRONT_BYTES`], or all there are.
+    #[must_use]
+    pub fn of_front(front: &'a [u8]) -> Self {
+        match front.strip_prefix(b"#!") {
+            Some(rest) => Self::of_script(rest),
+            None => Self::of_elf(front).unwrap_or(Program::Unknown),
+        }
+    }
+
+    fn of_script(rest: &'a [u8]) -> Self {
+        let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).map(OsStr::from_bytes);
+        match words.next() {
+            Some(interpreter) => Program::Script(Script { interpreter, argument: words.next() }),
+            None => Program::Unknown,
+        }
+    }
+
+    fn of_elf(front: &[u8]) -> Option<Self> {
+        let header = elf::FileHeader64::<Endianness>::parse(front).ok()?;
+        let endian = header.endian().ok()?;
+        let parts = header.program_headers(endian, front).ok()?;
+        let is_of_go = |part: &elf::ProgramHeader64<Endianness>| {
+            let mut notes = part.notes(endian, front).ok().flatten();
+            std::iter::from_fn(|| notes.as_mut()?.next().ok()?)
+                .any(|note| note.name() == elf::ELF_NOTE_GO && note.n_type(endian) == elf::NT_GO_BUILD_ID)
+        };
+        let has_loader = parts.iter().any(|part| part.p_type(endian) == elf::PT_INTERP);
+        Some(match parts.iter().any(is_of_go) {
+            true => Program::Unseen(Unseen::Go { has_loader }),
+            false if has_loader => Program::Seen,
+            false => Program::Unseen(Unseen::Static),
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::fs::{self, File, Permissions};
+    use std::os::unix::fs::{PermissionsExt, chown};
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    use super::*;
+
+    fn look<'a>(path: &Path, front: &'a mut [u8; FRONT_BYTES]) -> Program<'a> {
+        Program::of(File::open(path).unwrap(), front).unwrap()
+    }
+
+    fn compiled(folder: &Path, name: &str, flags: &[&str]) -> PathBuf {
+        let (source, program) = (folder.join("main.c"), folder.join(name));
+        fs::write(&source, "int main(void) { return 0; }").unwrap();
+        assert!(Command::new("cc").args(flags).arg("-o").arg(&program).arg(&source).status().unwrap().success());
+        program
+    }
+
+    #[test]
+    fn a_program_with_a_loader_is_seen_and_a_static_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut front = [0; FRONT_BYTES];
+        assert_eq!(look(&compiled(dir.path(), "dynamic", &[]), &mut front), Program::Seen);
+        let unseen = Program::Unseen(Unseen::Static);
+        assert_eq!(look(&compiled(dir.path(), "static", &["-static"]), &mut front), unseen);
+        // It names no loader, though it is linked as a library is.
+        assert_eq!(look(&compiled(dir.path(), "static-pie", &["-static-pie"]), &mut front), unseen);
+    }
+
+    /// What Go's linker writes, in a program of C's.
+    #[test]
+    fn a_program_with_the_note_of_go_is_not_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let note = dir.path().join("note.s");
+        fs::write(
+            &note,
+            ".section .note.GNU-stack,\"\",@progbits\n.section .note.go.buildid,\"a\",@note\n.long 4,4,4\n.asciz \"Go\"\n.byte 0\n.ascii \"abcd\"\n",
+        )
+        .unwrap();
+        let mut front = [0; FRONT_BYTES];
+        for (has_loader, flags) in [(true, &[][..]), (false, &["-static"])] {
+            let program = compiled(dir.path(), "go", &[&[note.to_str().unwrap()], flags].concat());
+            assert_eq!(look(&program, &mut front), Program::Unseen(Unseen::Go { has_loader }));
+        }
+    }
+
+    #[test]
+    fn a_program_with_another_users_rights_is_not_seen() {
+        if !getuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let program = compiled(dir.path(), "other", &[]);
+        let mut front = [0; FRONT_BYTES];
+        for (user, group, mode, kind) in
+            [(1, 0, 0o4755, Unseen::SetUser), (0, 1, 0o2755, Unseen::SetGroup), (1, 0, 0o6755, Unseen::SetUser)]
+        {
+            chown(&program, Some(user), Some(group)).unwrap();
+            fs::set_permissions(&program, Permissions::from_mode(mode)).unwrap();
+            assert_eq!(look(&program, &mut front), Program::Unseen(kind));
+        }
+        chown(&program, Some(0), Some(0)).unwrap();
+        fs::set_permissions(&program, Permissions::from_mode(0o6755)).unwrap();
+        assert_eq!(look(&program, &mut front), Program::Seen);
+    }
+
+    #[test]
+    fn the_first_line_of_a_script_names_its_program() {
+        let script = |interpreter: &'static str, argument: Option<&'static str>| {
+            Program::Script(Script { interpreter: OsStr::new(interpreter), argument: argument.map(OsStr::new) })
+        };
+        assert_eq!(Program::of_front(b"#!/bin/sh\nexit"), script("/bin/sh", None));
+        assert_eq!(Program::of_front(b"#! /usr/bin/env\tpython3 -u\n"), script("/usr/bin/env", Some("python3")));
+        assert_eq!(Program::of_front(b"#!/bin/sh"), script("/bin/sh", None));
+        for none in [&b"#!\n/bin/sh"[..], b"#!", b"exit 0\n", b"", b"\x7fELF", b"\x7fELF\x02\x01\x01"] {
+            assert_eq!(Program::of_front(none), Program::Unknown, "{none:?}");
+        }
+    }
+}
