@@ -130,8 +130,11 @@ fn records_of_several_processes_are_all_there_though_one_is_killed() -> TestResu
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     };
+    // However fast one of them is, the file is nobody's alone until the kill.
+    let open = fs::File::open(&file)?;
     let others = ["a", "b"].map(|name| command(name, "150").spawn());
     let killed = interrupted(command("killed", "100000"), 60, |writer| Ok(writer.kill()?))?;
+    drop(open);
     let mut expected = vec![("killed", killed)];
     let mut shared = 0;
     for (name, other) in ["a", "b"].into_iter().zip(others) {
