@@ -12,6 +12,7 @@ use vmio::{Access, Advice, Cache, Engine, FrameHint, Mapping, MappingOptions};
 
 use crate::errno::{self, Errno};
 use crate::own_descriptors;
+use crate::unserved_faults::Watched;
 use crate::windows::Windows;
 
 /// The unit of address space.
@@ -30,6 +31,8 @@ pub(crate) struct File {
     /// Held while the length of the file and that of the mapping differ by our doing.
     length: Mutex<()>,
     uses_page_cache: bool,
+    /// While Linux takes its faults.
+    _watched: Option<Watched>,
     opened: OpenedFile,
 }
 
@@ -119,7 +122,10 @@ impl File {
         let windows = Mutex::new(windows);
         let identity = opened.identity();
         let length = Mutex::new(());
-        Ok(File { path, identity, mapping, windows, length, uses_page_cache, opened })
+        let base = mapping.as_ptr() as usize;
+        let file = opened.backing.file().filter(|_| uses_page_cache);
+        let watched = file.map(|fd| Watched::new(base, reserved, fd));
+        Ok(File { path, identity, mapping, windows, length, uses_page_cache, _watched: watched, opened })
     }
 
     /// Writes what is dirty, and gives everything back.

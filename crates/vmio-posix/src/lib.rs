@@ -31,6 +31,7 @@ mod synchronous;
 mod table;
 mod transfer;
 mod unseen;
+mod unserved_faults;
 mod windows;
 
 #[cfg(not(test))]

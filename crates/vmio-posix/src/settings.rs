@@ -30,6 +30,8 @@ pub(crate) struct Settings {
     refuses_shared: bool,
     /// The folders whose files are mapped through vmio: canonical paths.
     pub(crate) under: Vec<PathBuf>,
+    /// Whether a program that stores to a mapping waits while its disk is full.
+    pub(crate) waits_for_room: bool,
     /// Whether programs are refused that run without vmio.
     pub(crate) strict_coverage: bool,
     /// Whether to say what is taken, what is not, and why.
@@ -147,6 +149,12 @@ impl Settings {
             None => false,
         };
         let under = env::split_paths(&variable("VMIO_RUN_UNDER")?).collect();
+        let waits_for_room = match variable("VMIO_RUN_ON_FULL") {
+            Some(what) if what == "wait" => true,
+            Some(what) if what == "fail" => false,
+            Some(_) => return None,
+            None => false,
+        };
         let strict_coverage = variable("VMIO_RUN_STRICT_COVERAGE").is_some();
         let is_verbose = variable("VMIO_RUN_VERBOSE").is_some();
         let report = variable("VMIO_RUN_STATS").map(|form| match form.to_str() {
@@ -161,6 +169,7 @@ impl Settings {
             log_bytes,
             refuses_shared,
             under,
+            waits_for_room,
             strict_coverage,
             is_verbose,
             report,

@@ -83,6 +83,6 @@ pub use shared_map::{NotThere, SharedMap};
 #[cfg(not(loom))]
 pub use sys::PAGE_BYTES;
 #[cfg(not(loom))]
-pub use sys::signal::{SignalsBlocked, sigbus_action};
+pub use sys::signal::{SignalsBlocked, on_unresolved_sigbus, sigbus_action};
 #[cfg(not(loom))]
 pub use telemetry::{MissTime, Stats};

@@ -11,11 +11,12 @@ use vmio::sigbus_action;
 
 use crate::entry;
 use crate::real;
+use crate::settings::Settings;
 use crate::split;
 
 /// Whether vmio may have a handler of the signal.
 fn is_shared(signal: c_int) -> bool {
-    signal == libc::SIGBUS && split::is_on() && !entry::is_inside()
+    signal == libc::SIGBUS && Settings::of_this_process().is_some() && !entry::is_inside()
 }
 
 #[unsafe(no_mangle)]

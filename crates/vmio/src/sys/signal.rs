@@ -46,6 +46,8 @@ pub(crate) enum FaultSource {
 
 /// Of each source.
 static RESOLVERS: [OnceLock<FaultHandler>; 2] = [const { OnceLock::new() }; 2];
+/// Looks at faults that no resolver has resolved.
+static UNRESOLVED: OnceLock<fn(usize, bool) -> bool> = OnceLock::new();
 /// What is done at a SIGBUS that is none of ours: what was done before us, or what the program has asked for since. Null until the
 /// handler is installed. Never freed: a handler may be reading it.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
@@ -58,6 +60,20 @@ static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 /// there before us. Of each source the first call decides; later ones do nothing.
 pub(crate) fn install_sigbus_handler(source: FaultSource, handler: FaultHandler) -> io::Result<()> {
     RESOLVERS[source as usize].get_or_init(|| handler);
+    if IS_INSTALLED.load(Ordering::Acquire) { Ok(()) } else { install() }
+}
+
+/// Has `look` called for each fault by SIGBUS of this process that vmio does not resolve, before the program's own action: with the address,
+/// and whether it was a store (so it is taken for where the architecture does not tell). If it returns true, the instruction
+/// runs again. The first call decides. For libraries on top of this one, that know why Linux could not serve an address.
+///
+/// # Errors
+/// Those of sigaction(2).
+///
+/// # Safety
+/// `look` is called in a handler of the signal, in any thread: it must be async-signal-safe.
+pub unsafe fn on_unresolved_sigbus(look: fn(address: usize, is_store: bool) -> bool) -> io::Result<()> {
+    UNRESOLVED.get_or_init(|| look);
     if IS_INSTALLED.load(Ordering::Acquire) { Ok(()) } else { install() }
 }
 
@@ -135,6 +151,9 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     // BUS_MCEERR_AR is a bad cell of memory that was touched.
     // SAFETY: as above.
     if matches!(code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR) && unsafe { end_copy(context) } {
+        return;
+    }
+    if code == libc::BUS_ADRERR && UNRESOLVED.get().is_some_and(|look| look(address, access != FaultAccess::Load)) {
         return;
     }
     chain(previous, signal, info, context);

@@ -108,7 +108,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "128M", requires = "mode")]
     log_size: u64,
     /// Have what the program allocates in this file, which must not be there, with --cache for how much of it is in memory
-    #[arg(long, value_name = "FILE", requires = "cache", conflicts_with_all = ["mode", "engine", "under", "strict_coverage", "verbose", "stats"])]
+    #[arg(long, value_name = "FILE", requires = "cache", conflicts_with_all = ["mode", "engine", "under", "on_full", "strict_coverage", "verbose", "stats"])]
     heap: Option<PathBuf>,
     /// With --heap, how much can be allocated; 16 times the cache by default. The file takes room only for what is stored to
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "heap")]
@@ -119,6 +119,9 @@ pub struct RunArgs {
     /// Map the files under this folder; may be given several times
     #[arg(long, value_name = "DIR", required_unless_present = "heap")]
     under: Vec<PathBuf>,
+    /// With the engine managed, what a store to a mapping does where the disk is full
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t, conflicts_with = "mode")]
+    on_full: OnFull,
     /// Refuse programs that run without vmio and that CMD starts or becomes (EACCES): static ones, setuid ones and those of Go. Else standard
     /// error has a line for each
     #[arg(long)]
@@ -174,6 +177,16 @@ enum WhenShared {
     Refuse,
 }
 
+/// What a store to a page does for which the disk has no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum OnFull {
+    /// The program gets SIGBUS, as without vmio, and standard error says why
+    #[default]
+    Fail,
+    /// The thread waits until there is room, and standard error says so
+    Wait,
+}
+
 /// Runs `vmio run`: becomes the program, if it can.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let (name, arguments) = args.command.split_first().context("no command is given")?;
@@ -190,8 +203,13 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         if canonical.is_dir() { Ok(canonical) } else { bail!("{} is not a folder", folder.display()) }
     });
     let under = under.collect::<anyhow::Result<Vec<_>>>()?;
+    let engine = match (args.on_full, args.engine) {
+        (OnFull::Fail, engine) => engine,
+        (OnFull::Wait, RunEngine::Auto | RunEngine::Managed) => RunEngine::Managed,
+        (OnFull::Wait, _) => bail!("--on-full wait takes --engine managed, whose pages are Linux's own"),
+    };
     match (args.cache, &args.mode) {
-        (Some(bytes), None) => try_cache(args.engine, bytes)?,
+        (Some(bytes), None) => try_cache(engine, bytes)?,
         (Some(bytes), Some(_)) => try_frames(bytes)?,
         (None, _) => {}
     }
@@ -208,7 +226,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
 
     let mut command = command(&program, name, arguments, preload::LIBRARY)?;
     // crates/vmio-posix/src/settings.rs reads these.
-    let engine = args.engine.to_possible_value().context("the engine has no name")?;
+    let engine = engine.to_possible_value().context("the engine has no name")?;
     let mode = args.mode.as_ref().and_then(ValueEnum::to_possible_value);
     let log_bytes = args.log_size.to_string();
     let cache_bytes = args.cache.map(|bytes| bytes.to_string());
@@ -219,6 +237,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         ("VMIO_RUN_MODE", mode.as_ref().map(|mode| mode.get_name())),
         ("VMIO_RUN_WHEN_SHARED", (args.when_shared == WhenShared::Refuse).then_some("refuse")),
         ("VMIO_RUN_LOG_BYTES", Some(log_bytes.as_str())),
+        ("VMIO_RUN_ON_FULL", (args.on_full == OnFull::Wait).then_some("wait")),
         ("VMIO_RUN_STRICT_COVERAGE", args.strict_coverage.then_some("1")),
         ("VMIO_RUN_VERBOSE", args.verbose.then_some("1")),
         ("VMIO_RUN_STATS", args.stats.then_some(if args.json { "json" } else { "text" })),

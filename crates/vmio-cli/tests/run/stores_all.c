@@ -1,0 +1,49 @@
+/* Stores to each page of a mapping of 32 MiB. Usage: stores_all FILE [handle | cut]. With "handle" it has a handler of SIGBUS; with "cut" it has
+   another process make the file shorter, and loads from behind its end. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { PAGE = 4096 };
+static const long length = 32 << 20;
+static sigjmp_buf before;
+
+static void on_sigbus(int signal, siginfo_t *about, void *context) {
+    (void)signal, (void)context;
+    siglongjmp(before, about->si_code);
+}
+
+int main(int count, char **arguments) {
+    if (count < 2) return 2;
+    const char *how = count > 2 ? arguments[2] : "";
+    int fd = open(arguments[1], O_RDWR | O_CREAT | O_TRUNC, 0644);
+    if (fd < 0 || ftruncate(fd, length) != 0) return 3;
+    volatile char *map = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED) return 4;
+    if (strcmp(how, "handle") == 0) {
+        struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO};
+        sigaction(SIGBUS, &action, NULL);
+        int code = sigsetjmp(before, 1);
+        if (code != 0) {
+            printf("SIGBUS, code %d\n", code);
+            return 5;
+        }
+    }
+    if (strcmp(how, "cut") == 0) {
+        char command[5000];
+        snprintf(command, sizeof command, "truncate -s %d '%s'", PAGE, arguments[1]);
+        if (system(command) != 0) return 6;
+        return map[5 << 20];
+    }
+    for (long at = 0; at < length; at += PAGE)
+        map[at] = (char)(at / PAGE + 1);
+    if (msync((void *)map, length, MS_SYNC) != 0) return 7;
+    printf("all stored\n");
+    return 0;
+}

@@ -1,0 +1,103 @@
+//! `vmio run` of programs that store to a mapping when their disk is full, or load from one that another process has made shorter.
+
+mod common;
+
+use std::error::Error;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use common::disk::{Disk, FileSystem};
+use common::programs::{compiled, text};
+use common::{TestResult, refused, vmio};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+
+/// Room that is left, of the 32 MiB that the program wants.
+const LEFT_BYTES: u64 = 4 << 20;
+
+/// Fills a file system but for a little with one file.
+fn fill(folder: &Path) -> TestResult {
+    let filler = File::create(folder.join("filler"))?;
+    for chunk in [8 << 20, 1 << 20, 1 << 16] {
+        let mut len = filler.metadata()?.len();
+        loop {
+            match fallocate(&filler, FallocateFlags::empty(), len, chunk) {
+                Ok(()) => len += chunk,
+                Err(Errno::NOSPC) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        filler.set_len(len)?;
+    }
+    Ok(filler.set_len(filler.metadata()?.len() - LEFT_BYTES)?)
+}
+
+fn under(options: &[&str], folder: &Path, words: &[&str]) -> Command {
+    let mut command = vmio();
+    command.args(["run", "--cache", "8M"]).args(options).arg("--under").arg(folder).arg("--").args(words);
+    command
+}
+
+fn outcome(command: &mut Command) -> Result<(Output, String), Box<dyn Error>> {
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Ok((output, said))
+}
+
+#[test]
+fn a_program_whose_disk_is_full_is_told_why_or_waits_for_room() -> TestResult {
+    for kind in [FileSystem::Ext4, FileSystem::Xfs] {
+        let dir = tempfile::tempdir()?;
+        let program = compiled("stores_all", dir.path(), &[])?;
+        let Some(disk) = Disk::new(dir.path(), kind)? else { return Ok(()) };
+        fill(disk.path())?;
+        let data = disk.path().join("data");
+
+        let (output, said) = outcome(&mut under(&[], disk.path(), &[text(&program), text(&data)]))?;
+        assert_eq!(output.status.signal(), Some(libc::SIGBUS), "{kind:?}: {said}");
+        let why = format!("of {}: No space left on device", data.display());
+        assert_eq!(said.matches(&why).count(), 1, "{kind:?}: {said}");
+
+        let (output, said) = outcome(&mut under(&[], disk.path(), &[text(&program), text(&data), "handle"]))?;
+        assert_eq!(output.status.code(), Some(5), "{kind:?}: {said}");
+        assert_eq!(output.stdout, b"SIGBUS, code 2\n", "{kind:?}: {said}");
+        assert_eq!(said.matches(&why).count(), 1, "{kind:?}: {said}");
+
+        let mut command = under(&["--on-full", "wait"], disk.path(), &[text(&program), text(&data)]);
+        let mut waiting = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let mut said = String::new();
+        let mut errors = BufReader::new(waiting.stderr.take().ok_or("no standard error")?);
+        errors.read_line(&mut said)?;
+        assert!(said.contains("the program waits") && said.contains(&why), "{kind:?}: {said}");
+        assert!(waiting.try_wait()?.is_none(), "{kind:?}: it waits");
+        fs::remove_file(disk.path().join("filler"))?;
+        let output = waiting.wait_with_output()?;
+        assert!(output.status.success() && output.stdout == b"all stored\n", "{kind:?}: {}", output.status);
+        let stored = fs::read(&data)?;
+        let is_right = |(page, bytes): (usize, &[u8])| bytes[0] == (page + 1) as u8;
+        assert!(stored.len() == 32 << 20 && stored.chunks(4096).enumerate().all(is_right), "{kind:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_file_that_was_made_shorter_is_named() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let (program, data) = (compiled("stores_all", dir.path(), &[])?, dir.path().join("data"));
+    let (output, said) = outcome(&mut under(&[], dir.path(), &[text(&program), text(&data), "cut"]))?;
+    assert_eq!(output.status.signal(), Some(libc::SIGBUS), "{said}");
+    let why =
+        format!("{} was made shorter while it was mapped: it ends at byte 4096, and byte 5242880 was", data.display());
+    assert_eq!(said.matches(&why).count(), 1, "{said}");
+    Ok(())
+}
+
+#[test]
+fn waiting_takes_pages_of_linuxs_own() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let options = ["--engine", "reader-thread", "--on-full", "wait"];
+    refused(&mut under(&options, dir.path(), &["true"]), "--on-full wait takes --engine managed")
+}

@@ -1,0 +1,228 @@
+//! Faults of mapped files that Linux answers with SIGBUS: the user is told why, and with `--on-full wait` a program whose disk is
+//! full waits until there is room.
+//!
+//! All of it runs in the handler of the signal: nothing is allocated, and nothing is locked.
+
+use std::fmt;
+use std::io::Write;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rustix::fs::{FallocateFlags, fallocate, fstat};
+use rustix::io::Errno;
+use rustix::thread::{Timespec, nanosleep};
+use vmio::PAGE_BYTES;
+
+use crate::settings::Settings;
+
+/// Files that can be watched; of others nothing is said.
+const WATCHED_MAX: usize = 256;
+/// How often a store is tried again to one page for which there is room.
+const TRIES_MAX: u32 = 8;
+/// The most that Linux has in one piece of the page cache, for all of which XFS wants room at a store.
+const FOLIO_BYTES_MAX: u64 = 2 << 20;
+/// A disk is looked at again after so long.
+const LOOKS_AFTER: Duration = Duration::from_millis(100);
+/// The longest message: a path, and what is said of it.
+const MESSAGE_BYTES: usize = 4096 + 256;
+
+/// Where a file is mapped whose pages are Linux's own.
+struct Place {
+    /// 0 for none; [`BEING_FILLED`] while the rest is not valid yet.
+    base: AtomicUsize,
+    bytes: AtomicU64,
+    fd: AtomicI32,
+    /// What was said of it, a bit for each reason.
+    said: AtomicU32,
+    /// The page that was last given room, and how often.
+    last_page: AtomicU64,
+    tries: AtomicU32,
+}
+
+const BEING_FILLED: usize = 1;
+
+static PLACES: [Place; WATCHED_MAX] = [const {
+    Place {
+        base: AtomicUsize::new(0),
+        bytes: AtomicU64::new(0),
+        fd: AtomicI32::new(-1),
+        said: AtomicU32::new(0),
+        last_page: AtomicU64::new(u64::MAX),
+        tries: AtomicU32::new(0),
+    }
+}; WATCHED_MAX];
+
+/// As long as there is one, faults of a file are explained.
+pub(crate) struct Watched(Option<&'static Place>);
+
+impl Watched {
+    /// Of so many bytes of address space from `base` on, where the file behind `fd` is mapped from its beginning.
+    pub(crate) fn new(base: usize, bytes: u64, fd: BorrowedFd<'_>) -> Self {
+        // SAFETY: `explain` does as handlers of signals must.
+        if unsafe { vmio::on_unresolved_sigbus(explain) }.is_err() {
+            return Watched(None);
+        }
+        let claim =
+            |place: &&Place| place.base.compare_exchange(0, BEING_FILLED, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        let place = PLACES.iter().find(claim);
+        if let Some(place) = place {
+            place.bytes.store(bytes, Ordering::Relaxed);
+            place.fd.store(fd.as_raw_fd(), Ordering::Relaxed);
+            place.said.store(0, Ordering::Relaxed);
+            place.last_page.store(u64::MAX, Ordering::Relaxed);
+            place.base.store(base, Ordering::Release);
+        }
+        Watched(place)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Some(place) = self.0 {
+            place.base.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Why a page cannot be had.
+#[derive(Clone, Copy)]
+enum Why {
+    Shorter { len: u64 },
+    NotRead,
+    NoRoom(Errno),
+    Waits(Errno),
+    NotStored,
+}
+
+impl Place {
+    /// The byte of the file that an address is.
+    fn offset_of(&self, address: usize) -> Option<u64> {
+        let base = self.base.load(Ordering::Acquire);
+        let offset = address.checked_sub(base).filter(|_| base > BEING_FILLED)? as u64;
+        (offset < self.bytes.load(Ordering::Relaxed)).then_some(offset)
+    }
+
+    /// Says so, if it was not said of this file before.
+    fn say(&self, why: Why, offset: u64) {
+        let bit = match why {
+            Why::Shorter { .. } => 1,
+            Why::NotRead => 2,
+            Why::NoRoom(_) => 4,
+            Why::Waits(_) => 8,
+            Why::NotStored => 16,
+        };
+        if self.said.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+            return;
+        }
+        // SAFETY: the file is open as long as it is watched.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.fd.load(Ordering::Relaxed)) };
+        Settings::with_path(fd, |path| say(path, why, offset));
+    }
+}
+
+fn say(path: &Path, why: Why, offset: u64) {
+    let path = path.display();
+    match why {
+        Why::Shorter { len } => write_out(format_args!(
+            "vmio run: SIGBUS: {path} was made shorter while it was mapped: it ends at byte {len}, and byte {offset} was touched\n"
+        )),
+        Why::NotRead => write_out(format_args!(
+            "vmio run: SIGBUS: byte {offset} of {path} cannot be read from its device (dmesg says more)\n"
+        )),
+        Why::NoRoom(error) => write_out(format_args!(
+            "vmio run: SIGBUS: there is no room for what is stored to byte {offset} of {path}: {error}; with --on-full wait the program waits for it\n"
+        )),
+        Why::Waits(error) => write_out(format_args!(
+            "vmio run: the program waits: there is no room for what is stored to byte {offset} of {path}: {error}\n"
+        )),
+        Why::NotStored => write_out(format_args!(
+            "vmio run: SIGBUS: byte {offset} of {path} cannot be stored to, though there is room (dmesg says more)\n"
+        )),
+    }
+}
+
+fn write_out(text: fmt::Arguments<'_>) {
+    let mut buffer = [0; MESSAGE_BYTES];
+    let mut rest = &mut buffer[..];
+    let _ = rest.write_fmt(text);
+    let written = MESSAGE_BYTES - rest.len();
+    let _ = rustix::io::write(rustix::stdio::stderr(), &buffer[..written]);
+}
+
+/// Looks at a SIGBUS that is nobody else's; whether the access is to be tried again.
+fn explain(address: usize, is_store: bool) -> bool {
+    let Some((place, offset)) = PLACES.iter().find_map(|place| Some((place, place.offset_of(address)?))) else {
+        return false;
+    };
+    // SAFETY: the file is open as long as it is watched, and who touches it has it mapped.
+    let fd = unsafe { BorrowedFd::borrow_raw(place.fd.load(Ordering::Relaxed)) };
+    let page = offset / PAGE_BYTES as u64;
+    let len = fstat(fd).map_or(u64::MAX, |stat| stat.st_size as u64);
+    if page >= len.div_ceil(PAGE_BYTES as u64) {
+        place.say(Why::Shorter { len }, offset);
+        return false;
+    }
+    if !is_store {
+        place.say(Why::NotRead, offset);
+        return false;
+    }
+    let waits = Settings::of_this_process().is_some_and(|settings| settings.waits_for_room);
+    let tries = place.tries_of(page);
+    loop {
+        let room = room_for(page, tries, len);
+        match fallocate(fd, FallocateFlags::KEEP_SIZE, room.start, room.end - room.start) {
+            Ok(()) if tries < TRIES_MAX => return true,
+            Ok(()) => {
+                place.say(Why::NotStored, offset);
+                return false;
+            }
+            Err(Errno::INTR) => {}
+            Err(error @ (Errno::NOSPC | Errno::DQUOT)) if waits => {
+                place.say(Why::Waits(error), offset);
+                let time = Timespec { tv_sec: 0, tv_nsec: LOOKS_AFTER.subsec_nanos().into() };
+                let _ = nanosleep(&time);
+            }
+            Err(error) => {
+                place.say(Why::NoRoom(error), offset);
+                return false;
+            }
+        }
+    }
+}
+
+impl Place {
+    /// How often the store to a page that has room has been tried again, one after the other.
+    fn tries_of(&self, page: u64) -> u32 {
+        if self.last_page.swap(page, Ordering::Relaxed) != page {
+            self.tries.store(0, Ordering::Relaxed);
+        }
+        self.tries.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// What is to have room so that a page can be stored to: itself, or if that is not enough, all that may be one folio with it.
+fn room_for(page: u64, tries: u32, len: u64) -> Range<u64> {
+    let page_bytes = PAGE_BYTES as u64;
+    let start = page * page_bytes;
+    if tries == 0 {
+        return start..start + page_bytes;
+    }
+    let start = start / FOLIO_BYTES_MAX * FOLIO_BYTES_MAX;
+    start..(start + FOLIO_BYTES_MAX).min(len.next_multiple_of(page_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_room_by_itself_gets_it_with_its_folio() {
+        let page = PAGE_BYTES as u64;
+        assert_eq!(room_for(513, 0, 600 * page), 513 * page..514 * page);
+        assert_eq!(room_for(513, 1, 600 * page - 5), 512 * page..600 * page);
+        assert_eq!(room_for(3, 1, u64::MAX - page), 0..FOLIO_BYTES_MAX);
+    }
+}
