@@ -4,15 +4,13 @@
 //! taken by a descriptor of its own. A thread with descriptors of its own has no locks to give up.
 
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
+use std::ptr;
 
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use vmio::SignalsBlocked;
 
-/// More than a few system calls take.
-const STACK_BYTES: usize = 8 << 10;
-
-#[repr(C, align(16))]
-struct Stack([MaybeUninit<u8>; STACK_BYTES]);
+/// Room for a few paths and a message. Not in the caller's frame: that may be a handler's on a stack of 8 KiB.
+const STACK_BYTES: usize = 64 << 10;
 
 struct Job<F, T> {
     call: Option<F>,
@@ -24,7 +22,6 @@ struct Job<F, T> {
 pub(crate) fn run<F: FnOnce() -> T, T>(call: F) -> Option<T> {
     // The thread has no handlers of the program's to run.
     let _signals = SignalsBlocked::new();
-    let mut stack = Stack([MaybeUninit::uninit(); STACK_BYTES]);
     let mut job = Job { call: Some(call), outcome: None };
     // A thread in everything but its descriptors; this one goes on when it has ended.
     let flags = libc::CLONE_VM
@@ -34,10 +31,12 @@ pub(crate) fn run<F: FnOnce() -> T, T>(call: F) -> Option<T> {
         | libc::CLONE_SYSVSEM
         | libc::CLONE_VFORK;
     // SAFETY: the stack grows down from its end, and like `job` it is there until the thread has ended. It calls the kernel alone:
-    // what belongs to this thread in the C library is not touched.
+    // what belongs to this thread in the C library is not touched. Nobody else has the stack.
     unsafe {
-        let end = (&raw mut stack).add(1).cast();
-        libc::clone(perform::<F, T>, end, flags, (&raw mut job).cast());
+        let stack =
+            mmap_anonymous(ptr::null_mut(), STACK_BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE).ok()?;
+        libc::clone(perform::<F, T>, stack.byte_add(STACK_BYTES), flags, (&raw mut job).cast());
+        let _ = munmap(stack, STACK_BYTES);
     }
     job.outcome
 }

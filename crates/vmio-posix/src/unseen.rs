@@ -75,10 +75,15 @@ impl Told {
 /// EACCES if the program is not seen, and the user wants none such.
 pub(crate) fn check(named: Named<'_>) -> Result<(), Errno> {
     let Some(settings) = Settings::of_this_process() else { return Ok(()) };
+    // Its stack has room for the paths, which that of a handler may not have.
+    apart::run(|| check_apart(settings, named)).unwrap_or(Ok(()))
+}
+
+fn check_apart(settings: &Settings, named: Named<'_>) -> Result<(), Errno> {
     match named {
         Named::At(folder, path) => told(settings, path_of(path), look(|| open(folder, path))),
         Named::Open(fd) => Settings::with_path(fd, |path| told(settings, path, look(|| Some(fd)))).unwrap_or(Ok(())),
-        Named::Searched(path) if path.to_bytes().contains(&b'/') => check(Named::At(CWD, path)),
+        Named::Searched(path) if path.to_bytes().contains(&b'/') => check_apart(settings, Named::At(CWD, path)),
         Named::Searched(name) => {
             // SAFETY: the program does not change its environment while it starts another.
             let list = unsafe { libc::getenv(c"PATH".as_ptr()).as_ref().map(|list| CStr::from_ptr(list)) };
@@ -88,7 +93,7 @@ pub(crate) fn check(named: Named<'_>) -> Result<(), Errno> {
                 if let Some(path) = joined(&parts, &mut buffer)
                     && accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
                 {
-                    return check(Named::At(CWD, path));
+                    return check_apart(settings, Named::At(CWD, path));
                 }
             }
             Ok(())
@@ -113,23 +118,20 @@ fn open(folder: BorrowedFd<'_>, path: &CStr) -> Option<BorrowedFd<'static>> {
 /// Why the program is not seen, or the one that runs it if it is a script, and a number by which it can be told from others.
 fn look<'a>(open_first: impl FnOnce() -> Option<BorrowedFd<'a>>) -> Option<(Unseen, u64)> {
     let (mut front, mut interpreter) = ([0; FRONT_BYTES], [0; PATH_BYTES]);
-    let unseen = apart::run(|| {
-        let mut file = open_first()?;
-        for _ in 0..SCRIPTS_MAX {
-            match Program::of(file, &mut front).ok()? {
-                Program::Unseen(why) => {
-                    let stat = fstat(file).ok()?;
-                    return Some((why, (stat.st_dev << 40) ^ stat.st_ino ^ 1 << 63));
-                }
-                Program::Script(script) => {
-                    file = open(CWD, joined(&[script.interpreter.as_bytes()], &mut interpreter)?)?;
-                }
-                Program::Seen | Program::Unknown => return None,
+    let mut file = open_first()?;
+    for _ in 0..SCRIPTS_MAX {
+        match Program::of(file, &mut front).ok()? {
+            Program::Unseen(why) => {
+                let stat = fstat(file).ok()?;
+                return Some((why, (stat.st_dev << 40) ^ stat.st_ino ^ 1 << 63));
             }
+            Program::Script(script) => {
+                file = open(CWD, joined(&[script.interpreter.as_bytes()], &mut interpreter)?)?;
+            }
+            Program::Seen | Program::Unknown => return None,
         }
-        None
-    });
-    unseen.flatten()
+    }
+    None
 }
 
 fn path_of(path: &CStr) -> &Path {

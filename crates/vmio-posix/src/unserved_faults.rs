@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use rustix::thread::{Timespec, nanosleep};
 use vmio::PAGE_BYTES;
 
+use crate::apart;
 use crate::settings::Settings;
 
 /// Files that can be watched; of others nothing is said.
@@ -59,7 +60,7 @@ static PLACES: [Place; WATCHED_MAX] = [const {
 pub(crate) struct Watched(Option<&'static Place>);
 
 impl Watched {
-    /// Of so many bytes of address space from `base` on, where the file behind `fd` is mapped from its beginning.
+    /// Watches `bytes` of address space from `base` on, where the file behind `fd` is mapped from its beginning.
     pub(crate) fn new(base: usize, bytes: u64, fd: BorrowedFd<'_>) -> Self {
         // SAFETY: `explain` does as handlers of signals must.
         if unsafe { vmio::on_unresolved_sigbus(explain) }.is_err() {
@@ -119,7 +120,8 @@ impl Place {
         }
         // SAFETY: the file is open as long as it is watched.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd.load(Ordering::Relaxed)) };
-        Settings::with_path(fd, |path| say(path, why, offset));
+        // Its stack has room for a path and a message, which that of the handler may not have.
+        apart::run(|| Settings::with_path(fd, |path| say(path, why, offset)));
     }
 }
 

@@ -27,7 +27,12 @@ int main(int count, char **arguments) {
     volatile char *map = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) return 4;
     if (strcmp(how, "handle") == 0) {
-        struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO};
+        // The stack of the handler is as small as usual, and nothing may be written below it.
+        enum { STACK = 8 << 10 };
+        char *guarded = mmap(NULL, PAGE + STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        stack_t stack = {.ss_sp = guarded + PAGE, .ss_size = STACK};
+        if (guarded == MAP_FAILED || mprotect(guarded, PAGE, PROT_NONE) != 0 || sigaltstack(&stack, NULL) != 0) return 8;
+        struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_ONSTACK};
         sigaction(SIGBUS, &action, NULL);
         int code = sigsetjmp(before, 1);
         if (code != 0) {

@@ -19,7 +19,7 @@ use crate::own_descriptors;
 
 /// Their numbers, or higher: programs that choose the numbers of their own descriptors, as shells do, choose lower ones.
 const FROM: RawFd = 512;
-/// Of the descriptors that a process may have, vmio takes one in so many.
+/// vmio takes at most this fraction, as a divisor, of the descriptors that a process may have.
 const SHARE: u64 = 4;
 
 /// Linux 6.10, for which the libc crate has no name.
@@ -54,7 +54,7 @@ impl OwnDescriptor {
         if u64::from(TAKEN.load(Ordering::Relaxed)) >= limit / SHARE {
             return Err(Errno::MFILE);
         }
-        // There may not be so many.
+        // The limit may be lower.
         let own = fcntl_dupfd_cloexec(fd, FROM).or_else(|_| fcntl_dupfd_cloexec(fd, 3))?;
         if !own_descriptors::insert(own.as_raw_fd()) {
             return Err(Errno::MFILE);
