@@ -47,6 +47,7 @@ mod locate;
 mod log;
 mod options;
 mod recovery;
+mod recovery_lock;
 mod replay;
 mod scan;
 mod space;

@@ -8,6 +8,7 @@ use crate::error::{Damage, Error, Result};
 use crate::folder::{Folder, has_name, try_lock};
 use crate::identity::{FileIdentity, stat_of};
 use crate::locate::Search;
+use crate::recovery_lock::RecoveryLock;
 use crate::replay;
 use crate::scan::{Contents, FileWork};
 
@@ -61,7 +62,7 @@ pub struct RecoveredFile {
 }
 
 /// Brings into the files under a folder what the logs of dead processes hold, makes it durable, and removes those logs.
-/// A log is replayed wholly or left. Whenever this is cut short, it can be run again.
+/// A log is replayed wholly or left. Whenever this is cut short, it can be run again; who runs it while another does waits for that one.
 ///
 /// To be run before the files are used again: what was written to them meanwhile would be overwritten.
 pub fn recover(under: &Path) -> Result<Recovery> {
@@ -89,7 +90,6 @@ fn go_through(under: &Path, action: Action) -> Result<Recovery> {
         let mut log = RecoveredLog { path, owner: None, torn: 0, files: Vec::new(), state: LogState::Recovered };
         match recover_log(&folder, &mut log, action) {
             Ok(true) => recovery.logs.push(log),
-            // Another recovery was faster.
             Ok(false) => {}
             Err(error) => {
                 log.state = LogState::Left(error);
@@ -103,7 +103,7 @@ fn go_through(under: &Path, action: Action) -> Result<Recovery> {
     Ok(recovery)
 }
 
-/// False if the log has gone meanwhile.
+/// False if the log has gone meanwhile, as it has if another recovery was faster.
 fn recover_log(folder: &Folder, log: &mut RecoveredLog, action: Action) -> Result<bool> {
     let path = log.path.clone();
     let failed = |action| {
@@ -111,6 +111,8 @@ fn recover_log(folder: &Folder, log: &mut RecoveredLog, action: Action) -> Resul
         move |source| Error::Io { action, path, source }
     };
     let Some(file) = folder.open_log(&path)? else { return Ok(false) };
+    // Another recovery is waited for. Its caller may use the files as soon as it is done; so may ours.
+    let _recovering = RecoveryLock::wait_for(&file).map_err(failed("locking"))?;
     if !try_lock(&file).map_err(failed("locking"))? {
         log.state = LogState::InUse;
         return Ok(true);
