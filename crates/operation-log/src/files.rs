@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
@@ -54,6 +55,8 @@ pub(crate) struct LoggedFile {
     retired_to: AtomicU64,
     /// Whether what the log has of it is for recovery alone.
     is_kept: AtomicBool,
+    /// Held while it is flushed, until it is kept if that fails.
+    flush: Mutex<()>,
 }
 
 impl LoggedFile {
@@ -93,6 +96,26 @@ impl LoggedFile {
 
     pub(crate) fn check_not_kept(&self) -> Result<()> {
         if self.is_kept.load(Ordering::Acquire) { Err(Error::Kept { path: self.path() }) } else { Ok(()) }
+    }
+
+    /// Makes it durable, or has it kept: Linux tells of bytes that it could not write by one flush, and the next succeeds without them.
+    /// Until then nobody else flushes it, and believes that.
+    pub(crate) fn flush(&self, sync: impl FnOnce() -> io::Result<()>) -> Result<()> {
+        let _alone = self.lock_flushes()?;
+        sync().map_err(|error| {
+            // Then it was not flushed at all.
+            if error.kind() != io::ErrorKind::NotFound {
+                self.keep();
+            }
+            Error::Sync(error)
+        })
+    }
+
+    /// Waits for a flush that is under way. While the guard is held there is none, and none has failed before.
+    pub(crate) fn lock_flushes(&self) -> Result<MutexGuard<'_, ()>> {
+        let alone = self.flush.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check_not_kept()?;
+        Ok(alone)
     }
 
     /// Whether everything in the log is in the file.
@@ -145,6 +168,7 @@ impl Files {
             logged_to: AtomicU64::new(0),
             retired_to: AtomicU64::new(0),
             is_kept: AtomicBool::new(false),
+            flush: Mutex::new(()),
         };
         table.by_identity.insert(identity, number);
         table.by_number.insert(number, Arc::new(file));
@@ -169,10 +193,11 @@ impl Files {
         Ok(())
     }
 
-    /// Goes through those that are not retired, until one fails.
-    pub(crate) fn each_unretired<E>(&self, look: impl FnMut(FileNumber) -> Result<(), E>) -> Result<(), E> {
+    /// Makes those durable that are not retired, until one fails.
+    pub(crate) fn flush_unretired(&self, mut sync: impl FnMut(FileNumber) -> io::Result<()>) -> Result<()> {
         let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        table.by_number.values().filter(|file| !file.is_retired()).map(|file| file.number).try_for_each(look)
+        let mut unretired = table.by_number.values().filter(|file| !file.is_retired());
+        unretired.try_for_each(|file| file.flush(|| sync(file.number)))
     }
 
     /// Fails if one is kept of which the log has something.
@@ -183,7 +208,8 @@ impl Files {
 
     /// Whether all are retired.
     pub(crate) fn are_retired(&self) -> bool {
-        self.each_unretired(Err).is_ok()
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        table.by_number.values().all(|file| file.is_retired())
     }
 
     pub(crate) fn begin_anew(&self) {

@@ -170,19 +170,23 @@ impl Log {
 
     /// Has recovery replay nothing that the log has of the file so far. `sync` makes the file durable (fdatasync) and is
     /// not called if the log has nothing. Before it is, all that was written is applied; others may write meanwhile.
+    ///
+    /// If `sync` fails, the file is [kept](Self::keep), since the next one would succeed without the bytes that this one has lost. An error of
+    /// the kind `NotFound` says that nothing was flushed: then this may be called again.
     pub fn retire(&self, file: FileNumber, sync: impl FnOnce() -> io::Result<()>) -> Result<()> {
         self.check_owner()?;
         let file = self.files.get(file)?;
-        file.check_not_kept()?;
         let (generation, until) = {
             let header = self.alone();
             (header.life.generation, self.space.tail())
         };
         if file.is_retired() {
-            return Ok(());
+            return file.check_not_kept();
         }
-        sync().map_err(Error::Sync)?;
+        file.flush(sync)?;
         let life = self.life();
+        // A flush by another descriptor may have told of what this one did not.
+        let _flushes = file.lock_flushes()?;
         // A checkpoint that came between has forgotten everything already.
         if life.life.generation != generation {
             return Ok(());
@@ -197,6 +201,7 @@ impl Log {
 
     /// Has the log keep what it has of a file for [`crate::recover`], since the file could not be brought to have it: a flush that
     /// succeeds later would not say so. From here on the file is neither written to nor retired, and there is no checkpoint.
+    /// [`retire`](Self::retire) and [`checkpoint`](Self::checkpoint) do so by themselves when a flush fails.
     pub fn keep(&self, file: FileNumber) -> Result<()> {
         self.check_owner()?;
         self.files.get(file)?.keep();
@@ -210,7 +215,8 @@ impl Log {
     }
 
     /// Begins the log anew. `sync` gets each file that it has operations for and makes that durable (fdatasync). Operations
-    /// of other threads wait meanwhile; `sync` gives no file a number and gives none up.
+    /// of other threads wait meanwhile; `sync` gives no file a number and gives none up. If it fails, the file is kept, as by
+    /// [`retire`](Self::retire).
     pub fn checkpoint(&self, sync: impl FnMut(FileNumber) -> io::Result<()>) -> Result<()> {
         self.check_owner()?;
         let mut header = self.alone();
@@ -218,7 +224,7 @@ impl Log {
             return Ok(());
         }
         self.files.check_none_kept()?;
-        self.files.each_unretired(sync).map_err(Error::Sync)?;
+        self.files.flush_unretired(sync)?;
         let secret = random().map_err(self.failed("drawing a random number for"))?;
         let life = Life { generation: header.life.generation + 1, secret };
         let next = Header { life, ..*header };

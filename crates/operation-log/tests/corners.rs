@@ -219,6 +219,61 @@ fn what_a_file_lacks_is_kept_for_recovery() -> TestResult {
     Ok(())
 }
 
+/// Linux tells of bytes that it could not write by one flush. The next succeeds without them.
+#[test]
+fn what_a_flush_has_lost_is_kept_for_recovery() -> TestResult {
+    type Flush = fn(&Log, FileNumber, &dyn Fn() -> std::io::Result<()>) -> Result<(), Error>;
+    let ways: [Flush; 2] = [|log, file, sync| log.retire(file, sync), |log, _, sync| log.checkpoint(|_| sync())];
+    for (first, second) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let folder = tempfile::tempdir()?;
+        let (under, path) = (folder.path(), folder.path().join("file"));
+        fs::write(&path, "")?;
+        let log = log(under)?;
+        let file = add(&log, &path)?;
+        write(&log, file, 0, b"acknowledged")?;
+        let not_tried = ways[first](&log, file, &|| Err(std::io::ErrorKind::NotFound.into()));
+        assert!(matches!(not_tried, Err(Error::Sync(_))), "{not_tried:?}");
+        let failed = ways[first](&log, file, &|| Err(rustix::io::Errno::IO.into()));
+        assert!(matches!(failed, Err(Error::Sync(_))), "{failed:?}");
+        let again = ways[second](&log, file, &|| Ok(()));
+        assert!(matches!(again, Err(Error::Kept { .. })), "{first} and {second}: {again:?}");
+        assert!(matches!(write(&log, file, 0, b"more"), Err(Error::Kept { .. })));
+        drop(log);
+        assert!(matches!(only_log(under)?.state, LogState::Recovered));
+        assert_eq!(fs::read(&path)?, b"acknowledged");
+    }
+    Ok(())
+}
+
+/// Each descriptor is told once of what Linux could not write, and a thread may have the one that was told.
+#[test]
+fn a_flush_that_succeeds_beside_one_that_fails_retires_nothing() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let (under, path) = (folder.path(), folder.path().join("file"));
+    fs::write(&path, "")?;
+    let log = log(under)?;
+    let file = add(&log, &path)?;
+    write(&log, file, 0, b"acknowledged")?;
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let failing = scope.spawn(|| {
+            log.retire(file, || {
+                sender.send(()).unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(200));
+                Err(rustix::io::Errno::IO.into())
+            })
+        });
+        receiver.recv().unwrap();
+        let beside = log.checkpoint(|_| Ok(()));
+        assert!(matches!(beside, Err(Error::Kept { .. })), "{beside:?}");
+        assert!(matches!(failing.join().unwrap(), Err(Error::Sync(_))));
+    });
+    drop(log);
+    assert!(matches!(only_log(under)?.state, LogState::Recovered));
+    assert_eq!(fs::read(&path)?, b"acknowledged");
+    Ok(())
+}
+
 #[test]
 fn a_full_log_says_so_and_a_checkpoint_makes_room() -> TestResult {
     let folder = tempfile::tempdir()?;
@@ -235,7 +290,7 @@ fn a_full_log_says_so_and_a_checkpoint_makes_room() -> TestResult {
     for _ in 0..3 {
         write(&log, file, 0, &most)?;
         assert!(matches!(write(&log, file, 0, &most), Err(Error::Full { .. })));
-        let failed = log.checkpoint(|_| Err(std::io::ErrorKind::StorageFull.into()));
+        let failed = log.checkpoint(|_| Err(std::io::ErrorKind::NotFound.into()));
         assert!(matches!(failed, Err(Error::Sync(_))));
         log.checkpoint(|_| Ok(()))?;
     }

@@ -346,6 +346,43 @@ fn what_the_kernel_does_not_take_of_a_cache_stays_in_the_log() -> TestResult {
     Ok(())
 }
 
+/// Its file is open twice, and fdatasync fails from some time on. It dies with its log.
+const NOT_FLUSHED: &str = r#"
+import ctypes, errno, os, signal, struct, sys
+fdatasync, seccomp = map(int, sys.argv[1:])
+fds = [os.open("data", os.O_RDWR) for _ in range(2)]
+os.pwrite(fds[0], b"first", 0)
+# Loads the number of the system call; EIO if it is that one.
+steps = [(0x20, 0, 0, 0), (0x15, 0, 1, fdatasync), (0x06, 0, 0, 0x50000 | errno.EIO), (0x06, 0, 0, 0x7fff0000)]
+steps = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+c = ctypes.CDLL(None)
+assert c.prctl(38, 1, 0, 0, 0) == 0
+# In all threads.
+assert c.syscall(seccomp, 1, 1, struct.pack("HxxxxxxQ", 4, ctypes.addressof(steps))) == 0
+try: os.pwrite(fds[0], b"never", 0)
+except OSError as error: assert error.errno == errno.EIO, error
+else: sys.exit("a write that was not flushed is told durable")
+print("died", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"#;
+
+#[test]
+fn a_write_that_failed_among_others_is_not_replayed_over_theirs() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("data");
+    fs::write(&file, "-----")?;
+    let [fdatasync, seccomp] = [libc::SYS_fdatasync, libc::SYS_seccomp].map(|number| number.to_string());
+    let mut command = under("strict", dir.path(), &["python3", "-c", NOT_FLUSHED, &fdatasync, &seccomp]);
+    let output = command.current_dir(dir.path()).output()?;
+    assert_eq!(output.stdout, b"died\n", "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(dir.path().join(".vmio").exists(), "no log was left");
+    // As others may since the call has failed.
+    fs::write(&file, "newer")?;
+    succeeded(vmio().arg("recover").arg(dir.path()))?;
+    assert_eq!(fs::read(&file)?, b"newer");
+    Ok(())
+}
+
 /// What a program has had written when it says a number is there after the power was cut.
 fn is_there_after_the_power(
     prepare: impl FnOnce(&Path) -> TestResult,

@@ -135,18 +135,24 @@ impl ProcessLog {
 
     /// Makes all files durable that the log has operations for, and begins it anew. Not while the caller has one that is unapplied.
     pub(super) fn checkpoint(&self) -> Result<(), Errno> {
+        // What cannot be written back is still there, and may be tried again: the log is told that there was no flush.
+        let mut unflushed = None;
+        let mut no_flush = |error: Errno| {
+            unflushed = Some(error);
+            io::Error::from(io::ErrorKind::NotFound)
+        };
         let sync = |number: FileNumber| -> io::Result<()> {
             let (shared, fd) = &self.shared;
             let fd = match descriptors::own_of_logged(self.key(number)) {
-                Some(fd) => fd?,
+                Some(fd) => fd.map_err(&mut no_flush)?,
                 None if shared.load(Ordering::Acquire) == i64::from(number.number()) => fd.load(Ordering::Relaxed),
-                None => return Err(io::ErrorKind::NotFound.into()),
+                None => return Err(no_flush(Errno::IO)),
             };
             // SAFETY: it is vmio's own, or the keeper's caller waits with it: who closes it has the file retired before, and that waits for the end of this.
             Ok(fdatasync(unsafe { BorrowedFd::borrow_raw(fd) })?)
         };
         COUNTS.checkpoints.fetch_add(1, Ordering::Relaxed);
-        self.log.checkpoint(sync).map_err(|error| errno(&error))
+        self.log.checkpoint(sync).map_err(|error| unflushed.unwrap_or_else(|| errno(&error)))
     }
 
     /// Has a checkpoint find the file that several processes write to.

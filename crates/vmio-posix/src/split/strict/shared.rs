@@ -70,7 +70,11 @@ impl SharedWrite<'_> {
         };
         let outcome = self.write(&buffers);
         drop(unapplied);
-        process_log.retire(number, || Ok(fdatasync(fd)?))?;
+        // If it fails the log has nothing to keep: whatever was told durable is in the file, and to replay this one some day would undo
+        // what others have written since.
+        let flushed = fdatasync(fd);
+        process_log.retire(number, || Ok(()))?;
+        flushed?;
         counts().writes.fetch_add(1, Ordering::Relaxed);
         counts().shared.fetch_add(1, Ordering::Relaxed);
         counts().bytes.fetch_add(buffers.iter().map(|buffer| buffer.len() as u64).sum(), Ordering::Relaxed);
