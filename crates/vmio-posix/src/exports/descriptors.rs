@@ -19,7 +19,7 @@ unsafe extern "C" fn dup(fd: c_int) -> c_int {
     duplicate
 }
 
-/// A descriptor is about to become a duplicate of another, which closes it.
+/// A descriptor is about to become a duplicate of another, which closes it, unless the call fails.
 fn replaced(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if fd != to && own_descriptors::contains(to) && !entry::is_inside() {
         // vmio reads or writes by it: whatever took its place would get what is meant for it.
@@ -27,10 +27,11 @@ fn replaced(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     }
     let is_of_mode = is_of_mode(to) && fd != to;
     if is_of_mode {
-        split::closed(to);
+        split::replacing(to);
     }
     let duplicate = call();
     if is_of_mode && duplicate >= 0 {
+        split::closed(to);
         split::duplicated(fd, duplicate);
     }
     duplicate
@@ -56,20 +57,31 @@ unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    if is_of_mode(0) && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 && first <= last {
-        split::closed_range(first..=last);
-    }
-    close_around(first, last, flags)
-}
-
-/// Closes what is the program's in a range, and leaves what is vmio's.
-fn close_around(mut first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let unshare = libc::CLOSE_RANGE_UNSHARE as c_int;
+    let others = flags & !unshare;
+    // No descriptor has this number: the kernel says whether it has the call, and these flags.
+    // SAFETY: no memory is concerned.
+    if first > last || unsafe { real::close_range(c_uint::MAX, c_uint::MAX, others) } != 0 {
+        // SAFETY: by the caller.
+        return unsafe { real::close_range(first, last, flags) };
+    }
     // SAFETY: no memory is concerned.
     if flags & unshare != 0 && unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
         return -1;
     }
-    let flags = flags & !unshare;
+    if is_of_mode(0) && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
+        if flags & unshare != 0 {
+            // Other threads keep theirs.
+            split::leave_range(first..=last);
+        } else {
+            split::closed_range(first..=last);
+        }
+    }
+    close_around(first, last, others)
+}
+
+/// Closes what is the program's in a range, and leaves what is vmio's.
+fn close_around(mut first: c_uint, last: c_uint, flags: c_int) -> c_int {
     while let Some(own) = own_descriptors::first_in(first, last) {
         if own > first {
             // SAFETY: by the caller, who does not know of what is left out.

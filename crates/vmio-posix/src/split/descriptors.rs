@@ -237,18 +237,27 @@ pub(crate) fn duplicated(fd: RawFd, duplicate: RawFd) {
     }
 }
 
-/// The process is about to close a descriptor, or to have it replaced.
-pub(crate) fn closed(fd: RawFd) {
+/// The process is about to have a descriptor replaced, by a call that may fail: then it stays what it is.
+pub(crate) fn replacing(fd: RawFd) {
     if let Some(description) = of_descriptor(fd).filter(|description| description.descriptors() == 1) {
         leave_description(description, Until::TheEnd);
     }
-    forget(fd, Own::GoesWithIt);
+}
+
+/// The process is about to close a descriptor, by a call that does not fail, or has had it replaced.
+pub(crate) fn closed(fd: RawFd) {
+    if is_known(fd) {
+        replacing(fd);
+        forget(fd, Own::GoesWithIt);
+    }
 }
 
 /// A stream of the C library's has a descriptor from now on, and closes it by itself.
 pub(crate) fn given_away(fd: RawFd) {
-    leave(fd);
-    forget(fd, Own::Stays);
+    if is_known(fd) {
+        leave(fd);
+        forget(fd, Own::Stays);
+    }
 }
 
 /// A descriptor that we took for one of a description is not: it was closed, and we were not told.
@@ -262,14 +271,19 @@ fn found_closed(fd: RawFd, description: &'static Description) {
     }
 }
 
-/// The same of all descriptors of a range.
+/// The process is about to close all descriptors of a range, by a call that does not fail.
 pub(crate) fn closed_range(fds: RangeInclusive<u32>) {
+    known_in(fds).for_each(closed);
+}
+
+/// Leaves the descriptions of all descriptors of a range to Linux for good.
+pub(crate) fn leave_range(fds: RangeInclusive<u32>) {
+    known_in(fds).for_each(leave);
+}
+
+fn known_in(fds: RangeInclusive<u32>) -> impl Iterator<Item = RawFd> {
     let end = (*fds.end()).min(DESCRIPTORS as u32 - 1);
-    for fd in *fds.start()..=end {
-        if NUMBERS[fd as usize].load(Ordering::Relaxed) != 0 {
-            closed(fd as RawFd);
-        }
-    }
+    (*fds.start()..=end).map(|fd| fd as RawFd).filter(|fd| is_known(*fd))
 }
 
 /// What becomes of vmio's own descriptor with the last of the program's.

@@ -32,8 +32,8 @@ mod warm;
 pub(crate) use all_left::AllLeft;
 pub(crate) use calls::{Way, changes, lseek, maps, read, reads, synced, write};
 pub(crate) use descriptors::{
-    Held, closed, closed_range, duplicated, flags, give_way_to, given_away, held, is_alone, leave, opened,
-    opened_elsewhere, write_back_all,
+    Held, closed, closed_range, duplicated, flags, give_way_to, given_away, held, is_alone, leave, leave_range, opened,
+    opened_elsewhere, replacing, write_back_all,
 };
 pub(crate) use keeper::{begin_anew, close_logs, has_frames, is_on, is_strict, replay_before_changes, start};
 pub(crate) use report::report;

@@ -1,0 +1,34 @@
+//! `vmio run` of programs that duplicate, replace and close descriptors of files that are read and written without system calls, as a plain
+//! run has it: also where the call fails, or a child does it that has its parent's memory.
+
+mod common;
+
+use std::error::Error;
+use std::process::Output;
+
+use common::TestResult;
+use common::modes::same_as_plain;
+use common::programs::{compiled, text};
+
+const MODES: [&str; 6] = ["posix", "posix --cache 8M", "sync", "sync --cache 8M", "strict", "strict --cache 8M"];
+
+/// Runs a case of the program in each mode, and compares it with a plain run.
+fn same_in_all_modes(case: &str) -> Result<Vec<Output>, Box<dyn Error>> {
+    let dir = tempfile::tempdir()?;
+    let program = compiled("descriptors", dir.path(), &["-Wno-unused-result"])?;
+    let run = |mode: &&str| -> Result<Output, Box<dyn Error>> {
+        let dir = tempfile::tempdir()?;
+        Ok(same_as_plain(mode, dir.path(), &[text(&program), case]).map_err(|error| format!("{mode}: {error}"))?)
+    };
+    MODES.iter().map(run).collect()
+}
+
+#[test]
+fn a_descriptor_that_is_not_replaced_stays_a_duplicate() -> TestResult {
+    same_in_all_modes("dup2").map(drop)
+}
+
+#[test]
+fn descriptors_that_are_not_closed_together_stay_duplicates() -> TestResult {
+    same_in_all_modes("close_range").map(drop)
+}
