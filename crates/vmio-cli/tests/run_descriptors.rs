@@ -32,3 +32,8 @@ fn a_descriptor_that_is_not_replaced_stays_a_duplicate() -> TestResult {
 fn descriptors_that_are_not_closed_together_stay_duplicates() -> TestResult {
     same_in_all_modes("close_range").map(drop)
 }
+
+#[test]
+fn a_duplicate_with_a_large_number_is_one() -> TestResult {
+    same_in_all_modes("high").map(drop)
+}

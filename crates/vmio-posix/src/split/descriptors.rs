@@ -224,7 +224,10 @@ fn free() -> Option<(u32, &'static Description)> {
 
 /// The process has duplicated a descriptor, to one that it has told us is closed.
 pub(crate) fn duplicated(fd: RawFd, duplicate: RawFd) {
-    let Some(number) = number(duplicate) else { return };
+    let Some(number) = number(duplicate) else {
+        // It would be the kernel's, with a position of its own.
+        return leave(fd);
+    };
     opened_elsewhere(duplicate);
     if STREAMS.contains(&duplicate) {
         // The C library moves the position of such a description.
@@ -568,5 +571,17 @@ mod tests {
         assert!(description.state() == State::Free && description.is_left_over());
         look_for_closed();
         assert!(description.own.get().is_none(), "the program has no lock on the file");
+    }
+
+    /// Nothing is known of such a duplicate: it would have a position of its own.
+    #[test]
+    fn a_description_with_a_duplicate_of_a_large_number_is_the_kernels() {
+        let file = tempfile::tempfile().unwrap();
+        let fd = file.as_raw_fd();
+        let (index, description) = free().unwrap();
+        number(fd).unwrap().store(index + 1, Ordering::SeqCst);
+        duplicated(fd, DESCRIPTORS as RawFd);
+        assert!(description.state() == State::Linux);
+        forget(fd, Own::Stays);
     }
 }
