@@ -7,7 +7,7 @@ use std::error::Error;
 use std::process::Output;
 
 use common::TestResult;
-use common::modes::same_as_plain;
+use common::modes::{same_as_plain, served};
 use common::programs::{compiled, text};
 
 const MODES: [&str; 6] = ["posix", "posix --cache 8M", "sync", "sync --cache 8M", "strict", "strict --cache 8M"];
@@ -36,4 +36,15 @@ fn descriptors_that_are_not_closed_together_stay_duplicates() -> TestResult {
 #[test]
 fn a_duplicate_with_a_large_number_is_one() -> TestResult {
     same_in_all_modes("high").map(drop)
+}
+
+#[test]
+fn a_child_before_exec_takes_nothing_from_its_parent() -> TestResult {
+    // In mode strict.
+    for output in &same_in_all_modes("vfork")?[4..] {
+        let said = String::from_utf8_lossy(&output.stdout);
+        let wanted = said.lines().last().and_then(|line| line.strip_suffix(" writes")).ok_or("it says nothing")?;
+        assert_eq!(served(output, "writes_logged"), wanted.parse::<u64>()?, "{said}");
+    }
+    Ok(())
 }

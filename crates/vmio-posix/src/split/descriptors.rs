@@ -175,9 +175,19 @@ fn tick() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// Whether the caller is a child that has its parent's memory until it is another program (vfork), and descriptors of its own: what it does to
+/// those says nothing of its parent's. All is Linux's from here on, for both.
+fn is_childs() -> bool {
+    if keeper::is_in_this_process() {
+        return false;
+    }
+    leave_all();
+    true
+}
+
 /// The process has opened a file.
 pub(crate) fn opened(fd: RawFd, hides_dsync: bool) {
-    let Some(number) = number(fd).filter(|_| !STREAMS.contains(&fd)) else { return };
+    let Some(number) = number(fd).filter(|_| !STREAMS.contains(&fd) && !is_childs()) else { return };
     opened_elsewhere(fd);
     // SAFETY: the program has just opened it.
     if !keeper::is_there(unsafe { BorrowedFd::borrow_raw(fd) }) {
@@ -224,6 +234,9 @@ fn free() -> Option<(u32, &'static Description)> {
 
 /// The process has duplicated a descriptor, to one that it has told us is closed.
 pub(crate) fn duplicated(fd: RawFd, duplicate: RawFd) {
+    if is_childs() {
+        return;
+    }
     let Some(number) = number(duplicate) else {
         // It would be the kernel's, with a position of its own.
         return leave(fd);
@@ -249,7 +262,7 @@ pub(crate) fn replacing(fd: RawFd) {
 
 /// The process is about to close a descriptor, by a call that does not fail, or has had it replaced.
 pub(crate) fn closed(fd: RawFd) {
-    if is_known(fd) {
+    if is_known(fd) && !is_childs() {
         replacing(fd);
         forget(fd, Own::GoesWithIt);
     }
@@ -257,7 +270,7 @@ pub(crate) fn closed(fd: RawFd) {
 
 /// A stream of the C library's has a descriptor from now on, and closes it by itself.
 pub(crate) fn given_away(fd: RawFd) {
-    if is_known(fd) {
+    if is_known(fd) && !is_childs() {
         leave(fd);
         forget(fd, Own::Stays);
     }
@@ -269,7 +282,7 @@ fn found_closed(fd: RawFd, description: &'static Description) {
         CLOSES_UNSEEN.store(true, Ordering::Relaxed);
     }
     // Unless we have been told meanwhile.
-    if of_descriptor(fd).is_some_and(|now| std::ptr::eq(now, description)) {
+    if !is_childs() && of_descriptor(fd).is_some_and(|now| std::ptr::eq(now, description)) {
         forget(fd, Own::Stays);
     }
 }
@@ -308,8 +321,7 @@ fn forget(fd: RawFd, own: Own) {
     }
     leave_description(description, Until::TheEnd);
     let has_own = description.own.get().is_some();
-    // A child that has the memory of its parent (vfork) has descriptors of its own, and closes none of its parent's.
-    if has_own && own == Own::GoesWithIt && keeper::is_in_this_process() {
+    if has_own && own == Own::GoesWithIt {
         description.own.close();
         description.unshare();
     } else {
@@ -580,6 +592,7 @@ mod tests {
         let fd = file.as_raw_fd();
         let (index, description) = free().unwrap();
         number(fd).unwrap().store(index + 1, Ordering::SeqCst);
+        keeper::start();
         duplicated(fd, DESCRIPTORS as RawFd);
         assert!(description.state() == State::Linux);
         forget(fd, Own::Stays);
