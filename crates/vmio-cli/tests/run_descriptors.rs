@@ -48,3 +48,8 @@ fn a_child_before_exec_takes_nothing_from_its_parent() -> TestResult {
     }
     Ok(())
 }
+
+#[test]
+fn what_has_the_number_of_a_file_that_was_closed_unseen_is_not_that_file() -> TestResult {
+    same_in_all_modes("makers").map(drop)
+}

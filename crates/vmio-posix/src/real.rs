@@ -5,9 +5,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    DIR, FILE, dev_t, epoll_event, fd_set, gid_t, iovec, mode_t, nfds_t, off_t, pid_t, pollfd,
+    DIR, FILE, dev_t, epoll_event, fd_set, gid_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd,
     posix_spawn_file_actions_t, posix_spawnattr_t, pthread_attr_t, pthread_t, sigaction as sigaction_t, sighandler_t,
-    sigset_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf,
+    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t, utimbuf,
 };
 
 /// The routine that a process by `clone` begins with.
@@ -136,6 +136,36 @@ functions! {
     fn dup(fd: c_int) -> c_int;
     fn dup2(fd: c_int, to: c_int) -> c_int;
     fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
+    fn pipe(ends: *mut c_int) -> c_int;
+    fn pipe2(ends: *mut c_int, flags: c_int) -> c_int;
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    fn socketpair(domain: c_int, kind: c_int, protocol: c_int, ends: *mut c_int) -> c_int;
+    fn accept(socket: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    fn accept4(socket: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int;
+    fn eventfd(count: c_uint, flags: c_int) -> c_int;
+    fn epoll_create(size: c_int) -> c_int;
+    fn epoll_create1(flags: c_int) -> c_int;
+    fn timerfd_create(clock: c_int, flags: c_int) -> c_int;
+    fn signalfd(fd: c_int, set: *const sigset_t, flags: c_int) -> c_int;
+    fn memfd_create(name: *const c_char, flags: c_uint) -> c_int;
+    fn inotify_init() -> c_int;
+    fn inotify_init1(flags: c_int) -> c_int;
+    fn fanotify_init(flags: c_uint, event_flags: c_uint) -> c_int;
+    fn pidfd_open(process: pid_t, flags: c_uint) -> c_int;
+    fn pidfd_getfd(process: c_int, fd: c_int, flags: c_uint) -> c_int;
+    fn open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int;
+    fn posix_openpt(flags: c_int) -> c_int;
+    fn shm_open(name: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    fn recvmmsg(
+        socket: c_int,
+        messages: *mut mmsghdr,
+        count: c_uint,
+        flags: c_int,
+        timeout: *mut timespec
+    ) -> c_int;
+    fn opendir(path: *const c_char) -> *mut DIR;
+    fn tmpfile() -> *mut FILE;
     fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t;
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     fn posix_spawn(

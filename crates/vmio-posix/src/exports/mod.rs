@@ -9,6 +9,7 @@ mod attributes;
 mod control;
 mod descriptors;
 mod files;
+mod makers;
 mod memory;
 mod names;
 mod opening;

@@ -285,5 +285,5 @@ unsafe extern "C" fn system(command: *const c_char) -> c_int {
 unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
     let _all_left = share();
     // SAFETY: by the caller.
-    unsafe { real::popen(command, mode) }
+    streams::noticed(unsafe { real::popen(command, mode) })
 }

@@ -46,7 +46,7 @@ unsafe fn closing(stream: *mut FILE) {
 }
 
 /// The C library has opened a stream, if there is one: its number may have been another file's that we take for open.
-fn noticed(stream: *mut FILE) -> *mut FILE {
+pub(super) fn noticed(stream: *mut FILE) -> *mut FILE {
     if !stream.is_null() && is_of_mode(0) {
         // SAFETY: it was just opened.
         split::opened_elsewhere(unsafe { libc::fileno(stream) });

@@ -5,8 +5,9 @@
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
-use libc::{iovec, mode_t, off_t, pid_t, size_t, timespec, timeval, utimbuf};
+use libc::{iovec, mmsghdr, mode_t, msghdr, off_t, pid_t, size_t, timespec, timeval, utimbuf};
 
+use super::makers::made_by_number;
 use super::opening;
 use super::process::ending;
 use crate::entry;
@@ -61,6 +62,10 @@ fn served(number: c_long, arguments: [c_long; 6]) -> Option<c_long> {
         SYS_fallocate => fallocate(c_int, c_int, off_t, off_t);
         SYS_copy_file_range => copy_file_range(c_int, *mut off_t, c_int, *mut off_t, size_t, c_uint);
         SYS_splice => splice(c_int, *mut off_t, c_int, *mut off_t, size_t, c_uint);
+        SYS_pipe2 => pipe2(*mut c_int, c_int);
+        SYS_socketpair => socketpair(c_int, c_int, c_int, *mut c_int);
+        SYS_recvmsg => recvmsg(c_int, *mut msghdr, c_int);
+        SYS_recvmmsg => recvmmsg(c_int, *mut mmsghdr, c_uint, _, *mut timespec);
         SYS_sendfile => sendfile(c_int, c_int, *mut off_t, size_t);
         SYS_mkdirat => mkdirat(c_int, *const c_char, mode_t);
         SYS_unlinkat => unlinkat(c_int, *const c_char, c_int);
@@ -88,6 +93,7 @@ fn served(number: c_long, arguments: [c_long; 6]) -> Option<c_long> {
 fn served_of_old(number: c_long, arguments: [c_long; 6]) -> Option<c_long> {
     served! { number, arguments;
         SYS_dup2 => dup2(c_int, c_int);
+        SYS_pipe => pipe(*mut c_int);
         SYS_open => open(*const c_char, c_int, mode_t);
         SYS_creat => creat(*const c_char, mode_t);
         SYS_mkdir => mkdir(*const c_char, mode_t);
@@ -187,7 +193,9 @@ unsafe extern "C" fn syscall(
             .or_else(|| unsafe { served_otherwise(number, arguments) })
     };
     // SAFETY: by the caller.
-    outcome.unwrap_or_else(|| unsafe { real::syscall(number, first, second, third, fourth, fifth, sixth) })
+    outcome.unwrap_or_else(|| unsafe {
+        made_by_number(number, real::syscall(number, first, second, third, fourth, fifth, sixth))
+    })
 }
 
 /// The routine of a child by `clone` that has a copy of its parent's memory.
