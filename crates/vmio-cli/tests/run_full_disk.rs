@@ -95,6 +95,38 @@ fn a_file_that_was_made_shorter_is_named() -> TestResult {
     Ok(())
 }
 
+/// A page cannot be written when the kernel is to punch a hole there, and can be later.
+const PUNCHES: &str = r#"
+import ctypes, errno, mmap, os, resource
+c = ctypes.CDLL(None, use_errno=True)
+fd = os.open("data", os.O_RDWR)
+at = 800 << 10
+def punch(): return c.fallocate(fd, 3, ctypes.c_long(at), ctypes.c_long(4096))
+map = mmap.mmap(fd, 0)
+map[at] = 1
+resource.setrlimit(resource.RLIMIT_FSIZE, (512 << 10, resource.RLIM_INFINITY))
+refused = punch(), ctypes.get_errno()
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+if refused[0] == 0:
+    map.flush()
+    raise SystemExit(f"there is a hole, and then {os.pread(fd, 1, at)}")
+assert refused == (-1, errno.EFBIG), refused
+assert os.pread(fd, 1, at) == bytes([1])
+assert punch() == 0
+map.flush()
+assert os.pread(fd, 1, at) == bytes([map[at]]) == b"\0"
+"#;
+
+#[test]
+fn what_could_not_be_written_does_not_come_over_what_the_kernel_does_then() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    fs::write(dir.path().join("data"), vec![7; 1 << 20])?;
+    let mut command = under(&["--engine", "reader-thread"], dir.path(), &["python3", "-c", PUNCHES]);
+    let (output, said) = outcome(command.current_dir(dir.path()))?;
+    assert!(output.status.success(), "{said}");
+    Ok(())
+}
+
 #[test]
 fn waiting_takes_pages_of_linuxs_own() -> TestResult {
     let dir = tempfile::tempdir()?;

@@ -414,7 +414,14 @@ pub(crate) fn advise(address: usize, len: usize, advice: c_int) -> Answer<()> {
             _ => return Ok(()),
         };
         let within = file.within(bytes);
-        if within.is_empty() { Ok(()) } else { file.mapping.advise(within, advice).map_err(|error| errno::of(&error)) }
+        if within.is_empty() {
+            return Ok(());
+        }
+        match file.mapping.advise(within, advice) {
+            // As with Linux, what cannot be written stays, and msync says why.
+            Err(vmio::Error::Write { .. }) => Ok(()),
+            outcome => outcome.map_err(|error| errno::of(&error)),
+        }
     }))
 }
 

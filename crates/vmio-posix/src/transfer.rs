@@ -193,8 +193,9 @@ pub(crate) fn truncate(fd: BorrowedFd<'_>, len: i64) -> Answer<()> {
 /// the file, and not in memory.
 pub(crate) fn give_up(fd: BorrowedFd<'_>, bytes: Range<u64>) -> Answer<()> {
     let (file, _) = Process::current()?.table.file_behind(fd)?;
-    let given_up = file.adopt_length().and_then(|_| file.give_up(bytes));
-    given_up.err().map(Err)
+    // Behind a length that cannot be had there is nothing in memory.
+    let _ = file.adopt_length();
+    file.give_up(bytes).err().map(Err)
 }
 
 /// Whether fallocate leaves the bytes of the file as they are.

@@ -142,6 +142,36 @@ fn every_sync_reports_a_page_that_cannot_be_written_until_it_is() {
     }
 }
 
+/// It would come later, over what the program has written past the mapping since.
+#[test]
+fn what_cannot_be_written_is_not_given_up_in_silence() {
+    for (fault, code) in [(WRITE_EIO, libc::EIO), (WRITE_ENOSPC, libc::ENOSPC)] {
+        let cache = roomy_cache();
+        let device = Device::of_pages(64);
+        let map = open(&cache, &device);
+        device.set_faults(9, fault);
+        [8, 9, 10].iter().for_each(|page| store(&map, at(*page), 1));
+        for _ in 0..2 {
+            match map.advise(at(8)..map.len(), Advice::DontNeed) {
+                Err(Error::Write { offset, failed_pages, source, .. }) => {
+                    assert_eq!((offset, failed_pages, source.raw_os_error()), (at(9), 1, Some(code)));
+                }
+                other => panic!("{other:?}"),
+            }
+            assert_eq!([8, 9, 10].map(|page| device.word(at(page))), [1, 0, 1], "its neighbours");
+            assert!(map.is_resident(at(9)) && !map.is_resident(at(8)));
+        }
+        device.set_all_faults(0);
+        map.advise(at(8)..map.len(), Advice::DontNeed).unwrap();
+        assert_eq!(device.word(at(9)), 1);
+        device.set_word(at(9), 2);
+        map.sync().unwrap();
+        assert_eq!((device.word(at(9)), load(&map, at(9))), (2, 2));
+        map.close().unwrap();
+        check_empty(&cache);
+    }
+}
+
 #[test]
 fn close_and_drop_report_what_could_not_be_written() {
     let cache = roomy_cache();
@@ -177,7 +207,8 @@ fn no_sync_succeeds_while_a_page_cannot_be_written() {
         });
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                map.advise(0..map.len(), Advice::DontNeed).unwrap();
+                let given_up = map.advise(0..map.len(), Advice::DontNeed);
+                assert!(matches!(given_up, Err(Error::Write { .. })), "{given_up:?}");
             }
         });
         let slipped: Vec<u32> = (0..2000).filter(|_| map.sync().is_ok()).collect();
@@ -399,7 +430,15 @@ impl Modelled {
                 }
             }
             Operation::DontNeed(first, pages) => {
-                self.map.advise(at(first)..at(end(first, pages)), Advice::DontNeed).unwrap();
+                let pages = first..end(first, pages);
+                match self.map.advise(at(pages.start)..at(pages.end), Advice::DontNeed) {
+                    Ok(()) => pages.for_each(|page| {
+                        assert_eq!(self.device.word(at(page)), self.words[page as usize], "page {page} is given up");
+                    }),
+                    Err(error) => {
+                        assert!(matches!(error, Error::Write { .. }) && !self.suspects.is_empty(), "{error}");
+                    }
+                }
             }
             Operation::Stream(first) => {
                 for page in (BAD_PAGES..PAGES).cycle().skip(first as usize).take(700) {

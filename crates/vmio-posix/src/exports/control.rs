@@ -52,12 +52,13 @@ unsafe fn compared(fd: c_int, compared: *const Compared, call: impl FnOnce() -> 
     let others =
         unsafe { slice::from_raw_parts(compared.add(1).cast::<ComparedWith>(), usize::from((*compared).count)) };
     let all = others.iter().map(|other| other.fd as c_int).chain([fd]);
-    let _bytes: SmallVec<[Option<Held>; 2]> = all
-        .map(|fd| {
-            past_the_mapping(fd, || ());
-            reads_by_mode(fd)
-        })
-        .collect();
+    let mut bytes = SmallVec::<[Option<Held>; 2]>::new();
+    for fd in all {
+        if past_the_mapping(fd, || 0) == -1 {
+            return -1;
+        }
+        bytes.push(reads_by_mode(fd));
+    }
     call()
 }
 

@@ -152,18 +152,20 @@ unsafe extern "C" fn ftruncate64(fd: c_int, len: off_t) -> c_int {
     unsafe { ftruncate(fd, len) }
 }
 
-/// Has the kernel do something that changes or reads bytes of a mapped file.
-pub(super) fn past_the_mapping<T>(fd: c_int, call: impl FnOnce() -> T) -> T {
+/// Has the kernel do something that changes or reads bytes of a mapped file; -1 if that cannot be done.
+pub(super) fn past_the_mapping<T: From<i8>>(fd: c_int, call: impl FnOnce() -> T) -> T {
     let give_up = || of_mapped(fd, |fd| transfer::give_up(fd, 0..u64::MAX));
-    // Should that fail, the call meets the same device.
-    let _ = give_up();
+    // What could not be written, as on a full disk, would come over what the call does, or be missing from what it reads.
+    if told_status(give_up()).is_some() {
+        return T::from(-1);
+    }
     let outcome = call();
     let _ = give_up();
     outcome
 }
 
 /// The same of two files, either of which may be mapped.
-pub(super) fn past_both<T>(from: c_int, to: c_int, call: impl FnOnce() -> T) -> T {
+pub(super) fn past_both<T: From<i8>>(from: c_int, to: c_int, call: impl FnOnce() -> T) -> T {
     past_the_mapping(from, || past_the_mapping(to, call))
 }
 

@@ -95,6 +95,16 @@ impl Region {
         self.finish_sync(begun, turn)
     }
 
+    /// So many pages of a range could not be written. The caller has signals blocked.
+    pub(crate) fn write_error(&self, pages: &Range<u64>, failed_pages: u64) -> Error {
+        let failures = self.failures();
+        // A sync that began since has forgotten why.
+        let first = failures.first_write.as_ref();
+        let page = first.map(|(page, _)| *page).filter(|page| pages.contains(page)).unwrap_or(pages.start);
+        let source = first.map_or_else(|| io::Error::other("the next sync says why"), |(_, source)| copy_of(source));
+        Error::Write { backing: self.backing.describe(), offset: page * PAGE_BYTES as u64, failed_pages, source }
+    }
+
     fn write_selected(&self, batch: &mut WriteBatch, pages: Range<u64>, select: Select) -> io::Result<()> {
         let mut in_flight = Vec::new();
         let mut from = span_of(pages.start);

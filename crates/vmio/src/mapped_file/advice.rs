@@ -22,7 +22,8 @@ pub enum Advice {
     /// The range will be wanted soon: read it now, as far as the cache has pages for it.
     WillNeed,
     /// The range will not be wanted soon: write back what is dirty and give its pages up. What is on its way in is waited for
-    /// first: who writes to the file past the mapping afterwards will see that through it.
+    /// first: who writes to the file past the mapping afterwards will see that through it. What cannot be written stays, and is
+    /// [`crate::Error::Write`]: it would come over what is written past the mapping.
     DontNeed,
     /// What the device holds in the range is garbage, and the program is about to write it: misses fill with zeros in
     /// place of reading (kmmap's filter of reads before writes, Kreon §3.3.1). Resident pages stay as they are.

@@ -114,7 +114,9 @@ fn share<R: OpenRegion>(
 #[cfg(all(test, not(loom)))]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::cell::Cell;
     use std::io;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
     use std::thread;
     use std::time::Duration;
@@ -170,6 +172,15 @@ mod tests {
 
     type Asked = Box<dyn Fn() + Send + Sync>;
 
+    thread_local! {
+        /// How often the thread has synced a file.
+        static SYNCS: Cell<u32> = const { Cell::new(0) };
+    }
+
+    fn is_synced() {
+        SYNCS.set(SYNCS.get() + 1);
+    }
+
     /// What one of two engines has of a file, and what happens when it is asked for its access.
     struct Played<const ENGINE: u32> {
         backing: Box<dyn Backing>,
@@ -202,10 +213,12 @@ mod tests {
         }
 
         fn sync(&self) -> Result<()> {
+            is_synced();
             Ok(())
         }
 
         fn shut_down(&self) -> Result<()> {
+            is_synced();
             Ok(())
         }
 
@@ -245,6 +258,28 @@ mod tests {
             assert_eq!(file.strong_count(), 0);
             open_played::<2>(1, || Ok(())).unwrap();
         });
+    }
+
+    /// Whoever opens the file while its last handle is closed makes it one of several.
+    #[test]
+    fn a_handle_that_is_closed_was_synced() {
+        let done = AtomicBool::new(false);
+        let close_often = || {
+            for _ in 0..100_000 {
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+                let before = SYNCS.get();
+                open_played::<1>(5, || Ok(())).unwrap().close().unwrap();
+                if SYNCS.get() == before {
+                    done.store(true, Ordering::Relaxed);
+                }
+            }
+        };
+        thread::scope(|scope| {
+            (0..3).for_each(|_| drop(scope.spawn(close_often)));
+        });
+        assert!(!done.into_inner(), "a handle was closed without a sync");
     }
 
     /// Opening may wait: for a commit, which may be waiting for a file of its own.

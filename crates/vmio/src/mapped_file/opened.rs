@@ -57,8 +57,13 @@ impl<R: OpenRegion> Opened<R> {
     /// Gives a handle up: syncs and, if it is the last one, unmaps.
     pub(crate) fn close(self: Arc<Self>) -> Result<()> {
         self.check_not_forked()?;
-        let synced = if Arc::strong_count(&self) > 1 { self.region.sync() } else { Ok(()) };
-        match Arc::into_inner(self) {
+        let shared = match Arc::try_unwrap(self) {
+            Ok(mut last) => return last.shut_down(),
+            Err(shared) => shared,
+        };
+        // From here on the others may close theirs, and who did so last has not synced what is dirty since.
+        let synced = shared.region.sync();
+        match Arc::into_inner(shared) {
             Some(mut last) => synced.and(last.shut_down()),
             None => synced, // Others go on using it.
         }

@@ -47,8 +47,9 @@ impl CachedFile {
             Advice::WillNeed => self.read_what_fits(whole)?,
             Advice::DontNeed => {
                 let _signals = SignalsBlocked::new();
-                self.evict(whole.clone())?;
+                let evicted = self.evict(whole.clone());
                 self.region().give_tables_back(whole);
+                evicted?;
             }
             Advice::Fresh => {
                 self.check_writable()?;
@@ -141,28 +142,34 @@ impl CachedFile {
     }
 
     /// Writes back and gives up the pages of a range that nobody holds. When it returns no older write of theirs is under way, which
-    /// would land over what somebody writes past the mapping. The caller has signals blocked.
+    /// would land over what somebody writes past the mapping; nor does one follow, or it is an error. The caller has signals blocked.
     fn evict(&self, pages: Range<u64>) -> Result<()> {
         let region = self.region();
         let mut batch = region.shared.take_sync_batch().map_err(Error::system("allocating a merge buffer"))?;
+        let failures_before = region.failures().writes;
         let mut rounds = 0;
         // What was read before the call would come into sight after it, and what others write stays in memory meanwhile.
         self.wait_for_owners(pages.clone());
-        let evicted = loop {
+        let (evicted, is_left) = loop {
             let evicted = match region.hideable() {
                 Some(frames) => self.hide_and_drop(frames, &mut batch, pages.clone()),
                 None => self.write_and_drop(&mut batch, pages.clone()),
             };
             rounds += 1;
-            // What cannot be written stays: the next sync tells why.
+            // What cannot be written stays.
             let is_left = self.wait_for_owners(pages.clone());
             if !is_left || !matches!(evicted, Ok(0)) || rounds == EVICT_ROUNDS_MAX {
-                break evicted;
+                break (evicted, is_left);
             }
         };
         batch.clear();
         region.shared.return_sync_batch(batch);
-        evicted.map(drop).map_err(Error::system("write-protecting dirty pages"))
+        let failed = evicted.map_err(Error::system("write-protecting dirty pages"))?;
+        // Or somebody else was always faster in trying to write them.
+        if failed > 0 || is_left && region.failures().writes > failures_before {
+            return Err(region.write_error(&pages, failed.max(1).into()));
+        }
+        Ok(())
     }
 
     /// Waits until nobody else moves or writes the pages of a range; whether any is left then that could go or be written. A page that is pinned
