@@ -53,3 +53,8 @@ fn a_child_before_exec_takes_nothing_from_its_parent() -> TestResult {
 fn what_has_the_number_of_a_file_that_was_closed_unseen_is_not_that_file() -> TestResult {
     same_in_all_modes("makers").map(drop)
 }
+
+#[test]
+fn a_program_that_says_whom_signals_of_a_file_go_to_lives_on() -> TestResult {
+    same_in_all_modes("owner").map(drop)
+}

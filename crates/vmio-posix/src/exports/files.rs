@@ -18,6 +18,12 @@ use crate::split::{self, Held};
 use crate::synchronous::Target;
 use crate::transfer;
 
+/// fcntl's, for which the libc crate has no names.
+const F_SETSIG: c_int = 10;
+const F_GETSIG: c_int = 11;
+const F_SETOWN_EX: c_int = 15;
+const F_GETOWN_EX: c_int = 16;
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     if own_descriptors::contains(fd) {
@@ -285,6 +291,8 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int 
             }
             // They are about what is cached while it is warm, or used for that.
             libc::F_SETFL | libc::F_SETLEASE | libc::F_GETLEASE => split::leave(fd),
+            // The keeper is told by signals to whom the file belongs.
+            libc::F_SETOWN | libc::F_GETOWN | F_SETOWN_EX | F_GETOWN_EX | F_SETSIG | F_GETSIG => split::leave(fd),
             _ => {}
         }
     }

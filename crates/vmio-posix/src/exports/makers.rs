@@ -46,7 +46,7 @@ unsafe fn made_by(message: &msghdr) {
         if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
             // SAFETY: they lie behind the header, whose length counts both. They need not be aligned.
             unsafe {
-                let (first, end) = (libc::CMSG_DATA(part), part.cast::<u8>().add(header.cmsg_len as usize));
+                let (first, end) = (libc::CMSG_DATA(part), part.cast::<u8>().add(header.cmsg_len));
                 let count = end.offset_from(first) as usize / size_of::<c_int>();
                 (0..count).for_each(|at| _ = made(first.cast::<c_int>().add(at).read_unaligned()));
             }
