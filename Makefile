@@ -1,7 +1,7 @@
 # Everything a user or CI does with the repository. The work itself is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all soak sanitize deny install header bench bench-map bench-fetch bench-commit bench-units bench-kv bench-run fmt lint doc clean
+.PHONY: help run test test-all soak sanitize deny install header bench bench-map bench-fetch bench-commit bench-units bench-kv bench-run bench-programs fmt lint doc clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -50,6 +50,9 @@ bench-kv: ## measure vmio-kv beside RocksDB, LMDB, redb and fjall; writes docs/b
 
 bench-run: ## measure vmio run beside the same program with Linux mmap, on zram (needs root), or with BENCH_GUEST=1 in a guest, with the kernel module too
 	@scripts/bench-run
+
+bench-programs: ## measure programs that map files (numpy, LMDB, Polars, Java...) with vmio run and without; writes docs/benchmarks/programs.md (needs root; BENCH_ONLY="gather scan")
+	@scripts/bench-programs
 
 fmt: ## format the Rust code
 	@cargo fmt --all
