@@ -7,7 +7,7 @@ import java.nio.file.StandardOpenOption;
 
 /** Reads a file through a MappedByteBuffer: a long at each of many random places, or all of it from its beginning to its end. */
 public class MappedReader {
-    static final int RANDOM_READS = 1000;
+    static final int RANDOM_READS = 2000;
 
     public static void main(String[] arguments) throws IOException {
         boolean random = arguments[0].equals("random");

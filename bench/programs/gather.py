@@ -4,7 +4,7 @@ import numpy as np
 from common import digest, make_pages, program, scaled
 
 ROW_BYTES = 512
-BATCHES = scaled(10)
+BATCHES = scaled(20)
 BATCH_ROWS = 100
 
 

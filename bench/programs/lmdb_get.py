@@ -8,7 +8,7 @@ from common import digest, key, program, scaled, value
 
 VALUE_BYTES = 1000
 RECORD_BYTES = 1366
-GETS = scaled(20_000)
+GETS = scaled(10_000)
 
 
 def make(path, size):

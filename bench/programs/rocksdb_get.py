@@ -6,7 +6,7 @@ from common import digest, key, program, scaled, value
 from rocksdict import AccessType, DBCompressionType, Options, Rdict, WriteOptions
 
 VALUE_BYTES = 1000
-GETS = scaled(20_000)
+GETS = scaled(10_000)
 TABLE_BYTES = 64 << 20
 
 

@@ -6,7 +6,7 @@ import sqlite3
 from common import digest, program, scaled, sync, value
 
 ROW_BYTES = 1000
-SELECTS = scaled(1000)
+SELECTS = scaled(2000)
 # SQLite's own pages, beside which the mapping is used.
 CACHE_KIB = 4096
 MAP_BYTES = 0x7FFF0000

@@ -6,7 +6,7 @@ from usearch.index import Index
 
 DIMENSIONS = 3072
 NEIGHBOURS = 10
-SEARCHES = scaled(10)
+SEARCHES = scaled(4)
 CONNECTIVITY = 4
 EXPANSION_ADD = 16
 EXPANSION_SEARCH = 64
