@@ -28,7 +28,7 @@ def work(path):
             for number in range(first, min(first + TRANSACTION_RECORDS, records)):
                 transaction.put(key(number), value(number, VALUE_BYTES))
     store.sync(True)
-    # Every tenth record shows that what was stored is there, past memory as well.
+    # Every hundredth record shows that what was stored is there, past memory as well.
     checksum = digest()
     with store.begin() as transaction:
         checksum.update(str(transaction.stat()["entries"]).encode())
