@@ -305,7 +305,7 @@ pub(crate) fn unmap(address: usize, len: usize) -> Answer<()> {
         if bytes.is_empty() {
             return Err(Errno::INVAL);
         }
-        file.windows().unmap(place, bytes);
+        file.windows().unmap(&file.mapping, place, bytes);
         if file.is_idle() {
             settle(process, &mut table, file);
         }
@@ -360,7 +360,7 @@ pub(crate) fn remap(address: usize, old_len: usize, new_len: usize, flags: c_int
         let mut windows = file.windows();
         if new_end <= old.end {
             if new_end < old.end {
-                windows.unmap(place, new_end..old.end);
+                windows.unmap(&file.mapping, place, new_end..old.end);
             }
             return Ok(address);
         }
@@ -375,7 +375,7 @@ pub(crate) fn remap(address: usize, old_len: usize, new_len: usize, flags: c_int
             Errno::BUSY => Errno::NOMEM,
             error => error,
         })?;
-        windows.unmap(place, old);
+        windows.unmap(&file.mapping, place, old);
         Ok(moved)
     }))
 }
@@ -400,7 +400,13 @@ pub(crate) fn sync(address: usize, len: usize, flags: c_int) -> Answer<()> {
 
 /// madvise and posix_madvise.
 pub(crate) fn advise(address: usize, len: usize, advice: c_int) -> Answer<()> {
-    let part = part_of_process(address, len)?;
+    let (_, table) = locked()?;
+    let part = part_at(&table, address, len);
+    drop(table);
+    // Where pages are Linux's only what is said of reads is vmio's business.
+    let is_of_reads =
+        matches!(advice, libc::MADV_NORMAL | libc::MADV_RANDOM | libc::MADV_SEQUENTIAL | libc::MADV_WILLNEED);
+    let part = part.filter(|part| !part.as_ref().is_ok_and(|part| part.file.uses_page_cache() && !is_of_reads))?;
     Some(part.and_then(|Part { file, bytes, .. }| {
         let advice = match advice {
             libc::MADV_NORMAL => Advice::Normal,
@@ -420,6 +426,8 @@ pub(crate) fn advise(address: usize, len: usize, advice: c_int) -> Answer<()> {
         match file.mapping.advise(within, advice) {
             // As with Linux, what cannot be written stays, and msync says why.
             Err(vmio::Error::Write { .. }) => Ok(()),
+            // Linux reads later, if at all: the access that needs the page has the error.
+            Err(_) if file.uses_page_cache() => Ok(()),
             outcome => outcome.map_err(|error| errno::of(&error)),
         }
     }))

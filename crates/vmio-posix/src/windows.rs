@@ -64,12 +64,10 @@ impl Windows {
         Windows { windows: vec![own], uses_page_cache: false, reserved }
     }
 
-    /// The same of a mapping whose faults Linux takes: it reads ahead and forks as it does without vmio.
+    /// The same of a mapping whose faults Linux takes: it forks as it does without vmio.
     pub(crate) fn of_page_cache(mapping: &Mapping, reserved: u64) -> Result<Self, Errno> {
-        for advice in [Advice::Normal, Advice::LinuxDoFork] {
-            // SAFETY: the range is the mapping's; neither changes contents.
-            unsafe { madvise(mapping.as_ptr().cast_mut().cast(), reserved as usize, advice)? };
-        }
+        // SAFETY: the range is the mapping's, and the advice changes no contents.
+        unsafe { madvise(mapping.as_ptr().cast_mut().cast(), reserved as usize, Advice::LinuxDoFork)? };
         Ok(Windows { uses_page_cache: true, ..Windows::of(mapping, reserved) })
     }
 
@@ -140,10 +138,14 @@ impl Windows {
     }
 
     /// The program has done with bytes at a window. A window of which it has nothing left goes.
-    pub(crate) fn unmap(&mut self, place: Place, bytes: Range<u64>) {
+    pub(crate) fn unmap(&mut self, mapping: &Mapping, place: Place, bytes: Range<u64>) {
         let window = &mut self.windows[place.window];
         if self.uses_page_cache {
             window.forget_part(&bytes);
+            let known = bytes.start..bytes.end.min(mapping.len());
+            if !known.is_empty() {
+                let _ = mapping.advise(known, vmio::Advice::Normal);
+            }
         }
         window.live.remove(bytes);
         if window.live.is_empty() && place.window > 0 {
@@ -198,7 +200,7 @@ impl Window {
         // SAFETY: a part of a mapping whose faults Linux takes, and that the program has given back; no call changes the file.
         unsafe {
             let _ = munlock(start as *mut _, len);
-            for advice in [Advice::Normal, Advice::LinuxDoFork, Advice::LinuxDontNeed] {
+            for advice in [Advice::LinuxDoFork, Advice::LinuxDontNeed] {
                 let _ = madvise(start as *mut _, len, advice);
             }
         }

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::managed::ManagedCore;
 use crate::managed::open_managed::OpenManaged;
 use crate::managed::pins;
+use crate::managed::read_ahead::Advised;
 use crate::managed::region::ManagedRegion;
 use crate::mapped_file::file_end;
 use crate::mapped_file::open_files;
@@ -21,7 +22,6 @@ use crate::mapped_file::opened::{OpenRegion, Opened};
 use crate::mapped_file::{Advice, SyncHandle, Usage};
 use crate::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, ViewAddresses, bytes_of, touched_pages, whole_pages};
 use crate::options::MappingOptions;
-use crate::sys::file_map::FileMap;
 use crate::sys::{PAGE_BYTES, page_cache};
 
 /// Bytes that are read or written at a time.
@@ -137,10 +137,10 @@ impl MappedFile for ManagedFile {
         let failed = Error::system("advising the kernel of a range");
         match advice {
             _ if range.is_empty() => Ok(()),
-            Advice::Normal => steward.advise_reads(region, &touched, false, FileMap::no_read_ahead).map_err(failed),
-            Advice::Random => steward.advise_reads(region, &touched, true, FileMap::no_read_ahead).map_err(failed),
+            Advice::Normal => steward.advise_reads(region, &touched, None).map_err(failed),
+            Advice::Random => steward.advise_reads(region, &touched, Some(Advised::Random)).map_err(failed),
             Advice::Sequential { .. } => {
-                steward.advise_reads(region, &touched, true, FileMap::read_ahead).map_err(failed)
+                steward.advise_reads(region, &touched, Some(Advised::Sequential)).map_err(failed)
             }
             Advice::Priority(priority) => {
                 region.set_priority(touched_pages(&range), priority);

@@ -9,12 +9,14 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use crate::backing::Access;
+use crate::managed::ahead::{Ahead, Request};
+use crate::managed::arrivals::Known;
 use crate::managed::counts::Counts;
-use crate::managed::read_ahead::Stay;
+use crate::managed::read_ahead::{Stay, WINDOW_BYTES};
 use crate::managed::region::ManagedRegion;
+use crate::managed::survey::Survey;
 use crate::sys::PAGE_BYTES;
 use crate::sys::mapped_pages::MappedPages;
 use crate::sys::page_cache;
@@ -23,27 +25,23 @@ use crate::sys::page_scan::PageScan;
 /// Stretches at the head of the line among which one is sought that needs no write, while the first is being written.
 const LOOK_AHEAD: usize = 64;
 
-/// How far beyond a stretch the kernel reads ahead: Linux's usual window. What nobody uses of that is in no page table.
-const WINDOW_BYTES: u64 = 128 << 10;
-
-/// How old a count of the mapped pages may become, if it is cheap.
-const COUNT_AGE: Duration = Duration::from_millis(5);
-
 /// What is counted, so that the number of resident pages can be told without a lock.
 #[derive(Default)]
 pub(super) struct Totals {
     /// Mapped file pages of the process that are not ours.
-    foreign: AtomicI64,
+    pub(super) foreign: AtomicI64,
     /// Pages in line.
     in_line: AtomicU64,
+    /// Pages that were read and that nobody has mapped.
+    pub(super) hidden: AtomicU64,
 }
 
 impl Totals {
-    /// Resident pages, about: ours that are mapped, and those in line. (Pages in line that were touched again count
-    /// twice until their turn.)
+    /// Resident pages, about: ours that are mapped, those in line, and those read ahead. (Pages in line that were touched again
+    /// count twice until their turn, and those read ahead until the next count.)
     pub(super) fn resident(&self, mapped: u64) -> u64 {
         let ours = mapped as i64 - self.foreign.load(Ordering::Relaxed);
-        ours.max(0) as u64 + self.in_line()
+        ours.max(0) as u64 + self.in_line() + self.hidden.load(Ordering::Relaxed)
     }
 
     pub(super) fn in_line(&self) -> u64 {
@@ -52,11 +50,11 @@ impl Totals {
 }
 
 /// A stretch that holds pages, as counted.
-struct Victim {
-    priority: u8,
-    age: u32,
-    region: Arc<ManagedRegion>,
-    stretch: u64,
+pub(super) struct Victim {
+    pub(super) priority: u8,
+    pub(super) age: u32,
+    pub(super) region: Arc<ManagedRegion>,
+    pub(super) stretch: u64,
 }
 
 /// Pages that are in no page table of ours but still in memory.
@@ -71,27 +69,28 @@ struct Unmapped {
 
 /// The books of all files of a cache.
 pub(super) struct Ledger {
-    scan: Arc<PageScan>,
-    mapped: Arc<MappedPages>,
-    totals: Arc<Totals>,
+    pub(super) scan: Arc<PageScan>,
+    pub(super) mapped: Arc<MappedPages>,
+    pub(super) totals: Arc<Totals>,
     counts: Arc<Counts>,
-    stretch_pages: u64,
+    pub(super) stretch_pages: u64,
     /// After so many pages are unmapped, others of a class that goes first may have come in.
     class_pages: u64,
-    regions: Vec<Arc<ManagedRegion>>,
+    pub(super) regions: Vec<Arc<ManagedRegion>>,
     /// What goes next, the first one last.
-    queue: Vec<Victim>,
+    pub(super) queue: Vec<Victim>,
     line: VecDeque<Unmapped>,
     /// Counts stretches as they are unmapped.
-    time: u32,
+    pub(super) time: u32,
     /// The priority of what goes at present.
-    class: Option<u8>,
-    unmapped_since_count: u64,
+    pub(super) class: Option<u8>,
+    pub(super) unmapped_since_count: u64,
     /// When the last stretch was unmapped in which the kernel read ahead, in the ledger's time; 0 if never.
     read_ahead: u32,
-    counted: Instant,
-    counting_took: Duration,
-    mapped_when_counted: u64,
+    pub(super) ahead: Ahead,
+    /// What is to be read.
+    pub(super) requests: Vec<Request>,
+    pub(super) survey: Survey,
 }
 
 impl Ledger {
@@ -115,9 +114,9 @@ impl Ledger {
             class: None,
             unmapped_since_count: 0,
             read_ahead: 0,
-            counted: Instant::now(),
-            counting_took: Duration::ZERO,
-            mapped_when_counted: 0,
+            ahead: Ahead::default(),
+            requests: Vec::new(),
+            survey: Survey::new(),
         }
     }
 
@@ -141,6 +140,8 @@ impl Ledger {
         self.regions.retain(|other| !Arc::ptr_eq(other, region));
         self.queue.retain(|victim| !Arc::ptr_eq(&victim.region, region));
         self.line.retain(|unmapped| !Arc::ptr_eq(&unmapped.region, region));
+        self.ahead.remove_region(region);
+        self.requests.retain(|request| !Arc::ptr_eq(&request.region, region));
         let in_line = self.line.iter().map(|unmapped| unmapped.pages).sum();
         self.totals.in_line.store(in_line, Ordering::Relaxed);
     }
@@ -154,67 +155,11 @@ impl Ledger {
         self.queue.clear();
     }
 
-    // ---- counting
-
-    /// Resident pages, about.
-    pub(super) fn resident(&self) -> io::Result<u64> {
-        Ok(self.totals.resident(self.mapped.read()?))
-    }
-
-    /// Whether the last count is so old that the process may have mapped or unmapped other files since. Counts cost half
-    /// a hundredth of the time at most, or a tenth if it is urgent.
-    pub(super) fn is_count_due(&self, urgent: bool) -> io::Result<bool> {
-        let (after, share) = if urgent { (Duration::ZERO, 10) } else { (COUNT_AGE, 200) };
-        let is_old = self.counted.elapsed() > after.max(share * self.counting_took);
-        Ok(is_old && self.mapped.read()? != self.mapped_when_counted)
-    }
-
-    /// Counts the mapped pages, and puts their stretches into the order in which they shall go: by priority, then
-    /// those first that came in or were looked at longest ago.
-    pub(super) fn count(&mut self) -> io::Result<()> {
-        let began = Instant::now();
-        self.queue.clear();
-        let stretch_bytes = self.stretch_pages as usize * PAGE_BYTES;
-        let mut ours = 0;
-        for region in &self.regions {
-            let base = region.map.base() as usize;
-            let mut last = None;
-            self.scan.present(region.map.addresses(&region.reach()), |run| {
-                ours += (run.len() / PAGE_BYTES) as i64;
-                for stretch in (run.start - base) / stretch_bytes..(run.end - base).div_ceil(stretch_bytes) {
-                    if last.replace(stretch) == Some(stretch) {
-                        continue;
-                    }
-                    let age = region.ages.get(stretch);
-                    if age.load(Ordering::Relaxed) == 0 {
-                        age.store(self.time, Ordering::Relaxed);
-                    }
-                    let stretch = stretch as u64;
-                    let priority = region.priority(stretch * self.stretch_pages);
-                    let age = age.load(Ordering::Relaxed);
-                    self.queue.push(Victim { priority, age, region: Arc::clone(region), stretch });
-                }
-            })?;
-        }
-        // Of equals the one at the lower address goes first.
-        self.queue.reverse();
-        self.queue.sort_by_key(|victim| (victim.priority, std::cmp::Reverse(victim.age)));
-        self.mapped_when_counted = self.mapped.read()?;
-        self.totals.foreign.store(self.mapped_when_counted as i64 - ours, Ordering::Relaxed);
-        self.class = self.queue.last().map(|victim| victim.priority);
-        self.unmapped_since_count = 0;
-        self.counted = Instant::now();
-        // One that took much longer than the one before was interrupted.
-        let took = began.elapsed();
-        self.counting_took = if self.counting_took.is_zero() { took } else { took.min(2 * self.counting_took) };
-        Ok(())
-    }
-
     // ---- giving up
 
     /// Unmaps the stretch that is to go next and begins to write it. Returns how many of its pages are dirty; `None`
     /// if there is nothing to unmap.
-    pub(super) fn unmap_next(&mut self) -> io::Result<Option<u64>> {
+    pub(super) fn unmap_next(&mut self, budget: u64) -> io::Result<Option<u64>> {
         let mut counted = false;
         loop {
             let next = self.queue.last();
@@ -223,7 +168,7 @@ impl Ledger {
                 if counted && next.is_none() {
                     return Ok(None);
                 }
-                self.count()?;
+                self.count(budget)?;
                 counted = true;
             }
             let Some(victim) = self.queue.pop() else { return Ok(None) };
@@ -235,8 +180,8 @@ impl Ledger {
     }
 
     /// Counts anew; returns where [`Self::write_next`] begins.
-    pub(super) fn recount(&mut self) -> io::Result<usize> {
-        self.count()?;
+    pub(super) fn recount(&mut self, budget: u64) -> io::Result<usize> {
+        self.count(budget)?;
         Ok(self.queue.len())
     }
 
@@ -289,8 +234,10 @@ impl Ledger {
             if is_whole {
                 self.learn(region, victim.stretch, &bytes, (pages, dirty));
             }
-            self.totals.in_line.fetch_add(pages, Ordering::Relaxed);
-            self.line.push_back(Unmapped { region: Arc::clone(region), bytes, pages, dirty });
+            let known = region.arrivals.get(victim.stretch);
+            let pages = if is_whole { pages.max(known.read) } else { pages };
+            region.arrivals.set(victim.stretch, Known { is_in_line: true, ..known });
+            self.put_in_line(Unmapped { region: Arc::clone(region), bytes, pages, dirty });
         }
         Ok(all_dirty)
     }
@@ -327,6 +274,20 @@ impl Ledger {
             }
         }
         dirty + before.map_or(0, |cached| cached.in_write)
+    }
+
+    /// A stretch that was read ahead in vain waits to be dropped.
+    pub(super) fn give_up_waiting(&mut self, region: Arc<ManagedRegion>, stretch: u64) {
+        let known = region.arrivals.get(stretch);
+        region.arrivals.set(stretch, Known { is_in_line: true, ..known });
+        let first = stretch * self.stretch_pages * PAGE_BYTES as u64;
+        let bytes = first..(first + self.stretch_pages * PAGE_BYTES as u64).min(region.reach().end.max(first));
+        self.put_in_line(Unmapped { region, bytes, pages: known.read, dirty: 0 });
+    }
+
+    fn put_in_line(&mut self, unmapped: Unmapped) {
+        self.totals.in_line.fetch_add(unmapped.pages, Ordering::Relaxed);
+        self.line.push_back(unmapped);
     }
 
     /// Drops the first stretch in line, or while that is being written the first that had nothing to write; `false` if
@@ -372,6 +333,7 @@ impl Ledger {
         let mut around = bytes.clone();
         if region.read_ahead.is_on(stretch) {
             let end = region.reach().end.max(bytes.end);
+            // What nobody uses of what it reads beyond is in no page table.
             around = bytes.start.saturating_sub(WINDOW_BYTES)..(bytes.end + WINDOW_BYTES).min(end);
         }
         // Only what is not mapped: for pages that it cannot drop, the kernel stops at each core to look for them.
@@ -389,6 +351,8 @@ impl Ledger {
             from = end;
         })?;
         dropped.and_then(|()| drop_until(from, around.end))?;
+        let left = Known { before: mapped_again, mapped: mapped_again, read: mapped_again, is_in_line: false };
+        region.arrivals.set(stretch, left);
         region.read_ahead.begin_stay(stretch, mapped_again * 16 > pages);
         let gone = pages.saturating_sub(mapped_again);
         self.counts.evicted_dirty.add(dirty.min(gone));
@@ -413,6 +377,7 @@ fn class_pages(capacity_pages: u32) -> u64 {
 mod tests {
     use super::*;
     use crate::backing::FileBacking;
+    use crate::managed::read_ahead::ReadAhead;
     use crate::options::MappingOptions;
 
     const STRETCH: u64 = 16;
@@ -436,13 +401,16 @@ mod tests {
         // Stretches so far apart that no window of read-ahead reaches from one to another.
         let [second, last] = [500, 1000];
         let backing = FileBacking::create(folder.path().join("file"), 1024 * STRETCH * PAGE_BYTES as u64).unwrap();
-        let region = Arc::new(ManagedRegion::new(Box::new(backing), &MappingOptions::new(), STRETCH).unwrap());
+        let mut region = ManagedRegion::new(Box::new(backing), &MappingOptions::new(), STRETCH).unwrap();
+        // Whatever the device's window is here.
+        region.read_ahead = ReadAhead::new(1024, Some(WINDOW_BYTES)).unwrap();
+        let region = Arc::new(region);
         let looks = (Arc::new(PageScan::open().unwrap()), Arc::new(MappedPages::open().unwrap()));
         let mut ledger = Ledger::new(looks, (Arc::default(), Arc::default()), STRETCH, 1024);
         ledger.insert(Arc::clone(&region)).unwrap();
         let read = |pages: Range<u64>| pages.for_each(|page| _ = region.map.first_word(page));
         let mut evict = || {
-            while ledger.unmap_next().unwrap().is_some() {}
+            while ledger.unmap_next(1024).unwrap().is_some() {}
             while ledger.drop_first().unwrap() {}
             ledger.reads_ahead(1024)
         };

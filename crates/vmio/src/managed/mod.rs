@@ -4,15 +4,19 @@
 //! [`ManagedFile`] is what a mapping of it holds; `region` is one mapped file, `ledger` what of all files is in memory and
 //! in which order it goes, `steward` the thread that looks after it. docs/design/managed-engine.md says why it is so.
 
+mod ahead;
+mod arrivals;
 mod counts;
 mod fetch;
 mod file;
 mod ledger;
 mod open_managed;
+mod pattern;
 mod pins;
 mod read_ahead;
 mod region;
 mod steward;
+mod survey;
 
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

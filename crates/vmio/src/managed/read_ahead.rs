@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::sys::sparse_array::SparseArray;
 
@@ -11,12 +11,24 @@ const STAYS: u32 = 16;
 /// Stretches of a file that read ahead at the same time: each may cost the kernel two areas, of which a process has 65,530.
 const STRETCHES_MAX: u32 = 4096;
 
+/// The kernel reads no more than this at a time, or is not let: what lies beyond a stretch would be in nobody's books. It is Linux's usual window.
+pub(super) const WINDOW_BYTES: u64 = 128 << 10;
+
 /// Some pages were left in memory when the stretch was last dropped, or it was not dropped yet.
 const IS_LEFT_OVER: u32 = 1 << 31;
-/// The caller has said how the stretch will be read.
-const IS_ADVISED: u32 = 1 << 30;
+/// The caller has said that accesses to the stretch jump about.
+const IS_RANDOM: u32 = 1 << 30;
+/// That they go upwards.
+const IS_SEQUENTIAL: u32 = 1 << 29;
 /// Stays for which it still reads ahead.
 const STAYS_MASK: u32 = 0xff;
+
+/// What the caller has said of how a stretch is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Advised {
+    Random,
+    Sequential,
+}
 
 /// What is seen of a stretch as it is unmapped.
 #[derive(Clone, Copy, Debug)]
@@ -34,12 +46,24 @@ pub(super) struct Stay {
 /// What is known of the stretches of a file.
 pub(super) struct ReadAhead {
     stretches: SparseArray<AtomicU32>,
+    /// Stretches that read ahead, and how many may.
     count: AtomicU32,
+    count_max: u32,
+    /// Whether the caller has said anything.
+    has_advice: AtomicBool,
 }
 
 impl ReadAhead {
-    pub(super) fn new(stretches: usize) -> io::Result<Self> {
-        Ok(ReadAhead { stretches: SparseArray::new(stretches)?, count: AtomicU32::new(0) })
+    /// The kernel reads `window_bytes` at a time, as far as it tells.
+    pub(super) fn new(stretches: usize, window_bytes: Option<u64>) -> io::Result<Self> {
+        let is_bounded = window_bytes.is_some_and(|bytes| bytes <= WINDOW_BYTES);
+        let count_max = if is_bounded { STRETCHES_MAX } else { 0 };
+        Ok(ReadAhead {
+            stretches: SparseArray::new(stretches)?,
+            count: AtomicU32::new(0),
+            count_max,
+            has_advice: AtomicBool::new(false),
+        })
     }
 
     /// Whether the kernel reads ahead there.
@@ -51,7 +75,7 @@ impl ReadAhead {
     pub(super) fn end_stay(&self, stretch: u64, stay: Stay) -> Option<bool> {
         let known = self.load(stretch);
         self.store(stretch, known | IS_LEFT_OVER);
-        if known & IS_ADVISED != 0 {
+        if known & (IS_RANDOM | IS_SEQUENTIAL) != 0 {
             return None;
         }
         let is_on = known & STAYS_MASK > 0;
@@ -60,7 +84,7 @@ impl ReadAhead {
             true if stay.is_dirty || stay.mapped * 2 < stay.cached => 0,
             true => (known & STAYS_MASK) - 1,
             false if known & IS_LEFT_OVER != 0 || stay.is_dirty || stay.mapped * 8 < stay.pages * 7 => 0,
-            false if self.count.load(Ordering::Relaxed) >= STRETCHES_MAX => 0,
+            false if self.count.load(Ordering::Relaxed) >= self.count_max => 0,
             false => STAYS,
         };
         self.set_stays(stretch, left);
@@ -73,12 +97,38 @@ impl ReadAhead {
         self.store(stretch, if is_left_over { known | IS_LEFT_OVER } else { known });
     }
 
+    /// Whether what the kernel reads at a time is little.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.count_max > 0
+    }
+
+    /// Whether the caller has said anything of any stretch.
+    pub(super) fn has_advice(&self) -> bool {
+        self.has_advice.load(Ordering::Relaxed)
+    }
+
+    /// Whether the caller has said that accesses jump about.
+    pub(super) fn is_advised_against(&self, stretch: u64) -> bool {
+        self.load(stretch) & IS_RANDOM != 0
+    }
+
+    /// Whether the caller has said that accesses go upwards.
+    pub(super) fn is_sequential(&self, stretch: u64) -> bool {
+        self.load(stretch) & IS_SEQUENTIAL != 0
+    }
+
     /// From now on the caller says how stretches are read, or no longer does. The kernel has been told.
-    pub(super) fn advise(&self, stretches: Range<u64>, is_advised: bool) {
+    pub(super) fn advise(&self, stretches: Range<u64>, advised: Option<Advised>) {
+        self.has_advice.fetch_or(advised.is_some(), Ordering::Relaxed);
+        let mark = match advised {
+            None => 0,
+            Some(Advised::Random) => IS_RANDOM,
+            Some(Advised::Sequential) => IS_SEQUENTIAL,
+        };
         for stretch in stretches {
             self.set_stays(stretch, 0);
             let known = self.load(stretch);
-            let advised = if is_advised { known | IS_ADVISED } else { known & !IS_ADVISED };
+            let advised = known & !(IS_RANDOM | IS_SEQUENTIAL) | mark;
             if advised != known {
                 self.store(stretch, advised);
             }
@@ -114,7 +164,7 @@ mod tests {
     const WHOLE: Stay = Stay { pages: 64, mapped: 56, cached: 64, is_dirty: false };
 
     fn read_ahead() -> ReadAhead {
-        ReadAhead::new(2 * STRETCHES_MAX as usize).unwrap()
+        ReadAhead::new(2 * STRETCHES_MAX as usize, Some(WINDOW_BYTES)).unwrap()
     }
 
     /// A whole stay of a stretch of which nothing is left over.
@@ -135,6 +185,13 @@ mod tests {
         }
         assert_eq!(pass(&ahead, 3, WHOLE), Some(false));
         assert_eq!(pass(&ahead, 3, WHOLE), Some(true));
+    }
+
+    #[test]
+    fn who_reads_too_much_at_a_time_reads_nothing_ahead() {
+        for window in [None, Some(8 << 20)] {
+            assert_eq!(pass(&ReadAhead::new(8, window).unwrap(), 3, WHOLE), None);
+        }
     }
 
     #[test]
@@ -169,10 +226,10 @@ mod tests {
     fn the_caller_knows_better() {
         let ahead = read_ahead();
         assert_eq!(pass(&ahead, 0, WHOLE), Some(true));
-        ahead.advise(0..2, true);
+        ahead.advise(0..2, Some(Advised::Random));
         assert!(!ahead.is_on(0));
         assert_eq!((pass(&ahead, 0, WHOLE), pass(&ahead, 1, WHOLE)), (None, None));
-        ahead.advise(0..1, false);
+        ahead.advise(0..1, None);
         assert_eq!((pass(&ahead, 0, WHOLE), pass(&ahead, 1, WHOLE)), (Some(true), None));
     }
 

@@ -5,22 +5,25 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::backing::{Access, Backing};
 use crate::error::{Error, Result};
+use crate::managed::arrivals::Arrivals;
+use crate::managed::pattern::Pattern;
 use crate::managed::pins::Pins;
 use crate::managed::read_ahead::ReadAhead;
 use crate::mapped_file::file_end;
 use crate::options::{MappingOptions, OnReadError};
 use crate::page::{SPAN_BYTES, SPAN_PAGES};
-use crate::sys::PAGE_BYTES;
 use crate::sys::file_map::FileMap;
 use crate::sys::sparse_array::SparseArray;
+use crate::sys::{PAGE_BYTES, kernel, page_cache};
 
 /// A mapped file, as the steward sees it.
 pub(crate) struct ManagedRegion {
     pub(super) map: FileMap,
+    scout: OnceLock<Option<FileMap>>,
     /// The backing's own open file: its lock, and its record of failed writes.
     pub(super) file: File,
     pub(super) backing: Box<dyn Backing>,
@@ -32,7 +35,11 @@ pub(crate) struct ManagedRegion {
     priorities: SparseArray<AtomicU32>,
     /// By stretch: when it came in or was last given up, in the ledger's time; 0 if never.
     pub(super) ages: SparseArray<AtomicU32>,
-    /// Likewise: whether the kernel reads ahead.
+    /// Likewise: what has come in.
+    pub(super) arrivals: Arrivals,
+    /// How the program goes through it; whoever looks has the ledger.
+    pub(super) pattern: Mutex<Pattern>,
+    /// By stretch: whether the kernel reads ahead.
     pub(super) read_ahead: ReadAhead,
     /// One change of length at a time.
     turn: Mutex<()>,
@@ -70,21 +77,32 @@ impl ManagedRegion {
         let build = || -> io::Result<_> {
             let map = FileMap::new(file.as_fd(), reserved, access == Access::ReadWrite)?;
             map.no_read_ahead(&(0..reserved as u64))?;
-            if stretch_pages < SPAN_PAGES as u64 {
-                // Of a huge page the kernel unmaps all with any part, and nobody would count what is not of the stretch.
-                map.small_pages_only()?;
-            }
-            let stretches = (reserved / PAGE_BYTES).div_ceil(stretch_pages as usize);
+            let everything = 0..reserved as u64;
+            let whole_until = match stretch_pages < SPAN_PAGES as u64 || !kernel::reads_by_huge_pages() {
+                true => {
+                    // Of a huge page the kernel unmaps all with any part, and nobody would count what is not of the stretch.
+                    map.small_pages_only()?;
+                    None
+                }
+                // A store to a huge page would make all of it dirty.
+                false if access == Access::ReadWrite => Some(0),
+                false => map.read_by_huge_pages(&everything)?.then_some(stretches_of(reserved, stretch_pages) as u64),
+            };
+            let stretches = stretches_of(reserved, stretch_pages);
             Ok((
                 map,
+                Pattern::new(whole_until),
                 SparseArray::new(reserved.div_ceil(SPAN_BYTES))?,
                 SparseArray::new(stretches)?,
-                ReadAhead::new(stretches)?,
+                Arrivals::new(stretches)?,
+                ReadAhead::new(stretches, page_cache::read_ahead_window(file.as_fd()))?,
             ))
         };
-        let (map, priorities, ages, read_ahead) = build().map_err(Error::system("mapping the file"))?;
+        let (map, pattern, priorities, ages, arrivals, read_ahead) =
+            build().map_err(Error::system("mapping the file"))?;
         Ok(ManagedRegion {
             map,
+            scout: OnceLock::new(),
             file,
             backing,
             access,
@@ -93,11 +111,30 @@ impl ManagedRegion {
             priority: AtomicU32::new(options.priority.into()),
             priorities,
             ages,
+            arrivals,
+            pattern: Mutex::new(pattern),
             read_ahead,
             turn: Mutex::new(()),
             has_failed: AtomicBool::new(false),
             failure: Mutex::new(None),
         })
+    }
+
+    /// A second mapping, by which what is read ahead comes into huge pages without coming into the program's.
+    pub(super) fn scout(&self) -> Option<&FileMap> {
+        let open = || {
+            let scout = FileMap::new(self.file.as_fd(), self.map.len(), false).ok()?;
+            let all = 0..scout.len() as u64;
+            scout.no_read_ahead(&all).ok()?;
+            scout.read_by_huge_pages(&all).ok()?.then_some(scout)
+        };
+        self.scout.get_or_init(open).as_ref()
+    }
+
+    /// Whether a miss reads all of a stretch.
+    pub(super) fn reads_whole(&self, bytes: &Range<u64>) -> bool {
+        let pattern = self.pattern.lock().unwrap_or_else(PoisonError::into_inner);
+        pattern.reads_whole(bytes.start / SPAN_BYTES as u64)
     }
 
     // ---- geometry
@@ -181,4 +218,8 @@ impl ManagedRegion {
             Some(kind) => Err(Error::Flush { backing: self.backing.describe(), source: kind.into() }),
         }
     }
+}
+
+fn stretches_of(reserved: usize, stretch_pages: u64) -> usize {
+    (reserved / PAGE_BYTES).div_ceil(stretch_pages as usize)
 }

@@ -13,12 +13,14 @@ use crate::cache::resize::PATIENCE;
 use crate::cache::shared::share;
 use crate::elastic::MemoryCgroups;
 use crate::error::Error;
+use crate::managed::ahead::Reader;
 use crate::managed::counts::Counts;
 use crate::managed::ledger::{Ledger, Totals};
+use crate::managed::read_ahead::Advised;
 use crate::managed::region::ManagedRegion;
+use crate::managed::survey::Cause;
 use crate::page::SPAN_PAGES;
 use crate::sys::PAGE_BYTES;
-use crate::sys::file_map::FileMap;
 use crate::sys::fork::Generation;
 use crate::sys::mapped_pages::MappedPages;
 use crate::sys::page_cache;
@@ -66,6 +68,8 @@ pub(crate) struct Steward {
     /// At the last look.
     dirty_pages: AtomicU64,
     ledger: Mutex<Ledger>,
+    /// The thread that reads ahead, once there is something to read.
+    reader: Mutex<Option<Reader>>,
     cgroups: MemoryCgroups,
     stopping: AtomicBool,
     has_files: Mutex<bool>,
@@ -106,6 +110,7 @@ impl Steward {
             budget_pages: AtomicU64::new(limits.capacity_pages.into()),
             dirty_pages: AtomicU64::new(0),
             ledger: Mutex::new(ledger),
+            reader: Mutex::new(None),
             cgroups: MemoryCgroups::of_this_process(),
             stopping: AtomicBool::new(false),
             has_files: Mutex::new(false),
@@ -149,6 +154,9 @@ impl Steward {
     pub(super) fn remove(&self, region: &Arc<ManagedRegion>) {
         let mut ledger = self.ledger();
         ledger.remove(region);
+        if let Some(reader) = &*self.reader.lock().unwrap_or_else(PoisonError::into_inner) {
+            reader.forget(region);
+        }
         *self.has_files.lock().unwrap_or_else(PoisonError::into_inner) = !ledger.regions().is_empty();
     }
 
@@ -163,21 +171,22 @@ impl Steward {
         region.note_failure(error)
     }
 
-    /// Has the kernel told how it shall read a range, in whole stretches: on advice of the caller's, or for as long as nothing else is
-    /// learnt.
+    /// Remembers how a range will be read, in whole stretches: as the caller says, or as it is found out.
     pub(super) fn advise_reads(
         &self,
         region: &ManagedRegion,
         bytes: &Range<u64>,
-        is_advised: bool,
-        tell: impl FnOnce(&FileMap, &Range<u64>) -> io::Result<()>,
+        advised: Option<Advised>,
     ) -> io::Result<()> {
+        if advised.is_none() && !region.read_ahead.has_advice() {
+            return Ok(());
+        }
         let stretch_bytes = self.stretch_pages() * PAGE_BYTES as u64;
         let stretches = bytes.start / stretch_bytes..bytes.end.div_ceil(stretch_bytes);
         let whole = stretches.start * stretch_bytes..(stretches.end * stretch_bytes).min(region.map.len() as u64);
         let _nothing_is_learnt_meanwhile = self.ledger();
-        tell(&region.map, &whole)?;
-        region.read_ahead.advise(stretches, is_advised);
+        region.map.no_read_ahead(&whole)?;
+        region.read_ahead.advise(stretches, advised);
         Ok(())
     }
 
@@ -278,6 +287,9 @@ impl Steward {
         self.stopping.store(true, Ordering::SeqCst);
         drop(self.has_files.lock());
         self.woken.notify_all();
+        if let Some(mut reader) = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            reader.stop();
+        }
     }
 
     fn is_stopping(&self) -> bool {
@@ -334,9 +346,15 @@ impl Steward {
         let mut resident = {
             let mut ledger = self.ledger();
             let resident = ledger.resident()?;
-            // Somebody else may have mapped files, or unmapped some: count before anything is given up for that.
-            if ledger.is_count_due(resident > budget)? {
-                ledger.count()?;
+            let cause = match resident > budget {
+                // Somebody else may have mapped files, or unmapped some: count before anything is given up for that.
+                true => Cause::Excess,
+                false if resident != watch.left => Cause::Arrivals,
+                false => Cause::Doubt,
+            };
+            if ledger.is_count_due(cause)? {
+                ledger.count(budget)?;
+                self.read_ahead(&mut ledger)?;
                 ledger.resident()?
             } else {
                 resident
@@ -349,7 +367,7 @@ impl Steward {
         }
         // What goes next is unmapped some time before, so that it shows who still uses it and its writes end early.
         while self.totals.in_line() < budget / 16 && resident + 2 * high > budget && !self.is_stopping() {
-            if self.ledger().unmap_next()?.is_none() {
+            if self.ledger().unmap_next(budget)?.is_none() {
                 break;
             }
         }
@@ -359,6 +377,24 @@ impl Steward {
         let reserve_lasts = budget.saturating_sub(watch.left) * 1_000_000 / ARRIVALS_PER_S / 2;
         let longest = if arrived == 0 { watch.sleep * 2 } else { Duration::from_micros(reserve_lasts) };
         watch.sleep = longest.max(Duration::from_micros(reserve_lasts)).clamp(SLEEP.0, SLEEP.1);
+        if self.ledger().follows_streams() {
+            watch.sleep = SLEEP.0; // What is read ahead must stay ahead.
+        }
+        Ok(())
+    }
+
+    /// Has read what the ledger asks for.
+    fn read_ahead(&self, ledger: &mut Ledger) -> io::Result<()> {
+        if ledger.requests.is_empty() {
+            return Ok(());
+        }
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        if reader.is_none() {
+            *reader = Some(Reader::start()?);
+        }
+        if let Some(reader) = &*reader {
+            reader.request(ledger.requests.drain(..));
+        }
         Ok(())
     }
 
@@ -385,7 +421,7 @@ impl Steward {
             }
             if ledger.drop_next()? {
                 // One fewer in line.
-            } else if self.totals.in_line() < budget / 4 && ledger.unmap_next()?.is_some() {
+            } else if self.totals.in_line() < budget / 4 && ledger.unmap_next(budget)?.is_some() {
                 // Its turn comes with the next step, or after its writes.
             } else if !ledger.drop_first()? {
                 // All that is left is pinned, locked, or lost if it is dropped, since it could not be written. The kernel
@@ -428,7 +464,7 @@ impl Steward {
         self.dirty_pages.store(dirty, Ordering::Relaxed);
         (watch.dirty_looked, watch.dirty_took) = (Instant::now(), began.elapsed());
         let mut excess = dirty.saturating_sub(share(self.capacity_pages(), self.limits.dirty_ratio).into());
-        let mut place = if excess > 0 { self.ledger().recount()? } else { 0 };
+        let mut place = if excess > 0 { self.ledger().recount(self.budget_pages.load(Ordering::Relaxed))? } else { 0 };
         while excess > 0 && !self.is_stopping() {
             let Some(begun) = self.ledger().write_next(&mut place)? else { break };
             excess = excess.saturating_sub(begun);
@@ -445,7 +481,7 @@ fn low(budget: u64) -> u64 {
 
 /// A span; in a small cache so few pages that giving them up leaves most of the others.
 fn stretch_pages(capacity_pages: u32) -> u64 {
-    let part = u64::from(capacity_pages / 32).max(16);
+    let part = u64::from(capacity_pages / 16).max(16);
     (1 << part.ilog2()).min(SPAN_PAGES as u64)
 }
 
@@ -456,8 +492,10 @@ mod tests {
     #[test]
     fn stretches_are_small_parts_of_spans() {
         assert_eq!(stretch_pages(256), 16);
-        assert_eq!(stretch_pages(640), 16);
-        assert_eq!(stretch_pages(2048), 64);
+        assert_eq!(stretch_pages(640), 32);
+        assert_eq!(stretch_pages(2048), 128);
+        assert_eq!(stretch_pages(8191), 256);
+        assert_eq!(stretch_pages(8192), SPAN_PAGES as u64);
         assert_eq!(stretch_pages(131_072), SPAN_PAGES as u64);
     }
 }

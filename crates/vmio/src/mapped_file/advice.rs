@@ -9,7 +9,7 @@ use crate::page::reuse::Reuse;
 pub enum Advice {
     /// Nothing special, as if nothing had been advised: where loads miss page after page, or pages at equal distances, going up
     /// or down, the cache reads ahead of them, 128 KiB at a time at most. Stores are not read ahead of. With
-    /// [`crate::Engine::Managed`] the kernel reads ahead where the cache has seen ranges come in whole, only to be read.
+    /// [`crate::Engine::Managed`] whole 2 MiB are read ahead of who goes through a file, up or down.
     Normal,
     /// Accesses jump about: no read-ahead.
     Random,

@@ -84,9 +84,22 @@ impl FileMap {
         self.advise(range, Advice::Normal)
     }
 
-    /// The kernel reads ahead of accesses that go upwards.
-    pub(crate) fn read_ahead(&self, range: &Range<u64>) -> io::Result<()> {
-        self.advise(range, Advice::Sequential)
+    /// The kernel fetches at a miss the 2 MiB around it that begin at a multiple of that, all at once and no more (since Linux 5.18); false if
+    /// it has no huge pages.
+    pub(crate) fn read_by_huge_pages(&self, range: &Range<u64>) -> io::Result<bool> {
+        match self.advise(range, Advice::LinuxHugepage) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The opposite of [`Self::read_by_huge_pages`].
+    pub(crate) fn read_by_pages(&self, range: &Range<u64>) -> io::Result<()> {
+        match self.advise(range, Advice::LinuxNoHugepage) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            other => other,
+        }
     }
 
     /// No huge page is entered into the page table.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 /// A feature of the kernel that vmio uses where it is there, and does without where it is not, or where
 /// [`crate::CacheBuilder::without`] says so.
@@ -151,6 +152,18 @@ impl KernelFeatures {
     pub(crate) fn allow(self, feature: KernelFeature) -> bool {
         self.0 >> feature as u32 & 1 == 1
     }
+}
+
+/// Whether a miss in a file's mapping that is advised to have huge pages reads one as a whole: Linux 5.18.
+pub(crate) fn reads_by_huge_pages() -> bool {
+    static READS: OnceLock<bool> = OnceLock::new();
+    *READS.get_or_init(|| {
+        let name = rustix::system::uname();
+        let mut numbers = name.release().to_bytes().split(|byte| !byte.is_ascii_digit()).map(|digits| {
+            std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u32>().ok())
+        });
+        matches!((numbers.next().flatten(), numbers.next().flatten()), (Some(major), Some(minor)) if (major, minor) >= (5, 18))
+    })
 }
 
 #[cfg(all(test, not(loom)))]

@@ -56,6 +56,22 @@ pub(crate) fn read_ahead(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result
     Ok(rustix::fs::fadvise(file, range.start, Some(len), rustix::fs::Advice::WillNeed)?)
 }
 
+/// How much the kernel reads ahead at a time of a file, in bytes, where it tells.
+pub(crate) fn read_ahead_window(file: BorrowedFd<'_>) -> Option<u64> {
+    let status = rustix::fs::fstat(file).ok()?;
+    let is_device = rustix::fs::FileType::from_raw_mode(status.st_mode) == rustix::fs::FileType::BlockDevice;
+    let device = if is_device { status.st_rdev } else { status.st_dev };
+    let name = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    // A partition has that of its disk.
+    let places = [
+        format!("/sys/class/bdi/{name}/read_ahead_kb"),
+        format!("/sys/dev/block/{name}/queue/read_ahead_kb"),
+        format!("/sys/dev/block/{name}/../queue/read_ahead_kb"),
+    ];
+    let read = |place: &String| std::fs::read_to_string(place).ok()?.trim().parse::<u64>().ok();
+    places.iter().find_map(read).map(|kib| kib << 10)
+}
+
 /// Looks at the page cache; `None` where the kernel cannot tell (before Linux 6.5), or will not.
 pub(crate) fn look(file: BorrowedFd<'_>, range: &Range<u64>) -> Option<Cached> {
     let range = cachestat_range { off: range.start, len: range.end - range.start };

@@ -1,0 +1,384 @@
+//! Where a program reads on in a file: found out from how many pages have come in where.
+//!
+//! Where accesses jump about, the kernel shall read one page at a miss. Where many pages of a stretch came in within a short time,
+//! the program goes through it: the stretch is read as a whole, and those that follow are read before the program comes to them,
+//! more and more of them. If it is faster than the reader, a miss there reads a whole stretch. So it does at first in files that are mapped for
+//! loads alone, until it shows that accesses jump about.
+
+use std::ops::Range;
+
+/// Pages of a stretch that came in within a period, at least, if the program goes through it. (A small stretch: a quarter.)
+const DENSE: u64 = 8;
+/// And so many times as many as in an average stretch.
+const DENSER: u64 = 4;
+/// Streams of a file that are followed at a time.
+const STREAMS_MAX: usize = 8;
+/// Stretches before a stream of which a miss reads all: enough for as long as nobody may look, on busy cores.
+const COURSE: u64 = 32;
+/// Stretches side by side that are a stream for sure.
+const LENGTH_SURE: u32 = 3;
+/// Stretches that came in whole and beside no other until a miss reads one page again.
+const SCATTERED_MAX: u32 = 8;
+/// Ranges of a file in which a miss reads a whole stretch: each may cost the kernel two areas, of which a process has 65,530.
+const WHOLE_RANGES_MAX: usize = 1024;
+/// Misses for each stretch that is not in memory, after which a file that fits is read as a whole: going on page by page
+/// would soon have cost as much.
+const MISSES_A_STRETCH: u64 = 2;
+
+/// A stretch in which pages have come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Grown {
+    pub(super) stretch: u64,
+    /// Pages that came in, in this period.
+    pub(super) pages: u64,
+    /// The longest run of neighbours that are mapped.
+    pub(super) run: u64,
+    /// Whether the program has said that it goes upwards.
+    pub(super) is_sequential: bool,
+}
+
+/// What is known when a pattern is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Surroundings {
+    pub(super) stretch_pages: u64,
+    /// Stretches that the file has.
+    pub(super) stretches: u64,
+    /// How many whole ones are not in memory.
+    pub(super) absent: u64,
+    /// Stretches that may be read ahead of a stream.
+    pub(super) window_max: u64,
+    /// Stretches for which there is room without something having to be given up.
+    pub(super) room: u64,
+}
+
+/// Stretches that the program goes through, one after the other.
+#[derive(Debug)]
+struct Stream {
+    last: u64,
+    /// Stretches that it went through.
+    length: u32,
+    is_downward: bool,
+    window: u64,
+    /// Stretches up to this one (or down to it) have been asked for.
+    asked: u64,
+    /// When it went on last, in looks.
+    used: u64,
+}
+
+/// What is to be done about what was found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Stretches that are to be read now.
+    pub(super) read: Vec<Range<u64>>,
+    /// Stretches of which a miss shall read all.
+    pub(super) whole: Vec<Range<u64>>,
+    /// Whether a miss shall read one page again, wherever it is.
+    pub(super) by_page: bool,
+    /// Whether the kernel shall read around misses as usual from now on, or no longer.
+    pub(super) usual: Option<bool>,
+}
+
+/// How a file is read.
+#[derive(Debug, Default)]
+pub(super) struct Pattern {
+    streams: Vec<Stream>,
+    looks: u64,
+    /// Pages that came in since the file was last read as a whole.
+    misses: u64,
+    /// Whether the kernel reads around misses.
+    is_usual: bool,
+    /// Whether a miss may read a whole stretch.
+    may_be_whole: bool,
+    /// Where it does, upwards and apart from each other.
+    whole: Vec<Range<u64>>,
+    /// How many more stretches came in whole beside none than beside another, since misses read whole stretches.
+    scattered: u32,
+}
+
+impl Pattern {
+    /// Of a file of which all that lies before `whole_until` is read in whole stretches at first, or may never be so if there is no such number.
+    pub(super) fn new(whole_until: Option<u64>) -> Self {
+        let whole = whole_until.filter(|until| *until > 0).map(|until| vec![0..until]).unwrap_or_default();
+        Pattern { may_be_whole: whole_until.is_some(), whole, ..Pattern::default() }
+    }
+
+    /// Takes in what has come in since the last look; `period_pages` in all since the period began.
+    pub(super) fn look(&mut self, grown: &[Grown], period_pages: u64, around: Surroundings) -> Plan {
+        self.looks += 1;
+        let dense = least_dense(around.stretch_pages) + period_pages * DENSER / around.stretches.max(1);
+        let mut plan = Plan::default();
+        for grown in grown {
+            let is_whole = self.reads_whole(grown.stretch);
+            if is_whole || grown.pages >= dense || grown.is_sequential {
+                self.go_on(*grown, is_whole, around, &mut plan);
+            }
+        }
+        plan
+    }
+
+    /// Whether so many pages in a stretch may be a stream's.
+    pub(super) fn is_dense(pages: u64, stretch_pages: u64) -> bool {
+        pages >= least_dense(stretch_pages)
+    }
+
+    fn go_on(&mut self, grown: Grown, is_whole: bool, around: Surroundings, plan: &mut Plan) {
+        let (at, looks) = (grown.stretch, self.looks);
+        if let Some(stream) = self.streams.iter_mut().find(|stream| at.abs_diff(stream.last) <= 1) {
+            stream.used = looks;
+            if at == stream.last {
+                return;
+            }
+            stream.turn(at);
+            (stream.last, stream.length) = (at, stream.length + 1);
+            stream.window = (stream.window * 2).min(around.window_max).max(1);
+            plan.read.extend(stream.ask(around.stretches));
+            let (length, ahead) = (stream.length, stream.course(around.stretches));
+            if length >= LENGTH_SURE {
+                // Two side by side may be chance.
+                self.scattered = self.scattered.saturating_sub(1);
+                self.read_whole(ahead, plan);
+            }
+            return;
+        }
+        let window = if grown.is_sequential { around.window_max.max(1) } else { 1 };
+        let mut stream = Stream { last: at, length: 1, is_downward: false, window, asked: at, used: looks };
+        if grown.is_sequential || (!is_whole && grown.run >= least_dense(around.stretch_pages)) {
+            // The rest of its first stretch, too.
+            plan.read.push(at..stream.ask(around.stretches).map_or(at + 1, |ahead| ahead.end));
+        } else if is_whole {
+            self.scattered += 1;
+            if self.scattered >= SCATTERED_MAX {
+                (self.scattered, plan.by_page) = (0, true);
+                plan.whole.clear();
+                self.whole.clear();
+            }
+        }
+        if self.streams.len() == STREAMS_MAX
+            && let Some(oldest) = (0..STREAMS_MAX).min_by_key(|index| self.streams[*index].used)
+        {
+            self.streams.swap_remove(oldest);
+        }
+        self.streams.push(stream);
+    }
+
+    /// Whether a miss there reads the whole stretch.
+    pub(super) fn reads_whole(&self, stretch: u64) -> bool {
+        let after = self.whole.partition_point(|range| range.start <= stretch);
+        after > 0 && self.whole[after - 1].contains(&stretch)
+    }
+
+    /// Has misses read whole stretches where a stream will come.
+    fn read_whole(&mut self, ahead: Range<u64>, plan: &mut Plan) {
+        let is_far_enough =
+            |pattern: &Self| ahead.is_empty() || pattern.reads_whole(ahead.start + (ahead.end - ahead.start) / 2);
+        if !self.may_be_whole || self.whole.len() >= WHOLE_RANGES_MAX || is_far_enough(self) {
+            return;
+        }
+        // In one with those that it touches.
+        let first = self.whole.partition_point(|range| range.end < ahead.start);
+        let last = self.whole.partition_point(|range| range.start <= ahead.end);
+        let touched = &self.whole[first..last];
+        let start = touched.first().map_or(ahead.start, |range| range.start.min(ahead.start));
+        let end = touched.last().map_or(ahead.end, |range| range.end.max(ahead.end));
+        self.whole.splice(first..last, [start..end]);
+        plan.whole.push(ahead);
+    }
+
+    /// Whether the kernel shall read around misses, if that changes: of a file that fits, what it reads will be used.
+    pub(super) fn reads_usually(&mut self, around: Surroundings) -> Option<bool> {
+        let is_usual = around.room > if self.is_usual { 0 } else { around.absent };
+        (is_usual != self.is_usual).then(|| {
+            self.is_usual = is_usual;
+            is_usual
+        })
+    }
+
+    /// Whether the kernel reads around misses.
+    pub(super) fn is_usual(&self) -> bool {
+        self.is_usual
+    }
+
+    /// Pages have come in one by one. Whether the file fits, and is better read as a whole by now.
+    pub(super) fn warms_up(&mut self, misses: u64, around: Surroundings) -> bool {
+        self.misses += misses;
+        let is_worth_it = misses > 0
+            && around.absent > 0
+            && around.absent < around.room
+            && self.misses > around.absent * MISSES_A_STRETCH;
+        if is_worth_it {
+            self.misses = 0;
+        }
+        is_worth_it
+    }
+}
+
+impl Stream {
+    /// It goes to `at` next.
+    fn turn(&mut self, at: u64) {
+        let is_downward = at < self.last;
+        if is_downward != self.is_downward {
+            (self.is_downward, self.window, self.asked, self.length) = (is_downward, 1, at, 1);
+        }
+    }
+
+    /// Where it will come if it goes on.
+    fn course(&self, stretches: u64) -> Range<u64> {
+        match self.is_downward {
+            false => self.last + 1..(self.last + 1 + COURSE).min(stretches).max(self.last + 1),
+            true => self.last.saturating_sub(COURSE)..self.last,
+        }
+    }
+
+    /// The stretches of its window that have not been asked for.
+    fn ask(&mut self, stretches: u64) -> Option<Range<u64>> {
+        let ahead = match self.is_downward {
+            false => {
+                let until = (self.last + 1 + self.window).min(stretches);
+                let from = self.asked.max(self.last) + 1;
+                self.asked = self.asked.max(until.saturating_sub(1));
+                from..until
+            }
+            true => {
+                let from = self.last.saturating_sub(self.window);
+                let until = self.asked.min(self.last);
+                self.asked = self.asked.min(from);
+                from..until
+            }
+        };
+        (!ahead.is_empty()).then_some(ahead)
+    }
+}
+
+fn least_dense(stretch_pages: u64) -> u64 {
+    DENSE.min(stretch_pages / 4)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const AROUND: Surroundings =
+        Surroundings { stretch_pages: 512, stretches: 1000, absent: 1000, window_max: 4, room: 0 };
+
+    fn dense(stretch: u64) -> Grown {
+        Grown { stretch, pages: 20, run: 20, is_sequential: false }
+    }
+
+    fn look(pattern: &mut Pattern, stretch: u64) -> Vec<Range<u64>> {
+        pattern.look(&[dense(stretch)], 20, AROUND).read
+    }
+
+    #[test]
+    fn more_and_more_is_read_ahead_of_who_goes_up() {
+        let mut pattern = Pattern::default();
+        assert_eq!(look(&mut pattern, 10), [10..12]);
+        assert_eq!(look(&mut pattern, 10), []);
+        assert_eq!(look(&mut pattern, 11), [12..14]);
+        assert_eq!(look(&mut pattern, 12), [14..17]);
+        assert_eq!(look(&mut pattern, 13), [17..18]);
+        assert_eq!(look(&mut pattern, 14), [18..19]);
+        assert_eq!(look(&mut pattern, 15), [19..20]);
+        assert_eq!(pattern.look(&[dense(16), dense(17)], 40, AROUND).read, [20..21, 21..22]);
+    }
+
+    #[test]
+    fn who_goes_down_is_followed() {
+        let mut pattern = Pattern::default();
+        assert_eq!(look(&mut pattern, 10), [10..12]);
+        assert_eq!(look(&mut pattern, 9), [7..9]);
+        assert_eq!(look(&mut pattern, 8), [4..7]);
+        assert_eq!(look(&mut pattern, 7), [3..4]);
+    }
+
+    #[test]
+    fn nothing_is_read_beyond_either_end() {
+        let mut pattern = Pattern::default();
+        assert_eq!(look(&mut pattern, 999), [999..1000]);
+        let mut pattern = Pattern::default();
+        assert_eq!(look(&mut pattern, 1), [1..3]);
+        assert_eq!(look(&mut pattern, 0), []);
+    }
+
+    #[test]
+    fn accesses_that_jump_about_bring_nothing_else() {
+        let mut pattern = Pattern::default();
+        let scattered: Vec<_> =
+            (0..300).map(|index| Grown { stretch: index * 3, pages: 7, run: 2, is_sequential: false }).collect();
+        assert_eq!(pattern.look(&scattered, 2100, AROUND), Plan::default());
+        // Many, but not more than in any other stretch.
+        let busy: Vec<_> =
+            (0..1000).map(|stretch| Grown { stretch, pages: 30, run: 30, is_sequential: false }).collect();
+        assert_eq!(pattern.look(&busy, 30_000, AROUND), Plan::default());
+    }
+
+    #[test]
+    fn a_stretch_that_is_much_used_is_no_stream_yet() {
+        let mut pattern = Pattern::default();
+        let busy = |stretch| Grown { run: 3, ..dense(stretch) };
+        assert_eq!(pattern.look(&[busy(7)], 20, AROUND), Plan::default());
+        // One beside another is: equal distances, say.
+        assert_eq!(pattern.look(&[busy(8)], 20, AROUND).read, [9..11]);
+    }
+
+    #[test]
+    fn who_was_promised_to_go_up_is_believed() {
+        let mut pattern = Pattern::default();
+        let first = Grown { stretch: 3, pages: 1, run: 1, is_sequential: true };
+        assert_eq!(pattern.look(&[first], 1, AROUND).read, [3..8]);
+    }
+
+    #[test]
+    fn eight_streams_at_a_time() {
+        let mut pattern = Pattern::default();
+        for stream in 0..=STREAMS_MAX as u64 {
+            assert_eq!(look(&mut pattern, stream * 50), [stream * 50..stream * 50 + 2]);
+        }
+        // The first one is forgotten, the second is not.
+        assert_eq!(look(&mut pattern, 51), [52..54]);
+        assert_eq!(look(&mut pattern, 1), [1..3]);
+    }
+
+    #[test]
+    fn misses_read_whole_stretches_before_a_stream() {
+        let mut pattern = Pattern::new(Some(0));
+        let mut whole = |stretch| pattern.look(&[dense(stretch)], 20, AROUND).whole;
+        assert_eq!((whole(10), whole(11), whole(12)), (vec![], vec![], vec![13..45]));
+        assert!((13..=27).all(|stretch| whole(stretch).is_empty()));
+        assert_eq!(whole(28), [29..61]);
+        assert_eq!(pattern.whole, [13..61]);
+    }
+
+    #[test]
+    fn a_file_read_in_whole_stretches_is_not_if_accesses_jump_about() {
+        let mut pattern = Pattern::new(Some(1000));
+        let mut look = |stretch| pattern.look(&[Grown { pages: 512, ..dense(stretch) }], 512, AROUND);
+        // The first says nothing yet.
+        assert_eq!(look(0), Plan::default());
+        assert_eq!(look(1), Plan { read: vec![2..4], ..Plan::default() });
+        for jump in 2..SCATTERED_MAX.into() {
+            assert_eq!(look(100 + 10 * jump), Plan::default());
+        }
+        assert_eq!(look(500), Plan { by_page: true, ..Plan::default() });
+        assert_eq!(pattern.whole, []);
+    }
+
+    #[test]
+    fn the_kernel_reads_around_misses_while_there_is_room() {
+        let mut pattern = Pattern::default();
+        let around = Surroundings { absent: 8, room: 8, ..AROUND };
+        assert_eq!(pattern.reads_usually(around), None);
+        assert_eq!(pattern.reads_usually(Surroundings { room: 9, ..around }), Some(true));
+        assert_eq!(pattern.reads_usually(Surroundings { room: 1, ..around }), None);
+        assert_eq!(pattern.reads_usually(Surroundings { room: 0, ..around }), Some(false));
+    }
+
+    #[test]
+    fn a_file_that_fits_is_read_as_a_whole_after_some_misses() {
+        let mut pattern = Pattern::default();
+        let around = Surroundings { absent: 8, room: 20, ..AROUND };
+        assert!(!pattern.warms_up(8 * MISSES_A_STRETCH, around));
+        assert!(!pattern.warms_up(1, Surroundings { room: 8, ..around }));
+        assert!(!pattern.warms_up(0, around) && pattern.warms_up(1, around));
+        assert!(!pattern.warms_up(1, around) && !pattern.warms_up(100, Surroundings { absent: 0, ..around }));
+    }
+}

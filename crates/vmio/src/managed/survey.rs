@@ -1,0 +1,258 @@
+//! Counting: which pages of all files are mapped, in which order they go, and where the program reads on.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::managed::ahead::Request;
+use crate::managed::arrivals::Known;
+use crate::managed::ledger::{Ledger, Victim};
+use crate::managed::pattern::{Grown, Pattern, Plan, Surroundings};
+use crate::managed::region::ManagedRegion;
+use crate::sys::PAGE_BYTES;
+
+/// How old a count of the mapped pages may become, if it is cheap.
+const COUNT_AGE: Duration = Duration::from_millis(5);
+/// Arrivals are compared within such a time.
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// Counts without a find after which nobody is taken to go through a file any more.
+const STREAMS_LAST: u32 = 4;
+
+/// Why something is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The process may have mapped or unmapped other files.
+    Doubt,
+    /// Pages have come in: the program may go on beside them.
+    Arrivals,
+    /// There seems to be too much.
+    Excess,
+}
+
+/// When was counted, and what it took.
+pub(super) struct Survey {
+    counted: Instant,
+    took: Duration,
+    mapped: u64,
+    period_began: Instant,
+    /// Counts in a row that found nobody who goes through a stretch.
+    in_vain: u32,
+}
+
+impl Survey {
+    pub(super) fn new() -> Self {
+        let now = Instant::now();
+        Survey { counted: now, took: Duration::ZERO, mapped: 0, period_began: now, in_vain: STREAMS_LAST }
+    }
+}
+
+/// A stretch: how many of its pages are mapped, and how many side by side.
+struct Counted {
+    stretch: u64,
+    mapped: u64,
+    run: u64,
+}
+
+/// What a count finds of one file.
+#[derive(Default)]
+struct Found {
+    mapped: u64,
+    hidden: u64,
+    read: u64,
+    grown: Vec<Grown>,
+    /// Pages that came in since the last count, and since the period began.
+    new: u64,
+    of_period: u64,
+}
+
+impl Ledger {
+    /// Resident pages, about.
+    pub(super) fn resident(&self) -> io::Result<u64> {
+        Ok(self.totals.resident(self.mapped.read()?))
+    }
+
+    /// Whether the last count is too old. Counts cost half a hundredth of the time at most, a twentieth while the program goes
+    /// through a file, and a tenth if there seems to be too much.
+    pub(super) fn is_count_due(&self, cause: Cause) -> io::Result<bool> {
+        let (after, share) = match cause {
+            Cause::Doubt => (COUNT_AGE, 200),
+            Cause::Arrivals => (Duration::ZERO, 20 << (self.survey.in_vain / 64).min(2)),
+            Cause::Excess => (Duration::ZERO, 10),
+        };
+        let is_old = self.survey.counted.elapsed() > after.max(share * self.survey.took);
+        Ok(is_old && self.mapped.read()? != self.survey.mapped)
+    }
+
+    /// Whether the program goes through a file at present.
+    pub(super) fn follows_streams(&self) -> bool {
+        self.survey.in_vain < STREAMS_LAST
+    }
+
+    /// Counts the mapped pages, and puts their stretches into the order in which they shall go: by priority, then
+    /// those first that came in or were looked at longest ago. Finds out what is to be read ahead, if there is room for so many pages.
+    pub(super) fn count(&mut self, budget: u64) -> io::Result<()> {
+        let began = Instant::now();
+        self.queue.clear();
+        let is_new_period = self.survey.period_began.elapsed() > PERIOD;
+        if is_new_period {
+            self.survey.period_began = began;
+        }
+        let regions = self.regions.clone();
+        let (mut ours, mut hidden, mut found_any) = (0, 0, false);
+        let resident = self.resident()?;
+        for region in &regions {
+            let found = self.look_at(region, is_new_period)?;
+            ours += found.mapped as i64;
+            hidden += found.hidden;
+            found_any |= !found.grown.is_empty();
+            self.read_on(region, &found, budget, resident);
+        }
+        // Of equals the one at the lower address goes first.
+        self.queue.reverse();
+        self.queue.sort_by_key(|victim| (victim.priority, std::cmp::Reverse(victim.age)));
+        let is_needed = resident > budget - budget / 4;
+        for lost in self.ahead.settle(is_needed, |region, stretch| region.arrivals.get(stretch).mapped) {
+            self.give_up_waiting(lost.region, lost.stretch);
+        }
+        hidden += self.ahead.iter().map(|waiting| waiting.region.arrivals.get(waiting.stretch).hidden()).sum::<u64>();
+        self.totals.hidden.store(hidden, Ordering::Relaxed);
+        self.survey.mapped = self.mapped.read()?;
+        self.totals.foreign.store(self.survey.mapped as i64 - ours, Ordering::Relaxed);
+        self.class = self.queue.last().map(|victim| victim.priority);
+        self.unmapped_since_count = 0;
+        self.survey.counted = Instant::now();
+        self.survey.in_vain = if found_any { 0 } else { self.survey.in_vain.saturating_add(1) };
+        // One that took much longer than the one before was interrupted.
+        let took = began.elapsed();
+        self.survey.took = if self.survey.took.is_zero() { took } else { took.min(2 * self.survey.took) };
+        Ok(())
+    }
+
+    /// Counts the pages of one file, stretch by stretch.
+    fn look_at(&mut self, region: &Arc<ManagedRegion>, is_new_period: bool) -> io::Result<Found> {
+        let stretch_bytes = self.stretch_pages as usize * PAGE_BYTES;
+        let base = region.map.base() as usize;
+        let mut found = Found::default();
+        let is_usual = region.pattern.lock().unwrap_or_else(PoisonError::into_inner).is_usual();
+        let mut current: Option<Counted> = None;
+        let (queue, time, stretch_pages) = (&mut self.queue, self.time, self.stretch_pages);
+        let mut finish = |found: &mut Found, counted: Counted| {
+            let stretch = counted.stretch;
+            let age = region.ages.get(stretch as usize);
+            if age.load(Ordering::Relaxed) == 0 {
+                age.store(time, Ordering::Relaxed);
+            }
+            let priority = region.priority(stretch * stretch_pages);
+            queue.push(Victim { priority, age: age.load(Ordering::Relaxed), region: Arc::clone(region), stretch });
+            found.note(region, &counted, stretch_pages, (is_new_period, is_usual));
+        };
+        self.scan.present(region.map.addresses(&region.reach()), |run| {
+            let mut at = run.start - base;
+            while at < run.end - base {
+                let stretch = at / stretch_bytes;
+                let until = ((stretch + 1) * stretch_bytes).min(run.end - base);
+                let pages = ((until - at) / PAGE_BYTES) as u64;
+                match &mut current {
+                    Some(counted) if counted.stretch == stretch as u64 => {
+                        (counted.mapped, counted.run) = (counted.mapped + pages, counted.run.max(pages));
+                    }
+                    _ => {
+                        let counted = Counted { stretch: stretch as u64, mapped: pages, run: pages };
+                        current.replace(counted).map(|done| finish(&mut found, done));
+                    }
+                }
+                at = until;
+            }
+        })?;
+        current.map(|done| finish(&mut found, done));
+        Ok(found)
+    }
+
+    /// Asks for what is to be read of a file before the program comes to it.
+    fn read_on(&mut self, region: &Arc<ManagedRegion>, found: &Found, budget: u64, resident: u64) {
+        let mut pattern = region.pattern.lock().unwrap_or_else(PoisonError::into_inner);
+        let stretches = region.reach().end.div_ceil(self.stretch_pages * PAGE_BYTES as u64);
+        let around = Surroundings {
+            stretch_pages: self.stretch_pages,
+            stretches,
+            absent: (stretches * self.stretch_pages).saturating_sub(found.read) / self.stretch_pages,
+            window_max: (budget / 8 / self.stretch_pages).clamp(1, 4),
+            room: (budget - budget / 8).saturating_sub(resident) / self.stretch_pages,
+        };
+        let mut plan = pattern.look(&found.grown, found.of_period, around);
+        if region.read_ahead.is_bounded() && !region.read_ahead.has_advice() {
+            plan.usual = pattern.reads_usually(around);
+        }
+        if pattern.warms_up(found.new, around) {
+            plan.read.push(0..stretches);
+        }
+        drop(pattern);
+        if let Err(error) = self.tell(region, &plan) {
+            tracing::debug!(%error, "the kernel reads at a miss as before");
+        }
+        for stretch in plan.read.into_iter().flatten() {
+            let known = region.arrivals.get(stretch);
+            if known.is_in_line || known.read >= self.stretch_pages || region.read_ahead.is_advised_against(stretch) {
+                continue;
+            }
+            region.arrivals.set(stretch, Known { read: self.stretch_pages, ..known });
+            if known.mapped == 0 {
+                self.ahead.insert(region, stretch);
+            }
+            self.totals.hidden.fetch_add(self.stretch_pages - known.mapped, Ordering::Relaxed);
+            let first = stretch * self.stretch_pages * PAGE_BYTES as u64;
+            let end = (first + self.stretch_pages * PAGE_BYTES as u64).min(region.reach().end);
+            let bytes = first..end.max(first);
+            self.requests.push(Request { region: Arc::clone(region), stretch, bytes });
+        }
+    }
+
+    /// Tells the kernel how much a miss shall read.
+    fn tell(&self, region: &ManagedRegion, plan: &Plan) -> io::Result<()> {
+        let stretch_bytes = self.stretch_pages * PAGE_BYTES as u64;
+        let len = region.map.len() as u64;
+        match plan.usual {
+            Some(true) => region.map.usual_read_ahead(&(0..len))?,
+            Some(false) => region.map.no_read_ahead(&(0..len))?,
+            None => {}
+        }
+        if plan.by_page {
+            region.map.read_by_pages(&(0..len))?;
+        }
+        for whole in &plan.whole {
+            region.map.read_by_huge_pages(&(whole.start * stretch_bytes..(whole.end * stretch_bytes).min(len)))?;
+        }
+        Ok(())
+    }
+}
+
+impl Found {
+    fn note(
+        &mut self,
+        region: &ManagedRegion,
+        counted: &Counted,
+        stretch_pages: u64,
+        (is_new_period, is_usual): (bool, bool),
+    ) {
+        let Counted { stretch, mapped, run } = *counted;
+        let known = region.arrivals.get(stretch);
+        self.mapped += mapped;
+        let (new, of_period) = (mapped.saturating_sub(known.mapped), mapped.saturating_sub(known.before));
+        self.new += new;
+        self.of_period += of_period;
+        let is_sequential = new > 0 && region.read_ahead.is_sequential(stretch);
+        let is_dense = new > 0 && Pattern::is_dense(of_period, stretch_pages);
+        if (is_dense || is_sequential) && !known.is_in_line {
+            self.grown.push(Grown { stretch, pages: of_period, run, is_sequential });
+        }
+        let before = if is_new_period || mapped < known.before { mapped } else { known.before };
+        // Of what the kernel reads around a miss it maps a half.
+        let read = if is_usual { (2 * mapped).min(stretch_pages) } else { mapped };
+        let now = Known { before, mapped, read: known.read.max(read), ..known };
+        region.arrivals.set(stretch, now);
+        self.hidden += now.hidden();
+        self.read += now.read;
+    }
+}
