@@ -254,6 +254,7 @@ fn least_dense(stretch_pages: u64) -> u64 {
 }
 
 #[cfg(all(test, not(loom)))]
+#[allow(clippy::single_range_in_vec_init)] // Plans are lists of ranges.
 mod tests {
     use super::*;
 
