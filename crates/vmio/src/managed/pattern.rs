@@ -5,6 +5,7 @@
 //! more and more of them. If it is faster than the reader, a miss there reads a whole stretch. So it does at first in files that are mapped for
 //! loads alone, until it shows that accesses jump about.
 
+use std::iter;
 use std::ops::Range;
 
 /// Pages of a stretch that came in within a period, at least, if the program goes through it. (A small stretch: a quarter.)
@@ -98,7 +99,7 @@ pub(super) struct Pattern {
 impl Pattern {
     /// Of a file of which all that lies before `whole_until` is read in whole stretches at first, or may never be so if there is no such number.
     pub(super) fn new(whole_until: Option<u64>) -> Self {
-        let whole = whole_until.filter(|until| *until > 0).map(|until| vec![0..until]).unwrap_or_default();
+        let whole = whole_until.filter(|until| *until > 0).map(|until| 0..until).into_iter().collect();
         Pattern { may_be_whole: whole_until.is_some(), whole, ..Pattern::default() }
     }
 
@@ -180,7 +181,7 @@ impl Pattern {
         let touched = &self.whole[first..last];
         let start = touched.first().map_or(ahead.start, |range| range.start.min(ahead.start));
         let end = touched.last().map_or(ahead.end, |range| range.end.max(ahead.end));
-        self.whole.splice(first..last, [start..end]);
+        self.whole.splice(first..last, iter::once(start..end));
         plan.whole.push(ahead);
     }
 

@@ -160,13 +160,17 @@ impl Ledger {
                     }
                     _ => {
                         let counted = Counted { stretch: stretch as u64, mapped: pages, run: pages };
-                        current.replace(counted).map(|done| finish(&mut found, done));
+                        if let Some(done) = current.replace(counted) {
+                            finish(&mut found, done);
+                        }
                     }
                 }
                 at = until;
             }
         })?;
-        current.map(|done| finish(&mut found, done));
+        if let Some(done) = current {
+            finish(&mut found, done);
+        }
         Ok(found)
     }
 
