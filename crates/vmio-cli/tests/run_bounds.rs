@@ -92,6 +92,16 @@ fn a_scan_stays_within_the_cache() -> TestResult {
     Ok(())
 }
 
+/// A child has what its parent has mapped, and one cache together with it.
+#[test]
+fn a_process_and_its_children_stay_within_the_cache() -> TestResult {
+    for (rights, way) in [("loads", "after"), ("stores", "after"), ("loads", "beside"), ("stores", "beside")] {
+        let Some(peak) = pass(&format!("{way}-{rights}"), rights, way)? else { return Ok(()) };
+        assert!(peak <= PEAK, "{way}, mapped for {rights}: {peak} MiB at the peak, {PEAK} may be");
+    }
+    Ok(())
+}
+
 /// A thousand pages are 4 MiB; by read-ahead all of the file would come in.
 #[test]
 fn accesses_that_jump_about_bring_in_little_else() -> TestResult {

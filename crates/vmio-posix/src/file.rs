@@ -128,6 +128,37 @@ impl File {
         Ok(File { path, identity, mapping, windows, length, uses_page_cache, _watched: watched, opened })
     }
 
+    /// The same of a file that this process has mapped because its parent had; none if the child may not open it.
+    ///
+    /// # Safety
+    /// The process has just been forked from the one whose file that is, and has done nothing yet.
+    pub(crate) unsafe fn inherited(cache: &Cache, theirs: &File) -> Result<Self, vmio::Error> {
+        let missing = || vmio::Error::System { operation: "finding a parent's file", source: Errno::BADF.into() };
+        let fd = theirs.opened.backing.file().ok_or_else(missing)?;
+        let access = theirs.mapping.access();
+        let opened = OpenedFile::open(Path::new(&format!("/proc/self/fd/{}", fd.as_raw_fd())), access)?;
+        let addresses = theirs.windows().addresses().ok_or_else(missing)?;
+        let (base, reserved) = (addresses.start, addresses.len() as u64);
+        let options = MappingOptions::new().access(access);
+        // SAFETY: it was mapped to be had by children, and from now on whatever unmaps parts of it goes by the file's windows.
+        let mapping = unsafe { Mapping::adopt(cache, Arc::clone(&opened.backing), options, addresses)? };
+        register(mapping.descriptor())?;
+        // SAFETY: they have just been adopted.
+        let windows = Mutex::new(unsafe { theirs.windows().inherited() });
+        let watched = opened.backing.file().map(|fd| Watched::new(base, reserved, fd));
+        let (path, identity) = (theirs.path.clone(), theirs.identity);
+        Ok(File {
+            path,
+            identity,
+            mapping,
+            windows,
+            length: Mutex::new(()),
+            uses_page_cache: true,
+            _watched: watched,
+            opened,
+        })
+    }
+
     /// Writes what is dirty, and gives everything back.
     pub(crate) fn close(self) -> Result<(), vmio::Error> {
         // Views are handles of the mapping.

@@ -1,8 +1,8 @@
 //! What a fork does to what the process has of vmio.
 //!
 //! A child has the memory of its parent and one thread: what other threads were in the middle of stays as it was. So the thread that forks
-//! has whatever must be whole there to itself meanwhile. Of what a child has then, the mappings and the cache are its parent's
-//! alone, and it begins anew: with a cache of its own, once it maps a file itself.
+//! has whatever must be whole there to itself meanwhile. Of what a child has then, the cache is its parent's alone, and it begins anew: with a
+//! cache of its own, once it maps a file itself, or at once where it has the files that its parent has mapped.
 
 use std::cell::Cell;
 use std::ffi::c_long;
@@ -16,11 +16,13 @@ use crate::process::{self, Process};
 use crate::refused;
 use crate::settings::Settings;
 use crate::split::{self, AllLeft};
+use crate::table::LockedTable;
 
 /// What the thread holds while it forks.
 struct Forking {
     all_left: Option<AllLeft>,
     _starting: MutexGuard<'static, process::Start>,
+    _table: Option<LockedTable<'static>>,
     _left_to_linux: MutexGuard<'static, left_to_linux::Files>,
     _refused: MutexGuard<'static, refused::Files>,
     // After the locks: a handler of the program's may want them.
@@ -59,11 +61,17 @@ pub(crate) fn around(call: impl FnOnce() -> c_long) -> c_long {
     outcome
 }
 
+/// fork has returned in a child, and whoever is told of forks has been told.
+pub(crate) fn begin_child() {
+    entry::as_vmio_undisturbed(Process::adopt_from_parent);
+}
+
 extern "C" fn before() {
     let no_handlers = SignalsBlocked::new();
     let forking = entry::as_vmio(|| Forking {
         all_left: split::is_on().then(AllLeft::new),
         _starting: process::starting(),
+        _table: Process::current().map(|process| process.table.lock()),
         _left_to_linux: left_to_linux::files(),
         _refused: refused::files(),
         _no_handlers: no_handlers,

@@ -4,11 +4,12 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, getpid};
 use vmio::{Cache, Engine, SignalsBlocked};
 
+use crate::file::File;
 use crate::own_descriptors;
 use crate::settings::{CacheSettings, Settings};
 use crate::statistics::Statistics;
@@ -27,6 +28,8 @@ pub(crate) struct Process {
 }
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
+/// Of a forked child: its parent's, whose addresses and descriptors it has, but none of its threads.
+static PARENTS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 static STARTING: Mutex<Start> = Mutex::new(Start::Possible);
 
 /// Whether a process without a cache may get one.
@@ -61,8 +64,11 @@ impl Process {
         }
         let messages = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3).ok();
         let messages = messages.filter(|fd| own_descriptors::insert(fd.as_raw_fd()));
-        let cache = settings.cache.as_ref()?;
-        let process = build_cache(cache, settings.is_verbose).map(|cache| Process {
+        let cache = match Process::parents().filter(|parent| parent.uses_page_cache()) {
+            Some(parent) => parent.cache.in_child(),
+            None => build_cache(settings.cache.as_ref()?, settings.is_verbose),
+        };
+        let process = cache.map(|cache| Process {
             settings,
             cache,
             table: Table::new(),
@@ -86,10 +92,37 @@ impl Process {
         }
     }
 
-    /// This is a child by fork now, which has neither the mappings nor the cache's threads, and may close what descriptors it finds.
+    /// This is a child by fork now, which has none of the cache's threads, and may close what descriptors it finds.
     pub(crate) fn is_left_to_parent() {
-        if !PROCESS.swap(ptr::null_mut(), Ordering::AcqRel).is_null() {
+        let parents = PROCESS.swap(ptr::null_mut(), Ordering::AcqRel);
+        if !parents.is_null() {
+            PARENTS.store(parents, Ordering::Release);
             own_descriptors::clear();
+        }
+    }
+
+    fn parents() -> Option<&'static Process> {
+        // SAFETY: what was put there is never freed.
+        unsafe { PARENTS.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// A child that has just been forked looks after the files that its parent has mapped where Linux takes the faults: it has them, too, and the
+    /// budget is kept by both.
+    pub(crate) fn adopt_from_parent() {
+        let Some(parent) = Process::parents().filter(|parent| parent.uses_page_cache() && !parent.table.is_empty())
+        else {
+            return;
+        };
+        let Some(process) = Process::start(parent.settings) else { return };
+        let mut table = process.table.lock();
+        for theirs in parent.table.lock().all() {
+            // SAFETY: nothing has happened in the child yet, so that it has all that its parent had.
+            match unsafe { File::inherited(&process.cache, &theirs) } {
+                Ok(file) => table.insert(Arc::new(file)),
+                Err(error) => {
+                    process.note(format_args!("{}: left to Linux in a child: {error}", theirs.path.display()))
+                }
+            }
         }
     }
 

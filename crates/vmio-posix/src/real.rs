@@ -109,6 +109,7 @@ functions! {
         child: *mut pid_t
     ) -> c_int;
     fn _Fork() -> pid_t;
+    fn fork() -> pid_t;
     fn mmap(address: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void;
     fn munmap(address: *mut c_void, len: size_t) -> c_int;
     fn mremap(address: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, new: *mut c_void) -> *mut c_void;

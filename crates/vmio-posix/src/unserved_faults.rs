@@ -68,7 +68,9 @@ impl Watched {
         }
         let claim =
             |place: &&Place| place.base.compare_exchange(0, BEING_FILLED, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        let place = PLACES.iter().find(claim);
+        // A forked child has those of its parent.
+        let inherited = PLACES.iter().find(|place| place.base.load(Ordering::Relaxed) == base);
+        let place = inherited.or_else(|| PLACES.iter().find(claim));
         if let Some(place) = place {
             place.bytes.store(bytes, Ordering::Relaxed);
             place.fd.store(fd.as_raw_fd(), Ordering::Relaxed);

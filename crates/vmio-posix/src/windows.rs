@@ -71,6 +71,25 @@ impl Windows {
         Ok(Windows { uses_page_cache: true, ..Windows::of(mapping, reserved) })
     }
 
+    /// The same in a forked child, whose program has mapped what that of its parent had.
+    ///
+    /// # Safety
+    /// The mapping has adopted the addresses of the parent's, whose windows these were.
+    pub(crate) unsafe fn inherited(&self) -> Self {
+        let own = self.windows.first().map(|own| Window {
+            base: own.base,
+            rights: own.rights,
+            live: own.live.clone(),
+            _view: None,
+        });
+        Windows { windows: own.into_iter().collect(), ..*self }
+    }
+
+    /// Where the mapping itself lies.
+    pub(crate) fn addresses(&self) -> Option<Range<usize>> {
+        self.windows.first().map(|own| own.base..own.base + self.reserved as usize)
+    }
+
     /// Whether the program has nothing mapped.
     pub(crate) fn is_idle(&self) -> bool {
         self.windows.iter().all(|window| window.live.is_empty())

@@ -1,13 +1,46 @@
-/* Goes through a mapped file in one of several ways. Usage: passes FILE loads|stores scan|gather|back|strided. "loads" maps it for loads, "stores" for
-   both, and only loads all the same. Prints a sum of what it loaded. */
+/* Goes through a mapped file in one of several ways. Usage: passes FILE loads|stores scan|gather|back|strided|after|beside. "loads" maps it for loads,
+   "stores" for both, and only loads all the same. Prints a sum of what it loaded. "after": scans, and then a child does; "beside": two children
+   scan at the same time. Each prints its sum. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { PAGE = 4096, GATHERED = 1000 };
+
+static unsigned long scan(const unsigned char *map, size_t bytes) {
+    unsigned long sum = 0;
+    for (size_t at = 0; at < bytes; at += 64)
+        sum += map[at];
+    return sum;
+}
+
+/* Has children scan it a few times. */
+static int fork_children(const unsigned char *map, size_t bytes, int children) {
+    for (int child = 0; child < children; child++) {
+        pid_t process = fork();
+        if (process < 0)
+            return 1;
+        if (process == 0) {
+            for (int pass = 0; pass < 3; pass++)
+                printf("%lu\n", scan(map, bytes));
+            fflush(stdout);
+            _exit(0);
+        }
+    }
+    return 0;
+}
+
+static int children_failed(int children) {
+    int status, failed = 0;
+    while (children-- > 0)
+        failed |= wait(&status) < 0 || status != 0;
+    return failed;
+}
 
 int main(int count, char **arguments) {
     if (count != 4)
@@ -24,8 +57,19 @@ int main(int count, char **arguments) {
         return 1;
     unsigned long sum = 0, random = 88172645463325252ul;
     if (!strcmp(arguments[3], "scan"))
-        for (size_t at = 0; at < pages * PAGE; at += 64)
-            sum += map[at];
+        sum = scan(map, pages * PAGE);
+    else if (!strcmp(arguments[3], "after")) {
+        sum = scan(map, pages * PAGE);
+        if (fork_children(map, pages * PAGE, 1) || children_failed(1))
+            return 1;
+        sum += scan(map, pages * PAGE);
+    } else if (!strcmp(arguments[3], "beside")) {
+        if (fork_children(map, pages * PAGE, 2))
+            return 1;
+        sum = scan(map, pages * PAGE);
+        if (children_failed(2))
+            return 1;
+    }
     else if (!strcmp(arguments[3], "back"))
         for (size_t at = pages * PAGE; at > 0; at -= 64)
             sum += map[at - 1];

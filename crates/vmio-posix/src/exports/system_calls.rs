@@ -232,6 +232,16 @@ unsafe extern "C" fn clone(
     fork::around(|| c_long::from(unsafe { real::clone(begin, stack, flags, start, parent, local, child) })) as c_int
 }
 
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fork() -> pid_t {
+    // SAFETY: by the caller.
+    let outcome = unsafe { real::fork() };
+    if outcome == 0 && !entry::is_inside() {
+        fork::begin_child();
+    }
+    outcome
+}
+
 /// fork without what the program has told `pthread_atfork`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _Fork() -> pid_t {

@@ -42,6 +42,7 @@ pub use builder::{CacheBuilder, LockMemory};
 use crate::cache::automatic::Follower;
 use crate::cache::fetch::Fetchers;
 use crate::cache::shared::Shared;
+use crate::error::{Error, Result};
 use crate::kernel_engine::KernelCore;
 use crate::managed::ManagedCore;
 use crate::options::Engine;
@@ -102,6 +103,33 @@ impl Cache {
     /// Whether this is a handle to the cache of that memory.
     pub(crate) fn is_of_kernel(&self, other: &Arc<KernelCore>) -> bool {
         matches!(&self.tender, Tender::Module(core) if Arc::ptr_eq(core, other))
+    }
+
+    /// A cache for a forked child of the process that built this one: the two keep one budget together, and so do further children. What
+    /// one of them does not use the others may; if all want more, each has an equal share. What a process leaves in memory when it ends is
+    /// given up by the others as far as they have the same files mapped.
+    ///
+    /// ```
+    /// # fn main() -> vmio::Result<()> {
+    /// let cache = vmio::Cache::builder().engine(vmio::Engine::Managed).capacity(64 << 20).build()?;
+    /// // In a child, after a fork:
+    /// let own = cache.in_child()?;
+    /// assert_eq!(own.capacity_bytes(), cache.capacity_bytes());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadOption`] with another engine than [`Engine::Managed`]; [`Error::System`] if its thread cannot be started.
+    pub fn in_child(&self) -> Result<Cache> {
+        let Tender::Steward(parent) = &self.tender else {
+            let expected = "Managed: with the others a child has none of its parent's pages";
+            return Err(Error::BadOption { option: "engine", value: format!("{:?}", self.engine()), expected });
+        };
+        let generation = Generation::of_this_process().map_err(Error::system("marking the process"))?;
+        let core = ManagedCore::start_in_child(parent, generation);
+        let core = core.map_err(Error::system("starting the steward of the cache"))?;
+        Ok(Cache { tender: Tender::Steward(Arc::new(core)) })
     }
 
     /// The engine that serves its mappings; what [`Engine::Auto`] has become.

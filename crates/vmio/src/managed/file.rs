@@ -22,6 +22,7 @@ use crate::mapped_file::opened::{OpenRegion, Opened};
 use crate::mapped_file::{Advice, SyncHandle, Usage};
 use crate::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, ViewAddresses, bytes_of, touched_pages, whole_pages};
 use crate::options::MappingOptions;
+use crate::sys::file_map::FileMap;
 use crate::sys::{PAGE_BYTES, page_cache};
 
 /// Bytes that are read or written at a time.
@@ -41,7 +42,19 @@ impl ManagedFile {
         backing: Box<dyn Backing>,
         options: MappingOptions,
     ) -> Result<Self> {
-        let start = |backing, options| OpenManaged::start(core, backing, options);
+        let start = |backing, options| OpenManaged::start(core, backing, options, None);
+        Ok(ManagedFile { opened: open_files::open(Some(cache), backing, options, start)? })
+    }
+
+    /// The same of a file that this process has mapped already, as the child of another.
+    pub(crate) fn adopt(
+        cache: &Cache,
+        core: &Arc<ManagedCore>,
+        backing: Box<dyn Backing>,
+        options: MappingOptions,
+        present: FileMap,
+    ) -> Result<Self> {
+        let start = |backing, options| OpenManaged::start(core, backing, options, Some(present));
         Ok(ManagedFile { opened: open_files::open(Some(cache), backing, options, start)? })
     }
 

@@ -25,6 +25,9 @@ use crate::sys::page_scan::PageScan;
 /// Stretches at the head of the line among which one is sought that needs no write, while the first is being written.
 const LOOK_AHEAD: usize = 64;
 
+/// Stretches of which one look tells whether anything of them is in memory.
+const PART_STRETCHES: u64 = 512;
+
 /// What is counted, so that the number of resident pages can be told without a lock.
 #[derive(Default)]
 pub(super) struct Totals {
@@ -285,6 +288,44 @@ impl Ledger {
         self.put_in_line(Unmapped { region, bytes, pages: known.read, dirty: 0 });
     }
 
+    /// Another process has gone that had the budget together with this one: what it has left in memory of files that both have mapped waits to
+    /// be dropped.
+    pub(super) fn take_over(&mut self) -> io::Result<()> {
+        let stretch_bytes = self.stretch_pages * PAGE_BYTES as u64;
+        for region in self.regions.clone() {
+            let reach = region.reach();
+            let mut from = 0;
+            while from < reach.end {
+                // Where nothing is, one look tells for all of it.
+                let part = from..(from + PART_STRETCHES * stretch_bytes).min(reach.end);
+                from = part.end;
+                if page_cache::look(region.file(), &part).is_some_and(|cached| cached.pages == 0) {
+                    continue;
+                }
+                for start in part.clone().step_by(stretch_bytes as usize) {
+                    self.take_over_at(&region, &(start..(start + stretch_bytes).min(part.end)))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_over_at(&mut self, region: &Arc<ManagedRegion>, bytes: &Range<u64>) -> io::Result<()> {
+        let stretch = bytes.start / (self.stretch_pages * PAGE_BYTES as u64);
+        let known = region.arrivals.get(stretch);
+        // Of what this process may not look at it cannot be told.
+        let cached = page_cache::look(region.file(), bytes).map_or(known.read, |cached| cached.pages);
+        if known.is_in_line || region.has_failed() || cached <= known.read.max(known.mapped) {
+            return Ok(());
+        }
+        let mapped = self.scan.count(region.map.addresses(bytes))?;
+        let dirty = if region.access == Access::ReadWrite { self.begin_write(region, bytes, 0) } else { 0 };
+        region.arrivals.set(stretch, Known { is_in_line: true, ..known });
+        let pages = cached.saturating_sub(mapped);
+        self.put_in_line(Unmapped { region: Arc::clone(region), bytes: bytes.clone(), pages, dirty });
+        Ok(())
+    }
+
     fn put_in_line(&mut self, unmapped: Unmapped) {
         self.totals.in_line.fetch_add(unmapped.pages, Ordering::Relaxed);
         self.line.push_back(unmapped);
@@ -401,7 +442,7 @@ mod tests {
         // Stretches so far apart that no window of read-ahead reaches from one to another.
         let [second, last] = [500, 1000];
         let backing = FileBacking::create(folder.path().join("file"), 1024 * STRETCH * PAGE_BYTES as u64).unwrap();
-        let mut region = ManagedRegion::new(Box::new(backing), &MappingOptions::new(), STRETCH).unwrap();
+        let mut region = ManagedRegion::new(Box::new(backing), &MappingOptions::new(), STRETCH, None).unwrap();
         // Whatever the device's window is here.
         region.read_ahead = ReadAhead::new(1024, Some(WINDOW_BYTES)).unwrap();
         let region = Arc::new(region);

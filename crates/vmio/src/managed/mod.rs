@@ -7,6 +7,7 @@
 mod ahead;
 mod arrivals;
 mod counts;
+mod family;
 mod fetch;
 mod file;
 mod ledger;
@@ -26,6 +27,8 @@ pub(crate) use steward::{Limits, Steward};
 
 use crate::cache::automatic::Follower;
 use crate::cache::fetch::Pool;
+use crate::managed::family::Family;
+use crate::sys::fork::Generation;
 use crate::sys::thread::{self, OwnThread};
 
 /// The steward and its thread; ends it when the last handle and the last mapping are gone.
@@ -41,7 +44,19 @@ pub(crate) struct ManagedCore {
 
 impl ManagedCore {
     pub(crate) fn start(limits: Limits) -> io::Result<Self> {
-        let steward = Arc::new(Steward::new(limits)?);
+        let family = Arc::new(Family::new(limits.capacity_pages)?);
+        Self::start_in(family, limits)
+    }
+
+    /// That of a forked child, which keeps one budget together with its parent's.
+    pub(crate) fn start_in_child(parent: &ManagedCore, generation: Generation) -> io::Result<Self> {
+        let family = Arc::clone(parent.steward.family());
+        let limits = Limits { generation, ..parent.steward.limits_now() };
+        Self::start_in(family, limits)
+    }
+
+    fn start_in(family: Arc<Family>, limits: Limits) -> io::Result<Self> {
+        let steward = Arc::new(Steward::new(family, limits)?);
         let its = Arc::clone(&steward);
         let thread = thread::spawn("vmio-steward", move || its.run())?;
         Ok(ManagedCore {

@@ -10,6 +10,7 @@ use crate::managed::ManagedCore;
 use crate::managed::region::ManagedRegion;
 use crate::mapped_file::opened::OpenRegion;
 use crate::options::MappingOptions;
+use crate::sys::file_map::FileMap;
 use crate::sys::fork::Generation;
 use crate::sys::page_cache;
 
@@ -25,9 +26,11 @@ impl OpenManaged {
         core: &Arc<ManagedCore>,
         backing: Box<dyn Backing>,
         options: MappingOptions,
+        present: Option<FileMap>,
     ) -> Result<OpenManaged> {
-        let region = Arc::new(ManagedRegion::new(backing, &options, core.steward.stretch_pages())?);
+        let region = Arc::new(ManagedRegion::new(backing, &options, core.steward.stretch_pages(), present)?);
         core.steward.insert(Arc::clone(&region)).map_err(Error::system("counting mapped pages"))?;
+        region.map.take_over();
         Ok(OpenManaged { region, core: Arc::clone(core) })
     }
 

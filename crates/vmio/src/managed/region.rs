@@ -48,8 +48,13 @@ pub(crate) struct ManagedRegion {
 }
 
 impl ManagedRegion {
-    /// Maps what a backing opens. Costs nothing until touched.
-    pub(super) fn new(backing: Box<dyn Backing>, options: &MappingOptions, stretch_pages: u64) -> Result<Self> {
+    /// Maps what a backing opens, unless it is there already. Costs nothing until touched.
+    pub(super) fn new(
+        backing: Box<dyn Backing>,
+        options: &MappingOptions,
+        stretch_pages: u64,
+        present: Option<FileMap>,
+    ) -> Result<Self> {
         if options.verifier.is_some() {
             let why = "pages reach the program and the device without passing vmio: use Engine::Sigbus";
             return Err(Error::NotManaged { what: "a page verifier", why });
@@ -73,9 +78,15 @@ impl ManagedRegion {
         let file = file.try_clone_to_owned().map_err(Error::system("duplicating a descriptor")).map(File::from)?;
         let access = options.access_to(&*backing)?;
         let len = backing.len();
-        let reserved = options.reserved_bytes(len)?;
+        let reserved = match &present {
+            Some(map) => map.len(),
+            None => options.reserved_bytes(len)?,
+        };
         let build = || -> io::Result<_> {
-            let map = FileMap::new(file.as_fd(), reserved, access == Access::ReadWrite)?;
+            let map = match present {
+                Some(map) => map,
+                None => FileMap::new(file.as_fd(), reserved, access == Access::ReadWrite)?,
+            };
             map.no_read_ahead(&(0..reserved as u64))?;
             let everything = 0..reserved as u64;
             let whole_until = match stretch_pages < SPAN_PAGES as u64 || !kernel::reads_by_huge_pages() {

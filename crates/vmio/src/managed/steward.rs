@@ -15,6 +15,7 @@ use crate::elastic::MemoryCgroups;
 use crate::error::Error;
 use crate::managed::ahead::Reader;
 use crate::managed::counts::Counts;
+use crate::managed::family::{Family, Member};
 use crate::managed::ledger::{Ledger, Totals};
 use crate::managed::read_ahead::Advised;
 use crate::managed::region::ManagedRegion;
@@ -63,8 +64,10 @@ pub(crate) struct Steward {
     totals: Arc<Totals>,
     pub(super) counts: Arc<Counts>,
     pub(super) pinned_pages: AtomicU64,
-    /// The capacity, or what the cgroups leave of it.
+    /// The capacity, or what the cgroups and the other processes of the budget leave of it.
     budget_pages: AtomicU64,
+    family: Arc<Family>,
+    member: Mutex<Member>,
     /// At the last look.
     dirty_pages: AtomicU64,
     ledger: Mutex<Ledger>,
@@ -79,6 +82,7 @@ pub(crate) struct Steward {
 /// What the thread remembers from look to look.
 struct Watch {
     room_looked: Option<Instant>,
+    room: u64,
     dirty_looked: Instant,
     dirty_took: Duration,
     /// Resident pages when it left off.
@@ -88,7 +92,7 @@ struct Watch {
 }
 
 impl Steward {
-    pub(super) fn new(limits: Limits) -> io::Result<Self> {
+    pub(super) fn new(family: Arc<Family>, limits: Limits) -> io::Result<Self> {
         let (scan, mapped) = (Arc::new(PageScan::open()?), Arc::new(MappedPages::open()?));
         let (totals, counts) = (Arc::new(Totals::default()), Arc::new(Counts::default()));
         let looks = (Arc::clone(&scan), Arc::clone(&mapped));
@@ -108,6 +112,8 @@ impl Steward {
             counts,
             pinned_pages: AtomicU64::new(0),
             budget_pages: AtomicU64::new(limits.capacity_pages.into()),
+            family: Arc::clone(&family),
+            member: Mutex::new(Member::join(family, limits.generation)),
             dirty_pages: AtomicU64::new(0),
             ledger: Mutex::new(ledger),
             reader: Mutex::new(None),
@@ -120,6 +126,16 @@ impl Steward {
 
     pub(crate) fn generation(&self) -> Generation {
         self.limits.generation
+    }
+
+    /// The processes that have the budget together.
+    pub(super) fn family(&self) -> &Arc<Family> {
+        &self.family
+    }
+
+    /// What it keeps to now.
+    pub(super) fn limits_now(&self) -> Limits {
+        Limits { capacity_pages: self.capacity_pages(), ..self.limits }
     }
 
     /// By which it looks at the process's memory.
@@ -251,8 +267,9 @@ impl Steward {
 
     fn set_capacity(&self, pages: u32) {
         self.capacity_pages.store(pages, Ordering::SeqCst);
+        self.family.set_capacity(pages);
         self.ledger().set_capacity(pages);
-        self.set_budget();
+        self.budget_pages.store(self.room(), Ordering::Relaxed);
     }
 
     fn meet_capacity(&self) -> io::Result<Result<(), &'static str>> {
@@ -300,6 +317,7 @@ impl Steward {
     pub(super) fn run(&self) {
         let mut watch = Watch {
             room_looked: None,
+            room: 0,
             dirty_looked: Instant::now(),
             dirty_took: Duration::ZERO,
             left: 0,
@@ -337,7 +355,7 @@ impl Steward {
 
     /// One look, and what follows from it.
     fn tend(&self, watch: &mut Watch) -> io::Result<()> {
-        let mut budget = self.look_for_room(watch);
+        let mut budget = self.budget(watch)?;
         if self.ledger().reads_ahead(budget) {
             // Pages come in faster than the steward looks. If the kernel had to reclaim, it would write all that is dirty.
             budget = budget.saturating_sub(2 * low(budget));
@@ -432,19 +450,26 @@ impl Steward {
         Ok(())
     }
 
-    /// The budget: the capacity, or the room for page cache in the cgroups if that is less.
-    fn look_for_room(&self, watch: &mut Watch) -> u64 {
+    /// The budget: the capacity, or what the cgroups leave of it, or the other processes that have it together with this one.
+    fn budget(&self, watch: &mut Watch) -> io::Result<u64> {
         if watch.room_looked.is_none_or(|looked| looked.elapsed() > ROOM_AGE) {
             watch.room_looked = Some(Instant::now());
-            self.set_budget();
+            watch.room = self.room();
         }
-        self.budget_pages.load(Ordering::Relaxed)
+        let share = self.member.lock().unwrap_or_else(PoisonError::into_inner).share(watch.left);
+        if share.somebody_has_gone {
+            self.ledger().take_over()?;
+        }
+        let budget = watch.room.min(share.pages);
+        self.budget_pages.store(budget, Ordering::Relaxed);
+        Ok(budget)
     }
 
-    fn set_budget(&self) {
-        let capacity = u64::from(self.capacity_pages());
+    /// The capacity, or the room for page cache in the cgroups if that is less.
+    fn room(&self) -> u64 {
+        let capacity = self.family.capacity();
         let room = self.cgroups.room_pages().unwrap_or(capacity);
-        self.budget_pages.store(room.clamp(capacity / BUDGET_MIN_PART, capacity), Ordering::Relaxed);
+        room.clamp(capacity / BUDGET_MIN_PART, capacity)
     }
 
     /// Counts the dirty pages, and begins to write if there are too many, what goes next first. Unmapped,

@@ -31,6 +31,7 @@ use crate::mapped_file::MappedFile;
 use crate::mapping::cached_file::CachedFile;
 use crate::mapping::direct_file::DirectFile;
 use crate::options::MappingOptions;
+use crate::sys::file_map::FileMap;
 
 /// A file, device or other backing as a range of addresses, of which the cache keeps the useful part in memory.
 ///
@@ -75,6 +76,33 @@ impl Mapping {
             Tender::Module(core) => Handle::Kernel(KernelFile::open(cache, core, backing, options)?),
         };
         Ok(Mapping { handle })
+    }
+
+    /// Looks after a mapping that this process has already: that of its parent, which mapped the file through [`Engine::Managed`] and then
+    /// forked. The addresses are this mapping's from now on; if it fails, they stay as they are.
+    ///
+    /// # Safety
+    /// The addresses are all of a mapping of the backing's file that the parent's [`Mapping`] had, they are mapped in this process
+    /// (MADV_DOFORK), and nothing else in it unmaps them.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`]; [`Error::BadOption`] with a cache of another engine than [`Engine::Managed`].
+    ///
+    /// [`Engine::Managed`]: crate::Engine::Managed
+    pub unsafe fn adopt(
+        cache: &Cache,
+        backing: impl Backing + 'static,
+        options: MappingOptions,
+        addresses: Range<usize>,
+    ) -> Result<Mapping> {
+        let Tender::Steward(core) = cache.tender() else {
+            let expected = "Managed: with the others a child has none of its parent's mappings";
+            return Err(Error::BadOption { option: "engine", value: format!("{:?}", cache.engine()), expected });
+        };
+        // SAFETY: by the caller.
+        let present =
+            unsafe { FileMap::adopted(addresses) }.map_err(Error::system("advising the kernel of a mapping"))?;
+        Ok(Mapping { handle: Handle::Managed(ManagedFile::adopt(cache, core, Box::new(backing), options, present)?) })
     }
 
     /// Maps persistent memory without a cache: loads and stores go to the device, by huge pages where the file's extents allow

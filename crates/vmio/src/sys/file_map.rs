@@ -46,6 +46,24 @@ impl FileMap {
         Ok(FileMap { range })
     }
 
+    /// What a mapping of a file's first bytes was that this process has from its parent. It stays where it is if this is dropped before
+    /// [`Self::take_over`].
+    ///
+    /// # Safety
+    /// It is such a mapping, shared, of whole spans, and nobody else unmaps it after that.
+    pub(crate) unsafe fn adopted(addresses: Range<usize>) -> io::Result<Self> {
+        // SAFETY: by the caller.
+        let map = FileMap { range: unsafe { Reservation::adopted(addresses)? } };
+        // Fails where the parent left a part out of its children.
+        map.no_read_ahead(&(0..map.len() as u64))?;
+        Ok(map)
+    }
+
+    /// An adopted map is this one's from now on.
+    pub(crate) fn take_over(&self) {
+        self.range.take_over();
+    }
+
     /// Whether the process has it; what lies there in a forked child is the child's own.
     #[inline]
     pub(crate) fn is_here(&self) -> bool {

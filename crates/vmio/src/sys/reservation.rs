@@ -1,8 +1,10 @@
 //! Ranges of address space that cost nothing until they are touched.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::sys::fork::Generation;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
@@ -16,6 +18,8 @@ pub(crate) struct Reservation {
     len: usize,
     /// Set if forked children do not have the range: what stands there in a child is something else.
     only_in: Option<Generation>,
+    /// Whether it stays when this is dropped.
+    stays: AtomicBool,
 }
 
 // SAFETY: a Reservation is an address and a length; what threads do with the bytes is up to whoever gets the pointer.
@@ -45,8 +49,7 @@ impl Reservation {
             }
             mprotect(aligned as *mut _, end - aligned, MprotectFlags::READ | MprotectFlags::WRITE)?;
         }
-        let base = NonNull::new(aligned as *mut u8).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Reservation { base, len: end - aligned, only_in: None })
+        Self::of(aligned as *mut u8, end - aligned)
     }
 
     /// The first `len` bytes of a file, a multiple of the page size, shared with whoever else maps them.
@@ -54,8 +57,35 @@ impl Reservation {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let raw = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, file, 0)? };
-        let base = NonNull::new(raw.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Reservation { base, len, only_in: None })
+        Self::of(raw.cast(), len)
+    }
+
+    /// So many bytes of zeros, a multiple of the page size, that children forked from now on have together with this process.
+    pub(crate) fn shared_with_children(len: usize) -> io::Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let raw = unsafe { mmap_anonymous(ptr::null_mut(), len, access, MapFlags::SHARED)? };
+        Self::of(raw.cast(), len)
+    }
+
+    /// What is mapped there already, and stays until [`Self::take_over`].
+    ///
+    /// # Safety
+    /// It is a mapping, and after `take_over` nobody else unmaps it.
+    pub(crate) unsafe fn adopted(addresses: Range<usize>) -> io::Result<Self> {
+        let adopted = Self::of(addresses.start as *mut u8, addresses.len())?;
+        adopted.stays.store(true, Ordering::Relaxed);
+        Ok(adopted)
+    }
+
+    /// From now on it is unmapped on drop.
+    pub(crate) fn take_over(&self) {
+        self.stays.store(false, Ordering::Relaxed);
+    }
+
+    fn of(base: *mut u8, len: usize) -> io::Result<Self> {
+        let base = NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Reservation { base, len, only_in: None, stays: AtomicBool::new(false) })
     }
 
     /// The same at a multiple of `align`, and as `flags` say; it may reach beyond the end of the file.
@@ -77,8 +107,7 @@ impl Reservation {
             let free = Self::zeroed(room, align)?.base();
             // SAFETY: without MAP_FIXED a new mapping overlaps nothing, wherever the kernel puts it.
             let raw = unsafe { mmap(free.cast(), len, access, flags | MapFlags::NORESERVE, file, 0)? };
-            let base = NonNull::new(raw.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-            let placed = Reservation { base, len, only_in: None };
+            let placed = Self::of(raw.cast(), len)?;
             if (placed.base() as usize).is_multiple_of(align) {
                 return Ok(placed);
             }
@@ -88,7 +117,7 @@ impl Reservation {
     }
 
     /// Where it lies.
-    pub(crate) fn addresses(&self) -> std::ops::Range<usize> {
+    pub(crate) fn addresses(&self) -> Range<usize> {
         let base = self.base() as usize;
         base..base + self.len()
     }
@@ -175,10 +204,10 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if !self.is_here() {
+        if !self.is_here() || *self.stays.get_mut() {
             return;
         }
-        // SAFETY: the range was mapped by what made this, is unmapped here only, and its owner outlives every use of it.
+        // SAFETY: the range was mapped by what made this or was given to it, is unmapped here only, and its owner outlives every use of it.
         if let Err(error) = unsafe { munmap(self.base().cast(), self.len) } {
             tracing::error!(%error, len = self.len, "unmapping a reservation failed");
         }
