@@ -76,9 +76,12 @@ fn pass(name: &str, rights: &str, way: &str) -> Result<Option<u64>, Box<dyn Erro
     let output = group.run(&mut command)?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let peak = group.peak().ok_or("no peak")?;
+    let stored = fs::read(&data)?;
+    cold_file(&data)?;
     let plain = Command::new(&program).args([text(&data), rights, way]).output()?;
     let printed = String::from_utf8(output.stdout)?;
     assert_eq!(printed, String::from_utf8(plain.stdout)?);
+    assert!(stored == fs::read(&data)?, "other bytes are in the file than without vmio");
     Ok(Some(peak))
 }
 
@@ -89,6 +92,14 @@ fn a_scan_stays_within_the_cache() -> TestResult {
         assert!(peak <= PEAK, "{way}, mapped for {rights}: {peak} MiB at the peak, {PEAK} may be");
         assert!(peak > CACHE / 2, "{way}, mapped for {rights}: {peak} MiB at the peak of {CACHE} that fit");
     }
+    Ok(())
+}
+
+/// Whoever stores faster than the device writes waits for it.
+#[test]
+fn stores_stay_within_the_cache() -> TestResult {
+    let Some(peak) = pass("update", "stores", "update")? else { return Ok(()) };
+    assert!(peak <= PEAK, "{peak} MiB at the peak, {PEAK} may be");
     Ok(())
 }
 

@@ -178,7 +178,7 @@ impl Process {
 /// A system call of the program's that is given a pointer into a mapping must find its page: so faults in signal handlers will
 /// not do. What is left where there is no module is what Linux itself does best, within a budget.
 fn build_cache(settings: &CacheSettings, is_verbose: bool) -> vmio::Result<Cache> {
-    let build = |engine| Cache::builder().engine(engine).capacity(settings.bytes).build();
+    let build = |engine| Cache::builder().engine(engine).capacity(settings.bytes).hold_back_bursts(true).build();
     settings.engine.map_or_else(
         || {
             build(Engine::Kernel).or_else(|error| {

@@ -1,6 +1,6 @@
-/* Goes through a mapped file in one of several ways. Usage: passes FILE loads|stores scan|gather|back|strided|after|beside. "loads" maps it for loads,
-   "stores" for both, and only loads all the same. Prints a sum of what it loaded. "after": scans, and then a child does; "beside": two children
-   scan at the same time. Each prints its sum. */
+/* Goes through a mapped file in one of several ways. Usage: passes FILE loads|stores scan|gather|back|strided|after|beside|update. "loads" maps it for loads,
+   "stores" for both, and only loads all the same; but "update" adds to a byte of each page, three times. Prints a sum of what it loaded.
+   "after": scans, and then a child does; "beside": two children scan at the same time. Each prints its sum. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,7 +73,11 @@ int main(int count, char **arguments) {
     else if (!strcmp(arguments[3], "back"))
         for (size_t at = pages * PAGE; at > 0; at -= 64)
             sum += map[at - 1];
-    else if (!strcmp(arguments[3], "strided"))
+    else if (!strcmp(arguments[3], "update")) {
+        for (int pass = 0; pass < 3; pass++)
+            for (size_t page = 0; page < pages; page++)
+                sum += map[page * PAGE + pass]++;
+    } else if (!strcmp(arguments[3], "strided"))
         for (size_t page = 0; page < pages; page += 8)
             sum += map[page * PAGE];
     else

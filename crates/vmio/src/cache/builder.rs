@@ -60,6 +60,7 @@ pub struct CacheBuilder {
     policy: EvictionPolicy,
     measures_misses: bool,
     publishes_misses: bool,
+    holds_back: bool,
     kernel_features: KernelFeatures,
 }
 
@@ -81,6 +82,7 @@ impl CacheBuilder {
             policy: EvictionPolicy::default(),
             measures_misses: false,
             publishes_misses: false,
+            holds_back: false,
             kernel_features: KernelFeatures::ALL,
         }
     }
@@ -175,6 +177,14 @@ impl CacheBuilder {
         self
     }
 
+    /// With [`Engine::Managed`]: threads that bring in pages faster than the device takes what was stored are held back (not by default), so
+    /// that the budget holds for bursts as well. They wait in the handler of a signal, SIGURG: system calls that it interrupts go on, but for
+    /// the few that end at any signal (signal(7)). Where the program has a handler of its own for SIGURG, nobody waits.
+    pub fn hold_back_bursts(mut self, on: bool) -> Self {
+        self.holds_back = on;
+        self
+    }
+
     /// Does without a feature of the kernel, as on an older kernel that lacks it: to see what that costs, or to get round
     /// a kernel that has it wrong. May be called several times.
     pub fn without(mut self, feature: KernelFeature) -> Self {
@@ -224,7 +234,7 @@ impl CacheBuilder {
             return Err(Error::BadOption { option: "pages_in_flight", value, expected: "1 to 4096" });
         }
         let generation = Generation::of_this_process().map_err(Error::system("marking the process"))?;
-        let managed = Limits { generation, capacity_pages, dirty_ratio: self.dirty_ratio };
+        let managed = Limits { generation, capacity_pages, dirty_ratio: self.dirty_ratio, holds_back: self.holds_back };
         if self.engine == Engine::Managed {
             return self.build_managed(managed);
         }

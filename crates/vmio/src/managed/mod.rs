@@ -18,9 +18,10 @@ mod read_ahead;
 mod region;
 mod steward;
 mod survey;
+mod throttle;
 
 use std::io;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 
 pub(crate) use file::ManagedFile;
 pub(crate) use steward::{Limits, Steward};
@@ -58,7 +59,17 @@ impl ManagedCore {
     fn start_in(family: Arc<Family>, limits: Limits) -> io::Result<Self> {
         let steward = Arc::new(Steward::new(family, limits)?);
         let its = Arc::clone(&steward);
-        let thread = thread::spawn("vmio-steward", move || its.run())?;
+        let (begun, has_begun) = mpsc::channel();
+        let thread = thread::spawn("vmio-steward", move || {
+            // Between two looks the program takes what it can get.
+            if let Err(error) = thread::take_short_turns() {
+                tracing::debug!(%error, "on busy cores the steward may come late");
+            }
+            let _ = begun.send(());
+            its.run();
+        })?;
+        // On busy cores a new thread waits long for its first turn, and until then nobody keeps the budget.
+        let _ = has_begun.recv();
         Ok(ManagedCore {
             steward,
             thread: Mutex::new(Some(thread)),

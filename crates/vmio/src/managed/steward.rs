@@ -20,6 +20,7 @@ use crate::managed::ledger::{Ledger, Totals};
 use crate::managed::read_ahead::Advised;
 use crate::managed::region::ManagedRegion;
 use crate::managed::survey::Cause;
+use crate::managed::throttle::Throttle;
 use crate::page::SPAN_PAGES;
 use crate::sys::PAGE_BYTES;
 use crate::sys::fork::Generation;
@@ -38,6 +39,8 @@ const BACK_OFF: Duration = Duration::from_millis(250);
 const ROOM_AGE: Duration = Duration::from_millis(250);
 /// How often the dirty pages are counted.
 const DIRTY_AGE: Duration = Duration::from_millis(100);
+/// From such a part beyond the budget on, threads that fault are held back.
+const HELD_BACK_PART: u64 = 32;
 /// The cgroups may leave less room than the capacity, but vmio does not give up more than this part of it.
 const BUDGET_MIN_PART: u64 = 8;
 
@@ -50,6 +53,8 @@ pub(crate) struct Limits {
     pub(crate) capacity_pages: u32,
     /// The share of them that may be dirty before they are written though nothing is given up.
     pub(crate) dirty_ratio: f64,
+    /// Whether threads that bring in pages faster than they can be given up wait for it.
+    pub(crate) holds_back: bool,
 }
 
 /// Looks after the managed files of a cache.
@@ -68,6 +73,7 @@ pub(crate) struct Steward {
     budget_pages: AtomicU64,
     family: Arc<Family>,
     member: Mutex<Member>,
+    throttle: Mutex<Throttle>,
     /// At the last look.
     dirty_pages: AtomicU64,
     ledger: Mutex<Ledger>,
@@ -114,6 +120,7 @@ impl Steward {
             budget_pages: AtomicU64::new(limits.capacity_pages.into()),
             family: Arc::clone(&family),
             member: Mutex::new(Member::join(family, limits.generation)),
+            throttle: Mutex::default(),
             dirty_pages: AtomicU64::new(0),
             ledger: Mutex::new(ledger),
             reader: Mutex::new(None),
@@ -380,8 +387,14 @@ impl Steward {
         };
         let arrived = resident.saturating_sub(watch.left);
         if resident + low > budget {
-            self.give_up(budget.saturating_sub(high), budget)?;
+            let before = self.evicted();
+            let given_up = self.give_up(budget.saturating_sub(high), budget, self.limits.holds_back);
             resident = self.ledger().resident()?;
+            // As long as there is too much and it becomes less, they wait.
+            if given_up.is_err() || !is_far_beyond(resident, budget) || self.evicted() == before {
+                self.throttle().release();
+            }
+            given_up?;
         }
         // What goes next is unmapped some time before, so that it shows who still uses it and its writes end early.
         while self.totals.in_line() < budget / 16 && resident + 2 * high > budget && !self.is_stopping() {
@@ -420,22 +433,27 @@ impl Steward {
     pub(super) fn make_room(&self) -> io::Result<()> {
         let budget = self.budget_pages.load(Ordering::Relaxed);
         if self.resident_pages() > budget {
-            self.give_up(budget - low(budget), budget)?;
+            self.give_up(budget - low(budget), budget, false)?;
         }
         Ok(())
     }
 
     /// Takes from memory what is more than `target` pages now, but not much at a time. What seems to be too much may be
     /// somebody else's: the next look counts.
-    fn give_up(&self, target: u64, budget: u64) -> io::Result<()> {
-        let evicted = || self.counts.evicted_clean.get() + self.counts.evicted_dirty.get();
-        let enough = evicted() + self.ledger().resident()?.saturating_sub(target).min(budget / 4);
-        while !self.is_stopping() && evicted() < enough {
+    fn give_up(&self, target: u64, budget: u64, holds_back: bool) -> io::Result<()> {
+        let began = self.evicted();
+        let enough = began + self.ledger().resident()?.saturating_sub(target).min(budget / 4);
+        while !self.is_stopping() && self.evicted() < enough {
             // One step at a time: whoever closes a file waits for the ledger.
             let mut ledger = self.ledger();
             let resident = ledger.resident()?;
             if resident <= target {
                 break;
+            }
+            // Where nothing can be given up, nobody waits for it.
+            let comes_free = self.evicted() > began || self.totals.in_line() > 0;
+            if holds_back && is_far_beyond(resident, budget) && comes_free {
+                self.throttle().hold();
             }
             if ledger.drop_next()? {
                 // One fewer in line.
@@ -448,6 +466,15 @@ impl Steward {
             }
         }
         Ok(())
+    }
+
+    /// Pages so far.
+    fn evicted(&self) -> u64 {
+        self.counts.evicted_clean.get() + self.counts.evicted_dirty.get()
+    }
+
+    fn throttle(&self) -> MutexGuard<'_, Throttle> {
+        self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The budget: the capacity, or what the cgroups leave of it, or the other processes that have it together with this one.
@@ -490,12 +517,19 @@ impl Steward {
         (watch.dirty_looked, watch.dirty_took) = (Instant::now(), began.elapsed());
         let mut excess = dirty.saturating_sub(share(self.capacity_pages(), self.limits.dirty_ratio).into());
         let mut place = if excess > 0 { self.ledger().recount(self.budget_pages.load(Ordering::Relaxed))? } else { 0 };
-        while excess > 0 && !self.is_stopping() {
+        // What is too much goes first.
+        let is_within = || self.resident_pages() <= self.budget_pages.load(Ordering::Relaxed);
+        while excess > 0 && !self.is_stopping() && is_within() {
             let Some(begun) = self.ledger().write_next(&mut place)? else { break };
             excess = excess.saturating_sub(begun);
         }
         Ok(())
     }
+}
+
+/// Whether threads that fault are to be held back.
+fn is_far_beyond(resident: u64, budget: u64) -> bool {
+    resident > budget + budget / HELD_BACK_PART
 }
 
 /// Fewer free pages: the steward gives some up, until there are twice as many. On busy cores it stands in the way of a thread

@@ -16,6 +16,7 @@ pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod futex_lock;
 pub(crate) mod hand_over;
+pub(crate) mod hold;
 pub(crate) mod kernel;
 pub(crate) mod mapped_pages;
 pub(crate) mod memory_file;

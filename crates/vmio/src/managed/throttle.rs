@@ -1,0 +1,100 @@
+//! Holds back threads that bring in pages faster than the device takes what has to be written for them.
+//!
+//! Linux does the same to whoever makes pages dirty (balance_dirty_pages), but from a share of all memory on, and not of a cache's.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::sys::hold;
+
+/// Threads are looked at so often at most: that takes 10 µs each.
+const LOOKS_APART: Duration = Duration::from_millis(1);
+
+/// Knows which threads fault.
+#[derive(Default)]
+pub(super) struct Throttle {
+    /// How often each had faulted at the last look.
+    faults: BTreeMap<i32, u64>,
+    looked: Option<Instant>,
+    is_holding: bool,
+}
+
+impl Throttle {
+    /// Has those threads wait that have faulted since the last look, if that was not just now.
+    pub(super) fn hold(&mut self) {
+        if self.looked.is_some_and(|looked| looked.elapsed() < LOOKS_APART) {
+            return;
+        }
+        self.looked = Some(Instant::now());
+        if let Err(error) = self.look() {
+            tracing::debug!(%error, "threads that store are not held back");
+        }
+    }
+
+    /// They go on.
+    pub(super) fn release(&mut self) {
+        if std::mem::take(&mut self.is_holding) {
+            hold::end();
+            self.faults.clear();
+        }
+        self.looked = None;
+    }
+
+    fn look(&mut self) -> io::Result<()> {
+        self.is_holding = hold::begin()?;
+        if !self.is_holding {
+            return Ok(());
+        }
+        let before = std::mem::take(&mut self.faults);
+        for entry in fs::read_dir("/proc/self/task")? {
+            let Ok(entry) = entry else { continue };
+            // It may have ended by now.
+            let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+            let id = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            let Some((id, (state, faults))) = id.zip(faults_of(&stat)) else { continue };
+            self.faults.insert(id, faults);
+            // Whoever waits for something is left alone: some calls end at a signal.
+            if state == 'R' && before.get(&id).is_some_and(|before| faults > *before) {
+                hold::thread(id);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Throttle {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// What a thread does, and how often it has faulted.
+fn faults_of(stat: &str) -> Option<(char, u64)> {
+    // The name stands in brackets, and may have any.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?.chars().next()?;
+    // Minor and major faults are the 10th and the 12th of all.
+    let mut counts = fields.skip(6).step_by(2).map(str::parse::<u64>);
+    let (minor, major) = (counts.next()?.ok()?, counts.next()?.ok()?);
+    Some((state, minor + major))
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_stand_behind_whatever_name() {
+        let stat = "7 (a) R (b) S 1 2 3 4 5 6 100 8 11 10 11 12";
+        assert_eq!(faults_of(stat), Some(('S', 111)));
+        assert_eq!(faults_of("7 (a) R 1"), None);
+        let own = fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let (state, before) = faults_of(&own).unwrap();
+        std::hint::black_box(vec![1_u8; 64 << 20]);
+        let after = faults_of(&fs::read_to_string("/proc/thread-self/stat").unwrap()).unwrap().1;
+        assert!(state == 'R' && after > before);
+    }
+}
