@@ -9,7 +9,8 @@ use std::path::Path;
 
 use futures::FutureExt;
 use futures::executor::block_on;
-use vmio::backing::FileBacking;
+use vmio::backing::{Backing, FileBacking, FileUser};
+use vmio::journal::{Journal, JournalOptions};
 use vmio::{Access, Advice, Cache, Error, Mapping, MappingOptions};
 
 use support::child::{Ended, fork, install_handler, isolated};
@@ -242,6 +243,60 @@ fn a_child_that_drops_inherited_handles_keeps_its_own_mappings() {
             i32::from(!right)
         });
         assert_eq!(ended, Ended::Exit(0));
+    })
+    .succeeds();
+}
+
+/// The open file is the parent's, too, and the lock with it: a child would get in beside its parent, and let others in.
+#[test]
+fn a_child_has_no_part_in_the_locks_of_its_parents_backings() {
+    isolated("a_child_has_no_part_in_the_locks_of_its_parents_backings", || {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let backing = FileBacking::create(file.path(), PAGE).unwrap();
+        backing.lock(FileUser::CachedWriter).unwrap();
+        let ended = fork(|| {
+            is_forked(backing.lock(FileUser::CachedWriter));
+            assert!(backing.unlock().is_err());
+            0
+        });
+        assert_eq!(ended, Ended::Exit(0));
+        let other = FileBacking::open(file.path(), Access::ReadWrite).unwrap();
+        assert!(matches!(other.lock(FileUser::CachedWriter), Err(Error::InUse { .. })), "the child has unlocked it");
+        backing.unlock().unwrap();
+        other.lock(FileUser::CachedWriter).unwrap();
+    })
+    .succeeds();
+}
+
+/// What is open has been inherited, and keeps a lock that was given up by nothing but closing.
+#[test]
+fn what_could_not_be_opened_is_unlocked_though_a_child_has_it_open() {
+    isolated("what_could_not_be_opened_is_unlocked_though_a_child_has_it_open", || {
+        let [file, no_journal] = [(); 2].map(|()| tempfile::NamedTempFile::new().unwrap());
+        no_journal.as_file().set_len(1 << 20).unwrap();
+        let open = |path: &Path| FileBacking::open(path, Access::ReadWrite).unwrap();
+        let backings = [FileBacking::create(file.path(), PAGE).unwrap(), open(no_journal.path())];
+        let (mut wait, told) = std::io::pipe().unwrap();
+        // SAFETY: the child only waits for the pipe's other end to be closed, and leaves.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            drop(told);
+            let _ = wait.read(&mut [0]);
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(0) };
+        }
+        let [backing, device] = backings;
+        let cache = roomy_cache();
+        let floor_of_all = MappingOptions::new().floor(1 << 40);
+        assert!(Mapping::open(&cache, backing, floor_of_all).is_err());
+        let opened = Journal::open(device, JournalOptions::new(), |_| panic!("it has no files"));
+        assert!(matches!(opened, Err(Error::NotAJournal { .. })));
+        for path in [file.path(), no_journal.path()] {
+            open(path).lock(FileUser::CachedWriter).unwrap();
+        }
+        drop(told);
+        // SAFETY: waits for the child of above.
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
     })
     .succeeds();
 }

@@ -40,7 +40,7 @@ pub use journaled_backing::{CommitTicket, JournaledBacking};
 pub(crate) use participant::Participant;
 pub use recovery::RecoveryReport;
 
-use crate::backing::{Access, Backing, FileBacking, FileUser};
+use crate::backing::{Access, Backing, FileBacking, FileUser, Locking};
 use crate::error::{Error, Result};
 use crate::journal::checkpoint::spawn;
 use crate::journal::commit::{CommitQueue, NOTHING_MORE, lead_commit};
@@ -136,8 +136,13 @@ impl Journal {
     /// Makes an empty journal that fills `device`; what was there is lost.
     pub fn create(device: impl Backing + 'static, options: JournalOptions) -> Result<Self> {
         options.check()?;
-        let device: Box<dyn Backing> = Box::new(device);
-        lock(&*device)?;
+        let (locking, device) = lock(Box::new(device))?;
+        let journal = Self::create_on(device, options)?;
+        locking.keep();
+        Ok(journal)
+    }
+
+    fn create_on(device: Box<dyn Backing>, options: JournalOptions) -> Result<Self> {
         let capacity_pages = capacity_of(device.len())?;
         if let Some(file) = device.file() {
             // So that no spill finds the disk full. A file system that cannot is left to its luck.
@@ -175,15 +180,16 @@ impl Journal {
         // So that no journal is emptied for options that make no sense, nor one that is in use.
         options.check()?;
         capacity_of(len)?;
-        let device = match FileBacking::open(path, Access::ReadWrite) {
+        let journal = match FileBacking::open(path, Access::ReadWrite) {
             Ok(device) => {
-                lock(&device)?;
-                device.set_len(len).map_err(failed_at(&device, "setting the length of"))?;
-                device
+                let (locking, device) = lock(Box::new(device))?;
+                device.set_len(len).map_err(failed_at(&*device, "setting the length of"))?;
+                let journal = Self::create_on(device, options)?;
+                locking.keep();
+                journal
             }
-            Err(_) => FileBacking::create(path, len)?,
+            Err(_) => Self::create(FileBacking::create(path, len)?, options)?,
         };
-        let journal = Self::create(device, options)?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
         synced.map_err(Error::system("flushing the folder of the journal"))?;
@@ -199,9 +205,11 @@ impl Journal {
     ) -> Result<(Self, RecoveryReport)> {
         let open_file: OpenFile<'_> = &open_file;
         options.check()?;
-        lock(&device)?;
-        let (ring, header, report) = recovery::recover(Box::new(device), open_file)?;
-        Ok((Self::start(ring, header, &options)?, report))
+        let (locking, device) = lock(Box::new(device))?;
+        let (ring, header, report) = recovery::recover(device, open_file)?;
+        let journal = Self::start(ring, header, &options)?;
+        locking.keep();
+        Ok((journal, report))
     }
 
     /// Opens the journal in a file, with the files where they were. It is refused if another user has it, other than root, or if
@@ -431,6 +439,7 @@ fn capacity_of(len: u64) -> Result<u64> {
 }
 
 /// Keeps other processes off.
-fn lock(device: &dyn Backing) -> Result<()> {
-    device.lock(FileUser::cached(device.access()))
+fn lock(device: Box<dyn Backing>) -> Result<(Locking, Box<dyn Backing>)> {
+    let user = FileUser::cached(device.access());
+    Locking::begin(device, user)
 }
