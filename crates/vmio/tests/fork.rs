@@ -6,6 +6,7 @@ mod support;
 
 use std::io::Read;
 use std::path::Path;
+use std::sync::{Arc, mpsc};
 
 use futures::FutureExt;
 use futures::executor::block_on;
@@ -297,6 +298,64 @@ fn what_could_not_be_opened_is_unlocked_though_a_child_has_it_open() {
         drop(told);
         // SAFETY: waits for the child of above.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    })
+    .succeeds();
+}
+
+/// What the commit holds then, locks and tickets, are the parent's; the child's thread returns into the middle of it.
+#[test]
+fn a_child_that_is_forked_within_a_commit_has_no_part_in_it() {
+    isolated("a_child_that_is_forked_within_a_commit_has_no_part_in_it", || {
+        let [log, data] = [(); 2].map(|()| tempfile::NamedTempFile::new().unwrap());
+        let journal = Journal::create_file(log.path(), 1 << 20, JournalOptions::new()).unwrap();
+        let file = Arc::new(journal.join(FileBacking::create(data.path(), 4 * PAGE).unwrap()).unwrap());
+        let (drawn, is_drawn) = mpsc::channel();
+        let (forked, has_forked) = mpsc::channel::<()>();
+        // The commit waits for this thread, which the child does not have.
+        let spiller = std::thread::spawn({
+            let file = Arc::clone(&file);
+            move || {
+                let ticket = file.ticket();
+                drawn.send(()).unwrap();
+                let _ = has_forked.recv();
+                file.spill(&ticket, PAGE, &[9; PAGE as usize])
+            }
+        });
+        is_drawn.recv().unwrap();
+        let page = vec![7; PAGE as usize];
+        let (mut child, mut is_refused, mut status) = (-1, false, -1);
+        let committed = journal.commit(|commit| {
+            commit.write(&file, 0, &page)?;
+            let before = std::fs::read(log.path()).unwrap();
+            // SAFETY: the other threads hold no lock that the child needs, but for the commit's.
+            child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: takes no pointers; the signal ends the child.
+                unsafe { libc::alarm(10) };
+                commit.freeze();
+                is_refused = matches!(commit.write(&file, PAGE, &page), Err(Error::Forked))
+                    && matches!(commit.write_changes(&file, 2, &page, &page), Err(Error::Forked));
+                return Ok(());
+            }
+            // SAFETY: the status is ours to write.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(std::fs::read(log.path()).unwrap(), before, "the child has written to the journal");
+            drop(forked);
+            Ok(())
+        });
+        if child == 0 {
+            let again = journal.commit_all();
+            drop(journal);
+            let is_refused = is_refused && [committed, again].iter().all(|done| matches!(done, Err(Error::Forked)));
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(!is_refused)) };
+        }
+        assert_eq!(status, 0);
+        assert_eq!(committed.unwrap(), 1);
+        spiller.join().unwrap().unwrap();
+        journal.checkpoint().unwrap();
+        let bytes = std::fs::read(data.path()).unwrap();
+        assert_eq!([bytes[0], bytes[PAGE as usize]], [7, 9]);
     })
     .succeeds();
 }

@@ -115,7 +115,6 @@ pub(crate) struct Opened {
     pub(crate) core: Arc<Core>,
     queue: CommitQueue,
     thread: Option<OwnThread>,
-    generation: Generation,
 }
 
 /// How full a journal is.
@@ -234,9 +233,9 @@ impl Journal {
         let share = |share: f64| (share * capacity_pages as f64) as u64;
         let log = Log::new(ring, &header, share(options.commit_reserve));
         let generation = Generation::of_this_process().map_err(Error::system("noting the process"))?;
-        let core = Arc::new(Core::new(log, header, share(options.checkpoint_at).max(1)));
+        let core = Arc::new(Core::new(generation, log, header, share(options.checkpoint_at).max(1)));
         let thread = spawn(Arc::clone(&core)).map_err(Error::system("starting the journal's thread"))?;
-        Ok(Journal(Arc::new(Opened { core, queue: CommitQueue::default(), thread: Some(thread), generation })))
+        Ok(Journal(Arc::new(Opened { core, queue: CommitQueue::new(generation), thread: Some(thread) })))
     }
 
     /// Has a file take part. Its contents count as committed.
@@ -258,6 +257,8 @@ impl Journal {
     /// `write` must not wait for the journal, or both wait for ever: it may open and close other files, but must not commit, have
     /// a file join, open or drop a file of the journal (the last handle to an atomic mapping is one), nor wait for a thread that
     /// does.
+    ///
+    /// A child that `write` forks has no part in the commit: there the call fails with [`Error::Forked`] once `write` returns.
     ///
     /// Returns the commit's number once it is durable. After an error nothing is known of it: it may be found after a
     /// crash, as a whole or not at all. Its pages are part of the next commit that succeeds.
@@ -314,7 +315,7 @@ fn check_trusted(device: &FileBacking) -> Result<()> {
 
 impl Opened {
     fn check_not_forked(&self) -> Result<()> {
-        if self.generation.is_current() { Ok(()) } else { Err(Error::Forked) }
+        self.core.check_not_forked()
     }
 
     pub(crate) fn commit<W>(&self, write: Option<W>) -> Result<u64>
@@ -380,7 +381,7 @@ impl Opened {
 
     /// Takes a file out, once the commits that it took part in are in it.
     pub(crate) fn leave(&self, joined: &Arc<Joined>) {
-        if !self.generation.is_current() {
+        if !self.core.is_of_this_process() {
             return;
         }
         self.withdraw(joined);
@@ -412,7 +413,7 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         // A forked child has neither the thread nor the right to write.
-        if !self.generation.is_current() {
+        if !self.core.is_of_this_process() {
             return;
         }
         if let Err(error) = self.checkpoint() {
