@@ -9,6 +9,7 @@ mod ensure;
 mod fetch;
 mod load_store;
 mod pin;
+mod pinned_ranges;
 mod residency;
 mod resize;
 mod sync;
