@@ -134,7 +134,7 @@ impl OpenRegion for CachedRegion {
         region.shared.release(resident + table_pages, false);
         region.shared.mappings.fetch_sub(1, Ordering::Relaxed);
         region.shared.mapped_bytes.fetch_sub(region.len(), Ordering::Relaxed);
-        synced
+        synced.map_err(Error::at_the_end)
     }
 
     fn count_drop_failure(&self) {
