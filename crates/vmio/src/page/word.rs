@@ -479,8 +479,7 @@ impl PageWord {
         }
     }
 
-    /// Takes a pin away; with the last one the page may be protected and evicted again. Whoever waits is woken, for another than the
-    /// last one, too: some wait only until none but the program's pins are left.
+    /// Takes a pin away, and wakes who waits: some do until no pin is left, others until none but the program's are.
     pub(crate) fn unpin(&self) {
         let before = self.update(|word| {
             debug_assert!(word.pins() > 0);
