@@ -283,7 +283,7 @@ enum vmio_status
      */
     VMIO_ERROR_CORRUPT = 9,
     /*
-     Dirty pages could not be written. They stay dirty in memory, and the next sync tries them again.
+     Dirty pages could not be written. They stay dirty in memory, and the next sync tries them again; at the last close they are lost.
      */
     VMIO_ERROR_WRITE = 10,
     /*

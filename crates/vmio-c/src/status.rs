@@ -29,7 +29,7 @@ pub enum vmio_status {
     VMIO_ERROR_READ = 8,
     /// A page was read, but is not what was written.
     VMIO_ERROR_CORRUPT = 9,
-    /// Dirty pages could not be written. They stay dirty in memory, and the next sync tries them again.
+    /// Dirty pages could not be written. They stay dirty in memory, and the next sync tries them again; at the last close they are lost.
     VMIO_ERROR_WRITE = 10,
     /// The device could not be flushed: what was written since the last good sync may be lost. Reopen the file.
     VMIO_ERROR_FLUSH = 11,
@@ -100,7 +100,7 @@ impl vmio_status {
             Error::ReadOnly { .. } => VMIO_ERROR_READ_ONLY,
             Error::Read { .. } => VMIO_ERROR_READ,
             Error::Corrupt { .. } => VMIO_ERROR_CORRUPT,
-            Error::Write { .. } => VMIO_ERROR_WRITE,
+            Error::Write { .. } | Error::Lost { .. } => VMIO_ERROR_WRITE,
             Error::Flush { .. } | Error::JournalFlush { .. } => VMIO_ERROR_FLUSH,
             Error::CacheExhausted { .. } | Error::NotShrunk { .. } | Error::FloorsTooHigh { .. } => {
                 VMIO_ERROR_CACHE_FULL

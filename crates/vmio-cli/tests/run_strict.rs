@@ -417,6 +417,21 @@ print(1, flush=True)
 signal.pause()
 "#;
 
+/// With it a child would have the lock of its parent's log, which nobody would replay as long as the child lives.
+#[test]
+fn a_child_that_is_forked_while_a_log_is_made_has_nothing_of_it() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let program = compiled("log_forks", dir.path(), &["-pthread"])?;
+    let folder = dir.path().join("files");
+    fs::create_dir(&folder)?;
+    for round in 0..20 {
+        let file = folder.join(format!("data{round}"));
+        succeeded(&mut under("strict", &folder, &[text(&program), text(&file)]))?;
+        assert_eq!(fs::read(&file)?, b"logged");
+    }
+    Ok(())
+}
+
 #[test]
 fn what_a_forked_child_writes_survives_the_power() -> TestResult {
     is_there_after_the_power(|_| Ok(()), &["python3", "-c", CHILD], "data", b"parent child")

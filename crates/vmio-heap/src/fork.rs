@@ -4,6 +4,7 @@
 //! system can share blocks between files, it is there at once.
 
 use std::cell::Cell;
+use std::fmt::{self, Write};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +14,9 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::heap;
 use crate::memory::HeapMemory;
+
+/// Longer than anything that is said.
+const LINE_BYTES_MAX: usize = 200;
 
 thread_local! {
     /// The copy for the child of the fork that this thread is in; -1 if there is none.
@@ -35,7 +39,7 @@ extern "C" fn before() {
     let Some(heap) = heap::current() else { return };
     match copy(heap) {
         Ok(copy) => COPY.set(copy.into_raw_fd()),
-        Err(error) => say(&format!("no copy of the heap for a forked process: {error}")),
+        Err(error) => say("no copy of the heap for a forked process", &error),
     }
 }
 
@@ -50,7 +54,7 @@ extern "C" fn in_child() {
     let Some(heap) = heap::current() else { return };
     let mapped = take_copy().ok_or(io::Error::from(io::ErrorKind::NotFound)).and_then(|copy| map(heap, copy.as_fd()));
     if let Err(error) = mapped {
-        say(&format!("a forked process ends, since it has no heap: {error}"));
+        say("a forked process ends, since it has no heap", &error);
         std::process::abort();
     }
 }
@@ -104,6 +108,43 @@ fn map(heap: &HeapMemory, copy: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-fn say(what: &str) {
-    let _ = rustix::io::write(rustix::stdio::stderr(), format!("vmio: {what}\n").as_bytes());
+/// Says what has gone wrong, without an allocation: the child has no heap, and of its parent's nobody knows what it was in the middle of. So
+/// the error is its number.
+fn say(what: &str, error: &io::Error) {
+    let mut line = Line::default();
+    let written = match error.raw_os_error() {
+        Some(number) => writeln!(line, "vmio: {what}: error {number} of the system"),
+        None => writeln!(line, "vmio: {what}: {:?}", error.kind()),
+    };
+    if written.is_ok() {
+        let _ = rustix::io::write(rustix::stdio::stderr(), line.bytes());
+    }
+}
+
+/// A line of text on the stack.
+struct Line {
+    bytes: [u8; LINE_BYTES_MAX],
+    len: usize,
+}
+
+impl Line {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Line { bytes: [0; LINE_BYTES_MAX], len: 0 }
+    }
+}
+
+impl Write for Line {
+    /// What is too long is an error.
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.bytes.get_mut(self.len..self.len + text.len()).ok_or(fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.len += text.len();
+        Ok(())
+    }
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::ptr;
 
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
 use vmio::backing::FileBacking;
 use vmio::{Cache, Engine, Mapping, MappingOptions};
 
@@ -63,7 +63,11 @@ fn plain(file: &File, bytes: u64) -> Result<Mapped, HeapError> {
     let (protection, length) = (ProtFlags::READ | ProtFlags::WRITE, bytes as usize);
     // SAFETY: the kernel chooses the addresses, where nothing is.
     let start = unsafe { rustix::mm::mmap(ptr::null_mut(), length, protection, MapFlags::SHARED, file.as_fd(), 0) };
-    start.map(|start| (start as usize, None)).map_err(|error| HeapError::Map(error.into()))
+    let start = start.map_err(|error| HeapError::Map(error.into()))?;
+    // A child that came there before it has its copy, or by a call that nobody follows, would change its parent's heap.
+    // SAFETY: the advice is about the range that was just mapped, and changes nothing in this process.
+    unsafe { madvise(start, length, Advice::LinuxDontFork) }.map_err(|error| HeapError::Map(error.into()))?;
+    Ok((start as usize, None))
 }
 
 #[cfg(test)]
@@ -79,6 +83,32 @@ mod tests {
             let options = HeapOptions::new(folder.path().join("heap"), 16 << 20).engine(engine);
             let memory = HeapMemory::open(&options).unwrap();
             assert_eq!(memory.file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        }
+    }
+    /// Its stores would reach the parent's heap, under the feet of its threads.
+    #[test]
+    fn a_child_that_nobody_has_given_a_copy_has_no_heap() {
+        let folder = tempfile::tempdir().unwrap();
+        for engine in [HeapEngine::Managed, HeapEngine::Mmap] {
+            let options = HeapOptions::new(folder.path().join("heap"), 16 << 20).engine(engine);
+            let memory = HeapMemory::open(&options).unwrap();
+            let first = memory.start as *mut u8;
+            // SAFETY: the byte is the heap's, which nobody uses.
+            unsafe { first.write_volatile(1) };
+            // SAFETY: the child makes a store and a system call.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: a store that ends the child, or the test.
+                unsafe { first.write_volatile(2) };
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(0) };
+            }
+            let mut status = 0;
+            // SAFETY: the status is ours to write.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "{engine:?}: {status}");
+            // SAFETY: as above.
+            assert_eq!(unsafe { first.read_volatile() }, 1);
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::table::LockedTable;
 /// What the thread holds while it forks.
 struct Forking {
     all_left: Option<AllLeft>,
+    _opening_logs: Option<MutexGuard<'static, ()>>,
     _starting: MutexGuard<'static, process::Start>,
     _table: Option<LockedTable<'static>>,
     _left_to_linux: MutexGuard<'static, left_to_linux::Files>,
@@ -70,6 +71,8 @@ extern "C" fn before() {
     let no_handlers = SignalsBlocked::new();
     let forking = entry::as_vmio(|| Forking {
         all_left: split::is_on().then(AllLeft::new),
+        // After that: what is being warmed up may be making a log, and is waited for there.
+        _opening_logs: split::is_strict().then(split::opening_logs),
         _starting: process::starting(),
         _table: Process::current().map(|process| process.table.lock()),
         _left_to_linux: left_to_linux::files(),

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -426,6 +427,8 @@ pub(crate) fn advise(address: usize, len: usize, advice: c_int) -> Answer<()> {
         match file.mapping.advise(within, advice) {
             // As with Linux, what cannot be written stays, and msync says why.
             Err(vmio::Error::Write { .. }) => Ok(()),
+            // And so does what somebody holds.
+            Err(vmio::Error::System { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => Ok(()),
             // Linux reads later, if at all: the access that needs the page has the error.
             Err(_) if file.uses_page_cache() => Ok(()),
             outcome => outcome.map_err(|error| errno::of(&error)),

@@ -190,6 +190,22 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// The last handle was closed, and dirty pages could not be written: no sync comes that would try them again. Sync before, and close when
+    /// that has succeeded, to keep them.
+    #[error(
+        "{lost_pages} page(s) of {backing} could not be written when it was closed, the first at byte {offset}: what was stored to them is lost"
+    )]
+    Lost {
+        /// What was mapped.
+        backing: String,
+        /// The first of them.
+        offset: u64,
+        /// How many.
+        lost_pages: u64,
+        /// Why the first one failed.
+        #[source]
+        source: io::Error,
+    },
     /// The device could not be flushed. What it still holds of the writes before is unknown, now and for good.
     #[error("flushing {backing} failed; what was written since the last good sync may be lost: reopen it")]
     Flush {
@@ -332,6 +348,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// What is dirty goes with the mapping: of a failure to write it that is what there is to say.
+    pub(crate) fn at_the_end(self) -> Self {
+        match self {
+            Error::Write { backing, offset, failed_pages, source } => {
+                Error::Lost { backing, offset, lost_pages: failed_pages, source }
+            }
+            other => other,
+        }
+    }
+
     pub(crate) fn system(operation: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::System { operation, source }
     }

@@ -6,10 +6,12 @@ mod support;
 
 use std::io::Read;
 use std::path::Path;
+use std::sync::{Arc, mpsc};
 
 use futures::FutureExt;
 use futures::executor::block_on;
-use vmio::backing::FileBacking;
+use vmio::backing::{Backing, FileBacking, FileUser};
+use vmio::journal::{Journal, JournalOptions};
 use vmio::{Access, Advice, Cache, Error, Mapping, MappingOptions};
 
 use support::child::{Ended, fork, install_handler, isolated};
@@ -242,6 +244,118 @@ fn a_child_that_drops_inherited_handles_keeps_its_own_mappings() {
             i32::from(!right)
         });
         assert_eq!(ended, Ended::Exit(0));
+    })
+    .succeeds();
+}
+
+/// The open file is the parent's, too, and the lock with it: a child would get in beside its parent, and let others in.
+#[test]
+fn a_child_has_no_part_in_the_locks_of_its_parents_backings() {
+    isolated("a_child_has_no_part_in_the_locks_of_its_parents_backings", || {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let backing = FileBacking::create(file.path(), PAGE).unwrap();
+        backing.lock(FileUser::CachedWriter).unwrap();
+        let ended = fork(|| {
+            is_forked(backing.lock(FileUser::CachedWriter));
+            assert!(backing.unlock().is_err());
+            0
+        });
+        assert_eq!(ended, Ended::Exit(0));
+        let other = FileBacking::open(file.path(), Access::ReadWrite).unwrap();
+        assert!(matches!(other.lock(FileUser::CachedWriter), Err(Error::InUse { .. })), "the child has unlocked it");
+        backing.unlock().unwrap();
+        other.lock(FileUser::CachedWriter).unwrap();
+    })
+    .succeeds();
+}
+
+/// What is open has been inherited, and keeps a lock that was given up by nothing but closing.
+#[test]
+fn what_could_not_be_opened_is_unlocked_though_a_child_has_it_open() {
+    isolated("what_could_not_be_opened_is_unlocked_though_a_child_has_it_open", || {
+        let [file, no_journal] = [(); 2].map(|()| tempfile::NamedTempFile::new().unwrap());
+        no_journal.as_file().set_len(1 << 20).unwrap();
+        let open = |path: &Path| FileBacking::open(path, Access::ReadWrite).unwrap();
+        let backings = [FileBacking::create(file.path(), PAGE).unwrap(), open(no_journal.path())];
+        let (mut wait, told) = std::io::pipe().unwrap();
+        // SAFETY: the child only waits for the pipe's other end to be closed, and leaves.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            drop(told);
+            let _ = wait.read(&mut [0]);
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(0) };
+        }
+        let [backing, device] = backings;
+        let cache = roomy_cache();
+        let floor_of_all = MappingOptions::new().floor(1 << 40);
+        assert!(Mapping::open(&cache, backing, floor_of_all).is_err());
+        let opened = Journal::open(device, JournalOptions::new(), |_| panic!("it has no files"));
+        assert!(matches!(opened, Err(Error::NotAJournal { .. })));
+        for path in [file.path(), no_journal.path()] {
+            open(path).lock(FileUser::CachedWriter).unwrap();
+        }
+        drop(told);
+        // SAFETY: waits for the child of above.
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    })
+    .succeeds();
+}
+
+/// What the commit holds then, locks and tickets, are the parent's; the child's thread returns into the middle of it.
+#[test]
+fn a_child_that_is_forked_within_a_commit_has_no_part_in_it() {
+    isolated("a_child_that_is_forked_within_a_commit_has_no_part_in_it", || {
+        let [log, data] = [(); 2].map(|()| tempfile::NamedTempFile::new().unwrap());
+        let journal = Journal::create_file(log.path(), 1 << 20, JournalOptions::new()).unwrap();
+        let file = Arc::new(journal.join(FileBacking::create(data.path(), 4 * PAGE).unwrap()).unwrap());
+        let (drawn, is_drawn) = mpsc::channel();
+        let (forked, has_forked) = mpsc::channel::<()>();
+        // The commit waits for this thread, which the child does not have.
+        let spiller = std::thread::spawn({
+            let file = Arc::clone(&file);
+            move || {
+                let ticket = file.ticket();
+                drawn.send(()).unwrap();
+                let _ = has_forked.recv();
+                file.spill(&ticket, PAGE, &[9; PAGE as usize])
+            }
+        });
+        is_drawn.recv().unwrap();
+        let page = vec![7; PAGE as usize];
+        let (mut child, mut is_refused, mut status) = (-1, false, -1);
+        let committed = journal.commit(|commit| {
+            commit.write(&file, 0, &page)?;
+            let before = std::fs::read(log.path()).unwrap();
+            // SAFETY: the other threads hold no lock that the child needs, but for the commit's.
+            child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: takes no pointers; the signal ends the child.
+                unsafe { libc::alarm(10) };
+                commit.freeze();
+                is_refused = matches!(commit.write(&file, PAGE, &page), Err(Error::Forked))
+                    && matches!(commit.write_changes(&file, 2, &page, &page), Err(Error::Forked));
+                return Ok(());
+            }
+            // SAFETY: the status is ours to write.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(std::fs::read(log.path()).unwrap(), before, "the child has written to the journal");
+            drop(forked);
+            Ok(())
+        });
+        if child == 0 {
+            let again = journal.commit_all();
+            drop(journal);
+            let is_refused = is_refused && [committed, again].iter().all(|done| matches!(done, Err(Error::Forked)));
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(!is_refused)) };
+        }
+        assert_eq!(status, 0);
+        assert_eq!(committed.unwrap(), 1);
+        spiller.join().unwrap().unwrap();
+        journal.checkpoint().unwrap();
+        let bytes = std::fs::read(data.path()).unwrap();
+        assert_eq!([bytes[0], bytes[PAGE as usize]], [7, 9]);
     })
     .succeeds();
 }

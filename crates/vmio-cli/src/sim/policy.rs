@@ -12,7 +12,7 @@ use super::replacement::{Arc, Clock, Lru, Optimum, Replacement, S3Fifo};
 use super::trace::Trace;
 use crate::size::format_size;
 
-/// What a cache takes beside its pages.
+/// What a cache of two workers takes beside its pages.
 const OVERHEAD_BYTES: u64 = 5 << 20;
 /// What has page tables and page words of its own, and what these take at most.
 const SPAN_BYTES: u64 = 2 << 20;
@@ -105,7 +105,7 @@ fn replay(trace: &Trace, policy: EvictionPolicy, frames: FrameHint, bytes: u64) 
     let len = trace.offsets().max().unwrap_or(0).saturating_add(PAGE_BYTES);
     let spans = trace.offsets().map(|offset| offset / SPAN_BYTES).collect::<HashSet<_>>().len() as u64;
     let capacity = OVERHEAD_BYTES + spans * TABLE_BYTES + bytes;
-    let cache = Cache::builder().engine(Engine::Sigbus).policy(policy).capacity(capacity).build();
+    let cache = Cache::builder().engine(Engine::Sigbus).policy(policy).workers(2).capacity(capacity).build();
     let cache = cache.context("cannot build the cache (`vmio doctor` says what is missing)")?;
     let options = MappingOptions::new().access(Access::ReadOnly).frames(frames);
     let mapping = Mapping::open(&cache, NullBacking::new(len), options)

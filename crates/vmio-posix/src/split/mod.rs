@@ -37,3 +37,4 @@ pub(crate) use descriptors::{
 };
 pub(crate) use keeper::{begin_anew, close_logs, has_frames, is_on, is_strict, replay_before_changes, start};
 pub(crate) use report::report;
+pub(crate) use strict::opening_logs;

@@ -9,7 +9,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::backing::file::lengthen;
-use crate::backing::{Access, Backing, FileUser, Identity, file_locks};
+use crate::backing::file_locks::FileLocks;
+use crate::backing::{Access, Backing, FileUser, Identity};
 use crate::sys::fork::Generation;
 use crate::sys::persistent_map::PersistentMap;
 use crate::{Error, Result};
@@ -34,6 +35,7 @@ pub struct DaxBacking {
     len: AtomicU64,
     identity: Identity,
     generation: Generation,
+    locks: FileLocks,
     path: String,
 }
 
@@ -63,6 +65,7 @@ impl DaxBacking {
             len: AtomicU64::new(metadata.len()),
             identity: Identity { device: metadata.dev(), inode: metadata.ino() },
             generation: Generation::of_this_process().map_err(failed)?,
+            locks: FileLocks::of_this_process().map_err(failed)?,
             path: path.display().to_string(),
         })
     }
@@ -170,11 +173,11 @@ impl Backing for DaxBacking {
     }
 
     fn lock(&self, user: FileUser) -> Result<()> {
-        user.lock(self.file.as_fd(), &self.path)
+        self.locks.lock(user, self.file.as_fd(), &self.path)
     }
 
     fn unlock(&self) -> io::Result<()> {
-        file_locks::unlock(self.file.as_fd())
+        self.locks.unlock(self.file.as_fd())
     }
 
     fn describe(&self) -> String {

@@ -8,7 +8,8 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::backing::{Access, Backing, FileUser, Identity, file_locks};
+use crate::backing::file_locks::FileLocks;
+use crate::backing::{Access, Backing, FileUser, Identity};
 use crate::sys::PAGE_BYTES;
 use crate::{Error, Result};
 
@@ -26,6 +27,7 @@ pub struct FileBacking {
     access: Access,
     len: AtomicU64,
     identity: Identity,
+    locks: FileLocks,
     path: String,
 }
 
@@ -41,10 +43,14 @@ impl FileBacking {
         let path = path.as_ref();
         let failed = |source| Error::Open { path: path.display().to_string(), source };
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
-        // Nobody's data may go before it is clear that nobody has the file mapped; the lock ends with `file`.
-        FileUser::CachedWriter.lock(file.as_fd(), &path.display().to_string())?;
-        file.set_len(0).and_then(|()| file.set_len(len)).map_err(failed)?;
-        Self::open(path, Access::ReadWrite)
+        let locks = FileLocks::of_this_process().map_err(failed)?;
+        // Nobody's data may go before it is clear that nobody has the file mapped.
+        locks.lock(FileUser::CachedWriter, file.as_fd(), &path.display().to_string())?;
+        let emptied = file.set_len(0).and_then(|()| file.set_len(len)).map_err(failed);
+        let opened = emptied.and_then(|()| Self::open(path, Access::ReadWrite));
+        // Else a child that was forked meanwhile would keep it.
+        locks.unlock(file.as_fd()).map_err(failed)?;
+        opened
     }
 
     fn open_io(path: &Path, access: Access) -> io::Result<Self> {
@@ -89,7 +95,8 @@ impl FileBacking {
         let block_bytes = if fits { block_bytes } else { 1 };
         let len = AtomicU64::new(len);
         let path = path.display().to_string();
-        Ok(FileBacking { direct, buffered, is_direct, is_device, block_bytes, access, len, identity, path })
+        let locks = FileLocks::of_this_process()?;
+        Ok(FileBacking { direct, buffered, is_direct, is_device, block_bytes, access, len, identity, locks, path })
     }
 
     /// Whether whole blocks bypass the page cache.
@@ -184,11 +191,11 @@ impl Backing for FileBacking {
     }
 
     fn lock(&self, user: FileUser) -> Result<()> {
-        user.lock(self.buffered.as_fd(), &self.path)
+        self.locks.lock(user, self.buffered.as_fd(), &self.path)
     }
 
     fn unlock(&self) -> io::Result<()> {
-        file_locks::unlock(self.buffered.as_fd())
+        self.locks.unlock(self.buffered.as_fd())
     }
 
     fn file(&self) -> Option<BorrowedFd<'_>> {

@@ -8,6 +8,7 @@ use crate::backing::Access;
 use crate::error::{Error, Result};
 use crate::file_user::{FileUser, Holder};
 use crate::sys::byte_locks::{self, HeldLock, LockKind};
+use crate::sys::fork::Generation;
 
 /// The first of the bytes that are locked: far behind all that a file holds, so that nobody locks them by chance.
 const BASE: u64 = 1 << 62;
@@ -50,8 +51,7 @@ impl FileUser {
         }
     }
 
-    /// Locks a file as this kind of user; `path` is its name for messages.
-    pub(super) fn lock(self, file: BorrowedFd<'_>, path: &str) -> Result<()> {
+    fn lock(self, file: BorrowedFd<'_>, path: &str) -> Result<()> {
         match self.find_holder(file).map_err(Error::system("locking the file"))? {
             None => Ok(()),
             Some(holder) => Err(Error::InUse { backing: path.to_owned(), holder, wanted: self }),
@@ -81,8 +81,33 @@ impl FileUser {
     }
 }
 
-/// Gives the lock of any kind of user up.
-pub(super) fn unlock(file: BorrowedFd<'_>) -> io::Result<()> {
+/// The locks on a file that a process has opened. They belong to the open file, which forked children share: there they are the parent's.
+pub(super) struct FileLocks(Generation);
+
+impl FileLocks {
+    pub(super) fn of_this_process() -> io::Result<Self> {
+        Ok(FileLocks(Generation::of_this_process()?))
+    }
+
+    /// Refuses to go on in a forked child.
+    pub(super) fn check_not_forked(&self) -> Result<()> {
+        if self.0.is_current() { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    /// Locks the file as some kind of user; `path` is its name for messages.
+    pub(super) fn lock(&self, user: FileUser, file: BorrowedFd<'_>, path: &str) -> Result<()> {
+        self.check_not_forked()?;
+        user.lock(file, path)
+    }
+
+    /// Gives the lock of any kind of user up.
+    pub(super) fn unlock(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        self.check_not_forked().map_err(io::Error::other)?;
+        unlock(file)
+    }
+}
+
+fn unlock(file: BorrowedFd<'_>) -> io::Result<()> {
     byte_locks::unlock(file, &ALL)
 }
 

@@ -4,6 +4,7 @@ mod batch;
 mod dax;
 mod file;
 mod file_locks;
+mod locking;
 mod memory;
 mod null;
 mod nvme;
@@ -18,6 +19,7 @@ pub use crate::file_user::{FileUser, Holder};
 pub use batch::BatchReader;
 pub use dax::DaxBacking;
 pub use file::FileBacking;
+pub(crate) use locking::Locking;
 pub use memory::MemoryBacking;
 pub use null::NullBacking;
 pub use nvme::{Commands, NvmeBacking, Submission};
@@ -83,12 +85,13 @@ pub trait Backing: Send + Sync {
     }
 
     /// Keeps off other processes whose pages and this one's would not stay the same; [`crate::Error::InUse`] if one of them
-    /// was here first. The default keeps off nobody.
+    /// was here first. In a forked child, which shares the open file, the lock would be its parent's: [`crate::Error::Forked`]. The default
+    /// keeps off nobody.
     fn lock(&self, _user: FileUser) -> crate::Result<()> {
         Ok(())
     }
 
-    /// Gives the lock up, also on behalf of forked children that share it.
+    /// Gives the lock up, also on behalf of forked children that share it. A child cannot give up its parent's.
     fn unlock(&self) -> io::Result<()> {
         Ok(())
     }

@@ -8,7 +8,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use crate::backing::{Access, Backing, FileUser, Identity, file_locks};
+use crate::backing::file_locks::FileLocks;
+use crate::backing::{Access, Backing, FileUser, Identity};
 use crate::sys::PAGE_BYTES;
 pub use crate::sys::nvme::Commands;
 use crate::sys::nvme::{self, CommandRings, Geometry, Memory};
@@ -42,6 +43,7 @@ pub struct NvmeBacking {
     geometry: Geometry,
     access: Access,
     identity: Identity,
+    locks: FileLocks,
     path: String,
 }
 
@@ -86,8 +88,19 @@ impl NvmeBacking {
         }
         let identity = Identity { device: 0, inode: block_device.metadata()?.rdev() };
         let (rings, submission) = open_rings(device.as_fd(), &geometry, ways);
-        let (claim, path) = (Mutex::default(), path.display().to_string());
-        Ok(NvmeBacking { device, block_device, block_path, claim, rings, submission, geometry, access, identity, path })
+        Ok(NvmeBacking {
+            device,
+            block_device,
+            block_path,
+            claim: Mutex::default(),
+            rings,
+            submission,
+            geometry,
+            access,
+            identity,
+            locks: FileLocks::of_this_process()?,
+            path: path.display().to_string(),
+        })
     }
 
     /// How commands get to the device.
@@ -179,14 +192,14 @@ impl Backing for NvmeBacking {
     }
 
     fn lock(&self, user: FileUser) -> Result<()> {
-        user.lock(self.block_device.as_fd(), &self.path)?;
+        self.locks.lock(user, self.block_device.as_fd(), &self.path)?;
         let mut claim = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
         if claim.is_some() {
             return Ok(());
         }
         let claimed = File::options().read(true).custom_flags(libc::O_EXCL).open(&self.block_path);
         let claimed = claimed.map_err(|source| {
-            let _ = file_locks::unlock(self.block_device.as_fd());
+            let _ = self.locks.unlock(self.block_device.as_fd());
             let source = match source.raw_os_error() {
                 Some(libc::EBUSY) => {
                     let why = "is mounted, or another has it for itself: unmount it, or take a namespace of its own";
@@ -199,16 +212,18 @@ impl Backing for NvmeBacking {
         // What somebody has written through the block device's page cache must neither be missed nor written over ours.
         let written =
             self.block_device.sync_data().map_err(Error::system("writing back the block device's page cache"));
-        written.inspect_err(|_| drop(file_locks::unlock(self.block_device.as_fd())))?;
+        written.inspect_err(|_| drop(self.locks.unlock(self.block_device.as_fd())))?;
         self.forget_cached();
         *claim = Some(claimed);
         Ok(())
     }
 
     fn unlock(&self) -> io::Result<()> {
+        // In a forked child, another thread of the parent may have held the lock of the claim when it was copied.
+        self.locks.check_not_forked().map_err(io::Error::other)?;
         self.forget_cached();
         self.claim.lock().unwrap_or_else(PoisonError::into_inner).take();
-        file_locks::unlock(self.block_device.as_fd())
+        self.locks.unlock(self.block_device.as_fd())
     }
 
     fn prefer_buffers(&self, addresses: &[Range<usize>]) {

@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::cache::builder::{capacity_bytes, capacity_pages};
+use crate::cache::overhead::Overhead;
 use crate::cache::resize::Unmet;
 use crate::cache::shared::capacity_for_pins;
 use crate::cache::{Cache, CacheCore, Tender};
@@ -39,8 +39,8 @@ pub(super) struct FollowerParts {
 impl FollowerParts {
     /// For a capacity within bounds.
     pub(super) fn new(bounds: &RangeInclusive<u64>) -> Result<Self> {
-        capacity_pages(*bounds.start())?;
-        capacity_pages(*bounds.end())?;
+        Overhead::LEAST.capacity_pages(*bounds.start())?;
+        Overhead::LEAST.capacity_pages(*bounds.end())?;
         if bounds.is_empty() {
             let value = format!("{} to {} bytes", bounds.start(), bounds.end());
             return Err(Error::BadOption { option: "capacity_auto", value, expected: "the smaller capacity first" });
@@ -108,13 +108,15 @@ fn follow(mut governor: Governor, mut observer: Observer, followed: &Followed, e
             // Used or not.
             Tender::Module(_) => stats.capacity_pages,
         };
-        let present = capacity_bytes(stats.capacity_pages as u32);
+        let overhead = cache.overhead();
+        let present = overhead.capacity_bytes(stats.capacity_pages as u32);
         let now = Instant::now();
         let seen = observer.look(now, held_pages * PAGE_BYTES as u64);
         // The floors of mappings are kept, come what may.
-        let least = capacity_bytes(cache.least_capacity_pages() as u32);
-        let next = governor.decide(present, seen).max(needed_for_pins(stats.pinned_pages)).max(least.min(present));
-        if capacity_pages(next).is_ok_and(|pages| u64::from(pages) == stats.capacity_pages) {
+        let least = overhead.capacity_bytes(cache.least_capacity_pages() as u32);
+        let next =
+            governor.decide(present, seen).max(needed_for_pins(overhead, stats.pinned_pages)).max(least.min(present));
+        if overhead.capacity_pages(next).is_ok_and(|pages| u64::from(pages) == stats.capacity_pages) {
             continue;
         }
         if next < present && resting_until.is_some_and(|until| now < until) {
@@ -129,8 +131,8 @@ fn follow(mut governor: Governor, mut observer: Observer, followed: &Followed, e
 }
 
 /// The least capacity, in bytes, at which pins may hold so many pages.
-fn needed_for_pins(pinned_pages: u64) -> u64 {
-    u32::try_from(capacity_for_pins(pinned_pages)).map_or(0, capacity_bytes)
+fn needed_for_pins(overhead: Overhead, pinned_pages: u64) -> u64 {
+    u32::try_from(capacity_for_pins(pinned_pages)).map_or(0, |pages| overhead.capacity_bytes(pages))
 }
 
 #[cfg(all(test, not(loom)))]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::cache::automatic::FollowerParts;
 use crate::cache::fault::handle_fault;
+use crate::cache::overhead::{Overhead, PAGES_MIN};
 use crate::cache::refusal::while_absent;
 use crate::cache::shared::{Parts, Shared};
-use crate::cache::write_batch::BATCH_PAGES;
 use crate::cache::{Cache, CacheCore, Tender};
 use crate::engine::{AnonymousFrames, FaultCalls};
 use crate::error::{Error, Result};
@@ -21,13 +21,6 @@ use crate::sys::fork::Generation;
 use crate::sys::kernel::KernelFeatures;
 use crate::sys::unmap::Unmapper;
 use crate::sys::{PAGE_BYTES, cpu};
-
-/// The smallest budget of pages: enough for every thread of an ordinary program to have its instruction's pages
-/// resident at the same time.
-pub(super) const PAGES_MIN: u64 = 256;
-/// What the cache keeps for itself, counted against the budget: the merge buffers of two workers, and 1 MiB for lists,
-/// page buffers, stacks, and the counters (a page, and one more a core).
-const OVERHEAD_BYTES: u64 = 2 * (BATCH_PAGES * PAGE_BYTES) as u64 + (1 << 20);
 
 /// Pages under way at a time by default: as many single pages as the queue of an NVMe or virtio disk takes, which is half.
 const PAGES_IN_FLIGHT: usize = 256;
@@ -87,7 +80,8 @@ impl CacheBuilder {
         }
     }
 
-    /// The memory that the cache may use, in bytes: resident pages and merge buffers. Must be set; see
+    /// The memory that the cache may use, in bytes: resident pages and merge buffers (if more [`Self::workers`] are asked for than have theirs in
+    /// an eighth of it, that eighth). Must be set; see
     /// [`Self::CAPACITY_BYTES`].
     pub fn capacity(mut self, bytes: u64) -> Self {
         self.capacity_bytes = bytes;
@@ -128,7 +122,8 @@ impl CacheBuilder {
         self
     }
 
-    /// Background threads that evict and write; by default one per core, 2 to 16. One works at a time unless the
+    /// Background threads that evict and write; by default one per core, 2 to 16, and no more than have their merge buffers, of 2 MiB each,
+    /// in an eighth of the capacity. One works at a time unless the
     /// device is slow or the reserve of free pages runs low.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = Some(workers);
@@ -205,14 +200,17 @@ impl CacheBuilder {
         }
         let follower = self.automatic.as_ref().map(FollowerParts::new).transpose()?;
         let capacity_bytes = follower.as_ref().map_or(self.capacity_bytes, FollowerParts::first_capacity);
-        let cache = self.build_of(capacity_pages(capacity_bytes)?)?;
+        let least_bytes = self.automatic.as_ref().map_or(capacity_bytes, |bounds| *bounds.start());
+        let cache = self.build_of(capacity_bytes, least_bytes)?;
         if let Some(parts) = follower {
             parts.start(&cache).map_err(Error::system("starting the thread that looks after the capacity"))?;
         }
         Ok(cache)
     }
 
-    fn build_of(self, capacity_pages: u32) -> Result<Cache> {
+    /// Its capacity will be no less than `least_bytes`, unless the program changes it.
+    fn build_of(self, capacity_bytes: u64, least_bytes: u64) -> Result<Cache> {
+        let capacity_pages = Overhead::LEAST.capacity_pages(capacity_bytes)?;
         if !(self.dirty_ratio > 0.0 && self.dirty_ratio <= 1.0) {
             return Err(Error::BadOption {
                 option: "dirty_ratio",
@@ -221,7 +219,7 @@ impl CacheBuilder {
             });
         }
         let cores = cpu::count();
-        let workers = self.workers.unwrap_or(cores.clamp(2, 16));
+        let workers = self.workers.unwrap_or(cores.clamp(2, 16).min(Overhead::workers_within(least_bytes)));
         if !(1..=256).contains(&workers) {
             return Err(Error::BadOption { option: "workers", value: workers.to_string(), expected: "1 to 256" });
         }
@@ -257,9 +255,11 @@ impl CacheBuilder {
         };
         let locks_memory = self.decide_on_locking()?;
         let frames = AnonymousFrames::new(userfaultfd, self.kernel_features);
+        let overhead = Overhead::of(workers, least_bytes);
         let parts = Parts {
             generation,
-            capacity_pages,
+            capacity_pages: overhead.capacity_pages(capacity_bytes)?,
+            overhead,
             dirty_ratio: self.dirty_ratio,
             policy: self.policy,
             engine,
@@ -318,22 +318,4 @@ impl CacheBuilder {
     }
 }
 
-const _: () = assert!(*CacheBuilder::CAPACITY_BYTES.start() == OVERHEAD_BYTES + PAGES_MIN * PAGE_BYTES as u64);
-
-/// The memory that a cache of so many pages may use.
-pub(super) fn capacity_bytes(pages: u32) -> u64 {
-    OVERHEAD_BYTES + u64::from(pages) * PAGE_BYTES as u64
-}
-
-/// The pages of a cache that may use so much memory.
-pub(super) fn capacity_pages(bytes: u64) -> Result<u32> {
-    let pages = bytes.saturating_sub(OVERHEAD_BYTES) / PAGE_BYTES as u64;
-    match u32::try_from(pages) {
-        Ok(fitting) if pages >= PAGES_MIN => Ok(fitting),
-        _ => Err(Error::BadOption {
-            option: "capacity",
-            value: format!("{bytes} bytes"),
-            expected: "between 6 MiB (1 MiB of pages, the rest merge buffers) and 16 TiB",
-        }),
-    }
-}
+const _: () = assert!(*CacheBuilder::CAPACITY_BYTES.start() == Overhead::LEAST.capacity_bytes(PAGES_MIN as u32));

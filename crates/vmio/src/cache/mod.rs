@@ -12,6 +12,7 @@ mod hiding;
 mod huge_pages;
 mod load;
 pub(crate) mod merge_buffers;
+pub(crate) mod overhead;
 pub(crate) mod page_buffers;
 pub(crate) mod read_failures;
 pub(crate) mod reclaim;
@@ -41,6 +42,7 @@ pub use builder::{CacheBuilder, LockMemory};
 
 use crate::cache::automatic::Follower;
 use crate::cache::fetch::Fetchers;
+use crate::cache::overhead::Overhead;
 use crate::cache::shared::Shared;
 use crate::error::{Error, Result};
 use crate::kernel_engine::KernelCore;
@@ -166,11 +168,19 @@ impl Cache {
         u64::from(pages) * PAGE_BYTES as u64
     }
 
+    /// What it keeps for itself beside its pages.
+    fn overhead(&self) -> Overhead {
+        match &self.tender {
+            Tender::Workers(core) => core.shared.overhead,
+            Tender::Steward(_) | Tender::Module(_) => Overhead::LEAST,
+        }
+    }
+
     /// The smallest capacity that leaves what a cache needs beside the floors of its mappings.
     fn least_capacity_pages(&self) -> u64 {
         match &self.tender {
             Tender::Workers(core) => core.shared.least_capacity_pages(),
-            Tender::Steward(_) | Tender::Module(_) => builder::PAGES_MIN,
+            Tender::Steward(_) | Tender::Module(_) => overhead::PAGES_MIN,
         }
     }
 

@@ -3,7 +3,6 @@
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use crate::cache::builder::capacity_pages;
 use crate::cache::fault::FAILED_ROUNDS_MAX;
 use crate::cache::reclaim::{Goal, PASS_PAGES, Reclaimer};
 use crate::cache::shared::{DIRECT_PAGES, Shared};
@@ -40,7 +39,7 @@ impl Cache {
     /// A journal of atomic mappings keeps what it reserves for commits; in a larger cache more may be dirty than that has room
     /// for, and the commit fails ([`crate::journal::JournalOptions`]).
     ///
-    /// Fails with [`Error::BadOption`] for less than 6 MiB; and with [`Error::NotShrunk`] if pins hold more than three
+    /// Fails with [`Error::BadOption`] for less than 6 MiB, of which a cache with many workers takes more for their merge buffers; and with [`Error::NotShrunk`] if pins hold more than three
     /// quarters of the new capacity, pages cannot be written, or the new capacity has no room for the floors of the open
     /// mappings ([`crate::MappingOptions::floor`]): then the capacity is what it was.
     pub fn resize(&self, capacity_bytes: u64) -> Result<()> {
@@ -48,7 +47,7 @@ impl Cache {
     }
 
     pub(super) fn resize_or(&self, capacity_bytes: u64, unmet: Unmet) -> Result<()> {
-        let pages = capacity_pages(capacity_bytes)?;
+        let pages = self.overhead().capacity_pages(capacity_bytes)?;
         if !self.generation().is_current() {
             return Err(Error::Forked);
         }

@@ -12,6 +12,7 @@ use crossbeam_utils::CachePadded;
 use crate::budget::Budget;
 use crate::cache::fetch::EndedRequests;
 use crate::cache::merge_buffers::MergeBuffers;
+use crate::cache::overhead::Overhead;
 use crate::cache::page_buffers::PageBuffers;
 use crate::cache::reclaim::Reclaimer;
 use crate::cache::stream::Streams;
@@ -33,7 +34,7 @@ use crate::telemetry::page::{Description, PublishedWord, StatPage};
 /// Pages that a faulting thread evicts when it has to do it itself.
 pub(crate) const DIRECT_PAGES: usize = 64;
 /// So many workers have merge buffers that a device may have registered: as many as there are by default on the largest machines.
-const SHARED_BATCHES_MAX: usize = 16;
+pub(super) const SHARED_BATCHES_MAX: usize = 16;
 /// Write runs that may wait for a thread; more are written by the thread that made them.
 const QUEUED_RUNS_MAX: usize = 4096;
 /// Fetches have at most one page in so many of the cache under way, so that the rest can be evicted for faults.
@@ -97,6 +98,8 @@ pub(crate) struct Shared {
     pub(crate) budget: Budget<PublishedWord>,
     /// The capacity, for others to see.
     published_capacity: PublishedWord,
+    /// What it keeps for itself beside.
+    pub(super) overhead: Overhead,
     dirty_ratio: f64,
     /// Held by whoever changes the capacity, or promises some of it.
     pub(super) resizing: Mutex<()>,
@@ -161,6 +164,7 @@ pub(crate) type Gate<'a> = RwLockReadGuard<'a, Vec<Arc<Tenant>>>;
 pub(crate) struct Parts {
     pub(crate) generation: Generation,
     pub(crate) capacity_pages: u32,
+    pub(crate) overhead: Overhead,
     pub(crate) dirty_ratio: f64,
     pub(crate) policy: EvictionPolicy,
     pub(crate) engine: Box<dyn FaultEngine>,
@@ -197,6 +201,7 @@ impl Shared {
         Ok(Shared {
             generation: parts.generation,
             published_capacity: page.capacity_pages(),
+            overhead: parts.overhead,
             dirty_ratio: parts.dirty_ratio,
             resizing: Mutex::new(()),
             budget: Budget::new(parts.capacity_pages, page.gauge(Gauge::PooledPages), free_pages),

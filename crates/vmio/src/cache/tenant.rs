@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use crate::cache::builder::PAGES_MIN;
 use crate::cache::fault::FAILED_ROUNDS_MAX;
 use crate::cache::huge_pages::CACHE_SHARE;
+use crate::cache::overhead::PAGES_MIN;
 use crate::cache::reclaim::{Goal, PATIENCE_ABOVE_FLOORS};
 use crate::cache::region::Region;
 use crate::cache::shared::{DIRECT_PAGES, Shared};

@@ -16,6 +16,7 @@ use crate::journal::journaled_backing::JournaledBacking;
 use crate::journal::log::CommitFailure;
 use crate::journal::participant::Participant;
 use crate::sys::PAGE_BYTES;
+use crate::sys::fork::Generation;
 use crate::sys::probes;
 use crate::sys::signal::SignalsBlocked;
 
@@ -38,7 +39,10 @@ impl Commit<'_> {
     /// this one and is waited for at the end. Called while stores stand still, if the commit is to be a point in time.
     /// By default it is drawn with the first [`Self::write`], or at the end.
     pub fn freeze(&self) {
-        self.frozen();
+        // The line is the parent's to draw.
+        if self.core.is_of_this_process() {
+            self.frozen();
+        }
     }
 
     fn frozen(&self) -> &Frozen {
@@ -55,6 +59,7 @@ impl Commit<'_> {
     /// Adds pages of a file, under the rules of [`crate::backing::Backing::write_at`]. After an error the commit must fail; what was
     /// written of it becomes part of the next one.
     pub fn write(&self, file: &JournaledBacking, offset: u64, data: &[u8]) -> Result<()> {
+        self.core.check_not_forked()?;
         // Of a page that is written twice, the second is what counts.
         append_deltas(self)?;
         let number = |at: usize| offset / PAGE_BYTES as u64 + at as u64;
@@ -66,6 +71,7 @@ impl Commit<'_> {
     /// the whole page if that is much. Nobody may spill the page until the commit has ended. If that fails, the newest version
     /// may be the one before: read it.
     pub fn write_changes(&self, file: &JournaledBacking, page: u64, before: &[u8], after: &[u8]) -> Result<()> {
+        self.core.check_not_forked()?;
         let is_page = before.len() == PAGE_BYTES && after.len() == PAGE_BYTES;
         if !is_page || page >= file.len().div_ceil(PAGE_BYTES as u64) {
             let expected = "whole pages of the file";
@@ -87,8 +93,8 @@ impl Commit<'_> {
 }
 
 /// Who leads a commit, and who is served by it.
-#[derive(Default)]
 pub(crate) struct CommitQueue {
+    generation: Generation,
     rounds: Mutex<Rounds>,
     ended: Condvar,
 }
@@ -110,6 +116,10 @@ struct Lead<'a> {
 }
 
 impl CommitQueue {
+    pub(crate) fn new(generation: Generation) -> Self {
+        CommitQueue { generation, rounds: Mutex::default(), ended: Condvar::new() }
+    }
+
     /// Commits, or waits for a commit that begins after this call and succeeds. Returns its number.
     pub(crate) fn commit<W>(&self, core: &Core, write: Option<W>) -> Result<u64>
     where
@@ -159,6 +169,10 @@ impl CommitQueue {
 
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
+        // The lead is the parent's, and one of its threads may have had the lock.
+        if !self.queue.generation.is_current() {
+            return;
+        }
         let mut rounds = self.queue.rounds();
         rounds.is_under_way = false;
         if let Some(number) = self.outcome {
@@ -187,6 +201,10 @@ impl Begun<'_, '_> {
 
 impl Drop for Begun<'_, '_> {
     fn drop(&mut self) {
+        // Of who has tickets a forked child hears nothing; the pages and the deltas are its parent's.
+        if !self.commit.core.is_of_this_process() {
+            return;
+        }
         self.drain();
         if !self.is_durable {
             let _signals = SignalsBlocked::new();
@@ -213,6 +231,8 @@ where
         // Pages whose deltas have not been written cannot be evicted, and the caller may need room in a cache.
         append_deltas(&commit)?;
         write(&commit)?;
+        // It may have forked, and this be the child, which would write over what its parent writes.
+        core.check_not_forked()?;
     }
     commit.freeze();
     begun.drain();

@@ -17,6 +17,7 @@ use crate::journal::participant::Participant;
 use crate::journal::version::Version;
 use crate::store_gate::StoreGate;
 use crate::sys::PAGE_BYTES;
+use crate::sys::fork::Generation;
 use crate::sys::signal::SignalsBlocked;
 
 /// A file that has joined.
@@ -65,6 +66,8 @@ impl Joined {
 }
 
 pub(crate) struct Core {
+    /// The process that opened the journal; a forked child has no part in it.
+    generation: Generation,
     pub(crate) log: Log,
     /// Who holds pages of the present commit that have not yet reached the log. Its epoch is the number of the commit.
     pub(crate) tickets: DrainGate,
@@ -84,8 +87,9 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(log: Log, header: Header, checkpoint_at_pages: u64) -> Self {
+    pub(crate) fn new(generation: Generation, log: Log, header: Header, checkpoint_at_pages: u64) -> Self {
         Core {
+            generation,
             tickets: DrainGate::new(header.commit + 1),
             stores: StoreGate::new(),
             stores_held_ns_max: AtomicU64::new(0),
@@ -97,6 +101,17 @@ impl Core {
             log,
             checkpoint_at_pages,
         }
+    }
+
+    /// Whether the caller is the process that opened the journal. In a forked child locks may be held, and tickets out, of threads that it does
+    /// not have.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.generation.is_current()
+    }
+
+    /// Refuses to go on in a forked child.
+    pub(crate) fn check_not_forked(&self) -> Result<()> {
+        if self.is_of_this_process() { Ok(()) } else { Err(Error::Forked) }
     }
 
     /// Appends pages of a file, as few records as they fit in, making room by a checkpoint if need be, and notes where they are.

@@ -70,9 +70,9 @@ pub struct Record {
 impl Inspection {
     /// Reads a journal that no process has open. An error means that there is none, or that it cannot be read.
     pub fn of(device: impl Backing + 'static) -> Result<Self> {
-        lock(&device)?;
+        let (_locked, device) = lock(Box::new(device))?;
         let mut found = Vec::new();
-        let (ring, header, scan) = read(Box::new(device), &mut |record| found.push((record.head, record.pages())))?;
+        let (ring, header, scan) = read(device, &mut |record| found.push((record.head, record.pages())))?;
         let file = |file: &JournaledFile| InspectedFile {
             path: file.path.clone(),
             identity: file.identity,

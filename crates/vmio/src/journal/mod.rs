@@ -40,7 +40,7 @@ pub use journaled_backing::{CommitTicket, JournaledBacking};
 pub(crate) use participant::Participant;
 pub use recovery::RecoveryReport;
 
-use crate::backing::{Access, Backing, FileBacking, FileUser};
+use crate::backing::{Access, Backing, FileBacking, FileUser, Locking};
 use crate::error::{Error, Result};
 use crate::journal::checkpoint::spawn;
 use crate::journal::commit::{CommitQueue, NOTHING_MORE, lead_commit};
@@ -115,7 +115,6 @@ pub(crate) struct Opened {
     pub(crate) core: Arc<Core>,
     queue: CommitQueue,
     thread: Option<OwnThread>,
-    generation: Generation,
 }
 
 /// How full a journal is.
@@ -136,8 +135,13 @@ impl Journal {
     /// Makes an empty journal that fills `device`; what was there is lost.
     pub fn create(device: impl Backing + 'static, options: JournalOptions) -> Result<Self> {
         options.check()?;
-        let device: Box<dyn Backing> = Box::new(device);
-        lock(&*device)?;
+        let (locking, device) = lock(Box::new(device))?;
+        let journal = Self::create_on(device, options)?;
+        locking.keep();
+        Ok(journal)
+    }
+
+    fn create_on(device: Box<dyn Backing>, options: JournalOptions) -> Result<Self> {
         let capacity_pages = capacity_of(device.len())?;
         if let Some(file) = device.file() {
             // So that no spill finds the disk full. A file system that cannot is left to its luck.
@@ -175,15 +179,16 @@ impl Journal {
         // So that no journal is emptied for options that make no sense, nor one that is in use.
         options.check()?;
         capacity_of(len)?;
-        let device = match FileBacking::open(path, Access::ReadWrite) {
+        let journal = match FileBacking::open(path, Access::ReadWrite) {
             Ok(device) => {
-                lock(&device)?;
-                device.set_len(len).map_err(failed_at(&device, "setting the length of"))?;
-                device
+                let (locking, device) = lock(Box::new(device))?;
+                device.set_len(len).map_err(failed_at(&*device, "setting the length of"))?;
+                let journal = Self::create_on(device, options)?;
+                locking.keep();
+                journal
             }
-            Err(_) => FileBacking::create(path, len)?,
+            Err(_) => Self::create(FileBacking::create(path, len)?, options)?,
         };
-        let journal = Self::create(device, options)?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
         synced.map_err(Error::system("flushing the folder of the journal"))?;
@@ -199,9 +204,11 @@ impl Journal {
     ) -> Result<(Self, RecoveryReport)> {
         let open_file: OpenFile<'_> = &open_file;
         options.check()?;
-        lock(&device)?;
-        let (ring, header, report) = recovery::recover(Box::new(device), open_file)?;
-        Ok((Self::start(ring, header, &options)?, report))
+        let (locking, device) = lock(Box::new(device))?;
+        let (ring, header, report) = recovery::recover(device, open_file)?;
+        let journal = Self::start(ring, header, &options)?;
+        locking.keep();
+        Ok((journal, report))
     }
 
     /// Opens the journal in a file, with the files where they were. It is refused if another user has it, other than root, or if
@@ -226,9 +233,9 @@ impl Journal {
         let share = |share: f64| (share * capacity_pages as f64) as u64;
         let log = Log::new(ring, &header, share(options.commit_reserve));
         let generation = Generation::of_this_process().map_err(Error::system("noting the process"))?;
-        let core = Arc::new(Core::new(log, header, share(options.checkpoint_at).max(1)));
+        let core = Arc::new(Core::new(generation, log, header, share(options.checkpoint_at).max(1)));
         let thread = spawn(Arc::clone(&core)).map_err(Error::system("starting the journal's thread"))?;
-        Ok(Journal(Arc::new(Opened { core, queue: CommitQueue::default(), thread: Some(thread), generation })))
+        Ok(Journal(Arc::new(Opened { core, queue: CommitQueue::new(generation), thread: Some(thread) })))
     }
 
     /// Has a file take part. Its contents count as committed.
@@ -250,6 +257,8 @@ impl Journal {
     /// `write` must not wait for the journal, or both wait for ever: it may open and close other files, but must not commit, have
     /// a file join, open or drop a file of the journal (the last handle to an atomic mapping is one), nor wait for a thread that
     /// does.
+    ///
+    /// A child that `write` forks has no part in the commit: there the call fails with [`Error::Forked`] once `write` returns.
     ///
     /// Returns the commit's number once it is durable. After an error nothing is known of it: it may be found after a
     /// crash, as a whole or not at all. Its pages are part of the next commit that succeeds.
@@ -306,7 +315,7 @@ fn check_trusted(device: &FileBacking) -> Result<()> {
 
 impl Opened {
     fn check_not_forked(&self) -> Result<()> {
-        if self.generation.is_current() { Ok(()) } else { Err(Error::Forked) }
+        self.core.check_not_forked()
     }
 
     pub(crate) fn commit<W>(&self, write: Option<W>) -> Result<u64>
@@ -372,7 +381,7 @@ impl Opened {
 
     /// Takes a file out, once the commits that it took part in are in it.
     pub(crate) fn leave(&self, joined: &Arc<Joined>) {
-        if !self.generation.is_current() {
+        if !self.core.is_of_this_process() {
             return;
         }
         self.withdraw(joined);
@@ -404,7 +413,7 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         // A forked child has neither the thread nor the right to write.
-        if !self.generation.is_current() {
+        if !self.core.is_of_this_process() {
             return;
         }
         if let Err(error) = self.checkpoint() {
@@ -431,6 +440,7 @@ fn capacity_of(len: u64) -> Result<u64> {
 }
 
 /// Keeps other processes off.
-fn lock(device: &dyn Backing) -> Result<()> {
-    device.lock(FileUser::cached(device.access()))
+fn lock(device: Box<dyn Backing>) -> Result<(Locking, Box<dyn Backing>)> {
+    let user = FileUser::cached(device.access());
+    Locking::begin(device, user)
 }

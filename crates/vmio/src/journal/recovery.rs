@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::backing::{Backing, FileUser};
+use crate::backing::{Backing, FileUser, Locking};
 use crate::error::{Error, Result};
 use crate::journal::failed_at;
 use crate::journal::format::{Header, JournaledFile, LOG_START_BYTES, RecordPage, VERSION};
@@ -81,12 +81,13 @@ pub(crate) fn recover(device: Box<dyn Backing>, open_file: OpenFile<'_>) -> Resu
     if let Some((offset, damage)) = damage(&ring, &header, &scan)? {
         return Err(Error::JournalDamaged { journal: ring.device().describe(), offset, what: damage.what() });
     }
-    let mut files = BTreeMap::new();
+    let (mut files, mut locks) = (BTreeMap::new(), Vec::new());
     for file in header.files.iter().filter(|file| scan.lengths.contains_key(&file.file)) {
         let data = open_file(file)?;
         check_identity(&ring, file, &*data)?;
-        data.lock(FileUser::CachedWriter)?;
+        let (locking, data) = Locking::begin(data, FileUser::CachedWriter)?;
         files.insert(file.file, data);
+        locks.push(locking);
     }
     let backings = files.iter().map(|(file, data)| (*file, &**data)).collect();
     replay(&ring, &scan, &backings, &|_, _, _| false, &Writers::default())?;
@@ -98,9 +99,7 @@ pub(crate) fn recover(device: Box<dyn Backing>, open_file: OpenFile<'_>) -> Resu
         torn_at: torn_at(&ring, &scan)?,
         files: files.values().map(|data| data.describe()).collect(),
     };
-    for data in files.values() {
-        data.unlock().map_err(Error::system("unlocking a file of the journal"))?;
-    }
+    drop(locks);
     // Records of the life before may lie beyond the end: in the next one they count for nothing.
     let next = Header {
         version: VERSION,

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::backing::{Access, Backing, FileUser};
 use crate::cache::Cache;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel_engine::KernelCore;
 use crate::kernel_engine::region::{EVERYTHING, KernelRegion};
 use crate::mapped_file::opened::OpenRegion;
@@ -59,11 +59,14 @@ impl OpenRegion for OpenKernel {
 
     fn shut_down(&self) -> Result<()> {
         self.region.fetches.close();
-        let synced = self.sync();
-        // A forked child has the descriptor, too: it keeps what is attached, but no page that could become old.
-        if synced.is_ok()
-            && let Err(error) = self.region.attachment.evict(&EVERYTHING)
-        {
+        let synced = self.sync().map_err(Error::at_the_end);
+        // A forked child has the descriptor, too: it keeps what is attached, but no page that could become old. What is lost must not come
+        // over what the file's next user writes.
+        let given_up = match &synced {
+            Ok(()) => self.region.attachment.evict(&EVERYTHING),
+            Err(_) => self.region.attachment.discard(&EVERYTHING),
+        };
+        if let Err(error) = given_up {
             tracing::debug!(backing = self.region.backing.describe(), %error, "the file's pages stay in memory");
         }
         synced

@@ -22,8 +22,14 @@ pub enum Advice {
     /// The range will be wanted soon: read it now, as far as the cache has pages for it.
     WillNeed,
     /// The range will not be wanted soon: write back what is dirty and give its pages up. What is on its way in is waited for
-    /// first: who writes to the file past the mapping afterwards will see that through it. What cannot be written stays, and is
-    /// [`crate::Error::Write`]: it would come over what is written past the mapping.
+    /// first, read-ahead as well, and so are copies in and out ([`crate::Mapping::read_at`]): who writes to the file past the mapping
+    /// afterwards will see that through it. What the program has pinned stays. What cannot be written stays, and is
+    /// [`crate::Error::Write`]: it would come over what is written past the mapping. What the kernel keeps in memory since the program has
+    /// locked it there (mlock, before Linux 5.18) is [`crate::Error::System`].
+    ///
+    /// It does not keep pages away: whoever touches the range from then on brings them back with what the file holds at that moment, and
+    /// so does read-ahead of accesses before or behind it. Where other threads may come there before the write past the mapping has been made,
+    /// say it again after the write.
     DontNeed,
     /// What the device holds in the range is garbage, and the program is about to write it: misses fill with zeros in
     /// place of reading (kmmap's filter of reads before writes, Kreon §3.3.1). Resident pages stay as they are.

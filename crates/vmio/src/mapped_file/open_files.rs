@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::backing::{Access, Backing, Identity};
+use crate::backing::{Access, Backing, Identity, Locking};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::mapped_file::OpenedFile;
@@ -62,8 +62,11 @@ pub(crate) fn open<R: OpenRegion>(
         return Err(Error::Forked);
     }
     let start = |backing: Box<dyn Backing>, options: MappingOptions| {
-        backing.lock(R::file_user(options.access_to(&*backing)?))?;
-        start(backing, options)
+        let user = R::file_user(options.access_to(&*backing)?);
+        let (locking, backing) = Locking::begin(backing, user)?;
+        let started = start(backing, options)?;
+        locking.keep();
+        Ok(started)
     };
     let Some(identity) = backing.identity() else {
         return Ok(Arc::new(Opened::new(start(backing, options)?, None)));

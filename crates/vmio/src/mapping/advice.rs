@@ -59,18 +59,20 @@ impl CachedFile {
                 self.check_writable()?;
                 self.check_droppable("Advice::Free")?;
                 let _signals = SignalsBlocked::new();
-                self.discard_pages(whole.clone(), Pinned::Stay);
+                let kept = self.discard_pages(whole.clone(), Pinned::Stay);
                 self.mark_fresh(whole.clone());
                 self.region().give_tables_back(whole);
+                check_none_kept(kept)?;
             }
             Advice::Invalidate => {
                 self.check_droppable("Advice::Invalidate")?;
                 let _signals = SignalsBlocked::new();
                 // Before, so that who comes meanwhile reads; and after, for those who had begun to fill a fresh page.
                 self.forget_fresh(whole.clone());
-                self.discard_pages(whole.clone(), Pinned::Stay);
+                let kept = self.discard_pages(whole.clone(), Pinned::Stay);
                 self.forget_fresh(whole.clone());
                 self.region().give_tables_back(whole);
+                check_none_kept(kept)?;
             }
         }
         Ok(())
@@ -156,39 +158,44 @@ impl CachedFile {
                 None => self.write_and_drop(&mut batch, pages.clone()),
             };
             rounds += 1;
-            // What cannot be written stays.
+            // What cannot be written stays, and so does what cannot be unmapped.
             let is_left = self.wait_for_owners(pages.clone());
-            if !is_left || !matches!(evicted, Ok(0)) || rounds == EVICT_ROUNDS_MAX {
+            if !is_left || !matches!(evicted, Ok(Evicted { failed: 0, kept: 0 })) || rounds == EVICT_ROUNDS_MAX {
                 break (evicted, is_left);
             }
         };
         batch.clear();
         region.shared.return_sync_batch(batch);
-        let failed = evicted.map_err(Error::system("write-protecting dirty pages"))?;
+        let Evicted { failed, kept } = evicted.map_err(Error::system("write-protecting dirty pages"))?;
         // Or somebody else was always faster in trying to write them.
         if failed > 0 || is_left && region.failures().writes > failures_before {
             return Err(region.write_error(&pages, failed.max(1).into()));
         }
-        Ok(())
+        check_none_kept(kept)
     }
 
-    /// Waits until nobody else moves or writes the pages of a range; whether any is left then that could go or be written. A page that is pinned
-    /// for loads (each copy out pins for an instant) is written all the same, where its frame can be protected.
+    /// Waits until nobody else moves, copies or writes the pages of a range; whether any is left then that could go or be written. A page that
+    /// the program has pinned for loads is written all the same, where its frame can be protected.
     fn wait_for_owners(&self, pages: Range<u64>) -> bool {
         let region = self.region();
         let mut is_left = false;
         for page in region.occupied(pages) {
             let word = region.word(page);
-            word.wait_while(|word| word.is_busy() || word.in_flight());
+            let is_in_use = |seen: Snapshot| seen.is_busy() || seen.in_flight() || self.is_being_copied(page, seen);
+            word.wait_while(is_in_use);
             let seen = word.load();
             let may_be_written = seen.needs_write() && !seen.is_pinned_for_writing() && region.hideable().is_none();
-            is_left |= seen.is_busy() || seen.in_flight() || seen.is_resident() && (seen.pins() == 0 || may_be_written);
+            is_left |= is_in_use(seen) || seen.is_resident() && (seen.pins() == 0 || may_be_written);
         }
         is_left
     }
 
-    /// How many could not be written.
-    fn write_and_drop(&self, batch: &mut WriteBatch, pages: Range<u64>) -> io::Result<u32> {
+    /// Whether others than the program's pins hold a page: copies of its bytes in or out, which end in an instant.
+    fn is_being_copied(&self, page: u64, seen: Snapshot) -> bool {
+        seen.pins() > 0 && seen.pins() > self.opened.pinned.holding(page)
+    }
+
+    fn write_and_drop(&self, batch: &mut WriteBatch, pages: Range<u64>) -> io::Result<Evicted> {
         let region = self.region();
         let mut failed = 0;
         for number in span_of(pages.start)..pages.end.div_ceil(SPAN_PAGES as u64) {
@@ -199,17 +206,30 @@ impl CachedFile {
                 failed += batch.written(&region.shared);
             }
         }
-        let claim = |page| match region.word(page).begin_evict(Visit::LAST) {
-            true => Claim::Taken(State::Clean),
-            // Another round looks at it.
-            false => Claim::Left,
+        let claim = |page| {
+            let word = region.word(page);
+            if word.begin_evict(Visit::LAST) {
+                return Claim::Taken(State::Clean);
+            }
+            let seen = word.load();
+            let can_go = seen.state() == State::Clean && !seen.in_flight();
+            match can_go && (seen.pins() == 0 || self.is_being_copied(page, seen)) {
+                true => Claim::Busy,
+                // Another round looks at it.
+                false => Claim::Left,
+            }
         };
-        self.unmap_where(pages, |_| false, claim);
-        Ok(failed)
+        let kept = self.unmap_where(pages, |page, seen| self.is_being_copied(page, seen), claim);
+        Ok(Evicted { failed, kept })
     }
 
-    /// A page in sight may be stored to at any time: only when it is hidden is what is written all there is. How many could not be written.
-    fn hide_and_drop(&self, frames: &dyn HideableFrames, batch: &mut WriteBatch, pages: Range<u64>) -> io::Result<u32> {
+    /// A page in sight may be stored to at any time: only when it is hidden is what is written all there is.
+    fn hide_and_drop(
+        &self,
+        frames: &dyn HideableFrames,
+        batch: &mut WriteBatch,
+        pages: Range<u64>,
+    ) -> io::Result<Evicted> {
         let region = self.region();
         let shared = &region.shared;
         let mut stored = StoredPages::new();
@@ -234,7 +254,7 @@ impl CachedFile {
             shared.release(dropped, true);
             collected?;
         }
-        Ok(failed)
+        Ok(Evicted { failed, kept: 0 })
     }
 
     fn mark_fresh(&self, pages: Range<u64>) {
@@ -289,14 +309,17 @@ impl CachedFile {
         }
     }
 
-    /// Drops pages without writing them. The caller has signals blocked.
-    pub(super) fn discard_pages(&self, pages: Range<u64>, pinned: Pinned) {
+    /// Drops pages without writing them; how many the kernel would not unmap, which stay as they are. The caller has signals blocked.
+    pub(super) fn discard_pages(&self, pages: Range<u64>, pinned: Pinned) -> u32 {
         let region = self.region();
-        let is_waited_for = |word: Snapshot| pinned == Pinned::AreWaitedFor && word.pins() > 0;
+        let is_waited_for = |page, word: Snapshot| match pinned {
+            Pinned::AreWaitedFor => word.pins() > 0,
+            Pinned::Stay => self.is_being_copied(page, word),
+        };
         self.unmap_where(pages, is_waited_for, |page| {
             let word = region.word(page);
             let seen = word.load();
-            if seen.is_busy() || seen.in_flight() || is_waited_for(seen) {
+            if seen.is_busy() || seen.in_flight() || is_waited_for(page, seen) {
                 Claim::Busy
             } else if word.begin_discard() {
                 region.span(span_of(page)).remove_dirty(1);
@@ -304,18 +327,27 @@ impl CachedFile {
                 Claim::Taken(State::Dirty)
             } else if word.begin_evict(Visit::LAST) {
                 Claim::Taken(State::Clean)
-            } else if seen.is_settled_resident() && (pinned == Pinned::AreWaitedFor || word.load().pins() == 0) {
-                Claim::Busy // It has changed under our eyes: look again.
             } else {
-                Claim::Left
+                let now = word.load();
+                let is_held = now.pins() > 0 && !is_waited_for(page, now);
+                match seen.is_settled_resident() && !is_held {
+                    true => Claim::Busy, // It has changed under our eyes: look again.
+                    false => Claim::Left,
+                }
             }
-        });
+        })
     }
 
     /// Unmaps the pages that `claim` takes. Waits for busy pages, and for what else is `waited_for`, but never while it holds
-    /// others: whoever is busy may be waiting for these.
-    fn unmap_where(&self, pages: Range<u64>, waited_for: impl Fn(Snapshot) -> bool, claim: impl Fn(u64) -> Claim) {
+    /// others: whoever is busy may be waiting for these. How many the kernel would not unmap.
+    fn unmap_where(
+        &self,
+        pages: Range<u64>,
+        waited_for: impl Fn(u64, Snapshot) -> bool,
+        claim: impl Fn(u64) -> Claim,
+    ) -> u32 {
         let region = self.region();
+        let mut kept = 0;
         let mut victims = Vec::with_capacity(SPAN_PAGES);
         let mut list = UnmapList::with_capacity(SPAN_PAGES);
         for page in region.occupied(pages) {
@@ -324,23 +356,26 @@ impl CachedFile {
                     Claim::Taken(before) => victims.push((page, before)),
                     Claim::Left => {}
                     Claim::Busy => {
-                        self.unmap_victims(&mut victims, &mut list);
-                        region.word(page).wait_while(|word| word.is_busy() || word.in_flight() || waited_for(word));
+                        kept += self.unmap_victims(&mut victims, &mut list);
+                        region
+                            .word(page)
+                            .wait_while(|word| word.is_busy() || word.in_flight() || waited_for(page, word));
                         continue;
                     }
                 }
                 break;
             }
             if victims.len() == SPAN_PAGES {
-                self.unmap_victims(&mut victims, &mut list);
+                kept += self.unmap_victims(&mut victims, &mut list);
             }
         }
-        self.unmap_victims(&mut victims, &mut list);
+        kept + self.unmap_victims(&mut victims, &mut list)
     }
 
-    fn unmap_victims(&self, victims: &mut Vec<(u64, State)>, list: &mut UnmapList) {
+    /// How many the kernel would not unmap.
+    fn unmap_victims(&self, victims: &mut Vec<(u64, State)>, list: &mut UnmapList) -> u32 {
         if victims.is_empty() {
-            return;
+            return 0;
         }
         let region = self.region();
         let shared = &region.shared;
@@ -363,31 +398,57 @@ impl CachedFile {
         let core = cpu::current();
         shared.count(core, Counter::ShootdownsEvict, shootdowns);
         let now = shared.eviction_time();
-        let mut freed = 0;
+        let (mut freed, mut kept) = (0, 0);
         for (page, before) in victims.drain(..) {
             if !list.has_failed(region.address(page)) {
                 region.finish_evict(page, now);
                 freed += 1;
                 continue;
             }
-            region.word(page).fail_evict(before);
-            if before == State::Dirty {
-                region.dirty_spans.insert(span_of(page));
-                region.count_dirty(page);
+            kept += 1;
+            if before != State::Dirty {
+                region.word(page).fail_evict(before);
+                continue;
             }
+            // It may be stored to without a trap, and syncs have passed it by meanwhile: it is dirty in the present epoch. With the lock no
+            // sync looks between the announcement and the word.
+            let _held = region.span(span_of(page)).lock();
+            let epoch = region.announce_dirty(page);
+            region.word(page).fail_hide(Some(epoch));
+            region.count_dirty(page);
         }
         shared.count(core, Counter::EvictedClean, u64::from(freed));
         shared.release(freed, true);
+        kept
     }
+}
+
+fn check_none_kept(pages: u32) -> Result<()> {
+    if pages == 0 { Ok(()) } else { Err(Error::system("dropping pages")(kept_by_the_kernel(pages))) }
+}
+
+/// The error for pages that the kernel would not take out of memory, as it does with such as the program has locked there (mlock), before
+/// Linux 5.18.
+pub(super) fn kept_by_the_kernel(pages: u32) -> io::Error {
+    let why = format!("the kernel keeps {pages} page(s) in memory: unlock what mlock has locked");
+    io::Error::new(io::ErrorKind::ResourceBusy, why)
 }
 
 /// What becomes of pinned pages where pages are dropped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pinned {
-    /// They stay in memory.
+    /// Those of the program's stay in memory.
     Stay,
     /// They are dropped once they are not pinned any more: nobody holds them for long.
     AreWaitedFor,
+}
+
+/// What is left of pages that were to be written back and given up.
+struct Evicted {
+    /// How many could not be written.
+    failed: u32,
+    /// How many the kernel would not unmap.
+    kept: u32,
 }
 
 /// What became of an attempt to take a page away.
@@ -399,4 +460,100 @@ enum Claim {
     Left,
     /// Somebody is at work on it.
     Busy,
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+    use crate::backing::{Access, MemoryBacking};
+    use crate::cache::fault::REGIONS;
+    use crate::page::word::PinOutcome;
+    use crate::{Cache, FrameHint, MappingOptions};
+
+    const HINTS: [FrameHint; 2] = [FrameHint::ReadMostly, FrameHint::Mixed];
+
+    fn two_pages(hint: FrameHint) -> Mapping {
+        let cache = Cache::builder().capacity(6 << 20).build().unwrap();
+        let backing = MemoryBacking::new(2 * PAGE_BYTES as u64).unwrap();
+        let map = Mapping::open(&cache, backing, MappingOptions::new().frames(hint)).unwrap();
+        map.write_at(0, &[7]).unwrap();
+        map
+    }
+
+    /// Copies of bytes in and out pin their page for an instant. One that was under way would leave old bytes in memory, which come
+    /// over what is written past the mapping afterwards.
+    #[test]
+    fn a_page_that_is_being_copied_goes_when_the_copy_has_ended() {
+        for (hint, advice) in HINTS
+            .into_iter()
+            .flat_map(|hint| [Advice::DontNeed, Advice::Invalidate, Advice::Free].map(|advice| (hint, advice)))
+        {
+            let map = two_pages(hint);
+            let word = REGIONS.find(map.as_ptr() as usize).unwrap().word(0);
+            assert_eq!(word.pin(false), PinOutcome::Pinned);
+            thread::scope(|scope| {
+                let advised = scope.spawn(|| map.advise(0..map.len(), advice).unwrap());
+                while !word.load().is_awaited() && !advised.is_finished() {
+                    thread::yield_now();
+                }
+                word.unpin();
+            });
+            assert!(!map.is_resident(0), "{hint:?}, {advice:?}");
+        }
+    }
+
+    /// The program may hold its pin until the call returns.
+    #[test]
+    fn only_copies_are_waited_for_of_a_page_that_the_program_has_pinned() {
+        for hint in HINTS {
+            let map = two_pages(hint);
+            let word = REGIONS.find(map.as_ptr() as usize).unwrap().word(0);
+            assert_eq!(word.pin(false), PinOutcome::Pinned);
+            thread::scope(|scope| {
+                let advised = scope.spawn(|| map.advise(0..map.len(), Advice::DontNeed).unwrap());
+                while !word.load().is_awaited() && !advised.is_finished() {
+                    thread::yield_now();
+                }
+                let pin = map.pin(0..1, Access::ReadOnly).unwrap();
+                word.unpin();
+                advised.join().unwrap();
+                assert!(map.is_resident(0), "{hint:?}");
+                drop(pin);
+            });
+            map.advise(0..map.len(), Advice::DontNeed).unwrap();
+            assert!(!map.is_resident(0), "{hint:?}");
+        }
+    }
+
+    #[test]
+    fn a_page_goes_that_is_read_all_the_time() {
+        let map = two_pages(FrameHint::ReadMostly);
+        let shared = &REGIONS.find(map.as_ptr() as usize).unwrap().shared;
+        let evicted = || shared.counters.total(Counter::EvictedClean);
+        let ends = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut byte = [0];
+                    while !ends.load(Ordering::Relaxed) {
+                        map.read_at(0, &mut byte).unwrap();
+                    }
+                });
+            }
+            for round in 1..200 {
+                map.read_at(0, &mut [0]).unwrap();
+                let before = evicted();
+                map.advise(0..map.len(), Advice::DontNeed).unwrap();
+                if evicted() == before {
+                    ends.store(true, Ordering::Relaxed);
+                    panic!("it stayed in round {round}");
+                }
+            }
+            ends.store(true, Ordering::Relaxed);
+        });
+    }
 }

@@ -10,6 +10,7 @@ use crate::cache::{Cache, CacheCore};
 use crate::error::{Error, Result};
 use crate::journal::JournaledBacking;
 use crate::mapped_file::opened::OpenRegion;
+use crate::mapping::pinned_ranges::PinnedRanges;
 use crate::options::MappingOptions;
 use crate::page::span::Span;
 use crate::sys::cpu;
@@ -22,6 +23,8 @@ pub(crate) struct CachedRegion {
     pub(crate) region: Arc<Region>,
     /// Keeps the workers alive that write the region's pages.
     pub(crate) cache: Arc<CacheCore>,
+    /// What the program has pinned; a copy of bytes in or out pins its page as well, for an instant.
+    pub(super) pinned: PinnedRanges,
 }
 
 impl CachedRegion {
@@ -51,7 +54,7 @@ impl CachedRegion {
         region.backing.prefer_buffers(&[shared.page_buffers.preferred(), shared.merge_buffers.addresses()]);
         shared.mappings.fetch_add(1, Ordering::Relaxed);
         shared.mapped_bytes.fetch_add(region.len(), Ordering::Relaxed);
-        Ok(CachedRegion { region, cache: Arc::clone(cache) })
+        Ok(CachedRegion { pinned: PinnedRanges::none(shared.generation), region, cache: Arc::clone(cache) })
     }
 }
 
@@ -131,7 +134,7 @@ impl OpenRegion for CachedRegion {
         region.shared.release(resident + table_pages, false);
         region.shared.mappings.fetch_sub(1, Ordering::Relaxed);
         region.shared.mapped_bytes.fetch_sub(region.len(), Ordering::Relaxed);
-        synced
+        synced.map_err(Error::at_the_end)
     }
 
     fn count_drop_failure(&self) {

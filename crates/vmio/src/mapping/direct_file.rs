@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::backing::{Access, Backing, DaxBacking, FileUser};
 use crate::cache::Cache;
@@ -13,6 +13,7 @@ use crate::mapped_file::open_files;
 use crate::mapped_file::opened::{OpenRegion, Opened};
 use crate::mapped_file::{Advice, SyncHandle, Usage};
 use crate::mapped_file::{HeldPages, MappedFile, ViewAddresses, whole_pages};
+use crate::mapping::pinned_ranges::PinnedRanges;
 use crate::options::{MappingOptions, OnReadError};
 use crate::sys::PAGE_BYTES;
 use crate::sys::fork::Generation;
@@ -33,34 +34,6 @@ struct DirectRegion {
     /// Locked while the length changes.
     pinned: PinnedRanges,
     flushes: Flushes,
-}
-
-/// Pages that are pinned.
-struct PinnedRanges {
-    ranges: Mutex<Vec<Range<u64>>>,
-    generation: Generation,
-}
-
-impl PinnedRanges {
-    fn none(generation: Generation) -> Self {
-        PinnedRanges { ranges: Mutex::default(), generation }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Range<u64>>> {
-        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Forgets one pin of these.
-    fn remove(&self, pages: &Range<u64>) {
-        // In a forked child, another thread of the parent may have held the lock when it was copied.
-        if !self.generation.is_current() {
-            return;
-        }
-        let mut ranges = self.lock();
-        if let Some(at) = ranges.iter().position(|pinned| pinned == pages) {
-            ranges.swap_remove(at);
-        }
-    }
 }
 
 /// Flushes of a file, by whichever call: of one that fails the kernel tells once, and may take for written since then what is not.
@@ -359,33 +332,6 @@ fn pages_of(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>)
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-
-    /// Seconds after which a child is taken to hang.
-    const HANGS_AFTER_SECS: u32 = 10;
-
-    #[test]
-    fn a_child_drops_a_pin_while_another_thread_of_its_parent_pins() {
-        let pinned = PinnedRanges::none(Generation::of_this_process().unwrap());
-        pinned.lock().push(0..1);
-        let held = pinned.lock();
-        // SAFETY: the child makes system calls alone, and ends.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            // SAFETY: takes no pointers; the signal ends the child.
-            unsafe { libc::alarm(HANGS_AFTER_SECS) };
-            pinned.remove(&(0..1));
-            // SAFETY: ends the child at once.
-            unsafe { libc::_exit(0) };
-        }
-        let mut status = 0;
-        // SAFETY: the status is ours.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        assert_eq!(status, 0, "it hangs");
-        drop(held);
-        assert_eq!(pinned.lock().len(), 1);
-        pinned.remove(&(0..1));
-        assert!(pinned.lock().is_empty());
-    }
 
     #[test]
     fn a_flush_that_failed_is_not_forgotten() {

@@ -9,6 +9,7 @@ mod ensure;
 mod fetch;
 mod load_store;
 mod pin;
+mod pinned_ranges;
 mod residency;
 mod resize;
 mod sync;
@@ -229,7 +230,8 @@ impl Mapping {
         }
     }
 
-    /// Syncs and, with the last handle, unmaps; reports what a mere drop could only log.
+    /// Syncs and, with the last handle, unmaps; reports what a mere drop could only log. What the last handle could not write is
+    /// [`Error::Lost`].
     pub fn close(self) -> Result<()> {
         match self.handle {
             Handle::Cached(file) => file.close(),

@@ -40,7 +40,7 @@ impl CachedFile {
     pub(super) fn pin_for_user(&self, pages: Range<u64>, access: Access, view: usize) -> Result<PinnedPages> {
         let spans = pages.end.div_ceil(SPAN_PAGES as u64) - span_of(pages.start);
         let admitted = self.admit_pins(pages.end - pages.start + spans * u64::from(TABLE_PAGES))?;
-        self.pin_pages(pages, access, view, admitted)
+        self.pin_pages(pages, access, view, admitted, Held::ByTheProgram)
     }
 
     /// Counts a pin of the user's, with the page tables that it needs, against the limit.
@@ -71,11 +71,19 @@ impl CachedFile {
 
     /// Pins a page for the time of one access of ours: outside the limit, since it never lasts.
     pub(super) fn pin_page(&self, page: u64, access: Access) -> Result<PinnedPages> {
-        self.pin_pages(page..page + 1, access, 0, Admitted { opened: Arc::clone(&self.opened), pages: 0 })
+        let admitted = Admitted { opened: Arc::clone(&self.opened), pages: 0 };
+        self.pin_pages(page..page + 1, access, 0, admitted, Held::ForAnInstant)
     }
 
     /// Pins whole pages.
-    fn pin_pages(&self, pages: Range<u64>, access: Access, view: usize, admitted: Admitted) -> Result<PinnedPages> {
+    fn pin_pages(
+        &self,
+        pages: Range<u64>,
+        access: Access,
+        view: usize,
+        admitted: Admitted,
+        held: Held,
+    ) -> Result<PinnedPages> {
         let region = self.region();
         if access == Access::ReadWrite && region.access == Access::ReadOnly {
             return Err(Error::ReadOnly { backing: region.backing.describe() });
@@ -88,7 +96,11 @@ impl CachedFile {
         let _signals = SignalsBlocked::new();
         // From here on, dropping `held` gives back what has been pinned so far.
         let first = pages.start;
-        let mut held = PinnedPages { admitted, pages: first..first };
+        let noted = (held == Held::ByTheProgram).then(|| pages.clone());
+        if let Some(pages) = &noted {
+            self.opened.pinned.add(pages.clone());
+        }
+        let mut held = PinnedPages { admitted, pages: first..first, noted };
         while held.pages.end < pages.end {
             let span_end = (span_of(held.pages.end) + 1) * SPAN_PAGES as u64;
             let end = pages.end.min(span_end);
@@ -203,16 +215,29 @@ impl Drop for Admitted {
     }
 }
 
+/// For how long pages are pinned.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Held {
+    /// As long as the program likes.
+    ByTheProgram,
+    /// For one copy: whoever wants the page gone waits for that.
+    ForAnInstant,
+}
+
 /// Pages that hold a pin each.
 pub(super) struct PinnedPages {
     admitted: Admitted,
     pages: Range<u64>,
+    /// What it has noted among the program's pins.
+    noted: Option<Range<u64>>,
 }
 
 impl Drop for PinnedPages {
     fn drop(&mut self) {
         let region = &*self.admitted.opened.region;
         if region.shared.generation.is_current() {
+            // Before: whoever is woken counts as the program's only what is pinned still.
+            self.noted.iter().for_each(|pages| self.admitted.opened.pinned.remove(pages));
             self.pages.clone().for_each(|page| region.word(page).unpin());
         }
     }

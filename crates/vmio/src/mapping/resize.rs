@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use crate::backing::Access;
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
-use crate::mapping::advice::Pinned;
+use crate::mapping::advice::{Pinned, kept_by_the_kernel};
 use crate::mapping::cached_file::CachedFile;
 use crate::page::word::Snapshot;
 use crate::page::{SPAN_PAGES, span_of};
@@ -133,9 +133,16 @@ impl CachedFile {
         }
         drop(last_kept);
         // Whoever has pinned a page of these since was late, and finds that out: the page would be back if the file grew again.
-        self.discard_pages(cut_off.clone(), Pinned::AreWaitedFor);
+        let kept = self.discard_pages(cut_off.clone(), Pinned::AreWaitedFor);
         region.give_tables_back(cut_off);
-        Ok(())
+        match kept {
+            0 => Ok(()),
+            kept => Err(Error::Resize {
+                backing: region.backing.describe(),
+                requested: len,
+                source: kept_by_the_kernel(kept),
+            }),
+        }
     }
 }
 

@@ -12,6 +12,8 @@ mod loom_commit;
 #[cfg(all(test, loom))]
 mod loom_copy;
 #[cfg(all(test, loom))]
+mod loom_discard;
+#[cfg(all(test, loom))]
 mod loom_hiding;
 #[cfg(all(test, loom))]
 mod loom_model;

@@ -479,16 +479,16 @@ impl PageWord {
         }
     }
 
-    /// Takes a pin away; with the last one the page may be protected and evicted again, and whoever waits for that is woken.
+    /// Takes a pin away, and wakes who waits: some do until no pin is left, others until none but the program's are.
     pub(crate) fn unpin(&self) {
         let before = self.update(|word| {
             debug_assert!(word.pins() > 0);
             let left = word.pins().saturating_sub(1);
-            let is_awaited = word.0 & WAITERS != 0 && (left > 0 || word.is_busy()); // As in `finish_write`.
+            let is_awaited = word.0 & WAITERS != 0 && word.is_busy(); // As in `finish_write`.
             let for_writing = left > 0 && word.is_pinned_for_writing();
             Some(word.with_pins(left).with(WAITERS, is_awaited).with(PINNED_FOR_WRITING, for_writing))
         });
-        if before.is_ok_and(|before| before.pins() <= 1 && before.0 & WAITERS != 0) {
+        if before.is_ok_and(|before| before.0 & WAITERS != 0) {
             wake_all(&self.0);
         }
     }

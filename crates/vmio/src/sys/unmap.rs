@@ -16,6 +16,8 @@ pub(crate) struct UnmapList {
     ranges: Vec<libc::iovec>,
     /// Pages that the kernel would not unmap.
     failed: Vec<usize>,
+    /// The first page, and the range that it is in, that was not tried any more: there was no room to note another failure.
+    untried: Option<(usize, usize)>,
 }
 
 // SAFETY: the iovecs are plain addresses that only `Unmapper::unmap`'s caller gives a meaning.
@@ -24,7 +26,7 @@ unsafe impl Send for UnmapList {}
 impl UnmapList {
     /// Room for `capacity` pages.
     pub(crate) fn with_capacity(capacity: usize) -> Self {
-        UnmapList { ranges: Vec::with_capacity(capacity), failed: Vec::with_capacity(capacity) }
+        UnmapList { ranges: Vec::with_capacity(capacity), failed: Vec::with_capacity(capacity), untried: None }
     }
 
     /// Adds one page; must not be called more often than the capacity between clears.
@@ -48,15 +50,25 @@ impl UnmapList {
     pub(crate) fn clear(&mut self) {
         self.ranges.clear();
         self.failed.clear();
+        self.untried = None;
     }
 
     /// Whether the last unmap left this page where it is.
     pub(crate) fn has_failed(&self, address: usize) -> bool {
-        !self.failed.is_empty() && self.failed.contains(&address)
+        if self.failed.is_empty() {
+            return false;
+        }
+        let is_in =
+            |range: &libc::iovec| (range.iov_base as usize..range.iov_base as usize + range.iov_len).contains(&address);
+        self.failed.contains(&address)
+            || self.untried.is_some_and(|(range, first)| {
+                is_in(&self.ranges[range]) && address >= first || self.ranges[range + 1..].iter().any(is_in)
+            })
     }
 
     /// Calls `drop` for the ranges from the given one on; where that fails, for each of its pages, since single pages go
-    /// or stay as a whole. Returns how many ranges there were.
+    /// or stay as a whole. Returns how many ranges there were. Ranges may have more pages than failures can be noted: once there is no room
+    /// for another, the rest stays.
     pub(crate) fn drop_ranges(&mut self, from: usize, drop: impl Fn(usize, usize) -> bool) -> u64 {
         for index in from..self.ranges.len() {
             let (start, len) = (self.ranges[index].iov_base as usize, self.ranges[index].iov_len);
@@ -64,18 +76,16 @@ impl UnmapList {
                 continue;
             }
             for address in (start..start + len).step_by(PAGE_BYTES) {
+                if self.failed.len() == self.failed.capacity() {
+                    self.untried = Some((index, address));
+                    return (index + 1 - from) as u64;
+                }
                 if !drop(address, PAGE_BYTES) {
-                    self.note_failed(address);
+                    self.failed.push(address);
                 }
             }
         }
         (self.ranges.len() - from.min(self.ranges.len())) as u64
-    }
-
-    fn note_failed(&mut self, address: usize) {
-        if self.failed.len() < self.failed.capacity() {
-            self.failed.push(address);
-        }
     }
 }
 
@@ -182,4 +192,38 @@ fn whole_ranges(ranges: &[libc::iovec], bytes: usize) -> usize {
             covered
         })
         .count()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// A page that is taken for gone and is not would be seen for ever, and one that is gone and taken for kept has lost its bytes.
+    #[test]
+    fn of_each_page_is_known_whether_it_has_gone() {
+        let page = |number: usize| (1000 + number) * PAGE_BYTES;
+        // More pages than there is room for failures, in two ranges.
+        let pages: Vec<usize> = (0..40).chain(50..90).collect();
+        let kinds: [fn(usize) -> bool; 3] = [|_| true, |number| !number.is_multiple_of(3), |number| number > 60];
+        for stays in kinds {
+            let mut list = UnmapList::with_capacity(8);
+            pages.iter().for_each(|number| list.push_page(page(*number)));
+            let gone = RefCell::new(Vec::new());
+            list.drop_ranges(0, |start, len| {
+                let mut numbers = (start..start + len).step_by(PAGE_BYTES).map(|address| address / PAGE_BYTES - 1000);
+                let goes = !numbers.clone().any(stays);
+                if goes {
+                    gone.borrow_mut().extend(&mut numbers);
+                }
+                goes
+            });
+            for number in &pages {
+                assert_eq!(list.has_failed(page(*number)), !gone.borrow().contains(number), "page {number}");
+            }
+            list.clear();
+            assert!(!list.has_failed(page(0)) && !list.has_failed(page(89)));
+        }
+    }
 }

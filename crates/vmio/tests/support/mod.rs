@@ -87,9 +87,9 @@ pub fn frames() -> FrameHint {
     }
 }
 
-/// Options for a cache of exactly that many pages.
+/// Options for a cache of exactly that many pages: what workers take beside depends on how many there are.
 pub fn cache_of(pages: u64) -> CacheBuilder {
-    builder().capacity(capacity_of(pages))
+    builder().workers(2).capacity(capacity_of(pages))
 }
 
 /// The capacity of a cache of so many pages, in bytes.

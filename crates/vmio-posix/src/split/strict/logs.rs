@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use operation_log::{FileNumber, Log, LogOptions, LogState, recover};
 use rustix::fs::fdatasync;
@@ -44,6 +44,16 @@ pub(in super::super) struct Counts {
 
 pub(in super::super) fn counts() -> &'static Counts {
     &COUNTS
+}
+
+/// Held while files of logs are open that nobody else knows of: while a log is made or closed, and while those of the dead are replayed. A child
+/// that was forked then would have them open as long as it lives, with the locks by which others, and the child itself, take the log's owner for
+/// alive.
+static OPENING: Mutex<()> = Mutex::new(());
+
+/// Waits until nobody has such files open, and keeps them from being opened. With signals blocked only.
+pub(crate) fn opening() -> MutexGuard<'static, ()> {
+    OPENING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// In a forked child.
@@ -91,6 +101,7 @@ impl Logs {
             .capacity_bytes(settings.log_bytes)
             .of_any_process()
             .descriptors_from(limit.saturating_sub(DESCRIPTORS_LAST) as RawFd);
+        let _opening = opening();
         let log = Log::create(folder, options).map_err(|error| errno(&error))?;
         for (place, fd) in DESCRIPTORS[2 * index..].iter().zip(log.descriptors()) {
             own_descriptors::insert(fd.as_raw_fd());
@@ -104,6 +115,7 @@ impl Logs {
 
     /// Removes those of which nothing is left to replay. The others are for the next process that opens their files.
     pub(in super::super) fn close(&mut self) {
+        let _opening = opening();
         for log in self.0.drain(..) {
             for place in &DESCRIPTORS[2 * log.index as usize..][..2] {
                 own_descriptors::remove(place.swap(-1, Ordering::Relaxed));
@@ -117,6 +129,7 @@ impl Logs {
 
 /// Before files of a folder are used: what processes have logged that died since.
 pub(in super::super) fn replay_of_the_dead(folder: &Path) -> Result<(), Errno> {
+    let _opening = opening();
     let recovery = recover(folder).map_err(|error| errno(&error))?;
     for log in recovery.logs {
         if let LogState::Left(error) = log.state {

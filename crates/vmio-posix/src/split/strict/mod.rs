@@ -12,6 +12,7 @@ mod logs;
 mod shared;
 
 pub(super) use logged::{Logged, Turn};
+pub(crate) use logs::opening as opening_logs;
 pub(super) use logs::{Logs, close_descriptors_of_parent, counts, replay_of_the_dead};
 pub(super) use shared::SharedWrite;
 
