@@ -31,7 +31,7 @@ pub(crate) struct File {
     /// Held while the length of the file and that of the mapping differ by our doing.
     length: Mutex<()>,
     uses_page_cache: bool,
-    /// While Linux takes its faults.
+    /// While it is mapped.
     _watched: Option<Watched>,
     opened: OpenedFile,
 }
@@ -123,8 +123,7 @@ impl File {
         let identity = opened.identity();
         let length = Mutex::new(());
         let base = mapping.as_ptr() as usize;
-        let file = opened.backing.file().filter(|_| uses_page_cache);
-        let watched = file.map(|fd| Watched::new(base, reserved, fd));
+        let watched = opened.backing.file().map(|fd| Watched::new(base, reserved, fd, uses_page_cache));
         Ok(File { path, identity, mapping, windows, length, uses_page_cache, _watched: watched, opened })
     }
 
