@@ -145,6 +145,49 @@ fn reader_threads_tell_why_what_they_hold_cannot_be_written() -> TestResult {
     Ok(())
 }
 
+/// What is mapped to be stored to has its room then, and not before.
+const MAPS_HOLES: &str = r#"
+import errno, mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
+size = int(sys.argv[2]) << 20
+os.ftruncate(fd, size)
+room = lambda: os.fstat(fd).st_blocks * 512 >> 20
+loads = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+before = room()
+try:
+    stores = mmap.mmap(fd, size // 4, offset=size // 4)
+    stores[:] = b"1" * (8 << 20)
+    print(before, room(), os.fstat(fd).st_size >> 20)
+    stores = mmap.mmap(fd, 0)
+    print(room())
+except OSError as error:
+    print(errno.errorcode[error.errno], room())
+"#;
+
+#[test]
+fn what_is_mapped_for_stores_gets_its_room_first_if_asked() -> TestResult {
+    for (engine, kind) in ENGINES.into_iter().zip([FileSystem::Ext4, FileSystem::Xfs]) {
+        let dir = tempfile::tempdir()?;
+        let Some(disk) = Disk::new(dir.path(), kind)? else { return Ok(()) };
+        let data = disk.path().join("data");
+        let options = ["--engine", engine, "--preallocate"];
+        let maps = |mib| outcome(&mut under(&options, disk.path(), &["python3", "-c", MAPS_HOLES, text(&data), mib]));
+        let (output, said) = maps("32")?;
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(printed, "0 8 32\n32\n", "{engine}, {kind:?}: {said}");
+
+        fs::remove_file(&data)?;
+        fill(disk.path())?;
+        let (output, said) = maps("32")?;
+        assert!(output.stdout.starts_with(b"ENOSPC "), "{engine}, {kind:?}: {said}");
+        // What the disk could never hold is not begun.
+        fs::remove_file(&data)?;
+        let (output, said) = maps("4096")?;
+        assert_eq!(output.stdout, b"ENOSPC 0\n", "{engine}, {kind:?}: {said}");
+    }
+    Ok(())
+}
+
 /// A page cannot be written when the kernel is to punch a hole there, and can be later.
 const PUNCHES: &str = r#"
 import ctypes, errno, mmap, os, resource

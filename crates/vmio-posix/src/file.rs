@@ -12,6 +12,7 @@ use vmio::{Access, Advice, Cache, Engine, FrameHint, Mapping, MappingOptions};
 
 use crate::errno::{self, Errno};
 use crate::own_descriptors;
+use crate::preallocation;
 use crate::unserved_faults::Watched;
 use crate::windows::Windows;
 
@@ -246,6 +247,11 @@ impl File {
             true if is_shared => Err(Errno::AGAIN),
             true => self.sync_all(),
         }
+    }
+
+    /// Gives room to holes of a part that is to be stored to, if the user has asked for that.
+    pub(crate) fn give_room(&self, bytes: &Range<u64>) -> Result<(), Errno> {
+        self.opened.backing.file().map_or(Ok(()), |fd| preallocation::give_room(fd, bytes))
     }
 
     /// The part of a range that is in the file, as far as vmio knows.
