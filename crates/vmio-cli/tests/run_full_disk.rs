@@ -18,6 +18,9 @@ use rustix::io::Errno;
 /// Room that is left, of the 32 MiB that the program wants.
 const LEFT_BYTES: u64 = 4 << 20;
 
+/// Those that need no module.
+const ENGINES: [&str; 2] = ["managed", "reader-thread"];
+
 /// Fills a file system but for a little with one file.
 fn fill(folder: &Path) -> TestResult {
     let filler = File::create(folder.join("filler"))?;
@@ -37,7 +40,8 @@ fn fill(folder: &Path) -> TestResult {
 
 fn under(options: &[&str], folder: &Path, words: &[&str]) -> Command {
     let mut command = vmio();
-    command.args(["run", "--cache", "8M"]).args(options).arg("--under").arg(folder).arg("--").args(words);
+    let cache: &[&str] = if options.contains(&"--cache") { &[] } else { &["--cache", "8M"] };
+    command.arg("run").args(cache).args(options).arg("--under").arg(folder).arg("--").args(words);
     command
 }
 
@@ -85,13 +89,102 @@ fn a_program_whose_disk_is_full_is_told_why_or_waits_for_room() -> TestResult {
 
 #[test]
 fn a_file_that_was_made_shorter_is_named() -> TestResult {
+    for engine in ENGINES {
+        let dir = tempfile::tempdir()?;
+        let (program, data) = (compiled("stores_all", dir.path(), &[])?, dir.path().join("data"));
+        let options = ["--engine", engine];
+        let (output, said) = outcome(&mut under(&options, dir.path(), &[text(&program), text(&data), "cut"]))?;
+        assert_eq!(output.status.signal(), Some(libc::SIGBUS), "{engine}: {said}");
+        let why = format!(
+            "{} was made shorter while it was mapped: it ends at byte 4096, and byte 5242880 was",
+            data.display()
+        );
+        assert_eq!(said.matches(&why).count(), 1, "{engine}: {said}");
+    }
+    Ok(())
+}
+
+/// Also at once, while reader threads refuse the page still, and if vmio has come to know of the shorter length.
+#[test]
+fn what_was_cut_off_can_be_had_again_once_the_file_is_longer() -> TestResult {
+    for (engine, how) in ENGINES.into_iter().flat_map(|engine| ["regrow", "regrow-told"].map(|how| (engine, how))) {
+        let dir = tempfile::tempdir()?;
+        let (program, data) = (compiled("stores_all", dir.path(), &[])?, dir.path().join("data"));
+        let options = ["--engine", engine];
+        let (output, said) = outcome(&mut under(&options, dir.path(), &[text(&program), text(&data), how]))?;
+        assert!(output.status.success(), "{engine}, {how}: {}: {said}", output.status);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "loaded 0 and synced\n", "{engine}, {how}: {said}");
+        assert_eq!(fs::read(&data)?[6 << 20], 9, "{engine}, {how}");
+    }
+    Ok(())
+}
+
+#[test]
+fn reader_threads_tell_why_what_they_hold_cannot_be_written() -> TestResult {
     let dir = tempfile::tempdir()?;
-    let (program, data) = (compiled("stores_all", dir.path(), &[])?, dir.path().join("data"));
-    let (output, said) = outcome(&mut under(&[], dir.path(), &[text(&program), text(&data), "cut"]))?;
+    let program = compiled("stores_all", dir.path(), &[])?;
+    let Some(disk) = Disk::new(dir.path(), FileSystem::Ext4)? else { return Ok(()) };
+    fill(disk.path())?;
+    let data = disk.path().join("data");
+    let why = format!("of {}: No space left on device", data.display());
+
+    let options = ["--engine", "reader-thread"];
+    let (output, said) = outcome(&mut under(&options, disk.path(), &[text(&program), text(&data)]))?;
     assert_eq!(output.status.signal(), Some(libc::SIGBUS), "{said}");
-    let why =
-        format!("{} was made shorter while it was mapped: it ends at byte 4096, and byte 5242880 was", data.display());
     assert_eq!(said.matches(&why).count(), 1, "{said}");
+
+    let (output, said) = outcome(&mut under(&options, disk.path(), &[text(&program), text(&data), "handle"]))?;
+    assert_eq!((output.status.code(), said.matches(&why).count()), (Some(5), 1), "{said}");
+    assert!(said.contains("stores are lost"), "{said}");
+
+    // Where all has room in the cache it is msync that fails, and the end says that nothing came of it.
+    let options = ["--engine", "reader-thread", "--cache", "64M"];
+    let (output, said) = outcome(&mut under(&options, disk.path(), &[text(&program), text(&data)]))?;
+    assert_eq!(output.status.code(), Some(7), "{said}");
+    assert!(said.contains("stores are lost") && said.contains("No space left on device"), "{said}");
+    Ok(())
+}
+
+/// What is mapped to be stored to has its room then, and not before.
+const MAPS_HOLES: &str = r#"
+import errno, mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
+size = int(sys.argv[2]) << 20
+os.ftruncate(fd, size)
+room = lambda: os.fstat(fd).st_blocks * 512 >> 20
+loads = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+before = room()
+try:
+    stores = mmap.mmap(fd, size // 4, offset=size // 4)
+    stores[:] = b"1" * (8 << 20)
+    print(before, room(), os.fstat(fd).st_size >> 20)
+    stores = mmap.mmap(fd, 0)
+    print(room())
+except OSError as error:
+    print(errno.errorcode[error.errno], room())
+"#;
+
+#[test]
+fn what_is_mapped_for_stores_gets_its_room_first_if_asked() -> TestResult {
+    for (engine, kind) in ENGINES.into_iter().zip([FileSystem::Ext4, FileSystem::Xfs]) {
+        let dir = tempfile::tempdir()?;
+        let Some(disk) = Disk::new(dir.path(), kind)? else { return Ok(()) };
+        let data = disk.path().join("data");
+        let options = ["--engine", engine, "--preallocate"];
+        let maps = |mib| outcome(&mut under(&options, disk.path(), &["python3", "-c", MAPS_HOLES, text(&data), mib]));
+        let (output, said) = maps("32")?;
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(printed, "0 8 32\n32\n", "{engine}, {kind:?}: {said}");
+
+        fs::remove_file(&data)?;
+        fill(disk.path())?;
+        let (output, said) = maps("32")?;
+        assert!(output.stdout.starts_with(b"ENOSPC "), "{engine}, {kind:?}: {said}");
+        // What the disk could never hold is not begun.
+        fs::remove_file(&data)?;
+        let (output, said) = maps("4096")?;
+        assert_eq!(output.stdout, b"ENOSPC 0\n", "{engine}, {kind:?}: {said}");
+    }
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use vmio::{Access, Advice, Cache, Engine, FrameHint, Mapping, MappingOptions};
 
 use crate::errno::{self, Errno};
 use crate::own_descriptors;
+use crate::preallocation;
 use crate::unserved_faults::Watched;
 use crate::windows::Windows;
 
@@ -31,7 +32,7 @@ pub(crate) struct File {
     /// Held while the length of the file and that of the mapping differ by our doing.
     length: Mutex<()>,
     uses_page_cache: bool,
-    /// While Linux takes its faults.
+    /// While it is mapped.
     _watched: Option<Watched>,
     opened: OpenedFile,
 }
@@ -123,8 +124,7 @@ impl File {
         let identity = opened.identity();
         let length = Mutex::new(());
         let base = mapping.as_ptr() as usize;
-        let file = opened.backing.file().filter(|_| uses_page_cache);
-        let watched = file.map(|fd| Watched::new(base, reserved, fd));
+        let watched = opened.backing.file().map(|fd| Watched::new(base, reserved, fd, uses_page_cache));
         Ok(File { path, identity, mapping, windows, length, uses_page_cache, _watched: watched, opened })
     }
 
@@ -278,6 +278,11 @@ impl File {
             true if is_shared => Err(Errno::AGAIN),
             true => self.sync_all(),
         }
+    }
+
+    /// Gives room to holes of a part that is to be stored to, if the user has asked for that.
+    pub(crate) fn give_room(&self, bytes: &Range<u64>) -> Result<(), Errno> {
+        self.opened.backing.file().map_or(Ok(()), |fd| preallocation::give_room(fd, bytes))
     }
 
     /// The part of a range that is in the file, as far as vmio knows.

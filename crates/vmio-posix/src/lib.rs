@@ -21,6 +21,7 @@ mod left_to_linux;
 mod locks;
 mod memory;
 mod own_descriptors;
+mod preallocation;
 mod process;
 mod refused;
 mod settings;

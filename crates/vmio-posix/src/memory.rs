@@ -17,6 +17,7 @@ use crate::errno::{self, Errno};
 use crate::file::{File, NotMapped, identity_of};
 use crate::left_to_linux;
 use crate::locks;
+use crate::preallocation;
 use crate::process::Process;
 use crate::refused;
 use crate::settings::Settings;
@@ -99,6 +100,12 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
     let how = fcntl_getfl(fd).ok()?;
     if !request.is_allowed(how) {
         return None;
+    }
+    if request.is_shared()
+        && request.stores()
+        && let Err(error) = preallocation::give_room(fd, &bytes)
+    {
+        return Some(Err(error));
     }
     let identity = identity_of(&stat);
     let may_be_beside = Process::current().is_some_and(Process::uses_page_cache);
@@ -359,6 +366,9 @@ pub(crate) fn remap(address: usize, old_len: usize, new_len: usize, flags: c_int
         let new_len = (new_len as u64).checked_next_multiple_of(vmio::PAGE_BYTES as u64);
         let new_end = new_len.and_then(|len| old.start.checked_add(len)).ok_or(Errno::NOMEM)?;
         let mut windows = file.windows();
+        if new_end > old.end && windows.rights(place).is_writable {
+            file.give_room(&(old.end..new_end))?;
+        }
         if new_end <= old.end {
             if new_end < old.end {
                 windows.unmap(&file.mapping, place, new_end..old.end);
@@ -447,11 +457,18 @@ fn part_of_process(address: usize, len: usize) -> Option<Result<Part, Errno>> {
 pub(crate) fn protect(address: usize, len: usize, protection: c_int) -> Answer<()> {
     let (process, table) = locked()?;
     let part = part_at(&table, address, len)?;
+    let stores = protection & libc::PROT_WRITE != 0;
+    if let Ok(Part { file, place, bytes }) = &part
+        && stores
+        && file.windows().rights(*place).may_store
+        && let Err(error) = file.give_room(bytes)
+    {
+        return Some(Err(error));
+    }
     if part.as_ref().is_ok_and(|part| part.file.uses_page_cache()) {
         return None;
     }
     Some(part.and_then(|Part { file, place, .. }| {
-        let stores = protection & libc::PROT_WRITE != 0;
         let mut windows = file.windows();
         let rights = windows.rights(place);
         if protection & libc::PROT_EXEC != 0 || (stores && !rights.may_store) {

@@ -30,6 +30,8 @@ pub(crate) struct Settings {
     refuses_shared: bool,
     /// The folders whose files are mapped through vmio: canonical paths.
     pub(crate) under: Vec<PathBuf>,
+    /// Whether what is mapped to be stored to gets room on the disk first.
+    pub(crate) preallocates: bool,
     /// Whether a program that stores to a mapping waits while its disk is full.
     pub(crate) waits_for_room: bool,
     /// Whether programs are refused that run without vmio.
@@ -155,6 +157,7 @@ impl Settings {
             Some(_) => return None,
             None => false,
         };
+        let preallocates = variable("VMIO_RUN_PREALLOCATE").is_some();
         let strict_coverage = variable("VMIO_RUN_STRICT_COVERAGE").is_some();
         let is_verbose = variable("VMIO_RUN_VERBOSE").is_some();
         let report = variable("VMIO_RUN_STATS").map(|form| match form.to_str() {
@@ -169,6 +172,7 @@ impl Settings {
             log_bytes,
             refuses_shared,
             under,
+            preallocates,
             waits_for_room,
             strict_coverage,
             is_verbose,

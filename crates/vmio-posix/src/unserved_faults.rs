@@ -1,5 +1,5 @@
-//! Faults of mapped files that Linux answers with SIGBUS: the user is told why, and with `--on-full wait` a program whose disk is
-//! full waits until there is room.
+//! Faults of mapped files that are answered with SIGBUS: the user is told why, and with `--on-full wait` a program whose disk is
+//! full waits until there is room. Pages that a reader thread has refused are tried again: it does not look whether they can be had by now.
 //!
 //! All of it runs in the handler of the signal: nothing is allocated, and nothing is locked.
 
@@ -8,15 +8,17 @@ use std::io::Write;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, fallocate, fstat};
 use rustix::io::Errno;
 use rustix::thread::{Timespec, nanosleep};
-use vmio::PAGE_BYTES;
+use vmio::{PAGE_BYTES, Unavailable, WhyUnavailable};
 
 use crate::apart;
+use crate::entry::{self, Answer};
+use crate::process::Process;
 use crate::settings::Settings;
 
 /// Files that can be watched; of others nothing is said.
@@ -30,12 +32,14 @@ const LOOKS_AFTER: Duration = Duration::from_millis(100);
 /// The longest message: a path, and what is said of it.
 const MESSAGE_BYTES: usize = 4096 + 256;
 
-/// Where a file is mapped whose pages are Linux's own.
+/// Where a file is mapped.
 struct Place {
     /// 0 for none; [`BEING_FILLED`] while the rest is not valid yet.
     base: AtomicUsize,
     bytes: AtomicU64,
     fd: AtomicI32,
+    /// Whether its pages are Linux's own.
+    is_linuxs: AtomicBool,
     /// What was said of it, a bit for each reason.
     said: AtomicU32,
     /// The page that was last given room, and how often.
@@ -50,6 +54,7 @@ static PLACES: [Place; WATCHED_MAX] = [const {
         base: AtomicUsize::new(0),
         bytes: AtomicU64::new(0),
         fd: AtomicI32::new(-1),
+        is_linuxs: AtomicBool::new(false),
         said: AtomicU32::new(0),
         last_page: AtomicU64::new(u64::MAX),
         tries: AtomicU32::new(0),
@@ -60,8 +65,9 @@ static PLACES: [Place; WATCHED_MAX] = [const {
 pub(crate) struct Watched(Option<&'static Place>);
 
 impl Watched {
-    /// Watches `bytes` of address space from `base` on, where the file behind `fd` is mapped from its beginning.
-    pub(crate) fn new(base: usize, bytes: u64, fd: BorrowedFd<'_>) -> Self {
+    /// Watches `bytes` of address space from `base` on, where the file behind `fd` is mapped from its beginning, by Linux or by vmio's own
+    /// pages.
+    pub(crate) fn new(base: usize, bytes: u64, fd: BorrowedFd<'_>, is_linuxs: bool) -> Self {
         // SAFETY: `explain` does as handlers of signals must.
         if unsafe { vmio::on_unresolved_sigbus(explain) }.is_err() {
             return Watched(None);
@@ -74,6 +80,7 @@ impl Watched {
         if let Some(place) = place {
             place.bytes.store(bytes, Ordering::Relaxed);
             place.fd.store(fd.as_raw_fd(), Ordering::Relaxed);
+            place.is_linuxs.store(is_linuxs, Ordering::Relaxed);
             place.said.store(0, Ordering::Relaxed);
             place.last_page.store(u64::MAX, Ordering::Relaxed);
             place.base.store(base, Ordering::Release);
@@ -93,11 +100,15 @@ impl Drop for Watched {
 /// Why a page cannot be had.
 #[derive(Clone, Copy)]
 enum Why {
-    Shorter { len: u64 },
+    Shorter {
+        len: u64,
+    },
     NotRead,
     NoRoom(Errno),
     Waits(Errno),
     NotStored,
+    /// The cache is full of pages that cannot be written.
+    CacheIsFull(Errno),
 }
 
 impl Place {
@@ -116,6 +127,7 @@ impl Place {
             Why::NoRoom(_) => 4,
             Why::Waits(_) => 8,
             Why::NotStored => 16,
+            Why::CacheIsFull(_) => 32,
         };
         if self.said.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
             return;
@@ -145,6 +157,9 @@ fn say(path: &Path, why: Why, offset: u64) {
         Why::NotStored => write_out(format_args!(
             "vmio run: SIGBUS: byte {offset} of {path} cannot be stored to, though there is room (dmesg says more)\n"
         )),
+        Why::CacheIsFull(error) => write_out(format_args!(
+            "vmio run: SIGBUS: the cache has no room for byte {offset} of {path}: {error}: what it holds cannot be written; with --engine managed and --on-full wait the program waits for room on the disk\n"
+        )),
     }
 }
 
@@ -158,27 +173,47 @@ fn write_out(text: fmt::Arguments<'_>) {
 
 /// Looks at a SIGBUS that is nobody else's; whether the access is to be tried again.
 fn explain(address: usize, is_store: bool) -> bool {
-    let Some((place, offset)) = PLACES.iter().find_map(|place| Some((place, place.offset_of(address)?))) else {
+    // What the cache calls is its own business.
+    let refused = match entry::as_vmio(|| vmio::fault_again(address, is_store)) {
+        Some(Ok(())) => return true,
+        Some(Err(refused)) => Some(refused),
+        None => None,
+    };
+    // Of a file that is mapped several times the cache knows the addresses.
+    let known_at = refused.map_or(address, |refused| refused.mapping + refused.offset as usize + address % PAGE_BYTES);
+    let Some((place, offset)) = PLACES.iter().find_map(|place| Some((place, place.offset_of(known_at)?))) else {
         return false;
     };
     // SAFETY: the file is open as long as it is watched, and who touches it has it mapped.
     let fd = unsafe { BorrowedFd::borrow_raw(place.fd.load(Ordering::Relaxed)) };
     let page = offset / PAGE_BYTES as u64;
     let len = fstat(fd).map_or(u64::MAX, |stat| stat.st_size as u64);
+    if let Some(Unavailable { why: WhyUnavailable::BehindEnd, .. }) = refused
+        && page < len.div_ceil(PAGE_BYTES as u64)
+        && entry::enter(|| adopt_length(address)).is_some_and(|adopted| adopted.is_ok())
+    {
+        return entry::as_vmio(|| vmio::fault_again(address, is_store)).is_some_and(|outcome| outcome.is_ok());
+    }
     if page >= len.div_ceil(PAGE_BYTES as u64) {
         place.say(Why::Shorter { len }, offset);
         return false;
     }
-    if !is_store {
+    if let Some(Unavailable { why: WhyUnavailable::NotWritten(number), .. }) = refused {
+        let error = if number == 0 { Errno::IO } else { Errno::from_raw_os_error(number) };
+        place.say(Why::CacheIsFull(error), offset);
+        return false;
+    }
+    if !is_store || refused.is_some() {
         place.say(Why::NotRead, offset);
         return false;
     }
+    let is_linuxs = place.is_linuxs.load(Ordering::Relaxed);
     let waits = Settings::of_this_process().is_some_and(|settings| settings.waits_for_room);
     let tries = place.tries_of(page);
     loop {
         let room = room_for(page, tries, len);
         match fallocate(fd, FallocateFlags::KEEP_SIZE, room.start, room.end - room.start) {
-            Ok(()) if tries < TRIES_MAX => return true,
+            Ok(()) if tries < TRIES_MAX && is_linuxs => return true,
             Ok(()) => {
                 place.say(Why::NotStored, offset);
                 return false;
@@ -195,6 +230,13 @@ fn explain(address: usize, is_store: bool) -> bool {
             }
         }
     }
+}
+
+/// Tells the mapping at an address how long the file has become by the hand of another process. This locks and may allocate, as a
+/// call of the program's does: but for a program whose allocator is at work in a mapped file nobody waits for this thread.
+fn adopt_length(address: usize) -> Answer<()> {
+    let (file, _) = Process::current()?.table.lock().by_address(address)?;
+    Some(file.adopt_length().map(drop))
 }
 
 impl Place {

@@ -61,6 +61,8 @@ pub mod telemetry;
 #[cfg(not(loom))]
 pub use backing::Access;
 #[cfg(not(loom))]
+pub use cache::refusal::{Unavailable, WhyUnavailable, fault_again};
+#[cfg(not(loom))]
 pub use cache::{Cache, CacheBuilder, LockMemory};
 #[cfg(not(loom))]
 pub use elastic::AvailableMemory;

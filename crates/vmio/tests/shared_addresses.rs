@@ -49,6 +49,26 @@ fn a_store_at_one_address_is_seen_at_the_others_at_once() {
     (0..2 * SPAN * PAGE).step_by(8).for_each(|offset| assert_eq!(device.word(offset), file.load(0, offset)));
 }
 
+/// The kernel notes stores here: so what comes along with a store's miss is clean, and written only if it is stored to.
+#[test]
+fn stores_in_a_row_are_read_ahead_of_and_nothing_else_is_written() {
+    if !available() {
+        return;
+    }
+    let cache = roomy_cache();
+    let device = Device::of_pages(2 * SPAN);
+    let map = open(&cache, &device);
+    let stored = 3..SPAN + 20;
+    stored.clone().for_each(|page| store(&map, at(page) + 8, page));
+    let stats = cache.stats();
+    assert!(stats.store_misses <= SPAN / 16, "{stats:?}");
+    map.sync().unwrap();
+    assert_eq!(cache.stats().written_bytes, (stored.end - stored.start) * PAGE);
+    stored.for_each(|page| assert_eq!(device.word(at(page) + 8), page));
+    map.close().unwrap();
+    check_empty(&cache);
+}
+
 #[test]
 fn a_page_is_in_memory_once_and_read_once() {
     if !available() {

@@ -1,5 +1,6 @@
-/* Stores to each page of a mapping of 32 MiB. Usage: stores_all FILE [handle | cut]. With "handle" it has a handler of SIGBUS; with "cut" it has
-   another process make the file shorter, and loads from behind its end. */
+/* Stores to each page of a mapping of 32 MiB. Usage: stores_all FILE [handle | cut | regrow | regrow-told]. With "handle" it has a handler of
+   SIGBUS; with "cut" it has another process make the file shorter, and loads from behind its end; with "regrow" it has both, and loads and stores
+   there again once another process has made the file longer; with "regrow-told" it has called msync in between. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <setjmp.h>
@@ -19,6 +20,13 @@ static void on_sigbus(int signal, siginfo_t *about, void *context) {
     siglongjmp(before, about->si_code);
 }
 
+/* Has another process do it. */
+static int make_it_long(const char *file, long bytes) {
+    char command[5000];
+    snprintf(command, sizeof command, "truncate -s %ld '%s'", bytes, file);
+    return system(command);
+}
+
 int main(int count, char **arguments) {
     if (count < 2) return 2;
     const char *how = count > 2 ? arguments[2] : "";
@@ -26,7 +34,7 @@ int main(int count, char **arguments) {
     if (fd < 0 || ftruncate(fd, length) != 0) return 3;
     volatile char *map = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) return 4;
-    if (strcmp(how, "handle") == 0) {
+    if (strcmp(how, "handle") == 0 || strncmp(how, "regrow", 6) == 0) {
         // The stack of the handler is as small as usual, and nothing may be written below it.
         enum { STACK = 8 << 10 };
         char *guarded = mmap(NULL, PAGE + STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -34,6 +42,8 @@ int main(int count, char **arguments) {
         if (guarded == MAP_FAILED || mprotect(guarded, PAGE, PROT_NONE) != 0 || sigaltstack(&stack, NULL) != 0) return 8;
         struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_ONSTACK};
         sigaction(SIGBUS, &action, NULL);
+    }
+    if (strcmp(how, "handle") == 0) {
         int code = sigsetjmp(before, 1);
         if (code != 0) {
             printf("SIGBUS, code %d\n", code);
@@ -41,10 +51,27 @@ int main(int count, char **arguments) {
         }
     }
     if (strcmp(how, "cut") == 0) {
-        char command[5000];
-        snprintf(command, sizeof command, "truncate -s %d '%s'", PAGE, arguments[1]);
-        if (system(command) != 0) return 6;
+        if (make_it_long(arguments[1], PAGE) != 0) return 6;
         return map[5 << 20];
+    }
+    if (strncmp(how, "regrow", 6) == 0) {
+        map[5 << 20] = 7;
+        if (msync((void *)map, length, MS_SYNC) != 0) return 7;
+        if (make_it_long(arguments[1], PAGE) != 0) return 6;
+        if (strcmp(how, "regrow-told") == 0 && msync((void *)map, PAGE, MS_SYNC) != 0) return 7;
+        volatile int caught = 0;
+        if (sigsetjmp(before, 1) == 0) {
+            printf("loaded %d\n", map[6 << 20]);
+        } else if (caught++ == 0) {
+            if (make_it_long(arguments[1], length) != 0) return 6;
+            int seen = map[6 << 20];
+            map[6 << 20] = 9;
+            if (msync((void *)map, length, MS_SYNC) != 0) return 7;
+            printf("loaded %d and synced\n", seen);
+        } else {
+            puts("another SIGBUS");
+        }
+        return 0;
     }
     for (long at = 0; at < length; at += PAGE)
         map[at] = (char)(at / PAGE + 1);

@@ -173,8 +173,10 @@ impl Region {
         let page = place.page;
         let mut run = Run::alone(place);
         let advised = self.window_to_read(page);
-        // Who wants more says how much, and behind a store all that comes in is dirty: that is not for us to guess.
-        let sequence = (advised.is_none() && wanted == 1 && !store).then(|| self.sequence_at(page));
+        // Who wants more says how much. Where the first store to each page traps, what comes in behind a store is dirty: that is not for us
+        // to guess.
+        let guesses = advised.is_none() && wanted == 1 && (!store || self.hideable().is_some());
+        let sequence = guesses.then(|| self.sequence_at(page));
         let unit = self.unit.around(page);
         while run.pages.start > unit.start && spare > 0 && self.claim_neighbour(run.pages.start - 1) {
             run.pages.start -= 1;
@@ -319,7 +321,10 @@ impl Region {
         let Run { pages, missed, unit_start, unit_end, ahead, view } = run;
         let (page, next) = (*missed, missed + 1);
         let neighbour = (Loaded::default(), Frequency::Same(frequency));
-        let streams = store && self.window(span_of(page)).is_some_and(|pages| pages > 1);
+        let advised = self.window(span_of(page));
+        let streams = store && advised.is_some_and(|pages| pages > 1);
+        // What was guessed is clean until it is stored to, which the kernel notes.
+        let dirties_ahead = store && advised.is_some();
         let (unit, behind) =
             if store || loaded.poisoned { (page..next, next..*unit_end) } else { (*unit_start..*unit_end, 0..0) };
         let before = *unit_start..unit.start;
@@ -328,7 +333,7 @@ impl Region {
             (before, neighbour, false),
             (behind, neighbour, streams),
             (*unit_end..*ahead, (Loaded::default(), Frequency::OfEach), store),
-            (*ahead..pages.end, (Loaded::default(), Frequency::Same(0)), store),
+            (*ahead..pages.end, (Loaded::default(), Frequency::Same(0)), dirties_ahead),
             (pages.start..*unit_start, (Loaded::default(), Frequency::Same(0)), false),
         ];
         let mut outcome = Ok(());

@@ -1,12 +1,68 @@
 //! Pages whose access is refused: what an engine whose faulting threads sleep does in place of declining a signal.
 
-use crate::cache::fault::REGIONS;
+use crate::backing::Access;
+use crate::cache::fault::{FaultError, REGIONS};
+use crate::cache::read_failures::ReadFailure;
 use crate::cache::region::Region;
 use crate::page::visit::Visit;
 use crate::page::word::{Snapshot, State};
-use crate::sys::cpu;
 use crate::sys::unmap::UnmapList;
+use crate::sys::{PAGE_BYTES, cpu, own_memory};
 use crate::telemetry::counters::Counter;
+
+/// A byte of a mapping that cannot be had, and why. For libraries on top of this one that have a handler of SIGBUS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unavailable {
+    /// The first address of the mapping.
+    pub mapping: usize,
+    /// Which byte of the mapping it is, by its page.
+    pub offset: u64,
+    /// Why.
+    pub why: WhyUnavailable,
+}
+
+/// Why a page of a mapping cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhyUnavailable {
+    /// It lies behind the end of the mapping, or of the file.
+    BehindEnd,
+    /// It could not be read.
+    NotRead,
+    /// The cache is full of pages that cannot be written: the system's number for it, or 0 if it has none.
+    NotWritten(i32),
+    /// For another reason.
+    Other,
+}
+
+/// Tries an access again that was refused, in the thread that it was refused to, and says why if the page still cannot be had. None if no
+/// mapping of a cache with faults of its own has the address. Async-signal-safe: for handlers of SIGBUS
+/// ([`crate::on_unresolved_sigbus`]) in processes whose cache has reader threads. These refuse a page for a while without looking at it
+/// again.
+pub fn fault_again(address: usize, is_store: bool) -> Option<Result<(), Unavailable>> {
+    let region = REGIONS.find(address)?;
+    let place = region.place_of(address)?;
+    if !region.shared.generation.is_current() {
+        return None;
+    }
+    let is_there = || own_memory::load(address, &mut [0]).is_ok();
+    let outcome = match place.page < region.pages() {
+        false => Err(FaultError::BeyondEnd),
+        true => region.fault_run(place, 1, is_store && region.access == Access::ReadWrite),
+    };
+    let why = match outcome {
+        Ok(()) if is_there() => return Some(Ok(())),
+        // The memory is bad.
+        Ok(()) => WhyUnavailable::Other,
+        Err(FaultError::BeyondEnd | FaultError::Unreadable(ReadFailure::Kind(std::io::ErrorKind::UnexpectedEof))) => {
+            WhyUnavailable::BehindEnd
+        }
+        Err(FaultError::Unreadable(_) | FaultError::Poisoned) => WhyUnavailable::NotRead,
+        Err(FaultError::Exhausted(_)) => WhyUnavailable::NotWritten(region.shared.last_write_error()),
+        Err(FaultError::ReadOnly | FaultError::Refused(_)) => WhyUnavailable::Other,
+    };
+    Some(Err(Unavailable { mapping: region.base() as usize, offset: place.page * PAGE_BYTES as u64, why }))
+}
 
 /// Runs `change` while the page at an address is absent and nobody can bring it in. Returns false, without having run
 /// it, if the page is in memory. A page that holds poison makes way: it was a store to it that failed.

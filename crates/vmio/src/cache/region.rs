@@ -486,6 +486,7 @@ impl Region {
             return true;
         };
         self.shared.count(cpu::current(), Counter::WriteErrors, 1);
+        self.shared.note_write_error(&error);
         let end = {
             // In one step for a sync: it either counts the failure as its own, or finds the page dirty and the mark of
             // its span set. (A mark set any earlier could be cleared by a sync that finds the page still in flight.)

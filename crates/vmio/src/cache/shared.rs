@@ -2,7 +2,7 @@
 
 use std::io;
 use std::iter::repeat_n;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
@@ -154,6 +154,8 @@ pub(crate) struct Shared {
     workers_on_fast_device: u32,
     workers_asleep: AtomicU32,
     write_ns: AtomicU64,
+    /// The system's number for the last page that could not be written; 0 if it had none.
+    last_write_error: AtomicI32,
     stopping: AtomicBool,
 }
 
@@ -241,6 +243,7 @@ impl Shared {
             workers_on_fast_device: (parts.cores as u32 / 4).clamp(1, parts.workers),
             workers_asleep: AtomicU32::new(0),
             write_ns: AtomicU64::new(0),
+            last_write_error: AtomicI32::new(0),
             stopping: AtomicBool::new(false),
         })
     }
@@ -327,6 +330,16 @@ impl Shared {
     /// That many fewer dirty pages.
     pub(crate) fn remove_dirty(&self, pages: usize) {
         self.dirty_pages.fetch_sub(pages as u64, Ordering::Relaxed);
+    }
+
+    /// A page could not be written.
+    pub(crate) fn note_write_error(&self, error: &io::Error) {
+        self.last_write_error.store(error.raw_os_error().unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Why the last one could not: the system's number, or 0 if it had none.
+    pub(crate) fn last_write_error(&self) -> i32 {
+        self.last_write_error.load(Ordering::Relaxed)
     }
 
     // ---- the eviction clock

@@ -64,8 +64,8 @@ pub(crate) fn install_sigbus_handler(source: FaultSource, handler: FaultHandler)
 }
 
 /// Has `look` called for each fault by SIGBUS of this process that vmio does not resolve, before the program's own action: with the address,
-/// and whether it was a store (so it is taken for where the architecture does not tell). If it returns true, the instruction
-/// runs again. The first call decides. For libraries on top of this one, that know why Linux could not serve an address.
+/// and whether it was a store (so it is taken for where the architecture does not tell). Memory that is bad, and pages that
+/// reader threads refuse, are such faults, too. If it returns true, the instruction runs again. The first call decides. For libraries on top of this one, that know why Linux could not serve an address.
 ///
 /// # Errors
 /// Those of sigaction(2).
@@ -148,12 +148,13 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     if resolvers.any(|resolve| resolve(address, access) == Resolution::Resolved) {
         return;
     }
-    // BUS_MCEERR_AR is a bad cell of memory that was touched.
+    // BUS_MCEERR_AR is a bad cell of memory that was touched, or a page that a reader thread refuses.
+    let is_fault = matches!(code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR);
     // SAFETY: as above.
-    if matches!(code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR) && unsafe { end_copy(context) } {
+    if is_fault && unsafe { end_copy(context) } {
         return;
     }
-    if code == libc::BUS_ADRERR && UNRESOLVED.get().is_some_and(|look| look(address, access != FaultAccess::Load)) {
+    if is_fault && UNRESOLVED.get().is_some_and(|look| look(address, access != FaultAccess::Load)) {
         return;
     }
     chain(previous, signal, info, context);

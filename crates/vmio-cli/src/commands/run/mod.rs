@@ -50,6 +50,8 @@ Examples:
 
   vmio run --heap /data/heap --cache 2G -- sort big.txt
                                        the program's heap lies in a file, of which 2 GiB are in memory
+  vmio run --cache 4G --under /data --preallocate -- my-database
+                                       sparse files get their room when they are mapped, or mmap fails
 
 With --cache, shared mappings of regular files under the folders, and private ones for loads alone, become mappings of one vmio cache
 of each process. All else goes to Linux as ever.
@@ -122,6 +124,10 @@ pub struct RunArgs {
     /// With the engine managed, what a store to a mapping does where the disk is full
     #[arg(long, value_name = "WHAT", value_enum, default_value_t, conflicts_with = "mode")]
     on_full: OnFull,
+    /// Give room on the disk to what CMD maps to be stored to, holes of sparse files above all. A full disk is an error of its mmap (ENOSPC), and
+    /// no SIGBUS at some later store
+    #[arg(long, requires = "cache", conflicts_with_all = ["mode", "heap"])]
+    preallocate: bool,
     /// Refuse programs that run without vmio and that CMD starts or becomes (EACCES): static ones, setuid ones and those of Go. Else standard
     /// error has a line for each
     #[arg(long)]
@@ -238,6 +244,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         ("VMIO_RUN_WHEN_SHARED", (args.when_shared == WhenShared::Refuse).then_some("refuse")),
         ("VMIO_RUN_LOG_BYTES", Some(log_bytes.as_str())),
         ("VMIO_RUN_ON_FULL", (args.on_full == OnFull::Wait).then_some("wait")),
+        ("VMIO_RUN_PREALLOCATE", args.preallocate.then_some("1")),
         ("VMIO_RUN_STRICT_COVERAGE", args.strict_coverage.then_some("1")),
         ("VMIO_RUN_VERBOSE", args.verbose.then_some("1")),
         ("VMIO_RUN_STATS", args.stats.then_some(if args.json { "json" } else { "text" })),
