@@ -12,6 +12,8 @@ use vmio::SignalsBlocked;
 
 use crate::entry;
 use crate::left_to_linux;
+use crate::messages;
+use crate::own_descriptors;
 use crate::process::{self, Process};
 use crate::refused;
 use crate::settings::Settings;
@@ -22,7 +24,7 @@ struct Forking {
     all_left: Option<AllLeft>,
     _starting: MutexGuard<'static, process::Start>,
     _left_to_linux: MutexGuard<'static, left_to_linux::Files>,
-    _refused: MutexGuard<'static, refused::Files>,
+    refused: MutexGuard<'static, refused::Files>,
     // After the locks: a handler of the program's may want them.
     _no_handlers: SignalsBlocked,
 }
@@ -65,7 +67,7 @@ extern "C" fn before() {
         all_left: split::is_on().then(AllLeft::new),
         _starting: process::starting(),
         _left_to_linux: left_to_linux::files(),
-        _refused: refused::files(),
+        refused: refused::files(),
         _no_handlers: no_handlers,
     });
     FORKING.set(Some(forking));
@@ -79,8 +81,12 @@ pub(crate) extern "C" fn in_child() {
     let Some(mut forking) = FORKING.take() else { return };
     // It is counted in the parent.
     std::mem::forget(forking.all_left.take());
+    refused::are_left_to_parent(&mut forking.refused);
     Process::is_left_to_parent();
     if split::is_on() {
         split::begin_anew();
     }
+    // It may close what descriptors it finds.
+    own_descriptors::clear();
+    messages::are_the_childs();
 }

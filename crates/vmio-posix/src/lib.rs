@@ -20,6 +20,7 @@ mod fork;
 mod left_to_linux;
 mod locks;
 mod memory;
+mod messages;
 mod own_descriptors;
 mod process;
 mod refused;

@@ -18,6 +18,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::process::getpid;
 
 use crate::apart;
+use crate::messages;
 use crate::settings::{ReportForm, Settings};
 
 /// Linux follows so many scripts that are the interpreters of others.
@@ -145,14 +146,14 @@ fn told(settings: &Settings, path: &Path, unseen: Option<(Unseen, u64)>) -> Resu
     let refused = settings.strict_coverage;
     if refused || is_new {
         let what = if refused { "is refused (--strict-coverage)" } else { "runs without vmio" };
-        say(format_args!("vmio run: {} {what}: {why}\n", path.display()));
+        messages::say(format_args!("{} {what}: {why}", path.display()));
     }
     match settings.report {
         _ if refused => {}
         Some(ReportForm::Text) => {
-            say(format_args!("vmio run: process {}, not served: {}\n", getpid().as_raw_nonzero(), path.display()));
+            messages::say(format_args!("process {}, not served: {}", getpid().as_raw_nonzero(), path.display()));
         }
-        Some(ReportForm::Json) => say(format_args!("{}\n", Report { path, why })),
+        Some(ReportForm::Json) => messages::write_formatted(format_args!("{}\n", Report { path, why })),
         None => {}
     }
     if refused { Err(Errno::ACCESS) } else { Ok(()) }
@@ -177,15 +178,6 @@ impl fmt::Display for Report<'_> {
         }
         write!(f, "\",\"why\":\"{why}\"}}")
     }
-}
-
-/// Says something by one write, as far as it fits.
-fn say(text: fmt::Arguments<'_>) {
-    let mut buffer = [0; PATH_BYTES + 256];
-    let mut rest = &mut buffer[..];
-    let _ = rest.write_fmt(text);
-    let written = PATH_BYTES + 256 - rest.len();
-    let _ = rustix::io::write(rustix::stdio::stderr(), &buffer[..written]);
 }
 
 #[cfg(test)]

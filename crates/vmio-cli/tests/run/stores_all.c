@@ -1,4 +1,4 @@
-/* Stores to each page of a mapping of 32 MiB. Usage: stores_all FILE [handle | cut]. With "handle" it has a handler of SIGBUS; with "cut" it has
+/* Stores to each page of a mapping of 32 MiB. Usage: stores_all FILE [handle | cut | signal]. With "signal" it says when it handles SIGUSR1. With "handle" it has a handler of SIGBUS; with "cut" it has
    another process make the file shorter, and loads from behind its end. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -17,6 +17,11 @@ static sigjmp_buf before;
 static void on_sigbus(int signal, siginfo_t *about, void *context) {
     (void)signal, (void)context;
     siglongjmp(before, about->si_code);
+}
+
+static void on_signal(int signal) {
+    (void)signal;
+    if (write(1, "handled\n", 8) != 8) _exit(9);
 }
 
 int main(int count, char **arguments) {
@@ -40,6 +45,7 @@ int main(int count, char **arguments) {
             return 5;
         }
     }
+    if (strcmp(how, "signal") == 0) signal(SIGUSR1, on_signal);
     if (strcmp(how, "cut") == 0) {
         char command[5000];
         snprintf(command, sizeof command, "truncate -s %d '%s'", PAGE, arguments[1]);

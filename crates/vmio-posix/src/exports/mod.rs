@@ -29,9 +29,11 @@ use libc::ssize_t;
 
 use crate::entry::{self, Answer};
 use crate::fork;
+use crate::messages;
 use crate::own_descriptors;
 use crate::process::Process;
 use crate::real;
+use crate::settings::Settings;
 use crate::split::{self, Way};
 use crate::synchronous::{self, Target};
 use crate::unseen;
@@ -45,6 +47,10 @@ extern "C" fn at_load() {
     #[cfg(target_arch = "x86_64")]
     variadic::look_up();
     let _ = entry::enter::<()>(|| {
+        messages::start();
+        if Settings::of_this_process().is_some() {
+            std::panic::set_hook(Box::new(|about| messages::say(format_args!("a defect of vmio's: {about}"))));
+        }
         split::start();
         synchronous::start();
         fork::start();
