@@ -15,6 +15,7 @@ mod names;
 mod opening;
 mod process;
 mod signals;
+mod signals_of_old;
 mod streams;
 mod system_calls;
 mod threads;
