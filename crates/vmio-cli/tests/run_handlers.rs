@@ -2,8 +2,10 @@
 
 mod common;
 
+use std::fs;
+
 use common::TestResult;
-use common::modes::same_output;
+use common::modes::{same_output, under};
 use common::programs::{compiled, mapped, plain, text};
 
 const WAYS: [&str; 13] = [
@@ -22,6 +24,8 @@ const WAYS: [&str; 13] = [
     "sigignore",
 ];
 
+const MODES: [&str; 5] = ["posix", "posix --cache 8M", "sync", "strict", "strict --cache 8M"];
+
 #[test]
 fn a_handler_of_sigbus_is_called_as_without_vmio_however_it_was_installed() -> TestResult {
     let dir = tempfile::tempdir()?;
@@ -36,6 +40,29 @@ fn a_handler_of_sigbus_is_called_as_without_vmio_however_it_was_installed() -> T
         // Vmio's handler, which says so, is still there.
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(said.matches("was made shorter while it was mapped").count(), 1, "{way}: {said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_handler_that_has_interrupted_malloc_may_end_the_process() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let program = compiled("no_malloc", dir.path(), &[])?;
+    for how in ["maps", "calls"] {
+        let words = [text(&program), how];
+        let work = dir.path().join("work");
+        let by_engines = ["reader-thread", "managed"].map(|engine| mapped(engine, &work, &words));
+        for mut command in by_engines.into_iter().chain(MODES.map(|mode| under(mode, &work, &words))) {
+            fs::create_dir(&work)?;
+            let output = command.current_dir(&work).output()?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(7), "{command:?}: {said}");
+            // The fourth page was stored to in memory.
+            let data = fs::read(work.join("data"))?;
+            let expected = if how == "maps" { b's' } else { b'm' };
+            assert_eq!((data[4096], data[3 * 4096]), (b'h', expected), "{command:?}");
+            fs::remove_dir_all(&work)?;
+        }
     }
     Ok(())
 }

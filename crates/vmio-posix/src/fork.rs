@@ -14,6 +14,7 @@ use crate::entry;
 use crate::left_to_linux;
 use crate::messages;
 use crate::own_descriptors;
+use crate::own_heap;
 use crate::process::{self, Process};
 use crate::refused;
 use crate::settings::Settings;
@@ -78,6 +79,7 @@ extern "C" fn in_parent() {
 }
 
 pub(crate) extern "C" fn in_child() {
+    own_heap::is_the_childs();
     let Some(mut forking) = FORKING.take() else { return };
     // It is counted in the parent.
     std::mem::forget(forking.all_left.take());

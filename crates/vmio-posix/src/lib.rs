@@ -22,6 +22,7 @@ mod locks;
 mod memory;
 mod messages;
 mod own_descriptors;
+mod own_heap;
 mod process;
 mod refused;
 mod settings;
