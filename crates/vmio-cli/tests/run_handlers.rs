@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 
 use common::TestResult;
-use common::modes::{same_output, under};
+use common::modes::{same_as_plain, same_output, under};
 use common::programs::{compiled, mapped, plain, text};
 
 const WAYS: [&str; 13] = [
@@ -40,6 +40,26 @@ fn a_handler_of_sigbus_is_called_as_without_vmio_however_it_was_installed() -> T
         // Vmio's handler, which says so, is still there.
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(said.matches("was made shorter while it was mapped").count(), 1, "{way}: {said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_handler_may_leave_a_call_by_a_jump() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let program = compiled("jumps_out", dir.path(), &[])?;
+    for how in ["siglongjmp", "longjmp", "within"] {
+        let words = [text(&program), how];
+        for engine in ["reader-thread", "managed"] {
+            let work = tempfile::tempdir()?;
+            let mut command = mapped(engine, work.path(), &words);
+            same_output(plain(&words).current_dir(dir.path()), command.current_dir(work.path()))
+                .map_err(|error| format!("{engine}, {how}: {error}"))?;
+        }
+        for mode in MODES {
+            same_as_plain(mode, tempfile::tempdir()?.path(), &words)
+                .map_err(|error| format!("{mode}, {how}: {error}"))?;
+        }
     }
     Ok(())
 }

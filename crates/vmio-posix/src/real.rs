@@ -297,6 +297,10 @@ functions! {
     fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
     fn _exit(status: c_int) -> !;
     fn quick_exit(status: c_int) -> !;
+    fn longjmp(environment: *mut c_void, value: c_int) -> !;
+    fn _longjmp(environment: *mut c_void, value: c_int) -> !;
+    fn siglongjmp(environment: *mut c_void, value: c_int) -> !;
+    fn __longjmp_chk(environment: *mut c_void, value: c_int) -> !;
     fn pthread_create(
         thread: *mut pthread_t,
         attributes: *const pthread_attr_t,

@@ -9,6 +9,8 @@ mod attributes;
 mod control;
 mod descriptors;
 mod files;
+#[cfg(target_arch = "x86_64")]
+mod jumps;
 mod makers;
 mod memory;
 mod names;
