@@ -11,6 +11,7 @@ use std::sync::MutexGuard;
 use vmio::SignalsBlocked;
 
 use crate::entry;
+use crate::last_thread;
 use crate::left_to_linux;
 use crate::messages;
 use crate::own_descriptors;
@@ -91,4 +92,5 @@ pub(crate) extern "C" fn in_child() {
     // It may close what descriptors it finds.
     own_descriptors::clear();
     messages::are_the_childs();
+    last_thread::is_the_childs();
 }

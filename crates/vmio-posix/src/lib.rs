@@ -17,6 +17,7 @@ mod errno;
 mod exports;
 mod file;
 mod fork;
+mod last_thread;
 mod left_to_linux;
 mod locks;
 mod memory;

@@ -32,6 +32,7 @@ use libc::ssize_t;
 
 use crate::entry::{self, Answer};
 use crate::fork;
+use crate::last_thread;
 use crate::messages;
 use crate::own_descriptors;
 use crate::process::Process;
@@ -58,6 +59,7 @@ extern "C" fn at_load() {
         synchronous::start();
         fork::start();
         unseen::start();
+        last_thread::start();
         None
     });
 }
