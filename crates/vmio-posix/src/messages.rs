@@ -70,6 +70,16 @@ pub(crate) fn are_the_childs() {
     }
 }
 
+/// The process has become a daemon: who reads what others say there does not wait for it.
+pub(crate) fn give_up() {
+    let fd = KEPT.swap(-1, Ordering::AcqRel);
+    if fd >= 0 {
+        own_descriptors::remove(fd);
+        // SAFETY: it is ours, and from here on nobody uses it.
+        unsafe { rustix::io::close(fd) };
+    }
+}
+
 /// Whether a descriptor is of what the program began with.
 fn is_it(fd: BorrowedFd<'_>) -> bool {
     let is_same = |stat: rustix::fs::Stat| {

@@ -124,6 +124,11 @@ impl Process {
         }
     }
 
+    /// It has not become another program, and has more to tell at its end.
+    pub(crate) fn goes_on(&self) {
+        self.has_reported.store(false, Ordering::Relaxed);
+    }
+
     /// Its last words, once.
     pub(crate) fn report(&self) {
         if self.has_reported.swap(true, Ordering::Relaxed) {

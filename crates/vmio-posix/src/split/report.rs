@@ -18,8 +18,13 @@ use crate::synchronous;
 /// Whose report it is, and not that of a child which has its memory until it is another program (vfork).
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
-/// At its start, and in a forked child.
+/// Whether it has been said.
+static HAS_REPORTED: AtomicBool = AtomicBool::new(false);
+
+/// At its start, and in a forked child, for which nothing was done yet.
 pub(super) fn belongs_to_this_process() {
+    HAS_REPORTED.store(false, Ordering::Relaxed);
+    synchronous::begin_anew();
     PROCESS.store(getpid().as_raw_nonzero().get(), Ordering::Relaxed);
 }
 
@@ -71,9 +76,15 @@ fn say(fd: BorrowedFd<'_>, what: fmt::Arguments<'_>) {
     messages::say(format_args!("{} {what}", path.unwrap_or_default().display()));
 }
 
+/// The process has not become another program, and has more to tell at its end.
+pub(crate) fn goes_on() {
+    if getpid().as_raw_nonzero().get() == PROCESS.load(Ordering::Relaxed) {
+        HAS_REPORTED.store(false, Ordering::Relaxed);
+    }
+}
+
 /// The last words of the process, once.
 pub(crate) fn report() {
-    static HAS_REPORTED: AtomicBool = AtomicBool::new(false);
     let Some(settings) = Settings::of_this_process() else { return };
     let Some((mode, form)) = settings.mode.zip(settings.report).filter(|_| messages::are_kept()) else { return };
     let process = getpid().as_raw_nonzero();
