@@ -13,18 +13,24 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
-use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::ffi::{CStr, OsStr};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{FileHeader, NoteIterator, ProgramHeader};
 use object::{Endianness, elf};
-use rustix::fs::{Mode, fstat};
+use rustix::fs::{Mode, fgetxattr, fstat};
 use rustix::io::{Errno, pread};
 use rustix::process::{getgid, getuid};
 
-/// What is read of a file. Linux wants the program headers of a program in its first page, and Go's linker puts its note there, too.
+/// What is read of a file. Linkers put the program headers there, and Go's linker its note, too; those of a program that was patched may lie
+/// anywhere, and are read one by one.
 pub const FRONT_BYTES: usize = 4096;
+
+/// The attribute of a file by which its program gets capabilities.
+const CAPABILITIES: &CStr = c"security.capability";
+/// What is looked at of notes that are not in a file's first bytes.
+const NOTES_BYTES: usize = 1024;
 
 /// What the file of a program is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +63,12 @@ pub enum Unseen {
     /// The same of a group's.
     #[error("it is a setgid program, into which the loader preloads nothing")]
     SetGroup,
+    /// The same of one that gets capabilities which its user does not have.
+    #[error("it is a program with capabilities, into which the loader preloads nothing")]
+    Capabilities,
+    /// The kernel runs it, and its loader takes libraries of the same kind alone.
+    #[error("it is a 32-bit program, into which no 64-bit library can be preloaded")]
+    Narrow,
 }
 
 /// The first line of a script.
@@ -75,14 +87,6 @@ impl<'a> Program<'a> {
     /// Those of `fstat` and `pread`.
     pub fn of(file: impl AsFd, front: &'a mut [u8; FRONT_BYTES]) -> Result<Self, Errno> {
         let file = file.as_fd();
-        let stat = fstat(file)?;
-        let mode = Mode::from_raw_mode(stat.st_mode);
-        if mode.contains(Mode::SUID) && stat.st_uid != getuid().as_raw() {
-            return Ok(Program::Unseen(Unseen::SetUser));
-        }
-        if mode.contains(Mode::SGID) && stat.st_gid != getgid().as_raw() {
-            return Ok(Program::Unseen(Unseen::SetGroup));
-        }
         let mut len = 0;
         while len < front.len() {
             match pread(file, &mut front[len..], len as u64) {
@@ -92,7 +96,28 @@ impl<'a> Program<'a> {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Self::of_front(&front[..len]))
+        let front = &front[..len];
+        let program = match Self::of_front(front) {
+            // The kernel takes no notice of a script's bits.
+            script @ Program::Script(_) => return Ok(script),
+            Program::Unknown => Self::with_far_headers(file, front)?,
+            program => program,
+        };
+        if program == Program::Unknown {
+            return Ok(program);
+        }
+        let stat = fstat(file)?;
+        let mode = Mode::from_raw_mode(stat.st_mode);
+        if mode.contains(Mode::SUID) && stat.st_uid != getuid().as_raw() {
+            return Ok(Program::Unseen(Unseen::SetUser));
+        }
+        if mode.contains(Mode::SGID) && stat.st_gid != getgid().as_raw() {
+            return Ok(Program::Unseen(Unseen::SetGroup));
+        }
+        if !getuid().is_root() && fgetxattr(file, CAPABILITIES, &mut [0_u8; 64]).is_ok() {
+            return Ok(Program::Unseen(Unseen::Capabilities));
+        }
+        Ok(program)
     }
 
     /// Of a file's first bytes: [`FRONT_BYTES`], or all there are.
@@ -113,22 +138,69 @@ impl<'a> Program<'a> {
         }
     }
 
-    fn of_elf(front: &[u8]) -> Option<Self> {
-        let header = elf::FileHeader64::<Endianness>::parse(front).ok()?;
-        let endian = header.endian().ok()?;
-        let parts = header.program_headers(endian, front).ok()?;
-        let is_of_go = |part: &elf::ProgramHeader64<Endianness>| {
-            let mut notes = part.notes(endian, front).ok().flatten();
-            std::iter::from_fn(|| notes.as_mut()?.next().ok()?)
-                .any(|note| note.name() == elf::ELF_NOTE_GO && note.n_type(endian) == elf::NT_GO_BUILD_ID)
-        };
-        let has_loader = parts.iter().any(|part| part.p_type(endian) == elf::PT_INTERP);
-        Some(match parts.iter().any(is_of_go) {
+    /// A program whose headers are not in its first bytes.
+    fn with_far_headers(file: BorrowedFd<'_>, front: &[u8]) -> Result<Self, Errno> {
+        let Ok(header) = elf::FileHeader64::<Endianness>::parse(front) else { return Ok(Program::Unknown) };
+        let Ok(endian) = header.endian() else { return Ok(Program::Unknown) };
+        let (mut has_loader, mut is_of_go) = (false, false);
+        for number in 0..u64::from(header.e_phnum(endian)) {
+            let mut bytes = [0; size_of::<elf::ProgramHeader64<Endianness>>()];
+            let Some(at) = header.e_phoff(endian).checked_add(number * bytes.len() as u64) else {
+                return Ok(Program::Unknown);
+            };
+            if header.e_phentsize(endian) as usize != bytes.len() || pread(file, &mut bytes, at)? != bytes.len() {
+                return Ok(Program::Unknown);
+            }
+            let Ok((part, _)) = object::from_bytes::<elf::ProgramHeader64<Endianness>>(&bytes) else {
+                return Ok(Program::Unknown);
+            };
+            match part.p_type(endian) {
+                elf::PT_INTERP => has_loader = true,
+                elf::PT_NOTE => {
+                    let mut notes = [0; NOTES_BYTES];
+                    let wanted = part.p_filesz(endian).min(NOTES_BYTES as u64) as usize;
+                    let len = pread(file, &mut notes[..wanted], part.p_offset(endian))?;
+                    let notes =
+                        NoteIterator::<elf::FileHeader64<Endianness>>::new(endian, part.p_align(endian), &notes[..len]);
+                    is_of_go |= has_note_of_go(notes.ok(), endian);
+                }
+                _ => {}
+            }
+        }
+        Ok(Self::of_parts(has_loader, is_of_go))
+    }
+
+    fn of_parts(has_loader: bool, is_of_go: bool) -> Self {
+        match is_of_go {
             true => Program::Unseen(Unseen::Go { has_loader }),
             false if has_loader => Program::Seen,
             false => Program::Unseen(Unseen::Static),
-        })
+        }
     }
+
+    fn of_elf(front: &[u8]) -> Option<Self> {
+        if elf::FileHeader32::<Endianness>::parse(front).is_ok_and(is_run_beside) {
+            return Some(Program::Unseen(Unseen::Narrow));
+        }
+        let header = elf::FileHeader64::<Endianness>::parse(front).ok()?;
+        let endian = header.endian().ok()?;
+        let parts = header.program_headers(endian, front).ok()?;
+        let is_of_go =
+            |part: &elf::ProgramHeader64<Endianness>| has_note_of_go(part.notes(endian, front).ok().flatten(), endian);
+        let has_loader = parts.iter().any(|part| part.p_type(endian) == elf::PT_INTERP);
+        Some(Self::of_parts(has_loader, parts.iter().any(is_of_go)))
+    }
+}
+
+/// Whether this machine's kernel may run such a program, too.
+fn is_run_beside(header: &elf::FileHeader32<Endianness>) -> bool {
+    let machine = if cfg!(target_arch = "x86_64") { elf::EM_386 } else { elf::EM_ARM };
+    header.endian().is_ok_and(|endian| header.e_machine(endian) == machine)
+}
+
+fn has_note_of_go(mut notes: Option<NoteIterator<'_, elf::FileHeader64<Endianness>>>, endian: Endianness) -> bool {
+    std::iter::from_fn(|| notes.as_mut()?.next().ok()?)
+        .any(|note| note.name() == elf::ELF_NOTE_GO && note.n_type(endian) == elf::NT_GO_BUILD_ID)
 }
 
 #[cfg(test)]
@@ -198,6 +270,55 @@ mod tests {
         chown(&program, Some(0), Some(0)).unwrap();
         fs::set_permissions(&program, Permissions::from_mode(0o6755)).unwrap();
         assert_eq!(look(&program, &mut front), Program::Seen);
+    }
+
+    /// As the tools that patch programs do, which need room for more of them.
+    #[test]
+    fn headers_may_lie_anywhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut front = [0; FRONT_BYTES];
+        for (flags, expected) in [(&[][..], Program::Seen), (&["-static"], Program::Unseen(Unseen::Static))] {
+            let program = compiled(dir.path(), "far", flags);
+            let mut bytes = fs::read(&program).unwrap();
+            let number =
+                |at: usize, len: usize| (0..len).rev().fold(0, |sum, byte| sum << 8 | usize::from(bytes[at + byte]));
+            let (start, len) = (number(32, 8), number(54, 2) * number(56, 2));
+            let end = bytes.len().next_multiple_of(8).max(2 * FRONT_BYTES);
+            bytes.resize(end, 0);
+            bytes.extend_from_within(start..start + len);
+            bytes[start..start + len].fill(0);
+            bytes[32..40].copy_from_slice(&(end as u64).to_le_bytes());
+            fs::write(&program, &bytes).unwrap();
+            assert_eq!(look(&program, &mut front), expected);
+            bytes.truncate(end + len - 1);
+            fs::write(&program, &bytes).unwrap();
+            assert_eq!(look(&program, &mut front), Program::Unknown);
+        }
+    }
+
+    #[test]
+    fn a_narrow_program_is_not_seen() {
+        let mut front = [0; 52];
+        front[..7].copy_from_slice(b"\x7fELF\x01\x01\x01");
+        let machine: u16 = if cfg!(target_arch = "x86_64") { 3 } else { 40 };
+        front[18..20].copy_from_slice(&machine.to_le_bytes());
+        assert_eq!(Program::of_front(&front), Program::Unseen(Unseen::Narrow));
+        front[18] = 8;
+        assert_eq!(Program::of_front(&front), Program::Unknown);
+    }
+
+    #[test]
+    fn a_script_gets_no_rights_by_its_bits() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = dir.path().join("script");
+        fs::write(&script, "#!/bin/sh\n").unwrap();
+        if !getuid().is_root() {
+            return;
+        }
+        chown(&script, Some(1), Some(1)).unwrap();
+        fs::set_permissions(&script, Permissions::from_mode(0o6755)).unwrap();
+        let mut front = [0; FRONT_BYTES];
+        assert!(matches!(look(&script, &mut front), Program::Script(_)));
     }
 
     #[test]

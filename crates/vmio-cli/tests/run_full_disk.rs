@@ -14,6 +14,7 @@ use common::programs::{compiled, text};
 use common::{TestResult, refused, vmio};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Room that is left, of the 32 MiB that the program wants.
 const LEFT_BYTES: u64 = 4 << 20;
@@ -84,6 +85,29 @@ fn a_program_whose_disk_is_full_is_told_why_or_waits_for_room() -> TestResult {
         let is_right = |(page, bytes): (usize, &[u8])| bytes[0] == (page + 1) as u8;
         assert!(stored.len() == 32 << 20 && stored.chunks(4096).enumerate().all(is_right), "{kind:?}");
     }
+    Ok(())
+}
+
+#[test]
+fn a_program_that_waits_for_room_gets_its_signals() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let program = compiled("stores_all", dir.path(), &[])?;
+    let Some(disk) = Disk::new(dir.path(), FileSystem::Ext4)? else { return Ok(()) };
+    fill(disk.path())?;
+    let words = [text(&program), text(&disk.path().join("data")), "signal"].map(str::to_owned);
+    let mut command = under(&["--on-full", "wait"], disk.path(), &words.each_ref().map(String::as_str));
+    let mut waiting = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let process = Pid::from_child(&waiting);
+    let mut said = String::new();
+    BufReader::new(waiting.stderr.take().ok_or("no standard error")?).read_line(&mut said)?;
+    assert!(said.contains("the program waits"), "{said}");
+    kill_process(process, Signal::USR1)?;
+    let mut handled = String::new();
+    BufReader::new(waiting.stdout.take().ok_or("no standard output")?).read_line(&mut handled)?;
+    assert_eq!(handled, "handled\n");
+    assert!(waiting.try_wait()?.is_none(), "it waits");
+    kill_process(process, Signal::TERM)?;
+    assert_eq!(waiting.wait()?.signal(), Some(libc::SIGTERM));
     Ok(())
 }
 

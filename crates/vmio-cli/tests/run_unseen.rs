@@ -4,11 +4,13 @@ mod common;
 
 use std::error::Error;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::programs::{compiled, text};
+use common::programs::{as_nobody, compiled, for_everybody, leave_out, text};
 use common::{TestResult, succeeded, vmio};
+use rustix::fs::{XattrFlags, setxattr};
 
 const CALLS: [&str; 14] = [
     "execve",
@@ -35,6 +37,76 @@ fn linked(folder: &Path, name: &str, arguments: &[&str]) -> Result<PathBuf, Box<
     fs::write(&source, format!("int main(void) {{ return {STATUS}; }}"))?;
     succeeded(Command::new("cc").arg("-o").arg(&program).arg(&source).args(arguments))?;
     Ok(program)
+}
+
+/// A program that is not seen by what it is given.
+const BARE_CALLS: [&str; 7] = ["execve", "execv", "execvpe", "execle", "fexecve", "execveat", "posix_spawn"];
+
+#[test]
+fn a_program_whose_environment_lacks_vmio_is_told_of_or_refused() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let (bare, program) = (compiled("bare", dir.path(), &[])?, linked(dir.path(), "dynamic", &[])?);
+    for call in BARE_CALLS {
+        let words = [text(&bare), call, text(&program)];
+        let output = run("--cache 8M --stats --json", dir.path(), &words)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(STATUS), "{call}: {said}");
+        assert_eq!(said.matches("runs without vmio: its environment does not have").count(), 1, "{call}: {said}");
+        if call == "posix_spawn" {
+            let process = format!("\"process\":{},", String::from_utf8_lossy(&output.stdout).trim());
+            assert!(said.contains(&process), "{said}");
+        }
+        let output = run("--mode posix --strict-coverage", dir.path(), &words)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let expected = if call == "execle" { 126 } else { libc::EACCES };
+        assert_eq!(output.status.code(), Some(expected), "{call}: {said}");
+        assert!(said.contains("dynamic is refused (--strict-coverage): its environment"), "{call}: {said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_program_is_found_as_the_call_finds_it() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let (bare, unseen) = (compiled("bare", dir.path(), &[])?, linked(dir.path(), "unseen", &["-static"])?);
+    for (call, expected) in [
+        ("path", "unseen runs without vmio: it is a static program"),
+        ("folder", "unseen runs without vmio: it is a static program"),
+        ("unset", "bin/true runs without vmio: its environment"),
+    ] {
+        let output = run("--cache 8M", dir.path(), &[text(&bare), call, text(&unseen)])?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(if call == "unset" { 0 } else { STATUS }), "{call}: {said}");
+        assert_eq!(said.matches(expected).count(), 1, "{call}: {said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn rights_that_the_kernel_gives_a_file_keep_vmio_out_and_those_of_a_script_do_not() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let vmio = for_everybody(dir.path())?;
+    let program = linked(dir.path(), "capable", &[])?;
+    let script = dir.path().join("script");
+    fs::write(&script, "#!/bin/sh\nexit 3\n")?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o4755))?;
+    // Revision 2, in force at once: CAP_NET_RAW.
+    let mut capabilities = [0_u8; 20];
+    capabilities[..8].copy_from_slice(&[1, 0, 0, 2, 0, 32, 0, 0]);
+    if setxattr(&program, "security.capability", &capabilities, XattrFlags::empty()).is_err() {
+        return leave_out("this user may give programs no capabilities");
+    }
+    let work = dir.path().join("work");
+    fs::create_dir(&work)?;
+    let line = format!("{}; {}", text(&program), text(&script));
+    let mut command = Command::new(vmio);
+    command.args(["run", "--cache", "8M", "--engine", "managed", "--under"]).arg(&work).args(["--", "sh", "-c", &line]);
+    let output = as_nobody(&mut command, &work).current_dir(&work).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert_eq!(said.matches("capable runs without vmio: it is a program with capabilities").count(), 1, "{said}");
+    assert!(!said.contains("script runs"), "{said}");
+    Ok(())
 }
 
 /// What Go's linker writes into its programs, whether the C library is linked or not.

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use vmio::SignalsBlocked;
 
-use crate::cancellation::NotCancelled;
+use crate::cancellation::{self, NotCancelled};
 use crate::errno::Errno;
 use crate::process::Process;
 
@@ -26,6 +26,41 @@ enum Running {
 thread_local! {
     // Constant and without a destructor: its first use allocates nothing.
     static RUNNING: Cell<Running> = const { Cell::new(Running::Program) };
+    /// Where on the stack the call of the program's began that the thread is in.
+    static ENTERED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A place on the stack below the caller's frame, and above those of what the caller calls.
+#[inline(always)]
+fn here() -> usize {
+    let place = 0_u8;
+    std::hint::black_box(&raw const place).addr()
+}
+
+/// The program is about to jump to where the stack pointer was this: from a handler that has interrupted vmio, perhaps past vmio's frames. Then
+/// the thread is vmio's no more. A jump within the handler leaves them as they are.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+pub(crate) fn jumps(stack_pointer: usize) {
+    if RUNNING.get() == Running::Call && is_past(stack_pointer, ENTERED.get()) {
+        RUNNING.set(Running::Program);
+        cancellation::is_abandoned();
+    }
+}
+
+/// Whether the frames up to a place on the stack are left by a jump.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+fn is_past(target: usize, entered: usize) -> bool {
+    let mut stack = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
+    // SAFETY: it is filled.
+    let is_told = unsafe { libc::sigaltstack(std::ptr::null(), &raw mut stack) } == 0;
+    let start = stack.ss_sp.addr();
+    let is_handlers = |place: usize| is_told && (start..start.saturating_add(stack.ss_size)).contains(&place);
+    match (is_handlers(target), is_handlers(entered)) {
+        (true, false) => false,
+        (false, true) => true,
+        // It grows down.
+        _ => target > entered,
+    }
 }
 
 /// Whether the thread is inside vmio already: what it calls now is vmio's own.
@@ -50,6 +85,7 @@ pub(crate) fn as_vmio<T>(call: impl FnOnce() -> T) -> T {
     let before = RUNNING.get();
     let _before = Before(before);
     if before == Running::Program {
+        ENTERED.set(here());
         RUNNING.set(Running::Call);
     }
     call()
@@ -75,6 +111,7 @@ pub(crate) fn enter<T>(call: impl FnOnce() -> Answer<T>) -> Answer<T> {
     if is_inside() {
         return None;
     }
+    ENTERED.set(here());
     RUNNING.set(Running::Call);
     let _not_cancelled = NotCancelled::new();
     let _no_handlers = Process::current().filter(|process| !process.table.is_empty()).map(|_| SignalsBlocked::new());
@@ -109,6 +146,17 @@ mod tests {
             is_own_thread()
         });
         assert!(own.join().unwrap());
+    }
+
+    #[test]
+    fn a_jump_past_vmio_leaves_it_and_one_within_a_handler_does_not() {
+        as_vmio(|| {
+            jumps(ENTERED.get() - 64);
+            assert!(is_inside());
+            jumps(ENTERED.get() + 64);
+            assert!(!is_inside());
+        });
+        assert!(!is_inside());
     }
 
     #[test]

@@ -145,7 +145,7 @@ impl File {
         register(mapping.descriptor())?;
         // SAFETY: they have just been adopted.
         let windows = Mutex::new(unsafe { theirs.windows().inherited() });
-        let watched = opened.backing.file().map(|fd| Watched::new(base, reserved, fd));
+        let watched = opened.backing.file().map(|fd| Watched::new(base, reserved, fd, true));
         let (path, identity) = (theirs.path.clone(), theirs.identity);
         Ok(File {
             path,

@@ -11,7 +11,11 @@ use std::sync::MutexGuard;
 use vmio::SignalsBlocked;
 
 use crate::entry;
+use crate::last_thread;
 use crate::left_to_linux;
+use crate::messages;
+use crate::own_descriptors;
+use crate::own_heap;
 use crate::process::{self, Process};
 use crate::refused;
 use crate::settings::Settings;
@@ -25,7 +29,7 @@ struct Forking {
     _starting: MutexGuard<'static, process::Start>,
     _table: Option<LockedTable<'static>>,
     _left_to_linux: MutexGuard<'static, left_to_linux::Files>,
-    _refused: MutexGuard<'static, refused::Files>,
+    refused: MutexGuard<'static, refused::Files>,
     // After the locks: a handler of the program's may want them.
     _no_handlers: SignalsBlocked,
 }
@@ -76,7 +80,7 @@ extern "C" fn before() {
         _starting: process::starting(),
         _table: Process::current().map(|process| process.table.lock()),
         _left_to_linux: left_to_linux::files(),
-        _refused: refused::files(),
+        refused: refused::files(),
         _no_handlers: no_handlers,
     });
     FORKING.set(Some(forking));
@@ -87,11 +91,17 @@ extern "C" fn in_parent() {
 }
 
 pub(crate) extern "C" fn in_child() {
+    own_heap::is_the_childs();
     let Some(mut forking) = FORKING.take() else { return };
     // It is counted in the parent.
     std::mem::forget(forking.all_left.take());
+    refused::are_left_to_parent(&mut forking.refused);
     Process::is_left_to_parent();
     if split::is_on() {
         split::begin_anew();
     }
+    // It may close what descriptors it finds.
+    own_descriptors::clear();
+    messages::are_the_childs();
+    last_thread::is_the_childs();
 }

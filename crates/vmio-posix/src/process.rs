@@ -1,7 +1,7 @@
 //! What a process has of vmio: nothing until it maps the first file under one of the folders.
 
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,6 +10,7 @@ use rustix::process::{Pid, getpid};
 use vmio::{Cache, Engine, SignalsBlocked};
 
 use crate::file::File;
+use crate::messages;
 use crate::own_descriptors;
 use crate::settings::{CacheSettings, Settings};
 use crate::statistics::Statistics;
@@ -22,8 +23,6 @@ pub(crate) struct Process {
     pub(crate) table: Table,
     pub(crate) statistics: Statistics,
     id: Pid,
-    /// The standard error output as it was: many programs close theirs before they end.
-    messages: Option<OwnedFd>,
     has_reported: AtomicBool,
 }
 
@@ -62,8 +61,7 @@ impl Process {
         if *start == Start::Failed {
             return None;
         }
-        let messages = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3).ok();
-        let messages = messages.filter(|fd| own_descriptors::insert(fd.as_raw_fd()));
+        messages::keep();
         let cache = match Process::parents().filter(|parent| parent.uses_page_cache()) {
             Some(parent) => parent.cache.in_child(),
             None => build_cache(settings.cache.as_ref()?, settings.is_verbose),
@@ -74,7 +72,6 @@ impl Process {
             table: Table::new(),
             statistics: Statistics::default(),
             id: getpid(),
-            messages,
             has_reported: AtomicBool::new(false),
         });
         match process {
@@ -86,18 +83,17 @@ impl Process {
             }
             Err(error) => {
                 *start = Start::Failed;
-                say(rustix::stdio::stderr(), format_args!("all is left to Linux, for want of a cache: {error}"));
+                messages::say(format_args!("all is left to Linux, for want of a cache: {error}"));
                 None
             }
         }
     }
 
-    /// This is a child by fork now, which has none of the cache's threads, and may close what descriptors it finds.
+    /// This is a child by fork now, which has none of the cache's threads.
     pub(crate) fn is_left_to_parent() {
         let parents = PROCESS.swap(ptr::null_mut(), Ordering::AcqRel);
         if !parents.is_null() {
             PARENTS.store(parents, Ordering::Release);
-            own_descriptors::clear();
         }
     }
 
@@ -144,10 +140,9 @@ impl Process {
     }
 
     /// Says something that everybody should know.
+    #[allow(clippy::unused_self, reason = "who has no cache has nothing to say")]
     pub(crate) fn say(&self, what: fmt::Arguments<'_>) {
-        if let Some(messages) = &self.messages {
-            say(messages.as_fd(), what);
-        }
+        messages::say(what);
     }
 
     /// The process is about to end, or to become another program: what was stored must be in the files then.
@@ -163,15 +158,20 @@ impl Process {
         }
     }
 
+    /// It has not become another program, and has more to tell at its end.
+    pub(crate) fn goes_on(&self) {
+        self.has_reported.store(false, Ordering::Relaxed);
+    }
+
     /// Its last words, once.
     pub(crate) fn report(&self) {
         if self.has_reported.swap(true, Ordering::Relaxed) {
             return;
         }
-        let Some((form, messages)) = self.settings.report.zip(self.messages.as_ref()) else { return };
+        let Some(form) = self.settings.report else { return };
         let process = self.id.as_raw_nonzero().get() as u32;
         let report = self.statistics.report(process, self.cache.engine(), &self.cache.stats(), form);
-        write(messages.as_fd(), &report);
+        messages::write(report.as_bytes());
     }
 }
 
@@ -183,20 +183,11 @@ fn build_cache(settings: &CacheSettings, is_verbose: bool) -> vmio::Result<Cache
         || {
             build(Engine::Kernel).or_else(|error| {
                 if is_verbose {
-                    say(rustix::stdio::stderr(), format_args!("without the kernel module: {error}"));
+                    messages::say(format_args!("without the kernel module: {error}"));
                 }
                 build(Engine::Managed)
             })
         },
         build,
     )
-}
-
-fn say(messages: BorrowedFd<'_>, what: fmt::Arguments<'_>) {
-    write(messages, &format!("vmio run: {what}\n"));
-}
-
-/// In one call, so that lines of several threads stay whole. If nobody listens any more, that is all right.
-fn write(messages: BorrowedFd<'_>, text: &str) {
-    let _ = rustix::io::write(messages, text.as_bytes());
 }

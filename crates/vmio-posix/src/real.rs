@@ -189,6 +189,11 @@ functions! {
     fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
     fn sigaction(signal: c_int, action: *const sigaction_t, before: *mut sigaction_t) -> c_int;
     fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    fn sigset(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    fn sigignore(signal: c_int) -> c_int;
+    fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int;
+    fn sighold(signal: c_int) -> c_int;
     fn sigprocmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int;
     fn pthread_sigmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int;
     fn sigsuspend(set: *const sigset_t) -> c_int;
@@ -293,6 +298,10 @@ functions! {
     fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
     fn _exit(status: c_int) -> !;
     fn quick_exit(status: c_int) -> !;
+    fn longjmp(environment: *mut c_void, value: c_int) -> !;
+    fn _longjmp(environment: *mut c_void, value: c_int) -> !;
+    fn siglongjmp(environment: *mut c_void, value: c_int) -> !;
+    fn __longjmp_chk(environment: *mut c_void, value: c_int) -> !;
     fn pthread_create(
         thread: *mut pthread_t,
         attributes: *const pthread_attr_t,

@@ -33,6 +33,12 @@ pub(crate) fn release(file: Identity) {
     files().retain(|kept| kept.identity() != file);
 }
 
+/// In a forked child, which may close the descriptors and have their numbers for other files: they are its parent's to close.
+pub(crate) fn are_left_to_parent(files: &mut Files) {
+    std::mem::forget(std::mem::take(files));
+    ARE_THERE.store(false, Ordering::Release);
+}
+
 /// All of them. With signals blocked only.
 pub(crate) fn files() -> MutexGuard<'static, Files> {
     FILES.lock().unwrap_or_else(PoisonError::into_inner)

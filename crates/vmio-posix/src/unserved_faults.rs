@@ -3,8 +3,6 @@
 //!
 //! All of it runs in the handler of the signal: nothing is allocated, and nothing is locked.
 
-use std::fmt;
-use std::io::Write;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
@@ -12,12 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize
 use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, fallocate, fstat};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::thread::{Timespec, nanosleep};
 use vmio::{PAGE_BYTES, Unavailable, WhyUnavailable};
 
 use crate::apart;
 use crate::entry::{self, Answer};
+use crate::messages;
 use crate::process::Process;
 use crate::settings::Settings;
 
@@ -29,8 +28,6 @@ const TRIES_MAX: u32 = 8;
 const FOLIO_BYTES_MAX: u64 = 2 << 20;
 /// A disk is looked at again after so long.
 const LOOKS_AFTER: Duration = Duration::from_millis(100);
-/// The longest message: a path, and what is said of it.
-const MESSAGE_BYTES: usize = 4096 + 256;
 
 /// Where a file is mapped.
 struct Place {
@@ -40,6 +37,9 @@ struct Place {
     fd: AtomicI32,
     /// Whether its pages are Linux's own.
     is_linuxs: AtomicBool,
+    /// By which the file is known: a forked child may close the descriptor, and have its number for another.
+    device: AtomicU64,
+    inode: AtomicU64,
     /// What was said of it, a bit for each reason.
     said: AtomicU32,
     /// The page that was last given room, and how often.
@@ -55,6 +55,8 @@ static PLACES: [Place; WATCHED_MAX] = [const {
         bytes: AtomicU64::new(0),
         fd: AtomicI32::new(-1),
         is_linuxs: AtomicBool::new(false),
+        device: AtomicU64::new(0),
+        inode: AtomicU64::new(0),
         said: AtomicU32::new(0),
         last_page: AtomicU64::new(u64::MAX),
         tries: AtomicU32::new(0),
@@ -72,6 +74,7 @@ impl Watched {
         if unsafe { vmio::on_unresolved_sigbus(explain) }.is_err() {
             return Watched(None);
         }
+        let Ok(stat) = fstat(fd) else { return Watched(None) };
         let claim =
             |place: &&Place| place.base.compare_exchange(0, BEING_FILLED, Ordering::Acquire, Ordering::Relaxed).is_ok();
         // A forked child has those of its parent.
@@ -81,6 +84,8 @@ impl Watched {
             place.bytes.store(bytes, Ordering::Relaxed);
             place.fd.store(fd.as_raw_fd(), Ordering::Relaxed);
             place.is_linuxs.store(is_linuxs, Ordering::Relaxed);
+            place.device.store(stat.st_dev, Ordering::Relaxed);
+            place.inode.store(stat.st_ino, Ordering::Relaxed);
             place.said.store(0, Ordering::Relaxed);
             place.last_page.store(u64::MAX, Ordering::Relaxed);
             place.base.store(base, Ordering::Release);
@@ -119,8 +124,18 @@ impl Place {
         (offset < self.bytes.load(Ordering::Relaxed)).then_some(offset)
     }
 
+    /// The file and its length; none if the descriptor is not the file's any more, and must be left alone.
+    fn file(&self) -> Option<(BorrowedFd<'static>, u64)> {
+        // SAFETY: the file is open as long as it is watched, but in a forked child, where a number that is nobody's is an error.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.fd.load(Ordering::Relaxed)) };
+        let stat = fstat(fd).ok()?;
+        let is_same =
+            (stat.st_dev, stat.st_ino) == (self.device.load(Ordering::Relaxed), self.inode.load(Ordering::Relaxed));
+        is_same.then_some((fd, stat.st_size as u64))
+    }
+
     /// Says so, if it was not said of this file before.
-    fn say(&self, why: Why, offset: u64) {
+    fn say(&self, fd: BorrowedFd<'_>, why: Why, offset: u64) {
         let bit = match why {
             Why::Shorter { .. } => 1,
             Why::NotRead => 2,
@@ -132,8 +147,6 @@ impl Place {
         if self.said.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
             return;
         }
-        // SAFETY: the file is open as long as it is watched.
-        let fd = unsafe { BorrowedFd::borrow_raw(self.fd.load(Ordering::Relaxed)) };
         // Its stack has room for a path and a message, which that of the handler may not have.
         apart::run(|| Settings::with_path(fd, |path| say(path, why, offset)));
     }
@@ -142,33 +155,25 @@ impl Place {
 fn say(path: &Path, why: Why, offset: u64) {
     let path = path.display();
     match why {
-        Why::Shorter { len } => write_out(format_args!(
-            "vmio run: SIGBUS: {path} was made shorter while it was mapped: it ends at byte {len}, and byte {offset} was touched\n"
+        Why::Shorter { len } => messages::say(format_args!(
+            "SIGBUS: {path} was made shorter while it was mapped: it ends at byte {len}, and byte {offset} was touched"
         )),
-        Why::NotRead => write_out(format_args!(
-            "vmio run: SIGBUS: byte {offset} of {path} cannot be read from its device (dmesg says more)\n"
+        Why::NotRead => messages::say(format_args!(
+            "SIGBUS: byte {offset} of {path} cannot be read from its device (dmesg says more)"
         )),
-        Why::NoRoom(error) => write_out(format_args!(
-            "vmio run: SIGBUS: there is no room for what is stored to byte {offset} of {path}: {error}; with --on-full wait the program waits for it\n"
+        Why::NoRoom(error) => messages::say(format_args!(
+            "SIGBUS: there is no room for what is stored to byte {offset} of {path}: {error}; with --on-full wait the program waits for it"
         )),
-        Why::Waits(error) => write_out(format_args!(
-            "vmio run: the program waits: there is no room for what is stored to byte {offset} of {path}: {error}\n"
+        Why::Waits(error) => messages::say(format_args!(
+            "the program waits: there is no room for what is stored to byte {offset} of {path}: {error}"
         )),
-        Why::NotStored => write_out(format_args!(
-            "vmio run: SIGBUS: byte {offset} of {path} cannot be stored to, though there is room (dmesg says more)\n"
+        Why::NotStored => messages::say(format_args!(
+            "SIGBUS: byte {offset} of {path} cannot be stored to, though there is room (dmesg says more)"
         )),
-        Why::CacheIsFull(error) => write_out(format_args!(
-            "vmio run: SIGBUS: the cache has no room for byte {offset} of {path}: {error}: what it holds cannot be written; with --engine managed and --on-full wait the program waits for room on the disk\n"
+        Why::CacheIsFull(error) => messages::say(format_args!(
+            "SIGBUS: the cache has no room for byte {offset} of {path}: {error}: what it holds cannot be written; with --engine managed and --on-full wait the program waits for room on the disk"
         )),
     }
-}
-
-fn write_out(text: fmt::Arguments<'_>) {
-    let mut buffer = [0; MESSAGE_BYTES];
-    let mut rest = &mut buffer[..];
-    let _ = rest.write_fmt(text);
-    let written = MESSAGE_BYTES - rest.len();
-    let _ = rustix::io::write(rustix::stdio::stderr(), &buffer[..written]);
 }
 
 /// Looks at a SIGBUS that is nobody else's; whether the access is to be tried again.
@@ -184,10 +189,8 @@ fn explain(address: usize, is_store: bool) -> bool {
     let Some((place, offset)) = PLACES.iter().find_map(|place| Some((place, place.offset_of(known_at)?))) else {
         return false;
     };
-    // SAFETY: the file is open as long as it is watched, and who touches it has it mapped.
-    let fd = unsafe { BorrowedFd::borrow_raw(place.fd.load(Ordering::Relaxed)) };
+    let Some((fd, len)) = place.file() else { return false };
     let page = offset / PAGE_BYTES as u64;
-    let len = fstat(fd).map_or(u64::MAX, |stat| stat.st_size as u64);
     if let Some(Unavailable { why: WhyUnavailable::BehindEnd, .. }) = refused
         && page < len.div_ceil(PAGE_BYTES as u64)
         && entry::enter(|| adopt_length(address)).is_some_and(|adopted| adopted.is_ok())
@@ -195,39 +198,42 @@ fn explain(address: usize, is_store: bool) -> bool {
         return entry::as_vmio(|| vmio::fault_again(address, is_store)).is_some_and(|outcome| outcome.is_ok());
     }
     if page >= len.div_ceil(PAGE_BYTES as u64) {
-        place.say(Why::Shorter { len }, offset);
+        place.say(fd, Why::Shorter { len }, offset);
         return false;
     }
     if let Some(Unavailable { why: WhyUnavailable::NotWritten(number), .. }) = refused {
         let error = if number == 0 { Errno::IO } else { Errno::from_raw_os_error(number) };
-        place.say(Why::CacheIsFull(error), offset);
+        place.say(fd, Why::CacheIsFull(error), offset);
         return false;
     }
     if !is_store || refused.is_some() {
-        place.say(Why::NotRead, offset);
+        place.say(fd, Why::NotRead, offset);
         return false;
     }
     let is_linuxs = place.is_linuxs.load(Ordering::Relaxed);
     let waits = Settings::of_this_process().is_some_and(|settings| settings.waits_for_room);
     let tries = place.tries_of(page);
-    loop {
-        let room = room_for(page, tries, len);
-        match fallocate(fd, FallocateFlags::KEEP_SIZE, room.start, room.end - room.start) {
-            Ok(()) if tries < TRIES_MAX && is_linuxs => return true,
-            Ok(()) => {
-                place.say(Why::NotStored, offset);
-                return false;
-            }
-            Err(Errno::INTR) => {}
-            Err(error @ (Errno::NOSPC | Errno::DQUOT)) if waits => {
-                place.say(Why::Waits(error), offset);
-                let time = Timespec { tv_sec: 0, tv_nsec: LOOKS_AFTER.subsec_nanos().into() };
-                let _ = nanosleep(&time);
-            }
-            Err(error) => {
-                place.say(Why::NoRoom(error), offset);
-                return false;
-            }
+    let room = room_for(page, tries, len);
+    match retry_on_intr(|| fallocate(fd, FallocateFlags::KEEP_SIZE, room.start, room.end - room.start)) {
+        Ok(()) if tries < TRIES_MAX && is_linuxs => {
+            place.tries.store(tries + 1, Ordering::Relaxed);
+            true
+        }
+        Ok(()) => {
+            place.tries.store(0, Ordering::Relaxed);
+            place.say(fd, Why::NotStored, offset);
+            false
+        }
+        Err(error @ (Errno::NOSPC | Errno::DQUOT)) if waits => {
+            place.say(fd, Why::Waits(error), offset);
+            let time = Timespec { tv_sec: 0, tv_nsec: LOOKS_AFTER.subsec_nanos().into() };
+            let _ = nanosleep(&time);
+            // The store finds out whether there is room by now. Between the two the thread gets the signals that were sent to it, as always.
+            true
+        }
+        Err(error) => {
+            place.say(fd, Why::NoRoom(error), offset);
+            false
         }
     }
 }
@@ -245,7 +251,7 @@ impl Place {
         if self.last_page.swap(page, Ordering::Relaxed) != page {
             self.tries.store(0, Ordering::Relaxed);
         }
-        self.tries.fetch_add(1, Ordering::Relaxed)
+        self.tries.load(Ordering::Relaxed)
     }
 }
 

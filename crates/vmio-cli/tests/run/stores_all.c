@@ -1,6 +1,7 @@
-/* Stores to each page of a mapping of 32 MiB. Usage: stores_all FILE [handle | cut | regrow | regrow-told]. With "handle" it has a handler of
-   SIGBUS; with "cut" it has another process make the file shorter, and loads from behind its end; with "regrow" it has both, and loads and stores
-   there again once another process has made the file longer; with "regrow-told" it has called msync in between. */
+/* Stores to each page of a mapping of 32 MiB. Usage: stores_all FILE [handle | cut | signal | regrow | regrow-told]. With "handle" it has a handler of
+   SIGBUS; with "signal" it says when it handles SIGUSR1; with "cut" it has another process make the file shorter, and loads from behind its end; with
+   "regrow" it has both, and loads and stores there again once another process has made the file longer; with "regrow-told" it has called msync in
+   between. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <setjmp.h>
@@ -27,6 +28,11 @@ static int make_it_long(const char *file, long bytes) {
     return system(command);
 }
 
+static void on_signal(int signal) {
+    (void)signal;
+    if (write(1, "handled\n", 8) != 8) _exit(9);
+}
+
 int main(int count, char **arguments) {
     if (count < 2) return 2;
     const char *how = count > 2 ? arguments[2] : "";
@@ -50,6 +56,7 @@ int main(int count, char **arguments) {
             return 5;
         }
     }
+    if (strcmp(how, "signal") == 0) signal(SIGUSR1, on_signal);
     if (strcmp(how, "cut") == 0) {
         if (make_it_long(arguments[1], PAGE) != 0) return 6;
         return map[5 << 20];

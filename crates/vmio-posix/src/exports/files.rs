@@ -343,7 +343,8 @@ unsafe extern "C" fn lockf(fd: c_int, command: c_int, len: off_t) -> c_int {
         libc::F_LOCK => (libc::F_SETLKW, lock(libc::F_WRLCK)),
         libc::F_TLOCK => (libc::F_SETLK, lock(libc::F_WRLCK)),
         libc::F_ULOCK => (libc::F_SETLK, lock(libc::F_UNLCK)),
-        libc::F_TEST => (libc::F_GETLK, lock(libc::F_WRLCK)),
+        // As the C library's: a lock for loads is none that it tells of.
+        libc::F_TEST => (libc::F_GETLK, lock(libc::F_RDLCK)),
         _ => return told_status(Some(Err(Errno::INVAL))).unwrap_or(-1),
     };
     // SAFETY: the lock is ours, the descriptor the caller's.

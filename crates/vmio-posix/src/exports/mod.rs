@@ -9,12 +9,15 @@ mod attributes;
 mod control;
 mod descriptors;
 mod files;
+#[cfg(target_arch = "x86_64")]
+mod jumps;
 mod makers;
 mod memory;
 mod names;
 mod opening;
 mod process;
 mod signals;
+mod signals_of_old;
 mod streams;
 mod system_calls;
 mod threads;
@@ -29,9 +32,12 @@ use libc::ssize_t;
 
 use crate::entry::{self, Answer};
 use crate::fork;
+use crate::last_thread;
+use crate::messages;
 use crate::own_descriptors;
 use crate::process::Process;
 use crate::real;
+use crate::settings::Settings;
 use crate::split::{self, Way};
 use crate::synchronous::{self, Target};
 use crate::unseen;
@@ -45,10 +51,15 @@ extern "C" fn at_load() {
     #[cfg(target_arch = "x86_64")]
     variadic::look_up();
     let _ = entry::enter::<()>(|| {
+        messages::start();
+        if Settings::of_this_process().is_some() {
+            std::panic::set_hook(Box::new(|about| messages::say(format_args!("a defect of vmio's: {about}"))));
+        }
         split::start();
         synchronous::start();
         fork::start();
         unseen::start();
+        last_thread::start();
         None
     });
 }

@@ -7,13 +7,15 @@ use std::os::fd::BorrowedFd;
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use rustix::fs::CWD;
 use rustix::io::Errno;
+use rustix::process::getpid;
 
-use super::{streams, told_number, told_status};
+use super::{streams, told_status};
 use crate::entry;
+use crate::messages;
 use crate::process::Process;
 use crate::real;
 use crate::split::{self, AllLeft};
-use crate::unseen::{self, Named};
+use crate::unseen::{self, Looked, Named, environment};
 
 #[used]
 #[unsafe(link_section = ".fini_array")]
@@ -25,21 +27,32 @@ extern "C" fn end() {
     finish_for_good();
 }
 
+/// When a process says what was done for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reports {
+    Now,
+    Later,
+}
+
 /// Syncs, if the caller is the process that has files mapped, and not its child before exec. Also where a handler ends the
 /// program in the middle of a call.
 #[must_use = "other threads go on until the process has ended"]
-fn finish(then: impl FnOnce(&Process)) -> Option<AllLeft> {
+fn finish(reports: Reports) -> Option<AllLeft> {
     // What other threads write from now on is the kernel's at once.
     let all_left = (split::is_on() && !entry::is_own_thread()).then(AllLeft::new);
     if all_left.is_some() {
         split::close_logs();
-        entry::as_vmio(split::report);
+        if reports == Reports::Now {
+            entry::as_vmio(split::report);
+        }
     }
     let Some(process) = Process::current() else { return all_left };
     let _ = entry::enter::<()>(|| {
         if process.is_caller() {
             process.sync_all();
-            then(process);
+            if reports == Reports::Now {
+                process.report();
+            }
         }
         None
     });
@@ -48,7 +61,7 @@ fn finish(then: impl FnOnce(&Process)) -> Option<AllLeft> {
 
 /// The process ends, and nothing of it is vmio's any more.
 fn finish_for_good() {
-    mem::forget(finish(Process::report));
+    mem::forget(finish(Reports::Now));
 }
 
 /// Before a call that ends the program, but is made elsewhere.
@@ -69,31 +82,55 @@ unsafe extern "C" fn _Exit(status: c_int) -> ! {
     unsafe { _exit(status) }
 }
 
+/// The number of /dev/null.
+const NULL_DEVICE: libc::dev_t = libc::makedev(1, 3);
+
+// The C library's own ends the parent past the name of `_exit`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn daemon(keeps_folder: c_int, keeps_streams: c_int) -> c_int {
+    // SAFETY: these are the calls that the program makes by this one; the path is a string.
+    unsafe {
+        match libc::fork() {
+            -1 => return -1,
+            0 => {}
+            _ => _exit(0),
+        }
+        if libc::setsid() == -1 {
+            return -1;
+        }
+        if keeps_folder == 0 {
+            libc::chdir(c"/".as_ptr());
+        }
+        if keeps_streams != 0 {
+            return 0;
+        }
+        messages::give_up();
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        if null == -1 {
+            return -1;
+        }
+        let mut about = mem::zeroed::<libc::stat>();
+        if libc::fstat(null, &raw mut about) != 0
+            || about.st_mode & libc::S_IFMT != libc::S_IFCHR
+            || about.st_rdev != NULL_DEVICE
+        {
+            libc::close(null);
+            return told_status(Some(Err(Errno::NODEV))).unwrap_or(-1);
+        }
+        (0..=2).for_each(|stream| _ = libc::dup2(null, stream));
+        if null > 2 {
+            libc::close(null);
+        }
+        0
+    }
+}
+
 // What the program has told at_quick_exit runs afterwards: stores of that are lost.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn quick_exit(status: c_int) -> ! {
     finish_for_good();
     // SAFETY: by the caller.
     unsafe { real::quick_exit(status) }
-}
-
-/// The status of an exec of a program that is refused; none if it may begin.
-///
-/// # Safety
-/// The path is null or a string.
-unsafe fn refused(path: *const c_char, named: impl FnOnce(&CStr) -> Named<'_>) -> Option<c_int> {
-    // SAFETY: by the caller.
-    unsafe { check(path, named) }.err().and_then(|error| told_status(Some(Err(error))))
-}
-
-/// # Safety
-/// As of [`refused`].
-unsafe fn check(path: *const c_char, named: impl FnOnce(&CStr) -> Named<'_>) -> Result<(), Errno> {
-    if path.is_null() {
-        return Ok(());
-    }
-    // SAFETY: by the caller.
-    unseen::check(named(unsafe { CStr::from_ptr(path) }))
 }
 
 /// By a descriptor of the program's: if it is none, that is the call's error.
@@ -111,13 +148,71 @@ fn by_folder(folder: c_int, path: &CStr, flags: c_int) -> Named<'_> {
     if folder < 0 { at_path(path) } else { Named::At(unsafe { BorrowedFd::borrow_raw(folder) }, path) }
 }
 
-/// By a path from the working directory.
+/// By a path from the working directory, if there is one.
+///
+/// # Safety
+/// It is null or a C string, that lasts as long as what is returned.
+unsafe fn at<'a>(path: *const c_char) -> Option<Named<'a>> {
+    // SAFETY: by the caller.
+    (!path.is_null()).then(|| at_path(unsafe { CStr::from_ptr(path) }))
+}
+
+/// The same of a name that is looked for in `PATH`.
+///
+/// # Safety
+/// As of [`at`].
+unsafe fn in_path<'a>(file: *const c_char) -> Option<Named<'a>> {
+    // SAFETY: by the caller.
+    (!file.is_null()).then(|| Named::Searched(unsafe { CStr::from_ptr(file) }))
+}
+
 fn at_path(path: &CStr) -> Named<'_> {
     Named::At(CWD, path)
 }
 
-fn in_path(name: &CStr) -> Named<'_> {
-    Named::Searched(name)
+/// Looks at a program that is about to begin; if the call names none, that is its error.
+///
+/// # Safety
+/// The environment is null or a list of C strings that ends with null.
+unsafe fn look(named: Option<Named<'_>>, environment: *const *const c_char) -> Result<Looked, Errno> {
+    let none = Looked { is_there: false, why: None };
+    // SAFETY: by the caller.
+    named.map_or(Ok(none), |named| unsafe { unseen::check(named, environment) })
+}
+
+/// Has the process become a program.
+///
+/// # Safety
+/// As of [`look`].
+unsafe fn become_program(
+    named: Option<Named<'_>>,
+    environment: *const *const c_char,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: by the caller.
+    let looked = match unsafe { look(named, environment) } {
+        Ok(looked) => looked,
+        Err(error) => return told_status(Some(Err(error))).unwrap_or(-1),
+    };
+    let _all_left = last_words(named, looked);
+    let status = call();
+    // It goes on, and has more to tell when it ends.
+    split::goes_on();
+    if let Some(process) = Process::current().filter(|process| process.is_caller()) {
+        process.goes_on();
+    }
+    status
+}
+
+/// Before an exec. Where there is no program to be executed, the process says nothing yet.
+fn last_words(named: Option<Named<'_>>, looked: Looked) -> Option<AllLeft> {
+    if !looked.is_there {
+        return finish(Reports::Later);
+    }
+    if let Some(named) = named {
+        unseen::report(named, looked, getpid().as_raw_nonzero().get());
+    }
+    finish(Reports::Now)
 }
 
 /// Before one of the execs that are defined elsewhere, which cannot be refused: the process ends as if it could not become the program.
@@ -126,7 +221,7 @@ fn in_path(name: &CStr) -> Named<'_> {
 /// The path is null or a string.
 pub(super) unsafe extern "C" fn becoming(path: *const c_char) {
     // SAFETY: by the caller.
-    unsafe { becoming_named(path, at_path) }
+    unsafe { becoming_named(at(path), environment()) }
 }
 
 /// The same of one that looks in `PATH`.
@@ -135,19 +230,30 @@ pub(super) unsafe extern "C" fn becoming(path: *const c_char) {
 /// As of [`becoming`].
 pub(super) unsafe extern "C" fn becoming_searched(file: *const c_char) {
     // SAFETY: by the caller.
-    unsafe { becoming_named(file, in_path) }
+    unsafe { becoming_named(in_path(file), environment()) }
+}
+
+/// The same of one that is given an environment.
+///
+/// # Safety
+/// As of [`becoming`].
+pub(super) unsafe fn becoming_with(path: *const c_char, environment: *const *const c_char) {
+    // SAFETY: by the caller.
+    unsafe { becoming_named(at(path), environment) }
 }
 
 /// # Safety
-/// As of [`becoming`].
-unsafe fn becoming_named(path: *const c_char, named: impl FnOnce(&CStr) -> Named<'_>) {
-    // SAFETY: by the caller; a process may always end.
-    unsafe {
-        if check(path, named).is_err() {
-            _exit(NOT_EXECUTABLE);
-        }
+/// As of [`look`].
+unsafe fn becoming_named(named: Option<Named<'_>>, environment: *const *const c_char) {
+    // SAFETY: by the caller.
+    let Ok(looked) = (unsafe { look(named, environment) }) else {
+        // SAFETY: a process may always end.
+        unsafe { _exit(NOT_EXECUTABLE) }
+    };
+    // If there is none, the process goes on as it was.
+    if looked.is_there {
+        mem::forget(last_words(named, looked));
     }
-    finish_for_good();
 }
 
 /// The status of a shell for a program that it cannot run.
@@ -160,34 +266,19 @@ unsafe extern "C" fn execve(
     environment: *const *const c_char,
 ) -> c_int {
     // SAFETY: by the caller.
-    if let Some(status) = unsafe { refused(path, at_path) } {
-        return status;
-    }
-    let _all_left = finish(Process::report);
-    // SAFETY: by the caller.
-    unsafe { real::execve(path, arguments, environment) }
+    unsafe { become_program(at(path), environment, || real::execve(path, arguments, environment)) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
     // SAFETY: by the caller.
-    if let Some(status) = unsafe { refused(path, at_path) } {
-        return status;
-    }
-    let _all_left = finish(Process::report);
-    // SAFETY: by the caller.
-    unsafe { real::execv(path, arguments) }
+    unsafe { become_program(at(path), environment(), || real::execv(path, arguments)) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
     // SAFETY: by the caller.
-    if let Some(status) = unsafe { refused(file, in_path) } {
-        return status;
-    }
-    let _all_left = finish(Process::report);
-    // SAFETY: by the caller.
-    unsafe { real::execvp(file, arguments) }
+    unsafe { become_program(in_path(file), environment(), || real::execvp(file, arguments)) }
 }
 
 #[unsafe(no_mangle)]
@@ -197,22 +288,14 @@ unsafe extern "C" fn execvpe(
     environment: *const *const c_char,
 ) -> c_int {
     // SAFETY: by the caller.
-    if let Some(status) = unsafe { refused(file, in_path) } {
-        return status;
-    }
-    let _all_left = finish(Process::report);
-    // SAFETY: by the caller.
-    unsafe { real::execvpe(file, arguments, environment) }
+    unsafe { become_program(in_path(file), environment, || real::execvpe(file, arguments, environment)) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int {
-    if let Some(status) = unseen::check(by_descriptor(fd)).err().and_then(|error| told_status(Some(Err(error)))) {
-        return status;
-    }
-    let _all_left = finish(Process::report);
+    let named = Some(by_descriptor(fd));
     // SAFETY: by the caller.
-    unsafe { real::fexecve(fd, arguments, environment) }
+    unsafe { become_program(named, environment, || real::fexecve(fd, arguments, environment)) }
 }
 
 #[unsafe(no_mangle)]
@@ -224,18 +307,47 @@ unsafe extern "C" fn execveat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: by the caller.
-    if let Some(status) = unsafe { refused(path, |path| by_folder(folder, path, flags)) } {
-        return status;
-    }
-    let _all_left = finish(Process::report);
-    // SAFETY: by the caller.
-    unsafe { real::execveat(folder, path, arguments, environment, flags) }
+    let named = (!path.is_null()).then(|| by_folder(folder, unsafe { CStr::from_ptr(path) }, flags));
+    // SAFETY: likewise.
+    let call = || unsafe { real::execveat(folder, path, arguments, environment, flags) };
+    // SAFETY: likewise.
+    unsafe { become_program(named, environment, call) }
 }
 
 /// Another process is about to share the descriptors.
 #[must_use = "it does so later"]
 fn share() -> Option<AllLeft> {
     (split::is_on() && !entry::is_own_thread()).then(AllLeft::new)
+}
+
+/// Has another process be a program.
+///
+/// # Safety
+/// As of [`look`]; there is room for the process's number, or none.
+unsafe fn spawn(
+    process: *mut pid_t,
+    named: Option<Named<'_>>,
+    environment: *const *mut c_char,
+    call: impl FnOnce(*mut pid_t) -> c_int,
+) -> c_int {
+    // SAFETY: by the caller.
+    let looked = match unsafe { look(named, environment.cast()) } {
+        Ok(looked) => looked,
+        Err(error) => return error.raw_os_error(),
+    };
+    let _all_left = share();
+    let mut number = 0;
+    let error = call(&raw mut number);
+    if error == 0 {
+        if !process.is_null() {
+            // SAFETY: by the caller.
+            unsafe { process.write(number) };
+        }
+        if let Some(named) = named {
+            unseen::report(named, looked, number);
+        }
+    }
+    error
 }
 
 #[unsafe(no_mangle)]
@@ -247,13 +359,10 @@ unsafe extern "C" fn posix_spawn(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
-    // SAFETY: by the caller.
-    if let Some(error) = unsafe { check(path, at_path) }.err().and_then(|error| told_number(Some(Err(error)))) {
-        return error;
-    }
-    let _all_left = share();
-    // SAFETY: by the caller.
-    unsafe { real::posix_spawn(process, path, actions, attributes, arguments, environment) }
+    // SAFETY: by the caller, here and below.
+    let call = |process| unsafe { real::posix_spawn(process, path, actions, attributes, arguments, environment) };
+    // SAFETY: likewise.
+    unsafe { spawn(process, at(path), environment, call) }
 }
 
 #[unsafe(no_mangle)]
@@ -265,13 +374,10 @@ unsafe extern "C" fn posix_spawnp(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
-    // SAFETY: by the caller.
-    if let Some(error) = unsafe { check(file, in_path) }.err().and_then(|error| told_number(Some(Err(error)))) {
-        return error;
-    }
-    let _all_left = share();
-    // SAFETY: by the caller.
-    unsafe { real::posix_spawnp(process, file, actions, attributes, arguments, environment) }
+    // SAFETY: by the caller, here and below.
+    let call = |process| unsafe { real::posix_spawnp(process, file, actions, attributes, arguments, environment) };
+    // SAFETY: likewise.
+    unsafe { spawn(process, in_path(file), environment, call) }
 }
 
 #[unsafe(no_mangle)]

@@ -2,11 +2,10 @@
 //! nothing that the program does blocks it.
 
 use std::ffi::c_int;
-use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use libc::{epoll_event, fd_set, nfds_t, pollfd, sigaction as Action, sighandler_t, sigset_t, size_t, timespec};
+use libc::{epoll_event, fd_set, nfds_t, pollfd, sigaction as Action, sigset_t, size_t, timespec};
 use vmio::sigbus_action;
 
 use crate::entry;
@@ -15,18 +14,17 @@ use crate::settings::Settings;
 use crate::split;
 
 /// Whether vmio may have a handler of the signal.
-fn is_shared(signal: c_int) -> bool {
+pub(super) fn is_shared(signal: c_int) -> bool {
     signal == libc::SIGBUS && Settings::of_this_process().is_some() && !entry::is_inside()
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sigaction(signal: c_int, action: *const Action, before: *mut Action) -> c_int {
+pub(super) unsafe extern "C" fn sigaction(signal: c_int, action: *const Action, before: *mut Action) -> c_int {
     if is_shared(signal) {
         // SAFETY: by the caller it is null or an action.
         let action = unsafe { action.as_ref() }.copied();
         // SAFETY: by the caller it is an action that sigaction takes.
-        let shared = entry::enter(|| unsafe { sigbus_action(action) }.map(Ok));
-        if let Some(Ok(was)) = shared {
+        if let Some(was) = unsafe { sigbus_action(action) } {
             if !before.is_null() {
                 // SAFETY: by the caller there is room for one.
                 unsafe { before.write(was) };
@@ -36,6 +34,12 @@ unsafe extern "C" fn sigaction(signal: c_int, action: *const Action, before: *mu
     }
     // SAFETY: by the caller.
     unsafe { with_mask_unblocked(signal, action, before) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __sigaction(signal: c_int, action: *const Action, before: *mut Action) -> c_int {
+    // SAFETY: by the caller.
+    unsafe { sigaction(signal, action, before) }
 }
 
 /// The signals, from the lowest bit on, whose handlers are to have SIGBUS blocked, as the program has asked.
@@ -74,30 +78,11 @@ unsafe fn with_mask_unblocked(signal: c_int, action: *const Action, before: *mut
     status
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-    if !is_shared(signal) {
-        // SAFETY: by the caller.
-        return unsafe { real::signal(signal, handler) };
-    }
-    // SAFETY: zeros are valid: no flags, an empty set.
-    let (mut action, mut before) =
-        unsafe { (MaybeUninit::<Action>::zeroed().assume_init(), MaybeUninit::zeroed().assume_init()) };
-    action.sa_sigaction = handler;
-    action.sa_flags = libc::SA_RESTART;
-    // SAFETY: both are ours.
-    if unsafe { sigaction(signal, &raw const action, &raw mut before) } == 0 {
-        before.sa_sigaction
-    } else {
-        libc::SIG_ERR
-    }
-}
-
 /// A mask without SIGBUS, which kills who blocks it and comes upon one.
 ///
 /// # Safety
 /// `set` is null or a set.
-unsafe fn unblocked(how: c_int, set: *const sigset_t) -> Option<sigset_t> {
+pub(super) unsafe fn unblocked(how: c_int, set: *const sigset_t) -> Option<sigset_t> {
     if !split::is_on() || entry::is_inside() || set.is_null() || how == libc::SIG_UNBLOCK {
         return None;
     }
@@ -110,11 +95,20 @@ unsafe fn unblocked(how: c_int, set: *const sigset_t) -> Option<sigset_t> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int {
+pub(super) unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int {
     // SAFETY: by the caller.
     let ours = unsafe { unblocked(how, set) };
     // SAFETY: by the caller.
     unsafe { real::sigprocmask(how, ours.as_ref().map_or(set, ptr::from_ref), before) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sighold(signal: c_int) -> c_int {
+    if signal == libc::SIGBUS && split::is_on() && !entry::is_inside() {
+        return 0;
+    }
+    // SAFETY: by the caller.
+    unsafe { real::sighold(signal) }
 }
 
 #[unsafe(no_mangle)]

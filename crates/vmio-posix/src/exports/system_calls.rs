@@ -10,6 +10,7 @@ use libc::{iovec, mmsghdr, mode_t, msghdr, off_t, pid_t, size_t, timespec, timev
 use super::makers::made_by_number;
 use super::opening;
 use super::process::ending;
+use super::signals_of_old;
 use crate::entry;
 use crate::fork;
 use crate::real;
@@ -157,6 +158,16 @@ unsafe fn served_otherwise(number: c_long, arguments: [c_long; 6]) -> Option<c_l
         },
         // SAFETY: as above.
         libc::SYS_openat2 => unsafe { opening::openat2(first as c_int, second as *const c_char, third, fourth) },
+        libc::SYS_rt_sigaction => {
+            // SAFETY: as above.
+            unsafe { signals_of_old::rt_sigaction(first as c_int, second, third, fourth) }?
+        }
+        libc::SYS_rt_sigprocmask => {
+            // SAFETY: as above.
+            let set = unsafe { signals_of_old::rt_sigprocmask_set(first as c_int, second, fourth) }?;
+            // SAFETY: as above; the set is ours.
+            unsafe { real::syscall(number, first, (&raw const set) as c_long, third, fourth, fifth, sixth) }
+        }
         libc::SYS_exit_group => {
             ending();
             kernel()

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use libc::{pthread_attr_t, pthread_t};
 
 use crate::entry;
+use crate::last_thread::Own;
 use crate::real;
 
 type Routine = extern "C" fn(*mut c_void) -> *mut c_void;
@@ -19,6 +20,7 @@ extern "C" fn run_inside(start: *mut c_void) -> *mut c_void {
     // SAFETY: `pthread_create` made it for this thread alone.
     let start = unsafe { Box::from_raw(start.cast::<Start>()) };
     entry::stay_inside();
+    let _own = Own::new();
     (start.routine)(start.argument)
 }
 

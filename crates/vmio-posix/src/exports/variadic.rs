@@ -2,12 +2,12 @@
 //! library's own, with all registers as they were. (x86-64; elsewhere they are not intercepted.)
 
 use std::arch::naked_asm;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::is_of_mode;
-use super::process::{becoming, becoming_searched};
+use super::process::{becoming, becoming_searched, becoming_with};
 use crate::real;
 use crate::split;
 
@@ -19,6 +19,24 @@ extern "C" fn before_print(fd: c_int) {
     }
 }
 
+/// The environment comes after the null that ends the arguments. `saved` is what `passed_on` has put on the stack.
+///
+/// # Safety
+/// The call is one of execle's.
+unsafe extern "C" fn becoming_with_last(path: *const c_char, saved: *const *const c_char) {
+    /// Arguments that come in registers, and where the others are: behind what is saved, and the address to return to.
+    const IN_REGISTERS: usize = 6;
+    const ON_STACK: usize = 200 / size_of::<usize>() + 1;
+    // SAFETY: by the caller it is there as far as the list goes, and the environment after it.
+    let argument = |number: usize| unsafe {
+        *saved.add(if number < IN_REGISTERS { number } else { ON_STACK + number - IN_REGISTERS })
+    };
+    // The path is the first.
+    let end = (1..).find(|number| argument(*number).is_null()).unwrap_or_default();
+    // SAFETY: likewise.
+    unsafe { becoming_with(path, argument(end + 1).cast()) };
+}
+
 macro_rules! passed_on {
     ($($name:ident: $next:ident after $first:path;)*) => {
         $(
@@ -27,7 +45,8 @@ macro_rules! passed_on {
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name() {
-                // The arguments' registers, of which rax says how many vectors there are. 200 bytes keep the stack aligned.
+                // The arguments' registers, of which rax says how many vectors there are. 200 bytes keep the stack aligned. What is called first
+                // is told the first argument, and where they are.
                 naked_asm!(
                     "sub rsp, 200",
                     "mov [rsp], rdi",
@@ -45,6 +64,7 @@ macro_rules! passed_on {
                     "movups [rsp + 144], xmm5",
                     "movups [rsp + 160], xmm6",
                     "movups [rsp + 176], xmm7",
+                    "mov rsi, rsp",
                     "call {first}",
                     "mov rdi, [rsp]",
                     "mov rsi, [rsp + 8]",
@@ -86,6 +106,6 @@ passed_on! {
     vdprintf: VDPRINTF after before_print;
     __vdprintf_chk: VDPRINTF_CHK after before_print;
     execl: EXECL after becoming;
-    execle: EXECLE after becoming;
+    execle: EXECLE after becoming_with_last;
     execlp: EXECLP after becoming_searched;
 }

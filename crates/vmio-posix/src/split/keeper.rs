@@ -26,6 +26,7 @@ use super::report;
 use super::strict::{self, Logged, Logs, SharedWrite, replay_of_the_dead};
 use super::warm::{Counts, Warm};
 use crate::entry;
+use crate::messages;
 use crate::own_descriptors;
 use crate::settings::{Mode, Settings};
 use crate::table::is_regular;
@@ -183,7 +184,7 @@ fn begin() -> bool {
         }
         thread::yield_now();
     }
-    report::prepare();
+    messages::keep();
     let keeper = Box::into_raw(Box::new(Keeper {
         requests: ArrayQueue::new(REQUESTS_MAX),
         counts: Counts::default(),

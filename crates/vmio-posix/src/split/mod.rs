@@ -36,5 +36,5 @@ pub(crate) use descriptors::{
     opened_elsewhere, replacing, write_back_all,
 };
 pub(crate) use keeper::{begin_anew, close_logs, has_frames, is_on, is_strict, replay_before_changes, start};
-pub(crate) use report::report;
+pub(crate) use report::{goes_on, report};
 pub(crate) use strict::opening_logs;

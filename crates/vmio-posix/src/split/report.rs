@@ -1,7 +1,7 @@
 //! What `vmio run --stats` says of a process that was run with a mode.
 
 use std::fmt;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
@@ -11,49 +11,26 @@ use serde_json::json;
 use super::keeper;
 use super::refusal::Refusal;
 use super::strict;
-use crate::own_descriptors;
+use crate::messages;
 use crate::settings::{ReportForm, Settings};
 use crate::synchronous;
-
-/// The standard error output as it was: many programs close theirs before they end. -1 if there was none.
-static MESSAGES: AtomicI32 = AtomicI32::new(-1);
-
-/// Its number, or more: programs that choose the numbers of their own descriptors, as shells do, choose lower ones.
-const MESSAGES_FROM: RawFd = 512;
 
 /// Whose report it is, and not that of a child which has its memory until it is another program (vfork).
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
-/// At its start, and in a forked child.
+/// Whether it has been said.
+static HAS_REPORTED: AtomicBool = AtomicBool::new(false);
+
+/// At its start, and in a forked child, for which nothing was done yet.
 pub(super) fn belongs_to_this_process() {
+    HAS_REPORTED.store(false, Ordering::Relaxed);
+    synchronous::begin_anew();
     PROCESS.store(getpid().as_raw_nonzero().get(), Ordering::Relaxed);
-}
-
-/// Keeps what will be needed, for a process that opens files under the folders.
-pub(super) fn prepare() {
-    if messages().is_some() {
-        return;
-    }
-    let duplicate = |from| rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), from);
-    // There may not be so many.
-    let Ok(duplicate) = duplicate(MESSAGES_FROM).or_else(|_| duplicate(3)) else { return };
-    if own_descriptors::insert(duplicate.as_raw_fd()) {
-        MESSAGES.store(duplicate.into_raw_fd(), Ordering::Release);
-    }
-}
-
-fn messages() -> Option<BorrowedFd<'static>> {
-    let fd = Some(MESSAGES.load(Ordering::Acquire)).filter(|fd| *fd >= 0)?;
-    // SAFETY: it is never closed.
-    Some(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 /// The cache that was asked for cannot be had in this process.
 pub(super) fn no_frames(error: &vmio::Error) {
-    if let Some(messages) = messages() {
-        let text = format!("vmio run: files are copied from and to the page cache, for want of a cache: {error}\n");
-        let _ = rustix::io::write(messages, text.as_bytes());
-    }
+    messages::say(format_args!("files are copied from and to the page cache, for want of a cache: {error}"));
 }
 
 /// A file is given to others that lacks something which was written to it.
@@ -96,20 +73,20 @@ fn is_verbose() -> bool {
 
 fn say(fd: BorrowedFd<'_>, what: fmt::Arguments<'_>) {
     let path = Settings::of_this_process().and_then(|settings| settings.path_under(fd));
-    let text = format!("vmio run: {} {what}\n", path.unwrap_or_default().display());
-    if let Some(messages) = messages() {
-        // If nobody listens any more, that is all right.
-        let _ = rustix::io::write(messages, text.as_bytes());
+    messages::say(format_args!("{} {what}", path.unwrap_or_default().display()));
+}
+
+/// The process has not become another program, and has more to tell at its end.
+pub(crate) fn goes_on() {
+    if getpid().as_raw_nonzero().get() == PROCESS.load(Ordering::Relaxed) {
+        HAS_REPORTED.store(false, Ordering::Relaxed);
     }
 }
 
 /// The last words of the process, once.
 pub(crate) fn report() {
-    static HAS_REPORTED: AtomicBool = AtomicBool::new(false);
     let Some(settings) = Settings::of_this_process() else { return };
-    let (Some((mode, form)), Some(messages)) = (settings.mode.zip(settings.report), messages()) else {
-        return;
-    };
+    let Some((mode, form)) = settings.mode.zip(settings.report).filter(|_| messages::are_kept()) else { return };
     let process = getpid().as_raw_nonzero();
     if process.get() != PROCESS.load(Ordering::Relaxed) || HAS_REPORTED.swap(true, Ordering::Relaxed) {
         return;
@@ -162,6 +139,5 @@ pub(crate) fn report() {
             format!("{report}\n")
         }
     };
-    // If nobody listens any more, that is all right.
-    let _ = rustix::io::write(messages, text.as_bytes());
+    messages::write(text.as_bytes());
 }

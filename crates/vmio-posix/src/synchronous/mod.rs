@@ -49,6 +49,11 @@ fn is_for_data() -> bool {
     WHAT.load(Ordering::Relaxed) == ALL
 }
 
+/// In a forked child, for which nothing was flushed yet.
+pub(crate) fn begin_anew() {
+    FLUSHES.store(0, Ordering::Relaxed);
+}
+
 /// How often something was flushed so that a call could return.
 pub(crate) fn flushes() -> u64 {
     FLUSHES.load(Ordering::Relaxed)

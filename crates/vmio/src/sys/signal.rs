@@ -5,8 +5,9 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::sys::chained_action::{self, Chained};
 use crate::sys::errno::PreservedErrno;
 #[cfg(target_arch = "x86_64")]
 use crate::sys::persistent_memory;
@@ -48,12 +49,6 @@ pub(crate) enum FaultSource {
 static RESOLVERS: [OnceLock<FaultHandler>; 2] = [const { OnceLock::new() }; 2];
 /// Looks at faults that no resolver has resolved.
 static UNRESOLVED: OnceLock<fn(usize, bool) -> bool> = OnceLock::new();
-/// What is done at a SIGBUS that is none of ours: what was done before us, or what the program has asked for since. Null until the
-/// handler is installed. Never freed: a handler may be reading it.
-static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
-/// What is done for a handler that was to be called once.
-// SAFETY: zeros are the default action, an empty mask and no flags.
-static DEFAULT_ACTION: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Has `handler` called for every SIGBUS of this process from now on; what all handlers decline goes to the one that was
@@ -83,24 +78,16 @@ pub(crate) fn recover_copies() -> io::Result<()> {
     if IS_INSTALLED.load(Ordering::Acquire) { Ok(()) } else { install() }
 }
 
-fn previous() -> Option<&'static libc::sigaction> {
-    // SAFETY: what is put there is never freed.
-    unsafe { PREVIOUS.load(Ordering::Acquire).as_ref() }
-}
-
 /// Has SIGBUS, where it is none of vmio's, done with as `action` says, and returns what would have been done so far; without an action
 /// it only tells. None if vmio has no handler of SIGBUS in this process: then it is the C library's business. For libraries that
-/// stand before sigaction(2).
+/// stand before sigaction(2). Async-signal-safe, as that is.
 ///
 /// # Safety
 /// The action's handler must be what sigaction(2) takes: `SIG_DFL`, `SIG_IGN`, or a function of the kind that its flags say, which may be
 /// called in any thread from now on.
 pub unsafe fn sigbus_action(action: Option<libc::sigaction>) -> Option<libc::sigaction> {
-    let before = previous()?;
-    let Some(action) = action else { return Some(*before) };
-    let before = PREVIOUS.swap(Box::into_raw(Box::new(action)), Ordering::AcqRel);
-    // SAFETY: what is put there is never freed, nor taken out for nothing.
-    Some(unsafe { *before })
+    let before = chained_action::current()?.action;
+    action.map_or(Some(before), |action| chained_action::replace(&action))
 }
 
 /// Of threads that do this at once each returns with the handler installed, and what was there before the first of them is kept. No
@@ -114,12 +101,8 @@ fn install() -> io::Result<()> {
         }
         present.assume_init()
     };
-    let present = Box::into_raw(Box::new(present));
     // If it were our own by now, there would be one already.
-    if PREVIOUS.compare_exchange(ptr::null_mut(), present, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        // SAFETY: nobody else has seen it.
-        drop(unsafe { Box::from_raw(present) });
-    }
+    chained_action::begin_with(&present);
     // SAFETY: a zeroed sigaction is valid; the fields that matter are set below.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = on_sigbus as *const () as usize;
@@ -127,7 +110,7 @@ fn install() -> io::Result<()> {
     // so a nested fault of the same thread cannot wait for itself.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
     // SAFETY: fills a set that we own; then installs a handler that is async-signal-safe by the contract of
-    // FaultHandler and reads only PREVIOUS, which is set by now, and RESOLVERS.
+    // FaultHandler and reads only the chained action, which is set by now, and RESOLVERS.
     unsafe {
         libc::sigfillset(&mut action.sa_mask);
         if libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) != 0 {
@@ -140,7 +123,7 @@ fn install() -> io::Result<()> {
 
 extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let _errno = PreservedErrno::new();
-    let Some(previous) = previous() else { return };
+    let Some(previous) = chained_action::current() else { return };
     // SAFETY: the kernel passes a valid siginfo and ucontext to an SA_SIGINFO handler.
     let (code, address, access) = unsafe { ((*info).si_code, (*info).si_addr() as usize, access_of(context)) };
     // Only BUS_ADRERR comes from a page fault; anything sent by kill() has a code of 0 or less.
@@ -157,7 +140,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     if is_fault && UNRESOLVED.get().is_some_and(|look| look(address, access != FaultAccess::Load)) {
         return;
     }
-    chain(previous, signal, info, context);
+    chain(&previous, signal, info, context);
 }
 
 /// Has a copy of persistent memory return that was interrupted, if it was one.
@@ -201,33 +184,31 @@ unsafe fn access_of(_context: *mut libc::c_void) -> FaultAccess {
 }
 
 /// Does what would have happened without us.
-fn chain(previous: &libc::sigaction, signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+fn chain(previous: &Chained, signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: by the caller, who got it from the kernel.
     let code = unsafe { (*info).si_code };
-    match previous.sa_sigaction {
+    let action = &previous.action;
+    match action.sa_sigaction {
         // It was sent, by a process or as news of bad memory that nobody has touched: that may be ignored.
         libc::SIG_IGN if code <= 0 || code == libc::BUS_MCEERR_AO => {}
         // The kernel does not let a fault be ignored either: with the default action back in place, the instruction
         // runs again and the process dies of the same SIGBUS, at the same address.
         libc::SIG_DFL | libc::SIG_IGN => {
-            // Past the C library, which a library of vmio's may stand before.
-            let default = [0_u64; 4];
-            // SAFETY: the kernel's structure in zeros is the default action; a set of signals has 8 bytes.
-            unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), ptr::null_mut::<u64>(), 8) };
+            do_by_default(signal);
             if code != libc::BUS_ADRERR {
                 // SAFETY: has no other effect than the signal's.
                 unsafe { libc::raise(signal) };
             }
         }
         handler => {
-            if previous.sa_flags & libc::SA_RESETHAND != 0 {
-                let (once, default) = (ptr::from_ref(previous).cast_mut(), (&raw const DEFAULT_ACTION).cast_mut());
-                // Unless the program has asked for something else since.
-                let _ = PREVIOUS.compare_exchange(once, default, Ordering::AcqRel, Ordering::Relaxed);
+            if action.sa_flags & libc::SA_RESETHAND != 0 {
+                chained_action::reset(previous);
             }
+            // SAFETY: by the caller. What is interrupted has a mask, and it is put back when our handler returns.
+            unsafe { mask_for(action, signal, context) };
             // SAFETY: the program installed this address as a handler of this kind.
             unsafe {
-                if previous.sa_flags & libc::SA_SIGINFO != 0 {
+                if action.sa_flags & libc::SA_SIGINFO != 0 {
                     let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
                         std::mem::transmute(handler);
                     handler(signal, info, context);
@@ -237,6 +218,59 @@ fn chain(previous: &libc::sigaction, signal: libc::c_int, info: *mut libc::sigin
                 }
             }
         }
+    }
+}
+
+/// Blocks what the kernel would have blocked for a handler of the program's, and nothing else.
+///
+/// # Safety
+/// `context` must be the ucontext that the kernel gave to a signal handler.
+unsafe fn mask_for(action: &libc::sigaction, signal: libc::c_int, context: *mut libc::c_void) {
+    // SAFETY: by the caller. The kernel's set ends with its first word.
+    let interrupted = unsafe { (&raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>().read() };
+    let itself = if action.sa_flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
+    let mask = chained_action::set_of(interrupted | chained_action::signals_of(&action.sa_mask) | itself);
+    // SAFETY: the set is ours; the mask of a thread has no effects on memory.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask, ptr::null_mut()) };
+}
+
+/// Has the kernel do with a signal what it does by default. By an instruction of our own: a library of vmio's may stand before the C
+/// library's `sigaction` and `syscall`, and take it for the program's.
+fn do_by_default(signal: libc::c_int) {
+    // The kernel's structure in zeros is the default action; a set of signals has 8 bytes.
+    let default = [0_u64; 4];
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the system call reads the action. Its instruction changes these registers alone.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") libc::SYS_rt_sigaction => _,
+            in("rdi") i64::from(signal),
+            in("rsi") default.as_ptr(),
+            in("rdx") 0,
+            in("r10") 8,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack)
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: likewise.
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            in("x8") libc::SYS_rt_sigaction,
+            inlateout("x0") i64::from(signal) => _,
+            in("x1") default.as_ptr(),
+            in("x2") 0,
+            in("x3") 8,
+            options(nostack)
+        );
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    // SAFETY: the system call reads the action.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), ptr::null_mut::<u64>(), 8);
     }
 }
 

@@ -1,0 +1,167 @@
+//! The end of a process whose first thread ends by itself (`pthread_exit`): without vmio the process ends, with status 0, when the last of
+//! the others has ended. vmio's own threads are there still, for which the C library would wait for ever. So once the first thread has
+//! ended, one of vmio's looks whether all the program's are gone, and ends the process then.
+
+use std::ffi::c_void;
+use std::fs;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::thread::{Timespec, gettid, nanosleep};
+use vmio::SignalsBlocked;
+
+use crate::entry;
+use crate::settings::Settings;
+
+/// vmio's threads that can be told from the program's.
+const OWN_MAX: usize = 1024;
+/// How often is looked.
+const LOOKS_AFTER: Duration = Duration::from_millis(50);
+const NO_KEY: u32 = u32::MAX;
+
+/// The numbers of vmio's threads; 0 for none.
+static OWN: [AtomicI32; OWN_MAX] = [const { AtomicI32::new(0) }; OWN_MAX];
+/// What the first thread has a value of, so that its end is known.
+static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
+
+/// The library has been loaded, by the first thread.
+pub(crate) fn start() {
+    if Settings::of_this_process().is_none() {
+        return;
+    }
+    let mut key = NO_KEY;
+    // SAFETY: it is filled.
+    if unsafe { libc::pthread_key_create(&raw mut key, Some(first_has_ended)) } == 0 {
+        KEY.store(key, Ordering::Relaxed);
+        is_first();
+    }
+}
+
+/// The calling thread is the first of its process.
+fn is_first() {
+    let key = KEY.load(Ordering::Relaxed);
+    if key != NO_KEY {
+        // SAFETY: nobody looks where it points to, and that is not null.
+        unsafe { libc::pthread_setspecific(key, (&raw const KEY).cast()) };
+    }
+}
+
+/// In a forked child, which has this thread alone.
+pub(crate) fn is_the_childs() {
+    OWN.iter().for_each(|place| place.store(0, Ordering::Relaxed));
+    is_first();
+}
+
+/// As long as there is one, the calling thread is vmio's.
+pub(crate) struct Own(Option<&'static AtomicI32>);
+
+impl Own {
+    pub(crate) fn new() -> Self {
+        let thread = gettid().as_raw_nonzero().get();
+        let claim =
+            |place: &&AtomicI32| place.compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        Own(OWN.iter().find(claim))
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if let Some(place) = self.0 {
+            place.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+extern "C" fn first_has_ended(_value: *mut c_void) {
+    let mut mask = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: it is filled. Nobody calls this in the middle of anything of vmio's.
+    let mask = unsafe {
+        libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), mask.as_mut_ptr());
+        Box::into_raw(Box::new(mask.assume_init()))
+    };
+    // The program's handlers run in its own threads.
+    let _signals = SignalsBlocked::new();
+    let mut thread = MaybeUninit::uninit();
+    // SAFETY: the thread gets what was made for it.
+    unsafe {
+        if libc::pthread_create(thread.as_mut_ptr(), ptr::null(), watch, mask.cast()) != 0 {
+            drop(Box::from_raw(mask));
+        }
+    }
+}
+
+/// Ends the process when all threads of the program's have ended. It does so as the program, whose handlers (`atexit`) it calls.
+extern "C" fn watch(mask: *mut c_void) -> *mut c_void {
+    while entry::as_vmio(are_there_others) {
+        let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: LOOKS_AFTER.subsec_nanos().into() });
+    }
+    // SAFETY: it is a mask, which `first_has_ended` has left to this thread. A process may always end.
+    unsafe {
+        libc::pthread_sigmask(libc::SIG_SETMASK, mask.cast(), ptr::null_mut());
+        libc::exit(0)
+    }
+}
+
+/// Whether there is any thread of the program's, as far as can be told.
+fn are_there_others() -> bool {
+    let Ok(threads) = fs::read_dir("/proc/self/task") else { return true };
+    let own = gettid().as_raw_nonzero().get();
+    for thread in threads {
+        let Ok(name) = thread.map(|thread| thread.file_name()) else { return true };
+        let Some(thread) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else { return true };
+        if thread == own || OWN.iter().any(|place| place.load(Ordering::Relaxed) == thread) {
+            continue;
+        }
+        // It may have ended since.
+        let Ok(about) = fs::read(format!("/proc/self/task/{thread}/stat")) else { continue };
+        if is_programs(&about) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether a thread is one of the program's, by its line in /proc, and has not ended.
+fn is_programs(about: &[u8]) -> bool {
+    // A name may have anything in it.
+    let Some(end) = about.iter().rposition(|byte| *byte == b')') else { return true };
+    let has_ended = matches!(about.get(end + 2), Some(b'Z' | b'X'));
+    let name = about[..end].iter().position(|byte| *byte == b'(').map_or(&about[..0], |start| &about[start + 1..end]);
+    // The kernel's, for rings of io_uring.
+    let is_kernels = name.starts_with(b"iou-wrk-") || name.starts_with(b"iou-sqp-");
+    !has_ended && !is_kernels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_have_ended_and_the_kernels_are_none_of_the_programs() {
+        assert!(is_programs(b"7 (a) S 1") && is_programs(b"7 (a) Z) R 1") && is_programs(b"7"));
+        for other in [&b"7 (a) Z 1"[..], b"7 (a) S) X 1", b"7 (iou-wrk-1) S 1", b"7 (iou-sqp-1) S 1"] {
+            assert!(!is_programs(other));
+        }
+    }
+
+    #[test]
+    fn a_thread_of_vmios_is_no_other() {
+        let (told, tells) = std::sync::mpsc::channel();
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let own = Own::new();
+            let number = gettid().as_raw_nonzero().get();
+            told.send(number).unwrap();
+            let _ = ends.recv();
+            drop(own);
+        });
+        let number = tells.recv().unwrap();
+        let is_own = || OWN.iter().any(|place| place.load(Ordering::Relaxed) == number);
+        assert!(is_own());
+        drop(end);
+        thread.join().unwrap();
+        assert!(!is_own());
+    }
+}
