@@ -76,19 +76,28 @@ pub(crate) fn is_own_thread() -> bool {
 /// Runs something of vmio's in any thread, whether that is inside already or not. For what is short: a signal handler of the
 /// program's that interrupts it is taken for vmio, too, so that its calls go to the C library.
 pub(crate) fn as_vmio<T>(call: impl FnOnce() -> T) -> T {
-    struct Before(Running);
-    impl Drop for Before {
-        fn drop(&mut self) {
-            RUNNING.set(self.0);
-        }
-    }
-    let before = RUNNING.get();
-    let _before = Before(before);
-    if before == Running::Program {
-        ENTERED.set(here());
-        RUNNING.set(Running::Call);
-    }
+    let _inside = Inside::new();
     call()
+}
+
+/// While it lives the thread is inside vmio.
+pub(crate) struct Inside(Running);
+
+impl Inside {
+    pub(crate) fn new() -> Self {
+        let before = RUNNING.get();
+        if before == Running::Program {
+            ENTERED.set(here());
+            RUNNING.set(Running::Call);
+        }
+        Inside(before)
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        RUNNING.set(self.0);
+    }
 }
 
 /// The same for what takes long: the program's handlers wait until it is done.

@@ -135,6 +135,9 @@ impl File {
     pub(crate) unsafe fn inherited(cache: &Cache, theirs: &File) -> Result<Self, vmio::Error> {
         let missing = || vmio::Error::System { operation: "finding a parent's file", source: Errno::BADF.into() };
         let fd = theirs.opened.backing.file().ok_or_else(missing)?;
+        if !fstat(fd).is_ok_and(|stat| identity_of(&stat) == theirs.identity) {
+            return Err(missing());
+        }
         let access = theirs.mapping.access();
         let opened = OpenedFile::open(Path::new(&format!("/proc/self/fd/{}", fd.as_raw_fd())), access)?;
         let addresses = theirs.windows().addresses().ok_or_else(missing)?;
@@ -142,7 +145,11 @@ impl File {
         let options = MappingOptions::new().access(access);
         // SAFETY: it was mapped to be had by children, and from now on whatever unmaps parts of it goes by the file's windows.
         let mapping = unsafe { Mapping::adopt(cache, Arc::clone(&opened.backing), options, addresses)? };
-        register(mapping.descriptor())?;
+        if let Err(error) = register(mapping.descriptor()) {
+            // The addresses are the program's.
+            std::mem::forget(mapping);
+            return Err(error);
+        }
         // SAFETY: they have just been adopted.
         let windows = Mutex::new(unsafe { theirs.windows().inherited() });
         let watched = opened.backing.file().map(|fd| Watched::new(base, reserved, fd, true));

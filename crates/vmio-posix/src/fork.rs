@@ -10,7 +10,7 @@ use std::sync::MutexGuard;
 
 use vmio::SignalsBlocked;
 
-use crate::entry;
+use crate::entry::{self, Inside};
 use crate::last_thread;
 use crate::left_to_linux;
 use crate::messages;
@@ -30,6 +30,8 @@ struct Forking {
     _table: Option<LockedTable<'static>>,
     _left_to_linux: MutexGuard<'static, left_to_linux::Files>,
     refused: MutexGuard<'static, refused::Files>,
+    // Other libraries are told of the fork as well, and what they call meanwhile would want the locks.
+    _inside: Inside,
     // After the locks: a handler of the program's may want them.
     _no_handlers: SignalsBlocked,
 }
@@ -73,7 +75,8 @@ pub(crate) fn begin_child() {
 
 extern "C" fn before() {
     let no_handlers = SignalsBlocked::new();
-    let forking = entry::as_vmio(|| Forking {
+    let inside = Inside::new();
+    let forking = Forking {
         all_left: split::is_on().then(AllLeft::new),
         // After that: what is being warmed up may be making a log, and is waited for there.
         _opening_logs: split::is_strict().then(split::opening_logs),
@@ -81,8 +84,9 @@ extern "C" fn before() {
         _table: Process::current().map(|process| process.table.lock()),
         _left_to_linux: left_to_linux::files(),
         refused: refused::files(),
+        _inside: inside,
         _no_handlers: no_handlers,
-    });
+    };
     FORKING.set(Some(forking));
 }
 

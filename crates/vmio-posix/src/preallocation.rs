@@ -4,6 +4,8 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::{FallocateFlags, fallocate, fstat, fstatvfs};
+use rustix::io::retry_on_intr;
+use vmio::SignalsBlocked;
 
 use crate::errno::Errno;
 use crate::settings::Settings;
@@ -26,10 +28,7 @@ pub(crate) fn give_room(fd: BorrowedFd<'_>, bytes: &Range<u64>) -> Result<(), Er
     if (end - bytes.start).saturating_sub(has) > found.f_bfree.saturating_mul(found.f_frsize) {
         return Err(Errno::NOSPC);
     }
-    loop {
-        match fallocate(fd, FallocateFlags::KEEP_SIZE, bytes.start, end - bytes.start) {
-            Err(Errno::INTR) => {}
-            outcome => return outcome,
-        }
-    }
+    // Some file systems begin anew after each signal.
+    let _no_handlers = SignalsBlocked::new();
+    retry_on_intr(|| fallocate(fd, FallocateFlags::KEEP_SIZE, bytes.start, end - bytes.start))
 }

@@ -29,6 +29,8 @@ pub(crate) struct Process {
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 /// Of a forked child: its parent's, whose addresses and descriptors it has, but none of its threads.
 static PARENTS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
+/// Whether it was forked from that very process, and has done nothing since.
+static MAY_ADOPT: AtomicBool = AtomicBool::new(false);
 static STARTING: Mutex<Start> = Mutex::new(Start::Possible);
 
 /// Whether a process without a cache may get one.
@@ -95,6 +97,8 @@ impl Process {
         if !parents.is_null() {
             PARENTS.store(parents, Ordering::Release);
         }
+        // What the parent had from its own, and did not adopt, it may have given up.
+        MAY_ADOPT.store(!parents.is_null(), Ordering::Release);
     }
 
     fn parents() -> Option<&'static Process> {
@@ -105,6 +109,9 @@ impl Process {
     /// A child that has just been forked looks after the files that its parent has mapped where Linux takes the faults: it has them, too, and the
     /// budget is kept by both.
     pub(crate) fn adopt_from_parent() {
+        if !MAY_ADOPT.swap(false, Ordering::AcqRel) {
+            return;
+        }
         let Some(parent) = Process::parents().filter(|parent| parent.uses_page_cache() && !parent.table.is_empty())
         else {
             return;

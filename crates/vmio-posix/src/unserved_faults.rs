@@ -77,7 +77,7 @@ impl Watched {
         let Ok(stat) = fstat(fd) else { return Watched(None) };
         let claim =
             |place: &&Place| place.base.compare_exchange(0, BEING_FILLED, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        // A forked child has those of its parent.
+        // A forked child has those of its parent, and what was said of them was said.
         let inherited = PLACES.iter().find(|place| place.base.load(Ordering::Relaxed) == base);
         let place = inherited.or_else(|| PLACES.iter().find(claim));
         if let Some(place) = place {
@@ -86,7 +86,9 @@ impl Watched {
             place.is_linuxs.store(is_linuxs, Ordering::Relaxed);
             place.device.store(stat.st_dev, Ordering::Relaxed);
             place.inode.store(stat.st_ino, Ordering::Relaxed);
-            place.said.store(0, Ordering::Relaxed);
+            if inherited.is_none() {
+                place.said.store(0, Ordering::Relaxed);
+            }
             place.last_page.store(u64::MAX, Ordering::Relaxed);
             place.base.store(base, Ordering::Release);
         }

@@ -15,6 +15,8 @@
 /* vmio keeps some of its own from here on. */
 enum { PAGE = 4096, END = 500 };
 static sigjmp_buf before;
+/* Which numbers the child has: with vmio some are not to be had, where it looks after what the parent has mapped. */
+static char has[END];
 
 static void on_sigbus(int signal) {
     (void)signal;
@@ -30,8 +32,13 @@ static void check(int holds, const char *what) {
 static int child(volatile char *map) {
     close_range(3, ~0U, 0);
     int other = open("other", O_RDWR | O_CREAT, 0644);
-    check(other == 3 && ftruncate(other, 1 << 20) == 0, "other");
-    for (int fd = other + 1; fd < END; fd++) check(dup2(other, fd) == fd, "dup2");
+    check((map ? other >= 3 && other < END : other == 3) && ftruncate(other, 1 << 20) == 0, "other");
+    has[other] = 1;
+    for (int fd = 3; fd < END; fd++) {
+        if (fd == other) continue;
+        has[fd] = dup2(other, fd) == fd;
+        check(has[fd] || map, "dup2");
+    }
     if (map) {
         signal(SIGBUS, on_sigbus);
         check(truncate("data", PAGE) == 0, "truncate");
@@ -44,11 +51,11 @@ static int child(volatile char *map) {
         check(data >= END && close(data) == 0, "data");
     }
     struct stat about;
-    for (int fd = other; fd < END; fd++) check(fcntl(fd, F_GETFD) >= 0, "a descriptor is closed");
+    for (int fd = 3; fd < END; fd++) check(!has[fd] || fcntl(fd, F_GETFD) >= 0, "a descriptor is closed");
     check(fstat(other, &about) == 0, "fstat");
     printf("%ld bytes, %ld blocks\n", (long)about.st_size, (long)about.st_blocks);
     fflush(stdout);
-    for (int fd = other; fd < END; fd++) check(close(fd) == 0, "close");
+    for (int fd = 3; fd < END; fd++) check(!has[fd] || close(fd) == 0, "close");
     return 0;
 }
 

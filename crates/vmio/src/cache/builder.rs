@@ -174,7 +174,7 @@ impl CacheBuilder {
 
     /// With [`Engine::Managed`]: threads that bring in pages faster than the device takes what was stored are held back (not by default), so
     /// that the budget holds for bursts as well. They wait in the handler of a signal, SIGURG: system calls that it interrupts go on, but for
-    /// the few that end at any signal (signal(7)). Where the program has a handler of its own for SIGURG, nobody waits.
+    /// the few that end at any signal (signal(7)), and transfers over sockets and pipes that have moved something, which return what that is. Where the program has a handler of its own for SIGURG, nobody waits.
     pub fn hold_back_bursts(mut self, on: bool) -> Self {
         self.holds_back = on;
         self

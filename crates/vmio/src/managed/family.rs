@@ -18,7 +18,7 @@ use crate::sys::sparse_array::SparseArray;
 
 /// Of a longer line of processes, the rest keeps to the least that any has.
 const MEMBERS_MAX: usize = 64;
-/// What each may have of the capacity, at least.
+/// What each may have of an equal share, at least, and by which part of the capacity it may grow from look to look.
 const LEAST_PART: u64 = 16;
 /// How long a member may be silent before it is looked for, and before it is given up unless it was stopped.
 const SILENCE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -87,6 +87,8 @@ pub(super) struct Member {
     /// Those that had gone when it looked last.
     gone: u64,
     looked_for_silent: Duration,
+    /// What it held when it told last.
+    resident: u64,
 }
 
 /// What a member may have.
@@ -101,7 +103,8 @@ impl Member {
     pub(super) fn join(family: Arc<Family>, generation: Generation) -> Self {
         let process = u64::from(std::process::id());
         let gone = family.gone();
-        let mut member = Member { family, generation, process, place: None, gone, looked_for_silent: Duration::ZERO };
+        let looked_for_silent = Duration::ZERO;
+        let mut member = Member { family, generation, process, place: None, gone, looked_for_silent, resident: 0 };
         member.take_place();
         member
     }
@@ -117,6 +120,14 @@ impl Member {
     /// Tells the others that it holds so many pages, and finds out how many it may.
     pub(super) fn share(&mut self, resident: u64) -> Share {
         self.share_at(resident, now())
+    }
+
+    /// Tells the others that it is at work, which may take long.
+    pub(super) fn is_at_work(&self, resident: u64) {
+        if let Some(place) = self.place {
+            self.family.word(place, Word::Pages).store(resident, Ordering::Relaxed);
+            self.family.word(place, Word::Told).store(now().as_nanos() as u64, Ordering::Relaxed);
+        }
     }
 
     fn share_at(&mut self, resident: u64, now: Duration) -> Share {
@@ -137,17 +148,19 @@ impl Member {
             held += pages;
             is_wanted |= wants;
         }
-        let (fair, step) = (capacity / count, capacity / LEAST_PART);
-        let rest = capacity.saturating_sub(held).max(step);
+        let fair = capacity / count;
+        let rest = capacity.saturating_sub(held).max(fair / LEAST_PART);
         let pages = match self.place {
-            None => step,
+            None => capacity / LEAST_PART / MEMBERS_MAX as u64,
             Some(_) if count == 1 => rest,
             // Others may begin to grow at the same time: step by step they see each other.
-            Some(_) => rest.min(resident + step).min(if is_wanted { fair } else { rest }),
+            Some(_) => rest.min(resident + capacity / LEAST_PART).min(if is_wanted { fair } else { rest }),
         };
+        let has_grown = resident > std::mem::replace(&mut self.resident, resident);
         if let Some(place) = self.place {
-            let wants = count > 1 && rest < fair && resident + step / 4 >= rest;
-            let claimed = if count == 1 { resident } else { resident.max(pages) };
+            let wants = count > 1 && rest < fair && resident + rest / 4 >= rest;
+            // Who does not grow claims no more than it has.
+            let claimed = if count > 1 && has_grown { resident.max(pages) } else { resident };
             self.family.word(place, Word::Pages).store(claimed, Ordering::Relaxed);
             self.family.word(place, Word::Wants).store(wants.into(), Ordering::Relaxed);
             self.family.word(place, Word::Told).store(now.as_nanos() as u64, Ordering::Relaxed);
@@ -236,8 +249,15 @@ mod tests {
         let generation = Generation::of_this_process().unwrap();
         let join = |process: &u64| {
             let family = Arc::clone(&family);
-            let mut member =
-                Member { family, generation, process: *process, place: None, gone: 0, looked_for_silent: now() };
+            let mut member = Member {
+                family,
+                generation,
+                process: *process,
+                place: None,
+                gone: 0,
+                looked_for_silent: now(),
+                resident: 0,
+            };
             member.take_place();
             member
         };
@@ -276,14 +296,25 @@ mod tests {
     #[test]
     fn who_needs_little_leaves_the_rest() {
         let own = u64::from(std::process::id());
-        let mut members = members(&[own, own]);
-        members[1].share(10);
-        let step = CAPACITY / LEAST_PART;
-        let rest = CAPACITY - 10 - step;
-        for held in (0..rest).step_by(step as usize / 2) {
-            assert_eq!(members[0].share(held).pages, (held + step).min(rest));
-            assert!(members[1].share(10).pages >= 10);
+        let mut members = members(&[own; 16]);
+        // Fifteen that hold something and do nothing.
+        for _ in 0..2 {
+            members[1..].iter_mut().for_each(|idle| _ = idle.share(10));
         }
+        let mut held = 0;
+        for _ in 0..100 {
+            held = members[0].share(held).pages;
+        }
+        assert_eq!(held, CAPACITY - 150);
+    }
+
+    #[test]
+    fn many_that_want_all_hold_little_more_than_there_is() {
+        let own = u64::from(std::process::id());
+        let mut members = members(&[own; 40]);
+        let mut held = [0; 40];
+        settle(&mut members, &mut held);
+        assert!(held.iter().sum::<u64>() <= CAPACITY + CAPACITY / LEAST_PART, "{held:?}");
     }
 
     #[test]

@@ -318,11 +318,10 @@ impl Ledger {
         if known.is_in_line || region.has_failed() || cached <= known.read.max(known.mapped) {
             return Ok(());
         }
-        let mapped = self.scan.count(region.map.addresses(bytes))?;
         let dirty = if region.access == Access::ReadWrite { self.begin_write(region, bytes, 0) } else { 0 };
         region.arrivals.set(stretch, Known { is_in_line: true, ..known });
-        let pages = cached.saturating_sub(mapped);
-        self.put_in_line(Unmapped { region: Arc::clone(region), bytes: bytes.clone(), pages, dirty });
+        // They are in nobody's books, or in those of a third that has them mapped.
+        self.put_in_line(Unmapped { region: Arc::clone(region), bytes: bytes.clone(), pages: 0, dirty });
         Ok(())
     }
 

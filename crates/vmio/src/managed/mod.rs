@@ -30,6 +30,7 @@ use crate::cache::automatic::Follower;
 use crate::cache::fetch::Pool;
 use crate::managed::family::Family;
 use crate::sys::fork::Generation;
+use crate::sys::hold;
 use crate::sys::thread::{self, OwnThread};
 
 /// The steward and its thread; ends it when the last handle and the last mapping are gone.
@@ -65,6 +66,8 @@ impl ManagedCore {
             if let Err(error) = thread::take_short_turns() {
                 tracing::debug!(%error, "on busy cores the steward may come late");
             }
+            // A child may have been forked while its parent held threads back.
+            hold::end();
             let _ = begun.send(());
             its.run();
         })?;

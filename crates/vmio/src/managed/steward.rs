@@ -177,6 +177,9 @@ impl Steward {
     pub(super) fn remove(&self, region: &Arc<ManagedRegion>) {
         let mut ledger = self.ledger();
         ledger.remove(region);
+        if ledger.regions().is_empty() {
+            self.throttle().release();
+        }
         if let Some(reader) = &*self.reader.lock().unwrap_or_else(PoisonError::into_inner) {
             reader.forget(region);
         }
@@ -229,7 +232,7 @@ impl Steward {
     /// Pages that may still be fetched without something having to be given up.
     pub(super) fn room_pages(&self) -> u64 {
         let budget = self.budget_pages.load(Ordering::Relaxed);
-        (budget - low(budget)).saturating_sub(self.resident_pages())
+        budget.saturating_sub(low(budget)).saturating_sub(self.resident_pages())
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -333,6 +336,7 @@ impl Steward {
         };
         while self.sleep(watch.sleep) {
             if let Err(error) = self.tend(&mut watch) {
+                self.throttle().release();
                 if !watch.has_warned {
                     tracing::error!(%error, "the steward cannot keep the budget");
                 }
@@ -395,6 +399,8 @@ impl Steward {
                 self.throttle().release();
             }
             given_up?;
+        } else {
+            self.throttle().release();
         }
         // What goes next is unmapped some time before, so that it shows who still uses it and its writes end early.
         while self.totals.in_line() < budget / 16 && resident + 2 * high > budget && !self.is_stopping() {
@@ -433,7 +439,7 @@ impl Steward {
     pub(super) fn make_room(&self) -> io::Result<()> {
         let budget = self.budget_pages.load(Ordering::Relaxed);
         if self.resident_pages() > budget {
-            self.give_up(budget - low(budget), budget, false)?;
+            self.give_up(budget.saturating_sub(low(budget)), budget, false)?;
         }
         Ok(())
     }
@@ -449,6 +455,9 @@ impl Steward {
             let resident = ledger.resident()?;
             if resident <= target {
                 break;
+            }
+            if holds_back {
+                self.member.lock().unwrap_or_else(PoisonError::into_inner).is_at_work(resident);
             }
             // Where nothing can be given up, nobody waits for it.
             let comes_free = self.evicted() > began || self.totals.in_line() > 0;

@@ -7,10 +7,15 @@ use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags, RawDir, open};
+
 use crate::sys::hold;
 
 /// Threads are looked at so often at most: that takes 10 µs each.
 const LOOKS_APART: Duration = Duration::from_millis(1);
+
+/// Room for the names of some hundred threads at a time.
+const ENTRIES_BYTES: usize = 8 << 10;
 
 /// Knows which threads fault.
 #[derive(Default)]
@@ -48,15 +53,19 @@ impl Throttle {
             return Ok(());
         }
         let before = std::mem::take(&mut self.faults);
-        for entry in fs::read_dir("/proc/self/task")? {
-            let Ok(entry) = entry else { continue };
+        let folder = open("/proc/self/task", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        // The C library's own way takes memory from the program's allocator, in which a thread that waits may be.
+        let mut buffer = Vec::with_capacity(ENTRIES_BYTES);
+        let mut entries = RawDir::new(folder, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let Some(id) = entry.file_name().to_str().ok().and_then(|name| name.parse().ok()) else { continue };
             // It may have ended by now.
-            let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
-            let id = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            let Some((id, (state, faults))) = id.zip(faults_of(&stat)) else { continue };
+            let Ok(stat) = fs::read_to_string(format!("/proc/self/task/{id}/stat")) else { continue };
+            let Some((state, faults)) = faults_of(&stat) else { continue };
             self.faults.insert(id, faults);
-            // Whoever waits for something is left alone: some calls end at a signal.
-            if state == 'R' && before.get(&id).is_some_and(|before| faults > *before) {
+            // Whoever waits in a call is left alone, since some end at a signal; not so whoever waits for a page to be read.
+            if matches!(state, 'R' | 'D') && before.get(&id).is_some_and(|before| faults > *before) {
                 hold::thread(id);
             }
         }

@@ -64,7 +64,8 @@ impl<R: OpenRegion> Opened<R> {
         // From here on the others may close theirs, and who did so last has not synced what is dirty since.
         let synced = shared.region.sync();
         match Arc::into_inner(shared) {
-            Some(mut last) => synced.and(last.shut_down()),
+            // What is lost now is more than what stayed dirty then.
+            Some(mut last) => last.shut_down().and(synced),
             None => synced, // Others go on using it.
         }
     }

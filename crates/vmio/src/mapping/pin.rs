@@ -236,6 +236,8 @@ impl Drop for PinnedPages {
     fn drop(&mut self) {
         let region = &*self.admitted.opened.region;
         if region.shared.generation.is_current() {
+            // A handler of the program's may wait for somebody who wants the list of pins.
+            let _signals = self.noted.is_some().then(SignalsBlocked::new);
             // Before: whoever is woken counts as the program's only what is pinned still.
             self.noted.iter().for_each(|pages| self.admitted.opened.pinned.remove(pages));
             self.pages.clone().for_each(|page| region.word(page).unpin());

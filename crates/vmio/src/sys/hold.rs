@@ -28,7 +28,9 @@ pub(crate) fn begin() -> io::Result<bool> {
     // SAFETY: zeros are a valid sigaction, and the kernel has written one.
     let present = unsafe { present.assume_init() }.sa_sigaction;
     if present == libc::SIG_DFL {
-        install()?;
+        if !install()? {
+            return Ok(false);
+        }
     } else if present != on_signal as *const () as usize {
         return Ok(false);
     }
@@ -45,19 +47,27 @@ pub(crate) fn end() {
 
 /// Has a thread of this process wait, once it is in the program's own code.
 pub(crate) fn thread(id: i32) {
-    // SAFETY: a signal whose handler is ours; where the thread has ended, or blocks it, nothing happens.
+    // SAFETY: a signal whose handler is ours; where the thread has ended nothing happens, and where it blocks it, it stays pending.
     unsafe { libc::syscall(libc::SYS_tgkill, process::id() as libc::pid_t, id, libc::SIGURG) };
 }
 
-fn install() -> io::Result<()> {
+/// False if the program has installed a handler meanwhile, which stays.
+fn install() -> io::Result<bool> {
     // SAFETY: a zeroed sigaction is valid; the fields that matter are set below.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = on_signal as *const () as usize;
     action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
     // SAFETY: the handler does as handlers must: it waits, and touches nothing but a word that is never freed.
-    match unsafe { libc::sigaction(libc::SIGURG, &action, ptr::null_mut()) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+    unsafe {
+        let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+        if libc::sigaction(libc::SIGURG, &action, before.as_mut_ptr()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let is_free = before.assume_init_ref().sa_sigaction == libc::SIG_DFL;
+        if !is_free {
+            libc::sigaction(libc::SIGURG, before.as_ptr(), ptr::null_mut());
+        }
+        Ok(is_free)
     }
 }
 
