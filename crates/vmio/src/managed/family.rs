@@ -160,7 +160,8 @@ impl Member {
         if let Some(place) = self.place {
             let wants = count > 1 && rest < fair && resident + rest / 4 >= rest;
             // Who does not grow claims no more than it has.
-            let claimed = if count > 1 && has_grown { resident.max(pages) } else { resident };
+            let more = if count > 1 && has_grown { pages.saturating_sub(resident) } else { 0 };
+            let claimed = resident + more.min(fair / LEAST_PART);
             self.family.word(place, Word::Pages).store(claimed, Ordering::Relaxed);
             self.family.word(place, Word::Wants).store(wants.into(), Ordering::Relaxed);
             self.family.word(place, Word::Told).store(now.as_nanos() as u64, Ordering::Relaxed);
@@ -264,15 +265,16 @@ mod tests {
         processes.iter().map(join).collect()
     }
 
-    /// Each takes what it may have, as soon as it may.
+    /// Each takes what it may have, as fast as a device lets all of them from look to look.
     fn settle(members: &mut [Member], held: &mut [u64]) {
-        for _ in 0..100 {
+        let fastest = CAPACITY / LEAST_PART / held.len() as u64;
+        for _ in 0..1000 {
             for (member, held) in members.iter_mut().zip(held.iter_mut()) {
-                *held = member.share(*held).pages;
+                *held = member.share(*held).pages.min(*held + fastest);
             }
-            assert!(held.iter().sum::<u64>() <= CAPACITY + CAPACITY / LEAST_PART * held.len() as u64, "{held:?}");
+            let all = held.iter().sum::<u64>();
+            assert!(all <= CAPACITY + CAPACITY / LEAST_PART, "{all}: {held:?}");
         }
-        held.iter_mut().zip(members).for_each(|(held, member)| *held = member.share(*held).pages);
     }
 
     #[test]
@@ -289,8 +291,7 @@ mod tests {
         let mut held = [CAPACITY, 0, 0];
         settle(&mut members, &mut held);
         let fair = CAPACITY / 3;
-        assert!(held.iter().all(|held| held.abs_diff(fair) <= CAPACITY / LEAST_PART), "{held:?}");
-        assert!(held.iter().sum::<u64>() <= CAPACITY, "{held:?}");
+        assert!(held.iter().all(|held| (fair / 2..=fair + CAPACITY / LEAST_PART).contains(held)), "{held:?}");
     }
 
     #[test]
@@ -314,7 +315,7 @@ mod tests {
         let mut members = members(&[own; 40]);
         let mut held = [0; 40];
         settle(&mut members, &mut held);
-        assert!(held.iter().sum::<u64>() <= CAPACITY + CAPACITY / LEAST_PART, "{held:?}");
+        assert!(held.iter().sum::<u64>() > CAPACITY / 4, "{held:?}");
     }
 
     #[test]

@@ -101,7 +101,8 @@ impl Ledger {
         }
         let regions = self.regions.clone();
         let (mut ours, mut hidden, mut found_any) = (0, 0, false);
-        let resident = self.resident()?;
+        let before = self.mapped.read()?;
+        let resident = self.totals.resident(before);
         for region in &regions {
             let found = self.look_at(region, is_new_period)?;
             ours += found.mapped as i64;
@@ -119,7 +120,9 @@ impl Ledger {
         hidden += self.ahead.iter().map(|waiting| waiting.region.arrivals.get(waiting.stretch).hidden()).sum::<u64>();
         self.totals.hidden.store(hidden, Ordering::Relaxed);
         self.survey.mapped = self.mapped.read()?;
-        self.totals.foreign.store(self.survey.mapped as i64 - ours, Ordering::Relaxed);
+        // What the program maps while this counts, which on busy cores may take long, is not somebody else's.
+        let foreign = before.min(self.survey.mapped) as i64 - ours;
+        self.totals.foreign.store(foreign.max(0), Ordering::Relaxed);
         self.class = self.queue.last().map(|victim| victim.priority);
         self.unmapped_since_count = 0;
         self.survey.counted = Instant::now();
