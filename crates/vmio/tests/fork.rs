@@ -172,21 +172,27 @@ fn a_child_builds_a_cache_of_its_own() {
     .succeeds();
 }
 
+/// A child that has what its parent has open, until what comes with it is dropped.
+fn waiting_child() -> (libc::pid_t, std::io::PipeWriter) {
+    let (mut wait, told) = std::io::pipe().unwrap();
+    // SAFETY: the child only waits for the pipe's other end to be closed, and leaves.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        drop(told);
+        let _ = wait.read(&mut [0]);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(0) };
+    }
+    (child, told)
+}
+
 /// A child that has not yet executed another program holds copies of the parent's descriptors: they must not keep the
 /// file locked once the parent has closed its mapping.
 #[test]
 fn a_closed_file_can_be_opened_again_while_a_child_lives() {
     isolated("a_closed_file_can_be_opened_again_while_a_child_lives", || {
         let (cache, map, file) = parent();
-        let (mut wait, told) = std::io::pipe().unwrap();
-        // SAFETY: the child only waits for the pipe's other end to be closed, and leaves.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            drop(told);
-            let _ = wait.read(&mut [0]);
-            // SAFETY: ends the child at once.
-            unsafe { libc::_exit(0) };
-        }
+        let (child, told) = waiting_child();
         map.close().unwrap();
         let backing = FileBacking::open(file.path(), Access::ReadWrite).unwrap();
         let again = Mapping::open(&cache, backing, MappingOptions::new());
@@ -277,15 +283,7 @@ fn what_could_not_be_opened_is_unlocked_though_a_child_has_it_open() {
         no_journal.as_file().set_len(1 << 20).unwrap();
         let open = |path: &Path| FileBacking::open(path, Access::ReadWrite).unwrap();
         let backings = [FileBacking::create(file.path(), PAGE).unwrap(), open(no_journal.path())];
-        let (mut wait, told) = std::io::pipe().unwrap();
-        // SAFETY: the child only waits for the pipe's other end to be closed, and leaves.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            drop(told);
-            let _ = wait.read(&mut [0]);
-            // SAFETY: ends the child at once.
-            unsafe { libc::_exit(0) };
-        }
+        let (child, told) = waiting_child();
         let [backing, device] = backings;
         let cache = roomy_cache();
         let floor_of_all = MappingOptions::new().floor(1 << 40);

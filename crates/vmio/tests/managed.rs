@@ -479,3 +479,54 @@ fn auto_is_managed_where_userfaultfd_is_denied() {
     assert!(output.status.success(), "{log}\n{}", String::from_utf8_lossy(&output.stdout));
     assert!(log.contains("WARN") && log.contains("seccomp") && log.contains("Engine::Managed"), "{log}");
 }
+
+/// What cannot be adopted stays as it was; what is adopted goes with its mapping.
+#[test]
+fn a_child_adopts_what_its_parent_has_mapped() {
+    isolated("a_child_adopts_what_its_parent_has_mapped", || {
+        const RESERVED: u64 = 1 << 30;
+        let (cache, file) = (managed(512), file_of(SPAN));
+        let backing = FileBacking::open(file.path(), Access::ReadWrite).unwrap();
+        let map = Mapping::open(&cache, backing, MappingOptions::new().reserve(RESERVED)).unwrap();
+        store(&map, at(3), 55);
+        let first = 55;
+        let addresses = map.as_ptr() as usize..map.as_ptr() as usize + RESERVED as usize;
+        // SAFETY: the advice changes no contents.
+        let advised = unsafe { libc::madvise(addresses.start as *mut _, RESERVED as usize, libc::MADV_DOFORK) };
+        assert_eq!(advised, 0);
+        let adopted = || {
+            let of_another_engine = cache_of(1024).engine(Engine::Sigbus).build();
+            let own = cache.in_child().unwrap();
+            let adopt = |cache: &Cache| {
+                let backing = FileBacking::open(file.path(), Access::ReadWrite).unwrap();
+                // SAFETY: the child has them from its parent, and nothing else in it unmaps them.
+                unsafe { Mapping::adopt(cache, backing, MappingOptions::new(), addresses.clone()) }
+            };
+            // SAFETY: the word lies in the parent's mapping, which the child has.
+            let word = || unsafe { std::ptr::read_volatile((addresses.start + 3 * PAGE as usize) as *const u64) };
+            if let Ok(other) = of_another_engine {
+                assert!(matches!(other.in_child(), Err(Error::BadOption { option: "engine", .. })));
+                assert!(matches!(adopt(&other), Err(Error::BadOption { option: "engine", .. })));
+            }
+            assert_eq!(word(), first);
+            let adopted = adopt(&own).unwrap();
+            assert_eq!((adopted.as_ptr() as usize, load(&adopted, at(3)), word()), (addresses.start, first, first));
+            store(&adopted, at(4), 77);
+            adopted.close().unwrap();
+            // SAFETY: asks about an address.
+            let is_there = unsafe { libc::msync(addresses.start as *mut _, PAGE as usize, libc::MS_ASYNC) } == 0;
+            assert!(!is_there, "still mapped");
+        };
+        // SAFETY: the child's parent has no thread that holds what the child needs.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(adopted)).is_err();
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(failed)) };
+        }
+        let mut status = 0;
+        // SAFETY: the status is ours.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!((status, load(&map, at(4))), (0, 77));
+    });
+}

@@ -15,6 +15,7 @@ use crate::sys::PAGE_BYTES;
 use crate::sys::fork::Generation;
 use crate::sys::reservation::Reservation;
 use crate::sys::sparse_array::SparseArray;
+use crate::sys::task_stat;
 
 /// Of a longer line of processes, the rest keeps to the least that any has.
 const MEMBERS_MAX: usize = 64;
@@ -231,9 +232,7 @@ fn is_there(process: u64) -> bool {
 
 /// As the kernel tells it; none if there is no such process.
 fn state_of(process: u64) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name stands in brackets, and may have any.
-    stat.rsplit_once(") ")?.1.chars().next()
+    task_stat::state(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
 }
 
 #[cfg(all(test, not(loom)))]

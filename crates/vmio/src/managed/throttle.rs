@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags, RawDir, open};
 
 use crate::sys::hold;
+use crate::sys::task_stat;
 
 /// Threads are looked at so often at most: that takes 10 µs each.
 const LOOKS_APART: Duration = Duration::from_millis(1);
@@ -81,8 +82,7 @@ impl Drop for Throttle {
 
 /// What a thread does, and how often it has faulted.
 fn faults_of(stat: &str) -> Option<(char, u64)> {
-    // The name stands in brackets, and may have any.
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let mut fields = task_stat::fields_behind_name(stat)?;
     let state = fields.next()?.chars().next()?;
     // Minor and major faults are the 10th and the 12th of all.
     let mut counts = fields.skip(6).step_by(2).map(str::parse::<u64>);

@@ -94,10 +94,11 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::sys::task_stat;
 
     fn state_of(id: i32) -> char {
         let stat = fs::read_to_string(format!("/proc/self/task/{id}/stat")).unwrap();
-        stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+        task_stat::state(&stat).unwrap()
     }
 
     #[test]

@@ -1,0 +1,23 @@
+//! What the kernel tells of a thread or process in one line, /proc/PID/stat.
+
+/// The fields behind the name, which stands in brackets and may have any, brackets too: first the state. None if that is no such line.
+pub(crate) fn fields_behind_name(stat: &str) -> Option<impl Iterator<Item = &str>> {
+    Some(stat.rsplit_once(") ")?.1.split(' '))
+}
+
+/// What it does: R, S, D, T, t, Z or X (proc(5)).
+pub(crate) fn state(stat: &str) -> Option<char> {
+    fields_behind_name(stat)?.next()?.chars().next()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_look_like_fields() {
+        assert_eq!(state("7 (a) R (b) S 1 2"), Some('S'));
+        assert_eq!(fields_behind_name("7 (a) R (b) S 1 2").map(|fields| fields.collect()), Some(vec!["S", "1", "2"]));
+        assert!(state("7 (a").is_none() && state("7 (a) ").is_none());
+    }
+}
