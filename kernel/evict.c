@@ -270,9 +270,12 @@ unsigned long evict_from(struct attachment *attachment)
 	return evicted ?: evict_in_order(attachment, hand, 0);
 }
 
-/* Locks pages of one span by rising index, whatever that waits for. EINTR: killed, and none is locked. */
+/*
+ * Locks pages of one span by rising index, whatever that waits for. EINTR: killed, and none is
+ * locked. Counts the dirty ones that are left out and that somebody holds.
+ */
 static int lock_range(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too,
-		      struct list_head *batch)
+		      struct list_head *batch, unsigned long *held_dirty)
 {
 	struct shard *shard = &attachment->shards[core_of(attachment, first)];
 	struct frame *frame, *next;
@@ -285,10 +288,12 @@ static int lock_range(struct attachment *attachment, pgoff_t first, pgoff_t last
 			goto killed;
 		if (error)
 			continue;
-		if (frame->dirty && !dirty_too)
+		if (frame->dirty && !dirty_too) {
+			*held_dirty += has_holder(frame->folio);
 			folio_unlock(frame->folio);
-		else
+		} else {
 			list_add_tail(&frame->batch, batch);
+		}
 	}
 	return 0;
 killed:
@@ -299,9 +304,9 @@ killed:
 	return -EINTR;
 }
 
-/* Of one span. Counts those that stay since somebody refers to them. */
+/* Of one span. Counts those that stay since somebody refers to them, the dirty ones that were to stay apart. */
 static int evict_part(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too,
-		      unsigned long *held)
+		      unsigned long *held, unsigned long *held_dirty)
 {
 	unsigned int number = core_of(attachment, first);
 	struct shard *shard = &attachment->shards[number];
@@ -312,7 +317,7 @@ static int evict_part(struct attachment *attachment, pgoff_t first, pgoff_t last
 	LIST_HEAD(free);
 	int error;
 
-	error = lock_range(attachment, first, last, dirty_too, &batch);
+	error = lock_range(attachment, first, last, dirty_too, &batch, held_dirty);
 	if (error || list_empty(&batch))
 		return error;
 	unmap_mapping_pages(attachment->inode->i_mapping, first, last - first + 1, false);
@@ -350,21 +355,27 @@ static int evict_part(struct attachment *attachment, pgoff_t first, pgoff_t last
 /*
  * Takes pages out of memory that nobody else uses, whatever their priority; the
  * dirty ones stay, or their stores are forgotten. Who waits for the lock of a page
- * refers to it as well, but not for long: only what somebody holds stays.
+ * refers to it as well, but not for long: only what somebody holds stays. Returns
+ * how many of those there are.
  */
-int evict_range(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too)
+long evict_range(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too)
 {
+	pgoff_t visited = ULONG_MAX;
 	unsigned int visits = 0;
+	unsigned long stay = 0;
 
 	for (;;) {
 		pgoff_t start = next_resident(attachment, first, last), end;
-		unsigned long held = 0;
+		unsigned long held = 0, held_dirty = 0;
 		int error;
 
 		if (start == ULONG_MAX)
-			return 0;
-		end = min(last, span_of(start) + SPAN_PAGES - 1);
-		error = evict_part(attachment, start, end, dirty_too, &held);
+			return stay;
+		if (span_of(start) != visited)
+			visits = 0;
+		visited = span_of(start);
+		end = min(last, visited + SPAN_PAGES - 1);
+		error = evict_part(attachment, start, end, dirty_too, &held, &held_dirty);
 		if (error)
 			return error;
 		if (held && ++visits < HELD_VISITS) {
@@ -373,9 +384,9 @@ int evict_range(struct attachment *attachment, pgoff_t first, pgoff_t last, bool
 				return -EINTR;
 			continue;
 		}
+		stay += held + held_dirty;
 		if (end == last)
-			return 0;
-		visits = 0;
+			return stay;
 		first = end + 1;
 		cond_resched();
 	}

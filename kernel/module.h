@@ -323,7 +323,7 @@ int load_end(struct load *load, bool by_store);
 /* evict.c */
 unsigned long evict(struct pool *pool, unsigned int first_core);
 unsigned long evict_from(struct attachment *attachment);
-int evict_range(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too);
+long evict_range(struct attachment *attachment, pgoff_t first, pgoff_t last, bool dirty_too);
 
 /* flush.c */
 void flush_init(void);
@@ -358,6 +358,7 @@ long admit(struct attachment *attachment, const void __user *argument);
 long poison(struct attachment *attachment, const void __user *argument);
 
 /* write_back.c */
+bool has_holder(const struct folio *folio);
 int write_dirty(struct attachment *attachment, pgoff_t first, pgoff_t last);
 void write_back(struct work_struct *work);
 unsigned long dirty_pages(const struct pool *pool);

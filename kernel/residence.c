@@ -116,13 +116,13 @@ long give_up(struct attachment *attachment, pgoff_t first, pgoff_t last)
 	unsigned int visits;
 
 	for (visits = 1;; visits++) {
-		int error = READ_ONCE(attachment->writer) ? write_dirty(attachment, first, last) : 0;
-		int evicted = evict_range(attachment, first, last, false);
+		long error = READ_ONCE(attachment->writer) ? write_dirty(attachment, first, last) : 0;
+		long held = evict_range(attachment, first, last, false);
 
-		if (error || evicted)
-			return error ?: evicted;
+		if (error || held < 0)
+			return error ?: held;
 		if (visits == DIRTY_VISITS || next_dirty(attachment, first, last) == ULONG_MAX)
-			return 0;
+			return held;
 		schedule_timeout_killable(1);
 		if (fatal_signal_pending(current))
 			return -EINTR;

@@ -112,7 +112,7 @@ static struct frame *lock_wholesome(struct attachment *attachment, pgoff_t index
 {
 	for (;;) {
 		struct frame *frame = lock_page_by(attachment, index, lock_missing);
-		int error;
+		long error;
 
 		if (IS_ERR(frame))
 			return frame;
@@ -122,7 +122,7 @@ static struct frame *lock_wholesome(struct attachment *attachment, pgoff_t index
 		}
 		folio_unlock(frame->folio);
 		error = evict_range(attachment, index, index, false);
-		if (error)
+		if (error < 0)
 			return ERR_PTR(error);
 	}
 }

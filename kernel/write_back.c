@@ -114,7 +114,7 @@ static bool end_stores(struct attachment *attachment, struct list_head *frames)
  * that nobody maps it meanwhile. Who unmaps it drops the reference last: for a moment
  * it looks held.
  */
-static bool has_holder(const struct folio *folio)
+bool has_holder(const struct folio *folio)
 {
 	int references = folio_ref_count(folio);
 

@@ -119,7 +119,7 @@ struct vmio_poison {
 #define VMIO_PRIORITY_DEFAULT 128
 
 /* What this header describes. The module says by VMIO_VERSION what it does: no less than any lower number. */
-#define VMIO_ABI 3
+#define VMIO_ABI 4
 
 /* Once for a descriptor, else EBUSY; ENOMEM if it is more than the module may take. */
 #define VMIO_RESERVE _IOW(0xbe, 1, struct vmio_reserve)
@@ -161,7 +161,8 @@ struct vmio_poison {
 #define VMIO_RESIDENT _IOW(0xbe, 9, struct vmio_resident)
 /*
  * Writes what is dirty of some pages, and takes those out of memory that nobody
- * holds. What is on its way in is waited for.
+ * holds. What is on its way in is waited for. Returns how many pages stay since
+ * somebody holds them, a pin for one; so does VMIO_DISCARD.
  */
 #define VMIO_EVICT _IOW(0xbe, 10, struct vmio_byte_range)
 /*

@@ -220,6 +220,11 @@
 #define VMIO_ADVICE_INVALIDATE 9
 
 /*
+ The program has done with the range for now: it goes before what is in use, when the cache needs room.
+ */
+#define VMIO_ADVICE_COLD 10
+
+/*
  Not known: the cache finds out.
  */
 #define VMIO_REUSE_UNKNOWN 0

@@ -3,7 +3,7 @@
 mod common;
 
 use std::error::Error;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
@@ -366,6 +366,38 @@ fn a_refused_mapping_leaves_record_locks() -> TestResult {
     fs::write(dir.path().join("data"), patterned(1 << 20))?;
     let said = succeeded(under(dir.path(), &["python3", "-c", LOCKED]).current_dir(dir.path()))?;
     assert_eq!(said, "locked\n-1 11\nlocked\nfree\n");
+    Ok(())
+}
+
+const LOCKED_AND_MAPPED: &str = r#"
+import ctypes, fcntl, mmap, subprocess, sys
+TRY = "import fcntl\ntry:\n    fcntl.lockf(open('data', 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB, 1)\n    print('free')\nexcept BlockingIOError:\n    print('locked')"
+def look():
+    print(subprocess.run([sys.executable, '-c', TRY], stdout=subprocess.PIPE, text=True).stdout.strip(), flush=True)
+file = open('data', 'r+b')
+fcntl.lockf(file, fcntl.LOCK_EX, 1)
+look()
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_ssize_t
+print(libc.mmap(None, ctypes.c_size_t(4 << 20), mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), ctypes.c_long(0)) > 0, flush=True)
+look()
+"#;
+
+/// A large file, whose device is looked at when it is mapped.
+#[test]
+fn a_mapping_leaves_record_locks() -> TestResult {
+    if !has("python3") {
+        return leave_out("python3 is not installed");
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    for engine in engines()? {
+        fs::write(dir.path().join("data"), patterned(4 << 20))?;
+        File::open(dir.path().join("data"))?.sync_all()?;
+        let mut command = vmio();
+        command.args(["run", "--engine", &engine, "--cache", "64M", "--under", text(dir.path()), "--"]);
+        let said = succeeded(command.args(["python3", "-c", LOCKED_AND_MAPPED]).current_dir(dir.path()))?;
+        assert_eq!(said, "locked\nTrue\nlocked\n", "{engine}");
+    }
     Ok(())
 }
 

@@ -103,6 +103,23 @@ fn stores_stay_within_the_cache() -> TestResult {
     Ok(())
 }
 
+/// What a program gives back is in the page cache still, and counts.
+#[test]
+fn what_a_program_has_done_with_stays_within_the_cache() -> TestResult {
+    let ways = [
+        ("loads", "dropped"),
+        ("stores", "dropped"),
+        ("loads", "unmapped"),
+        ("stores", "unmapped"),
+        ("loads", "sampled"),
+    ];
+    for (rights, way) in ways {
+        let Some(peak) = pass(&format!("{way}-{rights}"), rights, way)? else { return Ok(()) };
+        assert!(peak <= PEAK, "{way}, mapped for {rights}: {peak} MiB at the peak, {PEAK} may be");
+    }
+    Ok(())
+}
+
 /// A child has what its parent has mapped, and one cache together with it.
 #[test]
 fn a_process_and_its_children_stay_within_the_cache() -> TestResult {

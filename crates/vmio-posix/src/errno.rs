@@ -17,7 +17,16 @@ pub(crate) fn of(error: &vmio::Error) -> Errno {
         }
         other => {
             let source = other.source().and_then(|source| source.downcast_ref::<io::Error>());
-            source.and_then(Errno::from_io_error).unwrap_or(Errno::IO)
+            match source {
+                // Pages that somebody holds.
+                Some(source) if source.kind() == io::ErrorKind::ResourceBusy => Errno::BUSY,
+                _ => source.and_then(Errno::from_io_error).unwrap_or(Errno::IO),
+            }
         }
     }
+}
+
+/// Whoever needs what is written, but not that nobody has it in memory, takes pages that somebody holds as they are.
+pub(crate) fn unless_held(error: Errno) -> Result<(), Errno> {
+    if error == Errno::BUSY { Ok(()) } else { Err(error) }
 }

@@ -329,7 +329,7 @@ fn settle(process: &Process, table: &mut LockedTable<'_>, file: Arc<File>) {
     let mut synced = if file.keeps_stores() { file.sync_all() } else { Ok(()) };
     synced = match locks::is_locked_by_program(file.identity) {
         false => synced.and(table.close(file).map_err(|error| errno::of(&error))),
-        true => synced.and(file.give_up(0..u64::MAX)),
+        true => synced.and(file.give_up(0..u64::MAX).or_else(errno::unless_held)),
     };
     if let Err(error) = synced {
         process.say(format_args!("{}: stores are lost: {error}", path.display()));
@@ -414,6 +414,14 @@ pub(crate) fn advise(address: usize, len: usize, advice: c_int) -> Answer<()> {
     let (_, table) = locked()?;
     let part = part_at(&table, address, len);
     drop(table);
+    if advice == libc::MADV_DONTNEED
+        && let Some(Ok(Part { file, bytes, .. })) = &part
+        && file.uses_page_cache()
+    {
+        // Linux only takes them out of sight, and says itself if it may not.
+        let _ = file.mapping.advise(file.within(bytes.clone()), Advice::Cold);
+        return None;
+    }
     // Where pages are Linux's only what is said of reads is vmio's business.
     let is_of_reads =
         matches!(advice, libc::MADV_NORMAL | libc::MADV_RANDOM | libc::MADV_SEQUENTIAL | libc::MADV_WILLNEED);
@@ -425,6 +433,7 @@ pub(crate) fn advise(address: usize, len: usize, advice: c_int) -> Answer<()> {
             libc::MADV_SEQUENTIAL => Advice::Sequential { window_bytes: 0 },
             libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => Advice::WillNeed,
             libc::MADV_DONTNEED | libc::MADV_PAGEOUT => Advice::DontNeed,
+            libc::MADV_COLD => Advice::Cold,
             // They change what the program sees, and not only when it is in memory.
             libc::MADV_REMOVE | libc::MADV_FREE | libc::MADV_WIPEONFORK => return Err(Errno::INVAL),
             // Huge pages, dumps and the like: the cache's own business, or nobody's.

@@ -141,8 +141,8 @@ pub(crate) fn write<'a>(
             behind.file.sync(start..end)?;
         }
         if behind.file.is_idle() {
-            // Unmapped meanwhile by another thread, which has written what it found.
-            behind.file.give_up(start..end)?;
+            // Unmapped meanwhile by another thread, which has written what it found. What somebody holds is the newest.
+            behind.file.give_up(start..end).or_else(errno::unless_held)?;
         }
         move_on(fd, position, end)?;
         Ok(behind.served(total))
@@ -196,6 +196,13 @@ pub(crate) fn give_up(fd: BorrowedFd<'_>, bytes: Range<u64>) -> Answer<()> {
     // Behind a length that cannot be had there is nothing in memory.
     let _ = file.adopt_length();
     file.give_up(bytes).err().map(Err)
+}
+
+/// Before the kernel reads a part of a mapped file for somebody: what is in memory must be in the file, and may stay where somebody holds it.
+pub(crate) fn write_out(fd: BorrowedFd<'_>, bytes: Range<u64>) -> Answer<()> {
+    let (file, _) = Process::current()?.table.file_behind(fd)?;
+    let _ = file.adopt_length();
+    file.give_up(bytes).or_else(errno::unless_held).err().map(Err)
 }
 
 /// Whether fallocate leaves the bytes of the file as they are.

@@ -160,8 +160,13 @@ impl Windows {
     pub(crate) fn unmap(&mut self, mapping: &Mapping, place: Place, bytes: Range<u64>) {
         let window = &mut self.windows[place.window];
         if self.uses_page_cache {
-            window.forget_part(&bytes);
             let known = bytes.start..bytes.end.min(mapping.len());
+            window.unlock_part(&bytes);
+            if !known.is_empty() {
+                // What stays in the page cache counts.
+                let _ = mapping.advise(known.clone(), vmio::Advice::Cold);
+            }
+            window.forget_part(&bytes);
             if !known.is_empty() {
                 let _ = mapping.advise(known, vmio::Advice::Normal);
             }
@@ -213,12 +218,18 @@ impl Window {
         Ok(address)
     }
 
+    /// What is locked in memory cannot be unmapped.
+    fn unlock_part(&self, bytes: &Range<u64>) {
+        let (start, len) = (self.base + bytes.start as usize, (bytes.end - bytes.start) as usize);
+        // SAFETY: a part of a mapping whose faults Linux takes, and that the program has given back.
+        let _ = unsafe { munlock(start as *mut _, len) };
+    }
+
     /// Has nothing stay of what the program has said of a part. If it cannot be kept from being touched, it is as with the others.
     fn forget_part(&self, bytes: &Range<u64>) {
         let (start, len) = (self.base + bytes.start as usize, (bytes.end - bytes.start) as usize);
         // SAFETY: a part of a mapping whose faults Linux takes, and that the program has given back; no call changes the file.
         unsafe {
-            let _ = munlock(start as *mut _, len);
             for advice in [Advice::LinuxDoFork, Advice::LinuxDontNeed] {
                 let _ = madvise(start as *mut _, len, advice);
             }

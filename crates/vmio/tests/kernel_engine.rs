@@ -5,6 +5,7 @@
 mod support;
 
 use std::fs::File;
+use std::io::Read as _;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -170,6 +171,51 @@ fn pages_are_given_up_at_once_unless_they_are_pinned() {
     map.advise(0..map.len(), Advice::DontNeed).unwrap();
     assert_eq!((map.usage().resident_pages, cache.stats().resident_pages), (0, 0));
     (0..100).for_each(|page| assert_eq!(load(&map, at(page)), 1000 + page));
+    map.close().unwrap();
+    check_empty(&cache);
+}
+
+/// What lies in a pipe without having been copied is held by the kernel: who is told that it has gone would write past it.
+#[test]
+fn pages_that_a_pipe_holds_are_said_to_stay() {
+    if !has_module() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = numbered_file(folder.path(), 100);
+    let cache = cache_of(256).build().unwrap();
+    let map = open(&cache, &path);
+    let view = map.view().unwrap();
+    (0..100).for_each(|page| assert_eq!(load(&map, at(page)), page + 1));
+    let pin = map.pin(at(40)..at(42), Access::ReadOnly).unwrap();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    // SAFETY: the address lies in the view.
+    let held =
+        libc::iovec { iov_base: unsafe { view.as_mut_ptr().add(at(7) as usize) }.cast(), iov_len: 2 * PAGE as usize };
+    // SAFETY: the vector lives, and what it names lies in the view.
+    let spliced = unsafe { libc::vmsplice(writer.as_raw_fd(), &held, 1, 0) };
+    assert_eq!(spliced, 2 * PAGE as isize, "{}", std::io::Error::last_os_error());
+    let refuses = |advice| {
+        let Err(Error::System { source, .. }) = map.advise(0..map.len(), advice) else {
+            panic!("{advice:?} is not refused")
+        };
+        assert_eq!(source.kind(), std::io::ErrorKind::ResourceBusy);
+        assert!(source.to_string().starts_with("2 page(s)"), "{advice:?}: {source}");
+        assert!(map.is_resident(at(7)) && map.is_resident(at(41)) && !map.is_resident(at(9)), "{advice:?}");
+    };
+    [Advice::DontNeed, Advice::Invalidate, Advice::Free].into_iter().for_each(refuses);
+    // What is stored to stays dirty as long as somebody holds it; beside a pin that has the same.
+    store(&map, at(8), 9);
+    let for_stores = map.pin(at(60)..at(63), Access::ReadWrite).unwrap();
+    store(&map, at(61), 62);
+    refuses(Advice::DontNeed);
+    drop(for_stores);
+    let mut taken = vec![0; 2 * PAGE as usize];
+    reader.read_exact(&mut taken).unwrap();
+    assert_eq!(u64::from_ne_bytes(taken[..8].try_into().unwrap()), 8);
+    map.advise(0..map.len(), Advice::DontNeed).unwrap();
+    assert!(!map.is_resident(at(7)) && map.is_resident(at(41)));
+    drop((pin, view));
     map.close().unwrap();
     check_empty(&cache);
 }

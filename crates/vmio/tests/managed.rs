@@ -14,7 +14,9 @@ use vmio::{Access, Advice, Cache, Engine, Error, LockMemory, Mapping, MappingOpt
 
 use support::child::{command, is_child, isolated};
 use support::denial::{deny, limit_locked_memory};
-use support::{PAGE, Random, SPAN, at, cache_of, check_empty, is_root, load, locked_kib, read, store, watchdog};
+use support::{
+    PAGE, Random, SPAN, at, cache_of, capacity_of, check_empty, is_root, load, locked_kib, read, store, watchdog,
+};
 
 fn managed(pages: u64) -> Cache {
     let cache = cache_of(pages).engine(Engine::Managed).build().unwrap();
@@ -192,6 +194,92 @@ fn advice_fetches_and_gives_up() {
         map.advise(0..map.len(), advice).unwrap();
     }
     (0..64).for_each(|page| assert_eq!(load(&map, at(page)), page + 1));
+}
+
+/// What the program has done with counts until it has left the page cache, and is there for who comes back before.
+#[test]
+fn what_is_cold_is_out_of_sight_and_counts() {
+    let _watchdog = watchdog("what_is_cold_is_out_of_sight_and_counts");
+    let file = file_of(64);
+    let cache = managed(1024);
+    let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
+    (0..64).for_each(|page| store(&map, at(page), page + 1));
+    let pin = map.pin(at(10)..at(12), Access::ReadWrite).unwrap();
+    // Again and again: what waits already is not counted twice.
+    for _ in 0..3 {
+        map.advise(at(2)..at(40), Advice::Cold).unwrap();
+        assert_eq!(mapped(&map), 64 - 36, "all but what is pinned");
+        until(|| cache.stats().resident_pages == 64);
+        (2..40).for_each(|page| assert_eq!(load(&map, at(page)), page + 1));
+    }
+    map.advise(at(2)..at(40), Advice::Cold).unwrap();
+    drop(pin);
+    // What goes first.
+    cache.resize(capacity_of(256)).unwrap();
+    let other = file_of(400);
+    let others = open(&cache, other.path(), Access::ReadOnly).unwrap();
+    others.advise(0..others.len(), Advice::Random).unwrap();
+    // Read without waiting for the device.
+    let is_in_page_cache = || {
+        let mut byte = 0u8;
+        let part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        // SAFETY: the vector names a buffer of one byte.
+        unsafe { libc::preadv2(file.as_file().as_raw_fd(), &part, 1, at(20) as i64, libc::RWF_NOWAIT) == 1 }
+    };
+    (0..400).for_each(|page| assert_eq!(load(&others, at(page)), 0));
+    until(|| {
+        (0..400).for_each(|page| _ = load(&others, at(page)));
+        !is_in_page_cache()
+    });
+    (0..64).for_each(|page| assert_eq!(load(&map, at(page)), page + 1));
+}
+
+/// A store to a huge page makes all of it dirty, so that the device writes hundreds of pages for one: LMDB's stores took four times as long.
+#[test]
+fn where_the_program_stores_no_huge_pages_come_in() {
+    const CAPACITY: u64 = 32 * SPAN;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(CAPACITY / 2 * PAGE).unwrap();
+    let cache = managed(CAPACITY);
+    let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
+    for page in 0..CAPACITY / 2 {
+        store(&map, at(page), page);
+        // The steward looks meanwhile, and finds somebody who goes upwards.
+        if page.is_multiple_of(64) {
+            thread::sleep(Duration::from_micros(200));
+        }
+    }
+    assert!(!comes_in_by_huge_pages(&map));
+}
+
+/// Of a file that is mapped for loads whole huge pages come in, until the program says that it jumps about.
+#[test]
+fn who_is_said_to_jump_about_gets_single_pages() {
+    const CAPACITY: u64 = 32 * SPAN;
+    let file = file_of(4 * SPAN);
+    let cache = managed(CAPACITY);
+    let map = open(&cache, file.path(), Access::ReadOnly).unwrap();
+    if !comes_in_by_huge_pages(&map) {
+        return println!("skipped: this kernel maps no huge pages of files, or the device is memory");
+    }
+    map.advise(0..map.len(), Advice::Random).unwrap();
+    assert!(!comes_in_by_huge_pages(&map));
+    assert_eq!((load(&map, at(700)), mapped(&map)), (0, 1));
+}
+
+/// Whether the kernel was told so of any part of a mapping.
+fn comes_in_by_huge_pages(map: &Mapping) -> bool {
+    let (start, end) = (map.as_ptr() as usize, map.as_ptr() as usize + map.len() as usize);
+    let areas = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut is_ours = false;
+    areas.lines().any(|line| {
+        let bounds = line.split(' ').next().and_then(|bounds| bounds.split_once('-'));
+        let bounds = bounds.map(|(from, to)| (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16)));
+        if let Some((Ok(from), Ok(to))) = bounds {
+            is_ours = from < end && start < to;
+        }
+        is_ours && line.starts_with("VmFlags:") && line.split(' ').any(|flag| flag == "hg")
+    })
 }
 
 /// Pins lock their pages in memory, and a process may lock so much and no more.

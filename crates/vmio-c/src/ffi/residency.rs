@@ -33,6 +33,8 @@ pub const VMIO_ADVICE_REUSE: u32 = 8;
 /// What the device holds counts, and nothing else: drop what is in memory without writing it, and forget what was fresh. For
 /// programs that write the file past the mapping; what was stored since the last sync is lost.
 pub const VMIO_ADVICE_INVALIDATE: u32 = 9;
+/// The program has done with the range for now: it goes before what is in use, when the cache needs room.
+pub const VMIO_ADVICE_COLD: u32 = 10;
 
 /// Not known: the cache finds out.
 pub const VMIO_REUSE_UNKNOWN: u32 = 0;
@@ -182,6 +184,7 @@ fn advice_of(advice: u32, value: u32) -> Result<Advice, Failure> {
         VMIO_ADVICE_SEQUENTIAL => Advice::Sequential { window_bytes: value },
         VMIO_ADVICE_WILL_NEED => Advice::WillNeed,
         VMIO_ADVICE_DONT_NEED => Advice::DontNeed,
+        VMIO_ADVICE_COLD => Advice::Cold,
         VMIO_ADVICE_FRESH => Advice::Fresh,
         VMIO_ADVICE_FREE => Advice::Free,
         VMIO_ADVICE_INVALIDATE => Advice::Invalidate,

@@ -1,5 +1,8 @@
-/* Goes through a mapped file in one of several ways. Usage: passes FILE loads|stores scan|gather|back|strided|after|beside|update. "loads" maps it for loads,
-   "stores" for both, and only loads all the same; but "update" adds to a byte of each page, three times. Prints a sum of what it loaded.
+/* Goes through a mapped file in one of several ways. Usage: passes FILE loads|stores scan|gather|back|strided|after|beside|update|dropped|unmapped|sampled. "loads" maps it for loads,
+   "stores" for both, and only loads all the same; but "update" adds to a byte of each page, three times, and "dropped" and "unmapped" once.
+   Prints a sum of what it loaded.
+   "dropped": scans a MiB at a time, and tells Linux then that it is not needed; "unmapped": gives its addresses back. "sampled": looks at 64 KiB
+   of every 2 MiB, and gives them back.
    "after": scans, and then a child does; "beside": two children scan at the same time. Each prints its sum. */
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, GATHERED = 1000 };
+enum { PAGE = 4096, GATHERED = 1000, PART = 1 << 20, SAMPLE = 64 << 10 };
 
 static unsigned long scan(const unsigned char *map, size_t bytes) {
     unsigned long sum = 0;
@@ -70,7 +73,18 @@ int main(int count, char **arguments) {
         if (children_failed(2))
             return 1;
     }
-    else if (!strcmp(arguments[3], "back"))
+    else if (!strcmp(arguments[3], "dropped") || !strcmp(arguments[3], "unmapped") || !strcmp(arguments[3], "sampled")) {
+        int is_sampled = arguments[3][0] == 's', is_unmapped = arguments[3][0] == 'u';
+        for (size_t at = 0; at < pages * PAGE; at += is_sampled ? 2 * PART : PART) {
+            size_t bytes = is_sampled ? SAMPLE : PART;
+            bytes = pages * PAGE - at < bytes ? pages * PAGE - at : bytes;
+            for (size_t byte = at; stores && byte < at + bytes; byte += PAGE)
+                map[byte]++;
+            sum += scan(map + at, bytes);
+            if (is_unmapped ? munmap(map + at, bytes) : madvise(map + at, bytes, MADV_DONTNEED))
+                return 1;
+        }
+    } else if (!strcmp(arguments[3], "back"))
         for (size_t at = pages * PAGE; at > 0; at -= 64)
             sum += map[at - 1];
     else if (!strcmp(arguments[3], "update")) {

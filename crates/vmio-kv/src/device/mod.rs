@@ -231,7 +231,7 @@ impl Device {
         let range = unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES;
         self.node_units.set(unit, holds_nodes);
         if holds_nodes {
-            self.mapping.advise(range.clone(), Advice::Free)?;
+            self.forget(range.clone())?;
         } else {
             // Nodes that nobody refers to may be in memory, or on their way to the device, and some pages fresh: what is written
             // past the mapping from now on counts.
@@ -263,7 +263,16 @@ impl Device {
 
     /// Has the blocks' contents forgotten: nobody refers to them, or will before they are stored anew.
     pub(crate) fn forget_blocks(&self, offset: u64, blocks: u64) -> Result<()> {
-        Ok(self.mapping.advise(offset..offset + blocks * BLOCK_BYTES as u64, Advice::Free)?)
+        self.forget(offset..offset + blocks * BLOCK_BYTES as u64)
+    }
+
+    fn forget(&self, range: Range<u64>) -> Result<()> {
+        match self.mapping.advise(range, Advice::Free) {
+            // Somebody holds a page, as a child does that was forked beside a look-up. Nodes are stored through the mapping alone, which
+            // has the newest page.
+            Err(vmio::Error::System { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => Ok(()),
+            done => Ok(done?),
+        }
     }
 
     /// Stores nodes that nobody refers to yet, one behind the other.

@@ -172,7 +172,11 @@ pub(super) fn past_the_mapping<T: From<i8>>(fd: c_int, call: impl FnOnce() -> T)
 
 /// The same of two files, either of which may be mapped.
 pub(super) fn past_both<T: From<i8>>(from: c_int, to: c_int, call: impl FnOnce() -> T) -> T {
-    past_the_mapping(from, || past_the_mapping(to, call))
+    // What could not be written would be missing.
+    if told_status(of_mapped(from, |from| transfer::write_out(from, 0..u64::MAX))).is_some() {
+        return T::from(-1);
+    }
+    past_the_mapping(to, call)
 }
 
 #[unsafe(no_mangle)]

@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::backing::{Access, Backing};
 use crate::cache::Cache;
@@ -11,6 +12,7 @@ use crate::cache::fetch::{Failure, Outcome, Urgency};
 use crate::error::{Error, Result};
 use crate::kernel_engine::KernelCore;
 use crate::kernel_engine::open_kernel::OpenKernel;
+use crate::kernel_engine::pinned::pages_in;
 use crate::kernel_engine::region::{EVERYTHING, KernelRegion};
 use crate::kernel_engine::view::KernelView;
 use crate::mapped_file::file_end;
@@ -21,6 +23,9 @@ use crate::mapped_file::{GUESSED_SHARE, HeldPages, MappedFile, ViewAddresses, by
 use crate::options::MappingOptions;
 use crate::sys::PAGE_BYTES;
 use crate::sys::vmio_module::READ_AHEAD_PAGES_MAX;
+
+/// For how long pages are to go again that somebody holds. The module itself waits nine ticks of the clock for each span of them.
+const HELD_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A handle to a file that the kernel module maps.
 #[derive(Clone)]
@@ -81,12 +86,35 @@ impl KernelFile {
     /// Writes back and gives up pages.
     fn give_up(&self, pages: &Range<u64>) -> Result<()> {
         let (region, bytes) = (self.region(), bytes_of(pages));
-        region.map_sync_error(region.attachment.evict(&bytes))
+        self.until_nobody_holds(pages, || region.attachment.evict(&bytes).map_err(|source| region.sync_error(source)))
     }
 
     /// Drops pages, and forgets what was stored to them and that they were fresh.
     fn discard(&self, pages: &Range<u64>) -> Result<()> {
-        self.region().attachment.discard(&bytes_of(pages)).map_err(Error::system("dropping pages"))
+        let (region, bytes) = (self.region(), bytes_of(pages));
+        self.until_nobody_holds(pages, || region.attachment.discard(&bytes).map_err(Error::system("dropping pages")))
+    }
+
+    /// Takes pages out of memory until none stays but those that are pinned here: what a system call or a device holds for longer than the
+    /// module waits would come over what others write to the file.
+    fn until_nobody_holds(&self, pages: &Range<u64>, take_out: impl Fn() -> Result<u64>) -> Result<()> {
+        let began = Instant::now();
+        let held = loop {
+            // What was pinned before and after was so meanwhile.
+            let before = self.region().pinned().established();
+            let staying = take_out()?;
+            let ours = self.region().pinned().established_among(&before);
+            let held = staying.saturating_sub(pages_in(&ours, pages));
+            if held == 0 {
+                return Ok(());
+            }
+            if began.elapsed() > HELD_PATIENCE {
+                break held;
+            }
+        };
+        let why =
+            format!("{held} page(s) stay in memory: a pin of another process, a system call or a device holds them");
+        Err(Error::system("dropping pages")(io::Error::new(io::ErrorKind::ResourceBusy, why)))
     }
 
     fn shrink(&self, old: u64, len: u64) -> Result<()> {
@@ -95,7 +123,7 @@ impl KernelFile {
         let page = PAGE_BYTES as u64;
         let pinned = region.pinned();
         let cut_off = len.div_ceil(page)..old.div_ceil(page);
-        if pinned.iter().any(|pages| pages.start < cut_off.end && cut_off.start < pages.end) {
+        if pinned.meet(&cut_off) {
             return Err(failed(io::Error::other("pages behind the new end are pinned")));
         }
         let affected = bytes_of(&(len / page..cut_off.end));
@@ -182,7 +210,7 @@ impl MappedFile for KernelFile {
                 self.region().populate(&(whole.start..whole.end.min(whole.start + room)))
             }
             Advice::DontNeed => self.give_up(&whole),
-            Advice::Reuse(_) => Ok(()),
+            Advice::Reuse(_) | Advice::Cold => Ok(()),
             Advice::Fresh => self.check_writable().and_then(|()| self.mark_fresh(&whole)),
             Advice::Free => {
                 self.check_writable()?;
@@ -203,8 +231,8 @@ impl MappedFile for KernelFile {
         let region = self.region();
         let bytes = bytes_of(&pages);
         // A mapping that is being shortened looks for pins after it has set its new length.
-        region.pinned().push(pages.clone());
-        let mut held = KernelPin { descriptor: None, opened: Arc::clone(&self.opened), pages };
+        let number = region.pinned().begin(pages.clone());
+        let mut held = KernelPin { descriptor: None, opened: Arc::clone(&self.opened), pages, number };
         if bytes.end > region.extent().end {
             return Err(Error::OutOfRange { range: bytes, len: self.len() });
         }
@@ -220,6 +248,7 @@ impl MappedFile for KernelFile {
             Some(libc::EFAULT) => region.read_error(&bytes, error),
             _ => Error::system("pinning pages (each pin takes a descriptor: `ulimit -n` limits them)")(error),
         })?);
+        region.pinned().establish(number);
         Ok(Box::new(held))
     }
 
@@ -291,6 +320,7 @@ struct KernelPin {
     descriptor: Option<OwnedFd>,
     opened: Arc<Opened<OpenKernel>>,
     pages: Range<u64>,
+    number: u64,
 }
 
 impl Drop for KernelPin {
@@ -300,9 +330,6 @@ impl Drop for KernelPin {
             return;
         }
         self.descriptor = None;
-        let mut pinned = self.opened.region.pinned();
-        if let Some(at) = pinned.iter().position(|pages| *pages == self.pages) {
-            pinned.swap_remove(at);
-        }
+        self.opened.region.pinned().end(self.number);
     }
 }

@@ -8,6 +8,7 @@ mod fetch;
 mod file;
 mod module;
 mod open_kernel;
+mod pinned;
 mod region;
 mod vetting;
 mod view;

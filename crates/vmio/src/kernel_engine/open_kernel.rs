@@ -66,8 +66,14 @@ impl OpenRegion for OpenKernel {
             Ok(()) => self.region.attachment.evict(&EVERYTHING),
             Err(_) => self.region.attachment.discard(&EVERYTHING),
         };
-        if let Err(error) = given_up {
-            tracing::debug!(backing = self.region.backing.describe(), %error, "the file's pages stay in memory");
+        match given_up {
+            Ok(0) => {}
+            Ok(held) => {
+                tracing::debug!(backing = self.region.backing.describe(), held, "pages stay that somebody holds")
+            }
+            Err(error) => {
+                tracing::debug!(backing = self.region.backing.describe(), %error, "the file's pages stay in memory");
+            }
         }
         synced
     }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::backing::{Access, Backing};
 use crate::error::{Error, Result};
 use crate::kernel_engine::Module;
+use crate::kernel_engine::pinned::Pinned;
 use crate::kernel_engine::vetting::Vetting;
 use crate::mapped_file::bytes_of;
 use crate::mapped_file::file_end;
@@ -35,7 +36,7 @@ pub(crate) struct KernelRegion {
     /// One change of length at a time.
     turn: Mutex<()>,
     /// Pages that are pinned; held while they are being cut off.
-    pinned: Mutex<Vec<Range<u64>>>,
+    pinned: Mutex<Pinned>,
     /// What threads of the cache fetch.
     pub(super) fetches: Fetches,
     /// If nobody shall see pages as they come from the file.
@@ -96,7 +97,7 @@ impl KernelRegion {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn pinned(&self) -> MutexGuard<'_, Vec<Range<u64>>> {
+    pub(super) fn pinned(&self) -> MutexGuard<'_, Pinned> {
         self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -185,7 +186,7 @@ impl KernelRegion {
         result.map_err(|source| self.sync_error(source))
     }
 
-    fn sync_error(&self, source: io::Error) -> Error {
+    pub(super) fn sync_error(&self, source: io::Error) -> Error {
         let backing = self.backing.describe();
         match self.attachment.usage() {
             Ok(usage) if usage.flush_failed == 0 && usage.dirty > 0 => Error::Write {

@@ -165,6 +165,7 @@ impl MappedFile for ManagedFile {
                 self.region().fetch(whole.start..whole.end.min(whole.start + room))
             }
             Advice::DontNeed | Advice::Invalidate => self.give_up(whole),
+            Advice::Cold => steward.let_go(&self.opened.region, &whole).map_err(failed),
             Advice::Reuse(_) => Ok(()),
             // The kernel has no such notion: what is stored is written, what is missed is read.
             Advice::Fresh | Advice::Free => self.check_writable(),

@@ -34,7 +34,7 @@ pub(super) struct Totals {
     /// Mapped file pages of the process that are not ours.
     pub(super) foreign: AtomicI64,
     /// Pages in line.
-    in_line: AtomicU64,
+    pub(super) in_line: AtomicU64,
     /// Pages that were read and that nobody has mapped.
     pub(super) hidden: AtomicU64,
 }
@@ -61,13 +61,15 @@ pub(super) struct Victim {
 }
 
 /// Pages that are in no page table of ours but still in memory.
-struct Unmapped {
-    region: Arc<ManagedRegion>,
+pub(super) struct Unmapped {
+    pub(super) region: Arc<ManagedRegion>,
     /// Where they lie, among others.
-    bytes: Range<u64>,
-    pages: u64,
+    pub(super) bytes: Range<u64>,
+    pub(super) pages: u64,
     /// Those of them that are being written.
-    dirty: u64,
+    pub(super) dirty: u64,
+    /// Whether their writes have begun, if there are any to be made.
+    pub(super) is_written: bool,
 }
 
 /// The books of all files of a cache.
@@ -82,7 +84,7 @@ pub(super) struct Ledger {
     pub(super) regions: Vec<Arc<ManagedRegion>>,
     /// What goes next, the first one last.
     pub(super) queue: Vec<Victim>,
-    line: VecDeque<Unmapped>,
+    pub(super) line: VecDeque<Unmapped>,
     /// Counts stretches as they are unmapped.
     pub(super) time: u32,
     /// The priority of what goes at present.
@@ -145,8 +147,7 @@ impl Ledger {
         self.line.retain(|unmapped| !Arc::ptr_eq(&unmapped.region, region));
         self.ahead.remove_region(region);
         self.requests.retain(|request| !Arc::ptr_eq(&request.region, region));
-        let in_line = self.line.iter().map(|unmapped| unmapped.pages).sum();
-        self.totals.in_line.store(in_line, Ordering::Relaxed);
+        self.count_line();
     }
 
     pub(super) fn regions(&self) -> &[Arc<ManagedRegion>] {
@@ -219,11 +220,10 @@ impl Ledger {
         }
         self.time = self.time.checked_add(1).unwrap_or(1);
         region.ages.get(victim.stretch as usize).store(self.time, Ordering::Relaxed);
-        let first = victim.stretch * self.stretch_pages;
-        let end = (first + self.stretch_pages).min(region.reach().end / PAGE_BYTES as u64);
+        let of_stretch = self.pages_of(region, victim.stretch);
         let mut all_dirty = None;
-        for part in region.pins.free_parts(first..end.max(first)) {
-            let is_whole = part == (first..end);
+        for part in region.pins.free_parts(of_stretch.clone()) {
+            let is_whole = part == of_stretch;
             let bytes = part.start * PAGE_BYTES as u64..part.end * PAGE_BYTES as u64;
             let pages = self.scan.count(region.map.addresses(&bytes))?;
             // Pages that the program has locked itself stay.
@@ -240,13 +240,24 @@ impl Ledger {
             let known = region.arrivals.get(victim.stretch);
             let pages = if is_whole { pages.max(known.read) } else { pages };
             region.arrivals.set(victim.stretch, Known { is_in_line: true, ..known });
-            self.put_in_line(Unmapped { region: Arc::clone(region), bytes, pages, dirty });
+            self.put_in_line(Unmapped { region: Arc::clone(region), bytes, pages, dirty, is_written: true });
         }
         Ok(all_dirty)
     }
 
+    /// The pages of a stretch that are in reach.
+    pub(super) fn pages_of(&self, region: &ManagedRegion, stretch: u64) -> Range<u64> {
+        let first = stretch * self.stretch_pages;
+        let end = (first + self.stretch_pages).min(region.reach().end / PAGE_BYTES as u64);
+        first..end.max(first)
+    }
+
     /// Finds out from a stay in memory whether the kernel shall read ahead the next time.
     fn learn(&mut self, region: &ManagedRegion, stretch: u64, bytes: &Range<u64>, (mapped, dirty): (u64, u64)) {
+        // Where a miss brings in all of it, that all of it came in says nothing.
+        if region.reads_whole(bytes) {
+            return;
+        }
         let was_on = region.read_ahead.is_on(stretch);
         let cached =
             if was_on { page_cache::look(region.file(), bytes).map_or(mapped, |cached| cached.pages) } else { mapped };
@@ -266,7 +277,7 @@ impl Ledger {
 
     /// Begins to write what is dirty of pages that are not mapped: so no page needs a shootdown of its own to be
     /// write-protected. Returns how many are on their way; all may be if the kernel does not tell.
-    fn begin_write(&self, region: &Arc<ManagedRegion>, bytes: &Range<u64>, pages: u64) -> u64 {
+    pub(super) fn begin_write(&self, region: &Arc<ManagedRegion>, bytes: &Range<u64>, pages: u64) -> u64 {
         let before = page_cache::look(region.file(), bytes);
         let dirty = before.map_or(pages, |cached| cached.dirty);
         if dirty > 0 {
@@ -285,7 +296,7 @@ impl Ledger {
         region.arrivals.set(stretch, Known { is_in_line: true, ..known });
         let first = stretch * self.stretch_pages * PAGE_BYTES as u64;
         let bytes = first..(first + self.stretch_pages * PAGE_BYTES as u64).min(region.reach().end.max(first));
-        self.put_in_line(Unmapped { region, bytes, pages: known.read, dirty: 0 });
+        self.put_in_line(Unmapped { region, bytes, pages: known.read, dirty: 0, is_written: true });
     }
 
     /// Another process has gone that had the budget together with this one: what it has left in memory of files that both have mapped waits to
@@ -321,13 +332,24 @@ impl Ledger {
         let dirty = if region.access == Access::ReadWrite { self.begin_write(region, bytes, 0) } else { 0 };
         region.arrivals.set(stretch, Known { is_in_line: true, ..known });
         // They are in nobody's books, or in those of a third that has them mapped.
-        self.put_in_line(Unmapped { region: Arc::clone(region), bytes: bytes.clone(), pages: 0, dirty });
+        self.put_in_line(Unmapped {
+            region: Arc::clone(region),
+            bytes: bytes.clone(),
+            pages: 0,
+            dirty,
+            is_written: true,
+        });
         Ok(())
     }
 
     fn put_in_line(&mut self, unmapped: Unmapped) {
         self.totals.in_line.fetch_add(unmapped.pages, Ordering::Relaxed);
         self.line.push_back(unmapped);
+    }
+
+    pub(super) fn count_line(&self) {
+        let in_line = self.line.iter().map(|unmapped| unmapped.pages).sum();
+        self.totals.in_line.store(in_line, Ordering::Relaxed);
     }
 
     /// Drops the first stretch in line, or while that is being written the first that had nothing to write; `false` if
@@ -341,7 +363,7 @@ impl Ledger {
         let index = match in_write(first) {
             false => Some(0),
             // Writes end in about the order in which they began.
-            true => self.line.iter().take(LOOK_AHEAD).position(|unmapped| unmapped.dirty == 0),
+            true => self.line.iter().take(LOOK_AHEAD).position(|unmapped| unmapped.is_written && unmapped.dirty == 0),
         };
         let Some(index) = index else { return Ok(false) };
         self.drop_at(index)?;
@@ -358,9 +380,12 @@ impl Ledger {
     }
 
     fn drop_at(&mut self, index: usize) -> io::Result<()> {
+        if self.line.get(index).is_some_and(|unmapped| !unmapped.is_written) {
+            self.write_in_line(index);
+        }
         let Some(unmapped) = self.line.remove(index) else { return Ok(()) };
         self.totals.in_line.fetch_sub(unmapped.pages, Ordering::Relaxed);
-        let Unmapped { region, bytes, pages, dirty } = unmapped;
+        let Unmapped { region, bytes, pages, dirty, .. } = unmapped;
         if dirty > 0
             && let Err(error) = page_cache::await_write(region.file(), &bytes)
         {

@@ -16,8 +16,11 @@ const DENSER: u64 = 4;
 const STREAMS_MAX: usize = 8;
 /// Stretches before a stream of which a miss reads all: enough for as long as nobody may look, on busy cores.
 const COURSE: u64 = 32;
-/// Stretches side by side that are a stream for sure.
+/// Stretches side by side that are a stream for sure, at first; and at most, where what was taken for one has been none again and again.
 const LENGTH_SURE: u32 = 3;
+const LENGTH_SURE_MAX: u32 = 96;
+/// Looks at a stream that find that whole stretches pay, at least.
+const PAID_SURE: u32 = 2;
 /// Stretches that came in whole and beside no other until a miss reads one page again.
 const SCATTERED_MAX: u32 = 8;
 /// Ranges of a file in which a miss reads a whole stretch: each may cost the kernel two areas, of which a process has 65,530.
@@ -58,6 +61,8 @@ struct Stream {
     last: u64,
     /// Stretches that it went through.
     length: u32,
+    /// How often so much of a stretch was seen to come in that reading all of it pays.
+    paid: u32,
     is_downward: bool,
     window: u64,
     /// Stretches up to this one (or down to it) have been asked for.
@@ -79,8 +84,15 @@ pub(super) struct Plan {
     pub(super) usual: Option<bool>,
 }
 
+impl Plan {
+    /// Of a stretch a miss shall not read all.
+    pub(super) fn keep_from_whole(&mut self, stretch: u64) {
+        self.whole = without(self.whole.drain(..), &(stretch..stretch + 1));
+    }
+}
+
 /// How a file is read.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Pattern {
     streams: Vec<Stream>,
     looks: u64,
@@ -94,24 +106,56 @@ pub(super) struct Pattern {
     whole: Vec<Range<u64>>,
     /// How many more stretches came in whole beside none than beside another, since misses read whole stretches.
     scattered: u32,
+    /// Stretches side by side before which misses read whole ones.
+    sure: u32,
+    /// Pages of a stretch that a program has to need, that reading all of it pays.
+    pages_that_pay: u64,
+}
+
+impl Default for Pattern {
+    fn default() -> Self {
+        Pattern {
+            streams: Vec::new(),
+            looks: 0,
+            misses: 0,
+            is_usual: false,
+            may_be_whole: false,
+            whole: Vec::new(),
+            scattered: 0,
+            sure: LENGTH_SURE,
+            pages_that_pay: 0,
+        }
+    }
 }
 
 impl Pattern {
     /// Of a file of which all that lies before `whole_until` is read in whole stretches at first, or may never be so if there is no such number.
-    pub(super) fn new(whole_until: Option<u64>) -> Self {
+    /// Whoever needs `pages_that_pay` of a stretch is served best by all of it.
+    pub(super) fn new(whole_until: Option<u64>, pages_that_pay: u64) -> Self {
         let whole = whole_until.filter(|until| *until > 0).map(|until| 0..until).into_iter().collect();
-        Pattern { may_be_whole: whole_until.is_some(), whole, ..Pattern::default() }
+        Pattern { may_be_whole: whole_until.is_some(), whole, pages_that_pay, ..Pattern::default() }
     }
 
-    /// Takes in what has come in since the last look; `period_pages` in all since the period began.
-    pub(super) fn look(&mut self, grown: &[Grown], period_pages: u64, around: Surroundings) -> Plan {
+    /// Takes in what has come in since the last look; `period_pages` in all since the period began. A store to a huge page makes all of it dirty:
+    /// stretches that the program has stored to are not to come in as such.
+    pub(super) fn look(
+        &mut self,
+        grown: &[Grown],
+        period_pages: u64,
+        around: Surroundings,
+        is_stored: impl Fn(u64) -> bool,
+    ) -> Plan {
         self.looks += 1;
         let dense = least_dense(around.stretch_pages) + period_pages * DENSER / around.stretches.max(1);
         let mut plan = Plan::default();
         for grown in grown {
-            let is_whole = self.reads_whole(grown.stretch);
+            let mut is_whole = self.reads_whole(grown.stretch);
+            if is_whole && is_stored(grown.stretch) {
+                is_whole = false;
+                self.read_by_page(&mut plan);
+            }
             if is_whole || grown.pages >= dense || grown.is_sequential {
-                self.go_on(*grown, is_whole, around, &mut plan);
+                self.go_on(*grown, (is_whole, &is_stored), around, &mut plan);
             }
         }
         plan
@@ -122,36 +166,53 @@ impl Pattern {
         pages >= least_dense(stretch_pages)
     }
 
-    fn go_on(&mut self, grown: Grown, is_whole: bool, around: Surroundings, plan: &mut Plan) {
+    fn go_on(
+        &mut self,
+        grown: Grown,
+        (is_whole, is_stored): (bool, &impl Fn(u64) -> bool),
+        around: Surroundings,
+        plan: &mut Plan,
+    ) {
         let (at, looks) = (grown.stretch, self.looks);
         if let Some(stream) = self.streams.iter_mut().find(|stream| at.abs_diff(stream.last) <= 1) {
             stream.used = looks;
+            if at != stream.last {
+                stream.turn(at);
+            }
+            // Of one that came in by itself because a miss reads all, nothing is known.
+            stream.paid += u32::from(is_whole || grown.pages.max(grown.run) >= self.pages_that_pay);
             if at == stream.last {
                 return;
             }
-            stream.turn(at);
             (stream.last, stream.length) = (at, stream.length + 1);
             stream.window = (stream.window * 2).min(around.window_max).max(1);
             plan.read.extend(stream.ask(around.stretches));
-            let (length, ahead) = (stream.length, stream.course(around.stretches));
-            if length >= LENGTH_SURE {
+            let (length, pays) = (stream.length, stream.paid >= PAID_SURE);
+            let ahead = stream.course(around.stretches);
+            if length >= 2 * self.sure {
+                self.sure = (self.sure / 2).max(LENGTH_SURE);
+            }
+            if length >= self.sure {
                 // Two side by side may be chance.
                 self.scattered = self.scattered.saturating_sub(1);
-                self.read_whole(ahead, plan);
+                if pays && self.may_be_whole && !is_stored(at) {
+                    self.read_whole(ahead, plan);
+                }
             }
             return;
         }
         let window = if grown.is_sequential { around.window_max.max(1) } else { 1 };
-        let mut stream = Stream { last: at, length: 1, is_downward: false, window, asked: at, used: looks };
+        let mut stream = Stream { last: at, length: 1, paid: 0, is_downward: false, window, asked: at, used: looks };
         if grown.is_sequential || (!is_whole && grown.run >= least_dense(around.stretch_pages)) {
             // The rest of its first stretch, too.
             plan.read.push(at..stream.ask(around.stretches).map_or(at + 1, |ahead| ahead.end));
         } else if is_whole {
             self.scattered += 1;
             if self.scattered >= SCATTERED_MAX {
-                (self.scattered, plan.by_page) = (0, true);
-                plan.whole.clear();
-                self.whole.clear();
+                self.scattered = 0;
+                self.read_by_page(plan);
+                // Of many stretches that come in here and there some lie side by side by chance.
+                self.sure = (2 * self.sure).min(LENGTH_SURE_MAX);
             }
         }
         if self.streams.len() == STREAMS_MAX
@@ -166,6 +227,18 @@ impl Pattern {
     pub(super) fn reads_whole(&self, stretch: u64) -> bool {
         let after = self.whole.partition_point(|range| range.start <= stretch);
         after > 0 && self.whole[after - 1].contains(&stretch)
+    }
+
+    /// No miss reads a whole stretch any more.
+    fn read_by_page(&mut self, plan: &mut Plan) {
+        plan.by_page = true;
+        plan.whole.clear();
+        self.whole.clear();
+    }
+
+    /// The program says of stretches how it will read them: none of them comes in whole any more.
+    pub(super) fn forget_whole(&mut self, stretches: &Range<u64>) {
+        self.whole = without(self.whole.drain(..), stretches);
     }
 
     /// Has misses read whole stretches where a stream will come.
@@ -218,7 +291,7 @@ impl Stream {
     fn turn(&mut self, at: u64) {
         let is_downward = at < self.last;
         if is_downward != self.is_downward {
-            (self.is_downward, self.window, self.asked, self.length) = (is_downward, 1, at, 1);
+            (self.is_downward, self.window, self.asked, self.length, self.paid) = (is_downward, 1, at, 1, 0);
         }
     }
 
@@ -250,6 +323,12 @@ impl Stream {
     }
 }
 
+/// What is left of ranges without one.
+fn without(ranges: impl Iterator<Item = Range<u64>>, one: &Range<u64>) -> Vec<Range<u64>> {
+    let parts = ranges.flat_map(|range| [range.start..range.end.min(one.start), range.start.max(one.end)..range.end]);
+    parts.filter(|part| !part.is_empty()).collect()
+}
+
 fn least_dense(stretch_pages: u64) -> u64 {
     DENSE.min(stretch_pages / 4)
 }
@@ -267,7 +346,7 @@ mod tests {
     }
 
     fn look(pattern: &mut Pattern, stretch: u64) -> Vec<Range<u64>> {
-        pattern.look(&[dense(stretch)], 20, AROUND).read
+        pattern.look(&[dense(stretch)], 20, AROUND, |_| false).read
     }
 
     #[test]
@@ -280,7 +359,7 @@ mod tests {
         assert_eq!(look(&mut pattern, 13), [17..18]);
         assert_eq!(look(&mut pattern, 14), [18..19]);
         assert_eq!(look(&mut pattern, 15), [19..20]);
-        assert_eq!(pattern.look(&[dense(16), dense(17)], 40, AROUND).read, [20..21, 21..22]);
+        assert_eq!(pattern.look(&[dense(16), dense(17)], 40, AROUND, |_| false).read, [20..21, 21..22]);
     }
 
     #[test]
@@ -306,27 +385,27 @@ mod tests {
         let mut pattern = Pattern::default();
         let scattered: Vec<_> =
             (0..300).map(|index| Grown { stretch: index * 3, pages: 7, run: 2, is_sequential: false }).collect();
-        assert_eq!(pattern.look(&scattered, 2100, AROUND), Plan::default());
+        assert_eq!(pattern.look(&scattered, 2100, AROUND, |_| false), Plan::default());
         // Many, but not more than in any other stretch.
         let busy: Vec<_> =
             (0..1000).map(|stretch| Grown { stretch, pages: 30, run: 30, is_sequential: false }).collect();
-        assert_eq!(pattern.look(&busy, 30_000, AROUND), Plan::default());
+        assert_eq!(pattern.look(&busy, 30_000, AROUND, |_| false), Plan::default());
     }
 
     #[test]
     fn a_stretch_that_is_much_used_is_no_stream_yet() {
         let mut pattern = Pattern::default();
         let busy = |stretch| Grown { run: 3, ..dense(stretch) };
-        assert_eq!(pattern.look(&[busy(7)], 20, AROUND), Plan::default());
+        assert_eq!(pattern.look(&[busy(7)], 20, AROUND, |_| false), Plan::default());
         // One beside another is: equal distances, say.
-        assert_eq!(pattern.look(&[busy(8)], 20, AROUND).read, [9..11]);
+        assert_eq!(pattern.look(&[busy(8)], 20, AROUND, |_| false).read, [9..11]);
     }
 
     #[test]
     fn who_was_promised_to_go_up_is_believed() {
         let mut pattern = Pattern::default();
         let first = Grown { stretch: 3, pages: 1, run: 1, is_sequential: true };
-        assert_eq!(pattern.look(&[first], 1, AROUND).read, [3..8]);
+        assert_eq!(pattern.look(&[first], 1, AROUND, |_| false).read, [3..8]);
     }
 
     #[test]
@@ -342,8 +421,8 @@ mod tests {
 
     #[test]
     fn misses_read_whole_stretches_before_a_stream() {
-        let mut pattern = Pattern::new(Some(0));
-        let mut whole = |stretch| pattern.look(&[dense(stretch)], 20, AROUND).whole;
+        let mut pattern = Pattern::new(Some(0), 0);
+        let mut whole = |stretch| pattern.look(&[dense(stretch)], 20, AROUND, |_| false).whole;
         assert_eq!((whole(10), whole(11), whole(12)), (vec![], vec![], vec![13..45]));
         assert!((13..=27).all(|stretch| whole(stretch).is_empty()));
         assert_eq!(whole(28), [29..61]);
@@ -352,8 +431,8 @@ mod tests {
 
     #[test]
     fn a_file_read_in_whole_stretches_is_not_if_accesses_jump_about() {
-        let mut pattern = Pattern::new(Some(1000));
-        let mut look = |stretch| pattern.look(&[Grown { pages: 512, ..dense(stretch) }], 512, AROUND);
+        let mut pattern = Pattern::new(Some(1000), 0);
+        let mut look = |stretch| pattern.look(&[Grown { pages: 512, ..dense(stretch) }], 512, AROUND, |_| false);
         // The first says nothing yet.
         assert_eq!(look(0), Plan::default());
         assert_eq!(look(1), Plan { read: vec![2..4], ..Plan::default() });
@@ -362,6 +441,74 @@ mod tests {
         }
         assert_eq!(look(500), Plan { by_page: true, ..Plan::default() });
         assert_eq!(pattern.whole, []);
+    }
+
+    /// On a fast device whole stretches came in by turns with single pages: Annoy's searches read eight times as much as plain.
+    #[test]
+    fn chance_neighbours_bring_whole_stretches_ever_more_seldom() {
+        let mut pattern = Pattern::new(Some(1000), 0);
+        let mut times_whole = 0;
+        let mut random = 88_172_645_463_325_252_u64;
+        for _ in 0..3000 {
+            let mut grown: Vec<_> = (0..30)
+                .map(|_| {
+                    random ^= random << 13;
+                    random ^= random >> 7;
+                    random ^= random << 17;
+                    random % 200
+                })
+                .collect();
+            grown.sort_unstable();
+            grown.dedup();
+            let grown: Vec<_> = grown.into_iter().map(dense).collect();
+            times_whole += usize::from(!pattern.look(&grown, 600, AROUND, |_| false).whole.is_empty());
+        }
+        assert!(times_whole < 40, "{times_whole} times");
+        // Who then goes through all of it is believed in the end, and sooner the next time.
+        let around = Surroundings { stretches: 100_000, ..AROUND };
+        let mut whole_at = |pass: u64| {
+            let stretches = (0..900).map(|at| dense(at + pass * 10_000));
+            let whole: Vec<_> = stretches.map(|grown| pattern.look(&[grown], 20, around, |_| false).whole).collect();
+            whole.iter().position(|ahead| !ahead.is_empty())
+        };
+        let (first, second) = (whole_at(1), whole_at(2));
+        assert!(first.is_some_and(|at| at < 100) && second < first, "{first:?}, then {second:?}");
+    }
+
+    #[test]
+    fn on_a_fast_device_whole_stretches_come_in_where_most_of_them_is_wanted() {
+        let mut pattern = Pattern::new(Some(0), 200);
+        for stretch in 10..60 {
+            assert!(pattern.look(&[dense(stretch)], 20, AROUND, |_| false).whole.is_empty());
+        }
+        let full = |stretch| Grown { pages: 300, run: 300, ..dense(stretch) };
+        let whole: Vec<_> =
+            (100..106).map(|stretch| pattern.look(&[full(stretch)], 20, AROUND, |_| false).whole).collect();
+        assert_eq!(whole[..3], [vec![], vec![], vec![103..135]]);
+    }
+
+    #[test]
+    fn where_the_program_stores_nothing_comes_in_whole() {
+        let mut pattern = Pattern::new(Some(0), 0);
+        for stretch in 10..20 {
+            let plan = pattern.look(&[dense(stretch)], 20, AROUND, |_| true);
+            assert!(!plan.read.is_empty() && plan.whole.is_empty() && !plan.by_page, "{plan:?}");
+        }
+        // Where it has only loaded so far, and then stores.
+        (100..104).for_each(|stretch| _ = pattern.look(&[dense(stretch)], 20, AROUND, |_| false));
+        assert!(pattern.reads_whole(104));
+        assert!(pattern.look(&[dense(104)], 20, AROUND, |stretch| stretch == 104).by_page);
+        assert_eq!(pattern.whole, []);
+    }
+
+    #[test]
+    fn what_the_program_speaks_of_comes_in_whole_no_more() {
+        let mut pattern = Pattern::new(Some(100), 0);
+        pattern.forget_whole(&(10..20));
+        pattern.forget_whole(&(90..200));
+        assert_eq!(pattern.whole, [0..10, 20..90]);
+        pattern.forget_whole(&(0..25));
+        assert_eq!(pattern.whole, [25..90]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use crate::backing::{Access, Backing};
 use crate::error::{Error, Result};
 use crate::managed::arrivals::Arrivals;
+use crate::managed::page_cost;
 use crate::managed::pattern::Pattern;
 use crate::managed::pins::Pins;
 use crate::managed::read_ahead::ReadAhead;
@@ -89,20 +90,26 @@ impl ManagedRegion {
             };
             map.no_read_ahead(&(0..reserved as u64))?;
             let everything = 0..reserved as u64;
-            let whole_until = match stretch_pages < SPAN_PAGES as u64 || !kernel::reads_by_huge_pages() {
+            let is_never_whole = stretch_pages < SPAN_PAGES as u64 || !kernel::reads_by_huge_pages();
+            let pages_that_pay = if is_never_whole { 0 } else { page_cost::pages_that_pay(&*backing) };
+            let whole_until = match is_never_whole {
                 true => {
                     // Of a huge page the kernel unmaps all with any part, and nobody would count what is not of the stretch.
                     map.small_pages_only()?;
                     None
                 }
                 // A store to a huge page would make all of it dirty.
-                false if access == Access::ReadWrite => Some(0),
+                false if access == Access::ReadWrite || pages_that_pay > 0 => {
+                    // What a parent has said of them.
+                    map.read_by_pages(&everything)?;
+                    Some(0)
+                }
                 false => map.read_by_huge_pages(&everything)?.then_some(stretches_of(reserved, stretch_pages) as u64),
             };
             let stretches = stretches_of(reserved, stretch_pages);
             Ok((
                 map,
-                Pattern::new(whole_until),
+                Pattern::new(whole_until, pages_that_pay),
                 SparseArray::new(reserved.div_ceil(SPAN_BYTES))?,
                 SparseArray::new(stretches)?,
                 Arrivals::new(stretches)?,

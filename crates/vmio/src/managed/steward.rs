@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::managed::ahead::Reader;
 use crate::managed::counts::Counts;
 use crate::managed::family::{Family, Member};
+use crate::managed::given_back::Inbox;
 use crate::managed::ledger::{Ledger, Totals};
 use crate::managed::read_ahead::Advised;
 use crate::managed::region::ManagedRegion;
@@ -77,6 +78,7 @@ pub(crate) struct Steward {
     /// At the last look.
     dirty_pages: AtomicU64,
     ledger: Mutex<Ledger>,
+    inbox: Inbox,
     /// The thread that reads ahead, once there is something to read.
     reader: Mutex<Option<Reader>>,
     cgroups: MemoryCgroups,
@@ -123,6 +125,7 @@ impl Steward {
             throttle: Mutex::default(),
             dirty_pages: AtomicU64::new(0),
             ledger: Mutex::new(ledger),
+            inbox: Inbox::default(),
             reader: Mutex::new(None),
             cgroups: MemoryCgroups::of_this_process(),
             stopping: AtomicBool::new(false),
@@ -177,6 +180,7 @@ impl Steward {
     pub(super) fn remove(&self, region: &Arc<ManagedRegion>) {
         let mut ledger = self.ledger();
         ledger.remove(region);
+        self.inbox.forget(region);
         if ledger.regions().is_empty() {
             self.throttle().release();
         }
@@ -189,6 +193,11 @@ impl Steward {
     /// Priorities have changed.
     pub(super) fn reorder(&self) {
         self.ledger().reorder();
+    }
+
+    /// The program has done with pages for now. They leave when they must, before others. Waits for nothing.
+    pub(super) fn let_go(&self, region: &Arc<ManagedRegion>, pages: &Range<u64>) -> io::Result<()> {
+        self.inbox.let_go(region, pages, (&self.scan, &self.totals, self.stretch_pages()))
     }
 
     /// Remembers a failed write or flush.
@@ -212,6 +221,10 @@ impl Steward {
         let whole = stretches.start * stretch_bytes..(stretches.end * stretch_bytes).min(region.map.len() as u64);
         let _nothing_is_learnt_meanwhile = self.ledger();
         region.map.no_read_ahead(&whole)?;
+        if advised == Some(Advised::Random) {
+            region.map.read_by_pages(&whole)?;
+            region.pattern.lock().unwrap_or_else(PoisonError::into_inner).forget_whole(&stretches);
+        }
         region.read_ahead.advise(stretches, advised);
         Ok(())
     }
@@ -367,6 +380,9 @@ impl Steward {
     /// One look, and what follows from it.
     fn tend(&self, watch: &mut Watch) -> io::Result<()> {
         let mut budget = self.budget(watch)?;
+        self.ledger().take_given_back(&self.inbox);
+        // One at a time: others wait for the ledger.
+        while self.ledger().write_given_back() {}
         if self.ledger().reads_ahead(budget) {
             // Pages come in faster than the steward looks. If the kernel had to reclaim, it would write all that is dirty.
             budget = budget.saturating_sub(2 * low(budget));

@@ -5,12 +5,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::backing::Access;
 use crate::managed::ahead::Request;
 use crate::managed::arrivals::Known;
 use crate::managed::ledger::{Ledger, Victim};
 use crate::managed::pattern::{Grown, Pattern, Plan, Surroundings};
 use crate::managed::region::ManagedRegion;
 use crate::sys::PAGE_BYTES;
+use crate::sys::page_cache;
 
 /// How old a count of the mapped pages may become, if it is cheap.
 const COUNT_AGE: Duration = Duration::from_millis(5);
@@ -188,7 +190,20 @@ impl Ledger {
             window_max: (budget / 8 / self.stretch_pages).clamp(1, 4),
             room: (budget - budget / 8).saturating_sub(resident) / self.stretch_pages,
         };
-        let mut plan = pattern.look(&found.grown, found.of_period, around);
+        let stretch_bytes = self.stretch_pages * PAGE_BYTES as u64;
+        let is_stored = |stretch: u64| {
+            region.access == Access::ReadWrite && {
+                let bytes = stretch * stretch_bytes..(stretch + 1) * stretch_bytes;
+                page_cache::look(region.file(), &bytes).is_none_or(|cached| cached.dirty > 0 || cached.in_write > 0)
+            }
+        };
+        let mut plan = pattern.look(&found.grown, found.of_period, around, is_stored);
+        let of_the_program: Vec<_> =
+            plan.whole.iter().cloned().flatten().filter(|ahead| region.read_ahead.is_advised_against(*ahead)).collect();
+        for ahead in of_the_program {
+            pattern.forget_whole(&(ahead..ahead + 1));
+            plan.keep_from_whole(ahead);
+        }
         if region.read_ahead.is_bounded() && !region.read_ahead.has_advice() {
             plan.usual = pattern.reads_usually(around);
         }
@@ -251,7 +266,8 @@ impl Found {
         self.of_period += of_period;
         let is_sequential = new > 0 && region.read_ahead.is_sequential(stretch);
         let is_dense = new > 0 && Pattern::is_dense(of_period, stretch_pages);
-        if (is_dense || is_sequential) && !known.is_in_line {
+        let is_said_to_jump = || region.read_ahead.is_advised_against(stretch);
+        if (is_sequential || is_dense && !is_said_to_jump()) && !known.is_in_line {
             self.grown.push(Grown { stretch, pages: of_period, run, is_sequential });
         }
         let before = if is_new_period || mapped < known.before { mapped } else { known.before };

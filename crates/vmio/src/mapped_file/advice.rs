@@ -25,12 +25,17 @@ pub enum Advice {
     /// first, read-ahead as well, and so are copies in and out ([`crate::Mapping::read_at`]): who writes to the file past the mapping
     /// afterwards will see that through it. What the program has pinned stays. What cannot be written stays, and is
     /// [`crate::Error::Write`]: it would come over what is written past the mapping. What the kernel keeps in memory since the program has
-    /// locked it there (mlock, before Linux 5.18) is [`crate::Error::System`].
+    /// locked it there (mlock, before Linux 5.18) is [`crate::Error::System`], and so is what a system call, a device or another process holds
+    /// with [`crate::Engine::Kernel`], with how many pages these are.
     ///
     /// It does not keep pages away: whoever touches the range from then on brings them back with what the file holds at that moment, and
     /// so does read-ahead of accesses before or behind it. Where other threads may come there before the write past the mapping has been made,
     /// say it again after the write.
     DontNeed,
+    /// The program has done with the range for now: it goes before what is in use, when the cache needs room. Nothing waits, and whoever
+    /// comes back before that finds it in memory. With [`crate::Engine::Managed`] it is out of sight from now on, and its dirty pages begin to be written.
+    /// [`crate::Engine::Kernel`] takes no notice.
+    Cold,
     /// What the device holds in the range is garbage, and the program is about to write it: misses fill with zeros in
     /// place of reading (kmmap's filter of reads before writes, Kreon §3.3.1). Resident pages stay as they are.
     Fresh,

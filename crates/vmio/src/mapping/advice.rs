@@ -45,6 +45,7 @@ impl CachedFile {
             Advice::Priority(priority) => self.set_priority(&range, priority),
             Advice::Reuse(reuse) => self.set_reuse(&range, reuse),
             Advice::WillNeed => self.read_what_fits(whole)?,
+            Advice::Cold => self.region().occupied(whole).for_each(|page| self.region().word(page).forget_use()),
             Advice::DontNeed => {
                 let _signals = SignalsBlocked::new();
                 let evicted = self.evict(whole.clone());

@@ -1,6 +1,6 @@
 //! What a visit of the evictor means to a page.
 
-use crate::page::word::Snapshot;
+use crate::page::word::{PageWord, Snapshot};
 
 /// The queues of S3-FIFO. A page stands in one of them by its frequency, not by a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +42,18 @@ impl Visit {
     }
 }
 
+impl PageWord {
+    /// It has no visits left: the next one takes it.
+    pub(crate) fn forget_use(&self) {
+        let _ = self.update(|word| (word.is_settled_resident() && word.history() > 0).then(|| word.with_history(0)));
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::page::word::{Loaded, PageWord};
+    use crate::page::word::{Loaded, State};
 
     fn loaded(frequency: u8) -> PageWord {
         let word = PageWord::new();
@@ -72,5 +79,15 @@ mod tests {
         assert_eq!(word.load().history(), 3);
         assert!(word.begin_evict(Visit { queue: None, weight: 4 }));
         assert!(loaded(7).begin_evict(Visit::LAST));
+    }
+
+    #[test]
+    fn what_is_cold_survives_no_visit() {
+        let word = loaded(3);
+        word.forget_use();
+        assert!(word.begin_evict(Visit::ORDINARY));
+        // What is on its way out is another's.
+        word.forget_use();
+        assert_eq!(word.load().state(), State::Evicting);
     }
 }

@@ -12,7 +12,7 @@ use rustix::ioctl::{Opcode, opcode};
 use crate::sys::PAGE_BYTES;
 
 /// The version of the interface that is written down here: the module must have it, or a newer one.
-pub(crate) const ABI: u32 = 3;
+pub(crate) const ABI: u32 = 4;
 /// The most pages that are read ahead of a missed one.
 pub(crate) const READ_AHEAD_PAGES_MAX: u32 = 31;
 
@@ -250,24 +250,24 @@ impl Attachment {
 
     /// What the backing has in a range does not matter.
     pub(crate) fn mark_fresh(&self, bytes: &Range<u64>) -> io::Result<()> {
-        self.of_range(FRESH, bytes)
+        self.of_range(FRESH, bytes).map(drop)
     }
 
-    /// Writes what is dirty of a range, and takes from memory what nobody uses.
-    pub(crate) fn evict(&self, bytes: &Range<u64>) -> io::Result<()> {
+    /// Writes what is dirty of a range, and takes from memory what nobody holds. How many pages are held, and stay.
+    pub(crate) fn evict(&self, bytes: &Range<u64>) -> io::Result<u64> {
         self.of_range(EVICT, bytes)
     }
 
-    /// Takes from memory what nobody uses of a range, without writing it.
-    pub(crate) fn discard(&self, bytes: &Range<u64>) -> io::Result<()> {
+    /// Takes from memory what nobody holds of a range, without writing it. How many pages are held, and stay.
+    pub(crate) fn discard(&self, bytes: &Range<u64>) -> io::Result<u64> {
         self.of_range(DISCARD, bytes)
     }
 
-    fn of_range(&self, request: Opcode, bytes: &Range<u64>) -> io::Result<()> {
+    fn of_range(&self, request: Opcode, bytes: &Range<u64>) -> io::Result<u64> {
         let mut range = ByteRange::of(bytes);
         // SAFETY: all requests of ranges read this structure, and change contents of mapped memory in a way that their
         // callers ask for.
-        unsafe { ioctl(&self.descriptor, request, &raw mut range).map(drop) }
+        unsafe { ioctl(&self.descriptor, request, &raw mut range).map(|answer| answer as u64) }
     }
 
     /// How many pages come with a missed one that continues a sequence: 0 to [`READ_AHEAD_PAGES_MAX`].

@@ -1,0 +1,120 @@
+//! What it costs to read a page by itself. Where that is little, as on zram, reading more than the program asks for costs more than it saves.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FileType, OFlags, SeekFrom};
+
+use crate::backing::Backing;
+use crate::page::SPAN_BYTES;
+use crate::sys::PAGE_BYTES;
+use crate::sys::fork::PerProcess;
+
+/// Reads of which the median counts.
+const READS: u64 = 5;
+/// What it takes to read 2 MiB at once, about: with any fast device most of that is the memory's.
+const WHOLE: Duration = Duration::from_micros(700);
+/// Up to so many pages a whole stretch pays on any device that is none of memory.
+const FEW_PAGES: u64 = 32;
+
+/// A page that may be read directly.
+#[repr(align(4096))]
+struct Page([u8; PAGE_BYTES]);
+
+/// How many pages of a whole stretch (512) a program has to need at least, that it pays to read all: 0 if that is few, or not known.
+/// Reads five pages past the page cache, the first time that a device is asked about, by a descriptor that is open already: to close another
+/// would release the program's record locks.
+pub(super) fn pages_that_pay(backing: &dyn Backing) -> u64 {
+    /// By device.
+    static KNOWN: PerProcess<Mutex<BTreeMap<u64, u64>>> = PerProcess::new();
+    let measured = || -> io::Result<u64> {
+        let Some(direct) = backing.direct_reads() else { return Ok(0) };
+        let status = rustix::fs::fstat(direct)?;
+        let is_device = FileType::from_raw_mode(status.st_mode).is_block_device();
+        let device = if is_device { status.st_rdev } else { status.st_dev };
+        if backing.len() < SPAN_BYTES as u64 || !rustix::fs::fcntl_getfl(direct)?.contains(OFlags::DIRECT) {
+            return Ok(0);
+        }
+        let known = || KNOWN.get().map(|known| known.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(pages) = known()?.get(&device) {
+            return Ok(*pages);
+        }
+        // Where a file has no data yet its device is not read.
+        let Some(places) = places_with_data(direct, backing.len(), is_device) else { return Ok(0) };
+        let pages = pages_for(time_of_a_page(direct, &places)?);
+        tracing::debug!(device, pages, "pages for which reading a stretch as a whole pays");
+        known()?.insert(device, pages);
+        Ok(pages)
+    };
+    measured().unwrap_or_else(|error| {
+        tracing::debug!(%error, "what a page costs is not known");
+        0
+    })
+}
+
+fn pages_for(time_of_a_page: Duration) -> u64 {
+    let pages = (WHOLE.as_nanos() / time_of_a_page.as_nanos().max(1)) as u64;
+    if pages <= FEW_PAGES { 0 } else { pages }
+}
+
+/// Pages all over a file that are on the device.
+fn places_with_data(file: BorrowedFd<'_>, len: u64, is_device: bool) -> Option<Vec<u64>> {
+    let part = len / READS;
+    let place = |index| {
+        let from = part * index / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+        let data = if is_device { from } else { rustix::fs::seek(file, SeekFrom::Data(from)).ok()? };
+        let page = data.next_multiple_of(PAGE_BYTES as u64);
+        (page + PAGE_BYTES as u64 <= from + part).then_some(page)
+    };
+    (0..READS).map(place).collect()
+}
+
+fn time_of_a_page(file: BorrowedFd<'_>, places: &[u64]) -> io::Result<Duration> {
+    let mut page = Page([0; PAGE_BYTES]);
+    let mut times = Vec::new();
+    for place in places {
+        let began = Instant::now();
+        rustix::io::pread(file, &mut page.0, *place)?;
+        times.push(began.elapsed());
+    }
+    times.sort_unstable();
+    Ok(times[times.len() / 2])
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::backing::{Access, FileBacking};
+
+    #[test]
+    fn a_stretch_pays_for_few_pages_unless_the_device_is_memory() {
+        assert_eq!(pages_for(Duration::from_micros(100)), 0);
+        assert_eq!(pages_for(Duration::from_micros(70)), 0);
+        assert_eq!(pages_for(Duration::from_micros(10)), 70);
+        assert_eq!(pages_for(Duration::from_micros(3)), 233);
+        assert_eq!(pages_for(Duration::ZERO), 700_000);
+    }
+
+    #[test]
+    fn only_what_is_on_the_device_is_measured() {
+        const LEN: u64 = 10 << 20;
+        let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        file.as_file().set_len(LEN).unwrap();
+        let found = || places_with_data(file.as_file().as_fd(), LEN, false);
+        assert_eq!(found(), None);
+        assert_eq!(pages_that_pay(&FileBacking::open(file.path(), Access::ReadOnly).unwrap()), 0);
+        std::fs::write(file.path(), vec![1; LEN as usize]).unwrap();
+        file.as_file().sync_all().unwrap();
+        assert_eq!(found().unwrap(), [0, 2, 4, 6, 8].map(|mib| mib << 20));
+        // A file with room that nobody has written to yet.
+        file.as_file().set_len(0).unwrap();
+        rustix::fs::fallocate(file.as_file(), rustix::fs::FallocateFlags::empty(), 0, LEN).unwrap();
+        assert_eq!(found(), None);
+    }
+}
