@@ -4,11 +4,13 @@
 
 use std::ffi::c_void;
 use std::fs;
+use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
+use rustix::process::getpid;
 use rustix::thread::{Timespec, gettid, nanosleep};
 use vmio::SignalsBlocked;
 
@@ -107,20 +109,24 @@ extern "C" fn watch(mask: *mut c_void) -> *mut c_void {
 /// Whether there is any thread of the program's, as far as can be told.
 fn are_there_others() -> bool {
     let Ok(threads) = fs::read_dir("/proc/self/task") else { return true };
+    let number = |thread: io::Result<fs::DirEntry>| thread.ok()?.file_name().to_str()?.parse::<i32>().ok();
+    let Some(threads) = threads.map(number).collect::<Option<Vec<_>>>() else { return true };
     let own = gettid().as_raw_nonzero().get();
-    for thread in threads {
-        let Ok(name) = thread.map(|thread| thread.file_name()) else { return true };
-        let Some(thread) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else { return true };
-        if thread == own || OWN.iter().any(|place| place.load(Ordering::Relaxed) == thread) {
-            continue;
-        }
-        // It may have ended since.
-        let Ok(about) = fs::read(format!("/proc/self/task/{thread}/stat")) else { continue };
-        if is_programs(&about) {
-            return true;
-        }
-    }
-    false
+    let is_vmios = |thread| thread == own || OWN.iter().any(|place| place.load(Ordering::Relaxed) == thread);
+    let theirs = threads.into_iter().filter(|thread| !is_vmios(*thread));
+    may_be_others(theirs, getpid().as_raw_nonzero().get(), |thread| {
+        fs::read(format!("/proc/self/task/{thread}/stat")).ok()
+    })
+}
+
+/// Whether one of these threads, or one that they have begun since they were listed, may be there.
+fn may_be_others(listed: impl IntoIterator<Item = i32>, first: i32, about: impl Fn(i32) -> Option<Vec<u8>>) -> bool {
+    listed.into_iter().any(|thread| match about(thread) {
+        Some(about) if thread == first => is_programs(&about),
+        // Whoever has ended since may have begun another before, which is not in the list.
+        Some(about) => is_programs(&about) || !is_kernels(&about),
+        None => true,
+    })
 }
 
 /// Whether a thread is one of the program's, by its line in /proc, and has not ended.
@@ -128,10 +134,13 @@ fn is_programs(about: &[u8]) -> bool {
     // A name may have anything in it.
     let Some(end) = about.iter().rposition(|byte| *byte == b')') else { return true };
     let has_ended = matches!(about.get(end + 2), Some(b'Z' | b'X'));
-    let name = about[..end].iter().position(|byte| *byte == b'(').map_or(&about[..0], |start| &about[start + 1..end]);
-    // The kernel's, for rings of io_uring.
-    let is_kernels = name.starts_with(b"iou-wrk-") || name.starts_with(b"iou-sqp-");
-    !has_ended && !is_kernels
+    !has_ended && !is_kernels(about)
+}
+
+/// Whether it is the kernel's, for rings of io_uring.
+fn is_kernels(about: &[u8]) -> bool {
+    let name = about.iter().position(|byte| *byte == b'(').map_or(&about[..0], |start| &about[start + 1..]);
+    name.starts_with(b"iou-wrk-") || name.starts_with(b"iou-sqp-")
 }
 
 #[cfg(test)]
@@ -141,6 +150,22 @@ mod tests {
     #[test]
     fn threads_that_have_ended_and_the_kernels_are_none_of_the_programs() {
         assert!(is_programs(b"7 (a) S 1") && is_programs(b"7 (a) Z) R 1") && is_programs(b"7"));
+        // A thread that was listed and has gone since may have begun another.
+        let stat = |thread| {
+            (thread != 9).then(|| {
+                format!(
+                    "{thread} ({}) {}",
+                    if thread == 8 { "iou-wrk-7" } else { "a" },
+                    if thread == 7 { "Z" } else { "S" }
+                )
+                .into_bytes()
+            })
+        };
+        assert!(!may_be_others([7, 8], 7, stat));
+        for other in [9, 10] {
+            assert!(may_be_others([7, 8, other], 7, stat));
+        }
+        assert!(may_be_others([7, 11], 11, stat), "one that is ending");
         for other in [&b"7 (a) Z 1"[..], b"7 (a) S) X 1", b"7 (iou-wrk-1) S 1", b"7 (iou-sqp-1) S 1"] {
             assert!(!is_programs(other));
         }
