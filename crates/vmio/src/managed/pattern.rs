@@ -242,7 +242,7 @@ impl Pattern {
     }
 
     /// Has misses read whole stretches where a stream will come.
-    fn read_whole(&mut self, ahead: Range<u64>, plan: &mut Plan) {
+    pub(super) fn read_whole(&mut self, ahead: Range<u64>, plan: &mut Plan) {
         let is_far_enough =
             |pattern: &Self| ahead.is_empty() || pattern.reads_whole(ahead.start + (ahead.end - ahead.start) / 2);
         if !self.may_be_whole || self.whole.len() >= WHOLE_RANGES_MAX || is_far_enough(self) {

@@ -209,6 +209,10 @@ impl Ledger {
         }
         if pattern.warms_up(found.new, around) {
             plan.read.push(0..stretches);
+            // It fits: nothing is lost by what nobody asks for.
+            if region.access == Access::ReadOnly && !region.read_ahead.has_advice() {
+                pattern.read_whole(0..stretches, &mut plan);
+            }
         }
         drop(pattern);
         if let Err(error) = self.tell(region, &plan) {
