@@ -193,8 +193,7 @@ fn pages_that_a_pipe_holds_are_said_to_stay() {
     let held =
         libc::iovec { iov_base: unsafe { view.as_mut_ptr().add(at(7) as usize) }.cast(), iov_len: 2 * PAGE as usize };
     // SAFETY: the vector lives, and what it names lies in the view.
-    let spliced = unsafe { libc::vmsplice(writer.as_raw_fd(), &held, 1, 0) };
-    assert_eq!(spliced, 2 * PAGE as isize, "{}", std::io::Error::last_os_error());
+    assert_eq!(unsafe { libc::vmsplice(writer.as_raw_fd(), &held, 1, 0) }, 2 * PAGE as isize);
     let refuses = |advice| {
         let Err(Error::System { source, .. }) = map.advise(0..map.len(), advice) else {
             panic!("{advice:?} is not refused")

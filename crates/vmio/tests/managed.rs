@@ -234,54 +234,6 @@ fn what_is_cold_is_out_of_sight_and_counts() {
     (0..64).for_each(|page| assert_eq!(load(&map, at(page)), page + 1));
 }
 
-/// A store to a huge page makes all of it dirty, so that the device writes hundreds of pages for one: LMDB's stores took four times as long.
-#[test]
-fn where_the_program_stores_no_huge_pages_come_in() {
-    const CAPACITY: u64 = 32 * SPAN;
-    let file = tempfile::NamedTempFile::new().unwrap();
-    file.as_file().set_len(CAPACITY / 2 * PAGE).unwrap();
-    let cache = managed(CAPACITY);
-    let map = open(&cache, file.path(), Access::ReadWrite).unwrap();
-    for page in 0..CAPACITY / 2 {
-        store(&map, at(page), page);
-        // The steward looks meanwhile, and finds somebody who goes upwards.
-        if page.is_multiple_of(64) {
-            thread::sleep(Duration::from_micros(200));
-        }
-    }
-    assert!(!comes_in_by_huge_pages(&map));
-}
-
-/// Of a file that is mapped for loads whole huge pages come in, until the program says that it jumps about.
-#[test]
-fn who_is_said_to_jump_about_gets_single_pages() {
-    const CAPACITY: u64 = 32 * SPAN;
-    let file = file_of(4 * SPAN);
-    let cache = managed(CAPACITY);
-    let map = open(&cache, file.path(), Access::ReadOnly).unwrap();
-    if !comes_in_by_huge_pages(&map) {
-        return println!("skipped: this kernel maps no huge pages of files, or the device is memory");
-    }
-    map.advise(0..map.len(), Advice::Random).unwrap();
-    assert!(!comes_in_by_huge_pages(&map));
-    assert_eq!((load(&map, at(700)), mapped(&map)), (0, 1));
-}
-
-/// Whether the kernel was told so of any part of a mapping.
-fn comes_in_by_huge_pages(map: &Mapping) -> bool {
-    let (start, end) = (map.as_ptr() as usize, map.as_ptr() as usize + map.len() as usize);
-    let areas = std::fs::read_to_string("/proc/self/smaps").unwrap();
-    let mut is_ours = false;
-    areas.lines().any(|line| {
-        let bounds = line.split(' ').next().and_then(|bounds| bounds.split_once('-'));
-        let bounds = bounds.map(|(from, to)| (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16)));
-        if let Some((Ok(from), Ok(to))) = bounds {
-            is_ours = from < end && start < to;
-        }
-        is_ours && line.starts_with("VmFlags:") && line.split(' ').any(|flag| flag == "hg")
-    })
-}
-
 /// Pins lock their pages in memory, and a process may lock so much and no more.
 #[test]
 fn pins_beyond_what_may_be_locked_are_refused() {

@@ -6,10 +6,12 @@
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// So many actions are kept. One is written over only when so many were asked for after it.
+/// So many actions are kept. One is written over only when so many were asked for after it, and never while it is in force or about to be.
 const SLOTS: usize = 64;
 /// The stamp of a slot that is being written.
 const BUSY: u64 = u64::MAX;
+/// In the stamp of a slot whose action is about to be in force.
+const PENDING: u64 = 1 << 63;
 
 /// An action, in words: handler, flags, mask and restorer.
 struct Slot {
@@ -51,14 +53,14 @@ pub(crate) fn set_of(signals: u64) -> libc::sigset_t {
     }
 }
 
-/// Has an action in a slot; its stamp.
+/// Has an action in a slot, until [`settle`]; its stamp.
 fn put(action: &libc::sigaction) -> u64 {
     loop {
         let stamp = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         let slot = slot(stamp);
         let before = slot.stamp.load(Ordering::Relaxed);
         let is_in_force = before != 0 && before == CURRENT.load(Ordering::Relaxed);
-        if before == BUSY
+        if before & PENDING != 0
             || is_in_force
             || slot.stamp.compare_exchange(before, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
@@ -70,9 +72,14 @@ fn put(action: &libc::sigaction) -> u64 {
         for (place, word) in slot.words.iter().zip(words) {
             place.store(word, Ordering::Relaxed);
         }
-        slot.stamp.store(stamp, Ordering::Release);
+        slot.stamp.store(stamp | PENDING, Ordering::Release);
         return stamp;
     }
+}
+
+/// The action is in force, or will never be.
+fn settle(stamp: u64) {
+    slot(stamp).stamp.store(stamp, Ordering::Release);
 }
 
 fn get(stamp: u64) -> Chained {
@@ -102,13 +109,26 @@ pub(crate) fn current() -> Option<Chained> {
 
 /// Has an action in force, in place of the one that is returned.
 pub(crate) fn replace(action: &libc::sigaction) -> Option<libc::sigaction> {
-    let before = CURRENT.swap(put(action), Ordering::AcqRel);
-    (before != 0).then(|| get(before).action)
+    let stamp = put(action);
+    let mut before = CURRENT.load(Ordering::Acquire);
+    loop {
+        // Read while it is in force: afterwards others may write over it.
+        let replaced = (before != 0).then(|| get(before).action);
+        match CURRENT.compare_exchange(before, stamp, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                settle(stamp);
+                return replaced;
+            }
+            Err(faster) => before = faster,
+        }
+    }
 }
 
 /// The first action, unless there is one by now.
 pub(crate) fn begin_with(action: &libc::sigaction) {
-    let _ = CURRENT.compare_exchange(0, put(action), Ordering::AcqRel, Ordering::Relaxed);
+    let stamp = put(action);
+    let _ = CURRENT.compare_exchange(0, stamp, Ordering::AcqRel, Ordering::Relaxed);
+    settle(stamp);
 }
 
 /// The default action, unless the program has asked for another since.
@@ -116,6 +136,7 @@ pub(crate) fn reset(once: &Chained) {
     // SAFETY: as in `get`.
     let default = put(&unsafe { MaybeUninit::zeroed().assume_init() });
     let _ = CURRENT.compare_exchange(once.stamp, default, Ordering::AcqRel, Ordering::Relaxed);
+    settle(default);
 }
 
 #[cfg(test)]
