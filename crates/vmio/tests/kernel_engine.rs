@@ -190,8 +190,8 @@ fn pages_that_a_pipe_holds_are_said_to_stay() {
     let pin = map.pin(at(40)..at(42), Access::ReadOnly).unwrap();
     let (mut reader, writer) = std::io::pipe().unwrap();
     // SAFETY: the address lies in the view.
-    let held =
-        libc::iovec { iov_base: unsafe { view.as_mut_ptr().add(at(7) as usize) }.cast(), iov_len: 2 * PAGE as usize };
+    let address = unsafe { view.as_mut_ptr().add(at(7) as usize) };
+    let held = libc::iovec { iov_base: address.cast(), iov_len: 2 * PAGE as usize };
     // SAFETY: the vector lives, and what it names lies in the view.
     assert_eq!(unsafe { libc::vmsplice(writer.as_raw_fd(), &held, 1, 0) }, 2 * PAGE as isize);
     let refuses = |advice| {
