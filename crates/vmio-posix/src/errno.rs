@@ -26,7 +26,7 @@ pub(crate) fn of(error: &vmio::Error) -> Errno {
     }
 }
 
-/// Whoever needs what is written, but not that nobody has it in memory, takes pages that somebody holds as they are.
+/// Accepts pages that somebody holds, for callers that need them written, but not out of memory.
 pub(crate) fn unless_held(error: Errno) -> Result<(), Errno> {
     if error == Errno::BUSY { Ok(()) } else { Err(error) }
 }

@@ -123,7 +123,7 @@ fn are_there_others() -> bool {
 fn may_be_others(listed: impl IntoIterator<Item = i32>, first: i32, about: impl Fn(i32) -> Option<Vec<u8>>) -> bool {
     listed.into_iter().any(|thread| match about(thread) {
         Some(about) if thread == first => is_programs(&about),
-        // Whoever has ended since may have begun another before, which is not in the list.
+        // A thread that has ended since may have begun another before, which is not in the list.
         Some(about) => is_programs(&about) || !is_kernels(&about),
         None => true,
     })

@@ -200,9 +200,7 @@ pub(crate) fn give_up(fd: BorrowedFd<'_>, bytes: Range<u64>) -> Answer<()> {
 
 /// Before the kernel reads a part of a mapped file for somebody: what is in memory must be in the file, and may stay where somebody holds it.
 pub(crate) fn write_out(fd: BorrowedFd<'_>, bytes: Range<u64>) -> Answer<()> {
-    let (file, _) = Process::current()?.table.file_behind(fd)?;
-    let _ = file.adopt_length();
-    file.give_up(bytes).or_else(errno::unless_held).err().map(Err)
+    give_up(fd, bytes).filter(|told| *told != Err(Errno::BUSY))
 }
 
 /// Whether fallocate leaves the bytes of the file as they are.

@@ -196,7 +196,7 @@ fn advice_fetches_and_gives_up() {
     (0..64).for_each(|page| assert_eq!(load(&map, at(page)), page + 1));
 }
 
-/// What the program has done with counts until it has left the page cache, and is there for who comes back before.
+/// Cold pages count until they have left the page cache. A load before that finds them in memory.
 #[test]
 fn what_is_cold_is_out_of_sight_and_counts() {
     let _watchdog = watchdog("what_is_cold_is_out_of_sight_and_counts");

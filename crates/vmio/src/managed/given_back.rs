@@ -89,7 +89,7 @@ impl Ledger {
             }
             let bytes = of_stretch.start * PAGE_BYTES as u64..of_stretch.end * PAGE_BYTES as u64;
             let known = region.arrivals.get(stretch);
-            // Who comes back to a stretch, and gives it back again and again, has it in memory once.
+            // A stretch that is given back again and again is in memory once.
             let in_memory = page_cache::look(region.file(), &bytes).and_then(|cached| {
                 let mapped = self.scan.count(region.map.addresses(&bytes)).ok()?;
                 Some(cached.pages.saturating_sub(mapped))

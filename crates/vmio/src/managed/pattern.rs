@@ -130,7 +130,7 @@ impl Default for Pattern {
 
 impl Pattern {
     /// Of a file of which all that lies before `whole_until` is read in whole stretches at first, or may never be so if there is no such number.
-    /// Whoever needs `pages_that_pay` of a stretch is served best by all of it.
+    /// A program that needs `pages_that_pay` of a stretch is served best by all of it.
     pub(super) fn new(whole_until: Option<u64>, pages_that_pay: u64) -> Self {
         let whole = whole_until.filter(|until| *until > 0).map(|until| 0..until).into_iter().collect();
         Pattern { may_be_whole: whole_until.is_some(), whole, pages_that_pay, ..Pattern::default() }
@@ -464,7 +464,7 @@ mod tests {
             times_whole += usize::from(!pattern.look(&grown, 600, AROUND, |_| false).whole.is_empty());
         }
         assert!(times_whole < 40, "{times_whole} times");
-        // Who then goes through all of it is believed in the end, and sooner the next time.
+        // A real scan is believed in the end, and sooner the next time.
         let around = Surroundings { stretches: 100_000, ..AROUND };
         let mut whole_at = |pass: u64| {
             let stretches = (0..900).map(|at| dense(at + pass * 10_000));

@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// So many actions are kept. One is written over only when so many were asked for after it, and never while it is in force or about to be.
+/// The number of actions kept. One is written over only when 64 others were asked for after it, and never while it is in force or about to be.
 const SLOTS: usize = 64;
 /// The stamp of a slot that is being written.
 const BUSY: u64 = u64::MAX;
