@@ -88,6 +88,7 @@ pub(crate) struct Store {
     level_memory: Arc<LevelMemory>,
     options: Options,
     spills: spiller::Queue,
+    collector: collector::Wake,
     scanned: ScannedRecords,
     merge_threads: MergeThreads,
     /// Whether room that comes free is given back.
@@ -107,6 +108,7 @@ impl Store {
             segments: AtomicU64::new(0),
             level_memory: Arc::new(LevelMemory::new(options.level_bytes(), options.memory_step_bytes())),
             spills: spiller::Queue::default(),
+            collector: collector::Wake::default(),
             scanned: ScannedRecords::new(),
             merge_threads: MergeThreads::new(options.merge_threads()),
             discards: AtomicBool::new(options.discards()),
@@ -258,7 +260,7 @@ impl Db {
         let spiller = Spiller::start(&segments).map_err(store.failed("starting threads"))?;
         let default = segments.region_or_create(DEFAULT_REGION, None)?;
         if !store.options.reads_only() {
-            store.spills.look_around();
+            store.collector.wake();
         }
         let memory = MemoryBalance::start(&store.level_memory, &store.device, &store.options);
         let memory = memory.map_err(store.failed("starting threads"))?;
@@ -363,23 +365,30 @@ impl Db {
         self.segments.sync()
     }
 
-    /// Spills what is in memory, and returns when that is done and durable: the next opening has nothing to read back.
+    /// Spills what is in memory by now, and returns when that is done and durable: of what was written before, the next opening has
+    /// nothing to read back.
     pub fn flush(&self) -> Result<()> {
         let store = self.segments.store();
         store.check_writable()?;
         let regions: Vec<Arc<Region>> = store.regions().values().cloned().collect();
-        for region in &regions {
-            // One may still be frozen, or be left by a spill that found no room: then this one's memory is frozen after it.
+        let freeze = |region: &Arc<Region>| {
             if region.freeze() {
                 store.spills.put(region);
             }
-            region.wait_for_spill()?;
-            if region.freeze() {
-                store.spills.put(region);
+        };
+        // What is written from here on is for the next one.
+        let targets: Vec<u64> = regions.iter().map(|region| region.memories_so_far()).collect();
+        regions.iter().for_each(freeze);
+        for (region, target) in regions.iter().zip(targets) {
+            loop {
+                let spilled = region.spilled_memories();
+                if spilled >= target {
+                    break;
+                }
+                // One may still be frozen, or be left by a spill that found no room: then this one's memory is frozen after it.
+                freeze(region);
+                region.wait_for_spill_after(spilled)?;
             }
-        }
-        for region in &regions {
-            region.wait_for_spill()?;
         }
         self.sync()
     }

@@ -1,9 +1,9 @@
 //! A segment of a store that is open: its log, and what is done to its regions.
 
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 
 use crate::db::Store;
-use crate::db::collector::{Collected, Upkeep};
+use crate::db::collector::Collector;
 use crate::db::reorganization::Reorganized;
 use crate::error::{Error, Result};
 use crate::extents::Stored;
@@ -24,10 +24,9 @@ pub(crate) struct OpenSegment {
     pub(crate) store: Arc<Store>,
     pub(crate) segment: Arc<Segment>,
     pub(crate) log: Arc<Log>,
-    pub(super) upkeep: RwLock<Upkeep>,
     /// Whoever holds it commits a spill, and has it seen: one after the other.
     pub(super) committing: Mutex<()>,
-    pub(super) collected: Collected,
+    pub(super) collector: Collector,
     pub(super) reorganized: Reorganized,
 }
 
@@ -96,7 +95,8 @@ impl OpenSegment {
             }
         }?;
         if self.log.take_begun_chunk() {
-            self.store.spills.look_around();
+            self.keep_recovery_short();
+            self.store.collector.wake();
         }
         Ok(())
     }
@@ -159,7 +159,7 @@ impl OpenSegment {
         for (region, is_full) in regions.iter().zip(full) {
             self.spill_if_due(region, is_full);
         }
-        self.slow_down(records.len());
+        self.slow_down(records.len(), appended.iter().map(|at| u64::from(at.pointer.record_bytes())).sum());
         match (durability, appended.last()) {
             (Durability::Sync, Some(last)) => self.log.sync(last.sequence + 1),
             _ => Ok(()),
@@ -177,12 +177,13 @@ impl OpenSegment {
         }
     }
 
-    /// Has a writer wait, the longer the closer the levels in memory come to what they may take: so spills keep up with writers, and
-    /// nobody waits for a whole one.
-    pub(super) fn slow_down(&self, records: usize) {
+    /// Has a writer wait, the longer the closer the levels in memory come to what they may take, and the log to its bounds: so spills
+    /// and collections keep up with writers, and nobody waits for a whole one.
+    pub(super) fn slow_down(&self, records: usize, bytes: u64) {
         if let Some(delay) = self.store.level_memory.delay(records) {
             std::thread::sleep(delay);
         }
+        self.collector.pace.keep(bytes);
     }
 
     /// Turns of all these regions. Who has to wait for a spill of one holds none meanwhile: the spill may need them.

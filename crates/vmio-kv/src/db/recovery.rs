@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::db::collector::{Collected, Upkeep};
+use crate::db::collector::{Bound, Collector};
 use crate::db::found_records::FoundRecords;
 use crate::db::reorganization::Reorganized;
 use crate::db::segments::Segments;
 use crate::db::{OpenSegment, Store};
 use crate::error::{Damage, Result};
 use crate::format::catalogue::RegionEntry;
+use crate::format::geometry::UNIT_BYTES;
 use crate::format::volume_header::SegmentEntry;
 use crate::log::{Log, replay};
 use crate::options::Options;
@@ -134,13 +135,13 @@ impl OpenSegment {
             store: Arc::clone(store),
             segment,
             log,
-            upkeep: RwLock::default(),
             committing: Mutex::default(),
-            collected: Collected::default(),
+            collector: Collector::default(),
             reorganized: Reorganized::default(),
         };
         store.add_segment();
         opened.keep_reserve();
+        opened.allow_collection_of_old();
         if let Some(chunk) = left_chunk {
             opened.leave_chunk(chunk)?;
         }
@@ -152,24 +153,30 @@ impl OpenSegment {
         self.log.bytes_since(self.segment.superblock().log_replay_sequence)
     }
 
-    /// Spills levels in memory, full or not, until an opening has little enough to read back: those with the oldest records first.
-    /// Takes [`Self::upkeep_beside`] if the caller has none.
-    pub(super) fn keep_recovery_short(&self, held: Option<&Upkeep>) -> Result<()> {
-        let segments = self.store.segments.load(Ordering::Relaxed);
-        let most = self.store.options.recovery_log_bytes(segments);
-        let is_long = || self.recovery_log_bytes() > most;
-        if !is_long() {
-            return Ok(());
+    /// Has levels in memory spilled, full or not, before an opening has too much to read back: those with the oldest records, from
+    /// half of the limit on. Writers are slowed as it is approached.
+    pub(super) fn keep_recovery_short(&self) {
+        let (bytes, most) = (self.recovery_log_bytes(), self.recovery_log_bytes_max());
+        let beyond = bytes.saturating_sub(most / 2);
+        // Two chunks are begun before anybody looks again.
+        let left = (most / 2).saturating_sub(2 * UNIT_BYTES).max(UNIT_BYTES);
+        self.collector.pace.set(Bound::Recovery, beyond as f64 / left as f64);
+        if beyond == 0 {
+            return;
         }
-        let mut regions = self.regions();
-        regions.sort_by_cached_key(|region| region.oldest_in_memory().map_or(u64::MAX, |(_, sequence)| sequence));
-        for region in regions.iter().take_while(|_| is_long() && !self.store.spills.is_stopping()) {
-            match held {
-                Some(upkeep) => self.spill_memory(region, upkeep)?,
-                None => self.spill_memory(region, &self.upkeep_beside())?,
+        // What the older half of that is needed for.
+        let (_, end) = self.log.end();
+        let first = self.segment.superblock().log_replay_sequence;
+        for region in self.regions() {
+            let is_old = region.oldest_in_memory().is_some_and(|(_, sequence)| sequence <= first + (end - first) / 2);
+            if is_old && region.freeze() {
+                self.store.spills.put(&region);
             }
         }
-        Ok(())
+    }
+
+    fn recovery_log_bytes_max(&self) -> u64 {
+        self.store.options.recovery_log_bytes(self.store.segments.load(Ordering::Relaxed))
     }
 }
 

@@ -74,7 +74,7 @@ impl RegionHandle {
         let is_full = turn.put(record.key, at.sequence, at.pointer);
         drop(turn);
         home.spill_if_due(&self.region, is_full);
-        home.slow_down(1);
+        home.slow_down(1, u64::from(at.pointer.record_bytes()));
         if durability == Durability::Sync { home.log.sync(at.sequence + 1) } else { Ok(()) }
     }
 

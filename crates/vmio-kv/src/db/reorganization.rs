@@ -202,7 +202,7 @@ impl OpenSegment {
         drop(turn);
         self.spill_if_due(region, is_full);
         if self.log.take_begun_chunk() {
-            self.store.spills.look_around();
+            self.store.collector.wake();
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The threads that spill, commit what they have spilled, and collect garbage in between.
+//! The threads that spill, and commit what they have spilled.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,11 +7,11 @@ use std::thread::JoinHandle;
 use vmio::SignalsBlocked;
 
 use crate::db::OpenSegment;
-use crate::db::collector::Upkeep;
+use crate::db::collector::CollectorThread;
 use crate::db::reorganization::RecordsApart;
 use crate::db::segments::Segments;
 use crate::error::{Error, Result};
-use crate::format::catalogue::RegionEntry;
+use crate::format::catalogue::{LEVELS, RegionEntry};
 use crate::format::geometry::UNIT_BLOCKS;
 use crate::region::{Region, Spill, Spilled};
 use crate::tree::RUN_BLOCKS_MAX;
@@ -35,10 +35,6 @@ struct Waiting {
     idle: usize,
     /// The levels in memory may have come to what they may take together.
     relieve: bool,
-    /// There may be too much of the log.
-    look_around: bool,
-    /// A thread looks around: no other one does meanwhile.
-    is_looking_around: bool,
     stopping: bool,
 }
 
@@ -66,12 +62,6 @@ impl Queue {
         }
     }
 
-    /// Has a thread see whether the log has become too long for an opening, or garbage is to be collected.
-    pub(super) fn look_around(&self) {
-        self.waiting().look_around = true;
-        self.changed.notify_one();
-    }
-
     /// Has records written side by side, if a thread has nothing else to do: what waits holds room.
     pub(super) fn reorganize(&self, apart: RecordsApart) {
         let mut waiting = self.waiting();
@@ -85,11 +75,6 @@ impl Queue {
     pub(super) fn forget_apart(&self) {
         let apart = std::mem::take(&mut self.waiting().apart);
         drop(apart);
-    }
-
-    fn has_looked_around(&self) {
-        self.waiting().is_looking_around = false;
-        self.changed.notify_one();
     }
 
     /// Whether the store is being closed.
@@ -109,10 +94,6 @@ impl Queue {
             if std::mem::take(&mut waiting.relieve) {
                 return Some(Work::Relieve);
             }
-            if !waiting.is_looking_around && std::mem::take(&mut waiting.look_around) {
-                waiting.is_looking_around = true;
-                return Some(Work::LookAround);
-            }
             if let Some(apart) = waiting.apart.pop_front() {
                 return Some(Work::Reorganize(apart));
             }
@@ -126,20 +107,20 @@ impl Queue {
 enum Work {
     Spill(Arc<Region>),
     Relieve,
-    LookAround,
     Reorganize(RecordsApart),
 }
 
-/// The threads.
+/// The threads, and the one that collects garbage: it may wait for a spill.
 pub(super) struct Spiller {
     segments: Arc<Segments>,
     threads: Vec<JoinHandle<()>>,
+    collector: Option<CollectorThread>,
 }
 
 impl Spiller {
     pub(super) fn start(segments: &Arc<Segments>) -> std::io::Result<Self> {
         // If one cannot be started, this ends those that were.
-        let mut spiller = Spiller { segments: Arc::clone(segments), threads: Vec::new() };
+        let mut spiller = Spiller { segments: Arc::clone(segments), threads: Vec::new(), collector: None };
         let _signals = SignalsBlocked::new();
         for _ in 0..segments.store().merge_threads.most() {
             let its = Arc::clone(segments);
@@ -149,6 +130,9 @@ impl Spiller {
                 }
             };
             spiller.threads.push(std::thread::Builder::new().name("vmio-kv-spill".to_owned()).spawn(work)?);
+        }
+        if !segments.store().options.reads_only() {
+            spiller.collector = Some(CollectorThread::start(segments)?);
         }
         Ok(spiller)
     }
@@ -167,6 +151,8 @@ impl Drop for Spiller {
                 tracing::error!("a thread that spills has panicked");
             }
         }
+        // It waits for nobody now.
+        self.collector = None;
     }
 }
 
@@ -175,29 +161,16 @@ impl Segments {
         let store = self.store();
         match work {
             Work::Spill(region) => {
-                let segment = self.of(&region);
-                let beside = segment.upkeep_beside();
-                if let Err(error) = segment.spill_all(&region, false, &beside) {
+                if let Err(error) = self.of(&region).spill_all(&region) {
                     tracing::error!(%error, region = region.name, "a spill failed");
                 }
-                drop(beside);
-                store.spills.look_around();
+                store.collector.wake();
             }
             Work::Relieve => self.freeze_largest(),
             Work::Reorganize(apart) => {
                 if let Err(error) = self.of(&apart.region).reorganize(apart) {
                     tracing::debug!(%error, "records stay where they are");
                 }
-            }
-            Work::LookAround => {
-                for segment in self.all() {
-                    match segment.keep_recovery_short(None).and_then(|()| segment.collect_due()) {
-                        Err(Error::Stopped { .. }) | Ok(()) => {}
-                        Err(error) => tracing::error!(%error, "the log could not be kept short"),
-                    }
-                    segment.discard_free();
-                }
-                store.spills.has_looked_around();
             }
         }
     }
@@ -218,29 +191,45 @@ impl Segments {
 }
 
 impl OpenSegment {
-    /// Spills what is due of a region and is not spilled by others, or all of it into one level. Where there is no room for that, what
-    /// is in memory stays there; collections try it again.
-    pub(super) fn spill_all(&self, region: &Region, merged: bool, _held: &Upkeep) -> Result<()> {
-        while let Some(spill) = region.begin_spill(merged) {
-            let is_of_memory = spill.is_of_memory();
-            match self.finish_spill(spill) {
-                Ok(()) => {}
-                Err(Error::Full { .. }) if self.grow_by(0) => {}
-                Err(error @ Error::Full { .. }) => {
-                    tracing::warn!(%error, region = region.name, "there is no room for a spill");
-                    region.lack_room();
-                    return Ok(());
-                }
-                Err(error) => {
-                    if is_of_memory {
-                        tracing::error!(%error, region = region.name, "a spill failed: the region takes no more writes");
-                        region.fail(&error.with_causes());
-                    }
-                    return Err(error);
-                }
+    /// Spills what is due of a region and is not spilled by others. Where there is no room for that, what is in memory stays there;
+    /// collections try it again.
+    pub(super) fn spill_all(&self, region: &Region) -> Result<()> {
+        while self.spill_one(region, false)? {}
+        Ok(())
+    }
+
+    /// Spills all that a region has by now into one level, whatever is written meanwhile.
+    pub(super) fn merge_all(&self, region: &Region) -> Result<()> {
+        for _ in 0..2 * LEVELS {
+            if !self.spill_one(region, true)? {
+                break;
             }
         }
+        // Others may be merging some of it.
+        self.segment.merges.wait();
         Ok(())
+    }
+
+    /// The next spill that is due, or that is to be done so that all comes to be `merged`; tells whether it was done.
+    fn spill_one(&self, region: &Region, merged: bool) -> Result<bool> {
+        let Some(spill) = region.begin_spill(merged) else { return Ok(false) };
+        let is_of_memory = spill.is_of_memory();
+        match self.finish_spill(spill) {
+            Ok(()) => Ok(true),
+            Err(Error::Full { .. }) if self.grow_by(0) => Ok(true),
+            Err(error @ Error::Full { .. }) => {
+                tracing::warn!(%error, region = region.name, "there is no room for a spill");
+                region.lack_room();
+                Ok(false)
+            }
+            Err(error) => {
+                if is_of_memory {
+                    tracing::error!(%error, region = region.name, "a spill failed: the region takes no more writes");
+                    region.fail(&error.with_causes());
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Does a spill that was begun, and commits it.
@@ -251,7 +240,7 @@ impl OpenSegment {
 
     /// Spills what all regions have in memory, with one commit. As long as the log is read back from a former owner's chunk, which
     /// does not lead to ours, no region may begin behind it, nor may anything there be called durable.
-    pub(super) fn spill_memories_at_once(&self, _held: &Upkeep) -> Result<()> {
+    pub(super) fn spill_memories_at_once(&self) -> Result<()> {
         let regions = self.regions();
         let mut all = Vec::new();
         for region in regions.iter().filter(|region| region.freeze()) {

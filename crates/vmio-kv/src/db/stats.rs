@@ -1,6 +1,5 @@
 //! What a store says of itself.
 
-use std::collections::BTreeSet;
 use std::ops::{Add, Deref};
 use std::sync::atomic::Ordering;
 
@@ -97,7 +96,7 @@ impl OpenSegment {
         let segment_bytes = allocator.units_in_all() * UNIT_BYTES;
         let extents_bytes = allocator.blocks_of_extents() * BLOCK_BYTES as u64;
         drop(allocator);
-        let log = self.log_space(&BTreeSet::new());
+        let log = self.segment.allocator().log_chunks.space();
         let versions: Vec<_> = self.regions().iter().map(|region| region.version()).collect();
         let memory = versions.iter().flat_map(|version| std::iter::once(&version.memory).chain(&version.frozen));
         SegmentStats {
@@ -107,8 +106,8 @@ impl OpenSegment {
             garbage_bytes: log.garbage_bytes,
             live_bytes: log.bytes - log.garbage_bytes,
             extents_bytes,
-            collected_chunks: self.collected.chunks.load(Ordering::Relaxed),
-            moved_bytes: self.collected.moved_bytes.load(Ordering::Relaxed),
+            collected_chunks: self.collector.chunks.load(Ordering::Relaxed),
+            moved_bytes: self.collector.moved_bytes.load(Ordering::Relaxed),
             reorganized_bytes: self.reorganized.bytes.load(Ordering::Relaxed),
             recovery_log_bytes: self.recovery_log_bytes(),
             level_entries: versions

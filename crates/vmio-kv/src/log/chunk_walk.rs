@@ -24,19 +24,19 @@ pub(crate) struct ReadChunk {
     bytes: ChunkBytes,
 }
 
+impl ReadChunk {
+    /// The number of its first record.
+    pub(crate) fn first_sequence(&self) -> u64 {
+        self.header.first_sequence
+    }
+}
+
 impl Log {
     /// Chunks that are written to, or will be next: those in memory, and the one taken in advance.
     pub(crate) fn open_chunks(&self) -> BTreeSet<u64> {
         let state = self.state();
         let next = state.chunks.iter().map(|chunk| chunk.header.next);
         state.chunks.iter().map(|chunk| chunk.header.offset).chain(next).collect()
-    }
-
-    /// The number of the first record of a chunk.
-    pub(crate) fn first_sequence(&self, chunk: u64) -> Result<u64> {
-        let block = self.device().read_block(chunk)?;
-        let header = self.own_header(chunk, ChunkHeader::from_bytes(&block.0))?;
-        Ok(header.first_sequence)
     }
 
     fn own_header(&self, chunk: u64, header: Result<ChunkHeader, Damage>) -> Result<ChunkHeader> {
@@ -57,7 +57,7 @@ impl Log {
 
     /// Hands all puts and deletions of a chunk to `visit`. Each chunk that the log has left says where it ends: what is not whole
     /// before that is damaged, and no torn end.
-    pub(crate) fn walk(&self, chunk: &ReadChunk, mut visit: impl FnMut(Visited<'_>) -> Result<()>) -> Result<()> {
+    pub(crate) fn walk<'chunk>(&self, chunk: &'chunk ReadChunk, mut visit: impl FnMut(Visited<'chunk>)) -> Result<()> {
         let ReadChunk { header, bytes } = chunk;
         let seed = Seed::new(header.segment, header.generation);
         let (mut at, mut expected) = (RECORDS_AT, header.first_sequence);
@@ -81,7 +81,7 @@ impl Log {
                     key: record.key,
                     value: record.value,
                     pointer: pointer_of(&record, offset),
-                })?,
+                }),
                 _ => {}
             }
             expected += 1;

@@ -87,14 +87,28 @@ pub(super) struct State {
     /// Bytes of the oldest chunk that are on the device.
     written: usize,
     next_sequence: u64,
+    /// Of what was appended lately, how many records, and their bytes.
+    lately: (u64, u64),
     /// Records with lower numbers are durable.
     durable: u64,
     /// The highest number that a record of [`RecordKind::Durable`] has vouched for.
     vouched: u64,
-    /// The numbers with which the chunks begin that an opening might read back, the oldest first.
-    first_sequences: VecDeque<u64>,
+    /// The chunks that an opening might read back, with the numbers that they begin with, the oldest first.
+    to_read_back: VecDeque<(u64, u64)>,
     failed: Option<String>,
     stopping: bool,
+}
+
+impl State {
+    fn count_record(&mut self, record: &Append<'_>) {
+        let (records, bytes) = &mut self.lately;
+        *records += 1;
+        *bytes += record_bytes(record.key.len(), record.value.len()) as u64;
+        if *records == 1 << 16 {
+            // What is older counts for half.
+            (*records, *bytes) = (*records / 2, *bytes / 2);
+        }
+    }
 }
 
 impl Log {
@@ -132,11 +146,11 @@ impl Log {
             }
         };
         segment.device.begin_unit(header.offset / CHUNK_BYTES as u64, false, 64)?;
-        let mut first_sequences = end.first_sequences;
+        let mut to_read_back = end.to_read_back;
         if end.empty.is_none() {
-            first_sequences.push_back(header.first_sequence);
+            to_read_back.push_back((header.first_sequence, header.offset));
         }
-        let log = Self::with(segment, header, next_sequence, first_sequences, failed);
+        let log = Self::with(segment, header, next_sequence, to_read_back, failed);
         let state = log.state();
         if state.failed.is_none() {
             // A commit may say at once that the log is read from here on.
@@ -163,7 +177,7 @@ impl Log {
             begins_anew: true,
         };
         let why = "it was opened for reading alone".to_owned();
-        Self::with(segment, header, end.next_sequence, end.first_sequences, Some(why))
+        Self::with(segment, header, end.next_sequence, end.to_read_back, Some(why))
     }
 
     /// One that goes on in a chunk, of which nothing is on the device.
@@ -171,7 +185,7 @@ impl Log {
         segment: Arc<Segment>,
         header: ChunkHeader,
         next_sequence: u64,
-        first_sequences: VecDeque<u64>,
+        to_read_back: VecDeque<(u64, u64)>,
         failed: Option<String>,
     ) -> Self {
         let seeds = ChunkSeeds::new(segment.device.units_max());
@@ -185,9 +199,10 @@ impl Log {
             spare: None,
             written: 0,
             next_sequence,
+            lately: (0, 0),
             durable: next_sequence,
             vouched: next_sequence,
-            first_sequences,
+            to_read_back,
             failed,
             stopping: false,
         };
@@ -293,6 +308,7 @@ impl Log {
     fn append_one(&self, state: &mut State, record: &Append<'_>, continues: bool) -> Appended {
         let sequence = state.next_sequence;
         state.next_sequence += 1;
+        state.count_record(record);
         let Append { kind, region, key, value } = *record;
         let record = Record { kind, continues, region, sequence, key, value };
         let bytes = record.bytes();
@@ -364,20 +380,36 @@ impl Log {
         // The unit may have been a chunk before.
         self.seeds.put(header.offset, chunk.seed);
         self.has_begun_chunk.store(true, Ordering::Relaxed);
-        state.first_sequences.push_back(header.first_sequence);
+        state.to_read_back.push_back((header.first_sequence, header.offset));
         state.chunks.push(chunk);
         state.appender = appender;
         self.tails.store(Arc::new(state.chunks.clone()));
         Ok(())
     }
 
-    /// Bytes of the chunks that an opening would read back which begins with that record. It is asked for ever higher numbers.
+    /// Bytes of the chunks that an opening would read back which begins with that record.
     pub(crate) fn bytes_since(&self, sequence: u64) -> u64 {
-        let firsts = &mut self.state().first_sequences;
-        // The record is in the last chunk that begins with it or before.
-        let before = firsts.partition_point(|first| *first <= sequence).saturating_sub(1);
-        firsts.drain(..before);
-        firsts.len() as u64 * CHUNK_BYTES as u64
+        let state = self.state();
+        let chunks = state.to_read_back.len() - chunks_before(&state.to_read_back, sequence);
+        chunks as u64 * CHUNK_BYTES as u64
+    }
+
+    /// The chunks that an opening which begins with that record does not read back any more: each is told of once.
+    pub(crate) fn take_chunks_before(&self, sequence: u64) -> Vec<u64> {
+        let chunks = &mut self.state().to_read_back;
+        let before = chunks_before(chunks, sequence);
+        chunks.drain(..before).map(|(_, chunk)| chunk).collect()
+    }
+
+    /// How long records are that were appended lately, on average.
+    pub(crate) fn average_record_bytes(&self) -> u64 {
+        let (records, bytes) = self.state().lately;
+        bytes / records.max(1)
+    }
+
+    /// The chunks that an opening would read back, as far as is known.
+    pub(crate) fn chunks_to_read_back(&self) -> Vec<u64> {
+        self.state().to_read_back.iter().map(|(_, chunk)| *chunk).collect()
     }
 
     /// Whether the device is behind with what was appended.
@@ -402,6 +434,11 @@ impl Log {
         let last = state.appender.chunk();
         (last.header.offset + last.filled() as u64, state.next_sequence)
     }
+}
+
+/// How many chunks come before the one that a record is in: the last that begins with it or before.
+fn chunks_before(chunks: &VecDeque<(u64, u64)>, sequence: u64) -> usize {
+    chunks.partition_point(|(first, _)| *first <= sequence).saturating_sub(1)
 }
 
 /// Ends a chunk that the last life of the segment has left, so that each but the newest says where it ends.

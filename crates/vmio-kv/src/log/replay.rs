@@ -30,7 +30,7 @@ pub(crate) struct End {
     /// Bytes of records that were read.
     pub(crate) bytes: u64,
     /// The numbers with which the chunks begin that were read.
-    pub(crate) first_sequences: VecDeque<u64>,
+    pub(crate) to_read_back: VecDeque<(u64, u64)>,
     /// The last chunk and the place of the record that ends it, if it has none yet.
     pub(crate) open: Option<(ChunkHeader, usize)>,
 }
@@ -92,10 +92,10 @@ pub(crate) fn replay(
     let device = &segment.device;
     let mut reading = Reading::begin(segment, superblock)?;
     let opened = segment.epoch();
-    let mut first_sequences = VecDeque::new();
+    let mut to_read_back = VecDeque::new();
     let mut generation = 0;
     loop {
-        first_sequences.push_back(reading.header.first_sequence);
+        to_read_back.push_back((reading.header.first_sequence, reading.chunk));
         segment.allocator().take_found_chunk(unit_of(reading.chunk), opened);
         reading.read_records(&mut apply)?;
         let mut bytes = ChunkBytes::new();
@@ -133,7 +133,7 @@ pub(crate) fn replay(
         empty: (at == RECORDS_AT).then_some(header),
         generation: header.generation.max(generation),
         bytes: total,
-        first_sequences,
+        to_read_back,
         open: (!has_ended).then_some((header, at)),
     })
 }

@@ -52,6 +52,8 @@ pub(crate) struct MemoryLevel {
     /// For each view the number that its records are below, in order.
     views: Mutex<Vec<u64>>,
     bytes: AtomicU64,
+    keys: AtomicU64,
+    deletions: AtomicU64,
     is_frozen: AtomicBool,
     /// Bytes of the large values that were put into it.
     large_bytes: AtomicU64,
@@ -77,6 +79,8 @@ impl MemoryLevel {
             entries: RwLock::new(entries),
             views: Mutex::default(),
             bytes: AtomicU64::new(0),
+            keys: AtomicU64::new(0),
+            deletions: AtomicU64::new(0),
             is_frozen: AtomicBool::new(false),
             large_bytes: AtomicU64::new(0),
             large: Mutex::default(),
@@ -89,6 +93,16 @@ impl MemoryLevel {
     /// About how many bytes of memory it takes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// How many keys it has.
+    pub(crate) fn keys(&self) -> u64 {
+        self.keys.load(Ordering::Relaxed)
+    }
+
+    /// How many deletions were put into it.
+    pub(crate) fn deletions(&self) -> u64 {
+        self.deletions.load(Ordering::Relaxed)
     }
 
     /// Learns of a large value that is about to be put into it; returns how many bytes all of them have.
@@ -219,8 +233,12 @@ impl Filling<'_> {
         let newest = &mut self.entries.newest;
         let before = newest.bytes();
         let entry = Entry { sequence, pointer };
+        if pointer.kind() == PointerKind::Tombstone {
+            self.level.deletions.fetch_add(1, Ordering::Relaxed);
+        }
         let Some((place, replaced)) = newest.insert(key, entry) else {
             let added = newest.bytes() - before;
+            self.level.keys.fetch_add(1, Ordering::Relaxed);
             self.level.grow(added);
             return None;
         };

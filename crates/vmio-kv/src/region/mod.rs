@@ -64,6 +64,10 @@ struct Writing {
     has_no_room: bool,
     /// Which levels are being spilled.
     is_spilled: [bool; LEVELS],
+    /// Which are to be, though they are not full.
+    is_asked_for: [bool; LEVELS],
+    /// How many levels in memory have been spilled.
+    spilled_memories: u64,
 }
 
 impl Region {
@@ -209,6 +213,20 @@ impl Region {
             }
         }
         Ok(None)
+    }
+
+    /// The newest records of several keys that levels on the device have, tombstones as well; none for keys that are in memory.
+    pub(crate) fn newest_on_device(&self, version: &Version, keys: &[&[u8]]) -> Result<Vec<Option<Pointer>>> {
+        let mut found = vec![None; keys.len()];
+        let mut left: Vec<usize> =
+            (0..keys.len()).filter(|place| version.in_memory(keys[*place], NEWEST).is_none()).collect();
+        for root in version.roots() {
+            let of_left: Vec<&[u8]> = left.iter().map(|place| keys[*place]).collect();
+            let in_tree = Tree::new(&self.log, self.number, root, version.epoch).get_many(&of_left)?;
+            left.iter().zip(in_tree).for_each(|(place, pointer)| found[*place] = pointer);
+            left.retain(|place| found[*place].is_none());
+        }
+        Ok(found)
     }
 
     /// The same for several keys, for which nodes are read together.

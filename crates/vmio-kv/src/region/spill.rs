@@ -15,6 +15,8 @@ use crate::tree::{MergeThreads, Merged, Newer, Target, Tree, merge};
 use crate::volume::block_runs::BlockRuns;
 use crate::volume::era::Outdated;
 use crate::volume::garbage::Garbage;
+use crate::volume::merges::UnderWay;
+use crate::volume::unit_lives::OF_MERGES;
 
 /// What an entry of the level in memory takes, about: for the sizes of the levels below.
 const MEMORY_ENTRY_BYTES: u64 = 56;
@@ -25,6 +27,8 @@ pub(crate) struct Spill<'region> {
     region: &'region Region,
     level: usize,
     version: Arc<Version>,
+    /// Chunks that are emptied meanwhile are not given up.
+    _under_way: UnderWay,
 }
 
 /// A spill that is done but not committed.
@@ -73,7 +77,7 @@ impl<'region> Spill<'region> {
         let Some(root) = self.version.levels[self.level].spilling else {
             unreachable!("a level whose spill has begun has a tree that is spilled");
         };
-        let tree = Tree::new(&self.region.log, self.region.number, root, self.version.epoch);
+        let tree = Tree::new(&self.region.log, self.region.number, root, OF_MERGES);
         let outdated = tree.blocks()?.freed().collect();
         let merged = self.merge_newer(&tree, threads)?;
         self.spilled(merged, outdated)
@@ -127,6 +131,7 @@ impl Spilled<'_> {
     pub(crate) fn publish(mut self, epoch: u64) {
         let region = self.spill.region;
         let mut writing = region.writing();
+        writing.spilled_memories += u64::from(self.spill.is_of_memory());
         writing.has_no_room = false;
         let version = region.version.load_full();
         let outdated = std::mem::take(&mut self.outdated);
@@ -215,13 +220,16 @@ impl Region {
             let is_full = active.is_some_and(|root| root.entries > self.entries_max(*level));
             match level {
                 0 => version.frozen.is_some(),
-                _ => spilling.is_some() || is_full || (merged && active.is_some() && !is_lowest(&version, *level)),
+                _ => {
+                    let is_asked_for = merged || writing.is_asked_for[*level];
+                    spilling.is_some() || is_full || (is_asked_for && active.is_some() && !is_lowest(&version, *level))
+                }
             }
         };
         // What the level above is merged into is not finished: its tree stays where it is.
         let can_begin = |level: &usize| !writing.is_spilled[*level] && (*level == 0 || !writing.is_spilled[level - 1]);
         let level = (0..LEVELS - 1).filter(can_begin).find(is_due)?;
-        writing.is_spilled[level] = true;
+        (writing.is_spilled[level], writing.is_asked_for[level]) = (true, false);
         let mut levels = version.levels;
         // One that has failed is tried again; what has come since waits for the next.
         if level > 0 && levels[level].spilling.is_none() {
@@ -235,7 +243,8 @@ impl Region {
                 era: Arc::clone(&version.era),
             }));
         }
-        Some(Spill { region: self, level, version: self.version() })
+        let under_way = self.log.segment.merges.begin();
+        Some(Spill { region: self, level, version: self.version(), _under_way: under_way })
     }
 
     /// All blocks that some large values have, which nothing refers to any longer.
@@ -296,13 +305,68 @@ impl Region {
         self.changed.notify_all();
     }
 
-    /// Waits until nothing is frozen, or a spill has failed.
-    pub(crate) fn wait_for_spill(&self) -> Result<()> {
+    /// How many levels in memory will have been spilled when all has been that is there now.
+    pub(crate) fn memories_so_far(&self) -> u64 {
+        let writing = self.writing();
+        let version = self.version.load();
+        writing.spilled_memories + u64::from(version.frozen.is_some()) + u64::from(!version.memory.is_empty())
+    }
+
+    /// How many have been.
+    pub(crate) fn spilled_memories(&self) -> u64 {
+        self.writing().spilled_memories
+    }
+
+    /// Waits until one more level in memory has been spilled than so many; fails if a spill has failed.
+    pub(crate) fn wait_for_spill_after(&self, spilled: u64) -> Result<()> {
         let mut writing = self.writing();
-        while self.version.load().frozen.is_some() {
+        while writing.spilled_memories <= spilled && self.version.load().frozen.is_some() {
             self.check(&writing)?;
             writing = self.changed.wait(writing).unwrap_or_else(PoisonError::into_inner);
         }
         Ok(())
+    }
+
+    /// How many entries each level has, from the level in memory downwards.
+    pub(crate) fn entries_by_level(&self) -> Vec<u64> {
+        let version = self.version.load();
+        let memory = std::iter::once(version.memory.keys()).chain(version.frozen.as_ref().map(|frozen| frozen.keys()));
+        memory.chain(version.roots().map(|root| root.entries)).collect()
+    }
+
+    /// How many deletions its levels in memory have taken.
+    pub(crate) fn deleted_in_memory(&self) -> u64 {
+        let version = self.version.load();
+        version.memory.deletions() + version.frozen.as_ref().map_or(0, |frozen| frozen.deletions())
+    }
+
+    /// Whether a level is being spilled, or will be.
+    pub(crate) fn is_spilled(&self) -> bool {
+        let writing = self.writing();
+        let waits = self.version.load().frozen.is_some() && self.check(&writing).is_ok();
+        waits || writing.is_spilled.contains(&true)
+    }
+
+    /// Has the upper one of the two levels with the most entries be spilled, so that these meet; tells whether there are two.
+    pub(crate) fn ask_for_merge(&self) -> bool {
+        let levels = {
+            let version = self.version.load();
+            let entries = |level: usize| match level {
+                0 => version.memory.keys(),
+                _ => version.levels[level].active.map_or(0, |root| root.entries),
+            };
+            let mut levels: Vec<(u64, usize)> = (0..LEVELS).map(|level| (entries(level), level)).collect();
+            levels.retain(|(entries, _)| *entries > 0);
+            levels.sort_unstable_by_key(|(entries, _)| std::cmp::Reverse(*entries));
+            levels.into_iter().take(2).map(|(_, level)| level).collect::<Vec<_>>()
+        };
+        match (levels.len(), levels.into_iter().min()) {
+            (2, Some(0)) => self.freeze(),
+            (2, Some(level)) => {
+                self.writing().is_asked_for[level] = true;
+                true
+            }
+            _ => false,
+        }
     }
 }

@@ -19,6 +19,7 @@ use crate::tree::upper::Upper;
 use crate::tree::{MergeThreads, Tree};
 use crate::volume::block_runs::BlockRuns;
 use crate::volume::garbage::Garbage;
+use crate::volume::unit_lives::OF_MERGES;
 
 /// Entries in order, the newest of each key alone.
 pub(crate) trait Source {
@@ -103,9 +104,7 @@ const PARTS_A_THREAD: usize = 4;
 /// Merges what is newer into a tree of a region, for its level, by some threads. Deletions that meet nothing below are dropped if
 /// it is the lowest level.
 pub(crate) fn merge(log: &Log, target: &Target, newer: &dyn Newer, threads: &MergeThreads) -> Result<Merged> {
-    // Nothing comes to an end while levels are merged: this is the newest version.
-    let epoch = log.segment.epoch();
-    let old = target.old.map(|root| Tree::new(log, target.region, root, epoch));
+    let old = target.old.map(|root| Tree::new(log, target.region, root, OF_MERGES));
     let room = NodeRoom::new(&log.segment, target.region, target.level);
     let begin = |start: &OwnedPivot| -> Result<Merge<'_>> {
         let first = old.map_or(Ok(Vec::new()), |tree| tree.whole_pivot(start))?;

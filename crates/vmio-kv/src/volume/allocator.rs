@@ -18,6 +18,7 @@ use crate::format::free_log::Freed;
 use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, UNIT_TABLE_UNITS};
 use crate::format::superblock::AllocatorEpochs;
 use crate::format::unit_table::{self, Purpose, Unit};
+use crate::volume::log_chunks::LogChunks;
 use crate::volume::reserve::OWN_UNITS;
 pub(crate) use runs::TakenRuns;
 
@@ -83,6 +84,8 @@ pub(crate) struct Allocator {
     granted: Range<u64>,
     /// A unit was refused that is beyond them.
     lacks_grant: bool,
+    /// Which units are the log's.
+    pub(crate) log_chunks: LogChunks,
 }
 
 impl GroupMap {
@@ -161,6 +164,7 @@ impl Allocator {
             in_use: BTreeSet::new(),
             granted: 0..u64::MAX,
             lacks_grant: false,
+            log_chunks: LogChunks::default(),
         };
         allocator.find_free_units();
         allocator
@@ -231,6 +235,7 @@ impl Allocator {
             in_use: BTreeSet::new(),
             granted: 0..u64::MAX,
             lacks_grant: false,
+            log_chunks: LogChunks::default(),
         })
     }
 
@@ -253,6 +258,11 @@ impl Allocator {
             }
         }
         self.held = self.free_units.clone();
+        self.log_chunks = LogChunks::default();
+        let units = self.groups.iter().flat_map(|map| map.units.iter().zip(map.group.first_unit..));
+        for (unit, number) in units.filter(|(unit, _)| unit.purpose == Purpose::Log) {
+            self.log_chunks.begin(number, u64::from(unit.garbage));
+        }
     }
 
     /// So many free units of which the device may hold something, in runs, if there are as many. They are not free before
@@ -342,6 +352,7 @@ impl Allocator {
         let map = &mut self.groups[group];
         if map.units[index].purpose != Purpose::Log {
             map.units[index] = Unit { purpose: Purpose::Log, former_epoch: former, ..Unit::default() };
+            self.log_chunks.begin(unit, 0);
         }
         map.taken[index] = [u64::MAX; UNIT_WORDS];
         map.pending[index] = UnitBits::default();
@@ -465,6 +476,7 @@ impl Allocator {
         if map.units[index].purpose != Purpose::Free {
             map.units[index] = Unit::default();
             map.mark_unit(index);
+            self.log_chunks.end(unit);
         }
         if unit < self.granted.start {
             return;
@@ -480,6 +492,7 @@ impl Allocator {
             // After a crash some is counted again.
             map.units[index].garbage = map.units[index].garbage.saturating_add(bytes).min(UNIT_BYTES as u32);
             map.mark_unit(index);
+            self.log_chunks.add_garbage(unit, u64::from(bytes));
         }
     }
 

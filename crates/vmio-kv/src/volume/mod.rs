@@ -8,6 +8,8 @@ pub(crate) mod era;
 pub(crate) mod extents;
 pub(crate) mod garbage;
 mod growth;
+pub(crate) mod log_chunks;
+pub(crate) mod merges;
 pub(crate) mod ownership;
 pub(crate) mod reserve;
 pub(crate) mod segment;

@@ -18,6 +18,7 @@ use crate::format::volume_header::{SegmentEntry, segment_tables};
 use crate::volume::allocator::{Allocator, Cursor, Entered};
 use crate::volume::commit::{Changes, Committed};
 use crate::volume::era::Retired;
+use crate::volume::merges::Merges;
 use crate::volume::ownership::Ownership;
 use crate::volume::reserve::{Claim, Reserve};
 use crate::volume::unit_lives::UnitLives;
@@ -29,6 +30,7 @@ pub(crate) struct Segment {
     pub(crate) uuid: Uuid,
     pub(crate) retired: Arc<Retired>,
     pub(crate) lives: UnitLives,
+    pub(crate) merges: Merges,
     pub(crate) reserve: Reserve,
     pub(crate) ownership: Ownership,
     allocator: Mutex<Allocator>,
@@ -193,6 +195,7 @@ impl Segment {
         let [low, high, ..] = Uuid::random().map_err(failed)?.0;
         Ok(Segment {
             lives: lives.clone(),
+            merges: Merges::default(),
             reserve: Reserve::default(),
             device,
             number: entry.number,

@@ -14,6 +14,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The life goes on.
 const NEVER: u64 = u64::MAX;
 
+/// The life goes on, but all that was live there has been moved: newer levels have newer entries.
+const EMPTIED: u64 = NEVER - 1;
+
+/// For merges, in place of a version's epoch: entries that point into units that are emptied count as superseded, too.
+pub(crate) const OF_MERGES: u64 = EMPTIED;
+
 /// Of each unit of a volume, when its life as a chunk of the log began and ended. Of a unit that is no chunk the last one is over.
 /// Its segments share it, each for its own units.
 #[derive(Clone)]
@@ -45,11 +51,18 @@ impl UnitLives {
     pub(crate) fn begin(&self, unit: u64) -> u64 {
         let Some(life) = self.0.get(unit as usize) else { return 0 };
         let former = life.end.load(Ordering::Acquire);
-        debug_assert_ne!(former, NEVER, "unit {unit} is a chunk already");
+        debug_assert!(former < EMPTIED, "unit {unit} is a chunk already");
         // In this order: who sees that it goes on sees when it began.
         life.former.store(former, Ordering::Release);
         life.end.store(NEVER, Ordering::Release);
         former
+    }
+
+    /// All that was live in it has been moved. Readers find it there as long as its life goes on.
+    pub(crate) fn empty(&self, unit: u64) {
+        if let Some(life) = self.0.get(unit as usize) {
+            life.end.store(EMPTIED, Ordering::Release);
+        }
     }
 
     /// A commit has ended a unit's life. Versions of that epoch or later come after this.
@@ -57,11 +70,6 @@ impl UnitLives {
         if let Some(life) = self.0.get(unit as usize) {
             life.end.store(epoch, Ordering::Release);
         }
-    }
-
-    /// Whether its life is over.
-    pub(crate) fn is_over(&self, unit: u64) -> bool {
-        self.0.get(unit as usize).is_none_or(|life| life.end.load(Ordering::Acquire) != NEVER)
     }
 
     /// Whether an entry is superseded that points into a unit, stands in a leaf of `leaf_epoch`, and is looked at in a version of
@@ -83,6 +91,9 @@ mod tests {
         lives.know(2, Some(3), 9);
         assert!(lives.is_superseded(2, 3, 9), "the leaf is of the former life");
         assert!(!lives.is_superseded(2, 4, 9));
+        lives.empty(2);
+        assert!(!lives.is_superseded(2, 4, 19), "readers find it");
+        assert!(lives.is_superseded(2, 4, OF_MERGES), "merges drop it");
         lives.end(2, 20);
         assert!(!lives.is_superseded(2, 4, 19), "that version holds it");
         assert!(lives.is_superseded(2, 4, 20));
@@ -96,10 +107,8 @@ mod tests {
     fn what_points_to_a_unit_that_is_no_chunk_is_superseded() {
         let lives = UnitLives::new(4);
         lives.know(1, None, 9);
-        assert!(lives.is_over(1));
         assert!(lives.is_superseded(1, 9, 9));
         assert_eq!(lives.begin(1), 9);
-        assert!(!lives.is_over(1));
         assert!(lives.is_superseded(1, 9, 30));
         assert!(!lives.is_superseded(1, 11, 30));
     }

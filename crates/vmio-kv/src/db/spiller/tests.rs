@@ -32,6 +32,12 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
+/// Nothing is merged, and what was has been committed and has given back what it made outdated.
+fn wait_for_spills(home: &OpenSegment) {
+    home.segment.merges.wait();
+    drop(home.committing.lock().expect("nobody has panicked"));
+}
+
 /// Where the last leaf of a tree is.
 fn last_leaf(region: &RegionHandle, root: Root) -> u64 {
     let region = region.region();
@@ -144,11 +150,11 @@ fn a_part_that_fails_gives_back_what_all_have_taken() {
     put(&db, (0..9000).step_by(30), b"new");
     let taken_blocks = || db.default.home.segment.allocator().taken_blocks();
     // The spill before may still be giving back what it has made outdated.
-    drop(db.default.home.upkeep());
+    wait_for_spills(&db.default.home);
     let before = taken_blocks();
     begin_to_spill(&db, &db);
     wait_until("the spill has not failed", || region.has_failed());
-    drop(db.default.home.upkeep());
+    wait_for_spills(&db.default.home);
     assert_eq!(taken_blocks(), before);
     backing.fail(None);
     // It could not be read, which is remembered as long as it is in memory.
@@ -185,11 +191,11 @@ fn a_merge_that_fails_at_its_end_gives_back_its_tree() {
         put(region, numbers, b"new");
         let _ = db.flush();
         // Nothing else goes on: what is taken now is so after a merge that has failed.
-        drop(home.upkeep());
+        wait_for_spills(home);
         let before = home.segment.allocator().taken_blocks();
-        if home.spill_all(region.region(), false, &home.upkeep_beside()).is_err() {
+        if home.spill_all(region.region()).is_err() {
             failures += 1;
-            drop(home.upkeep());
+            wait_for_spills(home);
             assert_eq!(home.segment.allocator().taken_blocks(), before, "round {round}");
         }
         if failures == 3 {

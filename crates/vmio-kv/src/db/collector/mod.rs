@@ -1,0 +1,292 @@
+//! Garbage collection of the log: what is live in the chunks with the most garbage is appended anew, and the chunks are given up.
+//!
+//! A thread of the store's does it, beside writers and spills, one chunk after the other; whoever finds no room does the same.
+//! Where garbage is not known yet, or may not be collected yet, levels are spilled first: `learning.rs`.
+
+mod learning;
+mod moves;
+mod pace;
+mod thread;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::db::OpenSegment;
+use crate::error::{Error, Result};
+use crate::format::free_log::Freed;
+use crate::format::geometry::{UNIT_BLOCKS, UNIT_BYTES, unit_of};
+use crate::volume::commit::Changes;
+use crate::volume::era::Outdated;
+use crate::volume::log_chunks::LogSpace;
+use crate::volume::merges::Moment;
+use crate::volume::reserve::Claim;
+use learning::Learning;
+pub(super) use pace::{Bound, Pace};
+pub(super) use thread::{CollectorThread, Wake};
+
+/// When room is short, chunks are collected that have this much garbage.
+const GARBAGE_BYTES_MIN: u64 = UNIT_BYTES / 16;
+/// So many chunks are given up by one commit, unless somebody waits for them.
+const CHUNKS_A_COMMIT: usize = 8;
+/// Garbage that is not worth a collection of its own while the log is written to: an eighth of the volume at most.
+const SLACK_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=24 << 20;
+/// The same when nobody writes.
+const IDLE_SLACK_BYTES: u64 = 4 * UNIT_BYTES;
+
+/// A segment's collection of garbage.
+#[derive(Default)]
+pub(crate) struct Collector {
+    /// Who collects holds it.
+    state: Mutex<Collecting>,
+    pub(super) pace: Pace,
+    /// Since the store was opened: chunks that were given up, and bytes of records that were moved for it.
+    pub(super) chunks: AtomicU64,
+    pub(super) moved_bytes: AtomicU64,
+}
+
+/// What one who collects knows.
+#[derive(Default)]
+pub(super) struct Collecting {
+    /// Chunks of which nothing is live any more, and when they came to that.
+    emptied: Vec<(u64, Moment)>,
+    /// Where the log ended when a collection found nothing to gain.
+    was_in_vain: Option<u64>,
+}
+
+/// When there is little enough garbage.
+#[derive(Clone, Copy, Debug)]
+enum Goal {
+    /// The log takes no more than its limit, and so much beside.
+    Limit { slack_bytes: u64 },
+    /// So many chunks are there for a claim.
+    Room { claim: Claim, chunks: u64 },
+}
+
+/// What came of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// A chunk was emptied: there may be more.
+    Emptied,
+    /// The goal is reached.
+    Reached,
+    /// Nothing can be gained before levels have been spilled, which they are being.
+    Learns,
+    /// Nothing more is to be gained.
+    InVain,
+}
+
+impl OpenSegment {
+    fn collecting(&self) -> MutexGuard<'_, Collecting> {
+        self.collector.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What background collection leaves beside the limit.
+    fn slack_bytes(&self) -> u64 {
+        let most = self.store.device.units_max() * UNIT_BYTES / 8;
+        most.clamp(*SLACK_BYTES.start(), *SLACK_BYTES.end())
+    }
+
+    /// The log's chunks, as they will be when those that are emptied are given up.
+    fn space_to_be(&self, state: &Collecting) -> LogSpace {
+        let emptied = state.emptied.len() as u64;
+        let mut space = self.segment.allocator().log_chunks.space();
+        space.bytes -= emptied * UNIT_BYTES;
+        space.garbage_bytes -= emptied * (UNIT_BYTES - 1);
+        space
+    }
+
+    /// Bytes of garbage from which on a chunk is to be collected; none if the goal is reached.
+    fn least_garbage(&self, state: &Collecting, goal: Goal) -> Option<u64> {
+        let most = self.store.options.space_amplification();
+        match goal {
+            Goal::Room { claim, chunks } => {
+                self.segment.check_room(claim, chunks).is_err().then_some(GARBAGE_BYTES_MIN)
+            }
+            Goal::Limit { slack_bytes } => {
+                let space = self.space_to_be(state);
+                let is_too_large = space.bytes > self.limit(space) + slack_bytes;
+                is_too_large.then_some((UNIT_BYTES as f64 * (1.0 - 1.0 / most)) as u64)
+            }
+        }
+    }
+
+    /// How long the log may be. What may be garbage though nobody knows it yet does not count as live.
+    fn limit(&self, space: LogSpace) -> u64 {
+        let known_live = space.bytes - space.garbage_bytes;
+        let live = known_live - self.bytes_in_doubt(known_live).min(known_live);
+        (live as f64 * self.store.options.space_amplification()) as u64
+    }
+
+    /// Lets chunks be collected that an opening would not read back any more.
+    fn allow_collection(&self) {
+        let chunks = self.log.take_chunks_before(self.segment.superblock().log_replay_sequence);
+        let mut allocator = self.segment.allocator();
+        chunks.into_iter().for_each(|chunk| allocator.log_chunks.allow(unit_of(chunk)));
+    }
+
+    /// The same after an opening, of all that it has not read back.
+    pub(super) fn allow_collection_of_old(&self) {
+        let mut open = self.log.open_chunks();
+        open.extend(self.log.chunks_to_read_back());
+        self.segment.allocator().log_chunks.allow_all_but(|unit| open.contains(&(unit * UNIT_BYTES)));
+    }
+
+    /// Empties a chunk, if the goal is not reached and one is worth it; else sees to it that there is one.
+    fn step(&self, state: &mut Collecting, goal: Goal, learning: Learning) -> Result<Step> {
+        self.allow_collection();
+        self.give_up_emptied(state, CHUNKS_A_COMMIT)?;
+        let Some(least) = self.least_garbage(state, goal) else { return Ok(Step::Reached) };
+        let next = || self.segment.allocator().log_chunks.most_garbage();
+        // A merge of levels tells of more garbage than moves of so much live data would gain.
+        let gains_little = next().is_none_or(|(_, garbage)| garbage < UNIT_BYTES / 4 * 3);
+        if learning == Learning::Most
+            && gains_little
+            && self.is_cheap_to_learn()
+            && self.learn(learning)?
+            && self.collector.pace.part() < 0.5
+        {
+            return Ok(Step::Learns);
+        }
+        while let Some((unit, _)) = next().filter(|(_, garbage)| *garbage >= least) {
+            match self.empty(unit) {
+                Ok(true) => {
+                    state.emptied.push((unit, self.segment.merges.moment()));
+                    return Ok(Step::Emptied);
+                }
+                Ok(false) => {}
+                // Others may have made room enough.
+                Err(Error::Full { .. }) => return Ok(Step::InVain),
+                // Its regions take no writes since the store is being closed: there is nothing wrong with the chunk.
+                Err(_) if self.store.spills.is_stopping() => return Ok(Step::InVain),
+                Err(error) => self.leave_alone(unit, error)?,
+            }
+        }
+        if self.give_up_emptied(state, 1)? && self.least_garbage(state, goal).is_none() {
+            return Ok(Step::Reached);
+        }
+        Ok(if self.learn(learning)? { Step::Learns } else { Step::InVain })
+    }
+
+    /// Collects until the log is within its limit, or nothing more can be gained of what there is by now.
+    pub(super) fn collect_all(&self) -> Result<()> {
+        self.store.check_writable()?;
+        let mut state = self.collecting();
+        self.log.check_goes_on()?;
+        self.store.spills.forget_apart();
+        // What somebody has read until now.
+        self.segment.give_back()?;
+        let goal = Goal::Limit { slack_bytes: 0 };
+        for learning in [Learning::Memory, Learning::Levels] {
+            self.learn_all(learning)?;
+            // What is written meanwhile is for the next collection.
+            let chunks = self.segment.allocator().log_chunks.len();
+            for _ in 0..chunks {
+                if self.step(&mut state, goal, Learning::Nothing)? != Step::Emptied {
+                    break;
+                }
+            }
+            self.give_up_emptied(&mut state, 1)?;
+            if self.least_garbage(&state, goal).is_none() {
+                break;
+            }
+        }
+        drop(state);
+        self.discard_free();
+        Ok(())
+    }
+
+    /// Makes room for a write that was refused; tells whether it is worth another try.
+    pub(super) fn make_room(&self, claim: Claim, chunks: u64) -> Result<bool> {
+        let mut state = self.collecting();
+        let goal = Goal::Room { claim, chunks };
+        let has_room = || {
+            let lacks_none = self.regions().iter().all(|region| !region.lacks_room());
+            lacks_none && self.segment.check_room(claim, chunks).is_ok()
+        };
+        let spill_again = || {
+            let mut lacking = self.regions().into_iter().filter(|region| region.lacks_room());
+            lacking.try_for_each(|region| self.spill_all(&region))
+        };
+        // Somebody else may have made it meanwhile.
+        self.store.spills.forget_apart();
+        self.segment.give_back()?;
+        spill_again()?;
+        if has_room() {
+            return Ok(true);
+        }
+        let (_, end) = self.log.end();
+        if state.was_in_vain == Some(end) {
+            return Ok(false);
+        }
+        self.log.check_goes_on()?;
+        for learning in [Learning::Nothing, Learning::Memory, Learning::Levels] {
+            self.learn_all(learning)?;
+            while self.step(&mut state, goal, Learning::Nothing)? == Step::Emptied {
+                self.give_up_emptied(&mut state, 1)?;
+                // What was given up may be held by readers: then more moves would take what is kept for deletions.
+                if self.store.spills.is_stopping() || self.segment.check_room(Claim::Delete, 1).is_err() {
+                    break;
+                }
+            }
+            if self.segment.check_room(claim, chunks).is_ok() {
+                break;
+            }
+        }
+        spill_again()?;
+        let has_room = has_room();
+        state.was_in_vain = (!has_room).then(|| self.log.end().1);
+        Ok(has_room)
+    }
+
+    /// Has nothing be referred to in a chunk that a former owner may still write to; nor is the log read back from there any more.
+    pub(super) fn leave_chunk(&self, chunk: u64) -> Result<()> {
+        let mut state = self.collecting();
+        self.spill_memories_at_once()?;
+        self.allow_collection();
+        self.empty(unit_of(chunk))?;
+        state.emptied.push((unit_of(chunk), self.segment.merges.moment()));
+        self.give_up_emptied(&mut state, 1).map(|_| ())
+    }
+
+    /// A chunk that is damaged stays as it is, and so does one with records of a region that takes no writes: whoever needs a record
+    /// of it will be told.
+    fn leave_alone(&self, unit: u64, error: Error) -> Result<()> {
+        if !matches!(error, Error::Damaged { .. } | Error::Stopped { .. }) {
+            return Err(error);
+        }
+        tracing::error!(%error, "a chunk of the log is not collected");
+        self.segment.allocator().log_chunks.forbid(unit);
+        Ok(())
+    }
+
+    /// Gives up chunks of which no record is the newest of its key, if there are so many for which no merge has to be waited; tells
+    /// whether there were.
+    fn give_up_emptied(&self, state: &mut Collecting, least: usize) -> Result<bool> {
+        let merges = &self.segment.merges;
+        let count = state.emptied.iter().take_while(|(_, since)| merges.have_ended_before(*since)).count();
+        if count < least.max(1) {
+            return Ok(false);
+        }
+        let chunk = |(unit, _): &(u64, Moment)| Freed { offset: unit * UNIT_BYTES, blocks: UNIT_BLOCKS };
+        let chunks: Vec<Freed> = state.emptied[..count].iter().map(chunk).collect();
+        // What has taken the place of their records must not be lost when they are.
+        self.log.sync_all()?;
+        // What is published later must be of a later commit.
+        let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
+        let epoch = self.segment.commit(Changes { log: Some(self.log.position()), ..Changes::default() }, &chunks)?;
+        for chunk in &chunks {
+            self.segment.lives.end(unit_of(chunk.offset), epoch);
+            self.segment.allocator().log_chunks.end(unit_of(chunk.offset));
+        }
+        state.emptied.drain(..count);
+        self.collector.chunks.fetch_add(chunks.len() as u64, Ordering::Relaxed);
+        let outdated = Outdated::new(&self.segment.retired, chunks);
+        for region in self.regions() {
+            region.outlive(&outdated, epoch);
+        }
+        drop(committing);
+        drop(outdated);
+        self.segment.give_back()?;
+        Ok(true)
+    }
+}

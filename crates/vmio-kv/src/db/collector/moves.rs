@@ -1,0 +1,128 @@
+//! What is live in a chunk is appended to the log anew.
+//!
+//! It is put again, or deleted again, within its region's write turn, and only if the index still points to the old record. So
+//! the log's order stays that of the writes, and reading it back needs no rule for what was moved.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::db::OpenSegment;
+use crate::error::Result;
+use crate::format::geometry::{UNIT_BYTES, unit_of};
+use crate::log::{Append, Appended, Visited};
+use crate::region::{Region, WriteTurn};
+use crate::volume::reserve::Claim;
+
+/// Keys that are looked up together.
+const KEYS_MAX: usize = 512;
+/// Bytes of records that are moved within one turn: writers of the region wait for no more.
+const TURN_BYTES: usize = 64 << 10;
+
+impl OpenSegment {
+    /// Appends anew what is live in a chunk, and has merges drop whatever points there. Tells whether it has: a chunk that has records
+    /// in memory is left as it is.
+    pub(super) fn empty(&self, unit: u64) -> Result<bool> {
+        let chunk = unit * UNIT_BYTES;
+        let superblock = self.segment.superblock();
+        let is_open = || self.log.open_chunks().contains(&chunk);
+        if unit == unit_of(superblock.log_replay_from) || is_open() {
+            self.segment.allocator().log_chunks.forbid(unit);
+            return Ok(false);
+        }
+        let read = self.log.read_chunk(chunk)?;
+        if read.first_sequence() >= superblock.log_replay_sequence {
+            self.segment.allocator().log_chunks.forbid(unit);
+            return Ok(false);
+        }
+        let mut by_region: BTreeMap<u32, Vec<Visited<'_>>> = BTreeMap::new();
+        self.log.walk(&read, |record| by_region.entry(record.region).or_default().push(record))?;
+        for region in self.regions() {
+            // Records of regions that are not there were never committed.
+            let Some(mut records) = by_region.remove(&region.number) else { continue };
+            // Neighbours fall to the same leaves.
+            records.sort_unstable_by_key(|record| record.key);
+            for some in records.chunks(KEYS_MAX) {
+                self.move_live(&region, some)?;
+            }
+        }
+        self.segment.lives.empty(unit);
+        // Nothing of it is live: it counts as such until it is given up.
+        let mut allocator = self.segment.allocator();
+        allocator.log_chunks.forbid(unit);
+        allocator.log_chunks.add_garbage(unit, UNIT_BYTES);
+        Ok(true)
+    }
+
+    /// Moves those of some records that are the newest of their keys. None of them is in memory: a key that is there has a newer one.
+    fn move_live(&self, region: &Arc<Region>, records: &[Visited<'_>]) -> Result<()> {
+        let mut left: Vec<&Visited<'_>> = records.iter().collect();
+        while !left.is_empty() {
+            let version = region.version();
+            let keys: Vec<&[u8]> = left.iter().map(|record| record.key).collect();
+            let newest = region.newest_on_device(&version, &keys)?;
+            let mut live: Vec<&Visited<'_>> = Vec::new();
+            live.extend(
+                left.iter()
+                    .zip(newest)
+                    .filter(|(record, newest)| *newest == Some(record.pointer))
+                    .map(|(record, _)| *record),
+            );
+            left.clear();
+            let mut at = 0;
+            while at < live.len() {
+                let turn = self.turn_to_move(region)?;
+                // Levels on the device have changed meanwhile: the look-up may not hold any more.
+                if region.current().epoch != version.epoch {
+                    left = live.split_off(at);
+                    break;
+                }
+                let mut bytes = 0;
+                let is_within = |record: &&&Visited<'_>| {
+                    bytes += record.key.len() + record.value.len();
+                    bytes <= TURN_BYTES
+                };
+                let count = live[at..].iter().take_while(is_within).count().max(1);
+                self.move_within(turn, region, &live[at..at + count])?;
+                at += count;
+            }
+        }
+        Ok(())
+    }
+
+    fn turn_to_move<'region>(&self, region: &'region Arc<Region>) -> Result<WriteTurn<'region>> {
+        if let Some(turn) = region.try_begin_write()? {
+            return Ok(turn);
+        }
+        // Who waits for room waits for this thread, perhaps.
+        self.spill_all(region)?;
+        region.begin_write()
+    }
+
+    /// Moves records within a turn, whose keys are in no level in memory unless they were put since.
+    fn move_within(&self, turn: WriteTurn<'_>, region: &Arc<Region>, records: &[&Visited<'_>]) -> Result<()> {
+        let is_newest = |record: &&&Visited<'_>| turn.in_memory(record.key).is_none();
+        let appends: Vec<Append<'_>> = records
+            .iter()
+            .filter(is_newest)
+            .map(|record| Append { kind: record.kind, region: region.number, key: record.key, value: record.value })
+            .collect();
+        let mut appended: Vec<Appended> = Vec::with_capacity(appends.len());
+        // Not as a batch: where one finds no room the others are none the worse.
+        let done = appends.iter().try_for_each(|append| {
+            appended.push(self.log.append_one_record(append, Claim::Move)?);
+            Ok(())
+        });
+        let mut level = turn.fill();
+        for (append, at) in appends.iter().zip(&appended) {
+            level.insert(append.key, at.sequence, at.pointer);
+        }
+        drop(level);
+        let moved = appended.iter().map(|at| u64::from(at.pointer.record_bytes())).sum();
+        let is_full = turn.is_full();
+        drop(turn);
+        self.collector.moved_bytes.fetch_add(moved, Ordering::Relaxed);
+        self.spill_if_due(region, is_full);
+        done
+    }
+}

@@ -1,0 +1,190 @@
+//! The thread that collects: woken when a chunk of a log is begun or a spill has ended, and now and then while nobody writes.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use vmio::SignalsBlocked;
+
+use super::learning::Learning;
+use super::{Bound, Goal, IDLE_SLACK_BYTES, Step};
+use crate::db::OpenSegment;
+use crate::db::segments::Segments;
+use crate::error::{Error, Result};
+use crate::format::geometry::UNIT_BYTES;
+use crate::volume::reserve::Claim;
+
+/// After so long without a chunk begun nobody counts as writing.
+const IDLE: Duration = Duration::from_millis(500);
+/// While a spill goes on that has to end first.
+const SPILL: Duration = Duration::from_millis(20);
+/// Beyond the limit, and what is left to background collection beside it, the log may take so much more: there writers wait.
+const BOUND_BYTES: u64 = 32 << 20;
+/// Free chunks with which writers begin to be slowed, where the volume cannot grow.
+const FREE_CHUNKS: u64 = 16;
+
+/// What has the thread look around.
+#[derive(Default)]
+pub(crate) struct Wake {
+    state: Mutex<WakeState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct WakeState {
+    is_due: bool,
+    is_stopping: bool,
+}
+
+/// Why the thread goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    Due,
+    Idle,
+    Stop,
+}
+
+impl Wake {
+    /// Has the thread look around.
+    pub(crate) fn wake(&self) {
+        let mut state = self.state.lock();
+        if !std::mem::replace(&mut state.is_due, true) {
+            self.changed.notify_one();
+        }
+    }
+
+    fn stop(&self) {
+        self.state.lock().is_stopping = true;
+        self.changed.notify_one();
+    }
+
+    fn wait(&self, most: Duration) -> Woken {
+        let mut state = self.state.lock();
+        if !state.is_due && !state.is_stopping {
+            self.changed.wait_for(&mut state, most);
+        }
+        match (state.is_stopping, std::mem::take(&mut state.is_due)) {
+            (true, _) => Woken::Stop,
+            (false, true) => Woken::Due,
+            (false, false) => Woken::Idle,
+        }
+    }
+}
+
+/// The thread, as long as this is there.
+pub(crate) struct CollectorThread {
+    segments: Arc<Segments>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl CollectorThread {
+    pub(crate) fn start(segments: &Arc<Segments>) -> std::io::Result<Self> {
+        let _signals = SignalsBlocked::new();
+        let its = Arc::clone(segments);
+        let work = move || its.collect_in_background();
+        let thread = std::thread::Builder::new().name("vmio-kv-gc".to_owned()).spawn(work)?;
+        Ok(CollectorThread { segments: Arc::clone(segments), thread: Some(thread) })
+    }
+}
+
+impl Drop for CollectorThread {
+    fn drop(&mut self) {
+        self.segments.store().collector.stop();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that collects garbage has panicked");
+        }
+    }
+}
+
+impl Segments {
+    fn collect_in_background(&self) {
+        let wake = &self.store().collector;
+        let mut wait = IDLE;
+        loop {
+            let woken = wake.wait(wait);
+            if woken == Woken::Stop {
+                return;
+            }
+            // A spill that is waited for may end without a chunk begun.
+            let is_idle = woken == Woken::Idle && wait == IDLE;
+            let mut learns = false;
+            for segment in self.all() {
+                match segment.collect_due(is_idle) {
+                    Ok(step) => learns |= step == Step::Learns,
+                    Err(Error::Stopped { .. }) => {}
+                    Err(error) => tracing::error!(%error, "the log could not be kept short"),
+                }
+                segment.discard_free();
+            }
+            wait = if learns { SPILL } else { IDLE };
+        }
+    }
+}
+
+impl OpenSegment {
+    /// Collects what is due. Spills go on meanwhile, and so do writers, at the pace that this sets.
+    fn collect_due(&self, is_idle: bool) -> Result<Step> {
+        let mut last = Step::Reached;
+        loop {
+            self.keep_recovery_short();
+            let goal = self.goal(is_idle);
+            let mut state = self.collecting();
+            if is_idle {
+                self.segment.give_back()?;
+            }
+            let step = self.log.check_goes_on().and_then(|()| self.step(&mut state, goal, Learning::Most));
+            let step = step.inspect_err(|_| self.collector.pace.set(Bound::Space, 0.0))?;
+            if step != Step::Emptied || self.collector.pace.part() > 0.5 {
+                self.give_up_emptied(&mut state, 1)?;
+            }
+            drop(state);
+            self.set_pace(step);
+            match step {
+                Step::Emptied if !self.store.spills.is_stopping() => last = step,
+                // What was moved is in memory, and so what was learnt may be more.
+                Step::Reached if is_idle && last == Step::Emptied => return Ok(Step::Learns),
+                step => return Ok(step),
+            }
+        }
+    }
+
+    fn goal(&self, is_idle: bool) -> Goal {
+        let chunks = self.chunks_to_keep() / 2 + 1;
+        let is_short = !self.may_grow() && self.segment.check_room(Claim::Put, chunks).is_err();
+        match is_short {
+            true => Goal::Room { claim: Claim::Put, chunks },
+            false if is_idle => Goal::Limit { slack_bytes: IDLE_SLACK_BYTES.min(self.slack_bytes()) },
+            false => Goal::Limit { slack_bytes: self.slack_bytes() },
+        }
+    }
+
+    /// Says how close the log is to its bound. What cannot be helped slows nobody.
+    fn set_pace(&self, step: Step) {
+        let mut part: f64 = 0.0;
+        if step != Step::InVain {
+            let space = self.segment.allocator().log_chunks.space();
+            let free_of_delay = self.limit(space) + self.slack_bytes();
+            part = part.max(space.bytes.saturating_sub(free_of_delay) as f64 / BOUND_BYTES as f64);
+            if !self.may_grow() {
+                let free = self.segment.allocator().free_units();
+                let (free, least) =
+                    (free.saturating_sub(self.segment.reserve.least_free(Claim::Put)), self.chunks_to_keep());
+                // Who finds no room is refused: nobody stops before.
+                part = part.max(0.9 * least.saturating_sub(free) as f64 / least as f64);
+            }
+        }
+        self.collector.pace.set(Bound::Space, part);
+    }
+
+    fn may_grow(&self) -> bool {
+        self.store.volume().units() < self.store.device.units_max()
+    }
+
+    /// Free chunks with which nobody is slowed.
+    fn chunks_to_keep(&self) -> u64 {
+        (self.segment.allocator().units_in_all() / 32).clamp(1, FREE_CHUNKS)
+    }
+}
+
+const _: () = assert!(BOUND_BYTES.is_multiple_of(UNIT_BYTES));

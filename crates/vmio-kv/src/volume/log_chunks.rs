@@ -1,0 +1,215 @@
+//! The log's chunks by how much of each is garbage: which one gives the most room is known at once, however many there are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::format::geometry::UNIT_BYTES;
+
+/// Chunks are told apart by so many steps of garbage.
+const STEPS: usize = 64;
+
+/// How much of the log is live.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogSpace {
+    /// Of all chunks.
+    pub(crate) bytes: u64,
+    pub(crate) garbage_bytes: u64,
+    /// Of those that may be collected, the garbage.
+    pub(crate) collectable_bytes: u64,
+}
+
+/// The chunks of a segment's log that have not been given up.
+#[derive(Debug)]
+pub(crate) struct LogChunks {
+    /// By unit: bytes of garbage, and whether the chunk may be collected.
+    chunks: BTreeMap<u64, Chunk>,
+    /// Those that may be collected, by steps of garbage.
+    by_garbage: [BTreeSet<u64>; STEPS],
+    space: LogSpace,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Chunk {
+    garbage: u64,
+    is_collectable: bool,
+}
+
+impl Default for LogChunks {
+    fn default() -> Self {
+        let by_garbage = std::array::from_fn(|_| BTreeSet::new());
+        LogChunks { chunks: BTreeMap::new(), by_garbage, space: LogSpace::default() }
+    }
+}
+
+fn step(garbage: u64) -> usize {
+    (garbage * STEPS as u64 / UNIT_BYTES) as usize
+}
+
+impl LogChunks {
+    /// A unit is a chunk from now on, of which so much is garbage. It may not be collected yet.
+    pub(crate) fn begin(&mut self, unit: u64, garbage: u64) {
+        self.end(unit);
+        let garbage = garbage.min(UNIT_BYTES - 1);
+        self.chunks.insert(unit, Chunk { garbage, is_collectable: false });
+        self.space.bytes += UNIT_BYTES;
+        self.space.garbage_bytes += garbage;
+    }
+
+    /// It is none any more.
+    pub(crate) fn end(&mut self, unit: u64) {
+        self.forbid(unit);
+        if let Some(chunk) = self.chunks.remove(&unit) {
+            self.space.bytes -= UNIT_BYTES;
+            self.space.garbage_bytes -= chunk.garbage;
+        }
+    }
+
+    /// More of it is garbage. What is no chunk has none.
+    pub(crate) fn add_garbage(&mut self, unit: u64, bytes: u64) {
+        let Some(chunk) = self.chunks.get_mut(&unit) else { return };
+        let before = chunk.garbage;
+        // Records are counted an eighth too long at most, and after a crash some are counted again.
+        chunk.garbage = (before + bytes).min(UNIT_BYTES - 1);
+        let after = chunk.garbage;
+        self.space.garbage_bytes += after - before;
+        if chunk.is_collectable {
+            self.space.collectable_bytes += after - before;
+            if step(before) != step(after) {
+                self.by_garbage[step(before)].remove(&unit);
+                self.by_garbage[step(after)].insert(unit);
+            }
+        }
+    }
+
+    /// No record of it is in memory alone, and nothing more is written to it: it may be collected.
+    pub(crate) fn allow(&mut self, unit: u64) {
+        if let Some(chunk) = self.chunks.get_mut(&unit)
+            && !chunk.is_collectable
+        {
+            chunk.is_collectable = true;
+            self.space.collectable_bytes += chunk.garbage;
+            self.by_garbage[step(chunk.garbage)].insert(unit);
+        }
+    }
+
+    /// All of them, those aside that `is_open`.
+    pub(crate) fn allow_all_but(&mut self, is_open: impl Fn(u64) -> bool) {
+        let units: Vec<u64> = self.chunks.keys().copied().filter(|unit| !is_open(*unit)).collect();
+        units.into_iter().for_each(|unit| self.allow(unit));
+    }
+
+    /// It is to be left alone.
+    pub(crate) fn forbid(&mut self, unit: u64) {
+        if let Some(chunk) = self.chunks.get_mut(&unit)
+            && chunk.is_collectable
+        {
+            chunk.is_collectable = false;
+            self.space.collectable_bytes -= chunk.garbage;
+            self.by_garbage[step(chunk.garbage)].remove(&unit);
+        }
+    }
+
+    /// Of those that may be collected the one with the most garbage, a step more or less, and how much that is.
+    pub(crate) fn most_garbage(&self) -> Option<(u64, u64)> {
+        let unit = self.by_garbage.iter().rev().find_map(|units| units.first())?;
+        self.chunks.get(unit).map(|chunk| (*unit, chunk.garbage))
+    }
+
+    /// How much of one is garbage.
+    pub(crate) fn garbage_of(&self, unit: u64) -> u64 {
+        self.chunks.get(&unit).map_or(0, |chunk| chunk.garbage)
+    }
+
+    /// How much there is of what.
+    pub(crate) fn space(&self) -> LogSpace {
+        self.space
+    }
+
+    /// How many chunks there are.
+    pub(crate) fn len(&self) -> usize {
+        self.chunks.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_chunk_with_the_most_garbage_comes_first() {
+        let mut chunks = LogChunks::default();
+        (1..=3).for_each(|unit| chunks.begin(unit, 0));
+        assert_eq!(chunks.most_garbage(), None, "none may be collected");
+        chunks.add_garbage(2, UNIT_BYTES / 2);
+        chunks.allow(1);
+        assert_eq!(chunks.most_garbage(), Some((1, 0)));
+        chunks.allow(2);
+        assert_eq!(chunks.most_garbage(), Some((2, UNIT_BYTES / 2)));
+        chunks.add_garbage(1, 2 * UNIT_BYTES);
+        assert_eq!(chunks.most_garbage(), Some((1, UNIT_BYTES - 1)), "no chunk has more than it holds");
+        chunks.forbid(1);
+        assert_eq!(chunks.most_garbage(), Some((2, UNIT_BYTES / 2)));
+        chunks.end(2);
+        chunks.add_garbage(2, 1);
+        assert_eq!(chunks.most_garbage(), None);
+        let space = LogSpace { bytes: 2 * UNIT_BYTES, garbage_bytes: UNIT_BYTES - 1, collectable_bytes: 0 };
+        assert_eq!((chunks.space(), chunks.len()), (space, 2));
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Begin(u64, u64),
+        End(u64),
+        Add(u64, u64),
+        Allow(u64),
+        Forbid(u64),
+    }
+
+    proptest! {
+        #[test]
+        fn sums_and_order_are_those_of_a_list(steps in proptest::collection::vec(prop_oneof![
+            (0_u64..6, 0..UNIT_BYTES).prop_map(|(unit, garbage)| Step::Begin(unit, garbage)),
+            (0_u64..6).prop_map(Step::End),
+            (0_u64..6, 0..UNIT_BYTES).prop_map(|(unit, bytes)| Step::Add(unit, bytes)),
+            (0_u64..6).prop_map(Step::Allow),
+            (0_u64..6).prop_map(Step::Forbid),
+        ], 1..100)) {
+            let mut chunks = LogChunks::default();
+            let mut model: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
+            for step in steps {
+                match step {
+                    Step::Begin(unit, garbage) => {
+                        chunks.begin(unit, garbage);
+                        model.insert(unit, (garbage.min(UNIT_BYTES - 1), false));
+                    }
+                    Step::End(unit) => {
+                        chunks.end(unit);
+                        model.remove(&unit);
+                    }
+                    Step::Add(unit, bytes) => {
+                        chunks.add_garbage(unit, bytes);
+                        model.entry(unit).and_modify(|(garbage, _)| *garbage = (*garbage + bytes).min(UNIT_BYTES - 1));
+                    }
+                    Step::Allow(unit) => {
+                        chunks.allow(unit);
+                        model.entry(unit).and_modify(|(_, is_collectable)| *is_collectable = true);
+                    }
+                    Step::Forbid(unit) => {
+                        chunks.forbid(unit);
+                        model.entry(unit).and_modify(|(_, is_collectable)| *is_collectable = false);
+                    }
+                }
+                let collectable = || model.values().filter(|(_, is_collectable)| *is_collectable);
+                let space = LogSpace {
+                    bytes: model.len() as u64 * UNIT_BYTES,
+                    garbage_bytes: model.values().map(|(garbage, _)| garbage).sum(),
+                    collectable_bytes: collectable().map(|(garbage, _)| garbage).sum(),
+                };
+                prop_assert_eq!(chunks.space(), space);
+                let most = collectable().map(|(garbage, _)| *garbage).max();
+                prop_assert_eq!(chunks.most_garbage().map(|(_, garbage)| super::step(garbage)), most.map(super::step));
+            }
+        }
+    }
+}
