@@ -154,16 +154,17 @@ impl Options {
         self
     }
 
-    /// How many times as large as what is live in it the log may become before garbage is collected: 1.1 to 100. The chunks that are
-    /// written to (some megabytes), and 8 MiB beside, are not counted; what a chunk could not be filled with counts as live.
+    /// How many times as large as what is live in it the log may be, beside 64 MiB: 1.1 to 100, 1.5 by default. Writers are slowed where
+    /// garbage is not collected as fast as they make it. The log may be longer where snapshots hold what was overwritten, and what a
+    /// chunk could not be filled with counts as live.
     pub fn max_space_amplification(mut self, factor: f64) -> Self {
         self.max_space_amplification = factor;
         self
     }
 
-    /// Bytes of the log that an opening may have to read back: 16 MiB at least, 1 GiB by default. Where it would be more, levels in
-    /// memory are spilled before they are full, those with the oldest records first. It is exceeded by what is written while
-    /// that goes on, and by a chunk or two. Several segments have equal parts of it, of 16 MiB at least.
+    /// Bytes of the log that an opening may have to read back: 16 MiB at least, 1 GiB by default. From half of it on levels in memory
+    /// are spilled before they are full, those with the oldest records first, and writers are slowed as it is approached. Several
+    /// segments have equal parts of it, of 16 MiB at least.
     pub fn max_recovery_log_bytes(mut self, bytes: u64) -> Self {
         self.max_recovery_log_bytes = bytes;
         self

@@ -13,6 +13,7 @@ use vmio::backing::FileBacking;
 use vmio::{Mapping, MappingOptions};
 
 use support::child::{command, is_child};
+use support::memory_group::MemoryGroup;
 use support::{PAGE, Random, at, builder, is_managed, is_root, load, store, watchdog};
 
 const NAME: &str = "a_process_with_little_more_memory_than_its_cache_lives";
@@ -21,43 +22,8 @@ const CACHE_BYTES: u64 = 48 << 20;
 /// For the program itself, its threads and the kernel's own needs.
 const REST_BYTES: u64 = 12 << 20;
 
-/// A memory cgroup; removed when dropped.
-struct MemoryGroup(PathBuf);
-
 /// Where to lower a limit while processes are at it, in either version of cgroups.
 const LOWERED: [&str; 2] = ["memory.limit_in_bytes", "memory.high"];
-
-impl MemoryGroup {
-    fn new(test: &str, limit: u64) -> Option<Self> {
-        let name = format!("vmio-test-{}-{test}", std::process::id());
-        Self::at(Path::new("/sys/fs/cgroup/memory").join(&name), "memory.limit_in_bytes", limit)
-            .or_else(|| Self::at(Path::new("/sys/fs/cgroup").join(&name), "memory.max", limit))
-    }
-
-    fn at(path: PathBuf, limit_file: &str, limit: u64) -> Option<Self> {
-        if !path.parent()?.join("cgroup.procs").exists() {
-            return None;
-        }
-        fs::create_dir(&path).ok()?;
-        let group = MemoryGroup(path);
-        // Dropped, and so removed, if it has no memory controller.
-        fs::write(group.0.join(limit_file), limit.to_string()).ok()?;
-        let _ = fs::write(group.0.join("memory.swap.max"), "0");
-        Some(group)
-    }
-}
-
-impl Drop for MemoryGroup {
-    fn drop(&mut self) {
-        // Its processes have been waited for, but the kernel may take a moment to forget them.
-        for _ in 0..100 {
-            if fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            thread::sleep(std::time::Duration::from_millis(10));
-        }
-    }
-}
 
 /// What a group is limited to at present.
 fn limit_of(group: &Path) -> u64 {

@@ -7,6 +7,8 @@ pub mod child;
 pub mod denial;
 pub mod failing_file;
 pub mod gate;
+#[path = "../../../vmio/tests/support/memory_group.rs"]
+pub mod memory_group;
 #[path = "../../../vmio/tests/support/random.rs"]
 mod random;
 #[path = "../../../vmio/tests/support/simulated_disk.rs"]

@@ -6,6 +6,7 @@ pub mod denial;
 pub mod device;
 pub mod exercise;
 pub mod kernel_module;
+pub mod memory_group;
 mod random;
 pub mod reader_thread;
 pub mod simulated_disk;
