@@ -108,7 +108,7 @@ impl RegionHandle {
         if is_full && self.region.freeze() {
             home.store.spills.put(&self.region);
         }
-        if durability == Durability::Sync { home.log.sync(at.sequence + 1) } else { Ok(()) }
+        home.log.keep(durability, at.sequence + 1)
     }
 
     /// The part of a key's value that is within a range; what is beyond its end is left out.

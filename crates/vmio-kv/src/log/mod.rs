@@ -3,6 +3,7 @@
 //! The newest chunks are in memory until they are on the device, so that nobody waits for a write to read what he has put.
 
 mod chunk_walk;
+mod deadline;
 mod reader;
 mod replay;
 mod tail_chunk;
@@ -25,6 +26,7 @@ use crate::format::record::{Record, RecordKind, Seed, record_bytes};
 use crate::volume::reserve::Claim;
 use crate::volume::segment::Segment;
 pub(crate) use chunk_walk::Visited;
+use deadline::Deadline;
 use reader::ChunkSeeds;
 pub(crate) use replay::{End, Replayed, has_lost_its_header, replay, vouched};
 use tail_chunk::{Appender, ChunkMemory, TailChunk};
@@ -63,6 +65,7 @@ pub(crate) struct Log {
     life: (u64, u64),
     pub(super) state: Mutex<State>,
     pub(super) changed: Condvar,
+    deadline: Deadline,
     /// Only one thread at a time writes.
     pub(super) writing: parking_lot::Mutex<()>,
     /// Only one thread at a time appends: nothing comes between the records of a batch.
@@ -196,6 +199,7 @@ impl Log {
             life: (header.generation, header.first_sequence),
             state: Mutex::new(state),
             changed: Condvar::new(),
+            deadline: Deadline::new(),
             writing: parking_lot::Mutex::new(()),
             appending: Mutex::new(()),
             tails: ArcSwap::from_pointee(chunks),

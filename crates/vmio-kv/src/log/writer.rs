@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::MutexGuard;
 use vmio::SignalsBlocked;
@@ -13,6 +13,7 @@ use crate::format::chunk::CHUNK_BYTES;
 use crate::format::geometry::BLOCK_BYTES;
 use crate::log::tail_chunk::ChunkMemory;
 use crate::log::{Log, State, TAIL_CHUNKS_MAX, WRITE_BYTES};
+use crate::options::Durability;
 
 /// How long to wait where nothing is due.
 const LONG: Duration = Duration::from_secs(3600);
@@ -24,12 +25,11 @@ pub(crate) struct LogWriter {
 }
 
 impl LogWriter {
-    /// Starts it; it makes all durable once in a period, if there is one.
-    pub(crate) fn start(log: &Arc<Log>, period: Option<Duration>) -> std::io::Result<Self> {
+    /// Starts it.
+    pub(crate) fn start(log: &Arc<Log>) -> std::io::Result<Self> {
         let its = Arc::clone(log);
         let _signals = SignalsBlocked::new();
-        let thread =
-            std::thread::Builder::new().name("vmio-kv-log".to_owned()).spawn(move || its.write_behind(period))?;
+        let thread = std::thread::Builder::new().name("vmio-kv-log".to_owned()).spawn(move || its.write_behind())?;
         Ok(LogWriter { log: Arc::clone(log), thread: Some(thread) })
     }
 }
@@ -48,28 +48,25 @@ impl Drop for LogWriter {
 }
 
 impl Log {
-    fn write_behind(&self, period: Option<Duration>) {
-        let mut flushed = Instant::now();
+    fn write_behind(&self) {
         loop {
             let mut state = self.state();
             // Also while there is always something to write.
-            let mut is_due = period.is_some_and(|period| flushed.elapsed() >= period);
-            while !state.stopping && !is_due && (state.failed.is_some() || unwritten(&state) < WRITE_BYTES) {
-                let left = period.map_or(Duration::MAX, |period| period.saturating_sub(flushed.elapsed()));
-                is_due = left.is_zero();
-                if !is_due {
-                    let waited = self.changed.wait_timeout(state, left.min(LONG));
-                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
-                }
+            let mut left = self.deadline.left();
+            while !state.stopping && !left.is_zero() && (state.failed.is_some() || unwritten(&state) < WRITE_BYTES) {
+                let waited = self.changed.wait_timeout(state, left.min(LONG));
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                left = self.deadline.left();
             }
             if state.stopping {
                 return;
             }
-            let has_failed = state.failed.is_some();
-            drop(state);
+            let (is_due, has_failed) = (left.is_zero(), state.failed.is_some());
             if is_due {
-                flushed = Instant::now();
+                // What is appended from here on has its own: it may come too late for this flush.
+                self.deadline.clear(&state);
             }
+            drop(state);
             // Who appends next is told of a failure.
             let done = if is_due { self.sync_all() } else { self.write(false) };
             if let Err(error) = done
@@ -78,6 +75,32 @@ impl Log {
                 tracing::error!(%error, "the log could not be written");
             }
             self.make_spare();
+        }
+    }
+
+    /// Keeps what a write has promised whose records have numbers below this one: waits for them to be durable, or has them be so in time.
+    pub(crate) fn keep(&self, durability: Durability, end: u64) -> Result<()> {
+        match durability {
+            Durability::None => Ok(()),
+            Durability::Periodic(period) => {
+                self.make_durable_within(period);
+                Ok(())
+            }
+            Durability::Sync => self.sync(end),
+        }
+    }
+
+    /// Has all be durable after this time that was appended before.
+    fn make_durable_within(&self, period: Duration) {
+        let at = self.deadline.after(period);
+        // That one was set before: its flush is still to begin, and takes in what was appended by now.
+        if self.deadline.is_by(at) {
+            return;
+        }
+        let state = self.state();
+        if self.deadline.bring_forward(at, &state) {
+            drop(state);
+            self.changed.notify_all();
         }
     }
 
@@ -232,10 +255,11 @@ pub(super) fn unwritten(state: &State) -> usize {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::time::Instant;
 
     use super::*;
     use crate::device::failing_backing::FailingBacking;
-    use crate::{Db, Durability, Options};
+    use crate::{Db, Options};
 
     const VALUE_BYTES: usize = 64 << 10;
     const PUTS: usize = 300;
@@ -279,6 +303,7 @@ mod tests {
             assert!(value.len() == VALUE_BYTES && value.iter().all(|byte| *byte == number as u8));
         }
     }
+
     #[test]
     fn what_is_to_be_durable_after_a_time_is_so_while_the_device_is_behind() {
         let backing = Arc::new(FailingBacking::new(64 << 20));
