@@ -198,3 +198,6 @@ impl OpenSegment {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! A backing for tests, that is told which reads fail and which wait, how many writes to let through, and to fail a flush.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use vmio::backing::{Access, Backing, MemoryBacking};
 use crate::format::geometry::UNIT_BYTES;
 
 const NO_UNIT: u64 = u64::MAX;
-/// A write is long that has more bytes.
-const LONG_BYTES: usize = 128 << 10;
+/// A write is long that has so many bytes, as the log's pieces have. Those of large values have more.
+const LONG_BYTES: RangeInclusive<usize> = (128 << 10) + 1..=256 << 10;
 
 /// Memory, of which reads of one unit fail, and the next read of another waits.
 pub(crate) struct FailingBacking {
@@ -71,7 +72,7 @@ impl FailingBacking {
         self.flush_fails.store(true, Ordering::SeqCst);
     }
 
-    /// Has writes of more than 128 KiB wait but for so many, until this is said again.
+    /// Has long writes wait but for so many, until this is said again.
     pub(crate) fn let_through(&self, writes: u64) {
         self.writes_left.store(writes, Ordering::SeqCst);
     }
@@ -117,12 +118,12 @@ impl Backing for FailingBacking {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let take_one = |left: u64| left.checked_sub(1);
-        while data.len() > LONG_BYTES
+        while LONG_BYTES.contains(&data.len())
             && self.writes_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take_one).is_err()
         {
             std::thread::yield_now();
         }
-        if data.len() > LONG_BYTES {
+        if LONG_BYTES.contains(&data.len()) {
             std::thread::sleep(Duration::from_millis(self.write_ms.load(Ordering::SeqCst)));
         }
         self.memory.write_at(offset, data)

@@ -23,7 +23,7 @@ use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{Record, RecordKind, Seed, record_bytes};
-use crate::volume::reserve::Claim;
+use crate::volume::reserve::{Claim, Reservation};
 use crate::volume::segment::Segment;
 pub(crate) use chunk_walk::Visited;
 use deadline::Deadline;
@@ -229,13 +229,15 @@ impl Log {
 
     /// Appends records that count together or not at all, and tells where each is. They are durable after [`Self::sync`].
     ///
-    /// It is refused beforehand if the claim is to more chunks than there are for it.
+    /// It is refused beforehand if the claim is to more chunks than there are for it; others leave them alone from then on.
     pub(crate) fn append(&self, records: &[Append<'_>], claim: Claim, appended: &mut Vec<Appended>) -> Result<()> {
         appended.clear();
         let _appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut state = self.check_room(self.state(), records, claim)?;
+        let mut state = self.state();
+        let mut room = self.reserve_room(&state, records, claim)?;
         for (index, record) in records.iter().enumerate() {
-            state = self.make_room(state, record_bytes(record.key.len(), record.value.len())).inspect_err(|error| {
+            let bytes = record_bytes(record.key.len(), record.value.len());
+            state = self.make_room(state, bytes, &mut room).inspect_err(|error| {
                 if index > 0 {
                     // Half of the batch is in the log: nothing may follow it.
                     self.state().failed.get_or_insert_with(|| error.with_causes());
@@ -255,8 +257,9 @@ impl Log {
     /// Appends a record that stands alone.
     pub(crate) fn append_one_record(&self, record: &Append<'_>, claim: Claim) -> Result<Appended> {
         let _appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = self.check_room(self.state(), std::slice::from_ref(record), claim)?;
-        let mut state = self.make_room(state, record_bytes(record.key.len(), record.value.len()))?;
+        let state = self.state();
+        let mut room = self.reserve_room(&state, std::slice::from_ref(record), claim)?;
+        let mut state = self.make_room(state, record_bytes(record.key.len(), record.value.len()), &mut room)?;
         let appended = self.append_one(&mut state, record, false);
         let unwritten = writer::unwritten(&state);
         drop(state);
@@ -266,13 +269,8 @@ impl Log {
         Ok(appended)
     }
 
-    /// Who appends is alone: what there is room for now there will be.
-    fn check_room<'log>(
-        &'log self,
-        state: MutexGuard<'log, State>,
-        records: &[Append<'_>],
-        claim: Claim,
-    ) -> Result<MutexGuard<'log, State>> {
+    /// Reserves the chunks that records may take. Who appends is alone: the chunk that was begun stays his meanwhile.
+    fn reserve_room(&self, state: &State, records: &[Append<'_>], claim: Claim) -> Result<Reservation<'_>> {
         let beside = record_bytes(0, 8) + END_BYTES;
         let (mut chunks, mut room) = (0, state.appender.room());
         for record in records {
@@ -285,13 +283,12 @@ impl Log {
         }
         match (claim, chunks) {
             // What is moved makes room.
-            (Claim::Move, 0) => {}
+            (Claim::Move, 0) => Ok(self.segment.reserve_none()),
             // It takes none, but for the chunk of the next opening, which must be able to collect.
-            (Claim::Delete, 0) => self.segment.check_room(Claim::Move, 0)?,
+            (Claim::Delete, 0) => self.segment.reserve(Claim::Move, 0),
             // Refused before the room is taken that others need.
-            _ => self.segment.check_room(claim, chunks)?,
+            _ => self.segment.reserve(claim, chunks),
         }
-        Ok(state)
     }
 
     fn append_one(&self, state: &mut State, record: &Append<'_>, continues: bool) -> Appended {
@@ -314,6 +311,7 @@ impl Log {
         &'log self,
         mut state: MutexGuard<'log, State>,
         bytes: usize,
+        room: &mut Reservation<'_>,
     ) -> Result<MutexGuard<'log, State>> {
         loop {
             if let Some(why) = &state.failed {
@@ -327,7 +325,7 @@ impl Log {
                     return Ok(state);
                 }
                 if state.chunks.len() < TAIL_CHUNKS_MAX {
-                    self.begin_chunk(&mut state)?;
+                    self.begin_chunk(&mut state, room)?;
                     continue;
                 }
             }
@@ -349,8 +347,8 @@ impl Log {
         true
     }
 
-    fn begin_chunk(&self, state: &mut State) -> Result<()> {
-        let next = self.segment.take_chunk()?;
+    fn begin_chunk(&self, state: &mut State, room: &mut Reservation<'_>) -> Result<()> {
+        let next = room.take_chunk()?;
         let end = Append { kind: RecordKind::EndOfChunk, region: 0, key: &[], value: &[] };
         self.append_one(state, &end, false);
         let last = &state.appender.chunk().header;
