@@ -25,6 +25,8 @@ pub(crate) struct FailingBacking {
     /// Milliseconds that a long write takes.
     write_ms: AtomicU64,
     flushes: AtomicU64,
+    /// How many more flushes are let through.
+    flushes_left: AtomicU64,
 }
 
 const OPEN: u8 = 0;
@@ -42,6 +44,7 @@ impl FailingBacking {
             writes_left: AtomicU64::new(u64::MAX),
             write_ms: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
+            flushes_left: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -77,7 +80,12 @@ impl FailingBacking {
         self.writes_left.store(writes, Ordering::SeqCst);
     }
 
-    /// Has such writes take so long.
+    /// The same for flushes.
+    pub(crate) fn let_flushes_through(&self, flushes: u64) {
+        self.flushes_left.store(flushes, Ordering::SeqCst);
+    }
+
+    /// Has long writes take so long.
     pub(crate) fn slow_down(&self, milliseconds: u64) {
         self.write_ms.store(milliseconds, Ordering::SeqCst);
     }
@@ -117,19 +125,15 @@ impl Backing for FailingBacking {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let take_one = |left: u64| left.checked_sub(1);
-        while LONG_BYTES.contains(&data.len())
-            && self.writes_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take_one).is_err()
-        {
-            std::thread::yield_now();
-        }
         if LONG_BYTES.contains(&data.len()) {
+            take_one(&self.writes_left);
             std::thread::sleep(Duration::from_millis(self.write_ms.load(Ordering::SeqCst)));
         }
         self.memory.write_at(offset, data)
     }
 
     fn flush(&self) -> io::Result<()> {
+        take_one(&self.flushes_left);
         if self.flush_fails.swap(false, Ordering::SeqCst) {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
@@ -143,5 +147,12 @@ impl Backing for FailingBacking {
 
     fn describe(&self) -> String {
         "memory that fails".to_owned()
+    }
+}
+
+/// Waits until there is one left.
+fn take_one(left: &AtomicU64) {
+    while left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err() {
+        std::thread::yield_now();
     }
 }

@@ -10,10 +10,11 @@ mod tail_chunk;
 mod writer;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use zerocopy::IntoBytes;
 
 use crate::device::Device;
@@ -23,6 +24,7 @@ use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{Record, RecordKind, Seed, record_bytes};
+use crate::streak_lock::StreakLock;
 use crate::volume::reserve::{Claim, Reservation};
 use crate::volume::segment::Segment;
 pub(crate) use chunk_walk::Visited;
@@ -63,13 +65,14 @@ pub(crate) struct Log {
     pub(super) segment: Arc<Segment>,
     /// The first generation since the opening, and the number of its first record.
     life: (u64, u64),
-    pub(super) state: Mutex<State>,
+    pub(super) state: StreakLock<State>,
+    /// Somebody may go on who appends, or who writes.
     pub(super) changed: Condvar,
+    /// A flush has ended.
+    flushed: Condvar,
     deadline: Deadline,
     /// Only one thread at a time writes.
-    pub(super) writing: parking_lot::Mutex<()>,
-    /// Only one thread at a time appends: nothing comes between the records of a batch.
-    appending: Mutex<()>,
+    pub(super) writing: Mutex<()>,
     /// The chunks in memory, for readers: the oldest first.
     tails: ArcSwap<Vec<Arc<TailChunk>>>,
     /// What the checksums of the others' records begin with.
@@ -96,6 +99,10 @@ pub(super) struct State {
     vouched: u64,
     /// The numbers with which the chunks begin that an opening might read back, the oldest first.
     first_sequences: VecDeque<u64>,
+    /// Somebody appends who lets go of the lock in between: nothing comes between his records.
+    is_appending: bool,
+    /// Somebody makes all durable that there is when he begins to write.
+    is_flushing: bool,
     failed: Option<String>,
     stopping: bool,
 }
@@ -191,17 +198,19 @@ impl Log {
             durable: next_sequence,
             vouched: next_sequence,
             first_sequences,
+            is_appending: false,
+            is_flushing: false,
             failed,
             stopping: false,
         };
         Log {
             segment,
             life: (header.generation, header.first_sequence),
-            state: Mutex::new(state),
+            state: StreakLock::new(state),
             changed: Condvar::new(),
+            flushed: Condvar::new(),
             deadline: Deadline::new(),
-            writing: parking_lot::Mutex::new(()),
-            appending: Mutex::new(()),
+            writing: Mutex::new(()),
             tails: ArcSwap::from_pointee(chunks),
             seeds,
             has_begun_chunk: AtomicBool::new(false),
@@ -220,7 +229,7 @@ impl Log {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(super) fn stopped(&self, why: &str) -> Error {
@@ -232,41 +241,54 @@ impl Log {
     /// It is refused beforehand if the claim is to more chunks than there are for it; others leave them alone from then on.
     pub(crate) fn append(&self, records: &[Append<'_>], claim: Claim, appended: &mut Vec<Appended>) -> Result<()> {
         appended.clear();
-        let _appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut state = self.state();
+        let mut state = self.turn();
         let mut room = self.reserve_room(&state, records, claim)?;
+        state.is_appending = true;
+        let mut done = Ok(());
         for (index, record) in records.iter().enumerate() {
-            let bytes = record_bytes(record.key.len(), record.value.len());
-            state = self.make_room(state, bytes, &mut room).inspect_err(|error| {
+            done = self.make_room(&mut state, record_bytes(record.key.len(), record.value.len()), &mut room);
+            if let Err(error) = &done {
                 if index > 0 {
                     // Half of the batch is in the log: nothing may follow it.
-                    self.state().failed.get_or_insert_with(|| error.with_causes());
+                    state.failed.get_or_insert_with(|| error.with_causes());
                 }
-            })?;
+                break;
+            }
             let continues = index + 1 < records.len();
             appended.push(self.append_one(&mut state, record, continues));
         }
-        let unwritten = writer::unwritten(&state);
-        drop(state);
-        if unwritten >= WRITE_BYTES {
-            self.changed.notify_all();
-        }
-        Ok(())
+        self.end_turn(state);
+        done
     }
 
     /// Appends a record that stands alone.
     pub(crate) fn append_one_record(&self, record: &Append<'_>, claim: Claim) -> Result<Appended> {
-        let _appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = self.state();
+        let mut state = self.turn();
         let mut room = self.reserve_room(&state, std::slice::from_ref(record), claim)?;
-        let mut state = self.make_room(state, record_bytes(record.key.len(), record.value.len()), &mut room)?;
-        let appended = self.append_one(&mut state, record, false);
-        let unwritten = writer::unwritten(&state);
+        let bytes = record_bytes(record.key.len(), record.value.len());
+        let done = self.make_room(&mut state, bytes, &mut room);
+        let appended = done.map(|()| self.append_one(&mut state, record, false));
+        self.end_turn(state);
+        appended
+    }
+
+    /// Waits until nobody appends.
+    fn turn(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state();
+        while state.is_appending {
+            self.changed.wait(&mut state);
+        }
+        state
+    }
+
+    /// Lets others append, and has the writer write if there is enough for a piece.
+    fn end_turn(&self, mut state: MutexGuard<'_, State>) {
+        let others_wait = std::mem::replace(&mut state.is_appending, false);
+        let is_piece = writer::unwritten(&state) >= WRITE_BYTES;
         drop(state);
-        if unwritten >= WRITE_BYTES {
+        if others_wait || is_piece {
             self.changed.notify_all();
         }
-        Ok(appended)
     }
 
     /// Reserves the chunks that records may take. Who appends is alone: the chunk that was begun stays his meanwhile.
@@ -306,13 +328,9 @@ impl Log {
         Appended { sequence, pointer: Pointer::new(pointed, start + at as u64, bytes as u32) }
     }
 
-    /// Begins another chunk if the newest has no room for so many bytes, and waits for the device if too much is in memory.
-    fn make_room<'log>(
-        &'log self,
-        mut state: MutexGuard<'log, State>,
-        bytes: usize,
-        room: &mut Reservation<'_>,
-    ) -> Result<MutexGuard<'log, State>> {
+    /// Begins another chunk if the newest has no room for so many bytes, and waits for the device if too much is in memory: then others
+    /// do not append meanwhile.
+    fn make_room(&self, state: &mut MutexGuard<'_, State>, bytes: usize, room: &mut Reservation<'_>) -> Result<()> {
         loop {
             if let Some(why) = &state.failed {
                 return Err(self.stopped(why));
@@ -320,17 +338,18 @@ impl Log {
             if state.stopping {
                 return Err(self.stopped("it was closed"));
             }
-            if writer::unwritten(&state) <= UNWRITTEN_BYTES_MAX {
-                if self.vouch(&mut state, bytes) || state.appender.room() >= bytes + END_BYTES {
-                    return Ok(state);
+            if writer::unwritten(state) <= UNWRITTEN_BYTES_MAX {
+                if self.vouch(state, bytes) || state.appender.room() >= bytes + END_BYTES {
+                    return Ok(());
                 }
                 if state.chunks.len() < TAIL_CHUNKS_MAX {
-                    self.begin_chunk(&mut state, room)?;
+                    self.begin_chunk(state, room)?;
                     continue;
                 }
             }
+            state.is_appending = true;
             self.changed.notify_all();
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(state);
         }
     }
 

@@ -1,7 +1,9 @@
 //! A segment: its allocator, its catalogue of regions, and what its last commit said.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use parking_lot::MutexGuard;
 
 use crate::device::{Device, Newest};
 use crate::error::{Damage, Error, Result};
@@ -15,6 +17,7 @@ use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::superblock::{BlockReference, FEATURES, Superblock};
 use crate::format::unit_table::Purpose;
 use crate::format::volume_header::{SegmentEntry, segment_tables};
+use crate::streak_lock::StreakLock;
 use crate::volume::allocator::{Allocator, Cursor, Entered};
 use crate::volume::commit::{Changes, Committed};
 use crate::volume::era::Retired;
@@ -31,7 +34,7 @@ pub(crate) struct Segment {
     pub(crate) lives: UnitLives,
     pub(crate) reserve: Reserve,
     pub(crate) ownership: Ownership,
-    allocator: Mutex<Allocator>,
+    allocator: StreakLock<Allocator>,
     pub(super) committed: Mutex<Committed>,
     /// The number of the last commit, for those who must not wait for the one under way.
     pub(super) epoch: AtomicU64,
@@ -199,7 +202,7 @@ impl Segment {
             uuid: entry.uuid,
             retired: Arc::default(),
             ownership: Ownership::new(looks_after_flushes),
-            allocator: Mutex::new(allocator),
+            allocator: StreakLock::new(allocator),
             committed: Mutex::new(committed),
             epoch: AtomicU64::new(epoch),
             heads: AtomicU32::new(u32::from_le_bytes([low, high, 0, 0])),
@@ -221,7 +224,7 @@ impl Segment {
     }
 
     pub(crate) fn allocator(&self) -> MutexGuard<'_, Allocator> {
-        self.allocator.lock().unwrap_or_else(PoisonError::into_inner)
+        self.allocator.lock()
     }
 
     /// What the last commit said.

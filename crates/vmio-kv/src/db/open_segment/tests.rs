@@ -7,9 +7,10 @@ use crate::extents::Stored;
 use crate::format::extents::Extent;
 use crate::format::geometry::UNIT_BLOCKS;
 use crate::format::unit_table::Purpose;
+use crate::region::memory_level::NEWEST;
 use crate::volume::allocator::Cursor;
 use crate::volume::segment::Segment;
-use crate::{Db, Durability, Error, Options, WriteBatch};
+use crate::{Db, Durability, Error, Options, RegionHandle, WriteBatch};
 
 const VALUE_BYTES: usize = 100_000;
 /// Eight chunks of them.
@@ -100,4 +101,40 @@ fn spills_leave_a_batch_its_room() {
         assert!(nodes.runs.len() > 2, "{} units", nodes.runs.len());
         nodes
     });
+}
+
+#[test]
+fn nothing_comes_between_the_records_of_a_batch_that_waits() {
+    let backing = Arc::new(FailingBacking::new(64 << 20));
+    let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
+    let db = Db::create_on(Arc::clone(&backing), options).expect("a store");
+    let other = db.region_or_create("other").expect("a region");
+    let mut batch = WriteBatch::new();
+    for number in 0..VALUES {
+        batch.put(&db, &number.to_be_bytes(), &[7; VALUE_BYTES]).expect("a key");
+    }
+    backing.let_through(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| db.write(&batch).expect("room"));
+        let log = &db.default_region().home().log;
+        while !log.is_behind() {
+            std::thread::yield_now();
+        }
+        scope.spawn(|| other.put(b"key", b"value").expect("room"));
+        scope.spawn(|| other.put(b"longer", &[1; VALUE_BYTES]).expect("room"));
+        // They have come by then, or nothing is seen of a fault.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        backing.let_through(u64::MAX);
+    });
+    let number_of = |handle: &RegionHandle, key: &[u8]| {
+        let (log, region) = (&handle.home().log, handle.region());
+        let pointer = region.find(&region.version(), NEWEST, key).expect("read").expect("there");
+        log.read(pointer, |record| record.sequence).expect("read")
+    };
+    let first = number_of(db.default_region(), &0_u32.to_be_bytes());
+    let last = number_of(db.default_region(), &(VALUES - 1).to_be_bytes());
+    for key in [&b"key"[..], b"longer"] {
+        let number = number_of(&other, key);
+        assert!(!(first..last).contains(&number), "{number} between {first} and {last}");
+    }
 }
