@@ -11,10 +11,10 @@ use parking_lot::{Mutex, MutexGuard};
 /// How often it is tried before a thread sleeps, and how long it waits in between: some microseconds in all, longer than a put takes.
 const TRIES: usize = 8;
 const SPINS: usize = 8;
-/// Meanwhile another one puts a hundred times.
-const SLEEP: Duration = Duration::from_micros(100);
-/// So often the first of those who wait sleeps: then he is woken, and gets it within a millisecond.
-const SLEEPS: usize = 8;
+/// How long the first of those who wait sleeps at first, and how often, twice as long each time: whoever looks keeps a processor from somebody,
+/// who may be the one who has the lock. Then he is woken, and gets it within a millisecond.
+const SLEEP: Duration = Duration::from_micros(50);
+const SLEEPS: u32 = 5;
 
 /// The lock, and what it protects.
 #[derive(Default)]
@@ -41,11 +41,11 @@ impl<T> StreakLock<T> {
     }
 
     fn lock_as_first(&self) -> MutexGuard<'_, T> {
-        for _ in 0..SLEEPS {
+        for sleeps in 0..SLEEPS {
             if let Some(guard) = self.try_some() {
                 return guard;
             }
-            std::thread::sleep(SLEEP);
+            std::thread::sleep(SLEEP * (1 << sleeps));
         }
         self.of.lock()
     }
