@@ -29,6 +29,7 @@ mod key_range;
 mod log;
 mod options;
 mod region;
+mod streak_lock;
 mod tree;
 mod volume;
 mod write_batch;

@@ -19,7 +19,8 @@ pub enum Durability {
     /// by then, 8 MiB at most, is lost if it is killed; unlike a log in the page cache, which only a power cut takes. That takes
     /// what was written since the last flush: another write's, a close, or the end of a spill.
     None,
-    /// At the latest after this time, and as soon as the device has taken what came before: a kill and a power cut lose what is newer.
+    /// At the latest after this time, and as soon as the device has taken what came before: a kill and a power cut lose what is newer. Given with
+    /// a write it holds for that write, whatever the store's default is.
     Periodic(Duration),
     /// When the call returns: neither a kill nor a power cut loses it. Writers that wait at the same time share a flush.
     Sync,

@@ -44,7 +44,8 @@ impl OpenSegment {
         }
     }
 
-    /// Makes the segment longer by a step, unless somebody else has made room meanwhile. Tells whether there may be room now.
+    /// Makes the segment longer by a step, or by as much as is claimed, unless somebody else has made room meanwhile. Tells whether there may
+    /// be room now.
     pub(super) fn grow_for(&self, claim: Claim, chunks: u64) -> bool {
         let mut volume = self.store.volume();
         let lacks_room = self.regions().iter().any(|region| region.lacks_room());
@@ -52,12 +53,12 @@ impl OpenSegment {
             return true;
         }
         // A spill that found no room is tried again by whoever makes room.
-        !lacks_room && self.lengthen(&mut volume, 0)
+        !lacks_room && self.lengthen(&mut volume, chunks)
     }
 
-    /// Makes the segment longer by so many units at least. Tells whether it is longer now, if perhaps by less.
-    pub(super) fn grow_by(&self, units: u64) -> bool {
-        self.lengthen(&mut self.store.volume(), units)
+    /// Makes the segment longer by a step. Tells whether it is longer now, if perhaps by less.
+    pub(super) fn grow(&self) -> bool {
+        self.lengthen(&mut self.store.volume(), 0)
     }
 
     fn lengthen(&self, volume: &mut Volume, wanted_units: u64) -> bool {

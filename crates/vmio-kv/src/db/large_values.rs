@@ -28,20 +28,16 @@ impl OpenSegment {
         source: &mut dyn Read,
     ) -> Result<Stored> {
         self.store.check_writable()?;
-        // Nothing has been read when it finds no room.
-        let mut write = || Stored::write(&self.segment, region.number, key, value_bytes, source);
-        let mut stored = write();
-        if let Err(Error::Full { wanted, .. }) = stored
-            // What is free in the last unit may be too short.
-            && self.grow_by(wanted / UNIT_BYTES + 1)
-        {
-            stored = write();
+        loop {
+            // Nothing has been read when it finds no room.
+            let stored = Stored::write(&self.segment, region.number, key, value_bytes, source);
+            let Err(Error::Full { volume, wanted }) = stored else { return stored };
+            // What is free in the last unit may be too short. Others may take what comes free, and then there may be more of it.
+            let units = wanted / UNIT_BYTES + 1;
+            if !self.grow_for(Claim::Put, units) && !self.make_room(Claim::Put, units)? {
+                return Err(Error::Full { volume, wanted });
+            }
         }
-        if let Err(Error::Full { wanted, .. }) = stored {
-            self.make_room(Claim::Put, wanted / UNIT_BYTES + 1)?;
-            stored = write();
-        }
-        stored
     }
 }
 
@@ -108,7 +104,7 @@ impl RegionHandle {
         if is_full && self.region.freeze() {
             home.store.spills.put(&self.region);
         }
-        if durability == Durability::Sync { home.log.sync(at.sequence + 1) } else { Ok(()) }
+        home.log.keep(durability, at.sequence + 1)
     }
 
     /// The part of a key's value that is within a range; what is beyond its end is left out.

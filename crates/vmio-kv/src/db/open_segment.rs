@@ -33,11 +33,7 @@ pub(crate) struct OpenSegment {
 impl OpenSegment {
     /// Starts the thread that writes its log.
     pub(super) fn start_writer(&self) -> Result<LogWriter> {
-        let period = match self.store.options.default_durability() {
-            Durability::Periodic(period) => Some(period),
-            _ => None,
-        };
-        LogWriter::start(&self.log, period).map_err(self.store.failed("starting threads"))
+        LogWriter::start(&self.log).map_err(self.store.failed("starting threads"))
     }
 
     /// Its regions.
@@ -160,10 +156,7 @@ impl OpenSegment {
             self.spill_if_due(region, is_full);
         }
         self.slow_down(records.len(), appended.iter().map(|at| u64::from(at.pointer.record_bytes())).sum());
-        match (durability, appended.last()) {
-            (Durability::Sync, Some(last)) => self.log.sync(last.sequence + 1),
-            _ => Ok(()),
-        }
+        appended.last().map_or(Ok(()), |last| self.log.keep(durability, last.sequence + 1))
     }
 
     /// Has a region's level in memory spilled if it is full, or the largest of all if these have come to what they may take.
@@ -206,3 +199,6 @@ impl OpenSegment {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -57,8 +57,26 @@ impl RegionHandle {
 
     /// Has a key have no value. It is no error if it has none.
     pub fn delete(&self, key: &[u8]) -> Result<()> {
+        self.delete_with(key, self.home.store.options.default_durability())
+    }
+
+    /// The same, with a durability of its own.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// use vmio_kv::Durability;
+    ///
+    /// let db = vmio_kv::Db::create(folder.path().join("store"), vmio_kv::Options::new())?;
+    /// db.put(b"session", b"open")?;
+    /// db.delete_with(b"session", Durability::Periodic(std::time::Duration::from_millis(100)))?;
+    /// assert!(!db.contains(b"session")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn delete_with(&self, key: &[u8], durability: Durability) -> Result<()> {
         check_key(key)?;
-        self.write_one(RecordKind::Delete, key, &[], self.home.store.options.default_durability())
+        self.write_one(RecordKind::Delete, key, &[], durability)
     }
 
     fn write_one(&self, kind: RecordKind, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
@@ -75,7 +93,7 @@ impl RegionHandle {
         drop(turn);
         home.spill_if_due(&self.region, is_full);
         home.slow_down(1, u64::from(at.pointer.record_bytes()));
-        if durability == Durability::Sync { home.log.sync(at.sequence + 1) } else { Ok(()) }
+        home.log.keep(durability, at.sequence + 1)
     }
 
     /// The region as it is now: what is written later is not seen.

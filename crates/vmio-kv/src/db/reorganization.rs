@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::db::{OpenSegment, RegionHandle};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::RecordKind;
@@ -29,9 +29,6 @@ const RECORDS_MAX: usize = 64;
 const BYTES_MAX: usize = 64 << 10;
 /// To move a record costs as much as so many scans save that find it moved: it is moved when so many have gone through it.
 const SCANS: u32 = 8;
-/// So many chunks have to be free beside what puts need, and a sixteenth of the segment: scans take no room that others will want, nor have the volume grow.
-const FREE_CHUNKS: u64 = 4;
-const FREE_SHARE: u64 = 16;
 /// One record in so many is remembered.
 const SAMPLED: u64 = 16;
 /// So many are remembered: 256 KiB.
@@ -176,10 +173,8 @@ impl OpenSegment {
         version: &Arc<Version>,
         mut records: Vec<ReadRecord>,
     ) -> Result<()> {
-        let free = FREE_CHUNKS + self.segment.allocator().units_in_all() / FREE_SHARE;
-        let has_room = self.segment.check_room(Claim::Put, free).is_ok();
         // Writers wait for the same device and the same memory.
-        if records.len() < BLOCKS_MIN || !has_room || self.log.is_behind() || self.store.level_memory.is_crowded() {
+        if records.len() < BLOCKS_MIN || self.log.is_behind() || self.store.level_memory.is_crowded() {
             return Ok(());
         }
         let Some(turn) = region.try_begin_write()? else { return Ok(()) };
@@ -195,7 +190,10 @@ impl OpenSegment {
         for ReadRecord { key, value } in &records {
             // Not as a batch: where one finds no room the others are none the worse.
             let append = Append { kind: RecordKind::Put, region: region.number, key, value };
-            let at = self.log.append_one_record(&append, Claim::Put)?;
+            let at = match self.log.append_one_record(&append, Claim::Unasked) {
+                Err(Error::Full { .. }) => break,
+                at => at?,
+            };
             is_full = turn.put(key, at.sequence, at.pointer);
             self.reorganized.bytes.fetch_add(u64::from(at.pointer.record_bytes()), Ordering::Relaxed);
         }

@@ -216,7 +216,7 @@ impl OpenSegment {
         let is_of_memory = spill.is_of_memory();
         match self.finish_spill(spill) {
             Ok(()) => Ok(true),
-            Err(Error::Full { .. }) if self.grow_by(0) => Ok(true),
+            Err(Error::Full { .. }) if self.grow() => Ok(true),
             Err(error @ Error::Full { .. }) => {
                 tracing::warn!(%error, region = region.name, "there is no room for a spill");
                 region.lack_room();
@@ -250,7 +250,7 @@ impl OpenSegment {
                         all.push(spilled);
                         break;
                     }
-                    Err(Error::Full { .. }) if self.grow_by(0) => {}
+                    Err(Error::Full { .. }) if self.grow() => {}
                     Err(error) => return Err(error),
                 }
             }
@@ -291,12 +291,14 @@ impl OpenSegment {
     /// Has as much room kept free as the largest spills may take that go on at a time: their nodes, what is left of the runs that these
     /// are written in, and for each a unit of leaves and one of inner nodes that are begun.
     pub(super) fn keep_reserve(&self) {
-        let mut blocks: Vec<u64> = self.regions().iter().map(|region| region.spill_blocks()).collect();
-        blocks.sort_unstable_by_key(|blocks| std::cmp::Reverse(*blocks));
-        let spills = self.store.merge_threads.most();
-        let nodes: u64 = blocks.into_iter().take(spills).sum();
-        let runs = 2 * (spills as u64 - 1) * RUN_BLOCKS_MAX;
-        self.segment.reserve.set_spill_units((nodes + runs).div_ceil(UNIT_BLOCKS) + 2 * spills as u64);
+        self.segment.reserve.set_spill_units(|| {
+            let mut blocks: Vec<u64> = self.regions().iter().map(|region| region.spill_blocks()).collect();
+            blocks.sort_unstable_by_key(|blocks| std::cmp::Reverse(*blocks));
+            let spills = self.store.merge_threads.most();
+            let nodes: u64 = blocks.into_iter().take(spills).sum();
+            let runs = 2 * (spills as u64 - 1) * RUN_BLOCKS_MAX;
+            (nodes + runs).div_ceil(UNIT_BLOCKS) + 2 * spills as u64
+        });
     }
 }
 

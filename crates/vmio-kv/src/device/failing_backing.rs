@@ -1,6 +1,7 @@
 //! A backing for tests, that is told which reads fail and which wait, how many writes to let through, and to fail a flush.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use vmio::backing::{Access, Backing, MemoryBacking};
 use crate::format::geometry::UNIT_BYTES;
 
 const NO_UNIT: u64 = u64::MAX;
-/// A write is long that has more bytes.
-const LONG_BYTES: usize = 128 << 10;
+/// A write is long that has so many bytes, as the log's pieces have. Those of large values have more.
+const LONG_BYTES: RangeInclusive<usize> = (128 << 10) + 1..=256 << 10;
 
 /// Memory, of which reads of one unit fail, and the next read of another waits.
 pub(crate) struct FailingBacking {
@@ -24,6 +25,8 @@ pub(crate) struct FailingBacking {
     /// Milliseconds that a long write takes.
     write_ms: AtomicU64,
     flushes: AtomicU64,
+    /// How many more flushes are let through.
+    flushes_left: AtomicU64,
 }
 
 const OPEN: u8 = 0;
@@ -41,6 +44,7 @@ impl FailingBacking {
             writes_left: AtomicU64::new(u64::MAX),
             write_ms: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
+            flushes_left: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -71,12 +75,17 @@ impl FailingBacking {
         self.flush_fails.store(true, Ordering::SeqCst);
     }
 
-    /// Has writes of more than 128 KiB wait but for so many, until this is said again.
+    /// Has long writes wait but for so many, until this is said again.
     pub(crate) fn let_through(&self, writes: u64) {
         self.writes_left.store(writes, Ordering::SeqCst);
     }
 
-    /// Has such writes take so long.
+    /// The same for flushes.
+    pub(crate) fn let_flushes_through(&self, flushes: u64) {
+        self.flushes_left.store(flushes, Ordering::SeqCst);
+    }
+
+    /// Has long writes take so long.
     pub(crate) fn slow_down(&self, milliseconds: u64) {
         self.write_ms.store(milliseconds, Ordering::SeqCst);
     }
@@ -116,19 +125,15 @@ impl Backing for FailingBacking {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let take_one = |left: u64| left.checked_sub(1);
-        while data.len() > LONG_BYTES
-            && self.writes_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take_one).is_err()
-        {
-            std::thread::yield_now();
-        }
-        if data.len() > LONG_BYTES {
+        if LONG_BYTES.contains(&data.len()) {
+            take_one(&self.writes_left);
             std::thread::sleep(Duration::from_millis(self.write_ms.load(Ordering::SeqCst)));
         }
         self.memory.write_at(offset, data)
     }
 
     fn flush(&self) -> io::Result<()> {
+        take_one(&self.flushes_left);
         if self.flush_fails.swap(false, Ordering::SeqCst) {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
@@ -142,5 +147,12 @@ impl Backing for FailingBacking {
 
     fn describe(&self) -> String {
         "memory that fails".to_owned()
+    }
+}
+
+/// Waits until there is one left.
+fn take_one(left: &AtomicU64) {
+    while left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err() {
+        std::thread::yield_now();
     }
 }

@@ -3,16 +3,18 @@
 //! The newest chunks are in memory until they are on the device, so that nobody waits for a write to read what he has put.
 
 mod chunk_walk;
+mod deadline;
 mod reader;
 mod replay;
 mod tail_chunk;
 mod writer;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use zerocopy::IntoBytes;
 
 use crate::device::Device;
@@ -22,9 +24,11 @@ use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{Record, RecordKind, Seed, record_bytes};
-use crate::volume::reserve::Claim;
+use crate::streak_lock::StreakLock;
+use crate::volume::reserve::{Claim, Reservation};
 use crate::volume::segment::Segment;
 pub(crate) use chunk_walk::Visited;
+use deadline::Deadline;
 use reader::ChunkSeeds;
 pub(crate) use replay::{End, Replayed, has_lost_its_header, replay, vouched};
 use tail_chunk::{Appender, ChunkMemory, TailChunk};
@@ -61,12 +65,14 @@ pub(crate) struct Log {
     pub(super) segment: Arc<Segment>,
     /// The first generation since the opening, and the number of its first record.
     life: (u64, u64),
-    pub(super) state: Mutex<State>,
+    pub(super) state: StreakLock<State>,
+    /// Somebody may go on who appends, or who writes.
     pub(super) changed: Condvar,
+    /// A flush has ended.
+    flushed: Condvar,
+    deadline: Deadline,
     /// Only one thread at a time writes.
-    pub(super) writing: parking_lot::Mutex<()>,
-    /// Only one thread at a time appends: nothing comes between the records of a batch.
-    appending: Mutex<()>,
+    pub(super) writing: Mutex<()>,
     /// The chunks in memory, for readers: the oldest first.
     tails: ArcSwap<Vec<Arc<TailChunk>>>,
     /// What the checksums of the others' records begin with.
@@ -95,6 +101,10 @@ pub(super) struct State {
     vouched: u64,
     /// The chunks that an opening might read back, with the numbers that they begin with, the oldest first.
     to_read_back: VecDeque<(u64, u64)>,
+    /// Somebody appends who lets go of the lock in between: nothing comes between his records.
+    is_appending: bool,
+    /// Somebody makes all durable that there is when he begins to write.
+    is_flushing: bool,
     failed: Option<String>,
     stopping: bool,
 }
@@ -203,16 +213,19 @@ impl Log {
             durable: next_sequence,
             vouched: next_sequence,
             to_read_back,
+            is_appending: false,
+            is_flushing: false,
             failed,
             stopping: false,
         };
         Log {
             segment,
             life: (header.generation, header.first_sequence),
-            state: Mutex::new(state),
+            state: StreakLock::new(state),
             changed: Condvar::new(),
-            writing: parking_lot::Mutex::new(()),
-            appending: Mutex::new(()),
+            flushed: Condvar::new(),
+            deadline: Deadline::new(),
+            writing: Mutex::new(()),
             tails: ArcSwap::from_pointee(chunks),
             seeds,
             has_begun_chunk: AtomicBool::new(false),
@@ -231,7 +244,7 @@ impl Log {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(super) fn stopped(&self, why: &str) -> Error {
@@ -240,50 +253,61 @@ impl Log {
 
     /// Appends records that count together or not at all, and tells where each is. They are durable after [`Self::sync`].
     ///
-    /// It is refused beforehand if the claim is to more chunks than there are for it.
+    /// It is refused beforehand if the claim is to more chunks than there are for it; others leave them alone from then on.
     pub(crate) fn append(&self, records: &[Append<'_>], claim: Claim, appended: &mut Vec<Appended>) -> Result<()> {
         appended.clear();
-        let _appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut state = self.check_room(self.state(), records, claim)?;
+        let mut state = self.turn();
+        let mut room = self.reserve_room(&state, records, claim)?;
+        state.is_appending = true;
+        let mut done = Ok(());
         for (index, record) in records.iter().enumerate() {
-            state = self.make_room(state, record_bytes(record.key.len(), record.value.len())).inspect_err(|error| {
+            done = self.make_room(&mut state, record_bytes(record.key.len(), record.value.len()), &mut room);
+            if let Err(error) = &done {
                 if index > 0 {
                     // Half of the batch is in the log: nothing may follow it.
-                    self.state().failed.get_or_insert_with(|| error.with_causes());
+                    state.failed.get_or_insert_with(|| error.with_causes());
                 }
-            })?;
+                break;
+            }
             let continues = index + 1 < records.len();
             appended.push(self.append_one(&mut state, record, continues));
         }
-        let unwritten = writer::unwritten(&state);
-        drop(state);
-        if unwritten >= WRITE_BYTES {
-            self.changed.notify_all();
-        }
-        Ok(())
+        self.end_turn(state);
+        done
     }
 
     /// Appends a record that stands alone.
     pub(crate) fn append_one_record(&self, record: &Append<'_>, claim: Claim) -> Result<Appended> {
-        let _appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = self.check_room(self.state(), std::slice::from_ref(record), claim)?;
-        let mut state = self.make_room(state, record_bytes(record.key.len(), record.value.len()))?;
-        let appended = self.append_one(&mut state, record, false);
-        let unwritten = writer::unwritten(&state);
-        drop(state);
-        if unwritten >= WRITE_BYTES {
-            self.changed.notify_all();
-        }
-        Ok(appended)
+        let mut state = self.turn();
+        let mut room = self.reserve_room(&state, std::slice::from_ref(record), claim)?;
+        let bytes = record_bytes(record.key.len(), record.value.len());
+        let done = self.make_room(&mut state, bytes, &mut room);
+        let appended = done.map(|()| self.append_one(&mut state, record, false));
+        self.end_turn(state);
+        appended
     }
 
-    /// Who appends is alone: what there is room for now there will be.
-    fn check_room<'log>(
-        &'log self,
-        state: MutexGuard<'log, State>,
-        records: &[Append<'_>],
-        claim: Claim,
-    ) -> Result<MutexGuard<'log, State>> {
+    /// Waits until nobody appends.
+    fn turn(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state();
+        while state.is_appending {
+            self.changed.wait(&mut state);
+        }
+        state
+    }
+
+    /// Lets others append, and has the writer write if there is enough for a piece.
+    fn end_turn(&self, mut state: MutexGuard<'_, State>) {
+        let others_wait = std::mem::replace(&mut state.is_appending, false);
+        let is_piece = writer::unwritten(&state) >= WRITE_BYTES;
+        drop(state);
+        if others_wait || is_piece {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Reserves the chunks that records may take. Who appends is alone: the chunk that was begun stays his meanwhile.
+    fn reserve_room(&self, state: &State, records: &[Append<'_>], claim: Claim) -> Result<Reservation<'_>> {
         let beside = record_bytes(0, 8) + END_BYTES;
         let (mut chunks, mut room) = (0, state.appender.room());
         for record in records {
@@ -296,13 +320,12 @@ impl Log {
         }
         match (claim, chunks) {
             // What is moved makes room.
-            (Claim::Move, 0) => {}
+            (Claim::Move, 0) => Ok(self.segment.reserve_none()),
             // It takes none, but for the chunk of the next opening, which must be able to collect.
-            (Claim::Delete, 0) => self.segment.check_room(Claim::Move, 0)?,
+            (Claim::Delete, 0) => self.segment.reserve(Claim::Move, 0),
             // Refused before the room is taken that others need.
-            _ => self.segment.check_room(claim, chunks)?,
+            _ => self.segment.reserve(claim, chunks),
         }
-        Ok(state)
     }
 
     fn append_one(&self, state: &mut State, record: &Append<'_>, continues: bool) -> Appended {
@@ -321,12 +344,9 @@ impl Log {
         Appended { sequence, pointer: Pointer::new(pointed, start + at as u64, bytes as u32) }
     }
 
-    /// Begins another chunk if the newest has no room for so many bytes, and waits for the device if too much is in memory.
-    fn make_room<'log>(
-        &'log self,
-        mut state: MutexGuard<'log, State>,
-        bytes: usize,
-    ) -> Result<MutexGuard<'log, State>> {
+    /// Begins another chunk if the newest has no room for so many bytes, and waits for the device if too much is in memory: then others
+    /// do not append meanwhile.
+    fn make_room(&self, state: &mut MutexGuard<'_, State>, bytes: usize, room: &mut Reservation<'_>) -> Result<()> {
         loop {
             if let Some(why) = &state.failed {
                 return Err(self.stopped(why));
@@ -334,17 +354,18 @@ impl Log {
             if state.stopping {
                 return Err(self.stopped("it was closed"));
             }
-            if writer::unwritten(&state) <= UNWRITTEN_BYTES_MAX {
-                if self.vouch(&mut state, bytes) || state.appender.room() >= bytes + END_BYTES {
-                    return Ok(state);
+            if writer::unwritten(state) <= UNWRITTEN_BYTES_MAX {
+                if self.vouch(state, bytes) || state.appender.room() >= bytes + END_BYTES {
+                    return Ok(());
                 }
                 if state.chunks.len() < TAIL_CHUNKS_MAX {
-                    self.begin_chunk(&mut state)?;
+                    self.begin_chunk(state, room)?;
                     continue;
                 }
             }
+            state.is_appending = true;
             self.changed.notify_all();
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(state);
         }
     }
 
@@ -361,8 +382,8 @@ impl Log {
         true
     }
 
-    fn begin_chunk(&self, state: &mut State) -> Result<()> {
-        let next = self.segment.take_chunk()?;
+    fn begin_chunk(&self, state: &mut State, room: &mut Reservation<'_>) -> Result<()> {
+        let next = room.take_chunk()?;
         let end = Append { kind: RecordKind::EndOfChunk, region: 0, key: &[], value: &[] };
         self.append_one(state, &end, false);
         let last = &state.appender.chunk().header;

@@ -1,8 +1,8 @@
 //! How records get to the device: in large pieces by a thread of the log's own, or at once by whoever needs them durable.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::MutexGuard;
 use vmio::SignalsBlocked;
@@ -13,6 +13,7 @@ use crate::format::chunk::CHUNK_BYTES;
 use crate::format::geometry::BLOCK_BYTES;
 use crate::log::tail_chunk::ChunkMemory;
 use crate::log::{Log, State, TAIL_CHUNKS_MAX, WRITE_BYTES};
+use crate::options::Durability;
 
 /// How long to wait where nothing is due.
 const LONG: Duration = Duration::from_secs(3600);
@@ -24,12 +25,11 @@ pub(crate) struct LogWriter {
 }
 
 impl LogWriter {
-    /// Starts it; it makes all durable once in a period, if there is one.
-    pub(crate) fn start(log: &Arc<Log>, period: Option<Duration>) -> std::io::Result<Self> {
+    /// Starts it.
+    pub(crate) fn start(log: &Arc<Log>) -> std::io::Result<Self> {
         let its = Arc::clone(log);
         let _signals = SignalsBlocked::new();
-        let thread =
-            std::thread::Builder::new().name("vmio-kv-log".to_owned()).spawn(move || its.write_behind(period))?;
+        let thread = std::thread::Builder::new().name("vmio-kv-log".to_owned()).spawn(move || its.write_behind())?;
         Ok(LogWriter { log: Arc::clone(log), thread: Some(thread) })
     }
 }
@@ -48,28 +48,24 @@ impl Drop for LogWriter {
 }
 
 impl Log {
-    fn write_behind(&self, period: Option<Duration>) {
-        let mut flushed = Instant::now();
+    fn write_behind(&self) {
         loop {
             let mut state = self.state();
             // Also while there is always something to write.
-            let mut is_due = period.is_some_and(|period| flushed.elapsed() >= period);
-            while !state.stopping && !is_due && (state.failed.is_some() || unwritten(&state) < WRITE_BYTES) {
-                let left = period.map_or(Duration::MAX, |period| period.saturating_sub(flushed.elapsed()));
-                is_due = left.is_zero();
-                if !is_due {
-                    let waited = self.changed.wait_timeout(state, left.min(LONG));
-                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
-                }
+            let mut left = self.deadline.left();
+            while !state.stopping && !left.is_zero() && (state.failed.is_some() || unwritten(&state) < WRITE_BYTES) {
+                self.changed.wait_for(&mut state, left.min(LONG));
+                left = self.deadline.left();
             }
             if state.stopping {
                 return;
             }
-            let has_failed = state.failed.is_some();
-            drop(state);
+            let (is_due, has_failed) = (left.is_zero(), state.failed.is_some());
             if is_due {
-                flushed = Instant::now();
+                // What is appended from here on has its own: it may come too late for this flush.
+                self.deadline.clear(&state);
             }
+            drop(state);
             // Who appends next is told of a failure.
             let done = if is_due { self.sync_all() } else { self.write(false) };
             if let Err(error) = done
@@ -81,43 +77,81 @@ impl Log {
         }
     }
 
-    /// Returns once all records with numbers below this one are durable. Threads that wait for the same flush share it.
-    pub(crate) fn sync(&self, end: u64) -> Result<()> {
-        self.segment.fenced()?;
-        if self.state().durable >= end {
-            return Ok(());
+    /// Keeps what a write has promised whose records have numbers below this one: waits for them to be durable, or has them be so in time.
+    pub(crate) fn keep(&self, durability: Durability, end: u64) -> Result<()> {
+        match durability {
+            Durability::None => Ok(()),
+            Durability::Periodic(period) => {
+                self.make_durable_within(period);
+                Ok(())
+            }
+            Durability::Sync => self.sync(end),
         }
-        let writing = self.writing.lock();
-        let reached = {
-            let state = self.state();
+    }
+
+    /// Has all be durable after this time that was appended before.
+    fn make_durable_within(&self, period: Duration) {
+        let at = self.deadline.after(period);
+        // That one was set before: its flush is still to begin, and takes in what was appended by now.
+        if self.deadline.is_by(at) {
+            return;
+        }
+        let state = self.state();
+        if self.deadline.bring_forward(at, &state) {
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Returns once all records with numbers below this one are durable. One thread flushes for all that have appended before it writes; who
+    /// comes meanwhile waits, and shares the next flush with all others who do.
+    pub(crate) fn sync(&self, end: u64) -> Result<()> {
+        let mut state = self.state();
+        loop {
+            self.segment.fenced()?;
             if state.durable >= end {
                 return Ok(());
             }
-            state.next_sequence
-        };
-        self.write_locked(true)?;
-        // What another owner has not read when he takes over must not be acknowledged.
-        let flushed = self.device().flush().and_then(|()| self.segment.check_flushed());
-        drop(writing);
-        let mut state = self.state();
-        match flushed {
-            Ok(()) => {
-                state.durable = state.durable.max(reached);
-                Ok(())
+            if let Some(why) = &state.failed {
+                return Err(self.stopped(why));
             }
+            if !state.is_flushing {
+                break;
+            }
+            self.flushed.wait(&mut state);
+        }
+        state.is_flushing = true;
+        drop(state);
+        let done = self.write_and_flush();
+        let mut state = self.state();
+        state.is_flushing = false;
+        match &done {
+            Ok(reached) => state.durable = state.durable.max(*reached),
             Err(error) => {
                 // What the device holds now is not known: nothing is acknowledged any more.
                 state.failed.get_or_insert_with(|| error.with_causes());
                 self.changed.notify_all();
-                Err(error)
             }
         }
+        drop(state);
+        // All that it has served at once, and one of the others flushes for these.
+        self.flushed.notify_all();
+        done.map(drop)
+    }
+
+    /// Makes all durable that was appended; returns the number behind the last record.
+    fn write_and_flush(&self) -> Result<u64> {
+        let _writing = self.writing.lock();
+        // Whoever has appended while a piece was written is served as well.
+        let reached = self.write_locked(true)?;
+        // What another owner has not read when he takes over must not be acknowledged.
+        self.device().flush().and_then(|()| self.segment.check_flushed())?;
+        Ok(reached)
     }
 
     /// Says in the log that all of it is durable: so damage to its last records is not taken for a torn end.
     fn vouch_for_all(&self) -> Result<()> {
-        let _appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut state = self.state();
+        let mut state = self.turn();
         if state.failed.is_some() || !self.vouch(&mut state, 0) {
             return Ok(());
         }
@@ -136,16 +170,17 @@ impl Log {
         let written = self.write_locked(all);
         // Who wants to flush has waited for it; he would wait for the next round as well.
         MutexGuard::unlock_fair(writing);
-        written
+        written.map(drop)
     }
 
-    /// Writes what was appended before and is not on the device, whole blocks only unless it is to be all. The caller holds
-    /// `writing`.
-    fn write_locked(&self, all: bool) -> Result<()> {
-        let (last, aim) = {
+    /// Writes what was appended before and is not on the device, whole blocks only unless it is to be all; returns the number behind the
+    /// last record that was. The caller holds `writing`.
+    fn write_locked(&self, all: bool) -> Result<u64> {
+        let (last, aim, end) = {
             let state = self.state();
             let last = state.appender.chunk();
-            (last.header.offset, if all { last.filled() } else { last.filled() - last.filled() % BLOCK_BYTES })
+            let aim = if all { last.filled() } else { last.filled() - last.filled() % BLOCK_BYTES };
+            (last.header.offset, aim, state.next_sequence)
         };
         loop {
             let (chunk, from) = {
@@ -156,14 +191,14 @@ impl Log {
                 (Arc::clone(&state.chunks[0]), state.written)
             };
             let is_last = chunk.header.offset == last;
-            let end = if is_last { aim } else { chunk.filled() };
-            if is_last && from >= end {
-                return Ok(());
+            let aim = if is_last { aim } else { chunk.filled() };
+            if is_last && from >= aim {
+                return Ok(end);
             }
             let start = from - from % BLOCK_BYTES;
-            let stop = end.min(start + WRITE_BYTES);
+            let stop = aim.min(start + WRITE_BYTES);
             let mut written = self.write_piece(&chunk, start, stop);
-            let is_through = !is_last && stop == end;
+            let is_through = !is_last && stop == aim;
             if is_through {
                 // A page of the unit's former life may have come in since it was taken, by a read that was asked for before. From
                 // now on what is read is what was written, and until then readers have the chunk in memory.
@@ -231,11 +266,15 @@ pub(super) fn unwritten(state: &State) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+    use std::time::Instant;
 
     use super::*;
     use crate::device::failing_backing::FailingBacking;
-    use crate::{Db, Durability, Options};
+    use crate::format::record::RecordKind;
+    use crate::log::Append;
+    use crate::volume::reserve::Claim;
+    use crate::{Db, Options};
 
     const VALUE_BYTES: usize = 64 << 10;
     const PUTS: usize = 300;
@@ -279,6 +318,7 @@ mod tests {
             assert!(value.len() == VALUE_BYTES && value.iter().all(|byte| *byte == number as u8));
         }
     }
+
     #[test]
     fn what_is_to_be_durable_after_a_time_is_so_while_the_device_is_behind() {
         let backing = Arc::new(FailingBacking::new(64 << 20));
@@ -302,5 +342,46 @@ mod tests {
             is_over.store(true, Ordering::SeqCst);
             assert!(backing.flushes() >= before + 2, "nothing was flushed");
         });
+    }
+
+    /// Each thread's record is in the log before a flush may end, so that it is counted whom each serves, however the threads run.
+    #[test]
+    fn who_waits_for_a_flush_shares_the_next_one_with_all_others_who_do() {
+        const THREADS: usize = 32;
+        const RECORDS: u64 = 16;
+        const AT_AN_END: u64 = u64::MAX;
+        let backing = Arc::new(FailingBacking::new(64 << 20));
+        let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
+        let db = Db::create_on(Arc::clone(&backing), options).expect("a store");
+        let log = &db.default_region().home().log;
+        let region = db.default_region().region().number;
+        let numbers: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
+        let before = backing.flushes();
+        backing.let_flushes_through(0);
+        std::thread::scope(|scope| {
+            for number in &numbers {
+                scope.spawn(move || {
+                    for _ in 0..RECORDS {
+                        let record = Append { kind: RecordKind::Put, region, key: b"key", value: b"value" };
+                        let at = log.append_one_record(&record, Claim::Put).expect("room");
+                        number.store(at.sequence, Ordering::SeqCst);
+                        log.sync(at.sequence + 1).expect("flushed");
+                    }
+                    number.store(AT_AN_END, Ordering::SeqCst);
+                });
+            }
+            loop {
+                let durable = log.state().durable;
+                wait_until(|| numbers.iter().all(|number| number.load(Ordering::SeqCst) >= durable));
+                if numbers.iter().all(|number| number.load(Ordering::SeqCst) == AT_AN_END) {
+                    break;
+                }
+                backing.let_flushes_through(1);
+                wait_until(|| log.state().durable > durable);
+            }
+        });
+        backing.let_flushes_through(u64::MAX);
+        let (flushes, records) = (backing.flushes() - before, THREADS as u64 * RECORDS);
+        assert!(flushes * 8 <= records, "{flushes} flushes for {records} records of {THREADS} threads");
     }
 }

@@ -10,9 +10,10 @@ mod spill;
 mod version;
 mod view;
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::{ArcSwap, Guard};
+use parking_lot::{Condvar, MutexGuard};
 
 use crate::error::Result;
 use crate::format::catalogue::{LEVELS, LevelRoots, RegionEntry};
@@ -22,6 +23,7 @@ use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::Record;
 use crate::log::Log;
 use crate::region::memory_level::{Filling, MemoryLevel, NEWEST};
+use crate::streak_lock::StreakLock;
 use crate::tree::Tree;
 use crate::volume::era::Era;
 pub(crate) use cursor::RegionCursor;
@@ -52,7 +54,7 @@ pub(crate) struct Region {
     /// What readers look at.
     version: ArcSwap<Version>,
     /// Writers take turns: it holds whether anything is to be spilled, and whether spilling has failed.
-    writing: Mutex<Writing>,
+    writing: StreakLock<Writing>,
     changed: Condvar,
     /// Where the log ended when the write began that is under way: its record may be in the log and not yet in memory.
     pending: Mutex<Option<(u64, u64)>>,
@@ -87,7 +89,7 @@ impl Region {
             limits,
             level_memory: Arc::clone(level_memory),
             version: ArcSwap::from_pointee(version),
-            writing: Mutex::default(),
+            writing: StreakLock::default(),
             changed: Condvar::new(),
             pending: Mutex::new(None),
         }
@@ -120,7 +122,7 @@ impl Region {
     }
 
     fn writing(&self) -> MutexGuard<'_, Writing> {
-        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.writing.lock()
     }
 
     /// Has writers of the region wait, as long as the turn is held; fails if a spill has failed, and waits while the level in
@@ -128,7 +130,7 @@ impl Region {
     pub(crate) fn begin_write(&self) -> Result<WriteTurn<'_>> {
         let mut writing = self.writing();
         while !self.has_room(&writing)? {
-            writing = self.changed.wait(writing).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut writing);
         }
         Ok(self.turn(writing))
     }
@@ -161,10 +163,11 @@ impl Region {
 
     fn turn<'region>(&'region self, writing: MutexGuard<'region, Writing>) -> WriteTurn<'region> {
         let memory = Arc::clone(&self.version.load().memory);
-        if memory.bytes() == 0 {
+        let is_first = memory.bytes() == 0;
+        if is_first {
             *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.log.end());
         }
-        WriteTurn { region: self, memory, _writing: writing }
+        WriteTurn { region: self, memory, is_first, _writing: writing }
     }
 
     /// Learns of a large value that is to be put into the level in memory, on opening.
@@ -248,11 +251,16 @@ pub(crate) struct WriteTurn<'region> {
     region: &'region Region,
     /// The level in memory, which is not frozen as long as the turn is held.
     memory: Arc<MemoryLevel>,
+    /// There was nothing in the level, so that it was noted where the log ended.
+    is_first: bool,
     _writing: MutexGuard<'region, Writing>,
 }
 
 impl Drop for WriteTurn<'_> {
     fn drop(&mut self) {
+        if !self.is_first {
+            return;
+        }
         // What was written is in memory by now.
         *self.region.pending.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

@@ -301,7 +301,7 @@ impl Region {
 
     /// Has writers be refused: a spill has failed.
     pub(crate) fn fail(&self, why: &str) {
-        self.writing.lock().unwrap_or_else(PoisonError::into_inner).failed.get_or_insert_with(|| why.to_owned());
+        self.writing().failed.get_or_insert_with(|| why.to_owned());
         self.changed.notify_all();
     }
 
@@ -322,7 +322,7 @@ impl Region {
         let mut writing = self.writing();
         while writing.spilled_memories <= spilled && self.version.load().frozen.is_some() {
             self.check(&writing)?;
-            writing = self.changed.wait(writing).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut writing);
         }
         Ok(())
     }

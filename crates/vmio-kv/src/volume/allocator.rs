@@ -76,6 +76,8 @@ struct GroupMap {
 pub(crate) struct Allocator {
     groups: Vec<GroupMap>,
     free_units: BTreeSet<u64>,
+    /// So many of them are somebody's already.
+    reserved: u64,
     /// Free units of which the device may still hold something.
     held: BTreeSet<u64>,
     /// Units that a cursor stands in.
@@ -160,6 +162,7 @@ impl Allocator {
         let mut allocator = Allocator {
             groups: groups.iter().copied().map(GroupMap::new).collect(),
             free_units: BTreeSet::new(),
+            reserved: 0,
             held: BTreeSet::new(),
             in_use: BTreeSet::new(),
             granted: 0..u64::MAX,
@@ -231,6 +234,7 @@ impl Allocator {
         Ok(Allocator {
             groups: maps,
             free_units: BTreeSet::new(),
+            reserved: 0,
             held: BTreeSet::new(),
             in_use: BTreeSet::new(),
             granted: 0..u64::MAX,
@@ -265,15 +269,18 @@ impl Allocator {
         }
     }
 
-    /// So many free units of which the device may hold something, in runs, if there are as many. They are not free before
-    /// [`Self::end_discard`].
-    pub(crate) fn begin_discard(&mut self, units: usize) -> Vec<Range<u64>> {
+    /// So many free units of which the device may hold something, in runs, if there are as many, and `least_free` and as many again stay.
+    /// They are not free before [`Self::end_discard`].
+    pub(crate) fn begin_discard(&mut self, units: usize, least_free: u64) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
+        if self.free_units() < least_free + 2 * units as u64 {
+            return runs;
+        }
         // From the end: units are taken from the front. Some stay to be had, so that a commit finds room meanwhile.
         let held: Vec<u64> = self.held.range(self.granted.clone()).rev().take(units).copied().collect();
-        let least_free = units + OWN_UNITS as usize + 1;
-        let free = self.free_units.range(self.granted.clone()).take(least_free).count();
-        if held.len() < units || free < least_free {
+        let least_granted = units + (self.reserved + OWN_UNITS) as usize + 1;
+        let granted = self.free_units.range(self.granted.clone()).take(least_granted).count();
+        if held.len() < units || granted < least_granted {
             return runs;
         }
         for unit in held {
@@ -317,21 +324,35 @@ impl Allocator {
         })
     }
 
-    /// How many units nobody has.
+    /// How many units nobody has, nor has reserved.
     pub(crate) fn free_units(&self) -> u64 {
-        self.free_units.len() as u64
+        self.free_units.len() as u64 - self.reserved
     }
 
-    /// A free unit, but for those that are the segment's own.
+    /// Has so many of them be somebody's, who takes them later. There are as many.
+    pub(crate) fn reserve(&mut self, units: u64) {
+        debug_assert!(units <= self.free_units(), "{units} of {} units", self.free_units());
+        self.reserved += units.min(self.free_units());
+    }
+
+    /// Has so many of those be nobody's again.
+    pub(crate) fn cancel(&mut self, units: u64) {
+        self.reserved -= units;
+    }
+
+    /// A free unit that nobody has reserved, but for those that are the segment's own.
     fn pop_free_unit(&mut self, purpose: Purpose) -> Option<u64> {
         let is_own = purpose == Purpose::Segment;
-        let is_allowed = is_own || self.free_units() > OWN_UNITS;
-        let unit = *self.free_units.first().filter(|_| is_allowed)?;
+        let kept = if is_own { 0 } else { OWN_UNITS };
+        if self.free_units() <= kept { None } else { self.pop_granted_unit(is_own) }
+    }
+
+    fn pop_granted_unit(&mut self, is_own: bool) -> Option<u64> {
         if !self.is_granted(is_own) {
             self.lacks_grant = true;
             return None;
         }
-        self.free_units.remove(&unit);
+        let unit = self.free_units.pop_first()?;
         self.held.remove(&unit);
         Some(unit)
     }
@@ -339,6 +360,14 @@ impl Allocator {
     /// Takes a whole unit for a chunk of the log, nothing of which is pending. `former` says which commit ended its former life.
     pub(crate) fn take_chunk(&mut self, former: impl FnOnce(u64) -> u64) -> Option<u64> {
         let unit = self.pop_free_unit(Purpose::Log)?;
+        self.take_found_chunk(unit, former(unit));
+        Some(unit)
+    }
+
+    /// The same of those that somebody has reserved, of which there is one.
+    pub(crate) fn take_reserved_chunk(&mut self, former: impl FnOnce(u64) -> u64) -> Option<u64> {
+        let unit = self.pop_granted_unit(false)?;
+        self.reserved -= 1;
         self.take_found_chunk(unit, former(unit));
         Some(unit)
     }

@@ -30,7 +30,7 @@ impl TakenExtents {
         head_blocks: impl Fn(usize) -> u64,
     ) -> Result<Self> {
         let taken = segment.take(|allocator| {
-            let new_units = allocator.free_units().saturating_sub(segment.reserve.least_free(Claim::Put));
+            let new_units = segment.units_for(Claim::Put, allocator).unwrap_or(0);
             allocator.take_runs(region, blocks, &head_blocks, new_units)
         })?;
         let Some(TakenRuns { extents, head: Some(head), new_units }) = taken else {

@@ -1,6 +1,11 @@
-//! What has to stay free so that a store that is full can still spill, commit, collect and delete.
+//! What has to stay free so that a store that is full can still spill, commit, collect and delete; and room that is somebody's before he
+//! takes it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::error::Result;
+use crate::volume::segment::Segment;
 
 /// Units that only the segment's own blocks get: so a commit finds room.
 pub(crate) const OWN_UNITS: u64 = 1;
@@ -8,10 +13,16 @@ pub(crate) const OWN_UNITS: u64 = 1;
 const MOVE_UNITS: u64 = 2;
 /// Chunks for deletions when puts are refused.
 const DELETE_UNITS: u64 = 2;
+/// So many chunks beside what puts need, and such a share of the segment, are left where nobody has asked for a write: it takes no room that
+/// others will want, nor has the volume grow.
+const UNASKED_CHUNKS: u64 = 4;
+const UNASKED_SHARE: u64 = 16;
 
 /// What records are appended for: the first is refused first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
+    /// Nobody has asked for it.
+    Unasked,
     /// There will be more.
     Put,
     /// There will be less, later.
@@ -24,21 +35,54 @@ pub(crate) enum Claim {
 #[derive(Default)]
 pub(crate) struct Reserve {
     spill_units: AtomicU64,
+    /// Whoever reckons them holds it: what is set last was reckoned last.
+    reckoning: Mutex<()>,
 }
 
 impl Reserve {
-    /// Sets what the largest spill may take.
-    pub(crate) fn set_spill_units(&self, units: u64) {
-        self.spill_units.store(units, Ordering::Relaxed);
+    /// Sets what the largest spill may take to what is `reckoned`.
+    pub(crate) fn set_spill_units(&self, reckoned: impl FnOnce() -> u64) {
+        let _reckoning = self.reckoning.lock().unwrap_or_else(PoisonError::into_inner);
+        self.spill_units.store(reckoned(), Ordering::Relaxed);
     }
 
-    /// How many units have to be free beside what is claimed.
-    pub(crate) fn least_free(&self, claim: Claim) -> u64 {
+    /// How many units have to be free beside what is claimed, of so many that the segment has.
+    pub(crate) fn least_free(&self, claim: Claim, units_in_all: u64) -> u64 {
         let for_moves = OWN_UNITS + self.spill_units.load(Ordering::Relaxed);
+        let for_puts = for_moves + MOVE_UNITS + DELETE_UNITS;
         match claim {
             Claim::Move => for_moves,
             Claim::Delete => for_moves + MOVE_UNITS,
-            Claim::Put => for_moves + MOVE_UNITS + DELETE_UNITS,
+            Claim::Put => for_puts,
+            Claim::Unasked => for_puts + UNASKED_CHUNKS + units_in_all / UNASKED_SHARE,
+        }
+    }
+}
+
+/// Chunks that count as taken to all others: who has begun to write a batch finds them, whatever others take meanwhile. What is left is
+/// free again with the end of it.
+pub(crate) struct Reservation<'segment> {
+    segment: &'segment Segment,
+    chunks: u64,
+}
+
+impl<'segment> Reservation<'segment> {
+    /// The segment's allocator has kept them.
+    pub(super) fn new(segment: &'segment Segment, chunks: u64) -> Self {
+        Reservation { segment, chunks }
+    }
+
+    /// Takes one of them; returns where it begins.
+    pub(crate) fn take_chunk(&mut self) -> Result<u64> {
+        let unit = self.segment.take_reserved_unit(&mut self.chunks)?;
+        self.segment.begin_chunk(unit)
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if self.chunks > 0 {
+            self.segment.allocator().cancel(self.chunks);
         }
     }
 }

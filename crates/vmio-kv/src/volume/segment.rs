@@ -1,7 +1,9 @@
 //! A segment: its allocator, its catalogue of regions, and what its last commit said.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use parking_lot::MutexGuard;
 
 use crate::device::{Device, Newest};
 use crate::error::{Damage, Error, Result};
@@ -15,12 +17,13 @@ use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::superblock::{BlockReference, FEATURES, Superblock};
 use crate::format::unit_table::Purpose;
 use crate::format::volume_header::{SegmentEntry, segment_tables};
+use crate::streak_lock::StreakLock;
 use crate::volume::allocator::{Allocator, Cursor, Entered};
 use crate::volume::commit::{Changes, Committed};
 use crate::volume::era::Retired;
 use crate::volume::merges::Merges;
 use crate::volume::ownership::Ownership;
-use crate::volume::reserve::{Claim, Reserve};
+use crate::volume::reserve::{Claim, Reservation, Reserve};
 use crate::volume::unit_lives::UnitLives;
 
 /// A segment of a volume.
@@ -33,7 +36,7 @@ pub(crate) struct Segment {
     pub(crate) merges: Merges,
     pub(crate) reserve: Reserve,
     pub(crate) ownership: Ownership,
-    allocator: Mutex<Allocator>,
+    allocator: StreakLock<Allocator>,
     pub(super) committed: Mutex<Committed>,
     /// The number of the last commit, for those who must not wait for the one under way.
     pub(super) epoch: AtomicU64,
@@ -202,7 +205,7 @@ impl Segment {
             uuid: entry.uuid,
             retired: Arc::default(),
             ownership: Ownership::new(looks_after_flushes),
-            allocator: Mutex::new(allocator),
+            allocator: StreakLock::new(allocator),
             committed: Mutex::new(committed),
             epoch: AtomicU64::new(epoch),
             heads: AtomicU32::new(u32::from_le_bytes([low, high, 0, 0])),
@@ -224,7 +227,7 @@ impl Segment {
     }
 
     pub(crate) fn allocator(&self) -> MutexGuard<'_, Allocator> {
-        self.allocator.lock().unwrap_or_else(PoisonError::into_inner)
+        self.allocator.lock()
     }
 
     /// What the last commit said.
@@ -268,12 +271,32 @@ impl Segment {
         Error::Full { volume: self.device.name().to_owned(), wanted }
     }
 
-    /// Refuses a claim to so many chunks if what is reserved for others would not be left.
+    /// How many units there are beside what is kept for others than such a claim.
+    pub(super) fn units_for(&self, claim: Claim, allocator: &Allocator) -> Option<u64> {
+        allocator.free_units().checked_sub(self.reserve.least_free(claim, allocator.units_in_all()))
+    }
+
+    /// Refuses a claim to so many chunks if what is kept for others would not be left: as it is now. Who is to find them reserves them.
     pub(crate) fn check_room(&self, claim: Claim, chunks: u64) -> Result<()> {
-        if self.allocator().free_units() >= self.reserve.least_free(claim) + chunks {
-            return Ok(());
+        match self.units_for(claim, &self.allocator()) {
+            Some(units) if units >= chunks => Ok(()),
+            _ => Err(self.full(chunks.max(1) * UNIT_BYTES)),
         }
-        Err(self.full(chunks.max(1) * UNIT_BYTES))
+    }
+
+    /// The same, and nobody else takes the chunks as long as the reservation is there.
+    pub(crate) fn reserve(&self, claim: Claim, chunks: u64) -> Result<Reservation<'_>> {
+        let mut allocator = self.allocator();
+        match self.units_for(claim, &allocator) {
+            Some(units) if units >= chunks => allocator.reserve(chunks),
+            _ => return Err(self.full(chunks.max(1) * UNIT_BYTES)),
+        }
+        Ok(Reservation::new(self, chunks))
+    }
+
+    /// For who takes no chunk.
+    pub(crate) fn reserve_none(&self) -> Reservation<'_> {
+        Reservation::new(self, 0)
     }
 
     /// Takes units into use behind those that it has, if these groups have more.
@@ -301,7 +324,22 @@ impl Segment {
     /// Takes a unit for a chunk of the log.
     pub(crate) fn take_chunk(&self) -> Result<u64> {
         let taken = self.take(|allocator| allocator.take_chunk(|unit| self.lives.begin(unit)))?;
-        let unit = taken.ok_or_else(|| self.full(UNIT_BYTES))?;
+        self.begin_chunk(taken.ok_or_else(|| self.full(UNIT_BYTES))?)
+    }
+
+    /// Takes one of so many units that are reserved, of which there is one less then.
+    pub(super) fn take_reserved_unit(&self, reserved: &mut u64) -> Result<u64> {
+        let taken = self.take(|allocator| {
+            let left = reserved.checked_sub(1)?;
+            let unit = allocator.take_reserved_chunk(|unit| self.lives.begin(unit))?;
+            *reserved = left;
+            Some(unit)
+        })?;
+        taken.ok_or_else(|| self.full(UNIT_BYTES))
+    }
+
+    /// Has a unit that was taken be a chunk of the log; returns where it begins.
+    pub(super) fn begin_chunk(&self, unit: u64) -> Result<u64> {
         self.device.begin_unit(unit, false, priority(Purpose::Log))?;
         Ok(unit * UNIT_BYTES)
     }
@@ -331,11 +369,10 @@ impl Segment {
     pub(crate) fn discard_free(&self) -> Result<()> {
         loop {
             // Few at a time, and only if others find as many meanwhile: what is being discarded is not to be had.
-            let free = self.allocator().free_units().saturating_sub(self.reserve.least_free(Claim::Put));
-            if free < 2 * DISCARD_UNITS as u64 {
-                return Ok(());
-            }
-            let runs = self.allocator().begin_discard(DISCARD_UNITS);
+            let mut allocator = self.allocator();
+            let least_free = self.reserve.least_free(Claim::Put, allocator.units_in_all());
+            let runs = allocator.begin_discard(DISCARD_UNITS, least_free);
+            drop(allocator);
             if runs.is_empty() {
                 return Ok(());
             }

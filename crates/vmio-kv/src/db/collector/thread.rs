@@ -167,9 +167,11 @@ impl OpenSegment {
             let free_of_delay = self.limit(space) + self.slack_bytes();
             part = part.max(space.bytes.saturating_sub(free_of_delay) as f64 / BOUND_BYTES as f64);
             if !self.may_grow() {
-                let free = self.segment.allocator().free_units();
-                let (free, least) =
-                    (free.saturating_sub(self.segment.reserve.least_free(Claim::Put)), self.chunks_to_keep());
+                let least = self.chunks_to_keep();
+                let allocator = self.segment.allocator();
+                let least_free = self.segment.reserve.least_free(Claim::Put, allocator.units_in_all());
+                let free = allocator.free_units().saturating_sub(least_free);
+                drop(allocator);
                 // Who finds no room is refused: nobody stops before.
                 part = part.max(0.9 * least.saturating_sub(free) as f64 / least as f64);
             }

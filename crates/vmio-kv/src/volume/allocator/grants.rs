@@ -12,9 +12,10 @@ use crate::volume::reserve::OWN_UNITS;
 const STEP_UNITS: std::ops::RangeInclusive<u64> = 8..=512;
 
 impl Allocator {
-    /// Whether the first free unit is given out; one more, if that is not for the segment's own blocks: a commit finds room.
+    /// Whether the first free unit is given out; one more, if there is one and that is not for the segment's own blocks: a commit finds room.
     pub(super) fn is_granted(&self, is_own: bool) -> bool {
-        let behind = if is_own { 0 } else { OWN_UNITS as usize };
+        let more = self.free_units.len().saturating_sub(1);
+        let behind = if is_own { 0 } else { more.min(OWN_UNITS as usize) };
         self.free_units.iter().nth(behind).is_some_and(|unit| *unit < self.granted.end)
     }
 
@@ -123,7 +124,7 @@ mod tests {
             allocator.free(crate::format::free_log::Freed { offset, blocks: 1 });
         }
         assert_eq!(allocator.free_units(), 79, "what comes free there is given to nobody");
-        assert_eq!(allocator.begin_discard(21), vec![], "nor is what is not granted discarded");
+        assert_eq!(allocator.begin_discard(21, 0), vec![], "nor is what is not granted discarded");
         allocator.forget_former_owners();
         assert_eq!(allocator.free_units(), 98, "all but what the node and the group have");
         assert_eq!(allocator.take_chunk(|_| 0), Some(1), "which has left its first unit");

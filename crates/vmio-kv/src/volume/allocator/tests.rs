@@ -148,18 +148,18 @@ fn a_segment_grows_within_its_group_and_beyond() {
 #[test]
 fn what_is_discarded_is_free_and_nobody_gets_it_meanwhile() {
     let mut allocator = Allocator::new(&group(41));
-    assert_eq!(allocator.begin_discard(41), []);
-    let runs = allocator.begin_discard(20);
+    assert_eq!(allocator.begin_discard(41, 0), []);
+    let runs = allocator.begin_discard(20, 0);
     assert_eq!(runs.iter().cloned().flatten().collect::<Vec<_>>(), (22..42).collect::<Vec<_>>());
     assert_eq!(allocator.free_units(), 20, "nobody may count on what is being discarded");
     let taken: Vec<u64> = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).collect();
     assert_eq!(taken, (2..21).collect::<Vec<_>>(), "the last one is the segment's own");
     allocator.end_discard(runs);
-    assert_eq!((allocator.begin_discard(2), allocator.free_units()), (vec![], 21), "once is enough");
+    assert_eq!((allocator.begin_discard(2, 0), allocator.free_units()), (vec![], 21), "once is enough");
     for unit in [2, 3, 5] {
         allocator.free(Freed { offset: unit * UNIT_BYTES, blocks: UNIT_BLOCKS });
     }
-    assert_eq!(allocator.begin_discard(4), [21..22, 5..6, 2..4]);
+    assert_eq!(allocator.begin_discard(4, 0), [21..22, 5..6, 2..4]);
 }
 
 #[test]
@@ -169,6 +169,45 @@ fn what_something_else_has_is_no_chunk() {
     let (node, _) = allocator.take_block(&mut Cursor::default(), Purpose::Leaves(1), 1).expect("a block");
     let may_be: Vec<u64> = (0..9).filter(|unit| allocator.may_be_chunk(*unit)).collect();
     assert_eq!((log, unit_of(node), may_be), (2, 3, vec![2, 4]), "unit 0 is the volume's, and 1 the group's own");
+}
+
+#[test]
+fn what_is_reserved_nobody_else_gets() {
+    let mut allocator = Allocator::new(&group(41));
+    allocator.reserve(10);
+    assert_eq!(allocator.free_units(), 30);
+    assert_eq!(allocator.begin_discard(20, 0), [], "as many would not stay");
+    assert_eq!(allocator.begin_discard(4, 23), [], "nor what is to stay besides");
+    let chunks = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).count();
+    assert_eq!(chunks, 29, "the last one is the segment's own");
+    assert!(allocator.take_block(&mut Cursor::default(), Purpose::Leaves(1), 1).is_none());
+    assert!(allocator.take_runs(1, 20, |_| 1, u64::MAX).is_none());
+    // A commit takes that, and no more.
+    let mut cursor = Cursor::default();
+    let own = (0..UNIT_BLOCKS + 1).filter(|_| allocator.take_block(&mut cursor, Purpose::Segment, 0).is_some()).count();
+    assert_eq!((own as u64, allocator.free_units()), (UNIT_BLOCKS, 0));
+    allocator.cancel(3);
+    assert_eq!(allocator.free_units(), 3);
+    assert_eq!(std::iter::from_fn(|| allocator.take_chunk(|_| 0)).count(), 2);
+    let reserved = (0..7).filter(|_| allocator.take_reserved_chunk(|_| 0).is_some()).count();
+    assert_eq!((reserved, allocator.free_units()), (7, 1), "whoever has reserved them gets them to the last one");
+}
+
+#[test]
+fn what_is_reserved_is_granted_to_the_last_unit() {
+    let mut allocator = Allocator::new(&group(12));
+    allocator.grant_up_to(3);
+    allocator.reserve(11);
+    for _ in 0..11 {
+        let mut taken = allocator.take_reserved_chunk(|_| 0);
+        if taken.is_none() {
+            assert!(allocator.take_lacks_grant());
+            allocator.grant_up_to(allocator.next_grant(true));
+            taken = allocator.take_reserved_chunk(|_| 0);
+        }
+        assert!(taken.is_some(), "one grant is enough");
+    }
+    assert_eq!(allocator.free_units(), 0);
 }
 
 #[test]
