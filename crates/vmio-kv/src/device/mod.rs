@@ -20,6 +20,7 @@ use vmio::{Advice, Cache, Mapping, MappingOptions, OnReadError, Pin};
 use crate::error::{Damage, Error, Result};
 use crate::format::block::{Block, Kind, Sealed, unseal, unseal_checked};
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+use crate::volume::content::Content;
 use admission::Admission;
 pub(crate) use beside::Beside;
 use leaf_filters::LeafFilters;
@@ -157,6 +158,11 @@ impl Device {
     /// An error that names a damaged thing.
     pub(crate) fn damaged(&self, structure: &'static str, offset: u64, damage: Damage) -> Error {
         Error::Damaged { volume: self.name.clone(), structure, offset, damage }
+    }
+
+    /// What there is before a volume is created.
+    pub(crate) fn content(&self) -> Result<Content> {
+        Content::of(&*self.backing)
     }
 
     /// Reads past the mapping: what is read once, on opening.

@@ -34,8 +34,12 @@ pub struct FileBacking {
 impl FileBacking {
     /// Opens an existing file or block device.
     pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Self> {
-        let path = path.as_ref();
-        Self::open_io(path, access).map_err(|source| Error::Open { path: path.display().to_string(), source })
+        Self::open_as(path.as_ref(), path.as_ref(), access)
+    }
+
+    /// Opens what is at one path, and is called by another one in messages.
+    pub(super) fn open_as(path: &Path, name: &Path, access: Access) -> Result<Self> {
+        Self::open_io(path, name, access).map_err(|source| Error::Open { path: name.display().to_string(), source })
     }
 
     /// Creates a file of `len` zeros (sparse), or truncates an existing one to that, and opens it for writing.
@@ -53,7 +57,7 @@ impl FileBacking {
         opened
     }
 
-    fn open_io(path: &Path, access: Access) -> io::Result<Self> {
+    fn open_io(path: &Path, name: &Path, access: Access) -> io::Result<Self> {
         // To open a pipe would wait for somebody at its other end.
         if std::fs::metadata(path)?.file_type().is_fifo() {
             return Err(neither_file_nor_device());
@@ -88,13 +92,13 @@ impl FileBacking {
                     }
                     Err(error) => error.to_string(),
                 };
-                tracing::warn!(path = %path.display(), why, "no direct I/O: reads and writes go through the page cache");
+                tracing::warn!(path = %name.display(), why, "no direct I/O: reads and writes go through the page cache");
                 (buffered.try_clone()?, false)
             }
         };
         let block_bytes = if fits { block_bytes } else { 1 };
         let len = AtomicU64::new(len);
-        let path = path.display().to_string();
+        let path = name.display().to_string();
         let locks = FileLocks::of_this_process()?;
         Ok(FileBacking { direct, buffered, is_direct, is_device, block_bytes, access, len, identity, locks, path })
     }

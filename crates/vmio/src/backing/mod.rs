@@ -6,6 +6,7 @@ mod file;
 mod file_locks;
 mod locking;
 mod memory;
+mod new_file;
 mod null;
 mod nvme;
 mod shared;
@@ -21,6 +22,7 @@ pub use dax::DaxBacking;
 pub use file::FileBacking;
 pub(crate) use locking::Locking;
 pub use memory::MemoryBacking;
+pub use new_file::NewFile;
 pub use null::NullBacking;
 pub use nvme::{Commands, NvmeBacking, Submission};
 
