@@ -87,9 +87,9 @@ impl OpenSegment {
         self.store.check_writable()?;
         loop {
             match write() {
-                Err(Error::Full { volume, wanted }) => {
+                Err(full @ Error::Full { wanted, .. }) => {
                     if !self.grow_for(claim, wanted / UNIT_BYTES) && !self.make_room(claim, wanted / UNIT_BYTES)? {
-                        return Err(Error::Full { volume, wanted });
+                        return Err(full);
                     }
                 }
                 done => break done,

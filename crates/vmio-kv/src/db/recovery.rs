@@ -50,6 +50,7 @@ impl Segments {
                 false => volume.note_claims()?,
             }
             volume.mend()?;
+            volume.ensure_fixed_room();
             // What is read may be in a cache of the system's alone, after a kill: nothing is written over before it is durable.
             volume.device.flush()?;
         }

@@ -177,7 +177,7 @@ impl OpenSegment {
         mut records: Vec<ReadRecord>,
     ) -> Result<()> {
         let free = FREE_CHUNKS + self.segment.allocator().units_in_all() / FREE_SHARE;
-        let has_room = self.segment.check_room(Claim::Put, free).is_ok();
+        let has_room = self.segment.has_much_room(Claim::Put, free);
         // Writers wait for the same device and the same memory.
         if records.len() < BLOCKS_MIN || !has_room || self.log.is_behind() || self.store.level_memory.is_crowded() {
             return Ok(());

@@ -308,6 +308,9 @@ impl OpenSegment {
         let nodes: u64 = blocks.into_iter().take(spills).sum();
         let runs = 2 * (spills as u64 - 1) * RUN_BLOCKS_MAX;
         self.segment.reserve.set_spill_units((nodes + runs).div_ceil(UNIT_BLOCKS) + 2 * spills as u64);
+        if !self.store.options.reads_only() {
+            self.segment.make_reserve_ready();
+        }
     }
 }
 

@@ -131,6 +131,7 @@ impl Log {
                 }
             }
         };
+        segment.ensure_room(header.offset / CHUNK_BYTES as u64)?;
         segment.device.begin_unit(header.offset / CHUNK_BYTES as u64, false, 64)?;
         let mut first_sequences = end.first_sequences;
         if end.empty.is_none() {

@@ -4,6 +4,7 @@
 //! so that it is free again if the commit never comes. Chunks of the log are never pending; recovery finds them by their chain.
 
 mod grants;
+mod room;
 mod runs;
 
 use std::collections::BTreeSet;
@@ -19,6 +20,7 @@ use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BLOCKS, UNI
 use crate::format::superblock::AllocatorEpochs;
 use crate::format::unit_table::{self, Purpose, Unit};
 use crate::volume::reserve::OWN_UNITS;
+use room::FreeUnits;
 pub(crate) use runs::TakenRuns;
 
 /// A unit with fewer free blocks than this is not gone back to: what is written there would not lie together.
@@ -67,6 +69,8 @@ struct GroupMap {
     units: Vec<Unit>,
     taken: Vec<UnitBits>,
     pending: Vec<UnitBits>,
+    /// Which units are known to have room on the device, so that no write to them lacks it.
+    has_room: Vec<bool>,
     bitmaps: Vec<Pair>,
     tables: Vec<Pair>,
 }
@@ -74,9 +78,7 @@ struct GroupMap {
 /// The allocator of a segment.
 pub(crate) struct Allocator {
     groups: Vec<GroupMap>,
-    free_units: BTreeSet<u64>,
-    /// Free units of which the device may still hold something.
-    held: BTreeSet<u64>,
+    free: FreeUnits,
     /// Units that a cursor stands in.
     in_use: BTreeSet<u64>,
     /// Which units are given out: a superblock that is durable says so, and no other owner may write to them.
@@ -93,6 +95,7 @@ impl GroupMap {
             units: vec![Unit::default(); units],
             taken: vec![UnitBits::default(); units],
             pending: vec![UnitBits::default(); units],
+            has_room: vec![false; units],
             bitmaps: vec![Pair::NEW; group.bitmaps_in_use() as usize],
             tables: vec![Pair::NEW; group.unit_tables_in_use() as usize],
         };
@@ -119,6 +122,7 @@ impl GroupMap {
         self.units.resize(new.units.len(), Unit::default());
         self.taken.resize(new.units.len(), UnitBits::default());
         self.pending.resize(new.units.len(), UnitBits::default());
+        self.has_room.resize(new.units.len(), false);
         self.bitmaps.extend_from_slice(&new.bitmaps[self.bitmaps.len()..]);
         self.tables.extend_from_slice(&new.tables[self.tables.len()..]);
     }
@@ -156,8 +160,7 @@ impl Allocator {
     pub(crate) fn new(groups: &[Group]) -> Self {
         let mut allocator = Allocator {
             groups: groups.iter().copied().map(GroupMap::new).collect(),
-            free_units: BTreeSet::new(),
-            held: BTreeSet::new(),
+            free: FreeUnits::default(),
             in_use: BTreeSet::new(),
             granted: 0..u64::MAX,
             lacks_grant: false,
@@ -226,8 +229,7 @@ impl Allocator {
         }
         Ok(Allocator {
             groups: maps,
-            free_units: BTreeSet::new(),
-            held: BTreeSet::new(),
+            free: FreeUnits::default(),
             in_use: BTreeSet::new(),
             granted: 0..u64::MAX,
             lacks_grant: false,
@@ -237,7 +239,7 @@ impl Allocator {
     /// Finds out which units are free, once all that is known to be taken is marked. A unit without a block that is taken is,
     /// whatever the table says: its blocks were of a commit that never came.
     pub(crate) fn find_free_units(&mut self) {
-        self.free_units.clear();
+        let mut found = Vec::new();
         for map in &mut self.groups {
             for index in 0..map.units.len() {
                 if map.taken[index] == UnitBits::default() {
@@ -247,39 +249,13 @@ impl Allocator {
                     }
                     let unit = map.group.first_unit + index as u64;
                     if unit >= self.granted.start {
-                        self.free_units.insert(unit);
+                        found.push(unit);
                     }
                 }
             }
         }
-        self.held = self.free_units.clone();
-    }
-
-    /// So many free units of which the device may hold something, in runs, if there are as many. They are not free before
-    /// [`Self::end_discard`].
-    pub(crate) fn begin_discard(&mut self, units: usize) -> Vec<Range<u64>> {
-        let mut runs: Vec<Range<u64>> = Vec::new();
-        // From the end: units are taken from the front. Some stay to be had, so that a commit finds room meanwhile.
-        let held: Vec<u64> = self.held.range(self.granted.clone()).rev().take(units).copied().collect();
-        let least_free = units + OWN_UNITS as usize + 1;
-        let free = self.free_units.range(self.granted.clone()).take(least_free).count();
-        if held.len() < units || free < least_free {
-            return runs;
-        }
-        for unit in held {
-            self.held.remove(&unit);
-            self.free_units.remove(&unit);
-            match runs.last_mut() {
-                Some(last) if last.start == unit + 1 => last.start = unit,
-                _ => runs.push(unit..unit + 1),
-            }
-        }
-        runs
-    }
-
-    /// Has units be free whose contents are gone.
-    pub(crate) fn end_discard(&mut self, runs: Vec<Range<u64>>) {
-        self.free_units.extend(runs.into_iter().flatten());
+        self.free = FreeUnits::default();
+        found.into_iter().for_each(|unit| self.add_free(unit));
     }
 
     fn place(&self, unit: u64) -> Option<(usize, usize)> {
@@ -307,22 +283,19 @@ impl Allocator {
         })
     }
 
-    /// How many units nobody has.
-    pub(crate) fn free_units(&self) -> u64 {
-        self.free_units.len() as u64
-    }
-
     /// A free unit, but for those that are the segment's own.
     fn pop_free_unit(&mut self, purpose: Purpose) -> Option<u64> {
         let is_own = purpose == Purpose::Segment;
         let is_allowed = is_own || self.free_units() > OWN_UNITS;
-        let unit = *self.free_units.first().filter(|_| is_allowed)?;
+        let Some(unit) = self.free.ready.first().filter(|_| is_allowed).copied() else {
+            self.free.lacks_room = !self.free.hollow.is_empty();
+            return None;
+        };
         if !self.is_granted(is_own) {
             self.lacks_grant = true;
             return None;
         }
-        self.free_units.remove(&unit);
-        self.held.remove(&unit);
+        self.free.remove(unit);
         Some(unit)
     }
 
@@ -337,8 +310,7 @@ impl Allocator {
     /// earlier one ended its former life.
     pub(crate) fn take_found_chunk(&mut self, unit: u64, former: u64) {
         let Some((group, index)) = self.place(unit) else { return };
-        self.free_units.remove(&unit);
-        self.held.remove(&unit);
+        self.free.remove(unit);
         let map = &mut self.groups[group];
         if map.units[index].purpose != Purpose::Log {
             map.units[index] = Unit { purpose: Purpose::Log, former_epoch: former, ..Unit::default() };
@@ -414,7 +386,7 @@ impl Allocator {
 
     fn unit_to_reuse(&self, purpose: Purpose, region: u32) -> Option<u64> {
         // The segment's own blocks are few, and when room is short any will do.
-        let any_will_do = purpose == Purpose::Segment || self.free_units() <= OWN_UNITS;
+        let any_will_do = purpose == Purpose::Segment || self.free_units_with_holes() <= OWN_UNITS;
         let least = if any_will_do { 1 } else { REUSE_BLOCKS_MIN };
         let free = |bits: &UnitBits| UNIT_BLOCKS as u32 - bits.iter().map(|word| word.count_ones()).sum::<u32>();
         let candidates = self.groups.iter().flat_map(|map| {
@@ -469,8 +441,7 @@ impl Allocator {
         if unit < self.granted.start {
             return;
         }
-        self.free_units.insert(unit);
-        self.held.insert(unit);
+        self.add_free(unit);
     }
 
     /// Counts bytes of a unit that nobody refers to any longer.

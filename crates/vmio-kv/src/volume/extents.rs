@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::format::extents::Extent;
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, UNIT_BYTES, unit_of};
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::TakenRuns;
 use crate::volume::reserve::Claim;
@@ -29,6 +29,11 @@ impl TakenExtents {
         blocks: u64,
         head_blocks: impl Fn(usize) -> u64,
     ) -> Result<Self> {
+        // Some of it goes to units that are begun, perhaps.
+        let free = segment.reserve.least_free(Claim::Put) + blocks / UNIT_BLOCKS + 2;
+        if segment.allocator().free_units() < free {
+            segment.make_ready(free)?;
+        }
         let taken = segment.take(|allocator| {
             let new_units = allocator.free_units().saturating_sub(segment.reserve.least_free(Claim::Put));
             allocator.take_runs(region, blocks, &head_blocks, new_units)
@@ -41,6 +46,7 @@ impl TakenExtents {
             segment.device.begin_unit(*unit, false, priority(Purpose::Extents))?;
         }
         segment.allocator().share(&taken.new_units);
+        taken.all().try_for_each(|extent| segment.ensure_room(unit_of(extent.offset)))?;
         Ok(taken)
     }
 

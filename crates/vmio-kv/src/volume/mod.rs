@@ -11,6 +11,7 @@ pub(crate) mod garbage;
 mod growth;
 pub(crate) mod ownership;
 pub(crate) mod reserve;
+mod room;
 pub(crate) mod segment;
 pub(crate) mod take_over;
 pub(crate) mod unit_lives;
@@ -68,6 +69,7 @@ impl Volume {
         let uuid = Uuid::random().map_err(failed)?;
         HEADER_OFFSETS.into_iter().try_for_each(|offset| device.write(offset, &creation_mark(uuid, offset).0))?;
         device.flush()?;
+        device.allocate(0)?;
         let units = device.len() / UNIT_BYTES;
         let segment = SegmentEntry { uuid: Uuid::random().map_err(failed)?, number: 0, groups: groups(1, units) };
         segment::format(&device, &segment)?;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::device::{Device, Newest};
-use crate::error::{Damage, Error, Result};
+use crate::error::{Damage, Error, FullPlace, Result};
 use crate::format::block::{Block, Kind, Sealed, Uuid, unseal};
 use crate::format::catalogue::{self, RegionEntry};
 use crate::format::chunk::ChunkHeader;
@@ -20,6 +20,7 @@ use crate::volume::commit::{Changes, Committed};
 use crate::volume::era::Retired;
 use crate::volume::ownership::Ownership;
 use crate::volume::reserve::{Claim, Reserve};
+use crate::volume::room::{AHEAD_UNITS, give_chunks_room, give_own_units_room};
 use crate::volume::unit_lives::UnitLives;
 
 /// A segment of a volume.
@@ -32,6 +33,8 @@ pub(crate) struct Segment {
     pub(crate) reserve: Reserve,
     pub(crate) ownership: Ownership,
     allocator: Mutex<Allocator>,
+    /// Whoever gives units room on the device, or takes it from them, holds it.
+    pub(super) room: Mutex<()>,
     pub(super) committed: Mutex<Committed>,
     /// The number of the last commit, for those who must not wait for the one under way.
     pub(super) epoch: AtomicU64,
@@ -47,8 +50,13 @@ const DISCARD_UNITS: usize = 8;
 
 /// Lays out an empty segment: a log of one chunk, and the next one taken.
 pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
+    give_own_units_room(device, &entry.groups)?;
     let mut allocator = Allocator::new(&entry.groups);
-    let full = || Error::Full { volume: device.name().to_owned(), wanted: 2 * UNIT_BYTES };
+    give_chunks_room(device, &mut allocator, 2)?;
+    let full = || {
+        let volume = device.name().to_owned();
+        Error::Full { volume, wanted: 2 * UNIT_BYTES, place: FullPlace::Volume }
+    };
     let chunk = allocator.take_chunk(|_| 0).ok_or_else(full)? * UNIT_BYTES;
     let next = allocator.take_chunk(|_| 0).ok_or_else(full)? * UNIT_BYTES;
     let header = ChunkHeader {
@@ -200,6 +208,7 @@ impl Segment {
             retired: Arc::default(),
             ownership: Ownership::new(looks_after_flushes),
             allocator: Mutex::new(allocator),
+            room: Mutex::default(),
             committed: Mutex::new(committed),
             epoch: AtomicU64::new(epoch),
             heads: AtomicU32::new(u32::from_le_bytes([low, high, 0, 0])),
@@ -261,21 +270,24 @@ impl Segment {
         self.heads.fetch_add(1, Ordering::Relaxed) % HEAD_NUMBERS
     }
 
-    pub(crate) fn full(&self, wanted: u64) -> Error {
-        Error::Full { volume: self.device.name().to_owned(), wanted }
-    }
-
     /// Refuses a claim to so many chunks if what is reserved for others would not be left.
     pub(crate) fn check_room(&self, claim: Claim, chunks: u64) -> Result<()> {
-        if self.allocator().free_units() >= self.reserve.least_free(claim) + chunks {
+        let wanted = self.reserve.least_free(claim) + chunks;
+        if self.allocator().free_units() >= wanted || self.make_ready(wanted)? {
             return Ok(());
         }
         Err(self.full(chunks.max(1) * UNIT_BYTES))
     }
 
+    /// Whether a claim to so many chunks would leave much beside: units that have no room on the device yet are not given it for that.
+    pub(crate) fn has_much_room(&self, claim: Claim, chunks: u64) -> bool {
+        self.allocator().free_units_with_holes() >= self.reserve.least_free(claim) + chunks
+    }
+
     /// Takes units into use behind those that it has, if these groups have more.
     pub(crate) fn grow(&self, groups: &[Group]) -> Result<()> {
         if units_of(groups) > self.allocator().units_in_all() {
+            give_own_units_room(&self.device, groups)?;
             self.commit(Changes { groups: Some(groups.to_vec()), ..Changes::default() }, &[])?;
         }
         Ok(())
@@ -283,15 +295,22 @@ impl Segment {
 
     /// Takes something of the allocator, having more units granted first if it takes that.
     pub(super) fn take<Taken>(&self, mut take: impl FnMut(&mut Allocator) -> Option<Taken>) -> Result<Option<Taken>> {
+        let mut has_tried_all = false;
         loop {
-            let (taken, lacks_grant) = {
+            let (taken, lacks_grant, lacks_room, ready) = {
                 let mut allocator = self.allocator();
-                (take(&mut allocator), allocator.take_lacks_grant())
+                let taken = take(&mut allocator);
+                (taken, allocator.take_lacks_grant(), allocator.take_lacks_room(), allocator.free_units())
             };
-            if taken.is_some() || !lacks_grant {
+            if taken.is_some() || has_tried_all || !(lacks_grant || lacks_room) {
                 return Ok(taken);
             }
-            self.commit(Changes { grant_more: true, ..Changes::default() }, &[])?;
+            if lacks_grant {
+                self.commit(Changes { grant_more: true, ..Changes::default() }, &[])?;
+            } else {
+                // What is left in units that are begun is taken where no other has room.
+                has_tried_all = !self.make_ready(ready + 1)?;
+            }
         }
     }
 
@@ -311,9 +330,9 @@ impl Segment {
             Entered::No => Ok(()),
             Entered::New(unit) => self.device.begin_unit(unit, true, priority(purpose)),
             // What the device has there is no node, or not ours any more: it must not be read.
-            Entered::Again(free) => {
+            Entered::Again(free) => self.ensure_room(unit_of(taken.offset)).and_then(|()| {
                 free.into_iter().try_for_each(|freed| self.device.forget_blocks(freed.offset, freed.blocks))
-            }
+            }),
         };
         if begun.is_err() {
             // Others may share the cursor.
@@ -327,12 +346,10 @@ impl Segment {
     /// refer to them, and nobody reads them any more.
     pub(crate) fn discard_free(&self) -> Result<()> {
         loop {
-            // Few at a time, and only if others find as many meanwhile: what is being discarded is not to be had.
-            let free = self.allocator().free_units().saturating_sub(self.reserve.least_free(Claim::Put));
-            if free < 2 * DISCARD_UNITS as u64 {
-                return Ok(());
-            }
-            let runs = self.allocator().begin_discard(DISCARD_UNITS);
+            // What is reserved keeps its room, and what is next. Few at a time: what is being discarded is not to be had.
+            let _alone = self.room();
+            let kept = self.reserve.least_free(Claim::Put) + AHEAD_UNITS;
+            let runs = self.allocator().begin_discard(DISCARD_UNITS, kept as usize);
             if runs.is_empty() {
                 return Ok(());
             }

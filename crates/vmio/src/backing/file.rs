@@ -190,6 +190,11 @@ impl Backing for FileBacking {
         Ok(rustix::fs::fallocate(&self.buffered, hole, range.start, range.end - range.start)?)
     }
 
+    /// Blocks that read as zeros until they are written. On a file system that gives none ahead it does nothing.
+    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+        if self.is_device { Ok(()) } else { allocate(&self.buffered, range) }
+    }
+
     fn identity(&self) -> Option<Identity> {
         Some(self.identity)
     }
@@ -237,6 +242,19 @@ pub(super) fn lengthen(file: &File, len: u64) -> io::Result<bool> {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(false),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Gives a range of a file room, if its file system does that ahead of writes.
+pub(super) fn allocate(file: &File, range: Range<u64>) -> io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    use rustix::io::Errno;
+    loop {
+        match fallocate(file, FallocateFlags::KEEP_SIZE, range.start, range.end - range.start) {
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
+            done => return Ok(done?),
+        }
     }
 }
 

@@ -81,6 +81,13 @@ pub trait Backing: Send + Sync {
         Ok(())
     }
 
+    /// Gives a range room, so that no later write to it lacks any; what the range holds stays. The error is of the kind
+    /// [`io::ErrorKind::StorageFull`] or [`io::ErrorKind::QuotaExceeded`] if there is none; a part may have got some then. The default,
+    /// for what has its room from the start, does nothing.
+    fn allocate(&self, _range: Range<u64>) -> io::Result<()> {
+        Ok(())
+    }
+
     /// The identity of the file or device; `None` for a backing that only this object reaches.
     fn identity(&self) -> Option<Identity> {
         None

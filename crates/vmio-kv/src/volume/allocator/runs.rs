@@ -155,7 +155,7 @@ impl Allocator {
         let bits = &map.taken[index];
         // What the table says of a unit without a block that is taken was of a commit that never came.
         if *bits == [0; UNIT_WORDS] {
-            self.free_units.remove(&unit);
+            self.free.remove(unit);
             map.units[index] = Unit { purpose: Purpose::Extents, region, ..Unit::default() };
             map.mark_unit(index);
         }
@@ -203,7 +203,7 @@ mod tests {
     use crate::format::geometry::Group;
 
     fn allocator(units: u64) -> Allocator {
-        Allocator::new(&[Group::new(1, units)])
+        Allocator::with_room(&[Group::new(1, units)])
     }
 
     fn overlap(left: &Extent, right: &Extent) -> bool {
