@@ -292,19 +292,18 @@ impl Db {
         let store = self.segments.store();
         store.check_writable()?;
         let regions: Vec<Arc<Region>> = store.regions().values().cloned().collect();
+        let wait = |region: &Arc<Region>| self.segments.of(region).wait_for_spill(region);
         for region in &regions {
             // One may still be frozen, or be left by a spill that found no room: then this one's memory is frozen after it.
             if region.freeze() {
                 store.spills.put(region);
             }
-            region.wait_for_spill()?;
+            wait(region)?;
             if region.freeze() {
                 store.spills.put(region);
             }
         }
-        for region in &regions {
-            region.wait_for_spill()?;
-        }
+        regions.iter().try_for_each(wait)?;
         self.sync()
     }
 

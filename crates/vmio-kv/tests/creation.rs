@@ -38,7 +38,7 @@ fn a_power_cut_at_any_operation_of_creation_leaves_nothing_or_a_store() {
     let (mut seed, mut cuts, mut whole) = (0, 0, 0);
     for operation in 0.. {
         let mut was_cut = false;
-        for _ in 0..6 {
+        for _ in 0..2 {
             seed += 1;
             let disk = SimulatedDisk::new(seed, &[VOLUME_BYTES]);
             disk.die_after(operation);

@@ -130,7 +130,9 @@ fn fill(db: &Db, first: u64) -> u64 {
 }
 
 fn assert_there(db: &Db, numbers: impl Iterator<Item = u64>) {
-    numbers.for_each(|number| assert!(db.get(&key(number)).unwrap().is_some_and(|found| found == value(number)), "{number}"));
+    numbers.for_each(|number| {
+        assert!(db.get(&key(number)).unwrap().is_some_and(|found| found == value(number)), "{number}")
+    });
 }
 
 /// Fills it up, deletes, opens it again, collects, and goes on when there is room: `free` makes some.
@@ -190,7 +192,11 @@ fn what_is_reserved_keeps_its_room() {
     db.collect_garbage().unwrap();
     // What is taken, what is reserved, and twice what comes together before anything is given back.
     let taken = (db.stats().space_bytes / UNIT) as usize;
-    assert!(file.units() <= taken + at_first + 16, "{} units of which {taken} are taken, and {at_first} at first", file.units());
+    assert!(
+        file.units() <= taken + at_first + 16,
+        "{} units of which {taken} are taken, and {at_first} at first",
+        file.units()
+    );
     file.set_units_max(0);
     (0..100).for_each(|number| db.delete(&key(number)).unwrap());
     db.collect_garbage().unwrap();
@@ -225,7 +231,8 @@ fn on_a_real_one(folder: &Path, mount: &[&str]) {
     let (store, ballast) = (disk.0.join("store"), disk.0.join("ballast"));
     let file = File::create(&ballast).unwrap();
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 30 * MIB).unwrap();
-    let open = |is_new| if is_new { Db::create(&store, options()).unwrap() } else { Db::open(&store, options()).unwrap() };
+    let open =
+        |is_new| if is_new { Db::create(&store, options()).unwrap() } else { Db::open(&store, options()).unwrap() };
     lives_through_a_full_file_system(open, || {
         file.set_len(0).unwrap();
         file.sync_all().unwrap();
@@ -236,7 +243,8 @@ fn on_a_real_one(folder: &Path, mount: &[&str]) {
 
 #[test]
 fn a_full_ext4() {
-    let folder = tempfile::tempdir().unwrap();
+    // In memory, if that can be: it is flushed again and again.
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let image = folder.path().join("image");
     File::create(&image).unwrap().set_len(130 * MIB).unwrap();
     let made = Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&image).status();

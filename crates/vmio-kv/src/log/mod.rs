@@ -21,7 +21,7 @@ use crate::format::block::Block;
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
-use crate::format::record::{Record, RecordKind, Seed, record_bytes};
+use crate::format::record::{Record, RecordKind, Seed, VALUE_BYTES_MAX, record_bytes};
 use crate::volume::reserve::Claim;
 use crate::volume::segment::Segment;
 pub(crate) use chunk_walk::Visited;
@@ -37,6 +37,10 @@ const WRITE_BYTES: usize = 256 << 10;
 /// Who appends waits while more than this is in memory alone. So nobody waits for more than a write: less than the chunks take,
 /// or the appender would wait for a whole one of them.
 const UNWRITTEN_BYTES_MAX: usize = 5 << 20;
+/// The longest value that is put into the log; longer ones go to extents. A record lies in one chunk as a whole, which lacks less than an
+/// eighth in the end so.
+pub(crate) const LOG_VALUE_BYTES_MAX: usize = 256 << 10;
+const _: () = assert!(8 * LOG_VALUE_BYTES_MAX <= CHUNK_BYTES && LOG_VALUE_BYTES_MAX <= VALUE_BYTES_MAX);
 /// The record that ends a chunk; there is always room for it.
 const END_BYTES: usize = record_bytes(0, 0);
 
@@ -86,6 +90,8 @@ pub(super) struct State {
     spare: Option<ChunkMemory>,
     /// Bytes of the oldest chunk that are on the device.
     written: usize,
+    /// A record was appended, and not written, of a large value that may not be durable.
+    refers_ahead: bool,
     next_sequence: u64,
     /// Records with lower numbers are durable.
     durable: u64,
@@ -185,6 +191,7 @@ impl Log {
             appender,
             spare: None,
             written: 0,
+            refers_ahead: false,
             next_sequence,
             durable: next_sequence,
             vouched: next_sequence,
@@ -295,6 +302,7 @@ impl Log {
         let sequence = state.next_sequence;
         state.next_sequence += 1;
         let Append { kind, region, key, value } = *record;
+        state.refers_ahead |= kind == RecordKind::Extents;
         let record = Record { kind, continues, region, sequence, key, value };
         let bytes = record.bytes();
         let (seed, start) = (state.appender.chunk().seed, state.appender.chunk().header.offset);
@@ -384,6 +392,14 @@ impl Log {
     /// Whether the device is behind with what was appended.
     pub(crate) fn is_behind(&self) -> bool {
         writer::unwritten(&self.state()) > 2 * WRITE_BYTES
+    }
+
+    /// Has the next record have a number that is so much higher: as if others had been there, and spilled.
+    #[cfg(test)]
+    pub(crate) fn skip_numbers(&self, numbers: u64) {
+        let mut state = self.state();
+        state.next_sequence += numbers;
+        state.durable = state.durable.max(state.next_sequence);
     }
 
     /// Whether a chunk was begun since this was last asked.

@@ -148,21 +148,26 @@ impl Log {
             (last.header.offset, if all { last.filled() } else { last.filled() - last.filled() % BLOCK_BYTES })
         };
         loop {
-            let (chunk, from) = {
-                let state = self.state();
+            let (chunk, from, end, refers_ahead) = {
+                let mut state = self.state();
                 if let Some(why) = &state.failed {
                     return Err(self.stopped(why));
                 }
-                (Arc::clone(&state.chunks[0]), state.written)
+                let chunk = Arc::clone(&state.chunks[0]);
+                let end = if chunk.header.offset == last { aim } else { chunk.filled() };
+                if chunk.header.offset == last && state.written >= end {
+                    return Ok(());
+                }
+                // With the end: what is appended later may refer to what is not flushed.
+                let refers_ahead = std::mem::take(&mut state.refers_ahead);
+                (chunk, state.written, end, refers_ahead)
             };
             let is_last = chunk.header.offset == last;
-            let end = if is_last { aim } else { chunk.filled() };
-            if is_last && from >= end {
-                return Ok(());
-            }
             let start = from - from % BLOCK_BYTES;
             let stop = end.min(start + WRITE_BYTES);
-            let mut written = self.write_piece(&chunk, start, stop);
+            // Large values are durable before any record of them is.
+            let flushed = if refers_ahead { self.device().flush() } else { Ok(()) };
+            let mut written = flushed.and_then(|()| self.write_piece(&chunk, start, stop));
             let is_through = !is_last && stop == end;
             if is_through {
                 // A page of the unit's former life may have come in since it was taken, by a read that was asked for before. From

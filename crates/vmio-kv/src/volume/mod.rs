@@ -34,7 +34,7 @@ use crate::volume::content::creation_mark;
 use crate::volume::ownership::Standing;
 
 /// One block of the table of segments is in use.
-const UNITS_MAX: u64 = (SEGMENTS_A_TABLE * ROW_GROUPS) as u64 * GROUP_UNITS_MAX;
+pub(crate) const UNITS_MAX: u64 = (SEGMENTS_A_TABLE * ROW_GROUPS) as u64 * GROUP_UNITS_MAX;
 
 /// What a volume says of itself, and its segments.
 #[derive(Clone)]
@@ -67,9 +67,9 @@ impl Volume {
         }
         let failed = |source| Error::Device { volume: device.name().to_owned(), action: "naming", offset: 0, source };
         let uuid = Uuid::random().map_err(failed)?;
+        device.allocate(0)?;
         HEADER_OFFSETS.into_iter().try_for_each(|offset| device.write(offset, &creation_mark(uuid, offset).0))?;
         device.flush()?;
-        device.allocate(0)?;
         let units = device.len() / UNIT_BYTES;
         let segment = SegmentEntry { uuid: Uuid::random().map_err(failed)?, number: 0, groups: groups(1, units) };
         segment::format(&device, &segment)?;

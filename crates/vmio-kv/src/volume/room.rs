@@ -12,7 +12,7 @@ use crate::volume::reserve::{Claim, OWN_UNITS};
 use crate::volume::segment::Segment;
 
 /// Units that get room beyond what is needed at the moment. Nothing is given back before as many are free beside these.
-pub(super) const AHEAD_UNITS: u64 = 8;
+pub(super) const AHEAD_UNITS: u64 = 4;
 
 /// Gives the groups' own units room: nothing is written to them then that finds none.
 pub(super) fn give_own_units_room(device: &Device, groups: &[Group]) -> Result<()> {

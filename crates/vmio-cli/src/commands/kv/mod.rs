@@ -548,7 +548,7 @@ fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> io::Result<()> {
         format_size(stats.live_bytes),
         format_size(stats.garbage_bytes)
     )?;
-    writeln!(output, "extents    {} of values over 1 MiB", format_size(stats.extents_bytes))?;
+    writeln!(output, "extents    {} of values over 256 KiB", format_size(stats.extents_bytes))?;
     let (chunks, moved) = (stats.collected_chunks, format_size(stats.moved_bytes));
     writeln!(output, "collected  {chunks} chunks of the log since it was opened, {moved} moved")?;
     writeln!(output, "entries    {} in levels on the device", stats.level_entries)?;
