@@ -1,6 +1,7 @@
 //! A store: a volume's segments, each with its log and its regions, and the threads that spill.
 
 mod collector;
+mod creation;
 mod found_records;
 mod growth;
 mod large_values;
@@ -19,8 +20,6 @@ mod stats;
 mod value_reader;
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -155,88 +154,13 @@ impl Store {
     }
 }
 
-/// Of what somebody may have something in: tables of partitions and the superblocks of Linux's file systems begin before this. What has its
-/// mark further behind, or at the end, is not seen.
-const BEGINNING_BYTES: u64 = 128 << 10;
-
 impl Db {
-    /// Creates a store in a file that is not there yet, or in a file or block device that is empty or begins with zeros. Whatever else it
-    /// holds is [`Error::OtherContent`], and a store [`Error::VolumeExists`], unless [`Options::overwrite`] says that it may be lost.
-    pub fn create(path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        let path = path.as_ref();
-        crate::volume::check_length(options.new_volume_bytes())?;
-        let wanted = options.new_volume_bytes() / UNIT_BYTES * UNIT_BYTES;
-        // Before there is a file.
-        options.check_creates()?;
-        let cache = options.cache()?;
-        if path.exists() {
-            let backing = FileBacking::open(path, Access::ReadWrite)?;
-            Self::refuse_content(&backing, path, &options)?;
-            if !backing.is_device() && backing.len() < wanted {
-                backing.set_len(wanted).map_err(|source| Error::Device {
-                    volume: backing.describe(),
-                    action: "lengthening",
-                    offset: wanted,
-                    source,
-                })?;
-            }
-            let options = options.discard_unless_said(!backing.is_device());
-            return Self::create_in(&cache, backing, options);
-        }
-        let created = FileBacking::create(path, wanted).map_err(Error::from).and_then(|backing| {
-            let options = options.discard_unless_said(true);
-            Self::create_in(&cache, backing, options)
-        });
-        created.inspect_err(|error| {
-            // One that holds no store would be in the way of the next attempt. Another process's stays.
-            if !matches!(error, Error::Io(vmio::Error::InUse { .. })) {
-                let _ = fs::remove_file(path);
-            }
-        })
-    }
-
-    /// Nothing is done to a file or device that holds a volume, or anything else: a name may be a mistake.
-    fn refuse_content(backing: &FileBacking, path: &Path, options: &Options) -> Result<()> {
-        if options.overwrites() {
-            return Ok(());
-        }
-        if crate::volume::holds_volume(backing)? {
-            return Err(Error::VolumeExists { volume: backing.describe() });
-        }
-        let failed = |source| Error::Device { volume: backing.describe(), action: "reading", offset: 0, source };
-        let mut beginning = Vec::new();
-        let file = fs::File::open(path).map_err(failed)?;
-        file.take(BEGINNING_BYTES).read_to_end(&mut beginning).map_err(failed)?;
-        match beginning.iter().all(|byte| *byte == 0) {
-            true => Ok(()),
-            false => Err(Error::OtherContent { volume: backing.describe() }),
-        }
-    }
-
     /// Opens a store, and brings back what was durable, whatever has happened to it.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let access = if options.reads_only() { Access::ReadOnly } else { Access::ReadWrite };
         let backing = FileBacking::open(path, access)?;
         let options = options.discard_unless_said(!backing.is_device());
         Self::open_on(backing, options)
-    }
-
-    /// Opens the store at a path, or creates one if there is no file.
-    pub fn open_or_create(path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        if path.as_ref().exists() { Self::open(path, options) } else { Self::create(path, options) }
-    }
-
-    /// Creates a store on any backing that holds none.
-    pub fn create_on(backing: impl Backing + 'static, options: Options) -> Result<Db> {
-        options.check_creates()?;
-        Self::create_in(&options.cache()?, backing, options)
-    }
-
-    fn create_in(cache: &Cache, backing: impl Backing + 'static, options: Options) -> Result<Db> {
-        let options = options.take_over(false);
-        let device = Self::map(cache, backing, &options)?;
-        let volume = Volume::create(device, options.overwrites())?;
-        Self::start(volume, options)
     }
 
     /// Opens the store on a backing.
@@ -387,7 +311,7 @@ impl Db {
                 }
                 // One may still be frozen, or be left by a spill that found no room: then this one's memory is frozen after it.
                 freeze(region);
-                region.wait_for_spill_after(spilled)?;
+                self.segments.of(region).wait_for_spill_after(region, spilled)?;
             }
         }
         self.sync()

@@ -93,13 +93,15 @@ pub enum Error {
         /// The most.
         most: u64,
     },
-    /// The volume has no room left.
-    #[error("{volume} is full: {wanted} bytes more were wanted; delete something, or grow it")]
+    /// There is no room left: in the volume, or in the file system that its file is on.
+    #[error("{}", full(volume, *wanted, *place))]
     Full {
         /// The volume.
         volume: String,
-        /// What was wanted.
+        /// What was wanted, in bytes.
         wanted: u64,
+        /// What is full.
+        place: FullPlace,
     },
     /// A key that cannot be.
     #[error("a key of {bytes} bytes: keys have 1 to {most}")]
@@ -208,6 +210,29 @@ pub enum Error {
         /// The first failure.
         why: String,
     },
+}
+
+/// What is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FullPlace {
+    /// The volume: it has to grow, or something in it has to go.
+    Volume,
+    /// The file system that the volume's file is on, or what its owner may take there. Deletions from the store go on, and puts do as
+    /// soon as there is room again.
+    FileSystem,
+}
+
+fn full(volume: &str, wanted: u64, place: FullPlace) -> String {
+    match place {
+        FullPlace::Volume => {
+            format!("{volume} is full: {wanted} bytes more were wanted; delete something, or grow it")
+        }
+        FullPlace::FileSystem => format!(
+            "{volume}: the file system that the file is on is full: {wanted} bytes more were wanted; \
+             make room there, or delete something from the store"
+        ),
+    }
 }
 
 impl Error {

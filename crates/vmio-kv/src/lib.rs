@@ -39,7 +39,7 @@ pub use db::{
     DEFAULT_REGION, Db, KEY_BYTES_MAX, Keys, Readers, Recovery, RegionHandle, RegionSnapshot, Scan, SegmentHandle,
     SegmentStats, Snapshot, Stats, VALUE_LENGTH_MAX, ValueReader,
 };
-pub use error::{Damage, Error, Result};
+pub use error::{Damage, Error, FullPlace, Result};
 pub use key_range::KeyRange;
 pub use options::{Durability, Options};
 pub use vmio::Engine;

@@ -7,9 +7,11 @@ use vmio::{Cache, Engine};
 
 use crate::device::PageObserver;
 use crate::error::{Error, Result};
+use crate::format::geometry::UNIT_BYTES;
 use crate::region::Limits;
 use crate::region::arena::ARENA_BYTES_MAX;
 use crate::region::memory_level::BEGUN_BYTES;
+use crate::volume::UNITS_MAX;
 
 /// When a write is durable. What is lost is always the end of a segment's log: of what was written there all up to some point is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +55,9 @@ pub struct Options {
 const RECOVERY_LOG_MIN: u64 = 16 << 20;
 /// How long a volume is if nobody says.
 const VOLUME_BYTES: u64 = 1 << 30;
+/// The longest that one may become: its table of segments has no more rows.
+const VOLUME_BYTES_MAX: u64 = UNITS_MAX * UNIT_BYTES;
+const _: () = assert!(VOLUME_BYTES_MAX == 8_490_068_213_760);
 /// The log's chunks in memory.
 const TAIL_BYTES: u64 = 8 << 20;
 /// A level in memory is no larger than this share of the volume: the nodes that it is spilled to take about as much.
@@ -141,14 +146,15 @@ impl Options {
     }
 
     /// How long the file of a volume is that is created: as long as it may become unless this says otherwise, and 1 GiB if that is not
-    /// said either. It is sparse: what is not used takes no room.
+    /// said either. It is sparse: what is not used takes no room, but for what
+    /// is kept free for spills, deletions and collections, which is allocated.
     pub fn volume_bytes(mut self, bytes: u64) -> Self {
         self.volume_bytes = Some(bytes);
         self
     }
 
     /// How long the volume may become at most. Up to that its file grows by itself when puts find no room, and by [`crate::Db::grow`];
-    /// without, it stays as long as it is. Growth needs address space, and 24 bytes of memory for each 2 MiB, and 8 more
+    /// without, it stays as long as it is. 7.7 TiB at most. Growth needs address space, and 24 bytes of memory for each 2 MiB, and 8 more
     /// for each further segment, that are taken when it is opened.
     pub fn max_volume_bytes(mut self, bytes: u64) -> Self {
         self.max_volume_bytes = Some(bytes);
@@ -284,6 +290,10 @@ impl Options {
         }
         if !(1..=SPILL_THREADS_MAX).contains(&self.merge_threads()) {
             return wrong("spill_threads", self.merge_threads() as u64, "there are 1 to 64");
+        }
+        if self.volume_bytes_max() > VOLUME_BYTES_MAX {
+            let why = "a volume has 8490068213760 bytes (7.7 TiB) at most";
+            return wrong("max_volume_bytes", self.volume_bytes_max(), why);
         }
         if self.durability == Durability::Periodic(Duration::ZERO) {
             return wrong("durability, a period in seconds,", 0, "it is longer; Durability::Sync is at once");

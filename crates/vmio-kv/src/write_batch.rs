@@ -44,7 +44,7 @@ impl WriteBatch {
         Self::default()
     }
 
-    /// Adds the setting of a key's value. One over 1 MiB is written on its own before the batch is. If the region is in another segment
+    /// Adds the setting of a key's value. One over 256 KiB is written on its own before the batch is. If the region is in another segment
     /// than those before it, that is [`Error::BatchAcrossSegments`], and nothing is added.
     pub fn put(&mut self, region: &RegionHandle, key: &[u8], value: &[u8]) -> Result<()> {
         check_value_length(value.len() as u64)?;

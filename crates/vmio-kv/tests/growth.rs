@@ -226,3 +226,17 @@ fn a_crash_while_it_grows_leaves_it_as_it_was_or_longer() {
     println!("growth was cut short {cut_short} times, and {} lengths were seen", lengths.len());
     assert!(cut_short > 5 && lengths.len() > 20, "{cut_short} times, {} lengths", lengths.len());
 }
+
+#[test]
+fn a_volume_that_cannot_be_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    for bytes in [u64::MAX, 1 << 48, (315 * 12_852 + 1) * 2 * MIB] {
+        let refused = Db::create(&path, options().volume_bytes(64 * MIB).max_volume_bytes(bytes)).unwrap_err();
+        assert!(
+            matches!(refused, Error::Option { option: "max_volume_bytes", value, .. } if value == bytes),
+            "{refused}"
+        );
+        assert!(!path.exists());
+    }
+}

@@ -13,8 +13,9 @@ use vmio::backing::{Access, FileBacking};
 use vmio_kv::{Db, Durability, Options};
 
 const MIB: u64 = 1 << 20;
-/// Units that have not come together yet, and what the file system needs for itself.
-const SLACK: u64 = 18 * MIB;
+/// What is reserved and keeps its room (eight units, and four more), units that have not come together yet, and what the file system needs
+/// for itself.
+const SLACK: u64 = 42 * MIB;
 
 fn options() -> Options {
     Options::new()

@@ -56,7 +56,7 @@ impl Read for Failing {
 #[test]
 fn values_of_any_length_come_back() {
     let disk = disk(192);
-    let lengths = [MIB, MIB + 1, 2 * MIB - 4096, 2 * MIB, 5 * MIB + 4097, 17 * MIB + 3];
+    let lengths = [MIB / 4, MIB / 4 + 1, MIB, 2 * MIB - 4096, 2 * MIB, 5 * MIB + 4097, 17 * MIB + 3];
     let key = |length: u64| format!("a value of {length} bytes").into_bytes();
     let mut db = Db::create_on(Arc::clone(&disk), options()).unwrap();
     for (length, by_stream) in lengths.into_iter().zip([false, true].into_iter().cycle()) {
@@ -75,7 +75,7 @@ fn values_of_any_length_come_back() {
             1 => {
                 db.close().unwrap();
                 let report = assert_sound(Arc::clone(&disk), &options(), "in the log");
-                assert_eq!(report.large_values, 5);
+                assert_eq!(report.large_values, lengths.len() as u64 - 1, "the first one is in the log");
                 db = Db::open_on(Arc::clone(&disk), options()).unwrap();
             }
             _ => db.flush().unwrap(),
@@ -91,7 +91,7 @@ fn values_of_any_length_come_back() {
                 assert_eq!(db.get_range(&key, range.clone()).unwrap().as_deref(), Some(part), "{range:?} of {length}");
             }
         }
-        assert!(db.get_range(&key(MIB + 1), ..).unwrap().unwrap() == value(MIB + 1, MIB + 1));
+        assert!(db.get_range(&key(MIB / 4 + 1), ..).unwrap().unwrap() == value(MIB / 4 + 1, MIB / 4 + 1));
         let keys: Vec<Vec<u8>> = lengths.into_iter().map(key).collect();
         let values = db.multi_get(&keys).unwrap();
         assert!(values.iter().zip(lengths).all(|(found, length)| *found == Some(value(length, length))));
@@ -109,7 +109,7 @@ fn values_of_any_length_come_back() {
     }
     db.close().unwrap();
     let report = assert_sound(disk, &options(), "closed");
-    assert_eq!(report.large_values, 5);
+    assert_eq!(report.large_values, lengths.len() as u64 - 1);
 }
 
 #[test]

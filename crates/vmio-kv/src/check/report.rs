@@ -54,7 +54,7 @@ pub struct Report {
     pub entries: u64,
     /// Entries among them whose record is in a former life of its unit: a newer record of the key is elsewhere.
     pub superseded_entries: u64,
-    /// Values over 1 MiB, the newest of their keys or not.
+    /// Values in extents, those over 256 KiB, the newest of their keys or not.
     pub large_values: u64,
     /// Bytes of those.
     pub large_bytes: u64,

@@ -107,7 +107,7 @@ impl Check<'_> {
     fn damaged_copy(&mut self, what: &'static str, offset: u64, block: &Block, may_be_torn: bool, damage: Damage) {
         // Both were written when the volume was created: no crash leaves zeros.
         if may_be_torn && block.0 != Block::ZERO.0 {
-            self.note(what, offset, format!("{damage}: growth was cut short, and the other copy counts"));
+            self.note(what, offset, format!("{damage}: growth or creation was cut short, and the other copy counts"));
         } else {
             self.wrong(what, offset, damage);
         }

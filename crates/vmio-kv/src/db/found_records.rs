@@ -26,6 +26,8 @@ pub(super) struct FoundRecords<'segment> {
 struct OfRegion {
     /// Its levels have what is older.
     since: u64,
+    /// Where the first of them is in the log, and its number.
+    first: Option<(u64, u64)>,
     /// In the order in which they were written.
     records: Vec<Found>,
     /// What is large among the newest records of their keys.
@@ -47,7 +49,7 @@ struct FoundLarge {
 impl<'segment> FoundRecords<'segment> {
     /// None yet, of a segment with these regions.
     pub(super) fn new(segment: &'segment Segment, superblock: &Superblock, regions: &[RegionEntry]) -> Self {
-        let empty = |since| OfRegion { since, records: Vec::new(), large: BTreeMap::new() };
+        let empty = |since| OfRegion { since, first: None, records: Vec::new(), large: BTreeMap::new() };
         FoundRecords {
             segment,
             next_region: superblock.next_region,
@@ -76,6 +78,7 @@ impl<'segment> FoundRecords<'segment> {
             return Ok(());
         };
         self.count += 1;
+        of_region.first.get_or_insert((record.pointer.offset(), record.sequence));
         let Replayed { key, sequence, mut pointer, .. } = record;
         if record.kind == RecordKind::Extents {
             let damaged = |damage| self.segment.device.damaged("a record of the log", pointer.offset(), damage);
@@ -88,6 +91,11 @@ impl<'segment> FoundRecords<'segment> {
         }
         of_region.records.push(Found { key: key.into(), sequence, pointer });
         Ok(())
+    }
+
+    /// Where the first record of a region is, and its number.
+    pub(super) fn first(&self, number: u32) -> Option<(u64, u64)> {
+        self.regions.get(&number).and_then(|of_region| of_region.first)
     }
 
     /// After the last record, before anybody looks for room: takes the extents of large values, which no bitmap has yet. Of values that were replaced

@@ -62,6 +62,10 @@ impl OpenSegment {
     }
 
     fn lengthen(&self, volume: &mut Volume, wanted_units: u64) -> bool {
+        // What is new would have no room either.
+        if self.segment.file_system_is_full() {
+            return false;
+        }
         let step = (volume.units() / 4).max(STEP_UNITS_MIN).max(wanted_units);
         let before = volume.units();
         let given = volume.give(&self.segment, step);

@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 use crate::extents::{LargeValue, Stored};
 use crate::format::geometry::UNIT_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
-use crate::format::record::{RecordKind, VALUE_BYTES_MAX};
-use crate::log::Append;
+use crate::format::record::RecordKind;
+use crate::log::{Append, LOG_VALUE_BYTES_MAX};
 use crate::options::Durability;
 use crate::region::memory_level::NEWEST;
 use crate::region::{Region, Version};
@@ -31,19 +31,19 @@ impl OpenSegment {
         loop {
             // Nothing has been read when it finds no room.
             let stored = Stored::write(&self.segment, region.number, key, value_bytes, source);
-            let Err(Error::Full { volume, wanted }) = stored else { return stored };
+            let Err(Error::Full { volume, wanted, place }) = stored else { return stored };
             // What is free in the last unit may be too short. Others may take what comes free, and then there may be more of it.
             let units = wanted / UNIT_BYTES + 1;
             if !self.grow_for(Claim::Put, units) && !self.make_room(Claim::Put, units)? {
-                return Err(Error::Full { volume, wanted });
+                return Err(Error::Full { volume, wanted, place });
             }
         }
     }
 }
 
 impl RegionHandle {
-    /// Sets a key's value to the next `value_bytes` bytes of `source`, up to 1 GiB. Those of a value over 1 MiB are written as they
-    /// come, and flushed before the store knows of them; so much memory as one MiB is enough. If the source fails or ends too early,
+    /// Sets a key's value to the next `value_bytes` bytes of `source`, up to 1 GiB. Those of a value over 256 KiB are written as they
+    /// come, and flushed before the log says where they are; one MiB of memory is enough. If the source fails or ends too early,
     /// that is [`Error::Source`], and the key keeps the value that it had.
     ///
     /// ```
@@ -72,7 +72,7 @@ impl RegionHandle {
     ) -> Result<()> {
         check_key(key)?;
         check_value_length(value_bytes)?;
-        if value_bytes > VALUE_BYTES_MAX as u64 {
+        if value_bytes > LOG_VALUE_BYTES_MAX as u64 {
             return self.put_large(key, value_bytes, &mut source, durability);
         }
         let mut value = vec![0; value_bytes as usize];
@@ -88,7 +88,6 @@ impl RegionHandle {
         durability: Durability,
     ) -> Result<()> {
         let stored = self.home.store_value(&self.region, key, value_bytes, source)?;
-        self.home.store.device.flush()?;
         self.home.write_where_room(Claim::Put, || self.try_put_stored(key, &stored, durability))
     }
 

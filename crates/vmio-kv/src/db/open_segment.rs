@@ -9,9 +9,9 @@ use crate::error::{Error, Result};
 use crate::extents::Stored;
 use crate::format::catalogue::{REGIONS, RegionEntry};
 use crate::format::geometry::UNIT_BYTES;
-use crate::format::record::{RecordKind, VALUE_BYTES_MAX};
+use crate::format::record::RecordKind;
 use crate::format::superblock::CATALOGUE_BLOCKS_MAX;
-use crate::log::{Append, Appended, Log, LogWriter};
+use crate::log::{Append, Appended, LOG_VALUE_BYTES_MAX, Log, LogWriter};
 use crate::options::Durability;
 use crate::region::{Region, WriteTurn};
 use crate::volume::commit::Changes;
@@ -82,9 +82,9 @@ impl OpenSegment {
         self.store.check_writable()?;
         loop {
             match write() {
-                Err(Error::Full { volume, wanted }) => {
+                Err(full @ Error::Full { wanted, .. }) => {
                     if !self.grow_for(claim, wanted / UNIT_BYTES) && !self.make_room(claim, wanted / UNIT_BYTES)? {
-                        return Err(Error::Full { volume, wanted });
+                        return Err(full);
                     }
                 }
                 done => break done,
@@ -97,18 +97,27 @@ impl OpenSegment {
         Ok(())
     }
 
+    /// Waits until one more level in memory of a region has been spilled than so many. A spill that has found no room is tried again: there
+    /// may be some by now.
+    pub(super) fn wait_for_spill_after(&self, region: &Region, spilled: u64) -> Result<()> {
+        match region.wait_for_spill_after(spilled) {
+            Err(Error::Full { .. }) => {
+                self.make_room(Claim::Put, 0)?;
+                region.wait_for_spill_after(spilled)
+            }
+            waited => waited,
+        }
+    }
+
     pub(super) fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
         let are_deletions = batch.operations().iter().all(|operation| operation.append().kind == RecordKind::Delete);
         let claim = if are_deletions { Claim::Delete } else { Claim::Put };
         let store_large = |operation: &Operation| {
             let Append { key, value, .. } = operation.append();
-            let is_large = value.len() > VALUE_BYTES_MAX;
+            let is_large = value.len() > LOG_VALUE_BYTES_MAX;
             is_large.then(|| self.store_value(&operation.region, key, value.len() as u64, &mut &*value)).transpose()
         };
         let stored = batch.operations().iter().map(store_large).collect::<Result<Vec<_>>>()?;
-        if stored.iter().any(Option::is_some) {
-            self.segment.device.flush()?;
-        }
         self.write_where_room(claim, || self.try_write(batch, &stored, claim, durability))
     }
 

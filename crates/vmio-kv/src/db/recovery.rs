@@ -51,6 +51,7 @@ impl Segments {
                 false => volume.note_claims()?,
             }
             volume.mend()?;
+            volume.ensure_fixed_room();
             // What is read may be in a cache of the system's alone, after a kill: nothing is written over before it is durable.
             volume.device.flush()?;
         }
@@ -84,10 +85,10 @@ impl OpenSegment {
         let mut found = FoundRecords::new(&segment, &superblock, &entries);
         let mut end = replay(&segment, &superblock, |record| found.take(record))?;
         found.take_extents()?;
-        let is_behind = |entry: &&RegionEntry| end.next_sequence.saturating_sub(entry.log_sequence) >= NUMBERS_MAX;
-        if let Some(behind) = entries.iter().find(is_behind) {
+        let firsts = || entries.iter().filter_map(|entry| found.first(entry.number));
+        if let Some((_, behind)) = firsts().find(|(_, first)| end.next_sequence.saturating_sub(*first) >= NUMBERS_MAX) {
             let what = "of the records that a region's levels lack the first one's number";
-            return Err(segment.damaged_superblock(Damage::Value { what, found: behind.log_sequence }));
+            return Err(segment.damaged_superblock(Damage::Value { what, found: behind }));
         }
         match &claim {
             Some(claim) => {
@@ -124,7 +125,10 @@ impl OpenSegment {
         };
         let log = Arc::new(log);
         for entry in &entries {
-            let region = Region::new(&log, store.limits(), &store.level_memory, entry);
+            // Of a region that nothing was written to for long no record is near the number that was committed.
+            let (log_offset, log_sequence) = found.first(entry.number).unwrap_or_else(|| log.end());
+            let entry = RegionEntry { log_offset, log_sequence, ..entry.clone() };
+            let region = Region::new(&log, store.limits(), &store.level_memory, &entry);
             found.replay(entry.number, &region);
             let region = store.add_region(region);
             if let Err(error) = log.check_goes_on() {

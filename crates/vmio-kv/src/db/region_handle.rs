@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::db::reading::Reading;
 use crate::db::{OpenSegment, RegionSnapshot, Scan, check_key, check_value_length};
 use crate::error::Result;
-use crate::format::record::{RecordKind, VALUE_BYTES_MAX};
+use crate::format::record::RecordKind;
 use crate::key_range::KeyRange;
-use crate::log::Append;
+use crate::log::{Append, LOG_VALUE_BYTES_MAX};
 use crate::options::Durability;
 use crate::region::memory_level::NEWEST;
 use crate::region::{Region, Version, View};
@@ -49,7 +49,7 @@ impl RegionHandle {
     pub fn put_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
         check_key(key)?;
         check_value_length(value.len() as u64)?;
-        if value.len() > VALUE_BYTES_MAX {
+        if value.len() > LOG_VALUE_BYTES_MAX {
             return self.put_large(key, value.len() as u64, &mut &*value, durability);
         }
         self.write_one(RecordKind::Put, key, value, durability)

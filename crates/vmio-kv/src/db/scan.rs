@@ -75,7 +75,7 @@ impl<'region> Scan<'region> {
         }
     }
 
-    /// Values to be read in parts: so one over 1 MiB need not be in memory as a whole.
+    /// Values to be read in parts: so one over 256 KiB need not be in memory as a whole.
     pub fn readers(self) -> Readers<'region> {
         Readers(Scan { leaves_large: true, ..self })
     }

@@ -299,6 +299,9 @@ impl OpenSegment {
             let runs = 2 * (spills as u64 - 1) * RUN_BLOCKS_MAX;
             (nodes + runs).div_ceil(UNIT_BLOCKS) + 2 * spills as u64
         });
+        if !self.store.options.reads_only() {
+            self.segment.make_reserve_ready();
+        }
     }
 }
 

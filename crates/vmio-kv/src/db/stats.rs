@@ -22,7 +22,7 @@ pub struct SegmentStats {
     pub garbage_bytes: u64,
     /// The rest of it; chunks that are written to, and the one that comes next, count as live.
     pub live_bytes: u64,
-    /// Bytes of the blocks that values over 1 MiB have taken, also those that were overwritten where levels have not met yet.
+    /// Bytes of the blocks that values over 256 KiB have taken, also those that were overwritten where levels have not met yet.
     pub extents_bytes: u64,
     /// Chunks of the log whose garbage was collected since the store was opened.
     pub collected_chunks: u64,

@@ -38,6 +38,10 @@ impl<B: Backing> Backing for Beside<B> {
         self.0.discard(range)
     }
 
+    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+        self.0.allocate(range)
+    }
+
     // Without an identity: pages are not to be shared with a mapping of the former owner's in this process.
 
     fn lock(&self, user: FileUser) -> vmio::Result<()> {

@@ -17,9 +17,10 @@ use std::sync::{Arc, OnceLock};
 use vmio::backing::{Access, Backing, BatchReader};
 use vmio::{Advice, Cache, Mapping, MappingOptions, OnReadError, Pin};
 
-use crate::error::{Damage, Error, Result};
+use crate::error::{Damage, Error, FullPlace, Result};
 use crate::format::block::{Block, Kind, Sealed, unseal, unseal_checked};
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+use crate::volume::content::Content;
 use admission::Admission;
 pub(crate) use beside::Beside;
 use leaf_filters::LeafFilters;
@@ -159,6 +160,11 @@ impl Device {
         Error::Damaged { volume: self.name.clone(), structure, offset, damage }
     }
 
+    /// What there is before a volume is created.
+    pub(crate) fn content(&self) -> Result<Content> {
+        Content::of(&*self.backing)
+    }
+
     /// Reads past the mapping: what is read once, on opening.
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let read = self.backing.read_at(offset, buffer).map_err(|source| self.failed("reading", offset, source))?;
@@ -254,6 +260,17 @@ impl Device {
         self.mapping.advise(range.clone(), Advice::Invalidate)?;
         let start = range.start;
         self.backing.discard(range).map_err(|source| self.failed("giving room back", start, source))
+    }
+
+    /// Has a unit have room on the device, so that no write to it finds none.
+    pub(crate) fn allocate(&self, unit: u64) -> Result<()> {
+        let start = unit * UNIT_BYTES;
+        self.backing.allocate(start..start + UNIT_BYTES).map_err(|source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Error::Full { volume: self.name.clone(), wanted: UNIT_BYTES, place: FullPlace::FileSystem }
+            }
+            _ => self.failed("allocating", start, source),
+        })
     }
 
     /// Has what is in memory of a range read again by whoever wants it next.

@@ -35,6 +35,7 @@ pub(crate) enum Kind {
     Branch = 9,
     Pivot = 10,
     Owner = 11,
+    Creation = 12,
 }
 
 /// The front of a block.

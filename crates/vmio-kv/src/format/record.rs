@@ -8,7 +8,7 @@ use crate::format::block::Uuid;
 
 /// The longest key, in bytes.
 pub(crate) const KEY_BYTES_MAX: usize = 1 << 16;
-/// The longest value that is in the log itself, in bytes; longer ones are in extents.
+/// The longest value that may be in the log itself, in bytes: older programs put such there, `log::LOG_VALUE_BYTES_MAX` is what is put now.
 pub(crate) const VALUE_BYTES_MAX: usize = 1 << 20;
 /// Records begin at multiples of it.
 pub(crate) const ALIGNMENT: usize = 8;

@@ -23,7 +23,7 @@ use crate::format::block::Block;
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
-use crate::format::record::{Record, RecordKind, Seed, record_bytes};
+use crate::format::record::{Record, RecordKind, Seed, VALUE_BYTES_MAX, record_bytes};
 use crate::streak_lock::StreakLock;
 use crate::volume::reserve::{Claim, Reservation};
 use crate::volume::segment::Segment;
@@ -41,6 +41,10 @@ const WRITE_BYTES: usize = 256 << 10;
 /// Who appends waits while more than this is in memory alone. So nobody waits for more than a write: less than the chunks take,
 /// or the appender would wait for a whole one of them.
 const UNWRITTEN_BYTES_MAX: usize = 5 << 20;
+/// The longest value that is put into the log; longer ones go to extents. A record lies in one chunk as a whole, which lacks less than an
+/// eighth in the end so.
+pub(crate) const LOG_VALUE_BYTES_MAX: usize = 256 << 10;
+const _: () = assert!(8 * LOG_VALUE_BYTES_MAX <= CHUNK_BYTES && LOG_VALUE_BYTES_MAX <= VALUE_BYTES_MAX);
 /// The record that ends a chunk; there is always room for it.
 const END_BYTES: usize = record_bytes(0, 0);
 
@@ -92,6 +96,8 @@ pub(super) struct State {
     spare: Option<ChunkMemory>,
     /// Bytes of the oldest chunk that are on the device.
     written: usize,
+    /// A record was appended, and not written, of a large value that may not be durable.
+    refers_ahead: bool,
     next_sequence: u64,
     /// Of what was appended lately, how many records, and their bytes.
     lately: (u64, u64),
@@ -155,6 +161,7 @@ impl Log {
                 }
             }
         };
+        segment.ensure_room(header.offset / CHUNK_BYTES as u64)?;
         segment.device.begin_unit(header.offset / CHUNK_BYTES as u64, false, 64)?;
         let mut to_read_back = end.to_read_back;
         if end.empty.is_none() {
@@ -208,6 +215,7 @@ impl Log {
             appender,
             spare: None,
             written: 0,
+            refers_ahead: false,
             next_sequence,
             lately: (0, 0),
             durable: next_sequence,
@@ -333,6 +341,7 @@ impl Log {
         state.next_sequence += 1;
         state.count_record(record);
         let Append { kind, region, key, value } = *record;
+        state.refers_ahead |= kind == RecordKind::Extents;
         let record = Record { kind, continues, region, sequence, key, value };
         let bytes = record.bytes();
         let (seed, start) = (state.appender.chunk().seed, state.appender.chunk().header.offset);
@@ -436,6 +445,14 @@ impl Log {
     /// Whether the device is behind with what was appended.
     pub(crate) fn is_behind(&self) -> bool {
         writer::unwritten(&self.state()) > 2 * WRITE_BYTES
+    }
+
+    /// Has the next record have a number that is so much higher: as if others had been there, and spilled.
+    #[cfg(test)]
+    pub(crate) fn skip_numbers(&self, numbers: u64) {
+        let mut state = self.state();
+        state.next_sequence += numbers;
+        state.durable = state.durable.max(state.next_sequence);
     }
 
     /// Whether a chunk was begun since this was last asked.

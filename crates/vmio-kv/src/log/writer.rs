@@ -183,21 +183,26 @@ impl Log {
             (last.header.offset, aim, state.next_sequence)
         };
         loop {
-            let (chunk, from) = {
-                let state = self.state();
+            let (chunk, from, aim, refers_ahead) = {
+                let mut state = self.state();
                 if let Some(why) = &state.failed {
                     return Err(self.stopped(why));
                 }
-                (Arc::clone(&state.chunks[0]), state.written)
+                let chunk = Arc::clone(&state.chunks[0]);
+                let aim = if chunk.header.offset == last { aim } else { chunk.filled() };
+                if chunk.header.offset == last && state.written >= aim {
+                    return Ok(end);
+                }
+                // With the end: what is appended later may refer to what is not flushed.
+                let refers_ahead = std::mem::take(&mut state.refers_ahead);
+                (chunk, state.written, aim, refers_ahead)
             };
             let is_last = chunk.header.offset == last;
-            let aim = if is_last { aim } else { chunk.filled() };
-            if is_last && from >= aim {
-                return Ok(end);
-            }
             let start = from - from % BLOCK_BYTES;
             let stop = aim.min(start + WRITE_BYTES);
-            let mut written = self.write_piece(&chunk, start, stop);
+            // Large values are durable before any record of them is.
+            let flushed = if refers_ahead { self.device().flush() } else { Ok(()) };
+            let mut written = flushed.and_then(|()| self.write_piece(&chunk, start, stop));
             let is_through = !is_last && stop == aim;
             if is_through {
                 // A page of the unit's former life may have come in since it was taken, by a read that was asked for before. From

@@ -35,6 +35,9 @@ pub(crate) use view::View;
 /// Bytes of large values that a level in memory refers to when it is spilled, though it is not full.
 const LARGE_BYTES_MAX: u64 = 256 << 20;
 
+/// So many numbers others may take while a region has nothing in memory: its level tells numbers apart by 47 bits from where it begins.
+const IDLE_NUMBERS_MAX: u64 = 1 << 40;
+
 /// What a region's levels may hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -162,12 +165,30 @@ impl Region {
     }
 
     fn turn<'region>(&'region self, writing: MutexGuard<'region, Writing>) -> WriteTurn<'region> {
-        let memory = Arc::clone(&self.version.load().memory);
+        let mut memory = Arc::clone(&self.version.load().memory);
         let is_first = memory.bytes() == 0;
         if is_first {
-            *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.log.end());
+            let end = self.log.end();
+            *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
+            if end.1 - memory.first_sequence > IDLE_NUMBERS_MAX {
+                memory = self.begin_memory_at(end);
+            }
         }
         WriteTurn { region: self, memory, is_first, _writing: writing }
+    }
+
+    /// Has a level in memory that nothing was put into be one for records from here on. The caller has the turn.
+    fn begin_memory_at(&self, (log_offset, sequence): (u64, u64)) -> Arc<MemoryLevel> {
+        let memory = Arc::new(MemoryLevel::new(sequence, log_offset, &self.level_memory));
+        let version = self.version.load_full();
+        self.version.store(Arc::new(Version {
+            memory: Arc::clone(&memory),
+            frozen: version.frozen.clone(),
+            levels: version.levels,
+            epoch: version.epoch,
+            era: Arc::clone(&version.era),
+        }));
+        memory
     }
 
     /// Learns of a large value that is to be put into the level in memory, on opening.

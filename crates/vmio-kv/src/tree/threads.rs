@@ -96,7 +96,7 @@ mod tests {
     use std::sync::Barrier;
 
     use super::*;
-    use crate::error::Error;
+    use crate::error::{Error, FullPlace};
 
     #[test]
     fn parts_are_done_at_once_and_answered_in_order() {
@@ -127,7 +127,11 @@ mod tests {
         let begun = AtomicUsize::new(0);
         let failed = threads.each(&[0, 1, 2, 3], |part| {
             begun.fetch_add(1, Ordering::Relaxed);
-            if *part == 1 { Err(Error::Full { volume: "x".to_owned(), wanted: 1 }) } else { Ok(()) }
+            if *part == 1 {
+                Err(Error::Full { volume: "x".to_owned(), wanted: 1, place: FullPlace::Volume })
+            } else {
+                Ok(())
+            }
         });
         assert!(matches!(failed, Err(Error::Full { .. })));
         assert_eq!(begun.into_inner(), 2);

@@ -4,6 +4,7 @@
 //! so that it is free again if the commit never comes. Chunks of the log are never pending; recovery finds them by their chain.
 
 mod grants;
+mod room;
 mod runs;
 
 use std::collections::BTreeSet;
@@ -20,6 +21,7 @@ use crate::format::superblock::AllocatorEpochs;
 use crate::format::unit_table::{self, Purpose, Unit};
 use crate::volume::log_chunks::LogChunks;
 use crate::volume::reserve::OWN_UNITS;
+use room::FreeUnits;
 pub(crate) use runs::TakenRuns;
 
 /// A unit with fewer free blocks than this is not gone back to: what is written there would not lie together.
@@ -68,6 +70,8 @@ struct GroupMap {
     units: Vec<Unit>,
     taken: Vec<UnitBits>,
     pending: Vec<UnitBits>,
+    /// Which units are known to have room on the device, so that no write to them lacks it.
+    has_room: Vec<bool>,
     bitmaps: Vec<Pair>,
     tables: Vec<Pair>,
 }
@@ -75,11 +79,9 @@ struct GroupMap {
 /// The allocator of a segment.
 pub(crate) struct Allocator {
     groups: Vec<GroupMap>,
-    free_units: BTreeSet<u64>,
-    /// So many of them are somebody's already.
+    free: FreeUnits,
+    /// So many of those with room are somebody's already.
     reserved: u64,
-    /// Free units of which the device may still hold something.
-    held: BTreeSet<u64>,
     /// Units that a cursor stands in.
     in_use: BTreeSet<u64>,
     /// Which units are given out: a superblock that is durable says so, and no other owner may write to them.
@@ -98,6 +100,7 @@ impl GroupMap {
             units: vec![Unit::default(); units],
             taken: vec![UnitBits::default(); units],
             pending: vec![UnitBits::default(); units],
+            has_room: vec![false; units],
             bitmaps: vec![Pair::NEW; group.bitmaps_in_use() as usize],
             tables: vec![Pair::NEW; group.unit_tables_in_use() as usize],
         };
@@ -124,6 +127,7 @@ impl GroupMap {
         self.units.resize(new.units.len(), Unit::default());
         self.taken.resize(new.units.len(), UnitBits::default());
         self.pending.resize(new.units.len(), UnitBits::default());
+        self.has_room.resize(new.units.len(), false);
         self.bitmaps.extend_from_slice(&new.bitmaps[self.bitmaps.len()..]);
         self.tables.extend_from_slice(&new.tables[self.tables.len()..]);
     }
@@ -161,9 +165,8 @@ impl Allocator {
     pub(crate) fn new(groups: &[Group]) -> Self {
         let mut allocator = Allocator {
             groups: groups.iter().copied().map(GroupMap::new).collect(),
-            free_units: BTreeSet::new(),
+            free: FreeUnits::default(),
             reserved: 0,
-            held: BTreeSet::new(),
             in_use: BTreeSet::new(),
             granted: 0..u64::MAX,
             lacks_grant: false,
@@ -233,9 +236,8 @@ impl Allocator {
         }
         Ok(Allocator {
             groups: maps,
-            free_units: BTreeSet::new(),
+            free: FreeUnits::default(),
             reserved: 0,
-            held: BTreeSet::new(),
             in_use: BTreeSet::new(),
             granted: 0..u64::MAX,
             lacks_grant: false,
@@ -246,7 +248,7 @@ impl Allocator {
     /// Finds out which units are free, once all that is known to be taken is marked. A unit without a block that is taken is,
     /// whatever the table says: its blocks were of a commit that never came.
     pub(crate) fn find_free_units(&mut self) {
-        self.free_units.clear();
+        let mut found = Vec::new();
         for map in &mut self.groups {
             for index in 0..map.units.len() {
                 if map.taken[index] == UnitBits::default() {
@@ -256,47 +258,18 @@ impl Allocator {
                     }
                     let unit = map.group.first_unit + index as u64;
                     if unit >= self.granted.start {
-                        self.free_units.insert(unit);
+                        found.push(unit);
                     }
                 }
             }
         }
-        self.held = self.free_units.clone();
+        self.free = FreeUnits::default();
+        found.into_iter().for_each(|unit| self.add_free(unit));
         self.log_chunks = LogChunks::default();
         let units = self.groups.iter().flat_map(|map| map.units.iter().zip(map.group.first_unit..));
         for (unit, number) in units.filter(|(unit, _)| unit.purpose == Purpose::Log) {
             self.log_chunks.begin(number, u64::from(unit.garbage));
         }
-    }
-
-    /// So many free units of which the device may hold something, in runs, if there are as many, and `least_free` and as many again stay.
-    /// They are not free before [`Self::end_discard`].
-    pub(crate) fn begin_discard(&mut self, units: usize, least_free: u64) -> Vec<Range<u64>> {
-        let mut runs: Vec<Range<u64>> = Vec::new();
-        if self.free_units() < least_free + 2 * units as u64 {
-            return runs;
-        }
-        // From the end: units are taken from the front. Some stay to be had, so that a commit finds room meanwhile.
-        let held: Vec<u64> = self.held.range(self.granted.clone()).rev().take(units).copied().collect();
-        let least_granted = units + (self.reserved + OWN_UNITS) as usize + 1;
-        let granted = self.free_units.range(self.granted.clone()).take(least_granted).count();
-        if held.len() < units || granted < least_granted {
-            return runs;
-        }
-        for unit in held {
-            self.held.remove(&unit);
-            self.free_units.remove(&unit);
-            match runs.last_mut() {
-                Some(last) if last.start == unit + 1 => last.start = unit,
-                _ => runs.push(unit..unit + 1),
-            }
-        }
-        runs
-    }
-
-    /// Has units be free whose contents are gone.
-    pub(crate) fn end_discard(&mut self, runs: Vec<Range<u64>>) {
-        self.free_units.extend(runs.into_iter().flatten());
     }
 
     fn place(&self, unit: u64) -> Option<(usize, usize)> {
@@ -324,11 +297,6 @@ impl Allocator {
         })
     }
 
-    /// How many units nobody has, nor has reserved.
-    pub(crate) fn free_units(&self) -> u64 {
-        self.free_units.len() as u64 - self.reserved
-    }
-
     /// Has so many of them be somebody's, who takes them later. There are as many.
     pub(crate) fn reserve(&mut self, units: u64) {
         debug_assert!(units <= self.free_units(), "{units} of {} units", self.free_units());
@@ -344,7 +312,11 @@ impl Allocator {
     fn pop_free_unit(&mut self, purpose: Purpose) -> Option<u64> {
         let is_own = purpose == Purpose::Segment;
         let kept = if is_own { 0 } else { OWN_UNITS };
-        if self.free_units() <= kept { None } else { self.pop_granted_unit(is_own) }
+        if self.free_units() <= kept {
+            self.free.lacks_room = !self.free.hollow.is_empty();
+            return None;
+        }
+        self.pop_granted_unit(is_own)
     }
 
     fn pop_granted_unit(&mut self, is_own: bool) -> Option<u64> {
@@ -352,8 +324,8 @@ impl Allocator {
             self.lacks_grant = true;
             return None;
         }
-        let unit = self.free_units.pop_first()?;
-        self.held.remove(&unit);
+        let unit = self.free.ready.first().copied()?;
+        self.free.remove(unit);
         Some(unit)
     }
 
@@ -376,8 +348,7 @@ impl Allocator {
     /// earlier one ended its former life.
     pub(crate) fn take_found_chunk(&mut self, unit: u64, former: u64) {
         let Some((group, index)) = self.place(unit) else { return };
-        self.free_units.remove(&unit);
-        self.held.remove(&unit);
+        self.free.remove(unit);
         let map = &mut self.groups[group];
         if map.units[index].purpose != Purpose::Log {
             map.units[index] = Unit { purpose: Purpose::Log, former_epoch: former, ..Unit::default() };
@@ -454,7 +425,7 @@ impl Allocator {
 
     fn unit_to_reuse(&self, purpose: Purpose, region: u32) -> Option<u64> {
         // The segment's own blocks are few, and when room is short any will do.
-        let any_will_do = purpose == Purpose::Segment || self.free_units() <= OWN_UNITS;
+        let any_will_do = purpose == Purpose::Segment || self.free_units_with_holes() <= OWN_UNITS;
         let least = if any_will_do { 1 } else { REUSE_BLOCKS_MIN };
         let free = |bits: &UnitBits| UNIT_BLOCKS as u32 - bits.iter().map(|word| word.count_ones()).sum::<u32>();
         let candidates = self.groups.iter().flat_map(|map| {
@@ -510,8 +481,7 @@ impl Allocator {
         if unit < self.granted.start {
             return;
         }
-        self.free_units.insert(unit);
-        self.held.insert(unit);
+        self.add_free(unit);
     }
 
     /// Counts bytes of a unit that nobody refers to any longer.

@@ -4,16 +4,17 @@ use std::collections::BTreeSet;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::format::block::Block;
 use crate::format::catalogue::{self, RegionEntry};
 use crate::format::extents::Extent;
 use crate::format::free_log::{self, Freed};
-use crate::format::geometry::{Group, UNIT_BYTES};
+use crate::format::geometry::{Group, UNIT_BYTES, unit_of};
 use crate::format::superblock::{BlockReference, CATALOGUE_BLOCKS_MAX, Superblock};
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::{Cursor, Entered};
 use crate::volume::block_runs::BlockRuns;
+use crate::volume::reserve::OWN_UNITS;
 use crate::volume::segment::Segment;
 
 /// What the last commit said, and what is needed to make the next one.
@@ -237,11 +238,15 @@ impl Segment {
     }
 
     fn take_own_block(&self, cursor: &mut Cursor) -> Result<u64> {
-        let taken = self.allocator().take_block(cursor, Purpose::Segment, 0);
-        let full = || Error::Full { volume: self.device.name().to_owned(), wanted: UNIT_BYTES };
-        let (offset, entered) = taken.ok_or_else(full)?;
-        if let Entered::New(unit) = entered {
-            self.device.begin_unit(unit, false, 0)?;
+        let mut taken = self.allocator().take_block(cursor, Purpose::Segment, 0);
+        if taken.is_none() && self.make_ready(OWN_UNITS)? {
+            taken = self.allocator().take_block(cursor, Purpose::Segment, 0);
+        }
+        let (offset, entered) = taken.ok_or_else(|| self.full(UNIT_BYTES))?;
+        match entered {
+            Entered::No => {}
+            Entered::New(unit) => self.device.begin_unit(unit, false, 0)?,
+            Entered::Again(_) => self.ensure_room(unit_of(offset))?,
         }
         Ok(offset)
     }

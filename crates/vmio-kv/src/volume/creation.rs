@@ -6,7 +6,7 @@
 
 use zerocopy::IntoBytes;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, FullPlace, Result};
 use crate::format::block::{Block, Uuid};
 use crate::format::geometry::{UNIT_BLOCKS, UNIT_BYTES, groups, units_of};
 use crate::format::volume_header::{SEGMENTS_A_TABLE, SEVERAL_SEGMENTS, SegmentEntry};
@@ -31,7 +31,7 @@ impl Volume {
         let end = self.unused_from + units;
         if end > self.units_max() {
             let wanted = (end - self.layout.header.units) * UNIT_BYTES;
-            return Err(Error::Full { volume: self.device.name().to_owned(), wanted });
+            return Err(Error::Full { volume: self.device.name().to_owned(), wanted, place: FullPlace::Volume });
         }
         let entry = SegmentEntry { uuid, number, groups: groups(self.unused_from, end) };
         debug_assert_eq!(units_of(&entry.groups), units);

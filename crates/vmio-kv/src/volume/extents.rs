@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::format::extents::Extent;
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, UNIT_BYTES, unit_of};
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::TakenRuns;
 use crate::volume::reserve::Claim;
@@ -29,8 +29,10 @@ impl TakenExtents {
         blocks: u64,
         head_blocks: impl Fn(usize) -> u64,
     ) -> Result<Self> {
+        // Some of it goes to units that are begun, perhaps.
+        segment.make_ready_for(Claim::Put, blocks / UNIT_BLOCKS + 2)?;
         let taken = segment.take(|allocator| {
-            let new_units = segment.units_for(Claim::Put, allocator).unwrap_or(0);
+            let new_units = segment.units_beside(Claim::Put, allocator);
             allocator.take_runs(region, blocks, &head_blocks, new_units)
         })?;
         let Some(TakenRuns { extents, head: Some(head), new_units }) = taken else {
@@ -41,6 +43,7 @@ impl TakenExtents {
             segment.device.begin_unit(*unit, false, priority(Purpose::Extents))?;
         }
         segment.allocator().share(&taken.new_units);
+        taken.all().try_for_each(|extent| segment.ensure_room(unit_of(extent.offset)))?;
         Ok(taken)
     }
 

@@ -3,6 +3,7 @@
 pub(crate) mod allocator;
 pub(crate) mod block_runs;
 pub(crate) mod commit;
+pub(crate) mod content;
 mod creation;
 pub(crate) mod era;
 pub(crate) mod extents;
@@ -12,6 +13,7 @@ pub(crate) mod log_chunks;
 pub(crate) mod merges;
 pub(crate) mod ownership;
 pub(crate) mod reserve;
+mod room;
 pub(crate) mod segment;
 pub(crate) mod take_over;
 pub(crate) mod unit_lives;
@@ -30,10 +32,11 @@ use crate::format::volume_header::{
     VolumeHeader, segment_tables, segments_from_block, segments_to_block,
 };
 
+use crate::volume::content::creation_mark;
 use crate::volume::ownership::Standing;
 
 /// One block of the table of segments is in use.
-const UNITS_MAX: u64 = (SEGMENTS_A_TABLE * ROW_GROUPS) as u64 * GROUP_UNITS_MAX;
+pub(crate) const UNITS_MAX: u64 = (SEGMENTS_A_TABLE * ROW_GROUPS) as u64 * GROUP_UNITS_MAX;
 
 /// What a volume says of itself, and its segments.
 #[derive(Clone)]
@@ -57,18 +60,18 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// Lays out a volume with one segment. The header comes last: without it there is no volume, nor is one that is overwritten.
+    /// Lays out a volume with one segment. The headers come last: up to then what a crash leaves counts as nothing, though there was
+    /// something that is overwritten.
     pub(crate) fn create(device: Arc<Device>, overwrites: bool) -> Result<Self> {
         check_length(device.len())?;
-        if !read_headers(&device)?.is_empty() {
-            if !overwrites {
-                return Err(Error::VolumeExists { volume: device.name().to_owned() });
-            }
-            HEADER_OFFSETS.into_iter().try_for_each(|offset| device.write(offset, &Block::ZERO.0))?;
-            device.flush()?;
+        if !overwrites {
+            device.content()?.check_nothing(device.name())?;
         }
         let failed = |source| Error::Device { volume: device.name().to_owned(), action: "naming", offset: 0, source };
         let uuid = Uuid::random().map_err(failed)?;
+        device.allocate(0)?;
+        HEADER_OFFSETS.into_iter().try_for_each(|offset| device.write(offset, &creation_mark(uuid, offset).0))?;
+        device.flush()?;
         let units = device.len() / UNIT_BYTES;
         let segment = SegmentEntry { uuid: Uuid::random().map_err(failed)?, number: 0, groups: groups(1, units) };
         segment::format(&device, &segment)?;
@@ -265,19 +268,6 @@ fn check_segments(segments: Vec<SegmentEntry>, header: &VolumeHeader) -> Result<
         Some(wrong) => Err(Damage::Value { what: "the order of a segment's groups", found: wrong.number.into() }),
         None => Ok(segments),
     }
-}
-
-/// Whether a backing holds a volume, whatever version.
-pub(crate) fn holds_volume(backing: &dyn vmio::backing::Backing) -> Result<bool> {
-    for offset in HEADER_OFFSETS.into_iter().filter(|offset| has_block(backing.len(), *offset)) {
-        let mut block = Box::new(Block::ZERO);
-        let failed = |source| Error::Device { volume: backing.describe(), action: "reading", offset, source };
-        backing.read_at(offset, &mut block.0).map_err(failed)?;
-        if unseal(&block.0, Kind::VolumeHeader, offset).is_ok() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Whether what is so long has a block there.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use parking_lot::MutexGuard;
 
 use crate::device::{Device, Newest};
-use crate::error::{Damage, Error, Result};
+use crate::error::{Damage, Error, FullPlace, Result};
 use crate::format::block::{Block, Kind, Sealed, Uuid, unseal};
 use crate::format::catalogue::{self, RegionEntry};
 use crate::format::chunk::ChunkHeader;
@@ -24,6 +24,7 @@ use crate::volume::era::Retired;
 use crate::volume::merges::Merges;
 use crate::volume::ownership::Ownership;
 use crate::volume::reserve::{Claim, Reservation, Reserve};
+use crate::volume::room::{AHEAD_UNITS, give_chunks_room, give_own_units_room};
 use crate::volume::unit_lives::UnitLives;
 
 /// A segment of a volume.
@@ -37,6 +38,8 @@ pub(crate) struct Segment {
     pub(crate) reserve: Reserve,
     pub(crate) ownership: Ownership,
     allocator: StreakLock<Allocator>,
+    /// Whoever gives units room on the device, or takes it from them, holds it.
+    pub(super) room: Mutex<()>,
     pub(super) committed: Mutex<Committed>,
     /// The number of the last commit, for those who must not wait for the one under way.
     pub(super) epoch: AtomicU64,
@@ -52,8 +55,13 @@ const DISCARD_UNITS: usize = 8;
 
 /// Lays out an empty segment: a log of one chunk, and the next one taken.
 pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
+    give_own_units_room(device, &entry.groups)?;
     let mut allocator = Allocator::new(&entry.groups);
-    let full = || Error::Full { volume: device.name().to_owned(), wanted: 2 * UNIT_BYTES };
+    give_chunks_room(device, &mut allocator, 2)?;
+    let full = || {
+        let volume = device.name().to_owned();
+        Error::Full { volume, wanted: 2 * UNIT_BYTES, place: FullPlace::Volume }
+    };
     let chunk = allocator.take_chunk(|_| 0).ok_or_else(full)? * UNIT_BYTES;
     let next = allocator.take_chunk(|_| 0).ok_or_else(full)? * UNIT_BYTES;
     let header = ChunkHeader {
@@ -206,6 +214,7 @@ impl Segment {
             retired: Arc::default(),
             ownership: Ownership::new(looks_after_flushes),
             allocator: StreakLock::new(allocator),
+            room: Mutex::default(),
             committed: Mutex::new(committed),
             epoch: AtomicU64::new(epoch),
             heads: AtomicU32::new(u32::from_le_bytes([low, high, 0, 0])),
@@ -267,31 +276,59 @@ impl Segment {
         self.heads.fetch_add(1, Ordering::Relaxed) % HEAD_NUMBERS
     }
 
-    pub(crate) fn full(&self, wanted: u64) -> Error {
-        Error::Full { volume: self.device.name().to_owned(), wanted }
+    /// How many units have to be free with room for a claim to so many chunks, and whether they are.
+    fn units_for(&self, claim: Claim, chunks: u64, allocator: &Allocator) -> (u64, bool) {
+        let least = |claim| self.reserve.least_free(claim, allocator.units_in_all()) + chunks;
+        match claim {
+            // Nothing is given room on the device for what is to stay free beside.
+            Claim::Unasked => {
+                let wanted = least(Claim::Put);
+                let has_much = allocator.free_units_with_holes() >= least(claim);
+                (if has_much { wanted } else { u64::MAX }, has_much && allocator.free_units() >= wanted)
+            }
+            _ => (least(claim), allocator.free_units() >= least(claim)),
+        }
     }
 
     /// How many units there are beside what is kept for others than such a claim.
-    pub(super) fn units_for(&self, claim: Claim, allocator: &Allocator) -> Option<u64> {
-        allocator.free_units().checked_sub(self.reserve.least_free(claim, allocator.units_in_all()))
+    pub(super) fn units_beside(&self, claim: Claim, allocator: &Allocator) -> u64 {
+        allocator.free_units().saturating_sub(self.reserve.least_free(claim, allocator.units_in_all()))
+    }
+
+    /// Has so many units have room for a claim, if there is any for them.
+    pub(super) fn make_ready_for(&self, claim: Claim, units: u64) -> Result<()> {
+        let (wanted, is_there) = self.units_for(claim, units, &self.allocator());
+        if !is_there && wanted < u64::MAX {
+            self.make_ready(wanted)?;
+        }
+        Ok(())
     }
 
     /// Refuses a claim to so many chunks if what is kept for others would not be left: as it is now. Who is to find them reserves them.
     pub(crate) fn check_room(&self, claim: Claim, chunks: u64) -> Result<()> {
-        match self.units_for(claim, &self.allocator()) {
-            Some(units) if units >= chunks => Ok(()),
-            _ => Err(self.full(chunks.max(1) * UNIT_BYTES)),
+        let (wanted, is_there) = self.units_for(claim, chunks, &self.allocator());
+        if is_there || (wanted < u64::MAX && self.make_ready(wanted)?) {
+            return Ok(());
         }
+        Err(self.full(chunks.max(1) * UNIT_BYTES))
     }
 
     /// The same, and nobody else takes the chunks as long as the reservation is there.
     pub(crate) fn reserve(&self, claim: Claim, chunks: u64) -> Result<Reservation<'_>> {
-        let mut allocator = self.allocator();
-        match self.units_for(claim, &allocator) {
-            Some(units) if units >= chunks => allocator.reserve(chunks),
-            _ => return Err(self.full(chunks.max(1) * UNIT_BYTES)),
+        loop {
+            let wanted = {
+                let mut allocator = self.allocator();
+                let (wanted, is_there) = self.units_for(claim, chunks, &allocator);
+                if is_there {
+                    allocator.reserve(chunks);
+                    return Ok(Reservation::new(self, chunks));
+                }
+                wanted
+            };
+            if wanted == u64::MAX || !self.make_ready(wanted)? {
+                return Err(self.full(chunks.max(1) * UNIT_BYTES));
+            }
         }
-        Ok(Reservation::new(self, chunks))
     }
 
     /// For who takes no chunk.
@@ -302,6 +339,7 @@ impl Segment {
     /// Takes units into use behind those that it has, if these groups have more.
     pub(crate) fn grow(&self, groups: &[Group]) -> Result<()> {
         if units_of(groups) > self.allocator().units_in_all() {
+            give_own_units_room(&self.device, groups)?;
             self.commit(Changes { groups: Some(groups.to_vec()), ..Changes::default() }, &[])?;
         }
         Ok(())
@@ -309,15 +347,22 @@ impl Segment {
 
     /// Takes something of the allocator, having more units granted first if it takes that.
     pub(super) fn take<Taken>(&self, mut take: impl FnMut(&mut Allocator) -> Option<Taken>) -> Result<Option<Taken>> {
+        let mut has_tried_all = false;
         loop {
-            let (taken, lacks_grant) = {
+            let (taken, lacks_grant, lacks_room, ready) = {
                 let mut allocator = self.allocator();
-                (take(&mut allocator), allocator.take_lacks_grant())
+                let taken = take(&mut allocator);
+                (taken, allocator.take_lacks_grant(), allocator.take_lacks_room(), allocator.free_units())
             };
-            if taken.is_some() || !lacks_grant {
+            if taken.is_some() || has_tried_all || !(lacks_grant || lacks_room) {
                 return Ok(taken);
             }
-            self.commit(Changes { grant_more: true, ..Changes::default() }, &[])?;
+            if lacks_grant {
+                self.commit(Changes { grant_more: true, ..Changes::default() }, &[])?;
+            } else {
+                // What is left in units that are begun is taken where no other has room.
+                has_tried_all = !self.make_ready(ready + 1)?;
+            }
         }
     }
 
@@ -352,9 +397,9 @@ impl Segment {
             Entered::No => Ok(()),
             Entered::New(unit) => self.device.begin_unit(unit, true, priority(purpose)),
             // What the device has there is no node, or not ours any more: it must not be read.
-            Entered::Again(free) => {
+            Entered::Again(free) => self.ensure_room(unit_of(taken.offset)).and_then(|()| {
                 free.into_iter().try_for_each(|freed| self.device.forget_blocks(freed.offset, freed.blocks))
-            }
+            }),
         };
         if begun.is_err() {
             // Others may share the cursor.
@@ -368,10 +413,11 @@ impl Segment {
     /// refer to them, and nobody reads them any more.
     pub(crate) fn discard_free(&self) -> Result<()> {
         loop {
-            // Few at a time, and only if others find as many meanwhile: what is being discarded is not to be had.
+            // What is reserved keeps its room, and what is next. Few at a time: what is being discarded is not to be had.
+            let _alone = self.room();
             let mut allocator = self.allocator();
-            let least_free = self.reserve.least_free(Claim::Put, allocator.units_in_all());
-            let runs = allocator.begin_discard(DISCARD_UNITS, least_free);
+            let kept = self.reserve.least_free(Claim::Put, allocator.units_in_all()) + AHEAD_UNITS;
+            let runs = allocator.begin_discard(DISCARD_UNITS, kept as usize);
             drop(allocator);
             if runs.is_empty() {
                 return Ok(());

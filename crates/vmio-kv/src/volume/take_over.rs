@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::device::Device;
-use crate::error::{Damage, Error, Result};
+use crate::error::{Damage, Error, FullPlace, Result};
 use crate::format::block::{Block, Uuid};
 use crate::format::geometry::{Group, UNIT_BLOCKS, UNIT_BYTES, first_units, unit_behind, units_from};
 use crate::format::owner::{OWN_UNITS_MAX, OWNER_RECORDS, OwnerRecord, owner_records};
@@ -16,6 +16,7 @@ use crate::format::volume_header::{SEGMENTS_A_TABLE, SegmentEntry, segment_table
 use crate::volume::Volume;
 use crate::volume::commit::Changes;
 use crate::volume::ownership::{Standing, in_force, read_records};
+use crate::volume::reserve::OWN_UNITS;
 use crate::volume::segment::{Segment, read_superblock};
 
 use zerocopy::IntoBytes;
@@ -175,7 +176,7 @@ impl Volume {
             return Ok(());
         }
         let volume = self.device.name().to_owned();
-        Err(Error::Full { volume, wanted: lacking * UNIT_BYTES })
+        Err(Error::Full { volume, wanted: lacking * UNIT_BYTES, place: FullPlace::Volume })
     }
 
     /// Has a segment have room behind what others were granted, and the claim say up to where it goes. So many units have to be left to
@@ -189,7 +190,7 @@ impl Volume {
         let end = self.units_max().saturating_sub(left).min(least + GROWTH_UNITS_MIN);
         if end < least {
             let volume = self.device.name().to_owned();
-            return Err(Error::Full { volume, wanted: lacking * UNIT_BYTES });
+            return Err(Error::Full { volume, wanted: lacking * UNIT_BYTES, place: FullPlace::Volume });
         }
         let may_write = self.may_write();
         self.change(self.layout.grown(number, self.unused_from..end), &may_write)?;
@@ -228,6 +229,8 @@ impl Segment {
 
     /// Commits the state anew in places of the new owner's own, and has them be those that count.
     pub(crate) fn establish(&self, volume: &mut Volume, claim: Claim, owner_epoch: u64) -> Result<()> {
+        // One more for the commit.
+        self.make_ready(volume.segment(self.number)?.groups.len() as u64 + 2 * OWN_UNITS)?;
         let own_units = self.allocator().move_own_units().ok_or_else(|| self.full(UNIT_BYTES))?;
         if own_units.len() > OWN_UNITS_MAX {
             let volume = self.device.name().to_owned();

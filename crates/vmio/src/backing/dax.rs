@@ -168,6 +168,10 @@ impl Backing for DaxBacking {
         Ok(rustix::fs::fallocate(&self.file, hole, range.start, range.end - range.start)?)
     }
 
+    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+        super::file::allocate(&self.file, range)
+    }
+
     fn identity(&self) -> Option<Identity> {
         Some(self.identity)
     }

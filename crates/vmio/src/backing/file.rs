@@ -34,8 +34,12 @@ pub struct FileBacking {
 impl FileBacking {
     /// Opens an existing file or block device.
     pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Self> {
-        let path = path.as_ref();
-        Self::open_io(path, access).map_err(|source| Error::Open { path: path.display().to_string(), source })
+        Self::open_as(path.as_ref(), path.as_ref(), access)
+    }
+
+    /// Opens what is at one path, and is called by another one in messages.
+    pub(super) fn open_as(path: &Path, name: &Path, access: Access) -> Result<Self> {
+        Self::open_io(path, name, access).map_err(|source| Error::Open { path: name.display().to_string(), source })
     }
 
     /// Creates a file of `len` zeros (sparse), or truncates an existing one to that, and opens it for writing.
@@ -53,7 +57,7 @@ impl FileBacking {
         opened
     }
 
-    fn open_io(path: &Path, access: Access) -> io::Result<Self> {
+    fn open_io(path: &Path, name: &Path, access: Access) -> io::Result<Self> {
         // To open a pipe would wait for somebody at its other end.
         if std::fs::metadata(path)?.file_type().is_fifo() {
             return Err(neither_file_nor_device());
@@ -88,13 +92,13 @@ impl FileBacking {
                     }
                     Err(error) => error.to_string(),
                 };
-                tracing::warn!(path = %path.display(), why, "no direct I/O: reads and writes go through the page cache");
+                tracing::warn!(path = %name.display(), why, "no direct I/O: reads and writes go through the page cache");
                 (buffered.try_clone()?, false)
             }
         };
         let block_bytes = if fits { block_bytes } else { 1 };
         let len = AtomicU64::new(len);
-        let path = path.display().to_string();
+        let path = name.display().to_string();
         let locks = FileLocks::of_this_process()?;
         Ok(FileBacking { direct, buffered, is_direct, is_device, block_bytes, access, len, identity, locks, path })
     }
@@ -186,6 +190,11 @@ impl Backing for FileBacking {
         Ok(rustix::fs::fallocate(&self.buffered, hole, range.start, range.end - range.start)?)
     }
 
+    /// Blocks that read as zeros until they are written. On a file system that gives none ahead it does nothing.
+    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+        if self.is_device { Ok(()) } else { allocate(&self.buffered, range) }
+    }
+
     fn identity(&self) -> Option<Identity> {
         Some(self.identity)
     }
@@ -233,6 +242,19 @@ pub(super) fn lengthen(file: &File, len: u64) -> io::Result<bool> {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(false),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Gives a range of a file room, if its file system does that ahead of writes.
+pub(super) fn allocate(file: &File, range: Range<u64>) -> io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    use rustix::io::Errno;
+    loop {
+        match fallocate(file, FallocateFlags::KEEP_SIZE, range.start, range.end - range.start) {
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
+            done => return Ok(done?),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ mod file;
 mod file_locks;
 mod locking;
 mod memory;
+mod new_file;
 mod null;
 mod nvme;
 mod shared;
@@ -21,6 +22,7 @@ pub use dax::DaxBacking;
 pub use file::FileBacking;
 pub(crate) use locking::Locking;
 pub use memory::MemoryBacking;
+pub use new_file::NewFile;
 pub use null::NullBacking;
 pub use nvme::{Commands, NvmeBacking, Submission};
 
@@ -76,6 +78,13 @@ pub trait Backing: Send + Sync {
     /// Says that nobody needs what a range holds, so that its room may be given back. It reads as zeros or as before from now on, and
     /// after a power cut too, until it is written anew. The default does nothing.
     fn discard(&self, _range: Range<u64>) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Gives a range room, so that no later write to it lacks any; what the range holds stays. The error is of the kind
+    /// [`io::ErrorKind::StorageFull`] or [`io::ErrorKind::QuotaExceeded`] if there is none; a part may have got some then. The default,
+    /// for what has its room from the start, does nothing.
+    fn allocate(&self, _range: Range<u64>) -> io::Result<()> {
         Ok(())
     }
 

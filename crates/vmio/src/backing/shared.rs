@@ -36,6 +36,10 @@ impl<B: Backing + ?Sized> Backing for Arc<B> {
         (**self).discard(range)
     }
 
+    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+        (**self).allocate(range)
+    }
+
     fn identity(&self) -> Option<Identity> {
         (**self).identity()
     }

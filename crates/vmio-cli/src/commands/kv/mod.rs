@@ -16,7 +16,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use vmio::backing::{Access, Backing, FileBacking, FileUser, Holder};
-use vmio_kv::{DEFAULT_REGION, Db, Durability, Options, RegionHandle, SegmentHandle, SegmentStats};
+use vmio_kv::{DEFAULT_REGION, Db, Durability, FullPlace, Options, RegionHandle, SegmentHandle, SegmentStats};
 
 use crate::bench::kv::{OwnBenchArgs, run_own};
 use crate::size::{format_size, parse_size, parse_within};
@@ -349,7 +349,7 @@ impl StoreArgs {
     fn open_with(&self, options: Options) -> anyhow::Result<Db> {
         open(&self.store, options).map_err(|error| match error.downcast_ref() {
             // What each owner could write to is given to nobody as long as he may be there.
-            Some(vmio_kv::Error::Full { .. }) if self.take_over => error.context(
+            Some(vmio_kv::Error::Full { place: FullPlace::Volume, .. }) if self.take_over => error.context(
                 "its room is held for owners that it was taken over from: when they have ended, open it without --take-over; or grow it",
             ),
             _ => error,
@@ -488,7 +488,7 @@ fn create_segment(store: &StoreArgs, size: u64) -> anyhow::Result<u32> {
     let db = store.open_to_grow(length.saturating_add(size))?;
     let wanted = db.stats().volume_bytes.saturating_add(size);
     let segment = db.create_segment().map_err(|error| match error {
-        vmio_kv::Error::Full { wanted, .. } => {
+        vmio_kv::Error::Full { wanted, place: FullPlace::Volume, .. } => {
             let (size, wanted) = (format_size(size), format_size(wanted));
             anyhow!("--size {size} is too little: a segment takes {wanted} more than the store has free")
         }
@@ -548,7 +548,7 @@ fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> io::Result<()> {
         format_size(stats.live_bytes),
         format_size(stats.garbage_bytes)
     )?;
-    writeln!(output, "extents    {} of values over 1 MiB", format_size(stats.extents_bytes))?;
+    writeln!(output, "extents    {} of values over 256 KiB", format_size(stats.extents_bytes))?;
     let (chunks, moved) = (stats.collected_chunks, format_size(stats.moved_bytes));
     writeln!(output, "collected  {chunks} chunks of the log since it was opened, {moved} moved")?;
     writeln!(output, "entries    {} in levels on the device", stats.level_entries)?;

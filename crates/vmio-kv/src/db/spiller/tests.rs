@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use vmio::backing::Backing;
+use vmio::backing::{Backing, MemoryBacking};
 
 use super::*;
 use crate::device::failing_backing::FailingBacking;
 use crate::format::catalogue::Root;
+use crate::format::free_log::Freed;
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES, unit_of};
 use crate::format::unit_table::Purpose;
 use crate::tree::Tree;
@@ -203,4 +204,50 @@ fn a_merge_that_fails_at_its_end_gives_back_its_tree() {
         }
     }
     panic!("{failures} merges have failed");
+}
+
+/// Numbers go on for all regions of a segment, while one of them has nothing to do.
+#[test]
+fn a_region_that_was_idle_for_long_goes_on() {
+    let disk = Arc::new(MemoryBacking::new(64 << 20).expect("memory"));
+    let options = || Options::new().memory_bytes(32 << 20);
+    let db = Db::create_on(Arc::clone(&disk), options()).expect("a store");
+    let (busy, idle) = (db.region_or_create("busy").expect("room"), db.region_or_create("idle").expect("room"));
+    busy.put(b"a", b"1").expect("room");
+    db.flush().expect("room");
+    busy.region().log.skip_numbers(1 << 46);
+    busy.put(b"b", b"2").expect("room");
+    db.flush().expect("room");
+    drop((busy, idle));
+    db.close().expect("written");
+    let db = Db::open_on(Arc::clone(&disk), options()).expect("it is whole");
+    let (busy, idle) = (db.region("busy").expect("there"), db.region("idle").expect("there"));
+    assert_eq!(busy.get(b"b").expect("read"), Some(b"2".to_vec()));
+    busy.put(b"c", b"3").expect("room");
+    db.flush().expect("room");
+    busy.region().log.skip_numbers(1 << 47);
+    let snapshot = db.snapshot();
+    idle.put(b"d", b"4").expect("room");
+    assert_eq!(snapshot.region("idle").expect("there").get(b"d").expect("read"), None);
+    db.flush().expect("room");
+    idle.put(b"e", b"5").expect("room");
+    drop((snapshot, busy, idle));
+    db.close().expect("written");
+    let db = Db::open_on(disk, options()).expect("it is whole");
+    let idle = db.region("idle").expect("there");
+    assert_eq!(
+        (idle.get(b"d").expect("read"), idle.get(b"e").expect("read")),
+        (Some(b"4".to_vec()), Some(b"5".to_vec()))
+    );
+}
+
+#[test]
+fn a_flush_tries_again_what_has_found_no_room() {
+    let db = Db::create_on(MemoryBacking::new(64 << 20).expect("memory"), options()).expect("a store");
+    (0..100).for_each(|number| db.put(&key(number), b"value").expect("room"));
+    let segment = Arc::clone(&db.default_region().home().segment);
+    let held: Vec<u64> = std::iter::from_fn(|| segment.take_chunk().ok()).collect();
+    assert!(matches!(db.flush(), Err(Error::Full { .. })), "{} chunks are held", held.len());
+    held.into_iter().for_each(|offset| segment.allocator().free(Freed { offset, blocks: UNIT_BLOCKS }));
+    db.flush().expect("there is room again");
 }

@@ -14,9 +14,9 @@ const STEP_UNITS: std::ops::RangeInclusive<u64> = 8..=512;
 impl Allocator {
     /// Whether the first free unit is given out; one more, if there is one and that is not for the segment's own blocks: a commit finds room.
     pub(super) fn is_granted(&self, is_own: bool) -> bool {
-        let more = self.free_units.len().saturating_sub(1);
+        let more = self.free.ready.len().saturating_sub(1);
         let behind = if is_own { 0 } else { more.min(OWN_UNITS as usize) };
-        self.free_units.iter().nth(behind).is_some_and(|unit| *unit < self.granted.end)
+        self.free.ready.iter().nth(behind).is_some_and(|unit| *unit < self.granted.end)
     }
 
     /// The unit behind the last one.
@@ -32,8 +32,8 @@ impl Allocator {
     /// Up to which unit the next commit is to grant them: further than now if few are left, or if somebody needs `more`.
     pub(crate) fn next_grant(&self, more: bool) -> u64 {
         let step = (self.units_in_all() / 16).clamp(*STEP_UNITS.start(), *STEP_UNITS.end()) as usize;
-        let left = self.free_units.range(..self.granted.end).take(step).count();
-        let beyond = self.free_units.range(self.granted.end..).take(step);
+        let left = self.free.first_within(..self.granted.end, step).len();
+        let beyond = self.free.first_within(self.granted.end.., step);
         let last = beyond.last().filter(|_| more || left < step / 2);
         // What a volume has grown by is no free unit yet.
         last.map_or(self.granted.end, |unit| unit + 1).min(self.end())
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn only_what_is_granted_is_given_out_and_one_unit_stays_for_commits() {
-        let mut allocator = Allocator::new(&[Group::new(1, 100)]);
+        let mut allocator = Allocator::with_room(&[Group::new(1, 100)]);
         allocator.grant_up_to(0);
         assert_eq!(allocator.take_chunk(|_| 0), None);
         assert!(allocator.take_lacks_grant() && !allocator.take_lacks_grant());
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_new_owner_takes_nothing_that_was_granted_before() {
-        let mut allocator = Allocator::new(&[Group::new(1, 100)]);
+        let mut allocator = Allocator::with_room(&[Group::new(1, 100)]);
         let (mut nodes, mut cursor) = (Vec::new(), Cursor::default());
         for _ in 0..700 {
             nodes.push(allocator.take_block(&mut cursor, Purpose::Leaves(1), 7).expect("room").0);

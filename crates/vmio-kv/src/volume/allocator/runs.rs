@@ -7,6 +7,9 @@ use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, UNIT_BYTES, unit_of};
 use crate::format::unit_table::{Purpose, Unit};
 use crate::volume::allocator::{Allocator, GroupMap};
 
+/// A run of so many blocks is taken for a part of a value, though others would be longer: a unit lacks less than an eighth in the end so.
+const SPLIT_BLOCKS: u64 = UNIT_BLOCKS / 8;
+
 /// What was taken for a value.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TakenRuns {
@@ -103,7 +106,9 @@ impl Allocator {
         let is_unit = wanted == UNIT_BLOCKS && may_begin;
         let found = if is_unit { None } else { self.longest_run(region, wanted, least, own) };
         let (unit, first, blocks, is_new) = match found {
-            Some((unit, first, blocks)) if blocks >= wanted || !may_begin => (unit, first, blocks, false),
+            Some((unit, first, blocks)) if blocks >= wanted.min(SPLIT_BLOCKS) || !may_begin => {
+                (unit, first, blocks, false)
+            }
             _ if may_begin => (self.pop_free_unit(Purpose::Extents)?, 0, wanted, true),
             _ => return None,
         };
@@ -155,7 +160,7 @@ impl Allocator {
         let bits = &map.taken[index];
         // What the table says of a unit without a block that is taken was of a commit that never came.
         if *bits == [0; UNIT_WORDS] {
-            self.free_units.remove(&unit);
+            self.free.remove(unit);
             map.units[index] = Unit { purpose: Purpose::Extents, region, ..Unit::default() };
             map.mark_unit(index);
         }
@@ -203,7 +208,7 @@ mod tests {
     use crate::format::geometry::Group;
 
     fn allocator(units: u64) -> Allocator {
-        Allocator::new(&[Group::new(1, units)])
+        Allocator::with_room(&[Group::new(1, units)])
     }
 
     fn overlap(left: &Extent, right: &Extent) -> bool {

@@ -1,0 +1,122 @@
+//! Creating a store, whole or not at all: whatever a crash leaves counts as nothing, and of several who create it one does.
+
+use std::io;
+use std::path::Path;
+
+use vmio::Cache;
+use vmio::backing::{Access, Backing, FileBacking, NewFile};
+
+use crate::db::Db;
+use crate::error::{Error, Result};
+use crate::format::geometry::UNIT_BYTES;
+use crate::options::Options;
+use crate::volume::Volume;
+use crate::volume::content::Content;
+
+/// An attempt to open or create it is in vain if somebody else creates it meanwhile: the next one opens it.
+const ATTEMPTS_MAX: usize = 3;
+
+impl Db {
+    /// Creates a store in a file that is not there yet, or in a file or block device that is empty or begins with zeros. Whatever else it
+    /// holds is [`Error::OtherContent`], and a store [`Error::VolumeExists`], unless [`Options::overwrite`] says that it may be lost.
+    ///
+    /// A file that is not there yet gets its name when the store is whole and durable. What a crash leaves of one that is created
+    /// in place counts as empty. Of several who create it one does; the others are told [`Error::VolumeExists`], or
+    /// [`vmio::Error::InUse`].
+    pub fn create(path: impl AsRef<Path>, options: Options) -> Result<Db> {
+        let path = path.as_ref();
+        crate::volume::check_length(options.new_volume_bytes())?;
+        let wanted = options.new_volume_bytes() / UNIT_BYTES * UNIT_BYTES;
+        // Before there is a file.
+        options.check_creates()?;
+        let cache = options.cache()?;
+        loop {
+            match open_if_there(path)? {
+                Some(backing) => return Self::create_in_place(&cache, backing, wanted, options),
+                None => {
+                    if let Some(created) = Self::create_aside(&cache, path, wanted, &options)? {
+                        return Ok(created);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Creates it without a name, and gives it that in the end; none if something else has the name by then. Whoever finds it there finds
+    /// it in use.
+    fn create_aside(cache: &Cache, path: &Path, wanted: u64, options: &Options) -> Result<Option<Db>> {
+        let new = NewFile::create(path, wanted)?;
+        let db = Self::create_in(cache, new.backing()?, options.clone().discard_unless_said(true))?;
+        match new.publish() {
+            Err(error) if is_open_error(&error, io::ErrorKind::AlreadyExists) => Ok(None),
+            published => Ok(published.map(|()| Some(db))?),
+        }
+    }
+
+    fn create_in_place(cache: &Cache, backing: FileBacking, wanted: u64, options: Options) -> Result<Db> {
+        if !options.overwrites() {
+            // Somebody else's file is not made longer either. Who creates a store there meanwhile is seen when it is locked.
+            Content::of(&backing)?.check_nothing(&backing.describe())?;
+        }
+        if !backing.is_device() && backing.len() < wanted {
+            backing.set_len(wanted).map_err(|source| Error::Device {
+                volume: backing.describe(),
+                action: "lengthening",
+                offset: wanted,
+                source,
+            })?;
+        }
+        let options = options.discard_unless_said(!backing.is_device());
+        Self::create_in(cache, backing, options)
+    }
+
+    /// Opens the store at a path, or creates one where there is no file, an empty one, one that begins with zeros, or such a block device.
+    /// [`Options::overwrite`] makes no difference: what holds something else is [`Error::OtherContent`].
+    pub fn open_or_create(path: impl AsRef<Path>, options: Options) -> Result<Db> {
+        let path = path.as_ref();
+        let options = options.overwrite(false);
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let content = match FileBacking::open(path, Access::ReadOnly) {
+                Ok(backing) => Content::of(&backing)?,
+                Err(error) if is_open_error(&error, io::ErrorKind::NotFound) => Content::Nothing,
+                Err(error) => return Err(error.into()),
+            };
+            let done = match content {
+                Content::Nothing => Self::create(path, options.clone()),
+                Content::Volume => return Self::open(path, options),
+                Content::Other => return Err(Error::OtherContent { volume: path.display().to_string() }),
+            };
+            match done {
+                Err(Error::VolumeExists { .. }) if attempts < ATTEMPTS_MAX => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Creates a store on any backing that holds none, and nothing else: see [`Self::create`].
+    pub fn create_on(backing: impl Backing + 'static, options: Options) -> Result<Db> {
+        options.check_creates()?;
+        Self::create_in(&options.cache()?, backing, options)
+    }
+
+    fn create_in(cache: &Cache, backing: impl Backing + 'static, options: Options) -> Result<Db> {
+        let options = options.take_over(false);
+        let device = Self::map(cache, backing, &options)?;
+        let volume = Volume::create(device, options.overwrites())?;
+        Self::start(volume, options)
+    }
+}
+
+fn open_if_there(path: &Path) -> Result<Option<FileBacking>> {
+    match FileBacking::open(path, Access::ReadWrite) {
+        Ok(backing) => Ok(Some(backing)),
+        Err(error) if is_open_error(&error, io::ErrorKind::NotFound) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn is_open_error(error: &vmio::Error, kind: io::ErrorKind) -> bool {
+    matches!(error, vmio::Error::Open { source, .. } if source.kind() == kind)
+}

@@ -1,0 +1,161 @@
+//! Which free units have room on the device. A file is sparse, and its file system may be full when a hole is to be written to: so only units
+//! are given out that have got their room before, and what is kept free for spills, commits and deletions is there for certain.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::volume::allocator::Allocator;
+
+/// What is known of the room of free units.
+#[derive(Default)]
+pub(super) struct FreeUnits {
+    /// Those with room: they are given out.
+    pub(super) ready: BTreeSet<u64>,
+    /// Those that may be holes.
+    pub(super) hollow: BTreeSet<u64>,
+    /// Those of which the device may still hold something.
+    pub(super) held: BTreeSet<u64>,
+    /// A unit was refused though there are hollow ones.
+    pub(super) lacks_room: bool,
+    /// The file system had no room when it was asked last.
+    pub(super) file_system_is_full: bool,
+}
+
+impl FreeUnits {
+    pub(super) fn remove(&mut self, unit: u64) {
+        self.ready.remove(&unit);
+        self.hollow.remove(&unit);
+        self.held.remove(&unit);
+    }
+
+    /// The first so many within a range, hollow ones among them.
+    pub(super) fn first_within(&self, units: impl std::ops::RangeBounds<u64> + Clone, most: usize) -> Vec<u64> {
+        let of = |set: &BTreeSet<u64>| set.range(units.clone()).take(most).copied().collect::<Vec<_>>();
+        let mut first = [of(&self.ready), of(&self.hollow)].concat();
+        first.sort_unstable();
+        first.truncate(most);
+        first
+    }
+}
+
+#[cfg(test)]
+impl Allocator {
+    /// One whose units all have room.
+    pub(crate) fn with_room(groups: &[crate::format::geometry::Group]) -> Self {
+        let mut allocator = Allocator::new(groups);
+        allocator.give_all_room();
+        allocator
+    }
+
+    /// Has all units have room.
+    pub(crate) fn give_all_room(&mut self) {
+        let units: Vec<u64> = self.units().map(|(unit, _)| unit).collect();
+        units.into_iter().for_each(|unit| self.got_room(unit));
+    }
+}
+
+impl Allocator {
+    /// How many units nobody has, nor has reserved, and have room.
+    pub(crate) fn free_units(&self) -> u64 {
+        self.free.ready.len() as u64 - self.reserved
+    }
+
+    /// How many of those that nobody has would be there if the file system had room for all; those alone that have it, if it is full.
+    pub(crate) fn free_units_with_holes(&self) -> u64 {
+        let hollow = if self.free.file_system_is_full { 0 } else { self.free.hollow.len() as u64 };
+        self.free_units() + hollow
+    }
+
+    /// A unit is nobody's from now on.
+    pub(super) fn add_free(&mut self, unit: u64) {
+        let has_room = self.has_room(unit);
+        let units = if has_room { &mut self.free.ready } else { &mut self.free.hollow };
+        units.insert(unit);
+        self.free.held.insert(unit);
+    }
+
+    /// Whether a unit is known to have room.
+    pub(crate) fn has_room(&self, unit: u64) -> bool {
+        self.place(unit).is_some_and(|(group, index)| self.groups[group].has_room[index])
+    }
+
+    fn set_room(&mut self, unit: u64, has_room: bool) {
+        if let Some((group, index)) = self.place(unit) {
+            self.groups[group].has_room[index] = has_room;
+        }
+    }
+
+    /// A unit, free or taken, has room.
+    pub(crate) fn got_room(&mut self, unit: u64) {
+        self.set_room(unit, true);
+        if self.free.hollow.remove(&unit) {
+            self.free.ready.insert(unit);
+        }
+    }
+
+    /// The file system has no room for a free unit, of which it holds nothing now.
+    pub(crate) fn got_no_room(&mut self, unit: u64) {
+        self.free.held.remove(&unit);
+    }
+
+    /// The next free unit that is to get room. Where the file system is full, one that may have it from before, if there is any.
+    pub(crate) fn next_without_room(&self, is_full: bool) -> Option<u64> {
+        match is_full {
+            true => self.free.held.iter().find(|unit| self.free.hollow.contains(unit)).copied(),
+            false => self.free.hollow.first().copied(),
+        }
+    }
+
+    /// Notes whether the file system had room when it was asked last.
+    pub(crate) fn know_if_full(&mut self, is_full: bool) {
+        self.free.file_system_is_full = is_full;
+    }
+
+    /// Whether the file system had no room when it was asked last.
+    pub(crate) fn file_system_is_full(&self) -> bool {
+        self.free.file_system_is_full
+    }
+
+    /// Whether a unit was refused since this was last asked because none of those that are free has room.
+    pub(crate) fn take_lacks_room(&mut self) -> bool {
+        std::mem::take(&mut self.free.lacks_room)
+    }
+
+    /// So many free units of which the device may hold something, in runs, if there are as many beside `kept` ones with room. They are
+    /// not free before [`Self::end_discard`].
+    pub(crate) fn begin_discard(&mut self, units: usize, kept: usize) -> Vec<Range<u64>> {
+        let mut beside = (self.free_units() as usize).saturating_sub(kept);
+        // From the end: units are taken from the front.
+        let mut found = Vec::new();
+        for unit in self.free.held.range(self.granted.clone()).rev() {
+            let is_ready = self.free.ready.contains(unit);
+            if found.len() == units {
+                break;
+            }
+            if !is_ready || beside > 0 {
+                beside -= usize::from(is_ready);
+                found.push(*unit);
+            }
+        }
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        if found.len() < units {
+            return runs;
+        }
+        for unit in found {
+            self.free.remove(unit);
+            match runs.last_mut() {
+                Some(last) if last.start == unit + 1 => last.start = unit,
+                _ => runs.push(unit..unit + 1),
+            }
+        }
+        runs
+    }
+
+    /// Has units be free whose contents are gone, and with them their room.
+    pub(crate) fn end_discard(&mut self, runs: Vec<Range<u64>>) {
+        for unit in runs.into_iter().flatten() {
+            self.set_room(unit, false);
+            self.free.hollow.insert(unit);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The file system that a store's file is on is full, though its volume is not: puts are refused, deletions and collections go on in room that
+//! is kept for them, and when there is room again, puts go on.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use support::assert_sound;
+use vmio::backing::{Access, Backing, FileBacking, MemoryBacking};
+use vmio_kv::{Db, Durability, Error, FullPlace, Options};
+
+const MIB: u64 = 1 << 20;
+const UNIT: u64 = 2 * MIB;
+const VOLUME_BYTES: u64 = 192 * MIB;
+
+/// A file of a file system with little room: what is written to has to have got some.
+#[derive(Clone)]
+struct Sparse {
+    memory: Arc<MemoryBacking>,
+    room: Arc<Mutex<Room>>,
+}
+
+struct Room {
+    units_max: usize,
+    /// Units that have room.
+    allocated: BTreeSet<u64>,
+}
+
+impl Sparse {
+    fn new(units_max: usize) -> Self {
+        let room = Room { units_max, allocated: BTreeSet::new() };
+        Sparse { memory: Arc::new(MemoryBacking::new(VOLUME_BYTES).unwrap()), room: Arc::new(Mutex::new(room)) }
+    }
+
+    fn set_units_max(&self, units_max: usize) {
+        self.room.lock().unwrap().units_max = units_max;
+    }
+
+    fn units(&self) -> usize {
+        self.room.lock().unwrap().allocated.len()
+    }
+}
+
+impl Backing for Sparse {
+    fn len(&self) -> u64 {
+        self.memory.len()
+    }
+
+    fn access(&self) -> Access {
+        self.memory.access()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.memory.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let room = self.room.lock().unwrap();
+        let mut units = offset / UNIT..(offset + data.len() as u64).div_ceil(UNIT);
+        assert!(units.all(|unit| room.allocated.contains(&unit)), "{offset}: a write to a hole may find no room");
+        self.memory.write_at(offset, data)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.memory.flush()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.memory.set_len(len)
+    }
+
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        let mut room = self.room.lock().unwrap();
+        (range.start / UNIT..range.end / UNIT).for_each(|unit| _ = room.allocated.remove(&unit));
+        Ok(())
+    }
+
+    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+        let mut room = self.room.lock().unwrap();
+        for unit in range.start / UNIT..range.end / UNIT {
+            if !room.allocated.contains(&unit) && room.allocated.len() >= room.units_max {
+                return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+            }
+            room.allocated.insert(unit);
+        }
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        "sparse".to_owned()
+    }
+}
+
+fn options() -> Options {
+    Options::new()
+        .memory_bytes(32 * MIB)
+        .memory_level_bytes(256 << 10)
+        .spill_threads(1)
+        .max_volume_bytes(VOLUME_BYTES)
+        .durability(Durability::None)
+}
+
+fn value(number: u64) -> Vec<u8> {
+    number.to_le_bytes().repeat(500)
+}
+
+fn key(number: u64) -> [u8; 8] {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+}
+
+/// Puts until the file system has no room; returns the number of the first that was refused.
+fn fill(db: &Db, first: u64) -> u64 {
+    for number in first.. {
+        match db.put(&key(number), &value(number)) {
+            Ok(()) => {}
+            Err(Error::Full { place: FullPlace::FileSystem, .. }) => return number,
+            Err(error) => panic!("number {number}: {error}"),
+        }
+    }
+    unreachable!()
+}
+
+fn assert_there(db: &Db, numbers: impl Iterator<Item = u64>) {
+    numbers.for_each(|number| {
+        assert!(db.get(&key(number)).unwrap().is_some_and(|found| found == value(number)), "{number}")
+    });
+}
+
+/// Fills it up, deletes, opens it again, collects, and goes on when there is room: `free` makes some.
+fn lives_through_a_full_file_system(open: impl Fn(bool) -> Db, free: impl FnOnce()) {
+    let db = open(true);
+    let end = fill(&db, 0);
+    assert!(end > 1000, "{end} puts");
+    assert!(db.stats().volume_bytes <= VOLUME_BYTES, "a longer volume has no room either");
+    assert_there(&db, 0..end);
+    // It has no part in it whether the store was opened anew.
+    for number in 0..200 {
+        db.delete(&key(number)).unwrap_or_else(|error| panic!("deletion {number}: {error}"));
+    }
+    db.sync().unwrap();
+    db.close().unwrap();
+    let db = open(false);
+    (0..200).for_each(|number| assert!(db.get(&key(number)).unwrap().is_none()));
+    for number in 200..end - 1000 {
+        db.delete(&key(number)).unwrap_or_else(|error| panic!("deletion {number}: {error}"));
+    }
+    assert_there(&db, end - 1000..end);
+    // What the deletions have given up is enough for more.
+    db.collect_garbage().unwrap();
+    let again = fill(&db, end);
+    assert!(again > end + 1000, "{} puts in what was deleted", again - end);
+    assert_there(&db, end - 1000..again);
+    free();
+    // The same store, without being opened again.
+    (again..again + 1000).for_each(|number| db.put(&key(number), &value(number)).unwrap());
+    db.put(b"large", &vec![7; 5 << 20]).unwrap();
+    assert_there(&db, end - 1000..again + 1000);
+    db.close().unwrap();
+    let db = open(false);
+    assert_there(&db, end - 1000..again + 1000);
+    db.close().unwrap();
+}
+
+#[test]
+fn nothing_is_written_that_has_not_got_room_before() {
+    let file = Sparse::new(40);
+    let open = |is_new| {
+        let open = if is_new { Db::create_on } else { Db::open_on };
+        open(file.clone(), options()).unwrap()
+    };
+    lives_through_a_full_file_system(open, || file.set_units_max(60));
+    assert_sound(file.memory.clone(), &options(), "closed");
+}
+
+/// What is reserved keeps its room while others fill the file system up, and what is not is given back.
+#[test]
+fn what_is_reserved_keeps_its_room() {
+    let file = Sparse::new(usize::MAX);
+    let db = Db::create_on(file.clone(), options()).unwrap();
+    let at_first = file.units();
+    (0..20_000).for_each(|number| db.put(&key(number), &value(number)).unwrap());
+    (0..20_000).for_each(|number| db.delete(&key(number)).unwrap());
+    db.collect_garbage().unwrap();
+    // What is taken, what is reserved, and twice what comes together before anything is given back.
+    let taken = (db.stats().space_bytes / UNIT) as usize;
+    assert!(
+        file.units() <= taken + at_first + 16,
+        "{} units of which {taken} are taken, and {at_first} at first",
+        file.units()
+    );
+    file.set_units_max(0);
+    (0..100).for_each(|number| db.delete(&key(number)).unwrap());
+    db.collect_garbage().unwrap();
+    db.close().unwrap();
+}
+
+/// A small file system, mounted until it is dropped.
+struct Disk(PathBuf);
+
+impl Disk {
+    /// None where this user may not mount one.
+    fn new(folder: &Path, mount: &[&str]) -> Option<Self> {
+        let place = folder.join("disk");
+        std::fs::create_dir(&place).unwrap();
+        let done = Command::new("mount").args(mount).arg(&place).status();
+        if !done.is_ok_and(|status| status.success()) {
+            eprintln!("left out: no file system can be mounted");
+            return None;
+        }
+        Some(Disk(place))
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+fn on_a_real_one(folder: &Path, mount: &[&str]) {
+    let Some(disk) = Disk::new(folder, mount) else { return };
+    let (store, ballast) = (disk.0.join("store"), disk.0.join("ballast"));
+    let file = File::create(&ballast).unwrap();
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 30 * MIB).unwrap();
+    let open =
+        |is_new| if is_new { Db::create(&store, options()).unwrap() } else { Db::open(&store, options()).unwrap() };
+    lives_through_a_full_file_system(open, || {
+        file.set_len(0).unwrap();
+        file.sync_all().unwrap();
+    });
+    assert!(std::fs::metadata(&store).unwrap().blocks() * 512 < VOLUME_BYTES / 2 + 60 * MIB);
+    assert_sound(FileBacking::open(&store, Access::ReadOnly).unwrap(), &options(), "closed");
+}
+
+#[test]
+fn a_full_ext4() {
+    // In memory, if that can be: it is flushed again and again.
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let image = folder.path().join("image");
+    File::create(&image).unwrap().set_len(130 * MIB).unwrap();
+    let made = Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&image).status();
+    if !made.is_ok_and(|status| status.success()) {
+        return eprintln!("left out: mkfs.ext4 is not installed");
+    }
+    on_a_real_one(folder.path(), &["-o", "loop", image.to_str().unwrap()]);
+}
+
+#[test]
+fn a_full_tmpfs() {
+    let folder = tempfile::tempdir().unwrap();
+    on_a_real_one(folder.path(), &["-t", "tmpfs", "-o", "size=110m", "vmio-test"]);
+}
