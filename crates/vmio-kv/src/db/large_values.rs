@@ -13,7 +13,7 @@ use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::RecordKind;
 use crate::log::{Append, LOG_VALUE_BYTES_MAX};
 use crate::options::Durability;
-use crate::region::memory_level::NEWEST;
+use crate::region::memory_level::{NEWEST, room_for, room_for_large};
 use crate::region::{Region, Version};
 use crate::volume::reserve::Claim;
 
@@ -93,6 +93,8 @@ impl RegionHandle {
 
     fn try_put_stored(&self, key: &[u8], stored: &Stored, durability: Durability) -> Result<()> {
         let home = &self.home;
+        let bytes = self.region.room_to_begin() + room_for(key) + room_for_large(stored.record());
+        let admitted = home.admit(bytes)?;
         let turn = self.region.begin_write()?;
         let (kind, region, value) = (RecordKind::Extents, self.region.number, stored.record_value());
         let at = home.log.append_one_record(&Append { kind, region, key, value }, Claim::Put)?;
@@ -100,6 +102,7 @@ impl RegionHandle {
         let has_many = turn.add_large(stored.record());
         let is_full = turn.put(key, at.sequence, pointer) || has_many;
         drop(turn);
+        drop(admitted);
         if is_full && self.region.freeze() {
             home.store.spills.put(&self.region);
         }

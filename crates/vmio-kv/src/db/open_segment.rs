@@ -13,7 +13,8 @@ use crate::format::record::RecordKind;
 use crate::format::superblock::CATALOGUE_BLOCKS_MAX;
 use crate::log::{Append, Appended, LOG_VALUE_BYTES_MAX, Log, LogWriter};
 use crate::options::Durability;
-use crate::region::{Region, WriteTurn};
+use crate::region::memory_level::{room_for, room_for_large};
+use crate::region::{Admitted, Hope, MemoryState, Region, WriteTurn};
 use crate::volume::commit::Changes;
 use crate::volume::reserve::Claim;
 use crate::volume::segment::Segment;
@@ -137,6 +138,7 @@ impl OpenSegment {
         let mut regions: Vec<&Arc<Region>> = operations.iter().map(|operation| &operation.region).collect();
         regions.sort_unstable_by_key(|region| region.number);
         regions.dedup_by_key(|region| region.number);
+        let _admitted = self.admit(room_for_all(&regions, operations, stored))?;
         let turns = Self::begin_writes(&regions)?;
         let appends = operations.iter().zip(stored).map(|(operation, stored)| operation.append_as(stored.as_ref()));
         let records: Vec<Append<'_>> = appends.collect();
@@ -166,6 +168,24 @@ impl OpenSegment {
         }
         self.slow_down(records.len(), appended.iter().map(|at| u64::from(at.pointer.record_bytes())).sum());
         appended.last().map_or(Ok(()), |last| self.log.keep(durability, last.sequence + 1))
+    }
+
+    /// Waits until so many bytes more may be in levels in memory. Who waits has no turn; what he is admitted to is counted until he has written,
+    /// or given up.
+    pub(super) fn admit(&self, bytes: u64) -> Result<Admitted<'_>> {
+        self.store.level_memory.admit(bytes, || {
+            self.store.spills.relieve();
+            let state_of = |region: &Arc<Region>| (region.segment(), region.memory_state());
+            let states: Vec<(u32, MemoryState)> = self.store.regions().values().map(state_of).collect();
+            if states.iter().any(|(_, state)| *state == MemoryState::ToBeSpilled) {
+                return Ok(Hope::Spills);
+            }
+            // Whoever makes room in this segment has it spilled, and then it can be waited for.
+            match states.contains(&(self.segment.number, MemoryState::LacksRoom)) {
+                true => Err(self.segment.full(UNIT_BYTES)),
+                false => Ok(Hope::Nothing),
+            }
+        })
     }
 
     /// Has a region's level in memory spilled if it is full, or the largest of all if these have come to what they may take.
@@ -207,6 +227,14 @@ impl OpenSegment {
             drop(full.begin_write()?);
         }
     }
+}
+
+/// What a batch adds to levels in memory at most, of which large values have been `stored`.
+fn room_for_all(regions: &[&Arc<Region>], operations: &[Operation], stored: &[Option<Stored>]) -> u64 {
+    let begun: u64 = regions.iter().map(|region| region.room_to_begin()).sum();
+    let keys: u64 = operations.iter().map(|operation| room_for(operation.append().key)).sum();
+    let large: u64 = stored.iter().flatten().map(|stored| room_for_large(stored.record())).sum();
+    begun + keys + large
 }
 
 #[cfg(test)]

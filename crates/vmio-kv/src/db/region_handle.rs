@@ -9,7 +9,7 @@ use crate::format::record::RecordKind;
 use crate::key_range::KeyRange;
 use crate::log::{Append, LOG_VALUE_BYTES_MAX};
 use crate::options::Durability;
-use crate::region::memory_level::NEWEST;
+use crate::region::memory_level::{NEWEST, room_for};
 use crate::region::{Region, Version, View};
 use crate::volume::reserve::Claim;
 
@@ -87,10 +87,12 @@ impl RegionHandle {
 
     fn try_write_one(&self, record: &Append<'_>, claim: Claim, durability: Durability) -> Result<()> {
         let home = &self.home;
+        let admitted = home.admit(self.region.room_to_begin() + room_for(record.key))?;
         let turn = self.region.begin_write()?;
         let at = home.log.append_one_record(record, claim)?;
         let is_full = turn.put(record.key, at.sequence, at.pointer);
         drop(turn);
+        drop(admitted);
         home.spill_if_due(&self.region, is_full);
         home.slow_down(1, u64::from(at.pointer.record_bytes()));
         home.log.keep(durability, at.sequence + 1)

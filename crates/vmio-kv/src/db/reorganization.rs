@@ -16,6 +16,7 @@ use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::RecordKind;
 use crate::log::Append;
+use crate::region::memory_level::room_for;
 use crate::region::{Region, RegionCursor, Version, View};
 use crate::tree::Direction;
 use crate::volume::reserve::Claim;
@@ -177,6 +178,8 @@ impl OpenSegment {
         if records.len() < BLOCKS_MIN || self.log.is_behind() || self.store.level_memory.is_crowded() {
             return Ok(());
         }
+        let bytes = records.iter().map(|record| room_for(&record.key)).sum::<u64>() + region.room_to_begin();
+        let Some(_admitted) = self.store.level_memory.try_admit(bytes) else { return Ok(()) };
         let Some(turn) = region.try_begin_write()? else { return Ok(()) };
         // What was put since may be in a level by now: that is for the next scan.
         if !Arc::ptr_eq(&region.version(), version) {

@@ -5,7 +5,7 @@ use std::alloc::{Layout, handle_alloc_error};
 use memmap2::{Advice, MmapMut};
 
 /// What is asked of the system at a time. It gives memory for what is written to alone.
-const CHUNK_BYTES: usize = 1 << 20;
+pub(super) const CHUNK_BYTES: usize = 1 << 20;
 /// Addresses count these.
 const UNIT_BYTES: usize = 8;
 const CHUNK_UNITS: u32 = (CHUNK_BYTES / UNIT_BYTES) as u32;

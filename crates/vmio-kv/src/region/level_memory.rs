@@ -1,10 +1,12 @@
-//! What the levels in memory of all regions take together: the cache has the rest, beside what logs keep in memory, and writers are
-//! slowed as it comes to its limit.
+//! What the levels in memory of all regions take together: the cache has the rest, beside what logs keep in memory. Nothing is added beyond
+//! their sum: who writes is admitted first, and waits for spills as long as there is no room. Before it comes to that, writers are slowed.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+
+use crate::error::Result;
 
 /// By how much a record is delayed when the limit is reached.
 const DELAY_MAX: Duration = Duration::from_millis(1);
@@ -14,13 +16,16 @@ const SLEEP_MIN: Duration = Duration::from_micros(100);
 /// Nor for more: a batch of many records would sleep long after there is room again.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
 
-/// A count of bytes that somebody waits for to change by more than a little.
+/// A count of bytes that somebody waits for to change by more than a little, and that others are not to bring beyond a limit.
 pub(crate) struct LevelMemory {
     bytes: AtomicU64,
     /// Those of them that are not written to any more: of levels that are to be spilled, or have been and are still read.
     closed_bytes: AtomicU64,
     /// Of these, those that are to be spilled.
     frozen_bytes: AtomicU64,
+    /// What writers are admitted to, and what the levels have that are written to or to be spilled: in one number, so that no two are
+    /// admitted to the same room. What snapshots hold is no room that anybody could wait for.
+    taken_bytes: AtomicU64,
     /// What the cache does not have either, beside levels.
     beside_bytes: AtomicU64,
     /// What all levels may take; half of it is for those that are written to.
@@ -30,6 +35,36 @@ pub(crate) struct LevelMemory {
     step_bytes: u64,
     is_over: Mutex<bool>,
     changed: Condvar,
+    /// Who is the next to be admitted holds it while he waits.
+    front: Mutex<()>,
+    /// How many wait, he among them: nobody comes before them.
+    waiting: AtomicUsize,
+    /// What he waits for.
+    wanted_bytes: AtomicU64,
+    /// How often something has changed that he waits for.
+    changes: Mutex<u64>,
+    has_changed: Condvar,
+}
+
+/// The right to add so many bytes to levels in memory, until they have been added.
+pub(crate) struct Admitted<'memory> {
+    memory: &'memory LevelMemory,
+    bytes: u64,
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.memory.free(self.bytes);
+    }
+}
+
+/// What somebody who waits to be admitted can hope for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hope {
+    /// Levels are spilled, or will be.
+    Spills,
+    /// No level has anything that could be spilled.
+    Nothing,
 }
 
 impl LevelMemory {
@@ -39,12 +74,18 @@ impl LevelMemory {
             bytes: AtomicU64::new(0),
             closed_bytes: AtomicU64::new(0),
             frozen_bytes: AtomicU64::new(0),
+            taken_bytes: AtomicU64::new(0),
             beside_bytes: AtomicU64::new(0),
             most_bytes,
             owed_ns: AtomicU64::new(0),
             step_bytes: step_bytes.max(1),
             is_over: Mutex::new(false),
             changed: Condvar::new(),
+            front: Mutex::new(()),
+            waiting: AtomicUsize::new(0),
+            wanted_bytes: AtomicU64::new(0),
+            changes: Mutex::new(0),
+            has_changed: Condvar::new(),
         }
     }
 
@@ -56,12 +97,18 @@ impl LevelMemory {
 
     /// So many more.
     pub(super) fn add(&self, bytes: u64) {
+        self.taken_bytes.fetch_add(bytes, Ordering::SeqCst);
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.tell(before, before + bytes);
     }
 
-    /// So many fewer.
+    /// So many fewer, of a level that is written to.
     pub(super) fn remove(&self, bytes: u64) {
+        self.remove_read(bytes);
+        self.free(bytes);
+    }
+
+    fn remove_read(&self, bytes: u64) {
         let before = self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.tell(before, before - bytes);
     }
@@ -75,30 +122,109 @@ impl LevelMemory {
     /// It has been: only snapshots may hold it.
     pub(super) fn spilled(&self, bytes: u64) {
         self.frozen_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.free(bytes);
     }
 
-    /// It is gone.
-    pub(super) fn remove_frozen(&self, bytes: u64) {
-        self.remove(bytes);
+    /// One that was spilled is gone.
+    pub(super) fn remove_spilled(&self, bytes: u64) {
+        self.remove_read(bytes);
         self.closed_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// One that was to be is gone.
+    pub(super) fn remove_frozen(&self, bytes: u64) {
+        self.spilled(bytes);
+        self.remove_spilled(bytes);
     }
 
     fn written_to(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed).saturating_sub(self.closed_bytes.load(Ordering::Relaxed))
     }
 
-    /// Whether the levels that are written to have their half of it.
+    /// Whether levels that are written to are to be spilled: they have their half of it, or have what somebody waits for.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.written_to() >= self.most_bytes / 2
+        let written_to = self.written_to();
+        let wanted = self.wanted_bytes.load(Ordering::Relaxed);
+        let is_in_the_way = || {
+            let frozen = self.frozen_bytes.load(Ordering::Relaxed);
+            let stays = self.taken_bytes.load(Ordering::Relaxed).saturating_sub(frozen);
+            written_to > 0 && stays.saturating_add(wanted) > self.most_bytes
+        };
+        written_to >= self.most_bytes / 2 || (wanted > 0 && is_in_the_way())
+    }
+
+    /// Admits a writer who adds so many bytes, if there is room.
+    pub(crate) fn try_admit(&self, bytes: u64) -> Option<Admitted<'_>> {
+        let with_these = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= self.most_bytes);
+        let taken = self.taken_bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, with_these);
+        taken.is_ok().then(|| Admitted { memory: self, bytes })
+    }
+
+    /// Admits him, whether there is room or not.
+    pub(crate) fn admit_anyway(&self, bytes: u64) -> Admitted<'_> {
+        self.taken_bytes.fetch_add(bytes, Ordering::SeqCst);
+        Admitted { memory: self, bytes }
+    }
+
+    /// Admits him once there is room; if there never will be, once no level has anything. He holds nothing that a spill needs. `press` has
+    /// levels spilled, and tells what there is to hope for.
+    pub(crate) fn admit(&self, bytes: u64, mut press: impl FnMut() -> Result<Hope>) -> Result<Admitted<'_>> {
+        if self.waiting.load(Ordering::SeqCst) == 0
+            && let Some(admitted) = self.try_admit(bytes)
+        {
+            return Ok(admitted);
+        }
+        // In this order: who frees something after our look sees that somebody waits.
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let front = self.front.lock();
+        self.wanted_bytes.store(bytes, Ordering::Relaxed);
+        let admitted = loop {
+            let known = *self.changes.lock();
+            if let Some(admitted) = self.try_admit(bytes) {
+                break Ok(admitted);
+            }
+            match press() {
+                Ok(Hope::Spills) => {}
+                // Others have been admitted, who will add to levels, or give up.
+                Ok(Hope::Nothing) if self.claimed() => {}
+                Ok(Hope::Nothing) => break Ok(self.admit_anyway(bytes)),
+                Err(error) => break Err(error),
+            }
+            let mut changes = self.changes.lock();
+            while *changes == known {
+                self.has_changed.wait(&mut changes);
+            }
+        };
+        self.wanted_bytes.store(0, Ordering::Relaxed);
+        drop(front);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        admitted
+    }
+
+    /// Whether anybody is admitted, and has not added all yet.
+    fn claimed(&self) -> bool {
+        let levels = self.written_to() + self.frozen_bytes.load(Ordering::Relaxed);
+        self.taken_bytes.load(Ordering::SeqCst) > levels
+    }
+
+    fn free(&self, bytes: u64) {
+        self.taken_bytes.fetch_sub(bytes, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Something is not as it was when somebody began to wait to be admitted.
+    pub(super) fn wake(&self) {
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            *self.changes.lock() += 1;
+            self.has_changed.notify_all();
+        }
     }
 
     /// How long a writer of some records has to sleep, so that spills keep up: not at all below seven eighths of the limit, and
     /// from there on by the square of what is beyond.
     pub(crate) fn delay(&self, records: usize) -> Option<Duration> {
         let free_of_delay = self.most_bytes / 8 * 7;
-        // What snapshots hold is no work that writers could wait for.
-        let bytes = self.written_to() + self.frozen_bytes.load(Ordering::Relaxed);
-        let beyond = bytes.checked_sub(free_of_delay)?;
+        let beyond = self.taken_bytes.load(Ordering::Relaxed).checked_sub(free_of_delay)?;
         let part = (beyond as f64 / (self.most_bytes - free_of_delay).max(1) as f64).min(1.0);
         let owes = (DELAY_MAX.as_nanos() as f64 * part * part) as u64 * records as u64;
         let owed = self.owed_ns.fetch_add(owes, Ordering::Relaxed) + owes;
@@ -193,7 +319,71 @@ mod tests {
         assert!(memory.is_crowded() && memory.delay(1000).is_some());
         memory.spilled(300);
         assert!(memory.delay(1000).is_none(), "a snapshot holds it");
-        memory.remove_frozen(300);
+        memory.remove_spilled(300);
         assert_eq!(memory.written_to(), 600);
+        memory.freeze(600);
+        memory.remove_frozen(600);
+        assert_eq!((memory.written_to(), memory.taken_bytes.into_inner()), (0, 0));
+    }
+
+    #[test]
+    fn who_finds_no_room_waits_and_has_levels_spilled() {
+        let memory = LevelMemory::new(1000, 100);
+        let first = memory.try_admit(600).expect("there is room");
+        memory.add(550);
+        drop(first);
+        assert!(memory.try_admit(500).is_none() && memory.is_crowded());
+        let mut pressed = 0;
+        let admitted = memory.admit(500, || {
+            pressed += 1;
+            assert!(memory.is_crowded());
+            memory.freeze(550);
+            memory.spilled(550);
+            Ok(Hope::Spills)
+        });
+        assert_eq!(admitted.expect("it was spilled").bytes, 500);
+        assert_eq!((pressed, memory.taken_bytes.load(Ordering::Relaxed)), (1, 0));
+    }
+
+    #[test]
+    fn what_never_fits_is_admitted_alone_and_not_beside_others() {
+        let memory = LevelMemory::new(1000, 100);
+        let other = memory.try_admit(100).expect("there is room");
+        let mut other = Some(other);
+        let admitted = memory.admit(5000, || {
+            // The first look finds somebody else.
+            other.take();
+            Ok(Hope::Nothing)
+        });
+        assert_eq!(admitted.expect("nothing is there").bytes, 5000);
+        assert!(other.is_none());
+        let memory = LevelMemory::new(1000, 100);
+        memory.add(990);
+        let full = || Err(crate::error::Error::Full { volume: String::new(), wanted: 1 });
+        assert!(memory.admit(20, full).is_err(), "where nothing can be spilled");
+        assert!(memory.try_admit(10).is_some(), "who has given up is in nobody's way");
+    }
+
+    #[test]
+    fn no_two_are_admitted_to_the_same_room() {
+        let memory = LevelMemory::new(1000, 100);
+        let most = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        let admitted = memory.admit(300, || Ok(Hope::Spills)).expect("others end");
+                        most.fetch_max(memory.taken_bytes.load(Ordering::SeqCst), Ordering::Relaxed);
+                        memory.add(200);
+                        most.fetch_max(memory.bytes.load(Ordering::SeqCst), Ordering::Relaxed);
+                        drop(admitted);
+                        memory.remove(200);
+                    }
+                });
+            }
+        });
+        // Each is counted twice while it is being added.
+        assert!(most.into_inner() <= 1600, "three are admitted at a time");
+        assert_eq!(memory.taken_bytes.into_inner(), 0);
     }
 }

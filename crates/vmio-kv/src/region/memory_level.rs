@@ -11,6 +11,7 @@ use crate::format::extents::{Extent, LargeRecord};
 use crate::format::leaf::KnownKey;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::region::LevelMemory;
+use crate::region::arena;
 use crate::region::key_tree::{Entry, KeyTree};
 use crate::tree::Direction;
 
@@ -23,11 +24,26 @@ const LARGE_ROOM_BYTES: u64 = 64;
 /// What a level that has anything takes beside: the pages that its last entry and its last node are in.
 pub(crate) const BEGUN_BYTES: u64 = 2 * 4096;
 
+/// What an entry takes at most besides its key: what stands before that, and its part of a node that is half full and of those above.
+const ENTRY_BYTES: u64 = 16 + 24;
+
 /// Bytes of keys after which no more entries are taken at a time.
 const BATCH_BYTES: usize = 128 << 10;
 
 /// What sees all records that there are.
 pub(crate) const NEWEST: u64 = u64::MAX;
+
+/// What a key adds to a level at most, of which nothing else is in it.
+pub(crate) fn room_for(key: &[u8]) -> u64 {
+    let key = (key.len() as u64).next_multiple_of(8);
+    // What is left of a chunk of the arena may be too short for it.
+    ENTRY_BYTES + key + key * key / arena::CHUNK_BYTES as u64
+}
+
+/// What a large value adds.
+pub(crate) fn room_for_large(value: &LargeRecord) -> u64 {
+    LARGE_ROOM_BYTES + value.extents().count() as u64 * size_of::<Extent>() as u64
+}
 
 /// The newest record of each key, and others.
 struct Entries {
@@ -55,6 +71,7 @@ pub(crate) struct MemoryLevel {
     keys: AtomicU64,
     deletions: AtomicU64,
     is_frozen: AtomicBool,
+    is_spilled: AtomicBool,
     /// Bytes of the large values that were put into it.
     large_bytes: AtomicU64,
     /// What these have taken, by the places of their heads.
@@ -82,6 +99,7 @@ impl MemoryLevel {
             keys: AtomicU64::new(0),
             deletions: AtomicU64::new(0),
             is_frozen: AtomicBool::new(false),
+            is_spilled: AtomicBool::new(false),
             large_bytes: AtomicU64::new(0),
             large: Mutex::default(),
             all: Arc::clone(all),
@@ -108,7 +126,7 @@ impl MemoryLevel {
     /// Learns of a large value that is about to be put into it; returns how many bytes all of them have.
     pub(crate) fn add_large(&self, value: &LargeRecord) -> u64 {
         let extents: Box<[Extent]> = value.extents().collect();
-        self.grow(LARGE_ROOM_BYTES + size_of_val(&*extents) as u64);
+        self.grow(room_for_large(value));
         self.large.lock().insert(value.head_offset, LargeRoom { extents, is_dead: false });
         let bytes = value.list.value_bytes;
         self.large_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes
@@ -151,6 +169,7 @@ impl MemoryLevel {
 
     /// It has been.
     pub(super) fn spilled(&self) {
+        self.is_spilled.store(true, Ordering::Relaxed);
         self.all.spilled(with_begun(self.bytes()));
     }
 
@@ -200,7 +219,11 @@ impl MemoryLevel {
 impl Drop for MemoryLevel {
     fn drop(&mut self) {
         let bytes = with_begun(self.bytes());
-        if *self.is_frozen.get_mut() { self.all.remove_frozen(bytes) } else { self.all.remove(bytes) }
+        match (*self.is_frozen.get_mut(), *self.is_spilled.get_mut()) {
+            (_, true) => self.all.remove_spilled(bytes),
+            (true, false) => self.all.remove_frozen(bytes),
+            (false, false) => self.all.remove(bytes),
+        }
     }
 }
 

@@ -22,12 +22,12 @@ use crate::format::geometry::UNIT_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::Record;
 use crate::log::Log;
-use crate::region::memory_level::{Filling, MemoryLevel, NEWEST};
+use crate::region::memory_level::{BEGUN_BYTES, Filling, MemoryLevel, NEWEST};
 use crate::streak_lock::StreakLock;
 use crate::tree::Tree;
 use crate::volume::era::Era;
 pub(crate) use cursor::RegionCursor;
-pub(crate) use level_memory::LevelMemory;
+pub(crate) use level_memory::{Admitted, Hope, LevelMemory};
 pub(crate) use spill::{Spill, Spilled, spill_blocks_of_new};
 pub(crate) use version::Version;
 pub(crate) use view::View;
@@ -45,6 +45,19 @@ pub(crate) struct Limits {
     pub(crate) memory_level_bytes: u64,
     /// How many times more entries each level has than the one above.
     pub(crate) growth_factor: u64,
+}
+
+/// What becomes of a region's levels in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemoryState {
+    /// They have nothing.
+    Empty,
+    /// They are being spilled, or can be.
+    ToBeSpilled,
+    /// There is no room to spill them to.
+    LacksRoom,
+    /// A spill has failed, and none is tried again.
+    Stuck,
 }
 
 /// A region.
@@ -162,6 +175,23 @@ impl Region {
             None if writing.has_no_room => Err(self.log.segment.full(UNIT_BYTES)),
             None => Ok(()),
         }
+    }
+
+    /// Whether spills will give back what its levels in memory take.
+    pub(crate) fn memory_state(&self) -> MemoryState {
+        let writing = self.writing();
+        let version = self.version.load();
+        match (&writing.failed, writing.has_no_room) {
+            (Some(_), _) => MemoryState::Stuck,
+            (None, true) => MemoryState::LacksRoom,
+            (None, false) if version.frozen.is_some() || version.memory.bytes() > 0 => MemoryState::ToBeSpilled,
+            (None, false) => MemoryState::Empty,
+        }
+    }
+
+    /// What begins with the next record if its level in memory has none, besides that.
+    pub(crate) fn room_to_begin(&self) -> u64 {
+        if self.memory_bytes() == 0 { BEGUN_BYTES } else { 0 }
     }
 
     fn turn<'region>(&'region self, writing: MutexGuard<'region, Writing>) -> WriteTurn<'region> {

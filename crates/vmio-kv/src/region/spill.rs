@@ -148,6 +148,7 @@ impl Spilled<'_> {
         }));
         drop(writing);
         region.changed.notify_all();
+        region.level_memory.wake();
     }
 }
 
@@ -273,6 +274,7 @@ impl Region {
     pub(crate) fn lack_room(&self) {
         self.writing().has_no_room = self.has_frozen();
         self.changed.notify_all();
+        self.level_memory.wake();
     }
 
     /// Whether a level in memory waits to be spilled.
@@ -303,6 +305,7 @@ impl Region {
     pub(crate) fn fail(&self, why: &str) {
         self.writing().failed.get_or_insert_with(|| why.to_owned());
         self.changed.notify_all();
+        self.level_memory.wake();
     }
 
     /// How many levels in memory will have been spilled when all has been that is there now.

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::db::OpenSegment;
+use crate::db::collector::learning::Learning;
 use crate::error::Result;
 use crate::format::geometry::{UNIT_BYTES, unit_of};
 use crate::log::{Append, Appended, Visited};
-use crate::region::{Region, WriteTurn};
+use crate::region::memory_level::room_for;
+use crate::region::{Admitted, Region, WriteTurn};
 use crate::volume::reserve::Claim;
 
 /// Keys that are looked up together.
@@ -71,23 +73,43 @@ impl OpenSegment {
             left.clear();
             let mut at = 0;
             while at < live.len() {
+                let mut bytes = 0;
+                let is_within = |record: &&&Visited<'_>| {
+                    bytes += record.key.len() + record.value.len();
+                    bytes <= TURN_BYTES
+                };
+                let some = &live[at..];
+                let some = &some[..some.iter().take_while(is_within).count().max(1)];
+                let _admitted = self.admit_moves(some)?;
                 let turn = self.turn_to_move(region)?;
                 // Levels on the device have changed meanwhile: the look-up may not hold any more.
                 if region.current().epoch != version.epoch {
                     left = live.split_off(at);
                     break;
                 }
-                let mut bytes = 0;
-                let is_within = |record: &&&Visited<'_>| {
-                    bytes += record.key.len() + record.value.len();
-                    bytes <= TURN_BYTES
-                };
-                let count = live[at..].iter().take_while(is_within).count().max(1);
-                self.move_within(turn, region, &live[at..at + count])?;
-                at += count;
+                self.move_within(turn, region, some)?;
+                at += some.len();
             }
         }
         Ok(())
+    }
+
+    /// Room in memory for records that are moved. Who waits for room may wait for this thread, so it waits for nobody but a spill: where
+    /// others have all of it, what is moved takes a sixteenth more.
+    fn admit_moves(&self, records: &[&Visited<'_>]) -> Result<Admitted<'_>> {
+        let bytes = records.iter().map(|record| room_for(record.key)).sum();
+        let memory = &self.store.level_memory;
+        if let Some(admitted) = memory.try_admit(bytes) {
+            return Ok(admitted);
+        }
+        let regions = self.regions();
+        if regions.iter().map(|region| region.memory_bytes()).sum::<u64>() >= self.store.options.level_bytes() / 16 {
+            self.learn_all(Learning::Memory)?;
+            if regions.iter().any(|region| region.lacks_room()) {
+                return Err(self.segment.full(UNIT_BYTES));
+            }
+        }
+        Ok(memory.admit_anyway(bytes))
     }
 
     fn turn_to_move<'region>(&self, region: &'region Arc<Region>) -> Result<WriteTurn<'region>> {
