@@ -185,6 +185,8 @@ impl Db {
         let default = segments.region_or_create(DEFAULT_REGION, None)?;
         if !store.options.reads_only() {
             store.collector.wake();
+            // An opening may have found more than they are to hold.
+            store.spills.relieve();
         }
         let memory = MemoryBalance::start(&store.level_memory, &store.device, &store.options);
         let memory = memory.map_err(store.failed("starting threads"))?;

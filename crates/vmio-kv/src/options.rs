@@ -105,6 +105,10 @@ impl Options {
     /// the levels in memory of all regions together, half of that for those that are being spilled; the cache of nodes and records has
     /// the rest, and what the levels do not take at the moment. Of the quarter each region has 32 KiB at least, and the cache has 8 MiB
     /// at least: a store with more regions or segments than that allows is not opened, nor is a further one created.
+    ///
+    /// Who writes waits where levels would take more than their quarter. A batch that is larger is let in when they have nothing else. An
+    /// opening takes no more either, nor does a check; one for reading alone has in levels what the newest records of the log need, which is
+    /// the same with the `memory_bytes` of who wrote it.
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;
         self

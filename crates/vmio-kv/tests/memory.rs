@@ -2,14 +2,63 @@
 
 #![allow(clippy::unwrap_used)]
 
-use vmio_kv::{Db, Durability, Options, WriteBatch};
+use std::path::Path;
+use std::process::Command;
+
+use vmio_kv::{Db, Durability, Options, WriteBatch, check};
 
 const MIB: u64 = 1 << 20;
 const MEMORY: u64 = 32 * MIB;
 /// What the levels in memory may take of that.
 const LEVELS: u64 = MEMORY / 4;
+/// What the process has beside the store: threads' stacks, what malloc keeps, and the pages of the program that are touched.
+const PROCESS: u64 = 6 * MIB;
+
 fn options() -> Options {
     Options::new().memory_bytes(MEMORY).durability(Durability::None).spill_threads(1)
+}
+
+/// A line of this process's status, in bytes.
+fn status(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// Does a part of a test in a process of its own, which has nothing else; what that takes at most must be within memory_bytes and a tenth.
+fn within_memory(test: &str, part: &str, file: &Path, work: impl FnOnce(&Path)) {
+    if std::env::var("VMIO_MEMORY_PART").is_ok_and(|wanted| wanted == part) {
+        let before = status("VmRSS");
+        work(file);
+        println!("took {} bytes", status("VmHWM") - before);
+        std::process::exit(0);
+    }
+    if std::env::var("VMIO_MEMORY_PART").is_ok() {
+        return;
+    }
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env("VMIO_MEMORY_PART", part)
+        .env("VMIO_MEMORY_FILE", file)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    let took = said.lines().find_map(|line| line.split_once("took ")?.1.strip_suffix(" bytes")?.parse::<u64>().ok());
+    let took = took.unwrap_or_else(|| panic!("{part}: {said}{}", String::from_utf8_lossy(&child.stderr)));
+    eprintln!("{test}: {part} took {} MiB", took / MIB);
+    assert!(took <= MEMORY + MEMORY / 10 + PROCESS, "{part} took {} MiB", took / MIB);
+}
+
+/// The file that the parts of a test share; the folder goes with the test.
+fn file() -> (Option<tempfile::TempDir>, std::path::PathBuf) {
+    match std::env::var_os("VMIO_MEMORY_FILE") {
+        Some(file) => (None, file.into()),
+        None => {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("store");
+            (Some(folder), file)
+        }
+    }
 }
 
 fn key(number: u64, bytes: usize) -> Vec<u8> {
@@ -49,4 +98,65 @@ fn a_batch_that_never_fits_is_alone() {
     let most = levels_after(3, 60_000, 200, 6);
     assert!(most > LEVELS, "{} KiB: it was to be larger than what is allowed", most >> 10);
     assert!(most <= 60_000 * 264, "{} KiB: others were beside it", most >> 10);
+}
+
+#[test]
+fn an_opening_keeps_of_each_key_the_newest_record() {
+    let (_folder, file) = file();
+    let options = options().volume_bytes(4 << 30).max_recovery_log_bytes(1 << 30);
+    if std::env::var("VMIO_MEMORY_PART").is_err() {
+        let db = Db::create(&file, options.clone()).unwrap();
+        // What is overwritten is not worth a collection beside these.
+        (0..150_u64).for_each(|number| db.put(&key(number, 8), &vec![3; 900_000]).unwrap());
+        db.flush().unwrap();
+        for number in 0..1_500_000_u64 {
+            db.put(format!("a counter {}", number % 10).as_bytes(), &number.to_le_bytes()).unwrap();
+        }
+        assert!(db.stats().recovery_log_bytes > 2 * MEMORY);
+        db.close().unwrap();
+    }
+    within_memory("an_opening_keeps_of_each_key_the_newest_record", "opening", &file, |file| {
+        let db = Db::open(file, options.clone()).unwrap();
+        assert!(db.recovery().records >= 1_500_000);
+        assert_eq!(db.get(b"a counter 7").unwrap().unwrap(), 1_499_997_u64.to_le_bytes());
+    });
+    within_memory("an_opening_keeps_of_each_key_the_newest_record", "for reading", &file, |file| {
+        let db = Db::open(file, options.clone().read_only(true)).unwrap();
+        assert_eq!(db.get(b"a counter 7").unwrap().unwrap(), 1_499_997_u64.to_le_bytes());
+    });
+    within_memory("an_opening_keeps_of_each_key_the_newest_record", "check", &file, |file| {
+        let report = check(file, &options, |_| {}).unwrap();
+        assert!(report.is_clean() && report.records > 1_500_000);
+    });
+}
+
+#[test]
+fn an_opening_with_less_memory_spills_as_it_reads() {
+    let (_folder, file) = file();
+    let (test, options) = ("an_opening_with_less_memory_spills_as_it_reads", options().volume_bytes(1 << 30));
+    const KEYS: u64 = 600_000;
+    if std::env::var("VMIO_MEMORY_PART").is_err() {
+        let db = Db::create(&file, options.clone().memory_bytes(16 * MEMORY)).unwrap();
+        let other = db.region_or_create("other").unwrap();
+        for number in 0..KEYS {
+            let region = if number % 3 == 0 { &other } else { db.default_region() };
+            region.put(&key(number, 40), &number.to_le_bytes()).unwrap();
+        }
+        assert!(db.stats().memory_level_bytes > MEMORY);
+        drop(other);
+        db.close().unwrap();
+    }
+    within_memory(test, "opening", &file, |file| {
+        let db = Db::open(file, options.clone()).unwrap();
+        assert!(db.recovery().records >= KEYS && db.stats().memory_level_bytes <= LEVELS);
+        for number in (0..KEYS).step_by(29) {
+            let region = if number % 3 == 0 { db.region("other").unwrap() } else { db.default_region().clone() };
+            assert_eq!(region.get(&key(number, 40)).unwrap().unwrap(), number.to_le_bytes());
+        }
+        db.close().unwrap();
+    });
+    within_memory(test, "check", &file, |file| {
+        let report = check(file, &options, |_| {}).unwrap();
+        assert!(report.is_clean() && report.leaked_blocks == 0, "{:?}", report.problems);
+    });
 }

@@ -67,6 +67,46 @@ fn a_region_that_is_written_to_seldom_does_not_hold_the_others_log() {
     crash_after(5, 30_000, 2400);
 }
 
+/// Power fails at any time of an opening that has to spill since it has less memory than who wrote.
+#[test]
+fn an_opening_that_spills_may_be_cut_short() {
+    let large = Options::new().memory_bytes(1 << 30).durability(Durability::None);
+    let small = Options::new().memory_bytes(32 << 20).durability(Durability::None).spill_threads(1);
+    let disk = SimulatedDisk::new(3, &[256 * MIB]);
+    let db = Db::create_on(disk.open(0), large.clone()).unwrap();
+    for number in 0..200_000_u64 {
+        // Many keys twice, and some deleted.
+        let mut key = [(number.wrapping_mul(7919) % 130_000).to_be_bytes(); 5].concat();
+        key.extend_from_slice(b"behind what is alike");
+        match number % 11 {
+            3 => db.delete(&key).unwrap(),
+            _ => db.put(&key, &number.to_le_bytes()).unwrap(),
+        }
+    }
+    db.sync().unwrap();
+    disk.die_after(0);
+    drop(db);
+    let all = |db: &Db| db.scan(..).map(|pair| pair.unwrap()).collect::<Vec<_>>();
+    let db = Db::open_on(disk.after_power_cut().open(0), large.clone().read_only(true)).unwrap();
+    assert!(db.stats().memory_level_bytes > 10 * MIB);
+    let expected = all(&db);
+    drop(db);
+    let mut was_cut = 0;
+    for at in [3, 12, 25, 60, 200] {
+        let cut = disk.after_power_cut();
+        cut.die_after(at);
+        was_cut += usize::from(Db::open_on(cut.open(0), small.clone()).is_err());
+        let cut = cut.after_power_cut();
+        assert_sound(cut.open(0), &small, &format!("after a power cut at {at}"));
+        let db = Db::open_on(cut.open(0), small.clone()).unwrap();
+        assert!(db.stats().memory_level_bytes <= 8 * MIB);
+        assert!(all(&db) == expected, "cut at {at}");
+        drop(db);
+        assert_sound(cut.open(0), &small, &format!("opened after a power cut at {at}"));
+    }
+    assert!(was_cut > 2, "{was_cut} openings were cut short");
+}
+
 #[test]
 fn a_limit_that_cannot_be_kept_is_refused() {
     let disk = SimulatedDisk::new(1, &[64 * MIB]);

@@ -2,16 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::sync::Arc;
 
 use crate::error::{Damage, Result};
 use crate::format::catalogue::RegionEntry;
 use crate::format::extents::LargeRecord;
-use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::RecordKind;
 use crate::format::superblock::Superblock;
 use crate::log::Replayed;
-use crate::region::Region;
+use crate::region::LevelMemory;
+use crate::region::memory_level::{MemoryLevel, room_for};
 use crate::volume::segment::Segment;
+
+/// So many numbers no level in memory comes by: it tells its records apart by fewer bits.
+pub(super) const NUMBERS_MAX: u64 = 1 << 46;
 
 /// The records that no level has yet, by region.
 pub(super) struct FoundRecords<'segment> {
@@ -20,24 +24,23 @@ pub(super) struct FoundRecords<'segment> {
     next_region: u32,
     regions: BTreeMap<u32, OfRegion>,
     count: u64,
+    level_memory: Arc<LevelMemory>,
+    /// Whether somebody reads again what the levels have no room for.
+    may_leave: bool,
+    /// The first record that was left.
+    left_from: Option<(u64, u64)>,
+    /// There are large values.
+    has_large: bool,
 }
 
 /// Those of a region.
 struct OfRegion {
     /// Its levels have what is older.
     since: u64,
-    /// Where the first of them is in the log, and its number.
-    first: Option<(u64, u64)>,
-    /// In the order in which they were written.
-    records: Vec<Found>,
-    /// What is large among the newest records of their keys.
-    large: BTreeMap<Box<[u8]>, FoundLarge>,
-}
-
-struct Found {
-    key: Box<[u8]>,
-    sequence: u64,
-    pointer: Pointer,
+    /// The newest of each key, from the first record on: what was overwritten takes no memory, however much of it the log has.
+    memory: Option<MemoryLevel>,
+    /// What is large among them, by what the level points to.
+    large: BTreeMap<u64, FoundLarge>,
 }
 
 /// A record of a large value, and where it is.
@@ -48,19 +51,41 @@ struct FoundLarge {
 
 impl<'segment> FoundRecords<'segment> {
     /// None yet, of a segment with these regions.
-    pub(super) fn new(segment: &'segment Segment, superblock: &Superblock, regions: &[RegionEntry]) -> Self {
-        let empty = |since| OfRegion { since, first: None, records: Vec::new(), large: BTreeMap::new() };
+    pub(super) fn new(
+        segment: &'segment Segment,
+        superblock: &Superblock,
+        regions: &[RegionEntry],
+        level_memory: &Arc<LevelMemory>,
+        may_leave: bool,
+    ) -> Self {
+        let empty = |entry: &RegionEntry| OfRegion { since: entry.log_sequence, memory: None, large: BTreeMap::new() };
         FoundRecords {
             segment,
             next_region: superblock.next_region,
-            regions: regions.iter().map(|entry| (entry.number, empty(entry.log_sequence))).collect(),
+            regions: regions.iter().map(|entry| (entry.number, empty(entry))).collect(),
             count: 0,
+            level_memory: Arc::clone(level_memory),
+            may_leave,
+            left_from: None,
+            has_large: false,
         }
     }
 
     /// How many they are.
     pub(super) fn count(&self) -> u64 {
         self.count
+    }
+
+    /// From which record on, by its place and number, some were left, since the levels had no room for them: others have to be spilled
+    /// first, and for that the log has to be there.
+    pub(super) fn left_from(&self) -> Option<(u64, u64)> {
+        self.left_from
+    }
+
+    /// Whether records were left, and a large value came after them. What those have taken has to be known before anybody takes room, and
+    /// which of them are the newest of their keys: all has to be taken in.
+    pub(super) fn must_take_all(&self) -> bool {
+        self.has_large && self.left_from.is_some()
     }
 
     /// Takes a record in, the next of the log, if its region is there and does not have it in a level.
@@ -77,36 +102,52 @@ impl<'segment> FoundRecords<'segment> {
         else {
             return Ok(());
         };
-        self.count += 1;
-        of_region.first.get_or_insert((record.pointer.offset(), record.sequence));
         let Replayed { key, sequence, mut pointer, .. } = record;
+        let place = pointer.offset();
+        let first = of_region.memory.as_ref().map_or(sequence, |memory| memory.first_sequence);
+        if sequence - first >= NUMBERS_MAX {
+            let what = "of the records that a region's levels lack the first one's number";
+            return Err(self.segment.damaged_superblock(Damage::Value { what, found: first }));
+        }
+        self.count += 1;
+        if record.kind == RecordKind::Extents {
+            self.has_large = true;
+        } else if self.may_leave && !self.has_large && !self.level_memory.has_room(room_for(key)) {
+            self.left_from.get_or_insert((pointer.offset(), sequence));
+        }
+        if self.left_from.is_some() {
+            return Ok(());
+        }
         if record.kind == RecordKind::Extents {
             let damaged = |damage| self.segment.device.damaged("a record of the log", pointer.offset(), damage);
             let value = LargeRecord::from_bytes(record.value).map_err(damaged)?;
             self.segment.count_garbage(pointer);
             let record_offset = mem::replace(&mut pointer, value.pointer()).offset();
-            of_region.large.insert(key.into(), FoundLarge { record_offset, value });
-        } else if !of_region.large.is_empty() {
-            of_region.large.remove(key);
+            of_region.large.insert(pointer.to_bits(), FoundLarge { record_offset, value });
         }
-        of_region.records.push(Found { key: key.into(), sequence, pointer });
+        let memory = of_region.memory.get_or_insert_with(|| MemoryLevel::new(sequence, place, &self.level_memory));
+        let replaced = memory.fill().insert(key, sequence, pointer);
+        if let Some(replaced) = replaced {
+            of_region.large.remove(&replaced.to_bits());
+            self.segment.count_garbage(replaced);
+        }
         Ok(())
     }
 
-    /// Where the first record of a region is, and its number.
-    pub(super) fn first(&self, number: u32) -> Option<(u64, u64)> {
-        self.regions.get(&number).and_then(|of_region| of_region.first)
+    /// Where the level in memory of a region has to begin, by a record's place and number: at the first that was found, or was left.
+    pub(super) fn begins_at(&self, number: u32) -> Option<(u64, u64)> {
+        let memory = self.regions.get(&number).and_then(|of_region| of_region.memory.as_ref());
+        memory.map(|memory| (memory.log_offset, memory.first_sequence)).or(self.left_from)
     }
 
     /// After the last record, before anybody looks for room: takes the extents of large values, which no bitmap has yet. Of values that were replaced
     /// nothing is taken, and nobody may give it back.
-    pub(super) fn take_extents(&mut self) -> Result<()> {
-        for (number, OfRegion { records, large, .. }) in &mut self.regions {
-            records.retain(|Found { key, pointer, .. }| {
-                let is_newest = || large.get(key).is_some_and(|found| found.value.pointer() == *pointer);
-                pointer.kind() != PointerKind::Extents || is_newest()
-            });
+    pub(super) fn take_extents(&self) -> Result<()> {
+        for (number, OfRegion { memory, large, .. }) in &self.regions {
             for FoundLarge { record_offset, value } in large.values() {
+                if let Some(memory) = memory {
+                    memory.add_large(value);
+                }
                 for extent in value.extents() {
                     if !self.segment.allocator().take_found_run(extent, *number) {
                         let what = "the place of an extent, which is not free,";
@@ -119,10 +160,8 @@ impl<'segment> FoundRecords<'segment> {
         Ok(())
     }
 
-    /// Puts a region's records into its level in memory.
-    pub(super) fn replay(&mut self, number: u32, region: &Region) {
-        let Some(OfRegion { records, large, .. }) = self.regions.remove(&number) else { return };
-        large.values().for_each(|found| region.replay_large(&found.value));
-        records.iter().for_each(|Found { key, sequence, pointer }| region.replay(key, *sequence, *pointer));
+    /// A region's level in memory; it is asked for once.
+    pub(super) fn level(&mut self, number: u32) -> Option<MemoryLevel> {
+        self.regions.remove(&number).and_then(|of_region| of_region.memory)
     }
 }

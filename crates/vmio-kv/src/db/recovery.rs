@@ -13,10 +13,13 @@ use crate::db::{OpenSegment, Store};
 use crate::error::{Damage, Result};
 use crate::format::catalogue::RegionEntry;
 use crate::format::geometry::UNIT_BYTES;
+use crate::format::record::RecordKind;
+use crate::format::superblock::Superblock;
 use crate::format::volume_header::SegmentEntry;
-use crate::log::{Log, replay};
+use crate::log::{Log, replay, replay_again};
 use crate::options::Options;
 use crate::region::Region;
+use crate::region::memory_level::room_for;
 use crate::volume::Volume;
 use crate::volume::commit::Changes;
 use crate::volume::segment::Segment;
@@ -33,9 +36,6 @@ pub struct Recovery {
     /// How long it took.
     pub time: Duration,
 }
-
-/// So many numbers no level in memory comes by: it tells its records apart by fewer bits.
-const NUMBERS_MAX: u64 = 1 << 46;
 
 impl Segments {
     /// Opens all segments of a volume.
@@ -82,14 +82,16 @@ impl OpenSegment {
         let entries = segment.regions();
         options.check_regions(store.regions().len() + entries.len())?;
         check_names(store, &segment, &entries)?;
-        let mut found = FoundRecords::new(&segment, &superblock, &entries);
+        // Who reads alone spills nothing; nor does a new owner before the log is his from its beginning on.
+        let may_spill = claim.is_none() && !options.reads_only();
+        let mut found = FoundRecords::new(&segment, &superblock, &entries, &store.level_memory, may_spill);
         let mut end = replay(&segment, &superblock, |record| found.take(record))?;
-        found.take_extents()?;
-        let firsts = || entries.iter().filter_map(|entry| found.first(entry.number));
-        if let Some((_, behind)) = firsts().find(|(_, first)| end.next_sequence.saturating_sub(*first) >= NUMBERS_MAX) {
-            let what = "of the records that a region's levels lack the first one's number";
-            return Err(segment.damaged_superblock(Damage::Value { what, found: behind }));
+        if found.must_take_all() {
+            drop(found);
+            found = FoundRecords::new(&segment, &superblock, &entries, &store.level_memory, false);
+            end = replay(&segment, &superblock, |record| found.take(record))?;
         }
+        found.take_extents()?;
         match &claim {
             Some(claim) => {
                 segment.keep_off(claim, &entry.groups);
@@ -116,7 +118,8 @@ impl OpenSegment {
                 segment.commit(Changes { owner_epoch: Some(owner_epoch), ..Changes::default() }, &[])?;
             }
         }
-        let (records, log_bytes) = (found.count(), end.bytes);
+        let (records, log_bytes, left_from) = (found.count(), end.bytes, found.left_from());
+        let log_end = end.next_sequence;
         let log = if options.reads_only() {
             Log::read_only(Arc::clone(&segment), owner_epoch, end)
         } else {
@@ -126,10 +129,12 @@ impl OpenSegment {
         let log = Arc::new(log);
         for entry in &entries {
             // Of a region that nothing was written to for long no record is near the number that was committed.
-            let (log_offset, log_sequence) = found.first(entry.number).unwrap_or_else(|| log.end());
-            let entry = RegionEntry { log_offset, log_sequence, ..entry.clone() };
-            let region = Region::new(&log, store.limits(), &store.level_memory, &entry);
-            found.replay(entry.number, &region);
+            let (log_offset, log_sequence) = found.begins_at(entry.number).unwrap_or_else(|| log.end());
+            let its = RegionEntry { log_offset, log_sequence, ..entry.clone() };
+            let mut region = Region::new(&log, store.limits(), &store.level_memory, &its);
+            if let Some(level) = found.level(entry.number) {
+                region = region.with_memory(level);
+            }
             let region = store.add_region(region);
             if let Err(error) = log.check_goes_on() {
                 region.fail(&error.with_causes());
@@ -146,10 +151,46 @@ impl OpenSegment {
         store.add_segment();
         opened.keep_reserve();
         opened.allow_collection_of_old();
+        if let Some(from) = left_from {
+            opened.read_again(&superblock, &entries, from, log_end)?;
+        }
         if let Some(chunk) = left_chunk {
             opened.leave_chunk(chunk)?;
         }
         Ok((opened, Recovery { records, log_bytes, ..Recovery::default() }))
+    }
+
+    /// Reads a part of the log once more, of which the levels in memory had no room for all records, and spills as it comes to that.
+    fn read_again(&self, superblock: &Superblock, entries: &[RegionEntry], from: (u64, u64), end: u64) -> Result<()> {
+        let regions: BTreeMap<u32, Arc<Region>> =
+            self.regions().into_iter().map(|region| (region.number, region)).collect();
+        let since: BTreeMap<u32, u64> = entries.iter().map(|entry| (entry.number, entry.log_sequence)).collect();
+        let mut can_spill = self.log.check_goes_on().is_ok();
+        // Where others have all of it, spills would be many and small.
+        let least = self.store.options.level_bytes() / 16;
+        self.log.set_replayed(Some(from));
+        replay_again(&self.segment, superblock, from, end, |record| {
+            let is_lacking = since.get(&record.region).is_some_and(|since| record.sequence >= *since);
+            let region = regions.get(&record.region).filter(|_| is_lacking);
+            let Some(region) = region.filter(|_| matches!(record.kind, RecordKind::Put | RecordKind::Delete)) else {
+                return Ok(());
+            };
+            self.log.set_replayed(Some((record.pointer.offset(), record.sequence)));
+            if can_spill && !self.store.level_memory.has_room(room_for(record.key)) {
+                let largest = regions.values().max_by_key(|region| region.memory_bytes());
+                let taken: u64 = regions.values().map(|region| region.memory_bytes()).sum();
+                if let Some(largest) = largest.filter(|_| taken >= least) {
+                    if largest.freeze() {
+                        self.spill_all(largest)?;
+                    }
+                    can_spill = !largest.lacks_room();
+                }
+            }
+            region.replay(record.key, record.sequence, record.pointer);
+            Ok(())
+        })?;
+        self.log.set_replayed(None);
+        Ok(())
     }
 
     /// Bytes of the log's chunks that an opening would read back now.

@@ -30,7 +30,7 @@ use crate::volume::segment::Segment;
 pub(crate) use chunk_walk::Visited;
 use deadline::Deadline;
 use reader::ChunkSeeds;
-pub(crate) use replay::{End, Replayed, has_lost_its_header, replay, vouched};
+pub(crate) use replay::{End, Replayed, has_lost_its_header, replay, replay_again, vouched};
 use tail_chunk::{Appender, ChunkMemory, TailChunk};
 pub(crate) use writer::LogWriter;
 
@@ -107,6 +107,8 @@ pub(super) struct State {
     vouched: u64,
     /// The chunks that an opening might read back, with the numbers that they begin with, the oldest first.
     to_read_back: VecDeque<(u64, u64)>,
+    /// How far an opening has read back what it reads once more; nothing if it does not.
+    replayed: Option<(u64, u64)>,
     /// Somebody appends who lets go of the lock in between: nothing comes between his records.
     is_appending: bool,
     /// Somebody makes all durable that there is when he begins to write.
@@ -221,6 +223,7 @@ impl Log {
             durable: next_sequence,
             vouched: next_sequence,
             to_read_back,
+            replayed: None,
             is_appending: false,
             is_flushing: false,
             failed,
@@ -466,9 +469,17 @@ impl Log {
         (state.appender.chunk().header.generation, state.durable)
     }
 
+    /// Says that an opening has records from one on still to read: for levels in memory, and for commits, the log ends there.
+    pub(crate) fn set_replayed(&self, replayed: Option<(u64, u64)>) {
+        self.state().replayed = replayed;
+    }
+
     /// Where the next record will be, or one behind it, and its number.
     pub(crate) fn end(&self) -> (u64, u64) {
         let state = self.state();
+        if let Some(replayed) = state.replayed {
+            return replayed;
+        }
         let last = state.appender.chunk();
         (last.header.offset + last.filled() as u64, state.next_sequence)
     }

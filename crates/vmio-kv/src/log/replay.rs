@@ -138,6 +138,33 @@ pub(crate) fn replay(
     })
 }
 
+/// Goes through the log once more, which has been read back to `end`: from a record on, by its place and number.
+pub(crate) fn replay_again(
+    segment: &Segment,
+    superblock: &Superblock,
+    (log_replay_from, log_replay_sequence): (u64, u64),
+    end: u64,
+    mut apply: impl FnMut(Replayed<'_>) -> Result<()>,
+) -> Result<()> {
+    let from = Superblock { log_replay_from, log_replay_sequence, ..superblock.clone() };
+    let mut reading = Reading::begin(segment, &from)?;
+    loop {
+        reading.read_records(&mut apply)?;
+        if reading.expected >= end {
+            return Ok(());
+        }
+        let mut bytes = ChunkBytes::new();
+        match read_chunk(segment, reading.header.next, &mut bytes)? {
+            Ok(next) if reading.is_followed_by(&next) => reading.go_on(next, bytes),
+            // It was there a moment ago.
+            other => {
+                let damage = other.err().unwrap_or(Damage::Stale);
+                return Err(segment.device.damaged("a chunk of the log", reading.header.next, damage));
+            }
+        }
+    }
+}
+
 /// How far the log has been read.
 struct Reading {
     /// The chunk that is read, and what is in it.

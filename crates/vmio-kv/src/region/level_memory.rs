@@ -153,6 +153,11 @@ impl LevelMemory {
         written_to >= self.most_bytes / 2 || (wanted > 0 && is_in_the_way())
     }
 
+    /// Whether there is room for so many bytes more.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        self.taken_bytes.load(Ordering::SeqCst) + bytes <= self.most_bytes
+    }
+
     /// Admits a writer who adds so many bytes, if there is room.
     pub(crate) fn try_admit(&self, bytes: u64) -> Option<Admitted<'_>> {
         let with_these = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= self.most_bytes);
@@ -359,7 +364,9 @@ mod tests {
         assert!(other.is_none());
         let memory = LevelMemory::new(1000, 100);
         memory.add(990);
-        let full = || Err(crate::error::Error::Full { volume: String::new(), wanted: 1 });
+        let full = || {
+            Err(crate::error::Error::Full { volume: String::new(), wanted: 1, place: crate::error::FullPlace::Volume })
+        };
         assert!(memory.admit(20, full).is_err(), "where nothing can be spilled");
         assert!(memory.try_admit(10).is_some(), "who has given up is in nobody's way");
     }

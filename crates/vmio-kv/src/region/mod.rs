@@ -111,6 +111,15 @@ impl Region {
         }
     }
 
+    /// With what an opening has found in the log, in a level that begins where the region's does.
+    pub(crate) fn with_memory(self, level: MemoryLevel) -> Self {
+        let version = self.version.load();
+        let (levels, epoch, era) = (version.levels, version.epoch, Arc::clone(&version.era));
+        self.version.store(Arc::new(Version { memory: Arc::new(level), frozen: None, levels, epoch, era }));
+        drop(version);
+        self
+    }
+
     /// The number of the segment that it is in.
     pub(crate) fn segment(&self) -> u32 {
         self.log.segment.number
@@ -221,12 +230,7 @@ impl Region {
         memory
     }
 
-    /// Learns of a large value that is to be put into the level in memory, on opening.
-    pub(crate) fn replay_large(&self, value: &LargeRecord) {
-        self.version.load().memory.add_large(value);
-    }
-
-    /// Puts a record of the log into the level in memory, on opening.
+    /// Puts a record that an opening has read again into the level in memory.
     pub(crate) fn replay(&self, key: &[u8], sequence: u64, pointer: Pointer) {
         self.put_pointer(&self.version.load().memory, key, sequence, pointer);
     }
