@@ -11,7 +11,16 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// The memory-mapped I/O below, or the device.
     #[error(transparent)]
-    Io(#[from] vmio::Error),
+    Io(vmio::Error),
+    /// A forked child used a store that its parent has opened, or something that is held of one.
+    #[error("this store belongs to the parent process: open it anew in the child, once the parent has closed it")]
+    Forked,
+    /// The store was closed: what was written is durable, and what is held of it can be read, but nothing is written any more.
+    #[error("{volume} was closed: open it again")]
+    Closed {
+        /// The volume.
+        volume: String,
+    },
     /// A read, write or flush of the device failed.
     #[error("{volume}: {action} at byte {offset} failed")]
     Device {
@@ -208,6 +217,15 @@ pub enum Error {
         /// The first failure.
         why: String,
     },
+}
+
+impl From<vmio::Error> for Error {
+    fn from(error: vmio::Error) -> Self {
+        match error {
+            vmio::Error::Forked => Error::Forked,
+            error => Error::Io(error),
+        }
+    }
 }
 
 impl Error {

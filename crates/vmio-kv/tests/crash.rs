@@ -206,7 +206,7 @@ fn run(seed: u64, seen: &mut Seen) {
         match Db::open_on(disk.open(0), options(seed)) {
             Ok(db) => {
                 let _ = live(&db, &mut random, &mut history, has_two_segments(seed));
-                let stats = db.stats();
+                let stats = db.stats().unwrap();
                 seen.entries += stats.level_entries;
                 seen.chunks_collected += stats.collected_chunks;
                 seen.bytes_moved += stats.moved_bytes;
@@ -229,7 +229,7 @@ fn run(seed: u64, seen: &mut Seen) {
         };
         seen.records += db.recovery().records;
         let found = contents(&db).unwrap_or_else(|error| panic!("seed {seed}, after life {round}: {error}"));
-        seen.with_two_segments += u64::from(db.segments().len() == 2);
+        seen.with_two_segments += u64::from(db.segments().unwrap().len() == 2);
         let logs: &[Option<u8>] = if has_two_segments(seed) { &[Some(0), Some(1)] } else { &[None] };
         for region in logs {
             let Some(lost) = history.place_of(&found, *region) else {

@@ -364,6 +364,6 @@ proptest! {
                 prop_assert_eq!(found.as_ref(), model.get(&key));
             }
         }
-        prop_assert_eq!(db.segments().len(), 1 + usize::from(has_two_segments));
+        prop_assert_eq!(db.segments().unwrap().len(), 1 + usize::from(has_two_segments));
     }
 }

@@ -17,7 +17,7 @@ use crate::region::{Region, WriteTurn};
 use crate::volume::commit::Changes;
 use crate::volume::reserve::Claim;
 use crate::volume::segment::Segment;
-use crate::write_batch::{Operation, WriteBatch};
+use crate::write_batch::Operation;
 
 /// A segment of a store, with what it has of its own beside what all share.
 pub(crate) struct OpenSegment {
@@ -101,15 +101,15 @@ impl OpenSegment {
         Ok(())
     }
 
-    pub(super) fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
-        let are_deletions = batch.operations().iter().all(|operation| operation.append().kind == RecordKind::Delete);
+    pub(super) fn write(&self, batch: &[Operation], durability: Durability) -> Result<()> {
+        let are_deletions = batch.iter().all(|operation| operation.append().kind == RecordKind::Delete);
         let claim = if are_deletions { Claim::Delete } else { Claim::Put };
         let store_large = |operation: &Operation| {
             let Append { key, value, .. } = operation.append();
             let is_large = value.len() > VALUE_BYTES_MAX;
             is_large.then(|| self.store_value(&operation.region, key, value.len() as u64, &mut &*value)).transpose()
         };
-        let stored = batch.operations().iter().map(store_large).collect::<Result<Vec<_>>>()?;
+        let stored = batch.iter().map(store_large).collect::<Result<Vec<_>>>()?;
         if stored.iter().any(Option::is_some) {
             self.segment.device.flush()?;
         }
@@ -119,12 +119,11 @@ impl OpenSegment {
     /// Large values have been `stored`.
     fn try_write(
         &self,
-        batch: &WriteBatch,
+        operations: &[Operation],
         stored: &[Option<Stored>],
         claim: Claim,
         durability: Durability,
     ) -> Result<()> {
-        let operations = batch.operations();
         if operations.is_empty() {
             return Ok(());
         }

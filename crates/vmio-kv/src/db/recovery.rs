@@ -55,7 +55,7 @@ impl Segments {
         }
         let entries = volume.segments().to_vec();
         options.check_segments(entries.len())?;
-        let store = Arc::new(Store::new(volume, options));
+        let store = Arc::new(Store::new(volume, options)?);
         let (mut all, mut recovery) = (Vec::new(), Recovery::default());
         for entry in &entries {
             let (segment, of_segment) = OpenSegment::open(&store, entry, claims.remove(&entry.number))?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use crate::db::{OpenSegment, RegionHandle, SegmentHandle, Stats, Store};
+use crate::db::{OpenRegion, OpenSegment, RegionHandle, SegmentHandle, Stats, Store};
 use crate::error::{Error, Result};
 use crate::format::catalogue::NAME_BYTES_MAX;
 use crate::region::Region;
@@ -39,17 +39,21 @@ impl Segments {
         Arc::clone(found)
     }
 
-    pub(super) fn handle(&self, region: &Arc<Region>) -> RegionHandle {
-        RegionHandle { home: self.of(region), region: Arc::clone(region) }
+    pub(super) fn open_region(&self, region: &Arc<Region>) -> OpenRegion {
+        OpenRegion { home: self.of(region), region: Arc::clone(region) }
+    }
+
+    fn handle(&self, region: &Arc<Region>) -> Result<RegionHandle> {
+        RegionHandle::new(self.store.hold(|| self.open_region(region)))
     }
 
     pub(super) fn handles(self: &Arc<Self>) -> Vec<SegmentHandle> {
         self.all().into_iter().map(|segment| SegmentHandle::new(self, segment)).collect()
     }
 
-    pub(super) fn region(&self, name: &str) -> Option<RegionHandle> {
+    pub(super) fn region(&self, name: &str) -> Result<Option<RegionHandle>> {
         let region = self.store.regions().get(name).cloned();
-        region.map(|region| self.handle(&region))
+        region.map(|region| self.handle(&region)).transpose()
     }
 
     /// A region by its name; it is created if it is not there. It is to be in a segment, if one is said.
@@ -58,7 +62,7 @@ impl Segments {
             return Err(Error::RegionName { name: name.to_owned(), most: NAME_BYTES_MAX });
         }
         let mut in_doubt = self.in_doubt.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(handle) = self.region(name) {
+        if let Some(handle) = self.region(name)? {
             return match wanted.map(|wanted| wanted.segment.number).filter(|wanted| *wanted != handle.segment()) {
                 Some(wanted) => Err(Error::RegionElsewhere { name: name.to_owned(), found: handle.segment(), wanted }),
                 None => Ok(handle),
@@ -76,7 +80,7 @@ impl Segments {
                 in_doubt.insert(name.to_owned(), number);
             }
         })?;
-        Ok(RegionHandle { home, region })
+        self.handle(&region)
     }
 
     /// Creates a segment, which is no part of the store before [`Self::add`].
