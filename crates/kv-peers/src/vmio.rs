@@ -47,7 +47,7 @@ impl VmioEngine {
             1 => vec![VmioRegion(db.default_region().clone())],
             _ => {
                 let open = |name: String| db.region_or_create(&name).map(VmioRegion);
-                setup.region_names()?.map(open).collect::<vmio_kv::Result<_>>()?
+                setup.region_names().map(open).collect::<vmio_kv::Result<_>>()?
             }
         };
         Ok(Self { memory_levels_bytes: 2 * level_bytes * u64::from(setup.regions), regions, page_trace, db })
