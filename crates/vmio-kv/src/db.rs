@@ -1,9 +1,11 @@
 //! A store: a volume's segments, each with its log and its regions, and the threads that spill.
 
 mod collector;
+mod ends;
 mod found_records;
 mod growth;
 mod held;
+mod holders;
 mod large_values;
 mod memory_balance;
 mod open_region;
@@ -12,6 +14,7 @@ mod opened;
 mod reading;
 mod recovery;
 mod region_handle;
+mod removal;
 mod reorganization;
 mod scan;
 mod segment_handle;
@@ -44,6 +47,7 @@ use crate::volume::Volume;
 use crate::volume::unit_lives::UnitLives;
 use crate::write_batch::{WriteBatch, Writes};
 pub(crate) use held::Held;
+pub(crate) use holders::{Holder, Holders};
 pub(crate) use open_region::OpenRegion;
 pub(crate) use open_segment::OpenSegment;
 pub use recovery::Recovery;
@@ -70,7 +74,6 @@ pub const VALUE_LENGTH_MAX: u64 = LARGE_BYTES_MAX;
 /// A clone is the same store, which closes with the last of them, or when [`Self::close`] is called for one of them: for all.
 ///
 /// A forked child of the process has nothing of the store: whatever it asks of it is [`Error::Forked`], and what it drops is left alone.
-#[derive(Clone)]
 pub struct Db {
     default: RegionHandle,
     recovery: Recovery,
@@ -87,6 +90,9 @@ pub(crate) struct Store {
     lives: UnitLives,
     /// Those of all segments.
     regions: RwLock<BTreeMap<String, Arc<Region>>>,
+    /// Whoever creates a region, or takes what one has, holds it: names are unique over all segments. It has those whose creation has
+    /// failed, with their segment: they may be there when the store is opened again.
+    in_doubt: Mutex<BTreeMap<String, u32>>,
     /// How many segments there are.
     segments: AtomicU64,
     level_memory: Arc<LevelMemory>,
@@ -112,12 +118,13 @@ impl Store {
             source,
         };
         Ok(Store {
-            process: Held::new(()).map_err(failed)?,
+            process: Held::new((), Holders::of(device.identity())).map_err(failed)?,
             is_closed: AtomicBool::new(false),
             lives: UnitLives::new(device.units_max()),
             device,
             volume: Mutex::new(volume),
             regions: RwLock::default(),
+            in_doubt: Mutex::default(),
             segments: AtomicU64::new(0),
             level_memory: Arc::new(LevelMemory::new(options.level_bytes(), options.memory_step_bytes())),
             spills: spiller::Queue::default(),
@@ -130,8 +137,8 @@ impl Store {
     }
 
     /// What somebody outside gets to hold of it.
-    fn hold<U>(&self, make: impl FnOnce() -> U) -> Held<U> {
-        self.process.map(|()| make())
+    fn hold<U>(&self, holder: Holder, make: impl FnOnce() -> U) -> Held<U> {
+        self.process.map(holder, |()| make())
     }
 
     fn volume(&self) -> MutexGuard<'_, Volume> {
@@ -147,6 +154,14 @@ impl Store {
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
         regions.insert(region.name.clone(), Arc::clone(&region));
         region
+    }
+
+    fn in_doubt(&self) -> MutexGuard<'_, BTreeMap<String, u32>> {
+        self.in_doubt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remove_region(&self, region: &Region) {
+        self.regions.write().unwrap_or_else(PoisonError::into_inner).remove(&region.name);
     }
 
     /// There is one more segment, whose log has its end in memory.
@@ -267,14 +282,24 @@ impl Db {
     fn map(cache: &Cache, backing: impl Backing + 'static, options: &Options) -> Result<Arc<Device>> {
         let backing: Arc<dyn Backing> =
             if options.takes_over() { Arc::new(Beside(backing)) } else { Arc::new(backing) };
-        let device = Device::open(cache, backing, options.volume_bytes_max())?;
+        let identity = backing.identity();
+        let device = Device::open(cache, backing, options.volume_bytes_max()).map_err(|error| {
+            let by = identity.and_then(Holders::in_words);
+            match (error, by) {
+                (Error::Io(vmio::Error::AlreadyMapped { backing: volume, .. }), Some(by)) => {
+                    Error::StillHeld { volume, by }
+                }
+                (error, _) => error,
+            }
+        })?;
         Ok(Arc::new(device.with_filters(options.bytes_of_filters()).observed_by(options.page_observer())))
     }
 
     fn start(volume: Volume, options: Options) -> Result<Db> {
         let (opened, recovery) = Opened::start(volume, options)?;
         let default = opened.segments.region_or_create(DEFAULT_REGION, None)?;
-        let held = default.hold(|_| Arc::new(opened));
+        let held = default.hold(Holder::Db, |_| Arc::new(opened));
+        let default = default.held_by(Holder::Db);
         held.get()?.begin_upkeep()?;
         Ok(Db { default, recovery, held })
     }
@@ -372,7 +397,8 @@ impl Db {
 
     /// All regions of all segments as they are now: what is written later is not seen, and of a batch all or nothing.
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::new(self.held.map(|opened| snapshot::Regions::now(&opened.segments)), &self.default)
+        let now = |opened: &Arc<Opened>| snapshot::Regions::now(&opened.segments);
+        Snapshot::new(self.held.map(Holder::Snapshot, now), &self.default)
     }
 
     /// Returns once all writes that have returned are durable, those to all segments.
@@ -428,6 +454,12 @@ impl Db {
     /// What is held of it, clones, handles, snapshots, scans and readers, can be read on; a write is [`Error::Closed`].
     pub fn close(self) -> Result<()> {
         self.opened()?.close()
+    }
+}
+
+impl Clone for Db {
+    fn clone(&self) -> Self {
+        Db { default: self.default.held_by(Holder::Db), recovery: self.recovery, held: self.held.clone() }
     }
 }
 

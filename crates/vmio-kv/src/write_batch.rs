@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::db::{Held, OpenRegion, OpenSegment, RegionHandle, check_key, check_value_length};
+use crate::db::{Held, Holder, OpenRegion, OpenSegment, RegionHandle, check_key, check_value_length};
 use crate::error::{Error, Result};
 use crate::extents::Stored;
 use crate::format::record::RecordKind;
@@ -66,7 +66,7 @@ impl WriteBatch {
         let OpenRegion { home, region } = handle.open()?;
         check_key(key)?;
         let none = |open: &OpenRegion| Writes { home: Arc::clone(&open.home), operations: Vec::new() };
-        let writes = self.writes.get_or_insert_with(|| handle.hold(none)).get_mut()?;
+        let writes = self.writes.get_or_insert_with(|| handle.hold(Holder::Batch, none)).get_mut()?;
         if !Arc::ptr_eq(&writes.home, home) {
             let first = writes.operations.first().map_or_else(String::new, |first| first.region.name.clone());
             return Err(Error::BatchAcrossSegments { first, second: handle.name().to_owned() });

@@ -126,6 +126,7 @@ impl Everything {
 fn db_is_refused(refused: &mut Refused, db: &Db, batch: &WriteBatch) {
     refused.call("region", db.region("other"));
     refused.call("region_or_create", db.region_or_create("of the child"));
+    refused.call("drop_region", db.drop_region("other"));
     refused.call("create_segment", db.create_segment());
     refused.call("segments", db.segments());
     refused.call("segment", db.segment(0));
@@ -165,6 +166,11 @@ fn region_is_refused(refused: &mut Refused, region: &RegionHandle) {
     refused.goes_through("seek", scan);
     keys.seek_back(b"a");
     refused.goes_through("seek_back", keys);
+    refused.call("first", region.first());
+    refused.call("last", region.last());
+    refused.call("pop_first", region.pop_first());
+    refused.call("pop_last", region.pop_last());
+    refused.call("clear", region.clear());
     snapshot_is_refused(refused, &region.snapshot());
     refused.0.insert("snapshot");
 }
@@ -184,9 +190,11 @@ fn snapshot_is_refused(refused: &mut Refused, snapshot: &RegionSnapshot) {
 fn public_methods() -> BTreeSet<&'static str> {
     let sources = [
         include_str!("../src/db.rs"),
+        include_str!("../src/db/ends.rs"),
         include_str!("../src/db/growth.rs"),
         include_str!("../src/db/large_values.rs"),
         include_str!("../src/db/region_handle.rs"),
+        include_str!("../src/db/removal.rs"),
         include_str!("../src/db/scan.rs"),
         include_str!("../src/db/segment_handle.rs"),
         include_str!("../src/db/snapshot.rs"),

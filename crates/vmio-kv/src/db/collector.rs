@@ -304,7 +304,7 @@ impl OpenSegment {
         }
         self.collected.chunks.fetch_add(chunks.len() as u64, Ordering::Relaxed);
         let outdated = Outdated::new(&self.segment.retired, chunks);
-        for region in self.regions() {
+        for region in self.readable_regions() {
             region.outlive(&outdated, epoch);
         }
         drop(outdated);

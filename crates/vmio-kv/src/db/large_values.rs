@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::db::open_region::OpenRegion;
 use crate::db::reading::Reading;
 use crate::db::value_reader::Source;
-use crate::db::{OpenSegment, RegionHandle, RegionSnapshot, ValueReader, check_key, check_value_length};
+use crate::db::{Holder, OpenSegment, RegionHandle, RegionSnapshot, ValueReader, check_key, check_value_length};
 use crate::error::{Error, Result};
 use crate::extents::{LargeValue, Stored};
 use crate::format::geometry::UNIT_BYTES;
@@ -98,7 +98,7 @@ impl RegionHandle {
         let open = self.open()?;
         let version = open.region.version();
         let source = open.newest(&version).source(key, &version)?;
-        source.map(|source| ValueReader::new(self.hold(|_| source))).transpose()
+        source.map(|source| ValueReader::new(self.hold(Holder::Reader, |_| source))).transpose()
     }
 }
 
@@ -141,7 +141,7 @@ impl RegionSnapshot {
     pub fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
         let (reading, version) = self.reading()?;
         let source = reading.source(key, version)?;
-        source.map(|source| ValueReader::new(self.hold(source))).transpose()
+        source.map(|source| ValueReader::new(self.hold(Holder::Reader, source))).transpose()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::format::record::RecordKind;
 use crate::log::Append;
 use crate::options::Durability;
 use crate::region::memory_level::NEWEST;
-use crate::region::{Region, Version};
+use crate::region::{Region, Version, WriteTurn};
 use crate::volume::reserve::Claim;
 
 /// A region, and the segment that it is in.
@@ -37,8 +37,18 @@ impl OpenRegion {
     }
 
     fn try_write_one(&self, record: &Append<'_>, claim: Claim, durability: Durability) -> Result<()> {
+        self.append(self.region.begin_write()?, record, claim, durability)
+    }
+
+    /// Writes a record in a turn, which ends with it.
+    pub(super) fn append(
+        &self,
+        turn: WriteTurn<'_>,
+        record: &Append<'_>,
+        claim: Claim,
+        durability: Durability,
+    ) -> Result<()> {
         let home = &self.home;
-        let turn = self.region.begin_write()?;
         let at = home.log.append_one_record(record, claim)?;
         let is_full = turn.put(record.key, at.sequence, at.pointer);
         drop(turn);

@@ -1,6 +1,6 @@
 //! A segment of a store that is open: its log, and what is done to its regions.
 
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use crate::db::Store;
 use crate::db::collector::{Collected, Upkeep};
@@ -29,6 +29,8 @@ pub(crate) struct OpenSegment {
     pub(super) committing: Mutex<()>,
     pub(super) collected: Collected,
     pub(super) reorganized: Reorganized,
+    /// Regions that are no more, and that somebody may still read.
+    pub(super) dropped: Mutex<Vec<Weak<Region>>>,
 }
 
 impl OpenSegment {
@@ -83,9 +85,9 @@ impl OpenSegment {
     }
 
     /// Writes, and has garbage collected if there is no room.
-    pub(super) fn write_where_room(&self, claim: Claim, write: impl Fn() -> Result<()>) -> Result<()> {
+    pub(super) fn write_where_room<Done>(&self, claim: Claim, write: impl Fn() -> Result<Done>) -> Result<Done> {
         self.store.check_writable()?;
-        loop {
+        let done = loop {
             match write() {
                 Err(Error::Full { volume, wanted }) => {
                     if !self.grow_for(claim, wanted / UNIT_BYTES) && !self.make_room(claim, wanted / UNIT_BYTES)? {
@@ -98,7 +100,7 @@ impl OpenSegment {
         if self.log.take_begun_chunk() {
             self.store.spills.look_around();
         }
-        Ok(())
+        Ok(done)
     }
 
     pub(super) fn write(&self, batch: &[Operation], durability: Durability) -> Result<()> {

@@ -138,6 +138,7 @@ impl OpenSegment {
             committing: Mutex::default(),
             collected: Collected::default(),
             reorganized: Reorganized::default(),
+            dropped: Mutex::default(),
         };
         store.add_segment();
         opened.keep_reserve();

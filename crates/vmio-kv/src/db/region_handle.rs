@@ -5,15 +5,13 @@ use std::sync::Arc;
 use crate::db::held::Held;
 use crate::db::open_region::OpenRegion;
 use crate::db::scan::Progress;
-use crate::db::{RegionSnapshot, Scan, check_key, check_value_length};
+use crate::db::{Holder, RegionSnapshot, Scan, check_key, check_value_length};
 use crate::error::Result;
 use crate::format::record::{RecordKind, VALUE_BYTES_MAX};
 use crate::key_range::KeyRange;
 use crate::options::Durability;
-use crate::region::View;
 
 /// A region of a store: a name space of keys.
-#[derive(Clone)]
 pub struct RegionHandle {
     name: Arc<str>,
     segment: u32,
@@ -38,12 +36,19 @@ impl RegionHandle {
 
     /// What is behind it, for the process that has opened the store.
     pub(crate) fn open(&self) -> Result<&OpenRegion> {
-        self.held.get()
+        let open = self.held.get()?;
+        if open.region.is_dropped() { Err(open.region.gone()) } else { Ok(open) }
     }
 
     /// Something else that is held of the same store.
-    pub(crate) fn hold<U>(&self, make: impl FnOnce(&OpenRegion) -> U) -> Held<U> {
-        self.held.map(make)
+    pub(crate) fn hold<U>(&self, holder: Holder, make: impl FnOnce(&OpenRegion) -> U) -> Held<U> {
+        self.held.map(holder, make)
+    }
+
+    /// The same, held by somebody else.
+    pub(super) fn held_by(&self, holder: Holder) -> Self {
+        let held = self.hold(holder, OpenRegion::clone);
+        RegionHandle { name: Arc::clone(&self.name), segment: self.segment, held }
     }
 
     /// The region itself.
@@ -78,7 +83,7 @@ impl RegionHandle {
         self.open()?.delete(key, durability)
     }
 
-    /// The region as it is now: what is written later is not seen.
+    /// The region as it is now: what is written later is not seen. One that is no more has nothing.
     pub fn snapshot(&self) -> RegionSnapshot {
         RegionSnapshot::of(self)
     }
@@ -99,6 +104,7 @@ impl RegionHandle {
     /// The values of several keys, in their order, all as they are now. What has to be read for them from the device is
     /// read together.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.open()?;
         self.snapshot().multi_get(keys)
     }
 
@@ -110,15 +116,18 @@ impl RegionHandle {
 
     /// Keys and values of a range in order, as they are now: what is written meanwhile is not seen.
     pub fn scan(&self, range: impl Into<KeyRange>) -> Scan {
-        Scan::new(self.hold(|open| {
-            let view = Arc::new(View::begin(&open.region));
-            Progress::new(open.clone(), view, range.into())
-        }))
+        Scan::new(self.hold(Holder::Scan, |open| Progress::now(open, range.into())))
     }
 
     /// The same of the keys that begin with a prefix.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Scan {
         self.scan(KeyRange::prefix(prefix))
+    }
+}
+
+impl Clone for RegionHandle {
+    fn clone(&self) -> Self {
+        self.held_by(Holder::Region)
     }
 }
 

@@ -6,11 +6,11 @@ use std::iter::FusedIterator;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::db::ValueReader;
 use crate::db::held::Held;
 use crate::db::open_region::OpenRegion;
 use crate::db::reorganization::Gathering;
 use crate::db::value_reader::Source;
+use crate::db::{Holder, ValueReader};
 use crate::device::Passed;
 use crate::error::{Error, Result};
 use crate::extents::LargeValue;
@@ -67,6 +67,8 @@ pub(super) struct Progress {
     /// Large values are not read, but left here.
     leaves_large: bool,
     large: Option<LargeValue>,
+    /// The region was no more when it began.
+    is_of_dropped: bool,
 }
 
 impl Scan {
@@ -128,6 +130,13 @@ impl Scan {
 }
 
 impl Progress {
+    /// What a region has now.
+    pub(super) fn now(open: &OpenRegion, range: KeyRange) -> Self {
+        let view = Arc::new(View::begin(&open.region));
+        // Behind the view: what that shows was there then.
+        Progress { is_of_dropped: open.region.is_dropped(), ..Self::new(open.clone(), view, range) }
+    }
+
     pub(super) fn new(open: OpenRegion, view: Arc<View>, range: KeyRange) -> Self {
         Progress {
             open,
@@ -139,10 +148,14 @@ impl Progress {
             wants_values: true,
             leaves_large: false,
             large: None,
+            is_of_dropped: false,
         }
     }
 
-    fn take(&mut self, direction: Direction) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+    pub(super) fn take(&mut self, direction: Direction) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        if self.is_of_dropped {
+            return Err(self.open.region.gone());
+        }
         let KeyRange { lower, upper } = &mut self.left;
         let (end, begins, ends, beyond) = match direction {
             Direction::Up => (&mut self.front, lower, upper, Ordering::Greater),
@@ -251,7 +264,7 @@ impl Readers {
                 Some(large) => Source::large(&open.region.log, &view.version, large),
                 None => Source::small(&open.region.log, &view.version, value),
             };
-            Ok((key, ValueReader::new(self.0.held.map(|_| source))?))
+            Ok((key, ValueReader::new(self.0.held.map(Holder::Reader, |_| source))?))
         }))
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::db::held::Held;
 use crate::db::segments::Segments;
-use crate::db::{OpenSegment, RegionHandle, SegmentStats};
+use crate::db::{Holder, OpenSegment, RegionHandle, SegmentStats};
 use crate::error::Result;
 
 /// A segment of a store: some regions, a log that they share, and room of their own in the volume. See [`crate::Db::create_segment`].
@@ -29,7 +29,7 @@ struct OpenedSegment {
 impl SegmentHandle {
     pub(super) fn new(segments: &Arc<Segments>, segment: Arc<OpenSegment>) -> Self {
         let number = segment.segment.number;
-        let held = segments.store().hold(|| OpenedSegment { segments: Arc::clone(segments), segment });
+        let held = segments.store().hold(Holder::Segment, || OpenedSegment { segments: Arc::clone(segments), segment });
         SegmentHandle { number, held }
     }
 

@@ -9,7 +9,7 @@ use crate::db::open_region::OpenRegion;
 use crate::db::reading::Reading;
 use crate::db::scan::Progress;
 use crate::db::segments::Segments;
-use crate::db::{DEFAULT_REGION, RegionHandle, Scan};
+use crate::db::{DEFAULT_REGION, Holder, RegionHandle, Scan};
 use crate::error::{Error, Result};
 use crate::key_range::KeyRange;
 use crate::region::{Region, Version, View};
@@ -61,7 +61,10 @@ impl Regions {
         let views = View::begin_all(regions.iter().map(|region| &***region));
         let of_region = |(region, view): (&Arc<Region>, View)| {
             let shown = || Shown { open: segments.open_region(region), view: Arc::new(view) };
-            let snapshot = RegionSnapshot { name: region.name.as_str().into(), held: segments.store().hold(shown) };
+            let snapshot = RegionSnapshot {
+                name: region.name.as_str().into(),
+                held: segments.store().hold(Holder::Snapshot, shown),
+            };
             (region.name.clone(), snapshot)
         };
         let by_name = regions.into_iter().zip(views).map(of_region).collect();
@@ -94,7 +97,8 @@ struct Shown {
 
 impl RegionSnapshot {
     pub(super) fn of(handle: &RegionHandle) -> Self {
-        let held = handle.hold(|open| Shown { open: open.clone(), view: Arc::new(View::begin(&open.region)) });
+        let held = handle
+            .hold(Holder::Snapshot, |open| Shown { open: open.clone(), view: Arc::new(View::begin(&open.region)) });
         RegionSnapshot { name: handle.name().into(), held }
     }
 
@@ -110,8 +114,8 @@ impl RegionSnapshot {
     }
 
     /// Something else that is held of the same store.
-    pub(super) fn hold<U>(&self, value: U) -> Held<U> {
-        self.held.map(|_| value)
+    pub(super) fn hold<U>(&self, holder: Holder, value: U) -> Held<U> {
+        self.held.map(holder, |_| value)
     }
 
     /// The value that a key had.
@@ -136,7 +140,10 @@ impl RegionSnapshot {
 
     /// Keys and values of a range in order.
     pub fn scan(&self, range: impl Into<KeyRange>) -> Scan {
-        Scan::new(self.held.map(|Shown { open, view }| Progress::new(open.clone(), Arc::clone(view), range.into())))
+        Scan::new(
+            self.held
+                .map(Holder::Scan, |Shown { open, view }| Progress::new(open.clone(), Arc::clone(view), range.into())),
+        )
     }
 
     /// The same of the keys that begin with a prefix.

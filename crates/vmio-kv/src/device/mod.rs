@@ -14,7 +14,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use vmio::backing::{Access, Backing, BatchReader};
+use vmio::backing::{Access, Backing, BatchReader, Identity};
 use vmio::{Advice, Cache, Mapping, MappingOptions, OfProcess, OnReadError, Pin};
 
 use crate::error::{Damage, Error, Result};
@@ -121,6 +121,11 @@ impl Device {
         if let Some(observer) = &self.observer {
             observer.tell(bytes, is_store);
         }
+    }
+
+    /// Which file or device it is, if anybody else could open it.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        self.backing.identity()
     }
 
     /// How many units it may have.

@@ -239,7 +239,7 @@ impl Region {
     }
 
     /// All blocks that some large values have, which nothing refers to any longer.
-    fn extents_of_dead(&self, values: &[Pointer]) -> Result<Vec<Extent>> {
+    pub(super) fn extents_of_dead(&self, values: &[Pointer]) -> Result<Vec<Extent>> {
         let mut extents = Vec::new();
         for pointer in values {
             extents.extend(extents_of_dead(&self.log, *pointer)?);
