@@ -40,6 +40,8 @@ pub enum Encoding {
 
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
+const NO_BASE64: &str = "this is no base64: its letters are A-Z a-z 0-9 + /, with = to a multiple of four";
+
 impl Encoding {
     /// Bytes as text, which has neither tabs nor ends of lines.
     pub fn encode(self, bytes: &[u8]) -> String {
@@ -114,14 +116,15 @@ fn base64_of(bytes: &[u8]) -> impl Iterator<Item = char> + use<> {
 }
 
 fn from_base64(text: &[u8]) -> anyhow::Result<Vec<u8>> {
+    if text.len() % 4 != 0 {
+        bail!(NO_BASE64);
+    }
     let letters = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
     let mut bytes = Vec::with_capacity(letters.len() / 4 * 3 + 2);
     for group in letters.chunks(4) {
         let place = |letter: &u8| BASE64.iter().position(|other| other == letter);
         let numbers: Option<Vec<usize>> = group.iter().map(place).collect();
-        let numbers = numbers.filter(|numbers| text.len() % 4 == 0 && numbers.len() > 1);
-        let numbers =
-            numbers.context("this is no base64: its letters are A-Z a-z 0-9 + /, with = to a multiple of four")?;
+        let numbers = numbers.filter(|numbers| numbers.len() > 1).context(NO_BASE64)?;
         let word = [18, 12, 6, 0].into_iter().zip(&numbers).fold(0, |word, (shift, number)| word | number << shift);
         let whole = numbers.len() - 1;
         if word & ((1 << (24 - 8 * whole)) - 1) != 0 {
@@ -179,7 +182,9 @@ mod tests {
         }
         assert!(Encoding::Hex.decode(b"abc").is_err() && Encoding::Hex.decode(b"0g").is_err());
         assert!(
-            ["Zg", "Zg=", "Z===", "Zh==", "Z-=="].iter().all(|text| Encoding::Base64.decode(text.as_bytes()).is_err())
+            ["Zg", "Zg=", "=", "==", "====", "Z===", "Zh==", "Z-=="]
+                .iter()
+                .all(|text| Encoding::Base64.decode(text.as_bytes()).is_err())
         );
     }
 }
