@@ -74,7 +74,8 @@ impl Engine for VmioEngine {
     }
 
     fn memory_fill(&self) -> Option<f64> {
-        Some(self.db.stats().memory_level_bytes as f64 / self.memory_levels_bytes as f64)
+        let stats = self.db.stats().ok()?;
+        Some(stats.memory_level_bytes as f64 / self.memory_levels_bytes as f64)
     }
 
     fn replayed(&self) -> Option<Replayed> {

@@ -2,14 +2,20 @@
 
 mod collector;
 mod creation;
+mod ends;
 mod found_records;
 mod growth;
+mod held;
+mod holders;
 mod large_values;
 mod memory_balance;
+mod open_region;
 mod open_segment;
+mod opened;
 mod reading;
 mod recovery;
 mod region_handle;
+mod removal;
 mod reorganization;
 mod scan;
 mod segment_handle;
@@ -27,21 +33,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use vmio::Cache;
 use vmio::backing::{Access, Backing, FileBacking};
 
-use crate::db::memory_balance::MemoryBalance;
+use crate::db::opened::Opened;
 use crate::db::reorganization::ScannedRecords;
-use crate::db::segments::Segments;
-use crate::db::spiller::Spiller;
 use crate::device::{Beside, Device};
 use crate::error::{Error, Result};
 use crate::format::extents::LARGE_BYTES_MAX;
 use crate::format::geometry::UNIT_BYTES;
-use crate::log::LogWriter;
 use crate::options::{Durability, Options};
 use crate::region::{LevelMemory, Limits, Region};
 use crate::tree::MergeThreads;
 use crate::volume::Volume;
 use crate::volume::unit_lives::UnitLives;
-use crate::write_batch::WriteBatch;
+use crate::write_batch::{WriteBatch, Writes};
+pub(crate) use held::Held;
+pub(crate) use holders::{Holder, Holders};
+pub(crate) use open_region::OpenRegion;
 pub(crate) use open_segment::OpenSegment;
 pub use recovery::Recovery;
 pub use region_handle::RegionHandle;
@@ -63,25 +69,29 @@ pub const VALUE_LENGTH_MAX: u64 = LARGE_BYTES_MAX;
 /// A persistent key-value store.
 ///
 /// Any threads may use it. Writers to one region take turns; readers wait for nobody but the device.
+///
+/// A clone is the same store, which closes with the last of them, or when [`Self::close`] is called for one of them: for all.
+///
+/// A forked child of the process has nothing of the store: whatever it asks of it is [`Error::Forked`], and what it drops is left alone.
 pub struct Db {
-    segments: Arc<Segments>,
     default: RegionHandle,
     recovery: Recovery,
-    // In the order in which they have to end: what spills appends nothing, but syncs the logs.
-    spiller: Spiller,
-    /// Of each segment. Who creates one holds them.
-    writers: Mutex<Vec<LogWriter>>,
-    _memory: MemoryBalance,
+    held: Held<Arc<Opened>>,
 }
 
 /// What all segments of a store share.
 pub(crate) struct Store {
+    /// What is held of it is held by the process that has opened it.
+    process: Held<()>,
     device: Arc<Device>,
     /// Whoever makes it longer, or creates a segment, holds it.
     volume: Mutex<Volume>,
     lives: UnitLives,
     /// Those of all segments.
     regions: RwLock<BTreeMap<String, Arc<Region>>>,
+    /// Whoever creates a region, or takes what one has, holds it: names are unique over all segments. It has those whose creation has
+    /// failed, with their segment: they may be there when the store is opened again.
+    in_doubt: Mutex<BTreeMap<String, u32>>,
     /// How many segments there are.
     segments: AtomicU64,
     level_memory: Arc<LevelMemory>,
@@ -94,16 +104,27 @@ pub(crate) struct Store {
     discards: AtomicBool,
     /// Whether each flush of a log is followed by a look whether somebody has taken the store over.
     looks_after_flushes: Arc<AtomicBool>,
+    /// Nothing is written any more.
+    is_closed: AtomicBool,
 }
 
 impl Store {
-    fn new(volume: Volume, options: Options) -> Store {
+    fn new(volume: Volume, options: Options) -> Result<Store> {
         let device = Arc::clone(&volume.device);
-        Store {
+        let failed = |source| Error::Device {
+            volume: device.name().to_owned(),
+            action: "marking the process",
+            offset: 0,
+            source,
+        };
+        Ok(Store {
+            process: Held::new((), Holders::of(device.identity())).map_err(failed)?,
+            is_closed: AtomicBool::new(false),
             lives: UnitLives::new(device.units_max()),
             device,
             volume: Mutex::new(volume),
             regions: RwLock::default(),
+            in_doubt: Mutex::default(),
             segments: AtomicU64::new(0),
             level_memory: Arc::new(LevelMemory::new(options.level_bytes(), options.memory_step_bytes())),
             spills: spiller::Queue::default(),
@@ -113,7 +134,12 @@ impl Store {
             discards: AtomicBool::new(options.discards()),
             looks_after_flushes: Arc::new(AtomicBool::new(options.is_fenced())),
             options,
-        }
+        })
+    }
+
+    /// What somebody outside gets to hold of it.
+    fn hold<U>(&self, holder: Holder, make: impl FnOnce() -> U) -> Held<U> {
+        self.process.map(holder, |()| make())
     }
 
     fn volume(&self) -> MutexGuard<'_, Volume> {
@@ -131,18 +157,28 @@ impl Store {
         region
     }
 
+    fn in_doubt(&self) -> MutexGuard<'_, BTreeMap<String, u32>> {
+        self.in_doubt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remove_region(&self, region: &Region) {
+        self.regions.write().unwrap_or_else(PoisonError::into_inner).remove(&region.name);
+    }
+
     /// There is one more segment, whose log has its end in memory.
     fn add_segment(&self) {
         self.segments.fetch_add(1, Ordering::Relaxed);
         self.level_memory.add_beside(self.options.tail_bytes());
     }
 
-    /// Fails if it is open for reading alone.
+    /// Fails if it is open for reading alone, or was closed, or the caller is a forked child.
     fn check_writable(&self) -> Result<()> {
-        match self.options.reads_only() {
-            true => Err(Error::ReadOnly { volume: self.device.name().to_owned() }),
-            false => Ok(()),
+        self.process.get()?;
+        let volume = || self.device.name().to_owned();
+        if self.options.reads_only() {
+            return Err(Error::ReadOnly { volume: volume() });
         }
+        if self.is_closed.load(Ordering::Relaxed) { Err(Error::Closed { volume: volume() }) } else { Ok(()) }
     }
 
     fn limits(&self) -> Limits {
@@ -172,25 +208,31 @@ impl Db {
     fn map(cache: &Cache, backing: impl Backing + 'static, options: &Options) -> Result<Arc<Device>> {
         let backing: Arc<dyn Backing> =
             if options.takes_over() { Arc::new(Beside(backing)) } else { Arc::new(backing) };
-        let device = Device::open(cache, backing, options.volume_bytes_max())?;
+        let identity = backing.identity();
+        let device = Device::open(cache, backing, options.volume_bytes_max()).map_err(|error| {
+            let by = identity.and_then(Holders::in_words);
+            match (error, by) {
+                (Error::Io(vmio::Error::AlreadyMapped { backing: volume, .. }), Some(by)) => {
+                    Error::StillHeld { volume, by }
+                }
+                (error, _) => error,
+            }
+        })?;
         Ok(Arc::new(device.with_filters(options.bytes_of_filters()).observed_by(options.page_observer())))
     }
 
     fn start(volume: Volume, options: Options) -> Result<Db> {
-        let (segments, recovery) = Segments::recover(volume, options)?;
-        let segments = Arc::new(segments);
-        let store = segments.store();
-        let writers = segments.all().iter().map(|segment| segment.start_writer()).collect::<Result<_>>()?;
-        let spiller = Spiller::start(&segments).map_err(store.failed("starting threads"))?;
-        let default = segments.region_or_create(DEFAULT_REGION, None)?;
-        if !store.options.reads_only() {
-            store.collector.wake();
-            // An opening may have found more than they are to hold.
-            store.spills.relieve();
-        }
-        let memory = MemoryBalance::start(&store.level_memory, &store.device, &store.options);
-        let memory = memory.map_err(store.failed("starting threads"))?;
-        Ok(Db { segments, default, recovery, spiller, writers: Mutex::new(writers), _memory: memory })
+        let (opened, recovery) = Opened::start(volume, options)?;
+        let default = opened.segments.region_or_create(DEFAULT_REGION, None)?;
+        let held = default.hold(Holder::Db, |_| Arc::new(opened));
+        let default = default.held_by(Holder::Db);
+        held.get()?.begin_upkeep()?;
+        Ok(Db { default, recovery, held })
+    }
+
+    /// What is behind it, for the process that has opened it.
+    fn opened(&self) -> Result<&Opened> {
+        self.held.get().map(|opened| &**opened)
     }
 
     /// What opening it has brought back.
@@ -205,15 +247,15 @@ impl Db {
 
     /// A region by its name, in whichever segment.
     pub fn region(&self, name: &str) -> Result<RegionHandle> {
-        let no_region =
-            || Error::NoRegion { volume: self.segments.store().device.name().to_owned(), name: name.to_owned() };
-        self.segments.region(name).ok_or_else(no_region)
+        let segments = &self.opened()?.segments;
+        let no_region = || Error::NoRegion { volume: segments.store().device.name().to_owned(), name: name.to_owned() };
+        segments.region(name)?.ok_or_else(no_region)
     }
 
     /// A region by its name; it is created, durably, if it is not there: in the first segment. [`SegmentHandle::region_or_create`] creates
     /// it in another one.
     pub fn region_or_create(&self, name: &str) -> Result<RegionHandle> {
-        self.segments.region_or_create(name, None)
+        self.opened()?.segments.region_or_create(name, None)
     }
 
     /// Creates a segment, durably: with a log of its own, and room of its own, which grows as it needs it. Regions that must not share a
@@ -233,7 +275,7 @@ impl Db {
     /// let old = archive.region_or_create("old orders")?;
     /// old.put(b"1", b"paid")?;
     /// assert_eq!(db.region("old orders")?.segment(), archive.number());
-    /// assert_eq!(db.segments().len(), 2);
+    /// assert_eq!(db.segments()?.len(), 2);
     ///
     /// let mut batch = WriteBatch::new();
     /// batch.delete(&old, b"1")?;
@@ -243,58 +285,58 @@ impl Db {
     /// # }
     /// ```
     pub fn create_segment(&self) -> Result<SegmentHandle> {
-        self.segments.store().check_writable()?;
-        let mut writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
-        let segment = self.segments.create()?;
-        writers.push(segment.start_writer()?);
-        Ok(self.segments.add(segment))
+        self.opened()?.create_segment()
     }
 
     /// All segments, in the order of their numbers; the first one, 0, is there from the start.
-    pub fn segments(&self) -> Vec<SegmentHandle> {
-        self.segments.handles()
+    pub fn segments(&self) -> Result<Vec<SegmentHandle>> {
+        Ok(self.opened()?.segments.handles())
     }
 
     /// A segment by its number.
     pub fn segment(&self, number: u32) -> Result<SegmentHandle> {
-        let no_segment = || Error::NoSegment { volume: self.segments.store().device.name().to_owned(), number };
-        self.segments().into_iter().find(|segment| segment.number() == number).ok_or_else(no_segment)
+        let segments = &self.opened()?.segments;
+        let no_segment = || Error::NoSegment { volume: segments.store().device.name().to_owned(), number };
+        segments.handles().into_iter().find(|segment| segment.number() == number).ok_or_else(no_segment)
     }
 
     /// The names of all regions.
-    pub fn region_names(&self) -> Vec<String> {
-        self.segments.store().regions().keys().cloned().collect()
+    pub fn region_names(&self) -> Result<Vec<String>> {
+        Ok(self.opened()?.segments.store().regions().keys().cloned().collect())
     }
 
     /// Writes a batch: after a crash all of it is there, or nothing.
     pub fn write(&self, batch: &WriteBatch) -> Result<()> {
-        self.write_with(batch, self.segments.store().options.default_durability())
+        self.write_with(batch, self.default.open()?.durability())
     }
 
     /// The same, with a durability of its own.
     pub fn write_with(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
-        let Some((home, region)) = batch.home() else { return Ok(()) };
-        if !Arc::ptr_eq(&home.store, self.segments.store()) {
-            let (first, second) = (self.default.name().to_owned(), region.name.clone());
-            return Err(Error::BatchAcrossSegments { first, second });
+        let store = self.opened()?.segments.store();
+        let Some(Writes { home, operations }) = batch.writes()? else { return Ok(()) };
+        if !Arc::ptr_eq(&home.store, store) {
+            let second = operations.first().map_or_else(String::new, |first| first.region.name.clone());
+            return Err(Error::BatchAcrossSegments { first: self.default.name().to_owned(), second });
         }
-        home.write(batch, durability)
+        home.write(operations, durability)
     }
 
     /// All regions of all segments as they are now: what is written later is not seen, and of a batch all or nothing.
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::begin(&self.segments)
+        let now = |opened: &Arc<Opened>| snapshot::Regions::now(&opened.segments);
+        Snapshot::new(self.held.map(Holder::Snapshot, now), &self.default)
     }
 
     /// Returns once all writes that have returned are durable, those to all segments.
     pub fn sync(&self) -> Result<()> {
-        self.segments.sync()
+        self.opened()?.segments.sync()
     }
 
     /// Spills what is in memory by now, and returns when that is done and durable: of what was written before, the next opening has
     /// nothing to read back.
     pub fn flush(&self) -> Result<()> {
-        let store = self.segments.store();
+        let segments = &self.opened()?.segments;
+        let store = segments.store();
         store.check_writable()?;
         let regions: Vec<Arc<Region>> = store.regions().values().cloned().collect();
         let freeze = |region: &Arc<Region>| {
@@ -313,7 +355,7 @@ impl Db {
                 }
                 // One may still be frozen, or be left by a spill that found no room: then this one's memory is frozen after it.
                 freeze(region);
-                self.segments.of(region).wait_for_spill_after(region, spilled)?;
+                segments.of(region).wait_for_spill_after(region, spilled)?;
             }
         }
         self.sync()
@@ -323,31 +365,35 @@ impl Db {
     /// is collected in the background as well; this one is thorough: what is in memory is spilled first, and where garbage may be
     /// known only when levels meet, they are all merged. Chunks that somebody still reads come free when he has ended.
     pub fn collect_garbage(&self) -> Result<()> {
-        self.segments.all().iter().try_for_each(|segment| segment.collect_all())
+        self.opened()?.segments.all().iter().try_for_each(|segment| segment.collect_all())
     }
 
     /// Says that no owner is there any more from whom the store was taken over: the room that he could have written to may be used
     /// again. Who opens it without [`Options::take_over`] says the same.
-    pub fn forget_former_owners(&self) {
-        self.segments.store().volume().forget_former_owners();
-        self.segments.all().iter().for_each(|segment| segment.segment.allocator().forget_former_owners());
+    pub fn forget_former_owners(&self) -> Result<()> {
+        let segments = &self.opened()?.segments;
+        segments.store().volume().forget_former_owners();
+        segments.all().iter().for_each(|segment| segment.segment.allocator().forget_former_owners());
+        Ok(())
     }
 
     /// How much there is of what, over all segments.
-    pub fn stats(&self) -> Stats {
-        self.segments.stats()
+    pub fn stats(&self) -> Result<Stats> {
+        Ok(self.opened()?.segments.stats())
     }
 
-    /// Makes all writes durable and closes the store; tells what a mere drop could only log.
+    /// Makes all writes durable and closes the store, for its clones as well; tells what a mere drop could only log. Where one of them
+    /// was closed before, there is nothing left to do.
+    ///
+    /// What is held of it, clones, handles, snapshots, scans and readers, can be read on; a write is [`Error::Closed`].
     pub fn close(self) -> Result<()> {
-        let Db { segments, default, spiller, writers, .. } = self;
-        drop(spiller);
-        let synced = segments.sync();
-        drop(writers);
-        drop(default);
-        synced?;
-        let store = segments.store();
-        if store.options.reads_only() { Ok(()) } else { store.device.sync() }
+        self.opened()?.close()
+    }
+}
+
+impl Clone for Db {
+    fn clone(&self) -> Self {
+        Db { default: self.default.held_by(Holder::Db), recovery: self.recovery, held: self.held.clone() }
     }
 }
 
@@ -362,7 +408,10 @@ impl std::ops::Deref for Db {
 
 impl std::fmt::Debug for Db {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "store in {}", self.segments.store().device.name())
+        match self.opened() {
+            Ok(opened) => write!(out, "store in {}", opened.segments.store().device.name()),
+            Err(_) => write!(out, "store of the parent process"),
+        }
     }
 }
 

@@ -11,7 +11,30 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// The memory-mapped I/O below, or the device.
     #[error(transparent)]
-    Io(#[from] vmio::Error),
+    Io(vmio::Error),
+    /// A forked child used a store that its parent has opened, or something that is held of one.
+    #[error("this store belongs to the parent process: open it anew in the child, once the parent has closed it")]
+    Forked,
+    /// This process has the store open, or still holds something of one that was closed: whatever that shows stays as it is.
+    #[error("{volume} is held in this process by {by}: it can be opened again when that is gone")]
+    StillHeld {
+        /// The volume.
+        volume: String,
+        /// What holds it, in words.
+        by: String,
+    },
+    /// The region that is there from the start was to be dropped.
+    #[error("region {name:?} is there from the start, and stays; `clear` takes all that it has")]
+    RegionStays {
+        /// Its name.
+        name: String,
+    },
+    /// The store was closed: what was written is durable, and what is held of it can be read, but nothing is written any more.
+    #[error("{volume} was closed: open it again")]
+    Closed {
+        /// The volume.
+        volume: String,
+    },
     /// A read, write or flush of the device failed.
     #[error("{volume}: {action} at byte {offset} failed")]
     Device {
@@ -232,6 +255,15 @@ fn full(volume: &str, wanted: u64, place: FullPlace) -> String {
             "{volume}: the file system that the file is on is full: {wanted} bytes more were wanted; \
              make room there, or delete something from the store"
         ),
+    }
+}
+
+impl From<vmio::Error> for Error {
+    fn from(error: vmio::Error) -> Self {
+        match error {
+            vmio::Error::Forked => Error::Forked,
+            error => Error::Io(error),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::db::{OpenSegment, RegionHandle, check_key, check_value_length};
+use crate::db::{Held, Holder, OpenRegion, OpenSegment, RegionHandle, check_key, check_value_length};
 use crate::error::{Error, Result};
 use crate::extents::Stored;
 use crate::format::record::RecordKind;
@@ -12,9 +12,15 @@ use crate::region::Region;
 /// Writes to any regions of one segment: after a crash all of them are there, or none.
 #[derive(Default)]
 pub struct WriteBatch {
-    /// The segment that it goes to, once it has any.
-    home: Option<Arc<OpenSegment>>,
-    operations: Vec<Operation>,
+    /// What it has, once it has any.
+    writes: Option<Held<Writes>>,
+    count: usize,
+}
+
+/// Writes to regions of one segment.
+pub(crate) struct Writes {
+    pub(crate) home: Arc<OpenSegment>,
+    pub(crate) operations: Vec<Operation>,
 }
 
 pub(crate) struct Operation {
@@ -56,34 +62,33 @@ impl WriteBatch {
         self.add(region, RecordKind::Delete, key, &[])
     }
 
-    fn add(&mut self, region: &RegionHandle, kind: RecordKind, key: &[u8], value: &[u8]) -> Result<()> {
+    fn add(&mut self, handle: &RegionHandle, kind: RecordKind, key: &[u8], value: &[u8]) -> Result<()> {
+        let OpenRegion { home, region } = handle.open()?;
         check_key(key)?;
-        let home = self.home.get_or_insert_with(|| Arc::clone(region.home()));
-        if !Arc::ptr_eq(home, region.home()) {
-            let first = self.operations.first().map_or_else(String::new, |first| first.region.name.clone());
-            return Err(Error::BatchAcrossSegments { first, second: region.name().to_owned() });
+        let none = |open: &OpenRegion| Writes { home: Arc::clone(&open.home), operations: Vec::new() };
+        let writes = self.writes.get_or_insert_with(|| handle.hold(Holder::Batch, none)).get_mut()?;
+        if !Arc::ptr_eq(&writes.home, home) {
+            let first = writes.operations.first().map_or_else(String::new, |first| first.region.name.clone());
+            return Err(Error::BatchAcrossSegments { first, second: handle.name().to_owned() });
         }
-        let region = Arc::clone(region.region());
-        self.operations.push(Operation { region, kind, key: key.into(), value: value.into() });
+        let region = Arc::clone(region);
+        writes.operations.push(Operation { region, kind, key: key.into(), value: value.into() });
+        self.count += 1;
         Ok(())
     }
 
     /// How many writes it has.
     pub fn len(&self) -> usize {
-        self.operations.len()
+        self.count
     }
 
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
-        self.operations.is_empty()
+        self.count == 0
     }
 
-    /// The segment that it goes to, and the region of its first write, if it has any.
-    pub(crate) fn home(&self) -> Option<(&Arc<OpenSegment>, &Region)> {
-        self.home.as_ref().zip(self.operations.first().map(|first| &*first.region))
-    }
-
-    pub(crate) fn operations(&self) -> &[Operation] {
-        &self.operations
+    /// What it has, if it has any.
+    pub(crate) fn writes(&self) -> Result<Option<&Writes>> {
+        self.writes.as_ref().map(Held::get).transpose()
     }
 }

@@ -126,8 +126,14 @@ fn other_region(db: &Db, has_two_segments: bool) -> Result<RegionHandle, Error> 
     }
 }
 
-fn live(db: &Db, random: &mut Random, history: &mut History, has_two_segments: bool) -> Result<(), Error> {
-    let other = other_region(db, has_two_segments)?;
+fn live(
+    db: &Db,
+    random: &mut Random,
+    history: &mut History,
+    has_two_segments: bool,
+    seen: &mut Seen,
+) -> Result<(), Error> {
+    let mut other = other_region(db, has_two_segments)?;
     for _ in 0..random.below(500) {
         let mut state = history.states.last().unwrap().clone();
         let mut batch = WriteBatch::new();
@@ -176,6 +182,23 @@ fn live(db: &Db, random: &mut Random, history: &mut History, has_two_segments: b
         if random.below(25) == 0 {
             db.collect_garbage()?;
         }
+        if random.below(60) == 0 {
+            // All that the other region has goes at once, and what its log has is durable then.
+            let mut state = history.states.last().unwrap().clone();
+            state.retain(|(which, _), _| *which == 0);
+            history.states.push(state);
+            if random.below(2) == 0 {
+                other.clear()?;
+            } else {
+                db.drop_region("other")?;
+            }
+            match has_two_segments {
+                true => history.durable[1] = history.states.len() - 1,
+                false => history.make_durable(),
+            }
+            seen.removals += 1;
+            other = other_region(db, has_two_segments)?;
+        }
     }
     Ok(())
 }
@@ -191,6 +214,7 @@ struct Seen {
     large_values: u64,
     bytes_discarded: u64,
     with_two_segments: u64,
+    removals: u64,
 }
 
 fn run(seed: u64, seen: &mut Seen) {
@@ -205,8 +229,8 @@ fn run(seed: u64, seen: &mut Seen) {
         disk.die_after(random.below(most));
         match Db::open_on(disk.open(0), options(seed)) {
             Ok(db) => {
-                let _ = live(&db, &mut random, &mut history, has_two_segments(seed));
-                let stats = db.stats();
+                let _ = live(&db, &mut random, &mut history, has_two_segments(seed), seen);
+                let stats = db.stats().unwrap();
                 seen.entries += stats.level_entries;
                 seen.chunks_collected += stats.collected_chunks;
                 seen.bytes_moved += stats.moved_bytes;
@@ -229,7 +253,7 @@ fn run(seed: u64, seen: &mut Seen) {
         };
         seen.records += db.recovery().records;
         let found = contents(&db).unwrap_or_else(|error| panic!("seed {seed}, after life {round}: {error}"));
-        seen.with_two_segments += u64::from(db.segments().len() == 2);
+        seen.with_two_segments += u64::from(db.segments().unwrap().len() == 2);
         let logs: &[Option<u8>] = if has_two_segments(seed) { &[Some(0), Some(1)] } else { &[None] };
         for region in logs {
             let Some(lost) = history.place_of(&found, *region) else {
@@ -265,6 +289,7 @@ fn what_was_acknowledged_survives_power_cuts() {
     if test_depth::seeds_are_chosen() {
         return;
     }
+    assert!(seen.removals > 0);
     assert!(seen.records > 0 && seen.entries > 0 && seen.states_lost > 0);
     assert!(seen.chunks_collected > 0 && seen.bytes_moved > 0);
     assert!(seen.large_values > 0 && seen.bytes_discarded > 0 && seen.with_two_segments > 0);

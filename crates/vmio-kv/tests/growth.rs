@@ -57,7 +57,7 @@ fn a_store_grows_to_what_is_said_and_allowed() {
         );
     }
     db.grow(70 * MIB + 4096).unwrap();
-    assert_eq!((db.stats().volume_bytes, disk.contents(0).len() as u64), (70 * MIB, 70 * MIB));
+    assert_eq!((db.stats().unwrap().volume_bytes, disk.contents(0).len() as u64), (70 * MIB, 70 * MIB));
 }
 
 #[test]
@@ -73,10 +73,10 @@ fn a_full_store_has_room_again_when_it_has_grown() {
     if let Err(error) = db.grow(70 * MIB) {
         assert!(matches!(error, Error::VolumeLength { least, .. } if least > 70 * MIB), "{error}");
     }
-    assert!(db.stats().volume_bytes >= 70 * MIB, "{:?}", db.stats());
+    assert!(db.stats().unwrap().volume_bytes >= 70 * MIB, "{:?}", db.stats().unwrap());
     // By itself, to where it has to stop.
     let second = fill(&db, first, 1000);
-    assert_eq!((db.stats().volume_bytes, disk.contents(0).len() as u64), (96 * MIB, 96 * MIB));
+    assert_eq!((db.stats().unwrap().volume_bytes, disk.contents(0).len() as u64), (96 * MIB, 96 * MIB));
     assert!(second - first > 40_000, "{first} keys, then {second}");
     assert_contents(&db, second, 1000);
     db.close().unwrap();
@@ -189,9 +189,9 @@ fn a_crash_while_it_grows_leaves_it_as_it_was_or_longer() {
             disk.die_after(random.below(60));
             let mut reached = 0;
             if let Ok(db) = Db::open_on(disk.open(0), limits.clone()) {
-                reached = db.stats().volume_bytes;
+                reached = db.stats().unwrap().volume_bytes;
                 while db.grow(reached + UNIT * (1 + random.below(9))).is_ok() {
-                    reached = db.stats().volume_bytes;
+                    reached = db.stats().unwrap().volume_bytes;
                     // In units that are new, as far as there is need of them.
                     if (0..1 + random.below(6)).any(|_| db.put(&[0xff; 9], &vec![7; 1_000_000]).is_err()) {
                         break;
@@ -207,8 +207,12 @@ fn a_crash_while_it_grows_leaves_it_as_it_was_or_longer() {
             let report = assert_sound(disk.open(0), &options(), &when);
             cut_short += report.notes.iter().filter(|note| note.what.contains("growth was cut short")).count();
             let db = Db::open_on(disk.open(0), limits.clone()).unwrap_or_else(|error| panic!("{when}: {error}"));
-            assert!(db.stats().volume_bytes >= reached, "{when}: what had grown is {} long", db.stats().volume_bytes);
-            lengths.insert(db.stats().volume_bytes);
+            assert!(
+                db.stats().unwrap().volume_bytes >= reached,
+                "{when}: what had grown is {} long",
+                db.stats().unwrap().volume_bytes
+            );
+            lengths.insert(db.stats().unwrap().volume_bytes);
             for number in 0..keys {
                 assert_eq!(db.get(&number.to_be_bytes()).unwrap(), Some(value(number, 1000)), "{when}");
             }

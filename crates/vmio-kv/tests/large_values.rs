@@ -158,7 +158,7 @@ fn what_cannot_be_put_leaves_nothing_behind() {
     assert!(matches!(too_long, Error::ValueLength { bytes, most: VALUE_LENGTH_MAX } if bytes == VALUE_LENGTH_MAX + 1));
     let full = db.put_stream(b"key", 100 * MIB, io::repeat(1)).unwrap_err();
     assert!(matches!(full, Error::Full { .. }), "{full}");
-    assert_eq!(db.stats().extents_bytes, 0);
+    assert_eq!(db.stats().unwrap().extents_bytes, 0);
     assert_eq!(db.get(b"key").unwrap().as_deref(), Some(&b"before"[..]));
     db.close().unwrap();
     assert_sound(disk, &options(), "closed");
@@ -201,7 +201,7 @@ fn the_room_of_what_was_replaced_is_used_again() {
     (0..3).for_each(|which| db.delete(&[b'k', which]).unwrap());
     db.flush().unwrap();
     db.collect_garbage().unwrap();
-    assert_eq!(db.stats().extents_bytes, 0);
+    assert_eq!(db.stats().unwrap().extents_bytes, 0);
     db.close().unwrap();
     assert_sound(disk, &options(), "closed");
 }
@@ -241,7 +241,7 @@ fn who_reads_a_value_keeps_its_room() {
     drop(shown);
     db.flush().unwrap();
     db.collect_garbage().unwrap();
-    assert!(db.stats().extents_bytes < 7 * MIB, "{:?}", db.stats());
+    assert!(db.stats().unwrap().extents_bytes < 7 * MIB, "{:?}", db.stats().unwrap());
     db.close().unwrap();
     assert_sound(disk, &options(), "closed");
 }
@@ -286,7 +286,7 @@ fn collecting_the_log_moves_no_large_value() {
     }
     db.flush().unwrap();
     db.collect_garbage().unwrap();
-    let stats = db.stats();
+    let stats = db.stats().unwrap();
     assert!(stats.collected_chunks > 3 && stats.moved_bytes < MIB, "{stats:?}");
     assert!(db.get(b"large").unwrap().unwrap() == value(1, 4 * MIB));
     db.close().unwrap();
@@ -316,7 +316,7 @@ fn a_batch_has_large_values_too() {
     let other = db.region("other").unwrap();
     assert!(other.get(b"large").unwrap().unwrap() == value(3, 2 * MIB));
     assert_eq!(other.get(b"small").unwrap().as_deref(), Some(&b"value"[..]));
-    assert_eq!(db.stats().extents_bytes.div_ceil(MIB), 6);
+    assert_eq!(db.stats().unwrap().extents_bytes.div_ceil(MIB), 6);
 }
 
 #[test]
@@ -413,7 +413,7 @@ fn what_was_replaced_in_memory_gives_its_room_back_though_its_head_is_damaged() 
     // With the next commit.
     db.put(b"small", b"value").unwrap();
     db.flush().unwrap();
-    assert!(db.stats().extents_bytes < 3 * MIB, "{:?}", db.stats());
+    assert!(db.stats().unwrap().extents_bytes < 3 * MIB, "{:?}", db.stats().unwrap());
     assert!(db.get(b"large").unwrap().unwrap() == value(2, 2 * MIB));
     db.close().unwrap();
     assert_sound(disk, &options(), "closed");

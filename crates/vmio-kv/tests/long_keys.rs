@@ -110,7 +110,7 @@ fn the_longest_keys_are_as_good_as_short_ones() {
     }
     db.flush().unwrap();
     db.collect_garbage().unwrap();
-    assert!(db.stats().collected_chunks > 0);
+    assert!(db.stats().unwrap().collected_chunks > 0);
     check(&db, &model, "collected");
     db.close().unwrap();
     assert_sound(disk, &options(), "closed again");
@@ -196,7 +196,7 @@ fn make_deep_trees(spill_threads: usize) {
     db.collect_garbage().unwrap();
     db.flush().unwrap();
     assert_eq!(db.scan(..).count(), 0);
-    assert_eq!(db.stats().level_entries, 0);
+    assert_eq!(db.stats().unwrap().level_entries, 0);
     db.close().unwrap();
     let report = assert_sound(disk, &options(), "emptied");
     assert_eq!(report.nodes, 0);

@@ -79,7 +79,7 @@ fn levels_after(regions: usize, per_batch: u64, key_bytes: usize, batches: u64) 
             writes.put(&handles[number as usize % regions], &key(number, key_bytes), b"v").unwrap();
         }
         db.write(&writes).unwrap();
-        most = most.max(db.stats().memory_level_bytes);
+        most = most.max(db.stats().unwrap().memory_level_bytes);
     }
     for number in (0..batches * per_batch).step_by(997) {
         assert!(handles[number as usize % regions].contains(&key(number, key_bytes)).unwrap(), "{number}");
@@ -112,7 +112,7 @@ fn an_opening_keeps_of_each_key_the_newest_record() {
         for number in 0..1_500_000_u64 {
             db.put(format!("a counter {}", number % 10).as_bytes(), &number.to_le_bytes()).unwrap();
         }
-        assert!(db.stats().recovery_log_bytes > 2 * MEMORY);
+        assert!(db.stats().unwrap().recovery_log_bytes > 2 * MEMORY);
         db.close().unwrap();
     }
     within_memory("an_opening_keeps_of_each_key_the_newest_record", "opening", &file, |file| {
@@ -142,13 +142,13 @@ fn an_opening_with_less_memory_spills_as_it_reads() {
             let region = if number % 3 == 0 { &other } else { db.default_region() };
             region.put(&key(number, 40), &number.to_le_bytes()).unwrap();
         }
-        assert!(db.stats().memory_level_bytes > MEMORY);
+        assert!(db.stats().unwrap().memory_level_bytes > MEMORY);
         drop(other);
         db.close().unwrap();
     }
     within_memory(test, "opening", &file, |file| {
         let db = Db::open(file, options.clone()).unwrap();
-        assert!(db.recovery().records >= KEYS && db.stats().memory_level_bytes <= LEVELS);
+        assert!(db.recovery().records >= KEYS && db.stats().unwrap().memory_level_bytes <= LEVELS);
         for number in (0..KEYS).step_by(29) {
             let region = if number % 3 == 0 { db.region("other").unwrap() } else { db.default_region().clone() };
             assert_eq!(region.get(&key(number, 40)).unwrap().unwrap(), number.to_le_bytes());

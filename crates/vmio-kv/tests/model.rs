@@ -12,7 +12,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use support::assert_sound;
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, Options, RegionHandle, RegionSnapshot, Snapshot, WriteBatch};
+use vmio_kv::{Db, Durability, Error, Options, RegionHandle, RegionSnapshot, Snapshot, WriteBatch};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -35,6 +35,13 @@ enum Step {
     Scan(Range),
     Prefix(u16),
     Many(u16, u16),
+    First,
+    Last,
+    PopFirst,
+    PopLast,
+    Clear,
+    /// Drops the second region, and creates it again.
+    Drop,
     Flush,
     Collect,
     Reopen,
@@ -62,6 +69,9 @@ fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
         2 => ranges().prop_map(Step::Scan),
         1 => key.clone().prop_map(Step::Prefix),
         2 => (key.clone(), 1_u16..1500).prop_map(|(first, count)| Step::Many(first, count)),
+        1 => prop_oneof![Just(Step::First), Just(Step::Last)],
+        2 => prop_oneof![Just(Step::PopFirst), Just(Step::PopLast)],
+        1 => prop_oneof![Just(Step::Clear), Just(Step::Drop)],
         1 => Just(Step::Flush),
         2 => Just(Step::Collect),
         3 => Just(Step::Reopen),
@@ -297,6 +307,23 @@ fn apply(db: &Db, regions: &[RegionHandle; 2], models: &mut Models, snapshots: &
                 model.insert(key, value);
             }
         }
+        Step::First => assert_eq!(region.first().unwrap(), model.iter().next().map(owned)),
+        Step::Last => assert_eq!(region.last().unwrap(), model.iter().next_back().map(owned)),
+        Step::PopFirst => assert_eq!(region.pop_first().unwrap(), model.pop_first()),
+        Step::PopLast => assert_eq!(region.pop_last().unwrap(), model.pop_last()),
+        Step::Clear => {
+            region.clear().unwrap();
+            model.clear();
+        }
+        Step::Drop => {
+            let second = &regions[1];
+            db.drop_region(NAMES[1]).unwrap();
+            assert!(matches!(second.put(b"key", b"value"), Err(Error::NoRegion { .. })));
+            assert!(matches!(second.get(b"key"), Err(Error::NoRegion { .. })));
+            assert!(matches!(second.scan(..).next(), Some(Err(Error::NoRegion { .. }))));
+            db.segment(second.segment()).unwrap().region_or_create(NAMES[1]).unwrap();
+            models[1].clear();
+        }
         Step::Flush => db.flush().unwrap(),
         Step::Collect => db.collect_garbage().unwrap(),
         // The store is closed when nobody holds any of it.
@@ -364,6 +391,6 @@ proptest! {
                 prop_assert_eq!(found.as_ref(), model.get(&key));
             }
         }
-        prop_assert_eq!(db.segments().len(), 1 + usize::from(has_two_segments));
+        prop_assert_eq!(db.segments().unwrap().len(), 1 + usize::from(has_two_segments));
     }
 }

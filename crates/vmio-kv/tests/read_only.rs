@@ -62,7 +62,7 @@ type Pairs = BTreeMap<(String, Vec<u8>), Vec<u8>>;
 /// All that a store has, by scans; and each of it by its key.
 fn pairs(db: &Db) -> Pairs {
     let mut pairs = Pairs::new();
-    for name in db.region_names() {
+    for name in db.region_names().unwrap() {
         let region = db.region(&name).unwrap();
         for pair in region.scan(..) {
             let (key, value) = pair.unwrap();

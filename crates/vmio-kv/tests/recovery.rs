@@ -30,10 +30,14 @@ fn crash_after(regions: u64, value_bytes: usize, records: u64) {
         handles[region as usize].put(&number.to_be_bytes(), &value).unwrap();
     }
     db.sync().unwrap();
-    assert!(db.stats().log_bytes > 4 * LIMIT);
+    assert!(db.stats().unwrap().log_bytes > 4 * LIMIT);
     let started = Instant::now();
-    while db.stats().recovery_log_bytes > LIMIT {
-        assert!(started.elapsed() < Duration::from_secs(240), "{} bytes would be read", db.stats().recovery_log_bytes);
+    while db.stats().unwrap().recovery_log_bytes > LIMIT {
+        assert!(
+            started.elapsed() < Duration::from_secs(240),
+            "{} bytes would be read",
+            db.stats().unwrap().recovery_log_bytes
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
     disk.die_after(0);
@@ -43,7 +47,7 @@ fn crash_after(regions: u64, value_bytes: usize, records: u64) {
     let db = Db::open_on(disk.open(0), options()).unwrap();
     let recovery = db.recovery();
     assert!(recovery.log_bytes <= LIMIT + CHUNK, "{recovery:?}");
-    let entries = db.stats().level_entries;
+    let entries = db.stats().unwrap().level_entries;
     assert!(entries > 0 && recovery.records + entries >= records, "{recovery:?}, {entries} entries");
     for number in (0..records).step_by(11) {
         let region = if number % 40 == 0 { 0 } else { number % regions };
@@ -88,7 +92,7 @@ fn an_opening_that_spills_may_be_cut_short() {
     drop(db);
     let all = |db: &Db| db.scan(..).map(|pair| pair.unwrap()).collect::<Vec<_>>();
     let db = Db::open_on(disk.after_power_cut().open(0), large.clone().read_only(true)).unwrap();
-    assert!(db.stats().memory_level_bytes > 10 * MIB);
+    assert!(db.stats().unwrap().memory_level_bytes > 10 * MIB);
     let expected = all(&db);
     drop(db);
     let mut was_cut = 0;
@@ -99,7 +103,7 @@ fn an_opening_that_spills_may_be_cut_short() {
         let cut = cut.after_power_cut();
         assert_sound(cut.open(0), &small, &format!("after a power cut at {at}"));
         let db = Db::open_on(cut.open(0), small.clone()).unwrap();
-        assert!(db.stats().memory_level_bytes <= 8 * MIB);
+        assert!(db.stats().unwrap().memory_level_bytes <= 8 * MIB);
         assert!(all(&db) == expected, "cut at {at}");
         drop(db);
         assert_sound(cut.open(0), &small, &format!("opened after a power cut at {at}"));

@@ -53,8 +53,8 @@ fn shuffled(backing: impl Backing + 'static, options: Options) -> Db {
 /// Scans all of a store until so many bytes have been moved; `seen` is told of each key and the round of its value.
 fn scan_until_moved(db: &Db, bytes: u64, direction: Direction, seen: impl Fn(u64, u64)) {
     let began = Instant::now();
-    while db.stats().reorganized_bytes < bytes {
-        assert!(began.elapsed() < Duration::from_secs(300), "{:?}", db.stats());
+    while db.stats().unwrap().reorganized_bytes < bytes {
+        assert!(began.elapsed() < Duration::from_secs(300), "{:?}", db.stats().unwrap());
         let mut scan = db.scan(..);
         while let Some(found) = if direction == Direction::Up { scan.next() } else { scan.next_back() } {
             let (key, value) = found.unwrap();
@@ -108,7 +108,7 @@ fn nobody_has_to_have_it() {
     let backing = Arc::new(MemoryBacking::new(VOLUME_BYTES).unwrap());
     let db = shuffled(Arc::clone(&backing), options().reorganize_scanned(false));
     (0..12).for_each(|_| assert_eq!(db.scan(..).count() as u64, KEYS));
-    assert_eq!(db.stats().reorganized_bytes, 0);
+    assert_eq!(db.stats().unwrap().reorganized_bytes, 0);
 }
 
 /// A put that comes between the scan and the move stays the newest; and a deletion.
@@ -187,7 +187,7 @@ fn a_power_cut_amid_moves_brings_no_older_value_back() {
                 if place % 64 != 0 {
                     continue;
                 }
-                if has_power && db.stats().reorganized_bytes > fails_at {
+                if has_power && db.stats().unwrap().reorganized_bytes > fails_at {
                     disk.die_after(random.below(400));
                     has_power = false;
                 }
@@ -202,7 +202,7 @@ fn a_power_cut_amid_moves_brings_no_older_value_back() {
                 next_round += 1;
             }
         }
-        moved += db.stats().reorganized_bytes;
+        moved += db.stats().unwrap().reorganized_bytes;
         drop(db);
         let disk = disk.after_power_cut();
         support::assert_sound(disk.open(0), &options(), &format!("seed {seed}"));

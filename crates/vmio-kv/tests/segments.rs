@@ -43,14 +43,14 @@ fn assert_contents(region: &RegionHandle, keys: u64, bytes: usize, when: &str) {
 }
 
 fn numbers(db: &Db) -> Vec<u32> {
-    db.segments().iter().map(SegmentHandle::number).collect()
+    db.segments().unwrap().iter().map(SegmentHandle::number).collect()
 }
 
 #[test]
 fn a_second_segment_has_regions_of_its_own_and_shares_names() {
     let disk = SimulatedDisk::new(3, &[64 * MIB]);
     let db = Db::create_on(disk.open(0), options()).unwrap();
-    assert_eq!((numbers(&db), db.segment(0).unwrap().region_names()), (vec![0], vec!["default".to_owned()]));
+    assert_eq!((numbers(&db), db.segment(0).unwrap().region_names().unwrap()), (vec![0], vec!["default".to_owned()]));
     assert!(matches!(db.segment(1), Err(Error::NoSegment { number: 1, .. })));
     let segment = db.create_segment().unwrap();
     let hot = segment.region_or_create("hot").unwrap();
@@ -86,8 +86,8 @@ fn a_second_segment_has_regions_of_its_own_and_shares_names() {
     let other = Db::create_on(SimulatedDisk::new(4, &[64 * MIB]).open(0), options()).unwrap();
     assert!(matches!(other.write(&batch), Err(Error::BatchAcrossSegments { .. })));
 
-    let stats: Vec<_> = db.segments().iter().map(SegmentHandle::stats).collect();
-    let sum = db.stats();
+    let stats: Vec<_> = db.segments().unwrap().iter().map(|segment| segment.stats().unwrap()).collect();
+    let sum = db.stats().unwrap();
     assert_eq!(stats.iter().map(|stats| stats.log_bytes).sum::<u64>(), sum.log_bytes);
     assert_eq!(stats.iter().map(|stats| stats.segment_bytes).sum::<u64>() + 2 * MIB, sum.volume_bytes);
     assert!(
@@ -102,8 +102,8 @@ fn a_second_segment_has_regions_of_its_own_and_shares_names() {
 
     let db = Db::open_on(disk.open(0), options()).unwrap();
     assert_eq!((numbers(&db), db.recovery().records), (vec![0, 1], 0));
-    assert_eq!(db.segment(1).unwrap().region_names(), ["hot"]);
-    assert_eq!(db.region_names(), ["cold", "default", "hot"]);
+    assert_eq!(db.segment(1).unwrap().region_names().unwrap(), ["hot"]);
+    assert_eq!(db.region_names().unwrap(), ["cold", "default", "hot"]);
     for (name, bytes) in [("hot", 1000), ("cold", 300), ("default", 200)] {
         assert_contents(&db.region(name).unwrap(), 5000, bytes, "opened");
     }
@@ -176,7 +176,7 @@ fn a_segment_needs_room_and_leave_to_take_it() {
 
     // Each has 8 MiB of the memory for its log.
     let db = Db::open_on(disk.open(0), options().memory_bytes(64 << 20).max_volume_bytes(2 << 30)).unwrap();
-    let cache_bytes = || db.stats().cache_bytes;
+    let cache_bytes = || db.stats().unwrap().cache_bytes;
     let began = std::time::Instant::now();
     let wait_until = |what: &str, is_so: &dyn Fn() -> bool| {
         while !is_so() {
@@ -198,7 +198,7 @@ fn a_segment_needs_room_and_leave_to_take_it() {
         Db::open_on(disk.open(0), options().memory_bytes(32 << 20)),
         Err(Error::Option { option: "memory_bytes", .. })
     ));
-    assert_eq!(Db::open_on(disk.open(0), options().memory_bytes(128 << 20)).unwrap().segments().len(), 5);
+    assert_eq!(Db::open_on(disk.open(0), options().memory_bytes(128 << 20)).unwrap().segments().unwrap().len(), 5);
 }
 
 /// Puts until there is no room; how many there are then.
@@ -231,9 +231,10 @@ fn segments_grow_each_for_itself_until_the_volume_is_full() {
             break;
         }
     }
-    assert_eq!(db.stats().volume_bytes, 400 * MIB);
+    assert_eq!(db.stats().unwrap().volume_bytes, 400 * MIB);
     assert!(rounds > 4 && keys.iter().all(|keys| *keys > 200), "{keys:?} after {rounds} rounds");
-    let sizes: Vec<u64> = db.segments().iter().map(|segment| segment.stats().segment_bytes / MIB).collect();
+    let sizes: Vec<u64> =
+        db.segments().unwrap().iter().map(|segment| segment.stats().unwrap().segment_bytes / MIB).collect();
     assert!(sizes.iter().sum::<u64>() >= 396 && sizes.iter().all(|size| *size > 100), "{sizes:?}");
     db.close().unwrap();
     drop(other);
@@ -251,7 +252,11 @@ fn segments_grow_each_for_itself_until_the_volume_is_full() {
     let db = Db::open_on(disk.open(0), options().max_volume_bytes(440 * MIB)).unwrap();
     let other = db.region("other").unwrap();
     let more = fill(&other, keys[1], 60, 300_000);
-    assert!(more > keys[1] + 10 && db.segments()[1].stats().segment_bytes / MIB > sizes[1], "{more} after {}", keys[1]);
+    assert!(
+        more > keys[1] + 10 && db.segments().unwrap()[1].stats().unwrap().segment_bytes / MIB > sizes[1],
+        "{more} after {}",
+        keys[1]
+    );
     put_all(&db, 0..100, 300_000);
     db.close().unwrap();
     drop(other);
@@ -283,7 +288,7 @@ fn a_crash_while_a_segment_is_created_leaves_it_there_or_not() {
         assert_sound(disk.open(0), &options(), &when);
         let db = Db::open_on(disk.open(0), options()).unwrap_or_else(|error| panic!("{when}: {error}"));
         assert_contents(&db, 50, 1000, &when);
-        match db.segments().len() {
+        match db.segments().unwrap().len() {
             1 => without += 1,
             2 if is_whole => {}
             2 => with += 1,
@@ -292,7 +297,7 @@ fn a_crash_while_a_segment_is_created_leaves_it_there_or_not() {
         if is_whole {
             assert_eq!(db.region("other").unwrap().get(b"key").unwrap().as_deref(), Some(&b"value"[..]), "{when}");
         }
-        if db.segments().len() == 1 {
+        if db.segments().unwrap().len() == 1 {
             db.create_segment().unwrap_or_else(|error| panic!("{when}: {error}"));
         }
         put_all(&db.segment(1).unwrap().region_or_create("other").unwrap(), 0..100, 40_000);
@@ -338,7 +343,7 @@ fn a_segment_that_is_created_late_hits_nothing_of_the_new_owners() {
                 return true;
             }
             let new = Db::open_on(disk.open(0), options().take_over(true)).unwrap();
-            let segments = new.segments().len();
+            let segments = new.segments().unwrap().len();
             let mut random = Random(stop_after);
             if random.below(2) == 0 {
                 new.create_segment()

@@ -174,7 +174,7 @@ fn check_all(regions: &Regions, contents: &Contents) {
 }
 
 fn check_bounds(db: &Db, contents: &Contents) {
-    let stats = db.stats();
+    let stats = db.stats().unwrap();
     let queue = (contents.queue.end - contents.queue.start) * (40 + 8 + RECORD);
     let limit = (AMPLIFICATION * (contents.live + queue) as f64) as u64 + BESIDE;
     assert!(stats.log_bytes <= limit, "{} MiB of log, {} allowed: {stats:?}", stats.log_bytes / MIB, limit / MIB);

@@ -76,7 +76,7 @@ fn overwrite(pattern: Pattern, value_bytes: u64, live: u64, times: u64) {
         let watcher = scope.spawn(|| {
             let (mut log, mut recovery) = (0, 0);
             while !is_over.load(Ordering::Relaxed) {
-                let stats = db.stats();
+                let stats = db.stats().unwrap();
                 (log, recovery) = (log.max(stats.log_bytes), recovery.max(stats.recovery_log_bytes));
                 thread::sleep(Duration::from_millis(1));
             }
@@ -90,7 +90,7 @@ fn overwrite(pattern: Pattern, value_bytes: u64, live: u64, times: u64) {
         }
         is_over.store(true, Ordering::Relaxed);
         let (log, recovery) = watcher.join().unwrap();
-        let stats = db.stats();
+        let stats = db.stats().unwrap();
         assert!(log <= limit, "{pattern:?}: {} MiB of log, {} allowed: {stats:?}", log / MIB, limit / MIB);
         assert!(recovery <= RECOVERY, "{pattern:?}: {} MiB to read back: {stats:?}", recovery / MIB);
         assert!(stats.collected_chunks > 0 || limit > live * times, "{stats:?}");
@@ -141,14 +141,14 @@ fn room_comes_back_while_nobody_writes() {
     (0..3).for_each(|_| put(&db));
     (4000..40_000_u32).for_each(|number| db.delete(&number.to_be_bytes()).unwrap());
     let live = 4000 * 1032;
-    let is_short = || db.stats().log_bytes as f64 <= AMPLIFICATION * live as f64 + 24.0 * MIB as f64;
-    wait_until(|| format!("the log: {:?}", db.stats()), is_short);
+    let is_short = || db.stats().unwrap().log_bytes as f64 <= AMPLIFICATION * live as f64 + 24.0 * MIB as f64;
+    wait_until(|| format!("the log: {:?}", db.stats().unwrap()), is_short);
     let seen = snapshot.region("default").unwrap().scan(..).filter(|pair| pair.is_ok()).count();
     assert_eq!(seen, 40_000);
-    let held = db.stats().space_bytes;
+    let held = db.stats().unwrap().space_bytes;
     drop(snapshot);
-    let comes_back = || db.stats().space_bytes + 30 * MIB < held;
-    wait_until(|| format!("{held} were held: {:?}", db.stats()), comes_back);
+    let comes_back = || db.stats().unwrap().space_bytes + 30 * MIB < held;
+    wait_until(|| format!("{held} were held: {:?}", db.stats().unwrap()), comes_back);
     assert_eq!(db.scan(..).filter(|pair| pair.is_ok()).count(), 4000);
 }
 

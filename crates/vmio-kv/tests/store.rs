@@ -53,7 +53,7 @@ fn keys_in_order_are_found_in_deep_trees() {
         count += 1;
     }
     assert_eq!(count, KEYS);
-    assert!(db.stats().level_entries >= KEYS);
+    assert!(db.stats().unwrap().level_entries >= KEYS);
 }
 
 /// Units of nodes become chunks of the log, and are read as what they are.
@@ -91,7 +91,7 @@ fn opening_takes_no_room() {
     let space = || {
         let db = Db::open_on(Arc::clone(&disk), options(1 << 20)).unwrap();
         assert_eq!(db.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
-        let space = db.stats().space_bytes;
+        let space = db.stats().unwrap().space_bytes;
         db.close().unwrap();
         space
     };
@@ -242,8 +242,8 @@ fn the_cache_has_what_levels_in_memory_do_not_take() {
     // The cache follows when it can.
     let wait_until = |what: &str, holds: &dyn Fn(Stats) -> bool| {
         let since = Instant::now();
-        while !holds(db.stats()) {
-            assert!(since.elapsed() < Duration::from_secs(240), "{what}: {:?}", db.stats());
+        while !holds(db.stats().unwrap()) {
+            assert!(since.elapsed() < Duration::from_secs(240), "{what}: {:?}", db.stats().unwrap());
             std::thread::sleep(Duration::from_millis(1));
         }
     };
@@ -251,14 +251,14 @@ fn the_cache_has_what_levels_in_memory_do_not_take() {
     let is_idle = |stats: Stats| stats.cache_bytes >= (64 - 8 - 8) * MIB;
     wait_until("nothing is in memory", &is_idle);
     let mut number = 0_u64;
-    while db.stats().memory_level_bytes < 7 * MIB {
+    while db.stats().unwrap().memory_level_bytes < 7 * MIB {
         for _ in 0..1000 {
             number += 1;
             db.put(&number.to_be_bytes(), b"value").unwrap();
         }
     }
     wait_until("a level is nearly full", &|stats| stats.cache_bytes <= (64 - 8) * MIB - stats.memory_level_bytes);
-    assert!(db.stats().cache_bytes >= (64 - 8 - 16 - 8) * MIB);
+    assert!(db.stats().unwrap().cache_bytes >= (64 - 8 - 16 - 8) * MIB);
     db.flush().unwrap();
     wait_until("it has been spilled", &is_idle);
     assert_eq!(db.get(&number.to_be_bytes()).unwrap().as_deref(), Some(&b"value"[..]));
@@ -279,7 +279,7 @@ fn levels_of_many_regions_share_one_sum() {
         let region = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         regions[((region % REGIONS) * (region % 7) / 6) as usize].put(&number.to_be_bytes(), b"value").unwrap();
         if number % 1000 == 0 {
-            let stats = db.stats();
+            let stats = db.stats().unwrap();
             most = most.max(stats.memory_level_bytes);
             assert!(stats.memory_level_bytes <= 16 * MIB, "{stats:?}");
         }

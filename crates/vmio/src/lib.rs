@@ -85,6 +85,8 @@ pub use shared_map::{NotThere, SharedMap};
 #[cfg(not(loom))]
 pub use sys::PAGE_BYTES;
 #[cfg(not(loom))]
+pub use sys::fork::OfProcess;
+#[cfg(not(loom))]
 pub use sys::signal::{SignalsBlocked, on_unresolved_sigbus, sigbus_action};
 #[cfg(not(loom))]
 pub use telemetry::{MissTime, Stats};

@@ -146,7 +146,7 @@ impl Volume {
             }
         };
         let mut is_right = true;
-        for name in db.region_names() {
+        for name in db.region_names().unwrap() {
             let Ok(region) = db.region(&name) else { continue };
             for number in (0..500).step_by(7) {
                 is_right &= region.get(&key(number)).is_ok();

@@ -19,9 +19,9 @@ impl Db {
     ///
     /// Refused with [`crate::Error::VolumeLength`] beyond [`crate::Options::max_volume_bytes`], or if it is that long already.
     pub fn grow(&self, bytes: u64) -> Result<()> {
-        let store = self.segments.store();
+        let store = self.opened()?.segments.store();
         store.check_writable()?;
-        store.volume().grow(&self.default.home.segment, bytes / UNIT_BYTES)
+        store.volume().grow(&self.default.open()?.home.segment, bytes / UNIT_BYTES)
     }
 }
 

@@ -4,8 +4,10 @@ use std::io::Read;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
+use crate::db::open_region::OpenRegion;
 use crate::db::reading::Reading;
-use crate::db::{OpenSegment, RegionHandle, RegionSnapshot, ValueReader, check_key, check_value_length};
+use crate::db::value_reader::Source;
+use crate::db::{Holder, OpenSegment, RegionHandle, RegionSnapshot, ValueReader, check_key, check_value_length};
 use crate::error::{Error, Result};
 use crate::extents::{LargeValue, Stored};
 use crate::format::geometry::UNIT_BYTES;
@@ -13,7 +15,7 @@ use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::RecordKind;
 use crate::log::{Append, LOG_VALUE_BYTES_MAX};
 use crate::options::Durability;
-use crate::region::memory_level::{NEWEST, room_for, room_for_large};
+use crate::region::memory_level::{room_for, room_for_large};
 use crate::region::{Region, Version};
 use crate::volume::reserve::Claim;
 
@@ -59,7 +61,7 @@ impl RegionHandle {
     /// # }
     /// ```
     pub fn put_stream(&self, key: &[u8], value_bytes: u64, source: impl Read) -> Result<()> {
-        self.put_stream_with(key, value_bytes, source, self.home.store.options.default_durability())
+        self.put_stream_with(key, value_bytes, source, self.open()?.durability())
     }
 
     /// The same, with a durability of its own.
@@ -70,16 +72,34 @@ impl RegionHandle {
         mut source: impl Read,
         durability: Durability,
     ) -> Result<()> {
+        let open = self.open()?;
         check_key(key)?;
         check_value_length(value_bytes)?;
         if value_bytes > LOG_VALUE_BYTES_MAX as u64 {
-            return self.put_large(key, value_bytes, &mut source, durability);
+            return open.put_large(key, value_bytes, &mut source, durability);
         }
         let mut value = vec![0; value_bytes as usize];
         source.read_exact(&mut value).map_err(|source| Error::Source { wanted: value_bytes, read: 0, source })?;
         self.put_with(key, &value, durability)
     }
 
+    /// The part of a key's value that is within a range; what is beyond its end is left out.
+    pub fn get_range(&self, key: &[u8], range: impl RangeBounds<u64>) -> Result<Option<Vec<u8>>> {
+        let open = self.open()?;
+        open.newest(&open.region.version()).get_range(key, range)
+    }
+
+    /// A key's value, to be read as a file is: in parts, from anywhere. It stays what it is, whatever is written meanwhile; its room
+    /// is not used again as long as it is read.
+    pub fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
+        let open = self.open()?;
+        let version = open.region.version();
+        let source = open.newest(&version).source(key, &version)?;
+        source.map(|source| ValueReader::new(self.hold(Holder::Reader, |_| source))).transpose()
+    }
+}
+
+impl OpenRegion {
     pub(super) fn put_large(
         &self,
         key: &[u8],
@@ -108,30 +128,19 @@ impl RegionHandle {
         }
         home.log.keep(durability, at.sequence + 1)
     }
-
-    /// The part of a key's value that is within a range; what is beyond its end is left out.
-    pub fn get_range(&self, key: &[u8], range: impl RangeBounds<u64>) -> Result<Option<Vec<u8>>> {
-        self.newest(&self.region.version()).get_range(key, range)
-    }
-
-    /// A key's value, to be read as a file is: in parts, from anywhere. It stays what it is, whatever is written meanwhile; its room
-    /// is not used again as long as it is read.
-    pub fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
-        let version = self.region.version();
-        let reading = Reading { region: &self.region, version: &version, before: NEWEST };
-        reading.reader(key, &version)
-    }
 }
 
 impl RegionSnapshot {
     /// The part of the value that a key had; see [`RegionHandle::get_range`].
     pub fn get_range(&self, key: &[u8], range: impl RangeBounds<u64>) -> Result<Option<Vec<u8>>> {
-        self.reading().get_range(key, range)
+        self.reading()?.0.get_range(key, range)
     }
 
     /// The value that a key had, to be read in parts; see [`RegionHandle::reader`].
     pub fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
-        self.reading().reader(key, &self.view.version)
+        let (reading, version) = self.reading()?;
+        let source = reading.source(key, version)?;
+        source.map(|source| ValueReader::new(self.hold(Holder::Reader, source))).transpose()
     }
 }
 
@@ -146,12 +155,12 @@ impl Reading<'_> {
     }
 
     /// The same, to be read in parts.
-    fn reader(&self, key: &[u8], version: &Arc<Version>) -> Result<Option<ValueReader>> {
+    fn source(&self, key: &[u8], version: &Arc<Version>) -> Result<Option<Source>> {
         let Some(pointer) = self.find(key)? else { return Ok(None) };
         let log = &self.region.log;
         Ok(Some(match pointer.kind() {
-            PointerKind::Extents => ValueReader::large(log, version, LargeValue::open(log, pointer, key)?),
-            _ => ValueReader::small(log, version, self.value(key, pointer)?),
+            PointerKind::Extents => Source::large(log, version, LargeValue::open(log, pointer, key)?),
+            _ => Source::small(log, version, self.value(key, pointer)?),
         }))
     }
 

@@ -1,6 +1,6 @@
 //! A segment of a store that is open: its log, and what is done to its regions.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use crate::db::Store;
 use crate::db::collector::Collector;
@@ -18,7 +18,7 @@ use crate::region::{Admitted, Hope, MemoryState, Region, WriteTurn};
 use crate::volume::commit::Changes;
 use crate::volume::reserve::Claim;
 use crate::volume::segment::Segment;
-use crate::write_batch::{Operation, WriteBatch};
+use crate::write_batch::Operation;
 
 /// A segment of a store, with what it has of its own beside what all share.
 pub(crate) struct OpenSegment {
@@ -29,6 +29,8 @@ pub(crate) struct OpenSegment {
     pub(super) committing: Mutex<()>,
     pub(super) collector: Collector,
     pub(super) reorganized: Reorganized,
+    /// Regions that are no more, and that somebody may still read.
+    pub(super) dropped: Mutex<Vec<Weak<Region>>>,
 }
 
 impl OpenSegment {
@@ -79,9 +81,9 @@ impl OpenSegment {
     }
 
     /// Writes, and has garbage collected if there is no room.
-    pub(super) fn write_where_room(&self, claim: Claim, write: impl Fn() -> Result<()>) -> Result<()> {
+    pub(super) fn write_where_room<Done>(&self, claim: Claim, write: impl Fn() -> Result<Done>) -> Result<Done> {
         self.store.check_writable()?;
-        loop {
+        let done = loop {
             match write() {
                 Err(full @ Error::Full { wanted, .. }) => {
                     if !self.grow_for(claim, wanted / UNIT_BYTES) && !self.make_room(claim, wanted / UNIT_BYTES)? {
@@ -95,7 +97,7 @@ impl OpenSegment {
             self.keep_recovery_short();
             self.store.collector.wake();
         }
-        Ok(())
+        Ok(done)
     }
 
     /// Waits until one more level in memory of a region has been spilled than so many. A spill that has found no room is tried again: there
@@ -110,27 +112,26 @@ impl OpenSegment {
         }
     }
 
-    pub(super) fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
-        let are_deletions = batch.operations().iter().all(|operation| operation.append().kind == RecordKind::Delete);
+    pub(super) fn write(&self, batch: &[Operation], durability: Durability) -> Result<()> {
+        let are_deletions = batch.iter().all(|operation| operation.append().kind == RecordKind::Delete);
         let claim = if are_deletions { Claim::Delete } else { Claim::Put };
         let store_large = |operation: &Operation| {
             let Append { key, value, .. } = operation.append();
             let is_large = value.len() > LOG_VALUE_BYTES_MAX;
             is_large.then(|| self.store_value(&operation.region, key, value.len() as u64, &mut &*value)).transpose()
         };
-        let stored = batch.operations().iter().map(store_large).collect::<Result<Vec<_>>>()?;
+        let stored = batch.iter().map(store_large).collect::<Result<Vec<_>>>()?;
         self.write_where_room(claim, || self.try_write(batch, &stored, claim, durability))
     }
 
     /// Large values have been `stored`.
     fn try_write(
         &self,
-        batch: &WriteBatch,
+        operations: &[Operation],
         stored: &[Option<Stored>],
         claim: Claim,
         durability: Durability,
     ) -> Result<()> {
-        let operations = batch.operations();
         if operations.is_empty() {
             return Ok(());
         }

@@ -57,7 +57,7 @@ impl Segments {
         }
         let entries = volume.segments().to_vec();
         options.check_segments(entries.len())?;
-        let store = Arc::new(Store::new(volume, options));
+        let store = Arc::new(Store::new(volume, options)?);
         let (mut all, mut recovery) = (Vec::new(), Recovery::default());
         for entry in &entries {
             let (segment, of_segment) = OpenSegment::open(&store, entry, claims.remove(&entry.number))?;
@@ -147,6 +147,7 @@ impl OpenSegment {
             committing: Mutex::default(),
             collector: Collector::default(),
             reorganized: Reorganized::default(),
+            dropped: Mutex::default(),
         };
         store.add_segment();
         opened.keep_reserve();

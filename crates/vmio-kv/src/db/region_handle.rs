@@ -2,62 +2,81 @@
 
 use std::sync::Arc;
 
-use crate::db::reading::Reading;
-use crate::db::{OpenSegment, RegionSnapshot, Scan, check_key, check_value_length};
+use crate::db::held::Held;
+use crate::db::open_region::OpenRegion;
+use crate::db::scan::Progress;
+use crate::db::{Holder, RegionSnapshot, Scan, check_key, check_value_length};
 use crate::error::Result;
 use crate::format::record::RecordKind;
 use crate::key_range::KeyRange;
-use crate::log::{Append, LOG_VALUE_BYTES_MAX};
+use crate::log::LOG_VALUE_BYTES_MAX;
 use crate::options::Durability;
-use crate::region::memory_level::{NEWEST, room_for};
-use crate::region::{Region, Version, View};
-use crate::volume::reserve::Claim;
 
 /// A region of a store: a name space of keys.
-#[derive(Clone)]
 pub struct RegionHandle {
-    /// The segment that it is in.
-    pub(super) home: Arc<OpenSegment>,
-    pub(super) region: Arc<Region>,
+    name: Arc<str>,
+    segment: u32,
+    pub(super) held: Held<OpenRegion>,
 }
 
 impl RegionHandle {
+    pub(super) fn new(held: Held<OpenRegion>) -> Result<Self> {
+        let OpenRegion { region, .. } = held.get()?;
+        Ok(RegionHandle { name: region.name.as_str().into(), segment: region.segment(), held })
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
-        &self.region.name
+        &self.name
     }
 
     /// The number of the segment that it is in.
     pub fn segment(&self) -> u32 {
-        self.region.segment()
+        self.segment
     }
 
-    pub(crate) fn home(&self) -> &Arc<OpenSegment> {
-        &self.home
+    /// What is behind it, for the process that has opened the store.
+    pub(crate) fn open(&self) -> Result<&OpenRegion> {
+        let open = self.held.get()?;
+        if open.region.is_dropped() { Err(open.region.gone()) } else { Ok(open) }
     }
 
-    pub(crate) fn region(&self) -> &Arc<Region> {
-        &self.region
+    /// Something else that is held of the same store.
+    pub(crate) fn hold<U>(&self, holder: Holder, make: impl FnOnce(&OpenRegion) -> U) -> Held<U> {
+        self.held.map(holder, make)
+    }
+
+    /// The same, held by somebody else.
+    pub(super) fn held_by(&self, holder: Holder) -> Self {
+        let held = self.hold(holder, OpenRegion::clone);
+        RegionHandle { name: Arc::clone(&self.name), segment: self.segment, held }
+    }
+
+    /// The region itself.
+    #[cfg(test)]
+    pub(crate) fn region(&self) -> &Arc<crate::region::Region> {
+        &self.held.get().expect("the process has opened it").region
     }
 
     /// Sets a key's value.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.put_with(key, value, self.home.store.options.default_durability())
+        self.put_with(key, value, self.open()?.durability())
     }
 
     /// The same, with a durability of its own.
     pub fn put_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
+        let open = self.open()?;
         check_key(key)?;
         check_value_length(value.len() as u64)?;
         if value.len() > LOG_VALUE_BYTES_MAX {
-            return self.put_large(key, value.len() as u64, &mut &*value, durability);
+            return open.put_large(key, value.len() as u64, &mut &*value, durability);
         }
-        self.write_one(RecordKind::Put, key, value, durability)
+        open.write_one(RecordKind::Put, key, value, durability)
     }
 
     /// Has a key have no value. It is no error if it has none.
     pub fn delete(&self, key: &[u8]) -> Result<()> {
-        self.delete_with(key, self.home.store.options.default_durability())
+        self.delete_with(key, self.open()?.durability())
     }
 
     /// The same, with a durability of its own.
@@ -75,73 +94,60 @@ impl RegionHandle {
     /// # }
     /// ```
     pub fn delete_with(&self, key: &[u8], durability: Durability) -> Result<()> {
-        check_key(key)?;
-        self.write_one(RecordKind::Delete, key, &[], durability)
+        self.open()?.delete(key, durability)
     }
 
-    fn write_one(&self, kind: RecordKind, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
-        let claim = if kind == RecordKind::Delete { Claim::Delete } else { Claim::Put };
-        let record = Append { kind, region: self.region.number, key, value };
-        self.home.write_where_room(claim, || self.try_write_one(&record, claim, durability))
-    }
-
-    fn try_write_one(&self, record: &Append<'_>, claim: Claim, durability: Durability) -> Result<()> {
-        let home = &self.home;
-        let admitted = home.admit(self.region.room_to_begin() + room_for(record.key))?;
-        let turn = self.region.begin_write()?;
-        let at = home.log.append_one_record(record, claim)?;
-        let is_full = turn.put(record.key, at.sequence, at.pointer);
-        drop(turn);
-        drop(admitted);
-        home.spill_if_due(&self.region, is_full);
-        home.slow_down(1, u64::from(at.pointer.record_bytes()));
-        home.log.keep(durability, at.sequence + 1)
-    }
-
-    /// The region as it is now: what is written later is not seen.
+    /// The region as it is now: what is written later is not seen. One that is no more has nothing.
     pub fn snapshot(&self) -> RegionSnapshot {
-        RegionSnapshot::new(self.clone(), View::begin(&self.region))
+        RegionSnapshot::of(self)
     }
 
     /// A key's value.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.newest(&self.region.current()).get(key)
+        let open = self.open()?;
+        open.newest(&open.region.current()).get(key)
     }
 
     /// Has `look` see a key's value where it lies, and returns what it answers; it is not called if there is none. The value's pages
     /// are pinned meanwhile: for long values that is cheaper than a copy, for short ones [`Self::get`] is.
     pub fn get_ref<Answer>(&self, key: &[u8], look: impl FnOnce(&[u8]) -> Answer) -> Result<Option<Answer>> {
-        self.newest(&self.region.current()).get_ref(key, look)
+        let open = self.open()?;
+        open.newest(&open.region.current()).get_ref(key, look)
     }
 
     /// The values of several keys, in their order, all as they are now. What has to be read for them from the device is
     /// read together.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.open()?;
         self.snapshot().multi_get(keys)
     }
 
     /// Whether a key has a value.
     pub fn contains(&self, key: &[u8]) -> Result<bool> {
-        self.newest(&self.region.current()).contains(key)
+        let open = self.open()?;
+        open.newest(&open.region.current()).contains(key)
     }
 
     /// Keys and values of a range in order, as they are now: what is written meanwhile is not seen.
-    pub fn scan(&self, range: impl Into<KeyRange>) -> Scan<'_> {
-        Scan::new(self, Arc::new(View::begin(&self.region)), range.into())
+    pub fn scan(&self, range: impl Into<KeyRange>) -> Scan {
+        Scan::new(self.hold(Holder::Scan, |open| Progress::now(open, range.into())))
     }
 
     /// The same of the keys that begin with a prefix.
-    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Scan<'_> {
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Scan {
         self.scan(KeyRange::prefix(prefix))
     }
+}
 
-    pub(super) fn newest<'region>(&'region self, version: &'region Version) -> Reading<'region> {
-        Reading { region: &self.region, version, before: NEWEST }
+impl Clone for RegionHandle {
+    fn clone(&self) -> Self {
+        self.held_by(Holder::Region)
     }
 }
 
 impl std::fmt::Debug for RegionHandle {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "region {:?} of {}", self.region.name, self.home.store.device.name())
+        write!(out, "region {:?}", self.name)?;
+        self.open().map_or(Ok(()), |open| write!(out, " of {}", open.home.store.device.name()))
     }
 }

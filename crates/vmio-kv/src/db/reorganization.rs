@@ -10,7 +10,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::db::{OpenSegment, RegionHandle};
+use crate::db::OpenSegment;
+use crate::db::open_region::OpenRegion;
 use crate::error::{Error, Result};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
@@ -94,22 +95,17 @@ struct ReadRecord {
 }
 
 /// What a scan has come by that is to be reorganized: asked for when this is dropped.
-pub(super) struct Gathering<'region> {
-    handle: &'region RegionHandle,
+pub(super) struct Gathering {
+    home: Arc<OpenSegment>,
     apart: RecordsApart,
     bytes: usize,
 }
 
-impl<'region> Gathering<'region> {
-    pub(super) fn new(
-        handle: &'region RegionHandle,
-        view: &Arc<View>,
-        from: Bound<Vec<u8>>,
-        direction: Direction,
-    ) -> Self {
-        let (region, view) = (Arc::clone(&handle.region), Arc::clone(view));
+impl Gathering {
+    pub(super) fn new(open: &OpenRegion, view: &Arc<View>, from: Bound<Vec<u8>>, direction: Direction) -> Self {
+        let (region, view) = (Arc::clone(&open.region), Arc::clone(view));
         let apart = RecordsApart { region, view, from, direction, records: BTreeMap::new() };
-        Gathering { handle, apart, bytes: 0 }
+        Gathering { home: Arc::clone(&open.home), apart, bytes: 0 }
     }
 
     /// Takes the next record in; tells whether there is room for more.
@@ -121,14 +117,14 @@ impl<'region> Gathering<'region> {
     }
 }
 
-impl Drop for Gathering<'_> {
+impl Drop for Gathering {
     fn drop(&mut self) {
         let RecordsApart { region, view, from, direction, records } = &mut self.apart;
         if records.len() >= BLOCKS_MIN {
             let (region, view) = (Arc::clone(region), Arc::clone(view));
             let (from, records) = (mem::replace(from, Bound::Unbounded), mem::take(records));
             let apart = RecordsApart { region, view, from, direction: *direction, records };
-            self.handle.home.store.spills.reorganize(apart);
+            self.home.store.spills.reorganize(apart);
         }
     }
 }
@@ -224,7 +220,7 @@ mod tests {
     }
 
     fn pointer(db: &Db, number: u64) -> Pointer {
-        let region = &db.default_region().region;
+        let region = db.default_region().region();
         region.find(&region.version(), NEWEST, &key(number)).unwrap().expect("it is there")
     }
 
@@ -235,7 +231,7 @@ mod tests {
         let db = Db::create_on(MemoryBacking::new(64 << 20).unwrap(), options).unwrap();
         (0..KEYS).rev().for_each(|number| db.put(&key(number), &number.to_le_bytes()).unwrap());
         db.flush().unwrap();
-        let RegionHandle { home, region } = db.default_region();
+        let OpenRegion { home, region } = db.default_region().open().unwrap();
         let view = Arc::new(View::begin(region));
         let read = |number: u64| {
             let record = ReadRecord { key: key(number), value: number.to_le_bytes().to_vec() };
@@ -262,7 +258,7 @@ mod tests {
         for direction in [Direction::Up, Direction::Down] {
             let db = moved_beside(direction, |_| ());
             assert!(values(&db).into_iter().eq((0..KEYS).map(Some)));
-            assert!(db.stats().reorganized_bytes > 0);
+            assert!(db.stats().unwrap().reorganized_bytes > 0);
             db.flush().unwrap();
             let offsets: Vec<u64> = (0..KEYS).map(|number| pointer(&db, number).offset()).collect();
             assert!(offsets.is_sorted(), "{offsets:?}");
@@ -283,7 +279,7 @@ mod tests {
         };
         let freeze = |db: &Db| {
             change(db);
-            assert!(db.default_region().region.freeze());
+            assert!(db.default_region().region().freeze());
         };
         let betweens: [&dyn Fn(&Db); 3] = [&change, &flush, &freeze];
         for between in betweens {

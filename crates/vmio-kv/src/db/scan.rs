@@ -6,8 +6,11 @@ use std::iter::FusedIterator;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use crate::db::held::Held;
+use crate::db::open_region::OpenRegion;
 use crate::db::reorganization::Gathering;
-use crate::db::{RegionHandle, ValueReader};
+use crate::db::value_reader::Source;
+use crate::db::{Holder, ValueReader};
 use crate::device::Passed;
 use crate::error::{Error, Result};
 use crate::extents::LargeValue;
@@ -38,31 +41,105 @@ const AHEAD_MAX: usize = 32;
 /// # Ok(())
 /// # }
 /// ```
-pub struct Scan<'region> {
-    handle: &'region RegionHandle,
-    view: Arc<View>,
-    range: KeyRange,
-    /// Where the two ends have not been yet.
-    left: KeyRange,
-    front: Option<End<'region>>,
-    back: Option<End<'region>>,
-    wants_values: bool,
-    /// Large values are not read, but left here.
-    leaves_large: bool,
-    large: Option<LargeValue>,
+///
+/// It owns what it shows, and may outlive whatever it was asked of. As long as it is there the room of that is not used again.
+pub struct Scan {
+    held: Held<Progress>,
     is_over: bool,
 }
 
 /// The same, but for the values, which are not read; see [`Scan::keys`].
-pub struct Keys<'region>(Scan<'region>);
+pub struct Keys(Scan);
 
 /// The same, but for large values, which are not read yet; see [`Scan::readers`].
-pub struct Readers<'region>(Scan<'region>);
+pub struct Readers(Scan);
 
-impl<'region> Scan<'region> {
-    pub(super) fn new(handle: &'region RegionHandle, view: Arc<View>, range: KeyRange) -> Self {
-        Scan {
-            handle,
+/// How far a scan has come.
+pub(super) struct Progress {
+    open: OpenRegion,
+    view: Arc<View>,
+    range: KeyRange,
+    /// Where the two ends have not been yet.
+    left: KeyRange,
+    front: Option<End>,
+    back: Option<End>,
+    wants_values: bool,
+    /// Large values are not read, but left here.
+    leaves_large: bool,
+    large: Option<LargeValue>,
+    /// The region was no more when it began.
+    is_of_dropped: bool,
+}
+
+impl Scan {
+    pub(super) fn new(held: Held<Progress>) -> Self {
+        Scan { held, is_over: false }
+    }
+
+    /// Values to be read in parts: so one over 1 MiB need not be in memory as a whole.
+    pub fn readers(mut self) -> Readers {
+        self.change(|progress| progress.leaves_large = true);
+        Readers(self)
+    }
+
+    /// The keys alone. Of long keys the records are read all the same, since they alone hold all of them.
+    pub fn keys(mut self) -> Keys {
+        self.change(|progress| progress.wants_values = false);
+        Keys(self)
+    }
+
+    /// Has `next` go on with the first key of the range that is not less than this one, be that ahead or behind.
+    pub fn seek(&mut self, key: &[u8]) {
+        self.change(|Progress { range, left, .. }| {
+            let is_before = is_beyond(&range.lower, Ordering::Less, |lower| Some(key.cmp(lower)));
+            left.lower = if is_before { range.lower.clone() } else { Bound::Included(key.to_vec()) };
+        });
+        self.begin_anew();
+    }
+
+    /// Has `next_back` go on with the last key of the range that is not greater than this one, be that ahead or behind.
+    pub fn seek_back(&mut self, key: &[u8]) {
+        self.change(|Progress { range, left, .. }| {
+            let is_behind = is_beyond(&range.upper, Ordering::Greater, |upper| Some(key.cmp(upper)));
+            left.upper = if is_behind { range.upper.clone() } else { Bound::Included(key.to_vec()) };
+        });
+        self.begin_anew();
+    }
+
+    /// A forked child is told by `next`.
+    fn change(&mut self, change: impl FnOnce(&mut Progress)) {
+        if let Ok(progress) = self.held.get_mut() {
+            change(progress);
+        }
+    }
+
+    fn begin_anew(&mut self) {
+        // The other end has perhaps found nothing more where there is something now.
+        self.change(|progress| (progress.front, progress.back) = (None, None));
+        self.is_over = false;
+    }
+
+    fn step(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
+        if self.is_over {
+            return None;
+        }
+        let next = self.held.get_mut().and_then(|progress| progress.take(direction));
+        self.is_over = !matches!(next, Ok(Some(_)));
+        next.transpose()
+    }
+}
+
+impl Progress {
+    /// What a region has now.
+    pub(super) fn now(open: &OpenRegion, range: KeyRange) -> Self {
+        let view = Arc::new(View::begin(&open.region));
+        // Behind the view: what that shows was there then.
+        Progress { is_of_dropped: open.region.is_dropped(), ..Self::new(open.clone(), view, range) }
+    }
+
+    pub(super) fn new(open: OpenRegion, view: Arc<View>, range: KeyRange) -> Self {
+        Progress {
+            open,
             view,
             left: range.clone(),
             range,
@@ -71,49 +148,14 @@ impl<'region> Scan<'region> {
             wants_values: true,
             leaves_large: false,
             large: None,
-            is_over: false,
+            is_of_dropped: false,
         }
     }
 
-    /// Values to be read in parts: so one over 256 KiB need not be in memory as a whole.
-    pub fn readers(self) -> Readers<'region> {
-        Readers(Scan { leaves_large: true, ..self })
-    }
-
-    /// The keys alone. Of long keys the records are read all the same, since they alone hold all of them.
-    pub fn keys(self) -> Keys<'region> {
-        Keys(Scan { wants_values: false, ..self })
-    }
-
-    /// Has `next` go on with the first key of the range that is not less than this one, be that ahead or behind.
-    pub fn seek(&mut self, key: &[u8]) {
-        let is_before = is_beyond(&self.range.lower, Ordering::Less, |lower| Some(key.cmp(lower)));
-        self.left.lower = if is_before { self.range.lower.clone() } else { Bound::Included(key.to_vec()) };
-        self.begin_anew();
-    }
-
-    /// Has `next_back` go on with the last key of the range that is not greater than this one, be that ahead or behind.
-    pub fn seek_back(&mut self, key: &[u8]) {
-        let is_behind = is_beyond(&self.range.upper, Ordering::Greater, |upper| Some(key.cmp(upper)));
-        self.left.upper = if is_behind { self.range.upper.clone() } else { Bound::Included(key.to_vec()) };
-        self.begin_anew();
-    }
-
-    fn begin_anew(&mut self) {
-        // The other end has perhaps found nothing more where there is something now.
-        (self.front, self.back, self.is_over) = (None, None, false);
-    }
-
-    fn step(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
-        if self.is_over {
-            return None;
+    pub(super) fn take(&mut self, direction: Direction) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        if self.is_of_dropped {
+            return Err(self.open.region.gone());
         }
-        let next = self.take(direction);
-        self.is_over = !matches!(next, Ok(Some(_)));
-        next.transpose()
-    }
-
-    fn take(&mut self, direction: Direction) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
         let KeyRange { lower, upper } = &mut self.left;
         let (end, begins, ends, beyond) = match direction {
             Direction::Up => (&mut self.front, lower, upper, Ordering::Greater),
@@ -123,12 +165,12 @@ impl<'region> Scan<'region> {
             Some(end) => end,
             None => {
                 let bound = begins.as_ref().map(Vec::as_slice);
-                end.insert(End::new(RegionCursor::seek(&self.handle.region, &self.view, bound, direction)?))
+                end.insert(End::new(RegionCursor::seek(&self.open.region, &self.view, bound, direction)?))
             }
         };
-        let (handle, log) = (self.handle, &*self.handle.region.log);
+        let (open, log) = (&self.open, &*self.open.region.log);
         let is_beyond_end = |known: &KnownKey| is_beyond(ends, beyond, |end| known.compare_to(end));
-        let Some(known) = end.next(handle, self.wants_values, is_beyond_end)? else { return Ok(None) };
+        let Some(known) = end.next(open, self.wants_values, is_beyond_end)? else { return Ok(None) };
         let KnownKey { bytes, complete, pointer, .. } = known;
         let is_large = pointer.kind() == PointerKind::Extents;
         // Its record is its head.
@@ -156,7 +198,7 @@ impl<'region> Scan<'region> {
             false => value,
         };
         if end.is_apart && !is_large {
-            let begin = || Gathering::new(handle, &self.view, begins.clone(), direction);
+            let begin = || Gathering::new(open, &self.view, begins.clone(), direction);
             if !end.gathering.get_or_insert_with(begin).take(pointer, &key, &value) {
                 end.gathering = None;
             }
@@ -169,7 +211,7 @@ impl<'region> Scan<'region> {
     }
 }
 
-impl Iterator for Scan<'_> {
+impl Iterator for Scan {
     type Item = Result<(Vec<u8>, Vec<u8>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -177,15 +219,15 @@ impl Iterator for Scan<'_> {
     }
 }
 
-impl DoubleEndedIterator for Scan<'_> {
+impl DoubleEndedIterator for Scan {
     fn next_back(&mut self) -> Option<Self::Item> {
         self.step(Direction::Down)
     }
 }
 
-impl FusedIterator for Scan<'_> {}
+impl FusedIterator for Scan {}
 
-impl Keys<'_> {
+impl Keys {
     /// See [`Scan::seek`].
     pub fn seek(&mut self, key: &[u8]) {
         self.0.seek(key);
@@ -197,7 +239,7 @@ impl Keys<'_> {
     }
 }
 
-impl Iterator for Keys<'_> {
+impl Iterator for Keys {
     type Item = Result<Vec<u8>>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -205,26 +247,29 @@ impl Iterator for Keys<'_> {
     }
 }
 
-impl DoubleEndedIterator for Keys<'_> {
+impl DoubleEndedIterator for Keys {
     fn next_back(&mut self) -> Option<Self::Item> {
         Some(self.0.next_back()?.map(|(key, _)| key))
     }
 }
 
-impl FusedIterator for Keys<'_> {}
+impl FusedIterator for Keys {}
 
-impl Readers<'_> {
+impl Readers {
     fn step(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, ValueReader)>> {
         let found = self.0.step(direction)?;
-        let (log, version) = (&self.0.handle.region.log, &self.0.view.version);
-        Some(found.map(|(key, value)| match self.0.large.take() {
-            Some(large) => (key, ValueReader::large(log, version, large)),
-            None => (key, ValueReader::small(log, version, value)),
+        Some(found.and_then(|(key, value)| {
+            let Progress { open, view, large, .. } = self.0.held.get_mut()?;
+            let source = match large.take() {
+                Some(large) => Source::large(&open.region.log, &view.version, large),
+                None => Source::small(&open.region.log, &view.version, value),
+            };
+            Ok((key, ValueReader::new(self.0.held.map(Holder::Reader, |_| source))?))
         }))
     }
 }
 
-impl Iterator for Readers<'_> {
+impl Iterator for Readers {
     type Item = Result<(Vec<u8>, ValueReader)>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -232,31 +277,31 @@ impl Iterator for Readers<'_> {
     }
 }
 
-impl DoubleEndedIterator for Readers<'_> {
+impl DoubleEndedIterator for Readers {
     fn next_back(&mut self) -> Option<Self::Item> {
         self.step(Direction::Down)
     }
 }
 
-impl FusedIterator for Readers<'_> {}
+impl FusedIterator for Readers {}
 
 /// One end of a scan: a cursor, the keys that it has passed, and their records.
-struct End<'region> {
-    cursor: RegionCursor<'region>,
+struct End {
+    cursor: RegionCursor,
     ahead: VecDeque<KnownKey>,
     passed: Passed,
     ahead_max: usize,
     /// Whether the records of the keys ahead lie apart in the log, and were read so before.
     is_apart: bool,
     /// Those of them that were come by.
-    gathering: Option<Gathering<'region>>,
+    gathering: Option<Gathering>,
     is_over: bool,
     /// What comes behind the keys.
     failure: Option<Error>,
 }
 
-impl<'region> End<'region> {
-    fn new(cursor: RegionCursor<'region>) -> Self {
+impl End {
+    fn new(cursor: RegionCursor) -> Self {
         End {
             cursor,
             ahead: VecDeque::new(),
@@ -271,7 +316,7 @@ impl<'region> End<'region> {
 
     fn next(
         &mut self,
-        handle: &'region RegionHandle,
+        open: &OpenRegion,
         wants_values: bool,
         is_beyond_end: impl Fn(&KnownKey) -> bool,
     ) -> Result<Option<KnownKey>> {
@@ -283,10 +328,10 @@ impl<'region> End<'region> {
             // One alone is read when it is looked at.
             self.passed = match self.ahead.len() {
                 0 | 1 => Passed::default(),
-                _ => handle.region.log.read_in_passing(wanted.map(|known| known.pointer)),
+                _ => open.region.log.read_in_passing(wanted.map(|known| known.pointer)),
             };
             let pointers = self.ahead.iter().map(|known| known.pointer);
-            let store = &handle.home.store;
+            let store = &open.home.store;
             self.is_apart = wants_values
                 && store.options.reorganizes_scanned()
                 && store.scanned.are_apart_again(pointers, self.passed.blocks());

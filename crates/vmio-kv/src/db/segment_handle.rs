@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::db::held::Held;
 use crate::db::segments::Segments;
-use crate::db::{OpenSegment, RegionHandle, SegmentStats};
+use crate::db::{Holder, OpenSegment, RegionHandle, SegmentStats};
 use crate::error::Result;
 
 /// A segment of a store: some regions, a log that they share, and room of their own in the volume. See [`crate::Db::create_segment`].
@@ -14,39 +15,50 @@ use crate::error::Result;
 /// is full, each for itself.
 #[derive(Clone)]
 pub struct SegmentHandle {
+    number: u32,
+    held: Held<OpenedSegment>,
+}
+
+/// A segment, and all others.
+#[derive(Clone)]
+struct OpenedSegment {
     segments: Arc<Segments>,
     segment: Arc<OpenSegment>,
 }
 
 impl SegmentHandle {
     pub(super) fn new(segments: &Arc<Segments>, segment: Arc<OpenSegment>) -> Self {
-        SegmentHandle { segments: Arc::clone(segments), segment }
+        let number = segment.segment.number;
+        let held = segments.store().hold(Holder::Segment, || OpenedSegment { segments: Arc::clone(segments), segment });
+        SegmentHandle { number, held }
     }
 
     /// Its number: 0 for the one that is there from the start, and counted on from there. It stays.
     pub fn number(&self) -> u32 {
-        self.segment.segment.number
+        self.number
     }
 
     /// A region by its name; it is created here, durably, if no segment has it. If another one has, that is
     /// [`crate::Error::RegionElsewhere`].
     pub fn region_or_create(&self, name: &str) -> Result<RegionHandle> {
-        self.segments.region_or_create(name, Some(&self.segment))
+        let OpenedSegment { segments, segment } = self.held.get()?;
+        segments.region_or_create(name, Some(segment))
     }
 
     /// The names of its regions.
-    pub fn region_names(&self) -> Vec<String> {
-        self.segment.regions().iter().map(|region| region.name.clone()).collect()
+    pub fn region_names(&self) -> Result<Vec<String>> {
+        Ok(self.held.get()?.segment.regions().iter().map(|region| region.name.clone()).collect())
     }
 
     /// How much there is of what in it.
-    pub fn stats(&self) -> SegmentStats {
-        self.segment.stats()
+    pub fn stats(&self) -> Result<SegmentStats> {
+        Ok(self.held.get()?.segment.stats())
     }
 }
 
 impl std::fmt::Debug for SegmentHandle {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "segment {} of {}", self.number(), self.segment.store.device.name())
+        write!(out, "segment {}", self.number)?;
+        self.held.get().map_or(Ok(()), |open| write!(out, " of {}", open.segment.store.device.name()))
     }
 }

@@ -1,9 +1,8 @@
 //! All segments of a store.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::db::{OpenSegment, RegionHandle, SegmentHandle, Stats, Store};
+use crate::db::{Holder, OpenRegion, OpenSegment, RegionHandle, SegmentHandle, Stats, Store};
 use crate::error::{Error, Result};
 use crate::format::catalogue::NAME_BYTES_MAX;
 use crate::region::Region;
@@ -13,14 +12,11 @@ pub(crate) struct Segments {
     store: Arc<Store>,
     /// In the order of their numbers.
     all: RwLock<Vec<Arc<OpenSegment>>>,
-    /// Whoever creates a region holds it: names are unique over all segments. It has those whose creation has failed, with their
-    /// segment: they may be there when the store is opened again.
-    in_doubt: Mutex<BTreeMap<String, u32>>,
 }
 
 impl Segments {
     pub(super) fn new(store: Arc<Store>, all: Vec<Arc<OpenSegment>>) -> Self {
-        Segments { store, all: RwLock::new(all), in_doubt: Mutex::default() }
+        Segments { store, all: RwLock::new(all) }
     }
 
     pub(super) fn store(&self) -> &Arc<Store> {
@@ -39,17 +35,21 @@ impl Segments {
         Arc::clone(found)
     }
 
-    pub(super) fn handle(&self, region: &Arc<Region>) -> RegionHandle {
-        RegionHandle { home: self.of(region), region: Arc::clone(region) }
+    pub(super) fn open_region(&self, region: &Arc<Region>) -> OpenRegion {
+        OpenRegion { home: self.of(region), region: Arc::clone(region) }
+    }
+
+    fn handle(&self, region: &Arc<Region>) -> Result<RegionHandle> {
+        RegionHandle::new(self.store.hold(Holder::Region, || self.open_region(region)))
     }
 
     pub(super) fn handles(self: &Arc<Self>) -> Vec<SegmentHandle> {
         self.all().into_iter().map(|segment| SegmentHandle::new(self, segment)).collect()
     }
 
-    pub(super) fn region(&self, name: &str) -> Option<RegionHandle> {
+    pub(super) fn region(&self, name: &str) -> Result<Option<RegionHandle>> {
         let region = self.store.regions().get(name).cloned();
-        region.map(|region| self.handle(&region))
+        region.map(|region| self.handle(&region)).transpose()
     }
 
     /// A region by its name; it is created if it is not there. It is to be in a segment, if one is said.
@@ -57,8 +57,8 @@ impl Segments {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(Error::RegionName { name: name.to_owned(), most: NAME_BYTES_MAX });
         }
-        let mut in_doubt = self.in_doubt.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(handle) = self.region(name) {
+        let mut in_doubt = self.store.in_doubt();
+        if let Some(handle) = self.region(name)? {
             return match wanted.map(|wanted| wanted.segment.number).filter(|wanted| *wanted != handle.segment()) {
                 Some(wanted) => Err(Error::RegionElsewhere { name: name.to_owned(), found: handle.segment(), wanted }),
                 None => Ok(handle),
@@ -76,7 +76,7 @@ impl Segments {
                 in_doubt.insert(name.to_owned(), number);
             }
         })?;
-        Ok(RegionHandle { home, region })
+        self.handle(&region)
     }
 
     /// Creates a segment, which is no part of the store before [`Self::add`].

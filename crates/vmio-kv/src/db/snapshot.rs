@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::db::held::Held;
+use crate::db::open_region::OpenRegion;
 use crate::db::reading::Reading;
+use crate::db::scan::Progress;
 use crate::db::segments::Segments;
-use crate::db::{DEFAULT_REGION, RegionHandle, Scan};
+use crate::db::{DEFAULT_REGION, Holder, RegionHandle, Scan};
 use crate::error::{Error, Result};
 use crate::key_range::KeyRange;
-use crate::region::{Region, View};
+use crate::region::{Region, Version, View};
 
 /// All regions of a store, in whichever segments, as they were at one moment: what was written later is not seen, and of a batch all or
 /// nothing.
@@ -19,34 +22,53 @@ use crate::region::{Region, View};
 #[derive(Clone)]
 pub struct Snapshot {
     default: RegionSnapshot,
-    regions: BTreeMap<String, RegionSnapshot>,
+    held: Held<Regions>,
+}
+
+/// What a snapshot shows.
+#[derive(Clone)]
+pub(super) struct Regions {
+    by_name: BTreeMap<String, RegionSnapshot>,
     volume: String,
 }
 
 impl Snapshot {
-    pub(super) fn begin(segments: &Segments) -> Snapshot {
+    /// Of a store whose first region this is.
+    pub(super) fn new(held: Held<Regions>, default: &RegionHandle) -> Snapshot {
+        let of_default = held.get().ok().and_then(|regions| regions.by_name.get(DEFAULT_REGION).cloned());
+        Snapshot { default: of_default.unwrap_or_else(|| default.snapshot()), held }
+    }
+
+    /// A region by its name, if it was there.
+    pub fn region(&self, name: &str) -> Result<&RegionSnapshot> {
+        let Regions { by_name, volume } = self.held.get()?;
+        let no_region = || Error::NoRegion { volume: volume.clone(), name: name.to_owned() };
+        by_name.get(name).ok_or_else(no_region)
+    }
+
+    /// The names of all regions that were there.
+    pub fn region_names(&self) -> Result<impl Iterator<Item = &str>> {
+        Ok(self.held.get()?.by_name.keys().map(String::as_str))
+    }
+}
+
+impl Regions {
+    pub(super) fn now(segments: &Segments) -> Regions {
         // No region is created meanwhile: a batch that writes to it as well would be seen in part.
         let named = segments.store().regions();
         let mut regions: Vec<&Arc<Region>> = named.values().collect();
         regions.sort_unstable_by_key(|region| (region.segment(), region.number));
         let views = View::begin_all(regions.iter().map(|region| &***region));
         let of_region = |(region, view): (&Arc<Region>, View)| {
-            (region.name.clone(), RegionSnapshot::new(segments.handle(region), view))
+            let shown = || Shown { open: segments.open_region(region), view: Arc::new(view) };
+            let snapshot = RegionSnapshot {
+                name: region.name.as_str().into(),
+                held: segments.store().hold(Holder::Snapshot, shown),
+            };
+            (region.name.clone(), snapshot)
         };
-        let regions: BTreeMap<String, RegionSnapshot> = regions.into_iter().zip(views).map(of_region).collect();
-        let default = regions[DEFAULT_REGION].clone();
-        Snapshot { default, regions, volume: segments.store().device.name().to_owned() }
-    }
-
-    /// A region by its name, if it was there.
-    pub fn region(&self, name: &str) -> Result<&RegionSnapshot> {
-        let no_region = || Error::NoRegion { volume: self.volume.clone(), name: name.to_owned() };
-        self.regions.get(name).ok_or_else(no_region)
-    }
-
-    /// The names of all regions that were there.
-    pub fn region_names(&self) -> impl Iterator<Item = &str> {
-        self.regions.keys().map(String::as_str)
+        let by_name = regions.into_iter().zip(views).map(of_region).collect();
+        Regions { by_name, volume: segments.store().device.name().to_owned() }
     }
 }
 
@@ -62,63 +84,83 @@ impl Deref for Snapshot {
 /// A region as it was at one moment; see [`Snapshot`].
 #[derive(Clone)]
 pub struct RegionSnapshot {
-    pub(super) handle: RegionHandle,
-    pub(super) view: Arc<View>,
+    name: Arc<str>,
+    held: Held<Shown>,
+}
+
+/// A region, and the moment that is shown.
+#[derive(Clone)]
+struct Shown {
+    open: OpenRegion,
+    view: Arc<View>,
 }
 
 impl RegionSnapshot {
-    pub(super) fn new(handle: RegionHandle, view: View) -> Self {
-        RegionSnapshot { handle, view: Arc::new(view) }
+    pub(super) fn of(handle: &RegionHandle) -> Self {
+        let held = handle
+            .hold(Holder::Snapshot, |open| Shown { open: open.clone(), view: Arc::new(View::begin(&open.region)) });
+        RegionSnapshot { name: handle.name().into(), held }
     }
 
     /// The region's name.
     pub fn name(&self) -> &str {
-        self.handle.name()
+        &self.name
     }
 
-    pub(super) fn reading(&self) -> Reading<'_> {
-        Reading { region: &self.handle.region, version: &self.view.version, before: self.view.before }
+    /// How it is read, and the version that it reads.
+    pub(super) fn reading(&self) -> Result<(Reading<'_>, &Arc<Version>)> {
+        let Shown { open, view } = self.held.get()?;
+        Ok((Reading { region: &open.region, version: &view.version, before: view.before }, &view.version))
+    }
+
+    /// Something else that is held of the same store.
+    pub(super) fn hold<U>(&self, holder: Holder, value: U) -> Held<U> {
+        self.held.map(holder, |_| value)
     }
 
     /// The value that a key had.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.reading().get(key)
+        self.reading()?.0.get(key)
     }
 
     /// Has `look` see the value that a key had; see [`RegionHandle::get_ref`].
     pub fn get_ref<Answer>(&self, key: &[u8], look: impl FnOnce(&[u8]) -> Answer) -> Result<Option<Answer>> {
-        self.reading().get_ref(key, look)
+        self.reading()?.0.get_ref(key, look)
     }
 
     /// The values that several keys had; see [`RegionHandle::multi_get`].
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
-        self.reading().multi_get(keys)
+        self.reading()?.0.multi_get(keys)
     }
 
     /// Whether a key had a value.
     pub fn contains(&self, key: &[u8]) -> Result<bool> {
-        self.reading().contains(key)
+        self.reading()?.0.contains(key)
     }
 
     /// Keys and values of a range in order.
-    pub fn scan(&self, range: impl Into<KeyRange>) -> Scan<'_> {
-        Scan::new(&self.handle, Arc::clone(&self.view), range.into())
+    pub fn scan(&self, range: impl Into<KeyRange>) -> Scan {
+        Scan::new(
+            self.held
+                .map(Holder::Scan, |Shown { open, view }| Progress::new(open.clone(), Arc::clone(view), range.into())),
+        )
     }
 
     /// The same of the keys that begin with a prefix.
-    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Scan<'_> {
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Scan {
         self.scan(KeyRange::prefix(prefix))
     }
 }
 
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "snapshot of the store in {}", self.volume)
+        write!(out, "snapshot of the store")?;
+        self.held.get().map_or(Ok(()), |regions| write!(out, " in {}", regions.volume))
     }
 }
 
 impl std::fmt::Debug for RegionSnapshot {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "snapshot of {:?}", self.handle)
+        write!(out, "snapshot of region {:?}", self.name)
     }
 }

@@ -3,6 +3,7 @@
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
 
+use crate::db::held::Held;
 use crate::error::Result;
 use crate::extents::LargeValue;
 use crate::format::extents::PIECE_BYTES;
@@ -14,11 +15,17 @@ const AHEAD_BYTES: u64 = 1 << 20;
 
 /// A key's value as it was when somebody asked for it; see [`crate::RegionHandle::reader`] and [`crate::Scan::readers`].
 pub struct ValueReader {
+    bytes: u64,
+    at: u64,
+    held: Held<Source>,
+}
+
+/// Where a value is read from.
+pub(super) struct Source {
     log: Arc<Log>,
     /// Keeps its room from being used again.
     _version: Arc<Version>,
     value: Value,
-    at: u64,
     /// The piece that it is in, and its number, if it was read.
     piece: Vec<u8>,
     piece_index: usize,
@@ -32,6 +39,18 @@ enum Value {
 }
 
 impl ValueReader {
+    pub(super) fn new(held: Held<Source>) -> Result<Self> {
+        Ok(ValueReader { bytes: held.get()?.bytes(), at: 0, held })
+    }
+
+    /// How many bytes the value has.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Source {
     pub(super) fn large(log: &Arc<Log>, version: &Arc<Version>, value: LargeValue) -> Self {
         Self::new(log, version, Value::Large(value))
     }
@@ -42,22 +61,21 @@ impl ValueReader {
 
     fn new(log: &Arc<Log>, version: &Arc<Version>, value: Value) -> Self {
         let (log, _version) = (Arc::clone(log), Arc::clone(version));
-        ValueReader { log, _version, value, at: 0, piece: Vec::new(), piece_index: usize::MAX, ahead: 0 }
+        Source { log, _version, value, piece: Vec::new(), piece_index: usize::MAX, ahead: 0 }
     }
 
-    /// How many bytes the value has.
-    #[allow(clippy::len_without_is_empty)]
-    pub fn len(&self) -> u64 {
+    fn bytes(&self) -> u64 {
         match &self.value {
             Value::Small(value) => value.len() as u64,
             Value::Large(value) => value.len(),
         }
     }
 
-    fn read_some(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        let left = self.len().saturating_sub(self.at);
+    /// Reads what there is from a place on, as far as it is at hand.
+    fn read_some(&mut self, at: u64, buffer: &mut [u8]) -> Result<usize> {
+        let left = self.bytes().saturating_sub(at);
         let wanted = left.min(buffer.len() as u64) as usize;
-        let (at, buffer) = (self.at, &mut buffer[..wanted]);
+        let buffer = &mut buffer[..wanted];
         if buffer.is_empty() {
             return Ok(0);
         }
@@ -98,7 +116,8 @@ impl ValueReader {
 impl Read for ValueReader {
     /// What is damaged, or cannot be read, is an error that has the [`crate::Error`] in it.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.read_some(buffer).map_err(io::Error::other)?;
+        let at = self.at;
+        let read = self.held.get_mut().and_then(|source| source.read_some(at, buffer)).map_err(io::Error::other)?;
         self.at += read as u64;
         Ok(read)
     }

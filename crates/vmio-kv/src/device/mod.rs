@@ -14,8 +14,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use vmio::backing::{Access, Backing, BatchReader};
-use vmio::{Advice, Cache, Mapping, MappingOptions, OnReadError, Pin};
+use vmio::backing::{Access, Backing, BatchReader, Identity};
+use vmio::{Advice, Cache, Mapping, MappingOptions, OfProcess, OnReadError, Pin};
 
 use crate::error::{Damage, Error, FullPlace, Result};
 use crate::format::block::{Block, Kind, Sealed, unseal, unseal_checked};
@@ -64,6 +64,8 @@ pub(crate) struct Device {
     /// Why something may be lost that was written: the system tells that to one caller alone.
     lost: OnceLock<String>,
     name: String,
+    /// Nothing reaches the device from a forked child, one of somebody's who was within a call least of all.
+    process: OfProcess<()>,
 }
 
 impl Device {
@@ -91,6 +93,12 @@ impl Device {
             batches: BatchReader::new(),
             observer: None,
             lost: OnceLock::new(),
+            process: OfProcess::new(()).map_err(|source| Error::Device {
+                volume: name.clone(),
+                action: "marking the process",
+                offset: 0,
+                source,
+            })?,
             name,
         })
     }
@@ -114,6 +122,11 @@ impl Device {
         if let Some(observer) = &self.observer {
             observer.tell(bytes, is_store);
         }
+    }
+
+    /// Which file or device it is, if anybody else could open it.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        self.backing.identity()
     }
 
     /// How many units it may have.
@@ -151,6 +164,11 @@ impl Device {
         self.mapping.len()
     }
 
+    /// Fails in a forked child of the process that has opened it.
+    pub(crate) fn check_not_forked(&self) -> Result<()> {
+        self.process.get().copied().ok_or(Error::Forked)
+    }
+
     fn failed(&self, action: &'static str, offset: u64, source: std::io::Error) -> Error {
         Error::Device { volume: self.name.clone(), action, offset, source }
     }
@@ -167,6 +185,7 @@ impl Device {
 
     /// Reads past the mapping: what is read once, on opening.
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        self.check_not_forked()?;
         let read = self.backing.read_at(offset, buffer).map_err(|source| self.failed("reading", offset, source))?;
         if read == buffer.len() {
             return Ok(());
@@ -210,11 +229,13 @@ impl Device {
 
     /// Writes past the mapping, where nothing is or will be read through it before the unit is given to another purpose.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check_not_forked()?;
         self.backing.write_at(offset, bytes).map_err(|source| self.failed("writing", offset, source))
     }
 
     /// Returns once all that was written past the mapping is durable; fails for ever once that was not so.
     pub(crate) fn flush(&self) -> Result<()> {
+        self.check_not_forked()?;
         if let Some(why) = self.lost.get() {
             return Err(self.failed("flushing", 0, io::Error::other(format!("an earlier flush failed: {why}"))));
         }

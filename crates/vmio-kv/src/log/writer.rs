@@ -358,7 +358,7 @@ mod tests {
         let backing = Arc::new(FailingBacking::new(64 << 20));
         let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
         let db = Db::create_on(Arc::clone(&backing), options).expect("a store");
-        let log = &db.default_region().home().log;
+        let log = &db.default_region().open().unwrap().home.log;
         let region = db.default_region().region().number;
         let numbers: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
         let before = backing.flushes();

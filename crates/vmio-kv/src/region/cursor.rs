@@ -6,12 +6,13 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::format::catalogue::Root;
 use crate::format::leaf::KnownKey;
 use crate::format::pointer::PointerKind;
 use crate::log::Log;
 use crate::region::memory_level::{MemoryLevel, NEWEST};
 use crate::region::{Region, View};
-use crate::tree::{Cursor, Direction, Tree};
+use crate::tree::{Cursor, Direction};
 
 /// Entries that are taken from a level in memory at a time.
 const BATCH: usize = 64;
@@ -35,26 +36,26 @@ impl MemoryCursor {
     }
 }
 
-enum Place<'region> {
+enum Place {
     Memory(MemoryCursor),
-    Tree(Cursor<'region>),
+    Tree(Cursor<Arc<Log>>),
 }
 
 /// A level, and the entry that is the next on the way.
-struct LevelCursor<'region> {
-    place: Place<'region>,
+struct LevelCursor {
+    place: Place,
     next: Option<KnownKey>,
 }
 
-impl<'region> LevelCursor<'region> {
+impl LevelCursor {
     fn memory(level: &Arc<MemoryLevel>, before: u64, bound: Bound<&[u8]>, direction: Direction) -> Self {
         let mut cursor = MemoryCursor { level: Arc::clone(level), before, direction, batch: VecDeque::new() };
         let next = cursor.next_within(bound);
         LevelCursor { place: Place::Memory(cursor), next }
     }
 
-    fn tree(tree: Tree<'region>, bound: Bound<&[u8]>, direction: Direction) -> Result<Self> {
-        let cursor = Cursor::seek(tree, bound, direction)?;
+    fn tree(region: &Region, root: Root, epoch: u64, bound: Bound<&[u8]>, direction: Direction) -> Result<Self> {
+        let cursor = Cursor::seek(&region.log, region.number, root, epoch, bound, direction)?;
         let next = cursor.current();
         Ok(LevelCursor { place: Place::Tree(cursor), next })
     }
@@ -73,31 +74,25 @@ impl<'region> LevelCursor<'region> {
 }
 
 /// A place in a region.
-pub(crate) struct RegionCursor<'region> {
-    log: &'region Log,
+pub(crate) struct RegionCursor {
+    log: Arc<Log>,
     direction: Direction,
     /// In order of age, the newest first.
-    levels: Vec<LevelCursor<'region>>,
+    levels: Vec<LevelCursor>,
     /// Keeps what the levels refer to.
     _view: Arc<View>,
 }
 
-impl<'region> RegionCursor<'region> {
+impl RegionCursor {
     /// At the first key on the way that is within a bound.
-    pub(crate) fn seek(
-        region: &'region Region,
-        view: &Arc<View>,
-        bound: Bound<&[u8]>,
-        direction: Direction,
-    ) -> Result<Self> {
+    pub(crate) fn seek(region: &Region, view: &Arc<View>, bound: Bound<&[u8]>, direction: Direction) -> Result<Self> {
         let version = &view.version;
         let mut levels = vec![LevelCursor::memory(&version.memory, view.before, bound, direction)];
         levels.extend(version.frozen.iter().map(|frozen| LevelCursor::memory(frozen, NEWEST, bound, direction)));
         for root in version.roots() {
-            let tree = Tree::new(&region.log, region.number, root, version.epoch);
-            levels.push(LevelCursor::tree(tree, bound, direction)?);
+            levels.push(LevelCursor::tree(region, root, version.epoch, bound, direction)?);
         }
-        Ok(RegionCursor { log: &region.log, direction, levels, _view: Arc::clone(view) })
+        Ok(RegionCursor { log: Arc::clone(&region.log), direction, levels, _view: Arc::clone(view) })
     }
 
     /// What is known of the next key that has a value.

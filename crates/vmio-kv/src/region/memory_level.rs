@@ -311,6 +311,11 @@ pub(crate) struct Staying<'level> {
 }
 
 impl Staying<'_> {
+    /// Whether all its records are below a number.
+    pub(crate) fn is_before(&self, before: u64) -> bool {
+        self.entries.end <= before
+    }
+
     /// Begins a view of what there is: of records below the number that it returns. [`MemoryLevel::release`] ends it.
     pub(crate) fn begin_view(&self) -> u64 {
         let before = self.entries.end;

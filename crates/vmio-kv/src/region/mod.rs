@@ -6,16 +6,18 @@ mod key_tree;
 mod level_memory;
 pub(crate) mod memory_level;
 mod newer;
+mod removal;
 mod spill;
 mod version;
 mod view;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::{Condvar, MutexGuard};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::catalogue::{LEVELS, LevelRoots, RegionEntry};
 use crate::format::extents::LargeRecord;
 use crate::format::geometry::UNIT_BYTES;
@@ -28,6 +30,7 @@ use crate::tree::Tree;
 use crate::volume::era::Era;
 pub(crate) use cursor::RegionCursor;
 pub(crate) use level_memory::{Admitted, Hope, LevelMemory};
+pub(crate) use removal::Removed;
 pub(crate) use spill::{Spill, Spilled, spill_blocks_of_new};
 pub(crate) use version::Version;
 pub(crate) use view::View;
@@ -72,6 +75,8 @@ pub(crate) struct Region {
     /// Writers take turns: it holds whether anything is to be spilled, and whether spilling has failed.
     writing: StreakLock<Writing>,
     changed: Condvar,
+    /// It is no more. Snapshots may show it.
+    is_dropped: AtomicBool,
     /// Where the log ended when the write began that is under way: its record may be in the log and not yet in memory.
     pending: Mutex<Option<(u64, u64)>>,
 }
@@ -107,6 +112,7 @@ impl Region {
             version: ArcSwap::from_pointee(version),
             writing: StreakLock::default(),
             changed: Condvar::new(),
+            is_dropped: AtomicBool::new(false),
             pending: Mutex::new(None),
         }
     }
@@ -166,7 +172,20 @@ impl Region {
         Ok(self.has_room(&writing)?.then(|| self.turn(writing)))
     }
 
+    /// Whether it is no more.
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.is_dropped.load(Ordering::Acquire)
+    }
+
+    /// The error that it is no more.
+    pub(crate) fn gone(&self) -> Error {
+        Error::NoRegion { volume: self.log.segment.device.name().to_owned(), name: self.name.clone() }
+    }
+
     fn has_room(&self, writing: &Writing) -> Result<bool> {
+        if self.is_dropped() {
+            return Err(self.gone());
+        }
         if let Some(why) = &writing.failed {
             return Err(self.log.stopped(why));
         }

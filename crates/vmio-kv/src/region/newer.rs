@@ -5,6 +5,7 @@ use std::ops::Bound;
 
 use crate::error::Result;
 use crate::format::leaf::KnownKey;
+use crate::log::Log;
 use crate::region::memory_level::{MemoryLevel, NEWEST};
 use crate::tree::{Cursor, Direction, Newer, Source, Tree};
 
@@ -50,14 +51,14 @@ impl Source for MemorySource<'_> {
 
 impl Newer for Tree<'_> {
     fn source(&self, from: &[u8]) -> Result<Box<dyn Source + '_>> {
-        let cursor = Cursor::seek(*self, Bound::Included(from), Direction::Up)?;
+        let cursor = self.cursor(Bound::Included(from), Direction::Up)?;
         let current = cursor.current();
         Ok(Box::new(TreeSource { cursor, current }))
     }
 }
 
 struct TreeSource<'log> {
-    cursor: Cursor<'log>,
+    cursor: Cursor<&'log Log>,
     current: Option<KnownKey>,
 }
 

@@ -47,6 +47,8 @@ pub(crate) struct Spilled<'region> {
 impl Drop for Spill<'_> {
     fn drop(&mut self) {
         self.region.writing().is_spilled[self.level] = false;
+        // Somebody may wait until nothing of it is spilled.
+        self.region.changed.notify_all();
     }
 }
 
@@ -249,7 +251,7 @@ impl Region {
     }
 
     /// All blocks that some large values have, which nothing refers to any longer.
-    fn extents_of_dead(&self, values: &[Pointer]) -> Result<Vec<Extent>> {
+    pub(super) fn extents_of_dead(&self, values: &[Pointer]) -> Result<Vec<Extent>> {
         let mut extents = Vec::new();
         for pointer in values {
             extents.extend(extents_of_dead(&self.log, *pointer)?);

@@ -41,6 +41,13 @@ impl View {
     }
 }
 
+impl View {
+    /// Whether nothing was written since. The caller has the region's turn: so that stays.
+    pub(crate) fn is_newest(&self, region: &Region) -> bool {
+        Arc::ptr_eq(&self.version, &region.version()) && self.version.memory.stay().is_before(self.before)
+    }
+}
+
 impl Drop for View {
     fn drop(&mut self) {
         let memory: &MemoryLevel = &self.version.memory;

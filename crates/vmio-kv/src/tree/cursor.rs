@@ -2,12 +2,14 @@
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
-use std::ops::{Bound, Range};
+use std::ops::{Bound, Deref, Range};
 
 use crate::error::Result;
 use crate::format::branch::{Branch, Child};
+use crate::format::catalogue::Root;
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::leaf::{KnownKey, Leaf};
+use crate::log::Log;
 use crate::tree::Tree;
 
 /// Entries that are taken from a leaf at a time.
@@ -55,8 +57,12 @@ impl Step {
 }
 
 /// A place in a tree: at an entry, or behind the last one on its way. It holds no node, but looks at them when it has to.
-pub(crate) struct Cursor<'log> {
-    tree: Tree<'log>,
+pub(crate) struct Cursor<L> {
+    /// Of the tree, whose log this is.
+    log: L,
+    region: u32,
+    root: Root,
+    epoch: u64,
     direction: Direction,
     /// The inner nodes above the leaf, from the root.
     path: Vec<Step>,
@@ -66,10 +72,19 @@ pub(crate) struct Cursor<'log> {
     batch: VecDeque<KnownKey>,
 }
 
-impl<'log> Cursor<'log> {
-    /// At the first entry on the way that is within a bound.
-    pub(crate) fn seek(tree: Tree<'log>, bound: Bound<&[u8]>, direction: Direction) -> Result<Self> {
-        let mut cursor = Cursor { tree, direction, path: Vec::new(), leaf: None, batch: VecDeque::new() };
+impl<L: Deref<Target = Log> + Clone> Cursor<L> {
+    /// At the first entry of a tree, as a version of that epoch sees it, on the way that is within a bound.
+    pub(crate) fn seek(
+        log: &L,
+        region: u32,
+        root: Root,
+        epoch: u64,
+        bound: Bound<&[u8]>,
+        direction: Direction,
+    ) -> Result<Self> {
+        let (path, batch) = (Vec::new(), VecDeque::new());
+        let mut cursor = Cursor { log: log.clone(), region, root, epoch, direction, path, leaf: None, batch };
+        let tree = Tree::new(log, region, root, epoch);
         let node = match bound {
             Bound::Included(key) | Bound::Excluded(key) => {
                 let find = |branch: &Branch<'_>, node| tree.find(branch, node, key);
@@ -98,6 +113,10 @@ impl<'log> Cursor<'log> {
         Ok(cursor)
     }
 
+    fn tree(&self) -> Tree<'_> {
+        Tree::new(&self.log, self.region, self.root, self.epoch)
+    }
+
     /// To the leaf below a node that has a certain place; returns it.
     fn descend(
         &mut self,
@@ -107,7 +126,7 @@ impl<'log> Cursor<'log> {
     ) -> Result<Child> {
         let mut node = node;
         for _ in 1..height {
-            let (step, child) = self.tree.branch(node, |branch| {
+            let (step, child) = self.tree().branch(node, |branch| {
                 let index = choose(branch, node)?;
                 Ok((Step { node, index, parts: branch.len() }, branch.child(index)))
             })?;
@@ -127,7 +146,7 @@ impl<'log> Cursor<'log> {
 
     /// The first entry on the way of the next leaf that has any.
     fn next_leaf(&mut self) -> Result<Option<Step>> {
-        let height = self.tree.height()?;
+        let height = self.tree().height()?;
         loop {
             // Up to where there is another child on the way.
             let above = loop {
@@ -139,14 +158,14 @@ impl<'log> Cursor<'log> {
             self.path.push(above);
             let below = height - self.path.len() as u16;
             let ahead = above.ahead(if below == 1 { AHEAD } else { 1 }, self.direction);
-            let (child, ahead): (Child, Vec<Child>) = self.tree.branch(above.node, |branch| {
+            let (child, ahead): (Child, Vec<Child>) = self.tree().branch(above.node, |branch| {
                 let in_it = ahead.clone().filter(|index| *index < branch.len());
                 Ok((branch.child(above.index.min(branch.len() - 1)), in_it.map(|index| branch.child(index)).collect()))
             })?;
             let leaves = ahead.iter().map(|leaf| leaf.offset());
-            self.tree.log.device().prefetch(leaves.map(|offset| offset..offset + BLOCK_BYTES as u64));
+            self.log.device().prefetch(leaves.map(|offset| offset..offset + BLOCK_BYTES as u64));
             let node = self.descend_to_the_first(child, below)?;
-            let parts = self.tree.leaf(node, |leaf| Ok(leaf.len()))?;
+            let parts = self.tree().leaf(node, |leaf| Ok(leaf.len()))?;
             if parts > 0 {
                 return Ok(Some(Step::first(node, parts, self.direction)));
             }
@@ -162,8 +181,9 @@ impl<'log> Cursor<'log> {
             };
             let Some(next) = next else { return Ok(()) };
             let indexes = next.ahead(BATCH, self.direction);
-            let keys: Vec<KnownKey> = self.tree.leaf(next.node, |leaf| {
-                let is_there = |index: &usize| *index < leaf.len() && !self.tree.is_superseded(leaf, *index);
+            let tree = self.tree();
+            let keys: Vec<KnownKey> = tree.leaf(next.node, |leaf| {
+                let is_there = |index: &usize| *index < leaf.len() && !tree.is_superseded(leaf, *index);
                 Ok(indexes.clone().filter(is_there).map(|index| leaf.key(index)).collect())
             })?;
             self.batch.extend(keys);

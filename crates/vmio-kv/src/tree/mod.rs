@@ -9,6 +9,8 @@ mod pivot;
 mod threads;
 mod upper;
 
+use std::ops::Bound;
+
 use crate::device::leaf_filters::LeafFilter;
 use crate::device::structure_of;
 use crate::error::{Damage, Error, Result};
@@ -43,6 +45,11 @@ impl<'log> Tree<'log> {
     /// As a version of that epoch sees it.
     pub(crate) fn new(log: &'log Log, region: u32, root: Root, epoch: u64) -> Self {
         Tree { log, region, root, epoch }
+    }
+
+    /// A place in it.
+    pub(crate) fn cursor(&self, bound: Bound<&[u8]>, direction: Direction) -> Result<Cursor<&'log Log>> {
+        Cursor::seek(&self.log, self.region, self.root, self.epoch, bound, direction)
     }
 
     fn root_child(&self) -> Child {

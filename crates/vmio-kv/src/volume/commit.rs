@@ -38,6 +38,8 @@ pub(crate) struct Committed {
 pub(crate) struct Changes {
     /// Regions in their new state; those that were not there are new.
     pub(crate) regions: Vec<RegionEntry>,
+    /// Numbers of regions that are no more.
+    pub(crate) removed: Vec<u32>,
     /// Nodes that they refer to now.
     pub(crate) taken: BlockRuns,
     /// Extents that they refer to now.
@@ -81,10 +83,15 @@ impl Committed {
         self.catalogue.iter().flatten()
     }
 
-    /// The catalogue with some regions changed, and which of its blocks are.
-    fn changed_catalogue(&self, regions: &[RegionEntry]) -> (Vec<Vec<RegionEntry>>, BTreeSet<usize>) {
+    /// The catalogue with some regions changed, and others gone, and which of its blocks are.
+    fn changed_catalogue(&self, regions: &[RegionEntry], removed: &[u32]) -> (Vec<Vec<RegionEntry>>, BTreeSet<usize>) {
         let mut catalogue = self.catalogue.clone();
         let mut changed = BTreeSet::new();
+        for (index, block) in catalogue.iter_mut().enumerate() {
+            let before = block.len();
+            block.retain(|entry| !removed.contains(&entry.number));
+            changed.extend((block.len() < before).then_some(index));
+        }
         for region in regions {
             let is_it = |entry: &RegionEntry| entry.number == region.number;
             let block = catalogue.iter().position(|block| block.iter().any(is_it));
@@ -94,12 +101,14 @@ impl Committed {
                     block
                 }
                 None => {
-                    if catalogue.last().is_none_or(|block| block.len() == catalogue::REGIONS) {
+                    // Where one was that is no more.
+                    let with_room = catalogue.iter().position(|block| block.len() < catalogue::REGIONS);
+                    let block = with_room.unwrap_or_else(|| {
                         catalogue.push(Vec::new());
-                    }
-                    let last = catalogue.len() - 1;
-                    catalogue[last].push(region.clone());
-                    last
+                        catalogue.len() - 1
+                    });
+                    catalogue[block].push(region.clone());
+                    block
                 }
             };
             changed.insert(block);
@@ -152,7 +161,7 @@ impl Segment {
         }
         let epoch = committed.epoch + 1;
         self.give_back_retired(committed)?;
-        let (catalogue, changed) = committed.changed_catalogue(&changes.regions);
+        let (catalogue, changed) = committed.changed_catalogue(&changes.regions, &changes.removed);
         assert!(catalogue.len() <= CATALOGUE_BLOCKS_MAX, "whoever creates regions looks at how many there are");
         let mut references = committed.superblock.catalogue.clone();
         let mut outdated: Vec<Freed> = Vec::new();

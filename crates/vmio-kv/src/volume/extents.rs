@@ -59,7 +59,8 @@ impl TakenExtents {
 
 impl Drop for TakenExtents {
     fn drop(&mut self) {
-        if !self.is_kept.get() {
+        // A child that was forked while a value's source was read leaves the parent's locks alone.
+        if !self.is_kept.get() && self.segment.device.check_not_forked().is_ok() {
             let mut allocator = self.segment.allocator();
             allocator.share(&self.new_units);
             self.all().for_each(|extent| allocator.free(extent.into()));

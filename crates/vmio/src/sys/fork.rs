@@ -4,7 +4,7 @@
 //! generation lives in a page that the kernel wipes in the child (MADV_WIPEONFORK), so the check is one load.
 
 use std::io;
-use std::mem::{self, ManuallyDrop};
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -47,45 +47,67 @@ impl Generation {
 }
 
 /// A value that only the process may use, or drop, in which it was made: a thread's handle, a ring, anything with memory that children do
-/// not get. A forked child finds nothing here, and its drop does nothing: what lies at those addresses is the child's own by then, and a thread of
-/// the child may have the id of its parent's.
-pub(crate) struct OfProcess<T> {
-    value: ManuallyDrop<T>,
+/// not get, or with locks that another thread of the parent may have held at the fork. A forked child finds nothing here, and its drop does
+/// nothing: what lies at those addresses is the child's own by then, and a thread of the child may have the id of its parent's.
+///
+/// ```
+/// let pool = vmio::OfProcess::new(vec![1, 2, 3])?;
+/// let length = pool.map(Vec::len);
+/// // In a forked child both are `None`.
+/// assert_eq!((pool.get().map(Vec::len), length.get()), (Some(3), Some(&3)));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct OfProcess<T> {
+    /// There is one whenever the generation is that of the process which looks.
+    value: MaybeUninit<T>,
     generation: Generation,
 }
 
 impl<T> OfProcess<T> {
-    /// A value of the calling process's.
-    pub(crate) fn new(value: T) -> io::Result<Self> {
-        Ok(OfProcess { value: ManuallyDrop::new(value), generation: Generation::of_this_process()? })
+    /// A value of the calling process's. Fails where the system has no memory for the mark of the process, which is made once.
+    pub fn new(value: T) -> io::Result<Self> {
+        Ok(OfProcess { value: MaybeUninit::new(value), generation: Generation::of_this_process()? })
     }
 
     /// The value; nothing in a forked child.
     #[inline]
-    pub(crate) fn get(&self) -> Option<&T> {
-        self.generation.is_current().then_some(&self.value)
+    pub fn get(&self) -> Option<&T> {
+        // SAFETY: there is a value, by the condition.
+        self.generation.is_current().then(|| unsafe { self.value.assume_init_ref() })
     }
 
     /// The same, to change it.
     #[inline]
-    pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
-        self.generation.is_current().then_some(&mut self.value)
+    pub fn get_mut(&mut self) -> Option<&mut T> {
+        // SAFETY: as above.
+        self.generation.is_current().then(|| unsafe { self.value.assume_init_mut() })
+    }
+
+    /// What is made of the value, as much the process's as the value is: in a forked child nothing is made, and nothing is found there.
+    pub fn map<U>(&self, make: impl FnOnce(&T) -> U) -> OfProcess<U> {
+        let value = self.get().map_or_else(MaybeUninit::uninit, |value| MaybeUninit::new(make(value)));
+        OfProcess { value, generation: self.generation }
     }
 
     /// The value, for good; nothing in a forked child, where it is leaked.
-    pub(crate) fn into_inner(mut self) -> Option<T> {
-        // SAFETY: `self` is forgotten at once, so nobody sees the value again.
-        let value = self.generation.is_current().then(|| unsafe { ManuallyDrop::take(&mut self.value) });
-        mem::forget(self);
-        value
+    pub fn into_inner(self) -> Option<T> {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: there is a value, by the condition, and `this` is not dropped, so nobody sees it again.
+        this.generation.is_current().then(|| unsafe { this.value.assume_init_read() })
+    }
+}
+
+impl<T: Clone> Clone for OfProcess<T> {
+    fn clone(&self) -> Self {
+        self.map(T::clone)
     }
 }
 
 impl<T> Drop for OfProcess<T> {
     fn drop(&mut self) {
         if self.generation.is_current() {
-            // SAFETY: it is dropped here alone.
-            unsafe { ManuallyDrop::drop(&mut self.value) };
+            // SAFETY: there is a value, by the condition, and it is dropped here alone.
+            unsafe { self.value.assume_init_drop() };
         }
     }
 }
@@ -152,8 +174,9 @@ mod tests {
         let child = unsafe { libc::fork() };
         if child == 0 {
             let [mut dropped, taken] = values;
-            let is_found = dropped.get().is_some() || dropped.get_mut().is_some();
-            drop(dropped);
+            let made = dropped.map(|_| Ends(4));
+            let is_found = made.get().is_some() || dropped.get().is_some() || dropped.get_mut().is_some();
+            drop((made, dropped));
             let is_found = taken.into_inner().is_some() || is_found;
             // SAFETY: as above.
             unsafe { libc::_exit(3 * i32::from(is_found)) };

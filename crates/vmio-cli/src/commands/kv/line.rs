@@ -1,13 +1,17 @@
 //! A key and its value as a line of text, or in one of the other forms in which they go in and out.
 
+use std::borrow::Cow;
+use std::fmt::{self, Display, Formatter};
 use std::io::{self, BufRead, Read, Write};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use vmio_kv::ValueReader;
 
-/// How keys and values are written and read.
+use super::encoding::{Encoding, EncodingArgs};
+
+/// What separates keys from values, and pairs from each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Key, tab, value, with what is not printable escaped
@@ -20,8 +24,41 @@ pub enum Format {
     Binary,
 }
 
+/// How keys and values are written and read.
+#[derive(Clone, Copy, Debug)]
+pub struct Form {
+    format: Format,
+    encoding: Encoding,
+    /// What ends a line of text is a carriage return and a line feed.
+    ends_with_cr: bool,
+}
+
 /// A key and its value.
 pub type Bytes = (Vec<u8>, Vec<u8>);
+
+/// Where a pair was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Line(u64),
+    Pair(u64),
+}
+
+impl Display for Place {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Line(number) => write!(out, "line {number}"),
+            Place::Pair(number) => write!(out, "pair {number}"),
+        }
+    }
+}
+
+/// A pair, and where it was.
+pub struct Row {
+    pub place: Place,
+    pub pair: Bytes,
+    /// Its line ended with a carriage return, which is taken for the value's.
+    pub has_cr: bool,
+}
 
 /// What is longer is no key or value, but no such file.
 const LENGTH_MAX: u32 = 1 << 30;
@@ -38,18 +75,32 @@ struct Key {
     key: String,
 }
 
-impl Format {
-    /// What `--json` and `--format` say.
-    pub fn of(json: bool, format: Option<Format>) -> Self {
-        format.unwrap_or(if json { Format::Json } else { Format::Text })
+impl Form {
+    /// What `--json`, `--format`, `--hex` and `--base64` say.
+    pub fn of(json: bool, format: Option<Format>, encoding: EncodingArgs) -> anyhow::Result<Self> {
+        let format = format.unwrap_or(if json { Format::Json } else { Format::Text });
+        let encoding = encoding.encoding();
+        if format == Format::Binary && encoding != Encoding::Escaped {
+            bail!("--format binary has the bytes themselves: neither --hex nor --base64 goes with it");
+        }
+        Ok(Form { format, encoding, ends_with_cr: false })
+    }
+
+    /// The same, but lines end as on Windows.
+    pub fn with_cr(self, ends_with_cr: bool) -> Self {
+        Form { ends_with_cr, ..self }
+    }
+
+    pub fn is_binary(self) -> bool {
+        self.format == Format::Binary
     }
 
     /// Writes a line.
     pub fn write(self, output: &mut impl Write, key: &[u8], value: &[u8]) -> anyhow::Result<()> {
-        match self {
-            Format::Text => writeln!(output, "{}\t{}", escaped(key), escaped(value))?,
-            Format::Json => write_object(output, &Pair { key: utf8(key)?, value: utf8(value)? })?,
-            Format::Csv => write_row(output, &[key, value])?,
+        match self.format {
+            Format::Text => writeln!(output, "{}\t{}", self.encoding.encode(key), self.encoding.encode(value))?,
+            Format::Json => write_object(output, &Pair { key: self.text(key)?, value: self.text(value)? })?,
+            Format::Csv => write_row(output, &[&self.field(key), &self.field(value)])?,
             Format::Binary => write_parts(output, &[key, value])?,
         }
         Ok(())
@@ -57,57 +108,111 @@ impl Format {
 
     /// Writes a line without a value.
     pub fn write_key(self, output: &mut impl Write, key: &[u8]) -> anyhow::Result<()> {
-        match self {
-            Format::Text => writeln!(output, "{}", escaped(key))?,
-            Format::Json => write_object(output, &Key { key: utf8(key)? })?,
-            Format::Csv => write_row(output, &[key])?,
+        match self.format {
+            Format::Text => writeln!(output, "{}", self.encoding.encode(key))?,
+            Format::Json => write_object(output, &Key { key: self.text(key)? })?,
+            Format::Csv => write_row(output, &[&self.field(key)])?,
             Format::Binary => write_parts(output, &[key])?,
         }
         Ok(())
     }
 
+    /// Bytes as a string of an object: those that are text as they are, unless all are encoded.
+    fn text(self, bytes: &[u8]) -> anyhow::Result<String> {
+        if self.encoding != Encoding::Escaped {
+            return Ok(self.encoding.encode(bytes));
+        }
+        let text = std::str::from_utf8(bytes).map(str::to_owned);
+        text.with_context(|| {
+            let bytes = self.encoding.encode(bytes);
+            format!("{bytes} is not UTF-8: go without --json, or with --hex or --base64")
+        })
+    }
+
+    /// What an object's string or a row's field stands for.
+    fn bytes(self, text: Vec<u8>) -> anyhow::Result<Vec<u8>> {
+        if self.encoding == Encoding::Escaped { Ok(text) } else { self.encoding.decode(&text) }
+    }
+
+    fn field(self, bytes: &[u8]) -> Cow<'_, [u8]> {
+        match self.encoding {
+            Encoding::Escaped => bytes.into(),
+            encoding => encoding.encode(bytes).into_bytes().into(),
+        }
+    }
+
     /// Reads all that there is; an error says which line or pair it is about.
     pub fn read<'input>(
         self,
-        input: impl BufRead + 'input,
-    ) -> Box<dyn Iterator<Item = anyhow::Result<Bytes>> + 'input> {
-        match self {
-            Format::Text | Format::Json => Box::new(
-                input
-                    .lines()
-                    .zip(1_u64..)
-                    .map(move |(line, number)| self.read_line(&line?).with_context(|| format!("line {number}"))),
-            ),
-            Format::Csv => {
-                let rows = csv::ReaderBuilder::new().has_headers(false).from_reader(input).into_byte_records();
-                Box::new(rows.zip(1_u64..).map(|(row, number)| {
-                    let row = row.with_context(|| format!("row {number}"))?;
-                    match (row.get(0), row.get(1), row.len()) {
-                        (Some(key), Some(value), 2) => Ok((key.to_vec(), value.to_vec())),
-                        (_, _, fields) => bail!("row {number}: it has {fields} fields, not a key and a value"),
-                    }
-                }))
-            }
-            Format::Binary => {
-                let mut input = input;
+        mut input: impl BufRead + 'input,
+    ) -> Box<dyn Iterator<Item = anyhow::Result<Row>> + 'input> {
+        match self.format {
+            Format::Text | Format::Json => {
                 let mut number = 0;
                 Box::new(std::iter::from_fn(move || {
                     number += 1;
-                    read_pair(&mut input).with_context(|| format!("pair {number}")).transpose()
+                    let place = Place::Line(number);
+                    let row = self.read_line(&mut input, place);
+                    row.with_context(|| place.to_string()).transpose()
+                }))
+            }
+            Format::Csv => {
+                let reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(input);
+                Box::new(reader.into_byte_records().map(move |row| {
+                    let row = row?;
+                    let place = Place::Line(row.position().map_or(0, |position| position.line()));
+                    self.pair_of(&row).map(|pair| Row { place, pair, has_cr: false }).with_context(|| place.to_string())
+                }))
+            }
+            Format::Binary => {
+                let mut number = 0;
+                Box::new(std::iter::from_fn(move || {
+                    number += 1;
+                    let place = Place::Pair(number);
+                    let pair = read_pair(&mut input).with_context(|| place.to_string()).transpose()?;
+                    Some(pair.map(|pair| Row { place, pair, has_cr: false }))
                 }))
             }
         }
     }
 
-    fn read_line(self, line: &str) -> anyhow::Result<Bytes> {
-        if self == Format::Json {
-            let pair: Pair = serde_json::from_str(line)?;
-            return Ok((pair.key.into_bytes(), pair.value.into_bytes()));
+    /// The next line; none at the end.
+    fn read_line(self, input: &mut impl BufRead, place: Place) -> anyhow::Result<Option<Row>> {
+        let mut line = Vec::new();
+        if input.read_until(b'\n', &mut line)? == 0 {
+            return Ok(None);
         }
-        let Some((key, value)) = line.split_once('\t') else {
+        let line = line.strip_suffix(b"\n").unwrap_or(&line);
+        if self.format == Format::Json {
+            let pair: Pair = serde_json::from_slice(line).map_err(without_line)?;
+            let pair = (self.bytes(pair.key.into_bytes())?, self.bytes(pair.value.into_bytes())?);
+            return Ok(Some(Row { place, pair, has_cr: false }));
+        }
+        let (line, has_cr) = match line.strip_suffix(b"\r") {
+            Some(line) if self.ends_with_cr => (line, false),
+            without => (line, without.is_some()),
+        };
+        let Some(tab) = line.iter().position(|byte| *byte == b'\t') else {
             bail!("there is no tab: a line is KEY, a tab, VALUE; --format reads other forms")
         };
-        Ok((unescape(key)?, unescape(value)?))
+        let pair = (self.encoding.decode(&line[..tab])?, self.encoding.decode(&line[tab + 1..])?);
+        Ok(Some(Row { place, pair, has_cr }))
+    }
+
+    fn pair_of(self, row: &csv::ByteRecord) -> anyhow::Result<Bytes> {
+        match (row.get(0), row.get(1), row.len()) {
+            (Some(key), Some(value), 2) => Ok((self.bytes(key.to_vec())?, self.bytes(value.to_vec())?)),
+            (_, _, fields) => bail!("it has {fields} fields, not a key and a value"),
+        }
+    }
+}
+
+/// What is wrong with an object, and in which column: it knows of no line but its own.
+fn without_line(error: serde_json::Error) -> anyhow::Error {
+    let (line, column, text) = (error.line(), error.column(), error.to_string());
+    match text.strip_suffix(&format!(" at line {line} column {column}")) {
+        Some(what) => anyhow!("{what}, at column {column}"),
+        None => error.into(),
     }
 }
 
@@ -151,15 +256,6 @@ pub fn write_streamed(output: &mut impl Write, key: &[u8], mut value: ValueReade
     Ok(())
 }
 
-fn escaped(bytes: &[u8]) -> String {
-    bytes.escape_ascii().to_string().replace("\\'", "'").replace("\\\"", "\"")
-}
-
-fn utf8(bytes: &[u8]) -> anyhow::Result<String> {
-    let text = std::str::from_utf8(bytes).map(str::to_owned);
-    text.with_context(|| format!("{} is not UTF-8: go without --json", bytes.escape_ascii()))
-}
-
 fn write_object(output: &mut impl Write, object: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer(&mut *output, object).map_err(io::Error::from)?;
     writeln!(output)
@@ -178,40 +274,26 @@ fn write_parts(output: &mut impl Write, parts: &[&[u8]]) -> anyhow::Result<()> {
     parts.iter().try_for_each(|part| Ok(output.write_all(part)?))
 }
 
-fn unescape(text: &str) -> anyhow::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'\\' {
-            bytes.push(byte);
-            continue;
-        }
-        bytes.push(match rest.next() {
-            Some(b't') => b'\t',
-            Some(b'n') => b'\n',
-            Some(b'r') => b'\r',
-            Some(b'\\') => b'\\',
-            Some(b'x') => {
-                let digits =
-                    [rest.next(), rest.next()].map(|digit| digit.and_then(|digit| char::from(digit).to_digit(16)));
-                let [Some(high), Some(low)] = digits else { bail!("\\x needs two hexadecimal digits") };
-                (high * 16 + low) as u8
-            }
-            Some(other) => bail!("\\{} is no escape: there are \\t \\n \\r \\\\ \\x00", char::from(other)),
-            None => bail!("it ends with a backslash"),
-        });
-    }
-    Ok(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    fn read(format: Format, input: &[u8]) -> anyhow::Result<Vec<Bytes>> {
-        format.read(input).collect()
+    const FORMATS: [Format; 4] = [Format::Text, Format::Json, Format::Csv, Format::Binary];
+
+    fn forms() -> impl Iterator<Item = Form> {
+        let form = |format, encoding| Form { format, encoding, ends_with_cr: false };
+        let all = [Encoding::Escaped, Encoding::Hex, Encoding::Base64];
+        FORMATS.into_iter().flat_map(move |format| all.map(|encoding| form(format, encoding)))
+    }
+
+    fn read(form: Form, input: &[u8]) -> anyhow::Result<Vec<Bytes>> {
+        form.read(input).map(|row| row.map(|row| row.pair)).collect()
+    }
+
+    fn text(ends_with_cr: bool) -> Form {
+        Form { format: Format::Text, encoding: Encoding::Escaped, ends_with_cr }
     }
 
     proptest! {
@@ -219,32 +301,54 @@ mod tests {
         fn pairs_come_back(pairs: Vec<(Vec<u8>, Vec<u8>)>, texts: Vec<(String, String)>) {
             let failed = |error: anyhow::Error| TestCaseError::fail(format!("{error:#}"));
             let texts = texts.into_iter().map(|(key, value)| (key.into_bytes(), value.into_bytes())).collect();
-            let of = |format| if format == Format::Json { &texts } else { &pairs };
-            for format in [Format::Text, Format::Json, Format::Csv, Format::Binary] {
+            for form in forms() {
+                let needs_text = form.format == Format::Json && form.encoding == Encoding::Escaped;
+                let pairs = if needs_text { &texts } else { &pairs };
                 let mut written = Vec::new();
-                for (key, value) in of(format) {
-                    format.write(&mut written, key, value).map_err(failed)?;
+                for (key, value) in pairs {
+                    form.write(&mut written, key, value).map_err(failed)?;
                 }
-                prop_assert_eq!(&read(format, &written).map_err(failed)?, of(format), "{:?}", format);
+                prop_assert_eq!(&read(form, &written).map_err(failed)?, pairs, "{:?}", form);
             }
         }
 
         #[test]
         fn whatever_is_read_is_an_error_at_worst(input: Vec<u8>) {
-            for format in [Format::Text, Format::Json, Format::Csv, Format::Binary] {
-                let _ = read(format, &input);
+            for form in forms() {
+                let _ = read(form, &input);
             }
         }
     }
 
     #[test]
-    fn bad_lines_are_refused() {
+    fn bad_lines_are_refused_and_named_once() {
         for line in ["no tab", "a\t\\q", "a\t\\x0", "a\t\\"] {
-            assert!(read(Format::Text, line.as_bytes()).is_err(), "{line}");
+            assert!(read(text(false), line.as_bytes()).is_err(), "{line}");
         }
-        assert!(read(Format::Json, b"{\"key\": \"a\"}").is_err());
-        assert!(read(Format::Csv, b"a,b\na,b,c\n").is_err_and(|error| error.to_string().contains("row 2")));
-        let cut_off = read(Format::Binary, &[1, 0, 0, 0, 5, 0, 0, 0, b'a', b'b']);
-        assert!(cut_off.is_err_and(|error| error.to_string().contains("pair 1")));
+        let form = |format| Form { format, ..text(false) };
+        let said = |format, input: &[u8]| format!("{:#}", read(form(format), input).expect_err("it is bad"));
+        assert_eq!(said(Format::Text, b"a\tb\nc\t\\\n"), "line 2: it ends with a backslash; one that is meant is \\\\");
+        assert_eq!(
+            said(Format::Json, b"{\"key\":\"a\",\"value\":\"\"}\nnonsense"),
+            "line 2: expected ident, at column 2"
+        );
+        assert!(said(Format::Json, b"{\"key\": \"a\"}").starts_with("line 1: missing field `value`, at column"));
+        // The first row has two lines.
+        assert_eq!(said(Format::Csv, b"a,\"b\n\"\na,b,c\n"), "line 3: it has 3 fields, not a key and a value");
+        let cut_off = said(Format::Binary, &[1, 0, 0, 0, 5, 0, 0, 0, b'a', b'b']);
+        assert_eq!(cut_off, "pair 1: it ends before it should");
+    }
+
+    #[test]
+    fn a_carriage_return_is_the_values_unless_lines_end_so() {
+        let read = |form: Form, input: &[u8]| -> Vec<(Vec<u8>, bool)> {
+            form.read(input).map(|row| row.map(|row| (row.pair.1, row.has_cr)).expect("sound")).collect()
+        };
+        let input = b"a\t1\r\nb\t2\nc\t3\\r\nd\t\r\r\n";
+        let values = |values: [&[u8]; 4], has_cr: [bool; 4]| -> Vec<(Vec<u8>, bool)> {
+            values.into_iter().map(<[u8]>::to_vec).zip(has_cr).collect()
+        };
+        assert_eq!(read(text(false), input), values([b"1\r", b"2", b"3\r", b"\r\r"], [true, false, false, true]));
+        assert_eq!(read(text(true), input), values([b"1", b"2", b"3\r", b"\r"], [false; 4]));
     }
 }

@@ -6,43 +6,59 @@ use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use vmio_kv::RegionHandle;
 
-use super::line::{Format, read_key};
+use super::line::{Form, Place, Row, read_key};
 use crate::progress::with_rate;
 
-/// Keys between two updates of the progress line.
+/// Rows between two updates of the progress line.
 const STEP: u64 = 4096;
 
-/// Puts each key and value; returns how many there were. Those before one that is wrong have been put.
-pub fn load(region: &RegionHandle, format: Format, input: impl BufRead) -> anyhow::Result<u64> {
+/// What a load has done.
+#[derive(Default)]
+pub struct Loaded {
+    /// How many rows were put.
+    pub rows: u64,
+    /// The first line that ended with a carriage return, and how many did.
+    pub with_cr: Option<(Place, u64)>,
+}
+
+impl Loaded {
+    fn count(&mut self, bar: &ProgressBar) {
+        self.rows += 1;
+        if self.rows % STEP == 0 {
+            bar.set_position(self.rows);
+        }
+    }
+}
+
+/// Puts each key and value. Those before one that is wrong have been put, and are counted.
+pub fn load(region: &RegionHandle, form: Form, input: impl BufRead) -> (Loaded, anyhow::Result<()>) {
     let bar = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template("{human_pos} keys, {per_s}") {
         bar.set_style(with_rate(style));
     }
-    let mut keys = 0;
-    let mut count = || {
-        keys += 1;
-        if keys % STEP == 0 {
-            bar.set_position(keys);
-        }
+    let mut loaded = Loaded::default();
+    let done = match form.is_binary() {
+        true => load_streamed(region, input, || loaded.count(&bar)),
+        false => form.read(input).try_for_each(|row| {
+            let Row { place, pair: (key, value), has_cr } = row?;
+            region.put(&key, &value).with_context(|| place.to_string())?;
+            if has_cr {
+                loaded.with_cr.get_or_insert((place, 0)).1 += 1;
+            }
+            loaded.count(&bar);
+            Ok(())
+        }),
     };
-    if format == Format::Binary {
-        load_streamed(region, input, &mut count)?;
-    } else {
-        for (pair, number) in format.read(input).zip(1_u64..) {
-            let (key, value) = pair?;
-            region.put(&key, &value).with_context(|| format!("key {number}"))?;
-            count();
-        }
-    }
     bar.finish_and_clear();
-    Ok(keys)
+    (loaded, done)
 }
 
 /// The binary form says beforehand how long a value is: it goes on as it comes.
-fn load_streamed(region: &RegionHandle, mut input: impl BufRead, count: &mut impl FnMut()) -> anyhow::Result<()> {
+fn load_streamed(region: &RegionHandle, mut input: impl BufRead, mut count: impl FnMut()) -> anyhow::Result<()> {
     for number in 1_u64.. {
-        let Some((key, length)) = read_key(&mut input).with_context(|| format!("pair {number}"))? else { break };
-        region.put_stream(&key, length.into(), &mut input).with_context(|| format!("pair {number}"))?;
+        let place = || Place::Pair(number).to_string();
+        let Some((key, length)) = read_key(&mut input).with_context(place)? else { break };
+        region.put_stream(&key, length.into(), &mut input).with_context(place)?;
         count();
     }
     Ok(())

@@ -2,14 +2,18 @@
 
 mod check;
 mod dump;
+mod encoding;
+mod help;
 mod line;
 mod load;
 mod scan;
 mod steps;
 mod value;
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
@@ -21,98 +25,14 @@ use vmio_kv::{DEFAULT_REGION, Db, Durability, FullPlace, Options, RegionHandle, 
 use crate::bench::kv::{OwnBenchArgs, run_own};
 use crate::size::{format_size, parse_size, parse_within};
 use dump::Part;
-use line::Format;
+use encoding::{Encoding, EncodingArgs};
+use help::{
+    BENCH_HELP, CHECK_HELP, CREATE_EXAMPLES, CREATE_SEGMENT_EXAMPLES, DEL_EXAMPLES, DUMP_HELP, EXAMPLES, GET_EXAMPLES,
+    GROW_EXAMPLES, LOAD_HELP, PUT_EXAMPLES, SCAN_HELP, STAT_EXAMPLES,
+};
+use line::{Form, Format};
+use load::Loaded;
 use scan::ScanArgs;
-
-const EXAMPLES: &str = "\
-Examples:
-  vmio kv create --size 10G words.kv
-  vmio kv put words.kv apple red
-  vmio kv get words.kv apple
-  vmio kv scan words.kv --from a --limit 10
-  printf 'pear\\tgreen\\nplum\\tblue\\n' | vmio kv load words.kv
-  vmio kv stat words.kv
-  vmio kv check words.kv";
-
-const CREATE_EXAMPLES: &str = "\
-Examples:
-  vmio kv create words.kv
-  vmio kv create --size 2T /dev/nvme1n1
-  vmio kv create --size 2T --overwrite /dev/nvme1n1     though there is a file system or a store on it, which is lost";
-const GROW_EXAMPLES: &str = "\
-Examples:
-  vmio kv grow words.kv 20G
-
-No other process may have the store open; the library's Db::grow does it while it is in use.";
-const CREATE_SEGMENT_EXAMPLES: &str = "\
-Examples:
-  vmio kv create-segment words.kv
-  vmio kv create-segment --size 50G words.kv
-  vmio kv load --region archive --segment 1 words.kv < archive.txt
-
-Prints the segment's number. A segment has a log of its own, and holds the regions that are created in it.
-The store becomes longer by the size; any of its segments may take what this one does not need.
-No other process may have the store open; the library's Db::create_segment does it while it is in use.";
-const PUT_EXAMPLES: &str = "\
-Examples:
-  vmio kv put words.kv apple red
-  vmio kv put --region plants words.kv apple tree
-  vmio kv put words.kv film --file film.mkv
-
-A file's value goes past memory as it is read, up to 1 GiB; what comes through a pipe is held in memory first.";
-const GET_EXAMPLES: &str = "\
-Examples:
-  vmio kv get words.kv apple
-  vmio kv get words.kv picture > picture.png
-  vmio kv get words.kv film --out film.mkv
-  vmio kv get words.kv film --range 0..1000000
-  vmio kv get words.kv apple pear plum
-
-One key's value is printed byte for byte, several as `vmio kv scan` prints them.";
-const DEL_EXAMPLES: &str = "\
-Examples:
-  vmio kv del words.kv apple
-
-A key that has no value is no error.";
-const STAT_EXAMPLES: &str = "\
-Examples:
-  vmio kv stat words.kv
-  vmio kv stat --json words.kv | jq .space_bytes";
-const CHECK_HELP: &str = "\
-Examples:
-  vmio kv check words.kv
-  vmio kv check --json words.kv | jq '.problems[]'
-
-Nothing is changed. What is wrong is told with its place in the file, and the command fails then. Notes tell what a crash may leave.";
-const DUMP_HELP: &str = "\
-Examples:
-  vmio kv dump words.kv
-  vmio kv dump --structure log --json words.kv | jq 'select(.kind == \"put\")'
-
-A line begins with the place in the file, in bytes. Nothing is changed.";
-const BENCH_HELP: &str = "\
-Examples:
-  vmio kv bench /data
-  vmio kv bench --records 100000 --value-bytes 1000 --durability sync .
-
-Keys have 20 bytes. `vmio bench kv` measures more, and other stores beside it; its help says what the figures are.";
-const SCAN_HELP: &str = "\
-Examples:
-  vmio kv scan words.kv --from a --to c --limit 10
-  vmio kv scan words.kv --prefix ap --keys-only
-  vmio kv scan words.kv --reverse --limit 1
-  vmio kv scan words.kv | vmio kv load copy.kv
-
-A line is KEY, a tab, VALUE. Bytes that are not printable ASCII, and backslashes, are written as in Rust: \\t \\n \\\\ \\x00.
-With --json a line is an object such as {\"key\": \"apple\", \"value\": \"red\"}; keys and values must be UTF-8 then. With --format csv it
-is KEY,VALUE. With --format binary each pair is the lengths of key and value (four bytes each, little-endian), then both.";
-const LOAD_HELP: &str = "\
-Examples:
-  vmio kv load --json words.kv < words.jsonl
-  printf 'pear\\tgreen\\nplum\\tblue\\n' | vmio kv load words.kv
-  vmio kv scan --format binary words.kv | vmio kv load --format binary copy.kv
-
-Lines are as `vmio kv scan` prints them.";
 
 /// Volumes have their lengths in these.
 const UNIT_BYTES: u64 = 2 << 20;
@@ -164,11 +84,13 @@ enum KvCommand {
         store: StoreArgs,
         #[command(flatten)]
         home: HomeArgs,
+        #[command(flatten)]
+        encoding: EncodingArgs,
         /// The key
-        key: String,
+        key: OsString,
         /// Its value
         #[arg(required_unless_present = "file", conflicts_with = "file")]
-        value: Option<String>,
+        value: Option<OsString>,
         /// Take the value from a file; from standard input if it is -
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
@@ -180,9 +102,11 @@ enum KvCommand {
         store: StoreArgs,
         #[command(flatten)]
         region: RegionArgs,
+        #[command(flatten)]
+        encoding: EncodingArgs,
         /// The keys
         #[arg(required = true, value_name = "KEY")]
-        keys: Vec<String>,
+        keys: Vec<OsString>,
         /// Print objects
         #[arg(long)]
         json: bool,
@@ -200,8 +124,10 @@ enum KvCommand {
         store: StoreArgs,
         #[command(flatten)]
         region: RegionArgs,
+        #[command(flatten)]
+        encoding: EncodingArgs,
         /// The key
-        key: String,
+        key: OsString,
     },
     /// Print keys and values in order
     #[command(after_help = SCAN_HELP)]
@@ -226,6 +152,11 @@ enum KvCommand {
         /// Read this form
         #[arg(long, value_enum, conflicts_with = "json")]
         format: Option<Format>,
+        #[command(flatten)]
+        encoding: EncodingArgs,
+        /// Lines end with a carriage return and a line feed
+        #[arg(long)]
+        crlf: bool,
     },
     /// Print how much there is of what, and what opening has brought back
     #[command(after_help = STAT_EXAMPLES)]
@@ -373,7 +304,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
         }
         KvCommand::Grow { store, size } => {
             let db = store.open_to_grow(*size)?;
-            let now = db.stats().volume_bytes;
+            let now = db.stats()?.volume_bytes;
             if *size <= now {
                 bail!("{} is {} long: it can become longer, not shorter", store.store.display(), format_size(now));
             }
@@ -383,20 +314,28 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
         KvCommand::CreateSegment { store, size } => {
             writeln!(output, "{}", create_segment(store, *size)?)?;
         }
-        KvCommand::Put { store, home, key, value, file } => {
+        KvCommand::Put { store, home, encoding, key, value, file } => {
+            let encoding = encoding.encoding();
+            let key = encoding.key(key)?;
+            let value = value.as_deref().unwrap_or_default().as_bytes();
+            let value = match encoding {
+                Encoding::Escaped => value.to_vec(),
+                encoding => encoding.decode(value).context("the value")?,
+            };
             let db = store.open(Durability::Sync)?;
             let region = home.open(&db)?;
             match file {
-                Some(file) => value::put_file(&region, key, file)?,
-                None => region.put(key.as_bytes(), value.as_deref().unwrap_or_default().as_bytes())?,
+                Some(file) => value::put_file(&region, &key, file)?,
+                None => region.put(&key, &value)?,
             }
             drop(region);
             db.close()?;
         }
-        KvCommand::Get { store, region, keys, json: false, out: file, range } if keys.len() == 1 => {
+        KvCommand::Get { store, region, encoding, keys, json: false, out: file, range } if keys.len() == 1 => {
+            let encoding = encoding.encoding();
+            let key = encoding.key(&keys[0])?;
             let db = store.open_to_read()?;
-            let reader = region.open(&db)?.reader(keys[0].as_bytes())?;
-            let reader = reader.with_context(|| format!("{:?} has no value in {}", keys[0], store.store.display()))?;
+            let reader = region.open(&db)?.reader(&key)?.with_context(|| has_none(encoding, &key, &store.store))?;
             let range = range.clone().unwrap_or(0..u64::MAX);
             match file {
                 Some(file) => value::write_file(reader, range, file, &store.store)?,
@@ -407,23 +346,26 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
         KvCommand::Get { out: Some(_), .. } | KvCommand::Get { range: Some(_), .. } => {
             bail!("--out and --range are for one key")
         }
-        KvCommand::Get { store, region, keys, json, .. } => {
+        KvCommand::Get { store, region, encoding, keys, json, .. } => {
+            let form = Form::of(*json, None, *encoding)?;
+            let encoding = encoding.encoding();
+            let keys: Vec<Vec<u8>> = keys.iter().map(|key| encoding.key(key)).collect::<Result<_, _>>()?;
             let db = store.open_to_read()?;
-            let values = region.open(&db)?.multi_get(keys)?;
-            let format = Format::of(*json, None);
+            let values = region.open(&db)?.multi_get(&keys)?;
             for (key, value) in keys.iter().zip(&values) {
                 if let Some(value) = value {
-                    format.write(&mut output, key.as_bytes(), value)?;
+                    form.write(&mut output, key, value)?;
                 }
             }
             db.close()?;
             if let Some((key, _)) = keys.iter().zip(&values).find(|(_, value)| value.is_none()) {
-                bail!("{key:?} has no value in {}", store.store.display());
+                bail!(has_none(encoding, key, &store.store));
             }
         }
-        KvCommand::Del { store, region, key } => {
+        KvCommand::Del { store, region, encoding, key } => {
+            let key = encoding.encoding().key(key)?;
             let db = store.open(Durability::Sync)?;
-            region.open(&db)?.delete(key.as_bytes())?;
+            region.open(&db)?.delete(&key)?;
             db.close()?;
         }
         KvCommand::Scan { store, region, scan } => {
@@ -431,14 +373,22 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             scan.run(&region.open(&db)?, &mut output)?;
             db.close()?;
         }
-        KvCommand::Load { store, home, json, format } => {
+        KvCommand::Load { store, home, json, format, encoding, crlf } => {
+            let form = Form::of(*json, *format, *encoding)?.with_cr(*crlf);
             let db = store.open(Durability::None)?;
             let region = home.open(&db)?;
-            let loaded = load::load(&region, Format::of(*json, *format), io::stdin().lock());
+            let (Loaded { rows, with_cr }, done) = load::load(&region, form, io::stdin().lock());
             // What came before a bad line stays.
             drop(region);
             db.close()?;
-            writeln!(output, "{} keys", loaded?)?;
+            if let Some((first, lines)) = with_cr {
+                eprintln!(
+                    "vmio: {lines} lines end with a carriage return, {first} first: it is a part of their values; --crlf takes it for a part of the line's end"
+                );
+            }
+            let kept = if rows == 1 { "1 row was".to_owned() } else { format!("{rows} rows were") };
+            done.with_context(|| format!("{kept} kept, and no more"))?;
+            writeln!(output, "{rows} keys")?;
         }
         KvCommand::Stat { store, json } => {
             let db = store.open_to_read()?;
@@ -482,11 +432,16 @@ fn open(store: &Path, options: Options) -> anyhow::Result<Db> {
     })
 }
 
+/// What is said of a key that has no value.
+fn has_none(encoding: Encoding, key: &[u8], store: &Path) -> String {
+    format!("\"{}\" has no value in {}", encoding.encode(key), store.display())
+}
+
 /// The number of the segment that a store has then.
 fn create_segment(store: &StoreArgs, size: u64) -> anyhow::Result<u32> {
     let length = FileBacking::open(&store.store, Access::ReadOnly)?.len();
     let db = store.open_to_grow(length.saturating_add(size))?;
-    let wanted = db.stats().volume_bytes.saturating_add(size);
+    let wanted = db.stats()?.volume_bytes.saturating_add(size);
     let segment = db.create_segment().map_err(|error| match error {
         vmio_kv::Error::Full { wanted, place: FullPlace::Volume, .. } => {
             let (size, wanted) = (format_size(size), format_size(wanted));
@@ -495,7 +450,7 @@ fn create_segment(store: &StoreArgs, size: u64) -> anyhow::Result<u32> {
         error => error.into(),
     });
     let number = segment?.number();
-    if db.stats().volume_bytes / UNIT_BYTES < wanted / UNIT_BYTES {
+    if db.stats()?.volume_bytes / UNIT_BYTES < wanted / UNIT_BYTES {
         db.grow(wanted)?;
     }
     db.close()?;
@@ -519,25 +474,25 @@ fn figures(stats: &SegmentStats) -> serde_json::Value {
     })
 }
 
-fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> io::Result<()> {
-    let (stats, recovery, regions, segments) = (db.stats(), db.recovery(), db.region_names(), db.segments());
+fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> anyhow::Result<()> {
+    let (stats, recovery, regions, segments) = (db.stats()?, db.recovery(), db.region_names()?, db.segments()?);
     if json {
-        let of_segment = |segment: &SegmentHandle| {
-            let stats = segment.stats();
+        let of_segment = |segment: &SegmentHandle| -> vmio_kv::Result<_> {
+            let stats = segment.stats()?;
             let mut object = figures(&stats);
             object["number"] = segment.number().into();
-            object["regions"] = segment.region_names().into();
+            object["regions"] = segment.region_names()?.into();
             object["segment_bytes"] = stats.segment_bytes.into();
-            object
+            Ok(object)
         };
         let mut object = figures(&stats.segments);
         object["regions"] = regions.into();
-        object["segments"] = segments.iter().map(of_segment).collect();
+        object["segments"] = segments.iter().map(of_segment).collect::<vmio_kv::Result<_>>()?;
         object["volume_bytes"] = stats.volume_bytes.into();
         object["recovered_records"] = recovery.records.into();
         object["recovered_log_bytes"] = recovery.log_bytes.into();
         object["recovery_s"] = recovery.time.as_secs_f64().into();
-        return writeln!(output, "{object}");
+        return Ok(writeln!(output, "{object}")?);
     }
     writeln!(output, "regions    {}", regions.join(", "))?;
     writeln!(output, "space      {} of {}", format_size(stats.space_bytes), format_size(stats.volume_bytes))?;
@@ -555,7 +510,7 @@ fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> io::Result<()> {
     writeln!(output, "in memory  {}", format_size(stats.memory_level_bytes))?;
     if segments.len() > 1 {
         for segment in &segments {
-            let stats = segment.stats();
+            let stats = segment.stats()?;
             writeln!(
                 output,
                 "segment {}  {} of {}, {} of it log, regions {}",
@@ -563,7 +518,7 @@ fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> io::Result<()> {
                 format_size(stats.space_bytes),
                 format_size(stats.segment_bytes),
                 format_size(stats.log_bytes),
-                segment.region_names().join(", ")
+                segment.region_names()?.join(", ")
             )?;
         }
     }
@@ -574,5 +529,6 @@ fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> io::Result<()> {
         format_size(recovery.log_bytes),
         recovery.time.as_secs_f64(),
         format_size(stats.recovery_log_bytes)
-    )
+    )?;
+    Ok(())
 }

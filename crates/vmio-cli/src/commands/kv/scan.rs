@@ -1,24 +1,26 @@
 //! `vmio kv scan`: keys of a range, in order.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::ops::Bound;
 
 use clap::Args;
 use vmio_kv::{KeyRange, RegionHandle};
 
-use super::line::{Format, write_streamed};
+use super::encoding::EncodingArgs;
+use super::line::{Form, Format, write_streamed};
 
 #[derive(Args)]
 pub struct ScanArgs {
     /// Only keys that are not less than this one
     #[arg(long, value_name = "KEY")]
-    from: Option<String>,
+    from: Option<OsString>,
     /// Only keys that are less than this one
     #[arg(long, value_name = "KEY")]
-    to: Option<String>,
+    to: Option<OsString>,
     /// Only keys that begin with this
     #[arg(long, conflicts_with_all = ["from", "to"])]
-    prefix: Option<String>,
+    prefix: Option<OsString>,
     /// Begin with the last key
     #[arg(long)]
     reverse: bool,
@@ -34,25 +36,27 @@ pub struct ScanArgs {
     /// Print in this form
     #[arg(long, value_enum, conflicts_with = "json")]
     format: Option<Format>,
+    #[command(flatten)]
+    encoding: EncodingArgs,
 }
 
 impl ScanArgs {
-    fn range(&self) -> KeyRange {
-        match &self.prefix {
-            Some(prefix) => KeyRange::prefix(prefix),
-            None => {
-                let from = self.from.as_ref().map_or(Bound::Unbounded, Bound::Included);
-                (from, self.to.as_ref().map_or(Bound::Unbounded, Bound::Excluded)).into()
-            }
+    fn range(&self) -> anyhow::Result<KeyRange> {
+        let encoding = self.encoding.encoding();
+        let key = |argument: &Option<OsString>| argument.as_deref().map(|key| encoding.key(key)).transpose();
+        if let Some(prefix) = key(&self.prefix)? {
+            return Ok(KeyRange::prefix(prefix));
         }
+        let from = key(&self.from)?.map_or(Bound::Unbounded, Bound::Included);
+        Ok((from, key(&self.to)?.map_or(Bound::Unbounded, Bound::Excluded)).into())
     }
 
     /// Prints what was asked for.
     pub fn run(&self, region: &RegionHandle, output: &mut impl Write) -> anyhow::Result<()> {
-        let format = Format::of(self.json, self.format);
-        let mut scan = region.scan(self.range());
+        let form = Form::of(self.json, self.format, self.encoding)?;
+        let mut scan = region.scan(self.range()?);
         let limit = self.limit.unwrap_or(usize::MAX);
-        if format == Format::Binary && !self.keys_only {
+        if form.is_binary() && !self.keys_only {
             let mut readers = scan.readers();
             for _ in 0..limit {
                 let Some(found) = (if self.reverse { readers.next_back() } else { readers.next() }) else { break };
@@ -65,14 +69,14 @@ impl ScanArgs {
             let mut keys = scan.keys();
             for _ in 0..limit {
                 let Some(key) = (if self.reverse { keys.next_back() } else { keys.next() }) else { break };
-                format.write_key(output, &key?)?;
+                form.write_key(output, &key?)?;
             }
             return Ok(());
         }
         for _ in 0..limit {
             let Some(found) = (if self.reverse { scan.next_back() } else { scan.next() }) else { break };
             let (key, value) = found?;
-            format.write(output, &key, &value)?;
+            form.write(output, &key, &value)?;
         }
         Ok(())
     }

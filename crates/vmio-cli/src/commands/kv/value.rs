@@ -23,7 +23,7 @@ pub fn parse_range(text: &str) -> anyhow::Result<Range<u64>> {
 }
 
 /// Puts what is in a file, or in what follows of standard input.
-pub fn put_file(region: &RegionHandle, key: &str, file: &Path) -> anyhow::Result<()> {
+pub fn put_file(region: &RegionHandle, key: &[u8], file: &Path) -> anyhow::Result<()> {
     let failed = || format!("cannot read {}", file.display());
     let mut source = if file == Path::new("-") {
         File::from(io::stdin().as_fd().try_clone_to_owned()?)
@@ -33,13 +33,13 @@ pub fn put_file(region: &RegionHandle, key: &str, file: &Path) -> anyhow::Result
     let metadata = source.metadata()?;
     if metadata.is_file() {
         let left = metadata.len().saturating_sub(source.stream_position()?);
-        region.put_stream(key.as_bytes(), left, source)?;
+        region.put_stream(key, left, source)?;
         return Ok(());
     }
     // How much comes through a pipe is known when it has come.
     let mut value = Vec::new();
     source.take(VALUE_LENGTH_MAX + 1).read_to_end(&mut value).with_context(failed)?;
-    Ok(region.put(key.as_bytes(), &value)?)
+    Ok(region.put(key, &value)?)
 }
 
 /// Writes the part of a value that is within a range.

@@ -76,7 +76,8 @@ enum Step {
 }
 
 impl OpenSegment {
-    fn collecting(&self) -> MutexGuard<'_, Collecting> {
+    /// Waits until nobody collects.
+    pub(super) fn collecting(&self) -> MutexGuard<'_, Collecting> {
         self.collector.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -281,7 +282,7 @@ impl OpenSegment {
         state.emptied.drain(..count);
         self.collector.chunks.fetch_add(chunks.len() as u64, Ordering::Relaxed);
         let outdated = Outdated::new(&self.segment.retired, chunks);
-        for region in self.regions() {
+        for region in self.readable_regions() {
             region.outlive(&outdated, epoch);
         }
         drop(committing);

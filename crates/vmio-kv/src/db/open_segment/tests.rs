@@ -29,7 +29,7 @@ fn batch_beside<Taken>(take: impl FnOnce(&Db) -> Taken) {
     backing.let_through(0);
     let taken = std::thread::scope(|scope| {
         let writer = scope.spawn(|| db.write(&batch));
-        while !db.default_region().home().log.is_behind() {
+        while !db.default_region().open().unwrap().home.log.is_behind() {
             std::thread::yield_now();
         }
         let taken = take(&db);
@@ -58,7 +58,7 @@ fn large_values_leave_a_batch_its_room() {
         let region = db.default_region();
         let (mut stored, value) = (Vec::new(), vec![1; 2 << 20]);
         loop {
-            let segment = &region.home().segment;
+            let segment = &region.open().unwrap().home.segment;
             match Stored::write(segment, region.region().number, b"large", value.len() as u64, &mut &value[..]) {
                 Ok(one) => stored.push(one),
                 Err(Error::Full { .. }) => break,
@@ -88,7 +88,7 @@ impl Drop for Nodes {
 fn spills_leave_a_batch_its_room() {
     batch_beside(|db| {
         let handle = db.default_region();
-        let segment = Arc::clone(&handle.home().segment);
+        let segment = Arc::clone(&handle.open().unwrap().home.segment);
         let mut nodes = Nodes { segment, cursor: Cursor::default(), runs: Vec::new() };
         loop {
             let Nodes { segment, cursor, runs } = &mut nodes;
@@ -116,7 +116,7 @@ fn nothing_comes_between_the_records_of_a_batch_that_waits() {
     backing.let_through(0);
     std::thread::scope(|scope| {
         scope.spawn(|| db.write(&batch).expect("room"));
-        let log = &db.default_region().home().log;
+        let log = &db.default_region().open().unwrap().home.log;
         while !log.is_behind() {
             std::thread::yield_now();
         }
@@ -127,7 +127,7 @@ fn nothing_comes_between_the_records_of_a_batch_that_waits() {
         backing.let_through(u64::MAX);
     });
     let number_of = |handle: &RegionHandle, key: &[u8]| {
-        let (log, region) = (&handle.home().log, handle.region());
+        let (log, region) = (&handle.open().unwrap().home.log, handle.region());
         let pointer = region.find(&region.version(), NEWEST, key).expect("read").expect("there");
         log.read(pointer, |record| record.sequence).expect("read")
     };

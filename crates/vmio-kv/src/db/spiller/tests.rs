@@ -48,13 +48,13 @@ fn last_leaf(region: &RegionHandle, root: Root) -> u64 {
 }
 
 fn evict_all(db: &Db, backing: &FailingBacking) {
-    let device = &db.default.home.store.device;
+    let device = &db.default_region().open().unwrap().home.store.device;
     (0..backing.len() / UNIT_BYTES).for_each(|unit| device.evict(unit));
 }
 
 fn begin_to_spill(db: &Db, region: &RegionHandle) {
     assert!(region.region().freeze());
-    db.segments.store().spills.put(region.region());
+    db.opened().unwrap().segments.store().spills.put(region.region());
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_level_takes_spills_while_it_is_spilled_itself() {
     let backing = Arc::new(FailingBacking::new(128 << 20));
     let options = options().spill_threads(2).growth_factor(2);
     let db = Db::create_on(Arc::clone(&backing), options.clone()).expect("a store");
-    let (home, region) = (&db.default.home, db.default_region().region());
+    let (home, region) = (&db.default_region().open().unwrap().home, db.default_region().region());
     let trees = || region.version().levels;
     let mut expected = std::collections::BTreeMap::new();
     // Less than fills the level in memory: no thread spills it.
@@ -149,13 +149,13 @@ fn a_part_that_fails_gives_back_what_all_have_taken() {
     assert!((0..8000).all(|number| db.contains(&key(number)).expect("read")));
     backing.fail(Some(unit_of(last_leaf(&db, root))));
     put(&db, (0..9000).step_by(30), b"new");
-    let taken_blocks = || db.default.home.segment.allocator().taken_blocks();
+    let taken_blocks = || db.default_region().open().unwrap().home.segment.allocator().taken_blocks();
     // The spill before may still be giving back what it has made outdated.
-    wait_for_spills(&db.default.home);
+    wait_for_spills(&db.default_region().open().unwrap().home);
     let before = taken_blocks();
     begin_to_spill(&db, &db);
     wait_until("the spill has not failed", || region.has_failed());
-    wait_for_spills(&db.default.home);
+    wait_for_spills(&db.default_region().open().unwrap().home);
     assert_eq!(taken_blocks(), before);
     backing.fail(None);
     // It could not be read, which is remembered as long as it is in memory.
@@ -178,7 +178,7 @@ fn a_merge_that_fails_at_its_end_gives_back_its_tree() {
     db.collect_garbage().expect("merged");
     region.delete(b"00000000x").expect("room");
     db.flush().expect("spilled");
-    let home = &db.default.home;
+    let home = &db.default_region().open().unwrap().home;
     let head = {
         let allocator = home.segment.allocator();
         let of_values = allocator.units().filter(|(_, of)| of.purpose == Purpose::Extents);
@@ -245,7 +245,7 @@ fn a_region_that_was_idle_for_long_goes_on() {
 fn a_flush_tries_again_what_has_found_no_room() {
     let db = Db::create_on(MemoryBacking::new(64 << 20).expect("memory"), options()).expect("a store");
     (0..100).for_each(|number| db.put(&key(number), b"value").expect("room"));
-    let segment = Arc::clone(&db.default_region().home().segment);
+    let segment = Arc::clone(&db.default_region().open().unwrap().home.segment);
     let held: Vec<u64> = std::iter::from_fn(|| segment.take_chunk().ok()).collect();
     assert!(matches!(db.flush(), Err(Error::Full { .. })), "{} chunks are held", held.len());
     held.into_iter().for_each(|offset| segment.allocator().free(Freed { offset, blocks: UNIT_BLOCKS }));

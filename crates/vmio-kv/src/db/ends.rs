@@ -1,0 +1,92 @@
+//! A region's first key and its last one, to look at and to take.
+
+use std::sync::Arc;
+
+use crate::db::scan::Progress;
+use crate::db::{OpenRegion, RegionHandle};
+use crate::error::Result;
+use crate::format::record::RecordKind;
+use crate::key_range::KeyRange;
+use crate::log::Append;
+use crate::region::memory_level::room_for;
+use crate::region::{Admitted, View, WriteTurn};
+use crate::tree::Direction;
+use crate::volume::reserve::Claim;
+
+/// A key and its value.
+type Pair = (Vec<u8>, Vec<u8>);
+
+/// So often a key is looked for while others write; then they wait for it.
+const TRIES: usize = 3;
+
+impl RegionHandle {
+    /// The first key that has a value, and that.
+    pub fn first(&self) -> Result<Option<Pair>> {
+        self.scan(..).next().transpose()
+    }
+
+    /// The last key that has a value, and that.
+    pub fn last(&self) -> Result<Option<Pair>> {
+        self.scan(..).next_back().transpose()
+    }
+
+    /// Deletes the first key that has a value, and returns both. Of several who do so at once, each gets another one: between the look and
+    /// the deletion nobody else writes to the region.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let db = vmio_kv::Db::create(folder.path().join("store"), vmio_kv::Options::new())?;
+    /// for (name, kind) in [("pear", "fruit"), ("apple", "fruit"), ("leek", "vegetable")] {
+    ///     db.put(name.as_bytes(), kind.as_bytes())?;
+    /// }
+    /// assert_eq!(db.pop_first()?, Some((b"apple".to_vec(), b"fruit".to_vec())));
+    /// assert_eq!(db.pop_last()?, Some((b"pear".to_vec(), b"fruit".to_vec())));
+    /// assert_eq!(db.first()?, db.last()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pop_first(&self) -> Result<Option<Pair>> {
+        self.open()?.pop(Direction::Up)
+    }
+
+    /// The same of the last key.
+    pub fn pop_last(&self) -> Result<Option<Pair>> {
+        self.open()?.pop(Direction::Down)
+    }
+}
+
+impl OpenRegion {
+    fn pop(&self, direction: Direction) -> Result<Option<Pair>> {
+        self.home.write_where_room(Claim::Delete, || self.try_pop(direction))
+    }
+
+    fn try_pop(&self, direction: Direction) -> Result<Option<Pair>> {
+        for _ in 0..TRIES {
+            let view = Arc::new(View::begin(&self.region));
+            let Some(found) = self.end(&view, direction)? else { return Ok(None) };
+            let admitted = self.home.admit(self.region.room_to_begin() + room_for(&found.0))?;
+            let turn = self.region.begin_write()?;
+            if view.is_newest(&self.region) {
+                drop(view);
+                return self.take(admitted, turn, found).map(Some);
+            }
+        }
+        let turn = self.region.begin_write()?;
+        let Some(found) = self.end(&Arc::new(View::begin(&self.region)), direction)? else { return Ok(None) };
+        // Who has a turn waits for nobody's room.
+        let admitted = self.home.store.level_memory.admit_anyway(self.region.room_to_begin() + room_for(&found.0));
+        self.take(admitted, turn, found).map(Some)
+    }
+
+    /// The first pair on the way that a view shows.
+    fn end(&self, view: &Arc<View>, direction: Direction) -> Result<Option<Pair>> {
+        Progress::new(self.clone(), Arc::clone(view), KeyRange::from(..)).take(direction)
+    }
+
+    fn take(&self, admitted: Admitted<'_>, turn: WriteTurn<'_>, found: Pair) -> Result<Pair> {
+        let record = Append { kind: RecordKind::Delete, region: self.region.number, key: &found.0, value: &[] };
+        self.append(admitted, turn, &record, Claim::Delete, self.durability())?;
+        Ok(found)
+    }
+}

@@ -1,0 +1,119 @@
+//! A region loses all that it has, at once: it is cleared, or is to be no more.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::MutexGuard;
+
+use crate::error::Result;
+use crate::format::catalogue::{LEVELS, LevelRoots, RegionEntry};
+use crate::format::extents::Extent;
+use crate::format::free_log::Freed;
+use crate::format::pointer::PointerKind;
+use crate::region::memory_level::MemoryLevel;
+use crate::region::{Region, Version, Writing};
+use crate::tree::{Newer, Tree};
+use crate::volume::era::Outdated;
+use crate::volume::garbage::Garbage;
+
+/// A region that nobody writes to, since it is about to lose what it has.
+pub(crate) struct Removal<'region> {
+    region: &'region Region,
+    writing: MutexGuard<'region, Writing>,
+    version: Arc<Version>,
+}
+
+/// What nothing refers to once that is committed.
+#[derive(Default)]
+pub(crate) struct Removed {
+    /// Records of the log, newest of their keys or not known to be older.
+    pub(crate) garbage: Garbage,
+    /// What large values have taken that are in memory alone: no commit knows of it.
+    pub(crate) extents: Vec<Extent>,
+    /// That too, nodes, and what large values of the trees have taken.
+    pub(crate) outdated: Vec<Freed>,
+}
+
+impl Region {
+    /// Has writers wait, and spills of it. What one is about to publish would come back: it has ended when this returns.
+    pub(crate) fn begin_removal(&self) -> Result<Removal<'_>> {
+        let mut writing = self.writing();
+        while writing.is_spilled.contains(&true) {
+            self.changed.wait(&mut writing);
+        }
+        if self.is_dropped() {
+            return Err(self.gone());
+        }
+        if let Some(why) = &writing.failed {
+            return Err(self.log.stopped(why));
+        }
+        Ok(Removal { region: self, version: self.version(), writing })
+    }
+}
+
+impl Removal<'_> {
+    /// All that it has. The leaves of its trees are read for that, and the heads of large values.
+    pub(crate) fn contents(&self) -> Result<Removed> {
+        let Removal { region, version, .. } = self;
+        let mut removed = Removed::default();
+        for level in std::iter::once(&version.memory).chain(&version.frozen) {
+            // Those that were replaced there have been counted.
+            each_pointer(&**level, |pointer| {
+                if pointer.kind() != PointerKind::Extents {
+                    removed.garbage.count(pointer);
+                }
+            })?;
+            removed.extents.extend(level.extents());
+        }
+        removed.outdated.extend(removed.extents.iter().copied().map(Freed::from));
+        for root in version.roots() {
+            let tree = Tree::new(&region.log, region.number, root, version.epoch);
+            removed.outdated.extend(tree.blocks()?.freed());
+            each_pointer(&tree, |pointer| removed.garbage.count(pointer))?;
+        }
+        let dead = region.extents_of_dead(removed.garbage.large())?;
+        removed.outdated.extend(dead.into_iter().map(Freed::from));
+        Ok(removed)
+    }
+
+    /// It is not known whether it is committed.
+    pub(crate) fn fail(mut self, why: String) {
+        self.writing.failed.get_or_insert(why);
+        self.region.changed.notify_all();
+    }
+
+    /// Has readers see that it has nothing, which a commit of that epoch has made durable. It goes on as the entry says, or is no more.
+    pub(crate) fn publish(mut self, epoch: u64, outdated: Vec<Freed>, goes_on: Option<&RegionEntry>) {
+        let Removal { region, version, writing } = &mut self;
+        writing.has_no_room = false;
+        let (log_offset, log_sequence) = match goes_on {
+            Some(entry) => (entry.log_offset, entry.log_sequence),
+            None => {
+                region.is_dropped.store(true, Ordering::Release);
+                (version.memory.log_offset, version.memory.first_sequence)
+            }
+        };
+        if let Some(frozen) = &version.frozen {
+            frozen.spilled();
+        }
+        // Snapshots alone may hold it.
+        version.memory.freeze();
+        version.memory.spilled();
+        region.version.store(Arc::new(Version {
+            memory: Arc::new(MemoryLevel::new(log_sequence, log_offset, &region.level_memory)),
+            frozen: None,
+            levels: [LevelRoots::default(); LEVELS],
+            epoch,
+            era: version.era.end(Outdated::new(&region.log.segment.retired, outdated)),
+        }));
+        region.changed.notify_all();
+    }
+}
+
+fn each_pointer(level: &dyn Newer, mut see: impl FnMut(crate::format::pointer::Pointer)) -> Result<()> {
+    let mut source = level.source(&[])?;
+    while let Some(known) = source.next()? {
+        see(known.pointer);
+    }
+    Ok(())
+}

@@ -1,0 +1,341 @@
+//! A forked child has nothing of its parent's store: whatever it asks is refused, whatever it drops is left alone, and it waits for none
+//! of the locks that threads of the parent held at the fork.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use support::child::{Ended, fork, isolated};
+use vmio_kv::{
+    Db, Durability, Error, Keys, Options, Readers, RegionHandle, RegionSnapshot, Scan, SegmentHandle, Snapshot,
+    ValueReader, WriteBatch, check,
+};
+
+const LARGE: usize = 3 << 20;
+const FORKS: usize = 12;
+
+fn options() -> Options {
+    // Everything spills all the time.
+    let options = Options::new().memory_bytes(32 << 20).memory_level_bytes(6 << 10).growth_factor(2);
+    options.volume_bytes(256 << 20).max_volume_bytes(1 << 30).durability(Durability::None)
+}
+
+fn key(number: u64) -> [u8; 8] {
+    number.to_be_bytes()
+}
+
+/// Who asks for what, and is refused; the calls that were made.
+#[derive(Default)]
+struct Refused(BTreeSet<&'static str>);
+
+impl Refused {
+    fn call<T>(&mut self, name: &'static str, result: vmio_kv::Result<T>) {
+        self.0.insert(name);
+        match result {
+            Err(Error::Forked) => {}
+            Err(error) => panic!("{name}: {error}"),
+            Ok(_) => panic!("{name}: it worked"),
+        }
+    }
+
+    /// One error, and then nothing.
+    fn goes_through<T>(&mut self, name: &'static str, mut items: impl DoubleEndedIterator<Item = vmio_kv::Result<T>>) {
+        self.call(name, items.next().unwrap());
+        assert!(items.next().is_none() && items.next_back().is_none(), "{name}");
+    }
+}
+
+/// One of everything that can be held of a store.
+struct Everything {
+    db: Db,
+    other: RegionHandle,
+    segment: SegmentHandle,
+    snapshot: Snapshot,
+    of_region: RegionSnapshot,
+    scan: Scan,
+    keys: Keys,
+    readers: Readers,
+    reader: ValueReader,
+    batch: WriteBatch,
+}
+
+impl Everything {
+    fn of(db: &Db) -> Self {
+        let other = db.region_or_create("other").unwrap();
+        (0..50).for_each(|number| other.put(&key(number), &[1; 100]).unwrap());
+        other.put(b"large", &vec![7; LARGE]).unwrap();
+        let (mut scan, mut readers) = (other.scan(..), other.scan(..).readers());
+        assert!(scan.next().unwrap().is_ok() && scan.next_back().unwrap().is_ok() && readers.next().unwrap().is_ok());
+        let mut reader = other.reader(b"large").unwrap().unwrap();
+        reader.read_exact(&mut [0; 10]).unwrap();
+        let mut batch = WriteBatch::new();
+        batch.put(&other, b"batched", b"x").unwrap();
+        Everything {
+            segment: db.segments().unwrap().pop().unwrap(),
+            snapshot: db.snapshot(),
+            of_region: other.snapshot(),
+            keys: other.scan(..).keys(),
+            scan,
+            readers,
+            reader,
+            batch,
+            other,
+            db: db.clone(),
+        }
+    }
+
+    /// Asks for everything, and drops everything.
+    fn ask_and_drop(self) -> Refused {
+        let mut refused = Refused::default();
+        let Everything { db, other, segment, snapshot, of_region, scan, keys, readers, mut reader, mut batch } = self;
+        // What does not change is known.
+        assert_eq!((other.name(), other.segment(), of_region.name(), segment.number()), ("other", 0, "other", 1));
+        assert!(db.recovery().records == 0 && db.default_region().name() == "default");
+        assert!(batch.len() == 1 && !batch.is_empty() && reader.len() == LARGE as u64);
+        let _ = format!("{db:?} {other:?} {segment:?} {snapshot:?} {of_region:?} {reader:?}");
+        db_is_refused(&mut refused, &db, &batch);
+        region_is_refused(&mut refused, &db);
+        region_is_refused(&mut refused, &other);
+        refused.call("region_or_create", segment.region_or_create("of the child"));
+        refused.call("region_names", segment.region_names());
+        refused.call("stats", segment.stats());
+        refused.call("region", snapshot.region("other"));
+        refused.call("region_names", snapshot.region_names().map(|_| ()));
+        for snapshot in [&*snapshot, &of_region, &*db.snapshot(), &other.snapshot(), &*snapshot.clone()] {
+            snapshot_is_refused(&mut refused, snapshot);
+        }
+        refused.goes_through("scan", scan);
+        refused.goes_through("keys", keys);
+        refused.goes_through("readers", readers);
+        let failed = reader.read(&mut [0; 10]).unwrap_err();
+        refused.call::<()>("reader", Err(failed.downcast::<Error>().unwrap()));
+        reader.seek(SeekFrom::Start(5)).unwrap();
+        refused.call("put", batch.put(&other, b"a", b"b"));
+        refused.call("delete", batch.delete(&other, b"a"));
+        refused.call("put", WriteBatch::new().put(&other, b"a", b"b"));
+        refused.call("close", db.clone().close());
+        refused.call("close", db.close());
+        refused
+    }
+}
+
+fn db_is_refused(refused: &mut Refused, db: &Db, batch: &WriteBatch) {
+    refused.call("region", db.region("other"));
+    refused.call("region_or_create", db.region_or_create("of the child"));
+    refused.call("drop_region", db.drop_region("other"));
+    refused.call("create_segment", db.create_segment());
+    refused.call("segments", db.segments());
+    refused.call("segment", db.segment(0));
+    refused.call("region_names", db.region_names());
+    refused.call("write", db.write(batch));
+    refused.call("write", db.write(&WriteBatch::new()));
+    refused.call("write_with", db.write_with(batch, Durability::Sync));
+    refused.call("region", db.snapshot().region("other"));
+    refused.call("sync", db.sync());
+    refused.call("flush", db.flush());
+    refused.call("collect_garbage", db.collect_garbage());
+    refused.call("forget_former_owners", db.forget_former_owners());
+    refused.call("stats", db.stats());
+    refused.call("grow", db.grow(512 << 20));
+}
+
+fn region_is_refused(refused: &mut Refused, region: &RegionHandle) {
+    let large = vec![1; LARGE];
+    refused.call("put", region.put(b"child", b"x"));
+    refused.call("put", region.put(b"child", &large));
+    refused.call("put_with", region.put_with(b"child", b"x", Durability::Sync));
+    refused.call("put_stream", region.put_stream(b"child", LARGE as u64, &large[..]));
+    refused.call("put_stream_with", region.put_stream_with(b"child", 5, &large[..], Durability::Sync));
+    refused.call("delete", region.delete(b"child"));
+    refused.call("delete_with", region.delete_with(b"child", Durability::Sync));
+    refused.call("get", region.get(&key(1)));
+    refused.call("get_ref", region.get_ref(&key(1), |_| ()));
+    refused.call("get_range", region.get_range(&key(1), ..));
+    refused.call("multi_get", region.multi_get(&[key(1)]));
+    refused.call("contains", region.contains(&key(1)));
+    refused.call("reader", region.reader(b"large"));
+    refused.goes_through("scan", region.scan(..));
+    refused.goes_through("prefix", region.prefix(b"a"));
+    refused.goes_through("readers", region.scan(..).readers());
+    let (mut scan, mut keys) = (region.scan(..), region.clone().scan(..).keys());
+    scan.seek(b"a");
+    refused.goes_through("seek", scan);
+    keys.seek_back(b"a");
+    refused.goes_through("seek_back", keys);
+    refused.call("first", region.first());
+    refused.call("last", region.last());
+    refused.call("pop_first", region.pop_first());
+    refused.call("pop_last", region.pop_last());
+    refused.call("clear", region.clear());
+    snapshot_is_refused(refused, &region.snapshot());
+    refused.0.insert("snapshot");
+}
+
+fn snapshot_is_refused(refused: &mut Refused, snapshot: &RegionSnapshot) {
+    refused.call("get", snapshot.get(&key(1)));
+    refused.call("get_ref", snapshot.get_ref(&key(1), |_| ()));
+    refused.call("get_range", snapshot.get_range(&key(1), ..));
+    refused.call("multi_get", snapshot.multi_get(&[key(1)]));
+    refused.call("contains", snapshot.contains(&key(1)));
+    refused.call("reader", snapshot.reader(b"large"));
+    refused.goes_through("scan", snapshot.scan(..));
+    refused.goes_through("prefix", snapshot.prefix(b"a"));
+}
+
+/// Public methods of what is held of a store.
+fn public_methods() -> BTreeSet<&'static str> {
+    let sources = [
+        include_str!("../src/db.rs"),
+        include_str!("../src/db/ends.rs"),
+        include_str!("../src/db/growth.rs"),
+        include_str!("../src/db/large_values.rs"),
+        include_str!("../src/db/region_handle.rs"),
+        include_str!("../src/db/removal.rs"),
+        include_str!("../src/db/scan.rs"),
+        include_str!("../src/db/segment_handle.rs"),
+        include_str!("../src/db/snapshot.rs"),
+        include_str!("../src/db/value_reader.rs"),
+        include_str!("../src/write_batch.rs"),
+    ];
+    let lines = sources.into_iter().flat_map(str::lines);
+    let names = lines.filter_map(|line| line.strip_prefix("    pub fn ")?.split(['(', '<']).next());
+    // What makes one, and what is known of it without asking the store.
+    let others =
+        ["create", "create_on", "open", "open_on", "open_or_create", "new", "name", "number", "len", "is_empty"];
+    let known: BTreeSet<&str> = others.into_iter().chain(["recovery", "default_region"]).collect();
+    // A handle knows its segment's number; a store is asked for one.
+    names.filter(|name| !known.contains(name)).collect()
+}
+
+fn write_until(db: &Db, writer: u64, is_over: &AtomicBool, written: &AtomicU64) {
+    let other = db.region_or_create("busy").unwrap();
+    for number in 0.. {
+        if is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        let key = key(number % 500 + 1000 * writer);
+        match number % 100 {
+            0 => db.put(&key, &vec![9; LARGE]).unwrap(),
+            1 => db.put_with(&key, b"durable", Durability::Sync).unwrap(),
+            2 => assert!(db.snapshot().scan(..).take(30).all(|found| found.is_ok())),
+            3 => drop(db.stats().unwrap()),
+            _ => other.put(&key, &number.to_le_bytes()).unwrap(),
+        }
+        written.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn is_sound(path: &Path) {
+    let report = check(path, &options(), |_| {}).unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+}
+
+#[test]
+fn every_call_of_a_child_is_refused_and_every_drop_is_quiet() {
+    isolated("every_call_of_a_child_is_refused_and_every_drop_is_quiet", || {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store");
+        let db = Db::create(&path, options()).unwrap();
+        db.create_segment().unwrap();
+        let (is_over, written) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for writer in 0..3 {
+                let (db, is_over, written) = (db.clone(), &is_over, &written);
+                scope.spawn(move || write_until(&db, writer, is_over, written));
+            }
+            for round in 0..FORKS {
+                let before = written.load(Ordering::Relaxed);
+                while written.load(Ordering::Relaxed) < before + 20 {
+                    std::thread::yield_now();
+                }
+                let mut all = Some(Everything::of(&db));
+                let ended = fork(|| {
+                    let refused = all.take().unwrap().ask_and_drop();
+                    let methods = public_methods();
+                    let missing: Vec<_> = methods.difference(&refused.0).collect();
+                    assert!(missing.is_empty(), "nobody has asked for {missing:?}");
+                    0
+                });
+                assert_eq!(ended, Ended::Exit(0), "round {round}");
+            }
+            // It may have a store of its own.
+            let own = folder.path().join("of the child");
+            let ended = fork(|| {
+                let db = Db::create(&own, options()).unwrap();
+                db.put(b"key", b"value").unwrap();
+                assert_eq!(db.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
+                assert!(Db::open(&path, options()).is_err(), "the parent has it");
+                db.close().unwrap();
+                0
+            });
+            assert_eq!(ended, Ended::Exit(0));
+            is_sound(&own);
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert!(!db.contains(b"child").unwrap());
+        db.close().unwrap();
+        is_sound(&path);
+        let db = Db::open(&path, options()).unwrap();
+        assert!(!db.contains(b"child").unwrap() && !db.region("other").unwrap().contains(b"child").unwrap());
+        assert_eq!(db.region_names().unwrap(), ["busy", "default", "other"]);
+    })
+    .succeeds();
+}
+
+/// Gives zeros, and forks before some of them: the child ends with what [`Self::read`] leaves it.
+struct ForkingSource<'child> {
+    left: usize,
+    is_child: &'child AtomicBool,
+    child: &'child AtomicU64,
+}
+
+impl Read for ForkingSource<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 && self.child.load(Ordering::Relaxed) == 0 {
+            // SAFETY: the child makes few calls, and ends.
+            match unsafe { libc::fork() } {
+                0 => {
+                    self.is_child.store(true, Ordering::Relaxed);
+                    // SAFETY: it has no preconditions.
+                    unsafe { libc::alarm(20) };
+                }
+                child => self.child.store(child as u64, Ordering::Relaxed),
+            }
+        }
+        buffer.fill(0);
+        Ok(buffer.len())
+    }
+}
+
+/// Whoever is forked within a call of its own comes back from it with an error, and has written nothing.
+#[test]
+fn who_is_forked_within_a_call_is_refused() {
+    isolated("who_is_forked_within_a_call_is_refused", || {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store");
+        let db = Db::create(&path, options()).unwrap();
+        for (bytes, before) in [(5, 1), (LARGE, 1), (LARGE, 3)] {
+            let (is_child, child) = (AtomicBool::new(false), AtomicU64::new(0));
+            let source = ForkingSource { left: before, is_child: &is_child, child: &child };
+            let put = db.put_stream(b"streamed", bytes as u64, source);
+            if is_child.load(Ordering::Relaxed) {
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(if matches!(put, Err(Error::Forked)) { 0 } else { 1 }) };
+            }
+            put.unwrap();
+            let mut status = 0;
+            // SAFETY: the status is ours to write.
+            unsafe { libc::waitpid(child.load(Ordering::Relaxed) as i32, &raw mut status, 0) };
+            assert_eq!(status, 0, "{bytes} bytes, forked before read {before}");
+            assert_eq!(db.get(b"streamed").unwrap().map(|value| value.len()), Some(bytes));
+        }
+        db.close().unwrap();
+        is_sound(&path);
+    })
+    .succeeds();
+}

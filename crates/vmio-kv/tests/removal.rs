@@ -1,0 +1,220 @@
+//! Regions that lose all that they have, and regions that are no more.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use support::assert_sound;
+use vmio::backing::MemoryBacking;
+use vmio_kv::{Db, Durability, Error, Options, RegionHandle, WriteBatch};
+
+const MIB: u64 = 1 << 20;
+
+fn options() -> Options {
+    let options = Options::new().memory_bytes(33 << 20).memory_level_bytes(20 << 10).growth_factor(2);
+    options.durability(Durability::None).max_space_amplification(1.1).max_volume_bytes(256 << 20)
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key {number:06}").into_bytes()
+}
+
+fn fill(region: &RegionHandle, keys: u64) {
+    for number in 0..keys {
+        region.put(&key(number), &vec![number as u8; 2000]).unwrap();
+    }
+    for number in 0..4 {
+        region.put(format!("large {number}").as_bytes(), &vec![number; 3 << 20]).unwrap();
+    }
+    // Some of it in levels that have not met, some in memory, some overwritten.
+    region.put(b"large 0", &vec![9; 2 << 20]).unwrap();
+    (0..50).for_each(|number| region.put(&key(number), b"anew").unwrap());
+}
+
+fn is_gone<T>(result: vmio_kv::Result<T>) -> bool {
+    matches!(result, Err(Error::NoRegion { name, .. }) if name == "other")
+}
+
+/// All that a region had comes back, and what is left stays what it was.
+#[test]
+fn room_comes_back_when_a_region_is_cleared_or_dropped() {
+    for (drops, reopens) in [(false, false), (true, false), (false, true), (true, true)] {
+        let disk = Arc::new(MemoryBacking::new(256 << 20).unwrap());
+        let mut db = Db::create_on(Arc::clone(&disk), options()).unwrap();
+        (0..300).for_each(|number| db.put(&key(number), b"stays").unwrap());
+        db.put(b"large", &vec![5; 2 << 20]).unwrap();
+        let other = db.region_or_create("other").unwrap();
+        fill(&other, 10_000);
+        db.flush().unwrap();
+        fill(&other, 500);
+        let before = db.stats().unwrap();
+        assert!(before.log_bytes > 20 * MIB && before.extents_bytes > 10 * MIB && before.level_entries > 10_000);
+        if drops {
+            db.drop_region("other").unwrap()
+        } else {
+            other.clear().unwrap()
+        }
+        assert_eq!(other.get(&key(7)).ok(), (!drops).then_some(None));
+        drop(other);
+        if reopens {
+            db.close().unwrap();
+            assert_sound(Arc::clone(&disk), &options(), "before it is opened again");
+            db = Db::open_on(Arc::clone(&disk), options()).unwrap();
+        }
+        db.collect_garbage().unwrap();
+        let after = db.stats().unwrap();
+        let case = format!("drops {drops}, reopens {reopens}: {before:?} {after:?}");
+        assert!(after.log_bytes <= 12 * MIB && after.extents_bytes < 3 * MIB && after.level_entries <= 301, "{case}");
+        assert_eq!(db.region_names().unwrap(), if drops { &["default"][..] } else { &["default", "other"] });
+        assert!((0..300).all(|number| db.get(&key(number)).unwrap().unwrap() == b"stays"));
+        let other = db.region_or_create("other").unwrap();
+        assert_eq!(other.first().unwrap(), None, "{case}");
+        other.put(b"new", b"value").unwrap();
+        db.close().unwrap();
+        assert_sound(Arc::clone(&disk), &options(), &case);
+        let db = Db::open_on(disk, options()).unwrap();
+        let other = db.region("other").unwrap();
+        assert_eq!(other.scan(..).keys().collect::<Result<Vec<_>, _>>().unwrap(), [b"new"]);
+        assert_eq!(db.get(b"large").unwrap().unwrap().len(), 2 << 20);
+    }
+}
+
+/// Nothing that a snapshot, a scan or a reader shows is used again before it has gone, though its region is no more.
+#[test]
+fn what_is_shown_stays_though_its_region_is_no_more() {
+    let db = Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options()).unwrap();
+    let other = db.region_or_create("other").unwrap();
+    fill(&other, 3000);
+    let (all, of_region, mut scan) = (db.snapshot(), other.snapshot(), other.scan(..));
+    let reader = other.reader(b"large 1").unwrap().unwrap();
+    scan.next().unwrap().unwrap();
+    db.drop_region("other").unwrap();
+    let writes = || {
+        for number in 0..6000 {
+            db.put(&key(number % 700), &[number as u8; 2000]).unwrap();
+        }
+        db.put(b"large", &vec![1; 3 << 20]).unwrap();
+        db.flush().unwrap();
+        db.collect_garbage().unwrap();
+    };
+    writes();
+    let again = db.region_or_create("other").unwrap();
+    again.put(&key(1), b"of another").unwrap();
+    writes();
+    for snapshot in [&of_region, all.region("other").unwrap()] {
+        assert_eq!(
+            snapshot.scan(..).map(|found| found.unwrap().1.len()).sum::<usize>(),
+            50 * 4 + 2950 * 2000 + (11 << 20)
+        );
+        assert_eq!(snapshot.get(&key(1)).unwrap().as_deref(), Some(&b"anew"[..]));
+        assert_eq!(snapshot.get(&key(2999)).unwrap(), Some(vec![2999_u64 as u8; 2000]));
+    }
+    assert_eq!(scan.collect::<Result<Vec<_>, _>>().unwrap().len(), 3003);
+    let mut read = Vec::new();
+    std::io::Read::read_to_end(&mut { reader }, &mut read).unwrap();
+    assert!(read == vec![1; 3 << 20]);
+    let held = db.stats().unwrap();
+    drop((all, of_region));
+    db.collect_garbage().unwrap();
+    let left = db.stats().unwrap();
+    assert!(left.extents_bytes + 10 * MIB < held.extents_bytes, "{held:?} {left:?}");
+    assert!(left.space_bytes + 6 * MIB < held.space_bytes, "{held:?} {left:?}");
+}
+
+#[test]
+fn handles_of_a_region_that_is_no_more_say_so() {
+    let db = Db::create_on(MemoryBacking::new(64 << 20).unwrap(), options()).unwrap();
+    let other = db.region_or_create("other").unwrap();
+    other.put(b"key", b"value").unwrap();
+    let mut batch = WriteBatch::new();
+    batch.put(&other, b"batched", b"value").unwrap();
+    batch.put(&db, b"batched", b"value").unwrap();
+    assert!(matches!(db.drop_region("default"), Err(Error::RegionStays { .. })));
+    assert!(matches!(db.drop_region("none"), Err(Error::NoRegion { .. })));
+    db.drop_region("other").unwrap();
+    assert!(is_gone(db.drop_region("other")) && is_gone(db.region("other")) && is_gone(other.clear()));
+    assert!(is_gone(other.put(b"key", b"value")) && is_gone(other.delete(b"key")) && is_gone(other.get(b"key")));
+    assert!(is_gone(other.put(b"key", &vec![1; 2 << 20])) && is_gone(other.multi_get(&[b"key"])));
+    assert!(is_gone(other.scan(..).next().unwrap()) && is_gone(other.pop_first()) && is_gone(other.first()));
+    assert!(is_gone(db.write(&batch)) && !db.contains(b"batched").unwrap(), "a batch is written as a whole");
+    let again = db.region_or_create("other").unwrap();
+    assert_eq!(again.get(b"key").unwrap(), None);
+    assert!(is_gone(other.get(b"key")), "it has its name, and is another one");
+    db.clear().unwrap();
+    assert_eq!(db.first().unwrap(), None);
+}
+
+/// Numbers are never used again, and places in the catalogue are.
+#[test]
+fn regions_come_and_go_for_ever() {
+    let disk = Arc::new(MemoryBacking::new(64 << 20).unwrap());
+    let db = Db::create_on(Arc::clone(&disk), options()).unwrap();
+    for number in 0..1500 {
+        let region = db.region_or_create(&format!("region {number}")).unwrap();
+        region.put(b"key", &u64::to_le_bytes(number)).unwrap();
+        if number >= 10 {
+            db.drop_region(&format!("region {}", number - 10)).unwrap();
+        }
+    }
+    db.close().unwrap();
+    assert_sound(Arc::clone(&disk), &options(), "closed");
+    let db = Db::open_on(disk, options()).unwrap();
+    assert_eq!(db.region_names().unwrap().len(), 11);
+    for number in 1490..1500_u64 {
+        let region = db.region(&format!("region {number}")).unwrap();
+        assert_eq!(
+            region.scan(..).map(Result::unwrap).collect::<Vec<_>>(),
+            [(b"key".to_vec(), number.to_le_bytes().to_vec())]
+        );
+    }
+}
+
+/// Whoever writes beside it is before it or behind it: of a batch nothing is left, or all.
+#[test]
+fn writers_go_on_beside_it() {
+    let disk = Arc::new(MemoryBacking::new(256 << 20).unwrap());
+    let db = Db::create_on(Arc::clone(&disk), options()).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for writer in 0..3 {
+            let (db, is_over) = (&db, &is_over);
+            scope.spawn(move || {
+                for round in 0_u64.. {
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let mut batch = WriteBatch::new();
+                    let other = db.region_or_create("other").unwrap();
+                    for number in 0..20 {
+                        let added = batch.put(&other, &key(writer * 100 + number), &round.to_le_bytes());
+                        assert!(added.is_ok() || is_gone(added));
+                    }
+                    let written = db.write(&batch);
+                    assert!(written.is_ok() || is_gone(written));
+                    db.put(&key(writer * 100_000 + round % 1000), &[7; 300]).unwrap();
+                }
+            });
+        }
+        for round in 0..60 {
+            let other = db.region_or_create("other").unwrap();
+            if round % 3 == 0 {
+                db.drop_region("other").unwrap()
+            } else {
+                other.clear().unwrap()
+            }
+            if round % 10 == 0 {
+                db.collect_garbage().unwrap();
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let other = db.region_or_create("other").unwrap();
+    for writer in 0..3 {
+        let values: Vec<_> = (0..20).map(|number| other.get(&key(writer * 100 + number)).unwrap()).collect();
+        assert!(values.iter().all(|value| *value == values[0]), "writer {writer}: {values:?}");
+    }
+    db.close().unwrap();
+    assert_sound(disk, &options(), "closed");
+}
