@@ -14,7 +14,7 @@ use support::simulated_disk::SimulatedDisk;
 use support::{Random, assert_sound};
 use vmio_kv::{Db, Durability, Error, Options, RegionHandle, WriteBatch};
 
-const VOLUME_BYTES: u64 = 80 << 20;
+const VOLUME_BYTES: u64 = 96 << 20;
 const KEYS: u64 = 400;
 /// Lives of a store; each ends with a power cut.
 const LIVES: u64 = 4;

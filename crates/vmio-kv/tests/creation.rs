@@ -22,7 +22,8 @@ fn options() -> Options {
 
 /// Whether somebody has it open, in this process or another.
 fn is_in_use(error: &Error) -> bool {
-    matches!(error, Error::Io(vmio::Error::InUse { .. } | vmio::Error::AlreadyMapped { .. }))
+    let is_of_file = matches!(error, Error::Io(vmio::Error::InUse { .. } | vmio::Error::AlreadyMapped { .. }));
+    is_of_file || matches!(error, Error::StillHeld { .. })
 }
 
 /// Opens or creates it, and uses it.

@@ -186,7 +186,7 @@ fn a_crash_while_it_grows_leaves_it_as_it_was_or_longer() {
         let mut keys = 50_u64;
         for life in 0..3 {
             let when = format!("seed {seed}, life {life}");
-            disk.die_after(random.below(60));
+            disk.die_after(random.below(90));
             let mut reached = 0;
             if let Ok(db) = Db::open_on(disk.open(0), limits.clone()) {
                 reached = db.stats().unwrap().volume_bytes;

@@ -107,7 +107,7 @@ fn an_opening_keeps_of_each_key_the_newest_record() {
     if std::env::var("VMIO_MEMORY_PART").is_err() {
         let db = Db::create(&file, options.clone()).unwrap();
         // What is overwritten is not worth a collection beside these.
-        (0..150_u64).for_each(|number| db.put(&key(number, 8), &vec![3; 900_000]).unwrap());
+        (0..600_u64).for_each(|number| db.put(&key(number, 8), &vec![3; 230_000]).unwrap());
         db.flush().unwrap();
         for number in 0..1_500_000_u64 {
             db.put(format!("a counter {}", number % 10).as_bytes(), &number.to_le_bytes()).unwrap();

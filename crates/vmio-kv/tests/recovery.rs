@@ -63,7 +63,7 @@ fn a_crash_among_small_values_leaves_no_more_to_read_than_the_limit() {
 
 #[test]
 fn a_crash_among_large_values_leaves_no_more_to_read_than_the_limit() {
-    crash_after(1, 1_000_000, 72);
+    crash_after(1, 250_000, 290);
 }
 
 #[test]

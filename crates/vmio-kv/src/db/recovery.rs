@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::db::collector::{Bound, Collector};
-use crate::db::found_records::FoundRecords;
+use crate::db::found_records::{FoundRecords, NUMBERS_MAX};
 use crate::db::reorganization::Reorganized;
 use crate::db::segments::Segments;
 use crate::db::{OpenSegment, Store};
@@ -81,6 +81,10 @@ impl OpenSegment {
         let superblock = segment.superblock();
         let entries = segment.regions();
         options.check_regions(store.regions().len() + entries.len())?;
+        if superblock.log_replay_sequence.saturating_sub(superblock.log_durable) >= NUMBERS_MAX {
+            let what = "the number from which the log is read, far beyond what was durable,";
+            return Err(segment.damaged_superblock(Damage::Value { what, found: superblock.log_replay_sequence }));
+        }
         check_names(store, &segment, &entries)?;
         // Who reads alone spills nothing; nor does a new owner before the log is his from its beginning on.
         let may_spill = claim.is_none() && !options.reads_only();

@@ -156,7 +156,12 @@ impl Allocator {
         let unit = unit_of(extent.offset);
         let Some((group, index)) = self.place(unit) else { return false };
         let first = extent.offset % UNIT_BYTES / BLOCK_BYTES as u64;
+        // A former owner's, who is no more: see `forget_former_owners`.
+        let is_own = self.groups.iter().any(|map| map.group.own_unit == unit);
         let map = &mut self.groups[group];
+        if map.units[index].purpose == Purpose::Group && !is_own {
+            map.taken[index] = [0; UNIT_WORDS];
+        }
         let bits = &map.taken[index];
         // What the table says of a unit without a block that is taken was of a commit that never came.
         if *bits == [0; UNIT_WORDS] {
