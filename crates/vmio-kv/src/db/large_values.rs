@@ -126,6 +126,7 @@ impl OpenRegion {
         if is_full && self.region.freeze() {
             home.store.spills.put(&self.region);
         }
+        home.slow_down(1, u64::from(at.pointer.record_bytes()));
         home.log.keep(durability, at.sequence + 1)
     }
 }

@@ -14,7 +14,7 @@ use crate::format::superblock::CATALOGUE_BLOCKS_MAX;
 use crate::log::{Append, Appended, LOG_VALUE_BYTES_MAX, Log, LogWriter};
 use crate::options::Durability;
 use crate::region::memory_level::{room_for, room_for_large};
-use crate::region::{Admitted, Hope, MemoryState, Region, WriteTurn};
+use crate::region::{Admitted, Hope, Region, WriteTurn};
 use crate::volume::commit::Changes;
 use crate::volume::reserve::Claim;
 use crate::volume::segment::Segment;
@@ -95,6 +95,7 @@ impl OpenSegment {
         }?;
         if self.log.take_begun_chunk() {
             self.keep_recovery_short();
+            self.set_pace();
             self.store.collector.wake();
         }
         Ok(done)
@@ -139,7 +140,7 @@ impl OpenSegment {
         let mut regions: Vec<&Arc<Region>> = operations.iter().map(|operation| &operation.region).collect();
         regions.sort_unstable_by_key(|region| region.number);
         regions.dedup_by_key(|region| region.number);
-        let _admitted = self.admit(room_for_all(&regions, operations, stored))?;
+        let admitted = self.admit(room_for_all(&regions, operations, stored))?;
         let turns = Self::begin_writes(&regions)?;
         let appends = operations.iter().zip(stored).map(|(operation, stored)| operation.append_as(stored.as_ref()));
         let records: Vec<Append<'_>> = appends.collect();
@@ -164,6 +165,7 @@ impl OpenSegment {
         let full: Vec<bool> =
             turns.iter().zip(has_many_large).map(|(turn, has_many)| has_many || turn.is_full()).collect();
         drop(turns);
+        drop(admitted);
         for (region, is_full) in regions.iter().zip(full) {
             self.spill_if_due(region, is_full);
         }
@@ -175,14 +177,19 @@ impl OpenSegment {
     /// or given up.
     pub(super) fn admit(&self, bytes: u64) -> Result<Admitted<'_>> {
         self.store.level_memory.admit(bytes, || {
-            self.store.spills.relieve();
-            let state_of = |region: &Arc<Region>| (region.segment(), region.memory_state());
-            let states: Vec<(u32, MemoryState)> = self.store.regions().values().map(state_of).collect();
-            if states.iter().any(|(_, state)| *state == MemoryState::ToBeSpilled) {
+            let regions: Vec<Arc<Region>> = self.store.regions().values().cloned().collect();
+            if regions.iter().any(|region| region.spills_memory()) {
                 return Ok(Hope::Spills);
             }
-            // Whoever makes room in this segment has it spilled, and then it can be waited for.
-            match states.contains(&(self.segment.number, MemoryState::LacksRoom)) {
+            let can_be_frozen = |region: &&Arc<Region>| !region.has_frozen() && !region.has_failed();
+            let largest = regions.iter().filter(can_be_frozen).max_by_key(|region| region.memory_bytes());
+            if let Some(largest) = largest.filter(|largest| largest.freeze()) {
+                self.store.spills.put(largest);
+                return Ok(Hope::Spills);
+            }
+            // Whoever makes room in this segment has it spilled, and then it can be waited for. What cannot be spilled elsewhere, or any
+            // more, is beside what he may add.
+            match regions.iter().any(|region| region.segment() == self.segment.number && region.lacks_room()) {
                 true => Err(self.segment.full(UNIT_BYTES)),
                 false => Ok(Hope::Nothing),
             }

@@ -210,16 +210,19 @@ impl OpenSegment {
         let beyond = bytes.saturating_sub(most / 2);
         // Two chunks are begun before anybody looks again.
         let left = (most / 2).saturating_sub(2 * UNIT_BYTES).max(UNIT_BYTES);
-        self.collector.pace.set(Bound::Recovery, beyond as f64 / left as f64);
+        let regions = self.regions();
+        // A level that cannot be spilled is read back for as long as that is so: nobody waits for it.
+        let is_stuck = regions.iter().any(|region| region.has_failed() || region.lacks_room());
+        self.collector.pace.set(Bound::Recovery, if is_stuck { 0.0 } else { beyond as f64 / left as f64 });
         if beyond == 0 {
             return;
         }
         // What the older half of that is needed for.
         let (_, end) = self.log.end();
         let first = self.segment.superblock().log_replay_sequence;
-        for region in self.regions() {
+        for region in regions {
             let is_old = region.oldest_in_memory().is_some_and(|(_, sequence)| sequence <= first + (end - first) / 2);
-            if is_old && region.freeze() {
+            if is_old && !region.has_failed() && !region.has_frozen() && region.freeze() {
                 self.store.spills.put(&region);
             }
         }

@@ -92,7 +92,7 @@ impl OpenSegment {
                 removal.publish(epoch, outdated, stays.then_some(&entry));
             }
             Err(error) => {
-                removal.fail(error.with_causes());
+                removal.fail(&error.with_causes());
                 return Err(error);
             }
         }

@@ -213,19 +213,22 @@ impl OpenSegment {
     /// The next spill that is due, or that is to be done so that all comes to be `merged`; tells whether it was done.
     fn spill_one(&self, region: &Region, merged: bool) -> Result<bool> {
         let Some(spill) = region.begin_spill(merged) else { return Ok(false) };
-        let is_of_memory = spill.is_of_memory();
+        let (level, is_of_memory) = (spill.level(), spill.is_of_memory());
         match self.finish_spill(spill) {
             Ok(()) => Ok(true),
             Err(Error::Full { .. }) if self.grow() => Ok(true),
             Err(error @ Error::Full { .. }) => {
                 tracing::warn!(%error, region = region.name, "there is no room for a spill");
                 region.lack_room();
+                region.rest(level);
                 Ok(false)
             }
             Err(error) => {
                 if is_of_memory {
                     tracing::error!(%error, region = region.name, "a spill failed: the region takes no more writes");
                     region.fail(&error.with_causes());
+                } else {
+                    region.rest(level);
                 }
                 Err(error)
             }

@@ -13,6 +13,7 @@ mod view;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::{Condvar, MutexGuard};
@@ -50,19 +51,6 @@ pub(crate) struct Limits {
     pub(crate) growth_factor: u64,
 }
 
-/// What becomes of a region's levels in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MemoryState {
-    /// They have nothing.
-    Empty,
-    /// They are being spilled, or can be.
-    ToBeSpilled,
-    /// There is no room to spill them to.
-    LacksRoom,
-    /// A spill has failed, and none is tried again.
-    Stuck,
-}
-
 /// A region.
 pub(crate) struct Region {
     pub(crate) number: u32,
@@ -89,8 +77,12 @@ struct Writing {
     is_spilled: [bool; LEVELS],
     /// Which are to be, though they are not full.
     is_asked_for: [bool; LEVELS],
-    /// How many levels in memory have been spilled.
+    /// How many levels in memory have been spilled, or were taken away.
     spilled_memories: u64,
+    /// All that it has is being taken away: nobody writes, nor spills.
+    is_removed: bool,
+    /// Levels whose spill has failed are left alone until then: what has failed once is likely to fail again.
+    resting: [Option<Instant>; LEVELS],
 }
 
 impl Region {
@@ -189,6 +181,9 @@ impl Region {
         if let Some(why) = &writing.failed {
             return Err(self.log.stopped(why));
         }
+        if writing.is_removed {
+            return Ok(false);
+        }
         let version = self.version.load();
         if version.frozen.is_none() || version.memory.bytes() < self.limits.memory_level_bytes {
             return Ok(true);
@@ -205,16 +200,9 @@ impl Region {
         }
     }
 
-    /// Whether spills will give back what its levels in memory take.
-    pub(crate) fn memory_state(&self) -> MemoryState {
-        let writing = self.writing();
-        let version = self.version.load();
-        match (&writing.failed, writing.has_no_room) {
-            (Some(_), _) => MemoryState::Stuck,
-            (None, true) => MemoryState::LacksRoom,
-            (None, false) if version.frozen.is_some() || version.memory.bytes() > 0 => MemoryState::ToBeSpilled,
-            (None, false) => MemoryState::Empty,
-        }
+    /// Whether a level in memory is being spilled, or will be, and so gives back what it takes.
+    pub(crate) fn spills_memory(&self) -> bool {
+        self.has_frozen() && self.check(&self.writing()).is_ok()
     }
 
     /// What begins with the next record if its level in memory has none, besides that.

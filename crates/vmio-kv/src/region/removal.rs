@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::MutexGuard;
-
 use crate::error::Result;
 use crate::format::catalogue::{LEVELS, LevelRoots, RegionEntry};
 use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
 use crate::format::pointer::PointerKind;
 use crate::region::memory_level::MemoryLevel;
-use crate::region::{Region, Version, Writing};
+use crate::region::{Region, Version};
 use crate::tree::{Newer, Tree};
 use crate::volume::era::Outdated;
 use crate::volume::garbage::Garbage;
@@ -19,8 +17,14 @@ use crate::volume::garbage::Garbage;
 /// A region that nobody writes to, since it is about to lose what it has.
 pub(crate) struct Removal<'region> {
     region: &'region Region,
-    writing: MutexGuard<'region, Writing>,
     version: Arc<Version>,
+}
+
+impl Drop for Removal<'_> {
+    fn drop(&mut self) {
+        self.region.writing().is_removed = false;
+        self.region.changed.notify_all();
+    }
 }
 
 /// What nothing refers to once that is committed.
@@ -35,19 +39,21 @@ pub(crate) struct Removed {
 }
 
 impl Region {
-    /// Has writers wait, and spills of it. What one is about to publish would come back: it has ended when this returns.
+    /// Has writers wait, and begins no spill of it. What one is about to publish would come back: it has ended when this returns.
+    /// No two do so at a time.
     pub(crate) fn begin_removal(&self) -> Result<Removal<'_>> {
         let mut writing = self.writing();
-        while writing.is_spilled.contains(&true) {
-            self.changed.wait(&mut writing);
-        }
         if self.is_dropped() {
             return Err(self.gone());
         }
         if let Some(why) = &writing.failed {
             return Err(self.log.stopped(why));
         }
-        Ok(Removal { region: self, version: self.version(), writing })
+        writing.is_removed = true;
+        while writing.is_spilled.contains(&true) {
+            self.changed.wait(&mut writing);
+        }
+        Ok(Removal { region: self, version: self.version() })
     }
 }
 
@@ -77,15 +83,17 @@ impl Removal<'_> {
     }
 
     /// It is not known whether it is committed.
-    pub(crate) fn fail(mut self, why: String) {
-        self.writing.failed.get_or_insert(why);
-        self.region.changed.notify_all();
+    pub(crate) fn fail(self, why: &str) {
+        self.region.fail(why);
     }
 
     /// Has readers see that it has nothing, which a commit of that epoch has made durable. It goes on as the entry says, or is no more.
-    pub(crate) fn publish(mut self, epoch: u64, outdated: Vec<Freed>, goes_on: Option<&RegionEntry>) {
-        let Removal { region, version, writing } = &mut self;
+    pub(crate) fn publish(self, epoch: u64, outdated: Vec<Freed>, goes_on: Option<&RegionEntry>) {
+        let Removal { region, version } = &self;
+        let mut writing = region.writing();
         writing.has_no_room = false;
+        // Who waits for them to be spilled need not wait any more.
+        writing.spilled_memories += u64::from(version.frozen.is_some()) + u64::from(!version.memory.is_empty());
         let (log_offset, log_sequence) = match goes_on {
             Some(entry) => (entry.log_offset, entry.log_sequence),
             None => {

@@ -1,6 +1,7 @@
 //! Spills of a region: the level in memory into the first on the device, and each that is full into the one below.
 
 use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::error::Result;
 use crate::extents::extents_of_dead;
@@ -17,6 +18,9 @@ use crate::volume::era::Outdated;
 use crate::volume::garbage::Garbage;
 use crate::volume::merges::UnderWay;
 use crate::volume::unit_lives::OF_MERGES;
+
+/// So long a level is left alone whose spill has failed.
+const REST: Duration = Duration::from_secs(5);
 
 /// What an entry of the level in memory takes, about: for the sizes of the levels below.
 const MEMORY_ENTRY_BYTES: u64 = 56;
@@ -53,6 +57,11 @@ impl Drop for Spill<'_> {
 }
 
 impl<'region> Spill<'region> {
+    /// Which level it is.
+    pub(crate) fn level(&self) -> usize {
+        self.level
+    }
+
     /// Whether it is the level in memory.
     pub(crate) fn is_of_memory(&self) -> bool {
         self.level == 0
@@ -173,9 +182,9 @@ fn is_lowest(version: &Version, level: usize) -> bool {
 impl Region {
     /// Begins another level in memory, if the one before is spilled, and this one has anything.
     pub(crate) fn freeze(&self) -> bool {
-        let _writing = self.writing();
+        let writing = self.writing();
         let version = self.version.load_full();
-        if version.frozen.is_some() || version.memory.is_empty() {
+        if version.frozen.is_some() || version.memory.is_empty() || writing.is_removed {
             return version.frozen.is_some();
         }
         version.memory.freeze();
@@ -231,7 +240,13 @@ impl Region {
         };
         // What the level above is merged into is not finished: its tree stays where it is.
         let can_begin = |level: &usize| !writing.is_spilled[*level] && (*level == 0 || !writing.is_spilled[level - 1]);
-        let level = (0..LEVELS - 1).filter(can_begin).find(is_due)?;
+        // Who wants all to be merged waits for nothing.
+        let rests = |level: &usize| !merged && writing.resting[*level].is_some_and(|until| Instant::now() < until);
+        if writing.is_removed {
+            return None;
+        }
+        let level = (0..LEVELS - 1).filter(can_begin).filter(|level| !rests(level)).find(is_due)?;
+        writing.resting[level] = None;
         (writing.is_spilled[level], writing.is_asked_for[level]) = (true, false);
         let mut levels = version.levels;
         // One that has failed is tried again; what has come since waits for the next.
@@ -345,11 +360,14 @@ impl Region {
         version.memory.deletions() + version.frozen.as_ref().map_or(0, |frozen| frozen.deletions())
     }
 
-    /// Whether a level is being spilled, or will be.
-    pub(crate) fn is_spilled(&self) -> bool {
-        let writing = self.writing();
-        let waits = self.version.load().frozen.is_some() && self.check(&writing).is_ok();
-        waits || writing.is_spilled.contains(&true)
+    /// Whether a level on the device is being merged into the one below.
+    pub(crate) fn is_merged(&self) -> bool {
+        self.writing().is_spilled[1..].contains(&true)
+    }
+
+    /// A spill of a level on the device has failed: it is left alone for a while.
+    pub(crate) fn rest(&self, level: usize) {
+        self.writing().resting[level] = Some(Instant::now() + REST);
     }
 
     /// Has the upper one of the two levels with the most entries be spilled, so that these meet; tells whether there are two.
@@ -368,8 +386,10 @@ impl Region {
         match (levels.len(), levels.into_iter().min()) {
             (2, Some(0)) => self.freeze(),
             (2, Some(level)) => {
-                self.writing().is_asked_for[level] = true;
-                true
+                let mut writing = self.writing();
+                let rests = writing.resting[level].is_some_and(|until| Instant::now() < until);
+                writing.is_asked_for[level] = !rests;
+                !rests
             }
             _ => false,
         }

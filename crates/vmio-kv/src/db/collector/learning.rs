@@ -42,10 +42,15 @@ impl OpenSegment {
         in_doubt.min((live_bytes as f64 - live).max(0.0)) as u64
     }
 
+    /// The same of the log as it is now.
+    pub(super) fn bytes_in_doubt_now(&self) -> u64 {
+        let space = self.segment.allocator().log_chunks.space();
+        self.bytes_in_doubt(space.bytes - space.garbage_bytes)
+    }
+
     /// Whether levels that meet would tell of more garbage than they cost: what they write anew, beside what is in doubt.
     pub(super) fn is_cheap_to_learn(&self) -> bool {
-        let space = self.segment.allocator().log_chunks.space();
-        let in_doubt = self.bytes_in_doubt(space.bytes - space.garbage_bytes);
+        let in_doubt = self.bytes_in_doubt_now();
         let entries: u64 = self.regions().iter().map(|region| region.entries_by_level().iter().sum::<u64>()).sum();
         in_doubt >= LEAST_BYTES && entries * ENTRY_BYTES < in_doubt / 4
     }
@@ -65,22 +70,25 @@ impl OpenSegment {
             return Ok(false);
         }
         let regions = self.regions();
-        if regions.iter().any(|region| region.is_spilled()) {
+        if regions.iter().any(|region| region.spills_memory()) {
             return Ok(true);
         }
-        let space = self.segment.allocator().log_chunks.space();
-        let in_doubt = self.bytes_in_doubt(space.bytes - space.garbage_bytes);
+        let in_doubt = self.bytes_in_doubt_now();
         let held_back = self.bytes_held_back();
         if in_doubt.max(held_back) < LEAST_BYTES {
             return Ok(false);
         }
         if held_back >= in_doubt {
             let mut has_any = false;
-            for region in regions.iter().filter(|region| region.freeze()) {
+            let may_freeze = |region: &&Arc<Region>| !region.has_failed() && !region.has_frozen() && region.freeze();
+            for region in regions.iter().filter(may_freeze) {
                 self.store.spills.put(region);
                 has_any = true;
             }
             return Ok(has_any);
+        }
+        if regions.iter().any(|region| region.is_merged()) {
+            return Ok(true);
         }
         let in_doubt_of = |region: &&Arc<Region>| {
             let entries = region.entries_by_level();

@@ -8,7 +8,7 @@ mod moves;
 mod pace;
 mod thread;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::db::OpenSegment;
@@ -39,6 +39,8 @@ pub(crate) struct Collector {
     /// Who collects holds it.
     state: Mutex<Collecting>,
     pub(super) pace: Pace,
+    /// Nothing was to be gained when it was looked last.
+    is_in_vain: AtomicBool,
     /// Since the store was opened: chunks that were given up, and bytes of records that were moved for it.
     pub(super) chunks: AtomicU64,
     pub(super) moved_bytes: AtomicU64,
@@ -49,8 +51,8 @@ pub(crate) struct Collector {
 pub(super) struct Collecting {
     /// Chunks of which nothing is live any more, and when they came to that.
     emptied: Vec<(u64, Moment)>,
-    /// Where the log ended when a collection found nothing to gain.
-    was_in_vain: Option<u64>,
+    /// Where the log ended, and how many units were free, when a collection found nothing to gain.
+    was_in_vain: Option<(u64, u64)>,
 }
 
 /// When there is little enough garbage.
@@ -137,6 +139,10 @@ impl OpenSegment {
         self.allow_collection();
         self.give_up_emptied(state, CHUNKS_A_COMMIT)?;
         let Some(least) = self.least_garbage(state, goal) else { return Ok(Step::Reached) };
+        // Merges hold them: more moves would take room, and give none yet.
+        if state.emptied.len() >= 2 * CHUNKS_A_COMMIT {
+            return Ok(Step::Learns);
+        }
         let next = || self.segment.allocator().log_chunks.most_garbage();
         // A merge of levels tells of more garbage than moves of so much live data would gain.
         let gains_little = next().is_none_or(|(_, garbage)| garbage < UNIT_BYTES / 4 * 3);
@@ -178,6 +184,10 @@ impl OpenSegment {
         self.segment.give_back()?;
         let goal = Goal::Limit { slack_bytes: 0 };
         for learning in [Learning::Memory, Learning::Levels] {
+            // Less than a chunk is nothing to be gained.
+            if learning == Learning::Levels && self.bytes_in_doubt_now() < UNIT_BYTES {
+                break;
+            }
             self.learn_all(learning)?;
             // What is written meanwhile is for the next collection.
             let chunks = self.segment.allocator().log_chunks.len();
@@ -211,13 +221,16 @@ impl OpenSegment {
         // Somebody else may have made it meanwhile.
         self.store.spills.forget_apart();
         self.segment.give_back()?;
-        spill_again()?;
         if has_room() {
             return Ok(true);
         }
-        let (_, end) = self.log.end();
-        if state.was_in_vain == Some(end) {
+        let place = || (self.log.end().1, self.segment.allocator().free_units());
+        if state.was_in_vain == Some(place()) {
             return Ok(false);
+        }
+        spill_again()?;
+        if has_room() {
+            return Ok(true);
         }
         self.log.check_goes_on()?;
         for learning in [Learning::Nothing, Learning::Memory, Learning::Levels] {
@@ -235,7 +248,7 @@ impl OpenSegment {
         }
         spill_again()?;
         let has_room = has_room();
-        state.was_in_vain = (!has_room).then(|| self.log.end().1);
+        state.was_in_vain = (!has_room).then(place);
         Ok(has_room)
     }
 
@@ -244,15 +257,17 @@ impl OpenSegment {
         let mut state = self.collecting();
         self.spill_memories_at_once()?;
         self.allow_collection();
-        self.empty(unit_of(chunk))?;
+        if !self.empty(unit_of(chunk))? {
+            return Err(self.segment.stopped("the former owner's last chunk is read back"));
+        }
         state.emptied.push((unit_of(chunk), self.segment.merges.moment()));
         self.give_up_emptied(&mut state, 1).map(|_| ())
     }
 
-    /// A chunk that is damaged stays as it is, and so does one with records of a region that takes no writes: whoever needs a record
+    /// A chunk that is damaged, or cannot be read, stays as it is, and so does one with records of a region that takes no writes: whoever needs a record
     /// of it will be told.
     fn leave_alone(&self, unit: u64, error: Error) -> Result<()> {
-        if !matches!(error, Error::Damaged { .. } | Error::Stopped { .. }) {
+        if !matches!(error, Error::Damaged { .. } | Error::Stopped { .. } | Error::Device { .. } | Error::Io(_)) {
             return Err(error);
         }
         tracing::error!(%error, "a chunk of the log is not collected");

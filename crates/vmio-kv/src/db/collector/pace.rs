@@ -14,6 +14,9 @@ const SLEEP_MAX: Duration = Duration::from_millis(10);
 /// Who has come to the bound waits until there is room, and no longer than this: the collector may be waiting itself.
 const WAIT_MAX: Duration = Duration::from_millis(60);
 
+/// Who has written more waits so much longer for each of these.
+const WAITED_FOR_BYTES: u64 = 1 << 20;
+
 /// Thousandths of the way to the bound at which writers stop.
 const BOUND: u32 = 1000;
 
@@ -59,6 +62,10 @@ impl Pace {
     fn delay(&self, bytes: u64) -> Option<Duration> {
         let close = self.close.load(Ordering::Relaxed);
         if close == 0 {
+            // What was owed for is no danger any more.
+            if self.owed_ns.load(Ordering::Relaxed) > 0 {
+                self.owed_ns.store(0, Ordering::Relaxed);
+            }
             return None;
         }
         let part = f64::from(close.min(BOUND)) / f64::from(BOUND);
@@ -82,7 +89,7 @@ impl Pace {
         if self.close.load(Ordering::Relaxed) < BOUND {
             return;
         }
-        let until = Instant::now() + WAIT_MAX;
+        let until = Instant::now() + WAIT_MAX * (1 + bytes / WAITED_FOR_BYTES) as u32;
         let mut is_beyond = self.is_beyond.lock();
         while self.close.load(Ordering::Relaxed) >= BOUND {
             if self.changed.wait_until(&mut is_beyond, until).timed_out() {

@@ -1,6 +1,7 @@
 //! The thread that collects: woken when a chunk of a log is begun or a spill has ended, and now and then while nobody writes.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ const IDLE: Duration = Duration::from_millis(500);
 const SPILL: Duration = Duration::from_millis(20);
 /// Beyond the limit, and what is left to background collection beside it, the log may take so much more: there writers wait.
 const BOUND_BYTES: u64 = 32 << 20;
+/// So many chunks of a segment are collected before the others have their turn.
+const CHUNKS_A_ROUND: usize = 16;
 /// Free chunks with which writers begin to be slowed, where the volume cannot grow.
 const FREE_CHUNKS: u64 = 16;
 
@@ -108,50 +111,59 @@ impl Segments {
             }
             // A spill that is waited for may end without a chunk begun.
             let is_idle = woken == Woken::Idle && wait == IDLE;
-            let mut learns = false;
+            wait = IDLE;
             for segment in self.all() {
                 match segment.collect_due(is_idle) {
-                    Ok(step) => learns |= step == Step::Learns,
-                    Err(Error::Stopped { .. }) => {}
-                    Err(error) => tracing::error!(%error, "the log could not be kept short"),
+                    // The others come in between.
+                    Ok(Step::Emptied) => wait = Duration::ZERO,
+                    Ok(Step::Learns) => wait = wait.min(SPILL),
+                    Ok(Step::Reached | Step::InVain) => {}
+                    Err(error) => {
+                        // Nobody waits for what cannot be.
+                        segment.collector.pace.set(Bound::Space, 0.0);
+                        if !matches!(error, Error::Stopped { .. }) {
+                            tracing::error!(%error, "the log could not be kept short");
+                        }
+                    }
                 }
                 segment.discard_free();
             }
-            wait = if learns { SPILL } else { IDLE };
         }
     }
 }
 
 impl OpenSegment {
-    /// Collects what is due. Spills go on meanwhile, and so do writers, at the pace that this sets.
+    /// Collects what is due, some chunks at a time. Spills go on meanwhile, and so do writers, at the pace that this sets.
     fn collect_due(&self, is_idle: bool) -> Result<Step> {
-        let mut last = Step::Reached;
-        loop {
+        let mut has_emptied = false;
+        for _ in 0..CHUNKS_A_ROUND {
             self.keep_recovery_short();
             let goal = self.goal(is_idle);
             let mut state = self.collecting();
             if is_idle {
                 self.segment.give_back()?;
             }
-            let step = self.log.check_goes_on().and_then(|()| self.step(&mut state, goal, Learning::Most));
-            let step = step.inspect_err(|_| self.collector.pace.set(Bound::Space, 0.0))?;
+            self.log.check_goes_on()?;
+            let step = self.step(&mut state, goal, Learning::Most)?;
             if step != Step::Emptied || self.collector.pace.part() > 0.5 {
                 self.give_up_emptied(&mut state, 1)?;
             }
             drop(state);
-            self.set_pace(step);
+            self.collector.is_in_vain.store(step == Step::InVain, Ordering::Relaxed);
+            self.set_pace();
             match step {
-                Step::Emptied if !self.store.spills.is_stopping() => last = step,
+                Step::Emptied if !self.store.spills.is_stopping() => has_emptied = true,
                 // What was moved is in memory, and so what was learnt may be more.
-                Step::Reached if is_idle && last == Step::Emptied => return Ok(Step::Learns),
+                Step::Reached if is_idle && has_emptied => return Ok(Step::Learns),
                 step => return Ok(step),
             }
         }
+        Ok(Step::Emptied)
     }
 
     fn goal(&self, is_idle: bool) -> Goal {
         let chunks = self.chunks_to_keep() / 2 + 1;
-        let is_short = !self.may_grow() && self.segment.check_room(Claim::Put, chunks).is_err();
+        let is_short = !self.may_grow() && self.chunks_left() < chunks;
         match is_short {
             true => Goal::Room { claim: Claim::Put, chunks },
             false if is_idle => Goal::Limit { slack_bytes: IDLE_SLACK_BYTES.min(self.slack_bytes()) },
@@ -160,23 +172,26 @@ impl OpenSegment {
     }
 
     /// Says how close the log is to its bound. What cannot be helped slows nobody.
-    fn set_pace(&self, step: Step) {
+    pub(crate) fn set_pace(&self) {
         let mut part: f64 = 0.0;
-        if step != Step::InVain {
+        if !self.collector.is_in_vain.load(Ordering::Relaxed) {
             let space = self.segment.allocator().log_chunks.space();
             let free_of_delay = self.limit(space) + self.slack_bytes();
             part = part.max(space.bytes.saturating_sub(free_of_delay) as f64 / BOUND_BYTES as f64);
             if !self.may_grow() {
                 let least = self.chunks_to_keep();
-                let allocator = self.segment.allocator();
-                let least_free = self.segment.reserve.least_free(Claim::Put, allocator.units_in_all());
-                let free = allocator.free_units().saturating_sub(least_free);
-                drop(allocator);
                 // Who finds no room is refused: nobody stops before.
-                part = part.max(0.9 * least.saturating_sub(free) as f64 / least as f64);
+                part = part.max(0.9 * least.saturating_sub(self.chunks_left()) as f64 / least as f64);
             }
         }
         self.collector.pace.set(Bound::Space, part);
+    }
+
+    /// Chunks that are left for puts.
+    fn chunks_left(&self) -> u64 {
+        let allocator = self.segment.allocator();
+        let least_free = self.segment.reserve.least_free(Claim::Put, allocator.units_in_all());
+        allocator.free_units_with_holes().saturating_sub(least_free)
     }
 
     fn may_grow(&self) -> bool {
