@@ -2,6 +2,7 @@
 
 pub(crate) mod arena;
 mod cursor;
+mod gaps;
 mod key_tree;
 mod level_memory;
 pub(crate) mod memory_level;
@@ -21,6 +22,7 @@ use crate::format::geometry::UNIT_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::Record;
 use crate::log::Log;
+use crate::region::gaps::Gaps;
 use crate::region::memory_level::{Filling, MemoryLevel, NEWEST};
 use crate::tree::Tree;
 use crate::volume::era::Era;
@@ -49,6 +51,8 @@ pub(crate) struct Region {
     pub(crate) log: Arc<Log>,
     pub(super) limits: Limits,
     pub(super) level_memory: Arc<LevelMemory>,
+    /// Where it is known to have no values.
+    gaps: Arc<Gaps>,
     /// What readers look at.
     version: ArcSwap<Version>,
     /// Writers take turns: it holds whether anything is to be spilled, and whether spilling has failed.
@@ -69,8 +73,9 @@ struct Writing {
 impl Region {
     /// A region as it was committed, with nothing in memory.
     pub(crate) fn new(log: &Arc<Log>, limits: Limits, level_memory: &Arc<LevelMemory>, entry: &RegionEntry) -> Self {
+        let gaps = Arc::new(Gaps::new(level_memory));
         let version = Version {
-            memory: Arc::new(MemoryLevel::new(entry.log_sequence, entry.log_offset, level_memory)),
+            memory: Arc::new(MemoryLevel::new(entry.log_sequence, entry.log_offset, level_memory, &gaps)),
             frozen: None,
             levels: entry.levels,
             epoch: log.segment.epoch(),
@@ -82,6 +87,7 @@ impl Region {
             log: Arc::clone(log),
             limits,
             level_memory: Arc::clone(level_memory),
+            gaps,
             version: ArcSwap::from_pointee(version),
             writing: Mutex::default(),
             changed: Condvar::new(),

@@ -12,6 +12,8 @@ use crate::tree::Tree;
 
 /// Entries that are taken from a leaf at a time.
 const BATCH: usize = 16;
+/// Superseded entries that are passed over before whoever goes through the tree is told: others may lead past them.
+const PASSED_MAX: usize = 64;
 /// Leaves that are read ahead of the one that a cursor comes to.
 const AHEAD: usize = 4;
 
@@ -64,12 +66,15 @@ pub(crate) struct Cursor<'log> {
     leaf: Option<Step>,
     /// The entry that it is at, and some that follow it.
     batch: VecDeque<KnownKey>,
+    /// If that is empty, and it is not at the end: the last key of many that were passed over.
+    passed: Option<KnownKey>,
 }
 
 impl<'log> Cursor<'log> {
     /// At the first entry on the way that is within a bound.
     pub(crate) fn seek(tree: Tree<'log>, bound: Bound<&[u8]>, direction: Direction) -> Result<Self> {
-        let mut cursor = Cursor { tree, direction, path: Vec::new(), leaf: None, batch: VecDeque::new() };
+        let (path, batch) = (Vec::new(), VecDeque::new());
+        let mut cursor = Cursor { tree, direction, path, leaf: None, batch, passed: None };
         let node = match bound {
             Bound::Included(key) | Bound::Excluded(key) => {
                 let find = |branch: &Branch<'_>, node| tree.find(branch, node, key);
@@ -96,6 +101,12 @@ impl<'log> Cursor<'log> {
         })?;
         cursor.fill()?;
         Ok(cursor)
+    }
+
+    /// To the first entry on the way that is within a bound.
+    pub(crate) fn skip_to(&mut self, bound: Bound<&[u8]>) -> Result<()> {
+        *self = Cursor::seek(self.tree, bound, self.direction)?;
+        Ok(())
     }
 
     /// To the leaf below a node that has a certain place; returns it.
@@ -153,8 +164,11 @@ impl<'log> Cursor<'log> {
         }
     }
 
-    /// Takes some entries out of the leaf, or the next one that has any. What is superseded is passed over.
+    /// Takes some entries out of the leaf, or the next one that has any. What is superseded is passed over; after much of that it stops
+    /// at a key of which all is known.
     fn fill(&mut self) -> Result<()> {
+        let mut passed = 0;
+        self.passed = None;
         while self.batch.is_empty() {
             let next = match self.leaf.take() {
                 Some(next) => Some(next),
@@ -162,27 +176,42 @@ impl<'log> Cursor<'log> {
             };
             let Some(next) = next else { return Ok(()) };
             let indexes = next.ahead(BATCH, self.direction);
-            let keys: Vec<KnownKey> = self.tree.leaf(next.node, |leaf| {
+            let last = if self.direction == Direction::Up { indexes.end - 1 } else { indexes.start };
+            let (keys, last): (Vec<KnownKey>, Option<KnownKey>) = self.tree.leaf(next.node, |leaf| {
                 let is_there = |index: &usize| *index < leaf.len() && !self.tree.is_superseded(leaf, *index);
-                Ok(indexes.clone().filter(is_there).map(|index| leaf.key(index)).collect())
+                let keys: Vec<KnownKey> = indexes.clone().filter(is_there).map(|index| leaf.key(index)).collect();
+                let all_passed = keys.is_empty() && last < leaf.len();
+                Ok((keys, all_passed.then(|| leaf.key(last))))
             })?;
             self.batch.extend(keys);
             if self.direction == Direction::Down {
                 self.batch.make_contiguous().reverse();
             }
             self.leaf = next.later(indexes.len(), self.direction);
+            passed += indexes.len();
+            self.passed = last.filter(|last| last.complete && passed >= PASSED_MAX);
+            if self.passed.is_some() {
+                break;
+            }
         }
         Ok(())
     }
 
-    /// What is known of the entry that it is at.
+    /// A key that it has come to without an entry to show, since all up to it, and its own, are superseded; `None` if it is at an entry
+    /// or the end.
+    pub(crate) fn passed(&self) -> Option<KnownKey> {
+        self.passed.clone()
+    }
+
+    /// What is known of the entry that it is at; `None` at the end, or if it has [passed](Self::passed) many.
     pub(crate) fn current(&self) -> Option<KnownKey> {
         self.batch.front().cloned()
     }
 
     /// To the next entry on the way.
     pub(crate) fn advance(&mut self) -> Result<()> {
-        if self.batch.pop_front().is_some() && self.batch.is_empty() {
+        self.batch.pop_front();
+        if self.batch.is_empty() {
             self.fill()?;
         }
         Ok(())
