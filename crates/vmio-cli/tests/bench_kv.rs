@@ -118,7 +118,7 @@ fn writes_are_as_durable_as_was_said() -> TestResult {
 #[test]
 fn scenarios_find_what_was_put() -> TestResult {
     let dir = tempfile::tempdir()?;
-    let runs = bench_kv(dir.path(), &["--scenarios", "prefixes,deletes,regions,reopen"])?;
+    let runs = bench_kv(dir.path(), &["--scenarios", "prefixes,deletes,queue,mass-delete,regions,reopen"])?;
     assert!(runs.iter().all(|run| run["errors"] == 0), "{runs:?}");
     for engine in ["vmio", "lmdb"] {
         let of_engine = runs.iter().filter(|run| run["engine"] == engine);
@@ -129,6 +129,8 @@ fn scenarios_find_what_was_put() -> TestResult {
             ("prefixes", Some("G")),
             ("deletes", Some("delete")),
             ("deletes", Some("seek")),
+            ("queue", Some("queue")),
+            ("mass-delete", Some("mass-delete")),
             ("regions", Some("L")),
             ("regions", Some("A")),
             ("regions", Some("C")),
@@ -150,6 +152,9 @@ fn scenarios_find_what_was_put() -> TestResult {
         // Half of all keys.
         let deletes = number(of(&runs, engine, "delete"), "ops");
         assert!((400.0..600.0).contains(&deletes), "{deletes}");
+        // A turn for each record; half of all, and five seeks.
+        assert_eq!(number(of(&runs, engine, "queue"), "ops"), 1000.0);
+        assert_eq!(number(of(&runs, engine, "mass-delete"), "ops"), 505.0);
     }
     assert_eq!(fs::read_dir(dir.path())?.count(), 0, "files are left");
     Ok(())

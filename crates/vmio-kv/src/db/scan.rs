@@ -348,9 +348,9 @@ impl End {
 
     fn fill(&mut self, is_beyond_end: impl Fn(&KnownKey) -> bool) {
         while self.ahead.len() < self.ahead_max && !self.is_over {
-            match self.cursor.next() {
-                Ok(Some(known)) if !is_beyond_end(&known) => self.ahead.push_back(known),
-                Ok(_) => self.is_over = true,
+            match self.cursor.next(&is_beyond_end) {
+                Ok(Some(known)) => self.ahead.push_back(known),
+                Ok(None) => self.is_over = true,
                 Err(error) => (self.is_over, self.failure) = (true, Some(error)),
             }
         }

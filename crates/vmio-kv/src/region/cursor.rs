@@ -1,135 +1,202 @@
 //! Going through a region in order: all its levels at once, the newest record of each key.
 
+mod level;
+mod run;
+#[cfg(test)]
+mod tests;
+
 use std::cmp::Ordering;
-use std::collections::VecDeque;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::format::catalogue::Root;
 use crate::format::leaf::KnownKey;
 use crate::format::pointer::PointerKind;
 use crate::log::Log;
-use crate::region::memory_level::{MemoryLevel, NEWEST};
+use crate::region::cursor::level::{LevelCursor, Next};
+use crate::region::cursor::run::{Run, place_before};
+use crate::region::gaps::{Ahead, behind};
+use crate::region::memory_level::NEWEST;
 use crate::region::{Region, View};
-use crate::tree::{Cursor, Direction};
-
-/// Entries that are taken from a level in memory at a time.
-const BATCH: usize = 64;
-
-/// A level in memory, entry by entry.
-struct MemoryCursor {
-    level: Arc<MemoryLevel>,
-    /// Records from this number on are not seen.
-    before: u64,
-    direction: Direction,
-    batch: VecDeque<KnownKey>,
-}
-
-impl MemoryCursor {
-    /// The first entry within a bound, which the caller has come to.
-    fn next_within(&mut self, bound: Bound<&[u8]>) -> Option<KnownKey> {
-        if self.batch.is_empty() {
-            self.batch.extend(self.level.some(bound, self.direction, self.before, BATCH));
-        }
-        self.batch.pop_front()
-    }
-}
-
-enum Place {
-    Memory(MemoryCursor),
-    Tree(Cursor<Arc<Log>>),
-}
-
-/// A level, and the entry that is the next on the way.
-struct LevelCursor {
-    place: Place,
-    next: Option<KnownKey>,
-}
-
-impl LevelCursor {
-    fn memory(level: &Arc<MemoryLevel>, before: u64, bound: Bound<&[u8]>, direction: Direction) -> Self {
-        let mut cursor = MemoryCursor { level: Arc::clone(level), before, direction, batch: VecDeque::new() };
-        let next = cursor.next_within(bound);
-        LevelCursor { place: Place::Memory(cursor), next }
-    }
-
-    fn tree(region: &Region, root: Root, epoch: u64, bound: Bound<&[u8]>, direction: Direction) -> Result<Self> {
-        let cursor = Cursor::seek(&region.log, region.number, root, epoch, bound, direction)?;
-        let next = cursor.current();
-        Ok(LevelCursor { place: Place::Tree(cursor), next })
-    }
-
-    fn take(&mut self) -> Result<Option<KnownKey>> {
-        let Some(taken) = self.next.take() else { return Ok(None) };
-        self.next = match &mut self.place {
-            Place::Memory(cursor) => cursor.next_within(Bound::Excluded(&taken.bytes)),
-            Place::Tree(cursor) => {
-                cursor.advance()?;
-                cursor.current()
-            }
-        };
-        Ok(Some(taken))
-    }
-}
+use crate::tree::Direction;
 
 /// A place in a region.
 pub(crate) struct RegionCursor {
     log: Arc<Log>,
+    /// Keeps what the levels refer to.
+    view: Arc<View>,
     direction: Direction,
     /// In order of age, the newest first.
     levels: Vec<LevelCursor>,
-    /// Keeps what the levels refer to.
-    _view: Arc<View>,
+    /// The keys without values that it has just gone by.
+    run: Option<Run>,
+    /// Where the next range begins that is known to be empty.
+    ahead: Option<Vec<u8>>,
+    /// Entries that it has gone by, those that it has returned among them.
+    #[cfg(test)]
+    looked: u64,
 }
 
 impl RegionCursor {
     /// At the first key on the way that is within a bound.
     pub(crate) fn seek(region: &Region, view: &Arc<View>, bound: Bound<&[u8]>, direction: Direction) -> Result<Self> {
+        let mut cursor = RegionCursor {
+            log: Arc::clone(&region.log),
+            view: Arc::clone(view),
+            direction,
+            levels: Vec::new(),
+            run: None,
+            ahead: None,
+            #[cfg(test)]
+            looked: 0,
+        };
+        let place = match (bound, direction) {
+            (Bound::Unbounded, Direction::Up) => Some(Vec::new()),
+            (Bound::Unbounded, Direction::Down) => None,
+            (Bound::Included(key), Direction::Up) | (Bound::Excluded(key), Direction::Down) => Some(key.to_vec()),
+            (Bound::Excluded(key), Direction::Up) | (Bound::Included(key), Direction::Down) => Some(behind(key)),
+        };
+        let end = cursor.look_ahead(place.as_deref());
+        let bound = match (&end, direction) {
+            (Some(end), Direction::Up) => Bound::Included(&**end),
+            (Some(end), Direction::Down) => Bound::Excluded(&**end),
+            (None, _) => bound,
+        };
         let version = &view.version;
-        let mut levels = vec![LevelCursor::memory(&version.memory, view.before, bound, direction)];
-        levels.extend(version.frozen.iter().map(|frozen| LevelCursor::memory(frozen, NEWEST, bound, direction)));
+        cursor.levels.push(LevelCursor::memory(&version.memory, view.before, bound, direction));
+        let frozen = version.frozen.iter().map(|frozen| LevelCursor::memory(frozen, NEWEST, bound, direction));
+        cursor.levels.extend(frozen);
         for root in version.roots() {
-            levels.push(LevelCursor::tree(region, root, version.epoch, bound, direction)?);
+            cursor.levels.push(LevelCursor::tree(region, root, version.epoch, bound, direction)?);
         }
-        Ok(RegionCursor { log: Arc::clone(&region.log), direction, levels, _view: Arc::clone(view) })
+        cursor.run = end.map(Run::from_place);
+        Ok(cursor)
     }
 
-    /// What is known of the next key that has a value.
-    pub(crate) fn next(&mut self) -> Result<Option<KnownKey>> {
+    /// Learns what is known of the way from a place on; returns where the range ends that this is in, if it is known to be empty.
+    fn look_ahead(&mut self, place: Option<&[u8]>) -> Option<Vec<u8>> {
+        let mut ahead = self.view.ahead(place, self.direction);
+        let mut end = None;
+        // Those of the view and of the region may follow each other.
+        while let Ahead::Within(place) = ahead {
+            ahead = self.view.ahead(Some(&place), self.direction);
+            end = Some(place);
+        }
+        self.ahead = if let Ahead::Begins(place) = ahead { Some(place) } else { None };
+        end
+    }
+
+    /// What is known of the next key that has a value; none if all that follows is known to be beyond an end.
+    pub(crate) fn next(&mut self, is_beyond: impl Fn(&KnownKey) -> bool) -> Result<Option<KnownKey>> {
         loop {
-            match self.next_or_deleted()? {
-                Some(known) if known.pointer.kind() == PointerKind::Tombstone => {}
-                nearest => return Ok(nearest),
+            match self.nearest()?.filter(|next| !is_beyond(next.known())) {
+                Some(Next::Entry(known)) if known.pointer.kind() != PointerKind::Tombstone => {
+                    self.end_run();
+                    return Ok(Some(known));
+                }
+                Some(next) => self.pass(next)?,
+                None => {
+                    self.end_run();
+                    return Ok(None);
+                }
             }
         }
     }
 
     /// What is known of the next key, which may have been deleted: the newest level's entry of it, taken out of all levels.
     pub(crate) fn next_or_deleted(&mut self) -> Result<Option<KnownKey>> {
+        loop {
+            match self.nearest()? {
+                Some(Next::Entry(known)) => return Ok(Some(known)),
+                Some(Next::Nothing(_)) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// What is the next of all levels, taken out of them.
+    fn nearest(&mut self) -> Result<Option<Next>> {
+        #[cfg(test)]
+        {
+            self.looked += 1;
+        }
         let is_nearer = match self.direction {
             Direction::Up => Ordering::Less,
             Direction::Down => Ordering::Greater,
         };
         let mut nearest = None;
-        let mut superseded = Vec::new();
+        let mut beside = Vec::new();
         for index in 0..self.levels.len() {
             let (newer, older) = self.levels.split_at_mut(index);
-            let Some(known) = &mut older[0].next else { continue };
-            let ordering = match nearest.and_then(|nearest: usize| newer[nearest].next.as_mut()) {
-                Some(nearest) => self.log.compare(known, nearest)?,
-                None => is_nearer,
+            let Some(next) = &mut older[0].next else { continue };
+            let (ordering, shows_nothing) = match nearest.and_then(|nearest: usize| newer[nearest].next.as_mut()) {
+                Some(nearest) => {
+                    let ordering = self.log.compare(next.known_mut(), nearest.known_mut())?;
+                    (ordering, matches!(nearest, Next::Nothing(_)))
+                }
+                None => (is_nearer, false),
             };
             if ordering == is_nearer {
                 nearest = Some(index);
-                superseded.clear();
+                beside.clear();
+            } else if ordering == Ordering::Equal && shows_nothing {
+                // Of the same key an older level may have an entry, which counts.
+                beside.extend(nearest.replace(index));
             } else if ordering == Ordering::Equal {
-                superseded.push(index);
+                beside.push(index);
             }
         }
-        for index in superseded {
+        for index in beside {
             self.levels[index].take()?;
         }
         nearest.map_or(Ok(None), |nearest| self.levels[nearest].take())
+    }
+
+    /// Goes by a key that has no value; and where it is known that none follows for long, past all of these.
+    fn pass(&mut self, next: Next) -> Result<()> {
+        let looked = next.looked();
+        let mut known = next.into_known();
+        let end = if self.reaches_what_is_ahead(&mut known) {
+            self.look_ahead(Some(&place_before(&known.bytes, self.direction)))
+        } else {
+            None
+        };
+        match &mut self.run {
+            Some(run) => run.push(known, looked),
+            run => *run = Some(Run::from_key(known, looked)),
+        }
+        if end.is_some() || self.run.as_ref().is_some_and(Run::is_long) {
+            self.learn();
+        }
+        if let Some(end) = end {
+            self.levels.iter_mut().try_for_each(|level| level.skip_to(&end, self.direction))?;
+            self.run = Some(Run::from_place(end));
+        }
+        Ok(())
+    }
+
+    /// Whether a key is where the next range begins that is known to be empty, or beyond; then all of the key is known. One that cannot
+    /// be told is not: it is gone by like others.
+    fn reaches_what_is_ahead(&self, known: &mut KnownKey) -> bool {
+        let Some(place) = &self.ahead else { return false };
+        let is_there = |ordering: Ordering| match self.direction {
+            Direction::Up => ordering.is_ge(),
+            Direction::Down => ordering.is_lt(),
+        };
+        let may_be = known.compare_to(place).is_none_or(is_there);
+        may_be && self.log.complete(known).is_ok() && known.compare_to(place).is_some_and(is_there)
+    }
+
+    fn end_run(&mut self) {
+        self.learn();
+        self.run = None;
+    }
+
+    /// Has others know of the keys without values, if there are so many that it is worth it. What cannot be read is not learnt.
+    fn learn(&mut self) {
+        let Some(run) = &mut self.run else { return };
+        if let Ok(Some([start, end])) = run.places(&self.log, self.direction) {
+            self.view.learn(start, end);
+        }
     }
 }

@@ -16,6 +16,9 @@ const SLEEP_MIN: Duration = Duration::from_micros(100);
 /// Nor for more: a batch of many records would sleep long after there is room again.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
 
+/// The part of what all levels may take that ranges may take which are known to be empty.
+const GAPS_SHARE: u64 = 16;
+
 /// A count of bytes that somebody waits for to change by more than a little, and that others are not to bring beyond a limit.
 pub(crate) struct LevelMemory {
     bytes: AtomicU64,
@@ -28,6 +31,8 @@ pub(crate) struct LevelMemory {
     taken_bytes: AtomicU64,
     /// What the cache does not have either, beside levels.
     beside_bytes: AtomicU64,
+    /// What ranges take that are known to be empty.
+    gaps_bytes: AtomicU64,
     /// What all levels may take; half of it is for those that are written to.
     most_bytes: u64,
     /// By how much writers are to be delayed, and have not been.
@@ -76,6 +81,7 @@ impl LevelMemory {
             frozen_bytes: AtomicU64::new(0),
             taken_bytes: AtomicU64::new(0),
             beside_bytes: AtomicU64::new(0),
+            gaps_bytes: AtomicU64::new(0),
             most_bytes,
             owed_ns: AtomicU64::new(0),
             step_bytes: step_bytes.max(1),
@@ -93,6 +99,30 @@ impl LevelMemory {
     pub(crate) fn add_beside(&self, bytes: u64) {
         self.beside_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.notify();
+    }
+
+    /// What ranges may take that are known to be empty, those of all regions and views.
+    pub(super) fn gaps_bytes_max(&self) -> u64 {
+        self.most_bytes / GAPS_SHARE
+    }
+
+    /// What they take.
+    #[cfg(test)]
+    pub(super) fn gaps_bytes(&self) -> u64 {
+        self.gaps_bytes.load(Ordering::Relaxed)
+    }
+
+    /// So many bytes for one of them, if they have not the most that they may take.
+    pub(super) fn take_for_gaps(&self, bytes: u64) -> bool {
+        let more = |before: u64| Some(before + bytes).filter(|bytes| *bytes <= self.gaps_bytes_max());
+        let taken = self.gaps_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.inspect(|before| self.tell(*before, *before + bytes)).is_ok()
+    }
+
+    /// One of them is gone.
+    pub(super) fn give_back_of_gaps(&self, bytes: u64) {
+        let before = self.gaps_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.tell(before, before - bytes);
     }
 
     /// So many more.
@@ -256,7 +286,9 @@ impl LevelMemory {
         let mut is_over = self.is_over.lock();
         loop {
             let levels = (self.bytes.load(Ordering::Relaxed) / self.step_bytes + 1) * self.step_bytes;
-            let bytes = levels + self.beside_bytes.load(Ordering::Relaxed);
+            // No step as long as there are none.
+            let gaps = self.gaps_bytes.load(Ordering::Relaxed).next_multiple_of(self.step_bytes);
+            let bytes = levels + gaps + self.beside_bytes.load(Ordering::Relaxed);
             if *is_over {
                 return None;
             }

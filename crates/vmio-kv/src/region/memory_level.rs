@@ -1,6 +1,6 @@
 //! The level in memory: keys in order, and where their newest records are; of older ones those that somebody's view shows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,6 +12,7 @@ use crate::format::leaf::KnownKey;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::region::LevelMemory;
 use crate::region::arena;
+use crate::region::gaps::Gaps;
 use crate::region::key_tree::{Entry, KeyTree};
 use crate::tree::Direction;
 
@@ -29,6 +30,12 @@ const ENTRY_BYTES: u64 = 16 + 24;
 
 /// Bytes of keys after which no more entries are taken at a time.
 const BATCH_BYTES: usize = 128 << 10;
+
+/// Keys that are looked at, at a time, for some that a view shows.
+pub(super) const LOOKED_MAX: usize = 64;
+
+/// Keys that are looked at while writers wait, to know whether all of them are deleted.
+const LEARNT_MAX: usize = 4096;
 
 /// What sees all records that there are.
 pub(crate) const NEWEST: u64 = u64::MAX;
@@ -53,6 +60,16 @@ struct Entries {
     older_bytes: u64,
     /// Higher than the numbers of all records.
     end: u64,
+    /// Higher than the numbers of all records but those of deletions.
+    puts_end: u64,
+}
+
+/// Entries in order, and how far they go.
+#[derive(Default)]
+pub(crate) struct Shown {
+    pub(crate) known: VecDeque<KnownKey>,
+    /// The last key that was looked at, if so many behind them are not shown that more were not looked at.
+    pub(crate) passed: Option<KnownKey>,
 }
 
 /// What a large value has taken: a spill has not to read its head for that.
@@ -78,19 +95,31 @@ pub(crate) struct MemoryLevel {
     large: Mutex<BTreeMap<u64, LargeRoom>>,
     /// What it takes is part of.
     all: Arc<LevelMemory>,
+    /// Where the region is known to have no values.
+    gaps: Arc<Gaps>,
     /// The number of the first record that may be in it, and where that is in the log.
     pub(crate) first_sequence: u64,
     pub(crate) log_offset: u64,
 }
 
 impl MemoryLevel {
-    /// An empty one, for records from this number on.
+    /// An empty one, for records from this number on. Nothing is known of what levels on the device have.
     pub(crate) fn new(first_sequence: u64, log_offset: u64, all: &Arc<LevelMemory>) -> Self {
+        Self::with_gaps(first_sequence, log_offset, all, Arc::new(Gaps::new(all)))
+    }
+
+    /// The one that comes after this one, which [`freeze`](Self::freeze) has closed: the region has the same values.
+    pub(super) fn following(&self, first_sequence: u64, log_offset: u64) -> Self {
+        Self::with_gaps(first_sequence, log_offset, &self.all, Arc::clone(&self.gaps))
+    }
+
+    fn with_gaps(first_sequence: u64, log_offset: u64, all: &Arc<LevelMemory>, gaps: Arc<Gaps>) -> Self {
         let entries = Entries {
             newest: KeyTree::new(first_sequence),
             older: BTreeMap::new(),
             older_bytes: 0,
             end: first_sequence,
+            puts_end: first_sequence,
         };
         MemoryLevel {
             entries: RwLock::new(entries),
@@ -103,6 +132,7 @@ impl MemoryLevel {
             large_bytes: AtomicU64::new(0),
             large: Mutex::default(),
             all: Arc::clone(all),
+            gaps,
             first_sequence,
             log_offset,
         }
@@ -163,6 +193,8 @@ impl MemoryLevel {
 
     /// Nothing is written to it any more: it is to be spilled.
     pub(super) fn freeze(&self) {
+        // Nobody learns meanwhile what is empty, nor from then on: later puts are in another level.
+        let _entries = self.entries.write();
         self.is_frozen.store(true, Ordering::Relaxed);
         self.all.freeze(with_begun(self.bytes()));
     }
@@ -201,18 +233,57 @@ impl MemoryLevel {
         entries.newest.get(key).and_then(|entry| entries.at(key, &entry, before))
     }
 
-    /// Some entries in order, the first of them on the way that are within a bound; fewer of them if their keys are long.
-    pub(crate) fn some(&self, bound: Bound<&[u8]>, direction: Direction, before: u64, most: usize) -> Vec<KnownKey> {
+    /// Some entries in order, the first of them on the way that are within a bound; fewer of them if their keys are long, or if a view
+    /// does not show many.
+    pub(crate) fn some(&self, bound: Bound<&[u8]>, direction: Direction, before: u64, most: usize) -> Shown {
         let entries = self.entries.read();
-        let (mut some, mut bytes) = (Vec::new(), 0);
+        let (mut known, mut passed, mut bytes, mut in_a_row) = (VecDeque::new(), None, 0, 0);
         entries.newest.walk(bound, direction, |key, entry| {
-            if let Some(pointer) = entries.at(key, entry, before) {
-                some.push(KnownKey::whole(key, pointer));
-                bytes += key.len();
+            match entries.at(key, entry, before) {
+                Some(pointer) => {
+                    known.push_back(KnownKey::whole(key, pointer));
+                    bytes += key.len();
+                    in_a_row = 0;
+                }
+                None => in_a_row += 1,
             }
-            if some.len() < most && bytes < BATCH_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            if in_a_row == LOOKED_MAX {
+                passed = Some(KnownKey::whole(key, entry.pointer));
+            }
+            let goes_on = known.len() < most && bytes < BATCH_BYTES && passed.is_none();
+            if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
-        some
+        Shown { known, passed }
+    }
+
+    /// Where the region is known to have no values.
+    pub(super) fn gaps(&self) -> &Gaps {
+        &self.gaps
+    }
+
+    /// None, for a view of the level to learn.
+    pub(super) fn no_gaps(&self) -> Gaps {
+        Gaps::new(&self.all)
+    }
+
+    /// Has the region know that a view, which sees the records below a number, shows nothing between two places, unless something has
+    /// been put there since. Tells from which number on it is known.
+    ///
+    /// Whoever puts a record into the level waits meanwhile, and cuts what has been learnt; whoever begins the next level does as well.
+    pub(super) fn learn(&self, start: &[u8], end: &[u8], before: u64) -> Option<u64> {
+        let entries = self.entries.read();
+        if self.is_frozen.load(Ordering::Relaxed) {
+            return None;
+        }
+        // If anything was put since, each of the keys has to be looked at; what was put and deleted again was there in between.
+        let since = if entries.puts_end <= before {
+            before
+        } else if entries.are_deleted(start, end) {
+            entries.end
+        } else {
+            return None;
+        };
+        Some(self.gaps.learn(start.to_vec(), end.to_vec(), since))
     }
 }
 
@@ -233,6 +304,20 @@ fn with_begun(bytes: u64) -> u64 {
 }
 
 impl Entries {
+    /// Whether all that there is between two places is deleted; false if there is too much to say.
+    fn are_deleted(&self, start: &[u8], end: &[u8]) -> bool {
+        let (mut are_deleted, mut looked) = (true, 0);
+        self.newest.walk(Bound::Included(start), Direction::Up, |key, entry| {
+            if key >= end {
+                return ControlFlow::Break(());
+            }
+            looked += 1;
+            are_deleted = entry.pointer.kind() == PointerKind::Tombstone && looked <= LEARNT_MAX;
+            if are_deleted { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        are_deleted
+    }
+
     /// Where a key's newest record below a number is.
     fn at(&self, key: &[u8], newest: &Entry, before: u64) -> Option<Pointer> {
         if newest.sequence < before {
@@ -253,6 +338,10 @@ impl Filling<'_> {
     /// Sets the newest record of a key. Returns what is replaced: garbage, though a view may still show it.
     pub(crate) fn insert(&mut self, key: &[u8], sequence: u64, pointer: Pointer) -> Option<Pointer> {
         self.entries.end = self.entries.end.max(sequence + 1);
+        if pointer.kind() != PointerKind::Tombstone {
+            self.entries.puts_end = self.entries.puts_end.max(sequence + 1);
+            self.level.gaps.cut(key);
+        }
         let newest = &mut self.entries.newest;
         let before = newest.bytes();
         let entry = Entry { sequence, pointer };
@@ -338,9 +427,14 @@ mod tests {
         Pointer::new(PointerKind::Value, offset, 64)
     }
 
+    fn level() -> MemoryLevel {
+        let memory = Arc::new(LevelMemory::new(1 << 30, 1 << 20));
+        MemoryLevel::new(1, 0, &memory)
+    }
+
     #[test]
     fn the_newest_record_of_a_key_counts() {
-        let level = MemoryLevel::new(1, 0, &Arc::new(LevelMemory::new(1 << 30, 1 << 20)));
+        let level = level();
         assert_eq!(level.fill().insert(b"a", 5, pointer(8)), None);
         assert_eq!(level.fill().insert(b"a", 7, pointer(16)), Some(pointer(8)));
         assert_eq!(level.fill().insert(b"a", 6, pointer(24)), Some(pointer(24)), "an older one is garbage at once");
@@ -353,7 +447,7 @@ mod tests {
 
     #[test]
     fn what_no_view_shows_is_not_kept() {
-        let level = MemoryLevel::new(1, 0, &Arc::new(LevelMemory::new(1 << 30, 1 << 20)));
+        let level = level();
         level.fill().insert(b"a", 1, pointer(8));
         let bytes = level.bytes();
         let view = level.stay().begin_view();
@@ -386,7 +480,7 @@ mod tests {
             1 => Just(Step::Begin),
             1 => any::<prop::sample::Index>().prop_map(Step::End),
         ], 1..200)) {
-            let level = MemoryLevel::new(1, 0, &Arc::new(LevelMemory::new(1 << 30, 1 << 20)));
+            let level = level();
             let mut model = Model::new();
             let mut views: Vec<(u64, Model)> = Vec::new();
             for (sequence, step) in (1..).zip(steps) {
@@ -403,7 +497,7 @@ mod tests {
                 }
                 for (before, expected) in &views {
                     let some = level.some(Bound::Unbounded, Direction::Up, *before, 100);
-                    let seen: Model = some.into_iter().map(|known| (known.bytes, known.pointer)).collect();
+                    let seen: Model = some.known.into_iter().map(|known| (known.bytes, known.pointer)).collect();
                     prop_assert_eq!(&seen, expected);
                     for key in 0..6 {
                         prop_assert_eq!(level.get(&[key], *before), expected.get(&[key][..]).copied());

@@ -2,6 +2,7 @@
 
 pub(crate) mod arena;
 mod cursor;
+mod gaps;
 mod key_tree;
 mod level_memory;
 pub(crate) mod memory_level;
@@ -225,8 +226,10 @@ impl Region {
 
     /// Has a level in memory that nothing was put into be one for records from here on. The caller has the turn.
     fn begin_memory_at(&self, (log_offset, sequence): (u64, u64)) -> Arc<MemoryLevel> {
-        let memory = Arc::new(MemoryLevel::new(sequence, log_offset, &self.level_memory));
         let version = self.version.load_full();
+        // Views of it learn no more of what the region has.
+        version.memory.freeze();
+        let memory = Arc::new(version.memory.following(sequence, log_offset));
         self.version.store(Arc::new(Version {
             memory: Arc::clone(&memory),
             frozen: version.frozen.clone(),

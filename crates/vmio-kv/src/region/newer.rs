@@ -29,7 +29,7 @@ impl MemorySource<'_> {
     fn fill(&mut self) {
         if self.batch.is_empty() {
             let from = self.from.as_ref().map(Vec::as_slice);
-            self.batch.extend(self.level.some(from, Direction::Up, NEWEST, BATCH));
+            self.batch.extend(self.level.some(from, Direction::Up, NEWEST, BATCH).known);
             if let Some(last) = self.batch.back() {
                 self.from = Bound::Excluded(last.bytes.clone());
             }
@@ -52,14 +52,25 @@ impl Source for MemorySource<'_> {
 impl Newer for Tree<'_> {
     fn source(&self, from: &[u8]) -> Result<Box<dyn Source + '_>> {
         let cursor = self.cursor(Bound::Included(from), Direction::Up)?;
-        let current = cursor.current();
-        Ok(Box::new(TreeSource { cursor, current }))
+        let mut source = TreeSource { cursor, current: None };
+        source.find_current()?;
+        Ok(Box::new(source))
     }
 }
 
 struct TreeSource<'log> {
     cursor: Cursor<&'log Log>,
     current: Option<KnownKey>,
+}
+
+impl TreeSource<'_> {
+    fn find_current(&mut self) -> Result<()> {
+        while self.cursor.passed().is_some() {
+            self.cursor.advance()?;
+        }
+        self.current = self.cursor.current();
+        Ok(())
+    }
 }
 
 impl Source for TreeSource<'_> {
@@ -71,7 +82,7 @@ impl Source for TreeSource<'_> {
         let current = self.current.take();
         if current.is_some() {
             self.cursor.advance()?;
-            self.current = self.cursor.current();
+            self.find_current()?;
         }
         Ok(current)
     }

@@ -108,6 +108,7 @@ impl Removal<'_> {
         version.memory.freeze();
         version.memory.spilled();
         region.version.store(Arc::new(Version {
+            // What is known to be empty from here on is not for views of what there was, though they see the same numbers.
             memory: Arc::new(MemoryLevel::new(log_sequence, log_offset, &region.level_memory)),
             frozen: None,
             levels: [LevelRoots::default(); LEVELS],

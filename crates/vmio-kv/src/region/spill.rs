@@ -191,7 +191,7 @@ impl Region {
         // All records of the region that are in the log are in the level: writers hold the lock until theirs is.
         let (log_offset, first_sequence) = self.log.end();
         self.version.store(Arc::new(Version {
-            memory: Arc::new(MemoryLevel::new(first_sequence, log_offset, &self.level_memory)),
+            memory: Arc::new(version.memory.following(first_sequence, log_offset)),
             frozen: Some(Arc::clone(&version.memory)),
             levels: version.levels,
             epoch: version.epoch,

@@ -1,25 +1,48 @@
 //! A region as it was at one moment, whatever is written to it later.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use crate::region::gaps::{Ahead, Gaps};
 use crate::region::memory_level::{MemoryLevel, Staying};
 use crate::region::{Region, Version};
+use crate::tree::Direction;
 
 /// A region at one moment: a version, and of its level in memory what was there by then.
 pub(crate) struct View {
     pub(crate) version: Arc<Version>,
     /// Records from this number on came later.
     pub(crate) before: u64,
+    /// Where it is known to show nothing, though later ones may.
+    gaps: OnceLock<Gaps>,
 }
 
 impl View {
+    fn new(version: Arc<Version>, before: u64) -> View {
+        View { version, before, gaps: OnceLock::new() }
+    }
+
+    /// What is known of the way from a place on; `None` is behind all keys.
+    pub(super) fn ahead(&self, place: Option<&[u8]>, direction: Direction) -> Ahead {
+        let of_region = self.version.memory.gaps().ahead(place, direction, self.before);
+        let own = self.gaps.get().map_or(Ahead::Nothing, |gaps| gaps.ahead(place, direction, self.before));
+        of_region.or(own, direction)
+    }
+
+    /// Learns that it shows nothing between two places.
+    pub(super) fn learn(&self, start: Vec<u8>, end: Vec<u8>) {
+        let known_since = self.version.memory.learn(&start, &end, self.before);
+        if known_since.is_none_or(|since| since > self.before) {
+            self.gaps.get_or_init(|| self.version.memory.no_gaps()).learn(start, end, self.before);
+        }
+    }
+
     /// What there is at present.
     ///
     /// If the level in memory is frozen between the two steps, the moment is that: it was after the call began.
     pub(crate) fn begin(region: &Region) -> View {
         let version = region.version();
         let before = version.memory.stay().begin_view();
-        View { version, before }
+        View::new(version, before)
     }
 
     /// The same of several regions, in the order of their numbers, at one and the same moment: of a batch all is seen or nothing.
@@ -36,7 +59,7 @@ impl View {
             }
             let bounds: Vec<u64> = levels.iter().map(Staying::begin_view).collect();
             drop(levels);
-            return versions.into_iter().zip(bounds).map(|(version, before)| View { version, before }).collect();
+            return versions.into_iter().zip(bounds).map(|(version, before)| View::new(version, before)).collect();
         }
     }
 }

@@ -14,6 +14,8 @@ use crate::tree::Tree;
 
 /// Entries that are taken from a leaf at a time.
 const BATCH: usize = 16;
+/// Superseded entries that are passed over before whoever goes through the tree is told: others may lead past them.
+const PASSED_MAX: usize = 64;
 /// Leaves that are read ahead of the one that a cursor comes to.
 const AHEAD: usize = 4;
 
@@ -70,6 +72,8 @@ pub(crate) struct Cursor<L> {
     leaf: Option<Step>,
     /// The entry that it is at, and some that follow it.
     batch: VecDeque<KnownKey>,
+    /// If that is empty, and it is not at the end: the last key of many that were passed over.
+    passed: Option<KnownKey>,
 }
 
 impl<L: Deref<Target = Log> + Clone> Cursor<L> {
@@ -83,7 +87,8 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
         direction: Direction,
     ) -> Result<Self> {
         let (path, batch) = (Vec::new(), VecDeque::new());
-        let mut cursor = Cursor { log: log.clone(), region, root, epoch, direction, path, leaf: None, batch };
+        let mut cursor =
+            Cursor { log: log.clone(), region, root, epoch, direction, path, leaf: None, batch, passed: None };
         let tree = Tree::new(log, region, root, epoch);
         let node = match bound {
             Bound::Included(key) | Bound::Excluded(key) => {
@@ -111,6 +116,12 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
         })?;
         cursor.fill()?;
         Ok(cursor)
+    }
+
+    /// To the first entry on the way that is within a bound.
+    pub(crate) fn skip_to(&mut self, bound: Bound<&[u8]>) -> Result<()> {
+        *self = Cursor::seek(&self.log, self.region, self.root, self.epoch, bound, self.direction)?;
+        Ok(())
     }
 
     fn tree(&self) -> Tree<'_> {
@@ -172,8 +183,11 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
         }
     }
 
-    /// Takes some entries out of the leaf, or the next one that has any. What is superseded is passed over.
+    /// Takes some entries out of the leaf, or the next one that has any. What is superseded is passed over; after much of that it stops
+    /// at a key of which all is known.
     fn fill(&mut self) -> Result<()> {
+        let mut passed = 0;
+        self.passed = None;
         while self.batch.is_empty() {
             let next = match self.leaf.take() {
                 Some(next) => Some(next),
@@ -181,28 +195,43 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
             };
             let Some(next) = next else { return Ok(()) };
             let indexes = next.ahead(BATCH, self.direction);
+            let last = if self.direction == Direction::Up { indexes.end - 1 } else { indexes.start };
             let tree = self.tree();
-            let keys: Vec<KnownKey> = tree.leaf(next.node, |leaf| {
+            let (keys, last): (Vec<KnownKey>, Option<KnownKey>) = tree.leaf(next.node, |leaf| {
                 let is_there = |index: &usize| *index < leaf.len() && !tree.is_superseded(leaf, *index);
-                Ok(indexes.clone().filter(is_there).map(|index| leaf.key(index)).collect())
+                let keys: Vec<KnownKey> = indexes.clone().filter(is_there).map(|index| leaf.key(index)).collect();
+                let all_passed = keys.is_empty() && last < leaf.len();
+                Ok((keys, all_passed.then(|| leaf.key(last))))
             })?;
             self.batch.extend(keys);
             if self.direction == Direction::Down {
                 self.batch.make_contiguous().reverse();
             }
             self.leaf = next.later(indexes.len(), self.direction);
+            passed += indexes.len();
+            self.passed = last.filter(|last| last.complete && passed >= PASSED_MAX);
+            if self.passed.is_some() {
+                break;
+            }
         }
         Ok(())
     }
 
-    /// What is known of the entry that it is at.
+    /// A key that it has come to without an entry to show, since all up to it, and its own, are superseded; `None` if it is at an entry
+    /// or the end.
+    pub(crate) fn passed(&self) -> Option<KnownKey> {
+        self.passed.clone()
+    }
+
+    /// What is known of the entry that it is at; `None` at the end, or if it has [passed](Self::passed) many.
     pub(crate) fn current(&self) -> Option<KnownKey> {
         self.batch.front().cloned()
     }
 
     /// To the next entry on the way.
     pub(crate) fn advance(&mut self) -> Result<()> {
-        if self.batch.pop_front().is_some() && self.batch.is_empty() {
+        self.batch.pop_front();
+        if self.batch.is_empty() {
             self.fill()?;
         }
         Ok(())

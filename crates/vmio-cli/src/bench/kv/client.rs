@@ -190,6 +190,12 @@ impl<'a> Client<'a> {
                 self.region(number).delete(self.record.last_key())
             }
             Operation::Seek => self.seek(),
+            Operation::SeekTo(number) => self.seek_to(number),
+            Operation::Turn(first) => {
+                self.perform(Operation::Insert(self.inserts.records()))?;
+                self.seek_to(first)?;
+                self.perform(Operation::Delete(first))
+            }
         }
     }
 
@@ -244,6 +250,19 @@ impl<'a> Client<'a> {
         self.region(0).scan(record.last_key(), 1, &mut |key, value| {
             seen = sum(value);
             is_right = record.is_in_upper_half(key) && record.is_value_of(key, value);
+        })?;
+        self.tally.note(seen, is_right);
+        Ok(())
+    }
+
+    /// To the first record that there is, which has to be this one.
+    fn seek_to(&mut self, number: u64) -> anyhow::Result<()> {
+        let first = self.record.first_key().to_vec();
+        self.record.key(number);
+        let (record, mut seen, mut is_right) = (&self.record, 0_u64, false);
+        self.region(0).scan(&first, 1, &mut |key, value| {
+            seen = sum(value);
+            is_right = key == record.last_key() && record.is_value_of(key, value);
         })?;
         self.tally.note(seen, is_right);
         Ok(())

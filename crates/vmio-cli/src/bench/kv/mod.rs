@@ -61,6 +61,8 @@ Phases: L load; A 50 % reads, 50 % updates; B 95 % reads, 5 % updates; C reads; 
 Scenarios, each on a store of its own:
   prefixes   L, C and G with keys that begin with the same 64 bytes
   deletes    deletes of the lower half of all keys, one by one, then seeks to where it began
+  queue      puts behind all records, each with a look for the first one and its deletion; one thread
+  mass-delete  deletes of the first half of all keys in their order, after each hundredth a seek to the first that is left; one thread
   regions    L, A, C and G in 300 regions (tables, column families)
   reopen     opening after a load and a clean close
   recovery   opening after kill -9 during a load: of vmio when both levels in memory are full

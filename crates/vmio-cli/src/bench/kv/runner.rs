@@ -102,7 +102,7 @@ impl Runner {
     pub fn ops(&self, phase: Phase) -> u64 {
         const RECORDS_A_SCAN: u64 = 20;
         match phase {
-            Phase::L | Phase::Delete => self.records,
+            Phase::L | Phase::Delete | Phase::MassDelete => self.records,
             _ if phase.scans() => self.ops.unwrap_or(self.records.div_ceil(RECORDS_A_SCAN)),
             _ => self.ops.unwrap_or(self.records),
         }

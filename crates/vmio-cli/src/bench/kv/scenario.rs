@@ -1,4 +1,4 @@
-//! What YCSB does not ask: long prefixes, deletes, many regions, opening again, and recovery after a kill.
+//! What YCSB does not ask: long prefixes, deletes, queues, many regions, opening again, and recovery after a kill.
 
 use anyhow::Context;
 use clap::ValueEnum;
@@ -14,12 +14,16 @@ use crate::bench::place::Place;
 
 /// A scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Scenario {
     /// Load, reads and scans of keys that share their first 64 bytes
     Prefixes,
     /// Deletes of the lower half of all keys, then seeks to where it begins
     Deletes,
+    /// Puts at the end of a queue whose first record is taken
+    Queue,
+    /// Deletes of the first half of all keys in their order, with seeks between to the first that is left
+    MassDelete,
     /// Load, updates, reads and scans in 300 regions
     Regions,
     /// Opening after a load and a clean close
@@ -37,6 +41,8 @@ impl Scenario {
         match self {
             Self::Prefixes => "prefixes",
             Self::Deletes => "deletes",
+            Self::Queue => "queue",
+            Self::MassDelete => "mass-delete",
             Self::Regions => "regions",
             Self::Reopen => "reopen",
             Self::Recovery => "recovery",
@@ -48,6 +54,7 @@ impl Runner {
     /// What it is for a scenario.
     pub fn for_scenario(&self, scenario: Scenario) -> Self {
         let ours = Self { scenario: Some(scenario), regions: 1, phases: Vec::new(), page_traces: None, ..self.clone() };
+        let in_order = RecordShape { in_order: true, ..self.shape };
         match scenario {
             Scenario::Prefixes => Self {
                 shape: RecordShape { prefix_bytes: PREFIX_BYTES, ..self.shape },
@@ -55,6 +62,9 @@ impl Runner {
                 ..ours
             },
             Scenario::Deletes => Self { phases: vec![Phase::Delete, Phase::Seek], ..ours },
+            // One thread knows which record is the first.
+            Scenario::Queue => Self { shape: in_order, threads: 1, phases: vec![Phase::Queue], ..ours },
+            Scenario::MassDelete => Self { shape: in_order, threads: 1, phases: vec![Phase::MassDelete], ..ours },
             Scenario::Regions => {
                 Self { regions: REGIONS, phases: vec![Phase::L, Phase::A, Phase::C, Phase::G], ..ours }
             }

@@ -48,6 +48,15 @@ pub enum Phase {
     #[value(skip)]
     #[serde(rename = "seek")]
     Seek,
+    /// A record is put behind all others, the first one looked for, and deleted; not YCSB's
+    #[value(skip)]
+    #[serde(rename = "queue")]
+    Queue,
+    /// Deletes of the first half of all records, in the order of their keys, and after each hundredth a seek to the first key that there is;
+    /// not YCSB's
+    #[value(skip)]
+    #[serde(rename = "mass-delete")]
+    MassDelete,
 }
 
 /// How operations are spread over the records.
@@ -98,7 +107,7 @@ impl Phase {
     /// YCSB's own distribution.
     pub fn default_distribution(self) -> Distribution {
         match self {
-            Self::L | Self::Delete | Self::Seek => Distribution::Uniform,
+            Self::L | Self::Delete | Self::Seek | Self::Queue | Self::MassDelete => Distribution::Uniform,
             Self::D => Distribution::Latest,
             _ => Distribution::Zipfian,
         }
@@ -111,11 +120,14 @@ impl Phase {
 
     /// Whether a part of it is done before, without being counted: what is done once is not.
     pub fn warms_up(self) -> bool {
-        !matches!(self, Self::L | Self::Delete)
+        !matches!(self, Self::L | Self::Delete | Self::MassDelete)
     }
 
     /// The part of its operations that put a record.
     pub fn puts(self) -> f64 {
+        if self == Self::Queue {
+            return 1.0;
+        }
         self.mix().map_or(0.0, |mix| f64::from(100 - mix.reads - mix.scans) / 100.0)
     }
 
@@ -141,7 +153,7 @@ impl Phase {
             Self::E => mix(0, 0, 5, 95),
             Self::F => mix(50, 0, 0, 0),
             Self::G => mix(0, 0, 0, 100),
-            Self::Delete | Self::Seek => None,
+            Self::Delete | Self::Seek | Self::Queue | Self::MassDelete => None,
         }
     }
 }
@@ -151,6 +163,8 @@ impl fmt::Display for Phase {
         match self {
             Self::Delete => out.write_str("delete"),
             Self::Seek => out.write_str("seek"),
+            Self::Queue => out.write_str("queue"),
+            Self::MassDelete => out.write_str("mass-delete"),
             ycsb => write!(out, "{ycsb:?}"),
         }
     }
@@ -175,6 +189,10 @@ pub enum Operation {
     Delete(u64),
     /// Find the first record that there is.
     Seek,
+    /// The same, which has to be this one.
+    SeekTo(u64),
+    /// Put one behind all others, and delete the first, which has to be this one.
+    Turn(u64),
 }
 
 /// How many records each thread has inserted; the numbers of new records go round the threads.
@@ -232,7 +250,17 @@ enum Work {
     /// Of each record in its turn, from this number on.
     Deletes(u64),
     Seeks,
+    /// Takes records from the front, from this number on.
+    Queue(u64),
+    /// Of each record in its turn, from this number on, of the first half.
+    DeletesInOrder {
+        next: u64,
+        has_sought: bool,
+    },
 }
+
+/// Deletes after each of which there is a seek, in order.
+const DELETES_A_SEEK: u64 = 100;
 
 enum Chooser {
     Zipfian { ranks: Zipf<f64>, scatter: Scatter },
@@ -257,6 +285,8 @@ impl<'a> Operations<'a> {
         let work = match phase.mix() {
             Some(mix) => Work::Mixed(mix),
             None if phase == Phase::Delete => Work::Deletes(u64::from(thread)),
+            None if phase == Phase::Queue => Work::Queue(0),
+            None if phase == Phase::MassDelete => Work::DeletesInOrder { next: 0, has_sought: true },
             None => Work::Seeks,
         };
         Ok(Self { work, chooser, inserts, thread, absent_percent: 0 })
@@ -287,6 +317,22 @@ impl<'a> Operations<'a> {
                 None
             }
             Work::Seeks => Some(Operation::Seek),
+            Work::Queue(first) => {
+                *first += 1;
+                Some(Operation::Turn(*first - 1))
+            }
+            Work::DeletesInOrder { next, has_sought } => {
+                if !*has_sought {
+                    *has_sought = true;
+                    return Some(Operation::SeekTo(*next));
+                }
+                let deleted = *next;
+                (deleted < self.inserts.records() / 2).then(|| {
+                    *next += 1;
+                    *has_sought = !next.is_multiple_of(DELETES_A_SEEK);
+                    Operation::Delete(deleted)
+                })
+            }
         }
     }
 
@@ -430,6 +476,20 @@ mod tests {
         }
         deleted.sort_unstable();
         assert_eq!(deleted, (0..1001).filter(|number| is_in_lower_half(*number)).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    #[test]
+    fn the_first_half_is_deleted_in_order_and_the_first_that_is_left_sought() -> anyhow::Result<()> {
+        let inserts = Inserts::new(1000, 1);
+        let mut operations = Operations::new(Phase::MassDelete, Distribution::Uniform, &inserts, 0)?;
+        let mut random = SmallRng::seed_from_u64(1);
+        let all: Vec<Operation> = std::iter::from_fn(|| operations.next(&mut random)).collect();
+        let expected = (0..500).flat_map(|number| {
+            let seek = (number % 100 == 99).then_some(Operation::SeekTo(number + 1));
+            [Some(Operation::Delete(number)), seek].into_iter().flatten()
+        });
+        assert_eq!(all, expected.collect::<Vec<_>>());
         Ok(())
     }
 

@@ -1,0 +1,236 @@
+//! What it takes to find the next key that has a value, whatever was deleted before it: counted, not timed.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use vmio::backing::MemoryBacking;
+
+use super::*;
+use crate::{Db, Durability, Options};
+
+/// What a look may go by that has nothing to learn any more.
+const FEW: u64 = 100;
+
+fn store() -> Db {
+    let options = Options::new().memory_bytes(64 << 20).growth_factor(2).durability(Durability::None);
+    Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options).unwrap()
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("job {number:08}").into_bytes()
+}
+
+fn first_in(region: &Region, view: &Arc<View>, bound: Bound<&[u8]>, direction: Direction) -> (Option<Vec<u8>>, u64) {
+    let mut cursor = RegionCursor::seek(region, view, bound, direction).unwrap();
+    let found = cursor.next(|_| false).unwrap();
+    (found.map(|known| known.bytes), cursor.looked)
+}
+
+/// The first key from a bound on, and how many entries were gone by.
+fn first(db: &Db, bound: Bound<&[u8]>, direction: Direction) -> (Option<Vec<u8>>, u64) {
+    let region = db.default_region().region();
+    first_in(region, &Arc::new(View::begin(region)), bound, direction)
+}
+
+#[test]
+fn a_queue_costs_the_same_as_it_goes_on() {
+    for flushed in [false, true] {
+        let db = store();
+        let mut most = 0;
+        db.put(&key(0), b"job").unwrap();
+        for number in 0..5000 {
+            db.put(&key(number + 1), b"job").unwrap();
+            let (found, looked) = first(&db, Bound::Unbounded, Direction::Up);
+            assert_eq!(found, Some(key(number)));
+            most = most.max(looked);
+            db.delete(&key(number)).unwrap();
+            if flushed && number % 1500 == 1 {
+                db.flush().unwrap();
+            }
+        }
+        assert!(most <= FEW, "a look went by {most} entries");
+    }
+}
+
+#[test]
+fn so_does_a_queue_from_the_other_end() {
+    let db = store();
+    let mut most = 0;
+    db.put(&key(9999), b"job").unwrap();
+    for number in (5000..9999).rev() {
+        db.put(&key(number), b"job").unwrap();
+        let (found, looked) = first(&db, Bound::Unbounded, Direction::Down);
+        assert_eq!(found, Some(key(number + 1)));
+        most = most.max(looked);
+        db.delete(&key(number + 1)).unwrap();
+    }
+    assert!(most <= FEW, "a look went by {most} entries");
+}
+
+#[test]
+fn a_stack_costs_the_same_however_much_was_taken_from_it() {
+    let db = store();
+    db.put(&key(0), b"bottom").unwrap();
+    (1..5000).for_each(|number| db.put(&key(number), b"job").unwrap());
+    let mut most = 0;
+    for number in (1..5000).rev() {
+        let (found, looked) = first(&db, Bound::Unbounded, Direction::Down);
+        assert_eq!(found, Some(key(number)));
+        most = most.max(looked);
+        db.delete(&key(number)).unwrap();
+    }
+    assert!(most <= FEW, "a look went by {most} entries");
+}
+
+const MANY: u64 = 20_000;
+/// The one key of the many that stays.
+const LEFT: u64 = 12_345;
+
+/// Where the many are when they are deleted, and where what deletes them.
+fn delete_many(values_flushed: bool, deletions_flushed: bool, below: bool) -> Db {
+    let db = store();
+    if below {
+        // A level that is below all others keeps what deletes.
+        (0..MANY).for_each(|number| db.put(&key(number), b"old").unwrap());
+        db.flush().unwrap();
+        db.collect_garbage().unwrap();
+    }
+    (0..MANY).for_each(|number| db.put(&key(number), b"job").unwrap());
+    if values_flushed {
+        db.flush().unwrap();
+    }
+    (0..MANY).filter(|number| *number != LEFT).for_each(|number| db.delete(&key(number)).unwrap());
+    if deletions_flushed {
+        db.flush().unwrap();
+    }
+    db
+}
+
+#[test]
+fn what_was_deleted_is_gone_by_once() {
+    for case in 0..8 {
+        let db = delete_many(case & 1 > 0, case & 2 > 0, case & 4 > 0);
+        let (below, above) = (key(LEFT - 5000), key(LEFT + 5000));
+        // Once, from either end.
+        let (_, once) = first(&db, Bound::Unbounded, Direction::Up);
+        let (_, back) = first(&db, Bound::Unbounded, Direction::Down);
+        assert!(once + back <= MANY + 1000, "case {case}: {once} and {back}");
+        for (bound, direction) in [
+            (Bound::Unbounded, Direction::Up),
+            (Bound::Unbounded, Direction::Down),
+            (Bound::Included(&*below), Direction::Up),
+            (Bound::Excluded(&*below), Direction::Up),
+            (Bound::Included(&*above), Direction::Down),
+            (Bound::Excluded(&*above), Direction::Down),
+        ] {
+            let (found, looked) = first(&db, bound, direction);
+            assert_eq!(found, Some(key(LEFT)));
+            assert!(looked <= FEW, "case {case}, {bound:?} {direction:?}: went by {looked} entries");
+        }
+        for (bound, direction) in
+            [(Bound::Included(&*above), Direction::Up), (Bound::Excluded(&*below), Direction::Down)]
+        {
+            let (found, looked) = first(&db, bound, direction);
+            assert_eq!(found, None);
+            assert!(looked <= FEW, "case {case}, {bound:?} {direction:?}: went by {looked} entries");
+        }
+    }
+}
+
+#[test]
+fn what_was_learnt_outlives_a_flush_and_is_cut_by_what_is_put() {
+    let db = delete_many(true, false, true);
+    first(&db, Bound::Unbounded, Direction::Up);
+    first(&db, Bound::Unbounded, Direction::Down);
+    for _ in 0..3 {
+        db.flush().unwrap();
+        let (found, looked) = first(&db, Bound::Unbounded, Direction::Up);
+        assert_eq!(found, Some(key(LEFT)));
+        assert!(looked <= FEW, "went by {looked} entries");
+    }
+    let mut expected = vec![LEFT];
+    for number in [500, 7, 19_000, 19_001, 0, MANY - 1] {
+        db.put(&key(number), b"new").unwrap();
+        expected.push(number);
+        expected.sort_unstable();
+        let region = db.default_region().region();
+        for direction in [Direction::Up, Direction::Down] {
+            let view = Arc::new(View::begin(region));
+            let mut cursor = RegionCursor::seek(region, &view, Bound::Unbounded, direction).unwrap();
+            let mut found = Vec::new();
+            while let Some(known) = cursor.next(|_| false).unwrap() {
+                found.push(known.bytes);
+            }
+            if direction == Direction::Down {
+                found.reverse();
+            }
+            assert_eq!(found, expected.iter().map(|number| key(*number)).collect::<Vec<_>>());
+            let most = FEW * (expected.len() as u64 + 1);
+            assert!(cursor.looked <= most, "went by {} entries", cursor.looked);
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_goes_by_what_it_does_not_show_once() {
+    for is_flushed in [false, true] {
+        let db = store();
+        let region = db.default_region().region();
+        let begin = || Arc::new(View::begin(region));
+        let look = |view: &Arc<View>, direction| first_in(region, view, Bound::Unbounded, direction);
+        db.put(&key(LEFT), b"job").unwrap();
+        if is_flushed {
+            db.flush().unwrap();
+        }
+        let before = begin();
+        let others = || (0..MANY).filter(|number| *number != LEFT);
+        others().for_each(|number| db.put(&key(number), b"job").unwrap());
+        let full = begin();
+        others().for_each(|number| db.delete(&key(number)).unwrap());
+        db.delete(&key(LEFT)).unwrap();
+        let after = begin();
+        // What is put later is not for them, and neither is what others learn.
+        db.put(&key(1), b"again").unwrap();
+        first(&db, Bound::Unbounded, Direction::Up);
+        for (view, lowest, highest) in
+            [(&before, Some(LEFT), Some(LEFT)), (&full, Some(0), Some(MANY - 1)), (&after, None, None)]
+        {
+            for direction in [Direction::Up, Direction::Down] {
+                let wanted = if direction == Direction::Up { lowest } else { highest };
+                assert_eq!(look(view, direction).0, wanted.map(key));
+                let (found, looked) = look(view, direction);
+                assert_eq!(found, wanted.map(key));
+                assert!(looked <= FEW, "{is_flushed} {direction:?}: went by {looked} entries");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_range_ends_where_it_is_said_to() {
+    let db = delete_many(true, false, false);
+    let region = db.default_region().region();
+    let view = Arc::new(View::begin(region));
+    let (from, to) = (key(100), key(110));
+    let mut cursor = RegionCursor::seek(region, &view, Bound::Included(&from), Direction::Up).unwrap();
+    let found = cursor.next(|known| known.compare_to(&to) == Some(Ordering::Greater)).unwrap();
+    assert_eq!(found, None);
+    assert!(cursor.looked <= 12, "went by {} entries", cursor.looked);
+}
+
+#[test]
+fn what_is_shown_of_a_lower_level_is_not_taken_for_gone_by() {
+    for direction in [Direction::Up, Direction::Down] {
+        let db = store();
+        let region = db.default_region().region();
+        // The last of many that are looked at together.
+        let left = if direction == Direction::Up { 32 * 64 - 1 } else { 0 };
+        db.put(&key(left), b"below").unwrap();
+        db.flush().unwrap();
+        let view = Arc::new(View::begin(region));
+        (0..32 * 64).for_each(|number| db.put(&key(number), b"later").unwrap());
+        for _ in 0..3 {
+            assert_eq!(first_in(region, &view, Bound::Unbounded, direction).0, Some(key(left)));
+        }
+    }
+}
