@@ -14,7 +14,7 @@ use support::simulated_disk::SimulatedDisk;
 use support::{Random, assert_sound};
 use vmio_kv::{Db, Durability, Error, Options, RegionHandle, WriteBatch};
 
-const VOLUME_BYTES: u64 = 96 << 20;
+const VOLUME_BYTES: u64 = 128 << 20;
 const KEYS: u64 = 400;
 /// Lives of a store; each ends with a power cut.
 const LIVES: u64 = 4;
@@ -292,7 +292,9 @@ fn what_was_acknowledged_survives_power_cuts() {
     assert!(seen.removals > 0);
     assert!(seen.records > 0 && seen.entries > 0 && seen.states_lost > 0);
     assert!(seen.chunks_collected > 0 && seen.bytes_moved > 0);
-    assert!(seen.large_values > 0 && seen.bytes_discarded > 0 && seen.with_two_segments > 0);
+    assert!(seen.large_values > 0);
+    assert!(seen.with_two_segments > 0, "no store had two segments");
+    assert!(seen.bytes_discarded > 0, "nothing was discarded");
 }
 
 /// What a spill has taken is part of no commit but its own: of one that never came nothing stays taken.

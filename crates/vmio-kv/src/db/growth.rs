@@ -33,11 +33,11 @@ impl OpenSegment {
     }
 
     /// Has the file system take back what came free, if that is wanted and it can.
-    pub(super) fn discard_free(&self) {
+    pub(super) fn discard_free(&self, least: usize) {
         if !self.store.discards.load(Ordering::Relaxed) {
             return;
         }
-        if let Err(error) = self.segment.discard_free() {
+        if let Err(error) = self.segment.discard_free(least) {
             // The room is free all the same.
             tracing::warn!(%error, "what comes free stays with the file");
             self.store.discards.store(false, Ordering::Relaxed);

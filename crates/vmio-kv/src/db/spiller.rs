@@ -220,7 +220,9 @@ impl OpenSegment {
             Err(error @ Error::Full { .. }) => {
                 tracing::warn!(%error, region = region.name, "there is no room for a spill");
                 region.lack_room();
-                region.rest(level);
+                if !is_of_memory {
+                    region.rest(level);
+                }
                 Ok(false)
             }
             Err(error) => {

@@ -166,7 +166,7 @@ impl RegionCursor {
             run => *run = Some(Run::from_key(known, looked)),
         }
         if end.is_some() || self.run.as_ref().is_some_and(Run::is_long) {
-            self.learn();
+            self.learn(end.is_some());
         }
         if let Some(end) = end {
             self.levels.iter_mut().try_for_each(|level| level.skip_to(&end, self.direction))?;
@@ -188,14 +188,15 @@ impl RegionCursor {
     }
 
     fn end_run(&mut self) {
-        self.learn();
+        self.learn(false);
         self.run = None;
     }
 
-    /// Has others know of the keys without values, if there are so many that it is worth it. What cannot be read is not learnt.
-    fn learn(&mut self) {
+    /// Has others know of the keys without values, if there are so many that it is worth it, or if they lie between two ranges that are
+    /// known. What cannot be read is not learnt.
+    fn learn(&mut self, is_before_known: bool) {
         let Some(run) = &mut self.run else { return };
-        if let Ok(Some([start, end])) = run.places(&self.log, self.direction) {
+        if let Ok(Some([start, end])) = run.places(&self.log, self.direction, is_before_known) {
             self.view.learn(start, end);
         }
     }

@@ -50,8 +50,9 @@ pub(crate) struct Segment {
 /// The epoch of a segment in which nothing was committed yet.
 pub(crate) const EPOCH_FIRST: u64 = 1;
 
-/// Free units are given back to the file system when so many have come together.
+/// Free units are given back to the file system when so many have come together, or such a share of a short volume.
 const DISCARD_UNITS: usize = 8;
+const DISCARD_SHARE: usize = 16;
 
 /// Lays out an empty segment: a log of one chunk, and the next one taken.
 pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
@@ -409,23 +410,33 @@ impl Segment {
         begun.map(|()| taken)
     }
 
-    /// Has the device give up what it holds of free units, if there are some of them together: a commit is durable that does not
-    /// refer to them, and nobody reads them any more.
-    pub(crate) fn discard_free(&self) -> Result<()> {
+    /// Has the device give up what it holds of free units, down to `least` of them together: a commit is durable that does not refer to
+    /// them, and nobody reads them any more.
+    pub(crate) fn discard_free(&self, least: usize) -> Result<()> {
+        let mut units = DISCARD_UNITS.max(least);
         loop {
             // What is reserved keeps its room, and what is next. Few at a time: what is being discarded is not to be had.
             let _alone = self.room();
             let mut allocator = self.allocator();
             let kept = self.reserve.least_free(Claim::Put, allocator.units_in_all()) + AHEAD_UNITS;
-            let runs = allocator.begin_discard(DISCARD_UNITS, kept as usize);
+            let runs = allocator.begin_discard(units, kept as usize);
             drop(allocator);
             if runs.is_empty() {
-                return Ok(());
+                if units == least {
+                    return Ok(());
+                }
+                units = (units / 2).max(least);
+                continue;
             }
             let done = runs.iter().try_for_each(|run| self.device.discard(run.clone()));
             self.allocator().end_discard(runs);
             done?;
         }
+    }
+
+    /// So many free units are worth a discard while others write: fewer in a short volume.
+    pub(crate) fn worth_a_discard(&self) -> usize {
+        (self.allocator().units_in_all() as usize / DISCARD_SHARE).clamp(1, DISCARD_UNITS)
     }
 
     /// Counts a record that nobody points to any longer.

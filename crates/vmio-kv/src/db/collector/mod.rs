@@ -202,7 +202,7 @@ impl OpenSegment {
             }
         }
         drop(state);
-        self.discard_free();
+        self.discard_free(1);
         Ok(())
     }
 

@@ -126,7 +126,7 @@ impl Segments {
                         }
                     }
                 }
-                segment.discard_free();
+                segment.discard_free(if is_idle { 1 } else { segment.segment.worth_a_discard() });
             }
         }
     }

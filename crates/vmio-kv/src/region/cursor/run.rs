@@ -66,8 +66,16 @@ impl Run {
 
     /// The two places, in the order of keys, that it is between, and where it goes on; none if it is not worth it. Of keys that are not
     /// known as a whole the records are read.
-    pub(super) fn places(&mut self, log: &Log, direction: Direction) -> Result<Option<[Vec<u8>; 2]>> {
-        let Some(last) = self.last.as_mut().filter(|_| self.passed >= LEARNT_MIN) else { return Ok(None) };
+    pub(super) fn places(
+        &mut self,
+        log: &Log,
+        direction: Direction,
+        is_before_known: bool,
+    ) -> Result<Option<[Vec<u8>; 2]>> {
+        // A range that was cut comes together again: else each of its parts would be gone to for ever.
+        let joins_two = is_before_known && matches!(self.begin, Begin::Place(_));
+        let is_worth_it = self.passed >= LEARNT_MIN || joins_two;
+        let Some(last) = self.last.as_mut().filter(|_| is_worth_it) else { return Ok(None) };
         log.complete(last)?;
         let end = place_behind(&last.bytes, direction);
         let begin = match &mut self.begin {
