@@ -27,6 +27,9 @@ enum Step {
     DeleteMany(u16, u16, u8),
     /// Keys that are deleted together, and some of them that are put.
     Batch(u16, u8),
+    /// So many from either end.
+    Pop(u8, bool),
+    Clear,
     Snapshot,
     End(prop::sample::Index),
     Flush,
@@ -45,6 +48,8 @@ fn steps() -> impl Strategy<Value = Vec<(Step, Look)>> {
         2 => (key(), 1..KEYS, 1_u8..80).prop_map(|(first, count, step)| Step::PutMany(first, count, step)),
         5 => (key(), 1..KEYS, 1_u8..3).prop_map(|(first, count, step)| Step::DeleteMany(first, count, step)),
         1 => (key(), any::<u8>()).prop_map(|(first, count)| Step::Batch(first, count)),
+        2 => (any::<u8>(), any::<bool>()).prop_map(|(count, is_last)| Step::Pop(count, is_last)),
+        1 => Just(Step::Clear),
         2 => Just(Step::Snapshot),
         1 => any::<prop::sample::Index>().prop_map(Step::End),
         2 => Just(Step::Flush),
@@ -136,6 +141,19 @@ proptest! {
                         }
                     }
                     db.write(&batch).unwrap();
+                }
+                Step::Pop(count, is_last) => {
+                    for _ in 0..count {
+                        let (popped, expected) = match is_last {
+                            true => (db.pop_last().unwrap(), model.pop_last()),
+                            false => (db.pop_first().unwrap(), model.pop_first()),
+                        };
+                        assert_eq!(popped, expected);
+                    }
+                }
+                Step::Clear => {
+                    db.default_region().clear().unwrap();
+                    model.clear();
                 }
                 Step::Snapshot => snapshots.push((db.default_region().snapshot(), model.clone())),
                 Step::End(which) if !snapshots.is_empty() => {

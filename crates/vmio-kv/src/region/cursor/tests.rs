@@ -256,3 +256,93 @@ fn a_range_that_was_cut_comes_together_again() {
         .collect();
     assert!(looks[0] >= 100 && looks[1] <= FEW, "went by {looks:?} entries");
 }
+
+#[test]
+fn what_is_learnt_of_a_cleared_region_is_not_for_views_of_what_it_had() {
+    let db = store();
+    let region = db.default_region().region();
+    (0..MANY).for_each(|number| db.put(&key(number), b"job").unwrap());
+    let before = Arc::new(View::begin(region));
+    db.default_region().clear().unwrap();
+    let cleared = Arc::new(View::begin(region));
+    assert_eq!(cleared.before, before.before, "nothing was written in between");
+    (0..MANY).for_each(|number| db.delete(&key(number)).unwrap());
+    for direction in [Direction::Up, Direction::Down] {
+        assert_eq!(first_in(region, &cleared, Bound::Unbounded, direction).0, None);
+        assert_eq!(first(&db, Bound::Unbounded, direction).0, None);
+        let (_, looked) = first(&db, Bound::Unbounded, direction);
+        assert!(looked <= FEW, "went by {looked} entries");
+    }
+    assert_eq!(first_in(region, &before, Bound::Unbounded, Direction::Up).0, Some(key(0)));
+    assert_eq!(first_in(region, &before, Bound::Unbounded, Direction::Down).0, Some(key(MANY - 1)));
+}
+
+#[test]
+fn what_was_known_of_a_region_is_not_for_what_is_put_once_it_is_cleared() {
+    let db = delete_many(true, false, false);
+    let region = db.default_region().region();
+    first(&db, Bound::Unbounded, Direction::Up);
+    first(&db, Bound::Unbounded, Direction::Down);
+    let before = Arc::new(View::begin(region));
+    db.default_region().clear().unwrap();
+    for number in [7, 19_000] {
+        db.put(&key(number), b"new").unwrap();
+    }
+    assert_eq!(first(&db, Bound::Unbounded, Direction::Up).0, Some(key(7)));
+    assert_eq!(first(&db, Bound::Unbounded, Direction::Down).0, Some(key(19_000)));
+    for direction in [Direction::Up, Direction::Down] {
+        let (found, looked) = first_in(region, &before, Bound::Unbounded, direction);
+        assert_eq!(found, Some(key(LEFT)));
+        assert!(looked <= FEW, "went by {looked} entries");
+    }
+}
+
+#[test]
+fn who_sees_an_idle_level_in_memory_learns_nothing_of_the_one_that_has_replaced_it() {
+    let db = delete_many(true, true, true);
+    let region = db.default_region().region();
+    let before = Arc::new(View::begin(region));
+    let turn = region.begin_write().unwrap();
+    region.begin_memory_at(region.log.end());
+    drop(turn);
+    db.put(&key(7), b"new").unwrap();
+    assert_eq!(first_in(region, &before, Bound::Unbounded, Direction::Up).0, Some(key(LEFT)));
+    assert_eq!(first(&db, Bound::Unbounded, Direction::Up).0, Some(key(7)));
+}
+
+#[test]
+fn an_opening_knows_none_and_what_was_put_before_it_is_found() {
+    let backing = Arc::new(MemoryBacking::new(256 << 20).unwrap());
+    let options = Options::new().memory_bytes(64 << 20).durability(Durability::None);
+    let db = Db::create_on(Arc::clone(&backing), options.clone()).unwrap();
+    (0..MANY).for_each(|number| db.put(&key(number), b"job").unwrap());
+    db.flush().unwrap();
+    (0..MANY).for_each(|number| db.delete(&key(number)).unwrap());
+    assert_eq!(first(&db, Bound::Unbounded, Direction::Up).0, None);
+    db.put(&key(LEFT), b"again").unwrap();
+    db.close().unwrap();
+    let db = Db::open_on(backing, options).unwrap();
+    for direction in [Direction::Up, Direction::Down] {
+        assert!(first(&db, Bound::Unbounded, direction).1 > 1000, "they are gone by once");
+        let (found, looked) = first(&db, Bound::Unbounded, direction);
+        assert_eq!(found, Some(key(LEFT)));
+        assert!(looked <= FEW, "went by {looked} entries");
+    }
+    db.put(&key(3), b"new").unwrap();
+    assert_eq!(first(&db, Bound::Unbounded, Direction::Up).0, Some(key(3)));
+}
+
+#[test]
+fn a_queue_whose_jobs_are_popped_costs_the_same_as_it_goes_on() {
+    let db = store();
+    db.put(&key(0), b"job").unwrap();
+    let mut most = 0;
+    for number in 0..5000 {
+        db.put(&key(number + 1), b"job").unwrap();
+        assert_eq!(db.pop_first().unwrap(), Some((key(number), b"job".to_vec())));
+        most = most.max(first(&db, Bound::Unbounded, Direction::Up).1);
+    }
+    assert!(most <= FEW, "a look went by {most} entries");
+    assert_eq!(db.pop_last().unwrap(), Some((key(5000), b"job".to_vec())));
+    assert_eq!(db.pop_first().unwrap(), None);
+}
