@@ -148,6 +148,7 @@ fn rename_to_free(old: &Path, new: &Path) -> io::Result<()> {
 }
 
 #[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::backing::Backing;

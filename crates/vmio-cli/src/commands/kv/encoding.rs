@@ -116,7 +116,7 @@ fn base64_of(bytes: &[u8]) -> impl Iterator<Item = char> + use<> {
 }
 
 fn from_base64(text: &[u8]) -> anyhow::Result<Vec<u8>> {
-    if text.len() % 4 != 0 {
+    if !text.len().is_multiple_of(4) {
         bail!(NO_BASE64);
     }
     let letters = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);

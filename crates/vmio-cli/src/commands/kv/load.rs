@@ -24,7 +24,7 @@ pub struct Loaded {
 impl Loaded {
     fn count(&mut self, bar: &ProgressBar) {
         self.rows += 1;
-        if self.rows % STEP == 0 {
+        if self.rows.is_multiple_of(STEP) {
             bar.set_position(self.rows);
         }
     }
