@@ -153,6 +153,10 @@ mod tests {
     use super::*;
     use crate::backing::Backing;
 
+    /// As direct writes want it.
+    #[repr(align(4096))]
+    struct Page([u8; 4096]);
+
     fn assert_publishes(make: impl Fn(&Path) -> io::Result<NewFile>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new");
@@ -161,7 +165,7 @@ mod tests {
         for (new, byte) in [(&first, 1), (&second, 2)] {
             new.file.set_len(4096).unwrap();
             let backing = new.backing().unwrap();
-            backing.write_at(0, &[byte; 4096]).unwrap();
+            backing.write_at(0, &Page([byte; 4096]).0).unwrap();
             backing.flush().unwrap();
             assert_eq!(backing.describe(), path.display().to_string());
         }
