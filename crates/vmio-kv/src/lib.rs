@@ -29,6 +29,7 @@ mod key_range;
 mod log;
 mod options;
 mod region;
+mod sparse_words;
 mod streak_lock;
 mod tree;
 mod volume;

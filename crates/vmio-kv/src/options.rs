@@ -158,8 +158,7 @@ impl Options {
     }
 
     /// How long the volume may become at most. Up to that its file grows by itself when puts find no room, and by [`crate::Db::grow`];
-    /// without, it stays as long as it is. 7.7 TiB at most. Growth needs address space, and 24 bytes of memory for each 2 MiB, and 8 more
-    /// for each further segment, that are taken when it is opened.
+    /// without, it stays as long as it is. 7.7 TiB at most. Growth needs address space, and no memory before it comes to that.
     pub fn max_volume_bytes(mut self, bytes: u64) -> Self {
         self.max_volume_bytes = Some(bytes);
         self

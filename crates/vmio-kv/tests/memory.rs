@@ -160,3 +160,29 @@ fn an_opening_with_less_memory_spills_as_it_reads() {
         assert!(report.is_clean() && report.leaked_blocks == 0, "{:?}", report.problems);
     });
 }
+
+#[test]
+fn how_long_a_volume_is_costs_no_memory() {
+    let (_folder, file) = file();
+    let options = options().volume_bytes(2 << 40);
+    let test = "how_long_a_volume_is_costs_no_memory";
+    within_memory(test, "creating", &file, |file| {
+        let db = Db::create(file, options.clone()).unwrap();
+        (0..20_000).for_each(|number| db.put(&key(number, 20), &[1; 100]).unwrap());
+        db.close().unwrap();
+    });
+    within_memory(test, "opening", &file, |file| {
+        let db = Db::open(file, options.clone()).unwrap();
+        assert_eq!(db.get(&key(7, 20)).unwrap(), Some(vec![1; 100]));
+        db.close().unwrap();
+    });
+    within_memory(test, "taking over", &file, |file| {
+        let db = Db::open(file, options.clone().take_over(true)).unwrap();
+        assert_eq!(db.get(&key(7, 20)).unwrap(), Some(vec![1; 100]));
+        db.close().unwrap();
+    });
+    within_memory(test, "check", &file, |file| {
+        let report = check(file, &options, |_| {}).unwrap();
+        assert!(report.is_clean(), "{:?}", report.problems);
+    });
+}

@@ -2,13 +2,62 @@
 
 use std::collections::BTreeMap;
 
-use crate::format::bitmap::UnitBits;
-use crate::format::geometry::{BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, unit_of};
-use crate::format::unit_table::Unit;
+use crate::format::bitmap::{UNIT_WORDS, UnitBits};
+use crate::format::geometry::{BLOCK_BYTES, Group, UNIT_BYTES, unit_of};
+use crate::format::unit_table::{Purpose, Unit};
 
 /// The units of a segment: what its bitmap and its table say of them, and who was found to have their blocks.
 pub(super) struct Owners {
+    groups: Vec<Group>,
+    /// Those of which there is anything to say.
     units: BTreeMap<u64, UnitOwners>,
+}
+
+/// A unit of which there is nothing to say.
+static UNUSED: UnitOwners = UnitOwners {
+    row: Unit { purpose: Purpose::Free, region: 0, references: 0, garbage: 0, former_epoch: 0 },
+    taken: Bits::None,
+    owned: Bits::None,
+    pending: Bits::None,
+};
+
+/// Some blocks of a unit. Most units have all of theirs or none: that takes no memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Bits {
+    #[default]
+    None,
+    All,
+    Some(Box<UnitBits>),
+}
+
+impl Bits {
+    /// These.
+    pub(super) fn of(bits: UnitBits) -> Self {
+        match bits {
+            bits if bits == UnitBits::default() => Bits::None,
+            bits if bits == [u64::MAX; UNIT_WORDS] => Bits::All,
+            bits => Bits::Some(Box::new(bits)),
+        }
+    }
+
+    /// All of them.
+    pub(super) fn words(&self) -> UnitBits {
+        match self {
+            Bits::None => UnitBits::default(),
+            Bits::All => [u64::MAX; UNIT_WORDS],
+            Bits::Some(bits) => **bits,
+        }
+    }
+
+    fn contains(&self, block: u64) -> bool {
+        self.words()[block as usize / 64] >> (block % 64) & 1 == 1
+    }
+
+    fn insert(&mut self, block: u64) {
+        let mut words = self.words();
+        words[block as usize / 64] |= 1 << (block % 64);
+        *self = Self::of(words);
+    }
 }
 
 /// A unit.
@@ -17,11 +66,11 @@ pub(super) struct UnitOwners {
     /// What the table says.
     pub(super) row: Unit,
     /// Blocks that the bitmap says are taken.
-    pub(super) taken: UnitBits,
+    pub(super) taken: Bits,
     /// Blocks that somebody was found to have.
-    owned: UnitBits,
+    owned: Bits,
     /// Those that the log alone refers to: they have been taken since the last commit.
-    pending: UnitBits,
+    pending: Bits,
 }
 
 /// What is wrong with somebody's having a block.
@@ -55,12 +104,12 @@ impl std::fmt::Display for Conflict {
 impl UnitOwners {
     /// Blocks that are taken, and that nobody was found to have.
     pub(super) fn leaked(&self) -> u32 {
-        self.taken.iter().zip(&self.owned).map(|(taken, owned)| (taken & !owned).count_ones()).sum()
+        self.taken.words().iter().zip(self.owned.words()).map(|(taken, owned)| (taken & !owned).count_ones()).sum()
     }
 
     /// The first of them.
     pub(super) fn first_leaked(&self) -> Option<u64> {
-        let words = self.taken.iter().zip(&self.owned).zip(0..);
+        let words = self.taken.words().into_iter().zip(self.owned.words()).zip(0..);
         words
             .map(|((taken, owned), word)| (taken & !owned, word))
             .find(|(leaked, _)| *leaked != 0)
@@ -69,49 +118,54 @@ impl UnitOwners {
 
     /// Whether any block is taken.
     pub(super) fn is_taken(&self) -> bool {
-        self.taken != UnitBits::default()
+        self.taken != Bits::None
     }
 }
 
 impl Owners {
     /// Of these groups, of which nothing is known yet but which units are their own.
     pub(super) fn new(groups: &[Group]) -> Self {
-        let mut units = BTreeMap::new();
+        let mut owners = Owners { groups: groups.to_vec(), units: BTreeMap::new() };
         for group in groups {
-            for unit in group.first_unit..group.first_unit + group.units {
-                units.insert(unit, UnitOwners::default());
+            if let Some(own) = owners.get_mut(group.own_unit) {
+                own.owned = Bits::All;
             }
         }
-        for group in groups {
-            if let Some(own) = units.get_mut(&group.own_unit) {
-                own.owned = [u64::MAX; UNIT_BLOCKS as usize / 64];
-            }
-        }
-        Owners { units }
+        owners
     }
 
+    /// How many units there are.
+    pub(super) fn units_in_all(&self) -> u64 {
+        self.groups.iter().map(|group| group.units).sum()
+    }
+
+    fn has(&self, unit: u64) -> bool {
+        self.groups.iter().any(|group| group.contains(unit))
+    }
+
+    /// Those of which there is anything to say.
     pub(super) fn units(&self) -> impl Iterator<Item = (u64, &UnitOwners)> {
         self.units.iter().map(|(unit, owners)| (*unit, owners))
     }
 
     pub(super) fn get(&self, unit: u64) -> Option<&UnitOwners> {
-        self.units.get(&unit)
+        self.units.get(&unit).or_else(|| self.has(unit).then_some(&UNUSED))
     }
 
+    /// The same of which something is going to be said.
     pub(super) fn get_mut(&mut self, unit: u64) -> Option<&mut UnitOwners> {
-        self.units.get_mut(&unit)
+        self.has(unit).then(|| self.units.entry(unit).or_default())
     }
 
     /// Says that somebody has a block.
     pub(super) fn own(&mut self, offset: u64) -> Result<(), Conflict> {
-        let unit = self.units.get_mut(&unit_of(offset)).ok_or(Conflict::Outside)?;
+        let unit = self.get_mut(unit_of(offset)).ok_or(Conflict::Outside)?;
         let block = offset % UNIT_BYTES / BLOCK_BYTES as u64;
-        let (word, bit) = (block as usize / 64, 1_u64 << (block % 64));
-        if unit.owned[word] & bit != 0 {
+        if unit.owned.contains(block) {
             return Err(Conflict::Twice);
         }
-        unit.owned[word] |= bit;
-        if unit.taken[word] & bit == 0 { Err(Conflict::Free) } else { Ok(()) }
+        unit.owned.insert(block);
+        if unit.taken.contains(block) { Ok(()) } else { Err(Conflict::Free) }
     }
 
     /// Says that a large value has a block that was taken since the last commit. It may be what that commit had retired.
@@ -121,8 +175,8 @@ impl Owners {
             conflict => return conflict,
         }
         let block = offset % UNIT_BYTES / BLOCK_BYTES as u64;
-        if let Some(unit) = self.units.get_mut(&unit_of(offset)) {
-            unit.pending[block as usize / 64] |= 1 << (block % 64);
+        if let Some(unit) = self.get_mut(unit_of(offset)) {
+            unit.pending.insert(block);
         }
         Ok(())
     }
@@ -131,14 +185,14 @@ impl Owners {
     pub(super) fn is_pending(&self, offset: u64) -> bool {
         let block = offset % UNIT_BYTES / BLOCK_BYTES as u64;
         let unit = self.units.get(&unit_of(offset));
-        unit.is_some_and(|unit| unit.pending[block as usize / 64] >> (block % 64) & 1 == 1)
+        unit.is_some_and(|unit| unit.pending.contains(block))
     }
 
     /// Says that the log has a unit. One that it took since the last commit may be free yet, or hold what that commit had retired.
     pub(super) fn own_chunk(&mut self, unit: u64, is_committed: bool) -> Result<(), Conflict> {
-        let unit = self.units.get_mut(&unit).ok_or(Conflict::Outside)?;
-        let is_owned = unit.owned != UnitBits::default();
-        unit.owned = [u64::MAX; UNIT_BLOCKS as usize / 64];
+        let unit = self.get_mut(unit).ok_or(Conflict::Outside)?;
+        let is_owned = unit.owned != Bits::None;
+        unit.owned = Bits::All;
         if is_owned {
             return Err(Conflict::Twice);
         }

@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 
 use crate::check::found::{Found, Structure};
 use crate::check::log::Chain;
-use crate::check::owners::{Conflict, Owners};
+use crate::check::owners::{Bits, Conflict, Owners};
 use crate::check::{Check, whole};
 use crate::error::Damage;
-use crate::format::bitmap;
+use crate::format::bitmap::{self, UnitBits};
 use crate::format::block::{Block, Kind, Uuid};
 use crate::format::catalogue::{self, RegionEntry};
 use crate::format::free_log;
 use crate::format::geometry::{
     BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, UNIT_TABLE_UNITS, first_units, unit_of,
 };
-use crate::format::superblock::{AllocatorEpochs, FEATURES, Superblock};
-use crate::format::unit_table::{self, Purpose};
+use crate::format::superblock::{FEATURES, Superblock};
+use crate::format::unit_table::{self, Purpose, Unit};
 use crate::format::volume_header::SegmentEntry;
 use crate::volume::segment::EPOCH_FIRST;
 
@@ -58,11 +58,14 @@ impl Check<'_> {
         let owners = Owners::new(&groups);
         let mut state = State { uuid: entry.uuid, epoch, superblock, owners, retired: BTreeSet::new() };
         let mut epochs = Vec::new();
+        let needed = state.superblock.allocator_epochs.needs(state.superblock.granted_units(&groups));
         for group in &groups {
-            self.bitmaps(&mut state, group, &mut epochs);
-            self.unit_tables(&mut state, group, &mut epochs);
+            let of_bitmaps = self.bitmaps(&mut state, group);
+            epochs.extend(of_bitmaps.into_iter().take(group.bitmaps_granted(needed) as usize).flatten());
+            let of_tables = self.unit_tables(&mut state, group);
+            epochs.extend(of_tables.into_iter().take(group.unit_tables_granted(needed) as usize).flatten());
         }
-        if !state.superblock.allocator_epochs.allows(AllocatorEpochs::of(epochs.into_iter())) {
+        if !state.superblock.allocator_epochs.allows(epochs.into_iter()) {
             self.wrong("the bitmap or the unit table", first.bitmaps(0)[0], Damage::Stale);
         }
         self.units(&state);
@@ -151,43 +154,50 @@ impl Check<'_> {
         newest.map(|(epoch, offset, block)| (offset, epoch, block))
     }
 
-    fn bitmaps(&mut self, state: &mut State, group: &Group, epochs: &mut Vec<u64>) {
+    /// Of which epochs they are, as far as one is whole.
+    fn bitmaps(&mut self, state: &mut State, group: &Group) -> Vec<Option<u64>> {
+        let mut epochs = Vec::new();
         for index in 0..group.bitmaps_in_use() {
             let found = self.newest(state, BITMAP, Kind::Bitmap, group.bitmaps(index));
-            let Some((offset, epoch, block)) = found else { continue };
-            epochs.push(epoch);
+            epochs.push(found.as_ref().map(|(_, epoch, _)| *epoch));
+            let Some((offset, _, block)) = found else { continue };
             let bits = whole(&block, Kind::Bitmap, offset, state.uuid).and_then(|sealed| bitmap::from_block(&sealed));
             let first = index * BITMAP_UNITS;
             match bits {
                 Ok(bits) => {
                     self.count(BITMAP, offset, bits.len() as u64, BITMAP_UNITS.min(group.units - first));
-                    for (unit, bits) in (group.first_unit + first..).zip(bits) {
-                        state.owners.get_mut(unit).into_iter().for_each(|owners| owners.taken = bits);
+                    let taken = (group.first_unit + first..).zip(bits).filter(|(_, bits)| *bits != UnitBits::default());
+                    for (unit, bits) in taken {
+                        state.owners.get_mut(unit).into_iter().for_each(|owners| owners.taken = Bits::of(bits));
                     }
                 }
                 Err(damage) => self.wrong(BITMAP, offset, damage),
             }
         }
+        epochs
     }
 
-    fn unit_tables(&mut self, state: &mut State, group: &Group, epochs: &mut Vec<u64>) {
+    fn unit_tables(&mut self, state: &mut State, group: &Group) -> Vec<Option<u64>> {
+        let mut epochs = Vec::new();
         for index in 0..group.unit_tables_in_use() {
             let found = self.newest(state, UNIT_TABLE, Kind::UnitTable, group.unit_tables(index));
-            let Some((offset, epoch, block)) = found else { continue };
-            epochs.push(epoch);
+            epochs.push(found.as_ref().map(|(_, epoch, _)| *epoch));
+            let Some((offset, _, block)) = found else { continue };
             let rows =
                 whole(&block, Kind::UnitTable, offset, state.uuid).and_then(|sealed| unit_table::from_block(&sealed));
             let first = index * UNIT_TABLE_UNITS;
             match rows {
                 Ok(rows) => {
                     self.count(UNIT_TABLE, offset, rows.len() as u64, UNIT_TABLE_UNITS.min(group.units - first));
-                    for (unit, row) in (group.first_unit + first..).zip(rows) {
+                    let used = (group.first_unit + first..).zip(rows).filter(|(_, row)| *row != Unit::default());
+                    for (unit, row) in used {
                         state.owners.get_mut(unit).into_iter().for_each(|owners| owners.row = row);
                     }
                 }
                 Err(damage) => self.wrong(UNIT_TABLE, offset, damage),
             }
         }
+        epochs
     }
 
     fn count(&mut self, structure: &'static str, offset: u64, found: u64, wanted: u64) {
@@ -198,8 +208,8 @@ impl Check<'_> {
 
     /// What the table says of units that have something.
     fn units(&mut self, state: &State) {
+        self.report.units += state.owners.units_in_all();
         for (unit, owners) in state.owners.units() {
-            self.report.units += 1;
             if !owners.is_taken() {
                 continue;
             }
@@ -222,7 +232,10 @@ impl Check<'_> {
                     ("purpose", row.purpose.name().into()),
                     ("level", u64::from(row.purpose.level()).into()),
                     ("region", u64::from(row.region).into()),
-                    ("blocks", u64::from(owners.taken.iter().map(|word| word.count_ones()).sum::<u32>()).into()),
+                    (
+                        "blocks",
+                        u64::from(owners.taken.words().iter().map(|word| word.count_ones()).sum::<u32>()).into(),
+                    ),
                     ("garbage_bytes", u64::from(row.garbage).into()),
                 ],
             });

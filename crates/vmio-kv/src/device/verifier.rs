@@ -1,23 +1,25 @@
 //! Nodes are verified as they arrive from the device; records of the log are when they are read.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use vmio::PageVerifier;
 
 use crate::format::block::is_whole;
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+use crate::sparse_words::SparseWords;
 
 /// Which units hold nodes, a bit each.
-pub(crate) struct NodeUnits(Box<[AtomicU64]>);
+pub(crate) struct NodeUnits(SparseWords);
 
 impl NodeUnits {
     pub(super) fn new(units: u64) -> Self {
-        NodeUnits((0..units.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+        NodeUnits(SparseWords::new(units.div_ceil(64)))
     }
 
     pub(super) fn set(&self, unit: u64, holds_nodes: bool) {
-        let (word, bit) = (&self.0[unit as usize / 64], 1 << (unit % 64));
+        let Some(word) = self.0.get(unit / 64) else { return };
+        let bit = 1 << (unit % 64);
         if holds_nodes {
             word.fetch_or(bit, Ordering::Release);
         } else {
@@ -26,7 +28,7 @@ impl NodeUnits {
     }
 
     fn contains(&self, unit: u64) -> bool {
-        self.0.get(unit as usize / 64).is_some_and(|word| word.load(Ordering::Acquire) >> (unit % 64) & 1 == 1)
+        self.0.get(unit / 64).is_some_and(|word| word.load(Ordering::Acquire) >> (unit % 64) & 1 == 1)
     }
 }
 

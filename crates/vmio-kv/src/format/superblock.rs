@@ -62,17 +62,28 @@ pub(crate) struct BlockReference {
 pub(crate) struct AllocatorEpochs(u64);
 
 impl AllocatorEpochs {
-    const KNOWN: u64 = 1 << 32;
+    /// It is of all blocks. Older programs write it so, and take one that is not for none.
+    const OF_ALL: u64 = 1 << 32;
+    /// It is of those that describe units which were granted, and of each group's first ones: no others have to be read.
+    const OF_GRANTED: u64 = 1 << 33;
 
-    /// Of blocks of these epochs: group by group the bitmap's, then the unit table's.
+    /// Of blocks of these epochs: group by group the bitmap's, then the unit table's, those of units that were granted.
     pub(crate) fn of(epochs: impl Iterator<Item = u64>) -> Self {
-        let checksum = epochs.fold(0, |sum, epoch| crc32c::crc32c_append(sum, &epoch.to_le_bytes()));
-        AllocatorEpochs(Self::KNOWN | u64::from(checksum))
+        AllocatorEpochs(Self::OF_GRANTED | Self::checksum(epochs))
     }
 
-    /// Whether these can be the blocks' epochs. Superblocks written before there was this checksum have none.
-    pub(crate) fn allows(self, found: AllocatorEpochs) -> bool {
-        self.0 & Self::KNOWN == 0 || self == found
+    fn checksum(epochs: impl Iterator<Item = u64>) -> u64 {
+        epochs.fold(0, |sum, epoch| crc32c::crc32c_append(sum, &epoch.to_le_bytes())).into()
+    }
+
+    /// Units of which the blocks have to be read, of those that are granted up to one, and of all.
+    pub(crate) fn needs(self, granted: u64) -> u64 {
+        if self.0 & Self::OF_GRANTED != 0 { granted } else { u64::MAX }
+    }
+
+    /// Whether these can be the epochs of the blocks that it needs. Superblocks written before there was this checksum have none.
+    pub(crate) fn allows(self, found: impl Iterator<Item = u64>) -> bool {
+        self.0 & (Self::OF_ALL | Self::OF_GRANTED) == 0 || self.0 as u32 as u64 == Self::checksum(found)
     }
 }
 

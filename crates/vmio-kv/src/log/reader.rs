@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{self, AtomicU64};
+use std::sync::atomic;
 
 use crate::device::Passed;
 use crate::error::{Damage, Error, Result};
@@ -13,24 +13,25 @@ use crate::format::leaf::KnownKey;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{FRONT_BYTES, Record, Seed};
 use crate::log::{Log, TailChunk};
+use crate::sparse_words::SparseWords;
 
 /// What records' checksums begin with, by chunk: kept, so that reading a record does not take reading its chunk's header.
-pub(super) struct ChunkSeeds(Box<[AtomicU64]>);
+pub(super) struct ChunkSeeds(SparseWords);
 
 impl ChunkSeeds {
     const KNOWN: u64 = 1 << 32;
 
     pub(super) fn new(units: u64) -> Self {
-        ChunkSeeds((0..units).map(|_| AtomicU64::new(0)).collect())
+        ChunkSeeds(SparseWords::new(units))
     }
 
     fn get(&self, chunk: u64) -> Option<Seed> {
-        let word = self.0.get((chunk / UNIT_BYTES) as usize)?.load(atomic::Ordering::Relaxed);
+        let word = self.0.get(chunk / UNIT_BYTES)?.load(atomic::Ordering::Relaxed);
         (word & Self::KNOWN != 0).then_some(Seed::from_bits(word as u32))
     }
 
     pub(super) fn put(&self, chunk: u64, seed: Seed) {
-        if let Some(place) = self.0.get((chunk / UNIT_BYTES) as usize) {
+        if let Some(place) = self.0.get(chunk / UNIT_BYTES) {
             place.store(Self::KNOWN | u64::from(seed.to_bits()), atomic::Ordering::Relaxed);
         }
     }

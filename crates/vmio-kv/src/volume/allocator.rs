@@ -6,6 +6,7 @@
 mod grants;
 mod room;
 mod runs;
+mod unused;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -17,12 +18,12 @@ use crate::format::block::{Block, Kind, Uuid, unseal};
 use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
 use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, UNIT_TABLE_UNITS};
-use crate::format::superblock::AllocatorEpochs;
 use crate::format::unit_table::{self, Purpose, Unit};
 use crate::volume::log_chunks::LogChunks;
 use crate::volume::reserve::OWN_UNITS;
 use room::FreeUnits;
 pub(crate) use runs::TakenRuns;
+pub(crate) use unused::UnusedBlocks;
 
 /// A unit with fewer free blocks than this is not gone back to: what is written there would not lie together.
 const REUSE_BLOCKS_MIN: u32 = 128;
@@ -52,21 +53,32 @@ struct Pair {
     copy: usize,
     epoch: u64,
     dirty: bool,
+    /// False of one that was not read, since nobody has had any of its units.
+    is_known: bool,
 }
 
 /// What a commit has to write of the allocator.
 pub(crate) struct Changed {
     /// Blocks, and where they go.
     pub(crate) blocks: Vec<(u64, Block)>,
+    /// Those of units that nobody has had yet, none of which was written before.
+    pub(crate) unused: Vec<UnusedBlocks>,
 }
 
 impl Pair {
     /// No copy was written yet.
-    const NEW: Pair = Pair { copy: 1, epoch: 0, dirty: true };
+    const NEW: Pair = Pair { copy: 1, epoch: 0, dirty: true, is_known: true };
+    /// Whether and where it was written has not been looked at.
+    const UNKNOWN: Pair = Pair { copy: 1, epoch: 0, dirty: false, is_known: false };
+
+    fn is_new(&self) -> bool {
+        self.is_known && self.epoch == 0
+    }
 }
 
 struct GroupMap {
     group: Group,
+    /// As far as anybody has had any: those behind are free.
     units: Vec<Unit>,
     taken: Vec<UnitBits>,
     pending: Vec<UnitBits>,
@@ -80,6 +92,10 @@ struct GroupMap {
 pub(crate) struct Allocator {
     groups: Vec<GroupMap>,
     free: FreeUnits,
+    /// How many units are free, were never granted, and have no room.
+    unused_units: u64,
+    /// Up to this one a unit that is not granted is free: a commit has it.
+    usable_end: u64,
     /// So many of those with room are somebody's already.
     reserved: u64,
     /// Units that a cursor stands in.
@@ -93,18 +109,16 @@ pub(crate) struct Allocator {
 }
 
 impl GroupMap {
-    fn new(group: Group) -> Self {
-        let units = group.units as usize;
+    fn new(group: Group, pair: Pair) -> Self {
         let mut map = GroupMap {
             group,
-            units: vec![Unit::default(); units],
-            taken: vec![UnitBits::default(); units],
-            pending: vec![UnitBits::default(); units],
-            has_room: vec![false; units],
-            bitmaps: vec![Pair::NEW; group.bitmaps_in_use() as usize],
-            tables: vec![Pair::NEW; group.unit_tables_in_use() as usize],
+            units: vec![Unit { purpose: Purpose::Group, ..Unit::default() }],
+            taken: vec![UnitBits::default()],
+            pending: vec![UnitBits::default()],
+            has_room: vec![false],
+            bitmaps: vec![pair; group.bitmaps_in_use() as usize],
+            tables: vec![pair; group.unit_tables_in_use() as usize],
         };
-        map.units[0].purpose = Purpose::Group;
         map.taken[0] = [u64::MAX; UNIT_WORDS];
         map
     }
@@ -119,15 +133,11 @@ impl GroupMap {
             return;
         }
         // The blocks that were not full tell of more units now.
-        let last = self.units.len() - 1;
+        let last = self.group.units as usize - 1;
         self.mark_bits(last);
         self.mark_unit(last);
-        let new = Self::new(group);
+        let new = Self::new(group, Pair::NEW);
         self.group = group;
-        self.units.resize(new.units.len(), Unit::default());
-        self.taken.resize(new.units.len(), UnitBits::default());
-        self.pending.resize(new.units.len(), UnitBits::default());
-        self.has_room.resize(new.units.len(), false);
         self.bitmaps.extend_from_slice(&new.bitmaps[self.bitmaps.len()..]);
         self.tables.extend_from_slice(&new.tables[self.tables.len()..]);
     }
@@ -142,20 +152,24 @@ impl GroupMap {
 
     fn changed(&mut self, segment: Uuid, epoch: u64, blocks: &mut Vec<(u64, Block)>) {
         for (index, pair) in self.bitmaps.iter_mut().enumerate().filter(|(_, pair)| pair.dirty) {
-            *pair = Pair { copy: 1 - pair.copy, epoch, dirty: false };
+            *pair = Pair { copy: 1 - pair.copy, epoch, dirty: false, is_known: true };
             let first = index * BITMAP_UNITS as usize;
-            let units = first..self.units.len().min(first + BITMAP_UNITS as usize);
-            let bits = |unit: usize| std::array::from_fn(|word| self.taken[unit][word] & !self.pending[unit][word]);
+            let units = first..(self.group.units as usize).min(first + BITMAP_UNITS as usize);
+            let bits = |unit: usize| match (self.taken.get(unit), self.pending.get(unit)) {
+                (Some(taken), Some(pending)) => std::array::from_fn(|word| taken[word] & !pending[word]),
+                _ => UnitBits::default(),
+            };
             let bits: Vec<UnitBits> = units.map(bits).collect();
             let offset = self.group.bitmaps(index as u64)[pair.copy];
             blocks.push((offset, bitmap::to_block(segment, &bits, offset, epoch)));
         }
         for (index, pair) in self.tables.iter_mut().enumerate().filter(|(_, pair)| pair.dirty) {
-            *pair = Pair { copy: 1 - pair.copy, epoch, dirty: false };
+            *pair = Pair { copy: 1 - pair.copy, epoch, dirty: false, is_known: true };
             let first = index * UNIT_TABLE_UNITS as usize;
-            let units = first..self.units.len().min(first + UNIT_TABLE_UNITS as usize);
+            let units = first..(self.group.units as usize).min(first + UNIT_TABLE_UNITS as usize);
+            let units: Vec<Unit> = units.map(|unit| self.units.get(unit).copied().unwrap_or_default()).collect();
             let offset = self.group.unit_tables(index as u64)[pair.copy];
-            blocks.push((offset, unit_table::to_block(segment, &self.units[units], offset, epoch)));
+            blocks.push((offset, unit_table::to_block(segment, &units, offset, epoch)));
         }
     }
 }
@@ -163,16 +177,23 @@ impl GroupMap {
 impl Allocator {
     /// Of groups in which nothing is taken but what the groups need themselves.
     pub(crate) fn new(groups: &[Group]) -> Self {
+        Self::of(groups.iter().map(|group| GroupMap::new(*group, Pair::NEW)).collect(), 0)
+    }
+
+    fn of(groups: Vec<GroupMap>, granted: u64) -> Self {
         let mut allocator = Allocator {
-            groups: groups.iter().copied().map(GroupMap::new).collect(),
+            groups,
             free: FreeUnits::default(),
+            unused_units: 0,
+            usable_end: 0,
             reserved: 0,
             in_use: BTreeSet::new(),
-            granted: 0..u64::MAX,
+            granted: 0..granted,
             lacks_grant: false,
             log_chunks: LogChunks::default(),
         };
-        allocator.find_free_units();
+        allocator.usable_end = allocator.end();
+        allocator.find_unused();
         allocator
     }
 
@@ -183,7 +204,7 @@ impl Allocator {
         for (index, group) in groups.iter().enumerate() {
             match self.groups.get_mut(index) {
                 Some(map) => map.extend(*group),
-                None => self.groups.push(GroupMap::new(*group)),
+                None => self.groups.push(GroupMap::new(*group, Pair::NEW)),
             }
         }
         old_end..end_of(&self.groups)
@@ -191,7 +212,9 @@ impl Allocator {
 
     /// Has new units be free.
     pub(crate) fn use_units(&mut self, units: Range<u64>) {
-        units.for_each(|unit| self.give_up_if_empty(unit));
+        self.usable_end = self.usable_end.max(units.end);
+        (units.start..units.end.min(self.granted.end)).for_each(|unit| self.give_up_if_empty(unit));
+        self.find_unused();
     }
 
     /// How many units its groups have.
@@ -199,50 +222,52 @@ impl Allocator {
         self.groups.iter().map(|map| map.group.units).sum()
     }
 
-    /// As it was committed: `read` gives the newest copy of a block, of those not newer than the commit.
+    /// As it was committed, with units granted up to one: `read` gives the newest copy of a block, of those not newer than the commit. Of
+    /// units from `needed` on no blocks are read.
     pub(crate) fn read<E>(
         groups: &[Group],
+        granted: u64,
+        needed: u64,
         mut read: impl FnMut(Kind, [u64; 2]) -> Result<Newest, E>,
         damaged: impl Fn(u64, Damage) -> E,
     ) -> Result<Self, E> {
         let mut maps = Vec::new();
         for group in groups {
-            let mut map = GroupMap::new(*group);
-            for index in 0..map.bitmaps.len() {
+            let mut map = GroupMap::new(*group, Pair::UNKNOWN);
+            map.reach(group.granted_units(granted) as usize);
+            for index in 0..group.bitmaps_granted(needed) as usize {
                 let offsets = group.bitmaps(index as u64);
                 let Newest { copy, block, other_is_newer } = read(Kind::Bitmap, offsets)?;
                 let bits = unseal(&block.0, Kind::Bitmap, offsets[copy])
                     .and_then(|sealed| Ok((sealed.epoch, bitmap::from_block(&sealed)?)));
                 let (epoch, bits) = bits.map_err(|damage| damaged(offsets[copy], damage))?;
                 let first = index * BITMAP_UNITS as usize;
-                for (place, bits) in map.taken[first..].iter_mut().zip(bits) {
-                    *place = bits;
+                for (unit, bits) in (first..).zip(bits) {
+                    if unit < map.taken.len() || bits != UnitBits::default() {
+                        map.reach(unit + 1);
+                        map.taken[unit] = bits;
+                    }
                 }
-                map.bitmaps[index] = Pair { copy, epoch, dirty: other_is_newer };
+                map.bitmaps[index] = Pair { copy, epoch, dirty: other_is_newer, is_known: true };
             }
-            for index in 0..map.tables.len() {
+            for index in 0..group.unit_tables_granted(needed) as usize {
                 let offsets = group.unit_tables(index as u64);
                 let Newest { copy, block, other_is_newer } = read(Kind::UnitTable, offsets)?;
                 let units = unseal(&block.0, Kind::UnitTable, offsets[copy])
                     .and_then(|sealed| Ok((sealed.epoch, unit_table::from_block(&sealed)?)));
                 let (epoch, units) = units.map_err(|damage| damaged(offsets[copy], damage))?;
                 let first = index * UNIT_TABLE_UNITS as usize;
-                for (place, unit) in map.units[first..].iter_mut().zip(units) {
-                    *place = unit;
+                for (place, unit) in (first..).zip(units) {
+                    if place < map.units.len() || unit != Unit::default() {
+                        map.reach(place + 1);
+                        map.units[place] = unit;
+                    }
                 }
-                map.tables[index] = Pair { copy, epoch, dirty: other_is_newer };
+                map.tables[index] = Pair { copy, epoch, dirty: other_is_newer, is_known: true };
             }
             maps.push(map);
         }
-        Ok(Allocator {
-            groups: maps,
-            free: FreeUnits::default(),
-            reserved: 0,
-            in_use: BTreeSet::new(),
-            granted: 0..u64::MAX,
-            lacks_grant: false,
-            log_chunks: LogChunks::default(),
-        })
+        Ok(Self::of(maps, granted))
     }
 
     /// Finds out which units are free, once all that is known to be taken is marked. A unit without a block that is taken is,
@@ -256,15 +281,13 @@ impl Allocator {
                         map.units[index] = Unit::default();
                         map.mark_unit(index);
                     }
-                    let unit = map.group.first_unit + index as u64;
-                    if unit >= self.granted.start {
-                        found.push(unit);
-                    }
+                    found.push(map.group.first_unit + index as u64);
                 }
             }
         }
         self.free = FreeUnits::default();
         found.into_iter().for_each(|unit| self.add_free(unit));
+        self.find_unused();
         self.log_chunks = LogChunks::default();
         let units = self.groups.iter().flat_map(|map| map.units.iter().zip(map.group.first_unit..));
         for (unit, number) in units.filter(|(unit, _)| unit.purpose == Purpose::Log) {
@@ -282,15 +305,15 @@ impl Allocator {
     pub(crate) fn may_be_chunk(&self, unit: u64) -> bool {
         self.place(unit).is_some_and(|(group, index)| {
             let map = &self.groups[group];
-            let purpose = map.units[index].purpose;
+            let purpose = map.units.get(index).map_or(Purpose::Free, |unit| unit.purpose);
             let is_own = || self.groups.iter().any(|map| map.group.own_unit == unit);
             purpose == Purpose::Log
-                || map.taken[index] == UnitBits::default()
+                || map.taken.get(index).is_none_or(|bits| *bits == UnitBits::default())
                 || (purpose == Purpose::Group && !is_own())
         })
     }
 
-    /// All units and what they are for.
+    /// All units that somebody may have had, and what they are for.
     pub(crate) fn units(&self) -> impl Iterator<Item = (u64, Unit)> + '_ {
         self.groups.iter().flat_map(|map| {
             map.units.iter().enumerate().map(move |(index, unit)| (map.group.first_unit + index as u64, *unit))
@@ -313,7 +336,7 @@ impl Allocator {
         let is_own = purpose == Purpose::Segment;
         let kept = if is_own { 0 } else { OWN_UNITS };
         if self.free_units() <= kept {
-            self.free.lacks_room = !self.free.hollow.is_empty();
+            self.free.lacks_room = self.hollow_units() > 0;
             return None;
         }
         self.pop_granted_unit(is_own)
@@ -347,7 +370,7 @@ impl Allocator {
     /// Marks a whole unit as a chunk that was found in the chain of the log. If no commit has it as that, then `former` or an
     /// earlier one ended its former life.
     pub(crate) fn take_found_chunk(&mut self, unit: u64, former: u64) {
-        let Some((group, index)) = self.place(unit) else { return };
+        let Some((group, index)) = self.reach(unit) else { return };
         self.free.remove(unit);
         let map = &mut self.groups[group];
         if map.units[index].purpose != Purpose::Log {
@@ -358,6 +381,7 @@ impl Allocator {
         map.pending[index] = UnitBits::default();
         map.mark_unit(index);
         map.mark_bits(index);
+        self.note_unused(unit);
     }
 
     /// Takes a block, which is pending; behind the cursor's last one if there is room.
@@ -384,7 +408,7 @@ impl Allocator {
             Some(unit) => (unit, Entered::Again(self.free_blocks(unit))),
             None => {
                 let unit = self.pop_free_unit(purpose)?;
-                let (group, index) = self.place(unit)?;
+                let (group, index) = self.reach(unit)?;
                 let map = &mut self.groups[group];
                 map.units[index] = Unit { purpose, region, ..Unit::default() };
                 map.mark_unit(index);
@@ -399,8 +423,9 @@ impl Allocator {
 
     /// The free blocks of a unit, neighbours together.
     fn free_blocks(&self, unit: u64) -> Vec<Freed> {
-        let Some((group, index)) = self.place(unit) else { return Vec::new() };
-        let bits = &self.groups[group].taken[index];
+        let Some(bits) = self.place(unit).and_then(|(group, index)| self.groups[group].taken.get(index)) else {
+            return Vec::new();
+        };
         let mut free: Vec<Freed> = Vec::new();
         for block in (0..UNIT_BLOCKS).filter(|block| bits[*block as usize / 64] >> (block % 64) & 1 == 0) {
             let offset = unit * UNIT_BYTES + block * BLOCK_BYTES as u64;
@@ -413,7 +438,7 @@ impl Allocator {
     }
 
     fn take_blocks_of(&mut self, unit: u64, next: &mut u64, most: u64) -> Option<Extent> {
-        let (group, index) = self.place(unit)?;
+        let (group, index) = self.reach(unit)?;
         let map = &mut self.groups[group];
         let is_free = |block: &u64| map.taken[index][*block as usize / 64] >> (block % 64) & 1 == 0;
         let first = (*next..UNIT_BLOCKS).find(is_free)?;
@@ -455,7 +480,7 @@ impl Allocator {
         let first = freed.offset / BLOCK_BYTES as u64;
         let blocks = first..first + freed.blocks;
         for block in blocks.clone() {
-            let Some((group, index)) = self.place(block / UNIT_BLOCKS) else { continue };
+            let Some((group, index)) = self.reach(block / UNIT_BLOCKS) else { continue };
             let map = &mut self.groups[group];
             let (word, bit) = ((block % UNIT_BLOCKS) as usize / 64, 1_u64 << (block % 64));
             map.taken[index][word] &= !bit;
@@ -468,7 +493,7 @@ impl Allocator {
     }
 
     fn give_up_if_empty(&mut self, unit: u64) {
-        let Some((group, index)) = self.place(unit) else { return };
+        let Some((group, index)) = self.reach(unit) else { return };
         let map = &mut self.groups[group];
         if map.taken[index] != UnitBits::default() || self.in_use.contains(&unit) {
             return;
@@ -478,15 +503,13 @@ impl Allocator {
             map.mark_unit(index);
             self.log_chunks.end(unit);
         }
-        if unit < self.granted.start {
-            return;
-        }
         self.add_free(unit);
+        self.note_unused(unit);
     }
 
     /// Counts bytes of a unit that nobody refers to any longer.
     pub(crate) fn add_garbage(&mut self, unit: u64, bytes: u32) {
-        if let Some((group, index)) = self.place(unit) {
+        if let Some((group, index)) = self.reach(unit) {
             let map = &mut self.groups[group];
             // After a crash some is counted again.
             map.units[index].garbage = map.units[index].garbage.saturating_add(bytes).min(UNIT_BYTES as u32);
@@ -495,19 +518,23 @@ impl Allocator {
         }
     }
 
-    /// Of which epochs the newest copies of its blocks are.
-    pub(crate) fn epochs(&self) -> AllocatorEpochs {
-        let pairs = self.groups.iter().flat_map(|map| map.bitmaps.iter().chain(&map.tables));
-        AllocatorEpochs::of(pairs.map(|pair| pair.epoch))
+    /// Of which epochs the newest copies of its blocks are, but for those that tell of units from this one on alone.
+    pub(crate) fn epochs(&self, granted: u64) -> impl Iterator<Item = u64> + '_ {
+        let pairs = self.groups.iter().flat_map(move |map| {
+            let bitmaps = map.bitmaps.iter().take(map.group.bitmaps_granted(granted) as usize);
+            bitmaps.chain(map.tables.iter().take(map.group.unit_tables_granted(granted) as usize))
+        });
+        pairs.map(|pair| pair.epoch)
     }
 
-    /// What has changed since the last commit, as blocks of the next one. They count as written.
-    pub(crate) fn changed(&mut self, segment: Uuid, epoch: u64) -> Changed {
-        let mut blocks = Vec::new();
+    /// What has changed since the last commit, as blocks of the next one, which grants units up to one. They count as written.
+    pub(crate) fn changed(&mut self, segment: Uuid, epoch: u64, granted: u64) -> Changed {
+        let (mut blocks, mut unused) = (Vec::new(), Vec::new());
         for map in &mut self.groups {
+            unused.extend(map.unused_blocks(segment, epoch, granted));
             map.changed(segment, epoch, &mut blocks);
         }
-        Changed { blocks }
+        Changed { blocks, unused }
     }
 }
 

@@ -5,12 +5,12 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use crate::error::Result;
-use crate::format::block::Block;
+use crate::format::block::{Block, Sealed};
 use crate::format::catalogue::{self, RegionEntry};
 use crate::format::extents::Extent;
 use crate::format::free_log::{self, Freed};
 use crate::format::geometry::{Group, UNIT_BYTES, unit_of};
-use crate::format::superblock::{BlockReference, CATALOGUE_BLOCKS_MAX, Superblock};
+use crate::format::superblock::{AllocatorEpochs, BlockReference, CATALOGUE_BLOCKS_MAX, Superblock};
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::{Cursor, Entered};
 use crate::volume::block_runs::BlockRuns;
@@ -211,21 +211,31 @@ impl Segment {
             superblock.owner_epoch = owner_epoch;
         }
         let mut new_units = 0..0;
-        let allocated = {
+        let unknown = {
             let mut allocator = self.allocator();
             if let Some(groups) = &changes.groups {
                 new_units = allocator.extend(groups);
                 superblock.units = allocator.units_in_all();
             }
-            taken.iter().chain(changes.extents.iter().copied()).for_each(|run| allocator.commit_run(run));
             superblock.granted = allocator.next_grant(changes.grant_more);
-            let changed = allocator.changed(self.uuid, epoch);
-            superblock.allocator_epochs = allocator.epochs();
+            allocator.unknown_blocks(superblock.granted)
+        };
+        for block in unknown {
+            let is_own = |sealed: &Sealed<'_>| (sealed.uuid == self.uuid).then_some(0);
+            let newest = self.device.read_best(block.kind, block.offsets, committed.epoch, is_own)?;
+            self.allocator().know_newest(block, newest.as_ref());
+        }
+        let allocated = {
+            let mut allocator = self.allocator();
+            taken.iter().chain(changes.extents.iter().copied()).for_each(|run| allocator.commit_run(run));
+            let changed = allocator.changed(self.uuid, epoch, superblock.granted);
+            superblock.allocator_epochs = AllocatorEpochs::of(allocator.epochs(superblock.granted));
             changed
         };
         for (offset, block) in blocks.iter().chain(&allocated.blocks) {
             self.device.write(*offset, &block.0)?;
         }
+        allocated.unused.iter().try_for_each(|unused| unused.write(&self.device))?;
         self.device.flush()?;
         let offset = committed.copies[epoch as usize % 2];
         self.device.write(offset, &superblock.to_block(self.uuid, offset, epoch).0)?;

@@ -14,7 +14,7 @@ use crate::format::extents::{Extent, HEAD_NUMBERS};
 use crate::format::free_log::{self, Freed};
 use crate::format::geometry::{BLOCK_BYTES, Group, UNIT_BYTES, first_units, unit_of, units_of};
 use crate::format::pointer::{Pointer, PointerKind};
-use crate::format::superblock::{BlockReference, FEATURES, Superblock};
+use crate::format::superblock::{AllocatorEpochs, BlockReference, FEATURES, Superblock};
 use crate::format::unit_table::Purpose;
 use crate::format::volume_header::{SegmentEntry, segment_tables};
 use crate::streak_lock::StreakLock;
@@ -58,6 +58,7 @@ const DISCARD_SHARE: usize = 16;
 pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
     give_own_units_room(device, &entry.groups)?;
     let mut allocator = Allocator::new(&entry.groups);
+    allocator.grant_up_to(allocator.next_grant(true));
     give_chunks_room(device, &mut allocator, 2)?;
     let full = || {
         let volume = device.name().to_owned();
@@ -77,11 +78,12 @@ pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
     let mut front = Box::new(Block::ZERO);
     front.0[..header.to_bytes().len()].copy_from_slice(&header.to_bytes());
     device.write(chunk, &front.0)?;
-    for (offset, block) in allocator.changed(entry.uuid, EPOCH_FIRST).blocks {
-        device.write(offset, &block.0)?;
-    }
+    allocator.grant_up_to(unit_of(next) + 1);
+    let granted = allocator.next_grant(true);
+    let changed = allocator.changed(entry.uuid, EPOCH_FIRST, granted);
+    changed.blocks.iter().try_for_each(|(offset, block)| device.write(*offset, &block.0))?;
+    changed.unused.iter().try_for_each(|unused| unused.write(device))?;
     device.flush()?;
-    allocator.grant_up_to(0);
     let superblock = Superblock {
         incompatible: FEATURES,
         owner_epoch: 0,
@@ -92,9 +94,9 @@ pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
         log_durable: 1,
         free_log: 0,
         next_region: 1,
-        allocator_epochs: allocator.epochs(),
+        allocator_epochs: AllocatorEpochs::of(allocator.epochs(granted)),
         units: units_of(&entry.groups),
-        granted: allocator.next_grant(true),
+        granted,
         catalogue: Vec::new(),
     };
     let copies = first_group(device, entry)?.superblocks();
@@ -155,10 +157,19 @@ impl Segment {
             let damage = Damage::Value { what: "the number of its units", found: units_of(&entry.groups) };
             return Err(device.damaged("the table of segments", segment_tables(0)[0], damage));
         };
-        let mut allocator = Allocator::read(&groups, read, wrong)?;
-        if !superblock.allocator_epochs.allows(allocator.epochs()) {
+        let granted = superblock.granted_units(&groups);
+        let needed = superblock.allocator_epochs.needs(granted);
+        let mut allocator = Allocator::read(&groups, granted, needed, read, wrong)?;
+        if !superblock.allocator_epochs.allows(allocator.epochs(needed)) {
             let first = entry.groups[0].bitmaps(0)[0];
             return Err(device.damaged("the bitmap or the unit table", first, Damage::Stale));
+        }
+        if groups != entry.groups {
+            // Growth was cut short: what it has left must be written over before its epoch comes again.
+            for block in allocator.last_unknown_blocks() {
+                let newest = device.read_best(block.kind, block.offsets, epoch, is_own)?;
+                allocator.know_newest(block, newest.as_ref());
+            }
         }
         let mut free_log_blocks = Vec::new();
         let mut free_blocks = 0_u64;
@@ -197,9 +208,7 @@ impl Segment {
             regions.push(read_catalogue(&device, entry.uuid, *reference)?);
         }
         // One that says 0 has all; once it grows it must not. Who opens it may use all features from its first commit on.
-        let granted = superblock.granted_units(&groups);
         let superblock = Superblock { units: units_of(&groups), granted, incompatible: FEATURES, ..superblock };
-        allocator.grant_up_to(granted);
         let committed = Committed::new(copies, epoch, superblock, regions, free_log_blocks);
         // Another than other openings have begun with, most likely.
         let failed =

@@ -11,6 +11,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::sparse_words::SparseWords;
+
 /// The life goes on.
 const NEVER: u64 = u64::MAX;
 
@@ -20,28 +22,32 @@ const EMPTIED: u64 = NEVER - 1;
 /// For merges, in place of a version's epoch: entries that point into units that are emptied count as superseded, too.
 pub(crate) const OF_MERGES: u64 = EMPTIED;
 
-/// Of each unit of a volume, when its life as a chunk of the log began and ended. Of a unit that is no chunk the last one is over.
-/// Its segments share it, each for its own units.
+/// Of each unit of a volume, when its life as a chunk of the log began and ended. Of a unit that is no chunk the last one is over; of one
+/// that never was, it was over before the first commit. Its segments share it, each for its own units.
 #[derive(Clone)]
-pub(crate) struct UnitLives(Arc<[Life]>);
+pub(crate) struct UnitLives(Arc<SparseWords>);
 
-struct Life {
+struct Life<'words> {
     /// The commit that ended the life before.
-    former: AtomicU64,
+    former: &'words AtomicU64,
     /// The commit that has ended it.
-    end: AtomicU64,
+    end: &'words AtomicU64,
 }
 
 impl UnitLives {
     /// Of units none of which is a chunk.
     pub(crate) fn new(units: u64) -> Self {
-        let life = |_| Life { former: AtomicU64::new(0), end: AtomicU64::new(0) };
-        UnitLives((0..units).map(life).collect())
+        UnitLives(Arc::new(SparseWords::new(2 * units)))
+    }
+
+    fn life(&self, unit: u64) -> Option<Life<'_>> {
+        let first = unit.checked_mul(2)?;
+        Some(Life { former: self.0.get(first)?, end: self.0.get(first + 1)? })
     }
 
     /// Says what a unit is when the segment is opened: a chunk, whose former life ended with that commit, or none.
     pub(crate) fn know(&self, unit: u64, former_of_chunk: Option<u64>, opened: u64) {
-        if let Some(life) = self.0.get(unit as usize) {
+        if let Some(life) = self.life(unit) {
             life.former.store(former_of_chunk.unwrap_or(opened), Ordering::Release);
             life.end.store(former_of_chunk.map_or(opened, |_| NEVER), Ordering::Release);
         }
@@ -49,7 +55,7 @@ impl UnitLives {
 
     /// Begins another life of a unit; tells which commit ended the former one.
     pub(crate) fn begin(&self, unit: u64) -> u64 {
-        let Some(life) = self.0.get(unit as usize) else { return 0 };
+        let Some(life) = self.life(unit) else { return 0 };
         let former = life.end.load(Ordering::Acquire);
         debug_assert!(former < EMPTIED, "unit {unit} is a chunk already");
         // In this order: who sees that it goes on sees when it began.
@@ -60,14 +66,14 @@ impl UnitLives {
 
     /// All that was live in it has been moved. Readers find it there as long as its life goes on.
     pub(crate) fn empty(&self, unit: u64) {
-        if let Some(life) = self.0.get(unit as usize) {
+        if let Some(life) = self.life(unit) {
             life.end.store(EMPTIED, Ordering::Release);
         }
     }
 
     /// A commit has ended a unit's life. Versions of that epoch or later come after this.
     pub(crate) fn end(&self, unit: u64, epoch: u64) {
-        if let Some(life) = self.0.get(unit as usize) {
+        if let Some(life) = self.life(unit) {
             life.end.store(epoch, Ordering::Release);
         }
     }
@@ -75,7 +81,7 @@ impl UnitLives {
     /// Whether an entry is superseded that points into a unit, stands in a leaf of `leaf_epoch`, and is looked at in a version of
     /// `version_epoch`. If it is not, what it points to can be read as long as the version is held.
     pub(crate) fn is_superseded(&self, unit: u64, leaf_epoch: u64, version_epoch: u64) -> bool {
-        let Some(life) = self.0.get(unit as usize) else { return false };
+        let Some(life) = self.life(unit) else { return false };
         // In this order: see `begin`.
         life.end.load(Ordering::Acquire) <= version_epoch || leaf_epoch <= life.former.load(Ordering::Acquire)
     }

@@ -32,16 +32,34 @@ impl Allocator {
     /// Up to which unit the next commit is to grant them: further than now if few are left, or if somebody needs `more`.
     pub(crate) fn next_grant(&self, more: bool) -> u64 {
         let step = (self.units_in_all() / 16).clamp(*STEP_UNITS.start(), *STEP_UNITS.end()) as usize;
-        let left = self.free.first_within(..self.granted.end, step).len();
-        let beyond = self.free.first_within(self.granted.end.., step);
-        let last = beyond.last().filter(|_| more || left < step / 2);
+        // All that are hollow are granted.
+        let left = self.free.ready.range(..self.granted.end).take(step).count() + self.free.hollow.len();
         // What a volume has grown by is no free unit yet.
+        let last = self.beyond().take(step).last().filter(|_| more || left < step / 2);
         last.map_or(self.granted.end, |unit| unit + 1).min(self.end())
     }
 
     /// Units up to this one are granted: a superblock that is durable says so.
     pub(crate) fn grant_up_to(&mut self, unit: u64) {
-        self.granted.end = unit;
+        let before = std::mem::replace(&mut self.granted.end, unit);
+        let ungranted = self.free.hollow.split_off(&unit);
+        ungranted.iter().for_each(|unit| _ = self.free.held.remove(unit));
+        let mut new = Vec::new();
+        for map in &mut self.groups {
+            let (first, end) = (map.group.first_unit, map.group.end());
+            map.reach(map.group.granted_units(unit) as usize);
+            let granted = before.max(first)..unit.min(end);
+            new.extend(granted.filter(|unit| map.is_free((unit - first) as usize)));
+        }
+        let refused_end = self.free.refused_end;
+        new.retain(|unit| !self.in_use.contains(unit));
+        for unit in new {
+            self.add_free(unit);
+            if unit < refused_end && !self.has_room(unit) {
+                self.free.held.remove(&unit);
+            }
+        }
+        self.find_unused();
     }
 
     /// Keeps off units that another owner was granted before, who may still be there.
@@ -71,7 +89,7 @@ impl Allocator {
         let mut own_units = Vec::new();
         for group in 0..self.groups.len() {
             let unit = self.pop_free_unit(Purpose::Group)?;
-            let (of, index) = self.place(unit)?;
+            let (of, index) = self.reach(unit)?;
             let map = &mut self.groups[of];
             map.units[index] = Unit { purpose: Purpose::Group, ..Unit::default() };
             map.taken[index] = [u64::MAX; UNIT_WORDS];

@@ -6,15 +6,21 @@ use std::ops::Range;
 
 use crate::volume::allocator::Allocator;
 
+/// A full file system is asked for room for so many units that were never granted, and refuses it, before no more are tried: a volume may have
+/// millions.
+const REFUSED_UNITS_MAX: usize = 512;
+
 /// What is known of the room of free units.
 #[derive(Default)]
 pub(super) struct FreeUnits {
-    /// Those with room: they are given out.
+    /// Those with room: they are given out once they are granted.
     pub(super) ready: BTreeSet<u64>,
-    /// Those that may be holes.
+    /// Those that are granted and may be holes. Of those that are not, nothing is kept: see [`Allocator::unused`].
     pub(super) hollow: BTreeSet<u64>,
-    /// Those of which the device may still hold something.
+    /// Those of the two of which the device may still hold something.
     pub(super) held: BTreeSet<u64>,
+    /// Units below that were never granted, and have no room, were refused it by a full file system.
+    pub(super) refused_end: u64,
     /// A unit was refused though there are hollow ones.
     pub(super) lacks_room: bool,
     /// The file system had no room when it was asked last.
@@ -27,15 +33,6 @@ impl FreeUnits {
         self.hollow.remove(&unit);
         self.held.remove(&unit);
     }
-
-    /// The first so many within a range, hollow ones among them.
-    pub(super) fn first_within(&self, units: impl std::ops::RangeBounds<u64> + Clone, most: usize) -> Vec<u64> {
-        let of = |set: &BTreeSet<u64>| set.range(units.clone()).take(most).copied().collect::<Vec<_>>();
-        let mut first = [of(&self.ready), of(&self.hollow)].concat();
-        first.sort_unstable();
-        first.truncate(most);
-        first
-    }
 }
 
 #[cfg(test)]
@@ -43,13 +40,14 @@ impl Allocator {
     /// One whose units all have room.
     pub(crate) fn with_room(groups: &[crate::format::geometry::Group]) -> Self {
         let mut allocator = Allocator::new(groups);
+        allocator.grant_up_to(u64::MAX);
         allocator.give_all_room();
         allocator
     }
 
     /// Has all units have room.
     pub(crate) fn give_all_room(&mut self) {
-        let units: Vec<u64> = self.units().map(|(unit, _)| unit).collect();
+        let units: Vec<u64> = self.groups.iter().flat_map(|map| map.group.first_unit..map.group.end()).collect();
         units.into_iter().for_each(|unit| self.got_room(unit));
     }
 }
@@ -62,33 +60,50 @@ impl Allocator {
 
     /// How many of those that nobody has would be there if the file system had room for all; those alone that have it, if it is full.
     pub(crate) fn free_units_with_holes(&self) -> u64 {
-        let hollow = if self.free.file_system_is_full { 0 } else { self.free.hollow.len() as u64 };
-        self.free_units() + hollow
+        self.free_units() + if self.free.file_system_is_full { 0 } else { self.hollow_units() }
     }
 
-    /// A unit is nobody's from now on.
+    /// How many units nobody has, and have no room.
+    pub(super) fn hollow_units(&self) -> u64 {
+        self.free.hollow.len() as u64 + self.unused_units
+    }
+
+    /// A unit of which something is kept is nobody's from now on. One that is not granted, and has no room, is unused as others are.
     pub(super) fn add_free(&mut self, unit: u64) {
+        if !(self.granted.start..self.usable_end).contains(&unit) {
+            return;
+        }
         let has_room = self.has_room(unit);
-        let units = if has_room { &mut self.free.ready } else { &mut self.free.hollow };
-        units.insert(unit);
+        if has_room {
+            self.free.ready.insert(unit);
+        } else if unit < self.granted.end {
+            self.free.hollow.insert(unit);
+        } else {
+            return;
+        }
         self.free.held.insert(unit);
     }
 
     /// Whether a unit is known to have room.
     pub(crate) fn has_room(&self, unit: u64) -> bool {
-        self.place(unit).is_some_and(|(group, index)| self.groups[group].has_room[index])
+        let place = self.place(unit);
+        place.is_some_and(|(group, index)| self.groups[group].has_room.get(index).copied().unwrap_or(false))
     }
 
     fn set_room(&mut self, unit: u64, has_room: bool) {
-        if let Some((group, index)) = self.place(unit) {
+        if let Some((group, index)) = self.reach(unit) {
             self.groups[group].has_room[index] = has_room;
         }
     }
 
     /// A unit, free or taken, has room.
     pub(crate) fn got_room(&mut self, unit: u64) {
+        let was_unused = self.is_unused(unit);
         self.set_room(unit, true);
-        if self.free.hollow.remove(&unit) {
+        if was_unused {
+            self.unused_units -= 1;
+            self.add_free(unit);
+        } else if self.free.hollow.remove(&unit) {
             self.free.ready.insert(unit);
         }
     }
@@ -96,14 +111,19 @@ impl Allocator {
     /// The file system has no room for a free unit, of which it holds nothing now.
     pub(crate) fn got_no_room(&mut self, unit: u64) {
         self.free.held.remove(&unit);
+        if self.is_unused(unit) {
+            self.free.refused_end = unit + 1;
+        }
     }
 
     /// The next free unit that is to get room. Where the file system is full, one that may have it from before, if there is any.
     pub(crate) fn next_without_room(&self, is_full: bool) -> Option<u64> {
-        match is_full {
-            true => self.free.held.iter().find(|unit| self.free.hollow.contains(unit)).copied(),
-            false => self.free.hollow.first().copied(),
+        if !is_full {
+            return self.free.hollow.first().copied().or_else(|| self.unused().next());
         }
+        let held = self.free.held.iter().find(|unit| self.free.hollow.contains(unit)).copied();
+        // Those that got room ahead of their grant are the first ones, but for a few that were refused.
+        held.or_else(|| self.unused().take(REFUSED_UNITS_MAX).find(|unit| *unit >= self.free.refused_end))
     }
 
     /// Notes whether the file system had room when it was asked last.

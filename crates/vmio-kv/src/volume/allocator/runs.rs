@@ -113,7 +113,7 @@ impl Allocator {
             _ => return None,
         };
         let blocks = if blocks < wanted { blocks - blocks % PIECE_BLOCKS } else { wanted };
-        let (group, index) = self.place(unit)?;
+        let (group, index) = self.reach(unit)?;
         let map = &mut self.groups[group];
         if is_new {
             map.units[index] = Unit { purpose: Purpose::Extents, region, ..Unit::default() };
@@ -154,7 +154,7 @@ impl Allocator {
     /// Marks blocks as taken, and pending, that a record of the log refers to. False if they are not free for it.
     pub(crate) fn take_found_run(&mut self, extent: Extent, region: u32) -> bool {
         let unit = unit_of(extent.offset);
-        let Some((group, index)) = self.place(unit) else { return false };
+        let Some((group, index)) = self.reach(unit) else { return false };
         let first = extent.offset % UNIT_BYTES / BLOCK_BYTES as u64;
         // A former owner's, who is no more: see `forget_former_owners`.
         let is_own = self.groups.iter().any(|map| map.group.own_unit == unit);
@@ -175,12 +175,13 @@ impl Allocator {
             return false;
         }
         map.set(index, first, extent.blocks, true);
+        self.note_unused(unit);
         true
     }
 
     /// Blocks that are part of the next commit.
     pub(crate) fn commit_run(&mut self, extent: Extent) {
-        if let Some((group, index)) = self.place(unit_of(extent.offset)) {
+        if let Some((group, index)) = self.reach(unit_of(extent.offset)) {
             let first = extent.offset % UNIT_BYTES / BLOCK_BYTES as u64;
             self.groups[group].set(index, first, extent.blocks, false);
         }
@@ -188,7 +189,8 @@ impl Allocator {
 
     /// What the unit is for in which a byte lies.
     pub(crate) fn purpose_of(&self, offset: u64) -> Purpose {
-        self.place(unit_of(offset)).map_or(Purpose::Free, |(group, index)| self.groups[group].units[index].purpose)
+        let unit = self.place(unit_of(offset)).and_then(|(group, index)| self.groups[group].units.get(index));
+        unit.map_or(Purpose::Free, |unit| unit.purpose)
     }
 
     /// Blocks that large values have taken.

@@ -16,7 +16,7 @@ fn group(units: u64) -> Vec<Group> {
 
 /// Writes what has changed, and reads it back as a commit of that epoch.
 fn reopen(device: &mut HashMap<u64, Block>, allocator: &mut Allocator, groups: &[Group], epoch: u64) -> Allocator {
-    device.extend(allocator.changed(SEGMENT, epoch).blocks);
+    device.extend(allocator.changed(SEGMENT, epoch, u64::MAX).blocks);
     let newest = |kind: Kind, offsets: [u64; 2]| {
         let epoch_of = |copy: usize| {
             let block = device.get(&offsets[copy])?;
@@ -26,7 +26,7 @@ fn reopen(device: &mut HashMap<u64, Block>, allocator: &mut Allocator, groups: &
         let copy = (0..2).max_by_key(|copy| epoch_of(*copy)).expect("there are two");
         Ok::<_, Damage>(Newest { copy, block: Box::new(device[&offsets[copy]]), other_is_newer: false })
     };
-    let mut read = Allocator::read(groups, newest, |_, damage| damage).expect("whole");
+    let mut read = Allocator::read(groups, u64::MAX, u64::MAX, newest, |_, damage| damage).expect("whole");
     read.give_all_room();
     read.find_free_units();
     read
@@ -228,6 +228,7 @@ fn a_full_segment_says_so() {
 #[test]
 fn units_without_room_are_not_given_out() {
     let mut allocator = Allocator::new(&group(6));
+    allocator.grant_up_to(u64::MAX);
     assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (0, 5));
     assert!(allocator.take_chunk(|_| 0).is_none());
     assert!(allocator.take_lacks_room() && !allocator.take_lacks_room());

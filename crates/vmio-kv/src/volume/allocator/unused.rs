@@ -1,0 +1,299 @@
+//! Units that nobody has had yet. They are free, and nothing is kept of them: what a segment takes of memory, and what an opening reads, goes
+//! by the units that were granted, not by how long the volume is.
+
+use std::ops::Range;
+
+use zerocopy::IntoBytes;
+
+use crate::device::{Device, Newest};
+use crate::error::Result;
+use crate::format::bitmap::{self, UnitBits};
+use crate::format::block::{Block, Kind, Uuid, unseal};
+use crate::format::geometry::{BITMAP_UNITS, Group, UNIT_TABLE_UNITS};
+use crate::format::unit_table::{self, Unit};
+use crate::volume::allocator::{Allocator, GroupMap, Pair};
+
+/// A block of which it has not been looked at where its newest copy is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnknownBlock {
+    pub(crate) kind: Kind,
+    /// Where its copies are.
+    pub(crate) offsets: [u64; 2],
+    group: usize,
+    index: usize,
+}
+
+/// Blocks in a row, each with its other copy behind it, that say of units that they are free. None was written before.
+#[derive(Debug)]
+pub(crate) struct UnusedBlocks {
+    segment: Uuid,
+    epoch: u64,
+    kind: Kind,
+    group: Group,
+    indexes: Range<u64>,
+}
+
+impl UnusedBlocks {
+    /// Writes them with void other copies: whatever the device holds there is none.
+    pub(crate) fn write(&self, device: &Device) -> Result<()> {
+        let Some(first) = self.indexes.clone().next() else { return Ok(()) };
+        let mut blocks = vec![Block::ZERO; 2 * (self.indexes.end - first) as usize];
+        for (index, pair) in self.indexes.clone().zip(blocks.chunks_exact_mut(2)) {
+            pair[0] = self.block(index);
+        }
+        device.write(self.offset(first), blocks.as_slice().as_bytes())
+    }
+
+    fn offset(&self, index: u64) -> u64 {
+        offsets(self.group, self.kind, index)[0]
+    }
+
+    fn block(&self, index: u64) -> Block {
+        let of_block = if self.kind == Kind::Bitmap { BITMAP_UNITS } else { UNIT_TABLE_UNITS };
+        let units = of_block.min(self.group.units - index * of_block) as usize;
+        let offset = self.offset(index);
+        match self.kind {
+            Kind::Bitmap => bitmap::to_block(self.segment, &vec![UnitBits::default(); units], offset, self.epoch),
+            _ => unit_table::to_block(self.segment, &vec![Unit::default(); units], offset, self.epoch),
+        }
+    }
+}
+
+fn offsets(group: Group, kind: Kind, index: u64) -> [u64; 2] {
+    if kind == Kind::Bitmap { group.bitmaps(index) } else { group.unit_tables(index) }
+}
+
+impl GroupMap {
+    /// Has something to say of so many units at least.
+    pub(super) fn reach(&mut self, units: usize) {
+        if self.units.len() < units {
+            self.units.resize(units, Unit::default());
+            self.taken.resize(units, UnitBits::default());
+            self.pending.resize(units, UnitBits::default());
+            self.has_room.resize(units, false);
+        }
+    }
+
+    /// Whether none of a unit's blocks is taken.
+    pub(super) fn is_free(&self, index: usize) -> bool {
+        self.taken.get(index).is_none_or(|bits| *bits == UnitBits::default())
+    }
+
+    /// Blocks that were never written, of units that will not be granted, and of which there is nothing to say. They count as written.
+    pub(super) fn unused_blocks(&mut self, segment: Uuid, epoch: u64, granted: u64) -> Vec<UnusedBlocks> {
+        let (group, known) = (self.group, self.units.len() as u64);
+        let lists = [
+            (Kind::Bitmap, &mut self.bitmaps, group.bitmaps_granted(granted), known.div_ceil(BITMAP_UNITS)),
+            (Kind::UnitTable, &mut self.tables, group.unit_tables_granted(granted), known.div_ceil(UNIT_TABLE_UNITS)),
+        ];
+        let of_list = |(kind, pairs, granted, known): (Kind, &mut Vec<Pair>, u64, u64)| {
+            // What is new is behind what is not.
+            let new = pairs.iter().rev().take_while(|pair| pair.is_new() && pair.dirty).count() as u64;
+            let end = pairs.len() as u64;
+            let indexes = granted.max(known).max(end - new).min(end)..end;
+            let written = Pair { copy: 0, epoch, dirty: false, is_known: true };
+            pairs[indexes.start as usize..].fill(written);
+            (!indexes.is_empty()).then_some(UnusedBlocks { segment, epoch, kind, group, indexes })
+        };
+        lists.into_iter().filter_map(of_list).collect()
+    }
+
+    /// Its blocks of which nothing is known, from the first of each kind up to so many, and those that have changed.
+    fn unknown_blocks(&self, bitmaps: u64, tables: u64) -> impl Iterator<Item = (Kind, usize)> + '_ {
+        let of_list = |kind: Kind, pairs: &[Pair], count: u64| {
+            let is_wanted = |(index, pair): &(usize, &Pair)| !pair.is_known && (pair.dirty || (*index as u64) < count);
+            let unknown: Vec<_> = pairs.iter().enumerate().filter(is_wanted).map(|(index, _)| (kind, index)).collect();
+            unknown
+        };
+        of_list(Kind::Bitmap, &self.bitmaps, bitmaps).into_iter().chain(of_list(Kind::UnitTable, &self.tables, tables))
+    }
+}
+
+impl Allocator {
+    /// The place of a unit, of which something is going to be said.
+    pub(super) fn reach(&mut self, unit: u64) -> Option<(usize, usize)> {
+        let (group, index) = self.place(unit)?;
+        self.groups[group].reach(index + 1);
+        Some((group, index))
+    }
+
+    /// Units of a group that are free and were never granted, in order, those with room among them.
+    fn beyond_of<'map>(&self, map: &'map GroupMap) -> impl Iterator<Item = u64> + use<'map> {
+        let first = map.group.first_unit;
+        self.range_beyond(map).filter(move |unit| map.is_free((unit - first) as usize))
+    }
+
+    /// Units of a group that are not granted, and that no commit has to have first for them to be free.
+    fn range_beyond(&self, map: &GroupMap) -> Range<u64> {
+        let start = map.group.first_unit.max(self.granted.end).max(self.granted.start);
+        start..map.group.end().min(self.usable_end)
+    }
+
+    /// All units that are free and were never granted.
+    pub(super) fn beyond(&self) -> impl Iterator<Item = u64> + '_ {
+        self.groups.iter().flat_map(|map| self.beyond_of(map))
+    }
+
+    /// Those of them without room.
+    pub(super) fn unused(&self) -> impl Iterator<Item = u64> + '_ {
+        self.groups.iter().flat_map(|map| self.unused_of(map))
+    }
+
+    fn unused_of<'map>(&self, map: &'map GroupMap) -> impl Iterator<Item = u64> + use<'map> {
+        let first = map.group.first_unit;
+        self.beyond_of(map)
+            .filter(move |unit| !map.has_room.get((unit - first) as usize).is_some_and(|has_room| *has_room))
+    }
+
+    /// Whether a unit is one of those.
+    pub(super) fn is_unused(&self, unit: u64) -> bool {
+        self.place(unit).is_some_and(|(group, index)| {
+            let map = &self.groups[group];
+            self.range_beyond(map).contains(&unit) && map.is_free(index) && !self.has_room(unit)
+        })
+    }
+
+    /// Counts them.
+    pub(super) fn find_unused(&mut self) {
+        let of_map = |map: &GroupMap| {
+            // Behind what is kept of the group there is nothing to look at.
+            let (known, beyond) = (map.group.first_unit + map.taken.len() as u64, self.range_beyond(map));
+            let behind = beyond.end.saturating_sub(beyond.start.max(known));
+            behind + self.unused_of(map).take_while(|unit| *unit < known).count() as u64
+        };
+        self.unused_units = self.groups.iter().map(of_map).sum();
+    }
+
+    /// The same after something has been said of a unit.
+    pub(super) fn note_unused(&mut self, unit: u64) {
+        if unit >= self.granted.end {
+            self.find_unused();
+        }
+    }
+
+    /// Blocks of which it has to be known where their newest copy is, if units up to one are granted.
+    pub(crate) fn unknown_blocks(&self, granted: u64) -> Vec<UnknownBlock> {
+        let of_map = |(place, map): (usize, &GroupMap)| {
+            let group = map.group;
+            let wanted = (group.bitmaps_granted(granted), group.unit_tables_granted(granted));
+            let unknown = map.unknown_blocks(wanted.0, wanted.1);
+            unknown.map(move |found| Self::unknown(place, group, found)).collect::<Vec<_>>()
+        };
+        self.groups.iter().enumerate().flat_map(of_map).collect()
+    }
+
+    /// The last ones of the last group: a growth that was cut short may have left copies of them that tell of more units.
+    pub(crate) fn last_unknown_blocks(&self) -> Vec<UnknownBlock> {
+        let Some(map) = self.groups.last() else { return Vec::new() };
+        let (bitmaps, tables) = (map.bitmaps.len(), map.tables.len());
+        let is_last = |(kind, index): &(Kind, usize)| index + 1 == if *kind == Kind::Bitmap { bitmaps } else { tables };
+        let unknown = map.unknown_blocks(u64::MAX, u64::MAX).filter(is_last);
+        unknown.map(|found| Self::unknown(self.groups.len() - 1, map.group, found)).collect()
+    }
+
+    fn unknown(group: usize, of: Group, (kind, index): (Kind, usize)) -> UnknownBlock {
+        UnknownBlock { kind, offsets: offsets(of, kind, index as u64), group, index }
+    }
+
+    /// Learns where the newest copy of a block is. What it says is known. If neither is whole, the next commit writes it.
+    pub(crate) fn know_newest(&mut self, block: UnknownBlock, newest: Option<&Newest>) {
+        let map = &mut self.groups[block.group];
+        let pairs = if block.kind == Kind::Bitmap { &mut map.bitmaps } else { &mut map.tables };
+        let Some(pair) = pairs.get_mut(block.index).filter(|pair| !pair.is_known) else { return };
+        let known = newest.and_then(|Newest { copy, block: found, other_is_newer }| {
+            let epoch = unseal(&found.0, block.kind, block.offsets[*copy]).ok()?.epoch;
+            Some(Pair { copy: *copy, epoch, dirty: pair.dirty || *other_is_newer, is_known: true })
+        });
+        *pair = known.unwrap_or(Pair::NEW);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::geometry::{GROUP_UNITS_MAX, groups};
+
+    #[test]
+    fn what_nobody_has_had_is_free_and_takes_no_memory() {
+        let groups = groups(1, 100 * GROUP_UNITS_MAX);
+        let mut allocator = Allocator::new(&groups);
+        let free = 100 * GROUP_UNITS_MAX - 1 - 100;
+        assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (0, free), "all but the groups' own");
+        let granted = allocator.next_grant(true);
+        assert_eq!(granted, 2 + 512);
+        allocator.grant_up_to(granted);
+        give_room_below(&mut allocator, granted);
+        let chunks: Vec<u64> = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).collect();
+        assert_eq!(chunks, (2..513).collect::<Vec<_>>(), "one is for commits");
+        let kept: usize = allocator.groups.iter().map(|map| map.units.len()).sum();
+        assert_eq!(kept, 513 + 99);
+        assert_eq!(allocator.free_units_with_holes(), free - 511);
+        let changed = allocator.changed(Uuid([1; 16]), 1, granted);
+        let unused: u64 = changed.unused.iter().map(|unused| unused.indexes.end - unused.indexes.start).sum();
+        let all: u64 = groups.iter().map(|group| group.bitmaps_in_use() + group.unit_tables_in_use()).sum();
+        assert_eq!((changed.blocks.len() as u64, unused), (9 + 3 + 99 * 2, all - 9 - 3 - 99 * 2));
+        assert!(allocator.changed(Uuid([1; 16]), 2, granted).blocks.is_empty());
+    }
+
+    fn give_room_below(allocator: &mut Allocator, end: u64) {
+        while let Some(unit) = allocator.next_without_room(false).filter(|unit| *unit < end) {
+            allocator.got_room(unit);
+        }
+    }
+
+    #[test]
+    fn what_gets_room_before_its_grant_counts_once_and_is_given_out_with_it() {
+        let mut allocator = Allocator::new(&groups(1, 2 * GROUP_UNITS_MAX));
+        let free = allocator.free_units_with_holes();
+        allocator.grant_up_to(4);
+        give_room_below(&mut allocator, 7);
+        assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (5, free));
+        assert_eq!(allocator.take_chunk(|_| 0), Some(2));
+        assert_eq!(allocator.take_chunk(|_| 0), None, "one is for commits, and the next is not granted");
+        assert!(allocator.take_lacks_grant() && !allocator.take_lacks_room());
+        allocator.grant_up_to(9);
+        assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (4, free - 1));
+        assert_eq!(allocator.next_without_room(false), Some(7), "the others have it");
+        let chunks: Vec<u64> = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).collect();
+        assert_eq!(chunks, [3, 4, 5]);
+        assert!(allocator.take_lacks_room() && !allocator.take_lacks_grant());
+        give_room_below(&mut allocator, 20);
+        allocator.grant_up_to(3);
+        assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (14, free - 4));
+    }
+
+    #[test]
+    fn a_full_file_system_is_not_asked_for_room_for_all_of_a_long_volume() {
+        let mut allocator = Allocator::new(&groups(1, 100 * GROUP_UNITS_MAX));
+        allocator.grant_up_to(12);
+        let refuse_all = |allocator: &mut Allocator| {
+            let next = || {
+                let unit = allocator.next_without_room(true)?;
+                allocator.got_no_room(unit);
+                Some(unit)
+            };
+            std::iter::from_fn(next).collect::<Vec<u64>>()
+        };
+        assert_eq!(
+            refuse_all(&mut allocator),
+            (2..524).collect::<Vec<_>>(),
+            "those that are granted, and so many more"
+        );
+        allocator.grant_up_to(20);
+        assert_eq!(refuse_all(&mut allocator), (524..532).collect::<Vec<_>>(), "none twice");
+        assert_eq!(allocator.next_without_room(false), Some(2), "but when there may be room again");
+    }
+
+    #[test]
+    fn a_grant_that_goes_on_into_the_next_group_leaves_that_ones_own_unit_out() {
+        let groups = groups(1, 2 * GROUP_UNITS_MAX);
+        let mut allocator = Allocator::new(&groups);
+        let second = groups[1].first_unit;
+        allocator.grant_up_to(second - 3);
+        assert_eq!(allocator.next_grant(true), second + 1 + 509);
+        allocator.grant_up_to(second + 3);
+        give_room_below(&mut allocator, second + 3);
+        let taken: Vec<u64> = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).collect();
+        assert_eq!(taken[taken.len() - 4..], [second - 3, second - 2, second - 1, second + 1]);
+    }
+}
