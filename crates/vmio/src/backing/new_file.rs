@@ -24,9 +24,13 @@ use crate::{Error, Result};
 /// # let path = folder.path().join("data");
 /// use vmio::backing::{Backing, NewFile};
 ///
+/// // Direct writes want aligned memory.
+/// #[repr(align(4096))]
+/// struct Page([u8; 4096]);
+///
 /// let new = NewFile::create(&path, 4096)?;
 /// let backing = new.backing()?;
-/// backing.write_at(0, &[7; 4096])?;
+/// backing.write_at(0, &Page([7; 4096]).0)?;
 /// backing.flush()?;
 /// assert!(!path.exists());
 /// new.publish()?;

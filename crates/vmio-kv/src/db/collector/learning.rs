@@ -48,6 +48,14 @@ impl OpenSegment {
         self.bytes_in_doubt(space.bytes - space.garbage_bytes)
     }
 
+    /// Whether all levels that are merged may tell of garbage: of a chunk of the log at least, or of any large value.
+    pub(super) fn is_worth_a_merge(&self) -> bool {
+        let has_levels =
+            |region: &Arc<Region>| region.entries_by_level().iter().filter(|entries| **entries > 0).count() > 1;
+        let may_be_large = || self.segment.allocator().blocks_of_extents() > 0 && self.regions().iter().any(has_levels);
+        self.bytes_in_doubt_now() >= UNIT_BYTES || may_be_large()
+    }
+
     /// Whether levels that meet would tell of more garbage than they cost: what they write anew, beside what is in doubt.
     pub(super) fn is_cheap_to_learn(&self) -> bool {
         let in_doubt = self.bytes_in_doubt_now();

@@ -184,8 +184,7 @@ impl OpenSegment {
         self.segment.give_back()?;
         let goal = Goal::Limit { slack_bytes: 0 };
         for learning in [Learning::Memory, Learning::Levels] {
-            // Less than a chunk is nothing to be gained.
-            if learning == Learning::Levels && self.bytes_in_doubt_now() < UNIT_BYTES {
+            if learning == Learning::Levels && !self.is_worth_a_merge() {
                 break;
             }
             self.learn_all(learning)?;
