@@ -122,6 +122,48 @@ fn the_log_stays_within_its_limit_with_small_values() {
     overwrite(Pattern::Uniform, 100, 12 * MIB, 14);
 }
 
+/// Most of the keys are in a region of short records, nearly all bytes in one of long ones.
+#[test]
+fn the_log_stays_within_its_limit_beside_a_region_of_short_records() {
+    const KEYS: u64 = 800;
+    let wide = options().max_recovery_log_bytes(1 << 30);
+    let db = Db::create_on(MemoryBacking::new(1 << 30).unwrap(), wide).unwrap();
+    let short = db.region_or_create("short").unwrap();
+    (0..300_000_u64).for_each(|number| short.put(&number.to_be_bytes(), &[1; 8]).unwrap());
+    db.collect_garbage().unwrap();
+    let value = vec![2; 100_000];
+    let (mut log, mut before) = (0, db.stats().unwrap().log_bytes);
+    for round in 0..3 {
+        for number in 0..KEYS {
+            db.put(&number.to_be_bytes(), &value).unwrap();
+            log = log.max(db.stats().unwrap().log_bytes);
+        }
+        if round == 0 {
+            db.flush().unwrap();
+            before = db.stats().unwrap().log_bytes;
+        }
+    }
+    let limit = (AMPLIFICATION * before as f64) as u64 + BESIDE;
+    assert!(log <= limit, "{} MiB of log, {} allowed: {:?}", log / MIB, limit / MIB, db.stats().unwrap());
+}
+
+/// Deletions are in a level on the device, what they delete is in the one below, and what is written since fills neither.
+#[test]
+fn what_was_deleted_counts_as_garbage_before_levels_meet() {
+    const KEYS: u64 = 130_000;
+    const LEFT: u64 = 40_000;
+    let db = Db::create_on(MemoryBacking::new(1 << 30).unwrap(), options().memory_level_bytes(512 << 10)).unwrap();
+    let value = vec![4; 1000];
+    (0..KEYS).for_each(|number| db.put(&number.to_be_bytes(), &value).unwrap());
+    db.collect_garbage().unwrap();
+    (LEFT..KEYS).for_each(|number| db.delete(&number.to_be_bytes()).unwrap());
+    db.flush().unwrap();
+    (0..2000).cycle().take(120_000).for_each(|number: u64| db.put(&number.to_be_bytes(), &value).unwrap());
+    let limit = (AMPLIFICATION * (LEFT * 1032) as f64) as u64 + BESIDE;
+    let stats = db.stats().unwrap();
+    assert!(stats.log_bytes <= limit, "{} MiB allowed: {stats:?}", limit / MIB);
+}
+
 fn wait_until(what: impl Fn() -> String, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {

@@ -99,8 +99,6 @@ pub(super) struct State {
     /// A record was appended, and not written, of a large value that may not be durable.
     refers_ahead: bool,
     next_sequence: u64,
-    /// Of what was appended lately, how many records, and their bytes.
-    lately: (u64, u64),
     /// Records with lower numbers are durable.
     durable: u64,
     /// The highest number that a record of [`RecordKind::Durable`] has vouched for.
@@ -115,18 +113,6 @@ pub(super) struct State {
     is_flushing: bool,
     failed: Option<String>,
     stopping: bool,
-}
-
-impl State {
-    fn count_record(&mut self, record: &Append<'_>) {
-        let (records, bytes) = &mut self.lately;
-        *records += 1;
-        *bytes += record_bytes(record.key.len(), record.value.len()) as u64;
-        if *records == 1 << 16 {
-            // What is older counts for half.
-            (*records, *bytes) = (*records / 2, *bytes / 2);
-        }
-    }
 }
 
 impl Log {
@@ -219,7 +205,6 @@ impl Log {
             written: 0,
             refers_ahead: false,
             next_sequence,
-            lately: (0, 0),
             durable: next_sequence,
             vouched: next_sequence,
             to_read_back,
@@ -342,7 +327,6 @@ impl Log {
     fn append_one(&self, state: &mut State, record: &Append<'_>, continues: bool) -> Appended {
         let sequence = state.next_sequence;
         state.next_sequence += 1;
-        state.count_record(record);
         let Append { kind, region, key, value } = *record;
         state.refers_ahead |= kind == RecordKind::Extents;
         let record = Record { kind, continues, region, sequence, key, value };
@@ -432,12 +416,6 @@ impl Log {
         let chunks = &mut self.state().to_read_back;
         let before = chunks_before(chunks, sequence);
         chunks.drain(..before).map(|(_, chunk)| chunk).collect()
-    }
-
-    /// How long records are that were appended lately, on average.
-    pub(crate) fn average_record_bytes(&self) -> u64 {
-        let (records, bytes) = self.state().lately;
-        bytes / records.max(1)
     }
 
     /// The chunks that an opening would read back, as far as is known.

@@ -102,6 +102,11 @@ impl Log {
             .map_err(self.damaged_record(pointer))
     }
 
+    /// Whether a record is one of a key.
+    pub(crate) fn has_key(&self, pointer: Pointer, key: &[u8]) -> Result<bool> {
+        Ok(self.read(pointer, |record| (record.key == key).then_some(()))?.is_some())
+    }
+
     /// Begins to read records, all at once, that are about to be wanted.
     pub(crate) fn fetch(&self, records: impl Iterator<Item = Pointer>) {
         self.device().fetch(self.on_device(records));

@@ -14,6 +14,7 @@ use crate::region::LevelMemory;
 use crate::region::arena;
 use crate::region::gaps::Gaps;
 use crate::region::key_tree::{Entry, KeyTree};
+use crate::region::record_lengths::RecordLengths;
 use crate::tree::Direction;
 
 /// What a key of which older records are kept takes besides its bytes: its share of a node, and two allocations.
@@ -97,6 +98,8 @@ pub(crate) struct MemoryLevel {
     all: Arc<LevelMemory>,
     /// Where the region is known to have no values.
     gaps: Arc<Gaps>,
+    /// Of the region's records.
+    lengths: Arc<RecordLengths>,
     /// The number of the first record that may be in it, and where that is in the log.
     pub(crate) first_sequence: u64,
     pub(crate) log_offset: u64,
@@ -105,15 +108,22 @@ pub(crate) struct MemoryLevel {
 impl MemoryLevel {
     /// An empty one, for records from this number on. Nothing is known of what levels on the device have.
     pub(crate) fn new(first_sequence: u64, log_offset: u64, all: &Arc<LevelMemory>) -> Self {
-        Self::with_gaps(first_sequence, log_offset, all, Arc::new(Gaps::new(all)))
+        Self::of_region(first_sequence, log_offset, all, Arc::new(Gaps::new(all)), Arc::default())
     }
 
     /// The one that comes after this one, which [`freeze`](Self::freeze) has closed: the region has the same values.
     pub(super) fn following(&self, first_sequence: u64, log_offset: u64) -> Self {
-        Self::with_gaps(first_sequence, log_offset, &self.all, Arc::clone(&self.gaps))
+        let (gaps, lengths) = (Arc::clone(&self.gaps), Arc::clone(&self.lengths));
+        Self::of_region(first_sequence, log_offset, &self.all, gaps, lengths)
     }
 
-    fn with_gaps(first_sequence: u64, log_offset: u64, all: &Arc<LevelMemory>, gaps: Arc<Gaps>) -> Self {
+    fn of_region(
+        first_sequence: u64,
+        log_offset: u64,
+        all: &Arc<LevelMemory>,
+        gaps: Arc<Gaps>,
+        lengths: Arc<RecordLengths>,
+    ) -> Self {
         let entries = Entries {
             newest: KeyTree::new(first_sequence),
             older: BTreeMap::new(),
@@ -133,6 +143,7 @@ impl MemoryLevel {
             large: Mutex::default(),
             all: Arc::clone(all),
             gaps,
+            lengths,
             first_sequence,
             log_offset,
         }
@@ -151,6 +162,11 @@ impl MemoryLevel {
     /// How many deletions were put into it.
     pub(crate) fn deletions(&self) -> u64 {
         self.deletions.load(Ordering::Relaxed)
+    }
+
+    /// How long the region's records are on average, as far as these are known.
+    pub(crate) fn average_record_bytes(&self) -> Option<u64> {
+        self.lengths.average()
     }
 
     /// Learns of a large value that is about to be put into it; returns how many bytes all of them have.
@@ -341,6 +357,9 @@ impl Filling<'_> {
         if pointer.kind() != PointerKind::Tombstone {
             self.entries.puts_end = self.entries.puts_end.max(sequence + 1);
             self.level.gaps.cut(key);
+        }
+        if pointer.kind() == PointerKind::Value {
+            self.level.lengths.add(u64::from(pointer.record_bytes()));
         }
         let newest = &mut self.entries.newest;
         let before = newest.bytes();

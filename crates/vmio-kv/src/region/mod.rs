@@ -5,14 +5,16 @@ mod cursor;
 mod gaps;
 mod key_tree;
 mod level_memory;
+mod live;
 pub(crate) mod memory_level;
 mod newer;
+mod record_lengths;
 mod removal;
 mod spill;
 mod version;
 mod view;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -66,6 +68,8 @@ pub(crate) struct Region {
     changed: Condvar,
     /// It is no more. Snapshots may show it.
     is_dropped: AtomicBool,
+    /// Deletions that have left memory and may be in levels above the lowest.
+    deletions_below: AtomicU64,
     /// Where the log ended when the write began that is under way: its record may be in the log and not yet in memory.
     pending: Mutex<Option<(u64, u64)>>,
 }
@@ -106,6 +110,7 @@ impl Region {
             writing: StreakLock::default(),
             changed: Condvar::new(),
             is_dropped: AtomicBool::new(false),
+            deletions_below: AtomicU64::new(0),
             pending: Mutex::new(None),
         }
     }
@@ -281,20 +286,6 @@ impl Region {
             }
         }
         Ok(None)
-    }
-
-    /// The newest records of several keys that levels on the device have, tombstones as well; none for keys that are in memory.
-    pub(crate) fn newest_on_device(&self, version: &Version, keys: &[&[u8]]) -> Result<Vec<Option<Pointer>>> {
-        let mut found = vec![None; keys.len()];
-        let mut left: Vec<usize> =
-            (0..keys.len()).filter(|place| version.in_memory(keys[*place], NEWEST).is_none()).collect();
-        for root in version.roots() {
-            let of_left: Vec<&[u8]> = left.iter().map(|place| keys[*place]).collect();
-            let in_tree = Tree::new(&self.log, self.number, root, version.epoch).get_many(&of_left)?;
-            left.iter().zip(in_tree).for_each(|(place, pointer)| found[*place] = pointer);
-            left.retain(|place| found[*place].is_none());
-        }
-        Ok(found)
     }
 
     /// The same for several keys, for which nodes are read together.

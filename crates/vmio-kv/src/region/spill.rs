@@ -1,5 +1,6 @@
 //! Spills of a region: the level in memory into the first on the device, and each that is full into the one below.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -149,11 +150,17 @@ impl Spilled<'_> {
         let era = version.era.end(Outdated::new(&region.log.segment.retired, outdated));
         if let Some(frozen) = version.frozen.as_ref().filter(|_| self.spill.is_of_memory()) {
             frozen.spilled();
+            region.deletions_below.fetch_add(frozen.deletions(), Ordering::Relaxed);
+        }
+        let levels = self.levels(&version);
+        // The lowest level has none.
+        if levels.iter().flat_map(|level| [level.active, level.spilling]).flatten().count() <= 1 {
+            region.deletions_below.store(0, Ordering::Relaxed);
         }
         region.version.store(Arc::new(Version {
             memory: Arc::clone(&version.memory),
             frozen: version.frozen.clone().filter(|_| !self.spill.is_of_memory()),
-            levels: self.levels(&version),
+            levels,
             epoch,
             era,
         }));
@@ -354,10 +361,16 @@ impl Region {
         memory.chain(version.roots().map(|root| root.entries)).collect()
     }
 
-    /// How many deletions its levels in memory have taken.
-    pub(crate) fn deleted_in_memory(&self) -> u64 {
+    /// How many deletions its levels may have.
+    pub(crate) fn deletions(&self) -> u64 {
         let version = self.version.load();
-        version.memory.deletions() + version.frozen.as_ref().map_or(0, |frozen| frozen.deletions())
+        let in_memory = version.memory.deletions() + version.frozen.as_ref().map_or(0, |frozen| frozen.deletions());
+        self.deletions_below.load(Ordering::Relaxed) + in_memory
+    }
+
+    /// How long its records are on average, as far as these are known.
+    pub(crate) fn average_record_bytes(&self) -> Option<u64> {
+        self.version.load().memory.average_record_bytes()
     }
 
     /// Whether a level on the device is being merged into the one below.

@@ -3,6 +3,7 @@
 
 mod cursor;
 mod division;
+mod many;
 mod merge;
 mod node_writer;
 mod pivot;
@@ -17,13 +18,14 @@ use crate::error::{Damage, Error, Result};
 use crate::format::block::{Kind, Sealed};
 use crate::format::branch::{Branch, Child};
 use crate::format::catalogue::Root;
-use crate::format::geometry::{BLOCK_BYTES, unit_of};
+use crate::format::geometry::unit_of;
 use crate::format::leaf::{Leaf, key_hash};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::Record;
 use crate::log::Log;
 use crate::volume::block_runs::BlockRuns;
 pub(crate) use cursor::{Cursor, Direction};
+pub(crate) use many::Answer;
 pub(crate) use merge::{Merged, Newer, Source, Target, merge};
 pub(crate) use node_writer::RUN_BLOCKS_MAX;
 pub(crate) use threads::MergeThreads;
@@ -182,43 +184,6 @@ impl<'log> Tree<'log> {
         // Not before: what a look sees while a page cannot be read is dropped.
         let learn = |filter| filters.learn(place.offset(), filter);
         Ok(found.map_err(|filter| filter.map(learn)).ok())
-    }
-
-    /// The same for several keys: of each height the nodes are read together, and so are records that have to be compared.
-    pub(crate) fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Pointer>>> {
-        let mut nodes = vec![self.root_child(); keys.len()];
-        for _ in 1..self.height()? {
-            self.fetch(&nodes);
-            for (node, key) in nodes.iter_mut().zip(keys) {
-                *node = self.child_of(*node, key)?;
-            }
-        }
-        let falls_to = nodes.into_iter().zip(keys).map(|(leaf, key)| self.leaf_to_look_at(leaf, key));
-        let leaves: Vec<Option<Child>> = falls_to.collect();
-        self.fetch(&leaves.iter().flatten().copied().collect::<Vec<_>>());
-        let mut compared: Vec<Pointer> = Vec::new();
-        for (leaf, key) in leaves.iter().zip(keys).filter_map(|(leaf, key)| Some((leaf.as_ref()?, key))) {
-            let hash = key_hash(key);
-            compared.extend(self.leaf(*leaf, |leaf| {
-                let is_in_doubt =
-                    |index: &usize| !self.is_superseded(leaf, *index) && leaf.is_key(*index, key, hash).is_none();
-                let in_doubt = leaf.candidates(key).filter(is_in_doubt);
-                Ok(in_doubt.map(|index| leaf.pointer(index)).collect::<Vec<_>>())
-            })?);
-        }
-        self.log.fetch(compared.into_iter());
-        let place = |(leaf, key): (Option<Child>, &&[u8])| {
-            let Some(leaf) = leaf else { return Ok(None) };
-            Ok(self.get_in(leaf, key, |_| ())?.map(|(pointer, _)| pointer))
-        };
-        leaves.into_iter().zip(keys).map(place).collect()
-    }
-
-    fn fetch(&self, nodes: &[Child]) {
-        let mut offsets: Vec<u64> = nodes.iter().map(|node| node.offset()).collect();
-        offsets.sort_unstable();
-        offsets.dedup();
-        self.log.device().fetch(offsets.into_iter().map(|offset| offset..offset + BLOCK_BYTES as u64));
     }
 
     /// Where its nodes are, with the pieces of long pivots. Leaves are not read.

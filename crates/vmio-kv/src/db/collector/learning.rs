@@ -13,6 +13,9 @@ const LEAST_BYTES: u64 = 2 * UNIT_BYTES;
 /// What an entry takes in a leaf.
 const ENTRY_BYTES: u64 = 24;
 
+/// How long records are taken to be where nothing was put since the store was opened.
+const UNKNOWN_RECORD_BYTES: u64 = 256;
+
 /// How much is done to find garbage, beside looking where it is known to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Learning {
@@ -29,16 +32,17 @@ impl OpenSegment {
     /// Bytes of the log that count as live and may be garbage: a key may be in each of its region's levels. Those of the largest
     /// level are keys of their own, unless they were deleted since; and nothing is in doubt where there is one level.
     pub(super) fn bytes_in_doubt(&self, live_bytes: u64) -> u64 {
-        let (mut all, mut in_largest, mut deleted) = (0.0, 0.0, 0.0);
+        let (mut all, mut in_largest, mut live) = (0.0, 0.0, 0.0);
         for region in self.regions() {
             let entries = region.entries_by_level();
             let largest = entries.iter().max().copied().unwrap_or(0);
-            all += entries.iter().map(|entries| *entries as f64).sum::<f64>();
-            in_largest += largest as f64;
-            deleted += region.deleted_in_memory().min(largest) as f64;
+            // Of one that nobody has put to since it was opened nothing else is known than that its levels are as they were.
+            let record_bytes = region.average_record_bytes().unwrap_or(UNKNOWN_RECORD_BYTES) as f64;
+            all += entries.iter().sum::<u64>() as f64 * record_bytes;
+            in_largest += largest as f64 * record_bytes;
+            live += largest.saturating_sub(region.deletions()) as f64 * record_bytes;
         }
         let in_doubt = live_bytes as f64 * (all - in_largest) / f64::max(all, 1.0);
-        let live = (in_largest - deleted) * self.log.average_record_bytes() as f64;
         in_doubt.min((live_bytes as f64 - live).max(0.0)) as u64
     }
 
@@ -48,12 +52,11 @@ impl OpenSegment {
         self.bytes_in_doubt(space.bytes - space.garbage_bytes)
     }
 
-    /// Whether all levels that are merged may tell of garbage: of a chunk of the log at least, or of any large value.
-    pub(super) fn is_worth_a_merge(&self) -> bool {
-        let has_levels =
+    /// Whether large values may be garbage of which levels that meet would tell.
+    pub(super) fn has_large_in_doubt(&self) -> bool {
+        let has_several =
             |region: &Arc<Region>| region.entries_by_level().iter().filter(|entries| **entries > 0).count() > 1;
-        let may_be_large = || self.segment.allocator().blocks_of_extents() > 0 && self.regions().iter().any(has_levels);
-        self.bytes_in_doubt_now() >= UNIT_BYTES || may_be_large()
+        self.segment.allocator().blocks_of_extents() > 0 && self.regions().iter().any(has_several)
     }
 
     /// Whether levels that meet would tell of more garbage than they cost: what they write anew, beside what is in doubt.

@@ -184,7 +184,9 @@ impl OpenSegment {
         self.segment.give_back()?;
         let goal = Goal::Limit { slack_bytes: 0 };
         for learning in [Learning::Memory, Learning::Levels] {
-            if learning == Learning::Levels && !self.is_worth_a_merge() {
+            // Less than a chunk is nothing to be gained; of large values nothing is known before.
+            let is_short = self.least_garbage(&state, goal).is_none() || self.bytes_in_doubt_now() < UNIT_BYTES;
+            if learning == Learning::Levels && is_short && !self.has_large_in_doubt() {
                 break;
             }
             self.learn_all(learning)?;
@@ -196,10 +198,10 @@ impl OpenSegment {
                 }
             }
             self.give_up_emptied(&mut state, 1)?;
-            if self.least_garbage(&state, goal).is_none() {
-                break;
-            }
         }
+        // A spill that is done may still hold what it has replaced.
+        self.segment.merges.wait();
+        self.segment.give_back()?;
         drop(state);
         self.discard_free(1);
         Ok(())

@@ -11,6 +11,7 @@ use crate::db::OpenSegment;
 use crate::db::collector::learning::Learning;
 use crate::error::Result;
 use crate::format::geometry::{UNIT_BYTES, unit_of};
+use crate::format::pointer::Pointer;
 use crate::log::{Append, Appended, Visited};
 use crate::region::memory_level::room_for;
 use crate::region::{Admitted, Region, WriteTurn};
@@ -42,8 +43,8 @@ impl OpenSegment {
         for region in self.regions() {
             // Records of regions that are not there were never committed.
             let Some(mut records) = by_region.remove(&region.number) else { continue };
-            // Neighbours fall to the same leaves.
-            records.sort_unstable_by_key(|record| record.key);
+            // Neighbours fall to the same leaves. What keys begin with is compared first, for which no key has to be looked at.
+            records.sort_by_cached_key(|record| (front(record.key), record.key));
             for some in records.chunks(KEYS_MAX) {
                 self.move_live(&region, some)?;
             }
@@ -56,21 +57,15 @@ impl OpenSegment {
         Ok(true)
     }
 
-    /// Moves those of some records that are the newest of their keys. None of them is in memory: a key that is there has a newer one.
+    /// Moves those of some records that are the newest of their keys.
     fn move_live(&self, region: &Arc<Region>, records: &[Visited<'_>]) -> Result<()> {
         let mut left: Vec<&Visited<'_>> = records.iter().collect();
         while !left.is_empty() {
             let version = region.version();
-            let keys: Vec<&[u8]> = left.iter().map(|record| record.key).collect();
-            let newest = region.newest_on_device(&version, &keys)?;
-            let mut live: Vec<&Visited<'_>> = Vec::new();
-            live.extend(
-                left.iter()
-                    .zip(newest)
-                    .filter(|(record, newest)| *newest == Some(record.pointer))
-                    .map(|(record, _)| *record),
-            );
-            left.clear();
+            let places: Vec<(&[u8], Pointer)> = left.iter().map(|record| (record.key, record.pointer)).collect();
+            let are_newest = region.are_newest(&version, &places)?;
+            let newest = left.drain(..).zip(are_newest).filter(|(_, is_newest)| *is_newest);
+            let mut live: Vec<&Visited<'_>> = newest.map(|(record, _)| record).collect();
             let mut at = 0;
             while at < live.len() {
                 let mut bytes = 0;
@@ -147,4 +142,12 @@ impl OpenSegment {
         self.spill_if_due(region, is_full);
         done
     }
+}
+
+/// The first bytes of a key, in the order of keys.
+fn front(key: &[u8]) -> u64 {
+    let mut bytes = [0; 8];
+    let known = key.len().min(bytes.len());
+    bytes[..known].copy_from_slice(&key[..known]);
+    u64::from_be_bytes(bytes)
 }
