@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 
 use crate::db::{OpenSegment, Store};
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
-use crate::format::unit_table::{Purpose, Unit};
 
 /// How much there is of what, in one segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,8 +90,7 @@ impl Stats {
 impl OpenSegment {
     pub(super) fn stats(&self) -> SegmentStats {
         let allocator = self.segment.allocator();
-        let is_taken = |unit: &Unit| unit.purpose != Purpose::Free;
-        let units = allocator.units().filter(|(_, unit)| is_taken(unit)).count() as u64;
+        let units = allocator.taken_units();
         let segment_bytes = allocator.units_in_all() * UNIT_BYTES;
         let extents_bytes = allocator.blocks_of_extents() * BLOCK_BYTES as u64;
         drop(allocator);

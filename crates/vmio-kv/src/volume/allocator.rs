@@ -4,6 +4,7 @@
 //! so that it is free again if the commit never comes. Chunks of the log are never pending; recovery finds them by their chain.
 
 mod grants;
+mod part_units;
 mod room;
 mod runs;
 mod unused;
@@ -21,12 +22,13 @@ use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BLOCKS, UNI
 use crate::format::unit_table::{self, Purpose, Unit};
 use crate::volume::log_chunks::LogChunks;
 use crate::volume::reserve::OWN_UNITS;
+use part_units::PartUnits;
 use room::FreeUnits;
 pub(crate) use runs::TakenRuns;
 pub(crate) use unused::UnusedBlocks;
 
 /// A unit with fewer free blocks than this is not gone back to: what is written there would not lie together.
-const REUSE_BLOCKS_MIN: u32 = 128;
+const REUSE_BLOCKS_MIN: u64 = 128;
 
 /// Where somebody who takes blocks one by one goes on.
 #[derive(Debug, Default)]
@@ -98,6 +100,8 @@ pub(crate) struct Allocator {
     usable_end: u64,
     /// So many of those with room are somebody's already.
     reserved: u64,
+    /// Those that somebody has some of.
+    parts: PartUnits,
     /// Units that a cursor stands in.
     in_use: BTreeSet<u64>,
     /// Which units are given out: a superblock that is durable says so, and no other owner may write to them.
@@ -112,7 +116,7 @@ impl GroupMap {
     fn new(group: Group, pair: Pair) -> Self {
         let mut map = GroupMap {
             group,
-            units: vec![Unit { purpose: Purpose::Group, ..Unit::default() }],
+            units: vec![Self::own()],
             taken: vec![UnitBits::default()],
             pending: vec![UnitBits::default()],
             has_room: vec![false],
@@ -121,6 +125,11 @@ impl GroupMap {
         };
         map.taken[0] = [u64::MAX; UNIT_WORDS];
         map
+    }
+
+    /// What the unit is that has its blocks.
+    fn own() -> Unit {
+        Unit { purpose: Purpose::Group, ..Unit::default() }
     }
 
     /// Becomes longer, if `group` is.
@@ -187,6 +196,7 @@ impl Allocator {
             unused_units: 0,
             usable_end: 0,
             reserved: 0,
+            parts: PartUnits::default(),
             in_use: BTreeSet::new(),
             granted: 0..granted,
             lacks_grant: false,
@@ -194,7 +204,28 @@ impl Allocator {
         };
         allocator.usable_end = allocator.end();
         allocator.find_unused();
+        allocator.parts = allocator.find_parts();
         allocator
+    }
+
+    /// All units that somebody has some of.
+    fn find_parts(&self) -> PartUnits {
+        let mut parts = PartUnits::default();
+        for map in &self.groups {
+            let units = map.units.iter().zip(&map.taken).zip(map.group.first_unit..);
+            units.for_each(|((of, bits), unit)| parts.insert(unit, *of, bits));
+        }
+        parts
+    }
+
+    /// Changes what is taken of a unit, or whose it is.
+    fn change<Answer>(&mut self, unit: u64, change: impl FnOnce(&mut GroupMap, usize) -> Answer) -> Option<Answer> {
+        let (group, index) = self.reach(unit)?;
+        let map = &mut self.groups[group];
+        self.parts.remove(unit, map.units[index], &map.taken[index]);
+        let answer = change(map, index);
+        self.parts.insert(unit, map.units[index], &map.taken[index]);
+        Some(answer)
     }
 
     /// Has longer groups, and others behind them. What is new is not taken before [`Self::use_units`] says so; returns which units those are.
@@ -204,7 +235,10 @@ impl Allocator {
         for (index, group) in groups.iter().enumerate() {
             match self.groups.get_mut(index) {
                 Some(map) => map.extend(*group),
-                None => self.groups.push(GroupMap::new(*group, Pair::NEW)),
+                None => {
+                    self.groups.push(GroupMap::new(*group, Pair::NEW));
+                    self.parts.insert(group.first_unit, GroupMap::own(), &[u64::MAX; UNIT_WORDS]);
+                }
             }
         }
         old_end..end_of(&self.groups)
@@ -288,6 +322,7 @@ impl Allocator {
         self.free = FreeUnits::default();
         found.into_iter().for_each(|unit| self.add_free(unit));
         self.find_unused();
+        self.parts = self.find_parts();
         self.log_chunks = LogChunks::default();
         let units = self.groups.iter().flat_map(|map| map.units.iter().zip(map.group.first_unit..));
         for (unit, number) in units.filter(|(unit, _)| unit.purpose == Purpose::Log) {
@@ -311,6 +346,11 @@ impl Allocator {
                 || map.taken.get(index).is_none_or(|bits| *bits == UnitBits::default())
                 || (purpose == Purpose::Group && !is_own())
         })
+    }
+
+    /// How many units are somebody's.
+    pub(crate) fn taken_units(&self) -> u64 {
+        self.parts.taken()
     }
 
     /// All units that somebody may have had, and what they are for.
@@ -370,17 +410,22 @@ impl Allocator {
     /// Marks a whole unit as a chunk that was found in the chain of the log. If no commit has it as that, then `former` or an
     /// earlier one ended its former life.
     pub(crate) fn take_found_chunk(&mut self, unit: u64, former: u64) {
-        let Some((group, index)) = self.reach(unit) else { return };
+        let is_new = self.change(unit, |map, index| {
+            let is_new = map.units[index].purpose != Purpose::Log;
+            if is_new {
+                map.units[index] = Unit { purpose: Purpose::Log, former_epoch: former, ..Unit::default() };
+            }
+            map.taken[index] = [u64::MAX; UNIT_WORDS];
+            map.pending[index] = UnitBits::default();
+            map.mark_unit(index);
+            map.mark_bits(index);
+            is_new
+        });
+        let Some(is_new) = is_new else { return };
         self.free.remove(unit);
-        let map = &mut self.groups[group];
-        if map.units[index].purpose != Purpose::Log {
-            map.units[index] = Unit { purpose: Purpose::Log, former_epoch: former, ..Unit::default() };
+        if is_new {
             self.log_chunks.begin(unit, 0);
         }
-        map.taken[index] = [u64::MAX; UNIT_WORDS];
-        map.pending[index] = UnitBits::default();
-        map.mark_unit(index);
-        map.mark_bits(index);
         self.note_unused(unit);
     }
 
@@ -408,10 +453,10 @@ impl Allocator {
             Some(unit) => (unit, Entered::Again(self.free_blocks(unit))),
             None => {
                 let unit = self.pop_free_unit(purpose)?;
-                let (group, index) = self.reach(unit)?;
-                let map = &mut self.groups[group];
-                map.units[index] = Unit { purpose, region, ..Unit::default() };
-                map.mark_unit(index);
+                self.change(unit, |map, index| {
+                    map.units[index] = Unit { purpose, region, ..Unit::default() };
+                    map.mark_unit(index);
+                })?;
                 (unit, Entered::New(unit))
             }
         };
@@ -439,11 +484,11 @@ impl Allocator {
 
     fn take_blocks_of(&mut self, unit: u64, next: &mut u64, most: u64) -> Option<Extent> {
         let (group, index) = self.reach(unit)?;
-        let map = &mut self.groups[group];
-        let is_free = |block: &u64| map.taken[index][*block as usize / 64] >> (block % 64) & 1 == 0;
+        let bits = &self.groups[group].taken[index];
+        let is_free = |block: &u64| bits[*block as usize / 64] >> (block % 64) & 1 == 0;
         let first = (*next..UNIT_BLOCKS).find(is_free)?;
         let blocks = (first..UNIT_BLOCKS).take(most as usize).take_while(is_free).count() as u64;
-        map.set(index, first, blocks, true);
+        self.change(unit, |map, index| map.set(index, first, blocks, true))?;
         *next = first + blocks;
         Some(Extent { offset: unit * UNIT_BYTES + first * BLOCK_BYTES as u64, blocks })
     }
@@ -452,19 +497,9 @@ impl Allocator {
         // The segment's own blocks are few, and when room is short any will do.
         let any_will_do = purpose == Purpose::Segment || self.free_units_with_holes() <= OWN_UNITS;
         let least = if any_will_do { 1 } else { REUSE_BLOCKS_MIN };
-        let free = |bits: &UnitBits| UNIT_BLOCKS as u32 - bits.iter().map(|word| word.count_ones()).sum::<u32>();
-        let candidates = self.groups.iter().flat_map(|map| {
-            let first = map.group.first_unit;
-            let units = map.units.iter().zip(&map.taken).enumerate();
-            units.map(move |(index, (unit, bits))| (first + index as u64, unit, bits))
-        });
-        candidates
-            .filter(|(unit, of, _)| of.purpose == purpose && of.region == region && !self.in_use.contains(unit))
-            .filter(|(unit, ..)| self.granted.contains(unit))
-            .map(|(unit, _, bits)| (free(bits), unit))
-            .filter(|(free, _)| *free >= least)
-            .max()
-            .map(|(_, unit)| unit)
+        let is_there = |unit: &u64| self.granted.contains(unit) && !self.in_use.contains(unit);
+        let by_room = self.parts.with_room((purpose, region), least..).rev().map(|(_, unit)| unit);
+        by_room.into_iter().find(is_there)
     }
 
     /// Has a cursor stand nowhere.
@@ -479,28 +514,25 @@ impl Allocator {
     pub(crate) fn free(&mut self, freed: Freed) {
         let first = freed.offset / BLOCK_BYTES as u64;
         let blocks = first..first + freed.blocks;
-        for block in blocks.clone() {
-            let Some((group, index)) = self.reach(block / UNIT_BLOCKS) else { continue };
-            let map = &mut self.groups[group];
-            let (word, bit) = ((block % UNIT_BLOCKS) as usize / 64, 1_u64 << (block % 64));
-            map.taken[index][word] &= !bit;
-            map.pending[index][word] &= !bit;
-            map.mark_bits(index);
-        }
         for unit in first / UNIT_BLOCKS..blocks.end.div_ceil(UNIT_BLOCKS) {
+            let of_unit = |block: u64| block.clamp(unit * UNIT_BLOCKS, (unit + 1) * UNIT_BLOCKS) - unit * UNIT_BLOCKS;
+            let (from, to) = (of_unit(blocks.start), of_unit(blocks.end));
+            self.change(unit, |map, index| map.clear(index, from, to - from));
             self.give_up_if_empty(unit);
         }
     }
 
     fn give_up_if_empty(&mut self, unit: u64) {
         let Some((group, index)) = self.reach(unit) else { return };
-        let map = &mut self.groups[group];
+        let map = &self.groups[group];
         if map.taken[index] != UnitBits::default() || self.in_use.contains(&unit) {
             return;
         }
         if map.units[index].purpose != Purpose::Free {
-            map.units[index] = Unit::default();
-            map.mark_unit(index);
+            self.change(unit, |map, index| {
+                map.units[index] = Unit::default();
+                map.mark_unit(index);
+            });
             self.log_chunks.end(unit);
         }
         self.add_free(unit);

@@ -89,10 +89,10 @@ impl Allocator {
         let mut own_units = Vec::new();
         for group in 0..self.groups.len() {
             let unit = self.pop_free_unit(Purpose::Group)?;
-            let (of, index) = self.reach(unit)?;
-            let map = &mut self.groups[of];
-            map.units[index] = Unit { purpose: Purpose::Group, ..Unit::default() };
-            map.taken[index] = [u64::MAX; UNIT_WORDS];
+            self.change(unit, |map, index| {
+                map.units[index] = Unit { purpose: Purpose::Group, ..Unit::default() };
+                map.taken[index] = [u64::MAX; UNIT_WORDS];
+            })?;
             let map = &mut self.groups[group];
             map.group.own_unit = unit;
             map.bitmaps.iter_mut().chain(&mut map.tables).for_each(|pair| *pair = Pair::NEW);

@@ -32,7 +32,7 @@ fn masks(first: u64, blocks: u64) -> impl Iterator<Item = (usize, u64)> {
 }
 
 /// The free runs of a unit: where they begin, and their lengths.
-fn free_runs(bits: &UnitBits) -> impl Iterator<Item = (u64, u64)> + '_ {
+pub(super) fn free_runs(bits: &UnitBits) -> impl Iterator<Item = (u64, u64)> + '_ {
     let is_free = |block: &u64| bits[*block as usize / 64] >> (block % 64) & 1 == 0;
     let mut next = 0;
     std::iter::from_fn(move || {
@@ -51,6 +51,14 @@ impl GroupMap {
             } else {
                 self.pending[index][word] &= !mask;
             }
+        }
+        self.mark_bits(index);
+    }
+
+    pub(super) fn clear(&mut self, index: usize, first: u64, blocks: u64) {
+        for (word, mask) in masks(first, blocks) {
+            self.taken[index][word] &= !mask;
+            self.pending[index][word] &= !mask;
         }
         self.mark_bits(index);
     }
@@ -113,42 +121,28 @@ impl Allocator {
             _ => return None,
         };
         let blocks = if blocks < wanted { blocks - blocks % PIECE_BLOCKS } else { wanted };
-        let (group, index) = self.reach(unit)?;
-        let map = &mut self.groups[group];
-        if is_new {
-            map.units[index] = Unit { purpose: Purpose::Extents, region, ..Unit::default() };
-            map.mark_unit(index);
-        }
-        map.set(index, first, blocks, true);
+        self.change(unit, |map, index| {
+            if is_new {
+                map.units[index] = Unit { purpose: Purpose::Extents, region, ..Unit::default() };
+                map.mark_unit(index);
+            }
+            map.set(index, first, blocks, true);
+        })?;
         Some((Extent { offset: unit * UNIT_BYTES + first * BLOCK_BYTES as u64, blocks }, is_new))
     }
 
-    /// The first run that is long enough in the region's units, or else the longest that is no shorter than `least`. Those that others have
-    /// begun and not shared yet are left out.
+    /// A run that is long enough in the region's units, of one that has no longer one if there is, or else the longest that is no shorter than
+    /// `least`. Units that others have begun and not shared yet are left out.
     fn longest_run(&self, region: u32, wanted: u64, least: u64, own: &[u64]) -> Option<(u64, u64, u64)> {
-        let mut longest: Option<(u64, u64, u64)> = None;
-        for map in &self.groups {
-            let units = map.units.iter().zip(&map.taken).zip(map.group.first_unit..);
-            let is_shared =
-                |unit: &u64| self.granted.contains(unit) && (!self.in_use.contains(unit) || own.contains(unit));
-            let candidates = units
-                .filter(|((of, _), unit)| of.purpose == Purpose::Extents && of.region == region && is_shared(unit));
-            for ((_, bits), unit) in candidates {
-                let free = UNIT_BLOCKS - bits.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
-                if free < least {
-                    continue;
-                }
-                for (first, blocks) in free_runs(bits) {
-                    if blocks >= wanted {
-                        return Some((unit, first, blocks));
-                    }
-                    if blocks >= least && longest.is_none_or(|(.., longest)| blocks > longest) {
-                        longest = Some((unit, first, blocks));
-                    }
-                }
-            }
-        }
-        longest
+        let owner = (Purpose::Extents, region);
+        let is_shared = |unit: &u64| self.granted.contains(unit) && (!self.in_use.contains(unit) || own.contains(unit));
+        let enough = self.parts.with_room(owner, wanted..).map(|(_, unit)| unit).find(is_shared);
+        let longest = || self.parts.with_room(owner, least..).rev().map(|(_, unit)| unit).find(is_shared);
+        let unit = enough.or_else(longest)?;
+        let (group, index) = self.place(unit)?;
+        let runs = || free_runs(&self.groups[group].taken[index]);
+        let run = runs().find(|(_, blocks)| *blocks >= wanted).or_else(|| runs().max_by_key(|(_, blocks)| *blocks));
+        run.map(|(first, blocks)| (unit, first, blocks))
     }
 
     /// Marks blocks as taken, and pending, that a record of the log refers to. False if they are not free for it.
@@ -162,29 +156,34 @@ impl Allocator {
         if map.units[index].purpose == Purpose::Group && !is_own {
             map.taken[index] = [0; UNIT_WORDS];
         }
-        let bits = &map.taken[index];
-        // What the table says of a unit without a block that is taken was of a commit that never came.
-        if *bits == [0; UNIT_WORDS] {
+        if map.taken[index] == [0; UNIT_WORDS] {
             self.free.remove(unit);
-            map.units[index] = Unit { purpose: Purpose::Extents, region, ..Unit::default() };
-            map.mark_unit(index);
         }
-        let of = map.units[index];
-        let is_free = masks(first, extent.blocks).all(|(word, mask)| map.taken[index][word] & mask == 0);
-        if of.purpose != Purpose::Extents || of.region != region || !is_free {
-            return false;
+        let is_taken = self.change(unit, |map, index| {
+            // What the table says of a unit without a block that is taken was of a commit that never came.
+            if map.taken[index] == [0; UNIT_WORDS] {
+                map.units[index] = Unit { purpose: Purpose::Extents, region, ..Unit::default() };
+                map.mark_unit(index);
+            }
+            let of = map.units[index];
+            let is_free = masks(first, extent.blocks).all(|(word, mask)| map.taken[index][word] & mask == 0);
+            let is_taken = of.purpose == Purpose::Extents && of.region == region && is_free;
+            if is_taken {
+                map.set(index, first, extent.blocks, true);
+            }
+            is_taken
+        });
+        let is_taken = is_taken == Some(true);
+        if is_taken {
+            self.note_unused(unit);
         }
-        map.set(index, first, extent.blocks, true);
-        self.note_unused(unit);
-        true
+        is_taken
     }
 
     /// Blocks that are part of the next commit.
     pub(crate) fn commit_run(&mut self, extent: Extent) {
-        if let Some((group, index)) = self.reach(unit_of(extent.offset)) {
-            let first = extent.offset % UNIT_BYTES / BLOCK_BYTES as u64;
-            self.groups[group].set(index, first, extent.blocks, false);
-        }
+        let first = extent.offset % UNIT_BYTES / BLOCK_BYTES as u64;
+        self.change(unit_of(extent.offset), |map, index| map.set(index, first, extent.blocks, false));
     }
 
     /// What the unit is for in which a byte lies.
@@ -195,9 +194,7 @@ impl Allocator {
 
     /// Blocks that large values have taken.
     pub(crate) fn blocks_of_extents(&self) -> u64 {
-        let units = self.groups.iter().flat_map(|map| map.units.iter().zip(&map.taken));
-        let own = units.filter(|(of, _)| of.purpose == Purpose::Extents);
-        own.map(|(_, bits)| bits.iter().map(|word| u64::from(word.count_ones())).sum::<u64>()).sum()
+        self.parts.blocks_of_extents()
     }
 }
 
@@ -248,6 +245,7 @@ mod tests {
                     gone.extents.into_iter().chain(gone.head).for_each(|extent| allocator.free(extent.into()));
                 }
             }
+            prop_assert_eq!(&allocator.parts, &allocator.find_parts());
             for gone in values {
                 gone.extents.into_iter().chain(gone.head).for_each(|extent| allocator.free(extent.into()));
             }

@@ -251,3 +251,27 @@ fn units_without_room_are_not_given_out() {
     allocator.end_discard(runs);
     assert_eq!((allocator.free_units(), allocator.next_without_room(true)), (3, None));
 }
+
+#[test]
+fn what_units_hold_is_counted_as_they_are_taken_and_given_back() {
+    let mut allocator = Allocator::with_room(&[Group::new(1, 40)]);
+    let as_walked = |allocator: &Allocator| allocator.units().filter(|(_, unit)| unit.purpose != Purpose::Free).count();
+    let mut cursor = Cursor::default();
+    let taken: Vec<u64> =
+        (0..1300).map(|_| allocator.take_block(&mut cursor, Purpose::Leaves(1), 1).unwrap().0).collect();
+    let value = allocator.take_runs(1, 700, |_| 1, u64::MAX).unwrap();
+    let chunk = allocator.take_chunk(|_| 0).unwrap();
+    assert_eq!(allocator.taken_units() as usize, as_walked(&allocator));
+    assert_eq!((allocator.parts.blocks_of_extents(), &allocator.parts), (701, &allocator.find_parts()));
+    let first = |offset: &u64| Freed { offset: *offset, blocks: 1 };
+    taken.iter().step_by(3).map(first).for_each(|freed| allocator.free(freed));
+    allocator.share(&value.new_units);
+    value.extents.into_iter().for_each(|extent| allocator.free(extent.into()));
+    allocator.free(Freed { offset: chunk * UNIT_BYTES, blocks: UNIT_BLOCKS });
+    allocator.leave(&mut cursor);
+    assert_eq!(&allocator.parts, &allocator.find_parts());
+    allocator.extend(&[Group::new(1, 60)]);
+    allocator.use_units(41..61);
+    allocator.move_own_units().unwrap();
+    assert_eq!((&allocator.parts, allocator.taken_units() as usize), (&allocator.find_parts(), as_walked(&allocator)));
+}

@@ -1,0 +1,85 @@
+//! Units that are somebody's, and of which a part is free: which of them has the most room left, and which has enough, is known without a walk.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::RangeFrom;
+
+use crate::format::bitmap::UnitBits;
+use crate::format::geometry::UNIT_BLOCKS;
+use crate::format::unit_table::{Purpose, Unit};
+use crate::volume::allocator::runs::free_runs;
+
+/// Units by whose they are, and how much room they have: free blocks, or, of those for large values, the longest run of them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct PartUnits {
+    by_owner: HashMap<(Purpose, u32), BTreeSet<(u16, u64)>>,
+    blocks_of_extents: u64,
+    /// Units that are somebody's, whole or in part.
+    taken: u64,
+}
+
+/// Blocks of a unit that are free.
+fn free_blocks(bits: &UnitBits) -> u64 {
+    UNIT_BLOCKS - bits.iter().map(|word| u64::from(word.count_ones())).sum::<u64>()
+}
+
+/// How much room a unit has for more of the same.
+fn room(of: Unit, bits: &UnitBits) -> u16 {
+    let blocks = match of.purpose {
+        Purpose::Free | Purpose::Group | Purpose::Log => 0,
+        Purpose::Extents => free_runs(bits).map(|(_, blocks)| blocks).max().unwrap_or(0),
+        Purpose::Leaves(_) | Purpose::Branches(_) | Purpose::Segment => free_blocks(bits),
+    };
+    blocks as u16
+}
+
+impl PartUnits {
+    pub(super) fn insert(&mut self, unit: u64, of: Unit, bits: &UnitBits) {
+        self.taken += u64::from(of.purpose != Purpose::Free);
+        if of.purpose == Purpose::Extents {
+            self.blocks_of_extents += UNIT_BLOCKS - free_blocks(bits);
+        }
+        let room = room(of, bits);
+        if room > 0 {
+            self.by_owner.entry((of.purpose, of.region)).or_default().insert((room, unit));
+        }
+    }
+
+    /// Takes out what was put in with the same.
+    pub(super) fn remove(&mut self, unit: u64, of: Unit, bits: &UnitBits) {
+        self.taken -= u64::from(of.purpose != Purpose::Free);
+        if of.purpose == Purpose::Extents {
+            self.blocks_of_extents -= UNIT_BLOCKS - free_blocks(bits);
+        }
+        let room = room(of, bits);
+        if room == 0 {
+            return;
+        }
+        let owner = (of.purpose, of.region);
+        let Some(units) = self.by_owner.get_mut(&owner) else { return };
+        let was_there = units.remove(&(room, unit));
+        debug_assert!(was_there, "unit {unit} of {owner:?} with {room} blocks");
+        if units.is_empty() {
+            self.by_owner.remove(&owner);
+        }
+    }
+
+    /// An owner's units with so much room or more, those with the least first.
+    pub(super) fn with_room(
+        &self,
+        owner: (Purpose, u32),
+        room: RangeFrom<u64>,
+    ) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
+        let units = self.by_owner.get(&owner).into_iter();
+        units.flat_map(move |units| units.range((room.start as u16, 0)..)).map(|(room, unit)| (u64::from(*room), *unit))
+    }
+
+    /// Blocks that large values have taken.
+    pub(super) fn blocks_of_extents(&self) -> u64 {
+        self.blocks_of_extents
+    }
+
+    /// How many units are somebody's.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
+    }
+}
