@@ -238,7 +238,7 @@ impl OpenSegment {
     }
 
     /// Does a spill that was begun, and commits it.
-    fn finish_spill(&self, spill: Spill<'_>) -> Result<()> {
+    pub(super) fn finish_spill(&self, spill: Spill<'_>) -> Result<()> {
         let spilled = spill.merge(&self.store.merge_threads)?;
         self.commit_spilled(vec![spilled], |entries| entries.first().map(|entry| self.replay_from(entry)))
     }

@@ -15,6 +15,7 @@ use crate::db::OpenSegment;
 use crate::error::{Error, Result};
 use crate::format::free_log::Freed;
 use crate::format::geometry::{UNIT_BLOCKS, UNIT_BYTES, unit_of};
+use crate::format::superblock::Superblock;
 use crate::volume::commit::Changes;
 use crate::volume::era::Outdated;
 use crate::volume::log_chunks::LogSpace;
@@ -120,9 +121,16 @@ impl OpenSegment {
         (live as f64 * self.store.options.space_amplification()) as u64
     }
 
+    /// What the last commit says whose spill readers see: between a commit and that, levels that are looked at lack what is not read back
+    /// any more.
+    fn published_superblock(&self) -> Superblock {
+        let _committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.segment.superblock()
+    }
+
     /// Lets chunks be collected that an opening would not read back any more.
     fn allow_collection(&self) {
-        let chunks = self.log.take_chunks_before(self.segment.superblock().log_replay_sequence);
+        let chunks = self.log.take_chunks_before(self.published_superblock().log_replay_sequence);
         let mut allocator = self.segment.allocator();
         chunks.into_iter().for_each(|chunk| allocator.log_chunks.allow(unit_of(chunk)));
     }
@@ -199,10 +207,10 @@ impl OpenSegment {
             }
             self.give_up_emptied(&mut state, 1)?;
         }
+        drop(state);
         // A spill that is done may still hold what it has replaced.
         self.segment.merges.wait();
         self.segment.give_back()?;
-        drop(state);
         self.discard_free(1);
         Ok(())
     }
@@ -307,3 +315,6 @@ impl OpenSegment {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,7 +27,7 @@ impl OpenSegment {
     /// in memory is left as it is.
     pub(super) fn empty(&self, unit: u64) -> Result<bool> {
         let chunk = unit * UNIT_BYTES;
-        let superblock = self.segment.superblock();
+        let superblock = self.published_superblock();
         let is_open = || self.log.open_chunks().contains(&chunk);
         if unit == unit_of(superblock.log_replay_from) || is_open() {
             self.segment.allocator().log_chunks.forbid(unit);

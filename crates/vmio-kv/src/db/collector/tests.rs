@@ -1,0 +1,49 @@
+//! What collects, beside a spill at its worst moment.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use vmio::backing::MemoryBacking;
+
+use super::*;
+use crate::{Db, Durability, Options};
+
+/// A spill is committed, and its levels are not to be seen yet: what it has taken from memory is in no level that a collection looks at.
+#[test]
+fn a_chunk_stays_between_the_commit_of_a_spill_and_its_publication() {
+    const KEYS: u32 = 3000;
+    let options = Options::new().memory_bytes(32 << 20).memory_level_bytes(1 << 20).durability(Durability::None);
+    let db = Db::create_on(MemoryBacking::new(128 << 20).expect("memory"), options).expect("a store");
+    (0..KEYS).for_each(|number| db.put(&number.to_be_bytes(), &[1; 1000]).expect("room"));
+    db.sync().expect("written");
+    let open = db.default_region().open().expect("open");
+    let (home, region) = (&open.home, &open.region);
+    let chunk = home.log.chunks_to_read_back()[0];
+    assert!(!home.log.open_chunks().contains(&chunk));
+    assert!(region.freeze());
+    let spill = region.begin_spill(false).expect("the memory is due");
+    // Who writes holds up who publishes.
+    let turn = region.begin_write().expect("a turn");
+    let epoch = home.segment.epoch();
+    thread::scope(|scope| {
+        let spilled = scope.spawn(|| home.finish_spill(spill));
+        let began = Instant::now();
+        while home.segment.epoch() == epoch {
+            assert!(began.elapsed() < Duration::from_secs(60), "it is committed");
+            thread::yield_now();
+        }
+        let emptied = scope.spawn(|| home.empty(unit_of(chunk)));
+        // Who does not wait for the publication is through by then.
+        thread::sleep(Duration::from_millis(200));
+        drop(turn);
+        spilled.join().expect("no panic").expect("spilled");
+        assert!(emptied.join().expect("no panic").expect("read"), "all of it was moved");
+    });
+    let mut state = home.collecting();
+    state.emptied.push((unit_of(chunk), home.segment.merges.moment()));
+    assert!(home.give_up_emptied(&mut state, 1).expect("committed"));
+    drop(state);
+    (0..KEYS).for_each(|number| {
+        assert!(db.get(&number.to_be_bytes()).expect("read").is_some(), "{number}");
+    });
+}
