@@ -164,6 +164,31 @@ fn what_was_deleted_counts_as_garbage_before_levels_meet() {
     assert!(stats.log_bytes <= limit, "{} MiB allowed: {stats:?}", limit / MIB);
 }
 
+/// Few long records are overwritten in a region of many short ones.
+#[test]
+fn the_log_stays_within_its_limit_where_long_records_are_among_short_ones() {
+    const SHORT: u64 = 400_000;
+    const LONG: u64 = 1000;
+    let wide = options().max_recovery_log_bytes(1 << 30).memory_level_bytes(1 << 20);
+    let db = Db::create_on(MemoryBacking::new(1 << 30).unwrap(), wide).unwrap();
+    (0..SHORT).for_each(|number| db.put(&number.to_be_bytes(), &[1; 8]).unwrap());
+    db.collect_garbage().unwrap();
+    let value = vec![2; 100_000];
+    let mut log = 0;
+    for round in 0..4 {
+        for number in 0..LONG {
+            db.put(&(SHORT + number * 7919 % LONG).to_be_bytes(), &value).unwrap();
+            log = log.max(db.stats().unwrap().log_bytes);
+        }
+        // It goes to a level above that of the short ones.
+        if round < 2 {
+            db.flush().unwrap();
+        }
+    }
+    let limit = (AMPLIFICATION * (SHORT * 40 + LONG * 100_032) as f64) as u64 + BESIDE;
+    assert!(log <= limit, "{} MiB of log, {} allowed: {:?}", log / MIB, limit / MIB, db.stats().unwrap());
+}
+
 fn wait_until(what: impl Fn() -> String, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {

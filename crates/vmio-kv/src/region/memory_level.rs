@@ -12,9 +12,9 @@ use crate::format::leaf::KnownKey;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::region::LevelMemory;
 use crate::region::arena;
+use crate::region::contents::{Contents, Records};
 use crate::region::gaps::Gaps;
 use crate::region::key_tree::{Entry, KeyTree};
-use crate::region::record_lengths::RecordLengths;
 use crate::tree::Direction;
 
 /// What a key of which older records are kept takes besides its bytes: its share of a node, and two allocations.
@@ -88,6 +88,8 @@ pub(crate) struct MemoryLevel {
     bytes: AtomicU64,
     keys: AtomicU64,
     deletions: AtomicU64,
+    /// Bytes of the records of the log that its newest entries point to.
+    record_bytes: AtomicU64,
     is_frozen: AtomicBool,
     is_spilled: AtomicBool,
     /// Bytes of the large values that were put into it.
@@ -98,8 +100,6 @@ pub(crate) struct MemoryLevel {
     all: Arc<LevelMemory>,
     /// Where the region is known to have no values.
     gaps: Arc<Gaps>,
-    /// Of the region's records.
-    lengths: Arc<RecordLengths>,
     /// The number of the first record that may be in it, and where that is in the log.
     pub(crate) first_sequence: u64,
     pub(crate) log_offset: u64,
@@ -108,22 +108,15 @@ pub(crate) struct MemoryLevel {
 impl MemoryLevel {
     /// An empty one, for records from this number on. Nothing is known of what levels on the device have.
     pub(crate) fn new(first_sequence: u64, log_offset: u64, all: &Arc<LevelMemory>) -> Self {
-        Self::of_region(first_sequence, log_offset, all, Arc::new(Gaps::new(all)), Arc::default())
+        Self::with_gaps(first_sequence, log_offset, all, Arc::new(Gaps::new(all)))
     }
 
     /// The one that comes after this one, which [`freeze`](Self::freeze) has closed: the region has the same values.
     pub(super) fn following(&self, first_sequence: u64, log_offset: u64) -> Self {
-        let (gaps, lengths) = (Arc::clone(&self.gaps), Arc::clone(&self.lengths));
-        Self::of_region(first_sequence, log_offset, &self.all, gaps, lengths)
+        Self::with_gaps(first_sequence, log_offset, &self.all, Arc::clone(&self.gaps))
     }
 
-    fn of_region(
-        first_sequence: u64,
-        log_offset: u64,
-        all: &Arc<LevelMemory>,
-        gaps: Arc<Gaps>,
-        lengths: Arc<RecordLengths>,
-    ) -> Self {
+    fn with_gaps(first_sequence: u64, log_offset: u64, all: &Arc<LevelMemory>, gaps: Arc<Gaps>) -> Self {
         let entries = Entries {
             newest: KeyTree::new(first_sequence),
             older: BTreeMap::new(),
@@ -137,13 +130,13 @@ impl MemoryLevel {
             bytes: AtomicU64::new(0),
             keys: AtomicU64::new(0),
             deletions: AtomicU64::new(0),
+            record_bytes: AtomicU64::new(0),
             is_frozen: AtomicBool::new(false),
             is_spilled: AtomicBool::new(false),
             large_bytes: AtomicU64::new(0),
             large: Mutex::default(),
             all: Arc::clone(all),
             gaps,
-            lengths,
             first_sequence,
             log_offset,
         }
@@ -159,14 +152,13 @@ impl MemoryLevel {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// How many deletions were put into it.
-    pub(crate) fn deletions(&self) -> u64 {
-        self.deletions.load(Ordering::Relaxed)
-    }
-
-    /// How long the region's records are on average, as far as these are known.
-    pub(crate) fn average_record_bytes(&self) -> Option<u64> {
-        self.lengths.average()
+    /// Its keys, the records that they point to, and how many deletions were put into it.
+    pub(crate) fn contents(&self) -> Contents {
+        let records = Records {
+            bytes: self.record_bytes.load(Ordering::Relaxed),
+            deletions: self.deletions.load(Ordering::Relaxed),
+        };
+        Contents { entries: self.keys.load(Ordering::Relaxed), records: Some(records) }
     }
 
     /// Learns of a large value that is about to be put into it; returns how many bytes all of them have.
@@ -344,6 +336,11 @@ impl Entries {
     }
 }
 
+/// What a record takes of the log; large values are elsewhere.
+fn bytes_of_log(pointer: Pointer) -> u64 {
+    if pointer.kind() == PointerKind::Extents { 0 } else { u64::from(pointer.record_bytes()) }
+}
+
 /// A level in memory that nobody else looks at.
 pub(crate) struct Filling<'level> {
     level: &'level MemoryLevel,
@@ -358,9 +355,6 @@ impl Filling<'_> {
             self.entries.puts_end = self.entries.puts_end.max(sequence + 1);
             self.level.gaps.cut(key);
         }
-        if pointer.kind() == PointerKind::Value {
-            self.level.lengths.add(u64::from(pointer.record_bytes()));
-        }
         let newest = &mut self.entries.newest;
         let before = newest.bytes();
         let entry = Entry { sequence, pointer };
@@ -370,6 +364,7 @@ impl Filling<'_> {
         let Some((place, replaced)) = newest.insert(key, entry) else {
             let added = newest.bytes() - before;
             self.level.keys.fetch_add(1, Ordering::Relaxed);
+            self.level.record_bytes.fetch_add(bytes_of_log(pointer), Ordering::Relaxed);
             self.level.grow(added);
             return None;
         };
@@ -378,6 +373,8 @@ impl Filling<'_> {
             return Some(pointer);
         }
         newest.set(place, entry);
+        self.level.record_bytes.fetch_add(bytes_of_log(pointer), Ordering::Relaxed);
+        self.level.record_bytes.fetch_sub(bytes_of_log(replaced.pointer), Ordering::Relaxed);
         self.level.bury(replaced.pointer);
         self.keep_for_views(key, replaced);
         Some(replaced.pointer)

@@ -1,6 +1,7 @@
 //! A region: keys and values of their own, in a level in memory and levels on the device.
 
 pub(crate) mod arena;
+pub(crate) mod contents;
 mod cursor;
 mod gaps;
 mod key_tree;
@@ -8,13 +9,12 @@ mod level_memory;
 mod live;
 pub(crate) mod memory_level;
 mod newer;
-mod record_lengths;
 mod removal;
 mod spill;
 mod version;
 mod view;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -28,6 +28,7 @@ use crate::format::geometry::UNIT_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::Record;
 use crate::log::Log;
+use crate::region::contents::TreeRecords;
 use crate::region::memory_level::{BEGUN_BYTES, Filling, MemoryLevel, NEWEST};
 use crate::streak_lock::StreakLock;
 use crate::tree::Tree;
@@ -68,8 +69,8 @@ pub(crate) struct Region {
     changed: Condvar,
     /// It is no more. Snapshots may show it.
     is_dropped: AtomicBool,
-    /// Deletions that have left memory and may be in levels above the lowest.
-    deletions_below: AtomicU64,
+    /// What its trees hold, as far as that is known.
+    tree_records: TreeRecords,
     /// Where the log ended when the write began that is under way: its record may be in the log and not yet in memory.
     pending: Mutex<Option<(u64, u64)>>,
 }
@@ -110,7 +111,7 @@ impl Region {
             writing: StreakLock::default(),
             changed: Condvar::new(),
             is_dropped: AtomicBool::new(false),
-            deletions_below: AtomicU64::new(0),
+            tree_records: TreeRecords::default(),
             pending: Mutex::new(None),
         }
     }

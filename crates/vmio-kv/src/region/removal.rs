@@ -115,7 +115,7 @@ impl Removal<'_> {
             epoch,
             era: version.era.end(Outdated::new(&region.log.segment.retired, outdated)),
         }));
-        region.deletions_below.store(0, Ordering::Relaxed);
+        region.tree_records.clear();
         region.changed.notify_all();
     }
 }

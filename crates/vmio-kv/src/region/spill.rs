@@ -1,6 +1,5 @@
 //! Spills of a region: the level in memory into the first on the device, and each that is full into the one below.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
 use crate::format::leaf::ENTRIES_MAX;
 use crate::format::pointer::Pointer;
+use crate::region::contents::{Contents, Records};
 use crate::region::memory_level::MemoryLevel;
 use crate::region::{Limits, Region, Version};
 use crate::tree::{MergeThreads, Merged, Newer, Target, Tree, merge};
@@ -139,6 +139,22 @@ impl Spilled<'_> {
         RegionEntry { number: region.number, name: region.name.clone(), log_sequence, log_offset, levels }
     }
 
+    /// Notes what the new tree holds, if that is known of what it was made of.
+    fn note_records(&self, version: &Version) {
+        let trees = &self.spill.region.tree_records;
+        let (level, below) = (self.spill.level, self.spill.level + 1);
+        let newer = match (&version.frozen, version.levels[level].spilling) {
+            (Some(frozen), _) if level == 0 => frozen.contents().records,
+            (_, spilling) => trees.take(spilling),
+        };
+        let older = trees.take(version.levels[below].active);
+        if let (Some(newer), Some(older), Some(root)) = (newer, older, self.root) {
+            let outdated: u64 = self.garbage.of_log().map(|(_, bytes)| u64::from(bytes)).sum();
+            let deletions = if is_lowest(&self.spill.version, below) { 0 } else { newer.deletions + older.deletions };
+            trees.put(root, Records { bytes: (newer.bytes + older.bytes).saturating_sub(outdated), deletions });
+        }
+    }
+
     /// Has readers see what a commit of that epoch has made durable.
     pub(crate) fn publish(mut self, epoch: u64) {
         let region = self.spill.region;
@@ -150,13 +166,9 @@ impl Spilled<'_> {
         let era = version.era.end(Outdated::new(&region.log.segment.retired, outdated));
         if let Some(frozen) = version.frozen.as_ref().filter(|_| self.spill.is_of_memory()) {
             frozen.spilled();
-            region.deletions_below.fetch_add(frozen.deletions(), Ordering::Relaxed);
         }
         let levels = self.levels(&version);
-        // The lowest level has none.
-        if levels.iter().flat_map(|level| [level.active, level.spilling]).flatten().count() <= 1 {
-            region.deletions_below.store(0, Ordering::Relaxed);
-        }
+        self.note_records(&version);
         region.version.store(Arc::new(Version {
             memory: Arc::clone(&version.memory),
             frozen: version.frozen.clone().filter(|_| !self.spill.is_of_memory()),
@@ -354,23 +366,11 @@ impl Region {
         Ok(())
     }
 
-    /// How many entries each level has, from the level in memory downwards.
-    pub(crate) fn entries_by_level(&self) -> Vec<u64> {
+    /// What each level holds, from the level in memory downwards.
+    pub(crate) fn contents(&self) -> Vec<Contents> {
         let version = self.version.load();
-        let memory = std::iter::once(version.memory.keys()).chain(version.frozen.as_ref().map(|frozen| frozen.keys()));
-        memory.chain(version.roots().map(|root| root.entries)).collect()
-    }
-
-    /// How many deletions its levels may have.
-    pub(crate) fn deletions(&self) -> u64 {
-        let version = self.version.load();
-        let in_memory = version.memory.deletions() + version.frozen.as_ref().map_or(0, |frozen| frozen.deletions());
-        self.deletions_below.load(Ordering::Relaxed) + in_memory
-    }
-
-    /// How long its records are on average, as far as these are known.
-    pub(crate) fn average_record_bytes(&self) -> Option<u64> {
-        self.version.load().memory.average_record_bytes()
+        let memory = std::iter::once(&version.memory).chain(&version.frozen).map(|level| level.contents());
+        memory.chain(version.roots().map(|root| self.tree_records.of(root))).collect()
     }
 
     /// Whether a level on the device is being merged into the one below.

@@ -210,7 +210,7 @@ impl Allocator {
 
     /// All units that somebody has some of.
     fn find_parts(&self) -> PartUnits {
-        let mut parts = PartUnits::default();
+        let mut parts = PartUnits::new(self.granted.start);
         for map in &self.groups {
             let units = map.units.iter().zip(&map.taken).zip(map.group.first_unit..);
             units.for_each(|((of, bits), unit)| parts.insert(unit, *of, bits));

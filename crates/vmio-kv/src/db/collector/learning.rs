@@ -6,15 +6,13 @@ use crate::db::OpenSegment;
 use crate::error::Result;
 use crate::format::geometry::{UNIT_BYTES, unit_of};
 use crate::region::Region;
+use crate::region::contents::Contents;
 
 /// What is not worth a spill.
 const LEAST_BYTES: u64 = 2 * UNIT_BYTES;
 
 /// What an entry takes in a leaf.
 const ENTRY_BYTES: u64 = 24;
-
-/// How long records are taken to be where nothing was put since the store was opened.
-const UNKNOWN_RECORD_BYTES: u64 = 256;
 
 /// How much is done to find garbage, beside looking where it is known to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,21 +27,36 @@ pub(super) enum Learning {
 }
 
 impl OpenSegment {
-    /// Bytes of the log that count as live and may be garbage: a key may be in each of its region's levels. Those of the largest
-    /// level are keys of their own, unless they were deleted since; and nothing is in doubt where there is one level.
+    /// Bytes of the log that count as live and may be garbage, over all regions.
     pub(super) fn bytes_in_doubt(&self, live_bytes: u64) -> u64 {
-        let (mut all, mut in_largest, mut live) = (0.0, 0.0, 0.0);
-        for region in self.regions() {
-            let entries = region.entries_by_level();
-            let largest = entries.iter().max().copied().unwrap_or(0);
-            // Of one that nobody has put to since it was opened nothing else is known than that its levels are as they were.
-            let record_bytes = region.average_record_bytes().unwrap_or(UNKNOWN_RECORD_BYTES) as f64;
-            all += entries.iter().sum::<u64>() as f64 * record_bytes;
-            in_largest += largest as f64 * record_bytes;
-            live += largest.saturating_sub(region.deletions()) as f64 * record_bytes;
-        }
-        let in_doubt = live_bytes as f64 * (all - in_largest) / f64::max(all, 1.0);
-        in_doubt.min((live_bytes as f64 - live).max(0.0)) as u64
+        self.in_doubt_by_region(live_bytes).iter().map(|(_, bytes)| bytes).sum::<u64>().min(live_bytes)
+    }
+
+    /// The same of each region: a key may be in each of its levels. Those of the largest level are keys of their own, unless they were deleted
+    /// since; and nothing is in doubt where there is one level.
+    fn in_doubt_by_region(&self, live_bytes: u64) -> Vec<(Arc<Region>, u64)> {
+        let levels: Vec<(Arc<Region>, Vec<Contents>)> =
+            self.regions().into_iter().map(|region| (Arc::clone(&region), region.contents())).collect();
+        let all = || levels.iter().flat_map(|(_, levels)| levels);
+        let known: u64 = all().flat_map(|level| level.records).map(|records| records.bytes).sum();
+        let unknown: u64 = all().filter(|level| level.records.is_none()).map(|level| level.entries).sum();
+        // Of levels that were there when the store was opened, what all of them hold is known, and not which of them.
+        let average = live_bytes.saturating_sub(known) as f64 / unknown.max(1) as f64;
+        let bytes_of = |level: &Contents| match level.records {
+            Some(records) => records.bytes as f64,
+            None => level.entries as f64 * average,
+        };
+        let in_doubt_of = |levels: &[Contents]| {
+            let all: f64 = levels.iter().map(bytes_of).sum();
+            let Some(largest) = levels.iter().max_by(|one, other| bytes_of(one).total_cmp(&bytes_of(other))) else {
+                return 0;
+            };
+            let deletions: u64 = levels.iter().flat_map(|level| level.records).map(|records| records.deletions).sum();
+            let deleted = deletions.min(largest.entries) as f64 / largest.entries.max(1) as f64;
+            let in_largest = bytes_of(largest);
+            (all - in_largest + deleted * in_largest) as u64
+        };
+        levels.into_iter().map(|(region, levels)| (region, in_doubt_of(&levels))).collect()
     }
 
     /// The same of the log as it is now.
@@ -54,15 +67,14 @@ impl OpenSegment {
 
     /// Whether large values may be garbage of which levels that meet would tell.
     pub(super) fn has_large_in_doubt(&self) -> bool {
-        let has_several =
-            |region: &Arc<Region>| region.entries_by_level().iter().filter(|entries| **entries > 0).count() > 1;
+        let has_several = |region: &Arc<Region>| region.contents().iter().filter(|level| level.entries > 0).count() > 1;
         self.segment.allocator().blocks_of_extents() > 0 && self.regions().iter().any(has_several)
     }
 
     /// Whether levels that meet would tell of more garbage than they cost: what they write anew, beside what is in doubt.
     pub(super) fn is_cheap_to_learn(&self) -> bool {
         let in_doubt = self.bytes_in_doubt_now();
-        let entries: u64 = self.regions().iter().map(|region| region.entries_by_level().iter().sum::<u64>()).sum();
+        let entries: u64 = self.regions().iter().flat_map(|region| region.contents()).map(|level| level.entries).sum();
         in_doubt >= LEAST_BYTES && entries * ENTRY_BYTES < in_doubt / 4
     }
 
@@ -101,16 +113,14 @@ impl OpenSegment {
         if regions.iter().any(|region| region.is_merged()) {
             return Ok(true);
         }
-        let in_doubt_of = |region: &&Arc<Region>| {
-            let entries = region.entries_by_level();
-            entries.iter().sum::<u64>() - entries.iter().max().copied().unwrap_or(0)
-        };
-        let Some(region) = regions.iter().max_by_key(in_doubt_of) else { return Ok(false) };
-        if !region.ask_for_merge() {
-            return Ok(false);
+        let space = self.segment.allocator().log_chunks.space();
+        let mut by_region = self.in_doubt_by_region(space.bytes - space.garbage_bytes);
+        by_region.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let asked = by_region.into_iter().find(|(region, bytes)| *bytes > 0 && region.ask_for_merge());
+        if let Some((region, _)) = &asked {
+            self.store.spills.put(region);
         }
-        self.store.spills.put(region);
-        Ok(true)
+        Ok(asked.is_some())
     }
 
     /// The same at once, of all that was there when it began.

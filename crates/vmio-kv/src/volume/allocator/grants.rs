@@ -81,6 +81,7 @@ impl Allocator {
                 }
             }
         }
+        self.parts = self.find_parts();
         self.use_units(0..before);
     }
 

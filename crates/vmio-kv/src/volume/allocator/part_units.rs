@@ -12,6 +12,8 @@ use crate::volume::allocator::runs::free_runs;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct PartUnits {
     by_owner: HashMap<(Purpose, u32), BTreeSet<(u16, u64)>>,
+    /// Units before this one are a former owner's, and nothing of them is taken.
+    first: u64,
     blocks_of_extents: u64,
     /// Units that are somebody's, whole or in part.
     taken: u64,
@@ -33,13 +35,18 @@ fn room(of: Unit, bits: &UnitBits) -> u16 {
 }
 
 impl PartUnits {
+    /// None yet, of which those from `first` on may be taken.
+    pub(super) fn new(first: u64) -> Self {
+        PartUnits { first, ..Self::default() }
+    }
+
     pub(super) fn insert(&mut self, unit: u64, of: Unit, bits: &UnitBits) {
         self.taken += u64::from(of.purpose != Purpose::Free);
         if of.purpose == Purpose::Extents {
             self.blocks_of_extents += UNIT_BLOCKS - free_blocks(bits);
         }
         let room = room(of, bits);
-        if room > 0 {
+        if room > 0 && unit >= self.first {
             self.by_owner.entry((of.purpose, of.region)).or_default().insert((room, unit));
         }
     }
@@ -51,7 +58,7 @@ impl PartUnits {
             self.blocks_of_extents -= UNIT_BLOCKS - free_blocks(bits);
         }
         let room = room(of, bits);
-        if room == 0 {
+        if room == 0 || unit < self.first {
             return;
         }
         let owner = (of.purpose, of.region);
