@@ -173,7 +173,9 @@ impl<'block> Leaf<'block> {
 
     /// What is known of an entry's key.
     pub(crate) fn key(&self, index: usize) -> KnownKey {
-        let mut bytes = Vec::with_capacity(self.prefix.len() + WINDOW_BYTES);
+        // Allocators give no less: a key that is a little longer than what is known of it takes no other room when its record is read.
+        let room = (self.prefix.len() + WINDOW_BYTES).next_multiple_of(size_of::<u64>());
+        let mut bytes = Vec::with_capacity(room);
         bytes.extend_from_slice(self.prefix);
         bytes.extend_from_slice(self.window(index));
         let pointer = self.pointer(index);
