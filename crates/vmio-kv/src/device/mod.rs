@@ -370,20 +370,6 @@ impl Device {
         look(&self.copy(offset, bytes)?)
     }
 
-    /// Has the processor fetch the ends of a range that is in memory and about to be looked at: of ranges far from each other it fetches
-    /// many at once so, and waits for one after the other else.
-    #[inline]
-    fn bring_near(&self, range: &Range<u64>) {
-        #[cfg(target_arch = "x86_64")]
-        for offset in [range.start, range.end.saturating_sub(1)] {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: all processors of the architecture have it, and it may be given any address: where there is no memory, nothing happens.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.mapping.as_ptr().wrapping_add(offset as usize).cast()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = range;
-    }
-
     /// A copy of bytes, through the mapping.
     pub(crate) fn copy(&self, offset: u64, bytes: usize) -> Result<Vec<u8>> {
         let mut copy = vec![0; bytes];

@@ -76,7 +76,6 @@ impl Device {
         for range in ranges.filter(|range| !range.is_empty() && range.end <= self.len()) {
             let blocks = blocks_of(&range);
             if blocks.clone().all(|block| self.mapping.is_resident(block * BLOCK_BYTES as u64)) {
-                self.bring_near(&range);
                 continue;
             }
             // Several records in one block want it once: that is no reason to have it come into the cache.

@@ -199,7 +199,8 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
             let tree = self.tree();
             let (keys, last): (Vec<KnownKey>, Option<KnownKey>) = tree.leaf(next.node, |leaf| {
                 let is_there = |index: &usize| *index < leaf.len() && !tree.is_superseded(leaf, *index);
-                let keys: Vec<KnownKey> = indexes.clone().filter(is_there).map(|index| leaf.key(index)).collect();
+                let mut keys = Vec::with_capacity(BATCH);
+                keys.extend(indexes.clone().filter(is_there).map(|index| leaf.key(index)));
                 let all_passed = keys.is_empty() && last < leaf.len();
                 Ok((keys, all_passed.then(|| leaf.key(last))))
             })?;

@@ -141,7 +141,8 @@ impl End {
             // One alone is read when it is looked at.
             0 | 1 => 0,
             2..=BY_KEY_MAX => {
-                let wanted = self.ahead.iter().map(|ahead| &ahead.known).filter(|known| wants_values || !known.complete);
+                let wanted =
+                    self.ahead.iter().map(|ahead| &ahead.known).filter(|known| wants_values || !known.complete);
                 self.passed = log.read_in_passing(wanted.map(|known| known.pointer));
                 self.passed.blocks()
             }
@@ -194,14 +195,19 @@ impl End {
             let key = wanted.wants_key.then(|| record.key.to_vec());
             (key, wants_values.then(|| record.value.to_vec()))
         };
-        log.read_by_place(&order, |wanted| wanted.record, take, |wanted, (key, value), is_passed| {
-            let ahead = &mut ahead[wanted.place as usize];
-            if let Some(key) = key {
-                (ahead.known.bytes, ahead.known.complete) = (key, true);
-            }
-            (ahead.value, ahead.is_passed) = (value, is_passed);
-            count += usize::from(is_passed);
-        });
+        log.read_by_place(
+            &order,
+            |wanted| wanted.record,
+            take,
+            |wanted, (key, value), is_passed| {
+                let ahead = &mut ahead[wanted.place as usize];
+                if let Some(key) = key {
+                    (ahead.known.bytes, ahead.known.complete) = (key, true);
+                }
+                (ahead.value, ahead.is_passed) = (value, is_passed);
+                count += usize::from(is_passed);
+            },
+        );
         count
     }
 }
