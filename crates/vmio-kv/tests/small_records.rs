@@ -118,9 +118,7 @@ fn what_is_read_ahead_is_right_whichever_way_a_scan_goes() {
         db.put(key, b"newer").unwrap();
     }
     db.flush().unwrap();
-    for place in FAR..2 * FAR {
-        assert_eq!(scan.next().unwrap().unwrap(), expected[place]);
-    }
+    (FAR..2 * FAR).for_each(|place| assert_eq!(scan.next().unwrap().unwrap(), expected[place]));
     let middle = expected.len() / 2;
     scan.seek(&expected[middle].0);
     (middle..middle + FAR).for_each(|place| assert_eq!(scan.next().unwrap().unwrap(), expected[place]));
