@@ -1,7 +1,9 @@
 //! Going through a region, from both ends.
 
+mod end;
+
+use std::cell::RefCell;
 use std::cmp::Ordering;
-use std::collections::VecDeque;
 use std::iter::FusedIterator;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -9,19 +11,16 @@ use std::sync::Arc;
 use crate::db::held::Held;
 use crate::db::open_region::OpenRegion;
 use crate::db::reorganization::Gathering;
+use crate::db::scan::end::{Ahead, End};
 use crate::db::value_reader::Source;
 use crate::db::{Holder, ValueReader};
-use crate::device::Passed;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::extents::LargeValue;
 use crate::format::leaf::KnownKey;
 use crate::format::pointer::PointerKind;
 use crate::key_range::{KeyRange, is_beyond};
 use crate::region::{RegionCursor, View};
 use crate::tree::Direction;
-
-/// Records that are read ahead, once a scan has come so far.
-const AHEAD_MAX: usize = 32;
 
 /// Keys and values of a range in order, as they were when the scan began; backwards by `rev` or `next_back`. It ends with the
 /// first error. Records of the next keys are read ahead, the more the longer it goes on.
@@ -165,25 +164,30 @@ impl Progress {
             Some(end) => end,
             None => {
                 let bound = begins.as_ref().map(Vec::as_slice);
-                end.insert(End::new(RegionCursor::seek(&self.open.region, &self.view, bound, direction)?))
+                end.insert(End::new(&self.open, RegionCursor::seek(&self.open.region, &self.view, bound, direction)?))
             }
         };
         let (open, log) = (&self.open, &*self.open.region.log);
         let is_beyond_end = |known: &KnownKey| is_beyond(ends, beyond, |end| known.compare_to(end));
-        let Some(known) = end.next(open, self.wants_values, is_beyond_end)? else { return Ok(None) };
-        let KnownKey { bytes, complete, pointer, .. } = known;
+        let Some(next) = end.next(open, self.wants_values, is_beyond_end)? else { return Ok(None) };
+        let Ahead { known: KnownKey { bytes, complete, pointer, .. }, value, .. } = next;
         let is_large = pointer.kind() == PointerKind::Extents;
         // Its record is its head.
-        let wants_values = self.wants_values && !is_large;
-        let (whole, value) = if wants_values || !complete {
+        let wants_value = self.wants_values && !is_large && value.is_none();
+        let key = RefCell::new(bytes);
+        let value = if wants_value || !complete {
             log.read_passed(&end.passed, pointer, |record| {
-                let value = if wants_values { record.value.to_vec() } else { Vec::new() };
-                ((!complete).then(|| record.key.to_vec()), value)
+                if !complete {
+                    let mut key = key.borrow_mut();
+                    key.clear();
+                    key.extend_from_slice(record.key);
+                }
+                if wants_value { record.value.to_vec() } else { Vec::new() }
             })?
         } else {
-            (None, Vec::new())
+            value.unwrap_or_default()
         };
-        let key = whole.unwrap_or(bytes);
+        let key = key.into_inner();
         if is_beyond(ends, beyond, |end| Some(key.as_slice().cmp(end))) {
             return Ok(None);
         }
@@ -285,83 +289,12 @@ impl DoubleEndedIterator for Readers {
 
 impl FusedIterator for Readers {}
 
-/// One end of a scan: a cursor, the keys that it has passed, and their records.
-struct End {
-    cursor: RegionCursor,
-    ahead: VecDeque<KnownKey>,
-    passed: Passed,
-    ahead_max: usize,
-    /// Whether the records of the keys ahead lie apart in the log, and were read so before.
-    is_apart: bool,
-    /// Those of them that were come by.
-    gathering: Option<Gathering>,
-    is_over: bool,
-    /// What comes behind the keys.
-    failure: Option<Error>,
-}
-
-impl End {
-    fn new(cursor: RegionCursor) -> Self {
-        End {
-            cursor,
-            ahead: VecDeque::new(),
-            passed: Passed::default(),
-            ahead_max: 1,
-            is_apart: false,
-            gathering: None,
-            is_over: false,
-            failure: None,
-        }
-    }
-
-    fn next(
-        &mut self,
-        open: &OpenRegion,
-        wants_values: bool,
-        is_beyond_end: impl Fn(&KnownKey) -> bool,
-    ) -> Result<Option<KnownKey>> {
-        if self.ahead.is_empty() && !self.is_over {
-            self.fill(is_beyond_end);
-            let wanted = self.ahead.iter().filter(|known| wants_values || !known.complete);
-            // First it gives back its memory, which the next takes.
-            self.passed = Passed::default();
-            // One alone is read when it is looked at.
-            self.passed = match self.ahead.len() {
-                0 | 1 => Passed::default(),
-                _ => open.region.log.read_in_passing(wanted.map(|known| known.pointer)),
-            };
-            let pointers = self.ahead.iter().map(|known| known.pointer);
-            let store = &open.home.store;
-            self.is_apart = wants_values
-                && store.options.reorganizes_scanned()
-                && store.scanned.are_apart_again(pointers, self.passed.blocks());
-            if !self.is_apart {
-                self.gathering = None;
-            }
-            self.ahead_max = AHEAD_MAX.min(2 * self.ahead_max);
-        }
-        match self.ahead.pop_front() {
-            Some(known) => Ok(Some(known)),
-            None => self.failure.take().map_or(Ok(None), Err),
-        }
-    }
-
-    fn fill(&mut self, is_beyond_end: impl Fn(&KnownKey) -> bool) {
-        while self.ahead.len() < self.ahead_max && !self.is_over {
-            match self.cursor.next(&is_beyond_end) {
-                Ok(Some(known)) => self.ahead.push_back(known),
-                Ok(None) => self.is_over = true,
-                Err(error) => (self.is_over, self.failure) = (true, Some(error)),
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use vmio::backing::Backing;
 
     use super::*;
+    use crate::Error;
     use crate::device::failing_backing::FailingBacking;
     use crate::format::geometry::{UNIT_BYTES, unit_of};
     use crate::{Db, Durability, Options};

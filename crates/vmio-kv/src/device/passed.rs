@@ -1,6 +1,7 @@
 //! Blocks that are read past the cache, many at once, for somebody who wants each of them once.
 
 use std::cell::Cell;
+use std::mem;
 use std::ops::Range;
 
 use zerocopy::IntoBytes;
@@ -12,6 +13,10 @@ use crate::format::geometry::BLOCK_BYTES;
 
 /// So many are read at once, at most: 256 KiB.
 const BLOCKS_MAX: usize = 64;
+
+/// So many blocks between two that are wanted are read with them: on a device that is quick with reads one behind the other, and on one that
+/// takes a processor's time for each, they cost less than one read more.
+const BETWEEN_MAX: u64 = 8;
 
 thread_local! {
     /// Where the thread read them to the last time.
@@ -100,6 +105,54 @@ impl Device {
             numbers.iter().zip(&mut blocks).map(|(number, block)| (number * BLOCK_BYTES as u64, &mut block.0[..]));
         self.batches.read(&*self.backing, reads, |place, read| {
             come |= u64::from(matches!(read, Ok(BLOCK_BYTES))) << place;
+        });
+        Passed { numbers, come, blocks: Some(blocks) }
+    }
+}
+
+impl Device {
+    /// Reads ranges of the log, which ascend, past the cache, but for what is in memory; where little lies between two of them that is read
+    /// as well, so that one read does for both. Tells how many of them it has dealt with: as many as there is room for.
+    pub(crate) fn read_along(&self, ranges: impl Iterator<Item = Range<u64>>) -> (Passed, usize) {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        let (mut count, mut dealt_with) = (0, 0);
+        for range in ranges {
+            let blocks = blocks_of(&range);
+            let is_wanted = !range.is_empty() && range.end <= self.len() && blocks.clone().count() <= PASSING_BLOCKS;
+            if is_wanted && !blocks.clone().all(|block| self.mapping.is_resident(block * BLOCK_BYTES as u64)) {
+                let near = runs.last_mut().filter(|run| blocks.start <= run.end + BETWEEN_MAX);
+                let from = near.as_ref().map_or(blocks.start, |run| run.end);
+                count += blocks.end.saturating_sub(from) as usize;
+                if count > BLOCKS_MAX {
+                    break;
+                }
+                match near {
+                    Some(run) => run.end = run.end.max(blocks.end),
+                    None => runs.push(blocks),
+                }
+                self.touched(range, false);
+            }
+            dealt_with += 1;
+        }
+        let passed = if runs.is_empty() { Passed::default() } else { self.read_runs(&runs) };
+        (passed, dealt_with)
+    }
+
+    /// Reads runs of blocks, which ascend, for which there is room.
+    fn read_runs(&self, runs: &[Range<u64>]) -> Passed {
+        let numbers: Vec<u64> = runs.iter().cloned().flatten().collect();
+        let mut blocks = IDLE.take().unwrap_or_else(|| vec![Block::ZERO; BLOCKS_MAX].into());
+        let mut rest = &mut blocks[..];
+        let reads = runs.iter().map(|run| {
+            let place;
+            (place, rest) = mem::take(&mut rest).split_at_mut((run.end - run.start) as usize);
+            (run.start * BLOCK_BYTES as u64, place.as_mut_bytes())
+        });
+        let mut come = 0;
+        self.batches.read(&*self.backing, reads, |place, read| {
+            let first = numbers.partition_point(|number| *number < runs[place].start);
+            let whole = read.unwrap_or(0) / BLOCK_BYTES;
+            (first..first + whole).for_each(|place| come |= 1 << place);
         });
         Passed { numbers, come, blocks: Some(blocks) }
     }

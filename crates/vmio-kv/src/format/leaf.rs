@@ -173,7 +173,10 @@ impl<'block> Leaf<'block> {
 
     /// What is known of an entry's key.
     pub(crate) fn key(&self, index: usize) -> KnownKey {
-        let mut bytes = Vec::with_capacity(self.prefix.len() + WINDOW_BYTES);
+        // Allocators give no less, but for a word: a key that is a little longer than what is known takes no other room when its record is read.
+        const UNIT: usize = 2 * size_of::<u64>();
+        let room = (self.prefix.len() + WINDOW_BYTES + UNIT / 2).next_multiple_of(UNIT) - UNIT / 2;
+        let mut bytes = Vec::with_capacity(room);
         bytes.extend_from_slice(self.prefix);
         bytes.extend_from_slice(self.window(index));
         let pointer = self.pointer(index);

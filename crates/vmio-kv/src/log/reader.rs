@@ -134,6 +134,36 @@ impl Log {
         self.read(pointer, read)
     }
 
+    /// Has `take` see the records of those who want them, who are in the order of their records' places, and tells each what `take` has made of
+    /// it, and whether it was not in memory. Who wants one that cannot be read is told nothing.
+    pub(crate) fn read_by_place<Who, Answer>(
+        &self,
+        wanted: &[Who],
+        record_of: impl Fn(&Who) -> Pointer,
+        take: impl Fn(&Who, &Record<'_>) -> Answer,
+        mut taken: impl FnMut(&Who, Answer, bool),
+    ) {
+        let mut rest = wanted;
+        while !rest.is_empty() {
+            let tails = self.tails.load();
+            let is_in_tail = |at: u64| tails.iter().any(|tail| tail.header.offset == at - at % UNIT_BYTES);
+            let ranges = rest.iter().map(&record_of).map(|record| match is_in_tail(record.offset()) {
+                true => 0..0,
+                false => range_of(record),
+            });
+            let (passed, count) = self.device().read_along(ranges);
+            let (now, later) = rest.split_at(count);
+            for who in now {
+                let record = record_of(who);
+                let is_passed = passed.get(range_of(record)).is_some();
+                if let Ok(answer) = self.read_passed(&passed, record, |record| take(who, record)) {
+                    taken(who, answer, is_passed);
+                }
+            }
+            rest = later;
+        }
+    }
+
     /// Where records are that are not in memory.
     fn on_device(&self, records: impl Iterator<Item = Pointer>) -> impl Iterator<Item = Range<u64>> {
         let tails = self.tails.load();

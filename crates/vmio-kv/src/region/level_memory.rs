@@ -1,6 +1,7 @@
 //! What the levels in memory of all regions take together: the cache has the rest, beside what logs keep in memory. Nothing is added beyond
 //! their sum: who writes is admitted first, and waits for spills as long as there is no room. Before it comes to that, writers are slowed.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -19,6 +20,11 @@ const SLEEP_MAX: Duration = Duration::from_millis(10);
 /// The part of what all levels may take that ranges may take which are known to be empty.
 const GAPS_SHARE: u64 = 16;
 
+/// What scans may read ahead, all together, in steps of which memory has 64: a sixteenth.
+const SCANS_STEPS: u64 = 4;
+/// A scan takes its room by so much at a time.
+const SCAN_ROOM_BYTES: u64 = 64 << 10;
+
 /// A count of bytes that somebody waits for to change by more than a little, and that others are not to bring beyond a limit.
 pub(crate) struct LevelMemory {
     bytes: AtomicU64,
@@ -33,6 +39,8 @@ pub(crate) struct LevelMemory {
     beside_bytes: AtomicU64,
     /// What ranges take that are known to be empty.
     gaps_bytes: AtomicU64,
+    /// What scans have read ahead.
+    scans_bytes: AtomicU64,
     /// What all levels may take; half of it is for those that are written to.
     most_bytes: u64,
     /// By how much writers are to be delayed, and have not been.
@@ -63,6 +71,45 @@ impl Drop for Admitted<'_> {
     }
 }
 
+/// Room for what a scan reads ahead: the cache's loss as long as it is there.
+pub(crate) struct ScanRoom {
+    memory: Arc<LevelMemory>,
+    bytes: u64,
+}
+
+impl ScanRoom {
+    /// None yet.
+    pub(crate) fn new(memory: &Arc<LevelMemory>) -> Self {
+        ScanRoom { memory: Arc::clone(memory), bytes: 0 }
+    }
+
+    /// Whether it is for so many bytes, or could be made so.
+    pub(crate) fn reaches(&mut self, bytes: u64) -> bool {
+        while self.bytes < bytes {
+            if !self.memory.take_for_scan(SCAN_ROOM_BYTES) {
+                return false;
+            }
+            self.bytes += SCAN_ROOM_BYTES;
+        }
+        true
+    }
+}
+
+impl ScanRoom {
+    /// It is for nothing any more.
+    pub(crate) fn give_back(&mut self) {
+        if self.bytes > 0 {
+            self.memory.give_back_of_scan(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
+impl Drop for ScanRoom {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
 /// What somebody who waits to be admitted can hope for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hope {
@@ -82,6 +129,7 @@ impl LevelMemory {
             taken_bytes: AtomicU64::new(0),
             beside_bytes: AtomicU64::new(0),
             gaps_bytes: AtomicU64::new(0),
+            scans_bytes: AtomicU64::new(0),
             most_bytes,
             owed_ns: AtomicU64::new(0),
             step_bytes: step_bytes.max(1),
@@ -122,6 +170,20 @@ impl LevelMemory {
     /// One of them is gone.
     pub(super) fn give_back_of_gaps(&self, bytes: u64) {
         let before = self.gaps_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.tell(before, before - bytes);
+    }
+
+    /// So many bytes for what a scan reads ahead, if all scans have not the most that they may take.
+    fn take_for_scan(&self, bytes: u64) -> bool {
+        let most = SCANS_STEPS * self.step_bytes;
+        let more = |before: u64| Some(before + bytes).filter(|bytes| *bytes <= most);
+        let taken = self.scans_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.inspect(|before| self.tell(*before, *before + bytes)).is_ok()
+    }
+
+    /// It has let go of them.
+    fn give_back_of_scan(&self, bytes: u64) {
+        let before = self.scans_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.tell(before, before - bytes);
     }
 
@@ -288,7 +350,8 @@ impl LevelMemory {
             let levels = (self.bytes.load(Ordering::Relaxed) / self.step_bytes + 1) * self.step_bytes;
             // No step as long as there are none.
             let gaps = self.gaps_bytes.load(Ordering::Relaxed).next_multiple_of(self.step_bytes);
-            let bytes = levels + gaps + self.beside_bytes.load(Ordering::Relaxed);
+            let scans = self.scans_bytes.load(Ordering::Relaxed).next_multiple_of(self.step_bytes);
+            let bytes = levels + gaps + scans + self.beside_bytes.load(Ordering::Relaxed);
             if *is_over {
                 return None;
             }
@@ -326,6 +389,22 @@ mod tests {
         assert_eq!(memory.wait(Some(200)), Some(250));
         memory.end();
         assert_eq!(memory.wait(None), None);
+    }
+
+    #[test]
+    fn scans_share_a_sixteenth_and_are_the_caches_loss() {
+        let memory = Arc::new(LevelMemory::new(1 << 20, 128 << 10));
+        assert_eq!(memory.wait(None), Some(128 << 10));
+        let [mut first, mut second] = [ScanRoom::new(&memory), ScanRoom::new(&memory)];
+        assert!(first.reaches(300 << 10) && first.reaches(200 << 10));
+        assert_eq!(memory.wait(None), Some((128 + 384) << 10));
+        assert!(second.reaches(192 << 10) && !second.reaches(193 << 10));
+        assert_eq!(memory.wait(None), Some((128 + 512) << 10));
+        drop(first);
+        assert!(second.reaches(512 << 10) && !second.reaches(513 << 10));
+        drop(second);
+        assert_eq!(memory.wait(None), Some(128 << 10));
+        assert!(memory.try_admit(1 << 20).is_some(), "writers wait for no scan");
     }
 
     #[test]

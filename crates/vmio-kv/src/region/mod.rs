@@ -34,7 +34,7 @@ use crate::streak_lock::StreakLock;
 use crate::tree::Tree;
 use crate::volume::era::Era;
 pub(crate) use cursor::RegionCursor;
-pub(crate) use level_memory::{Admitted, Hope, LevelMemory};
+pub(crate) use level_memory::{Admitted, Hope, LevelMemory, ScanRoom};
 pub(crate) use removal::Removed;
 pub(crate) use spill::{Spill, Spilled, spill_blocks_of_new};
 pub(crate) use version::Version;

@@ -65,11 +65,12 @@ struct TreeSource<'log> {
 
 impl TreeSource<'_> {
     fn find_current(&mut self) -> Result<()> {
-        while self.cursor.passed().is_some() {
-            self.cursor.advance()?;
+        loop {
+            self.current = self.cursor.next()?;
+            if self.current.is_some() || self.cursor.take_passed().is_none() {
+                return Ok(());
+            }
         }
-        self.current = self.cursor.current();
-        Ok(())
     }
 }
 
@@ -81,7 +82,6 @@ impl Source for TreeSource<'_> {
     fn next(&mut self) -> Result<Option<KnownKey>> {
         let current = self.current.take();
         if current.is_some() {
-            self.cursor.advance()?;
             self.find_current()?;
         }
         Ok(current)

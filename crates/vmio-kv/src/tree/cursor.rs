@@ -58,7 +58,7 @@ impl Step {
     }
 }
 
-/// A place in a tree: at an entry, or behind the last one on its way. It holds no node, but looks at them when it has to.
+/// A place in a tree: before an entry, or behind the last one on its way. It holds no node, but looks at them when it has to.
 pub(crate) struct Cursor<L> {
     /// Of the tree, whose log this is.
     log: L,
@@ -70,14 +70,14 @@ pub(crate) struct Cursor<L> {
     path: Vec<Step>,
     /// The entry that follows those of the batch, if it is in the same leaf.
     leaf: Option<Step>,
-    /// The entry that it is at, and some that follow it.
+    /// The entries that come next.
     batch: VecDeque<KnownKey>,
     /// If that is empty, and it is not at the end: the last key of many that were passed over.
     passed: Option<KnownKey>,
 }
 
 impl<L: Deref<Target = Log> + Clone> Cursor<L> {
-    /// At the first entry of a tree, as a version of that epoch sees it, on the way that is within a bound.
+    /// Before the first entry of a tree, as a version of that epoch sees it, on the way that is within a bound.
     pub(crate) fn seek(
         log: &L,
         region: u32,
@@ -199,7 +199,8 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
             let tree = self.tree();
             let (keys, last): (Vec<KnownKey>, Option<KnownKey>) = tree.leaf(next.node, |leaf| {
                 let is_there = |index: &usize| *index < leaf.len() && !tree.is_superseded(leaf, *index);
-                let keys: Vec<KnownKey> = indexes.clone().filter(is_there).map(|index| leaf.key(index)).collect();
+                let mut keys = Vec::with_capacity(BATCH);
+                keys.extend(indexes.clone().filter(is_there).map(|index| leaf.key(index)));
                 let all_passed = keys.is_empty() && last < leaf.len();
                 Ok((keys, all_passed.then(|| leaf.key(last))))
             })?;
@@ -217,24 +218,17 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
         Ok(())
     }
 
-    /// A key that it has come to without an entry to show, since all up to it, and its own, are superseded; `None` if it is at an entry
-    /// or the end.
-    pub(crate) fn passed(&self) -> Option<KnownKey> {
-        self.passed.clone()
-    }
-
-    /// What is known of the entry that it is at; `None` at the end, or if it has [passed](Self::passed) many.
-    pub(crate) fn current(&self) -> Option<KnownKey> {
-        self.batch.front().cloned()
-    }
-
-    /// To the next entry on the way.
-    pub(crate) fn advance(&mut self) -> Result<()> {
-        self.batch.pop_front();
-        if self.batch.is_empty() {
+    /// What is known of the next entry on the way; `None` at the end, or if it has [passed](Self::take_passed) many.
+    pub(crate) fn next(&mut self) -> Result<Option<KnownKey>> {
+        if self.batch.is_empty() && self.passed.is_none() {
             self.fill()?;
         }
-        Ok(())
+        Ok(self.batch.pop_front())
+    }
+
+    /// A key that it has come to without an entry to show, since all up to it, and its own, are superseded; told once, and then it goes on.
+    pub(crate) fn take_passed(&mut self) -> Option<KnownKey> {
+        self.passed.take()
     }
 }
 

@@ -107,8 +107,8 @@ impl LevelCursor {
         bound: Bound<&[u8]>,
         direction: Direction,
     ) -> Result<Self> {
-        let cursor = Cursor::seek(&region.log, region.number, root, epoch, bound, direction)?;
-        let next = next_of_tree(&cursor);
+        let mut cursor = Cursor::seek(&region.log, region.number, root, epoch, bound, direction)?;
+        let next = next_of_tree(&mut cursor)?;
         Ok(LevelCursor { place: Place::Tree(cursor), next })
     }
 
@@ -117,10 +117,7 @@ impl LevelCursor {
         let Some(taken) = self.next.take() else { return Ok(None) };
         self.next = match &mut self.place {
             Place::Memory(cursor) => cursor.next_within(Bound::Excluded(&taken.known().bytes)),
-            Place::Tree(cursor) => {
-                cursor.advance()?;
-                next_of_tree(cursor)
-            }
+            Place::Tree(cursor) => next_of_tree(cursor)?,
         };
         Ok(Some(taken))
     }
@@ -140,13 +137,14 @@ impl LevelCursor {
             Place::Memory(cursor) => cursor.skip_to(bound),
             Place::Tree(cursor) => {
                 cursor.skip_to(bound)?;
-                next_of_tree(cursor)
+                next_of_tree(cursor)?
             }
         };
         Ok(())
     }
 }
 
-fn next_of_tree(cursor: &Cursor<Arc<Log>>) -> Option<Next> {
-    cursor.current().map(Next::Entry).or_else(|| cursor.passed().map(Next::Nothing))
+fn next_of_tree(cursor: &mut Cursor<Arc<Log>>) -> Result<Option<Next>> {
+    let entry = cursor.next()?.map(Next::Entry);
+    Ok(entry.or_else(|| cursor.take_passed().map(Next::Nothing)))
 }

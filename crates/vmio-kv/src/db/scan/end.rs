@@ -1,0 +1,213 @@
+//! One end of a scan: what comes next there, and what is read of it before it is asked for.
+
+use std::collections::VecDeque;
+
+use crate::db::open_region::OpenRegion;
+use crate::db::reorganization::Gathering;
+use crate::device::Passed;
+use crate::error::{Error, Result};
+use crate::format::geometry::BLOCK_BYTES;
+use crate::format::leaf::KnownKey;
+use crate::format::pointer::{Pointer, PointerKind};
+use crate::format::record::Record;
+use crate::log::Log;
+use crate::region::{RegionCursor, ScanRoom};
+
+/// Records that are read ahead in the order of their keys.
+const BY_KEY_MAX: usize = 32;
+/// More than these are read in the order of their places: one for so many that have been gone by, so that who stops has had little read in vain.
+const GONE_BY_SHARE: u64 = 4;
+/// Where fewer than one of so many records are read past the cache, it is not worth it.
+const PASSED_SHARE: usize = 4;
+/// Longer records are read when the scan comes to them.
+const BY_PLACE_BYTES_MAX: u32 = 2 * BLOCK_BYTES as u32;
+/// What a record that is ahead takes beside its key and value: itself, its place in the order of reading, and what the allocator adds to both.
+const AHEAD_BYTES: u64 = (size_of::<Ahead>() + size_of::<Wanted>() + 4 * size_of::<usize>()) as u64;
+
+/// One end of a scan: a cursor, the keys that it has passed, and their records.
+pub(super) struct End {
+    cursor: RegionCursor,
+    ahead: VecDeque<Ahead>,
+    /// The records' blocks, if they were read in the order of their keys.
+    pub(super) passed: Passed,
+    ahead_max: usize,
+    /// Keys that were ahead, and are not any more.
+    gone_by: u64,
+    room: ScanRoom,
+    /// Of so many keys ahead it is known whether their records lie apart in the log, and were read so before.
+    looked_at: usize,
+    /// They do.
+    pub(super) is_apart: bool,
+    /// Those of them that were come by.
+    pub(super) gathering: Option<Gathering>,
+    is_over: bool,
+    /// What comes behind the keys.
+    failure: Option<Error>,
+}
+
+/// A key that is ahead.
+pub(super) struct Ahead {
+    /// All of it is known once its record was read.
+    pub(super) known: KnownKey,
+    /// If its record was read, and the value is wanted.
+    pub(super) value: Option<Vec<u8>>,
+    /// It was, and was not in memory.
+    is_passed: bool,
+}
+
+impl Ahead {
+    fn block(&self) -> u64 {
+        self.known.pointer.offset() / BLOCK_BYTES as u64
+    }
+}
+
+/// A key that is ahead, by its place, whose record is to be read.
+struct Wanted {
+    record: Pointer,
+    place: u32,
+    wants_key: bool,
+}
+
+impl Wanted {
+    fn new(place: usize, known: &KnownKey) -> Self {
+        Wanted { record: known.pointer, place: place as u32, wants_key: !known.complete }
+    }
+}
+
+impl End {
+    pub(super) fn new(open: &OpenRegion, cursor: RegionCursor) -> Self {
+        End {
+            cursor,
+            ahead: VecDeque::new(),
+            passed: Passed::default(),
+            ahead_max: 1,
+            gone_by: 0,
+            room: ScanRoom::new(&open.home.store.level_memory),
+            looked_at: 0,
+            is_apart: false,
+            gathering: None,
+            is_over: false,
+            failure: None,
+        }
+    }
+
+    pub(super) fn next(
+        &mut self,
+        open: &OpenRegion,
+        wants_values: bool,
+        is_beyond_end: impl Fn(&KnownKey) -> bool,
+    ) -> Result<Option<Ahead>> {
+        if self.ahead.is_empty() && !self.is_over {
+            self.fill(is_beyond_end);
+            self.read(&open.region.log, wants_values);
+        }
+        let Some(next) = self.ahead.pop_front() else { return self.failure.take().map_or(Ok(None), Err) };
+        if self.looked_at == 0 {
+            self.look_whether_apart(open, wants_values, &next);
+        }
+        self.looked_at -= 1;
+        self.gone_by += 1;
+        Ok(Some(next))
+    }
+
+    fn fill(&mut self, is_beyond_end: impl Fn(&KnownKey) -> bool) {
+        let mut bytes = 0;
+        while self.ahead.len() < self.ahead_max && !self.is_over {
+            match self.cursor.next(&is_beyond_end) {
+                Ok(Some(known)) => {
+                    let record_bytes = known.pointer.record_bytes();
+                    let is_short = record_bytes <= BY_PLACE_BYTES_MAX;
+                    bytes += AHEAD_BYTES + if is_short { u64::from(record_bytes) } else { known.bytes.len() as u64 };
+                    if self.ahead.len() == self.ahead.capacity() {
+                        // Not twice as many, for which it has no room.
+                        self.ahead.reserve_exact(BY_KEY_MAX.max(self.ahead.len() / 8));
+                    }
+                    self.ahead.push_back(Ahead { known, value: None, is_passed: false });
+                    if self.ahead.len() >= BY_KEY_MAX && !self.room.reaches(bytes) {
+                        break;
+                    }
+                }
+                Ok(None) => self.is_over = true,
+                Err(error) => (self.is_over, self.failure) = (true, Some(error)),
+            }
+        }
+    }
+
+    /// Reads the records of the keys ahead, and says how many keys are to be ahead the next time.
+    fn read(&mut self, log: &Log, wants_values: bool) {
+        // First it gives back its memory, which the next takes.
+        self.passed = Passed::default();
+        let passed = match self.ahead.len() {
+            // One alone is read when it is looked at.
+            0 | 1 => 0,
+            2..=BY_KEY_MAX => {
+                let wanted =
+                    self.ahead.iter().map(|ahead| &ahead.known).filter(|known| wants_values || !known.complete);
+                self.passed = log.read_in_passing(wanted.map(|known| known.pointer));
+                self.passed.blocks()
+            }
+            _ => self.read_by_place(log, wants_values),
+        };
+        self.ahead_max = if self.ahead_max < BY_KEY_MAX {
+            2 * self.ahead_max
+        } else if passed * PASSED_SHARE >= self.ahead.len() {
+            let gone_by = self.gone_by + self.ahead.len() as u64;
+            BY_KEY_MAX.max(usize::try_from(gone_by / GONE_BY_SHARE).unwrap_or(usize::MAX))
+        } else {
+            BY_KEY_MAX
+        };
+        if self.ahead.len() <= BY_KEY_MAX && self.ahead_max <= BY_KEY_MAX {
+            self.room.give_back();
+            self.ahead.shrink_to(BY_KEY_MAX);
+        }
+    }
+
+    /// Looks whether the records of this key and the next few lie apart.
+    fn look_whether_apart(&mut self, open: &OpenRegion, wants_values: bool, next: &Ahead) {
+        let some = || std::iter::once(next).chain(&self.ahead).take(BY_KEY_MAX);
+        self.looked_at = some().count();
+        let store = &open.home.store;
+        let reorganizes = wants_values && store.options.reorganizes_scanned();
+        self.is_apart = reorganizes && {
+            let pointers = some().map(|ahead| ahead.known.pointer);
+            let mut by_place: Vec<u64> = some().filter(|ahead| ahead.is_passed).map(Ahead::block).collect();
+            by_place.sort_unstable();
+            by_place.dedup();
+            store.scanned.are_apart_again(pointers, self.passed.blocks() + by_place.len())
+        };
+        if !self.is_apart {
+            self.gathering = None;
+        }
+    }
+
+    /// Tells how many of the records were not in memory.
+    fn read_by_place(&mut self, log: &Log, wants_values: bool) -> usize {
+        let is_wanted = |known: &KnownKey| {
+            (wants_values || !known.complete)
+                && known.pointer.kind() != PointerKind::Extents
+                && known.pointer.record_bytes() <= BY_PLACE_BYTES_MAX
+        };
+        let wanted = self.ahead.iter().enumerate().filter(|(_, ahead)| is_wanted(&ahead.known));
+        let mut order: Vec<Wanted> = wanted.map(|(place, ahead)| Wanted::new(place, &ahead.known)).collect();
+        order.sort_unstable_by_key(|wanted| wanted.record.offset());
+        let (mut count, ahead) = (0, &mut self.ahead);
+        let take = |wanted: &Wanted, record: &Record<'_>| {
+            let key = wanted.wants_key.then(|| record.key.to_vec());
+            (key, wants_values.then(|| record.value.to_vec()))
+        };
+        log.read_by_place(
+            &order,
+            |wanted| wanted.record,
+            take,
+            |wanted, (key, value), is_passed| {
+                let ahead = &mut ahead[wanted.place as usize];
+                if let Some(key) = key {
+                    (ahead.known.bytes, ahead.known.complete) = (key, true);
+                }
+                (ahead.value, ahead.is_passed) = (value, is_passed);
+                count += usize::from(is_passed);
+            },
+        );
+        count
+    }
+}
