@@ -4,16 +4,8 @@
 #![deny(clippy::print_stdout)]
 
 mod bench;
-mod cleanup;
 mod commands;
-mod machine;
-mod new_file;
-mod progress;
-mod randomness;
-mod seconds;
 mod sim;
-mod size;
-mod standard_output;
 
 use std::io;
 use std::process::ExitCode;

@@ -13,10 +13,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use vmio_report::cleanup::Cleanup;
+use vmio_report::randomness::{Access, Distances};
 
 use super::trace_page::{Event, TracePage};
-use crate::cleanup::Cleanup;
-use crate::randomness::{Access, Distances};
 
 /// A trace that can be started: buffers of our own in the kernel. Ends what is left of one, too.
 pub struct TraceBuffers {

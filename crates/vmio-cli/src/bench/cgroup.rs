@@ -7,9 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-
-use crate::bench::output::OutputArgs;
-use crate::cleanup::Cleanup;
+use vmio_report::cleanup::Cleanup;
+use vmio_report::output::OutputArgs;
 
 /// A cgroup with a memory limit; removed when dropped, once its processes are gone.
 pub struct MemoryCgroup {

@@ -12,6 +12,9 @@ use std::{env, fmt, io};
 use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use vmio_report::cleanup::Cleanup;
+use vmio_report::progress::Activity;
+use vmio_report::standard_output::print_line;
 
 use super::engines::EngineKind;
 use super::engines::mmap::LinuxMapping;
@@ -21,9 +24,6 @@ use super::kv::{self, CrashSpec, KvSpec, ReopenSpec};
 use super::scenarios::{commit, fetch, fresh, heap, hit, posix, priority, sync, units};
 use super::spec::{MeasuredRun, RunSpec};
 use super::{cgroup, process, worker};
-use crate::cleanup::Cleanup;
-use crate::progress::Activity;
-use crate::standard_output::print_line;
 
 /// What a child process is told to do.
 #[derive(Debug, Serialize, Deserialize)]

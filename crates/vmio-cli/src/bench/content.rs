@@ -11,9 +11,8 @@ use std::thread;
 use anyhow::{Context, bail};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-
-use crate::progress::ByteProgress;
-use crate::size::format_size;
+use vmio_report::progress::ByteProgress;
+use vmio_report::size::format_size;
 
 /// The size of a page of the cache.
 pub const PAGE_BYTES: u64 = vmio::PAGE_BYTES as u64;

@@ -8,9 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use vmio_report::cleanup::Cleanup;
 
 use super::process;
-use crate::cleanup::Cleanup;
 
 const CONTROL: &str = "/sys/class/zram-control";
 /// How long a device may stay busy after the last run before giving it back fails.

@@ -3,18 +3,19 @@
 use anyhow::bail;
 use clap::{Args, ValueHint};
 use vmio::probe::KernelFeature;
+use vmio_report::output::OutputArgs;
+use vmio_report::report_file::ReportFile;
+use vmio_report::seconds::parse_measured;
+use vmio_report::size::{format_size, parse_cache};
 
 use super::engines::EngineKind;
 use super::matrix::Matrix;
 use super::op::Op;
-use super::output::OutputArgs;
 use super::pattern::Pattern;
 use super::quick;
 use super::report::{Style, report};
-use super::report_file::{ReportFile, Setting};
+use super::run_report::{self, Setting};
 use super::target::{Target, TargetArgs};
-use crate::seconds::parse_measured;
-use crate::size::{format_size, parse_cache};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -109,7 +110,7 @@ pub fn run(args: &MapArgs) -> anyhow::Result<()> {
     args.output.text(&report(&result, style))?;
     args.output.results(&result.runs)?;
     if let Some(file) = &args.report {
-        file.write(&Setting::now(&target, matrix.cache_bytes, measure_s), &result)?;
+        run_report::write(file, &Setting::now(&target, matrix.cache_bytes, measure_s), &result)?;
         args.output.text(&file.notice())?;
     }
     fail_on_verify_errors(result.runs.iter().map(|run| run.verify_errors).sum())

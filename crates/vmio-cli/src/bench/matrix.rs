@@ -1,11 +1,12 @@
 //! The runs of `vmio bench map`: every engine, pattern, operation and number of threads.
 
+use vmio_report::latency_curve::LatencyCurve;
+
 use super::cgroup::MemoryCgroup;
 use super::child::{self, Job, Killed, ResidentRange, Task};
 use super::device_cache::drop_page_cache;
 use super::engines::EngineKind;
 use super::engines::vmio::Variant;
-use super::latency_curve::LatencyCurve;
 use super::op::Op;
 use super::pattern::Pattern;
 use super::spec::{MeasuredRun, RunResult, RunSpec};

@@ -7,10 +7,10 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use clap::Args;
 use tempfile::TempDir;
+use vmio_report::cleanup::Cleanup;
 
 use crate::bench::fast_device::FastDevice;
 use crate::bench::target::Device;
-use crate::cleanup::Cleanup;
 
 /// Where to work.
 #[derive(Args, Clone, Debug, Default)]

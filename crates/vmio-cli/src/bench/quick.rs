@@ -4,6 +4,9 @@ use std::time::Instant;
 
 use anyhow::bail;
 use serde_json::{Value, json};
+use vmio_report::output::OutputArgs;
+use vmio_report::report_file::ReportFile;
+use vmio_report::size::format_size;
 
 use super::content::PAGE_BYTES;
 use super::engines::EngineKind;
@@ -11,13 +14,11 @@ use super::engines::vmio::Variant;
 use super::map::fail_on_verify_errors;
 use super::matrix::{Matrix, MatrixResult};
 use super::op::Op;
-use super::output::OutputArgs;
 use super::pattern::Pattern;
 use super::report::{Style, report};
-use super::report_file::{ReportFile, Setting};
+use super::run_report::{self, Setting};
 use super::scenarios::priority;
 use super::target::{Target, TargetArgs};
-use crate::size::format_size;
 
 const WARM_UP_S: f64 = 1.0;
 const ALL_ENGINES: [EngineKind; 3] = [EngineKind::Vmio(Variant::Plain), EngineKind::Mmap, EngineKind::Pread];
@@ -110,7 +111,11 @@ pub fn run(
     all.push(json!({ "scenario": "priority", "results": priority }));
     output.results(&all)?;
     if let Some(file) = report_file {
-        file.write(&Setting::now(&quick.target, quick.scale.cache_bytes, quick.scale.measure_s), &quick.result)?;
+        run_report::write(
+            file,
+            &Setting::now(&quick.target, quick.scale.cache_bytes, quick.scale.measure_s),
+            &quick.result,
+        )?;
         output.text(&file.notice())?;
     }
     fail_on_verify_errors(verify_errors)

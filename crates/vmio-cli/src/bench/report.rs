@@ -1,11 +1,12 @@
 //! The results of `bench map` for people: a table for each pattern and operation, every row beside
 //! Linux mmap.
 
+use vmio_report::table::Table;
+
 use super::break_even;
 use super::engines::EngineKind;
 use super::matrix::MatrixResult;
 use super::spec::{MissParts, RunResult, threads_label};
-use super::table::Table;
 
 /// How tables are written.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use vmio_report::latency_curve::LatencyCurve;
 
 use super::engines::EngineKind;
-use super::latency_curve::LatencyCurve;
 use super::op::Op;
 use super::pattern::Pattern;
 

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
+use vmio_report::cleanup::Cleanup;
 
 use super::fast_device::FastDevice;
-use crate::cleanup::Cleanup;
 
 /// Used before any other swap.
 const PRIORITY: &str = "32767";

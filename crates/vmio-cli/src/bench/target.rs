@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use tempfile::TempPath;
+use vmio_report::cleanup::Cleanup;
+use vmio_report::size::{format_size, parse_size};
 
 use super::content::{self, PAGE_BYTES};
 use super::device_cache::drop_page_cache;
 use super::fast_device::{self, FastDevice};
-use crate::cleanup::Cleanup;
-use crate::size::{format_size, parse_size};
 
 /// Where to run.
 #[derive(Args, Clone, Debug, Default)]

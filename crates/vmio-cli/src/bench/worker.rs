@@ -10,10 +10,10 @@ use quanta::Clock;
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 use vmio::Stats;
+use vmio_report::latency_curve::LatencyCurve;
 
 use super::content::{PAGE_BYTES, WORD_BYTES, word_at, word_is_valid};
 use super::engines::{Access, Engine};
-use super::latency_curve::LatencyCurve;
 use super::op::Op;
 use super::pattern::OffsetStream;
 use super::process::{Usage, max_rss_bytes};

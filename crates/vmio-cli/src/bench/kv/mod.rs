@@ -19,20 +19,20 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 use kv_peers::EngineKind;
-
-pub use self::measure::{KvSpec, measure};
-pub use self::own::{OwnBenchArgs, run_own};
-pub use self::reopen::{CrashSpec, ReopenSpec, load_and_crash, reopen};
+use vmio_report::output::OutputArgs;
+use vmio_report::report_file::ReportFile;
+use vmio_report::size::{format_size, parse_size};
 
 use self::records::{KEY_BYTES_MIN, RecordShape, VALUE_BYTES_MIN};
 use self::runner::{Outcome, Runner};
 use self::scenario::Scenario;
 use self::workload::{Distribution, Durability, Phase};
 use super::block_trace::TraceBuffers;
-use super::output::OutputArgs;
 use super::place::{Place, PlaceArgs};
-use super::report_file::ReportFile;
-use crate::size::{format_size, parse_size};
+
+pub use self::measure::{KvSpec, measure};
+pub use self::own::{OwnBenchArgs, run_own};
+pub use self::reopen::{CrashSpec, ReopenSpec, load_and_crash, reopen};
 
 const EXAMPLES: &str = "\
 Examples:

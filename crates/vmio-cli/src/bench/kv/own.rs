@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 use kv_peers::EngineKind;
+use vmio_report::output::OutputArgs;
+use vmio_report::size::parse_size;
 
 use super::records::{KEY_BYTES_MIN, RecordShape, VALUE_BYTES_MIN};
 use super::runner::Runner;
 use super::workload::{Durability, Phase};
 use super::{check_memory, finish};
-use crate::bench::output::OutputArgs;
 use crate::bench::place::Place;
-use crate::size::parse_size;
 
 /// What it takes.
 #[derive(Args)]

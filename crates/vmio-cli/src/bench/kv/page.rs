@@ -1,18 +1,19 @@
 //! `--report`: the results as one page with charts that needs nothing else.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use vmio_report::charts::axis::Unit;
+use vmio_report::charts::grouped_bars::Bars;
+use vmio_report::charts::latency_lines::{LatencyLine, latency_lines};
+use vmio_report::charts::{self, Chart, figure};
+use vmio_report::page::{META, PAGE_STYLE, fact_list};
+use vmio_report::size::format_size;
+use vmio_report::surroundings::Surroundings;
 
 use super::measure::KvResult;
 use super::runner::{Outcome, Runner};
 use super::scenario::Scenario;
 use super::table::{self, Section};
 use super::workload::Phase;
-use crate::bench::charts::axis::Unit;
-use crate::bench::charts::grouped_bars::Bars;
-use crate::bench::charts::latency_lines::{LatencyLine, latency_lines};
-use crate::bench::charts::{self, Chart, figure};
-use crate::bench::report_file::{META, PAGE_STYLE, Surroundings, fact_list};
-use crate::size::format_size;
 
 const OPERATIONS: &[Unit] = &[("operations/s", 1.0), ("thousand operations/s", 1e3), ("million operations/s", 1e6)];
 const TIMES: &[Unit] = &[("bytes a byte", 1.0)];

@@ -8,6 +8,7 @@ use anyhow::Context;
 use kv_peers::{EngineKind, Setup};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use vmio_report::output::OutputArgs;
 
 use super::measure::{KvResult, KvSpec};
 use super::records::RecordShape;
@@ -18,7 +19,6 @@ use crate::bench::block_trace::TraceBuffers;
 use crate::bench::cgroup::MemoryCgroup;
 use crate::bench::child::{self, Job, Killed, Task};
 use crate::bench::device_cache::drop_page_caches;
-use crate::bench::output::OutputArgs;
 use crate::bench::place::Place;
 
 /// What is run on each engine.

@@ -1,13 +1,13 @@
 //! The results for people: a table a phase, each engine beside vmio.
 
 use kv_peers::EngineKind;
+use vmio_report::table::Table;
 
 use super::measure::KvResult;
 use super::reopen::ReopenResult;
 use super::runner::{KvFailure, Outcome};
 use super::scenario::Scenario;
 use super::workload::Phase;
-use crate::bench::table::Table;
 
 const HEADER: [&str; 17] = [
     "engine",

@@ -13,6 +13,10 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 use vmio::Stats;
+use vmio_report::output::OutputArgs;
+use vmio_report::seconds::{parse_measured, parse_warm_up};
+use vmio_report::size::{format_size, parse_cache};
+use vmio_report::table::Table;
 
 use super::super::child::Job;
 use super::super::content::{PAGE_BYTES, WORD_BYTES, word_is_valid};
@@ -21,13 +25,9 @@ use super::super::engines::pointer::PointerAccess;
 use super::super::engines::uring;
 use super::super::engines::vmio::{Variant, VmioEngine};
 use super::super::map::fail_on_verify_errors;
-use super::super::output::OutputArgs;
 use super::super::process::Usage;
-use super::super::table::Table;
 use super::super::target::{Target, TargetArgs};
 use super::{run_side, run_side_in_cgroup};
-use crate::seconds::{parse_measured, parse_warm_up};
-use crate::size::{format_size, parse_cache};
 
 const EXAMPLES: &str = "\
 Examples:

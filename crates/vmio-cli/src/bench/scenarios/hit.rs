@@ -7,6 +7,8 @@ use std::time::Instant;
 use anyhow::bail;
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use vmio_report::output::OutputArgs;
+use vmio_report::size::format_size;
 
 use super::super::child::Job;
 use super::super::content::{PAGE_BYTES, WORD_BYTES, mix64};
@@ -14,10 +16,8 @@ use super::super::engines::mmap::LinuxMapping;
 use super::super::engines::pointer::PointerAccess;
 use super::super::engines::vmio::{Variant, VmioEngine};
 use super::super::median::median;
-use super::super::output::OutputArgs;
 use super::super::target::{Target, TargetArgs};
 use super::run_side;
-use crate::size::format_size;
 
 const EXAMPLES: &str = "\
 Examples:

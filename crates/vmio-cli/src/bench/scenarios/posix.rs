@@ -11,14 +11,14 @@ use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use vmio::{Access, SharedMap};
+use vmio_report::output::OutputArgs;
+use vmio_report::size::{format_size, parse_cache, parse_size};
 
 use super::super::child::{self, Job, Task};
 use super::super::content::mix64;
 use super::super::median::median;
-use super::super::output::OutputArgs;
 use super::super::place::Place;
 use crate::commands::run::RunMode;
-use crate::size::{format_size, parse_cache, parse_size};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -7,6 +7,9 @@ use anyhow::bail;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use vmio::Advice;
+use vmio_report::output::OutputArgs;
+use vmio_report::size::{format_size, parse_cache, parse_size};
+use vmio_report::table::Table;
 
 use super::super::child::Job;
 use super::super::content::{PAGE_BYTES, word_is_valid};
@@ -15,12 +18,9 @@ use super::super::engines::mmap::LinuxMapping;
 use super::super::engines::pointer::PointerAccess;
 use super::super::engines::vmio::{Variant, VmioEngine};
 use super::super::map::fail_on_verify_errors;
-use super::super::output::OutputArgs;
 use super::super::process::Usage;
-use super::super::table::Table;
 use super::super::target::{Target, TargetArgs};
 use super::{run_side, run_side_in_cgroup};
-use crate::size::{format_size, parse_cache, parse_size};
 
 const EXAMPLES: &str = "\
 Examples:

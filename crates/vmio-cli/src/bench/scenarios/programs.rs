@@ -8,9 +8,9 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use vmio_report::output::OutputArgs;
 
 use super::super::median::median;
-use super::super::output::OutputArgs;
 use super::super::place::Place;
 use crate::commands::run::RunMode;
 

@@ -12,6 +12,9 @@ use quanta::Clock;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde::{Deserialize, Serialize};
+use vmio_report::output::OutputArgs;
+use vmio_report::size::{format_size, parse_cache};
+use vmio_report::table::Table;
 
 use super::super::child::Job;
 use super::super::content::{PAGE_BYTES, word_at};
@@ -20,13 +23,10 @@ use super::super::engines::mmap::LinuxMapping;
 use super::super::engines::pointer::PointerAccess;
 use super::super::engines::vmio::{Variant, VmioEngine};
 use super::super::map::fail_on_verify_errors;
-use super::super::output::OutputArgs;
 use super::super::pattern::{OffsetStream, Pattern};
-use super::super::table::Table;
 use super::super::target::{Target, TargetArgs};
 use super::super::worker::new_histogram;
 use super::{run_side, run_side_in_cgroup};
-use crate::size::{format_size, parse_cache};
 
 const EXAMPLES: &str = "\
 Examples:

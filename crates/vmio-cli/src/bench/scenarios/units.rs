@@ -12,6 +12,9 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 use vmio::{Advice, FrameHint};
+use vmio_report::output::OutputArgs;
+use vmio_report::size::{format_size, parse_cache};
+use vmio_report::table::Table;
 
 use super::super::child::Job;
 use super::super::content::{PAGE_BYTES, WORD_BYTES, word_is_valid};
@@ -19,13 +22,10 @@ use super::super::engines::pointer::PointerAccess;
 use super::super::engines::vmio::VmioEngine;
 use super::super::map::fail_on_verify_errors;
 use super::super::median::median;
-use super::super::output::OutputArgs;
 use super::super::process::Usage;
-use super::super::table::Table;
 use super::super::target::{Target, TargetArgs};
 use super::hit::load_time_ns;
 use super::run_side;
-use crate::size::{format_size, parse_cache};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -9,6 +9,9 @@ mod table;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
+use vmio_report::output::OutputArgs;
+use vmio_report::seconds::{parse_measured, parse_warm_up};
+use vmio_report::size::{format_size, parse_cache, parse_size};
 
 use self::accesses::AccessesResult;
 use self::commits::CommitsResult;
@@ -23,10 +26,7 @@ use super::super::child::{self, Job, Task};
 use super::super::content::PAGE_BYTES;
 use super::super::device_cache::drop_page_caches;
 use super::super::map::fail_on_verify_errors;
-use super::super::output::OutputArgs;
 use super::super::place::{Place, PlaceArgs};
-use crate::seconds::{parse_measured, parse_warm_up};
-use crate::size::{format_size, parse_cache, parse_size};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -1,10 +1,11 @@
 //! The results in tables for people.
 
+use vmio_report::table::Table;
+
 use super::accesses::{AccessesResult, Waits};
 use super::commits::CommitsResult;
 use super::stores::StoreKind;
 use super::{CommitResult, Found};
-use crate::bench::table::Table;
 
 /// A table for each measure that has results.
 pub(super) fn text(results: &[CommitResult]) -> String {

@@ -6,17 +6,17 @@ use anyhow::bail;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use vmio_heap::HeapEngine;
-
-pub use self::program::{HeapSpec, measure};
+use vmio_report::output::OutputArgs;
+use vmio_report::size::{format_size, parse_size};
 
 use self::program::{HeapFile, HeapRun};
 use super::super::cgroup::MemoryCgroup;
 use super::super::child::{self, Job, Killed, Task};
 use super::super::median::median;
-use super::super::output::OutputArgs;
 use super::super::place::{Place, PlaceArgs};
 use super::super::swap::SwapDevice;
-use crate::size::{format_size, parse_size};
+
+pub use self::program::{HeapSpec, measure};
 
 const EXAMPLES: &str = "\
 Examples:

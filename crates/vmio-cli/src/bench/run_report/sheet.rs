@@ -1,10 +1,11 @@
 //! The charts alone, as one drawing.
 
 use maud::{Markup, PreEscaped, html};
+use vmio_report::charts;
 
+use super::super::matrix::MatrixResult;
+use super::super::run_charts::RunGroup;
 use super::Setting;
-use crate::bench::charts::{self, RunGroup};
-use crate::bench::matrix::MatrixResult;
 
 const COLUMNS: usize = 2;
 const HEAD: u32 = 76;

@@ -61,8 +61,11 @@ impl LatencyCurve {
 
 #[cfg(test)]
 mod tests {
-    use super::super::worker::new_histogram;
     use super::*;
+
+    fn new_histogram() -> anyhow::Result<Histogram<u64>> {
+        Ok(Histogram::new_with_bounds(1, 60_000_000_000, 3)?)
+    }
 
     #[test]
     fn a_curve_rises_through_the_quantiles() -> anyhow::Result<()> {

@@ -1,6 +1,6 @@
 //! An axis of a chart: which values it spans, where its ticks are, and where on it a value lies.
 
-use super::super::latency_curve::MARKED_FRACTIONS;
+use crate::latency_curve::MARKED_FRACTIONS;
 use crate::size::format_size;
 
 /// An axis with its label and ticks.

@@ -1,13 +1,13 @@
 //! The latencies of all operations, as a cumulative distribution with a long tail.
 
 use maud::html;
+use vmio_report::charts::Chart;
+use vmio_report::charts::axis::{Axis, format_latency, format_percentile};
+use vmio_report::charts::plot::{LegendEntry, Plot};
+use vmio_report::latency_curve::LatencyCurve;
 
-use super::axis::{Axis, format_latency, format_percentile};
-use super::engine_style::EngineStyle;
-use super::plot::{LegendEntry, Plot};
-use super::{Chart, RunGroup};
-use crate::bench::latency_curve::LatencyCurve;
-use crate::bench::spec::{RunResult, threads_label};
+use super::super::spec::{RunResult, threads_label};
+use super::{RunGroup, style_of};
 
 /// A chart for each number of threads, over the same latencies, so that they compare.
 pub fn charts(group: &RunGroup, subtitle: &str) -> Vec<Chart> {
@@ -22,13 +22,12 @@ pub fn charts(group: &RunGroup, subtitle: &str) -> Vec<Chart> {
 
 fn chart(group: &RunGroup, threads: u32, (lowest_us, highest_us): (f64, f64), subtitle: &str) -> Chart {
     let runs: Vec<_> = group.runs.iter().filter(|(run, _)| run.threads == threads).collect();
-    let legend =
-        runs.iter().map(|(run, _)| LegendEntry::line(EngineStyle::of(run.engine), run.engine.to_string())).collect();
+    let legend = runs.iter().map(|(run, _)| LegendEntry::line(style_of(run.engine), run.engine.to_string())).collect();
     let plot = Plot::new(Axis::latencies(lowest_us, highest_us), Axis::percentiles(), legend);
     let marks = html! {
         // The first engine is drawn last, over the others.
         @for (run, curve) in runs.iter().rev() {
-            @let style = EngineStyle::of(run.engine);
+            @let style = style_of(run.engine);
             path class={ "line curve " (style.class()) } data-engine=(run.engine.to_string())
                 d=(plot.path(curve.points().iter().map(|point| (point.latency_us, point.fraction)))) {
                 title { (summary(run, curve)) }

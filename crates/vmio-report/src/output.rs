@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 
-use super::report_file::ReportFile;
+use crate::report_file::ReportFile;
 use crate::standard_output::print_line;
 
 /// Where the JSON goes.

@@ -1,34 +1,17 @@
-//! Charts of the results of `bench map`, in SVG.
+//! Charts of the results of `bench map`.
 
-pub mod axis;
 mod bytes_moved;
-mod engine_style;
-pub mod grouped_bars;
 mod latency;
-pub mod latency_lines;
-pub mod miss_ratio;
-pub mod plot;
 mod throughput;
 
-use maud::{Markup, html};
+use vmio_report::charts::{Chart, EngineStyle};
+use vmio_report::latency_curve::LatencyCurve;
 
 use super::engines::EngineKind;
-use super::latency_curve::LatencyCurve;
 use super::matrix::MatrixResult;
 use super::op::Op;
 use super::pattern::Pattern;
 use super::spec::RunResult;
-pub use engine_style::EngineStyle;
-pub use miss_ratio::{MissCurve, miss_ratio_chart};
-pub use plot::{HEIGHT, WIDTH};
-
-/// A drawing of [`WIDTH`] by [`HEIGHT`].
-pub struct Chart {
-    /// What it shows.
-    pub title: String,
-    /// Elements of SVG, coloured by [`style_sheet`].
-    pub drawing: Markup,
-}
 
 /// The runs of one pattern and operation, by rising number of threads.
 pub struct RunGroup {
@@ -86,23 +69,7 @@ impl RunGroup {
     }
 }
 
-/// A chart to put into a page.
-pub fn figure(chart: &Chart) -> Markup {
-    let size = format!("0 0 {WIDTH} {HEIGHT}");
-    html! {
-        svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox=(size) role="img" aria-label=(chart.title) {
-            (chart.drawing)
-        }
-    }
-}
-
-/// The rules that charts are drawn by, for white and for black paper.
-pub fn style_sheet() -> String {
-    format!(
-        "{}{}@media (prefers-color-scheme: dark) {{\n{}{}}}\n",
-        include_str!("charts.css"),
-        EngineStyle::rules(false),
-        include_str!("charts_dark.css"),
-        EngineStyle::rules(true)
-    )
+/// How an engine looks: the same in every chart and report.
+fn style_of(engine: EngineKind) -> EngineStyle {
+    EngineStyle::numbered(EngineKind::all().position(|other| other == engine).unwrap_or_default())
 }

@@ -1,11 +1,12 @@
-//! Where, when and how the runs were made.
+//! Where, when and by what command results were made.
 
 use std::env;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use vmio::probe;
 
-use crate::bench::target::Target;
 use crate::machine;
 use crate::size::format_size;
 
@@ -21,20 +22,6 @@ pub struct Surroundings {
     pub date: String,
     /// The command line.
     pub command: String,
-}
-
-/// What a reader must know to judge the figures.
-pub struct Setting {
-    /// Where and when they were made.
-    pub surroundings: Surroundings,
-    /// What the runs were made on.
-    pub target: String,
-    /// How much of it.
-    pub size_bytes: u64,
-    /// The memory budget.
-    pub cache_bytes: u64,
-    /// How long each run was measured.
-    pub measure_s: f64,
 }
 
 impl Surroundings {
@@ -62,33 +49,19 @@ impl Surroundings {
     }
 }
 
-impl Setting {
-    /// Looks at all of it.
-    pub fn now(target: &Target, cache_bytes: u64, measure_s: f64) -> Self {
-        Self {
-            surroundings: Surroundings::now(),
-            target: printable(target.description()),
-            size_bytes: target.size_bytes(),
-            cache_bytes,
-            measure_s,
-        }
-    }
-
-    /// The sizes, in a few words.
-    pub fn sizes(&self) -> String {
-        format!("{} of data, a cache of {}", format_size(self.size_bytes), format_size(self.cache_bytes))
-    }
-}
-
 /// The command as one would type it again.
 fn command_line() -> String {
-    let arguments = env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
+    let mut arguments = env::args_os();
+    let program = arguments.next().map(PathBuf::from);
+    let program =
+        program.as_deref().and_then(Path::file_name).map_or("vmio".into(), OsStr::to_string_lossy).into_owned();
+    let arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
     let quote = |word: &str| shlex::try_quote(word).map_or_else(|_| word.to_owned(), |word| word.into_owned());
-    let words = ["vmio".to_owned()].into_iter().chain(arguments);
+    let words = [program].into_iter().chain(arguments);
     words.map(|word| quote(&word)).collect::<Vec<_>>().join(" ")
 }
 
 /// Without the control characters that a file's name may have and XML may not.
-fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }

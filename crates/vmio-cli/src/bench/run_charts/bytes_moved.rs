@@ -2,14 +2,14 @@
 //! in the same time move more, so that totals would not compare.
 
 use maud::{Markup, html};
+use vmio_report::charts::Chart;
+use vmio_report::charts::axis::{Axis, Unit, trimmed};
+use vmio_report::charts::plot::{LegendEntry, Plot, px};
+use vmio_report::latency_curve::LatencyCurve;
+use vmio_report::size::format_size;
 
-use super::axis::{Axis, Unit, trimmed};
-use super::engine_style::EngineStyle;
-use super::plot::{LegendEntry, Plot, px};
-use super::{Chart, RunGroup};
-use crate::bench::latency_curve::LatencyCurve;
-use crate::bench::spec::{RunResult, threads_label};
-use crate::size::format_size;
+use super::super::spec::{RunResult, threads_label};
+use super::{RunGroup, style_of};
 
 const UNITS: [Unit; 3] = [("B", 1.0), ("KiB", 1024.0), ("MiB", 1_048_576.0)];
 /// The part of the width between two groups that bars fill.
@@ -27,7 +27,7 @@ pub fn chart(group: &RunGroup, subtitle: &str) -> Chart {
     let (engines, threads) = (group.engines(), group.threads());
     let mut legend: Vec<_> = engines
         .iter()
-        .map(|engine| LegendEntry::area(&format!("read {}", EngineStyle::of(*engine).class()), engine.to_string()))
+        .map(|engine| LegendEntry::area(&format!("read {}", style_of(*engine).class()), engine.to_string()))
         .collect();
     legend.push(LegendEntry::area("read", "read".to_owned()));
     legend.push(LegendEntry::area("written", "written".to_owned()));
@@ -65,7 +65,7 @@ impl Moved {
 }
 
 fn bar(plot: &Plot, (unit, per_unit): Unit, run: &RunResult, moved: &Moved, (left, width): (f64, f64)) -> Markup {
-    let class = EngineStyle::of(run.engine).class();
+    let class = style_of(run.engine).class();
     let [bottom, middle, top] = [0.0, moved.read, moved.total()].map(|bytes| plot.y(bytes));
     let title = |what: &str, bytes: f64, all_bytes: u64| {
         let amount = trimmed(bytes / per_unit);

@@ -2,7 +2,6 @@
 
 use maud::{Markup, html};
 
-use super::super::engines::EngineKind;
 use super::plot::px;
 
 /// The colour and the shape of the marks of an engine.
@@ -35,12 +34,7 @@ const SHAPES: [&str; 5] = [
 ];
 
 impl EngineStyle {
-    /// The style of an engine: the same in every chart and report.
-    pub fn of(engine: EngineKind) -> Self {
-        Self { index: EngineKind::all().position(|other| other == engine).unwrap_or_default() }
-    }
-
-    /// The style of a line that is no engine's, by its place in the legend.
+    /// The style of an engine by its number, or of a line by its place in the legend.
     pub fn numbered(index: usize) -> Self {
         Self { index }
     }

@@ -1,25 +1,25 @@
 //! Throughput against the number of threads.
 
 use maud::html;
+use vmio_report::charts::Chart;
+use vmio_report::charts::axis::{Axis, Unit, trimmed};
+use vmio_report::charts::plot::{LegendEntry, Plot};
 
-use super::axis::{Axis, Unit, trimmed};
-use super::engine_style::EngineStyle;
-use super::plot::{LegendEntry, Plot};
-use super::{Chart, RunGroup};
-use crate::bench::spec::threads_label;
+use super::super::spec::threads_label;
+use super::{RunGroup, style_of};
 
 const UNITS: [Unit; 3] = [("operations/s", 1.0), ("thousand operations/s", 1e3), ("million operations/s", 1e6)];
 
 /// The chart, a line for each engine.
 pub fn chart(group: &RunGroup, subtitle: &str) -> Chart {
     let engines = group.engines();
-    let legend = engines.iter().map(|engine| LegendEntry::line(EngineStyle::of(*engine), engine.to_string())).collect();
+    let legend = engines.iter().map(|engine| LegendEntry::line(style_of(*engine), engine.to_string())).collect();
     let largest = group.runs.iter().map(|(run, _)| run.ops_per_s).fold(0.0, f64::max);
     let (y, (unit, per_unit)) = Axis::amounts("Throughput", &UNITS, largest);
     let plot = Plot::new(Axis::threads(&group.threads()), y, legend);
     let marks = html! {
         @for &engine in engines.iter().rev() {
-            @let style = EngineStyle::of(engine);
+            @let style = style_of(engine);
             @let runs: Vec<_> = group.runs.iter().map(|(run, _)| run).filter(|run| run.engine == engine).collect();
             path class={ "line curve " (style.class()) } data-engine=(engine.to_string())
                 d=(plot.path(runs.iter().map(|run| (f64::from(run.threads), run.ops_per_s)))) {

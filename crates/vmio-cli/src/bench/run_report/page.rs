@@ -1,12 +1,14 @@
 //! The whole report as one page of HTML that needs nothing else.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use vmio_report::charts::{self, figure};
+use vmio_report::page::{META, PAGE_STYLE, fact_list};
+use vmio_report::size::format_size;
 
-use super::{META, PAGE_STYLE, Setting, Surroundings};
-use crate::bench::charts::{self, RunGroup, figure};
-use crate::bench::matrix::MatrixResult;
-use crate::bench::report::{Style, remarks, table, verdict};
-use crate::size::format_size;
+use super::super::matrix::MatrixResult;
+use super::super::report::{Style, remarks, table, verdict};
+use super::super::run_charts::RunGroup;
+use super::Setting;
 
 /// The page.
 pub fn page(setting: &Setting, result: &MatrixResult) -> Markup {
@@ -43,16 +45,6 @@ fn facts(setting: &Setting) -> Markup {
     let each = format!("{} s, after a warm-up that is not counted", setting.measure_s);
     let more = [("Data", setting.target.as_str()), ("Cache", &cache), ("Each run", &each)];
     fact_list(&setting.surroundings, &more)
-}
-
-/// Where and when, more facts by name, and the command.
-pub fn fact_list(surroundings: &Surroundings, more: &[(&str, &str)]) -> Markup {
-    html! {
-        dl {
-            @for (name, value) in surroundings.facts().iter().chain(more) { div { dt { (name) } dd { (value) } } }
-            div { dt { "Command" } dd { code { (surroundings.command) } } }
-        }
-    }
 }
 
 fn section(group: &RunGroup, subtitle: &str) -> Markup {

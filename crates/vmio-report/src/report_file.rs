@@ -1,24 +1,11 @@
-//! `--report`: the results of `bench map` in a file to look at and to pass on.
-
-mod page;
-mod setting;
-mod sheet;
+//! `--report` and its like: a file to look at and to pass on, whose path is refused before the work if it could not be written after it.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::matrix::MatrixResult;
 use crate::new_file::{NewFile, folder_of};
-pub use page::fact_list;
-pub use setting::{Setting, Surroundings};
-
-/// Closed as XML wants it, so that programs too can read the page.
-pub const META: &str =
-    r#"<meta charset="utf-8"/><meta name="viewport" content="width=device-width, initial-scale=1"/>"#;
-/// How pages look, without their charts.
-pub const PAGE_STYLE: &str = include_str!("page.css");
 
 /// A file to write, in a folder that exists.
 #[derive(Clone, Debug)]
@@ -37,11 +24,9 @@ impl ReportFile {
         Ok(Self { path })
     }
 
-    /// Writes the report.
-    pub fn write(&self, setting: &Setting, result: &MatrixResult) -> anyhow::Result<()> {
-        let is_svg = self.path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"));
-        let text = if is_svg { sheet::sheet(setting, result) } else { page::page(setting, result) };
-        self.write_text(&text.into_string())
+    /// Whether its name says that it is to be a drawing.
+    pub fn is_svg(&self) -> bool {
+        self.path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"))
     }
 
     /// Where it is.
@@ -49,7 +34,7 @@ impl ReportFile {
         &self.path
     }
 
-    /// Writes any other report.
+    /// Writes the report.
     pub fn write_text(&self, text: &str) -> anyhow::Result<()> {
         self.write_text_from(text, &[])
     }
