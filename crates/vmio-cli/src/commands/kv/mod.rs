@@ -30,9 +30,8 @@ use scan::ScanArgs;
 use serde_json::json;
 use vmio::backing::{Access, Backing, FileBacking, FileUser, Holder};
 use vmio_kv::{DEFAULT_REGION, Db, Durability, FullPlace, Options, RegionHandle, SegmentHandle, SegmentStats};
+use vmio_measure::kv::{OwnBenchArgs, run_own};
 use vmio_report::size::{format_size, parse_size, parse_within};
-
-use crate::bench::kv::{OwnBenchArgs, run_own};
 
 /// Volumes have their lengths in these.
 const UNIT_BYTES: u64 = 2 << 20;
