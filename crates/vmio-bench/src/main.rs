@@ -3,7 +3,10 @@
 
 #![deny(clippy::print_stdout)]
 
+mod claims;
 mod job;
+mod machine;
+mod pages;
 mod raw_reads;
 mod scenarios;
 mod swap;
@@ -32,6 +35,8 @@ Examples:
   vmio-bench programs --dir /data                      databases and tools, plain and under vmio run --mode
   vmio-bench heap                                      a program that outgrows memory: its heap in a file, or swap
   vmio-bench kv --dir /data --records 1000000          vmio-kv beside other key-value stores
+  vmio-bench all                                       all of these, and docs/benchmarks/README.md anew
+  vmio-bench render ratios                             a page of docs/benchmarks, from its figures
 
 posix, programs and heap run the `vmio` beside this program: cargo build --release -p vmio-cli -p vmio-bench
 
@@ -84,6 +89,8 @@ enum Command {
     Programs(scenarios::programs::ProgramsArgs),
     Heap(scenarios::heap::HeapArgs),
     Kv(Box<kv::KvBenchArgs>),
+    All(claims::AllArgs),
+    Render(pages::RenderArgs),
     /// Run one measurement and print its result (what the other commands start as a process)
     #[command(name = child::COMMAND, hide = true)]
     Child {
@@ -133,6 +140,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Programs(args) => scenarios::programs::run(&args),
         Command::Heap(args) => scenarios::heap::run(&args),
         Command::Kv(args) => kv::run(&args, &Peers),
+        Command::All(args) => claims::run(&args),
+        Command::Render(args) => pages::run(&args),
         Command::Child { task } => job::serve(&task),
     }
 }

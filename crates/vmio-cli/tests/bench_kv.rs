@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{TestResult, refused, succeeded, vmio};
+use object::{Object, ObjectSymbol};
 use serde_json::Value;
 
 /// Small stores in a folder.
@@ -59,4 +60,17 @@ fn the_pages_of_each_phase_are_for_the_simulator() -> TestResult {
         assert!(told.contains("LRU"), "{told}");
     }
     refused(small(dir.path()).args(["--page-traces", folder]), "--engines vmio")
+}
+
+/// Stores that vmio-kv is measured beside are vmio-bench's: a function of each, by its C name.
+#[test]
+fn the_command_has_nobody_elses_store_in_it() -> TestResult {
+    let bytes = fs::read(env!("CARGO_BIN_EXE_vmio"))?;
+    let file = object::File::parse(&*bytes)?;
+    let functions: Vec<_> = file.symbols().filter_map(|symbol| symbol.name().ok()).collect();
+    assert!(functions.iter().any(|name| name.contains("vmio_kv")), "a binary without its symbols says nothing");
+    for function in ["sqlite3_open_v2", "mdb_env_open", "rocksdb_open"] {
+        assert!(!functions.contains(&function), "{function} is in it");
+    }
+    Ok(())
 }

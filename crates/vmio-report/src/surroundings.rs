@@ -49,6 +49,11 @@ impl Surroundings {
     }
 }
 
+/// The day, as 2026-12-31, where the time is UTC.
+pub fn today() -> String {
+    Timestamp::now().strftime("%F").to_string()
+}
+
 /// The command as one would type it again.
 fn command_line() -> String {
     let mut arguments = env::args_os();

@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::claims::Finding;
+use super::claim::Finding;
 use super::plan::MEASUREMENTS;
 use super::recording::Recording;
+use crate::pages::figure::grouped;
 
 const HEAD: &str = "\
 # What is claimed, and what is measured
 
-Written by `make bench`, from the JSON in [figures](figures); `cargo xtask tidy` fails where it says what they do not. A ratio is how many times
+Written by `make bench`, from the JSON in [figures](figures); a test fails where it says what they do not. A ratio is how many times
 better vmio is than the peer beside it in the same run: larger is better, 1 is equal. Papers measured on their own machines, with more
 cores and other devices: their figures stand here for what was promised, not for comparison. zram is a device in memory, of 2 to 4 µs a page;
 one run each, on a machine that may be shared, so that a ratio is good to about a fifth.
@@ -92,16 +93,7 @@ fn figure(value: f64) -> String {
         middle if middle >= 1.0 => 2,
         _ => 3,
     };
-    let text = format!("{value:.digits$}");
-    let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
-    let mut grouped = String::new();
-    for (left, digit) in (0..whole.len()).rev().zip(whole.chars()) {
-        grouped.push(digit);
-        if left > 0 && left % 3 == 0 && digit != '-' {
-            grouped.push(',');
-        }
-    }
-    grouped + rest
+    grouped(&format!("{value:.digits$}"))
 }
 
 #[cfg(test)]

@@ -1,16 +1,22 @@
 //! What a measurement has said, as it is kept.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::{env, fs};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tempfile::TempDir;
+use vmio_measure::{child, process};
+use vmio_report::surroundings;
 
-use super::machine::{self, Machine};
 use super::plan::Measurement;
+use crate::machine::Machine;
+
+/// Where the figures are, beside the page.
+pub const FOLDER: &str = "figures";
 
 /// A file of figures.
 #[derive(Debug, Serialize, Deserialize)]
@@ -21,40 +27,35 @@ pub struct Recording {
     pub command: String,
     pub date: String,
     pub machine: Machine,
-    /// The JSON of `vmio bench`, as it is.
+    /// The JSON of vmio-bench, as it is.
     pub runs: Vec<Value>,
 }
 
 impl Recording {
-    /// Measures.
-    pub fn take(root: &Path, measurement: &Measurement) -> Result<Recording> {
-        let release =
-            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from).join("release");
-        let vmio = release.join("vmio");
-        if !vmio.exists() {
-            bail!("{} is not there: make bench builds it", vmio.display());
-        }
+    /// Measures, by this program.
+    pub fn take(measurement: &Measurement) -> Result<Recording> {
+        let itself = child::itself()?;
         let mut arguments: Vec<String> = measurement.arguments.split(' ').map(str::to_owned).collect();
-        let mut command = format!("vmio {}", arguments.join(" "));
-        let folder = measurement.needs_folder.then(|| tempfile::tempdir_in(root.join("target"))).transpose()?;
+        let mut command = format!("vmio-bench {}", arguments.join(" "));
+        let folder = measurement.needs_folder.then(new_folder).transpose()?;
         if let Some(folder) = &folder {
             command += " --dir DIR";
             arguments.extend(["--dir".to_owned(), folder.path().display().to_string()]);
         }
         arguments.extend(["--json".to_owned(), "-".to_owned()]);
         // Zram devices and memory cgroups are root's.
-        let is_root = is_root();
-        let mut program = Command::new(if is_root { vmio.as_os_str() } else { "sudo".as_ref() });
+        let is_root = process::is_root();
+        let mut program = Command::new(if is_root { itself.as_os_str() } else { "sudo".as_ref() });
         if !is_root {
-            program.arg("-n").arg(&vmio);
+            program.arg("-n").arg(&itself);
         }
-        let said = program.args(&arguments).stderr(Stdio::inherit()).output().context("running vmio")?;
+        let said = program.args(&arguments).stderr(Stdio::inherit()).output().context("running vmio-bench")?;
         if !said.status.success() {
-            bail!("vmio ended with {}", said.status);
+            bail!("vmio-bench ended with {}", said.status);
         }
-        let runs = serde_json::from_slice(&said.stdout).context("what vmio said is no JSON")?;
+        let runs = serde_json::from_slice(&said.stdout).context("what vmio-bench said is no JSON")?;
         let name = measurement.name.to_owned();
-        Ok(Recording { name, command, date: machine::today()?, machine: Machine::this()?, runs })
+        Ok(Recording { name, command, date: surroundings::today(), machine: Machine::this()?, runs })
     }
 
     /// Keeps it in a folder.
@@ -66,9 +67,10 @@ impl Recording {
     }
 }
 
-fn is_root() -> bool {
-    // The owner of what the process is.
-    fs::metadata("/proc/self").is_ok_and(|process| std::os::unix::fs::MetadataExt::uid(&process) == 0)
+/// On the disk that programs are built on.
+fn new_folder() -> Result<TempDir> {
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    tempfile::tempdir_in(&target).with_context(|| format!("cannot make a folder in {}", target.display()))
 }
 
 /// All that are kept, by name.

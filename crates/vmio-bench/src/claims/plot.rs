@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::claims::Finding;
+use super::claim::Finding;
 
 const ROW: i32 = 22;
 const LABELS: i32 = 560;
