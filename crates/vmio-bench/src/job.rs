@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use kv_peers::Peers;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use vmio_measure::{child, job};
 
 use crate::scenarios::{commit, fetch, fresh, heap, hit, posix, sync, units};
 
-/// What a child process may measure.
-#[derive(Debug, Serialize, Deserialize)]
+/// What a child process may measure, by the names of the specs.
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Job {
     /// `hit`.

@@ -4,6 +4,7 @@
 #![deny(clippy::print_stdout)]
 
 mod claims;
+mod figure;
 mod job;
 mod machine;
 mod pages;

@@ -1,8 +1,9 @@
 //! Every measurement runs in a process of its own, so that memory and CPU time are its own.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -16,38 +17,51 @@ use vmio_report::cleanup::Cleanup;
 use vmio_report::progress::Activity;
 use vmio_report::standard_output::print_line;
 
-use crate::{cgroup, process};
+use crate::cgroup::{self, MemoryCgroup};
+use crate::process;
 
 /// The hidden command by which every program that measures is started to do a task.
 pub const COMMAND: &str = "bench-child";
 
-/// What a child process is told to do: a job, of those that its program has.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Task<J> {
-    /// The memory cgroup to enter first.
-    pub cgroup: Option<PathBuf>,
-    /// The measurement.
-    pub job: J,
+/// What a process of its own measures. Programs have a list of those that they serve, by name.
+pub trait Spec: Serialize {
+    /// Its name there.
+    const NAME: &'static str;
+    /// What comes of it.
+    type Found: DeserializeOwned;
 }
 
-/// Runs a task in a child process and gives its result and the resident memory seen from outside.
-pub fn run<R: DeserializeOwned>(what: &str, task: &Task<impl Serialize>) -> anyhow::Result<(R, ResidentRange)> {
-    start(what, task, Command::new(itself()?))
+/// What a child process is told to do, as it reads it.
+#[derive(Deserialize)]
+struct Task<J> {
+    /// The memory cgroup to enter first.
+    cgroup: Option<PathBuf>,
+    /// The measurement: its name, and what it is told.
+    job: J,
+}
+
+/// The same as it is told.
+#[derive(Serialize)]
+struct TaskToTell<'a, S> {
+    cgroup: Option<&'a Path>,
+    job: BTreeMap<&'static str, &'a S>,
+}
+
+/// Measures in a child process, within a cgroup if one is given. Gives what it found, and the resident memory seen from outside.
+pub fn run<S: Spec>(what: &str, cgroup: Option<&MemoryCgroup>, spec: &S) -> anyhow::Result<(S::Found, ResidentRange)> {
+    start(what, Command::new(itself()?), &arguments(cgroup, spec)?)
 }
 
 /// The same by a command that runs others: it gets this program's path as a further argument, and its arguments after that.
-pub fn run_within<R: DeserializeOwned>(
-    what: &str,
-    task: &Task<impl Serialize>,
-    mut command: Command,
-) -> anyhow::Result<(R, ResidentRange)> {
+pub fn run_within<S: Spec>(what: &str, mut command: Command, spec: &S) -> anyhow::Result<(S::Found, ResidentRange)> {
     command.arg(itself()?);
-    start(what, task, command)
+    start(what, command, &arguments(None, spec)?)
 }
 
-/// The arguments that have this program do a task: those of its hidden command.
-pub fn arguments(task: &Task<impl Serialize>) -> anyhow::Result<[String; 2]> {
-    Ok([COMMAND.to_owned(), serde_json::to_string(task)?])
+/// The arguments that have this program measure: those of its hidden command.
+pub fn arguments<S: Spec>(cgroup: Option<&MemoryCgroup>, spec: &S) -> anyhow::Result<[String; 2]> {
+    let task = TaskToTell { cgroup: cgroup.map(MemoryCgroup::path), job: BTreeMap::from([(S::NAME, spec)]) };
+    Ok([COMMAND.to_owned(), serde_json::to_string(&task)?])
 }
 
 /// This program.
@@ -57,12 +71,12 @@ pub fn itself() -> anyhow::Result<PathBuf> {
 
 fn start<R: DeserializeOwned>(
     what: &str,
-    task: &Task<impl Serialize>,
     mut program: Command,
+    arguments: &[String],
 ) -> anyhow::Result<(R, ResidentRange)> {
     let activity = Activity::start(what.to_owned());
     let mut child = program
-        .args(arguments(task)?)
+        .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

@@ -2,19 +2,20 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use vmio::{FrameHint, MappingOptions};
 
 use crate::engines::EngineKind;
 use crate::engines::mmap::LinuxMapping;
 use crate::engines::pread::PreadEngine;
-use crate::engines::vmio::VmioEngine;
+use crate::engines::vmio::{Variant, VmioEngine};
 use crate::kv::{self, CrashSpec, KvSpec, ReopenSpec, Stores};
 use crate::priority::{self, PrioritySpec};
 use crate::spec::{MeasuredRun, RunSpec};
 use crate::worker;
 
-/// What a child process may measure.
-#[derive(Debug, Serialize, Deserialize)]
+/// What a child process may measure, by the names of the specs.
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Job {
     /// A run of `bench map`.
@@ -47,7 +48,7 @@ fn run_map(spec: &RunSpec, cgroup: Option<PathBuf>) -> anyhow::Result<MeasuredRu
     let write = spec.op.writes();
     match spec.engine {
         EngineKind::Vmio(variant) => {
-            let engine = VmioEngine::open_for_run(variant, spec)?;
+            let engine = open(variant, spec)?;
             engine.advise_pattern(spec.pattern)?;
             worker::measure(engine, spec)
         }
@@ -58,4 +59,17 @@ fn run_map(spec: &RunSpec, cgroup: Option<PathBuf>) -> anyhow::Result<MeasuredRu
         }
         EngineKind::Pread => worker::measure(PreadEngine::open(&spec.path, write)?, spec),
     }
+}
+
+/// The scans of a plain cache have huge pages.
+fn open(variant: Variant, spec: &RunSpec) -> anyhow::Result<VmioEngine> {
+    let scans = variant == Variant::Plain && !spec.pattern.is_random() && !spec.op.writes();
+    let frames = if scans { FrameHint::Stream } else { FrameHint::Auto };
+    let times_misses = spec.breakdown && !matches!(variant, Variant::Managed | Variant::Kernel);
+    let mut cache = variant.builder().capacity(spec.cache_bytes).measure_misses(times_misses);
+    for feature in &spec.without {
+        cache = cache.without(feature.parse().map_err(anyhow::Error::msg)?);
+    }
+    let options = MappingOptions::new().frames(frames).unit(variant.unit());
+    VmioEngine::open_through(cache, options, &spec.path, spec.op.writes())
 }

@@ -33,3 +33,4 @@ mod tables;
 pub mod target;
 mod trace_page;
 pub mod worker;
+pub mod wrong_words;

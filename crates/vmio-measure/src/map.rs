@@ -1,6 +1,5 @@
 //! `vmio bench map`: loads and stores over a file larger than the memory for it.
 
-use anyhow::bail;
 use clap::{Args, ValueHint};
 use vmio::probe::KernelFeature;
 use vmio_report::output::OutputArgs;
@@ -16,6 +15,7 @@ use crate::quick;
 use crate::run_report::{self, Setting};
 use crate::tables::{Style, report};
 use crate::target::{Target, TargetArgs};
+use crate::wrong_words::fail_on_verify_errors;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -114,12 +114,4 @@ pub fn run(args: &MapArgs) -> anyhow::Result<()> {
         args.output.text(&file.notice())?;
     }
     fail_on_verify_errors(result.runs.iter().map(|run| run.verify_errors).sum())
-}
-
-/// Wrong data makes the command fail, after everything was reported.
-pub fn fail_on_verify_errors(errors: u64) -> anyhow::Result<()> {
-    if errors > 0 {
-        bail!("{errors} words were not what they should be: do not trust this machine's data to vmio, and report this");
-    }
-    Ok(())
 }

@@ -3,11 +3,10 @@
 use vmio_report::latency_curve::LatencyCurve;
 
 use crate::cgroup::MemoryCgroup;
-use crate::child::{self, Killed, ResidentRange, Task};
+use crate::child::{self, Killed, ResidentRange};
 use crate::device_cache::drop_page_cache;
 use crate::engines::EngineKind;
 use crate::engines::vmio::Variant;
-use crate::job::Job;
 use crate::op::Op;
 use crate::pattern::Pattern;
 use crate::spec::{MeasuredRun, RunResult, RunSpec};
@@ -94,9 +93,7 @@ impl Matrix {
             };
             drop_page_cache(target.path())?;
             let what = format!("run {} of {}: {}, {}", index + 1, specs.len(), spec.engine, spec.label());
-            let task =
-                Task { cgroup: cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()), job: Job::Map(spec.clone()) };
-            let (MeasuredRun { result: mut run, curve }, resident) = match child::run(&what, &task) {
+            let (MeasuredRun { result: mut run, curve }, resident) = match child::run(&what, cgroup.as_ref(), spec) {
                 // The peer's end is a result as well, and no reason to lose the others.
                 Err(error) if spec.engine == EngineKind::Mmap && error.is::<Killed>() => {
                     result.leave_out(format!("left out: {error}"));

@@ -11,16 +11,16 @@ use vmio_report::output::OutputArgs;
 use vmio_report::size::{format_size, parse_cache, parse_size};
 use vmio_report::table::Table;
 
+use crate::child::Spec;
 use crate::content::{PAGE_BYTES, word_is_valid};
 use crate::engines::EngineKind;
 use crate::engines::mmap::LinuxMapping;
 use crate::engines::pointer::PointerAccess;
 use crate::engines::vmio::{Variant, VmioEngine};
-use crate::job::Job;
-use crate::map::fail_on_verify_errors;
 use crate::process::Usage;
 use crate::side::{run_side, run_side_in_cgroup};
 use crate::target::{Target, TargetArgs};
+use crate::wrong_words::fail_on_verify_errors;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -79,6 +79,11 @@ pub struct PriorityResult {
     pub verify_errors: u64,
 }
 
+impl Spec for PrioritySpec {
+    const NAME: &'static str = "priority";
+    type Found = PriorityResult;
+}
+
 /// Runs `vmio-bench priority`.
 pub fn run(args: &PriorityArgs) -> anyhow::Result<()> {
     let mut target_args = args.target.or_fast_device();
@@ -109,12 +114,11 @@ pub fn compare(
     }
     let spec = |engine| {
         let path = target.path().to_owned();
-        Job::Priority(PrioritySpec { engine, path, range_bytes, stream_bytes, cache_bytes })
+        PrioritySpec { engine, path, range_bytes, stream_bytes, cache_bytes }
     };
-    let mut results: Vec<PriorityResult> =
-        vec![run_side("priority: vmio", target, spec(EngineKind::Vmio(Variant::Plain)))?];
+    let mut results = vec![run_side("priority: vmio", target, &spec(EngineKind::Vmio(Variant::Plain)))?];
     let mut left_out = String::new();
-    match run_side_in_cgroup("priority: mmap", target, cache_bytes, spec(EngineKind::Mmap))? {
+    match run_side_in_cgroup("priority: mmap", target, cache_bytes, &spec(EngineKind::Mmap))? {
         Ok(result) => results.push(result),
         Err(reason) => left_out = reason + "\n",
     }

@@ -11,7 +11,6 @@ use vmio_report::size::format_size;
 use crate::content::PAGE_BYTES;
 use crate::engines::EngineKind;
 use crate::engines::vmio::Variant;
-use crate::map::fail_on_verify_errors;
 use crate::matrix::{Matrix, MatrixResult};
 use crate::op::Op;
 use crate::pattern::Pattern;
@@ -19,6 +18,7 @@ use crate::priority;
 use crate::run_report::{self, Setting};
 use crate::tables::{Style, report};
 use crate::target::{Target, TargetArgs};
+use crate::wrong_words::fail_on_verify_errors;
 
 const WARM_UP_S: f64 = 1.0;
 const ALL_ENGINES: [EngineKind; 3] = [EngineKind::Vmio(Variant::Plain), EngineKind::Mmap, EngineKind::Pread];

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use vmio_report::latency_curve::LatencyCurve;
 
+use crate::child::Spec;
 use crate::engines::EngineKind;
 use crate::op::Op;
 use crate::pattern::Pattern;
@@ -36,6 +37,11 @@ pub struct RunSpec {
     pub without: Vec<String>,
     /// Where the random numbers begin.
     pub seed: u64,
+}
+
+impl Spec for RunSpec {
+    const NAME: &'static str = "map";
+    type Found = MeasuredRun;
 }
 
 impl RunSpec {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::claim::Finding;
 use super::plan::MEASUREMENTS;
 use super::recording::Recording;
-use crate::pages::figure::grouped;
+use crate::figure::grouped;
 
 const HEAD: &str = "\
 # What is claimed, and what is measured

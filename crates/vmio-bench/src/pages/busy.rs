@@ -8,10 +8,10 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::figure::{least, median, most, number, ratio, times};
 use super::part::{Wanted, commands_section, machine_table, read_commands, table, target, targets_table};
 use super::runs::{self, Runs, count, distinct, name_in, note, of, select};
 use super::write_page;
+use crate::figure::{least, median, most, number, ratio, times};
 
 const MACHINES: [(&str, &str); 3] = [
     ("quiet", "Quiet"),

@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::figure::{most, number, plural, ratio, whole};
 use super::part::{commands_section, machine_table, read_commands, table, targets_table};
 use super::runs::{self, Runs, count, distinct, name_in, note, of, place_in, select, text};
 use super::{Common, write_page};
+use crate::figure::{most, number, plural, ratio, whole};
 
 const DEVICES: [(&str, &str); 2] = [("zram", "Fast device (ext4 on zram)"), ("disk", "Disk")];
 const STORES: [(&str, &str); 4] =

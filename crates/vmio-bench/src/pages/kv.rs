@@ -9,10 +9,10 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::figure::{DASH, MIB, mib, number, ratio, times, whole};
 use super::part::{commands_section, machine_table, table};
 use super::runs::{self, Runs, count, distinct, name_in, note, of, place_in, says, select, text};
 use super::write_page;
+use crate::figure::{DASH, MIB, mib, number, ratio, times, whole};
 
 const DEVICES: [(&str, &str); 2] = [("zram", "Fast device (ext4 on zram)"), ("disk", "Disk")];
 const PHASES: [(&str, &str); 12] = [

@@ -8,10 +8,10 @@ use clap::Args;
 use serde_json::{Value, json};
 use vmio_report::size::parse_size;
 
-use super::figure::{DASH, least, mib, most, number, plural, ratio, times, whole};
 use super::part::{Wanted, commands_section, machine_table, read_commands, table, target, target_shown, targets_table};
 use super::runs::{self, Runs, count, distinct, name_in, note, of, select, text};
 use super::{Common, write_page};
+use crate::figure::{DASH, least, mib, most, number, plural, ratio, times, whole};
 
 const DEVICES: [(&str, &str); 3] = [
     ("zram", "Fast device (zram)"),

@@ -2,7 +2,6 @@
 
 mod busy;
 mod commit;
-pub mod figure;
 mod kv;
 mod map;
 mod part;

@@ -6,7 +6,7 @@ use std::{fs, thread};
 use anyhow::{Context, Result};
 use vmio_report::{machine, surroundings};
 
-use super::figure::{DASH, times};
+use crate::figure::{DASH, times};
 
 /// A table in Markdown; columns of text are to the left, the others to the right.
 pub fn table(head: &[&str], rows: &[Vec<String>], text_columns: &[usize]) -> String {

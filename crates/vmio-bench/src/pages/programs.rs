@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use vmio_report::standard_output::print_line;
 use vmio_report::surroundings;
 
-use super::figure::{DASH, least, median, mib, most, number, ratio, times};
 use super::part::{commands_section, machine_table, table};
 use super::runs::{Runs, count, distinct, of, select, text};
 use super::write_page;
+use crate::figure::{DASH, least, median, mib, most, number, ratio, times};
 use crate::machine::Machine;
 
 const DEVICES: [(&str, &str); 2] = [("disk", "Disk"), ("zram", "Fast device (ext4 on zram)")];

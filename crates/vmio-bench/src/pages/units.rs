@@ -7,10 +7,10 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::Value;
 
-use super::figure::{least, number, ratio, whole};
 use super::part::{Wanted, commands_section, machine_table, read_commands, table, target, targets_table};
 use super::runs::{self, Runs, count, distinct, name_in, of, select, text};
 use super::{Common, write_page};
+use crate::figure::{least, number, ratio, whole};
 
 const DEVICES: [(&str, &str); 2] = [("zram", "Fast device (zram)"), ("disk", "Disk")];
 const DYNAMIC: &str = "dynamic";

@@ -13,20 +13,20 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 use vmio::Stats;
+use vmio_measure::child::Spec;
 use vmio_measure::content::{PAGE_BYTES, WORD_BYTES, word_is_valid};
 use vmio_measure::engines::mmap::LinuxMapping;
 use vmio_measure::engines::pointer::PointerAccess;
 use vmio_measure::engines::vmio::{Variant, VmioEngine};
-use vmio_measure::map::fail_on_verify_errors;
 use vmio_measure::process::Usage;
 use vmio_measure::side::{run_side, run_side_in_cgroup};
 use vmio_measure::target::{Target, TargetArgs};
+use vmio_measure::wrong_words::fail_on_verify_errors;
 use vmio_report::output::OutputArgs;
 use vmio_report::seconds::{parse_measured, parse_warm_up};
 use vmio_report::size::{format_size, parse_cache};
 use vmio_report::table::Table;
 
-use crate::job::Job;
 use crate::raw_reads;
 
 const EXAMPLES: &str = "\
@@ -138,6 +138,11 @@ pub struct FetchResult {
 
 const DEFAULT_SIZE_BYTES: u64 = 1 << 30;
 
+impl Spec for FetchSpec {
+    const NAME: &'static str = "fetch";
+    type Found = FetchResult;
+}
+
 /// Runs `vmio-bench fetch`.
 pub fn run(args: &FetchArgs) -> anyhow::Result<()> {
     let target = Target::prepare(&args.target.or_fast_device(), DEFAULT_SIZE_BYTES)?;
@@ -157,10 +162,10 @@ pub fn run(args: &FetchArgs) -> anyhow::Result<()> {
             };
             let what = format!("fetch: {}, {threads} threads", way.name());
             if !way.is_linux_mapping() {
-                results.push(run_side(&what, &target, Job::Fetch(spec))?);
+                results.push(run_side(&what, &target, &spec)?);
                 continue;
             }
-            match run_side_in_cgroup(&what, &target, args.cache, Job::Fetch(spec))? {
+            match run_side_in_cgroup(&what, &target, args.cache, &spec)? {
                 Ok(result) => results.push(result),
                 Err(reason) => args.output.text(&reason)?,
             }

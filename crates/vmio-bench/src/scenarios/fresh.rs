@@ -7,21 +7,20 @@ use anyhow::bail;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use vmio::Advice;
+use vmio_measure::child::Spec;
 use vmio_measure::content::{PAGE_BYTES, WORD_BYTES, word_at};
 use vmio_measure::engines::EngineKind;
 use vmio_measure::engines::mmap::LinuxMapping;
 use vmio_measure::engines::pointer::PointerAccess;
 use vmio_measure::engines::vmio::{Variant, VmioEngine};
-use vmio_measure::map::fail_on_verify_errors;
 use vmio_measure::pattern::Pattern;
 use vmio_measure::process::Usage;
 use vmio_measure::side::{run_side, run_side_in_cgroup};
 use vmio_measure::target::{Target, TargetArgs};
+use vmio_measure::wrong_words::fail_on_verify_errors;
 use vmio_report::output::OutputArgs;
 use vmio_report::size::{format_size, parse_cache};
 use vmio_report::table::Table;
-
-use crate::job::Job;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -77,25 +76,28 @@ pub struct FreshResult {
 
 const DEFAULT_SIZE_BYTES: u64 = 1 << 30;
 
+impl Spec for FreshSpec {
+    const NAME: &'static str = "fresh";
+    type Found = FreshResult;
+}
+
 /// Runs `vmio-bench fresh`.
 pub fn run(args: &FreshArgs) -> anyhow::Result<()> {
     let target = Target::prepare(&args.target.or_fast_device(), DEFAULT_SIZE_BYTES)?;
-    let spec = |engine, advised| {
-        Job::Fresh(FreshSpec {
-            engine,
-            advised,
-            path: target.path().to_owned(),
-            size_bytes: target.size_bytes(),
-            cache_bytes: args.cache,
-        })
+    let spec = |engine, advised| FreshSpec {
+        engine,
+        advised,
+        path: target.path().to_owned(),
+        size_bytes: target.size_bytes(),
+        cache_bytes: args.cache,
     };
     let mut results: Vec<FreshResult> = Vec::new();
     results.push(checked(
         &target,
-        run_side("fresh: vmio, advised", &target, spec(EngineKind::Vmio(Variant::Plain), true))?,
+        run_side("fresh: vmio, advised", &target, &spec(EngineKind::Vmio(Variant::Plain), true))?,
     )?);
-    results.push(checked(&target, run_side("fresh: vmio", &target, spec(EngineKind::Vmio(Variant::Plain), false))?)?);
-    match run_side_in_cgroup("fresh: mmap", &target, args.cache, spec(EngineKind::Mmap, false))? {
+    results.push(checked(&target, run_side("fresh: vmio", &target, &spec(EngineKind::Vmio(Variant::Plain), false))?)?);
+    match run_side_in_cgroup("fresh: mmap", &target, args.cache, &spec(EngineKind::Mmap, false))? {
         Ok(result) => results.push(checked(&target, result)?),
         Err(reason) => args.output.text(&reason)?,
     }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::bail;
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use vmio_measure::child::Spec;
 use vmio_measure::content::{PAGE_BYTES, WORD_BYTES, mix64};
 use vmio_measure::engines::mmap::LinuxMapping;
 use vmio_measure::engines::pointer::PointerAccess;
@@ -16,8 +17,6 @@ use vmio_measure::side::run_side;
 use vmio_measure::target::{Target, TargetArgs};
 use vmio_report::output::OutputArgs;
 use vmio_report::size::format_size;
-
-use crate::job::Job;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,11 +64,16 @@ pub struct HitResult {
 const DEFAULT_SIZE_BYTES: u64 = 256 << 20;
 const LOADS_PER_ROUND: u64 = 1 << 21;
 
+impl Spec for HitSpec {
+    const NAME: &'static str = "hit";
+    type Found = HitResult;
+}
+
 /// Runs `vmio-bench hit`.
 pub fn run(args: &HitArgs) -> anyhow::Result<()> {
     let target = Target::prepare(&args.target.or_fast_device(), DEFAULT_SIZE_BYTES)?;
     let spec = HitSpec { path: target.path().to_owned(), size_bytes: target.size_bytes(), rounds: args.rounds };
-    let result: HitResult = run_side("loads of resident pages", &target, Job::Hit(spec))?;
+    let result = run_side("loads of resident pages", &target, &spec)?;
     args.output.text(&format!(
         "a load from {} of resident pages: vmio {:.1} ns, private memory {:.1} ns, ratio {:.3}  ({} misses)",
         format_size(result.size_bytes),

@@ -11,14 +11,13 @@ use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use vmio::{Access, SharedMap};
-use vmio_measure::child::{self, Task};
+use vmio_measure::child::{self, Spec};
 use vmio_measure::content::mix64;
 use vmio_measure::median::median;
 use vmio_measure::place::Place;
 use vmio_report::output::OutputArgs;
 use vmio_report::size::{format_size, parse_cache, parse_size};
 
-use crate::job::Job;
 use crate::vmio_command::{self, RunMode};
 
 const EXAMPLES: &str = "\
@@ -98,6 +97,11 @@ pub struct PosixSpec {
 pub struct PosixRun {
     /// Of each round, the mean time of a call.
     call_ns: Vec<f64>,
+}
+
+impl Spec for PosixSpec {
+    const NAME: &'static str = "posix";
+    type Found = PosixRun;
 }
 
 /// A pattern on all sides.
@@ -212,11 +216,10 @@ fn compare(args: &PosixArgs, place: &Place, mode: &str, pattern: CallPattern) ->
             is_durable,
             copies: matches!(side, Side::Copies),
         };
-        let task = Task { cgroup: None, job: Job::Posix(spec) };
         let name = name_of(pattern);
         let (run, _) = match side {
-            Side::Plain => child::run(&format!("{name}, plain"), &task)?,
-            Side::Copies => child::run(&format!("{name}, copies"), &task)?,
+            Side::Plain => child::run(&format!("{name}, plain"), None, &spec)?,
+            Side::Copies => child::run(&format!("{name}, copies"), None, &spec)?,
             Side::Mode(cache) => {
                 let mut within = vmio_command::run()?;
                 within.args(["--mode", mode]);
@@ -225,7 +228,7 @@ fn compare(args: &PosixArgs, place: &Place, mode: &str, pattern: CallPattern) ->
                 }
                 within.arg("--under").arg(place.path()).arg("--");
                 let what = if cache.is_some() { " in a cache" } else { "" };
-                child::run_within(&format!("{name}, {mode}{what}"), &task, within)?
+                child::run_within(&format!("{name}, {mode}{what}"), within, &spec)?
             }
         };
         Ok(run)

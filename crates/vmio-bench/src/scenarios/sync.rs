@@ -12,21 +12,20 @@ use quanta::Clock;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde::{Deserialize, Serialize};
+use vmio_measure::child::Spec;
 use vmio_measure::content::{PAGE_BYTES, word_at};
 use vmio_measure::engines::EngineKind;
 use vmio_measure::engines::mmap::LinuxMapping;
 use vmio_measure::engines::pointer::PointerAccess;
 use vmio_measure::engines::vmio::{Variant, VmioEngine};
-use vmio_measure::map::fail_on_verify_errors;
 use vmio_measure::pattern::{OffsetStream, Pattern};
 use vmio_measure::side::{run_side, run_side_in_cgroup};
 use vmio_measure::target::{Target, TargetArgs};
 use vmio_measure::worker::new_histogram;
+use vmio_measure::wrong_words::fail_on_verify_errors;
 use vmio_report::output::OutputArgs;
 use vmio_report::size::{format_size, parse_cache};
 use vmio_report::table::Table;
-
-use crate::job::Job;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -88,24 +87,27 @@ pub struct SyncResult {
 const DEFAULT_SIZE_BYTES: u64 = 256 << 20;
 const SLOW_NS: u64 = 50_000;
 
+impl Spec for SyncSpec {
+    const NAME: &'static str = "sync";
+    type Found = SyncResult;
+}
+
 /// Runs `vmio-bench sync`.
 pub fn run(args: &SyncArgs) -> anyhow::Result<()> {
     let target = Target::prepare(&args.target.or_fast_device(), DEFAULT_SIZE_BYTES)?;
-    let spec = |engine| {
-        Job::Sync(SyncSpec {
-            engine,
-            path: target.path().to_owned(),
-            size_bytes: target.size_bytes(),
-            cache_bytes: args.cache,
-            rounds: args.rounds,
-        })
+    let spec = |engine| SyncSpec {
+        engine,
+        path: target.path().to_owned(),
+        size_bytes: target.size_bytes(),
+        cache_bytes: args.cache,
+        rounds: args.rounds,
     };
     let mut results: Vec<SyncResult> = Vec::new();
     for variant in [Variant::Plain, Variant::Memfd] {
         let side = format!("sync: {}", variant.name());
-        results.push(checked(&target, run_side(&side, &target, spec(EngineKind::Vmio(variant)))?)?);
+        results.push(checked(&target, run_side(&side, &target, &spec(EngineKind::Vmio(variant)))?)?);
     }
-    match run_side_in_cgroup("sync: mmap", &target, args.cache, spec(EngineKind::Mmap))? {
+    match run_side_in_cgroup("sync: mmap", &target, args.cache, &spec(EngineKind::Mmap))? {
         Ok(result) => results.push(checked(&target, result)?),
         Err(reason) => args.output.text(&reason)?,
     }

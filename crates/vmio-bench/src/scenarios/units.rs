@@ -12,20 +12,20 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 use vmio::{Advice, FrameHint};
+use vmio_measure::child::Spec;
 use vmio_measure::content::{PAGE_BYTES, WORD_BYTES, word_is_valid};
 use vmio_measure::engines::pointer::PointerAccess;
 use vmio_measure::engines::vmio::VmioEngine;
-use vmio_measure::map::fail_on_verify_errors;
 use vmio_measure::median::median;
 use vmio_measure::process::Usage;
 use vmio_measure::side::run_side;
 use vmio_measure::target::{Target, TargetArgs};
+use vmio_measure::wrong_words::fail_on_verify_errors;
 use vmio_report::output::OutputArgs;
 use vmio_report::size::{format_size, parse_cache};
 use vmio_report::table::Table;
 
 use super::hit::load_time_ns;
-use crate::job::Job;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -185,6 +185,11 @@ pub struct UnitsResult {
     verify_errors: u64,
 }
 
+impl Spec for UnitsSpec {
+    const NAME: &'static str = "units";
+    type Found = UnitsResult;
+}
+
 /// Runs `vmio-bench units`.
 pub fn run(args: &UnitsArgs) -> anyhow::Result<()> {
     let target = Target::prepare(&args.target.or_fast_device(), args.cache.saturating_mul(4))?;
@@ -212,7 +217,7 @@ pub fn run(args: &UnitsArgs) -> anyhow::Result<()> {
                 rounds: args.rounds,
             };
             let what = format!("units: {} loads, {units}", work.name());
-            let result: UnitsResult = run_side(&what, &target, Job::Units(spec))?;
+            let result = run_side(&what, &target, &spec)?;
             table.row(vec![
                 work.name().to_owned(),
                 units.to_string(),

@@ -11,7 +11,6 @@ use super::Engine;
 use super::pointer::PointerAccess;
 use crate::content::PAGE_BYTES;
 use crate::pattern::Pattern;
-use crate::spec::RunSpec;
 
 /// The read-ahead window of sequential runs.
 const WINDOW_BYTES: u32 = 128 << 10;
@@ -54,7 +53,8 @@ impl Variant {
         }
     }
 
-    fn builder(self) -> CacheBuilder {
+    /// A cache of its kind, to be built.
+    pub fn builder(self) -> CacheBuilder {
         match self {
             Self::Plain | Self::Unit16 | Self::Unit64 => Cache::builder().engine(Faults::Sigbus),
             Self::Memfd => Cache::builder().engine(Faults::Sigbus).frames(FrameHint::Mixed),
@@ -64,7 +64,8 @@ impl Variant {
         }
     }
 
-    fn unit(self) -> Unit {
+    /// The pages that come and go together.
+    pub fn unit(self) -> Unit {
         match self {
             Self::Unit16 => Unit::Kib16,
             Self::Unit64 => Unit::Kib64,
@@ -97,20 +98,13 @@ impl VmioEngine {
         Self::open_through(cache, MappingOptions::new().frames(frames), path, false)
     }
 
-    /// The same for a run: the scans of a plain cache have huge pages.
-    pub fn open_for_run(variant: Variant, spec: &RunSpec) -> anyhow::Result<Self> {
-        let scans = variant == Variant::Plain && !spec.pattern.is_random() && !spec.op.writes();
-        let frames = if scans { FrameHint::Stream } else { FrameHint::Auto };
-        let times_misses = spec.breakdown && !matches!(variant, Variant::Managed | Variant::Kernel);
-        let mut cache = variant.builder().capacity(spec.cache_bytes).measure_misses(times_misses);
-        for feature in &spec.without {
-            cache = cache.without(feature.parse().map_err(anyhow::Error::msg)?);
-        }
-        let options = MappingOptions::new().frames(frames).unit(variant.unit());
-        Self::open_through(cache, options, &spec.path, spec.op.writes())
-    }
-
-    fn open_through(cache: CacheBuilder, options: MappingOptions, path: &Path, write: bool) -> anyhow::Result<Self> {
+    /// Opens a file through a cache of its own.
+    pub fn open_through(
+        cache: CacheBuilder,
+        options: MappingOptions,
+        path: &Path,
+        write: bool,
+    ) -> anyhow::Result<Self> {
         let cache = cache.build().context("cannot build the cache (`vmio doctor` says what is missing)")?;
         let access = if write { Access::ReadWrite } else { Access::ReadOnly };
         let backing = FileBacking::open(path, access)?;

@@ -10,9 +10,9 @@ use hdrhistogram::Histogram;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use super::measure::KvSpec;
 use super::records::{RecordBuffer, ValuePool, sum};
 use super::run_delay::RunDelay;
+use super::spec::KvSpec;
 use super::workload::{Durability, Inserts, Operation, Operations};
 use crate::worker::new_histogram;
 

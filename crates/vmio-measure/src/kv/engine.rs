@@ -7,8 +7,6 @@ use std::str::FromStr;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::own_engine::VmioEngine;
-
 /// The stores that a program can open.
 pub trait Stores: Sync {
     /// Whether an engine is among them; an error that says where to find it if not.
@@ -16,35 +14,6 @@ pub trait Stores: Sync {
 
     /// Opens the store in a folder that is there, or creates it; fails as [`Self::check`] does.
     fn open(&self, engine: EngineKind, setup: &Setup) -> Result<Box<dyn Engine>>;
-}
-
-/// Those of vmio-kv alone.
-#[derive(Clone, Copy, Debug)]
-pub struct OwnStores;
-
-impl Stores for OwnStores {
-    fn check(&self, engine: EngineKind) -> Result<()> {
-        match engine {
-            EngineKind::Vmio | EngineKind::VmioKernel => Ok(()),
-            other => Err(MeasuredByVmioBench { engine: other }.into()),
-        }
-    }
-
-    fn open(&self, engine: EngineKind, setup: &Setup) -> Result<Box<dyn Engine>> {
-        match engine {
-            EngineKind::Vmio => Ok(Box::new(VmioEngine::open(setup, vmio_kv::Engine::Auto)?)),
-            EngineKind::VmioKernel => Ok(Box::new(VmioEngine::open(setup, vmio_kv::Engine::Kernel)?)),
-            other => Err(MeasuredByVmioBench { engine: other }.into()),
-        }
-    }
-}
-
-/// An engine that another program has: `vmio` links nobody else's store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{engine} is measured by vmio-bench: cargo run --release -p vmio-bench{} -- kv --engines vmio,{engine}", .engine.cargo_options())]
-pub struct MeasuredByVmioBench {
-    /// The engine that was asked for.
-    pub engine: EngineKind,
 }
 
 /// A store that is open. Any threads may use it.
@@ -150,7 +119,7 @@ impl EngineKind {
     }
 
     /// What cargo has to be told, beside the package, for a vmio-bench that has it.
-    fn cargo_options(self) -> &'static str {
+    pub fn cargo_options(self) -> &'static str {
         match self {
             Self::Vmio | Self::VmioKernel | Self::Lmdb => "",
             Self::Redb | Self::Fjall | Self::Rocksdb | Self::RocksdbLz4 | Self::RocksdbDefault => " --features peers",
@@ -219,24 +188,5 @@ impl Setup {
     /// The names of the regions.
     pub fn region_names(&self) -> impl Iterator<Item = String> {
         (0..self.regions).map(|number| format!("region{number}"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_has_an_engine_is_told() {
-        for engine in EngineKind::ALL {
-            let is_own = matches!(engine, EngineKind::Vmio | EngineKind::VmioKernel);
-            let refusal = OwnStores.check(engine).err().and_then(|error| error.downcast::<MeasuredByVmioBench>().ok());
-            assert_eq!(refusal, (!is_own).then_some(MeasuredByVmioBench { engine }));
-        }
-        let told = MeasuredByVmioBench { engine: EngineKind::RocksdbLz4 }.to_string();
-        assert_eq!(
-            told,
-            "rocksdb-lz4 is measured by vmio-bench: cargo run --release -p vmio-bench --features peers -- kv --engines vmio,rocksdb-lz4"
-        );
     }
 }

@@ -12,6 +12,8 @@ mod reopen;
 mod run_delay;
 mod runner;
 mod scenario;
+mod scenario_runs;
+mod spec;
 mod table;
 mod workload;
 
@@ -32,10 +34,12 @@ use self::workload::{Distribution, Durability, Phase};
 use crate::block_trace::TraceBuffers;
 use crate::place::{Place, PlaceArgs};
 
-pub use self::engine::{Engine, EngineKind, MeasuredByVmioBench, OwnStores, Region, Replayed, Setup, Stores};
-pub use self::measure::{KvSpec, measure};
+pub use self::engine::{Engine, EngineKind, Region, Replayed, Setup, Stores};
+pub use self::measure::measure;
 pub use self::own::{OwnBenchArgs, run_own};
+pub use self::own_engine::{MeasuredByVmioBench, OwnStores};
 pub use self::reopen::{CrashSpec, ReopenSpec, load_and_crash, reopen};
+pub use self::spec::KvSpec;
 
 const EXAMPLES: &str = "\
   vmio bench kv --dir /data

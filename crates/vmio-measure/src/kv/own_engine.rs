@@ -1,15 +1,44 @@
-//! vmio-kv itself.
+//! vmio-kv itself: the stores that a program has which links nobody else's.
 
 use std::sync::Arc;
 
 use anyhow::Result;
 use vmio_kv::{Db, Durability, Options, RegionHandle};
 
-use super::engine::{Engine, Region, Replayed, Setup};
+use super::engine::{Engine, EngineKind, Region, Replayed, Setup, Stores};
 use super::page_trace::PageTrace;
 
 const BESIDE_BYTES_MIN: u64 = 16 << 20;
 const MEMORY_LEVEL_BYTES_MIN: u64 = 64 << 10;
+
+/// Those of vmio-kv alone.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnStores;
+
+impl Stores for OwnStores {
+    fn check(&self, engine: EngineKind) -> Result<()> {
+        match engine {
+            EngineKind::Vmio | EngineKind::VmioKernel => Ok(()),
+            other => Err(MeasuredByVmioBench { engine: other }.into()),
+        }
+    }
+
+    fn open(&self, engine: EngineKind, setup: &Setup) -> Result<Box<dyn Engine>> {
+        match engine {
+            EngineKind::Vmio => Ok(Box::new(VmioEngine::open(setup, vmio_kv::Engine::Auto)?)),
+            EngineKind::VmioKernel => Ok(Box::new(VmioEngine::open(setup, vmio_kv::Engine::Kernel)?)),
+            other => Err(MeasuredByVmioBench { engine: other }.into()),
+        }
+    }
+}
+
+/// An engine that another program has: `vmio` links nobody else's store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{engine} is measured by vmio-bench: cargo run --release -p vmio-bench{} -- kv --engines vmio,{engine}", .engine.cargo_options())]
+pub struct MeasuredByVmioBench {
+    /// The engine that was asked for.
+    pub engine: EngineKind,
+}
 
 /// A store in a file of the folder.
 pub struct VmioEngine {
@@ -109,5 +138,24 @@ impl Region for VmioRegion {
             seen += 1;
         }
         Ok(seen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_an_engine_is_told() {
+        for engine in EngineKind::ALL {
+            let is_own = matches!(engine, EngineKind::Vmio | EngineKind::VmioKernel);
+            let refusal = OwnStores.check(engine).err().and_then(|error| error.downcast::<MeasuredByVmioBench>().ok());
+            assert_eq!(refusal, (!is_own).then_some(MeasuredByVmioBench { engine }));
+        }
+        let told = MeasuredByVmioBench { engine: EngineKind::RocksdbLz4 }.to_string();
+        assert_eq!(
+            told,
+            "rocksdb-lz4 is measured by vmio-bench: cargo run --release -p vmio-bench --features peers -- kv --engines vmio,rocksdb-lz4"
+        );
     }
 }

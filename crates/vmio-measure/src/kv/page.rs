@@ -9,9 +9,9 @@ use vmio_report::page::{META, PAGE_STYLE, fact_list};
 use vmio_report::size::format_size;
 use vmio_report::surroundings::Surroundings;
 
-use super::measure::KvResult;
 use super::runner::{Outcome, Runner};
 use super::scenario::Scenario;
+use super::spec::KvResult;
 use super::table::{self, Section};
 use super::workload::Phase;
 

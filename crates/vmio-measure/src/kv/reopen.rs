@@ -5,15 +5,17 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use super::engine::{Engine, EngineKind, Stores};
 use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
 
 use super::client::{Client, run};
-use super::measure::{KvSpec, allocated_bytes};
+use super::engine::{Engine, EngineKind, Stores};
+use super::measure::allocated_bytes;
 use super::records::{RecordBuffer, ValuePool};
 use super::scenario::Scenario;
+use super::spec::KvSpec;
 use super::workload::{Durability, Inserts};
+use crate::child::Spec;
 use crate::device_counters::DeviceCounters;
 use crate::process;
 
@@ -24,6 +26,11 @@ pub struct CrashSpec {
     pub load: KvSpec,
     /// The file that says what was loaded by then.
     pub note: PathBuf,
+}
+
+impl Spec for CrashSpec {
+    const NAME: &'static str = "kvcrash";
+    type Found = ();
 }
 
 /// What was loaded when the process was killed.
@@ -114,6 +121,11 @@ pub struct ReopenSpec {
     pub durable_records: u64,
     /// How full levels in memory were when the process was killed.
     pub memory_fill: Option<f64>,
+}
+
+impl Spec for ReopenSpec {
+    const NAME: &'static str = "kvreopen";
+    type Found = ReopenResult;
 }
 
 /// What came of it.

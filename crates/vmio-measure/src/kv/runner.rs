@@ -6,20 +6,18 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use vmio_report::output::OutputArgs;
 
 use super::engine::{EngineKind, Setup};
-use super::measure::{KvResult, KvSpec};
 use super::records::RecordShape;
 use super::reopen::ReopenResult;
 use super::scenario::Scenario;
+use super::spec::{KvResult, KvSpec};
 use super::workload::{Distribution, Durability, Phase};
 use crate::block_trace::TraceBuffers;
 use crate::cgroup::MemoryCgroup;
-use crate::child::{self, Killed, Task};
+use crate::child::{self, Killed, Spec};
 use crate::device_cache::drop_page_caches;
-use crate::job::Job;
 use crate::place::Place;
 
 /// What is run on each engine.
@@ -186,15 +184,14 @@ impl Runner {
     }
 
     pub fn measure_phase(&self, spec: &KvSpec) -> anyhow::Result<KvResult> {
-        self.run_child(&spec.setup, &format!("kv: {}, {}", spec.engine, spec.phase), Job::Kv(spec.clone()))
+        self.run_child(&spec.setup, &format!("kv: {}, {}", spec.engine, spec.phase), spec)
     }
 
-    /// Runs a job on a store in a process with as much memory as was said, on a cold page cache.
-    pub fn run_child<R: DeserializeOwned>(&self, setup: &Setup, what: &str, job: Job) -> anyhow::Result<R> {
+    /// Measures a store in a process with as much memory as was said, on a cold page cache.
+    pub fn run_child<S: Spec>(&self, setup: &Setup, what: &str, spec: &S) -> anyhow::Result<S::Found> {
         let cgroup = MemoryCgroup::create_or_tell(self.memory_bytes, what, &self.output)?;
         // So that every phase reads from the device what it begins with.
         drop_page_caches(&setup.folder)?;
-        let task = Task { cgroup: cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()), job };
-        Ok(child::run(what, &task)?.0)
+        Ok(child::run(what, cgroup.as_ref(), spec)?.0)
     }
 }

@@ -3,10 +3,10 @@
 use vmio_report::table::Table;
 
 use super::engine::EngineKind;
-use super::measure::KvResult;
 use super::reopen::ReopenResult;
 use super::runner::{KvFailure, Outcome};
 use super::scenario::Scenario;
+use super::spec::KvResult;
 use super::workload::Phase;
 
 const HEADER: [&str; 17] = [

@@ -10,11 +10,11 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use vmio_measure::cgroup::MemoryCgroup;
-use vmio_measure::child::{self, Task};
+use vmio_measure::child::{self, Spec};
 use vmio_measure::content::PAGE_BYTES;
 use vmio_measure::device_cache::drop_page_caches;
-use vmio_measure::map::fail_on_verify_errors;
 use vmio_measure::place::{Place, PlaceArgs};
+use vmio_measure::wrong_words::fail_on_verify_errors;
 use vmio_report::output::OutputArgs;
 use vmio_report::seconds::{parse_measured, parse_warm_up};
 use vmio_report::size::{format_size, parse_cache, parse_size};
@@ -27,7 +27,6 @@ use self::stores::mmap::MmapStore;
 use self::stores::sqlite::SqliteStore;
 use self::stores::vmio::VmioStore;
 use self::stores::{Setup, Store, StoreKind};
-use crate::job::Job;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -133,6 +132,11 @@ enum Found {
     Accesses(AccessesResult),
 }
 
+impl Spec for CommitSpec {
+    const NAME: &'static str = "commit";
+    type Found = CommitResult;
+}
+
 /// Runs `vmio-bench commit`.
 pub fn run(args: &CommitArgs) -> anyhow::Result<()> {
     let pages_max = args.pages.iter().copied().max().unwrap_or(1);
@@ -188,8 +192,7 @@ fn run_side(spec: CommitSpec, output: &OutputArgs) -> anyhow::Result<CommitResul
         StoreKind::Vmio => None,
         _ => MemoryCgroup::create_or_tell(spec.setup.cache_bytes, &what, output)?,
     };
-    let task = Task { cgroup: cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()), job: Job::Commit(spec) };
-    Ok(child::run(&what, &task)?.0)
+    Ok(child::run(&what, cgroup.as_ref(), &spec)?.0)
 }
 
 // ---- the child's side

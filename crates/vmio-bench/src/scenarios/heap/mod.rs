@@ -7,14 +7,13 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use vmio_heap::HeapEngine;
 use vmio_measure::cgroup::MemoryCgroup;
-use vmio_measure::child::{self, Killed, Task};
+use vmio_measure::child::{self, Killed};
 use vmio_measure::median::median;
 use vmio_measure::place::{Place, PlaceArgs};
 use vmio_report::output::OutputArgs;
 use vmio_report::size::{format_size, parse_size};
 
 use self::program::{HeapFile, HeapRun};
-use crate::job::Job;
 use crate::swap::SwapDevice;
 
 pub use self::program::{HeapSpec, measure};
@@ -200,8 +199,7 @@ impl<'a> HeapBench<'a> {
             },
             _ => None,
         };
-        let task = Task { cgroup: cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()), job: Job::Heap(spec) };
-        match child::run(side.name(), &task) {
+        match child::run(side.name(), cgroup.as_ref(), &spec) {
             Ok((run, _)) => Ok(Ok(run)),
             // The kernel does so with swap, too, though there is room.
             Err(error) if error.is::<Killed>() => Ok(Err(format!("{error:#}"))),

@@ -8,10 +8,9 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use graph_search::{Graph, RmatShape, Search};
 use serde::{Deserialize, Serialize};
-use vmio_measure::child::{self, Task};
+use vmio_measure::child::{self, Spec};
 use vmio_measure::process::Usage;
 
-use crate::job::Job;
 use crate::vmio_command;
 
 /// What the child does.
@@ -57,6 +56,11 @@ pub struct HeapRun {
     pub cpu_s: f64,
 }
 
+impl Spec for HeapSpec {
+    const NAME: &'static str = "heap";
+    type Found = HeapRun;
+}
+
 /// The child's side. With a heap in a file it becomes `vmio run --heap`, and then itself again with this heap: so the heap is
 /// made within the child's memory cgroup.
 pub fn measure(spec: &HeapSpec) -> anyhow::Result<HeapRun> {
@@ -89,11 +93,11 @@ pub fn measure(spec: &HeapSpec) -> anyhow::Result<HeapRun> {
 /// Returns only if it cannot.
 fn become_run(heap: &HeapFile, spec: &HeapSpec) -> anyhow::Error {
     let attempt = || -> anyhow::Result<Command> {
-        let task = Task { cgroup: None, job: Job::Heap(HeapSpec { heap: None, ..spec.clone() }) };
+        let within = HeapSpec { heap: None, ..spec.clone() };
         let mut command = vmio_command::run()?;
         command.args(["--heap-engine", &heap.engine, "--cache", &heap.cache_bytes.to_string()]);
         command.args(["--heap-size", &heap.heap_bytes.to_string(), "--heap"]).arg(&heap.path);
-        command.arg("--").arg(child::itself()?).args(child::arguments(&task)?);
+        command.arg("--").arg(child::itself()?).args(child::arguments(None, &within)?);
         Ok(command)
     };
     match attempt() {
