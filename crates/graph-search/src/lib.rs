@@ -1,6 +1,6 @@
 //! Breadth-first search of a large random graph, in plain vectors and by several threads, like Ligra's.
 //!
-//! It knows nothing of vmio: it is the program that `vmio bench heap` runs with a heap that is larger than memory.
+//! It knows nothing of vmio: it is the program that `vmio-bench heap` runs with a heap that is larger than memory.
 //!
 //! ```
 //! use graph_search::{Graph, RmatShape, Search};

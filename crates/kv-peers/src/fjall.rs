@@ -6,8 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use fjall::config::CompressionPolicy;
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
-
-use crate::{Engine, Region, Setup};
+use vmio_measure::kv::{Engine, Region, Setup};
 
 /// A database with a keyspace for each region in it.
 pub struct FjallEngine {

@@ -1,221 +1,60 @@
-//! Key-value stores behind one trait, so that `vmio bench kv` measures vmio-kv and its peers by the same code.
+//! Key-value stores beside vmio-kv behind its benchmark's trait, so that `vmio-bench kv` measures all by the same code.
 //!
-//! Nothing of the product depends on this crate: only the benchmark does. RocksDB, redb and fjall are features of it.
+//! Nothing that users have depends on this crate. LMDB is always there; RocksDB, redb and fjall are features of it.
 
 #[cfg(feature = "fjall")]
 mod fjall;
 mod lmdb;
-mod page_trace;
 #[cfg(feature = "redb")]
 mod redb;
 #[cfg(feature = "rocksdb")]
 mod rocksdb;
-mod vmio;
-
-use std::fmt;
-use std::path::PathBuf;
-use std::str::FromStr;
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
+use vmio_measure::kv::{Engine, EngineKind, OwnStores, Setup, Stores};
 
-/// A store that is open. Any threads may use it.
-pub trait Engine: Send + Sync {
-    /// One of the regions (tables, column families) that it was opened with, by its number from 0 on.
-    fn region(&self, number: u32) -> &dyn Region;
+/// vmio-kv, and the peers that this build has.
+#[derive(Clone, Copy, Debug)]
+pub struct Peers;
 
-    /// Returns once all writes that have returned are durable.
-    fn sync(&self) -> Result<()>;
-
-    /// Brings all that is in memory to its place on the device, and returns when that is durable and the engine has nothing
-    /// left to do in the background.
-    fn flush(&self) -> Result<()>;
-
-    /// Closes it; everything is durable.
-    fn close(self: Box<Self>) -> Result<()>;
-
-    /// How full its levels in memory are, 1 where writers have to wait; `None` where it has none or does not tell.
-    fn memory_fill(&self) -> Option<f64> {
-        None
+impl Stores for Peers {
+    fn check(&self, engine: EngineKind) -> Result<()> {
+        let is_there = match engine {
+            EngineKind::Vmio | EngineKind::VmioKernel | EngineKind::Lmdb => true,
+            EngineKind::Redb => cfg!(feature = "redb"),
+            EngineKind::Fjall => cfg!(feature = "fjall"),
+            EngineKind::Rocksdb | EngineKind::RocksdbLz4 | EngineKind::RocksdbDefault => cfg!(feature = "rocksdb"),
+        };
+        if is_there { Ok(()) } else { Err(NotBuilt { engine }.into()) }
     }
 
-    /// What opening has read back of its log; `None` where it has none or does not tell.
-    fn replayed(&self) -> Option<Replayed> {
-        None
-    }
-}
-
-/// Keys and values of a store that is open. Any threads may use them.
-///
-/// A write is durable when it returns where [`Setup::sync_writes`] says so, and otherwise after [`Engine::sync`].
-pub trait Region {
-    /// Sets a key's value.
-    fn put(&self, key: &[u8], value: &[u8]) -> Result<()>;
-
-    /// Has `read` see a key's value where the engine has it, and tells whether there is one.
-    fn get(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Result<bool>;
-
-    /// Has a key have no value.
-    fn delete(&self, key: &[u8]) -> Result<()>;
-
-    /// Has `read` see up to so many keys and values in order, from the first key that is not less on, and tells how many
-    /// there were.
-    fn scan(&self, from: &[u8], records: usize, read: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize>;
-}
-
-/// What opening a store has read back of its log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Replayed {
-    /// Writes.
-    pub records: u64,
-    /// Bytes of the log.
-    pub log_bytes: u64,
-}
-
-/// The engines by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum EngineKind {
-    /// vmio-kv.
-    Vmio,
-    /// The same over the kernel module.
-    VmioKernel,
-    /// LMDB through heed.
-    Lmdb,
-    /// redb.
-    Redb,
-    /// fjall.
-    Fjall,
-    /// RocksDB, tuned for the memory, without compression.
-    Rocksdb,
-    /// The same with LZ4.
-    RocksdbLz4,
-    /// RocksDB as it comes.
-    RocksdbDefault,
-}
-
-impl EngineKind {
-    /// All that there are, whether or not this build has them.
-    pub const ALL: [EngineKind; 8] = [
-        Self::Vmio,
-        Self::VmioKernel,
-        Self::Lmdb,
-        Self::Redb,
-        Self::Fjall,
-        Self::Rocksdb,
-        Self::RocksdbLz4,
-        Self::RocksdbDefault,
-    ];
-
-    /// Its name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Vmio => "vmio",
-            Self::VmioKernel => "vmio-kernel",
-            Self::Lmdb => "lmdb",
-            Self::Redb => "redb",
-            Self::Fjall => "fjall",
-            Self::Rocksdb => "rocksdb",
-            Self::RocksdbLz4 => "rocksdb-lz4",
-            Self::RocksdbDefault => "rocksdb-default",
-        }
-    }
-
-    /// The feature of this crate that it needs and this build does not have, if there is one.
-    pub const fn missing_feature(self) -> Option<&'static str> {
-        match self {
-            Self::Vmio | Self::VmioKernel | Self::Lmdb => None,
-            Self::Redb if cfg!(feature = "redb") => None,
-            Self::Redb => Some("redb"),
-            Self::Fjall if cfg!(feature = "fjall") => None,
-            Self::Fjall => Some("fjall"),
-            Self::Rocksdb | Self::RocksdbLz4 | Self::RocksdbDefault if cfg!(feature = "rocksdb") => None,
-            Self::Rocksdb | Self::RocksdbLz4 | Self::RocksdbDefault => Some("rocksdb"),
-        }
-    }
-
-    /// Whether it runs only where the kernel module is loaded.
-    pub const fn needs_module(self) -> bool {
-        matches!(self, Self::VmioKernel)
-    }
-
-    /// Opens the store in a folder that is there, or creates it.
-    pub fn open(self, setup: &Setup) -> Result<Box<dyn Engine>> {
-        match self {
-            Self::Vmio => Ok(Box::new(vmio::VmioEngine::open(setup, vmio_kv::Engine::Auto)?)),
-            Self::VmioKernel => Ok(Box::new(vmio::VmioEngine::open(setup, vmio_kv::Engine::Kernel)?)),
-            Self::Lmdb => Ok(Box::new(lmdb::LmdbEngine::open(setup)?)),
+    fn open(&self, engine: EngineKind, setup: &Setup) -> Result<Box<dyn Engine>> {
+        match engine {
+            EngineKind::Vmio | EngineKind::VmioKernel => OwnStores.open(engine, setup),
+            EngineKind::Lmdb => Ok(Box::new(lmdb::LmdbEngine::open(setup)?)),
             #[cfg(feature = "redb")]
-            Self::Redb => Ok(Box::new(redb::RedbEngine::open(setup)?)),
+            EngineKind::Redb => Ok(Box::new(redb::RedbEngine::open(setup)?)),
             #[cfg(feature = "fjall")]
-            Self::Fjall => Ok(Box::new(fjall::FjallEngine::open(setup)?)),
+            EngineKind::Fjall => Ok(Box::new(fjall::FjallEngine::open(setup)?)),
             #[cfg(feature = "rocksdb")]
-            Self::Rocksdb => Ok(Box::new(rocksdb::RocksdbEngine::open_tuned(setup, "kNoCompression")?)),
+            EngineKind::Rocksdb => Ok(Box::new(rocksdb::RocksdbEngine::open_tuned(setup, "kNoCompression")?)),
             #[cfg(feature = "rocksdb")]
-            Self::RocksdbLz4 => Ok(Box::new(rocksdb::RocksdbEngine::open_tuned(setup, "kLZ4Compression")?)),
+            EngineKind::RocksdbLz4 => Ok(Box::new(rocksdb::RocksdbEngine::open_tuned(setup, "kLZ4Compression")?)),
             #[cfg(feature = "rocksdb")]
-            Self::RocksdbDefault => Ok(Box::new(rocksdb::RocksdbEngine::open_default(setup)?)),
+            EngineKind::RocksdbDefault => Ok(Box::new(rocksdb::RocksdbEngine::open_default(setup)?)),
             #[cfg(not(all(feature = "redb", feature = "fjall", feature = "rocksdb")))]
-            other => anyhow::bail!("this build has no {other}: kv-peers has a feature for it"),
+            other => Err(NotBuilt { engine: other }.into()),
         }
     }
 }
 
-impl fmt::Display for EngineKind {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(self.name())
-    }
-}
-
-impl FromStr for EngineKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|kind| kind.name() == text);
-        found.ok_or_else(|| format!("{text:?} is no engine: there are {}", Self::ALL.map(Self::name).join(", ")))
-    }
-}
-
-impl TryFrom<String> for EngineKind {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<EngineKind> for String {
-    fn from(kind: EngineKind) -> Self {
-        kind.name().to_owned()
-    }
-}
-
-/// What a store is opened with.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Setup {
-    /// Its folder.
-    pub folder: PathBuf,
-    /// All the memory that the process may have, in bytes: page cache included.
-    pub memory_bytes: u64,
-    /// About how many bytes of keys and values it will hold.
-    pub data_bytes: u64,
-    /// About how many bytes of keys and values will be written over its life.
-    pub written_bytes: u64,
-    /// Regions (tables, column families), one at least.
-    pub regions: u32,
-    /// Whether each write is durable when it returns.
-    pub sync_writes: bool,
-    /// Whether most records are put in the order of their keys.
-    pub puts_in_order: bool,
-    /// Bytes of its memory that vmio-kv has for filters of leaves; others have filters or not.
-    pub filter_bytes: u64,
-    /// Where vmio-kv is to note the pages that it touches; others do not.
-    pub page_trace: Option<PathBuf>,
-}
-
-impl Setup {
-    /// The names of the regions.
-    fn region_names(&self) -> impl Iterator<Item = String> {
-        (0..self.regions).map(|number| format!("region{number}"))
-    }
+/// An engine that this build lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this vmio-bench was built without {engine}: run `make bench-kv`, or install librocksdb-dev and build by \
+     `cargo build --release -p vmio-bench --features peers`"
+)]
+pub struct NotBuilt {
+    /// The engine that was asked for.
+    pub engine: EngineKind,
 }

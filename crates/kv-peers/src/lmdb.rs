@@ -5,8 +5,7 @@ use std::ops::Bound;
 use anyhow::{Context, Result};
 use heed::types::Bytes;
 use heed::{Database, Env, EnvFlags, EnvOpenOptions, MdbError, PutFlags};
-
-use crate::{Engine, Region, Setup};
+use vmio_measure::kv::{Engine, Region, Setup};
 
 /// An environment with a database for each region in it.
 pub struct LmdbEngine {

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use redb::{Database, Durability, ReadableDatabase, TableDefinition};
-
-use crate::{Engine, Region, Setup};
+use vmio_measure::kv::{Engine, Region, Setup};
 
 /// A database with a table for each region in it.
 pub struct RedbEngine {

@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::path::Path;
 
-use kv_peers::{EngineKind, Region, Setup};
+use kv_peers::{NotBuilt, Peers};
+use vmio_measure::kv::{EngineKind, Region, Setup, Stores};
 
 type TestResult = Result<(), Box<dyn Error>>;
 
@@ -55,7 +56,7 @@ fn conforms(kind: EngineKind) -> TestResult {
 fn holds_what_was_put(kind: EngineKind) -> TestResult {
     let folder = tempfile::tempdir()?;
     let setup = setup(folder.path());
-    let engine = kind.open(&setup)?;
+    let engine = Peers.open(kind, &setup)?;
     let region = engine.region(0);
     for number in (0..KEYS).rev() {
         region.put(&key(number), b"to be replaced")?;
@@ -70,7 +71,7 @@ fn holds_what_was_put(kind: EngineKind) -> TestResult {
     engine.flush()?;
     check(region, KEYS)?;
     engine.close()?;
-    let engine = kind.open(&setup)?;
+    let engine = Peers.open(kind, &setup)?;
     check(engine.region(0), KEYS)?;
     Ok(engine.close()?)
 }
@@ -80,7 +81,7 @@ fn keeps_regions_apart(kind: EngineKind) -> TestResult {
     const REGIONS: u32 = 20;
     let folder = tempfile::tempdir()?;
     let setup = Setup { regions: REGIONS, sync_writes: true, puts_in_order: false, ..setup(folder.path()) };
-    let engine = kind.open(&setup)?;
+    let engine = Peers.open(kind, &setup)?;
     for region in 0..REGIONS {
         for number in 0..5 {
             engine.region(region).put(&key(number), &value(100 * region + number))?;
@@ -89,7 +90,7 @@ fn keeps_regions_apart(kind: EngineKind) -> TestResult {
     }
     engine.flush()?;
     engine.close()?;
-    let engine = kind.open(&setup)?;
+    let engine = Peers.open(kind, &setup)?;
     for region in 0..REGIONS {
         let there = (0..5).filter(|number| *number != region % 5);
         let expected: Vec<_> = there.map(|number| (key(number), value(100 * region + number))).collect();
@@ -123,7 +124,7 @@ fn vmio_conforms_over_the_module() -> TestResult {
         return conforms(EngineKind::VmioKernel);
     }
     let folder = tempfile::tempdir()?;
-    let error = EngineKind::VmioKernel.open(&setup(folder.path())).map(drop).expect_err("there is no module");
+    let error = Peers.open(EngineKind::VmioKernel, &setup(folder.path())).map(drop).expect_err("there is no module");
     assert!(format!("{error:#}").contains("/dev/vmio"), "{error:#}");
     Ok(())
 }
@@ -159,9 +160,9 @@ fn what_a_build_lacks_is_refused() {
     for kind in EngineKind::ALL {
         assert_eq!(kind.name().parse(), Ok(kind));
         let setup = setup(Path::new(""));
-        if let Some(feature) = kind.missing_feature() {
-            let error = kind.open(&setup).map(drop).expect_err("it is not there");
-            assert!(error.to_string().contains(feature), "{error}");
+        if Peers.check(kind).is_err() {
+            let error = Peers.open(kind, &setup).map(drop).expect_err("it is not there");
+            assert_eq!(error.downcast_ref(), Some(&NotBuilt { engine: kind }));
         }
     }
     assert!("leveldb".parse::<EngineKind>().is_err());

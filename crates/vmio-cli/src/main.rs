@@ -4,16 +4,8 @@
 #![deny(clippy::print_stdout)]
 
 mod bench;
-mod cleanup;
 mod commands;
-mod machine;
-mod new_file;
-mod progress;
-mod randomness;
-mod seconds;
 mod sim;
-mod size;
-mod standard_output;
 
 use std::io;
 use std::process::ExitCode;
@@ -64,6 +56,12 @@ enum Command {
     Trace(commands::trace::TraceArgs),
     Completions(commands::completions::CompletionsArgs),
     Man(commands::man::ManArgs),
+    /// Run one measurement and print its result (what benchmarks start as a process)
+    #[command(name = vmio_measure::child::COMMAND, hide = true)]
+    BenchChild {
+        /// The task, as JSON
+        task: String,
+    },
 }
 
 fn main() -> ExitCode {
@@ -89,6 +87,7 @@ fn main() -> ExitCode {
         Command::Trace(args) => commands::trace::run(&args),
         Command::Completions(args) => commands::completions::run(&args),
         Command::Man(args) => commands::man::run(&args),
+        Command::BenchChild { task } => bench::serve(&task),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,181 +1,32 @@
-//! `vmio bench kv` on small stores, as a user runs it: every phase and scenario verifies what it reads, and the JSON says all.
+//! `vmio bench kv` and `vmio kv bench` on small stores, as a user runs them: every phase verifies what it reads. `vmio-bench kv` measures
+//! by the same code, and its tests ask for more.
 
 mod common;
 
-use std::collections::BTreeSet;
-use std::error::Error;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use common::{TestResult, refused, succeeded, vmio};
-use roxmltree::{Document, ParsingOptions};
+use object::{Object, ObjectSymbol};
 use serde_json::Value;
 
-/// Small stores in a folder, and what is measured of them.
-fn bench_kv(dir: &Path, more: &[&str]) -> Result<Vec<Value>, Box<dyn Error>> {
-    let json = succeeded(&mut small(dir, &[more, &["--json", "-"]].concat()))?;
-    Ok(serde_json::from_str(&json)?)
-}
-
-fn small(dir: &Path, more: &[&str]) -> Command {
+/// Small stores in a folder.
+fn small(dir: &Path) -> Command {
     let mut command = vmio();
-    command.args(["bench", "kv", "--memory", "64M", "--dir"]).arg(dir).args(more);
-    for (flag, value) in [("--records", "1000"), ("--engines", "vmio,lmdb")] {
-        if !more.contains(&flag) {
-            command.args([flag, value]);
-        }
-    }
+    command.args(["bench", "kv", "--memory", "64M", "--records", "1000", "--dir"]).arg(dir);
     command
 }
 
-fn number(run: &Value, key: &str) -> f64 {
-    run[key].as_f64().unwrap_or_else(|| panic!("{key} is no number in {run}"))
-}
-
-fn of<'a>(runs: &'a [Value], engine: &str, phase: &str) -> &'a Value {
-    let found = runs.iter().find(|run| run["engine"] == engine && run["phase"] == phase);
-    found.unwrap_or_else(|| panic!("no {engine}, {phase}"))
-}
-
 #[test]
-fn key_value_stores_hold_what_was_put() -> TestResult {
+fn it_measures_vmio_kv_alone_unless_told_otherwise() -> TestResult {
     let dir = tempfile::tempdir()?;
-    let runs = bench_kv(dir.path(), &["--phases", "L,A,B,C,D,e,F,G"])?;
-    let measured: Vec<_> = runs.iter().map(|run| (run["engine"].as_str(), run["phase"].as_str())).collect();
-    let phases = ["L", "A", "B", "C", "D", "E", "F", "G"];
-    let expected = ["vmio", "lmdb"].iter().flat_map(|engine| phases.map(|phase| (Some(*engine), Some(phase))));
-    assert_eq!(measured, expected.collect::<Vec<_>>());
-    for run in &runs {
-        for key in ["kops", "p50_us", "p99_us", "p999_us", "p9999_us", "max_us", "cpu_s_per_mop", "space_bytes"] {
-            assert!(run[key].as_f64().is_some_and(|value| value > 0.0), "{key} of {run}");
-        }
-        for key in ["dev_read_bytes", "dev_write_bytes", "max_rss_bytes"] {
-            assert!(run[key].is_u64() || run[key].is_null(), "{key} of {run}");
-        }
-        for key in ["read_request_bytes", "write_request_bytes", "randomness", "read_randomness", "write_randomness"] {
-            let value = &run[key];
-            assert!(value.is_null() || value.as_f64().is_some_and(|value| value >= 0.0), "{key} of {run}");
-            assert!(run.get(key).is_some(), "{key} of {run}");
-        }
-        let (longest, of_engine) = (number(run, "p9999_us"), run["p9999_engine_us"].as_f64());
-        assert!(of_engine.is_none_or(|us| us > 0.0 && us <= longest), "{run}");
-        let (errors, shape) = (&run["errors"], (&run["value_bytes"], &run["threads"]));
-        assert_eq!((errors, shape), (&0.into(), (&100.into(), &2.into())), "{run}");
-        let ops = if run["phase"] == "E" || run["phase"] == "G" { 50 } else { 1000 };
-        assert_eq!((&run["ops"], &run["stopped"]), (&ops.into(), &false.into()), "{run}");
-    }
-    // Phases that insert leave more records to those after.
-    let records = |phase: &str| runs.iter().find(|run| run["phase"] == phase).and_then(|run| run["records"].as_u64());
-    assert_eq!(records("C"), Some(1000));
-    assert!(records("D") > Some(1000) && records("G") >= records("D"), "{runs:?}");
-    assert_eq!(fs::read_dir(dir.path())?.count(), 0, "files are left");
-
-    let loaded = ["--phases", "C", "--ops", "10", "--distribution", "latest", "--value-bytes", "1000"];
-    let table = succeeded(&mut small(dir.path(), &loaded))?;
-    assert!(table.contains("C, latest") && !table.contains("L, "), "the load is not asked for: {table}");
-    let little = ["bench", "kv", "--memory", "1M"];
-    refused(vmio().args(little), "engines work in 48 MiB at least")?;
-    refused(
-        vmio().args(["bench", "kv", "--engines", "leveldb"]),
-        "is no engine: there are vmio, vmio-kernel, lmdb, redb",
-    )
-}
-
-#[test]
-fn a_phase_ends_when_its_time_is_over() -> TestResult {
-    let dir = tempfile::tempdir()?;
-    let much = ["--phases", "L,C", "--ops", "1000000000", "--phase-limit", "3"];
-    let runs = bench_kv(dir.path(), &much)?;
-    for engine in ["vmio", "lmdb"] {
-        let (load, reads) = (of(&runs, engine, "L"), of(&runs, engine, "C"));
-        assert_eq!((&load["stopped"], &reads["stopped"]), (&false.into(), &true.into()), "{reads}");
-        assert!((1000.0..1e9).contains(&number(reads, "ops")) && reads["errors"] == 0, "{reads}");
-    }
-    let table = succeeded(&mut small(dir.path(), &much))?;
-    assert!(table.contains("the time limit came after"), "{table}");
-    Ok(())
-}
-
-#[test]
-fn writes_are_as_durable_as_was_said() -> TestResult {
-    let dir = tempfile::tempdir()?;
-    let of_durability = |durability| {
-        bench_kv(dir.path(), &["--records", "300", "--phases", "L", "--threads", "1", "--durability", durability])
-    };
-    let (none, sync) = (of_durability("none")?, of_durability("sync")?);
-    for engine in ["vmio", "lmdb"] {
-        let (none, sync) = (of(&none, engine, "L"), of(&sync, engine, "L"));
-        assert_eq!((&none["durability"], &sync["durability"]), (&"none".into(), &"sync".into()));
-        // Each write waits for one of the device's, where there is a device that counts. Others may use it, too.
-        if sync["dev_writes"].is_u64() {
-            assert!(number(sync, "dev_writes") >= 300.0, "{sync}");
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn scenarios_find_what_was_put() -> TestResult {
-    let dir = tempfile::tempdir()?;
-    let runs = bench_kv(dir.path(), &["--scenarios", "prefixes,deletes,queue,mass-delete,regions,reopen"])?;
+    let json = succeeded(small(dir.path()).args(["--phases", "L,A", "--scenarios", "reopen", "--json", "-"]))?;
+    let runs: Vec<Value> = serde_json::from_str(&json)?;
+    let done: Vec<_> = runs.iter().map(|run| (run["engine"].as_str(), run["scenario"].as_str())).collect();
+    assert_eq!(done, [None, None, Some("reopen")].map(|scenario| (Some("vmio"), scenario)));
     assert!(runs.iter().all(|run| run["errors"] == 0), "{runs:?}");
-    for engine in ["vmio", "lmdb"] {
-        let of_engine = runs.iter().filter(|run| run["engine"] == engine);
-        let done: Vec<_> = of_engine.clone().map(|run| (run["scenario"].as_str(), run["phase"].as_str())).collect();
-        let expected = [
-            ("prefixes", Some("L")),
-            ("prefixes", Some("C")),
-            ("prefixes", Some("G")),
-            ("deletes", Some("delete")),
-            ("deletes", Some("seek")),
-            ("queue", Some("queue")),
-            ("mass-delete", Some("mass-delete")),
-            ("regions", Some("L")),
-            ("regions", Some("A")),
-            ("regions", Some("C")),
-            ("regions", Some("G")),
-            ("reopen", None),
-        ];
-        assert_eq!(done, expected.map(|(scenario, phase)| (Some(scenario), phase)), "{engine}");
-        for run in of_engine {
-            match run["scenario"].as_str() {
-                Some("prefixes") => assert_eq!(run["prefix_bytes"], 64, "{run}"),
-                Some("regions") => assert_eq!(run["regions"], 300, "{run}"),
-                Some("reopen") => {
-                    assert!(number(run, "open_s") > 0.0 && number(run, "first_read_us") > 0.0, "{run}");
-                    assert_eq!((&run["records"], &run["lost_records"]), (&1000.into(), &0.into()), "{run}");
-                }
-                _ => {}
-            }
-        }
-        // Half of all keys.
-        let deletes = number(of(&runs, engine, "delete"), "ops");
-        assert!((400.0..600.0).contains(&deletes), "{deletes}");
-        // A turn for each record; half of all, and five seeks.
-        assert_eq!(number(of(&runs, engine, "queue"), "ops"), 1000.0);
-        assert_eq!(number(of(&runs, engine, "mass-delete"), "ops"), 505.0);
-    }
     assert_eq!(fs::read_dir(dir.path())?.count(), 0, "files are left");
-    Ok(())
-}
-
-#[test]
-fn a_load_that_is_killed_is_recovered() -> TestResult {
-    let dir = tempfile::tempdir()?;
-    let runs = bench_kv(dir.path(), &["--scenarios", "recovery", "--records", "40000", "--durability", "periodic"])?;
-    assert_eq!(runs.len(), 2, "{runs:?}");
-    for run in &runs {
-        assert_eq!((&run["scenario"], &run["errors"]), (&"recovery".into(), &0.into()), "{run}");
-        let (records, lost) = (number(run, "records"), number(run, "lost_records"));
-        assert!((20_000.0..=40_000.0).contains(&records) && lost <= records, "{run}");
-        // What LMDB has written is in the page cache, which a kill leaves alone.
-        assert!(run["engine"] != "lmdb" || lost == 0.0, "{run}");
-        assert!(run["engine"] != "vmio" || run["replayed_log_bytes"].is_u64() && run["memory_fill"].is_f64(), "{run}");
-    }
-    let durable = bench_kv(dir.path(), &["--scenarios", "recovery", "--durability", "sync", "--engines", "vmio"])?;
-    assert_eq!((&durable[0]["lost_records"], &durable[0]["errors"]), (&0.into(), &0.into()), "{durable:?}");
-    assert!(number(&durable[0], "replayed_records") >= number(&durable[0], "records"), "{durable:?}");
     Ok(())
 }
 
@@ -196,61 +47,30 @@ fn a_store_is_measured_in_a_folder_of_ones_own() -> TestResult {
     refused(&mut bench(&["--memory", "1M"]), "engines work in 48 MiB at least")
 }
 
-/// Requests are traced for root, where the kernel can.
-#[test]
-fn how_random_requests_are_is_told_where_it_can_be() -> TestResult {
-    let dir = tempfile::tempdir()?;
-    let runs = bench_kv(dir.path(), &["--phases", "L,C", "--records", "20000", "--engines", "lmdb"])?;
-    for run in &runs {
-        for key in ["randomness", "read_randomness", "write_randomness"] {
-            // A file in memory has no device, not everybody may trace, and what is in the page cache is not read.
-            assert!(run[key].as_f64().is_none_or(|randomness| (0.0..=1.0).contains(&randomness)), "{key} of {run}");
-        }
-    }
-    let load = of(&runs, "lmdb", "L");
-    assert!(load["randomness"].is_null() || load["write_randomness"].is_f64(), "{load}");
-    Ok(())
-}
-
-#[test]
-fn the_page_shows_every_engine_and_needs_nothing_else() -> TestResult {
-    let dir = tempfile::tempdir()?;
-    let page = dir.path().join("kv.html");
-    let stores = dir.path().join("stores");
-    fs::create_dir(&stores)?;
-    let mut command = small(&stores, &["--phases", "L,C", "--scenarios", "reopen"]);
-    let text = succeeded(command.arg("--report").arg(&page))?;
-    assert!(text.contains("the report is in"), "{text}");
-    let page = fs::read_to_string(page)?;
-    let document = Document::parse_with_options(&page, ParsingOptions { allow_dtd: true, ..Default::default() })?;
-    let titles = document.descendants().filter_map(|node| node.attribute("aria-label")).collect::<Vec<_>>();
-    for title in ["Throughput", "Space", "Memory", "Latency: L", "Latency: C"] {
-        assert!(titles.contains(&title), "{title}: {titles:?}");
-    }
-    let engines: BTreeSet<_> = document.descendants().filter_map(|node| node.attribute("data-engine")).collect();
-    assert_eq!(engines, BTreeSet::from(["lmdb", "vmio"]));
-    assert!(page.contains("<h2>reopen</h2>") && page.contains("--report"), "tables and the command");
-    assert!(!page.contains("src=") && !page.contains("href="), "it needs nothing else");
-    Ok(())
-}
-
-#[cfg(not(feature = "peers"))]
-#[test]
-fn engines_that_a_build_lacks_are_refused_with_advice() -> TestResult {
-    refused(vmio().args(["bench", "kv", "--engines", "vmio,rocksdb"]), "run `make bench-kv`")
-}
-
 #[test]
 fn the_pages_of_each_phase_are_for_the_simulator() -> TestResult {
     let dir = tempfile::tempdir()?;
     let folder = dir.path().to_str().ok_or("a folder whose name is text")?;
     let traces = ["--engines", "vmio", "--phases", "L,A,E", "--threads", "1", "--page-traces", folder];
-    bench_kv(dir.path(), &traces)?;
+    succeeded(small(dir.path()).args(traces))?;
     for phase in ["L", "A", "E"] {
         let trace = dir.path().join(format!("{phase}.pages"));
         assert!(!fs::read_to_string(&trace)?.is_empty(), "{phase} touches some pages");
         let told = succeeded(vmio().args(["sim", "--cache", "2M", "--policy", "lru", "--trace"]).arg(&trace))?;
         assert!(told.contains("LRU"), "{told}");
     }
-    refused(&mut small(dir.path(), &["--page-traces", folder]), "--engines vmio")
+    refused(small(dir.path()).args(["--page-traces", folder]), "--engines vmio")
+}
+
+/// Stores that vmio-kv is measured beside are vmio-bench's: a function of each, by its C name.
+#[test]
+fn the_command_has_nobody_elses_store_in_it() -> TestResult {
+    let bytes = fs::read(env!("CARGO_BIN_EXE_vmio"))?;
+    let file = object::File::parse(&*bytes)?;
+    let functions: Vec<_> = file.symbols().filter_map(|symbol| symbol.name().ok()).collect();
+    assert!(functions.iter().any(|name| name.contains("vmio_kv")), "a binary without its symbols says nothing");
+    for function in ["sqlite3_open_v2", "mdb_env_open", "rocksdb_open"] {
+        assert!(!functions.contains(&function), "{function} is in it");
+    }
+    Ok(())
 }

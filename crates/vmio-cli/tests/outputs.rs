@@ -59,7 +59,7 @@ fn what_fails_leaves_the_old_file() -> TestResult {
 
 #[test]
 fn a_place_for_results_that_cannot_be_is_refused_before_they_are_there() -> TestResult {
-    let run = vmio().args(["bench", "hit", "--json", "/absent/results.json"]).output()?;
+    let run = vmio().args(["bench", "map", "--json", "/absent/results.json"]).output()?;
     let said = String::from_utf8(run.stderr)?;
     assert!(run.status.code() == Some(2) && said.contains("there is no folder /absent"), "{said}");
     Ok(())

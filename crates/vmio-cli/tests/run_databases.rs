@@ -153,22 +153,3 @@ fn rsync_copies_what_it_does_without() -> TestResult {
     }
     Ok(())
 }
-
-#[test]
-fn the_benchmark_runs_programs_plain_and_in_each_mode() -> TestResult {
-    let dir = tempfile::tempdir()?;
-    // A database whose every transaction is synchronized takes half a minute.
-    let asked = test_depth::pick("tar", "tar,sqlite-rollback");
-    let mut command = vmio();
-    command.args(["bench", "programs", "--programs", asked, "--rounds", "1", "--json", "-", "--dir"]);
-    let results: Vec<serde_json::Value> = serde_json::from_str(&succeeded(command.arg(dir.path()))?)?;
-    let programs: Vec<_> = results.iter().filter_map(|result| result["program"].as_str()).collect();
-    assert_eq!(programs, asked.split(',').filter(|name| *name == "tar" || has("sqlite3")).collect::<Vec<_>>());
-    for result in &results {
-        let modes = result["modes"].as_array().ok_or("no modes")?;
-        assert_eq!(modes.iter().filter_map(|mode| mode["mode"].as_str()).collect::<Vec<_>>(), MODES);
-        assert!(modes.iter().all(|mode| mode["speedup"].as_f64() > Some(0.0)), "{result}");
-    }
-    assert_eq!(std::fs::read_dir(dir.path())?.count(), 0, "something was left behind");
-    Ok(())
-}

@@ -202,21 +202,3 @@ fn what_cannot_be_is_refused() -> TestResult {
     assert!(succeeded(vmio().args(["run", "--help"]))?.contains("--mode"));
     Ok(())
 }
-
-#[test]
-fn the_benchmark_measures_each_pattern_on_both_sides() -> TestResult {
-    let dir = tempfile::tempdir()?;
-    for (mode, size) in [("posix", "4M"), ("sync", "512K"), ("strict", "512K")] {
-        let mut command = vmio();
-        command.args(["bench", "posix", "--mode", mode, "--size", size, "--rounds", "2", "--json", "-", "--dir"]);
-        let results: Vec<serde_json::Value> = serde_json::from_str(&succeeded(command.arg(dir.path()))?)?;
-        let patterns = results.iter().filter_map(|result| result["pattern"].as_str()).collect::<Vec<_>>();
-        assert_eq!(patterns, ["sequential-reads", "random-reads", "sequential-writes", "random-writes", "appends"]);
-        let is_there = |result: &serde_json::Value, key: &str| result[key].as_f64() > Some(0.0);
-        assert!(results.iter().all(|result| is_there(result, "mode_ns") && is_there(result, "speedup")), "{mode}");
-        let copies = results.iter().filter(|result| is_there(result, "copy_ns")).count();
-        assert_eq!(copies, if mode == "posix" { 4 } else { 2 }, "{mode}: a call that is no copy");
-        assert_eq!(fs::read_dir(dir.path())?.count(), 0, "something was left behind");
-    }
-    Ok(())
-}

@@ -1,7 +1,6 @@
 //! `cargo xtask`: chores of the repository that are more than a script.
 
 mod apt;
-mod bench;
 mod breakdown;
 mod build_root;
 mod debug_kernel;
@@ -42,14 +41,6 @@ enum Chore {
         /// How many of the longest files and functions it names
         #[arg(long, default_value_t = 5, value_name = "N")]
         longest: usize,
-    },
-    /// Measure all that two cores can, beside the peers, and write docs/benchmarks/README.md anew: `make bench`, which builds what it needs
-    Bench {
-        /// Write the page from the figures that are there
-        #[arg(long)]
-        render: bool,
-        /// Only these measurements
-        names: Vec<String>,
     },
     /// Run a command on another kernel, under QEMU; its exit status is this one's
     Vm {
@@ -185,15 +176,6 @@ impl Accelerator {
 
 fn main() -> Result<ExitCode> {
     let status = match Xtask::parse().chore {
-        Chore::Bench { render, names } => {
-            let root = lab::workspace().canonicalize()?;
-            if render {
-                bench::render(&root)?
-            } else {
-                bench::run(&root, &names)?
-            }
-            0
-        }
         Chore::Tidy { longest } => u8::from(!tidy::tidy(&lab::workspace().canonicalize()?, longest)?),
         Chore::Vm { machine, out, command } => {
             let line = shlex::try_join(command.iter().map(String::as_str)).context("a NUL in the command")?;

@@ -7,9 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
+use vmio_measure::kv::{Engine, Region, Setup};
 
 use self::library::{ColumnFamily, Database};
-use crate::{Engine, Region, Setup};
 
 /// A database with a column family for each region in it.
 pub struct RocksdbEngine {

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
+use vmio_report::size::parse_cache;
 
 use super::source::{Source, build_cache};
-use crate::size::parse_cache;
 
 const EXAMPLES: &str = "\
 Examples:

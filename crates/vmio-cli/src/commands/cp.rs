@@ -9,11 +9,11 @@ use clap::Args;
 use serde_json::json;
 use vmio::backing::FileBacking;
 use vmio::{Access, Advice, Cache, Mapping, MappingOptions};
+use vmio_report::new_file::NewFile;
+use vmio_report::size::{format_size, parse_cache};
+use vmio_report::standard_output::print_line;
 
 use super::source::{Source, build_cache};
-use crate::new_file::NewFile;
-use crate::size::{format_size, parse_cache};
-use crate::standard_output::print_line;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -9,8 +9,7 @@ use serde_json::{Value, json};
 use vmio::Access;
 use vmio::backing::FileBacking;
 use vmio::journal::{InspectedFile, Inspection, Record, RecordKind};
-
-use crate::size::format_size;
+use vmio_report::size::format_size;
 
 const EXAMPLES: &str = "\
 Examples:

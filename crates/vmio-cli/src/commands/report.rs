@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
+use vmio_report::report_file::ReportFile;
 
 use super::record;
-use crate::bench::report_file::ReportFile;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -9,10 +9,9 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use vmio::backing::{Backing, DaxBacking, FileBacking, NvmeBacking};
 use vmio::{Access, Advice, AvailableMemory, Cache, Engine, Mapping, MappingOptions};
-
-use crate::machine::memory_bytes;
-use crate::progress::ByteProgress;
-use crate::size::format_size;
+use vmio_report::machine::memory_bytes;
+use vmio_report::progress::ByteProgress;
+use vmio_report::size::format_size;
 
 /// Bytes copied out of the mapping at a time.
 pub const CHUNK_BYTES: usize = 1 << 20;

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
+use vmio_report::size::parse_cache;
+use vmio_report::standard_output::print_line;
 
 use super::source::{Source, build_cache};
-use crate::size::parse_cache;
-use crate::standard_output::print_line;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -12,10 +12,10 @@ use std::time::Duration;
 use anyhow::{Context, Error, bail};
 use clap::{ArgGroup, Args, ValueHint};
 use vmio::telemetry::{Miss, Misses, Reader};
+use vmio_report::new_file::folder_of;
 
 use super::stat::parse_process_id;
 use super::watched_command;
-use crate::new_file::folder_of;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use vmio_report::size::{format_size, parse_size};
+
 use super::formats::PAGE_BYTES;
-use crate::size::{format_size, parse_size};
 
 /// As given on the command line.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 use anyhow::{bail, ensure};
 use clap::{ArgGroup, Args, ValueEnum, ValueHint};
 use serde::Serialize;
+use vmio_report::output::OutputArgs;
+use vmio_report::progress::Activity;
+use vmio_report::report_file::ReportFile;
+use vmio_report::size::format_size;
+use vmio_report::table::Table;
 
 use self::cache_size::CacheSize;
 use self::formats::PAGE_BYTES;
 use self::policy::{Misses, Policy};
 use self::trace::{Synthetic, Trace, TraceFormat};
-use crate::bench::output::OutputArgs;
-use crate::bench::report_file::ReportFile;
-use crate::bench::table::Table;
-use crate::progress::Activity;
-use crate::size::format_size;
 
 const EXAMPLES: &str = "\
 Examples:

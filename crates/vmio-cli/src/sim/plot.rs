@@ -3,28 +3,25 @@
 use std::path::Path;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use vmio_report::charts::{self, Chart, MissCurve, miss_ratio_chart};
+use vmio_report::page::META;
+use vmio_report::report_file::ReportFile;
 
 use super::Outcome;
-use crate::bench::charts::{self, Chart, MissCurve, miss_ratio_chart};
-use crate::bench::report_file::{META, ReportFile};
 
 /// Takes a path from the command line.
 pub fn parse_file(text: &str) -> Result<ReportFile, String> {
     let file = ReportFile::parse(text)?;
-    match is_svg(&file) || file.path().extension().is_some_and(|extension| extension.eq_ignore_ascii_case("html")) {
+    match file.is_svg() || file.path().extension().is_some_and(|extension| extension.eq_ignore_ascii_case("html")) {
         true => Ok(file),
         false => Err(format!("{text:?} ends in neither .html nor .svg")),
     }
 }
 
-fn is_svg(file: &ReportFile) -> bool {
-    file.path().extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"))
-}
-
 /// Draws the outcomes of a trace, which may be in a file of its own.
 pub fn write(file: &ReportFile, about: &str, outcomes: &[Outcome], inputs: &[&Path]) -> anyhow::Result<()> {
     let chart = miss_ratio_chart("Misses by policy", about, &curves(outcomes));
-    let text = if is_svg(file) { drawing(&chart) } else { page(&chart, about) };
+    let text = if file.is_svg() { drawing(&chart) } else { page(&chart, about) };
     file.write_text_from(&text.into_string(), inputs)
 }
 

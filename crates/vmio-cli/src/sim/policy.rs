@@ -6,11 +6,11 @@ use anyhow::Context;
 use clap::ValueEnum;
 use vmio::backing::NullBacking;
 use vmio::{Access, Advice, Cache, Engine, EvictionPolicy, FrameHint, Mapping, MappingOptions};
+use vmio_report::size::format_size;
 
 use super::formats::PAGE_BYTES;
 use super::replacement::{Arc, Clock, Lru, Optimum, Replacement, S3Fifo};
 use super::trace::Trace;
-use crate::size::format_size;
 
 /// What a cache of two workers takes beside its pages.
 const OVERHEAD_BYTES: u64 = 5 << 20;

@@ -10,9 +10,9 @@ use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use vmio_measure::pattern::{OffsetStream, Pattern};
 
 use super::formats::{self, PAGE_BYTES};
-use crate::bench::pattern::{OffsetStream, Pattern};
 
 /// What a file of a trace looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

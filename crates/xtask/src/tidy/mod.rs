@@ -1,7 +1,6 @@
 //! House rules that no compiler checks. Those of clippy and of rustc (each unsafe block says why it is sound, each public item what
 //! it is) are in the workspace's `Cargo.toml`; here is that every crate keeps them.
 
-mod figures;
 mod layers;
 mod lengths;
 mod lints;
@@ -40,7 +39,6 @@ pub fn tidy(root: &Path, longest: usize) -> Result<bool> {
     breaches.extend(lints::check(&tree));
     breaches.extend(layers::check_modules(&tree)?);
     breaches.extend(layers::check_packages(&tree, root)?);
-    breaches.extend(figures::check(&tree, root)?);
     for Breach { file, line, what } in &breaches {
         println!("{file}:{line}: {what}");
     }

@@ -9,8 +9,7 @@ use anyhow::Context;
 use serde::Serialize;
 use vmio::Access;
 use vmio::backing::{Backing, DaxBacking, FileBacking, NvmeBacking, Submission};
-
-use crate::size::format_size;
+use vmio_report::size::format_size;
 
 #[derive(Serialize)]
 pub struct FileReport {

@@ -11,13 +11,12 @@ use clap::Args;
 use serde::Serialize;
 use vmio::Engine;
 use vmio::probe::{self, KernelFeature, Probe};
+use vmio_report::machine::memory_bytes;
+use vmio_report::size::format_size;
+use vmio_report::standard_output::print_line;
 
 use self::devices::Devices;
 use self::file::FileReport;
-
-use crate::machine::memory_bytes;
-use crate::size::format_size;
-use crate::standard_output::print_line;
 
 const EXAMPLES: &str = "\
 Examples:

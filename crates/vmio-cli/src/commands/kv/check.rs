@@ -6,9 +6,9 @@ use std::path::Path;
 use anyhow::bail;
 use serde_json::{Value, json};
 use vmio_kv::{Finding, Options, Report};
+use vmio_report::size::format_size;
 
 use super::steps::Steps;
-use crate::size::format_size;
 
 /// Checks a volume and prints what was found; fails if anything is wrong.
 pub fn check(output: &mut impl Write, path: &Path, memory_bytes: u64, json: bool) -> anyhow::Result<()> {

@@ -79,7 +79,7 @@ Examples:
   vmio kv bench /data
   vmio kv bench --records 100000 --value-bytes 1000 --durability sync .
 
-Keys have 20 bytes. `vmio bench kv` measures more, and other stores beside it; its help says what the figures are.";
+Keys have 20 bytes. `vmio bench kv` measures more; its help says what the figures are. vmio-bench has other stores beside it.";
 pub const SCAN_HELP: &str = "\
 Examples:
   vmio kv scan words.kv --from a --to c --limit 10

@@ -5,9 +5,9 @@ use std::io::BufRead;
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use vmio_kv::RegionHandle;
+use vmio_report::progress::with_rate;
 
 use super::line::{Form, Place, Row, read_key};
-use crate::progress::with_rate;
 
 /// Rows between two updates of the progress line.
 const STEP: u64 = 4096;

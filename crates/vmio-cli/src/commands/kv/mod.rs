@@ -18,12 +18,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
-use serde_json::json;
-use vmio::backing::{Access, Backing, FileBacking, FileUser, Holder};
-use vmio_kv::{DEFAULT_REGION, Db, Durability, FullPlace, Options, RegionHandle, SegmentHandle, SegmentStats};
-
-use crate::bench::kv::{OwnBenchArgs, run_own};
-use crate::size::{format_size, parse_size, parse_within};
 use dump::Part;
 use encoding::{Encoding, EncodingArgs};
 use help::{
@@ -33,6 +27,11 @@ use help::{
 use line::{Form, Format};
 use load::Loaded;
 use scan::ScanArgs;
+use serde_json::json;
+use vmio::backing::{Access, Backing, FileBacking, FileUser, Holder};
+use vmio_kv::{DEFAULT_REGION, Db, Durability, FullPlace, Options, RegionHandle, SegmentHandle, SegmentStats};
+use vmio_measure::kv::{OwnBenchArgs, run_own};
+use vmio_report::size::{format_size, parse_size, parse_within};
 
 /// Volumes have their lengths in these.
 const UNIT_BYTES: u64 = 2 << 20;

@@ -2,8 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 use vmio_kv::Event;
-
-use crate::progress::with_rate;
+use vmio_report::progress::with_rate;
 
 /// A line that says how far a check is; nothing when standard error is no terminal.
 pub struct Steps(ProgressBar);

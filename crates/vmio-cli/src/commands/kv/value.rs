@@ -8,8 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use vmio_kv::{RegionHandle, VALUE_LENGTH_MAX, ValueReader};
-
-use crate::new_file::NewFile;
+use vmio_report::new_file::NewFile;
 
 /// Reads FROM..TO.
 pub fn parse_range(text: &str) -> anyhow::Result<Range<u64>> {

@@ -1,13 +1,13 @@
 //! The charts of a cache over time.
 
 use maud::html;
+use vmio_report::charts::axis::{Axis, Unit, trimmed};
+use vmio_report::charts::plot::{LegendEntry, Plot};
+use vmio_report::charts::{Chart, EngineStyle};
 
 use super::heat_map::heat_map;
 use super::miss_log::{Kind, MappingLog, MissLog};
 use super::series::{Point, Series};
-use crate::bench::charts::axis::{Axis, Unit, trimmed};
-use crate::bench::charts::plot::{LegendEntry, Plot};
-use crate::bench::charts::{Chart, EngineStyle};
 
 const COUNTS: [Unit; 3] = [("per second", 1.0), ("thousand per second", 1e3), ("million per second", 1e6)];
 const RATES: [Unit; 4] = [("B/s", 1.0), ("kB/s", 1e3), ("MB/s", 1e6), ("GB/s", 1e9)];

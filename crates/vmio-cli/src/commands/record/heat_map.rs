@@ -1,13 +1,13 @@
 //! Where in a file misses were, over time: the more a cell had, the stronger its colour.
 
 use maud::html;
+use vmio_report::charts::Chart;
+use vmio_report::charts::axis::Axis;
+use vmio_report::charts::plot::{LegendEntry, Plot, px};
+use vmio_report::size::format_size;
 
 use super::charts::{BYTES, SECONDS};
 use super::miss_log::{MappingLog, MissLog};
-use crate::bench::charts::Chart;
-use crate::bench::charts::axis::Axis;
-use crate::bench::charts::plot::{LegendEntry, Plot, px};
-use crate::size::format_size;
 
 /// As many are in the charts' style sheet.
 const SHADES: usize = 6;

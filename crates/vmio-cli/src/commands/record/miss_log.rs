@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_big_array::BigArray;
 use vmio::PAGE_BYTES;
 use vmio::telemetry::{Miss, PublishedMapping};
-
-use crate::randomness::{Access, Distances};
+use vmio_report::randomness::{Access, Distances};
 
 /// Mappings of a cache that are told apart; misses of others are only counted.
 const MAPPINGS_MAX: usize = 8;

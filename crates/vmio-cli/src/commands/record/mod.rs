@@ -18,15 +18,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::{ArgGroup, Args};
-
-pub use page::page;
-pub use saved::read;
-
 use recorder::Recorder;
+use vmio_report::report_file::ReportFile;
 
 use super::stat::parse_interval;
 use super::watched_command;
-use crate::bench::report_file::ReportFile;
+
+pub use page::page;
+pub use saved::read;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -1,13 +1,13 @@
 //! A recording as one page of HTML that needs nothing else.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use vmio_report::charts::{self as bench_charts, figure};
+use vmio_report::page::{META, PAGE_STYLE};
 
 use super::charts::charts;
 use super::miss_log::MissLog;
 use super::recording::Recording;
 use super::series::Series;
-use crate::bench::charts::{self as bench_charts, figure};
-use crate::bench::report_file::{META, PAGE_STYLE};
 use crate::commands::stat::write_totals;
 
 /// The page of one recording, or of several, one below the other.

@@ -15,10 +15,11 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use vmio::{Cache, Engine};
 use vmio_heap::HeapEngine;
+use vmio_report::size::{parse_cache, parse_size};
+
+use super::source::warn_of_size;
 
 pub use self::program::CannotRun;
-use super::source::warn_of_size;
-use crate::size::{parse_cache, parse_size};
 
 /// There while the kernel module is loaded.
 const DEVICE: &str = "/dev/vmio";

@@ -16,16 +16,14 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
+use prometheus::MetricsTarget;
 use vmio::telemetry::Reader;
+use vmio_report::seconds::parse_seconds;
 
 pub use interval::Interval;
 pub use priorities::resident_by_priority;
 pub use sample::Sample;
 pub use text::{format_latency, write_totals};
-
-use prometheus::MetricsTarget;
-
-use crate::seconds::parse_seconds;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use vmio::PAGE_BYTES;
 use vmio::telemetry::{Histogram, Snapshot};
+use vmio_report::size::format_size;
 
 use super::interval::Interval;
 use super::priorities::resident_by_priority;
-use crate::size::format_size;
 
 /// Writes what every cache holds and has done.
 pub fn write_totals(output: &mut impl Write, process_id: u32, command: &str, caches: &[Snapshot]) -> io::Result<()> {

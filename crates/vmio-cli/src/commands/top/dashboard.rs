@@ -6,10 +6,10 @@ use ratatui::style::{Style, Stylize};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Row, Sparkline, StatefulWidget, Table, TableState, Widget};
 use vmio::PAGE_BYTES;
+use vmio_report::size::format_size;
 
 use super::view::{CacheView, View};
 use crate::commands::stat::{Interval, format_latency, resident_by_priority};
-use crate::size::format_size;
 
 /// The size of a frame in text.
 const TEXT_SIZE: (u16, u16) = (110, 32);

@@ -10,15 +10,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use clap::Args;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-
 use dashboard::Dashboard;
 use processes::Processes;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use screen::Screen;
 use view::View;
+use vmio_report::standard_output::print_line;
 
 use super::stat::{parse_interval, parse_process_id};
-use crate::standard_output::print_line;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -8,9 +8,9 @@ use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
+use vmio_report::cleanup::Cleanup;
 
 use super::dashboard::Dashboard;
-use crate::cleanup::Cleanup;
 
 /// The terminal's other screen, without echo; the terminal is as before when this drops or a signal ends the command.
 pub struct Screen {

@@ -1,0 +1,11 @@
+//! Measurements of one property each.
+
+pub mod commit;
+pub mod fetch;
+pub mod fresh;
+pub mod heap;
+pub mod hit;
+pub mod posix;
+pub mod programs;
+pub mod sync;
+pub mod units;

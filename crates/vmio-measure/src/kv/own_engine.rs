@@ -1,0 +1,161 @@
+//! vmio-kv itself: the stores that a program has which links nobody else's.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use vmio_kv::{Db, Durability, Options, RegionHandle};
+
+use super::engine::{Engine, EngineKind, Region, Replayed, Setup, Stores};
+use super::page_trace::PageTrace;
+
+const BESIDE_BYTES_MIN: u64 = 16 << 20;
+const MEMORY_LEVEL_BYTES_MIN: u64 = 64 << 10;
+
+/// Those of vmio-kv alone.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnStores;
+
+impl Stores for OwnStores {
+    fn check(&self, engine: EngineKind) -> Result<()> {
+        match engine {
+            EngineKind::Vmio | EngineKind::VmioKernel => Ok(()),
+            other => Err(MeasuredByVmioBench { engine: other }.into()),
+        }
+    }
+
+    fn open(&self, engine: EngineKind, setup: &Setup) -> Result<Box<dyn Engine>> {
+        match engine {
+            EngineKind::Vmio => Ok(Box::new(VmioEngine::open(setup, vmio_kv::Engine::Auto)?)),
+            EngineKind::VmioKernel => Ok(Box::new(VmioEngine::open(setup, vmio_kv::Engine::Kernel)?)),
+            other => Err(MeasuredByVmioBench { engine: other }.into()),
+        }
+    }
+}
+
+/// An engine that another program has: `vmio` links nobody else's store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{engine} is measured by vmio-bench: cargo run --release -p vmio-bench{} -- kv --engines vmio,{engine}", .engine.cargo_options())]
+pub struct MeasuredByVmioBench {
+    /// The engine that was asked for.
+    pub engine: EngineKind,
+}
+
+/// A store in a file of the folder.
+pub struct VmioEngine {
+    regions: Vec<VmioRegion>,
+    /// Of the two levels in memory of all regions.
+    memory_levels_bytes: u64,
+    page_trace: Option<Arc<PageTrace>>,
+    db: Db,
+}
+
+struct VmioRegion(RegionHandle);
+
+impl VmioEngine {
+    pub fn open(setup: &Setup, engine: vmio_kv::Engine) -> Result<Self> {
+        // The program, its stacks, page tables and what the allocator holds back come beside the store's memory.
+        let memory_bytes = setup.memory_bytes - (setup.memory_bytes / 10).max(BESIDE_BYTES_MIN);
+        // Sparse, so that room which is not used costs nothing.
+        let volume_bytes = 3 * setup.written_bytes + 2 * setup.data_bytes + (1 << 30);
+        let durability = if setup.sync_writes { Durability::Sync } else { Durability::None };
+        let regions = u64::from(setup.regions);
+        let level_bytes = (memory_bytes / 8 / regions).max(MEMORY_LEVEL_BYTES_MIN);
+        let page_trace = setup.page_trace.as_deref().map(PageTrace::create).transpose()?.map(Arc::new);
+        let mut options = Options::new()
+            .engine(engine)
+            .memory_bytes(memory_bytes)
+            .memory_level_bytes(level_bytes)
+            .filter_bytes(setup.filter_bytes)
+            .max_volume_bytes(volume_bytes)
+            .durability(durability);
+        if let Some(trace) = page_trace.clone() {
+            options = options.observe_pages(move |page, is_store| trace.note(page, is_store));
+        }
+        let db = Db::open_or_create(setup.folder.join("volume"), options)?;
+        let regions = match setup.regions {
+            1 => vec![VmioRegion(db.default_region().clone())],
+            _ => {
+                let open = |name: String| db.region_or_create(&name).map(VmioRegion);
+                setup.region_names().map(open).collect::<vmio_kv::Result<_>>()?
+            }
+        };
+        Ok(Self { memory_levels_bytes: 2 * level_bytes * u64::from(setup.regions), regions, page_trace, db })
+    }
+}
+
+impl Engine for VmioEngine {
+    fn region(&self, number: u32) -> &dyn Region {
+        &self.regions[number as usize]
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.db.sync()?)
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(self.db.flush()?)
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        drop(self.regions);
+        self.db.close()?;
+        self.page_trace.map_or(Ok(()), |trace| trace.finish())
+    }
+
+    fn memory_fill(&self) -> Option<f64> {
+        let stats = self.db.stats().ok()?;
+        Some(stats.memory_level_bytes as f64 / self.memory_levels_bytes as f64)
+    }
+
+    fn replayed(&self) -> Option<Replayed> {
+        let recovery = self.db.recovery();
+        Some(Replayed { records: recovery.records, log_bytes: recovery.log_bytes })
+    }
+}
+
+impl Region for VmioRegion {
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        Ok(self.0.put(key, value)?)
+    }
+
+    fn get(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let value = self.0.get(key)?;
+        if let Some(value) = &value {
+            read(value);
+        }
+        Ok(value.is_some())
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<()> {
+        Ok(self.0.delete(key)?)
+    }
+
+    fn scan(&self, from: &[u8], records: usize, read: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        let mut seen = 0;
+        for record in self.0.scan(from..).take(records) {
+            let (key, value) = record?;
+            read(&key, &value);
+            seen += 1;
+        }
+        Ok(seen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_an_engine_is_told() {
+        for engine in EngineKind::ALL {
+            let is_own = matches!(engine, EngineKind::Vmio | EngineKind::VmioKernel);
+            let refusal = OwnStores.check(engine).err().and_then(|error| error.downcast::<MeasuredByVmioBench>().ok());
+            assert_eq!(refusal, (!is_own).then_some(MeasuredByVmioBench { engine }));
+        }
+        let told = MeasuredByVmioBench { engine: EngineKind::RocksdbLz4 }.to_string();
+        assert_eq!(
+            told,
+            "rocksdb-lz4 is measured by vmio-bench: cargo run --release -p vmio-bench --features peers -- kv --engines vmio,rocksdb-lz4"
+        );
+    }
+}

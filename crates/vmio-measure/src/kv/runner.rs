@@ -1,0 +1,197 @@
+//! Runs phases on the stores of engines, each in a process of its own.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::Serialize;
+use vmio_report::output::OutputArgs;
+
+use super::engine::{EngineKind, Setup};
+use super::records::RecordShape;
+use super::reopen::ReopenResult;
+use super::scenario::Scenario;
+use super::spec::{KvResult, KvSpec};
+use super::workload::{Distribution, Durability, Phase};
+use crate::block_trace::TraceBuffers;
+use crate::cgroup::MemoryCgroup;
+use crate::child::{self, Killed, Spec};
+use crate::device_cache::drop_page_caches;
+use crate::place::Place;
+
+/// What is run on each engine.
+#[derive(Clone)]
+pub struct Runner {
+    /// What it is a part of, if it is not YCSB alone.
+    pub scenario: Option<Scenario>,
+    /// In this order, after a load in any case.
+    pub phases: Vec<Phase>,
+    pub records: u64,
+    pub shape: RecordShape,
+    pub regions: u32,
+    /// Of a phase after the load, if it is said.
+    pub ops: Option<u64>,
+    pub threads: u32,
+    pub memory_bytes: u64,
+    /// What of it vmio-kv has for filters of leaves.
+    pub filter_bytes: u64,
+    /// That of YCSB's phase otherwise.
+    pub distribution: Option<Distribution>,
+    /// Of a hundred reads so many look for records that are not there.
+    pub absent_percent: u32,
+    pub durability: Durability,
+    /// Of a phase.
+    pub limit: Option<Duration>,
+    /// Where what the device is asked for can be traced to; nothing without the right to.
+    pub trace: Option<Rc<TraceBuffers>>,
+    /// The folder for the pages that vmio-kv touches, a file for each phase.
+    pub page_traces: Option<PathBuf>,
+    pub output: OutputArgs,
+}
+
+/// What came of a phase or a scenario.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub enum Outcome {
+    Measured(Box<KvResult>),
+    Reopened(Box<ReopenResult>),
+    Failed(KvFailure),
+}
+
+/// An engine that did not get through a phase; it does none of the later ones.
+#[derive(Debug, Serialize)]
+pub struct KvFailure {
+    pub engine: EngineKind,
+    pub scenario: Option<Scenario>,
+    pub phase: Phase,
+    pub failure: String,
+}
+
+impl Outcome {
+    pub fn measured(&self) -> Option<&KvResult> {
+        match self {
+            Self::Measured(result) => Some(result),
+            _ => None,
+        }
+    }
+
+    pub fn reopened(&self) -> Option<&ReopenResult> {
+        match self {
+            Self::Reopened(result) => Some(result),
+            _ => None,
+        }
+    }
+
+    pub fn failed(&self) -> Option<&KvFailure> {
+        match self {
+            Self::Failed(failure) => Some(failure),
+            _ => None,
+        }
+    }
+
+    /// Records that were missing or wrong.
+    pub fn errors(&self) -> u64 {
+        self.measured().map_or(0, |run| run.errors) + self.reopened().map_or(0, |run| run.errors)
+    }
+}
+
+impl Runner {
+    /// Operations of a phase.
+    pub fn ops(&self, phase: Phase) -> u64 {
+        const RECORDS_A_SCAN: u64 = 20;
+        match phase {
+            Phase::L | Phase::Delete | Phase::MassDelete => self.records,
+            _ if phase.scans() => self.ops.unwrap_or(self.records.div_ceil(RECORDS_A_SCAN)),
+            _ => self.ops.unwrap_or(self.records),
+        }
+    }
+
+    /// About how many bytes of keys and values all phases write, those before they are measured included.
+    pub fn written_bytes(&self) -> u64 {
+        let later = self.phases.iter().filter(|&&phase| phase != Phase::L && phase.writes());
+        let ops: u64 = later.map(|&phase| self.ops(phase)).sum();
+        (self.records + ops + ops / 4) * self.shape.bytes()
+    }
+
+    /// Runs the phases on a new store of an engine.
+    pub fn run_engine(&self, engine: EngineKind, place: &Place, outcomes: &mut Vec<Outcome>) -> anyhow::Result<()> {
+        let folder = tempfile::tempdir_in(place.path()).context("cannot create a folder for a store")?;
+        let later = self.phases.iter().filter(|&&phase| phase != Phase::L);
+        let (mut records, mut deletes_stopped) = (self.records, false);
+        for &phase in std::iter::once(&Phase::L).chain(later) {
+            if phase == Phase::Seek && deletes_stopped {
+                let failure = format!(
+                    "{engine}, {phase}: --phase-limit stopped the deletes before, so that some of the keys are left"
+                );
+                outcomes.push(Outcome::Failed(KvFailure { engine, scenario: self.scenario, phase, failure }));
+                return Ok(());
+            }
+            let spec = KvSpec { records, ..self.spec(engine, folder.path(), phase) };
+            match self.measure_phase(&spec) {
+                Ok(result) => {
+                    records = result.records;
+                    deletes_stopped |= phase == Phase::Delete && result.stopped;
+                    if phase != Phase::L || self.phases.contains(&phase) {
+                        outcomes.push(Outcome::Measured(Box::new(result)));
+                    }
+                }
+                Err(error) => {
+                    outcomes.push(self.failure(engine, phase, error)?);
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Not everybody does everything in little memory: that is a result. Other failures are not.
+    pub fn failure(&self, engine: EngineKind, phase: Phase, error: anyhow::Error) -> anyhow::Result<Outcome> {
+        if !error.is::<Killed>() {
+            return Err(error);
+        }
+        Ok(Outcome::Failed(KvFailure { engine, scenario: self.scenario, phase, failure: format!("{error:#}") }))
+    }
+
+    /// A phase on the store in a folder.
+    pub fn spec(&self, engine: EngineKind, folder: &Path, phase: Phase) -> KvSpec {
+        let setup = Setup {
+            folder: folder.to_owned(),
+            memory_bytes: self.memory_bytes,
+            data_bytes: self.records * self.shape.bytes(),
+            written_bytes: self.written_bytes(),
+            regions: self.regions,
+            sync_writes: self.durability == Durability::Sync,
+            puts_in_order: self.shape.in_order,
+            filter_bytes: self.filter_bytes,
+            page_trace: self.page_traces.as_ref().map(|folder| folder.join(format!("{phase}.pages"))),
+        };
+        KvSpec {
+            engine,
+            setup,
+            scenario: self.scenario,
+            phase,
+            distribution: self.distribution.unwrap_or_else(|| phase.default_distribution()),
+            absent_percent: if phase.reads() { self.absent_percent } else { 0 },
+            records: self.records,
+            shape: self.shape,
+            ops: self.ops(phase),
+            threads: self.threads,
+            durability: self.durability,
+            limit: self.limit,
+            trace: self.trace.as_ref().map(|buffers| buffers.path().to_owned()),
+        }
+    }
+
+    pub fn measure_phase(&self, spec: &KvSpec) -> anyhow::Result<KvResult> {
+        self.run_child(&spec.setup, &format!("kv: {}, {}", spec.engine, spec.phase), spec)
+    }
+
+    /// Measures a store in a process with as much memory as was said, on a cold page cache.
+    pub fn run_child<S: Spec>(&self, setup: &Setup, what: &str, spec: &S) -> anyhow::Result<S::Found> {
+        let cgroup = MemoryCgroup::create_or_tell(self.memory_bytes, what, &self.output)?;
+        // So that every phase reads from the device what it begins with.
+        drop_page_caches(&setup.folder)?;
+        Ok(child::run(what, cgroup.as_ref(), spec)?.0)
+    }
+}

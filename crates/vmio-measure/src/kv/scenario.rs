@@ -1,0 +1,39 @@
+//! What YCSB does not ask: long prefixes, deletes, queues, many regions, opening again, and recovery after a kill.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// A scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scenario {
+    /// Load, reads and scans of keys that share their first 64 bytes
+    Prefixes,
+    /// Deletes of the lower half of all keys, then seeks to where it begins
+    Deletes,
+    /// Puts at the end of a queue whose first record is taken
+    Queue,
+    /// Deletes of the first half of all keys in their order, with seeks between to the first that is left
+    MassDelete,
+    /// Load, updates, reads and scans in 300 regions
+    Regions,
+    /// Opening after a load and a clean close
+    Reopen,
+    /// Opening after a process was killed while it loaded, its levels in memory full
+    Recovery,
+}
+
+impl Scenario {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Prefixes => "prefixes",
+            Self::Deletes => "deletes",
+            Self::Queue => "queue",
+            Self::MassDelete => "mass-delete",
+            Self::Regions => "regions",
+            Self::Reopen => "reopen",
+            Self::Recovery => "recovery",
+        }
+    }
+}
