@@ -21,22 +21,22 @@ fn count() {
     let _ = ASKED.try_with(|asked| asked.set(asked.get() + 1));
 }
 
-// SAFETY: the system's allocator does all of it.
+// SAFETY: each call is passed on as it is to the system's allocator, which keeps to the trait's contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: by the caller.
+        // SAFETY: the caller keeps to what GlobalAlloc asks, and that is what the system asks.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: by the caller.
+        // SAFETY: the caller keeps to what GlobalAlloc asks, and that is what the system asks.
         unsafe { System.dealloc(place, layout) }
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         count();
-        // SAFETY: by the caller.
+        // SAFETY: the caller keeps to what GlobalAlloc asks, and that is what the system asks.
         unsafe { System.realloc(place, layout, bytes) }
     }
 }

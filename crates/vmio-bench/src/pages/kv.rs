@@ -15,7 +15,7 @@ use super::write_page;
 use crate::figure::{DASH, MIB, mib, number, ratio, times, whole};
 
 const DEVICES: [(&str, &str); 2] = [("zram", "Fast device (ext4 on zram)"), ("disk", "Disk")];
-const PHASES: [(&str, &str); 12] = [
+const PHASES: [(&str, &str); 13] = [
     ("L", "Load: each record is put once"),
     ("A", "A: 50 % reads, 50 % updates"),
     ("B", "B: 95 % reads, 5 % updates"),
@@ -24,6 +24,7 @@ const PHASES: [(&str, &str); 12] = [
     ("E", "E: 95 % scans of 1 to 100 records, 5 % inserts"),
     ("F", "F: 50 % reads, 50 % reads with an update"),
     ("G", "G: scans of 1 to 100 records"),
+    ("U", "U: updates alone"),
     ("delete", "deletes of the lower half of all keys, one by one"),
     ("seek", "seeks to the first key, where that half was"),
     ("queue", "puts behind all records, each with a look for the first and its deletion"),

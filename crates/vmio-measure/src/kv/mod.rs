@@ -67,7 +67,7 @@ or not right are counted. A phase with writes has ended when its data is in its 
 and nothing is left to be done in the background.
 
 Phases: L load; A 50 % reads, 50 % updates; B 95 % reads, 5 % updates; C reads; D 95 % reads of the latest,
-5 % inserts; E 95 % scans of 1 to 100 records, 5 % inserts; F 50 % reads, 50 % reads with an update; G scans.
+5 % inserts; E 95 % scans of 1 to 100 records, 5 % inserts; F 50 % reads, 50 % reads with an update; G scans; U updates, evenly.
 
 Scenarios, each on a store of its own:
   prefixes   L, C and G with keys that begin with the same 64 bytes

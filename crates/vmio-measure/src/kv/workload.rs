@@ -40,6 +40,9 @@ pub enum Phase {
     /// Scans of 1 to 100 records
     #[value(name = "G")]
     G,
+    /// Updates alone, spread evenly: what the store's collection or compaction has to keep up with; not YCSB's
+    #[value(name = "U")]
+    U,
     /// Deletes of the lower half of all keys; not YCSB's
     #[value(skip)]
     #[serde(rename = "delete")]
@@ -107,7 +110,7 @@ impl Phase {
     /// YCSB's own distribution.
     pub fn default_distribution(self) -> Distribution {
         match self {
-            Self::L | Self::Delete | Self::Seek | Self::Queue | Self::MassDelete => Distribution::Uniform,
+            Self::L | Self::U | Self::Delete | Self::Seek | Self::Queue | Self::MassDelete => Distribution::Uniform,
             Self::D => Distribution::Latest,
             _ => Distribution::Zipfian,
         }
@@ -153,6 +156,7 @@ impl Phase {
             Self::E => mix(0, 0, 5, 95),
             Self::F => mix(50, 0, 0, 0),
             Self::G => mix(0, 0, 0, 100),
+            Self::U => mix(0, 100, 0, 0),
             Self::Delete | Self::Seek | Self::Queue | Self::MassDelete => None,
         }
     }
@@ -426,6 +430,7 @@ mod tests {
             (Phase::E, [0, 0, 5, 0, 95]),
             (Phase::F, [50, 0, 0, 50, 0]),
             (Phase::G, [0, 0, 0, 0, 100]),
+            (Phase::U, [0, 100, 0, 0, 0]),
         ] {
             let counts = count(phase)?;
             assert!(counts.iter().zip(percents).all(|(count, percent)| about(*count, percent)), "{phase}: {counts:?}");
