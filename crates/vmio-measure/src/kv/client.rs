@@ -115,7 +115,8 @@ impl<'a> Client<'a> {
             engine,
             regions: u64::from(spec.setup.regions),
             operations: Operations::new(spec.phase, spec.distribution, inserts, thread)?
-                .with_absent(spec.absent_percent),
+                .with_absent(spec.absent_percent)
+                .with_scans_of(spec.scan_records),
             inserts,
             thread,
             record: RecordBuffer::new(pool, spec.shape),

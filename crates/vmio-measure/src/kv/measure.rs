@@ -66,6 +66,7 @@ pub fn measure(spec: &KvSpec, stores: &dyn Stores) -> anyhow::Result<KvResult> {
         phase: spec.phase,
         distribution: spec.distribution,
         absent_percent: spec.absent_percent,
+        scan_records: spec.scan_records,
         filter_bytes: spec.setup.filter_bytes,
         durability: spec.durability,
         regions: spec.setup.regions,

@@ -30,7 +30,7 @@ use vmio_report::size::{format_size, parse_size};
 use self::records::{KEY_BYTES_MIN, RecordShape, VALUE_BYTES_MIN};
 use self::runner::{Outcome, Runner};
 use self::scenario::Scenario;
-use self::workload::{Distribution, Durability, Phase};
+use self::workload::{Distribution, Durability, Phase, SCAN_RECORDS};
 use crate::block_trace::TraceBuffers;
 use crate::place::{Place, PlaceArgs};
 
@@ -47,6 +47,7 @@ const EXAMPLES: &str = "\
   vmio bench kv --phases L,A,C --value-bytes 1000 --json kv.json
   vmio bench kv --phases C --distribution uniform --ops 5000000
   vmio bench kv --phases C --absent 50 --filters 4M
+  vmio bench kv --phases G --key-bytes 20 --value-bytes 8 --scan-records 1000000 --ops 20
   vmio bench kv --dir /data --durability sync --records 100000 --phases L,A
   vmio bench kv --dir /data --report kv.html
   vmio bench kv --scenarios reopen,recovery --records 1000000
@@ -130,6 +131,9 @@ pub struct KvBenchArgs {
     /// Of a hundred reads so many look for keys that are not there
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
     absent: u32,
+    /// Records of a scan, at most
+    #[arg(long, value_name = "RECORDS", default_value_t = SCAN_RECORDS, value_parser = clap::value_parser!(u64).range(1..))]
+    scan_records: u64,
     /// Put the records in the order of their keys (LMDB appends them), for stores that take too long otherwise
     #[arg(long, conflicts_with_all = ["absent", "scenarios"])]
     in_order: bool,
@@ -239,6 +243,7 @@ impl KvBenchArgs {
             filter_bytes: self.filters,
             distribution: self.distribution,
             absent_percent: self.absent,
+            scan_records: self.scan_records,
             durability: self.durability,
             limit: self.phase_limit.map(Duration::from_secs),
             trace: TraceBuffers::create().map(Rc::new).ok(),

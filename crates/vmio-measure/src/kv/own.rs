@@ -9,7 +9,7 @@ use vmio_report::size::parse_size;
 use super::engine::EngineKind;
 use super::records::{KEY_BYTES_MIN, RecordShape, VALUE_BYTES_MIN};
 use super::runner::Runner;
-use super::workload::{Durability, Phase};
+use super::workload::{Durability, Phase, SCAN_RECORDS};
 use super::{check_memory, finish};
 use crate::place::Place;
 
@@ -55,6 +55,7 @@ pub fn run_own(args: &OwnBenchArgs) -> anyhow::Result<()> {
         filter_bytes: 0,
         distribution: None,
         absent_percent: 0,
+        scan_records: SCAN_RECORDS,
         durability: args.durability,
         limit: None,
         trace: None,

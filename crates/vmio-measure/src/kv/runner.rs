@@ -40,6 +40,8 @@ pub struct Runner {
     pub distribution: Option<Distribution>,
     /// Of a hundred reads so many look for records that are not there.
     pub absent_percent: u32,
+    /// Records of a scan, at most.
+    pub scan_records: u64,
     pub durability: Durability,
     /// Of a phase.
     pub limit: Option<Duration>,
@@ -173,6 +175,7 @@ impl Runner {
             phase,
             distribution: self.distribution.unwrap_or_else(|| phase.default_distribution()),
             absent_percent: if phase.reads() { self.absent_percent } else { 0 },
+            scan_records: self.scan_records,
             records: self.records,
             shape: self.shape,
             ops: self.ops(phase),

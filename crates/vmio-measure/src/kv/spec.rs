@@ -22,6 +22,8 @@ pub struct KvSpec {
     pub(super) distribution: Distribution,
     /// Of a hundred reads so many look for records that are not there.
     pub(super) absent_percent: u32,
+    /// Records of a scan, at most.
+    pub(super) scan_records: u64,
     /// Records that are there before; in the load phase, those to put.
     pub(super) records: u64,
     pub(super) shape: RecordShape,
@@ -49,6 +51,8 @@ pub struct KvResult {
     pub distribution: Distribution,
     /// Of a hundred reads so many looked for records that are not there.
     pub absent_percent: u32,
+    /// Records of a scan, at most.
+    pub scan_records: u64,
     /// What of its memory vmio-kv had for filters of leaves.
     pub filter_bytes: u64,
     pub durability: Durability,

@@ -7,7 +7,7 @@ use super::reopen::ReopenResult;
 use super::runner::{KvFailure, Outcome};
 use super::scenario::Scenario;
 use super::spec::KvResult;
-use super::workload::Phase;
+use super::workload::{Phase, SCAN_RECORDS};
 
 const HEADER: [&str; 17] = [
     "engine",
@@ -61,9 +61,18 @@ pub(super) fn sections(outcomes: &[Outcome]) -> Vec<Section> {
         measured.iter().for_each(|run| table.row(row(run, ours.map(|ours| ours.kops))));
         let stopped = measured.iter().filter(|run| run.stopped);
         let remarks = stopped.map(|run| format!("{}: the time limit came after {} operations", run.engine, run.ops));
-        let what = measured.first().map_or_else(String::new, |run| match run.absent_percent {
-            0 => run.distribution.name().to_owned(),
-            percent => format!("{}, {percent} % of the reads absent", run.distribution.name()),
+        let what = measured.first().map_or_else(String::new, |run| {
+            let absent = match run.absent_percent {
+                0 => String::new(),
+                percent => format!(", {percent} % of the reads absent"),
+            };
+            let scans = match run.scan_records {
+                records if run.phase.scans() && records != SCAN_RECORDS => {
+                    format!(", scans of {records} records at most")
+                }
+                _ => String::new(),
+            };
+            format!("{}{absent}{scans}", run.distribution.name())
         });
         sections.push(Section {
             title: format!("{}, {what}", phase_name(scenario, phase)),

@@ -244,6 +244,8 @@ pub struct Operations<'a> {
     thread: u32,
     /// So many of a hundred reads look for records that are not there.
     absent_percent: u32,
+    /// Records of a scan, at most.
+    scan_records: u64,
 }
 
 /// Numbers from this one on no record has.
@@ -274,7 +276,8 @@ enum Chooser {
 
 /// YCSB's.
 const ZIPF_EXPONENT: f64 = 0.99;
-const SCAN_RECORDS_MAX: usize = 100;
+/// Records of a scan, at most: YCSB's.
+pub const SCAN_RECORDS: u64 = 100;
 
 impl<'a> Operations<'a> {
     /// Of a thread in a phase.
@@ -293,12 +296,17 @@ impl<'a> Operations<'a> {
             None if phase == Phase::MassDelete => Work::DeletesInOrder { next: 0, has_sought: true },
             None => Work::Seeks,
         };
-        Ok(Self { work, chooser, inserts, thread, absent_percent: 0 })
+        Ok(Self { work, chooser, inserts, thread, absent_percent: 0, scan_records: SCAN_RECORDS })
     }
 
     /// The same, and so many of a hundred reads look for records that are not there, some of them more often than others as well.
     pub fn with_absent(self, percent: u32) -> Self {
         Self { absent_percent: percent, ..self }
+    }
+
+    /// The same, with scans of so many records at most.
+    pub fn with_scans_of(self, records: u64) -> Self {
+        Self { scan_records: records, ..self }
     }
 
     /// Draws the next one; `None` when there is nothing left to do.
@@ -352,7 +360,7 @@ impl<'a> Operations<'a> {
         } else if draw < reads + updates + inserts {
             Operation::Insert(self.inserts.next(self.thread))
         } else if draw < reads + updates + inserts + scans {
-            Operation::Scan(self.record(random), random.random_range(1..=SCAN_RECORDS_MAX))
+            Operation::Scan(self.record(random), random.random_range(1..=self.scan_records) as usize)
         } else {
             Operation::ReadUpdate(self.record(random))
         }
@@ -458,6 +466,21 @@ mod tests {
             }
         }
         assert!(absent.abs_diff(2850) < 200 && absent + there == 10_000, "{absent}");
+        Ok(())
+    }
+
+    #[test]
+    fn scans_are_as_long_as_is_said() -> anyhow::Result<()> {
+        let inserts = Inserts::new(1000, 1);
+        let mut random = SmallRng::seed_from_u64(1);
+        let mut operations = Operations::new(Phase::G, Distribution::Uniform, &inserts, 0)?.with_scans_of(5000);
+        let mut longest = 0;
+        for _ in 0..1000 {
+            let Some(Operation::Scan(_, records)) = operations.next(&mut random) else { bail!("G has scans alone") };
+            assert!((1..=5000).contains(&records), "{records}");
+            longest = longest.max(records);
+        }
+        assert!(longest > 4000, "{longest}");
         Ok(())
     }
 
