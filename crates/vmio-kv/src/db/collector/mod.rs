@@ -256,6 +256,11 @@ impl OpenSegment {
             }
         }
         spill_again()?;
+        if !has_room() {
+            // What merges that go on have replaced comes free with their end.
+            self.segment.merges.wait();
+            self.segment.give_back()?;
+        }
         let has_room = has_room();
         state.was_in_vain = (!has_room).then(place);
         Ok(has_room)
