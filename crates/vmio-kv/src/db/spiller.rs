@@ -201,12 +201,16 @@ impl OpenSegment {
     /// Spills all that a region has by now into one level, whatever is written meanwhile.
     pub(super) fn merge_all(&self, region: &Region) -> Result<()> {
         for _ in 0..2 * LEVELS {
-            if !self.spill_one(region, true)? {
+            if self.spill_one(region, true)? {
+                continue;
+            }
+            let is_others = region.spills_memory() || region.is_merged();
+            // What others are merging may have to be merged further.
+            self.segment.merges.wait();
+            if !is_others {
                 break;
             }
         }
-        // Others may be merging some of it.
-        self.segment.merges.wait();
         Ok(())
     }
 
