@@ -200,7 +200,7 @@ impl OpenSegment {
 
     /// Bytes of the log's chunks that an opening would read back now.
     pub(super) fn recovery_log_bytes(&self) -> u64 {
-        self.log.bytes_since(self.segment.superblock().log_replay_sequence)
+        self.log.bytes_since(self.segment.replay_sequence())
     }
 
     /// Has levels in memory spilled, full or not, before an opening has too much to read back: those with the oldest records, from
@@ -219,7 +219,7 @@ impl OpenSegment {
         }
         // What the older half of that is needed for.
         let (_, end) = self.log.end();
-        let first = self.segment.superblock().log_replay_sequence;
+        let first = self.segment.replay_sequence();
         for region in regions {
             let is_old = region.oldest_in_memory().is_some_and(|(_, sequence)| sequence <= first + (end - first) / 2);
             if is_old && !region.has_failed() && !region.has_frozen() && region.freeze() {

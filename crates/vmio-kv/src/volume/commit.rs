@@ -1,8 +1,8 @@
 //! Commits of a segment: from one consistent state to the next, whatever happens in between.
 
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 
 use crate::error::Result;
 use crate::format::block::{Block, Sealed};
@@ -123,15 +123,32 @@ impl Segment {
     /// The blocks that are `retiring` are not referred to in the new state. They are given back when their readers have
     /// gone, which they tell by [`Segment::retired`].
     pub(crate) fn commit(&self, changes: Changes, retiring: &[Freed]) -> Result<u64> {
-        let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(why) = &committed.failed {
-            return Err(self.stopped(why));
-        }
-        let done = self.write_commit(&mut committed, changes, retiring);
+        // Where units are granted alone, somebody waits, and there are no nodes.
+        let synced = if changes.grant_more { Ok(()) } else { self.sync_nodes()? };
+        let mut committed = self.committed()?;
+        let done = synced.and_then(|()| self.write_commit(&mut committed, changes, retiring));
         if let Err(error) = &done {
             committed.failed = Some(error.with_causes());
         }
         done.map(|()| committed.epoch)
+    }
+
+    /// Writes the nodes that a commit refers to, before it holds up others: who needs units granted waits for no nodes. The inner
+    /// error is the device's, after which nothing is committed any more.
+    fn sync_nodes(&self) -> Result<Result<()>> {
+        let committed = self.committed()?;
+        self.check_owner(&committed)?;
+        drop(committed);
+        Ok(self.device.sync())
+    }
+
+    /// The state that was committed last, unless what is on the device is not known.
+    fn committed(&self) -> Result<MutexGuard<'_, Committed>> {
+        let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        match &committed.failed {
+            Some(why) => Err(self.stopped(why)),
+            None => Ok(committed),
+        }
     }
 
     /// Gives back what was retired by commits that are durable, and is read by nobody any more.
@@ -155,10 +172,6 @@ impl Segment {
 
     fn write_commit(&self, committed: &mut Committed, changes: Changes, retiring: &[Freed]) -> Result<()> {
         self.check_owner(committed)?;
-        // The nodes that the new state refers to. Where units are granted alone, somebody waits, and there are none.
-        if !changes.grant_more {
-            self.device.sync()?;
-        }
         let epoch = committed.epoch + 1;
         self.give_back_retired(committed)?;
         let (catalogue, changed) = committed.changed_catalogue(&changes.regions, &changes.removed);
@@ -243,6 +256,7 @@ impl Segment {
         // If nobody has claimed the segment by now, whoever does reads this superblock.
         self.check_owner(committed)?;
         let granted = superblock.granted;
+        self.replay_sequence.store(superblock.log_replay_sequence, Ordering::Release);
         (committed.epoch, committed.superblock, committed.catalogue) = (epoch, superblock, catalogue);
         // Before anything that it retires is free: who takes that again labels it with a later one.
         self.epoch.store(epoch, Ordering::Release);

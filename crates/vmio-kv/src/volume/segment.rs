@@ -43,6 +43,8 @@ pub(crate) struct Segment {
     pub(super) committed: Mutex<Committed>,
     /// The number of the last commit, for those who must not wait for the one under way.
     pub(super) epoch: AtomicU64,
+    /// The first record that an opening reads back after the last commit, for the same.
+    pub(super) replay_sequence: AtomicU64,
     /// Heads of large values that were written, from a random number on.
     heads: AtomicU32,
 }
@@ -209,6 +211,7 @@ impl Segment {
         }
         // One that says 0 has all; once it grows it must not. Who opens it may use all features from its first commit on.
         let superblock = Superblock { units: units_of(&groups), granted, incompatible: FEATURES, ..superblock };
+        let replay_sequence = AtomicU64::new(superblock.log_replay_sequence);
         let committed = Committed::new(copies, epoch, superblock, regions, free_log_blocks);
         // Another than other openings have begun with, most likely.
         let failed =
@@ -227,6 +230,7 @@ impl Segment {
             room: Mutex::default(),
             committed: Mutex::new(committed),
             epoch: AtomicU64::new(epoch),
+            replay_sequence,
             heads: AtomicU32::new(u32::from_le_bytes([low, high, 0, 0])),
         })
     }
@@ -274,6 +278,11 @@ impl Segment {
     /// The number of the last commit.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The number of the first record that an opening would read back. It does not wait for a commit under way, whose flushes may take long.
+    pub(crate) fn replay_sequence(&self) -> u64 {
+        self.replay_sequence.load(Ordering::Acquire)
     }
 
     /// The number of the commit under way, or of the next: what nodes that are built now say.

@@ -12,7 +12,7 @@ const SLEEP_MIN: Duration = Duration::from_micros(100);
 /// Nor for more at a time.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
 /// Who has come to the bound waits until there is room, and no longer than this: the collector may be waiting itself.
-const WAIT_MAX: Duration = Duration::from_millis(60);
+const WAIT_MAX: Duration = Duration::from_millis(40);
 
 /// Who has written more waits so much longer for each of these.
 const WAITED_FOR_BYTES: u64 = 1 << 20;
