@@ -52,7 +52,7 @@ fn a_store_on_a_full_disk_is_read() -> TestResult {
     assert!(message.contains("the file system that the file is on is full"), "{message}");
     assert_eq!(succeeded(kv("get", &store).arg("apple"))?, "red");
     assert!(succeeded(&mut kv("scan", &store))?.starts_with("apple\tred\n"));
-    assert!(succeeded(&mut kv("stat", &store))?.contains("regions    default"));
+    assert!(succeeded(&mut kv("stat", &store))?.contains("keyspaces  default"));
     std::fs::remove_file(disk.path().join("ballast"))?;
     succeeded(kv("put", &store).args(["pear", "green"]))?;
     assert_eq!(succeeded(kv("get", &store).arg("pear"))?, "green");

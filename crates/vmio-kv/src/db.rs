@@ -1,4 +1,4 @@
-//! A store: a volume's segments, each with its log and its regions, and the threads that spill.
+//! A store: a volume's segments, each with its log and its keyspaces, and the threads that spill.
 
 mod collector;
 mod creation;
@@ -9,12 +9,12 @@ mod held;
 mod holders;
 mod large_values;
 mod memory_balance;
-mod open_region;
+mod open_keyspace;
 mod open_segment;
 mod opened;
 mod reading;
 mod recovery;
-mod region_handle;
+mod keyspace_handle;
 mod removal;
 mod reorganization;
 mod scan;
@@ -40,25 +40,25 @@ use crate::error::{Error, Result};
 use crate::format::extents::LARGE_BYTES_MAX;
 use crate::format::geometry::UNIT_BYTES;
 use crate::options::{Durability, Options};
-use crate::region::{LevelMemory, Limits, Region};
+use crate::keyspace::{LevelMemory, Limits, Keyspace};
 use crate::tree::MergeThreads;
 use crate::volume::Volume;
 use crate::volume::unit_lives::UnitLives;
 use crate::write_batch::{WriteBatch, Writes};
 pub(crate) use held::Held;
 pub(crate) use holders::{Holder, Holders};
-pub(crate) use open_region::OpenRegion;
+pub(crate) use open_keyspace::OpenKeyspace;
 pub(crate) use open_segment::OpenSegment;
 pub use recovery::Recovery;
-pub use region_handle::RegionHandle;
+pub use keyspace_handle::KeyspaceHandle;
 pub use scan::{Keys, Readers, Scan};
 pub use segment_handle::SegmentHandle;
-pub use snapshot::{RegionSnapshot, Snapshot};
+pub use snapshot::{KeyspaceSnapshot, Snapshot};
 pub use stats::{SegmentStats, Stats};
 pub use value_reader::ValueReader;
 
-/// The region that is there from the start.
-pub const DEFAULT_REGION: &str = "default";
+/// The keyspace that is there from the start.
+pub const DEFAULT_KEYSPACE: &str = "default";
 
 /// The longest key, in bytes: 64 KiB.
 pub const KEY_BYTES_MAX: usize = crate::format::record::KEY_BYTES_MAX;
@@ -68,13 +68,13 @@ pub const VALUE_LENGTH_MAX: u64 = LARGE_BYTES_MAX;
 
 /// A persistent key-value store.
 ///
-/// Any threads may use it. Writers to one region take turns; readers wait for nobody but the device.
+/// Any threads may use it. Writers to one keyspace take turns; readers wait for nobody but the device.
 ///
 /// A clone is the same store, which closes with the last of them, or when [`Self::close`] is called for one of them: for all.
 ///
 /// A forked child of the process has nothing of the store: whatever it asks of it is [`Error::Forked`], and what it drops is left alone.
 pub struct Db {
-    default: RegionHandle,
+    default: KeyspaceHandle,
     recovery: Recovery,
     held: Held<Arc<Opened>>,
 }
@@ -88,8 +88,8 @@ pub(crate) struct Store {
     volume: Mutex<Volume>,
     lives: UnitLives,
     /// Those of all segments.
-    regions: RwLock<BTreeMap<String, Arc<Region>>>,
-    /// Whoever creates a region, or takes what one has, holds it: names are unique over all segments. It has those whose creation has
+    keyspaces: RwLock<BTreeMap<String, Arc<Keyspace>>>,
+    /// Whoever creates a keyspace, or takes what one has, holds it: names are unique over all segments. It has those whose creation has
     /// failed, with their segment: they may be there when the store is opened again.
     in_doubt: Mutex<BTreeMap<String, u32>>,
     /// How many segments there are.
@@ -123,7 +123,7 @@ impl Store {
             lives: UnitLives::new(device.units_max()),
             device,
             volume: Mutex::new(volume),
-            regions: RwLock::default(),
+            keyspaces: RwLock::default(),
             in_doubt: Mutex::default(),
             segments: AtomicU64::new(0),
             level_memory: Arc::new(LevelMemory::new(options.level_bytes(), options.memory_step_bytes())),
@@ -146,23 +146,23 @@ impl Store {
         self.volume.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn regions(&self) -> RwLockReadGuard<'_, BTreeMap<String, Arc<Region>>> {
-        self.regions.read().unwrap_or_else(PoisonError::into_inner)
+    fn keyspaces(&self) -> RwLockReadGuard<'_, BTreeMap<String, Arc<Keyspace>>> {
+        self.keyspaces.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add_region(&self, region: Region) -> Arc<Region> {
-        let region = Arc::new(region);
-        let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
-        regions.insert(region.name.clone(), Arc::clone(&region));
-        region
+    fn add_keyspace(&self, keyspace: Keyspace) -> Arc<Keyspace> {
+        let keyspace = Arc::new(keyspace);
+        let mut keyspaces = self.keyspaces.write().unwrap_or_else(PoisonError::into_inner);
+        keyspaces.insert(keyspace.name.clone(), Arc::clone(&keyspace));
+        keyspace
     }
 
     fn in_doubt(&self) -> MutexGuard<'_, BTreeMap<String, u32>> {
         self.in_doubt.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn remove_region(&self, region: &Region) {
-        self.regions.write().unwrap_or_else(PoisonError::into_inner).remove(&region.name);
+    fn remove_keyspace(&self, keyspace: &Keyspace) {
+        self.keyspaces.write().unwrap_or_else(PoisonError::into_inner).remove(&keyspace.name);
     }
 
     /// There is one more segment, whose log has its end in memory.
@@ -223,7 +223,7 @@ impl Db {
 
     fn start(volume: Volume, options: Options) -> Result<Db> {
         let (opened, recovery) = Opened::start(volume, options)?;
-        let default = opened.segments.region_or_create(DEFAULT_REGION, None)?;
+        let default = opened.segments.keyspace_or_create(DEFAULT_KEYSPACE, None)?;
         let held = default.hold(Holder::Db, |_| Arc::new(opened));
         let default = default.held_by(Holder::Db);
         held.get()?.begin_upkeep()?;
@@ -240,25 +240,25 @@ impl Db {
         self.recovery
     }
 
-    /// The region that is there from the start.
-    pub fn default_region(&self) -> &RegionHandle {
+    /// The keyspace that is there from the start.
+    pub fn default_keyspace(&self) -> &KeyspaceHandle {
         &self.default
     }
 
-    /// A region by its name, in whichever segment.
-    pub fn region(&self, name: &str) -> Result<RegionHandle> {
+    /// A keyspace by its name, in whichever segment.
+    pub fn keyspace(&self, name: &str) -> Result<KeyspaceHandle> {
         let segments = &self.opened()?.segments;
-        let no_region = || Error::NoRegion { volume: segments.store().device.name().to_owned(), name: name.to_owned() };
-        segments.region(name)?.ok_or_else(no_region)
+        let no_keyspace = || Error::NoKeyspace { volume: segments.store().device.name().to_owned(), name: name.to_owned() };
+        segments.keyspace(name)?.ok_or_else(no_keyspace)
     }
 
-    /// A region by its name; it is created, durably, if it is not there: in the first segment. [`SegmentHandle::region_or_create`] creates
+    /// A keyspace by its name; it is created, durably, if it is not there: in the first segment. [`SegmentHandle::keyspace_or_create`] creates
     /// it in another one.
-    pub fn region_or_create(&self, name: &str) -> Result<RegionHandle> {
-        self.opened()?.segments.region_or_create(name, None)
+    pub fn keyspace_or_create(&self, name: &str) -> Result<KeyspaceHandle> {
+        self.opened()?.segments.keyspace_or_create(name, None)
     }
 
-    /// Creates a segment, durably: with a log of its own, and room of its own, which grows as it needs it. Regions that must not share a
+    /// Creates a segment, durably: with a log of its own, and room of its own, which grows as it needs it. Keyspaces that must not share a
     /// log with others, or are to move between owners, have one of their own; see [`SegmentHandle`].
     ///
     /// It takes some units that are no segment's: 64 MiB, and what a spill may need. The volume becomes longer by as much; if
@@ -272,9 +272,9 @@ impl Db {
     ///
     /// let db = Db::create(&path, Options::new().volume_bytes(256 << 20).max_volume_bytes(1 << 30))?;
     /// let archive = db.create_segment()?;
-    /// let old = archive.region_or_create("old orders")?;
+    /// let old = archive.keyspace_or_create("old orders")?;
     /// old.put(b"1", b"paid")?;
-    /// assert_eq!(db.region("old orders")?.segment(), archive.number());
+    /// assert_eq!(db.keyspace("old orders")?.segment(), archive.number());
     /// assert_eq!(db.segments()?.len(), 2);
     ///
     /// let mut batch = WriteBatch::new();
@@ -300,9 +300,9 @@ impl Db {
         segments.handles().into_iter().find(|segment| segment.number() == number).ok_or_else(no_segment)
     }
 
-    /// The names of all regions.
-    pub fn region_names(&self) -> Result<Vec<String>> {
-        Ok(self.opened()?.segments.store().regions().keys().cloned().collect())
+    /// The names of all keyspaces.
+    pub fn keyspace_names(&self) -> Result<Vec<String>> {
+        Ok(self.opened()?.segments.store().keyspaces().keys().cloned().collect())
     }
 
     /// Writes a batch: after a crash all of it is there, or nothing.
@@ -315,15 +315,15 @@ impl Db {
         let store = self.opened()?.segments.store();
         let Some(Writes { home, operations }) = batch.writes()? else { return Ok(()) };
         if !Arc::ptr_eq(&home.store, store) {
-            let second = operations.first().map_or_else(String::new, |first| first.region.name.clone());
+            let second = operations.first().map_or_else(String::new, |first| first.keyspace.name.clone());
             return Err(Error::BatchAcrossSegments { first: self.default.name().to_owned(), second });
         }
         home.write(operations, durability)
     }
 
-    /// All regions of all segments as they are now: what is written later is not seen, and of a batch all or nothing.
+    /// All keyspaces of all segments as they are now: what is written later is not seen, and of a batch all or nothing.
     pub fn snapshot(&self) -> Snapshot {
-        let now = |opened: &Arc<Opened>| snapshot::Regions::now(&opened.segments);
+        let now = |opened: &Arc<Opened>| snapshot::Keyspaces::now(&opened.segments);
         Snapshot::new(self.held.map(Holder::Snapshot, now), &self.default)
     }
 
@@ -338,24 +338,24 @@ impl Db {
         let segments = &self.opened()?.segments;
         let store = segments.store();
         store.check_writable()?;
-        let regions: Vec<Arc<Region>> = store.regions().values().cloned().collect();
-        let freeze = |region: &Arc<Region>| {
-            if region.freeze() {
-                store.spills.put(region);
+        let keyspaces: Vec<Arc<Keyspace>> = store.keyspaces().values().cloned().collect();
+        let freeze = |keyspace: &Arc<Keyspace>| {
+            if keyspace.freeze() {
+                store.spills.put(keyspace);
             }
         };
         // What is written from here on is for the next one.
-        let targets: Vec<u64> = regions.iter().map(|region| region.memories_so_far()).collect();
-        regions.iter().for_each(freeze);
-        for (region, target) in regions.iter().zip(targets) {
+        let targets: Vec<u64> = keyspaces.iter().map(|keyspace| keyspace.memories_so_far()).collect();
+        keyspaces.iter().for_each(freeze);
+        for (keyspace, target) in keyspaces.iter().zip(targets) {
             loop {
-                let spilled = region.spilled_memories();
+                let spilled = keyspace.spilled_memories();
                 if spilled >= target {
                     break;
                 }
                 // One may still be frozen, or be left by a spill that found no room: then this one's memory is frozen after it.
-                freeze(region);
-                segments.of(region).wait_for_spill_after(region, spilled)?;
+                freeze(keyspace);
+                segments.of(keyspace).wait_for_spill_after(keyspace, spilled)?;
             }
         }
         self.sync()
@@ -398,10 +398,10 @@ impl Clone for Db {
 }
 
 impl std::ops::Deref for Db {
-    type Target = RegionHandle;
+    type Target = KeyspaceHandle;
 
-    /// The region that is there from the start: so `db.put` goes there.
-    fn deref(&self) -> &RegionHandle {
+    /// The keyspace that is there from the start: so `db.put` goes there.
+    fn deref(&self) -> &KeyspaceHandle {
         &self.default
     }
 }

@@ -23,9 +23,9 @@ pub enum Error {
         /// What holds it, in words.
         by: String,
     },
-    /// The region that is there from the start was to be dropped.
-    #[error("region {name:?} is there from the start, and stays; `clear` takes all that it has")]
-    RegionStays {
+    /// The keyspace that is there from the start was to be dropped.
+    #[error("keyspace {name:?} is there from the start, and stays; `clear` takes all that it has")]
+    KeyspaceStays {
         /// Its name.
         name: String,
     },
@@ -154,16 +154,16 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A name that cannot be.
-    #[error("the name {name:?} for a region: names have 1 to {most} bytes")]
-    RegionName {
+    #[error("the name {name:?} for a keyspace: names have 1 to {most} bytes")]
+    KeyspaceName {
         /// The name.
         name: String,
         /// The longest.
         most: usize,
     },
-    /// There is no such region.
-    #[error("{volume} has no region {name:?}")]
-    NoRegion {
+    /// There is no such keyspace.
+    #[error("{volume} has no keyspace {name:?}")]
+    NoKeyspace {
         /// The volume.
         volume: String,
         /// The name.
@@ -177,22 +177,22 @@ pub enum Error {
         /// Its number.
         number: u32,
     },
-    /// A region that was to be in another segment than it is.
+    /// A keyspace that was to be in another segment than it is.
     #[error(
-        "region {name:?} is in segment {found}, not in {wanted}: regions stay in the segment that they were created in"
+        "keyspace {name:?} is in segment {found}, not in {wanted}: keyspaces stay in the segment that they were created in"
     )]
-    RegionElsewhere {
-        /// The region's name.
+    KeyspaceElsewhere {
+        /// The keyspace's name.
         name: String,
         /// The segment that it is in.
         found: u32,
         /// The one that it was to be in.
         wanted: u32,
     },
-    /// A batch for regions that share no log: after a crash one of them could have it, and the other one not.
-    #[error("regions {first:?} and {second:?} are in different segments or stores: a batch is written to one segment")]
+    /// A batch for keyspaces that share no log: after a crash one of them could have it, and the other one not.
+    #[error("keyspaces {first:?} and {second:?} are in different segments or stores: a batch is written to one segment")]
     BatchAcrossSegments {
-        /// The region of the batch's first write.
+        /// The keyspace of the batch's first write.
         first: String,
         /// The other one.
         second: String,
@@ -313,8 +313,8 @@ pub enum Damage {
     /// Its newest copy is damaged, or its write was lost.
     #[error("the newest copies of some of its blocks are damaged, or their writes were lost")]
     Stale,
-    /// It belongs to another segment or region.
-    #[error("it belongs to another volume, segment or region")]
+    /// It belongs to another segment or keyspace.
+    #[error("it belongs to another volume, segment or keyspace")]
     Foreign,
     /// It ends before it should.
     #[error("it ends before it should")]

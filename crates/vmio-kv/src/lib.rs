@@ -28,7 +28,7 @@ mod format;
 mod key_range;
 mod log;
 mod options;
-mod region;
+mod keyspace;
 mod sparse_words;
 mod streak_lock;
 mod tree;
@@ -37,7 +37,7 @@ mod write_batch;
 
 pub use check::{Event, Field, Finding, Found, Report, Structure, check, check_on, dump};
 pub use db::{
-    DEFAULT_REGION, Db, KEY_BYTES_MAX, Keys, Readers, Recovery, RegionHandle, RegionSnapshot, Scan, SegmentHandle,
+    DEFAULT_KEYSPACE, Db, KEY_BYTES_MAX, Keys, Readers, Recovery, KeyspaceHandle, KeyspaceSnapshot, Scan, SegmentHandle,
     SegmentStats, Snapshot, Stats, VALUE_LENGTH_MAX, ValueReader,
 };
 pub use error::{Damage, Error, FullPlace, Result};

@@ -8,9 +8,9 @@ use vmio::{Cache, Engine};
 use crate::device::PageObserver;
 use crate::error::{Error, Result};
 use crate::format::geometry::UNIT_BYTES;
-use crate::region::Limits;
-use crate::region::arena::ARENA_BYTES_MAX;
-use crate::region::memory_level::BEGUN_BYTES;
+use crate::keyspace::Limits;
+use crate::keyspace::arena::ARENA_BYTES_MAX;
+use crate::keyspace::memory_level::BEGUN_BYTES;
 use crate::volume::UNITS_MAX;
 
 /// When a write is durable. What is lost is always the end of a segment's log: of what was written there all up to some point is kept.
@@ -102,9 +102,9 @@ impl Options {
     }
 
     /// The memory that the store may take, in bytes: 32 MiB at least. 8 MiB are for the end of each segment's log, a quarter for
-    /// the levels in memory of all regions together, half of that for those that are being spilled; the cache of nodes and records has
-    /// the rest, and what the levels do not take at the moment. Of the quarter each region has 32 KiB at least, and the cache has 8 MiB
-    /// at least: a store with more regions or segments than that allows is not opened, nor is a further one created.
+    /// the levels in memory of all keyspaces together, half of that for those that are being spilled; the cache of nodes and records has
+    /// the rest, and what the levels do not take at the moment. Of the quarter each keyspace has 32 KiB at least, and the cache has 8 MiB
+    /// at least: a store with more keyspaces or segments than that allows is not opened, nor is a further one created.
     ///
     /// Who writes waits where levels would take more than their quarter. A batch that is larger is let in when they have nothing else. An
     /// opening takes no more either, nor does a check; one for reading alone has in levels what the newest records of the log need, which is
@@ -122,7 +122,7 @@ impl Options {
         self
     }
 
-    /// Bytes of a region's level in memory, from which on it is spilled; an eighth of the memory, and a sixteenth of what the volume may
+    /// Bytes of a keyspace's level in memory, from which on it is spilled; an eighth of the memory, and a sixteenth of what the volume may
     /// become, unless this says otherwise, which is the most.
     pub fn memory_level_bytes(mut self, bytes: u64) -> Self {
         self.memory_level_bytes = Some(bytes);
@@ -188,7 +188,7 @@ impl Options {
     }
 
     /// Threads that spill: 1 to 64; half as many as there are processors, 1 to 4, unless this says otherwise. With one, spills
-    /// come one after the other. More spill several regions and levels at once, and divide a level that is large among those that
+    /// come one after the other. More spill several keyspaces and levels at once, and divide a level that is large among those that
     /// have nothing else to do. For each, a volume keeps some more MiB free.
     pub fn spill_threads(mut self, threads: usize) -> Self {
         self.spill_threads = Some(threads);
@@ -323,17 +323,17 @@ impl Options {
         Limits { memory_level_bytes, growth_factor: self.growth_factor }
     }
 
-    /// What the levels in memory of all regions may take, those that are being spilled among them.
+    /// What the levels in memory of all keyspaces may take, those that are being spilled among them.
     pub(crate) fn level_bytes(&self) -> u64 {
         self.memory_bytes / 4
     }
 
-    /// Fails if there are more regions than their levels can be begun for: that takes half of what is for those that are written to at most.
-    pub(crate) fn check_regions(&self, regions: usize) -> Result<()> {
-        if regions as u64 * BEGUN_BYTES <= self.level_bytes() / 4 {
+    /// Fails if there are more keyspaces than their levels can be begun for: that takes half of what is for those that are written to at most.
+    pub(crate) fn check_keyspaces(&self, keyspaces: usize) -> Result<()> {
+        if keyspaces as u64 * BEGUN_BYTES <= self.level_bytes() / 4 {
             return Ok(());
         }
-        let why = "a sixteenth of it has to hold 8 KiB for the level in memory of each region";
+        let why = "a sixteenth of it has to hold 8 KiB for the level in memory of each keyspace";
         Err(Error::Option { option: "memory_bytes", value: self.memory_bytes, why })
     }
 

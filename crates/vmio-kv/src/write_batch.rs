@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::db::{Held, Holder, OpenRegion, OpenSegment, RegionHandle, check_key, check_value_length};
+use crate::db::{Held, Holder, OpenKeyspace, OpenSegment, KeyspaceHandle, check_key, check_value_length};
 use crate::error::{Error, Result};
 use crate::extents::Stored;
 use crate::format::record::RecordKind;
 use crate::log::Append;
-use crate::region::Region;
+use crate::keyspace::Keyspace;
 
-/// Writes to any regions of one segment: after a crash all of them are there, or none.
+/// Writes to any keyspaces of one segment: after a crash all of them are there, or none.
 #[derive(Default)]
 pub struct WriteBatch {
     /// What it has, once it has any.
@@ -17,14 +17,14 @@ pub struct WriteBatch {
     count: usize,
 }
 
-/// Writes to regions of one segment.
+/// Writes to keyspaces of one segment.
 pub(crate) struct Writes {
     pub(crate) home: Arc<OpenSegment>,
     pub(crate) operations: Vec<Operation>,
 }
 
 pub(crate) struct Operation {
-    pub(crate) region: Arc<Region>,
+    pub(crate) keyspace: Arc<Keyspace>,
     kind: RecordKind,
     key: Box<[u8]>,
     value: Box<[u8]>,
@@ -32,7 +32,7 @@ pub(crate) struct Operation {
 
 impl Operation {
     pub(crate) fn append(&self) -> Append<'_> {
-        Append { kind: self.kind, region: self.region.number, key: &self.key, value: &self.value }
+        Append { kind: self.kind, keyspace: self.keyspace.number, key: &self.key, value: &self.value }
     }
 
     /// The same, of a value that was `stored` if it is large.
@@ -50,29 +50,29 @@ impl WriteBatch {
         Self::default()
     }
 
-    /// Adds the setting of a key's value. One over 256 KiB is written on its own before the batch is. If the region is in another segment
+    /// Adds the setting of a key's value. One over 256 KiB is written on its own before the batch is. If the keyspace is in another segment
     /// than those before it, that is [`Error::BatchAcrossSegments`], and nothing is added.
-    pub fn put(&mut self, region: &RegionHandle, key: &[u8], value: &[u8]) -> Result<()> {
+    pub fn put(&mut self, keyspace: &KeyspaceHandle, key: &[u8], value: &[u8]) -> Result<()> {
         check_value_length(value.len() as u64)?;
-        self.add(region, RecordKind::Put, key, value)
+        self.add(keyspace, RecordKind::Put, key, value)
     }
 
-    /// Adds the deletion of a key. The same goes for the region.
-    pub fn delete(&mut self, region: &RegionHandle, key: &[u8]) -> Result<()> {
-        self.add(region, RecordKind::Delete, key, &[])
+    /// Adds the deletion of a key. The same goes for the keyspace.
+    pub fn delete(&mut self, keyspace: &KeyspaceHandle, key: &[u8]) -> Result<()> {
+        self.add(keyspace, RecordKind::Delete, key, &[])
     }
 
-    fn add(&mut self, handle: &RegionHandle, kind: RecordKind, key: &[u8], value: &[u8]) -> Result<()> {
-        let OpenRegion { home, region } = handle.open()?;
+    fn add(&mut self, handle: &KeyspaceHandle, kind: RecordKind, key: &[u8], value: &[u8]) -> Result<()> {
+        let OpenKeyspace { home, keyspace } = handle.open()?;
         check_key(key)?;
-        let none = |open: &OpenRegion| Writes { home: Arc::clone(&open.home), operations: Vec::new() };
+        let none = |open: &OpenKeyspace| Writes { home: Arc::clone(&open.home), operations: Vec::new() };
         let writes = self.writes.get_or_insert_with(|| handle.hold(Holder::Batch, none)).get_mut()?;
         if !Arc::ptr_eq(&writes.home, home) {
-            let first = writes.operations.first().map_or_else(String::new, |first| first.region.name.clone());
+            let first = writes.operations.first().map_or_else(String::new, |first| first.keyspace.name.clone());
             return Err(Error::BatchAcrossSegments { first, second: handle.name().to_owned() });
         }
-        let region = Arc::clone(region);
-        writes.operations.push(Operation { region, kind, key: key.into(), value: value.into() });
+        let keyspace = Arc::clone(keyspace);
+        writes.operations.push(Operation { keyspace, kind, key: key.into(), value: value.into() });
         self.count += 1;
         Ok(())
     }

@@ -1,5 +1,5 @@
 //! The power fails while a store works: after opening it again it holds what was acknowledged as durable, and of what came
-//! later a part without holes, batches whole. In some of the stores the second region has a segment of its own: then that holds for each
+//! later a part without holes, batches whole. In some of the stores the second keyspace has a segment of its own: then that holds for each
 //! of the two.
 //!
 //! Each seed is a history of its own; `VMIO_TEST_SEEDS=17..18` runs one again, `VMIO_TEST_SEEDS=0..5000` many.
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use support::simulated_disk::SimulatedDisk;
 use support::{Random, assert_sound};
-use vmio_kv::{Db, Durability, Error, Options, RegionHandle, WriteBatch};
+use vmio_kv::{Db, Durability, Error, Options, KeyspaceHandle, WriteBatch};
 
 const VOLUME_BYTES: u64 = 128 << 20;
 const KEYS: u64 = 400;
@@ -25,7 +25,7 @@ type Model = BTreeMap<(u8, Vec<u8>), (u8, usize)>;
 /// What a second segment may take.
 const SEGMENT_BYTES: u64 = 96 << 20;
 
-/// Whether the second region has a segment of its own. It is created in one of the lives.
+/// Whether the second keyspace has a segment of its own. It is created in one of the lives.
 fn has_two_segments(seed: u64) -> bool {
     seed % 3 == 1
 }
@@ -65,13 +65,13 @@ fn lasting_key(number: u64, more: u64) -> Vec<u8> {
 /// No other key has it.
 const LASTING: char = '+';
 
-/// What a store holds, by region; what lasts is all there, and left out.
+/// What a store holds, by keyspace; what lasts is all there, and left out.
 fn contents(db: &Db) -> Result<Model, Error> {
     let mut all = Model::new();
     for (index, name) in ["default", "other"].into_iter().enumerate() {
-        let Ok(region) = db.region(name) else { continue };
+        let Ok(keyspace) = db.keyspace(name) else { continue };
         let mut lasting = lasting_keys().collect::<std::collections::BTreeSet<_>>();
-        for found in region.scan(..) {
+        for found in keyspace.scan(..) {
             let (key, value) = found?;
             if key.contains(&(LASTING as u8)) {
                 assert!(index == 0 && lasting.remove(&key) && value == key);
@@ -86,7 +86,7 @@ fn contents(db: &Db) -> Result<Model, Error> {
     Ok(all)
 }
 
-/// A history: the states that the store went through, and which of them was acknowledged as durable, for each region.
+/// A history: the states that the store went through, and which of them was acknowledged as durable, for each keyspace.
 struct History {
     states: Vec<Model>,
     durable: [usize; 2],
@@ -102,27 +102,27 @@ impl History {
         self.durable = [self.states.len() - 1; 2];
     }
 
-    /// The newest state that was found, of those that it may be; of one region alone, if that has a log of its own.
-    fn place_of(&self, found: &Model, region: Option<u8>) -> Option<usize> {
-        let of_region = |state: &Model| -> Model {
-            let is_it = |key: &(u8, Vec<u8>)| region.is_none_or(|region| key.0 == region);
+    /// The newest state that was found, of those that it may be; of one keyspace alone, if that has a log of its own.
+    fn place_of(&self, found: &Model, keyspace: Option<u8>) -> Option<usize> {
+        let of_keyspace = |state: &Model| -> Model {
+            let is_it = |key: &(u8, Vec<u8>)| keyspace.is_none_or(|keyspace| key.0 == keyspace);
             state.iter().filter(|(key, _)| is_it(key)).map(|(key, value)| (key.clone(), *value)).collect()
         };
-        let durable = region.map_or(self.durable[0].max(self.durable[1]), |region| self.durable[usize::from(region)]);
-        let found = of_region(found);
-        let newer = self.states[durable..].iter().rposition(|state| of_region(state) == found);
+        let durable = keyspace.map_or(self.durable[0].max(self.durable[1]), |keyspace| self.durable[usize::from(keyspace)]);
+        let found = of_keyspace(found);
+        let newer = self.states[durable..].iter().rposition(|state| of_keyspace(state) == found);
         newer.map(|place| self.states.len() - 1 - durable - place)
     }
 }
 
-/// The second region. Nothing of it was acknowledged as long as it is not there.
-fn other_region(db: &Db, has_two_segments: bool) -> Result<RegionHandle, Error> {
+/// The second keyspace. Nothing of it was acknowledged as long as it is not there.
+fn other_keyspace(db: &Db, has_two_segments: bool) -> Result<KeyspaceHandle, Error> {
     if !has_two_segments {
-        return db.region_or_create("other");
+        return db.keyspace_or_create("other");
     }
     match db.segment(1) {
-        Ok(segment) => segment.region_or_create("other"),
-        Err(_) => db.create_segment()?.region_or_create("other"),
+        Ok(segment) => segment.keyspace_or_create("other"),
+        Err(_) => db.create_segment()?.keyspace_or_create("other"),
     }
 }
 
@@ -133,7 +133,7 @@ fn live(
     has_two_segments: bool,
     seen: &mut Seen,
 ) -> Result<(), Error> {
-    let mut other = other_region(db, has_two_segments)?;
+    let mut other = other_keyspace(db, has_two_segments)?;
     for _ in 0..random.below(500) {
         let mut state = history.states.last().unwrap().clone();
         let mut batch = WriteBatch::new();
@@ -141,11 +141,11 @@ fn live(
         let mut is_other = random.below(3) == 0;
         let home = u8::from(is_other);
         for _ in 0..operations {
-            let (region, which) = if is_other { (&other, 1) } else { (db.default_region(), 0) };
+            let (keyspace, which) = if is_other { (&other, 1) } else { (db.default_keyspace(), 0) };
             is_other = if has_two_segments { is_other } else { random.below(3) == 0 };
             let key = key(random.below(KEYS));
             if random.below(4) == 0 {
-                batch.delete(region, &key)?;
+                batch.delete(keyspace, &key)?;
                 state.remove(&(which, key));
             } else {
                 // Some of them fill chunks.
@@ -155,7 +155,7 @@ fn live(
                     // In extents.
                     bytes += 1 << 20;
                 }
-                batch.put(region, &key, &vec![byte; bytes])?;
+                batch.put(keyspace, &key, &vec![byte; bytes])?;
                 state.insert((which, key), (if bytes == 0 { 0 } else { byte }, bytes));
             }
         }
@@ -183,21 +183,21 @@ fn live(
             db.collect_garbage()?;
         }
         if random.below(60) == 0 {
-            // All that the other region has goes at once, and what its log has is durable then.
+            // All that the other keyspace has goes at once, and what its log has is durable then.
             let mut state = history.states.last().unwrap().clone();
             state.retain(|(which, _), _| *which == 0);
             history.states.push(state);
             if random.below(2) == 0 {
                 other.clear()?;
             } else {
-                db.drop_region("other")?;
+                db.drop_keyspace("other")?;
             }
             match has_two_segments {
                 true => history.durable[1] = history.states.len() - 1,
                 false => history.make_durable(),
             }
             seen.removals += 1;
-            other = other_region(db, has_two_segments)?;
+            other = other_keyspace(db, has_two_segments)?;
         }
     }
     Ok(())
@@ -255,10 +255,10 @@ fn run(seed: u64, seen: &mut Seen) {
         let found = contents(&db).unwrap_or_else(|error| panic!("seed {seed}, after life {round}: {error}"));
         seen.with_two_segments += u64::from(db.segments().unwrap().len() == 2);
         let logs: &[Option<u8>] = if has_two_segments(seed) { &[Some(0), Some(1)] } else { &[None] };
-        for region in logs {
-            let Some(lost) = history.place_of(&found, *region) else {
+        for keyspace in logs {
+            let Some(lost) = history.place_of(&found, *keyspace) else {
                 panic!(
-                    "seed {seed}, after life {round}: {} entries are no state of {region:?} since the acknowledged one",
+                    "seed {seed}, after life {round}: {} entries are no state of {keyspace:?} since the acknowledged one",
                     found.len()
                 );
             };
@@ -266,9 +266,9 @@ fn run(seed: u64, seen: &mut Seen) {
         }
         let entries: Vec<_> = found.iter().step_by(7).collect();
         for ((which, key), value) in entries {
-            let region = db.region(if *which == 0 { "default" } else { "other" }).unwrap();
+            let keyspace = db.keyspace(if *which == 0 { "default" } else { "other" }).unwrap();
             let (byte, bytes) = *value;
-            assert_eq!(region.get(key).unwrap(), Some(vec![byte; bytes]), "seed {seed}, after life {round}");
+            assert_eq!(keyspace.get(key).unwrap(), Some(vec![byte; bytes]), "seed {seed}, after life {round}");
         }
         db.close().unwrap();
         assert_sound(disk.open(0), &options(seed), &format!("seed {seed}, closed after life {round}"));
@@ -312,7 +312,7 @@ fn commits_beside_a_spill_leave_nothing_of_it_behind() {
                     }
                 }
             });
-            scope.spawn(|| (0..1000).find(|number| db.region_or_create(&format!("region {number}")).is_err()));
+            scope.spawn(|| (0..1000).find(|number| db.keyspace_or_create(&format!("keyspace {number}")).is_err()));
         });
         drop(db);
         let disk = disk.after_power_cut();

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use proptest::prelude::*;
 use support::{Random, assert_sound};
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, Options, RegionSnapshot, WriteBatch};
+use vmio_kv::{Db, Durability, Options, KeyspaceSnapshot, WriteBatch};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -78,23 +78,23 @@ fn options() -> Options {
 }
 
 /// From a key on, both ways; and all.
-fn check(region: &RegionSnapshot, model: &Model, from: u16) {
+fn check(keyspace: &KeyspaceSnapshot, model: &Model, from: u16) {
     let from = key(from);
     let pairs = |found: Option<(&Vec<u8>, &Vec<u8>)>| found.map(|(key, value)| (key.clone(), value.clone()));
     for bound in [Bound::Included(from.clone()), Bound::Excluded(from)] {
         let slice = bound.as_ref().map(Vec::as_slice);
         let up = model.range::<[u8], _>((slice, Bound::Unbounded));
-        for (found, expected) in region.scan((bound.clone(), Bound::Unbounded)).take(3).zip(up) {
+        for (found, expected) in keyspace.scan((bound.clone(), Bound::Unbounded)).take(3).zip(up) {
             assert_eq!(Some(found.unwrap()), pairs(Some(expected)));
         }
-        let first = region.scan((bound.clone(), Bound::Unbounded)).next().transpose().unwrap();
+        let first = keyspace.scan((bound.clone(), Bound::Unbounded)).next().transpose().unwrap();
         assert_eq!(first, pairs(model.range::<[u8], _>((slice, Bound::Unbounded)).next()));
-        let last = region.scan((Bound::Unbounded, bound.clone())).next_back().transpose().unwrap();
+        let last = keyspace.scan((Bound::Unbounded, bound.clone())).next_back().transpose().unwrap();
         assert_eq!(last, pairs(model.range::<[u8], _>((Bound::Unbounded, slice)).next_back()));
     }
-    let up: Vec<_> = region.scan(..).map(Result::unwrap).collect();
+    let up: Vec<_> = keyspace.scan(..).map(Result::unwrap).collect();
     assert!(up.iter().map(|(key, value)| (key, value)).eq(model), "{} and {}", up.len(), model.len());
-    let down: Vec<_> = region.scan(..).keys().rev().map(Result::unwrap).collect();
+    let down: Vec<_> = keyspace.scan(..).keys().rev().map(Result::unwrap).collect();
     assert!(down.iter().eq(model.keys().rev()), "{} and {}", down.len(), model.len());
 }
 
@@ -106,7 +106,7 @@ proptest! {
         let backing = Arc::new(MemoryBacking::new(128 << 20).unwrap());
         let mut db = Db::create_on(Arc::clone(&backing), options()).unwrap();
         let mut model = Model::new();
-        let mut snapshots: Vec<(RegionSnapshot, Model)> = Vec::new();
+        let mut snapshots: Vec<(KeyspaceSnapshot, Model)> = Vec::new();
         for (number, (step, (from, which))) in steps.into_iter().enumerate() {
             let value = number.to_le_bytes().to_vec();
             let put = |model: &mut Model, of: u16| {
@@ -152,10 +152,10 @@ proptest! {
                     }
                 }
                 Step::Clear => {
-                    db.default_region().clear().unwrap();
+                    db.default_keyspace().clear().unwrap();
                     model.clear();
                 }
-                Step::Snapshot => snapshots.push((db.default_region().snapshot(), model.clone())),
+                Step::Snapshot => snapshots.push((db.default_keyspace().snapshot(), model.clone())),
                 Step::End(which) if !snapshots.is_empty() => {
                     let (snapshot, model) = snapshots.swap_remove(which.index(snapshots.len()));
                     check(&snapshot, &model, from);
@@ -169,7 +169,7 @@ proptest! {
                     db = Db::open_on(Arc::clone(&backing), options()).unwrap();
                 }
             }
-            check(&db.default_region().snapshot(), &model, from);
+            check(&db.default_keyspace().snapshot(), &model, from);
             if !snapshots.is_empty() {
                 let (snapshot, model) = &snapshots[which.index(snapshots.len())];
                 check(snapshot, model, from);
@@ -232,7 +232,7 @@ fn who_scans_beside_writers_misses_nothing() {
         let writers: Vec<_> = (0..2_u64).map(|writer| scope.spawn(move || move_about(writer))).collect();
         let ends = Ends(is_over);
         for round in 0..2000 {
-            let snapshot = db.default_region().snapshot();
+            let snapshot = db.default_keyspace().snapshot();
             for writer in 0..2 {
                 let range = || number_key(places(writer).start)..number_key(places(writer).end);
                 let up: Vec<_> = snapshot.scan(range()).keys().map(Result::unwrap).collect();

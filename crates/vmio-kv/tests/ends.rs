@@ -1,4 +1,4 @@
-//! The first key of a region and its last one.
+//! The first key of a keyspace and its last one.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;

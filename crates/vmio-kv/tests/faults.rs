@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use support::assert_sound;
 use vmio::backing::{Access, Backing, MemoryBacking};
-use vmio_kv::{Db, Durability, Error, Options, RegionHandle, WriteBatch};
+use vmio_kv::{Db, Durability, Error, Options, KeyspaceHandle, WriteBatch};
 
 /// What fails of a device, from the operation with that number on.
 #[derive(Clone, Copy, Debug)]
@@ -111,18 +111,18 @@ impl Model {
         possible.insert(value);
     }
 
-    fn check(&self, region: &RegionHandle, name: &'static str, fault: Fault) -> Result<(), Error> {
+    fn check(&self, keyspace: &KeyspaceHandle, name: &'static str, fault: Fault) -> Result<(), Error> {
         let mut expected: BTreeMap<&[u8], &Possible> = BTreeMap::new();
         for ((of, key), possible) in &self.0 {
             if *of != name {
                 continue;
             }
             expected.insert(key, possible);
-            let found = region.get(key)?;
+            let found = keyspace.get(key)?;
             assert!(possible.contains(&found), "{fault:?}: {} of {name}", key.escape_ascii());
         }
         let mut seen = 0;
-        for found in region.scan(..) {
+        for found in keyspace.scan(..) {
             let (key, value) = found?;
             let possible = expected.get(key.as_slice());
             assert!(possible.is_some_and(|possible| possible.contains(&Some(value))), "{fault:?}: a scan of {name}");
@@ -136,14 +136,14 @@ impl Model {
 
 /// A life: reads all, and writes some.
 fn live(db: &Db, model: &mut Model, from: u64, fault: Fault) -> Result<(), Error> {
-    let other = db.region_or_create("other")?;
-    model.check(db.default_region(), "default", fault)?;
+    let other = db.keyspace_or_create("other")?;
+    model.check(db.default_keyspace(), "default", fault)?;
     model.check(&other, "other", fault)?;
     for number in from..from + 24 {
         let (first, second) = (key(number * 7 % 40), key(number * 3 % 40));
         let value = number.to_le_bytes().repeat(1 + number as usize % 40);
         let mut batch = WriteBatch::new();
-        batch.put(db.default_region(), &first, &value)?;
+        batch.put(db.default_keyspace(), &first, &value)?;
         batch.put(&other, &first, &value)?;
         batch.delete(&other, &second)?;
         let written = db.write(&batch);
@@ -165,7 +165,7 @@ fn live(db: &Db, model: &mut Model, from: u64, fault: Fault) -> Result<(), Error
             db.flush()?;
         }
     }
-    model.check(db.default_region(), "default", fault)?;
+    model.check(db.default_keyspace(), "default", fault)?;
     model.check(&other, "other", fault)
 }
 
@@ -228,9 +228,9 @@ fn the_device_is_full_from_a_write_on() {
     println!("{} writes", at_every_point(libc::ENOSPC, true, true));
 }
 
-/// Whatever fails while a region is created, it is nowhere else when the store is opened again.
+/// Whatever fails while a keyspace is created, it is nowhere else when the store is opened again.
 #[test]
-fn a_region_whose_creation_fails_in_doubt_is_not_created_in_another_segment() {
+fn a_keyspace_whose_creation_fails_in_doubt_is_not_created_in_another_segment() {
     let (mut refused, mut others) = (0, 0);
     for operation in 0.. {
         let operations = Arc::new(AtomicU64::new(0));
@@ -241,18 +241,18 @@ fn a_region_whose_creation_fails_in_doubt_is_not_created_in_another_segment() {
         let db = Db::create_on(device, options()).unwrap();
         let second = db.create_segment().unwrap();
         operations.store(fault.first - operation, Ordering::Relaxed);
-        let created = second.region_or_create("name").map(drop);
+        let created = second.keyspace_or_create("name").map(drop);
         operations.store(0, Ordering::Relaxed);
         if created.is_err() {
-            match db.region_or_create("name") {
+            match db.keyspace_or_create("name") {
                 Err(Error::Stopped { why, .. }) if why.contains("segment 1") => refused += 1,
                 other => panic!("after operation {operation}: {other:?}"),
             }
-            others += u64::from(db.region_or_create("another").is_ok());
+            others += u64::from(db.keyspace_or_create("another").is_ok());
         }
         drop((second, db));
         let db = Db::open_on(disk, options()).unwrap_or_else(|error| panic!("after operation {operation}: {error}"));
-        db.region_or_create("name").unwrap();
+        db.keyspace_or_create("name").unwrap();
         if created.is_ok() {
             break;
         }

@@ -46,10 +46,10 @@ fn contents(db: &Db) -> Model {
     db.scan(..).map(|entry| entry.unwrap()).collect()
 }
 
-/// Of all regions: keys of the second one have its name in front.
+/// Of all keyspaces: keys of the second one have its name in front.
 fn all_contents(db: &Db) -> Model {
     let mut all = contents(db);
-    if let Ok(second) = db.region(SECOND) {
+    if let Ok(second) = db.keyspace(SECOND) {
         all.extend(second.scan(..).map(|entry| entry.unwrap()).map(|(key, value)| (in_second(&key), value)));
     }
     all
@@ -65,7 +65,7 @@ fn in_second(key: &[u8]) -> Vec<u8> {
 /// What an owner has done: all states that the store went through, and the last of them that he was told is durable.
 struct History {
     states: Vec<Model>,
-    /// Of each region.
+    /// Of each keyspace.
     durable: [usize; 2],
 }
 
@@ -77,12 +77,12 @@ impl History {
     /// Whether it is what the store may hold after the last of the states that he was told is durable: each segment for itself.
     fn allows(&self, found: &Model) -> bool {
         [false, true].into_iter().all(|is_second| {
-            let of_region = |state: &Model| -> Model {
+            let of_keyspace = |state: &Model| -> Model {
                 let is_it = |key: &&Vec<u8>| key.starts_with(SECOND.as_bytes()) == is_second;
                 state.keys().filter(is_it).map(|key| (key.clone(), state[key].clone())).collect()
             };
-            let found = of_region(found);
-            self.states[self.durable[usize::from(is_second)]..].iter().any(|state| of_region(state) == found)
+            let found = of_keyspace(found);
+            self.states[self.durable[usize::from(is_second)]..].iter().any(|state| of_keyspace(state) == found)
         })
     }
 }
@@ -91,13 +91,13 @@ impl History {
 fn step(db: &Db, random: &mut Random, history: &mut History) -> Result<(), Error> {
     let mut state = history.states.last().unwrap().clone();
     let mut batch = WriteBatch::new();
-    let second = db.region(SECOND).ok().filter(|_| random.below(2) == 0);
-    let region = second.as_ref().unwrap_or(db.default_region());
+    let second = db.keyspace(SECOND).ok().filter(|_| random.below(2) == 0);
+    let keyspace = second.as_ref().unwrap_or(db.default_keyspace());
     for _ in 0..if random.below(4) == 0 { 1 + random.below(20) } else { 1 } {
         let key = key(random.below(KEYS));
         let name = if second.is_some() { in_second(&key) } else { key.clone() };
         if random.below(5) == 0 {
-            batch.delete(region, &key)?;
+            batch.delete(keyspace, &key)?;
             state.remove(&name);
         } else {
             let most = if random.below(4) == 0 { 60_000 } else { 300 };
@@ -106,7 +106,7 @@ fn step(db: &Db, random: &mut Random, history: &mut History) -> Result<(), Error
                 bytes += 1 << 20;
             }
             let value = vec![random.below(256) as u8; bytes];
-            batch.put(region, &key, &value)?;
+            batch.put(keyspace, &key, &value)?;
             state.insert(name, value);
         }
     }
@@ -136,7 +136,7 @@ fn run(seed: u64, stop_after: u64, seen: &mut Seen) -> bool {
     let disk = SimulatedDisk::new(seed, &[64 * MIB]);
     let db = Db::create_on(disk.open(0), options()).unwrap();
     if seed % 2 == 1 {
-        db.create_segment().unwrap().region_or_create(SECOND).unwrap();
+        db.create_segment().unwrap().keyspace_or_create(SECOND).unwrap();
     }
     db.close().unwrap();
     let gate = Gate::default();
@@ -182,12 +182,12 @@ fn run(seed: u64, stop_after: u64, seen: &mut Seen) -> bool {
         // He may have had nothing to write any more.
         let error = old.put_with(b"late", b"1", Durability::Sync).unwrap_err();
         assert!(is_fenced(&error), "{when}: {error}");
-        if let Ok(second) = old.region(SECOND) {
+        if let Ok(second) = old.keyspace(SECOND) {
             assert!(is_fenced(&second.put_with(b"late", b"1", Durability::Sync).unwrap_err()), "{when}");
         }
         assert!(seed % 2 == 1 || is_fenced(&old.create_segment().unwrap_err()), "{when}");
         assert!(is_fenced(&old.flush().unwrap_err()) && is_fenced(&old.sync().unwrap_err()), "{when}");
-        assert!(is_fenced(&old.region_or_create("late").unwrap_err()), "{when}");
+        assert!(is_fenced(&old.keyspace_or_create("late").unwrap_err()), "{when}");
         old.scan(..).for_each(|entry| drop(entry.unwrap()));
         assert!(is_fenced(&old.close().unwrap_err()), "{when}");
         for _ in 0..random.below(30) {
@@ -246,14 +246,14 @@ fn late_writes_of_an_old_owner_hit_nothing_whichever_they_are() {
     assert!(test_depth::seeds_are_chosen() || seen.takeovers > 0 && seen.late_steps > 0);
 }
 
-/// What several regions had in memory is there after each of them, and so is what the log had of them, wherever power fails.
+/// What several keyspaces had in memory is there after each of them, and so is what the log had of them, wherever power fails.
 #[test]
-fn power_may_fail_while_a_store_of_several_regions_is_taken_over() {
+fn power_may_fail_while_a_store_of_several_keyspaces_is_taken_over() {
     let acknowledged = |db: &Db| {
-        for region in ["a", "b", "c"] {
-            let region = db.region(region).unwrap();
+        for keyspace in ["a", "b", "c"] {
+            let keyspace = db.keyspace(keyspace).unwrap();
             for number in 0..20_u64 {
-                assert_eq!(region.get(&number.to_be_bytes()).unwrap().as_deref(), Some(&[7; 100][..]), "{number}");
+                assert_eq!(keyspace.get(&number.to_be_bytes()).unwrap().as_deref(), Some(&[7; 100][..]), "{number}");
             }
         }
     };
@@ -266,13 +266,13 @@ fn power_may_fail_while_a_store_of_several_regions_is_taken_over() {
         let old = Db::create_on(disk.open(0), options()).unwrap();
         // The last one has a segment of its own, every other time.
         let second = (cut_short % 2 == 1).then(|| old.create_segment().unwrap());
-        for region in ["a", "b", "c"] {
-            let region = match &second {
-                Some(second) if region == "c" => second.region_or_create(region).unwrap(),
-                _ => old.region_or_create(region).unwrap(),
+        for keyspace in ["a", "b", "c"] {
+            let keyspace = match &second {
+                Some(second) if keyspace == "c" => second.keyspace_or_create(keyspace).unwrap(),
+                _ => old.keyspace_or_create(keyspace).unwrap(),
             };
             (0..20_u64).for_each(|number| {
-                region.put_with(&number.to_be_bytes(), &[7; 100], Durability::Sync).unwrap();
+                keyspace.put_with(&number.to_be_bytes(), &[7; 100], Durability::Sync).unwrap();
             });
         }
         disk.die_after(operations);
@@ -374,9 +374,9 @@ fn without_room_beside_the_old_owners_the_volume_grows_or_it_is_refused() {
     old.flush().unwrap();
     let error = Db::open_on(disk.open(0), options().max_volume_bytes(40 * MIB).take_over(true)).unwrap_err();
     assert!(matches!(error, Error::Full { .. }), "{error}");
-    old.region_or_create("it was not claimed in vain").unwrap();
+    old.keyspace_or_create("it was not claimed in vain").unwrap();
     let new = Db::open_on(disk.open(0), options().take_over(true)).unwrap();
-    assert!(is_fenced(&old.region_or_create("late").unwrap_err()));
+    assert!(is_fenced(&old.keyspace_or_create("late").unwrap_err()));
     assert_eq!(contents(&new).len() as u64, keys);
     assert!(new.stats().unwrap().volume_bytes > 40 * MIB);
     new.put_with(b"more", &[8; 100_000], Durability::Sync).unwrap();
@@ -409,7 +409,7 @@ fn an_opening_that_is_stopped_is_no_second_owner() {
             let when = format!("stopped after {stop_after}, taking over: {takes_over}");
             let disk = SimulatedDisk::new(stop_after, &[64 * MIB]);
             let db = Db::create_on(disk.open(0), options()).unwrap();
-            let second = db.create_segment().unwrap().region_or_create(SECOND).unwrap();
+            let second = db.create_segment().unwrap().keyspace_or_create(SECOND).unwrap();
             for number in 0..20_u64 {
                 db.put(&number.to_be_bytes(), &[1; 1000]).unwrap();
                 second.put(&number.to_be_bytes(), &[1; 1000]).unwrap();
@@ -432,7 +432,7 @@ fn an_opening_that_is_stopped_is_no_second_owner() {
                     return true;
                 }
                 let new = Db::open_on(disk.open(0), options().take_over(true)).unwrap();
-                let second = new.region(SECOND).unwrap();
+                let second = new.keyspace(SECOND).unwrap();
                 new.put_with(b"before", b"1", Durability::Sync).unwrap();
                 gate.open();
                 let late = opening.join().unwrap();
@@ -444,7 +444,7 @@ fn an_opening_that_is_stopped_is_no_second_owner() {
                 match &late {
                     Ok(late) => {
                         assert!(is_fenced(&late.put_with(b"late", b"1", Durability::Sync).unwrap_err()), "{when}");
-                        let second = late.region(SECOND).unwrap();
+                        let second = late.keyspace(SECOND).unwrap();
                         assert!(is_fenced(&second.put_with(b"late", b"1", Durability::Sync).unwrap_err()), "{when}");
                     }
                     Err(error) => assert!(matches!(error, Error::Fenced { .. }), "{when}: {error}"),
@@ -459,9 +459,9 @@ fn an_opening_that_is_stopped_is_no_second_owner() {
             stopped += 1;
             assert_sound(disk.open(0), &options(), &when);
             let db = Db::open_on(disk.open(0), options()).unwrap_or_else(|error| panic!("{when}: {error}"));
-            for region in [db.default_region(), &db.region(SECOND).unwrap()] {
+            for keyspace in [db.default_keyspace(), &db.keyspace(SECOND).unwrap()] {
                 for number in 0..40_u64 {
-                    assert_eq!(region.get(&number.to_be_bytes()).unwrap().unwrap(), [2; 60_000], "{when}");
+                    assert_eq!(keyspace.get(&number.to_be_bytes()).unwrap().unwrap(), [2; 60_000], "{when}");
                 }
             }
             assert!(db.get(b"before").unwrap().is_some() && db.get(b"after").unwrap().is_some(), "{when}");
@@ -479,15 +479,15 @@ fn an_opening_that_is_stopped_is_no_second_owner() {
 fn an_owner_who_is_fenced_in_one_segment_looks_in_all() {
     let disk = SimulatedDisk::new(7, &[64 * MIB]);
     let old = Db::create_on(disk.open(0), options().fenced(false)).unwrap();
-    let second = old.create_segment().unwrap().region_or_create(SECOND).unwrap();
+    let second = old.create_segment().unwrap().keyspace_or_create(SECOND).unwrap();
     let new = Db::open_on(disk.open(0), options().take_over(true)).unwrap();
     second.put_with(b"late", b"1", Durability::Sync).unwrap();
-    assert!(is_fenced(&old.region_or_create("late").unwrap_err()), "by the first segment's commit");
+    assert!(is_fenced(&old.keyspace_or_create("late").unwrap_err()), "by the first segment's commit");
     assert!(is_fenced(&second.put_with(b"late", b"2", Durability::Sync).unwrap_err()));
-    assert_eq!(new.region(SECOND).unwrap().get(b"late").unwrap(), None);
+    assert_eq!(new.keyspace(SECOND).unwrap().get(b"late").unwrap(), None);
 }
 
-/// Who has too little memory for a store's segments, or regions, fences nobody.
+/// Who has too little memory for a store's segments, or keyspaces, fences nobody.
 #[test]
 fn what_cannot_be_opened_is_not_claimed() {
     let large = || options().memory_bytes(128 << 20).durability(Durability::Sync);
@@ -502,7 +502,7 @@ fn what_cannot_be_opened_is_not_claimed() {
     refused(&disk, &old);
     let disk = SimulatedDisk::new(9, &[64 * MIB]);
     let old = Db::create_on(disk.open(0), large()).unwrap();
-    (0..256).for_each(|number| drop(old.region_or_create(&format!("{number}")).unwrap()));
+    (0..256).for_each(|number| drop(old.keyspace_or_create(&format!("{number}")).unwrap()));
     refused(&disk, &old);
 }
 
@@ -511,10 +511,10 @@ fn what_cannot_be_opened_is_not_claimed() {
 fn room_that_two_segments_lack_is_enough_for_both_or_nobody_is_fenced() {
     let disk = SimulatedDisk::new(5, &[40 * MIB]);
     let old = Db::create_on(disk.open(0), options().max_volume_bytes(128 * MIB)).unwrap();
-    let second = old.create_segment().unwrap().region_or_create(SECOND).unwrap();
+    let second = old.create_segment().unwrap().keyspace_or_create(SECOND).unwrap();
     let mut keys = [0_u64; 2];
-    for (region, keys) in [old.default_region(), &second].into_iter().zip(&mut keys) {
-        while region.put(&keys.to_be_bytes(), &[7; 30_000]).is_ok() {
+    for (keyspace, keys) in [old.default_keyspace(), &second].into_iter().zip(&mut keys) {
+        while keyspace.put(&keys.to_be_bytes(), &[7; 30_000]).is_ok() {
             *keys += 1;
         }
     }
@@ -525,14 +525,14 @@ fn room_that_two_segments_lack_is_enough_for_both_or_nobody_is_fenced() {
         match Db::open_on(disk.open(0), options().max_volume_bytes(most).take_over(true)) {
             Err(Error::Full { .. }) => {
                 refused += 1;
-                old.region_or_create(&format!("it was not claimed in vain {refused}")).unwrap();
+                old.keyspace_or_create(&format!("it was not claimed in vain {refused}")).unwrap();
             }
             opened => break opened.unwrap(),
         }
     };
-    assert!(refused > 10 && is_fenced(&old.region_or_create("late").unwrap_err()), "refused {refused} times");
+    assert!(refused > 10 && is_fenced(&old.keyspace_or_create("late").unwrap_err()), "refused {refused} times");
     assert_eq!(contents(&new).len() as u64, keys[0]);
-    assert_eq!(new.region(SECOND).unwrap().scan(..).keys().count() as u64, keys[1]);
+    assert_eq!(new.keyspace(SECOND).unwrap().scan(..).keys().count() as u64, keys[1]);
     new.close().unwrap();
     drop((second, old));
     assert_sound(disk.open(0), &options(), "it has grown");

@@ -20,7 +20,7 @@ use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
 const VOLUME_BYTES: u64 = 48 << 20;
 const UNIT: u64 = 2 << 20;
 const BLOCK: usize = 4096;
-const REGIONS: [&str; 2] = ["default", "other"];
+const KEYSPACES: [&str; 2] = ["default", "other"];
 
 /// The byte that large values consist of.
 const LARGE: u8 = 0xe7;
@@ -50,13 +50,13 @@ fn key(number: u32) -> Vec<u8> {
 }
 
 impl Volume {
-    /// Records of two regions; so many flushes bring some of them into trees. The last may be written by another owner. There may be
+    /// Records of two keyspaces; so many flushes bring some of them into trees. The last may be written by another owner. There may be
     /// large values, one in a tree and one not yet.
     fn new(records: u32, flushes: u32, is_reopened: bool, has_large: bool) -> Self {
         let disk = Arc::new(MemoryBacking::new(VOLUME_BYTES).unwrap());
         let mut db = Db::create_on(Arc::clone(&disk), options()).unwrap();
         let mut contents = Contents::new();
-        db.region_or_create("other").unwrap();
+        db.keyspace_or_create("other").unwrap();
         for part in 0..=flushes {
             write(&db, &mut contents, part * records..(part + 1) * records).unwrap();
             if has_large {
@@ -134,11 +134,11 @@ impl Volume {
 
 fn write(db: &Db, contents: &mut Contents, numbers: std::ops::Range<u32>) -> Result<(), Error> {
     for number in numbers {
-        let region = db.region(REGIONS[number as usize % 2])?;
-        let name = REGIONS[number as usize % 2];
+        let keyspace = db.keyspace(KEYSPACES[number as usize % 2])?;
+        let name = KEYSPACES[number as usize % 2];
         let mut batch = WriteBatch::new();
-        batch.put(&region, &key(number), &number.to_le_bytes().repeat(1 + number as usize % 9))?;
-        batch.delete(&region, &key(number / 4 * 2))?;
+        batch.put(&keyspace, &key(number), &number.to_le_bytes().repeat(1 + number as usize % 9))?;
+        batch.delete(&keyspace, &key(number / 4 * 2))?;
         db.write_with(&batch, Durability::None)?;
         contents.insert((name, key(number)), number.to_le_bytes().repeat(1 + number as usize % 9));
         contents.remove(&(name, key(number / 4 * 2)));
@@ -166,14 +166,14 @@ fn assert_typed(error: &Error, place: &str) {
 /// All that the store answers is right, or an error; how many of those.
 fn compare(db: &Db, contents: &Contents, place: &str) -> u64 {
     let mut errors = 0;
-    for name in REGIONS {
-        let region = match db.region(name) {
-            Ok(region) => region,
+    for name in KEYSPACES {
+        let keyspace = match db.keyspace(name) {
+            Ok(keyspace) => keyspace,
             Err(error) => panic!("{place}: {error}"),
         };
         for number in (0..600).chain(4990..5310) {
             let expected = contents.get(&(name, key(number)));
-            match region.get(&key(number)) {
+            match keyspace.get(&key(number)) {
                 Ok(found) => assert_eq!(found.as_ref(), expected, "{place}: key {number} of {name}"),
                 Err(error) => {
                     assert_typed(&error, place);
@@ -182,7 +182,7 @@ fn compare(db: &Db, contents: &Contents, place: &str) -> u64 {
             }
         }
         for key in (0..4_u32).map(|part| part.to_le_bytes().to_vec()) {
-            match region.get(&key) {
+            match keyspace.get(&key) {
                 Ok(found) => assert!(found.as_ref() == contents.get(&(name, key)), "{place}: a large value of {name}"),
                 Err(error) => {
                     assert_typed(&error, place);
@@ -193,7 +193,7 @@ fn compare(db: &Db, contents: &Contents, place: &str) -> u64 {
         let expected = contents.range((name, Vec::new())..).take_while(|((of, _), _)| *of == name);
         let mut expected = expected.map(|((_, key), value)| (key.clone(), value.clone()));
         let mut has_failed = false;
-        for found in region.scan(..) {
+        for found in keyspace.scan(..) {
             match found {
                 Ok(found) => assert!(Some(found) == expected.next(), "{place}: a scan of {name}"),
                 Err(error) => {

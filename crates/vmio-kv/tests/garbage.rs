@@ -344,14 +344,14 @@ fn openings_do_not_fill_the_volume() {
     check(&db, |_| Some(1), OPENINGS);
 }
 
-/// What its memory began with was given up long ago, and a spill of another region says from where the log is read back.
+/// What its memory began with was given up long ago, and a spill of another keyspace says from where the log is read back.
 #[test]
-fn a_region_that_was_idle_does_not_have_the_log_read_from_its_beginning() {
+fn a_keyspace_that_was_idle_does_not_have_the_log_read_from_its_beginning() {
     const KEYS: u64 = 200;
     for is_moved in [false, true] {
         let disk = Arc::new(MemoryBacking::new(96 * MIB).unwrap());
         let db = Db::create_on(Arc::clone(&disk), options(64 << 10)).unwrap();
-        let busy = db.region_or_create("busy").unwrap();
+        let busy = db.keyspace_or_create("busy").unwrap();
         let overwrite = |rounds: std::ops::Range<u64>| {
             for (round, number) in rounds.flat_map(|round| (0..KEYS).map(move |number| (round, number))) {
                 busy.put(&key(number), &value(number, round, 4000)).unwrap();
@@ -371,7 +371,7 @@ fn a_region_that_was_idle_does_not_have_the_log_read_from_its_beginning() {
         db.close().unwrap();
         let db = Db::open_on(disk, options(64 << 10)).unwrap();
         check(&db, |_| Some(2), 1);
-        let busy = db.region("busy").unwrap();
+        let busy = db.keyspace("busy").unwrap();
         for number in 0..KEYS {
             assert_eq!(parts(&busy.get(&key(number)).unwrap().unwrap()), (number, 119));
         }
@@ -399,7 +399,7 @@ fn batches_beside_collections_have_the_last_word() {
                 for _ in 0..KEYS / 4 {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     let number = (random >> 33) % KEYS;
-                    batch.put(db.default_region(), &key(number), &value(number, round, 4000)).unwrap();
+                    batch.put(db.default_keyspace(), &key(number), &value(number, round, 4000)).unwrap();
                     last[number as usize] = Some(round);
                 }
                 db.write(&batch).unwrap();

@@ -27,14 +27,14 @@ fn who_holds_a_store_is_named_when_it_is_opened_again() {
     let clone = db.clone();
     db.close().unwrap();
     assert_eq!(held_by(), "an open `Db`", "a clone of one that was closed");
-    let region = clone.default_region().clone();
-    let (snapshot, scan, reader) = (region.snapshot(), region.scan(..), region.reader(b"key").unwrap().unwrap());
+    let keyspace = clone.default_keyspace().clone();
+    let (snapshot, scan, reader) = (keyspace.snapshot(), keyspace.scan(..), keyspace.reader(b"key").unwrap().unwrap());
     let segment = clone.segment(0).unwrap();
     let mut batch = WriteBatch::new();
-    batch.put(&region, b"a", b"b").unwrap();
+    batch.put(&keyspace, b"a", b"b").unwrap();
     drop(clone);
-    assert_eq!(held_by(), "a region's handle, a segment's handle, a snapshot, a scan, a value's reader and a batch");
-    drop((region, segment, scan, reader));
+    assert_eq!(held_by(), "a keyspace's handle, a segment's handle, a snapshot, a scan, a value's reader and a batch");
+    drop((keyspace, segment, scan, reader));
     assert_eq!(held_by(), "a snapshot and a batch");
     let snapshot = [snapshot.clone(), snapshot];
     drop(batch);
@@ -54,8 +54,8 @@ fn a_scan_outlives_what_it_was_asked_of() {
     let scans: Vec<Box<dyn Iterator<Item = _> + Send>> = {
         let db = Db::create(&path, options()).unwrap();
         (0..100_u8).for_each(|number| db.put(&[number], &[number]).unwrap());
-        let of_region = db.region("default").unwrap().scan(..);
-        vec![Box::new(db.scan(..)), Box::new(of_region), Box::new(db.snapshot().prefix(b""))]
+        let of_keyspace = db.keyspace("default").unwrap().scan(..);
+        vec![Box::new(db.scan(..)), Box::new(of_keyspace), Box::new(db.snapshot().prefix(b""))]
     };
     for scan in scans {
         let pairs = std::thread::spawn(|| scan.collect::<Result<Vec<_>, _>>().unwrap()).join().unwrap();
@@ -72,7 +72,7 @@ fn a_close_is_one_for_all_clones() {
     let clones = [db.clone(), db.clone()];
     clones[0].put(b"key", b"value").unwrap();
     let mut reader = db.reader(b"key").unwrap().unwrap();
-    let region = db.region_or_create("region").unwrap();
+    let keyspace = db.keyspace_or_create("keyspace").unwrap();
     let segment = db.segment(0).unwrap();
     let mut batch = WriteBatch::new();
     batch.put(&db, b"a", b"b").unwrap();
@@ -87,8 +87,8 @@ fn a_close_is_one_for_all_clones() {
         is_closed(clone.write(&batch));
         is_closed(clone.pop_first().map(|_| ()));
         is_closed(clone.clear());
-        is_closed(clone.drop_region("region"));
-        is_closed(clone.region_or_create("new").map(|_| ()));
+        is_closed(clone.drop_keyspace("keyspace"));
+        is_closed(clone.keyspace_or_create("new").map(|_| ()));
         is_closed(clone.create_segment().map(|_| ()));
         is_closed(clone.flush());
         is_closed(clone.collect_garbage());
@@ -96,16 +96,16 @@ fn a_close_is_one_for_all_clones() {
         clone.sync().unwrap();
         clone.stats().unwrap();
     }
-    is_closed(region.put(b"key", b"value"));
-    is_closed(segment.region_or_create("new").map(|_| ()));
+    is_closed(keyspace.put(b"key", b"value"));
+    is_closed(segment.keyspace_or_create("new").map(|_| ()));
     let mut read = Vec::new();
     reader.read_to_end(&mut read).unwrap();
     assert_eq!(read, b"value");
     let [first, second] = clones;
     first.close().unwrap();
-    drop((second, reader, region, segment, batch));
+    drop((second, reader, keyspace, segment, batch));
     let db = Db::open(&path, options()).unwrap();
-    assert_eq!((db.get(b"key").unwrap().as_deref(), db.region_names().unwrap().len()), (Some(&b"value"[..]), 2));
+    assert_eq!((db.get(b"key").unwrap().as_deref(), db.keyspace_names().unwrap().len()), (Some(&b"value"[..]), 2));
     // The last clone's end closes it as well.
     let clone = db.clone();
     db.put(b"last", b"value").unwrap();

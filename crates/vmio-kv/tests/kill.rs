@@ -23,14 +23,14 @@ use support::child::{command, is_child};
 use support::failing_file::{FailingFile, OneIn};
 use support::{Random, assert_sound};
 use vmio::backing::{Access, FileBacking};
-use vmio_kv::{Db, Durability, Error, Options, RegionHandle, WriteBatch};
+use vmio_kv::{Db, Durability, Error, Options, KeyspaceHandle, WriteBatch};
 
 const NAME: &str = "what_was_acknowledged_survives_kills";
 const FOLDER: &str = "VMIO_TEST_FOLDER";
 const LIFE: &str = "VMIO_TEST_LIFE";
 const THREADS: u64 = 3;
 const KEYS: u64 = 900;
-const REGIONS: [&str; 3] = ["default", "second", "third"];
+const KEYSPACES: [&str; 3] = ["default", "second", "third"];
 /// A store does without the room of records that are replaced: after so many lives there is another.
 const LIVES_OF_A_STORE: u64 = 20;
 
@@ -118,7 +118,7 @@ fn key(thread: u64, number: u64) -> Vec<u8> {
 fn operation(random: &mut Random, thread: u64) -> Operation {
     let writes = if random.below(4) == 0 { 1 + random.below(12) } else { 1 };
     let write = |random: &mut Random| {
-        let place = (random.below(REGIONS.len() as u64) as usize, key(thread, random.below(KEYS)));
+        let place = (random.below(KEYSPACES.len() as u64) as usize, key(thread, random.below(KEYS)));
         let longest = if random.below(300) == 0 { 40_000 } else { 300 };
         let value = vec![random.below(256) as u8; random.below(longest) as usize];
         (place, (random.below(5) > 0).then_some(value))
@@ -138,14 +138,14 @@ fn live(folder: &Path, life: u64) {
     let backing = FailingFile { file, one_in: failing.clone(), random: AtomicU64::new(life) };
     let db = Db::open_on(backing, options(life)).unwrap();
     println!("open");
-    let regions: Vec<_> = REGIONS.iter().map(|name| db.region_or_create(name).unwrap()).collect();
+    let keyspaces: Vec<_> = KEYSPACES.iter().map(|name| db.keyspace_or_create(name).unwrap()).collect();
     failing.store(one_in(life), Ordering::Relaxed);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (db, regions, expected) = (&db, &regions, &expected);
-            scope.spawn(move || stop_at(write(db, regions, expected, life, thread), life));
+            let (db, keyspaces, expected) = (&db, &keyspaces, &expected);
+            scope.spawn(move || stop_at(write(db, keyspaces, expected, life, thread), life));
         }
-        scope.spawn(|| stop_at(scan(&regions), life));
+        scope.spawn(|| stop_at(scan(&keyspaces), life));
     });
 }
 
@@ -161,16 +161,16 @@ fn stop_at(end: Result<Infallible, Error>, life: u64) {
     }
 }
 
-fn write(db: &Db, regions: &[RegionHandle], expected: &Expected, life: u64, thread: u64) -> Result<Infallible, Error> {
+fn write(db: &Db, keyspaces: &[KeyspaceHandle], expected: &Expected, life: u64, thread: u64) -> Result<Infallible, Error> {
     let mut random = random_of(life, thread);
     let mut number = 0;
     loop {
         number += 1;
         let mut batch = WriteBatch::new();
-        for ((region, key), value) in operation(&mut random, thread) {
+        for ((keyspace, key), value) in operation(&mut random, thread) {
             match value {
-                Some(value) => batch.put(&regions[region], &key, &value)?,
-                None => batch.delete(&regions[region], &key)?,
+                Some(value) => batch.put(&keyspaces[keyspace], &key, &value)?,
+                None => batch.delete(&keyspaces[keyspace], &key)?,
             }
         }
         expected.set(thread, Counter::Begun, number);
@@ -189,13 +189,13 @@ fn write(db: &Db, regions: &[RegionHandle], expected: &Expected, life: u64, thre
 }
 
 /// Each key once, in order, and of those that are written.
-fn scan(regions: &[RegionHandle]) -> Result<Infallible, Error> {
+fn scan(keyspaces: &[KeyspaceHandle]) -> Result<Infallible, Error> {
     let known: BTreeSet<Vec<u8>> =
         (0..THREADS).flat_map(|thread| (0..KEYS).map(move |number| key(thread, number))).collect();
     loop {
-        for region in regions {
+        for keyspace in keyspaces {
             let mut last = None;
-            for found in region.scan(..) {
+            for found in keyspace.scan(..) {
                 let (key, _) = found?;
                 let in_order = last.as_ref().is_none_or(|last| *last < key);
                 if !in_order || !known.contains(&key) {
@@ -213,9 +213,9 @@ fn contents(db: &Db) -> Vec<Contents> {
     let mut all = vec![Contents::new(); THREADS as usize];
     let threads: BTreeMap<Vec<u8>, u64> =
         (0..THREADS).flat_map(|thread| (0..KEYS).map(move |number| (key(thread, number), thread))).collect();
-    for (index, name) in REGIONS.into_iter().enumerate() {
-        let Ok(region) = db.region(name) else { continue };
-        for found in region.scan(..) {
+    for (index, name) in KEYSPACES.into_iter().enumerate() {
+        let Ok(keyspace) = db.keyspace(name) else { continue };
+        for found in keyspace.scan(..) {
             let (key, value) = found.unwrap();
             let thread = threads[&key];
             all[thread as usize].insert((index, key), value);

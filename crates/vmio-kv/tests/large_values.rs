@@ -299,13 +299,13 @@ fn collecting_the_log_moves_no_large_value() {
 fn a_batch_has_large_values_too() {
     let disk = disk(96);
     let db = Db::create_on(Arc::clone(&disk), options()).unwrap();
-    let other = db.region_or_create("other").unwrap();
+    let other = db.keyspace_or_create("other").unwrap();
     let mut batch = WriteBatch::new();
-    batch.put(db.default_region(), b"large", &value(1, 2 * MIB)).unwrap();
-    batch.put(db.default_region(), b"large", &value(2, 3 * MIB)).unwrap();
+    batch.put(db.default_keyspace(), b"large", &value(1, 2 * MIB)).unwrap();
+    batch.put(db.default_keyspace(), b"large", &value(2, 3 * MIB)).unwrap();
     batch.put(&other, b"large", &value(3, 2 * MIB)).unwrap();
     batch.put(&other, b"small", b"value").unwrap();
-    batch.delete(db.default_region(), b"none").unwrap();
+    batch.delete(db.default_keyspace(), b"none").unwrap();
     db.write(&batch).unwrap();
     drop(other);
     db.close().unwrap();
@@ -313,7 +313,7 @@ fn a_batch_has_large_values_too() {
     assert_eq!(report.large_values, 2);
     let db = Db::open_on(disk, options()).unwrap();
     assert!(db.get(b"large").unwrap().unwrap() == value(2, 3 * MIB));
-    let other = db.region("other").unwrap();
+    let other = db.keyspace("other").unwrap();
     assert!(other.get(b"large").unwrap().unwrap() == value(3, 2 * MIB));
     assert_eq!(other.get(b"small").unwrap().as_deref(), Some(&b"value"[..]));
     assert_eq!(db.stats().unwrap().extents_bytes.div_ceil(MIB), 6);

@@ -66,8 +66,8 @@ fn the_longest_keys_are_as_good_as_short_ones() {
     let before = model.clone();
     let mut batch = WriteBatch::new();
     for number in (0..KEYS).step_by(3) {
-        batch.delete(db.default_region(), &longest(number)).unwrap();
-        batch.put(db.default_region(), &longest(number + 1), b"changed").unwrap();
+        batch.delete(db.default_keyspace(), &longest(number)).unwrap();
+        batch.put(db.default_keyspace(), &longest(number + 1), b"changed").unwrap();
         model.remove(&longest(number));
         model.insert(longest(number + 1), b"changed".to_vec());
     }
@@ -134,8 +134,8 @@ fn a_longer_key_is_refused() {
             db.reader(&key).err(),
             db.contains(&key).err(),
             db.multi_get(&[&b"short"[..], &key]).err(),
-            batch.put(db.default_region(), &key, b"value").err(),
-            batch.delete(db.default_region(), &key).err(),
+            batch.put(db.default_keyspace(), &key, b"value").err(),
+            batch.delete(db.default_keyspace(), &key).err(),
         ];
         for error in refused {
             assert!(matches!(error, Some(Error::KeyLength { bytes: found, most: KEY_BYTES_MAX }) if found == bytes));

@@ -67,28 +67,28 @@ fn key(number: u64, bytes: usize) -> Vec<u8> {
     key
 }
 
-/// Writes batches to all of some regions, and looks after each what the levels in memory have.
-fn levels_after(regions: usize, per_batch: u64, key_bytes: usize, batches: u64) -> u64 {
+/// Writes batches to all of some keyspaces, and looks after each what the levels in memory have.
+fn levels_after(keyspaces: usize, per_batch: u64, key_bytes: usize, batches: u64) -> u64 {
     let folder = tempfile::tempdir().unwrap();
     let db = Db::create(folder.path().join("store"), options().volume_bytes(4 << 30)).unwrap();
-    let handles: Vec<_> = (0..regions).map(|number| db.region_or_create(&number.to_string()).unwrap()).collect();
+    let handles: Vec<_> = (0..keyspaces).map(|number| db.keyspace_or_create(&number.to_string()).unwrap()).collect();
     let mut most = 0;
     for batch in 0..batches {
         let mut writes = WriteBatch::new();
         for number in batch * per_batch..(batch + 1) * per_batch {
-            writes.put(&handles[number as usize % regions], &key(number, key_bytes), b"v").unwrap();
+            writes.put(&handles[number as usize % keyspaces], &key(number, key_bytes), b"v").unwrap();
         }
         db.write(&writes).unwrap();
         most = most.max(db.stats().unwrap().memory_level_bytes);
     }
     for number in (0..batches * per_batch).step_by(997) {
-        assert!(handles[number as usize % regions].contains(&key(number, key_bytes)).unwrap(), "{number}");
+        assert!(handles[number as usize % keyspaces].contains(&key(number, key_bytes)).unwrap(), "{number}");
     }
     most
 }
 
 #[test]
-fn batches_over_many_regions_wait_for_room_in_memory() {
+fn batches_over_many_keyspaces_wait_for_room_in_memory() {
     let most = levels_after(24, 24_000, 100, 25);
     assert!(most <= LEVELS, "{} KiB, and {} are allowed", most >> 10, LEVELS >> 10);
 }
@@ -137,10 +137,10 @@ fn an_opening_with_less_memory_spills_as_it_reads() {
     const KEYS: u64 = 600_000;
     if std::env::var("VMIO_MEMORY_PART").is_err() {
         let db = Db::create(&file, options.clone().memory_bytes(16 * MEMORY)).unwrap();
-        let other = db.region_or_create("other").unwrap();
+        let other = db.keyspace_or_create("other").unwrap();
         for number in 0..KEYS {
-            let region = if number % 3 == 0 { &other } else { db.default_region() };
-            region.put(&key(number, 40), &number.to_le_bytes()).unwrap();
+            let keyspace = if number % 3 == 0 { &other } else { db.default_keyspace() };
+            keyspace.put(&key(number, 40), &number.to_le_bytes()).unwrap();
         }
         assert!(db.stats().unwrap().memory_level_bytes > MEMORY);
         drop(other);
@@ -150,8 +150,8 @@ fn an_opening_with_less_memory_spills_as_it_reads() {
         let db = Db::open(file, options.clone()).unwrap();
         assert!(db.recovery().records >= KEYS && db.stats().unwrap().memory_level_bytes <= LEVELS);
         for number in (0..KEYS).step_by(29) {
-            let region = if number % 3 == 0 { db.region("other").unwrap() } else { db.default_region().clone() };
-            assert_eq!(region.get(&key(number, 40)).unwrap().unwrap(), number.to_le_bytes());
+            let keyspace = if number % 3 == 0 { db.keyspace("other").unwrap() } else { db.default_keyspace().clone() };
+            assert_eq!(keyspace.get(&key(number, 40)).unwrap().unwrap(), number.to_le_bytes());
         }
         db.close().unwrap();
     });

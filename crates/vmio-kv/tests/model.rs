@@ -1,5 +1,5 @@
-//! A store beside plain maps, one for each of two regions: whatever is done to both, they hold the same, also after closing, and after
-//! losing what was not durable. The second region is in the first one's segment, or has one of its own.
+//! A store beside plain maps, one for each of two keyspaces: whatever is done to both, they hold the same, also after closing, and after
+//! losing what was not durable. The second keyspace is in the first one's segment, or has one of its own.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,11 +12,11 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use support::assert_sound;
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, Error, Options, RegionHandle, RegionSnapshot, Snapshot, WriteBatch};
+use vmio_kv::{Db, Durability, Error, Options, KeyspaceHandle, KeyspaceSnapshot, Snapshot, WriteBatch};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What the two regions hold.
+/// What the two keyspaces hold.
 type Models = [Model; 2];
 
 const NAMES: [&str; 2] = ["default", "second"];
@@ -40,7 +40,7 @@ enum Step {
     PopFirst,
     PopLast,
     Clear,
-    /// Drops the second region, and creates it again.
+    /// Drops the second keyspace, and creates it again.
     Drop,
     Flush,
     Collect,
@@ -55,7 +55,7 @@ enum Step {
 /// Snapshots, and what they have to show.
 type Snapshots = Vec<(Snapshot, Models)>;
 
-/// Steps, and with which of the two regions they are taken.
+/// Steps, and with which of the two keyspaces they are taken.
 fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
     let key = 0_u16..3000;
     let step = prop_oneof![
@@ -123,7 +123,7 @@ fn options(spill_threads: usize) -> Options {
         .max_volume_bytes(256 << 20)
 }
 
-fn same(db: &RegionSnapshot, model: &Model) {
+fn same(db: &KeyspaceSnapshot, model: &Model) {
     let all: Vec<(Vec<u8>, Vec<u8>)> = db.scan(..).map(Result::unwrap).collect();
     let expected: Vec<(Vec<u8>, Vec<u8>)> = model.clone().into_iter().collect();
     assert_eq!(all.len(), expected.len());
@@ -179,11 +179,11 @@ impl Range {
         model.iter().filter(|(key, _)| is_within(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 
-    fn check(&self, region: &RegionSnapshot, model: &Model) {
+    fn check(&self, keyspace: &KeyspaceSnapshot, model: &Model) {
         let mut expected = self.expected(model);
         let [lower, upper] = self.bounds();
-        let mut keys = region.scan((lower.clone(), upper.clone())).keys();
-        let mut scan = region.scan((lower, upper));
+        let mut keys = keyspace.scan((lower.clone(), upper.clone())).keys();
+        let mut scan = keyspace.scan((lower, upper));
         for step in 0..200 {
             let wanted = if self.ends >> (step % 64) & 1 == 0 {
                 let wanted = expected.pop_front();
@@ -213,7 +213,7 @@ impl Range {
             {
                 assert_eq!(scan.next().transpose().unwrap().as_ref(), Some(above));
             }
-            let mut up = region.scan(..);
+            let mut up = keyspace.scan(..);
             up.seek(&from);
             assert_eq!(up.next().transpose().unwrap(), model.range(from.clone()..).next().map(owned));
             up.seek_back(&from);
@@ -234,36 +234,36 @@ fn first_but_one(model: &Model, number: u16) -> Option<(Vec<u8>, Vec<u8>)> {
     model.range(..taken.clone()).next().map(owned)
 }
 
-fn same_values(region: &RegionSnapshot, model: &Model, numbers: &[u16]) {
+fn same_values(keyspace: &KeyspaceSnapshot, model: &Model, numbers: &[u16]) {
     let keys: Vec<Vec<u8>> = numbers.iter().map(|number| key(*number)).collect();
     let expected: Vec<_> = keys.iter().map(|key| model.get(key).cloned()).collect();
-    assert_eq!(region.multi_get(&keys).unwrap(), expected);
+    assert_eq!(keyspace.multi_get(&keys).unwrap(), expected);
 }
 
-fn same_prefix(region: &RegionSnapshot, model: &Model, number: u16) {
+fn same_prefix(keyspace: &KeyspaceSnapshot, model: &Model, number: u16) {
     let whole = key(number);
     let prefix = &whole[..whole.len().min(usize::from(number) % 9)];
-    let found: Vec<_> = region.prefix(prefix).rev().map(Result::unwrap).collect();
+    let found: Vec<_> = keyspace.prefix(prefix).rev().map(Result::unwrap).collect();
     let expected: Vec<_> = model.iter().rev().filter(|(key, _)| key.starts_with(prefix)).map(owned).collect();
     assert_eq!(found, expected);
 }
 
-fn apply(db: &Db, regions: &[RegionHandle; 2], models: &mut Models, snapshots: &mut Snapshots, step: &(usize, Step)) {
+fn apply(db: &Db, keyspaces: &[KeyspaceHandle; 2], models: &mut Models, snapshots: &mut Snapshots, step: &(usize, Step)) {
     let (which, step) = step;
     if let Step::Snapshot = step {
         snapshots.push((db.snapshot(), models.clone()));
         return;
     }
-    let (region, model) = (&regions[*which], &mut models[*which]);
+    let (keyspace, model) = (&keyspaces[*which], &mut models[*which]);
     match step {
         Step::Put(number, seed) => {
             let (key, value) = (key(*number), value(*number, *seed));
-            region.put(&key, &value).unwrap();
+            keyspace.put(&key, &value).unwrap();
             model.insert(key, value);
         }
         Step::PutLarge(number, seed) => {
             let (key, value) = (key(*number), large_value(*seed));
-            region.put_stream(&key, value.len() as u64, value.as_slice()).unwrap();
+            keyspace.put_stream(&key, value.len() as u64, value.as_slice()).unwrap();
             model.insert(key, value);
         }
         Step::GetRange(number, from) => {
@@ -273,10 +273,10 @@ fn apply(db: &Db, regions: &[RegionHandle; 2], models: &mut Models, snapshots: &
                 value[from.min(end)..end].to_vec()
             });
             let (from, end) = (from as u64, from as u64 + 100_000);
-            assert!(region.get_range(&key(*number), from..end).unwrap() == expected);
+            assert!(keyspace.get_range(&key(*number), from..end).unwrap() == expected);
         }
         Step::Delete(number) => {
-            region.delete(&key(*number)).unwrap();
+            keyspace.delete(&key(*number)).unwrap();
             model.remove(&key(*number));
         }
         Step::Batch(writes) => {
@@ -285,43 +285,43 @@ fn apply(db: &Db, regions: &[RegionHandle; 2], models: &mut Models, snapshots: &
                 let key = key(*number);
                 match seed {
                     Some(seed) => {
-                        batch.put(region, &key, &value(*number, *seed)).unwrap();
+                        batch.put(keyspace, &key, &value(*number, *seed)).unwrap();
                         model.insert(key, value(*number, *seed));
                     }
                     None => {
-                        batch.delete(region, &key).unwrap();
+                        batch.delete(keyspace, &key).unwrap();
                         model.remove(&key);
                     }
                 }
             }
             db.write(&batch).unwrap();
         }
-        Step::Get(number) => assert_eq!(region.get(&key(*number)).unwrap().as_ref(), model.get(&key(*number))),
-        Step::MultiGet(numbers) => same_values(&region.snapshot(), model, numbers),
-        Step::Scan(range) => range.check(&region.snapshot(), model),
-        Step::Prefix(number) => same_prefix(&region.snapshot(), model, *number),
+        Step::Get(number) => assert_eq!(keyspace.get(&key(*number)).unwrap().as_ref(), model.get(&key(*number))),
+        Step::MultiGet(numbers) => same_values(&keyspace.snapshot(), model, numbers),
+        Step::Scan(range) => range.check(&keyspace.snapshot(), model),
+        Step::Prefix(number) => same_prefix(&keyspace.snapshot(), model, *number),
         Step::Many(first, count) => {
             for number in *first..first + count {
                 let (key, value) = (key(number), value(number, *count as u8));
-                region.put(&key, &value).unwrap();
+                keyspace.put(&key, &value).unwrap();
                 model.insert(key, value);
             }
         }
-        Step::First => assert_eq!(region.first().unwrap(), model.iter().next().map(owned)),
-        Step::Last => assert_eq!(region.last().unwrap(), model.iter().next_back().map(owned)),
-        Step::PopFirst => assert_eq!(region.pop_first().unwrap(), model.pop_first()),
-        Step::PopLast => assert_eq!(region.pop_last().unwrap(), model.pop_last()),
+        Step::First => assert_eq!(keyspace.first().unwrap(), model.iter().next().map(owned)),
+        Step::Last => assert_eq!(keyspace.last().unwrap(), model.iter().next_back().map(owned)),
+        Step::PopFirst => assert_eq!(keyspace.pop_first().unwrap(), model.pop_first()),
+        Step::PopLast => assert_eq!(keyspace.pop_last().unwrap(), model.pop_last()),
         Step::Clear => {
-            region.clear().unwrap();
+            keyspace.clear().unwrap();
             model.clear();
         }
         Step::Drop => {
-            let second = &regions[1];
-            db.drop_region(NAMES[1]).unwrap();
-            assert!(matches!(second.put(b"key", b"value"), Err(Error::NoRegion { .. })));
-            assert!(matches!(second.get(b"key"), Err(Error::NoRegion { .. })));
-            assert!(matches!(second.scan(..).next(), Some(Err(Error::NoRegion { .. }))));
-            db.segment(second.segment()).unwrap().region_or_create(NAMES[1]).unwrap();
+            let second = &keyspaces[1];
+            db.drop_keyspace(NAMES[1]).unwrap();
+            assert!(matches!(second.put(b"key", b"value"), Err(Error::NoKeyspace { .. })));
+            assert!(matches!(second.get(b"key"), Err(Error::NoKeyspace { .. })));
+            assert!(matches!(second.scan(..).next(), Some(Err(Error::NoKeyspace { .. }))));
+            db.segment(second.segment()).unwrap().keyspace_or_create(NAMES[1]).unwrap();
             models[1].clear();
         }
         Step::Flush => db.flush().unwrap(),
@@ -331,7 +331,7 @@ fn apply(db: &Db, regions: &[RegionHandle; 2], models: &mut Models, snapshots: &
         Step::Look(which, range) if !snapshots.is_empty() => {
             let (snapshot, models) = &snapshots[which.index(snapshots.len())];
             let (snapshot, model) =
-                (snapshot.region(region.name()).unwrap(), &models[usize::from(region.name() != NAMES[0])]);
+                (snapshot.keyspace(keyspace.name()).unwrap(), &models[usize::from(keyspace.name() != NAMES[0])]);
             let key = key(range.keys[0]);
             assert_eq!(snapshot.get(&key).unwrap().as_ref(), model.get(&key));
             assert_eq!(snapshot.contains(&key).unwrap(), model.contains_key(&key));
@@ -349,11 +349,11 @@ fn apply(db: &Db, regions: &[RegionHandle; 2], models: &mut Models, snapshots: &
 }
 
 fn same_all(snapshot: &Snapshot, models: &Models) {
-    NAMES.iter().zip(models).for_each(|(name, model)| same(snapshot.region(name).unwrap(), model));
+    NAMES.iter().zip(models).for_each(|(name, model)| same(snapshot.keyspace(name).unwrap(), model));
 }
 
-fn regions(db: &Db) -> [RegionHandle; 2] {
-    NAMES.map(|name| db.region(name).unwrap())
+fn keyspaces(db: &Db) -> [KeyspaceHandle; 2] {
+    NAMES.map(|name| db.keyspace(name).unwrap())
 }
 
 proptest! {
@@ -365,13 +365,13 @@ proptest! {
         let disk = Arc::new(MemoryBacking::new(128 << 20).unwrap());
         let mut db = Db::create_on(Arc::clone(&disk), options.clone()).unwrap();
         if has_two_segments {
-            db.create_segment().unwrap().region_or_create(NAMES[1]).unwrap();
+            db.create_segment().unwrap().keyspace_or_create(NAMES[1]).unwrap();
         } else {
-            db.region_or_create(NAMES[1]).unwrap();
+            db.keyspace_or_create(NAMES[1]).unwrap();
         }
         let (mut models, mut snapshots) = (Models::default(), Snapshots::new());
         for step in &steps {
-            apply(&db, &regions(&db), &mut models, &mut snapshots, step);
+            apply(&db, &keyspaces(&db), &mut models, &mut snapshots, step);
             if matches!(step, (_, Step::Reopen)) {
                 db.close().unwrap();
                 assert_sound(Arc::clone(&disk), &options, "before it is opened again");
@@ -384,10 +384,10 @@ proptest! {
         db.close().unwrap();
         let db = Db::open_on(disk, options).unwrap();
         same_all(&db.snapshot(), &models);
-        for (region, model) in regions(&db).iter().zip(&models) {
+        for (keyspace, model) in keyspaces(&db).iter().zip(&models) {
             for number in 0..3000 {
                 let key = key(number);
-                let found = region.get(&key).unwrap();
+                let found = keyspace.get(&key).unwrap();
                 prop_assert_eq!(found.as_ref(), model.get(&key));
             }
         }

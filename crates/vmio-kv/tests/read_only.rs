@@ -62,11 +62,11 @@ type Pairs = BTreeMap<(String, Vec<u8>), Vec<u8>>;
 /// All that a store has, by scans; and each of it by its key.
 fn pairs(db: &Db) -> Pairs {
     let mut pairs = Pairs::new();
-    for name in db.region_names().unwrap() {
-        let region = db.region(&name).unwrap();
-        for pair in region.scan(..) {
+    for name in db.keyspace_names().unwrap() {
+        let keyspace = db.keyspace(&name).unwrap();
+        for pair in keyspace.scan(..) {
             let (key, value) = pair.unwrap();
-            assert!(region.get(&key).unwrap().as_ref() == Some(&value), "{name} {key:?}");
+            assert!(keyspace.get(&key).unwrap().as_ref() == Some(&value), "{name} {key:?}");
             pairs.insert((name.clone(), key), value);
         }
     }
@@ -75,14 +75,14 @@ fn pairs(db: &Db) -> Pairs {
 
 /// Writes, and leaves it at any moment.
 fn write_some(db: &Db, random: &mut Random) {
-    let regions = [db.default_region().clone(), db.region_or_create("other").unwrap()];
+    let keyspaces = [db.default_keyspace().clone(), db.keyspace_or_create("other").unwrap()];
     for _ in 0..random.below(12_000) {
-        let (region, key) = (&regions[random.below(2) as usize], random.below(5000).to_be_bytes());
+        let (keyspace, key) = (&keyspaces[random.below(2) as usize], random.below(5000).to_be_bytes());
         match random.below(1000) {
             0 => db.flush().unwrap(),
-            1 => region.put(&key, &vec![7; (1 << 20) + random.below(1 << 20) as usize]).unwrap(),
-            2..300 => region.delete(&key).unwrap(),
-            _ => region.put(&key, &vec![random.below(256) as u8; random.below(600) as usize]).unwrap(),
+            1 => keyspace.put(&key, &vec![7; (1 << 20) + random.below(1 << 20) as usize]).unwrap(),
+            2..300 => keyspace.delete(&key).unwrap(),
+            _ => keyspace.put(&key, &vec![random.below(256) as u8; random.below(600) as usize]).unwrap(),
         }
     }
     db.sync().unwrap();
@@ -126,7 +126,7 @@ fn whatever_would_write_is_refused_and_reads_go_on() {
     let db = open(options()).unwrap();
     let large = vec![1; 2 << 20];
     let mut batch = WriteBatch::new();
-    batch.put(db.default_region(), b"key", b"other").unwrap();
+    batch.put(db.default_keyspace(), b"key", b"other").unwrap();
     let refused = [
         ("put", db.put(b"key", b"other")),
         ("put of a large value", db.put(b"key", &large)),
@@ -136,7 +136,7 @@ fn whatever_would_write_is_refused_and_reads_go_on() {
         ("flush", db.flush()),
         ("grow", db.grow(2 * VOLUME_BYTES)),
         ("collect_garbage", db.collect_garbage()),
-        ("region_or_create", db.region_or_create("new").map(drop)),
+        ("keyspace_or_create", db.keyspace_or_create("new").map(drop)),
         ("create_segment", db.create_segment().map(drop)),
     ];
     for (what, result) in refused {
@@ -144,8 +144,8 @@ fn whatever_would_write_is_refused_and_reads_go_on() {
     }
     db.sync().unwrap();
     assert_eq!(db.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
-    assert_eq!(db.snapshot().region("default").unwrap().get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
-    assert_eq!(db.region_or_create("default").unwrap().name(), "default");
+    assert_eq!(db.snapshot().keyspace("default").unwrap().get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
+    assert_eq!(db.keyspace_or_create("default").unwrap().name(), "default");
     db.close().unwrap();
     let took_over = open(options().take_over(true));
     assert!(matches!(took_over, Err(Error::Option { option: "read_only", .. })), "{took_over:?}");

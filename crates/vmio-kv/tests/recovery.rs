@@ -19,15 +19,15 @@ fn options() -> Options {
 }
 
 /// Writes until the log is several times as long as the limit, has the power fail, and opens the store again.
-fn crash_after(regions: u64, value_bytes: usize, records: u64) {
+fn crash_after(keyspaces: u64, value_bytes: usize, records: u64) {
     let disk = SimulatedDisk::new(7, &[128 * MIB]);
     let db = Db::create_on(disk.open(0), options()).unwrap();
-    let handles: Vec<_> = (0..regions).map(|number| db.region_or_create(&format!("{number}")).unwrap()).collect();
+    let handles: Vec<_> = (0..keyspaces).map(|number| db.keyspace_or_create(&format!("{number}")).unwrap()).collect();
     let value = vec![5; value_bytes];
     for number in 0..records {
         // The first one is written to seldom.
-        let region = if number % 40 == 0 { 0 } else { number % regions };
-        handles[region as usize].put(&number.to_be_bytes(), &value).unwrap();
+        let keyspace = if number % 40 == 0 { 0 } else { number % keyspaces };
+        handles[keyspace as usize].put(&number.to_be_bytes(), &value).unwrap();
     }
     db.sync().unwrap();
     assert!(db.stats().unwrap().log_bytes > 4 * LIMIT);
@@ -50,9 +50,9 @@ fn crash_after(regions: u64, value_bytes: usize, records: u64) {
     let entries = db.stats().unwrap().level_entries;
     assert!(entries > 0 && recovery.records + entries >= records, "{recovery:?}, {entries} entries");
     for number in (0..records).step_by(11) {
-        let region = if number % 40 == 0 { 0 } else { number % regions };
-        let region = db.region(&format!("{region}")).unwrap();
-        assert_eq!(region.get(&number.to_be_bytes()).unwrap().as_ref(), Some(&value), "{number}");
+        let keyspace = if number % 40 == 0 { 0 } else { number % keyspaces };
+        let keyspace = db.keyspace(&format!("{keyspace}")).unwrap();
+        assert_eq!(keyspace.get(&number.to_be_bytes()).unwrap().as_ref(), Some(&value), "{number}");
     }
 }
 
@@ -67,7 +67,7 @@ fn a_crash_among_large_values_leaves_no_more_to_read_than_the_limit() {
 }
 
 #[test]
-fn a_region_that_is_written_to_seldom_does_not_hold_the_others_log() {
+fn a_keyspace_that_is_written_to_seldom_does_not_hold_the_others_log() {
     crash_after(5, 30_000, 2400);
 }
 

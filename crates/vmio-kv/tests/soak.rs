@@ -21,7 +21,7 @@ use support::child::{command, is_child};
 use support::memory_group::MemoryGroup;
 use support::{Random, assert_sound};
 use vmio::backing::{Access, FileBacking};
-use vmio_kv::{Db, Durability, Options, RegionHandle, Snapshot, WriteBatch};
+use vmio_kv::{Db, Durability, Options, KeyspaceHandle, Snapshot, WriteBatch};
 
 const NAME: &str = "the_store_keeps_its_promises_however_long_it_lives";
 const FOLDER: &str = "VMIO_TEST_FOLDER";
@@ -125,23 +125,23 @@ fn value_of(number: u64, length: u32) -> Vec<u8> {
     value
 }
 
-struct Regions {
-    data: RegionHandle,
-    queue: RegionHandle,
-    large: RegionHandle,
+struct Keyspaces {
+    data: KeyspaceHandle,
+    queue: KeyspaceHandle,
+    large: KeyspaceHandle,
 }
 
-impl Regions {
+impl Keyspaces {
     fn of(db: &Db) -> Self {
-        let region = |name| db.region_or_create(name).unwrap();
-        Regions { data: region("data"), queue: region("queue"), large: region("large") }
+        let keyspace = |name| db.keyspace_or_create(name).unwrap();
+        Keyspaces { data: keyspace("data"), queue: keyspace("queue"), large: keyspace("large") }
     }
 
     fn write(&self, db: &Db, number: u64, writes: &[Write]) {
         let mut batch = WriteBatch::new();
-        let mut set = |region: &RegionHandle, key: u64, value: Option<u32>| match value {
-            Some(length) => batch.put(region, &key.to_be_bytes(), &value_of(number, length)).unwrap(),
-            None => batch.delete(region, &key.to_be_bytes()).unwrap(),
+        let mut set = |keyspace: &KeyspaceHandle, key: u64, value: Option<u32>| match value {
+            Some(length) => batch.put(keyspace, &key.to_be_bytes(), &value_of(number, length)).unwrap(),
+            None => batch.delete(keyspace, &key.to_be_bytes()).unwrap(),
         };
         for write in writes {
             match *write {
@@ -166,10 +166,10 @@ fn check_pairs(found: impl Iterator<Item = vmio_kv::Result<(Vec<u8>, Vec<u8>)>>,
 }
 
 /// All that there is, by scans.
-fn check_all(regions: &Regions, contents: &Contents) {
-    check_pairs(regions.data.scan(..), &contents.data);
-    check_pairs(regions.large.scan(..), &contents.large);
-    let jobs = regions.queue.scan(..).map(|pair| u64::from_be_bytes(pair.unwrap().0.try_into().unwrap()));
+fn check_all(keyspaces: &Keyspaces, contents: &Contents) {
+    check_pairs(keyspaces.data.scan(..), &contents.data);
+    check_pairs(keyspaces.large.scan(..), &contents.large);
+    let jobs = keyspaces.queue.scan(..).map(|pair| u64::from_be_bytes(pair.unwrap().0.try_into().unwrap()));
     assert!(jobs.eq(contents.queue.clone()));
 }
 
@@ -186,7 +186,7 @@ fn check_bounds(db: &Db, contents: &Contents) {
 /// Goes on where the store is, until it is killed.
 fn live(folder: &Path) {
     let db = Db::open(store_of(folder), options()).unwrap();
-    let regions = Regions::of(&db);
+    let keyspaces = Keyspaces::of(&db);
     let progress = db.get(PROGRESS).unwrap().map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap()));
     let synced: u64 = fs::read_to_string(folder.join("synced")).unwrap_or_default().trim().parse().unwrap_or(0);
     assert!(progress >= synced, "{progress} operations are there, {synced} were durable");
@@ -194,18 +194,18 @@ fn live(folder: &Path) {
     while contents.next < progress {
         contents.operation();
     }
-    check_all(&regions, &contents);
+    check_all(&keyspaces, &contents);
     println!("open at {progress}");
     let mut held: Option<(Snapshot, Contents)> = None;
     loop {
         let number = contents.next;
         let writes = contents.operation();
-        regions.write(&db, number, &writes);
+        keyspaces.write(&db, number, &writes);
         if number.is_multiple_of(64) {
             check_bounds(&db, &contents);
         }
         if number.is_multiple_of(100) {
-            let first = regions.queue.scan(..).next().map(|pair| pair.unwrap().0);
+            let first = keyspaces.queue.scan(..).next().map(|pair| pair.unwrap().0);
             let expected = (!contents.queue.is_empty()).then(|| contents.queue.start.to_be_bytes().to_vec());
             assert_eq!(first, expected);
         }
@@ -219,7 +219,7 @@ fn live(folder: &Path) {
             9_000 => held = Some((db.snapshot(), contents.clone())),
             15_000 => {
                 if let Some((snapshot, then)) = held.take() {
-                    check_pairs(snapshot.region("data").unwrap().scan(..), &then.data);
+                    check_pairs(snapshot.keyspace("data").unwrap().scan(..), &then.data);
                 }
             }
             _ => {}

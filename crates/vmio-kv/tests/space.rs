@@ -122,13 +122,13 @@ fn the_log_stays_within_its_limit_with_small_values() {
     overwrite(Pattern::Uniform, 100, 12 * MIB, 14);
 }
 
-/// Most of the keys are in a region of short records, nearly all bytes in one of long ones.
+/// Most of the keys are in a keyspace of short records, nearly all bytes in one of long ones.
 #[test]
-fn the_log_stays_within_its_limit_beside_a_region_of_short_records() {
+fn the_log_stays_within_its_limit_beside_a_keyspace_of_short_records() {
     const KEYS: u64 = 800;
     let wide = options().max_recovery_log_bytes(1 << 30);
     let db = Db::create_on(MemoryBacking::new(1 << 30).unwrap(), wide).unwrap();
-    let short = db.region_or_create("short").unwrap();
+    let short = db.keyspace_or_create("short").unwrap();
     (0..300_000_u64).for_each(|number| short.put(&number.to_be_bytes(), &[1; 8]).unwrap());
     db.collect_garbage().unwrap();
     let value = vec![2; 100_000];
@@ -164,7 +164,7 @@ fn what_was_deleted_counts_as_garbage_before_levels_meet() {
     assert!(stats.log_bytes <= limit, "{} MiB allowed: {stats:?}", limit / MIB);
 }
 
-/// Few long records are overwritten in a region of many short ones.
+/// Few long records are overwritten in a keyspace of many short ones.
 #[test]
 fn the_log_stays_within_its_limit_where_long_records_are_among_short_ones() {
     const SHORT: u64 = 400_000;
@@ -210,7 +210,7 @@ fn room_comes_back_while_nobody_writes() {
     let live = 4000 * 1032;
     let is_short = || db.stats().unwrap().log_bytes as f64 <= AMPLIFICATION * live as f64 + 24.0 * MIB as f64;
     wait_until(|| format!("the log: {:?}", db.stats().unwrap()), is_short);
-    let seen = snapshot.region("default").unwrap().scan(..).filter(|pair| pair.is_ok()).count();
+    let seen = snapshot.keyspace("default").unwrap().scan(..).filter(|pair| pair.is_ok()).count();
     assert_eq!(seen, 40_000);
     let held = db.stats().unwrap().space_bytes;
     drop(snapshot);

@@ -1,4 +1,4 @@
-//! Several regions and levels that are spilled at once, each by several threads, beside readers and collections.
+//! Several keyspaces and levels that are spilled at once, each by several threads, beside readers and collections.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use support::{Random, assert_sound};
 use vmio::backing::MemoryBacking;
-use vmio_kv::{Db, Durability, Options, RegionHandle};
+use vmio_kv::{Db, Durability, Options, KeyspaceHandle};
 
 const KEYS: u64 = 20_000;
-const REGIONS: u64 = 4;
+const KEYSPACES: u64 = 4;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -31,23 +31,23 @@ fn key(number: u64) -> Vec<u8> {
     }
 }
 
-fn write(region: &RegionHandle, model: &mut Model, random: &mut Random, writes: u64) {
+fn write(keyspace: &KeyspaceHandle, model: &mut Model, random: &mut Random, writes: u64) {
     for _ in 0..writes {
         let key = key(random.below(KEYS));
         if random.below(6) == 0 {
-            region.delete(&key).unwrap();
+            keyspace.delete(&key).unwrap();
             model.remove(&key);
         } else {
             let value = vec![random.below(256) as u8; random.below(60) as usize];
-            region.put(&key, &value).unwrap();
+            keyspace.put(&key, &value).unwrap();
             model.insert(key, value);
         }
     }
 }
 
-fn same(region: &RegionHandle, model: &Model) {
+fn same(keyspace: &KeyspaceHandle, model: &Model) {
     let mut expected = model.iter();
-    for found in region.scan(..) {
+    for found in keyspace.scan(..) {
         let (key, value) = found.unwrap();
         assert_eq!(Some((&key, &value)), expected.next());
     }
@@ -55,15 +55,15 @@ fn same(region: &RegionHandle, model: &Model) {
 }
 
 #[test]
-fn regions_are_spilled_beside_each_other() {
+fn keyspaces_are_spilled_beside_each_other() {
     let disk = Arc::new(MemoryBacking::new(512 << 20).unwrap());
-    let mut models = vec![Model::new(); REGIONS as usize];
+    let mut models = vec![Model::new(); KEYSPACES as usize];
     for life in 0..3 {
         let db = Db::open_on(Arc::clone(&disk), options());
         let db = if life == 0 { Db::create_on(Arc::clone(&disk), options()) } else { db }.unwrap();
-        let regions: Vec<RegionHandle> =
-            (0..REGIONS).map(|number| db.region_or_create(&format!("region {number}")).unwrap()).collect();
-        regions.iter().zip(&models).for_each(|(region, model)| same(region, model));
+        let keyspaces: Vec<KeyspaceHandle> =
+            (0..KEYSPACES).map(|number| db.keyspace_or_create(&format!("keyspace {number}")).unwrap()).collect();
+        keyspaces.iter().zip(&models).for_each(|(keyspace, model)| same(keyspace, model));
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let others = scope.spawn(|| {
@@ -71,20 +71,20 @@ fn regions_are_spilled_beside_each_other() {
                 while !is_over.load(Ordering::Relaxed) {
                     // What it shows stays the same.
                     let snapshot = db.snapshot();
-                    let all = |region: &str| snapshot.region(region).unwrap().scan(..).map(Result::unwrap).collect();
-                    let before: Vec<_> = all("region 1");
+                    let all = |keyspace: &str| snapshot.keyspace(keyspace).unwrap().scan(..).map(Result::unwrap).collect();
+                    let before: Vec<_> = all("keyspace 1");
                     if snapshots % 8 == 3 {
                         db.collect_garbage().unwrap();
                     }
-                    assert!(before == all("region 1"));
+                    assert!(before == all("keyspace 1"));
                     snapshots += 1;
                 }
                 snapshots
             });
-            let write = |(number, (region, model)): (usize, (&RegionHandle, &mut Model))| {
-                write(region, model, &mut Random(life * REGIONS + number as u64), 30_000);
+            let write = |(number, (keyspace, model)): (usize, (&KeyspaceHandle, &mut Model))| {
+                write(keyspace, model, &mut Random(life * KEYSPACES + number as u64), 30_000);
             };
-            let pairs = regions.iter().zip(&mut models).enumerate();
+            let pairs = keyspaces.iter().zip(&mut models).enumerate();
             let writers: Vec<_> = pairs.map(|pair| scope.spawn(move || write(pair))).collect();
             let written: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
             is_over.store(true, Ordering::Relaxed);
@@ -92,14 +92,14 @@ fn regions_are_spilled_beside_each_other() {
             assert!(others.join().unwrap() > 0);
         });
         // A collection may have merged all levels.
-        for (number, (region, model)) in regions.iter().zip(&mut models).enumerate() {
-            write(region, model, &mut Random(1000 + life * REGIONS + number as u64), 300);
+        for (number, (keyspace, model)) in keyspaces.iter().zip(&mut models).enumerate() {
+            write(keyspace, model, &mut Random(1000 + life * KEYSPACES + number as u64), 300);
         }
         db.flush().unwrap();
-        regions.iter().zip(&models).for_each(|(region, model)| same(region, model));
-        drop(regions);
+        keyspaces.iter().zip(&models).for_each(|(keyspace, model)| same(keyspace, model));
+        drop(keyspaces);
         db.close().unwrap();
         let report = assert_sound(Arc::clone(&disk), &options(), &format!("after life {life}"));
-        assert!(report.trees > REGIONS, "{} trees", report.trees);
+        assert!(report.trees > KEYSPACES, "{} trees", report.trees);
     }
 }

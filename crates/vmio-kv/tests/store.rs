@@ -121,15 +121,15 @@ fn a_full_store_opens_and_refuses_writes() {
     assert!(matches!(db.put(b"one more", &vec![1; 1 << 20]), Err(Error::Full { .. })));
 }
 
-/// Batches over two regions, single writes to both, and spills, all at once: nobody waits for ever, and no batch is seen or
+/// Batches over two keyspaces, single writes to both, and spills, all at once: nobody waits for ever, and no batch is seen or
 /// found in part.
 #[test]
-fn writers_of_several_regions_do_not_wait_for_each_other_for_ever() {
+fn writers_of_several_keyspaces_do_not_wait_for_each_other_for_ever() {
     let (done, is_done) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         let disk = Arc::new(MemoryBacking::new(256 << 20).unwrap());
         let db = Db::create_on(Arc::clone(&disk), options(8 << 10)).unwrap();
-        let (left, right) = (db.region_or_create("left").unwrap(), db.region_or_create("right").unwrap());
+        let (left, right) = (db.keyspace_or_create("left").unwrap(), db.keyspace_or_create("right").unwrap());
         std::thread::scope(|scope| {
             for writer in 0..3_u64 {
                 let (db, left, right) = (&db, &left, &right);
@@ -149,7 +149,7 @@ fn writers_of_several_regions_do_not_wait_for_each_other_for_ever() {
         drop((left, right));
         db.close().unwrap();
         let db = Db::open_on(disk, options(8 << 10)).unwrap();
-        let (left, right) = (db.region("left").unwrap(), db.region("right").unwrap());
+        let (left, right) = (db.keyspace("left").unwrap(), db.keyspace("right").unwrap());
         for writer in 0..3 {
             for number in 0..500 {
                 let key = key(number + writer * 1_000);
@@ -197,9 +197,9 @@ fn values_are_read_together_and_in_place() {
 #[test]
 fn a_handle_that_outlives_its_store_is_refused() {
     let db = Db::create_on(MemoryBacking::new(64 << 20).unwrap(), options(8 << 10)).unwrap();
-    let region = db.region_or_create("region").unwrap();
+    let keyspace = db.keyspace_or_create("keyspace").unwrap();
     drop(db);
-    assert!(matches!(region.put(b"key", b"value"), Err(Error::Stopped { .. })));
+    assert!(matches!(keyspace.put(b"key", b"value"), Err(Error::Stopped { .. })));
 }
 
 /// A record that cannot be read is where a crash has torn the log, unless it is known to have been durable.
@@ -264,20 +264,20 @@ fn the_cache_has_what_levels_in_memory_do_not_take() {
     assert_eq!(db.get(&number.to_be_bytes()).unwrap().as_deref(), Some(&b"value"[..]));
 }
 
-/// However many regions there are, their levels in memory take a quarter together, and all of it what it may.
+/// However many keyspaces there are, their levels in memory take a quarter together, and all of it what it may.
 #[test]
-fn levels_of_many_regions_share_one_sum() {
+fn levels_of_many_keyspaces_share_one_sum() {
     const MIB: u64 = 1 << 20;
-    const REGIONS: u64 = 300;
+    const KEYSPACES: u64 = 300;
     let options = Options::new().memory_bytes(64 * MIB).durability(Durability::None).max_volume_bytes(1 << 30);
     let db = Db::create_on(MemoryBacking::new(1 << 30).unwrap(), options).unwrap();
-    let regions: Vec<_> =
-        (0..REGIONS).map(|number| db.region_or_create(&format!("region {number}")).unwrap()).collect();
+    let keyspaces: Vec<_> =
+        (0..KEYSPACES).map(|number| db.keyspace_or_create(&format!("keyspace {number}")).unwrap()).collect();
     let mut most = 0;
     for number in 0..700_000_u64 {
         // Some have more than others.
-        let region = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        regions[((region % REGIONS) * (region % 7) / 6) as usize].put(&number.to_be_bytes(), b"value").unwrap();
+        let keyspace = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        keyspaces[((keyspace % KEYSPACES) * (keyspace % 7) / 6) as usize].put(&number.to_be_bytes(), b"value").unwrap();
         if number % 1000 == 0 {
             let stats = db.stats().unwrap();
             most = most.max(stats.memory_level_bytes);
@@ -286,24 +286,24 @@ fn levels_of_many_regions_share_one_sum() {
     }
     assert!(most > 4 * MIB, "{most} bytes at most: the memory is used");
     for number in (0..700_000_u64).step_by(997) {
-        let region = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        let region = &regions[((region % REGIONS) * (region % 7) / 6) as usize];
-        assert_eq!(region.get(&number.to_be_bytes()).unwrap().as_deref(), Some(&b"value"[..]));
+        let keyspace = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        let keyspace = &keyspaces[((keyspace % KEYSPACES) * (keyspace % 7) / 6) as usize];
+        assert_eq!(keyspace.get(&number.to_be_bytes()).unwrap().as_deref(), Some(&b"value"[..]));
     }
 }
 
-/// Each region has its share: more of them than the memory is enough for are refused.
+/// Each keyspace has its share: more of them than the memory is enough for are refused.
 #[test]
-fn too_many_regions_for_the_memory_are_an_error() {
+fn too_many_keyspaces_for_the_memory_are_an_error() {
     const MIB: u64 = 1 << 20;
     let disk = Arc::new(MemoryBacking::new(256 * MIB).unwrap());
     let options = |memory| Options::new().memory_bytes(memory).durability(Durability::None);
     let is_refused = |error: &Error| matches!(error, Error::Option { option: "memory_bytes", .. });
     let db = Db::create_on(Arc::clone(&disk), options(40 * MIB)).unwrap();
     for number in 1..320 {
-        db.region_or_create(&format!("region {number}")).unwrap();
+        db.keyspace_or_create(&format!("keyspace {number}")).unwrap();
     }
-    let error = db.region_or_create("one more").unwrap_err();
+    let error = db.keyspace_or_create("one more").unwrap_err();
     assert!(is_refused(&error), "{error}");
     db.close().unwrap();
     let error = Db::open_on(Arc::clone(&disk), options(32 * MIB)).unwrap_err();

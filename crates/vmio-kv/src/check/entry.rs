@@ -60,8 +60,8 @@ impl Check<'_> {
         if pointer.record() != head.pointer(pointer.offset(), pointer.head_number()) {
             return Err(at(format!("it has {} bytes, which the entry does not say", head.bytes)));
         }
-        if head.region != walk.region.number {
-            return Err(at(format!("it is of region {}", head.region)));
+        if head.keyspace != walk.keyspace.number {
+            return Err(at(format!("it is of keyspace {}", head.keyspace)));
         }
         if head.epoch > leaf_epoch {
             return Err(at(format!("it is of epoch {}, and its leaf of epoch {leaf_epoch}", head.epoch)));
@@ -109,14 +109,14 @@ fn check_record(record: &Record<'_>, walk: &Walk<'_>, pointer: Pointer) -> Resul
             record.bytes()
         ));
     }
-    if record.region != walk.region.number {
-        return Err(format!("it is of region {}", record.region));
+    if record.keyspace != walk.keyspace.number {
+        return Err(format!("it is of keyspace {}", record.keyspace));
     }
-    if record.sequence >= walk.region.log_sequence {
-        let what = "while the region's records from";
+    if record.sequence >= walk.keyspace.log_sequence {
+        let what = "while the keyspace's records from";
         return Err(format!(
             "its number is {}, {what} {} on are in no tree",
-            record.sequence, walk.region.log_sequence
+            record.sequence, walk.keyspace.log_sequence
         ));
     }
     Ok(())

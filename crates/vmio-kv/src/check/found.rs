@@ -10,8 +10,8 @@ pub enum Structure {
     Superblock,
     /// Units that are taken, and what for.
     Units,
-    /// Regions, with the roots of their levels.
-    Regions,
+    /// Keyspaces, with the roots of their levels.
+    Keyspaces,
     /// Nodes of all trees.
     Tree,
     /// Chunks of the log and their records.

@@ -6,7 +6,7 @@ use crate::check::Check;
 use crate::check::segment::State;
 use crate::error::Damage;
 use crate::format::block::Uuid;
-use crate::format::catalogue::RegionEntry;
+use crate::format::catalogue::KeyspaceEntry;
 use crate::format::extents::{Extent, Head, LargeRecord, PIECE_BYTES, head_extent};
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
 use crate::format::pointer::Pointer;
@@ -22,13 +22,13 @@ struct Placed {
     large: LargeRecord,
 }
 
-/// A key of a region, and what a record says of it if its value is large.
+/// A key of a keyspace, and what a record says of it if its value is large.
 type Seen = (u32, Vec<u8>, Option<Placed>);
 
 /// Which large values the log alone refers to, as opening would find them.
 #[derive(Default)]
 pub(super) struct LargeInLog {
-    /// For each region the number from which on its records are in no tree.
+    /// For each keyspace the number from which on its records are in no tree.
     since: BTreeMap<u32, u64>,
     /// The newest records of their keys that are of large values, and where they are.
     newest: BTreeMap<(u32, Vec<u8>), Placed>,
@@ -37,8 +37,8 @@ pub(super) struct LargeInLog {
 }
 
 impl LargeInLog {
-    pub(super) fn new(regions: &[RegionEntry]) -> Self {
-        let since = regions.iter().map(|region| (region.number, region.log_sequence)).collect();
+    pub(super) fn new(keyspaces: &[KeyspaceEntry]) -> Self {
+        let since = keyspaces.iter().map(|keyspace| (keyspace.number, keyspace.log_sequence)).collect();
         LargeInLog { since, ..LargeInLog::default() }
     }
 
@@ -54,14 +54,14 @@ impl LargeInLog {
             RecordKind::Put | RecordKind::Delete => None,
             _ => return Ok(()),
         };
-        if self.since.get(&record.region).is_some_and(|since| record.sequence >= *since) {
-            self.batch.push((record.region, record.key.to_vec(), value));
+        if self.since.get(&record.keyspace).is_some_and(|since| record.sequence >= *since) {
+            self.batch.push((record.keyspace, record.key.to_vec(), value));
         }
         if !record.continues {
-            for (region, key, value) in self.batch.drain(..) {
+            for (keyspace, key, value) in self.batch.drain(..) {
                 match value {
-                    Some(value) => drop(self.newest.insert((region, key), value)),
-                    None => drop(self.newest.remove(&(region, key))),
+                    Some(value) => drop(self.newest.insert((keyspace, key), value)),
+                    None => drop(self.newest.remove(&(keyspace, key))),
                 }
             }
         }
@@ -71,7 +71,7 @@ impl LargeInLog {
 
 /// A head, and what it says of itself.
 pub(super) struct FoundHead {
-    pub(super) region: u32,
+    pub(super) keyspace: u32,
     pub(super) key: Vec<u8>,
     /// The epoch in which it was written.
     pub(super) epoch: u64,
@@ -89,7 +89,7 @@ impl FoundHead {
 impl Check<'_> {
     /// Checks what the log alone refers to: no bitmap has it yet.
     pub(super) fn large_in_log(&mut self, state: &mut State, large: LargeInLog) {
-        for ((region, key), Placed { offset: record, large: value }) in large.newest {
+        for ((keyspace, key), Placed { offset: record, large: value }) in large.newest {
             for extent in value.extents() {
                 let conflict = blocks_of(extent).find_map(|block| state.owners.own_pending(block).err());
                 if let Some(conflict) = conflict {
@@ -97,7 +97,7 @@ impl Check<'_> {
                 }
             }
             match self.head(state.uuid, value.head_offset, value.head_number) {
-                Ok(found) if (found.region, &found.key, found.bytes) != (region, &key, value.head_bytes) => {
+                Ok(found) if (found.keyspace, &found.key, found.bytes) != (keyspace, &key, value.head_bytes) => {
                     self.wrong(HEAD, value.head_offset, format!("the record at byte {record} is of another value"));
                 }
                 Ok(found) if found.head.list != value.list => {
@@ -116,7 +116,7 @@ impl Check<'_> {
             // One thing that is wrong with an extent is enough.
             let before = self.report.problem_count;
             for block in blocks_of(extent) {
-                let _ = self.own(state, structure, block, Purpose::Extents, found.region);
+                let _ = self.own(state, structure, block, Purpose::Extents, found.keyspace);
                 if self.report.problem_count > before {
                     break;
                 }
@@ -143,8 +143,8 @@ impl Check<'_> {
             return Err(format!("it is of kind {:?}", record.kind));
         }
         let head = Head::from_bytes(record.value).map_err(|damage| damage.to_string())?;
-        let (region, key, epoch) = (record.region, record.key.to_vec(), record.sequence);
-        Ok(FoundHead { region, key, epoch, bytes: length as u32, head })
+        let (keyspace, key, epoch) = (record.keyspace, record.key.to_vec(), record.sequence);
+        Ok(FoundHead { keyspace, key, epoch, bytes: length as u32, head })
     }
 
     /// Checks all bytes of a value.

@@ -11,7 +11,7 @@ use crate::check::owners::{Conflict, UnitOwners};
 use crate::check::segment::State;
 use crate::error::Damage;
 use crate::format::block::Block;
-use crate::format::catalogue::RegionEntry;
+use crate::format::catalogue::KeyspaceEntry;
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::extents::LargeRecord;
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES, unit_of};
@@ -102,7 +102,7 @@ impl Walk {
 
 impl Check<'_> {
     /// Goes through all of it.
-    pub(super) fn log(&mut self, state: &mut State, regions: &[RegionEntry]) -> Chain {
+    pub(super) fn log(&mut self, state: &mut State, keyspaces: &[KeyspaceEntry]) -> Chain {
         let mut chain = Chain::default();
         let committed = self.committed_chunks(state);
         let replayed_chunk = replayed_chunk(state);
@@ -126,7 +126,7 @@ impl Check<'_> {
             durable: state.superblock.log_durable,
             has_ended: false,
             has_passed_replay: false,
-            large: LargeInLog::new(regions),
+            large: LargeInLog::new(keyspaces),
         };
         self.enter(state, &mut chain, &walk);
         loop {
@@ -166,10 +166,10 @@ impl Check<'_> {
                 format!("the log has no record {sequence} there, from which it is read"),
             );
         }
-        for region in regions.iter().filter(|region| region.log_sequence > walk.expected) {
+        for keyspace in keyspaces.iter().filter(|keyspace| keyspace.log_sequence > walk.expected) {
             let what =
-                format!("region {} begins with record {}, behind the log's end", region.number, region.log_sequence);
-            self.wrong("the catalogue of regions", region.log_offset, what);
+                format!("keyspace {} begins with record {}, behind the log's end", keyspace.number, keyspace.log_sequence);
+            self.wrong("the catalogue of keyspaces", keyspace.log_offset, what);
         }
         chain
     }
@@ -423,7 +423,7 @@ fn found_record(offset: u64, record: &Record<'_>) -> Found {
     let mut fields = vec![
         ("kind", kind.into()),
         ("sequence", record.sequence.into()),
-        ("region", u64::from(record.region).into()),
+        ("keyspace", u64::from(record.keyspace).into()),
         ("continues", u64::from(record.continues).into()),
     ];
     if record.key.is_empty() {

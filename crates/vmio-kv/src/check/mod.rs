@@ -75,7 +75,7 @@ fn run(
     let cache = options.cache()?;
     let device = Device::open(&cache, backing, 0)?;
     let report = Report::new(device.name());
-    let mut check = Check { device: &device, report, wanted, region_names: BTreeSet::new(), tell };
+    let mut check = Check { device: &device, report, wanted, keyspace_names: BTreeSet::new(), tell };
     check.volume()?;
     Ok(check.report)
 }
@@ -86,7 +86,7 @@ struct Check<'check> {
     report: Report,
     wanted: Option<Structure>,
     /// Those of all segments.
-    region_names: BTreeSet<String>,
+    keyspace_names: BTreeSet<String>,
     tell: &'check mut dyn FnMut(Event),
 }
 

@@ -15,7 +15,7 @@ pub(super) struct Owners {
 
 /// A unit of which there is nothing to say.
 static UNUSED: UnitOwners = UnitOwners {
-    row: Unit { purpose: Purpose::Free, region: 0, references: 0, garbage: 0, former_epoch: 0 },
+    row: Unit { purpose: Purpose::Free, keyspace: 0, references: 0, garbage: 0, former_epoch: 0 },
     taken: Bits::None,
     owned: Bits::None,
     pending: Bits::None,

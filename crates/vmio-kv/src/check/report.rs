@@ -44,8 +44,8 @@ pub struct Report {
     pub units: u64,
     /// Units of which at least a block is taken.
     pub units_taken: u64,
-    /// Regions.
-    pub regions: u64,
+    /// Keyspaces.
+    pub keyspaces: u64,
     /// Trees of their levels.
     pub trees: u64,
     /// Nodes of those.

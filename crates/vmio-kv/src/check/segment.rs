@@ -9,7 +9,7 @@ use crate::check::{Check, whole};
 use crate::error::Damage;
 use crate::format::bitmap::{self, UnitBits};
 use crate::format::block::{Block, Kind, Uuid};
-use crate::format::catalogue::{self, RegionEntry};
+use crate::format::catalogue::{self, KeyspaceEntry};
 use crate::format::free_log;
 use crate::format::geometry::{
     BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, UNIT_TABLE_UNITS, first_units, unit_of,
@@ -23,7 +23,7 @@ const SUPERBLOCK: &str = "a superblock";
 const BITMAP: &str = "a bitmap";
 const UNIT_TABLE: &str = "the unit table";
 const FREE_LOG: &str = "the free log";
-const CATALOGUE: &str = "the catalogue of regions";
+const CATALOGUE: &str = "the catalogue of keyspaces";
 
 /// A segment that is being checked.
 pub(super) struct State {
@@ -69,11 +69,11 @@ impl Check<'_> {
             self.wrong("the bitmap or the unit table", first.bitmaps(0)[0], Damage::Stale);
         }
         self.units(&state);
-        let regions = self.catalogue(&mut state);
+        let keyspaces = self.catalogue(&mut state);
         state.retired = self.retired(&state);
-        let mut chain = self.log(&mut state, &regions);
+        let mut chain = self.log(&mut state, &keyspaces);
         self.free_log(&mut state, &mut chain);
-        self.trees(&mut state, &chain, &regions);
+        self.trees(&mut state, &chain, &keyspaces);
         self.leaks(&state);
     }
 
@@ -231,7 +231,7 @@ impl Check<'_> {
                 fields: vec![
                     ("purpose", row.purpose.name().into()),
                     ("level", u64::from(row.purpose.level()).into()),
-                    ("region", u64::from(row.region).into()),
+                    ("keyspace", u64::from(row.keyspace).into()),
                     (
                         "blocks",
                         u64::from(owners.taken.words().iter().map(|word| word.count_ones()).sum::<u32>()).into(),
@@ -249,23 +249,23 @@ impl Check<'_> {
         structure: &'static str,
         offset: u64,
         purpose: Purpose,
-        region: u32,
+        keyspace: u32,
     ) -> Result<(), Conflict> {
         let owned = state.owners.own(offset);
         if let Err(conflict) = owned {
             self.wrong(structure, offset, conflict);
         }
         if let Some(unit) = state.owners.get(unit_of(offset))
-            && (unit.row.purpose != purpose || unit.row.region != region)
+            && (unit.row.purpose != purpose || unit.row.keyspace != keyspace)
         {
             let row = unit.row;
             self.wrong(
                 structure,
                 offset,
                 format!(
-                    "its unit is for {} of region {}, level {}",
+                    "its unit is for {} of keyspace {}, level {}",
                     row.purpose.name(),
-                    row.region,
+                    row.keyspace,
                     row.purpose.level()
                 ),
             );
@@ -273,8 +273,8 @@ impl Check<'_> {
         owned
     }
 
-    fn catalogue(&mut self, state: &mut State) -> Vec<RegionEntry> {
-        let mut regions: Vec<RegionEntry> = Vec::new();
+    fn catalogue(&mut self, state: &mut State) -> Vec<KeyspaceEntry> {
+        let mut keyspaces: Vec<KeyspaceEntry> = Vec::new();
         let mut numbers = BTreeSet::new();
         for reference in state.superblock.catalogue.clone() {
             let offset = reference.offset;
@@ -293,30 +293,30 @@ impl Check<'_> {
             });
             match read {
                 Ok(read) => {
-                    for region in read {
-                        if !numbers.insert(region.number) || region.number >= state.superblock.next_region {
+                    for keyspace in read {
+                        if !numbers.insert(keyspace.number) || keyspace.number >= state.superblock.next_keyspace {
                             self.wrong(
                                 CATALOGUE,
                                 offset,
-                                format!("there is a second or future region {}", region.number),
+                                format!("there is a second or future keyspace {}", keyspace.number),
                             );
                         }
-                        if region.name.is_empty() || !self.region_names.insert(region.name.clone()) {
+                        if keyspace.name.is_empty() || !self.keyspace_names.insert(keyspace.name.clone()) {
                             self.wrong(
                                 CATALOGUE,
                                 offset,
-                                format!("there is a second or nameless region {:?}", region.name),
+                                format!("there is a second or nameless keyspace {:?}", keyspace.name),
                             );
                         }
-                        self.found(Structure::Regions, || found_region(offset, &region));
-                        regions.push(region);
+                        self.found(Structure::Keyspaces, || found_keyspace(offset, &keyspace));
+                        keyspaces.push(keyspace);
                     }
                 }
                 Err(damage) => self.wrong(CATALOGUE, offset, damage),
             }
         }
-        self.report.regions += regions.len() as u64;
-        regions
+        self.report.keyspaces += keyspaces.len() as u64;
+        keyspaces
     }
 
     /// Blocks that wait for readers who have gone by now. The log may have taken some of them since.
@@ -420,7 +420,7 @@ fn found_superblock(offset: u64, epoch: u64, superblock: &Superblock) -> Found {
             ("log_generation", superblock.log_generation.into()),
             ("log_durable", superblock.log_durable.into()),
             ("free_log", superblock.free_log.into()),
-            ("next_region", u64::from(superblock.next_region).into()),
+            ("next_keyspace", u64::from(superblock.next_keyspace).into()),
             ("units", superblock.units.into()),
             ("granted", superblock.granted.into()),
             ("catalogue_blocks", (superblock.catalogue.len() as u64).into()),
@@ -428,14 +428,14 @@ fn found_superblock(offset: u64, epoch: u64, superblock: &Superblock) -> Found {
     }
 }
 
-fn found_region(offset: u64, region: &RegionEntry) -> Found {
+fn found_keyspace(offset: u64, keyspace: &KeyspaceEntry) -> Found {
     let mut fields = vec![
-        ("number", u64::from(region.number).into()),
-        ("name", region.name.clone().into()),
-        ("log_sequence", region.log_sequence.into()),
-        ("log_offset", region.log_offset.into()),
+        ("number", u64::from(keyspace.number).into()),
+        ("name", keyspace.name.clone().into()),
+        ("log_sequence", keyspace.log_sequence.into()),
+        ("log_offset", keyspace.log_offset.into()),
     ];
-    for (level, roots) in region.levels.iter().enumerate() {
+    for (level, roots) in keyspace.levels.iter().enumerate() {
         for root in [roots.active, roots.spilling].into_iter().flatten() {
             let text = format!(
                 "level {level}: root at byte {}, {} entries, height {}, {} nodes",
@@ -444,5 +444,5 @@ fn found_region(offset: u64, region: &RegionEntry) -> Found {
             fields.push(("tree", text.into()));
         }
     }
-    Found { what: "region", offset, fields }
+    Found { what: "keyspace", offset, fields }
 }

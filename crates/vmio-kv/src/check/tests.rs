@@ -14,14 +14,14 @@ fn options() -> Options {
     Options::new().memory_bytes(32 << 20).memory_level_bytes(8 << 10).growth_factor(2).durability(Durability::None)
 }
 
-/// Two regions with several levels each, and a log that goes on behind them.
+/// Two keyspaces with several levels each, and a log that goes on behind them.
 fn volume() -> Arc<MemoryBacking> {
     let disk = Arc::new(MemoryBacking::new(128 << 20).unwrap());
     let db = Db::create_on(Arc::clone(&disk), options()).unwrap();
-    let other = db.region_or_create("other").unwrap();
+    let other = db.keyspace_or_create("other").unwrap();
     for number in 0..3000_u32 {
         let mut batch = WriteBatch::new();
-        batch.put(db.default_region(), &key(number * 7 % 3000), &vec![1; number as usize % 90]).unwrap();
+        batch.put(db.default_keyspace(), &key(number * 7 % 3000), &vec![1; number as usize % 90]).unwrap();
         batch.put(&other, &key(number), b"value").unwrap();
         batch.delete(&other, &key(number / 2)).unwrap();
         db.write(&batch).unwrap();
@@ -51,7 +51,7 @@ fn a_volume_that_is_right_is_found_to_be() {
     let found = report(&disk);
     assert_eq!(found.problems, []);
     assert!(found.is_clean() && found.leaked_blocks == 0, "{found:?}");
-    assert!(found.regions == 2 && found.trees >= 4 && found.nodes > 20 && found.records > 9000, "{found:?}");
+    assert!(found.keyspaces == 2 && found.trees >= 4 && found.nodes > 20 && found.records > 9000, "{found:?}");
     Db::open_on(Arc::clone(&disk), options()).unwrap().close().unwrap();
     assert_eq!(report(&disk).problems, []);
 }
@@ -82,7 +82,7 @@ fn a_volume_that_was_opened_for_nothing_is_right() {
 fn a_flipped_bit_in_anything_that_is_referred_to_is_found() {
     let disk = volume();
     let mut places = Vec::new();
-    for structure in [Structure::Tree, Structure::Log, Structure::Regions] {
+    for structure in [Structure::Tree, Structure::Log, Structure::Keyspaces] {
         run(Arc::new(Arc::clone(&disk)), &options(), Some(structure), &mut |event| {
             if let Event::Found(found) = event {
                 places.push(found.offset);

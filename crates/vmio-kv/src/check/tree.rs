@@ -1,4 +1,4 @@
-//! The trees of regions: whether nodes are where and what those above them say, and keys in order.
+//! The trees of keyspaces: whether nodes are where and what those above them say, and keys in order.
 
 use crate::check::found::{Found, Structure};
 use crate::check::log::Chain;
@@ -7,7 +7,7 @@ use crate::check::{Check, whole};
 use crate::error::Damage;
 use crate::format::block::{Block, Kind, Sealed};
 use crate::format::branch::{Branch, Child};
-use crate::format::catalogue::{RegionEntry, Root};
+use crate::format::catalogue::{KeyspaceEntry, Root};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::leaf::Leaf;
 use crate::format::pivot::{PIECE_BYTES, Piece, Pivot};
@@ -22,7 +22,7 @@ const PIECE: &str = "a piece of a long pivot";
 
 /// A tree that is being gone through.
 pub(super) struct Walk<'walk> {
-    pub(super) region: &'walk RegionEntry,
+    pub(super) keyspace: &'walk KeyspaceEntry,
     pub(super) chain: &'walk Chain,
     level: u8,
     /// The last key that was seen, if all of it is known.
@@ -49,19 +49,19 @@ impl Range<'_> {
 
 impl Check<'_> {
     /// Checks all trees.
-    pub(super) fn trees(&mut self, state: &mut State, chain: &Chain, regions: &[RegionEntry]) {
-        let roots = |region: &RegionEntry| {
-            let levels = region.levels.into_iter().enumerate();
+    pub(super) fn trees(&mut self, state: &mut State, chain: &Chain, keyspaces: &[KeyspaceEntry]) {
+        let roots = |keyspace: &KeyspaceEntry| {
+            let levels = keyspace.levels.into_iter().enumerate();
             levels.flat_map(|(level, roots)| [(level, roots.active), (level, roots.spilling)]).collect::<Vec<_>>()
         };
-        let all = regions.iter().flat_map(&roots);
+        let all = keyspaces.iter().flat_map(&roots);
         let of = all.filter_map(|(_, root)| root).fold(0_u64, |sum, root| sum.saturating_add(root.entries));
         let mut before = 0;
-        for region in regions {
-            for (level, root) in roots(region) {
+        for keyspace in keyspaces {
+            for (level, root) in roots(keyspace) {
                 let Some(root) = root else { continue };
                 let level = level as u8;
-                let mut walk = Walk { region, chain, level, last: None, entries: 0, nodes: 0, of, before };
+                let mut walk = Walk { keyspace, chain, level, last: None, entries: 0, nodes: 0, of, before };
                 self.tree(state, &mut walk, root);
                 before += walk.entries;
             }
@@ -95,7 +95,7 @@ impl Check<'_> {
         let (structure, kind) = if height == 1 { (LEAF, Kind::Leaf) } else { (BRANCH, Kind::Branch) };
         let purpose = if height == 1 { Purpose::Leaves(walk.level) } else { Purpose::Branches(walk.level) };
         // Who comes to a node for the second time may be in a loop.
-        let conflict = self.own(state, structure, offset, purpose, walk.region.number).err();
+        let conflict = self.own(state, structure, offset, purpose, walk.keyspace.number).err();
         if conflict.is_some_and(|conflict| conflict.is_fatal()) {
             return;
         }
@@ -112,7 +112,7 @@ impl Check<'_> {
             what: if height == 1 { "leaf" } else { "inner node" },
             offset,
             fields: vec![
-                ("region", u64::from(walk.region.number).into()),
+                ("keyspace", u64::from(walk.keyspace.number).into()),
                 ("level", u64::from(walk.level).into()),
                 ("height", u64::from(height).into()),
                 ("epoch", sealed.epoch.into()),
@@ -142,7 +142,7 @@ impl Check<'_> {
         child: Child,
     ) -> Result<Sealed<'block>, Damage> {
         let sealed = whole(block, kind, child.offset(), state.uuid)?;
-        if sealed.region != walk.region.number {
+        if sealed.keyspace != walk.keyspace.number {
             return Err(Damage::Foreign);
         }
         if !child.is_of(sealed.epoch) || sealed.epoch > state.epoch {
@@ -188,7 +188,7 @@ impl Check<'_> {
         while let Some(child) = next {
             let offset = child.offset();
             let purpose = Purpose::Branches(walk.level);
-            let conflict = self.own(state, PIECE, offset, purpose, walk.region.number).err();
+            let conflict = self.own(state, PIECE, offset, purpose, walk.keyspace.number).err();
             if conflict.is_some_and(|conflict| conflict.is_fatal()) {
                 return None;
             }
@@ -201,7 +201,7 @@ impl Check<'_> {
                 what: "piece of a pivot",
                 offset,
                 fields: vec![
-                    ("region", u64::from(walk.region.number).into()),
+                    ("keyspace", u64::from(walk.keyspace.number).into()),
                     ("level", u64::from(walk.level).into()),
                     ("bytes", (piece.bytes.len() as u64).into()),
                 ],

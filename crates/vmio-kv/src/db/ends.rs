@@ -1,15 +1,15 @@
-//! A region's first key and its last one, to look at and to take.
+//! A keyspace's first key and its last one, to look at and to take.
 
 use std::sync::Arc;
 
 use crate::db::scan::Progress;
-use crate::db::{OpenRegion, RegionHandle};
+use crate::db::{OpenKeyspace, KeyspaceHandle};
 use crate::error::Result;
 use crate::format::record::RecordKind;
 use crate::key_range::KeyRange;
 use crate::log::Append;
-use crate::region::memory_level::room_for;
-use crate::region::{Admitted, View, WriteTurn};
+use crate::keyspace::memory_level::room_for;
+use crate::keyspace::{Admitted, View, WriteTurn};
 use crate::tree::Direction;
 use crate::volume::reserve::Claim;
 
@@ -19,7 +19,7 @@ type Pair = (Vec<u8>, Vec<u8>);
 /// So often a key is looked for while others write; then they wait for it.
 const TRIES: usize = 3;
 
-impl RegionHandle {
+impl KeyspaceHandle {
     /// The first key that has a value, and that.
     pub fn first(&self) -> Result<Option<Pair>> {
         self.scan(..).next().transpose()
@@ -31,7 +31,7 @@ impl RegionHandle {
     }
 
     /// Deletes the first key that has a value, and returns both. Of several who do so at once, each gets another one: between the look and
-    /// the deletion nobody else writes to the region.
+    /// the deletion nobody else writes to the keyspace.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -56,26 +56,26 @@ impl RegionHandle {
     }
 }
 
-impl OpenRegion {
+impl OpenKeyspace {
     fn pop(&self, direction: Direction) -> Result<Option<Pair>> {
         self.home.write_where_room(Claim::Delete, || self.try_pop(direction))
     }
 
     fn try_pop(&self, direction: Direction) -> Result<Option<Pair>> {
         for _ in 0..TRIES {
-            let view = Arc::new(View::begin(&self.region));
+            let view = Arc::new(View::begin(&self.keyspace));
             let Some(found) = self.end(&view, direction)? else { return Ok(None) };
-            let admitted = self.home.admit(self.region.room_to_begin() + room_for(&found.0))?;
-            let turn = self.region.begin_write()?;
-            if view.is_newest(&self.region) {
+            let admitted = self.home.admit(self.keyspace.room_to_begin() + room_for(&found.0))?;
+            let turn = self.keyspace.begin_write()?;
+            if view.is_newest(&self.keyspace) {
                 drop(view);
                 return self.take(admitted, turn, found).map(Some);
             }
         }
-        let turn = self.region.begin_write()?;
-        let Some(found) = self.end(&Arc::new(View::begin(&self.region)), direction)? else { return Ok(None) };
+        let turn = self.keyspace.begin_write()?;
+        let Some(found) = self.end(&Arc::new(View::begin(&self.keyspace)), direction)? else { return Ok(None) };
         // Who has a turn waits for nobody's room.
-        let admitted = self.home.store.level_memory.admit_anyway(self.region.room_to_begin() + room_for(&found.0));
+        let admitted = self.home.store.level_memory.admit_anyway(self.keyspace.room_to_begin() + room_for(&found.0));
         self.take(admitted, turn, found).map(Some)
     }
 
@@ -85,7 +85,7 @@ impl OpenRegion {
     }
 
     fn take(&self, admitted: Admitted<'_>, turn: WriteTurn<'_>, found: Pair) -> Result<Pair> {
-        let record = Append { kind: RecordKind::Delete, region: self.region.number, key: &found.0, value: &[] };
+        let record = Append { kind: RecordKind::Delete, keyspace: self.keyspace.number, key: &found.0, value: &[] };
         self.append(admitted, turn, &record, Claim::Delete, self.durability())?;
         Ok(found)
     }

@@ -1,28 +1,28 @@
-//! What an opening finds in a segment's log, before the regions that it belongs to are there.
+//! What an opening finds in a segment's log, before the keyspaces that it belongs to are there.
 
 use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 
 use crate::error::{Damage, Result};
-use crate::format::catalogue::RegionEntry;
+use crate::format::catalogue::KeyspaceEntry;
 use crate::format::extents::LargeRecord;
 use crate::format::record::RecordKind;
 use crate::format::superblock::Superblock;
 use crate::log::Replayed;
-use crate::region::LevelMemory;
-use crate::region::memory_level::{MemoryLevel, room_for};
+use crate::keyspace::LevelMemory;
+use crate::keyspace::memory_level::{MemoryLevel, room_for};
 use crate::volume::segment::Segment;
 
 /// So many numbers no level in memory comes by: it tells its records apart by fewer bits.
 pub(super) const NUMBERS_MAX: u64 = 1 << 46;
 
-/// The records that no level has yet, by region.
+/// The records that no level has yet, by keyspace.
 pub(super) struct FoundRecords<'segment> {
     segment: &'segment Segment,
-    /// The number that no region has had.
-    next_region: u32,
-    regions: BTreeMap<u32, OfRegion>,
+    /// The number that no keyspace has had.
+    next_keyspace: u32,
+    keyspaces: BTreeMap<u32, OfKeyspace>,
     count: u64,
     level_memory: Arc<LevelMemory>,
     /// Whether somebody reads again what the levels have no room for.
@@ -33,8 +33,8 @@ pub(super) struct FoundRecords<'segment> {
     has_large: bool,
 }
 
-/// Those of a region.
-struct OfRegion {
+/// Those of a keyspace.
+struct OfKeyspace {
     /// Its levels have what is older.
     since: u64,
     /// The newest of each key, from the first record on: what was overwritten takes no memory, however much of it the log has.
@@ -50,19 +50,19 @@ struct FoundLarge {
 }
 
 impl<'segment> FoundRecords<'segment> {
-    /// None yet, of a segment with these regions.
+    /// None yet, of a segment with these keyspaces.
     pub(super) fn new(
         segment: &'segment Segment,
         superblock: &Superblock,
-        regions: &[RegionEntry],
+        keyspaces: &[KeyspaceEntry],
         level_memory: &Arc<LevelMemory>,
         may_leave: bool,
     ) -> Self {
-        let empty = |entry: &RegionEntry| OfRegion { since: entry.log_sequence, memory: None, large: BTreeMap::new() };
+        let empty = |entry: &KeyspaceEntry| OfKeyspace { since: entry.log_sequence, memory: None, large: BTreeMap::new() };
         FoundRecords {
             segment,
-            next_region: superblock.next_region,
-            regions: regions.iter().map(|entry| (entry.number, empty(entry))).collect(),
+            next_keyspace: superblock.next_keyspace,
+            keyspaces: keyspaces.iter().map(|entry| (entry.number, empty(entry))).collect(),
             count: 0,
             level_memory: Arc::clone(level_memory),
             may_leave,
@@ -88,25 +88,25 @@ impl<'segment> FoundRecords<'segment> {
         self.has_large && self.left_from.is_some()
     }
 
-    /// Takes a record in, the next of the log, if its region is there and does not have it in a level.
+    /// Takes a record in, the next of the log, if its keyspace is there and does not have it in a level.
     pub(super) fn take(&mut self, record: Replayed<'_>) -> Result<()> {
         if !matches!(record.kind, RecordKind::Put | RecordKind::Delete | RecordKind::Extents) {
             return Ok(());
         }
-        if record.region >= self.next_region {
-            // Regions are committed before anything is put into them: this superblock is not the newest that there was.
-            let what = "a record's region, which it does not know,";
-            return Err(self.segment.damaged_superblock(Damage::Value { what, found: u64::from(record.region) }));
+        if record.keyspace >= self.next_keyspace {
+            // Keyspaces are committed before anything is put into them: this superblock is not the newest that there was.
+            let what = "a record's keyspace, which it does not know,";
+            return Err(self.segment.damaged_superblock(Damage::Value { what, found: u64::from(record.keyspace) }));
         }
-        let Some(of_region) = self.regions.get_mut(&record.region).filter(|region| record.sequence >= region.since)
+        let Some(of_keyspace) = self.keyspaces.get_mut(&record.keyspace).filter(|keyspace| record.sequence >= keyspace.since)
         else {
             return Ok(());
         };
         let Replayed { key, sequence, mut pointer, .. } = record;
         let place = pointer.offset();
-        let first = of_region.memory.as_ref().map_or(sequence, |memory| memory.first_sequence);
+        let first = of_keyspace.memory.as_ref().map_or(sequence, |memory| memory.first_sequence);
         if sequence - first >= NUMBERS_MAX {
-            let what = "of the records that a region's levels lack the first one's number";
+            let what = "of the records that a keyspace's levels lack the first one's number";
             return Err(self.segment.damaged_superblock(Damage::Value { what, found: first }));
         }
         self.count += 1;
@@ -123,27 +123,27 @@ impl<'segment> FoundRecords<'segment> {
             let value = LargeRecord::from_bytes(record.value).map_err(damaged)?;
             self.segment.count_garbage(pointer);
             let record_offset = mem::replace(&mut pointer, value.pointer()).offset();
-            of_region.large.insert(pointer.to_bits(), FoundLarge { record_offset, value });
+            of_keyspace.large.insert(pointer.to_bits(), FoundLarge { record_offset, value });
         }
-        let memory = of_region.memory.get_or_insert_with(|| MemoryLevel::new(sequence, place, &self.level_memory));
+        let memory = of_keyspace.memory.get_or_insert_with(|| MemoryLevel::new(sequence, place, &self.level_memory));
         let replaced = memory.fill().insert(key, sequence, pointer);
         if let Some(replaced) = replaced {
-            of_region.large.remove(&replaced.to_bits());
+            of_keyspace.large.remove(&replaced.to_bits());
             self.segment.count_garbage(replaced);
         }
         Ok(())
     }
 
-    /// Where the level in memory of a region has to begin, by a record's place and number: at the first that was found, or was left.
+    /// Where the level in memory of a keyspace has to begin, by a record's place and number: at the first that was found, or was left.
     pub(super) fn begins_at(&self, number: u32) -> Option<(u64, u64)> {
-        let memory = self.regions.get(&number).and_then(|of_region| of_region.memory.as_ref());
+        let memory = self.keyspaces.get(&number).and_then(|of_keyspace| of_keyspace.memory.as_ref());
         memory.map(|memory| (memory.log_offset, memory.first_sequence)).or(self.left_from)
     }
 
     /// After the last record, before anybody looks for room: takes the extents of large values, which no bitmap has yet. Of values that were replaced
     /// nothing is taken, and nobody may give it back.
     pub(super) fn take_extents(&self) -> Result<()> {
-        for (number, OfRegion { memory, large, .. }) in &self.regions {
+        for (number, OfKeyspace { memory, large, .. }) in &self.keyspaces {
             for FoundLarge { record_offset, value } in large.values() {
                 if let Some(memory) = memory {
                     memory.add_large(value);
@@ -160,8 +160,8 @@ impl<'segment> FoundRecords<'segment> {
         Ok(())
     }
 
-    /// A region's level in memory; it is asked for once.
+    /// A keyspace's level in memory; it is asked for once.
     pub(super) fn level(&mut self, number: u32) -> Option<MemoryLevel> {
-        self.regions.remove(&number).and_then(|of_region| of_region.memory)
+        self.keyspaces.remove(&number).and_then(|of_keyspace| of_keyspace.memory)
     }
 }

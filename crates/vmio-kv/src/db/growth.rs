@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::db::{Db, OpenSegment, Store};
 use crate::error::Result;
 use crate::format::geometry::{UNIT_BLOCKS, UNIT_BYTES};
-use crate::region::spill_blocks_of_new;
+use crate::keyspace::spill_blocks_of_new;
 use crate::volume::Volume;
 use crate::volume::reserve::Claim;
 
@@ -26,7 +26,7 @@ impl Db {
 }
 
 impl OpenSegment {
-    /// How many units a segment gets when it is created: so many that a region finds room in it.
+    /// How many units a segment gets when it is created: so many that a keyspace finds room in it.
     pub(super) fn units_of_new(store: &Store) -> u64 {
         let blocks = spill_blocks_of_new(store.limits());
         STEP_UNITS_MIN + blocks.div_ceil(UNIT_BLOCKS) + 2 * store.merge_threads.most() as u64
@@ -48,7 +48,7 @@ impl OpenSegment {
     /// be room now.
     pub(super) fn grow_for(&self, claim: Claim, chunks: u64) -> bool {
         let mut volume = self.store.volume();
-        let lacks_room = self.regions().iter().any(|region| region.lacks_room());
+        let lacks_room = self.keyspaces().iter().any(|keyspace| keyspace.lacks_room());
         if !lacks_room && self.segment.check_room(claim, chunks).is_ok() {
             return true;
         }

@@ -13,7 +13,7 @@ static HELD: OnceLock<ArcSwap<Vec<Weak<Counts>>>> = OnceLock::new();
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     Db,
-    Region,
+    Keyspace,
     Segment,
     Snapshot,
     Scan,
@@ -25,7 +25,7 @@ pub(crate) enum Holder {
 
 const NAMES: [(Holder, &str); 7] = [
     (Holder::Db, "an open `Db`"),
-    (Holder::Region, "a region's handle"),
+    (Holder::Keyspace, "a keyspace's handle"),
     (Holder::Segment, "a segment's handle"),
     (Holder::Snapshot, "a snapshot"),
     (Holder::Scan, "a scan"),

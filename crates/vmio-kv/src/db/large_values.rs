@@ -4,10 +4,10 @@ use std::io::Read;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use crate::db::open_region::OpenRegion;
+use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::reading::Reading;
 use crate::db::value_reader::Source;
-use crate::db::{Holder, OpenSegment, RegionHandle, RegionSnapshot, ValueReader, check_key, check_value_length};
+use crate::db::{Holder, OpenSegment, KeyspaceHandle, KeyspaceSnapshot, ValueReader, check_key, check_value_length};
 use crate::error::{Error, Result};
 use crate::extents::{LargeValue, Stored};
 use crate::format::geometry::UNIT_BYTES;
@@ -15,8 +15,8 @@ use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::RecordKind;
 use crate::log::{Append, LOG_VALUE_BYTES_MAX};
 use crate::options::Durability;
-use crate::region::memory_level::{room_for, room_for_large};
-use crate::region::{Region, Version};
+use crate::keyspace::memory_level::{room_for, room_for_large};
+use crate::keyspace::{Keyspace, Version};
 use crate::volume::reserve::Claim;
 
 impl OpenSegment {
@@ -24,7 +24,7 @@ impl OpenSegment {
     /// collected first.
     pub(super) fn store_value(
         &self,
-        region: &Region,
+        keyspace: &Keyspace,
         key: &[u8],
         value_bytes: u64,
         source: &mut dyn Read,
@@ -32,7 +32,7 @@ impl OpenSegment {
         self.store.check_writable()?;
         loop {
             // Nothing has been read when it finds no room.
-            let stored = Stored::write(&self.segment, region.number, key, value_bytes, source);
+            let stored = Stored::write(&self.segment, keyspace.number, key, value_bytes, source);
             let Err(Error::Full { volume, wanted, place }) = stored else { return stored };
             // What is free in the last unit may be too short. Others may take what comes free, and then there may be more of it.
             let units = wanted / UNIT_BYTES + 1;
@@ -43,7 +43,7 @@ impl OpenSegment {
     }
 }
 
-impl RegionHandle {
+impl KeyspaceHandle {
     /// Sets a key's value to the next `value_bytes` bytes of `source`, up to 1 GiB. Those of a value over 256 KiB are written as they
     /// come, and flushed before the log says where they are; one MiB of memory is enough. If the source fails or ends too early,
     /// that is [`Error::Source`], and the key keeps the value that it had.
@@ -86,20 +86,20 @@ impl RegionHandle {
     /// The part of a key's value that is within a range; what is beyond its end is left out.
     pub fn get_range(&self, key: &[u8], range: impl RangeBounds<u64>) -> Result<Option<Vec<u8>>> {
         let open = self.open()?;
-        open.newest(&open.region.version()).get_range(key, range)
+        open.newest(&open.keyspace.version()).get_range(key, range)
     }
 
     /// A key's value, to be read as a file is: in parts, from anywhere. It stays what it is, whatever is written meanwhile; its room
     /// is not used again as long as it is read.
     pub fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
         let open = self.open()?;
-        let version = open.region.version();
+        let version = open.keyspace.version();
         let source = open.newest(&version).source(key, &version)?;
         source.map(|source| ValueReader::new(self.hold(Holder::Reader, |_| source))).transpose()
     }
 }
 
-impl OpenRegion {
+impl OpenKeyspace {
     pub(super) fn put_large(
         &self,
         key: &[u8],
@@ -107,37 +107,37 @@ impl OpenRegion {
         source: &mut dyn Read,
         durability: Durability,
     ) -> Result<()> {
-        let stored = self.home.store_value(&self.region, key, value_bytes, source)?;
+        let stored = self.home.store_value(&self.keyspace, key, value_bytes, source)?;
         self.home.write_where_room(Claim::Put, || self.try_put_stored(key, &stored, durability))
     }
 
     fn try_put_stored(&self, key: &[u8], stored: &Stored, durability: Durability) -> Result<()> {
         let home = &self.home;
-        let bytes = self.region.room_to_begin() + room_for(key) + room_for_large(stored.record());
+        let bytes = self.keyspace.room_to_begin() + room_for(key) + room_for_large(stored.record());
         let admitted = home.admit(bytes)?;
-        let turn = self.region.begin_write()?;
-        let (kind, region, value) = (RecordKind::Extents, self.region.number, stored.record_value());
-        let at = home.log.append_one_record(&Append { kind, region, key, value }, Claim::Put)?;
+        let turn = self.keyspace.begin_write()?;
+        let (kind, keyspace, value) = (RecordKind::Extents, self.keyspace.number, stored.record_value());
+        let at = home.log.append_one_record(&Append { kind, keyspace, key, value }, Claim::Put)?;
         let pointer = stored.keep(at.pointer);
         let has_many = turn.add_large(stored.record());
         let is_full = turn.put(key, at.sequence, pointer) || has_many;
         drop(turn);
         drop(admitted);
-        if is_full && self.region.freeze() {
-            home.store.spills.put(&self.region);
+        if is_full && self.keyspace.freeze() {
+            home.store.spills.put(&self.keyspace);
         }
         home.slow_down(1, u64::from(at.pointer.record_bytes()));
         home.log.keep(durability, at.sequence + 1)
     }
 }
 
-impl RegionSnapshot {
-    /// The part of the value that a key had; see [`RegionHandle::get_range`].
+impl KeyspaceSnapshot {
+    /// The part of the value that a key had; see [`KeyspaceHandle::get_range`].
     pub fn get_range(&self, key: &[u8], range: impl RangeBounds<u64>) -> Result<Option<Vec<u8>>> {
         self.reading()?.0.get_range(key, range)
     }
 
-    /// The value that a key had, to be read in parts; see [`RegionHandle::reader`].
+    /// The value that a key had, to be read in parts; see [`KeyspaceHandle::reader`].
     pub fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
         let (reading, version) = self.reading()?;
         let source = reading.source(key, version)?;
@@ -148,7 +148,7 @@ impl RegionSnapshot {
 impl Reading<'_> {
     /// All of the value that a record has, or that is elsewhere.
     pub(super) fn value(&self, key: &[u8], pointer: Pointer) -> Result<Vec<u8>> {
-        let log = &self.region.log;
+        let log = &self.keyspace.log;
         if pointer.kind() == PointerKind::Extents {
             return LargeValue::open(log, pointer, key)?.read(&log.segment.device, 0..u64::MAX);
         }
@@ -158,7 +158,7 @@ impl Reading<'_> {
     /// The same, to be read in parts.
     fn source(&self, key: &[u8], version: &Arc<Version>) -> Result<Option<Source>> {
         let Some(pointer) = self.find(key)? else { return Ok(None) };
-        let log = &self.region.log;
+        let log = &self.keyspace.log;
         Ok(Some(match pointer.kind() {
             PointerKind::Extents => Source::large(log, version, LargeValue::open(log, pointer, key)?),
             _ => Source::small(log, version, self.value(key, pointer)?),
@@ -177,7 +177,7 @@ impl Reading<'_> {
             Bound::Excluded(end) => *end,
             Bound::Unbounded => u64::MAX,
         };
-        let log = &self.region.log;
+        let log = &self.keyspace.log;
         if pointer.kind() == PointerKind::Extents {
             return LargeValue::open(log, pointer, key)?.read(&log.segment.device, start..end).map(Some);
         }

@@ -7,7 +7,7 @@ use vmio::SignalsBlocked;
 
 use crate::device::Device;
 use crate::options::Options;
-use crate::region::LevelMemory;
+use crate::keyspace::LevelMemory;
 
 /// The thread.
 pub(super) struct MemoryBalance {

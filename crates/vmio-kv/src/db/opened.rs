@@ -40,7 +40,7 @@ impl Opened {
         Ok((Opened { segments, threads }, recovery))
     }
 
-    /// Has what a life before this one has left be seen to, once all regions are there.
+    /// Has what a life before this one has left be seen to, once all keyspaces are there.
     pub(super) fn begin_upkeep(&self) -> Result<()> {
         let store = self.segments.store();
         if !store.options.reads_only() {

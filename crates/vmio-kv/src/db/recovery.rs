@@ -11,15 +11,15 @@ use crate::db::reorganization::Reorganized;
 use crate::db::segments::Segments;
 use crate::db::{OpenSegment, Store};
 use crate::error::{Damage, Result};
-use crate::format::catalogue::RegionEntry;
+use crate::format::catalogue::KeyspaceEntry;
 use crate::format::geometry::UNIT_BYTES;
 use crate::format::record::RecordKind;
 use crate::format::superblock::Superblock;
 use crate::format::volume_header::SegmentEntry;
 use crate::log::{Log, replay, replay_again};
 use crate::options::Options;
-use crate::region::Region;
-use crate::region::memory_level::room_for;
+use crate::keyspace::Keyspace;
+use crate::keyspace::memory_level::room_for;
 use crate::volume::Volume;
 use crate::volume::commit::Changes;
 use crate::volume::segment::Segment;
@@ -43,7 +43,7 @@ impl Segments {
         let started = Instant::now();
         // First: what is read from here on the former owner does not change any more, or has not acknowledged.
         let may_open =
-            |segments, regions| options.check_segments(segments).and_then(|()| options.check_regions(regions));
+            |segments, keyspaces| options.check_segments(segments).and_then(|()| options.check_keyspaces(keyspaces));
         let mut claims = BTreeMap::new();
         if !options.reads_only() {
             match options.takes_over() {
@@ -73,14 +73,14 @@ impl Segments {
 }
 
 impl OpenSegment {
-    /// Opens a segment, with its regions.
+    /// Opens a segment, with its keyspaces.
     pub(super) fn open(store: &Arc<Store>, entry: &SegmentEntry, claim: Option<Claim>) -> Result<(Self, Recovery)> {
         let options = &store.options;
         let device = Arc::clone(&store.device);
         let segment = Arc::new(Segment::open(device, &store.lives, &store.looks_after_flushes, entry)?);
         let superblock = segment.superblock();
-        let entries = segment.regions();
-        options.check_regions(store.regions().len() + entries.len())?;
+        let entries = segment.keyspaces();
+        options.check_keyspaces(store.keyspaces().len() + entries.len())?;
         if superblock.log_replay_sequence.saturating_sub(superblock.log_durable) >= NUMBERS_MAX {
             let what = "the number from which the log is read, far beyond what was durable,";
             return Err(segment.damaged_superblock(Damage::Value { what, found: superblock.log_replay_sequence }));
@@ -132,16 +132,16 @@ impl OpenSegment {
         };
         let log = Arc::new(log);
         for entry in &entries {
-            // Of a region that nothing was written to for long no record is near the number that was committed.
+            // Of a keyspace that nothing was written to for long no record is near the number that was committed.
             let (log_offset, log_sequence) = found.begins_at(entry.number).unwrap_or_else(|| log.end());
-            let its = RegionEntry { log_offset, log_sequence, ..entry.clone() };
-            let mut region = Region::new(&log, store.limits(), &store.level_memory, &its);
+            let its = KeyspaceEntry { log_offset, log_sequence, ..entry.clone() };
+            let mut keyspace = Keyspace::new(&log, store.limits(), &store.level_memory, &its);
             if let Some(level) = found.level(entry.number) {
-                region = region.with_memory(level);
+                keyspace = keyspace.with_memory(level);
             }
-            let region = store.add_region(region);
+            let keyspace = store.add_keyspace(keyspace);
             if let Err(error) = log.check_goes_on() {
-                region.fail(&error.with_causes());
+                keyspace.fail(&error.with_causes());
             }
         }
         let opened = OpenSegment {
@@ -166,24 +166,24 @@ impl OpenSegment {
     }
 
     /// Reads a part of the log once more, of which the levels in memory had no room for all records, and spills as it comes to that.
-    fn read_again(&self, superblock: &Superblock, entries: &[RegionEntry], from: (u64, u64), end: u64) -> Result<()> {
-        let regions: BTreeMap<u32, Arc<Region>> =
-            self.regions().into_iter().map(|region| (region.number, region)).collect();
+    fn read_again(&self, superblock: &Superblock, entries: &[KeyspaceEntry], from: (u64, u64), end: u64) -> Result<()> {
+        let keyspaces: BTreeMap<u32, Arc<Keyspace>> =
+            self.keyspaces().into_iter().map(|keyspace| (keyspace.number, keyspace)).collect();
         let since: BTreeMap<u32, u64> = entries.iter().map(|entry| (entry.number, entry.log_sequence)).collect();
         let mut can_spill = self.log.check_goes_on().is_ok();
         // Where others have all of it, spills would be many and small.
         let least = self.store.options.level_bytes() / 16;
         self.log.set_replayed(Some(from));
         replay_again(&self.segment, superblock, from, end, |record| {
-            let is_lacking = since.get(&record.region).is_some_and(|since| record.sequence >= *since);
-            let region = regions.get(&record.region).filter(|_| is_lacking);
-            let Some(region) = region.filter(|_| matches!(record.kind, RecordKind::Put | RecordKind::Delete)) else {
+            let is_lacking = since.get(&record.keyspace).is_some_and(|since| record.sequence >= *since);
+            let keyspace = keyspaces.get(&record.keyspace).filter(|_| is_lacking);
+            let Some(keyspace) = keyspace.filter(|_| matches!(record.kind, RecordKind::Put | RecordKind::Delete)) else {
                 return Ok(());
             };
             self.log.set_replayed(Some((record.pointer.offset(), record.sequence)));
             if can_spill && !self.store.level_memory.has_room(room_for(record.key)) {
-                let largest = regions.values().max_by_key(|region| region.memory_bytes());
-                let taken: u64 = regions.values().map(|region| region.memory_bytes()).sum();
+                let largest = keyspaces.values().max_by_key(|keyspace| keyspace.memory_bytes());
+                let taken: u64 = keyspaces.values().map(|keyspace| keyspace.memory_bytes()).sum();
                 if let Some(largest) = largest.filter(|_| taken >= least) {
                     if largest.freeze() {
                         self.spill_all(largest)?;
@@ -191,7 +191,7 @@ impl OpenSegment {
                     can_spill = !largest.lacks_room();
                 }
             }
-            region.replay(record.key, record.sequence, record.pointer);
+            keyspace.replay(record.key, record.sequence, record.pointer);
             Ok(())
         })?;
         self.log.set_replayed(None);
@@ -210,9 +210,9 @@ impl OpenSegment {
         let beyond = bytes.saturating_sub(most / 2);
         // Two chunks are begun before anybody looks again.
         let left = (most / 2).saturating_sub(2 * UNIT_BYTES).max(UNIT_BYTES);
-        let regions = self.regions();
+        let keyspaces = self.keyspaces();
         // A level that cannot be spilled is read back for as long as that is so: nobody waits for it.
-        let is_stuck = regions.iter().any(|region| region.has_failed() || region.lacks_room());
+        let is_stuck = keyspaces.iter().any(|keyspace| keyspace.has_failed() || keyspace.lacks_room());
         self.collector.pace.set(Bound::Recovery, if is_stuck { 0.0 } else { beyond as f64 / left as f64 });
         if beyond == 0 {
             return;
@@ -220,10 +220,10 @@ impl OpenSegment {
         // What the older half of that is needed for.
         let (_, end) = self.log.end();
         let first = self.segment.superblock().log_replay_sequence;
-        for region in regions {
-            let is_old = region.oldest_in_memory().is_some_and(|(_, sequence)| sequence <= first + (end - first) / 2);
-            if is_old && !region.has_failed() && !region.has_frozen() && region.freeze() {
-                self.store.spills.put(&region);
+        for keyspace in keyspaces {
+            let is_old = keyspace.oldest_in_memory().is_some_and(|(_, sequence)| sequence <= first + (end - first) / 2);
+            if is_old && !keyspace.has_failed() && !keyspace.has_frozen() && keyspace.freeze() {
+                self.store.spills.put(&keyspace);
             }
         }
     }
@@ -233,13 +233,13 @@ impl OpenSegment {
     }
 }
 
-/// Of two regions with one name nobody could say which is meant.
-fn check_names(store: &Store, segment: &Segment, entries: &[RegionEntry]) -> Result<()> {
+/// Of two keyspaces with one name nobody could say which is meant.
+fn check_names(store: &Store, segment: &Segment, entries: &[KeyspaceEntry]) -> Result<()> {
     let mut names: BTreeSet<&str> = BTreeSet::new();
-    let regions = store.regions();
-    let second = entries.iter().find(|entry| !names.insert(&entry.name) || regions.contains_key(&entry.name));
+    let keyspaces = store.keyspaces();
+    let second = entries.iter().find(|entry| !names.insert(&entry.name) || keyspaces.contains_key(&entry.name));
     second.map_or(Ok(()), |entry| {
-        let what = "another region has the name of one whose number";
+        let what = "another keyspace has the name of one whose number";
         Err(segment.damaged_superblock(Damage::Value { what, found: entry.number.into() }))
     })
 }

@@ -1,7 +1,7 @@
 //! Partial reorganization (Kreon, §3.2.3): small records that scans go through again and again, and that lie apart in the log, are written
 //! anew, side by side. So the next scan reads a few blocks for them, and not one each.
 //!
-//! A move is a put of what is there already, within its region's write turn, if the index still points to the record that the scan
+//! A move is a put of what is there already, within its keyspace's write turn, if the index still points to the record that the scan
 //! has read. To the log, to recovery and to the collector it is like any other put.
 
 use std::collections::BTreeMap;
@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::db::OpenSegment;
-use crate::db::open_region::OpenRegion;
+use crate::db::open_keyspace::OpenKeyspace;
 use crate::error::{Error, Result};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::RecordKind;
 use crate::log::Append;
-use crate::region::memory_level::room_for;
-use crate::region::{Region, RegionCursor, Version, View};
+use crate::keyspace::memory_level::room_for;
+use crate::keyspace::{Keyspace, KeyspaceCursor, Version, View};
 use crate::tree::Direction;
 use crate::volume::reserve::Claim;
 
@@ -80,7 +80,7 @@ pub(crate) struct Reorganized {
 
 /// Neighbouring records that lie apart, as a scan has read them.
 pub(crate) struct RecordsApart {
-    pub(super) region: Arc<Region>,
+    pub(super) keyspace: Arc<Keyspace>,
     /// Keeps what their pointers say from meaning something else.
     view: Arc<View>,
     /// Where the scan was before the first of them, and which way it went.
@@ -102,9 +102,9 @@ pub(super) struct Gathering {
 }
 
 impl Gathering {
-    pub(super) fn new(open: &OpenRegion, view: &Arc<View>, from: Bound<Vec<u8>>, direction: Direction) -> Self {
-        let (region, view) = (Arc::clone(&open.region), Arc::clone(view));
-        let apart = RecordsApart { region, view, from, direction, records: BTreeMap::new() };
+    pub(super) fn new(open: &OpenKeyspace, view: &Arc<View>, from: Bound<Vec<u8>>, direction: Direction) -> Self {
+        let (keyspace, view) = (Arc::clone(&open.keyspace), Arc::clone(view));
+        let apart = RecordsApart { keyspace, view, from, direction, records: BTreeMap::new() };
         Gathering { home: Arc::clone(&open.home), apart, bytes: 0 }
     }
 
@@ -119,11 +119,11 @@ impl Gathering {
 
 impl Drop for Gathering {
     fn drop(&mut self) {
-        let RecordsApart { region, view, from, direction, records } = &mut self.apart;
+        let RecordsApart { keyspace, view, from, direction, records } = &mut self.apart;
         if records.len() >= BLOCKS_MIN {
-            let (region, view) = (Arc::clone(region), Arc::clone(view));
+            let (keyspace, view) = (Arc::clone(keyspace), Arc::clone(view));
             let (from, records) = (mem::replace(from, Bound::Unbounded), mem::take(records));
-            let apart = RecordsApart { region, view, from, direction: *direction, records };
+            let apart = RecordsApart { keyspace, view, from, direction: *direction, records };
             self.home.store.spills.reorganize(apart);
         }
     }
@@ -133,7 +133,7 @@ impl RecordsApart {
     /// Those that are the newest of their keys in a view, in the order of their keys.
     fn newest(mut self, now: &Arc<View>) -> Result<Vec<ReadRecord>> {
         let from = self.from.as_ref().map(Vec::as_slice);
-        let mut cursor = RegionCursor::seek(&self.region, now, from, self.direction)?;
+        let mut cursor = KeyspaceCursor::seek(&self.keyspace, now, from, self.direction)?;
         let mut records = Vec::with_capacity(self.records.len());
         // Some may have come between, or deletions.
         for _ in 0..2 * self.records.len() {
@@ -157,16 +157,16 @@ impl OpenSegment {
     pub(super) fn reorganize(&self, apart: RecordsApart) -> Result<()> {
         // Whoever has taken the segment over has nothing more written to it, by scans least of all.
         self.segment.check_claims()?;
-        let region = Arc::clone(&apart.region);
-        let now = Arc::new(View::begin(&region));
+        let keyspace = Arc::clone(&apart.keyspace);
+        let now = Arc::new(View::begin(&keyspace));
         let records = apart.newest(&now)?;
-        self.write_side_by_side(&region, &now.version, records)
+        self.write_side_by_side(&keyspace, &now.version, records)
     }
 
     /// The records were the newest of their keys in a version that began a moment ago.
     fn write_side_by_side(
         &self,
-        region: &Arc<Region>,
+        keyspace: &Arc<Keyspace>,
         version: &Arc<Version>,
         mut records: Vec<ReadRecord>,
     ) -> Result<()> {
@@ -174,11 +174,11 @@ impl OpenSegment {
         if records.len() < BLOCKS_MIN || self.log.is_behind() || self.store.level_memory.is_crowded() {
             return Ok(());
         }
-        let bytes = records.iter().map(|record| room_for(&record.key)).sum::<u64>() + region.room_to_begin();
+        let bytes = records.iter().map(|record| room_for(&record.key)).sum::<u64>() + keyspace.room_to_begin();
         let Some(_admitted) = self.store.level_memory.try_admit(bytes) else { return Ok(()) };
-        let Some(turn) = region.try_begin_write()? else { return Ok(()) };
+        let Some(turn) = keyspace.try_begin_write()? else { return Ok(()) };
         // What was put since may be in a level by now: that is for the next scan.
-        if !Arc::ptr_eq(&region.version(), version) {
+        if !Arc::ptr_eq(&keyspace.version(), version) {
             return Ok(());
         }
         records.retain(|record| turn.in_memory(&record.key).is_none());
@@ -188,7 +188,7 @@ impl OpenSegment {
         let mut is_full = false;
         for ReadRecord { key, value } in &records {
             // Not as a batch: where one finds no room the others are none the worse.
-            let append = Append { kind: RecordKind::Put, region: region.number, key, value };
+            let append = Append { kind: RecordKind::Put, keyspace: keyspace.number, key, value };
             let at = match self.log.append_one_record(&append, Claim::Unasked) {
                 Err(Error::Full { .. }) => break,
                 at => at?,
@@ -197,7 +197,7 @@ impl OpenSegment {
             self.reorganized.bytes.fetch_add(u64::from(at.pointer.record_bytes()), Ordering::Relaxed);
         }
         drop(turn);
-        self.spill_if_due(region, is_full);
+        self.spill_if_due(keyspace, is_full);
         if self.log.take_begun_chunk() {
             self.store.collector.wake();
         }
@@ -210,7 +210,7 @@ mod tests {
     use vmio::backing::MemoryBacking;
 
     use super::*;
-    use crate::region::memory_level::NEWEST;
+    use crate::keyspace::memory_level::NEWEST;
     use crate::{Db, Durability, Options};
 
     const KEYS: u64 = 20;
@@ -220,8 +220,8 @@ mod tests {
     }
 
     fn pointer(db: &Db, number: u64) -> Pointer {
-        let region = db.default_region().region();
-        region.find(&region.version(), NEWEST, &key(number)).unwrap().expect("it is there")
+        let keyspace = db.default_keyspace().keyspace();
+        keyspace.find(&keyspace.version(), NEWEST, &key(number)).unwrap().expect("it is there")
     }
 
     /// Records of a store that are in a level, as a scan has read them; and what becomes of them if something comes between the look
@@ -231,20 +231,20 @@ mod tests {
         let db = Db::create_on(MemoryBacking::new(64 << 20).unwrap(), options).unwrap();
         (0..KEYS).rev().for_each(|number| db.put(&key(number), &number.to_le_bytes()).unwrap());
         db.flush().unwrap();
-        let OpenRegion { home, region } = db.default_region().open().unwrap();
-        let view = Arc::new(View::begin(region));
+        let OpenKeyspace { home, keyspace } = db.default_keyspace().open().unwrap();
+        let view = Arc::new(View::begin(keyspace));
         let read = |number: u64| {
             let record = ReadRecord { key: key(number), value: number.to_le_bytes().to_vec() };
             (pointer(&db, number).offset(), record)
         };
         let records = (0..KEYS).map(read).collect();
         let from = Bound::Unbounded;
-        let apart = RecordsApart { region: Arc::clone(region), view, from, direction, records };
-        let now = Arc::new(View::begin(region));
+        let apart = RecordsApart { keyspace: Arc::clone(keyspace), view, from, direction, records };
+        let now = Arc::new(View::begin(keyspace));
         let records = apart.newest(&now).unwrap();
         assert_eq!(records.len() as u64, KEYS);
         between(&db);
-        home.write_side_by_side(region, &now.version, records).unwrap();
+        home.write_side_by_side(keyspace, &now.version, records).unwrap();
         db
     }
 
@@ -279,7 +279,7 @@ mod tests {
         };
         let freeze = |db: &Db| {
             change(db);
-            assert!(db.default_region().region().freeze());
+            assert!(db.default_keyspace().keyspace().freeze());
         };
         let betweens: [&dyn Fn(&Db); 3] = [&change, &flush, &freeze];
         for between in betweens {

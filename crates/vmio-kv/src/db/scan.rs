@@ -1,4 +1,4 @@
-//! Going through a region, from both ends.
+//! Going through a keyspace, from both ends.
 
 mod end;
 
@@ -9,7 +9,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::db::held::Held;
-use crate::db::open_region::OpenRegion;
+use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::reorganization::Gathering;
 use crate::db::scan::end::{Ahead, End};
 use crate::db::value_reader::Source;
@@ -19,7 +19,7 @@ use crate::extents::LargeValue;
 use crate::format::leaf::KnownKey;
 use crate::format::pointer::PointerKind;
 use crate::key_range::{KeyRange, is_beyond};
-use crate::region::{RegionCursor, View};
+use crate::keyspace::{KeyspaceCursor, View};
 use crate::tree::Direction;
 
 /// Keys and values of a range in order, as they were when the scan began; backwards by `rev` or `next_back`. It ends with the
@@ -55,7 +55,7 @@ pub struct Readers(Scan);
 
 /// How far a scan has come.
 pub(super) struct Progress {
-    open: OpenRegion,
+    open: OpenKeyspace,
     view: Arc<View>,
     range: KeyRange,
     /// Where the two ends have not been yet.
@@ -66,7 +66,7 @@ pub(super) struct Progress {
     /// Large values are not read, but left here.
     leaves_large: bool,
     large: Option<LargeValue>,
-    /// The region was no more when it began.
+    /// The keyspace was no more when it began.
     is_of_dropped: bool,
 }
 
@@ -129,14 +129,14 @@ impl Scan {
 }
 
 impl Progress {
-    /// What a region has now.
-    pub(super) fn now(open: &OpenRegion, range: KeyRange) -> Self {
-        let view = Arc::new(View::begin(&open.region));
+    /// What a keyspace has now.
+    pub(super) fn now(open: &OpenKeyspace, range: KeyRange) -> Self {
+        let view = Arc::new(View::begin(&open.keyspace));
         // Behind the view: what that shows was there then.
-        Progress { is_of_dropped: open.region.is_dropped(), ..Self::new(open.clone(), view, range) }
+        Progress { is_of_dropped: open.keyspace.is_dropped(), ..Self::new(open.clone(), view, range) }
     }
 
-    pub(super) fn new(open: OpenRegion, view: Arc<View>, range: KeyRange) -> Self {
+    pub(super) fn new(open: OpenKeyspace, view: Arc<View>, range: KeyRange) -> Self {
         Progress {
             open,
             view,
@@ -153,7 +153,7 @@ impl Progress {
 
     pub(super) fn take(&mut self, direction: Direction) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
         if self.is_of_dropped {
-            return Err(self.open.region.gone());
+            return Err(self.open.keyspace.gone());
         }
         let KeyRange { lower, upper } = &mut self.left;
         let (end, begins, ends, beyond) = match direction {
@@ -164,10 +164,10 @@ impl Progress {
             Some(end) => end,
             None => {
                 let bound = begins.as_ref().map(Vec::as_slice);
-                end.insert(End::new(&self.open, RegionCursor::seek(&self.open.region, &self.view, bound, direction)?))
+                end.insert(End::new(&self.open, KeyspaceCursor::seek(&self.open.keyspace, &self.view, bound, direction)?))
             }
         };
-        let (open, log) = (&self.open, &*self.open.region.log);
+        let (open, log) = (&self.open, &*self.open.keyspace.log);
         let is_beyond_end = |known: &KnownKey| is_beyond(ends, beyond, |end| known.compare_to(end));
         let Some(next) = end.next(open, self.wants_values, is_beyond_end)? else { return Ok(None) };
         let Ahead { known: KnownKey { bytes, complete, pointer, .. }, value, .. } = next;
@@ -265,8 +265,8 @@ impl Readers {
         Some(found.and_then(|(key, value)| {
             let Progress { open, view, large, .. } = self.0.held.get_mut()?;
             let source = match large.take() {
-                Some(large) => Source::large(&open.region.log, &view.version, large),
-                None => Source::small(&open.region.log, &view.version, value),
+                Some(large) => Source::large(&open.keyspace.log, &view.version, large),
+                None => Source::small(&open.keyspace.log, &view.version, value),
             };
             Ok((key, ValueReader::new(self.0.held.map(Holder::Reader, |_| source))?))
         }))
@@ -313,11 +313,11 @@ mod tests {
         db.flush().expect("spilled");
         db.close().expect("closed");
         let db = Db::open_on(Arc::clone(&backing), options).expect("a store");
-        let version = db.default_region().region().version();
+        let version = db.default_keyspace().keyspace().version();
         let root = version.roots().next().expect("a tree");
         let leaf = unit_of(root.offset);
-        let first = db.default_region().region().find(&version, u64::MAX, &key(0)).expect("read").expect("there");
-        let device = &db.default_region().region().log.segment.device;
+        let first = db.default_keyspace().keyspace().find(&version, u64::MAX, &key(0)).expect("read").expect("there");
+        let device = &db.default_keyspace().keyspace().log.segment.device;
         (0..backing.len() / UNIT_BYTES).for_each(|unit| device.evict(unit));
         backing.hold_next(unit_of(first.offset()));
         std::thread::scope(|scope| {

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use crate::db::held::Held;
 use crate::db::segments::Segments;
-use crate::db::{Holder, OpenSegment, RegionHandle, SegmentStats};
+use crate::db::{Holder, OpenSegment, KeyspaceHandle, SegmentStats};
 use crate::error::Result;
 
-/// A segment of a store: some regions, a log that they share, and room of their own in the volume. See [`crate::Db::create_segment`].
+/// A segment of a store: some keyspaces, a log that they share, and room of their own in the volume. See [`crate::Db::create_segment`].
 ///
-/// Regions of different segments share no log: writes to them are never in one batch, and what is durable of one says nothing of the
+/// Keyspaces of different segments share no log: writes to them are never in one batch, and what is durable of one says nothing of the
 /// other; after a crash one may have what was written later, and the other not what was written before, unless that had been acknowledged as
-/// durable. A [`crate::Snapshot`] shows the regions of all segments at one moment all the same. Garbage is collected, and a full segment
+/// durable. A [`crate::Snapshot`] shows the keyspaces of all segments at one moment all the same. Garbage is collected, and a full segment
 /// is full, each for itself.
 #[derive(Clone)]
 pub struct SegmentHandle {
@@ -38,16 +38,16 @@ impl SegmentHandle {
         self.number
     }
 
-    /// A region by its name; it is created here, durably, if no segment has it. If another one has, that is
-    /// [`crate::Error::RegionElsewhere`].
-    pub fn region_or_create(&self, name: &str) -> Result<RegionHandle> {
+    /// A keyspace by its name; it is created here, durably, if no segment has it. If another one has, that is
+    /// [`crate::Error::KeyspaceElsewhere`].
+    pub fn keyspace_or_create(&self, name: &str) -> Result<KeyspaceHandle> {
         let OpenedSegment { segments, segment } = self.held.get()?;
-        segments.region_or_create(name, Some(segment))
+        segments.keyspace_or_create(name, Some(segment))
     }
 
-    /// The names of its regions.
-    pub fn region_names(&self) -> Result<Vec<String>> {
-        Ok(self.held.get()?.segment.regions().iter().map(|region| region.name.clone()).collect())
+    /// The names of its keyspaces.
+    pub fn keyspace_names(&self) -> Result<Vec<String>> {
+        Ok(self.held.get()?.segment.keyspaces().iter().map(|keyspace| keyspace.name.clone()).collect())
     }
 
     /// How much there is of what in it.

@@ -5,104 +5,104 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::db::held::Held;
-use crate::db::open_region::OpenRegion;
+use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::reading::Reading;
 use crate::db::scan::Progress;
 use crate::db::segments::Segments;
-use crate::db::{DEFAULT_REGION, Holder, RegionHandle, Scan};
+use crate::db::{DEFAULT_KEYSPACE, Holder, KeyspaceHandle, Scan};
 use crate::error::{Error, Result};
 use crate::key_range::KeyRange;
-use crate::region::{Region, Version, View};
+use crate::keyspace::{Keyspace, Version, View};
 
-/// All regions of a store, in whichever segments, as they were at one moment: what was written later is not seen, and of a batch all or
+/// All keyspaces of a store, in whichever segments, as they were at one moment: what was written later is not seen, and of a batch all or
 /// nothing.
 ///
 /// It holds up neither writers nor spills. As long as it is there, the room of what it shows is not used again, be that
 /// overwritten or deleted: a nearly full store may become full by it, and a level in memory that was spilled stays in memory.
 #[derive(Clone)]
 pub struct Snapshot {
-    default: RegionSnapshot,
-    held: Held<Regions>,
+    default: KeyspaceSnapshot,
+    held: Held<Keyspaces>,
 }
 
 /// What a snapshot shows.
 #[derive(Clone)]
-pub(super) struct Regions {
-    by_name: BTreeMap<String, RegionSnapshot>,
+pub(super) struct Keyspaces {
+    by_name: BTreeMap<String, KeyspaceSnapshot>,
     volume: String,
 }
 
 impl Snapshot {
-    /// Of a store whose first region this is.
-    pub(super) fn new(held: Held<Regions>, default: &RegionHandle) -> Snapshot {
-        let of_default = held.get().ok().and_then(|regions| regions.by_name.get(DEFAULT_REGION).cloned());
+    /// Of a store whose first keyspace this is.
+    pub(super) fn new(held: Held<Keyspaces>, default: &KeyspaceHandle) -> Snapshot {
+        let of_default = held.get().ok().and_then(|keyspaces| keyspaces.by_name.get(DEFAULT_KEYSPACE).cloned());
         Snapshot { default: of_default.unwrap_or_else(|| default.snapshot()), held }
     }
 
-    /// A region by its name, if it was there.
-    pub fn region(&self, name: &str) -> Result<&RegionSnapshot> {
-        let Regions { by_name, volume } = self.held.get()?;
-        let no_region = || Error::NoRegion { volume: volume.clone(), name: name.to_owned() };
-        by_name.get(name).ok_or_else(no_region)
+    /// A keyspace by its name, if it was there.
+    pub fn keyspace(&self, name: &str) -> Result<&KeyspaceSnapshot> {
+        let Keyspaces { by_name, volume } = self.held.get()?;
+        let no_keyspace = || Error::NoKeyspace { volume: volume.clone(), name: name.to_owned() };
+        by_name.get(name).ok_or_else(no_keyspace)
     }
 
-    /// The names of all regions that were there.
-    pub fn region_names(&self) -> Result<impl Iterator<Item = &str>> {
+    /// The names of all keyspaces that were there.
+    pub fn keyspace_names(&self) -> Result<impl Iterator<Item = &str>> {
         Ok(self.held.get()?.by_name.keys().map(String::as_str))
     }
 }
 
-impl Regions {
-    pub(super) fn now(segments: &Segments) -> Regions {
-        // No region is created meanwhile: a batch that writes to it as well would be seen in part.
-        let named = segments.store().regions();
-        let mut regions: Vec<&Arc<Region>> = named.values().collect();
-        regions.sort_unstable_by_key(|region| (region.segment(), region.number));
-        let views = View::begin_all(regions.iter().map(|region| &***region));
-        let of_region = |(region, view): (&Arc<Region>, View)| {
-            let shown = || Shown { open: segments.open_region(region), view: Arc::new(view) };
-            let snapshot = RegionSnapshot {
-                name: region.name.as_str().into(),
+impl Keyspaces {
+    pub(super) fn now(segments: &Segments) -> Keyspaces {
+        // No keyspace is created meanwhile: a batch that writes to it as well would be seen in part.
+        let named = segments.store().keyspaces();
+        let mut keyspaces: Vec<&Arc<Keyspace>> = named.values().collect();
+        keyspaces.sort_unstable_by_key(|keyspace| (keyspace.segment(), keyspace.number));
+        let views = View::begin_all(keyspaces.iter().map(|keyspace| &***keyspace));
+        let of_keyspace = |(keyspace, view): (&Arc<Keyspace>, View)| {
+            let shown = || Shown { open: segments.open_keyspace(keyspace), view: Arc::new(view) };
+            let snapshot = KeyspaceSnapshot {
+                name: keyspace.name.as_str().into(),
                 held: segments.store().hold(Holder::Snapshot, shown),
             };
-            (region.name.clone(), snapshot)
+            (keyspace.name.clone(), snapshot)
         };
-        let by_name = regions.into_iter().zip(views).map(of_region).collect();
-        Regions { by_name, volume: segments.store().device.name().to_owned() }
+        let by_name = keyspaces.into_iter().zip(views).map(of_keyspace).collect();
+        Keyspaces { by_name, volume: segments.store().device.name().to_owned() }
     }
 }
 
 impl Deref for Snapshot {
-    type Target = RegionSnapshot;
+    type Target = KeyspaceSnapshot;
 
-    /// The region that is there from the start: so `snapshot.get` looks there.
-    fn deref(&self) -> &RegionSnapshot {
+    /// The keyspace that is there from the start: so `snapshot.get` looks there.
+    fn deref(&self) -> &KeyspaceSnapshot {
         &self.default
     }
 }
 
-/// A region as it was at one moment; see [`Snapshot`].
+/// A keyspace as it was at one moment; see [`Snapshot`].
 #[derive(Clone)]
-pub struct RegionSnapshot {
+pub struct KeyspaceSnapshot {
     name: Arc<str>,
     held: Held<Shown>,
 }
 
-/// A region, and the moment that is shown.
+/// A keyspace, and the moment that is shown.
 #[derive(Clone)]
 struct Shown {
-    open: OpenRegion,
+    open: OpenKeyspace,
     view: Arc<View>,
 }
 
-impl RegionSnapshot {
-    pub(super) fn of(handle: &RegionHandle) -> Self {
+impl KeyspaceSnapshot {
+    pub(super) fn of(handle: &KeyspaceHandle) -> Self {
         let held = handle
-            .hold(Holder::Snapshot, |open| Shown { open: open.clone(), view: Arc::new(View::begin(&open.region)) });
-        RegionSnapshot { name: handle.name().into(), held }
+            .hold(Holder::Snapshot, |open| Shown { open: open.clone(), view: Arc::new(View::begin(&open.keyspace)) });
+        KeyspaceSnapshot { name: handle.name().into(), held }
     }
 
-    /// The region's name.
+    /// The keyspace's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -110,7 +110,7 @@ impl RegionSnapshot {
     /// How it is read, and the version that it reads.
     pub(super) fn reading(&self) -> Result<(Reading<'_>, &Arc<Version>)> {
         let Shown { open, view } = self.held.get()?;
-        Ok((Reading { region: &open.region, version: &view.version, before: view.before }, &view.version))
+        Ok((Reading { keyspace: &open.keyspace, version: &view.version, before: view.before }, &view.version))
     }
 
     /// Something else that is held of the same store.
@@ -123,12 +123,12 @@ impl RegionSnapshot {
         self.reading()?.0.get(key)
     }
 
-    /// Has `look` see the value that a key had; see [`RegionHandle::get_ref`].
+    /// Has `look` see the value that a key had; see [`KeyspaceHandle::get_ref`].
     pub fn get_ref<Answer>(&self, key: &[u8], look: impl FnOnce(&[u8]) -> Answer) -> Result<Option<Answer>> {
         self.reading()?.0.get_ref(key, look)
     }
 
-    /// The values that several keys had; see [`RegionHandle::multi_get`].
+    /// The values that several keys had; see [`KeyspaceHandle::multi_get`].
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
         self.reading()?.0.multi_get(keys)
     }
@@ -155,12 +155,12 @@ impl RegionSnapshot {
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "snapshot of the store")?;
-        self.held.get().map_or(Ok(()), |regions| write!(out, " in {}", regions.volume))
+        self.held.get().map_or(Ok(()), |keyspaces| write!(out, " in {}", keyspaces.volume))
     }
 }
 
-impl std::fmt::Debug for RegionSnapshot {
+impl std::fmt::Debug for KeyspaceSnapshot {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "snapshot of region {:?}", self.name)
+        write!(out, "snapshot of keyspace {:?}", self.name)
     }
 }

@@ -11,16 +11,16 @@ use crate::db::collector::CollectorThread;
 use crate::db::reorganization::RecordsApart;
 use crate::db::segments::Segments;
 use crate::error::{Error, Result};
-use crate::format::catalogue::{LEVELS, RegionEntry};
+use crate::format::catalogue::{LEVELS, KeyspaceEntry};
 use crate::format::geometry::UNIT_BLOCKS;
-use crate::region::{Region, Spill, Spilled};
+use crate::keyspace::{Keyspace, Spill, Spilled};
 use crate::tree::RUN_BLOCKS_MAX;
 use crate::volume::commit::Changes;
 
 /// So many scans' records wait at most to be written side by side, for each thread that has nothing else to do.
 const APART_MAX: usize = 4;
 
-/// Regions that have something to spill.
+/// Keyspaces that have something to spill.
 #[derive(Default)]
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
@@ -29,7 +29,7 @@ pub(super) struct Queue {
 
 #[derive(Default)]
 struct Waiting {
-    regions: VecDeque<Arc<Region>>,
+    keyspaces: VecDeque<Arc<Keyspace>>,
     apart: VecDeque<RecordsApart>,
     /// Threads that wait for something to do.
     idle: usize,
@@ -43,11 +43,11 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a region spilled; once if it is waiting already.
-    pub(super) fn put(&self, region: &Arc<Region>) {
+    /// Has a keyspace spilled; once if it is waiting already.
+    pub(super) fn put(&self, keyspace: &Arc<Keyspace>) {
         let mut waiting = self.waiting();
-        if !waiting.regions.iter().any(|other| Arc::ptr_eq(other, region)) {
-            waiting.regions.push_back(Arc::clone(region));
+        if !waiting.keyspaces.iter().any(|other| Arc::ptr_eq(other, keyspace)) {
+            waiting.keyspaces.push_back(Arc::clone(keyspace));
             self.changed.notify_one();
             drop(waiting);
             self.forget_apart();
@@ -88,8 +88,8 @@ impl Queue {
             if waiting.stopping {
                 return None;
             }
-            if let Some(region) = waiting.regions.pop_front() {
-                return Some(Work::Spill(region));
+            if let Some(keyspace) = waiting.keyspaces.pop_front() {
+                return Some(Work::Spill(keyspace));
             }
             if std::mem::take(&mut waiting.relieve) {
                 return Some(Work::Relieve);
@@ -105,7 +105,7 @@ impl Queue {
 }
 
 enum Work {
-    Spill(Arc<Region>),
+    Spill(Arc<Keyspace>),
     Relieve,
     Reorganize(RecordsApart),
 }
@@ -145,7 +145,7 @@ impl Drop for Spiller {
         store.spills.forget_apart();
         store.spills.changed.notify_all();
         // Handles may outlive the store: nobody would make room for them.
-        store.regions().values().for_each(|region| region.fail("it was closed"));
+        store.keyspaces().values().for_each(|keyspace| keyspace.fail("it was closed"));
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread that spills has panicked");
@@ -160,15 +160,15 @@ impl Segments {
     fn do_work(&self, work: Work) {
         let store = self.store();
         match work {
-            Work::Spill(region) => {
-                if let Err(error) = self.of(&region).spill_all(&region) {
-                    tracing::error!(%error, region = region.name, "a spill failed");
+            Work::Spill(keyspace) => {
+                if let Err(error) = self.of(&keyspace).spill_all(&keyspace) {
+                    tracing::error!(%error, keyspace = keyspace.name, "a spill failed");
                 }
                 store.collector.wake();
             }
             Work::Relieve => self.freeze_largest(),
             Work::Reorganize(apart) => {
-                if let Err(error) = self.of(&apart.region).reorganize(apart) {
+                if let Err(error) = self.of(&apart.keyspace).reorganize(apart) {
                     tracing::debug!(%error, "records stay where they are");
                 }
             }
@@ -179,10 +179,10 @@ impl Segments {
     fn freeze_largest(&self) {
         let store = self.store();
         while store.level_memory.is_crowded() && !store.spills.is_stopping() {
-            let can_be_frozen = |region: &&Arc<Region>| !region.has_frozen() && !region.has_failed();
+            let can_be_frozen = |keyspace: &&Arc<Keyspace>| !keyspace.has_frozen() && !keyspace.has_failed();
             let largest = {
-                let regions = store.regions();
-                regions.values().filter(can_be_frozen).max_by_key(|region| region.memory_bytes()).cloned()
+                let keyspaces = store.keyspaces();
+                keyspaces.values().filter(can_be_frozen).max_by_key(|keyspace| keyspace.memory_bytes()).cloned()
             };
             let Some(largest) = largest.filter(|largest| largest.freeze()) else { break };
             store.spills.put(&largest);
@@ -191,20 +191,20 @@ impl Segments {
 }
 
 impl OpenSegment {
-    /// Spills what is due of a region and is not spilled by others. Where there is no room for that, what is in memory stays there;
+    /// Spills what is due of a keyspace and is not spilled by others. Where there is no room for that, what is in memory stays there;
     /// collections try it again.
-    pub(super) fn spill_all(&self, region: &Region) -> Result<()> {
-        while self.spill_one(region, false)? {}
+    pub(super) fn spill_all(&self, keyspace: &Keyspace) -> Result<()> {
+        while self.spill_one(keyspace, false)? {}
         Ok(())
     }
 
-    /// Spills all that a region has by now into one level, whatever is written meanwhile.
-    pub(super) fn merge_all(&self, region: &Region) -> Result<()> {
+    /// Spills all that a keyspace has by now into one level, whatever is written meanwhile.
+    pub(super) fn merge_all(&self, keyspace: &Keyspace) -> Result<()> {
         for _ in 0..2 * LEVELS {
-            if self.spill_one(region, true)? {
+            if self.spill_one(keyspace, true)? {
                 continue;
             }
-            let is_others = region.spills_memory() || region.is_merged();
+            let is_others = keyspace.spills_memory() || keyspace.is_merged();
             // What others are merging may have to be merged further.
             self.segment.merges.wait();
             if !is_others {
@@ -215,26 +215,26 @@ impl OpenSegment {
     }
 
     /// The next spill that is due, or that is to be done so that all comes to be `merged`; tells whether it was done.
-    fn spill_one(&self, region: &Region, merged: bool) -> Result<bool> {
-        let Some(spill) = region.begin_spill(merged) else { return Ok(false) };
+    fn spill_one(&self, keyspace: &Keyspace, merged: bool) -> Result<bool> {
+        let Some(spill) = keyspace.begin_spill(merged) else { return Ok(false) };
         let (level, is_of_memory) = (spill.level(), spill.is_of_memory());
         match self.finish_spill(spill) {
             Ok(()) => Ok(true),
             Err(Error::Full { .. }) if self.grow() => Ok(true),
             Err(error @ Error::Full { .. }) => {
-                tracing::warn!(%error, region = region.name, "there is no room for a spill");
-                region.lack_room();
+                tracing::warn!(%error, keyspace = keyspace.name, "there is no room for a spill");
+                keyspace.lack_room();
                 if !is_of_memory {
-                    region.rest(level);
+                    keyspace.rest(level);
                 }
                 Ok(false)
             }
             Err(error) => {
                 if is_of_memory {
-                    tracing::error!(%error, region = region.name, "a spill failed: the region takes no more writes");
-                    region.fail(&error.with_causes());
+                    tracing::error!(%error, keyspace = keyspace.name, "a spill failed: the keyspace takes no more writes");
+                    keyspace.fail(&error.with_causes());
                 } else {
-                    region.rest(level);
+                    keyspace.rest(level);
                 }
                 Err(error)
             }
@@ -247,13 +247,13 @@ impl OpenSegment {
         self.commit_spilled(vec![spilled], |entries| entries.first().map(|entry| self.replay_from(entry)))
     }
 
-    /// Spills what all regions have in memory, with one commit. As long as the log is read back from a former owner's chunk, which
-    /// does not lead to ours, no region may begin behind it, nor may anything there be called durable.
+    /// Spills what all keyspaces have in memory, with one commit. As long as the log is read back from a former owner's chunk, which
+    /// does not lead to ours, no keyspace may begin behind it, nor may anything there be called durable.
     pub(super) fn spill_memories_at_once(&self) -> Result<()> {
-        let regions = self.regions();
+        let keyspaces = self.keyspaces();
         let mut all = Vec::new();
-        for region in regions.iter().filter(|region| region.freeze()) {
-            while let Some(spill) = region.begin_spill(false) {
+        for keyspace in keyspaces.iter().filter(|keyspace| keyspace.freeze()) {
+            while let Some(spill) = keyspace.begin_spill(false) {
                 match spill.merge(&self.store.merge_threads) {
                     Ok(spilled) => {
                         all.push(spilled);
@@ -267,11 +267,11 @@ impl OpenSegment {
         self.commit_spilled(all, |_| Some(self.log.end()))
     }
 
-    /// Commits spills that are done, together. From where the log is read back then follows from what the regions will be.
+    /// Commits spills that are done, together. From where the log is read back then follows from what the keyspaces will be.
     fn commit_spilled(
         &self,
         mut all: Vec<Spilled<'_>>,
-        replay: impl FnOnce(&[RegionEntry]) -> Option<(u64, u64)>,
+        replay: impl FnOnce(&[KeyspaceEntry]) -> Option<(u64, u64)>,
     ) -> Result<()> {
         self.log.check_goes_on()?;
         // The levels are about to point to records: these have to be there first.
@@ -283,12 +283,12 @@ impl OpenSegment {
             let mut allocator = self.segment.allocator();
             spilled.garbage.of_log().for_each(|(unit, bytes)| allocator.add_garbage(unit, bytes));
             drop(allocator);
-            changes.regions.push(spilled.entry());
+            changes.keyspaces.push(spilled.entry());
             changes.taken.append(std::mem::take(&mut spilled.taken));
             changes.extents.extend(&spilled.extents);
             outdated.extend(&spilled.outdated);
         }
-        changes.replay = replay(&changes.regions);
+        changes.replay = replay(&changes.keyspaces);
         changes.log = Some(self.log.position());
         let epoch = self.segment.commit(changes, &outdated)?;
         all.into_iter().for_each(|spilled| spilled.publish(epoch));
@@ -301,7 +301,7 @@ impl OpenSegment {
     /// are written in, and for each a unit of leaves and one of inner nodes that are begun.
     pub(super) fn keep_reserve(&self) {
         self.segment.reserve.set_spill_units(|| {
-            let mut blocks: Vec<u64> = self.regions().iter().map(|region| region.spill_blocks()).collect();
+            let mut blocks: Vec<u64> = self.keyspaces().iter().map(|keyspace| keyspace.spill_blocks()).collect();
             blocks.sort_unstable_by_key(|blocks| std::cmp::Reverse(*blocks));
             let spills = self.store.merge_threads.most();
             let nodes: u64 = blocks.into_iter().take(spills).sum();

@@ -31,7 +31,7 @@ pub struct SegmentStats {
     pub reorganized_bytes: u64,
     /// Bytes of the log's chunks that an opening would read back now.
     pub recovery_log_bytes: u64,
-    /// Entries of the levels on the device, over all regions; a key counts once for each level that has it.
+    /// Entries of the levels on the device, over all keyspaces; a key counts once for each level that has it.
     pub level_entries: u64,
     /// Bytes of the levels in memory, about.
     pub memory_level_bytes: u64,
@@ -95,7 +95,7 @@ impl OpenSegment {
         let extents_bytes = allocator.blocks_of_extents() * BLOCK_BYTES as u64;
         drop(allocator);
         let log = self.segment.allocator().log_chunks.space();
-        let versions: Vec<_> = self.regions().iter().map(|region| region.version()).collect();
+        let versions: Vec<_> = self.keyspaces().iter().map(|keyspace| keyspace.version()).collect();
         let memory = versions.iter().flat_map(|version| std::iter::once(&version.memory).chain(&version.frozen));
         SegmentStats {
             segment_bytes,

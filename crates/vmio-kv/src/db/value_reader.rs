@@ -8,12 +8,12 @@ use crate::error::Result;
 use crate::extents::LargeValue;
 use crate::format::extents::PIECE_BYTES;
 use crate::log::Log;
-use crate::region::Version;
+use crate::keyspace::Version;
 
 /// How far a reader that goes on is read ahead.
 const AHEAD_BYTES: u64 = 1 << 20;
 
-/// A key's value as it was when somebody asked for it; see [`crate::RegionHandle::reader`] and [`crate::Scan::readers`].
+/// A key's value as it was when somebody asked for it; see [`crate::KeyspaceHandle::reader`] and [`crate::Scan::readers`].
 pub struct ValueReader {
     bytes: u64,
     at: u64,

@@ -120,7 +120,7 @@ mod tests {
         let place = |number: u64| UNIT_BYTES + number * BLOCK_BYTES as u64;
         for number in 0..4 {
             let mut block = Block::ZERO;
-            let label = Label { kind: Kind::Leaf, region: 1, offset: place(number), epoch: 10 + number };
+            let label = Label { kind: Kind::Leaf, keyspace: 1, offset: place(number), epoch: 10 + number };
             seal(&mut block.0, Uuid([9; 16]), label, 0);
             // The last one has rotted.
             block.0[4000] = u8::from(number == 3);

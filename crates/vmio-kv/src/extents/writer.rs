@@ -29,13 +29,13 @@ impl Stored {
     /// Takes room for a value, and writes as many bytes of `source`.
     pub(crate) fn write(
         segment: &Arc<Segment>,
-        region: u32,
+        keyspace: u32,
         key: &[u8],
         value_bytes: u64,
         source: &mut dyn Read,
     ) -> Result<Self> {
         let blocks = value_bytes.div_ceil(BLOCK_BYTES as u64);
-        let taken = TakenExtents::new(segment, region, blocks, |extents| head_blocks(key.len(), value_bytes, extents))?;
+        let taken = TakenExtents::new(segment, keyspace, blocks, |extents| head_blocks(key.len(), value_bytes, extents))?;
         let list = ExtentList { value_bytes, extents: taken.extents.clone() };
         let mut input = Input { source, left: value_bytes, of: value_bytes };
         let mut checksums = Vec::with_capacity(pieces(value_bytes));
@@ -46,7 +46,7 @@ impl Stored {
         let head = Head { list, checksums };
         let head_number = segment.next_head_number();
         let seed = Seed::of_head(segment.uuid, taken.head.offset, head_number);
-        let head_bytes = write_head(segment, region, key, taken.head, seed, &head.to_bytes())?;
+        let head_bytes = write_head(segment, keyspace, key, taken.head, seed, &head.to_bytes())?;
         // Pages of a former life may have come in since the room was taken.
         for extent in taken.all() {
             segment.device.drop_pages(extent.offset, extent.bytes())?;
@@ -117,9 +117,9 @@ fn write_extent(
 }
 
 /// Writes a head; returns how long it is.
-fn write_head(segment: &Segment, region: u32, key: &[u8], place: Extent, seed: Seed, value: &[u8]) -> Result<u32> {
+fn write_head(segment: &Segment, keyspace: u32, key: &[u8], place: Extent, seed: Seed, value: &[u8]) -> Result<u32> {
     let sequence = segment.next_epoch();
-    let record = Record { kind: RecordKind::Extents, continues: false, region, sequence, key, value };
+    let record = Record { kind: RecordKind::Extents, continues: false, keyspace, sequence, key, value };
     let mut blocks = vec![Block::ZERO; place.blocks as usize];
     record.write(seed, blocks.as_mut_slice().as_mut_bytes());
     segment.device.write(place.offset, blocks.as_slice().as_bytes())?;

@@ -20,7 +20,7 @@ pub(crate) fn to_block(segment: Uuid, units: &[UnitBits], offset: u64, epoch: u6
     for (place, word) in block.0[START..].chunks_exact_mut(8).zip(units.as_flattened()) {
         place.copy_from_slice(&word.to_le_bytes());
     }
-    seal(&mut block.0, segment, Label { kind: Kind::Bitmap, region: 0, offset, epoch }, units.len() as u16);
+    seal(&mut block.0, segment, Label { kind: Kind::Bitmap, keyspace: 0, offset, epoch }, units.len() as u16);
     block
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct BlockHeader {
     kind: u8,
     reserved: u8,
     count: U16,
-    region: U32,
+    keyspace: U32,
     offset: U64,
     epoch: U64,
     uuid: [u8; 16],
@@ -76,8 +76,8 @@ impl Uuid {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label {
     pub(crate) kind: Kind,
-    /// The region it belongs to; 0 for none.
-    pub(crate) region: u32,
+    /// The keyspace it belongs to; 0 for none.
+    pub(crate) keyspace: u32,
     /// Its own place in the volume, in bytes.
     pub(crate) offset: u64,
     /// The epoch that it is part of.
@@ -92,7 +92,7 @@ pub(crate) fn seal(block: &mut [u8; BLOCK_BYTES], uuid: Uuid, label: Label, coun
         kind: label.kind as u8,
         reserved: 0,
         count: U16::new(count),
-        region: U32::new(label.region),
+        keyspace: U32::new(label.keyspace),
         offset: U64::new(label.offset),
         epoch: U64::new(label.epoch),
         uuid: uuid.0,
@@ -106,7 +106,7 @@ pub(crate) fn seal(block: &mut [u8; BLOCK_BYTES], uuid: Uuid, label: Label, coun
 pub(crate) struct Sealed<'block> {
     pub(crate) bytes: &'block [u8; BLOCK_BYTES],
     pub(crate) epoch: u64,
-    pub(crate) region: u32,
+    pub(crate) keyspace: u32,
     pub(crate) count: usize,
     pub(crate) uuid: Uuid,
 }
@@ -126,7 +126,7 @@ pub(crate) fn is_whole(block: &[u8; BLOCK_BYTES], offset: u64) -> bool {
         && header.checksum.get() == crc32c::crc32c(&block[UNCHECKED..])
 }
 
-/// Checks all that a block says of itself but its epoch and region, and its checksum.
+/// Checks all that a block says of itself but its epoch and keyspace, and its checksum.
 pub(crate) fn unseal(block: &[u8; BLOCK_BYTES], kind: Kind, offset: u64) -> Result<Sealed<'_>, Damage> {
     let sealed = unseal_checked(block, kind, offset)?;
     if header(block).checksum.get() != crc32c::crc32c(&block[UNCHECKED..]) {
@@ -150,7 +150,7 @@ pub(crate) fn unseal_checked(block: &[u8; BLOCK_BYTES], kind: Kind, offset: u64)
     Ok(Sealed {
         bytes: block,
         epoch: header.epoch.get(),
-        region: header.region.get(),
+        keyspace: header.keyspace.get(),
         count: usize::from(header.count.get()),
         uuid: Uuid(header.uuid),
     })
@@ -160,7 +160,7 @@ pub(crate) fn unseal_checked(block: &[u8; BLOCK_BYTES], kind: Kind, offset: u64)
 mod tests {
     use super::*;
 
-    const LABEL: Label = Label { kind: Kind::Leaf, region: 3, offset: 8192, epoch: 7 };
+    const LABEL: Label = Label { kind: Kind::Leaf, keyspace: 3, offset: 8192, epoch: 7 };
 
     fn sealed() -> Block {
         let mut block = Block::ZERO;
@@ -173,7 +173,7 @@ mod tests {
     fn a_sealed_block_says_what_it_is() {
         let block = sealed();
         let read = unseal(&block.0, Kind::Leaf, 8192).expect("it is whole");
-        assert_eq!((read.epoch, read.region, read.count, read.uuid), (7, 3, 5, Uuid([9; 16])));
+        assert_eq!((read.epoch, read.keyspace, read.count, read.uuid), (7, 3, 5, Uuid([9; 16])));
         assert!(is_whole(&block.0, 8192));
     }
 

@@ -208,7 +208,7 @@ impl BranchBuilder {
     }
 
     /// The node's own pivot and its block. The builder is empty then.
-    pub(crate) fn finish(&mut self, segment: Uuid, region: u32, offset: u64, epoch: u64) -> (OwnedPivot, Block) {
+    pub(crate) fn finish(&mut self, segment: Uuid, keyspace: u32, offset: u64, epoch: u64) -> (OwnedPivot, Block) {
         let mut children = std::mem::take(&mut self.children);
         self.bytes = 0;
         let own = children.first_mut().map(|(pivot, _)| std::mem::take(pivot)).unwrap_or_default();
@@ -229,7 +229,7 @@ impl BranchBuilder {
             let at = HEADER_BYTES + index * size_of::<ChildRow>();
             block.0[at..at + size_of::<ChildRow>()].copy_from_slice(row.as_bytes());
         }
-        seal(&mut block.0, segment, Label { kind: Kind::Branch, region, offset, epoch }, children.len() as u16);
+        seal(&mut block.0, segment, Label { kind: Kind::Branch, keyspace, offset, epoch }, children.len() as u16);
         (own, block)
     }
 }
@@ -311,7 +311,7 @@ mod tests {
                 let at = HEADER_BYTES + index * size_of::<ChildRow>();
                 block.0[at + 10..at + 12].copy_from_slice(&LONG.to_le_bytes());
             }
-            seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::Branch, region: 2, offset: 4096, epoch: 5 }, count);
+            seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::Branch, keyspace: 2, offset: 4096, epoch: 5 }, count);
             let sealed = unseal(&block.0, Kind::Branch, 4096).expect("whole");
             if let Ok(branch) = Branch::from_block(&sealed)
                 && let Ok(found) = branch.find(&bytes[..20], |damage| damage, |_, _| Ok(Ordering::Less))

@@ -38,7 +38,7 @@ pub(crate) fn to_block(segment: Uuid, freed: &[Freed], next: u64, offset: u64, e
     let bytes = rows.as_slice().as_bytes();
     block.0[START..START + bytes.len()].copy_from_slice(bytes);
     block.0[START - 8..START].copy_from_slice(&next.to_le_bytes());
-    seal(&mut block.0, segment, Label { kind: Kind::FreeLog, region: 0, offset, epoch }, freed.len() as u16);
+    seal(&mut block.0, segment, Label { kind: Kind::FreeLog, keyspace: 0, offset, epoch }, freed.len() as u16);
     block
 }
 

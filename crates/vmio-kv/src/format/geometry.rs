@@ -9,7 +9,7 @@ use crate::error::Damage;
 
 /// The unit of allocation within a unit, and of reading.
 pub(crate) const BLOCK_BYTES: usize = 4096;
-/// What a region takes from the allocator at a time, for one use: 2 MiB.
+/// What a keyspace takes from the allocator at a time, for one use: 2 MiB.
 pub(crate) const UNIT_BYTES: u64 = 2 << 20;
 /// Blocks of a unit.
 pub(crate) const UNIT_BLOCKS: u64 = UNIT_BYTES / BLOCK_BYTES as u64;

@@ -264,7 +264,7 @@ impl LeafBuilder {
     }
 
     /// The leaf's block. The builder is empty then.
-    pub(crate) fn finish(&mut self, segment: Uuid, region: u32, offset: u64, epoch: u64) -> Block {
+    pub(crate) fn finish(&mut self, segment: Uuid, keyspace: u32, offset: u64, epoch: u64) -> Block {
         let keys = std::mem::take(&mut self.keys);
         let prefix_bytes = std::mem::take(&mut self.prefix_bytes);
         let mut block = Block::ZERO;
@@ -293,7 +293,7 @@ impl LeafBuilder {
         if let Some(first) = keys.first() {
             block.0[BLOCK_BYTES - prefix_bytes..].copy_from_slice(&first.bytes[..prefix_bytes]);
         }
-        seal(&mut block.0, segment, Label { kind: Kind::Leaf, region, offset, epoch }, keys.len() as u16);
+        seal(&mut block.0, segment, Label { kind: Kind::Leaf, keyspace, offset, epoch }, keys.len() as u16);
         block
     }
 }
@@ -386,7 +386,7 @@ mod tests {
         fn whatever_a_sealed_leaf_says_is_no_panic(bytes in proptest::collection::vec(any::<u8>(), 4048), count: u16) {
             let mut block = Block::ZERO;
             block.0[HEADER_BYTES..].copy_from_slice(&bytes);
-            seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::Leaf, region: 2, offset: 4096, epoch: 5 }, count);
+            seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::Leaf, keyspace: 2, offset: 4096, epoch: 5 }, count);
             let sealed = unseal(&block.0, Kind::Leaf, 4096).expect("whole");
             if let Ok(leaf) = Leaf::from_block(&sealed) {
                 for index in leaf.candidates(&bytes[..20]) {

@@ -63,7 +63,7 @@ impl OwnerRecord {
         let mut block = Block::ZERO;
         block.0[HEADER_BYTES..ROWS_AT].copy_from_slice(fields.as_bytes());
         block.0[ROWS_AT..ROWS_AT + rows.len()].copy_from_slice(rows);
-        let label = Label { kind: Kind::Owner, region: 0, offset, epoch: self.owner_epoch };
+        let label = Label { kind: Kind::Owner, keyspace: 0, offset, epoch: self.owner_epoch };
         seal(&mut block.0, segment, label, self.own_units.len() as u16);
         block
     }

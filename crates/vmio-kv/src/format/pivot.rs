@@ -99,13 +99,13 @@ impl<'block> Piece<'block> {
     }
 
     /// Its block.
-    pub(crate) fn to_block(&self, segment: Uuid, region: u32, offset: u64, epoch: u64) -> Block {
+    pub(crate) fn to_block(&self, segment: Uuid, keyspace: u32, offset: u64, epoch: u64) -> Block {
         let row = PieceRow { next: U64::new(self.next.map_or(0, Child::to_bits)) };
         let mut block = Block::ZERO;
         let (place, rest) = block.0[HEADER_BYTES..].split_at_mut(size_of::<PieceRow>());
         place.copy_from_slice(row.as_bytes());
         rest[..self.bytes.len()].copy_from_slice(self.bytes);
-        let label = Label { kind: Kind::Pivot, region, offset, epoch };
+        let label = Label { kind: Kind::Pivot, keyspace, offset, epoch };
         seal(&mut block.0, segment, label, self.bytes.len() as u16);
         block
     }
@@ -150,7 +150,7 @@ mod tests {
         ) {
             let mut block = Block::ZERO;
             block.0[HEADER_BYTES..].copy_from_slice(&bytes);
-            seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::Pivot, region: 2, offset: 4096, epoch: 5 }, count);
+            seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::Pivot, keyspace: 2, offset: 4096, epoch: 5 }, count);
             let sealed = unseal(&block.0, Kind::Pivot, 4096).expect("whole");
             if let Ok(piece) = Piece::from_block(&sealed, left) {
                 assert_eq!(piece.bytes.len(), left.min(PIECE_BYTES));

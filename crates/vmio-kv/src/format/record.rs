@@ -29,7 +29,7 @@ struct RecordRow {
     flags: u8,
     key_bytes: U16,
     value_bytes: U32,
-    region: U32,
+    keyspace: U32,
     sequence: U64,
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum RecordKind {
     EndOfChunk = 3,
     /// All records with lower numbers than the value's eight bytes say were durable when this was written.
     Durable = 4,
-    /// The region's records before this one are about to be spilled.
+    /// The keyspace's records before this one are about to be spilled.
     SpillMark = 5,
     /// A record that was moved: the value begins with its own number and the pointer that it had.
     Relocation = 6,
@@ -90,7 +90,7 @@ pub(crate) struct Record<'bytes> {
     pub(crate) kind: RecordKind,
     /// Whether the next record belongs to the same batch.
     pub(crate) continues: bool,
-    pub(crate) region: u32,
+    pub(crate) keyspace: u32,
     pub(crate) sequence: u64,
     pub(crate) key: &'bytes [u8],
     pub(crate) value: &'bytes [u8],
@@ -141,7 +141,7 @@ impl<'bytes> Record<'bytes> {
             flags: if self.continues { CONTINUES } else { 0 },
             key_bytes: U16::new(self.key.len().saturating_sub(1) as u16),
             value_bytes: U32::new(self.value.len() as u32),
-            region: U32::new(self.region),
+            keyspace: U32::new(self.keyspace),
             sequence: U64::new(self.sequence),
         };
         let (front, rest) = place.split_at_mut(FRONT_BYTES);
@@ -191,7 +191,7 @@ impl<'bytes> Record<'bytes> {
         Ok(Record {
             kind,
             continues: row.flags & CONTINUES != 0,
-            region: row.region.get(),
+            keyspace: row.keyspace.get(),
             sequence: row.sequence.get(),
             key,
             value: &rest[..row.value_bytes.get() as usize],
@@ -214,11 +214,11 @@ mod tests {
         fn a_record_comes_back(
             key in proptest::collection::vec(any::<u8>(), 1..100),
             value in proptest::collection::vec(any::<u8>(), 0..300),
-            region: u32,
+            keyspace: u32,
             sequence: u64,
             continues: bool,
         ) {
-            let record = Record { kind: RecordKind::Put, continues, region, sequence, key: &key, value: &value };
+            let record = Record { kind: RecordKind::Put, continues, keyspace, sequence, key: &key, value: &value };
             let mut place = vec![0xff; record.bytes() + 50];
             record.write(seed(), &mut place);
             prop_assert_eq!(Record::read(seed(), &place), Ok(record));
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn each_flipped_bit_is_noticed() {
         let record =
-            Record { kind: RecordKind::Put, continues: false, region: 1, sequence: 2, key: b"key", value: b"value" };
+            Record { kind: RecordKind::Put, continues: false, keyspace: 1, sequence: 2, key: b"key", value: b"value" };
         let mut place = vec![0; record.bytes()];
         record.write(seed(), &mut place);
         for bit in 0..place.len() * 8 {
@@ -248,7 +248,7 @@ mod tests {
     fn the_longest_key_fits_its_two_bytes() {
         let key = vec![1; KEY_BYTES_MAX];
         let record =
-            Record { kind: RecordKind::Delete, continues: false, region: 1, sequence: 2, key: &key, value: &[] };
+            Record { kind: RecordKind::Delete, continues: false, keyspace: 1, sequence: 2, key: &key, value: &[] };
         let mut place = vec![0; record.bytes()];
         record.write(seed(), &mut place);
         assert_eq!(Record::read(seed(), &place), Ok(record));

@@ -31,7 +31,7 @@ struct Fields {
     log_generation: U64,
     log_durable: U64,
     free_log: U64,
-    next_region: U32,
+    next_keyspace: U32,
     catalogue_blocks: U32,
     allocator_epochs: U64,
     units: U64,
@@ -105,8 +105,8 @@ pub(crate) struct Superblock {
     pub(crate) log_durable: u64,
     /// The first block of the free log; 0 for none.
     pub(crate) free_log: u64,
-    /// The number of the next region to be created.
-    pub(crate) next_region: u32,
+    /// The number of the next keyspace to be created.
+    pub(crate) next_keyspace: u32,
     /// Of which epochs the bitmaps and the unit tables are.
     pub(crate) allocator_epochs: AllocatorEpochs,
     /// Units of its groups; 0 for all that the volume's table names. The table has more while the volume is made longer.
@@ -114,7 +114,7 @@ pub(crate) struct Superblock {
     /// Units from this on were never given out, and nothing was written there; 0 if nothing is known of that. A new owner
     /// keeps to them, since the one before may still write to the others.
     pub(crate) granted: u64,
-    /// The blocks of the catalogue of regions.
+    /// The blocks of the catalogue of keyspaces.
     pub(crate) catalogue: Vec<BlockReference>,
 }
 
@@ -126,7 +126,7 @@ impl Superblock {
     }
 
     pub(crate) fn to_block(&self, segment: Uuid, offset: u64, epoch: u64) -> Block {
-        assert!(self.catalogue.len() <= CATALOGUE_BLOCKS_MAX, "{} blocks of regions", self.catalogue.len());
+        assert!(self.catalogue.len() <= CATALOGUE_BLOCKS_MAX, "{} blocks of keyspaces", self.catalogue.len());
         let fields = Fields {
             incompatible: U64::new(self.incompatible),
             compatible: U64::ZERO,
@@ -137,7 +137,7 @@ impl Superblock {
             log_generation: U64::new(self.log_generation),
             log_durable: U64::new(self.log_durable),
             free_log: U64::new(self.free_log),
-            next_region: U32::new(self.next_region),
+            next_keyspace: U32::new(self.next_keyspace),
             catalogue_blocks: U32::new(self.catalogue.len() as u32),
             allocator_epochs: U64::new(self.allocator_epochs.0),
             units: U64::new(self.units),
@@ -150,7 +150,7 @@ impl Superblock {
         let mut block = Block::ZERO;
         block.0[HEADER_BYTES..ROWS_AT].copy_from_slice(fields.as_bytes());
         block.0[ROWS_AT..ROWS_AT + rows.len()].copy_from_slice(rows);
-        seal(&mut block.0, segment, Label { kind: Kind::Superblock, region: 0, offset, epoch }, 0);
+        seal(&mut block.0, segment, Label { kind: Kind::Superblock, keyspace: 0, offset, epoch }, 0);
         block
     }
 
@@ -176,9 +176,9 @@ impl Superblock {
             log_generation: fields.log_generation.get(),
             log_durable: fields.log_durable.get(),
             free_log: fields.free_log.get(),
-            next_region: match fields.next_region.get() {
-                u32::MAX => return Err(Damage::Value { what: "the number of a region", found: u64::from(u32::MAX) }),
-                next_region => next_region,
+            next_keyspace: match fields.next_keyspace.get() {
+                u32::MAX => return Err(Damage::Value { what: "the number of a keyspace", found: u64::from(u32::MAX) }),
+                next_keyspace => next_keyspace,
             },
             allocator_epochs: AllocatorEpochs(fields.allocator_epochs.get()),
             units: fields.units.get(),
@@ -203,7 +203,7 @@ mod tests {
             log_generation: 6,
             log_durable: 7,
             free_log: 8,
-            next_region: 9,
+            next_keyspace: 9,
             allocator_epochs: AllocatorEpochs::of([10, 11].into_iter()),
             units: 12,
             granted: 13,
@@ -227,7 +227,7 @@ mod tests {
         for wrong in [
             Superblock { owner_epoch: 1 << 32, ..superblock() },
             Superblock { log_replay_sequence: u64::MAX, ..superblock() },
-            Superblock { next_region: u32::MAX, ..superblock() },
+            Superblock { next_keyspace: u32::MAX, ..superblock() },
         ] {
             assert!(matches!(read_back(&wrong, 4), Err(Damage::Value { .. })), "{wrong:?}");
         }

@@ -14,7 +14,7 @@ const START: usize = BLOCK_BYTES - ROWS * size_of::<UnitRow>();
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct UnitRow {
-    region: U32,
+    keyspace: U32,
     purpose: u8,
     level: u8,
     flags: U16,
@@ -24,7 +24,7 @@ struct UnitRow {
 
 const _: () = assert!(size_of::<UnitRow>() == 16 && START == 64);
 
-/// What a unit is for. Units are given to one region and one purpose, so that priorities and read spans stay apart.
+/// What a unit is for. Units are given to one keyspace and one purpose, so that priorities and read spans stay apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Purpose {
     /// Nobody has it.
@@ -40,7 +40,7 @@ pub(crate) enum Purpose {
     Branches(u8),
     /// Large values.
     Extents,
-    /// The segment's own blocks: its catalogue of regions and its free log.
+    /// The segment's own blocks: its catalogue of keyspaces and its free log.
     Segment,
 }
 
@@ -96,8 +96,8 @@ impl Purpose {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unit {
     pub(crate) purpose: Purpose,
-    /// The region whose unit it is; 0 for the segment's own.
-    pub(crate) region: u32,
+    /// The keyspace whose unit it is; 0 for the segment's own.
+    pub(crate) keyspace: u32,
     /// Segments other than its own that refer to it, read-only.
     pub(crate) references: u32,
     /// Bytes of a log chunk, or of extents, that nobody refers to any longer.
@@ -111,12 +111,12 @@ pub(crate) fn to_block(segment: Uuid, units: &[Unit], offset: u64, epoch: u64) -
     assert!(units.len() <= ROWS, "{} units in a block of the unit table", units.len());
     let row = |unit: &Unit| {
         let (purpose, level) = unit.purpose.to_bytes();
-        let (region, flags) = match unit.purpose {
+        let (keyspace, flags) = match unit.purpose {
             Purpose::Log => (unit.former_epoch as u32, (unit.former_epoch >> 32) as u16),
-            _ => (unit.region, 0),
+            _ => (unit.keyspace, 0),
         };
         UnitRow {
-            region: U32::new(region),
+            keyspace: U32::new(keyspace),
             purpose,
             level,
             flags: U16::new(flags),
@@ -128,7 +128,7 @@ pub(crate) fn to_block(segment: Uuid, units: &[Unit], offset: u64, epoch: u64) -
     let mut block = Block::ZERO;
     let bytes = rows.as_slice().as_bytes();
     block.0[START..START + bytes.len()].copy_from_slice(bytes);
-    seal(&mut block.0, segment, Label { kind: Kind::UnitTable, region: 0, offset, epoch }, units.len() as u16);
+    seal(&mut block.0, segment, Label { kind: Kind::UnitTable, keyspace: 0, offset, epoch }, units.len() as u16);
     block
 }
 
@@ -141,11 +141,11 @@ pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Vec<Unit>, Damage> {
     let rows = <[UnitRow]>::ref_from_bytes(bytes).map_err(|_| Damage::Length)?;
     let unit = |row: &UnitRow| {
         let purpose = Purpose::from_bytes(row.purpose, row.level)?;
-        let (region, former_epoch) = match purpose {
-            Purpose::Log => (0, u64::from(row.region.get()) | u64::from(row.flags.get()) << 32),
-            _ => (row.region.get(), 0),
+        let (keyspace, former_epoch) = match purpose {
+            Purpose::Log => (0, u64::from(row.keyspace.get()) | u64::from(row.flags.get()) << 32),
+            _ => (row.keyspace.get(), 0),
         };
-        Ok(Unit { purpose, region, references: row.references.get(), garbage: row.garbage.get(), former_epoch })
+        Ok(Unit { purpose, keyspace, references: row.references.get(), garbage: row.garbage.get(), former_epoch })
     };
     rows.iter().map(unit).collect()
 }
@@ -160,8 +160,8 @@ mod tests {
         let kinds = [Purpose::Free, Purpose::Group, Purpose::Log, Purpose::Leaves(3), Purpose::Branches(1)];
         let more = [Purpose::Extents, Purpose::Segment];
         let unit = |purpose: &Purpose| {
-            let (region, former_epoch) = if *purpose == Purpose::Log { (0, (1 << 48) - 5) } else { (5, 0) };
-            Unit { purpose: *purpose, region, references: 1, garbage: 77, former_epoch }
+            let (keyspace, former_epoch) = if *purpose == Purpose::Log { (0, (1 << 48) - 5) } else { (5, 0) };
+            Unit { purpose: *purpose, keyspace, references: 1, garbage: 77, former_epoch }
         };
         let units: Vec<Unit> = kinds.iter().chain(&more).map(unit).collect();
         let block = to_block(Uuid([1; 16]), &units, 8192, 4);
@@ -174,7 +174,7 @@ mod tests {
         for (at, what) in [(START + 4, "a unit's purpose"), (START + 5, "a unit's level")] {
             let mut block = to_block(Uuid([1; 16]), &[Unit::default()], 8192, 4);
             block.0[at] = 200;
-            seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::UnitTable, region: 0, offset: 8192, epoch: 4 }, 1);
+            seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::UnitTable, keyspace: 0, offset: 8192, epoch: 4 }, 1);
             let sealed = unseal(&block.0, Kind::UnitTable, 8192).expect("whole");
             assert_eq!(from_block(&sealed), Err(Damage::Value { what, found: 200 }));
         }

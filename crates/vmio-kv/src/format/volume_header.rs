@@ -79,7 +79,7 @@ impl VolumeHeader {
             units: U64::new(self.units),
         };
         block.0[HEADER_BYTES..HEADER_BYTES + size_of::<Fields>()].copy_from_slice(fields.as_bytes());
-        seal(&mut block.0, self.uuid, Label { kind: Kind::VolumeHeader, region: 0, offset, epoch }, 0);
+        seal(&mut block.0, self.uuid, Label { kind: Kind::VolumeHeader, keyspace: 0, offset, epoch }, 0);
         block
     }
 
@@ -117,7 +117,7 @@ pub(crate) fn segments_to_block(volume: Uuid, segments: &[SegmentEntry], offset:
     let start = BLOCK_BYTES - SEGMENTS_A_TABLE * size_of::<SegmentRow>();
     let bytes = rows.as_slice().as_bytes();
     block.0[start..start + bytes.len()].copy_from_slice(bytes);
-    seal(&mut block.0, volume, Label { kind: Kind::SegmentTable, region: 0, offset, epoch }, rows.len() as u16);
+    seal(&mut block.0, volume, Label { kind: Kind::SegmentTable, keyspace: 0, offset, epoch }, rows.len() as u16);
     block
 }
 

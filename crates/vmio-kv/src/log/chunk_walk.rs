@@ -12,7 +12,7 @@ use crate::log::replay::{ChunkBytes, pointer_of, read_chunk};
 /// A put or a deletion that a chunk has.
 pub(crate) struct Visited<'chunk> {
     pub(crate) kind: RecordKind,
-    pub(crate) region: u32,
+    pub(crate) keyspace: u32,
     pub(crate) key: &'chunk [u8],
     pub(crate) value: &'chunk [u8],
     pub(crate) pointer: Pointer,
@@ -77,7 +77,7 @@ impl Log {
                 RecordKind::EndOfChunk => return Ok(()),
                 RecordKind::Put | RecordKind::Delete => visit(Visited {
                     kind: record.kind,
-                    region: record.region,
+                    keyspace: record.keyspace,
                     key: record.key,
                     value: record.value,
                     pointer: pointer_of(&record, offset),

@@ -52,7 +52,7 @@ const END_BYTES: usize = record_bytes(0, 0);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Append<'bytes> {
     pub(crate) kind: RecordKind,
-    pub(crate) region: u32,
+    pub(crate) keyspace: u32,
     pub(crate) key: &'bytes [u8],
     pub(crate) value: &'bytes [u8],
 }
@@ -327,9 +327,9 @@ impl Log {
     fn append_one(&self, state: &mut State, record: &Append<'_>, continues: bool) -> Appended {
         let sequence = state.next_sequence;
         state.next_sequence += 1;
-        let Append { kind, region, key, value } = *record;
+        let Append { kind, keyspace, key, value } = *record;
         state.refers_ahead |= kind == RecordKind::Extents;
-        let record = Record { kind, continues, region, sequence, key, value };
+        let record = Record { kind, continues, keyspace, sequence, key, value };
         let bytes = record.bytes();
         let (seed, start) = (state.appender.chunk().seed, state.appender.chunk().header.offset);
         let at = state.appender.append(bytes, |place| record.write(seed, place));
@@ -373,14 +373,14 @@ impl Log {
         }
         state.vouched = state.durable;
         let value = state.durable.to_le_bytes();
-        let record = Append { kind: RecordKind::Durable, region: 0, key: &[], value: &value };
+        let record = Append { kind: RecordKind::Durable, keyspace: 0, key: &[], value: &value };
         self.append_one(state, &record, false);
         true
     }
 
     fn begin_chunk(&self, state: &mut State, room: &mut Reservation<'_>) -> Result<()> {
         let next = room.take_chunk()?;
-        let end = Append { kind: RecordKind::EndOfChunk, region: 0, key: &[], value: &[] };
+        let end = Append { kind: RecordKind::EndOfChunk, keyspace: 0, key: &[], value: &[] };
         self.append_one(state, &end, false);
         let last = &state.appender.chunk().header;
         let header = ChunkHeader {
@@ -470,7 +470,7 @@ fn chunks_before(chunks: &VecDeque<(u64, u64)>, sequence: u64) -> usize {
 
 /// Ends a chunk that the last life of the segment has left, so that each but the newest says where it ends.
 fn end_chunk(segment: &Segment, header: &ChunkHeader, at: usize, sequence: u64) -> Result<()> {
-    let record = Record { kind: RecordKind::EndOfChunk, continues: false, region: 0, sequence, key: &[], value: &[] };
+    let record = Record { kind: RecordKind::EndOfChunk, continues: false, keyspace: 0, sequence, key: &[], value: &[] };
     let start = at - at % BLOCK_BYTES;
     let mut blocks = vec![Block::ZERO; (at + END_BYTES).div_ceil(BLOCK_BYTES) - start / BLOCK_BYTES];
     let bytes = blocks.as_mut_slice().as_mut_bytes();

@@ -48,7 +48,7 @@ impl End {
 /// A record of a batch of which not all has been seen.
 struct Waiting {
     kind: RecordKind,
-    region: u32,
+    keyspace: u32,
     sequence: u64,
     key: Vec<u8>,
     /// Of a large value's record alone: it says where that is.
@@ -72,7 +72,7 @@ impl ChunkBytes {
 /// A record to be applied.
 pub(crate) struct Replayed<'record> {
     pub(crate) kind: RecordKind,
-    pub(crate) region: u32,
+    pub(crate) keyspace: u32,
     pub(crate) sequence: u64,
     pub(crate) key: &'record [u8],
     /// Of a large value's record alone.
@@ -228,21 +228,21 @@ impl Reading {
                 RecordKind::Durable => self.durable = self.durable.max(vouched(&record)),
                 _ => {}
             }
-            let Record { kind, continues, region, sequence, key, value } = record;
+            let Record { kind, continues, keyspace, sequence, key, value } = record;
             let value = if kind == RecordKind::Extents { value } else { &[] };
             if continues {
                 let (key, value) = (key.to_vec(), value.to_vec());
-                self.batch.push(Waiting { kind, region, sequence, key, value, pointer });
+                self.batch.push(Waiting { kind, keyspace, sequence, key, value, pointer });
                 continue;
             }
             if kind == RecordKind::Durable {
                 // It may stand amid a batch, and is no part of it.
                 continue;
             }
-            for Waiting { kind, region, sequence, key, value, pointer } in self.batch.drain(..) {
-                apply(Replayed { kind, region, sequence, key: &key, value: &value, pointer })?;
+            for Waiting { kind, keyspace, sequence, key, value, pointer } in self.batch.drain(..) {
+                apply(Replayed { kind, keyspace, sequence, key: &key, value: &value, pointer })?;
             }
-            apply(Replayed { kind, region, sequence, key, value, pointer })?;
+            apply(Replayed { kind, keyspace, sequence, key, value, pointer })?;
         }
         Ok(())
     }

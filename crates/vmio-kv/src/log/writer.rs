@@ -339,7 +339,7 @@ mod tests {
                     db.put(&number.to_le_bytes(), &[7; VALUE_BYTES]).expect("room");
                 }
             });
-            wait_until(|| unwritten(&db.default_region().region().log.state()) > 4 << 20);
+            wait_until(|| unwritten(&db.default_keyspace().keyspace().log.state()) > 4 << 20);
             let before = backing.flushes();
             // The log is full of what waits to be written all the time.
             let started = Instant::now();
@@ -358,8 +358,8 @@ mod tests {
         let backing = Arc::new(FailingBacking::new(64 << 20));
         let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
         let db = Db::create_on(Arc::clone(&backing), options).expect("a store");
-        let log = &db.default_region().open().unwrap().home.log;
-        let region = db.default_region().region().number;
+        let log = &db.default_keyspace().open().unwrap().home.log;
+        let keyspace = db.default_keyspace().keyspace().number;
         let numbers: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
         let before = backing.flushes();
         backing.let_flushes_through(0);
@@ -367,7 +367,7 @@ mod tests {
             for number in &numbers {
                 scope.spawn(move || {
                     for _ in 0..RECORDS {
-                        let record = Append { kind: RecordKind::Put, region, key: b"key", value: b"value" };
+                        let record = Append { kind: RecordKind::Put, keyspace, key: b"key", value: b"value" };
                         let at = log.append_one_record(&record, Claim::Put).expect("room");
                         number.store(at.sequence, Ordering::SeqCst);
                         log.sync(at.sequence + 1).expect("flushed");

@@ -62,7 +62,7 @@ impl Step {
 pub(crate) struct Cursor<L> {
     /// Of the tree, whose log this is.
     log: L,
-    region: u32,
+    keyspace: u32,
     root: Root,
     epoch: u64,
     direction: Direction,
@@ -80,7 +80,7 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
     /// Before the first entry of a tree, as a version of that epoch sees it, on the way that is within a bound.
     pub(crate) fn seek(
         log: &L,
-        region: u32,
+        keyspace: u32,
         root: Root,
         epoch: u64,
         bound: Bound<&[u8]>,
@@ -88,8 +88,8 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
     ) -> Result<Self> {
         let (path, batch) = (Vec::new(), VecDeque::new());
         let mut cursor =
-            Cursor { log: log.clone(), region, root, epoch, direction, path, leaf: None, batch, passed: None };
-        let tree = Tree::new(log, region, root, epoch);
+            Cursor { log: log.clone(), keyspace, root, epoch, direction, path, leaf: None, batch, passed: None };
+        let tree = Tree::new(log, keyspace, root, epoch);
         let node = match bound {
             Bound::Included(key) | Bound::Excluded(key) => {
                 let find = |branch: &Branch<'_>, node| tree.find(branch, node, key);
@@ -120,12 +120,12 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
 
     /// To the first entry on the way that is within a bound.
     pub(crate) fn skip_to(&mut self, bound: Bound<&[u8]>) -> Result<()> {
-        *self = Cursor::seek(&self.log, self.region, self.root, self.epoch, bound, self.direction)?;
+        *self = Cursor::seek(&self.log, self.keyspace, self.root, self.epoch, bound, self.direction)?;
         Ok(())
     }
 
     fn tree(&self) -> Tree<'_> {
-        Tree::new(&self.log, self.region, self.root, self.epoch)
+        Tree::new(&self.log, self.keyspace, self.root, self.epoch)
     }
 
     /// To the leaf below a node that has a certain place; returns it.

@@ -86,11 +86,11 @@ mod tests {
         let db = Db::create_on(MemoryBacking::new(256 << 20)?, options.durability(Durability::None))?;
         keys.try_for_each(|key| db.put(&key, b"x"))?;
         db.flush()?;
-        let region = db.default_region().region();
-        let version = region.version();
+        let keyspace = db.default_keyspace().keyspace();
+        let version = keyspace.version();
         let root = version.levels[1].active.expect("a tree");
         assert_eq!(root.height, height);
-        let tree = Tree::new(&region.log, region.number, root, version.epoch);
+        let tree = Tree::new(&keyspace.log, keyspace.number, root, version.epoch);
         for parts_max in [1, 2, 3, 16, 100] {
             let Division { parts, mut above, long_pivots } = Division::new(tree, parts_max)?;
             assert!(parts.len() <= parts_max && parts.len() > parts_max / 2, "{} of {parts_max}", parts.len());

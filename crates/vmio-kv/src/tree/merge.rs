@@ -38,7 +38,7 @@ pub(crate) trait Newer: Sync {
 
 /// The tree that entries are merged into.
 pub(crate) struct Target {
-    pub(crate) region: u32,
+    pub(crate) keyspace: u32,
     pub(crate) level: u8,
     pub(crate) old: Option<Root>,
     /// Whether deleted keys need not be remembered: no level below has any.
@@ -101,11 +101,11 @@ const AHEAD: usize = 16;
 /// Parts that the target is divided into for each thread: some take longer than others.
 const PARTS_A_THREAD: usize = 4;
 
-/// Merges what is newer into a tree of a region, for its level, by some threads. Deletions that meet nothing below are dropped if
+/// Merges what is newer into a tree of a keyspace, for its level, by some threads. Deletions that meet nothing below are dropped if
 /// it is the lowest level.
 pub(crate) fn merge(log: &Log, target: &Target, newer: &dyn Newer, threads: &MergeThreads) -> Result<Merged> {
-    let old = target.old.map(|root| Tree::new(log, target.region, root, OF_MERGES));
-    let room = NodeRoom::new(&log.segment, target.region, target.level);
+    let old = target.old.map(|root| Tree::new(log, target.keyspace, root, OF_MERGES));
+    let room = NodeRoom::new(&log.segment, target.keyspace, target.level);
     let begin = |start: &OwnedPivot| -> Result<Merge<'_>> {
         let first = old.map_or(Ok(Vec::new()), |tree| tree.whole_pivot(start))?;
         Ok(Merge {
@@ -278,7 +278,7 @@ impl<'merge> Merge<'merge> {
         };
         let room = self.writer.room();
         let leaf = &mut self.leaf;
-        let seal = |offset, epoch| leaf.finish(room.segment.uuid, room.region, offset, epoch);
+        let seal = |offset, epoch| leaf.finish(room.segment.uuid, room.keyspace, offset, epoch);
         let child = self.writer.write(Which::Leaf, seal)?;
         self.done.upper.push(&mut self.writer, Placed { pivot, child })
     }

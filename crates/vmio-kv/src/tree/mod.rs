@@ -33,11 +33,11 @@ pub(crate) use threads::MergeThreads;
 /// More nodes than this one below the other are a loop.
 pub(crate) const HEIGHT_MAX: u16 = 20;
 
-/// A published tree of a region. Whoever looks at it holds the version that refers to it.
+/// A published tree of a keyspace. Whoever looks at it holds the version that refers to it.
 #[derive(Clone, Copy)]
 pub(crate) struct Tree<'log> {
     log: &'log Log,
-    region: u32,
+    keyspace: u32,
     root: Root,
     /// That of the version which refers to it.
     epoch: u64,
@@ -45,13 +45,13 @@ pub(crate) struct Tree<'log> {
 
 impl<'log> Tree<'log> {
     /// As a version of that epoch sees it.
-    pub(crate) fn new(log: &'log Log, region: u32, root: Root, epoch: u64) -> Self {
-        Tree { log, region, root, epoch }
+    pub(crate) fn new(log: &'log Log, keyspace: u32, root: Root, epoch: u64) -> Self {
+        Tree { log, keyspace, root, epoch }
     }
 
     /// A place in it.
     pub(crate) fn cursor(&self, bound: Bound<&[u8]>, direction: Direction) -> Result<Cursor<&'log Log>> {
-        Cursor::seek(&self.log, self.region, self.root, self.epoch, bound, direction)
+        Cursor::seek(&self.log, self.keyspace, self.root, self.epoch, bound, direction)
     }
 
     fn root_child(&self) -> Child {
@@ -91,7 +91,7 @@ impl<'log> Tree<'log> {
     }
 
     fn check(&self, sealed: &Sealed<'_>, child: Child) -> Result<(), Damage> {
-        if sealed.uuid != self.log.segment.uuid || sealed.region != self.region {
+        if sealed.uuid != self.log.segment.uuid || sealed.keyspace != self.keyspace {
             return Err(Damage::Foreign);
         }
         if !child.is_of(sealed.epoch) {

@@ -27,16 +27,16 @@ pub(super) enum Which {
 /// Where the nodes of a new tree come to lie: those who write parts of it take runs of the same units, one behind the other.
 pub(super) struct NodeRoom<'segment> {
     pub(super) segment: &'segment Segment,
-    pub(super) region: u32,
+    pub(super) keyspace: u32,
     level: u8,
     leaves: Mutex<Cursor>,
     branches: Mutex<Cursor>,
 }
 
 impl<'segment> NodeRoom<'segment> {
-    /// For a tree of that level of a region.
-    pub(super) fn new(segment: &'segment Segment, region: u32, level: u8) -> Self {
-        NodeRoom { segment, region, level, leaves: Mutex::default(), branches: Mutex::default() }
+    /// For a tree of that level of a keyspace.
+    pub(super) fn new(segment: &'segment Segment, keyspace: u32, level: u8) -> Self {
+        NodeRoom { segment, keyspace, level, leaves: Mutex::default(), branches: Mutex::default() }
     }
 
     fn take_run(&self, which: Which) -> Result<Extent> {
@@ -46,7 +46,7 @@ impl<'segment> NodeRoom<'segment> {
         };
         // Nobody has blocks of a unit before it is begun.
         let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
-        self.segment.take_nodes(&mut cursor, purpose, self.region, RUN_BLOCKS_MAX)
+        self.segment.take_nodes(&mut cursor, purpose, self.keyspace, RUN_BLOCKS_MAX)
     }
 }
 

@@ -88,7 +88,7 @@ impl NodeWriter<'_> {
         // From the last one on, since each says where the one behind it is.
         for bytes in rest.chunks(PIECE_BYTES).rev() {
             let piece = Piece { bytes, next };
-            let seal = |offset, epoch| piece.to_block(room.segment.uuid, room.region, offset, epoch);
+            let seal = |offset, epoch| piece.to_block(room.segment.uuid, room.keyspace, offset, epoch);
             next = Some(self.write(Which::Branch, seal)?);
         }
         Ok(Pivot { front: bytes, rest: next.map(|first| Rest { first, bytes: rest.len() }) })

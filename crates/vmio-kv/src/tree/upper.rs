@@ -109,7 +109,7 @@ fn finish(writer: &mut NodeWriter<'_>, builder: &mut BranchBuilder) -> Result<Pl
     let room = writer.room();
     let mut own = OwnedPivot::default();
     let child = writer.write(Which::Branch, |offset, epoch| {
-        let (pivot, block) = builder.finish(room.segment.uuid, room.region, offset, epoch);
+        let (pivot, block) = builder.finish(room.segment.uuid, room.keyspace, offset, epoch);
         own = pivot;
         block
     })?;
@@ -145,8 +145,8 @@ mod tests {
     #[test]
     fn parts_make_one_tree_and_their_leaves_stay_in_no_memory() -> Result<()> {
         let db = Db::create_on(MemoryBacking::new(256 << 20)?, Options::new().memory_bytes(32 << 20))?;
-        let region = db.default_region().region();
-        let room = NodeRoom::new(&region.log.segment, region.number, 1);
+        let keyspace = db.default_keyspace().keyspace();
+        let room = NodeRoom::new(&keyspace.log.segment, keyspace.number, 1);
         let cases = [
             (&[0][..], None),
             (&[1], Some(1)),
@@ -176,7 +176,7 @@ mod tests {
             let mut leaves = Vec::new();
             let (offset, epoch) = (node.child.offset(), node.child.epoch_bits());
             let root = Root { offset, epoch, entries: 0, height, blocks: taken.blocks() as u32 };
-            let tree = Tree::new(&region.log, region.number, root, region.log.segment.next_epoch());
+            let tree = Tree::new(&keyspace.log, keyspace.number, root, keyspace.log.segment.next_epoch());
             leaves_below(tree, node.child, height, &mut leaves)?;
             assert_eq!(leaves, Vec::from_iter(0..count));
         }

@@ -430,8 +430,8 @@ impl Allocator {
     }
 
     /// Takes a block, which is pending; behind the cursor's last one if there is room.
-    pub(crate) fn take_block(&mut self, cursor: &mut Cursor, purpose: Purpose, region: u32) -> Option<(u64, Entered)> {
-        let (taken, entered) = self.take_blocks(cursor, purpose, region, 1)?;
+    pub(crate) fn take_block(&mut self, cursor: &mut Cursor, purpose: Purpose, keyspace: u32) -> Option<(u64, Entered)> {
+        let (taken, entered) = self.take_blocks(cursor, purpose, keyspace, 1)?;
         Some((taken.offset, entered))
     }
 
@@ -440,7 +440,7 @@ impl Allocator {
         &mut self,
         cursor: &mut Cursor,
         purpose: Purpose,
-        region: u32,
+        keyspace: u32,
         most: u64,
     ) -> Option<(Extent, Entered)> {
         if let Some(unit) = cursor.unit {
@@ -449,12 +449,12 @@ impl Allocator {
             }
             self.leave(cursor);
         }
-        let (unit, entered) = match self.unit_to_reuse(purpose, region) {
+        let (unit, entered) = match self.unit_to_reuse(purpose, keyspace) {
             Some(unit) => (unit, Entered::Again(self.free_blocks(unit))),
             None => {
                 let unit = self.pop_free_unit(purpose)?;
                 self.change(unit, |map, index| {
-                    map.units[index] = Unit { purpose, region, ..Unit::default() };
+                    map.units[index] = Unit { purpose, keyspace, ..Unit::default() };
                     map.mark_unit(index);
                 })?;
                 (unit, Entered::New(unit))
@@ -493,12 +493,12 @@ impl Allocator {
         Some(Extent { offset: unit * UNIT_BYTES + first * BLOCK_BYTES as u64, blocks })
     }
 
-    fn unit_to_reuse(&self, purpose: Purpose, region: u32) -> Option<u64> {
+    fn unit_to_reuse(&self, purpose: Purpose, keyspace: u32) -> Option<u64> {
         // The segment's own blocks are few, and when room is short any will do.
         let any_will_do = purpose == Purpose::Segment || self.free_units_with_holes() <= OWN_UNITS;
         let least = if any_will_do { 1 } else { REUSE_BLOCKS_MIN };
         let is_there = |unit: &u64| self.granted.contains(unit) && !self.in_use.contains(unit);
-        let by_room = self.parts.with_room((purpose, region), least..).rev().map(|(_, unit)| unit);
+        let by_room = self.parts.with_room((purpose, keyspace), least..).rev().map(|(_, unit)| unit);
         by_room.into_iter().find(is_there)
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use crate::error::Result;
 use crate::format::block::{Block, Sealed};
-use crate::format::catalogue::{self, RegionEntry};
+use crate::format::catalogue::{self, KeyspaceEntry};
 use crate::format::extents::Extent;
 use crate::format::free_log::{self, Freed};
 use crate::format::geometry::{Group, UNIT_BYTES, unit_of};
@@ -24,7 +24,7 @@ pub(crate) struct Committed {
     pub(super) epoch: u64,
     pub(super) superblock: Superblock,
     /// By the blocks of the catalogue.
-    catalogue: Vec<Vec<RegionEntry>>,
+    catalogue: Vec<Vec<KeyspaceEntry>>,
     free_log_blocks: Vec<u64>,
     /// Blocks out of use that somebody may still read: the free log has them, the bitmap has not lost them yet.
     waiting: BTreeSet<Freed>,
@@ -36,9 +36,9 @@ pub(crate) struct Committed {
 /// What changes with a commit.
 #[derive(Default)]
 pub(crate) struct Changes {
-    /// Regions in their new state; those that were not there are new.
-    pub(crate) regions: Vec<RegionEntry>,
-    /// Numbers of regions that are no more.
+    /// Keyspaces in their new state; those that were not there are new.
+    pub(crate) keyspaces: Vec<KeyspaceEntry>,
+    /// Numbers of keyspaces that are no more.
     pub(crate) removed: Vec<u32>,
     /// Nodes that they refer to now.
     pub(crate) taken: BlockRuns,
@@ -48,8 +48,8 @@ pub(crate) struct Changes {
     pub(crate) replay: Option<(u64, u64)>,
     /// The newest generation of the log, and the number of the first record that is not durable.
     pub(crate) log: Option<(u64, u64)>,
-    /// The number of the next region.
-    pub(crate) next_region: Option<u32>,
+    /// The number of the next keyspace.
+    pub(crate) next_keyspace: Option<u32>,
     /// Who owns the segment from now on.
     pub(crate) owner_epoch: Option<u64>,
     /// The groups that it has from now on, if these are more or longer.
@@ -63,7 +63,7 @@ impl Committed {
         copies: [u64; 2],
         epoch: u64,
         superblock: Superblock,
-        catalogue: Vec<Vec<RegionEntry>>,
+        catalogue: Vec<Vec<KeyspaceEntry>>,
         free_log_blocks: Vec<u64>,
     ) -> Self {
         // What the free log names was given back as it was read, and its own blocks go with the next commit.
@@ -79,12 +79,12 @@ impl Committed {
         }
     }
 
-    pub(super) fn regions(&self) -> impl Iterator<Item = &RegionEntry> {
+    pub(super) fn keyspaces(&self) -> impl Iterator<Item = &KeyspaceEntry> {
         self.catalogue.iter().flatten()
     }
 
-    /// The catalogue with some regions changed, and others gone, and which of its blocks are.
-    fn changed_catalogue(&self, regions: &[RegionEntry], removed: &[u32]) -> (Vec<Vec<RegionEntry>>, BTreeSet<usize>) {
+    /// The catalogue with some keyspaces changed, and others gone, and which of its blocks are.
+    fn changed_catalogue(&self, keyspaces: &[KeyspaceEntry], removed: &[u32]) -> (Vec<Vec<KeyspaceEntry>>, BTreeSet<usize>) {
         let mut catalogue = self.catalogue.clone();
         let mut changed = BTreeSet::new();
         for (index, block) in catalogue.iter_mut().enumerate() {
@@ -92,22 +92,22 @@ impl Committed {
             block.retain(|entry| !removed.contains(&entry.number));
             changed.extend((block.len() < before).then_some(index));
         }
-        for region in regions {
-            let is_it = |entry: &RegionEntry| entry.number == region.number;
+        for keyspace in keyspaces {
+            let is_it = |entry: &KeyspaceEntry| entry.number == keyspace.number;
             let block = catalogue.iter().position(|block| block.iter().any(is_it));
             let block = match block {
                 Some(block) => {
-                    catalogue[block].iter_mut().filter(|entry| is_it(entry)).for_each(|entry| *entry = region.clone());
+                    catalogue[block].iter_mut().filter(|entry| is_it(entry)).for_each(|entry| *entry = keyspace.clone());
                     block
                 }
                 None => {
                     // Where one was that is no more.
-                    let with_room = catalogue.iter().position(|block| block.len() < catalogue::REGIONS);
+                    let with_room = catalogue.iter().position(|block| block.len() < catalogue::KEYSPACES);
                     let block = with_room.unwrap_or_else(|| {
                         catalogue.push(Vec::new());
                         catalogue.len() - 1
                     });
-                    catalogue[block].push(region.clone());
+                    catalogue[block].push(keyspace.clone());
                     block
                 }
             };
@@ -161,8 +161,8 @@ impl Segment {
         }
         let epoch = committed.epoch + 1;
         self.give_back_retired(committed)?;
-        let (catalogue, changed) = committed.changed_catalogue(&changes.regions, &changes.removed);
-        assert!(catalogue.len() <= CATALOGUE_BLOCKS_MAX, "whoever creates regions looks at how many there are");
+        let (catalogue, changed) = committed.changed_catalogue(&changes.keyspaces, &changes.removed);
+        assert!(catalogue.len() <= CATALOGUE_BLOCKS_MAX, "whoever creates keyspaces looks at how many there are");
         let mut references = committed.superblock.catalogue.clone();
         let mut outdated: Vec<Freed> = Vec::new();
         let mut blocks: Vec<(u64, Block)> = Vec::new();
@@ -204,8 +204,8 @@ impl Segment {
             superblock.log_generation = generation;
             superblock.log_durable = superblock.log_durable.max(durable);
         }
-        if let Some(next_region) = changes.next_region {
-            superblock.next_region = next_region;
+        if let Some(next_keyspace) = changes.next_keyspace {
+            superblock.next_keyspace = next_keyspace;
         }
         if let Some(owner_epoch) = changes.owner_epoch {
             superblock.owner_epoch = owner_epoch;

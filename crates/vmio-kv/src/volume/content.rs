@@ -58,6 +58,6 @@ impl Content {
 /// What stands in place of a header until the volume is laid out. Its first sector alone is not zeros: it is there or not.
 pub(super) fn creation_mark(volume: Uuid, offset: u64) -> Block {
     let mut block = Block::ZERO;
-    seal(&mut block.0, volume, Label { kind: Kind::Creation, region: 0, offset, epoch: 0 }, 0);
+    seal(&mut block.0, volume, Label { kind: Kind::Creation, keyspace: 0, offset, epoch: 0 }, 0);
     block
 }

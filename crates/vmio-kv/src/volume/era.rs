@@ -1,6 +1,6 @@
 //! When what a commit has taken out of use may be used again: when nobody can reach it any longer.
 //!
-//! A version of a region refers to nodes and records. The commit that makes the next version retires some of them, which
+//! A version of a keyspace refers to nodes and records. The commit that makes the next version retires some of them, which
 //! readers of the version, and of all before it, may still look at. Each version holds an era, each era the next one: so an
 //! era ends only after all before it, and what was retired with it is given back then.
 
@@ -24,7 +24,7 @@ impl Retired {
 }
 
 /// What a commit has taken out of use. It goes where [`Retired`] has it when the last era that ended with it is over: that of one
-/// region for its nodes, those of all regions for chunks of the log.
+/// keyspace for its nodes, those of all keyspaces for chunks of the log.
 pub(crate) struct Outdated {
     retired: Arc<Retired>,
     freed: Vec<Freed>,
@@ -42,7 +42,7 @@ impl Drop for Outdated {
     }
 }
 
-/// The time between two commits of a region.
+/// The time between two commits of a keyspace.
 #[derive(Default)]
 pub(crate) struct Era {
     ending: OnceLock<(Arc<Outdated>, Arc<Era>)>,
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_regions_share_waits_for_the_readers_of_all() {
+    fn what_several_keyspaces_share_waits_for_the_readers_of_all() {
         let retired = Arc::new(Retired::default());
         let (left, right) = (Era::first(), Era::first());
         let chunk = Outdated::new(&retired, freed(1));

@@ -25,7 +25,7 @@ impl TakenExtents {
     /// Takes room for so many blocks, and for a head that is as long as `head_blocks` says of so many extents.
     pub(crate) fn new(
         segment: &Arc<Segment>,
-        region: u32,
+        keyspace: u32,
         blocks: u64,
         head_blocks: impl Fn(usize) -> u64,
     ) -> Result<Self> {
@@ -33,7 +33,7 @@ impl TakenExtents {
         segment.make_ready_for(Claim::Put, blocks / UNIT_BLOCKS + 2)?;
         let taken = segment.take(|allocator| {
             let new_units = segment.units_beside(Claim::Put, allocator);
-            allocator.take_runs(region, blocks, &head_blocks, new_units)
+            allocator.take_runs(keyspace, blocks, &head_blocks, new_units)
         })?;
         let Some(TakenRuns { extents, head: Some(head), new_units }) = taken else {
             return Err(segment.full((blocks * BLOCK_BYTES as u64).next_multiple_of(UNIT_BYTES)));

@@ -1,4 +1,4 @@
-//! A segment: its allocator, its catalogue of regions, and what its last commit said.
+//! A segment: its allocator, its catalogue of keyspaces, and what its last commit said.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,7 @@ use parking_lot::MutexGuard;
 use crate::device::{Device, Newest};
 use crate::error::{Damage, Error, FullPlace, Result};
 use crate::format::block::{Block, Kind, Sealed, Uuid, unseal};
-use crate::format::catalogue::{self, RegionEntry};
+use crate::format::catalogue::{self, KeyspaceEntry};
 use crate::format::chunk::ChunkHeader;
 use crate::format::extents::{Extent, HEAD_NUMBERS};
 use crate::format::free_log::{self, Freed};
@@ -93,7 +93,7 @@ pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
         log_generation: 0,
         log_durable: 1,
         free_log: 0,
-        next_region: 1,
+        next_keyspace: 1,
         allocator_epochs: AllocatorEpochs::of(allocator.epochs(granted)),
         units: units_of(&entry.groups),
         granted,
@@ -203,13 +203,13 @@ impl Segment {
             }
             next = behind;
         }
-        let mut regions = Vec::new();
+        let mut keyspaces = Vec::new();
         for reference in &superblock.catalogue {
-            regions.push(read_catalogue(&device, entry.uuid, *reference)?);
+            keyspaces.push(read_catalogue(&device, entry.uuid, *reference)?);
         }
         // One that says 0 has all; once it grows it must not. Who opens it may use all features from its first commit on.
         let superblock = Superblock { units: units_of(&groups), granted, incompatible: FEATURES, ..superblock };
-        let committed = Committed::new(copies, epoch, superblock, regions, free_log_blocks);
+        let committed = Committed::new(copies, epoch, superblock, keyspaces, free_log_blocks);
         // Another than other openings have begun with, most likely.
         let failed =
             |source| Error::Device { volume: device.name().to_owned(), action: "numbering", offset: 0, source };
@@ -265,10 +265,10 @@ impl Segment {
         self.committed.lock().unwrap_or_else(PoisonError::into_inner).copies = copies;
     }
 
-    /// The regions that were committed.
-    pub(crate) fn regions(&self) -> Vec<RegionEntry> {
+    /// The keyspaces that were committed.
+    pub(crate) fn keyspaces(&self) -> Vec<KeyspaceEntry> {
         let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
-        committed.regions().cloned().collect()
+        committed.keyspaces().cloned().collect()
     }
 
     /// The number of the last commit.
@@ -400,8 +400,8 @@ impl Segment {
     }
 
     /// Takes up to so many blocks in a row for nodes, pending until they are committed.
-    pub(crate) fn take_nodes(&self, cursor: &mut Cursor, purpose: Purpose, region: u32, most: u64) -> Result<Extent> {
-        let taken = self.take(|allocator| allocator.take_blocks(cursor, purpose, region, most))?;
+    pub(crate) fn take_nodes(&self, cursor: &mut Cursor, purpose: Purpose, keyspace: u32, most: u64) -> Result<Extent> {
+        let taken = self.take(|allocator| allocator.take_blocks(cursor, purpose, keyspace, most))?;
         let (taken, entered) = taken.ok_or_else(|| self.full(UNIT_BYTES))?;
         let begun = match entered {
             Entered::No => Ok(()),
@@ -464,9 +464,9 @@ impl Segment {
     }
 }
 
-fn read_catalogue(device: &Device, segment: Uuid, reference: BlockReference) -> Result<Vec<RegionEntry>> {
+fn read_catalogue(device: &Device, segment: Uuid, reference: BlockReference) -> Result<Vec<KeyspaceEntry>> {
     let BlockReference { offset, epoch } = reference;
-    let damaged = |damage| device.damaged("the catalogue of regions", offset, damage);
+    let damaged = |damage| device.damaged("the catalogue of keyspaces", offset, damage);
     let block = device.read_block(offset)?;
     let sealed = unseal(&block.0, Kind::Catalogue, offset).map_err(damaged)?;
     if sealed.uuid != segment {

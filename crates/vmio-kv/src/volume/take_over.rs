@@ -90,12 +90,12 @@ struct Owners {
     first_unit: u64,
     /// The highest epoch of one of them.
     newest_epoch: u64,
-    regions: usize,
+    keyspaces: usize,
 }
 
 impl Volume {
     /// Claims all segments: when this returns, their owner acknowledges nothing more, and what he has acknowledged can be read. `may_open`
-    /// refuses so many segments and regions before that.
+    /// refuses so many segments and keyspaces before that.
     pub(crate) fn claim(&mut self, may_open: impl Fn(usize, usize) -> Result<()>) -> Result<BTreeMap<u32, Claim>> {
         let failed =
             |source| Error::Device { volume: self.device.name().to_owned(), action: "naming", offset: 0, source };
@@ -110,7 +110,7 @@ impl Volume {
                 segments.iter().map(|entry| self.owners(entry, name)).collect::<Result<Vec<_>>>()?;
             self.may_write()()?;
             // Nobody is fenced in vain.
-            may_open(segments.len(), owners.iter().map(|owners| owners.regions).sum())?;
+            may_open(segments.len(), owners.iter().map(|owners| owners.keyspaces).sum())?;
             self.check_room(segments.iter().zip(&owners))?;
             for (entry, Owners { half, first_unit, newest_epoch, .. }) in segments.iter().zip(owners) {
                 let own = claims.get(&entry.number);
@@ -160,12 +160,12 @@ impl Volume {
         let granted = others().map(|record| record.granted).max().unwrap_or(0);
         let newest_epoch = others().map(|record| record.owner_epoch).max().unwrap_or(0);
         // None is ever given up.
-        let regions = superblock.next_region.saturating_sub(1) as usize;
+        let keyspaces = superblock.next_keyspace.saturating_sub(1) as usize;
         Ok(Owners {
             half,
             first_unit: superblock.granted_units(&groups).max(granted),
             newest_epoch: newest_epoch.max(superblock.owner_epoch),
-            regions,
+            keyspaces,
         })
     }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use vmio_kv::{Db, Durability, Options, RegionHandle};
+use vmio_kv::{Db, Durability, Options, KeyspaceHandle};
 
-use super::engine::{Engine, EngineKind, Region, Replayed, Setup, Stores};
+use super::engine::{Engine, EngineKind, Keyspace, Replayed, Setup, Stores};
 use super::page_trace::PageTrace;
 
 const BESIDE_BYTES_MIN: u64 = 16 << 20;
@@ -42,14 +42,14 @@ pub struct MeasuredByVmioBench {
 
 /// A store in a file of the folder.
 pub struct VmioEngine {
-    regions: Vec<VmioRegion>,
-    /// Of the two levels in memory of all regions.
+    keyspaces: Vec<VmioKeyspace>,
+    /// Of the two levels in memory of all keyspaces.
     memory_levels_bytes: u64,
     page_trace: Option<Arc<PageTrace>>,
     db: Db,
 }
 
-struct VmioRegion(RegionHandle);
+struct VmioKeyspace(KeyspaceHandle);
 
 impl VmioEngine {
     pub fn open(setup: &Setup, engine: vmio_kv::Engine) -> Result<Self> {
@@ -58,8 +58,8 @@ impl VmioEngine {
         // Sparse, so that room which is not used costs nothing.
         let volume_bytes = 3 * setup.written_bytes + 2 * setup.data_bytes + (1 << 30);
         let durability = if setup.sync_writes { Durability::Sync } else { Durability::None };
-        let regions = u64::from(setup.regions);
-        let level_bytes = (memory_bytes / 8 / regions).max(MEMORY_LEVEL_BYTES_MIN);
+        let keyspaces = u64::from(setup.keyspaces);
+        let level_bytes = (memory_bytes / 8 / keyspaces).max(MEMORY_LEVEL_BYTES_MIN);
         let page_trace = setup.page_trace.as_deref().map(PageTrace::create).transpose()?.map(Arc::new);
         let mut options = Options::new()
             .engine(engine)
@@ -72,20 +72,20 @@ impl VmioEngine {
             options = options.observe_pages(move |page, is_store| trace.note(page, is_store));
         }
         let db = Db::open_or_create(setup.folder.join("volume"), options)?;
-        let regions = match setup.regions {
-            1 => vec![VmioRegion(db.default_region().clone())],
+        let keyspaces = match setup.keyspaces {
+            1 => vec![VmioKeyspace(db.default_keyspace().clone())],
             _ => {
-                let open = |name: String| db.region_or_create(&name).map(VmioRegion);
-                setup.region_names().map(open).collect::<vmio_kv::Result<_>>()?
+                let open = |name: String| db.keyspace_or_create(&name).map(VmioKeyspace);
+                setup.keyspace_names().map(open).collect::<vmio_kv::Result<_>>()?
             }
         };
-        Ok(Self { memory_levels_bytes: 2 * level_bytes * u64::from(setup.regions), regions, page_trace, db })
+        Ok(Self { memory_levels_bytes: 2 * level_bytes * u64::from(setup.keyspaces), keyspaces, page_trace, db })
     }
 }
 
 impl Engine for VmioEngine {
-    fn region(&self, number: u32) -> &dyn Region {
-        &self.regions[number as usize]
+    fn keyspace(&self, number: u32) -> &dyn Keyspace {
+        &self.keyspaces[number as usize]
     }
 
     fn sync(&self) -> Result<()> {
@@ -97,7 +97,7 @@ impl Engine for VmioEngine {
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        drop(self.regions);
+        drop(self.keyspaces);
         self.db.close()?;
         self.page_trace.map_or(Ok(()), |trace| trace.finish())
     }
@@ -113,7 +113,7 @@ impl Engine for VmioEngine {
     }
 }
 
-impl Region for VmioRegion {
+impl Keyspace for VmioKeyspace {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         Ok(self.0.put(key, value)?)
     }

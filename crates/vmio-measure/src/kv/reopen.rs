@@ -176,8 +176,8 @@ pub fn reopen(spec: &ReopenSpec, stores: &dyn Stores) -> anyhow::Result<ReopenRe
     let read = |record: &mut RecordBuffer<'_>, number| -> anyhow::Result<Option<bool>> {
         record.key(number);
         let mut is_right = None;
-        let (record, region) = (&*record, engine.region((number % u64::from(load.setup.regions)) as u32));
-        region.get(record.last_key(), &mut |value| is_right = Some(record.is_value_of(record.last_key(), value)))?;
+        let (record, keyspace) = (&*record, engine.keyspace((number % u64::from(load.setup.keyspaces)) as u32));
+        keyspace.get(record.last_key(), &mut |value| is_right = Some(record.is_value_of(record.last_key(), value)))?;
         Ok(is_right)
     };
     let start = Instant::now();

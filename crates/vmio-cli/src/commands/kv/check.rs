@@ -41,7 +41,7 @@ fn write_report(output: &mut impl Write, report: &Report) -> std::io::Result<()>
     writeln!(output, "units      {} of {} taken", report.units_taken, report.units)?;
     writeln!(output, "segments   {}", report.segments)?;
     writeln!(output, "log        {} records in {} chunks", report.records, report.chunks)?;
-    writeln!(output, "regions    {} with {} trees of {} nodes", report.regions, report.trees, report.nodes)?;
+    writeln!(output, "keyspaces  {} with {} trees of {} nodes", report.keyspaces, report.trees, report.nodes)?;
     writeln!(output, "entries    {}, of them {} superseded", report.entries, report.superseded_entries)?;
     writeln!(output, "leaked     {}", format_size(report.leaked_blocks * 4096))?;
     writeln!(output, "problems   {}", report.problem_count)
@@ -60,7 +60,7 @@ fn object(report: &Report) -> Value {
         "segments": report.segments,
         "units": report.units,
         "units_taken": report.units_taken,
-        "regions": report.regions,
+        "keyspaces": report.keyspaces,
         "trees": report.trees,
         "nodes": report.nodes,
         "entries": report.entries,

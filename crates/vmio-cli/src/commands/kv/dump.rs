@@ -17,8 +17,9 @@ pub enum Part {
     Superblock,
     /// Units that are taken, and what for
     Units,
-    /// Regions, with the roots of their levels
-    Regions,
+    /// Keyspaces, with the roots of their levels
+    #[value(alias = "regions")]
+    Keyspaces,
     /// Nodes of all trees
     Tree,
     /// Chunks of the log and their records
@@ -30,7 +31,7 @@ impl Part {
         match self {
             Part::Superblock => Structure::Superblock,
             Part::Units => Structure::Units,
-            Part::Regions => Structure::Regions,
+            Part::Keyspaces => Structure::Keyspaces,
             Part::Tree => Structure::Tree,
             Part::Log => Structure::Log,
         }
@@ -66,7 +67,7 @@ fn write_found(output: &mut impl Write, found: &Found, json: bool) -> io::Result
                 other => text(other).into(),
             };
             match object.get_mut(*name) {
-                // A region has several trees.
+                // A keyspace has several trees.
                 Some(Value::Array(all)) => all.push(value),
                 Some(one) => *one = Value::Array(vec![one.take(), value]),
                 None => drop(object.insert((*name).to_owned(), value)),

@@ -24,15 +24,15 @@ pub const CREATE_SEGMENT_EXAMPLES: &str = "\
 Examples:
   vmio kv create-segment words.kv
   vmio kv create-segment --size 50G words.kv
-  vmio kv load --region archive --segment 1 words.kv < archive.txt
+  vmio kv load --keyspace archive --segment 1 words.kv < archive.txt
 
-Prints the segment's number. A segment has a log of its own, and holds the regions that are created in it.
+Prints the segment's number. A segment has a log of its own, and holds the keyspaces that are created in it.
 The store becomes longer by the size; any of its segments may take what this one does not need.
 No other process may have the store open; the library's Db::create_segment does it while it is in use.";
 pub const PUT_EXAMPLES: &str = "\
 Examples:
   vmio kv put words.kv apple red
-  vmio kv put --region plants words.kv apple tree
+  vmio kv put --keyspace plants words.kv apple tree
   vmio kv put words.kv film --file film.mkv
   vmio kv put words.kv '\\xff\\xfe' 'of a key that is not UTF-8'
   vmio kv put --hex words.kv fffe 00010203

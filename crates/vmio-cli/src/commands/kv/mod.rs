@@ -29,7 +29,7 @@ use load::Loaded;
 use scan::ScanArgs;
 use serde_json::json;
 use vmio::backing::{Access, Backing, FileBacking, FileUser, Holder};
-use vmio_kv::{DEFAULT_REGION, Db, Durability, FullPlace, Options, RegionHandle, SegmentHandle, SegmentStats};
+use vmio_kv::{DEFAULT_KEYSPACE, Db, Durability, FullPlace, Options, KeyspaceHandle, SegmentHandle, SegmentStats};
 use vmio_measure::kv::{OwnBenchArgs, run_own};
 use vmio_report::size::{format_size, parse_size, parse_within};
 
@@ -67,7 +67,7 @@ enum KvCommand {
         #[arg(value_parser = parse_size)]
         size: u64,
     },
-    /// Add a segment to a store: a log and room for regions that are to have their own
+    /// Add a segment to a store: a log and room for keyspaces that are to have their own
     #[command(after_help = CREATE_SEGMENT_EXAMPLES)]
     CreateSegment {
         #[command(flatten)]
@@ -100,7 +100,7 @@ enum KvCommand {
         #[command(flatten)]
         store: StoreArgs,
         #[command(flatten)]
-        region: RegionArgs,
+        keyspace: KeyspaceArgs,
         #[command(flatten)]
         encoding: EncodingArgs,
         /// The keys
@@ -122,7 +122,7 @@ enum KvCommand {
         #[command(flatten)]
         store: StoreArgs,
         #[command(flatten)]
-        region: RegionArgs,
+        keyspace: KeyspaceArgs,
         #[command(flatten)]
         encoding: EncodingArgs,
         /// The key
@@ -134,7 +134,7 @@ enum KvCommand {
         #[command(flatten)]
         store: StoreArgs,
         #[command(flatten)]
-        region: RegionArgs,
+        keyspace: KeyspaceArgs,
         #[command(flatten)]
         scan: ScanArgs,
     },
@@ -205,34 +205,34 @@ struct VolumeArgs {
 /// Where writing puts keys.
 #[derive(Args)]
 struct HomeArgs {
-    /// The region, created if it is not there
-    #[arg(long, default_value = DEFAULT_REGION)]
-    region: String,
-    /// The segment in which the region is created, or has to be; the first one unless this says otherwise
+    /// The keyspace, created if it is not there
+    #[arg(long, alias = "region", default_value = DEFAULT_KEYSPACE)]
+    keyspace: String,
+    /// The segment in which the keyspace is created, or has to be; the first one unless this says otherwise
     #[arg(long, value_name = "NUMBER")]
     segment: Option<u32>,
 }
 
 impl HomeArgs {
-    fn open(&self, db: &Db) -> vmio_kv::Result<RegionHandle> {
+    fn open(&self, db: &Db) -> vmio_kv::Result<KeyspaceHandle> {
         match self.segment {
-            Some(number) => db.segment(number)?.region_or_create(&self.region),
-            None => db.region_or_create(&self.region),
+            Some(number) => db.segment(number)?.keyspace_or_create(&self.keyspace),
+            None => db.keyspace_or_create(&self.keyspace),
         }
     }
 }
 
 /// Where keys are.
 #[derive(Args)]
-struct RegionArgs {
-    /// The region
-    #[arg(long, default_value = DEFAULT_REGION)]
-    region: String,
+struct KeyspaceArgs {
+    /// The keyspace
+    #[arg(long, alias = "region", default_value = DEFAULT_KEYSPACE)]
+    keyspace: String,
 }
 
-impl RegionArgs {
-    fn open(&self, db: &Db) -> vmio_kv::Result<RegionHandle> {
-        db.region(&self.region)
+impl KeyspaceArgs {
+    fn open(&self, db: &Db) -> vmio_kv::Result<KeyspaceHandle> {
+        db.keyspace(&self.keyspace)
     }
 }
 
@@ -322,19 +322,19 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
                 encoding => encoding.decode(value).context("the value")?,
             };
             let db = store.open(Durability::Sync)?;
-            let region = home.open(&db)?;
+            let keyspace = home.open(&db)?;
             match file {
-                Some(file) => value::put_file(&region, &key, file)?,
-                None => region.put(&key, &value)?,
+                Some(file) => value::put_file(&keyspace, &key, file)?,
+                None => keyspace.put(&key, &value)?,
             }
-            drop(region);
+            drop(keyspace);
             db.close()?;
         }
-        KvCommand::Get { store, region, encoding, keys, json: false, out: file, range } if keys.len() == 1 => {
+        KvCommand::Get { store, keyspace, encoding, keys, json: false, out: file, range } if keys.len() == 1 => {
             let encoding = encoding.encoding();
             let key = encoding.key(&keys[0])?;
             let db = store.open_to_read()?;
-            let reader = region.open(&db)?.reader(&key)?.with_context(|| has_none(encoding, &key, &store.store))?;
+            let reader = keyspace.open(&db)?.reader(&key)?.with_context(|| has_none(encoding, &key, &store.store))?;
             let range = range.clone().unwrap_or(0..u64::MAX);
             match file {
                 Some(file) => value::write_file(reader, range, file, &store.store)?,
@@ -345,12 +345,12 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
         KvCommand::Get { out: Some(_), .. } | KvCommand::Get { range: Some(_), .. } => {
             bail!("--out and --range are for one key")
         }
-        KvCommand::Get { store, region, encoding, keys, json, .. } => {
+        KvCommand::Get { store, keyspace, encoding, keys, json, .. } => {
             let form = Form::of(*json, None, *encoding)?;
             let encoding = encoding.encoding();
             let keys: Vec<Vec<u8>> = keys.iter().map(|key| encoding.key(key)).collect::<Result<_, _>>()?;
             let db = store.open_to_read()?;
-            let values = region.open(&db)?.multi_get(&keys)?;
+            let values = keyspace.open(&db)?.multi_get(&keys)?;
             for (key, value) in keys.iter().zip(&values) {
                 if let Some(value) = value {
                     form.write(&mut output, key, value)?;
@@ -361,24 +361,24 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
                 bail!(has_none(encoding, key, &store.store));
             }
         }
-        KvCommand::Del { store, region, encoding, key } => {
+        KvCommand::Del { store, keyspace, encoding, key } => {
             let key = encoding.encoding().key(key)?;
             let db = store.open(Durability::Sync)?;
-            region.open(&db)?.delete(&key)?;
+            keyspace.open(&db)?.delete(&key)?;
             db.close()?;
         }
-        KvCommand::Scan { store, region, scan } => {
+        KvCommand::Scan { store, keyspace, scan } => {
             let db = store.open_to_read()?;
-            scan.run(&region.open(&db)?, &mut output)?;
+            scan.run(&keyspace.open(&db)?, &mut output)?;
             db.close()?;
         }
         KvCommand::Load { store, home, json, format, encoding, crlf } => {
             let form = Form::of(*json, *format, *encoding)?.with_cr(*crlf);
             let db = store.open(Durability::None)?;
-            let region = home.open(&db)?;
-            let (Loaded { rows, with_cr }, done) = load::load(&region, form, io::stdin().lock());
+            let keyspace = home.open(&db)?;
+            let (Loaded { rows, with_cr }, done) = load::load(&keyspace, form, io::stdin().lock());
             // What came before a bad line stays.
-            drop(region);
+            drop(keyspace);
             db.close()?;
             if let Some((first, lines)) = with_cr {
                 eprintln!(
@@ -474,18 +474,18 @@ fn figures(stats: &SegmentStats) -> serde_json::Value {
 }
 
 fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> anyhow::Result<()> {
-    let (stats, recovery, regions, segments) = (db.stats()?, db.recovery(), db.region_names()?, db.segments()?);
+    let (stats, recovery, keyspaces, segments) = (db.stats()?, db.recovery(), db.keyspace_names()?, db.segments()?);
     if json {
         let of_segment = |segment: &SegmentHandle| -> vmio_kv::Result<_> {
             let stats = segment.stats()?;
             let mut object = figures(&stats);
             object["number"] = segment.number().into();
-            object["regions"] = segment.region_names()?.into();
+            object["keyspaces"] = segment.keyspace_names()?.into();
             object["segment_bytes"] = stats.segment_bytes.into();
             Ok(object)
         };
         let mut object = figures(&stats.segments);
-        object["regions"] = regions.into();
+        object["keyspaces"] = keyspaces.into();
         object["segments"] = segments.iter().map(of_segment).collect::<vmio_kv::Result<_>>()?;
         object["volume_bytes"] = stats.volume_bytes.into();
         object["recovered_records"] = recovery.records.into();
@@ -493,7 +493,7 @@ fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> anyhow::Result<()
         object["recovery_s"] = recovery.time.as_secs_f64().into();
         return Ok(writeln!(output, "{object}")?);
     }
-    writeln!(output, "regions    {}", regions.join(", "))?;
+    writeln!(output, "keyspaces  {}", keyspaces.join(", "))?;
     writeln!(output, "space      {} of {}", format_size(stats.space_bytes), format_size(stats.volume_bytes))?;
     writeln!(
         output,
@@ -512,12 +512,12 @@ fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> anyhow::Result<()
             let stats = segment.stats()?;
             writeln!(
                 output,
-                "segment {}  {} of {}, {} of it log, regions {}",
+                "segment {}  {} of {}, {} of it log, keyspaces {}",
                 segment.number(),
                 format_size(stats.space_bytes),
                 format_size(stats.segment_bytes),
                 format_size(stats.log_bytes),
-                segment.region_names()?.join(", ")
+                segment.keyspace_names()?.join(", ")
             )?;
         }
     }

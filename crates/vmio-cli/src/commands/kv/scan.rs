@@ -5,7 +5,7 @@ use std::io::Write;
 use std::ops::Bound;
 
 use clap::Args;
-use vmio_kv::{KeyRange, RegionHandle};
+use vmio_kv::{KeyRange, KeyspaceHandle};
 
 use super::encoding::EncodingArgs;
 use super::line::{Form, Format, write_streamed};
@@ -52,9 +52,9 @@ impl ScanArgs {
     }
 
     /// Prints what was asked for.
-    pub fn run(&self, region: &RegionHandle, output: &mut impl Write) -> anyhow::Result<()> {
+    pub fn run(&self, keyspace: &KeyspaceHandle, output: &mut impl Write) -> anyhow::Result<()> {
         let form = Form::of(self.json, self.format, self.encoding)?;
-        let mut scan = region.scan(self.range()?);
+        let mut scan = keyspace.scan(self.range()?);
         let limit = self.limit.unwrap_or(usize::MAX);
         if form.is_binary() && !self.keys_only {
             let mut readers = scan.readers();

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use vmio_kv::{RegionHandle, VALUE_LENGTH_MAX, ValueReader};
+use vmio_kv::{KeyspaceHandle, VALUE_LENGTH_MAX, ValueReader};
 use vmio_report::new_file::NewFile;
 
 /// Reads FROM..TO.
@@ -22,7 +22,7 @@ pub fn parse_range(text: &str) -> anyhow::Result<Range<u64>> {
 }
 
 /// Puts what is in a file, or in what follows of standard input.
-pub fn put_file(region: &RegionHandle, key: &[u8], file: &Path) -> anyhow::Result<()> {
+pub fn put_file(keyspace: &KeyspaceHandle, key: &[u8], file: &Path) -> anyhow::Result<()> {
     let failed = || format!("cannot read {}", file.display());
     let mut source = if file == Path::new("-") {
         File::from(io::stdin().as_fd().try_clone_to_owned()?)
@@ -32,13 +32,13 @@ pub fn put_file(region: &RegionHandle, key: &[u8], file: &Path) -> anyhow::Resul
     let metadata = source.metadata()?;
     if metadata.is_file() {
         let left = metadata.len().saturating_sub(source.stream_position()?);
-        region.put_stream(key, left, source)?;
+        keyspace.put_stream(key, left, source)?;
         return Ok(());
     }
     // How much comes through a pipe is known when it has come.
     let mut value = Vec::new();
     source.take(VALUE_LENGTH_MAX + 1).read_to_end(&mut value).with_context(failed)?;
-    Ok(region.put(key, &value)?)
+    Ok(keyspace.put(key, &value)?)
 }
 
 /// Writes the part of a value that is within a range.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::db::OpenSegment;
 use crate::error::Result;
 use crate::format::geometry::{UNIT_BYTES, unit_of};
-use crate::region::Region;
-use crate::region::contents::Contents;
+use crate::keyspace::Keyspace;
+use crate::keyspace::contents::Contents;
 
 /// What is not worth a spill.
 const LEAST_BYTES: u64 = 2 * UNIT_BYTES;
@@ -27,16 +27,16 @@ pub(super) enum Learning {
 }
 
 impl OpenSegment {
-    /// Bytes of the log that count as live and may be garbage, over all regions.
+    /// Bytes of the log that count as live and may be garbage, over all keyspaces.
     pub(super) fn bytes_in_doubt(&self, live_bytes: u64) -> u64 {
-        self.in_doubt_by_region(live_bytes).iter().map(|(_, bytes)| bytes).sum::<u64>().min(live_bytes)
+        self.in_doubt_by_keyspace(live_bytes).iter().map(|(_, bytes)| bytes).sum::<u64>().min(live_bytes)
     }
 
-    /// The same of each region: a key may be in each of its levels. Those of the largest level are keys of their own, unless they were deleted
+    /// The same of each keyspace: a key may be in each of its levels. Those of the largest level are keys of their own, unless they were deleted
     /// since; and nothing is in doubt where there is one level.
-    fn in_doubt_by_region(&self, live_bytes: u64) -> Vec<(Arc<Region>, u64)> {
-        let levels: Vec<(Arc<Region>, Vec<Contents>)> =
-            self.regions().into_iter().map(|region| (Arc::clone(&region), region.contents())).collect();
+    fn in_doubt_by_keyspace(&self, live_bytes: u64) -> Vec<(Arc<Keyspace>, u64)> {
+        let levels: Vec<(Arc<Keyspace>, Vec<Contents>)> =
+            self.keyspaces().into_iter().map(|keyspace| (Arc::clone(&keyspace), keyspace.contents())).collect();
         let all = || levels.iter().flat_map(|(_, levels)| levels);
         let known: u64 = all().flat_map(|level| level.records).map(|records| records.bytes).sum();
         let unknown: u64 = all().filter(|level| level.records.is_none()).map(|level| level.entries).sum();
@@ -56,7 +56,7 @@ impl OpenSegment {
             let in_largest = bytes_of(largest);
             (all - in_largest + deleted * in_largest) as u64
         };
-        levels.into_iter().map(|(region, levels)| (region, in_doubt_of(&levels))).collect()
+        levels.into_iter().map(|(keyspace, levels)| (keyspace, in_doubt_of(&levels))).collect()
     }
 
     /// The same of the log as it is now.
@@ -67,14 +67,14 @@ impl OpenSegment {
 
     /// Whether large values may be garbage of which levels that meet would tell.
     pub(super) fn has_large_in_doubt(&self) -> bool {
-        let has_several = |region: &Arc<Region>| region.contents().iter().filter(|level| level.entries > 0).count() > 1;
-        self.segment.allocator().blocks_of_extents() > 0 && self.regions().iter().any(has_several)
+        let has_several = |keyspace: &Arc<Keyspace>| keyspace.contents().iter().filter(|level| level.entries > 0).count() > 1;
+        self.segment.allocator().blocks_of_extents() > 0 && self.keyspaces().iter().any(has_several)
     }
 
     /// Whether levels that meet would tell of more garbage than they cost: what they write anew, beside what is in doubt.
     pub(super) fn is_cheap_to_learn(&self) -> bool {
         let in_doubt = self.bytes_in_doubt_now();
-        let entries: u64 = self.regions().iter().flat_map(|region| region.contents()).map(|level| level.entries).sum();
+        let entries: u64 = self.keyspaces().iter().flat_map(|keyspace| keyspace.contents()).map(|level| level.entries).sum();
         in_doubt >= LEAST_BYTES && entries * ENTRY_BYTES < in_doubt / 4
     }
 
@@ -92,8 +92,8 @@ impl OpenSegment {
         if learning != Learning::Most {
             return Ok(false);
         }
-        let regions = self.regions();
-        if regions.iter().any(|region| region.spills_memory()) {
+        let keyspaces = self.keyspaces();
+        if keyspaces.iter().any(|keyspace| keyspace.spills_memory()) {
             return Ok(true);
         }
         let in_doubt = self.bytes_in_doubt_now();
@@ -103,22 +103,22 @@ impl OpenSegment {
         }
         if held_back >= in_doubt {
             let mut has_any = false;
-            let may_freeze = |region: &&Arc<Region>| !region.has_failed() && !region.has_frozen() && region.freeze();
-            for region in regions.iter().filter(may_freeze) {
-                self.store.spills.put(region);
+            let may_freeze = |keyspace: &&Arc<Keyspace>| !keyspace.has_failed() && !keyspace.has_frozen() && keyspace.freeze();
+            for keyspace in keyspaces.iter().filter(may_freeze) {
+                self.store.spills.put(keyspace);
                 has_any = true;
             }
             return Ok(has_any);
         }
-        if regions.iter().any(|region| region.is_merged()) {
+        if keyspaces.iter().any(|keyspace| keyspace.is_merged()) {
             return Ok(true);
         }
         let space = self.segment.allocator().log_chunks.space();
-        let mut by_region = self.in_doubt_by_region(space.bytes - space.garbage_bytes);
-        by_region.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        let asked = by_region.into_iter().find(|(region, bytes)| *bytes > 0 && region.ask_for_merge());
-        if let Some((region, _)) = &asked {
-            self.store.spills.put(region);
+        let mut by_keyspace = self.in_doubt_by_keyspace(space.bytes - space.garbage_bytes);
+        by_keyspace.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let asked = by_keyspace.into_iter().find(|(keyspace, bytes)| *bytes > 0 && keyspace.ask_for_merge());
+        if let Some((keyspace, _)) = &asked {
+            self.store.spills.put(keyspace);
         }
         Ok(asked.is_some())
     }
@@ -128,22 +128,22 @@ impl OpenSegment {
         if learning == Learning::Nothing {
             return Ok(());
         }
-        for region in self.regions().iter().filter(|region| !region.has_failed()) {
+        for keyspace in self.keyspaces().iter().filter(|keyspace| !keyspace.has_failed()) {
             // What a spill that failed has left is lost to no reader, and stays.
-            let target = region.memories_so_far();
+            let target = keyspace.memories_so_far();
             loop {
-                let spilled = region.spilled_memories();
-                if spilled >= target || !region.freeze() {
+                let spilled = keyspace.spilled_memories();
+                if spilled >= target || !keyspace.freeze() {
                     break;
                 }
-                self.spill_all(region)?;
-                if region.lacks_room() {
+                self.spill_all(keyspace)?;
+                if keyspace.lacks_room() {
                     break;
                 }
-                region.wait_for_spill_after(spilled)?;
+                keyspace.wait_for_spill_after(spilled)?;
             }
             if learning == Learning::Levels {
-                self.merge_all(region)?;
+                self.merge_all(keyspace)?;
             }
         }
         Ok(())

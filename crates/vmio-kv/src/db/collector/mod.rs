@@ -171,7 +171,7 @@ impl OpenSegment {
                 Ok(false) => {}
                 // Others may have made room enough.
                 Err(Error::Full { .. }) => return Ok(Step::InVain),
-                // Its regions take no writes since the store is being closed: there is nothing wrong with the chunk.
+                // Its keyspaces take no writes since the store is being closed: there is nothing wrong with the chunk.
                 Err(_) if self.store.spills.is_stopping() => return Ok(Step::InVain),
                 Err(error) => self.leave_alone(unit, error)?,
             }
@@ -220,12 +220,12 @@ impl OpenSegment {
         let mut state = self.collecting();
         let goal = Goal::Room { claim, chunks };
         let has_room = || {
-            let lacks_none = self.regions().iter().all(|region| !region.lacks_room());
+            let lacks_none = self.keyspaces().iter().all(|keyspace| !keyspace.lacks_room());
             lacks_none && self.segment.check_room(claim, chunks).is_ok()
         };
         let spill_again = || {
-            let mut lacking = self.regions().into_iter().filter(|region| region.lacks_room());
-            lacking.try_for_each(|region| self.spill_all(&region))
+            let mut lacking = self.keyspaces().into_iter().filter(|keyspace| keyspace.lacks_room());
+            lacking.try_for_each(|keyspace| self.spill_all(&keyspace))
         };
         // Somebody else may have made it meanwhile.
         self.store.spills.forget_apart();
@@ -278,7 +278,7 @@ impl OpenSegment {
         self.give_up_emptied(&mut state, 1).map(|_| ())
     }
 
-    /// A chunk that is damaged, or cannot be read, stays as it is, and so does one with records of a region that takes no writes: whoever needs a record
+    /// A chunk that is damaged, or cannot be read, stays as it is, and so does one with records of a keyspace that takes no writes: whoever needs a record
     /// of it will be told.
     fn leave_alone(&self, unit: u64, error: Error) -> Result<()> {
         if !matches!(error, Error::Damaged { .. } | Error::Stopped { .. } | Error::Device { .. } | Error::Io(_)) {
@@ -311,8 +311,8 @@ impl OpenSegment {
         state.emptied.drain(..count);
         self.collector.chunks.fetch_add(chunks.len() as u64, Ordering::Relaxed);
         let outdated = Outdated::new(&self.segment.retired, chunks);
-        for region in self.readable_regions() {
-            region.outlive(&outdated, epoch);
+        for keyspace in self.readable_keyspaces() {
+            keyspace.outlive(&outdated, epoch);
         }
         drop(committing);
         drop(outdated);

@@ -1,6 +1,6 @@
 //! What is live in a chunk is appended to the log anew.
 //!
-//! It is put again, or deleted again, within its region's write turn, and only if the index still points to the old record. So
+//! It is put again, or deleted again, within its keyspace's write turn, and only if the index still points to the old record. So
 //! the log's order stays that of the writes, and reading it back needs no rule for what was moved.
 
 use std::collections::BTreeMap;
@@ -13,13 +13,13 @@ use crate::error::Result;
 use crate::format::geometry::{UNIT_BYTES, unit_of};
 use crate::format::pointer::Pointer;
 use crate::log::{Append, Appended, Visited};
-use crate::region::memory_level::room_for;
-use crate::region::{Admitted, Region, WriteTurn};
+use crate::keyspace::memory_level::room_for;
+use crate::keyspace::{Admitted, Keyspace, WriteTurn};
 use crate::volume::reserve::Claim;
 
 /// Keys that are looked up together.
 const KEYS_MAX: usize = 512;
-/// Bytes of records that are moved within one turn: writers of the region wait for no more.
+/// Bytes of records that are moved within one turn: writers of the keyspace wait for no more.
 const TURN_BYTES: usize = 64 << 10;
 
 impl OpenSegment {
@@ -38,15 +38,15 @@ impl OpenSegment {
             self.segment.allocator().log_chunks.forbid(unit);
             return Ok(false);
         }
-        let mut by_region: BTreeMap<u32, Vec<Visited<'_>>> = BTreeMap::new();
-        self.log.walk(&read, |record| by_region.entry(record.region).or_default().push(record))?;
-        for region in self.regions() {
-            // Records of regions that are not there were never committed.
-            let Some(mut records) = by_region.remove(&region.number) else { continue };
+        let mut by_keyspace: BTreeMap<u32, Vec<Visited<'_>>> = BTreeMap::new();
+        self.log.walk(&read, |record| by_keyspace.entry(record.keyspace).or_default().push(record))?;
+        for keyspace in self.keyspaces() {
+            // Records of keyspaces that are not there were never committed.
+            let Some(mut records) = by_keyspace.remove(&keyspace.number) else { continue };
             // Neighbours fall to the same leaves. What keys begin with is compared first, for which no key has to be looked at.
             records.sort_by_cached_key(|record| (front(record.key), record.key));
             for some in records.chunks(KEYS_MAX) {
-                self.move_live(&region, some)?;
+                self.move_live(&keyspace, some)?;
             }
         }
         self.segment.lives.empty(unit);
@@ -58,12 +58,12 @@ impl OpenSegment {
     }
 
     /// Moves those of some records that are the newest of their keys.
-    fn move_live(&self, region: &Arc<Region>, records: &[Visited<'_>]) -> Result<()> {
+    fn move_live(&self, keyspace: &Arc<Keyspace>, records: &[Visited<'_>]) -> Result<()> {
         let mut left: Vec<&Visited<'_>> = records.iter().collect();
         while !left.is_empty() {
-            let version = region.version();
+            let version = keyspace.version();
             let places: Vec<(&[u8], Pointer)> = left.iter().map(|record| (record.key, record.pointer)).collect();
-            let are_newest = region.are_newest(&version, &places)?;
+            let are_newest = keyspace.are_newest(&version, &places)?;
             let newest = left.drain(..).zip(are_newest).filter(|(_, is_newest)| *is_newest);
             let mut live: Vec<&Visited<'_>> = newest.map(|(record, _)| record).collect();
             let mut at = 0;
@@ -76,13 +76,13 @@ impl OpenSegment {
                 let some = &live[at..];
                 let some = &some[..some.iter().take_while(is_within).count().max(1)];
                 let _admitted = self.admit_moves(some)?;
-                let turn = self.turn_to_move(region)?;
+                let turn = self.turn_to_move(keyspace)?;
                 // Levels on the device have changed meanwhile: the look-up may not hold any more.
-                if region.current().epoch != version.epoch {
+                if keyspace.current().epoch != version.epoch {
                     left = live.split_off(at);
                     break;
                 }
-                self.move_within(turn, region, some)?;
+                self.move_within(turn, keyspace, some)?;
                 at += some.len();
             }
         }
@@ -97,32 +97,32 @@ impl OpenSegment {
         if let Some(admitted) = memory.try_admit(bytes) {
             return Ok(admitted);
         }
-        let regions = self.regions();
-        if regions.iter().map(|region| region.memory_bytes()).sum::<u64>() >= self.store.options.level_bytes() / 16 {
+        let keyspaces = self.keyspaces();
+        if keyspaces.iter().map(|keyspace| keyspace.memory_bytes()).sum::<u64>() >= self.store.options.level_bytes() / 16 {
             self.learn_all(Learning::Memory)?;
-            if regions.iter().any(|region| region.lacks_room()) {
+            if keyspaces.iter().any(|keyspace| keyspace.lacks_room()) {
                 return Err(self.segment.full(UNIT_BYTES));
             }
         }
         Ok(memory.admit_anyway(bytes))
     }
 
-    fn turn_to_move<'region>(&self, region: &'region Arc<Region>) -> Result<WriteTurn<'region>> {
-        if let Some(turn) = region.try_begin_write()? {
+    fn turn_to_move<'keyspace>(&self, keyspace: &'keyspace Arc<Keyspace>) -> Result<WriteTurn<'keyspace>> {
+        if let Some(turn) = keyspace.try_begin_write()? {
             return Ok(turn);
         }
         // Who waits for room waits for this thread, perhaps.
-        self.spill_all(region)?;
-        region.begin_write()
+        self.spill_all(keyspace)?;
+        keyspace.begin_write()
     }
 
     /// Moves records within a turn, whose keys are in no level in memory unless they were put since.
-    fn move_within(&self, turn: WriteTurn<'_>, region: &Arc<Region>, records: &[&Visited<'_>]) -> Result<()> {
+    fn move_within(&self, turn: WriteTurn<'_>, keyspace: &Arc<Keyspace>, records: &[&Visited<'_>]) -> Result<()> {
         let is_newest = |record: &&&Visited<'_>| turn.in_memory(record.key).is_none();
         let appends: Vec<Append<'_>> = records
             .iter()
             .filter(is_newest)
-            .map(|record| Append { kind: record.kind, region: region.number, key: record.key, value: record.value })
+            .map(|record| Append { kind: record.kind, keyspace: keyspace.number, key: record.key, value: record.value })
             .collect();
         let mut appended: Vec<Appended> = Vec::with_capacity(appends.len());
         // Not as a batch: where one finds no room the others are none the worse.
@@ -139,7 +139,7 @@ impl OpenSegment {
         let is_full = turn.is_full();
         drop(turn);
         self.collector.moved_bytes.fetch_add(moved, Ordering::Relaxed);
-        self.spill_if_due(region, is_full);
+        self.spill_if_due(keyspace, is_full);
         done
     }
 }

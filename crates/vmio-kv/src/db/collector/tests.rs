@@ -16,14 +16,14 @@ fn a_chunk_stays_between_the_commit_of_a_spill_and_its_publication() {
     let db = Db::create_on(MemoryBacking::new(128 << 20).expect("memory"), options).expect("a store");
     (0..KEYS).for_each(|number| db.put(&number.to_be_bytes(), &[1; 1000]).expect("room"));
     db.sync().expect("written");
-    let open = db.default_region().open().expect("open");
-    let (home, region) = (&open.home, &open.region);
+    let open = db.default_keyspace().open().expect("open");
+    let (home, keyspace) = (&open.home, &open.keyspace);
     let chunk = home.log.chunks_to_read_back()[0];
     assert!(!home.log.open_chunks().contains(&chunk));
-    assert!(region.freeze());
-    let spill = region.begin_spill(false).expect("the memory is due");
+    assert!(keyspace.freeze());
+    let spill = keyspace.begin_spill(false).expect("the memory is due");
     // Who writes holds up who publishes.
-    let turn = region.begin_write().expect("a turn");
+    let turn = keyspace.begin_write().expect("a turn");
     let epoch = home.segment.epoch();
     thread::scope(|scope| {
         let spilled = scope.spawn(|| home.finish_spill(spill));

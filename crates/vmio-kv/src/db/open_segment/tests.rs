@@ -7,10 +7,10 @@ use crate::extents::Stored;
 use crate::format::extents::Extent;
 use crate::format::geometry::UNIT_BLOCKS;
 use crate::format::unit_table::Purpose;
-use crate::region::memory_level::NEWEST;
+use crate::keyspace::memory_level::NEWEST;
 use crate::volume::allocator::Cursor;
 use crate::volume::segment::Segment;
-use crate::{Db, Durability, Error, Options, RegionHandle, WriteBatch};
+use crate::{Db, Durability, Error, Options, KeyspaceHandle, WriteBatch};
 
 const VALUE_BYTES: usize = 100_000;
 /// Eight chunks of them.
@@ -29,7 +29,7 @@ fn batch_beside<Taken>(take: impl FnOnce(&Db) -> Taken) {
     backing.let_through(0);
     let taken = std::thread::scope(|scope| {
         let writer = scope.spawn(|| db.write(&batch));
-        while !db.default_region().open().unwrap().home.log.is_behind() {
+        while !db.default_keyspace().open().unwrap().home.log.is_behind() {
             std::thread::yield_now();
         }
         let taken = take(&db);
@@ -55,11 +55,11 @@ fn batch_beside<Taken>(take: impl FnOnce(&Db) -> Taken) {
 #[test]
 fn large_values_leave_a_batch_its_room() {
     batch_beside(|db| {
-        let region = db.default_region();
+        let keyspace = db.default_keyspace();
         let (mut stored, value) = (Vec::new(), vec![1; 2 << 20]);
         loop {
-            let segment = &region.open().unwrap().home.segment;
-            match Stored::write(segment, region.region().number, b"large", value.len() as u64, &mut &value[..]) {
+            let segment = &keyspace.open().unwrap().home.segment;
+            match Stored::write(segment, keyspace.keyspace().number, b"large", value.len() as u64, &mut &value[..]) {
                 Ok(one) => stored.push(one),
                 Err(Error::Full { .. }) => break,
                 Err(error) => panic!("{error}"),
@@ -87,12 +87,12 @@ impl Drop for Nodes {
 #[test]
 fn spills_leave_a_batch_its_room() {
     batch_beside(|db| {
-        let handle = db.default_region();
+        let handle = db.default_keyspace();
         let segment = Arc::clone(&handle.open().unwrap().home.segment);
         let mut nodes = Nodes { segment, cursor: Cursor::default(), runs: Vec::new() };
         loop {
             let Nodes { segment, cursor, runs } = &mut nodes;
-            match segment.take_nodes(cursor, Purpose::Leaves(1), handle.region().number, UNIT_BLOCKS) {
+            match segment.take_nodes(cursor, Purpose::Leaves(1), handle.keyspace().number, UNIT_BLOCKS) {
                 Ok(run) => runs.push(run),
                 Err(Error::Full { .. }) => break,
                 Err(error) => panic!("{error}"),
@@ -108,7 +108,7 @@ fn nothing_comes_between_the_records_of_a_batch_that_waits() {
     let backing = Arc::new(FailingBacking::new(64 << 20));
     let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
     let db = Db::create_on(Arc::clone(&backing), options).expect("a store");
-    let other = db.region_or_create("other").expect("a region");
+    let other = db.keyspace_or_create("other").expect("a keyspace");
     let mut batch = WriteBatch::new();
     for number in 0..VALUES {
         batch.put(&db, &number.to_be_bytes(), &[7; VALUE_BYTES]).expect("a key");
@@ -116,7 +116,7 @@ fn nothing_comes_between_the_records_of_a_batch_that_waits() {
     backing.let_through(0);
     std::thread::scope(|scope| {
         scope.spawn(|| db.write(&batch).expect("room"));
-        let log = &db.default_region().open().unwrap().home.log;
+        let log = &db.default_keyspace().open().unwrap().home.log;
         while !log.is_behind() {
             std::thread::yield_now();
         }
@@ -126,13 +126,13 @@ fn nothing_comes_between_the_records_of_a_batch_that_waits() {
         std::thread::sleep(std::time::Duration::from_millis(50));
         backing.let_through(u64::MAX);
     });
-    let number_of = |handle: &RegionHandle, key: &[u8]| {
-        let (log, region) = (&handle.open().unwrap().home.log, handle.region());
-        let pointer = region.find(&region.version(), NEWEST, key).expect("read").expect("there");
+    let number_of = |handle: &KeyspaceHandle, key: &[u8]| {
+        let (log, keyspace) = (&handle.open().unwrap().home.log, handle.keyspace());
+        let pointer = keyspace.find(&keyspace.version(), NEWEST, key).expect("read").expect("there");
         log.read(pointer, |record| record.sequence).expect("read")
     };
-    let first = number_of(db.default_region(), &0_u32.to_be_bytes());
-    let last = number_of(db.default_region(), &(VALUES - 1).to_be_bytes());
+    let first = number_of(db.default_keyspace(), &0_u32.to_be_bytes());
+    let last = number_of(db.default_keyspace(), &(VALUES - 1).to_be_bytes());
     for key in [&b"key"[..], b"longer"] {
         let number = number_of(&other, key);
         assert!(!(first..last).contains(&number), "{number} between {first} and {last}");

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::db::open_region::OpenRegion;
+use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::reorganization::Gathering;
 use crate::device::Passed;
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ use crate::format::leaf::KnownKey;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::Record;
 use crate::log::Log;
-use crate::region::{RegionCursor, ScanRoom};
+use crate::keyspace::{KeyspaceCursor, ScanRoom};
 
 /// Records that are read ahead in the order of their keys.
 const BY_KEY_MAX: usize = 32;
@@ -26,7 +26,7 @@ const AHEAD_BYTES: u64 = (size_of::<Ahead>() + size_of::<Wanted>() + 4 * size_of
 
 /// One end of a scan: a cursor, the keys that it has passed, and their records.
 pub(super) struct End {
-    cursor: RegionCursor,
+    cursor: KeyspaceCursor,
     ahead: VecDeque<Ahead>,
     /// The records' blocks, if they were read in the order of their keys.
     pub(super) passed: Passed,
@@ -75,7 +75,7 @@ impl Wanted {
 }
 
 impl End {
-    pub(super) fn new(open: &OpenRegion, cursor: RegionCursor) -> Self {
+    pub(super) fn new(open: &OpenKeyspace, cursor: KeyspaceCursor) -> Self {
         End {
             cursor,
             ahead: VecDeque::new(),
@@ -93,13 +93,13 @@ impl End {
 
     pub(super) fn next(
         &mut self,
-        open: &OpenRegion,
+        open: &OpenKeyspace,
         wants_values: bool,
         is_beyond_end: impl Fn(&KnownKey) -> bool,
     ) -> Result<Option<Ahead>> {
         if self.ahead.is_empty() && !self.is_over {
             self.fill(is_beyond_end);
-            self.read(&open.region.log, wants_values);
+            self.read(&open.keyspace.log, wants_values);
         }
         let Some(next) = self.ahead.pop_front() else { return self.failure.take().map_or(Ok(None), Err) };
         if self.looked_at == 0 {
@@ -163,7 +163,7 @@ impl End {
     }
 
     /// Looks whether the records of this key and the next few lie apart.
-    fn look_whether_apart(&mut self, open: &OpenRegion, wants_values: bool, next: &Ahead) {
+    fn look_whether_apart(&mut self, open: &OpenKeyspace, wants_values: bool, next: &Ahead) {
         let some = || std::iter::once(next).chain(&self.ahead).take(BY_KEY_MAX);
         self.looked_at = some().count();
         let store = &open.home.store;

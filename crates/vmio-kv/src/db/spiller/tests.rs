@@ -11,7 +11,7 @@ use crate::format::free_log::Freed;
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES, unit_of};
 use crate::format::unit_table::Purpose;
 use crate::tree::Tree;
-use crate::{Db, Durability, Options, RegionHandle};
+use crate::{Db, Durability, Options, KeyspaceHandle};
 
 fn options() -> Options {
     Options::new().memory_bytes(32 << 20).memory_level_bytes(20 << 10).durability(Durability::None)
@@ -21,8 +21,8 @@ fn key(number: u64) -> Vec<u8> {
     format!("{number:08}").into_bytes()
 }
 
-fn put(region: &RegionHandle, numbers: impl Iterator<Item = u64>, value: &[u8]) {
-    numbers.for_each(|number| region.put(&key(number), value).expect("room"));
+fn put(keyspace: &KeyspaceHandle, numbers: impl Iterator<Item = u64>, value: &[u8]) {
+    numbers.for_each(|number| keyspace.put(&key(number), value).expect("room"));
 }
 
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
@@ -40,44 +40,44 @@ fn wait_for_spills(home: &OpenSegment) {
 }
 
 /// Where the last leaf of a tree is.
-fn last_leaf(region: &RegionHandle, root: Root) -> u64 {
-    let region = region.region();
-    let tree = Tree::new(&region.log, region.number, root, region.version().epoch);
+fn last_leaf(keyspace: &KeyspaceHandle, root: Root) -> u64 {
+    let keyspace = keyspace.keyspace();
+    let tree = Tree::new(&keyspace.log, keyspace.number, root, keyspace.version().epoch);
     let last = tree.blocks().expect("read").iter().last().expect("it has a leaf");
     last.offset + last.bytes() - BLOCK_BYTES as u64
 }
 
 fn evict_all(db: &Db, backing: &FailingBacking) {
-    let device = &db.default_region().open().unwrap().home.store.device;
+    let device = &db.default_keyspace().open().unwrap().home.store.device;
     (0..backing.len() / UNIT_BYTES).for_each(|unit| device.evict(unit));
 }
 
-fn begin_to_spill(db: &Db, region: &RegionHandle) {
-    assert!(region.region().freeze());
-    db.opened().unwrap().segments.store().spills.put(region.region());
+fn begin_to_spill(db: &Db, keyspace: &KeyspaceHandle) {
+    assert!(keyspace.keyspace().freeze());
+    db.opened().unwrap().segments.store().spills.put(keyspace.keyspace());
 }
 
 #[test]
-fn a_region_is_spilled_while_another_one_is() {
+fn a_keyspace_is_spilled_while_another_one_is() {
     let backing = Arc::new(FailingBacking::new(128 << 20));
     let db = Db::create_on(Arc::clone(&backing), options().spill_threads(2)).expect("a store");
-    let regions = ["left", "right"].map(|name| db.region_or_create(name).expect("room"));
-    regions.iter().for_each(|region| put(region, 0..300, b"old"));
+    let keyspaces = ["left", "right"].map(|name| db.keyspace_or_create(name).expect("room"));
+    keyspaces.iter().for_each(|keyspace| put(keyspace, 0..300, b"old"));
     db.flush().expect("spilled");
     evict_all(&db, &backing);
-    let [left, right] = &regions;
-    let root = left.region().version().levels[1].active.expect("a tree");
+    let [left, right] = &keyspaces;
+    let root = left.keyspace().version().levels[1].active.expect("a tree");
     backing.hold_next(unit_of(last_leaf(left, root)));
-    regions.iter().for_each(|region| put(region, 0..300, b"new"));
+    keyspaces.iter().for_each(|keyspace| put(keyspace, 0..300, b"new"));
     begin_to_spill(&db, left);
-    assert!(backing.wait_for_read(|| !left.region().has_frozen()));
+    assert!(backing.wait_for_read(|| !left.keyspace().has_frozen()));
     begin_to_spill(&db, right);
-    wait_until("it waits for the other one", || !right.region().has_frozen());
-    assert!(left.region().has_frozen());
+    wait_until("it waits for the other one", || !right.keyspace().has_frozen());
+    assert!(left.keyspace().has_frozen());
     backing.go_on();
-    wait_until("it goes on", || !left.region().has_frozen());
+    wait_until("it goes on", || !left.keyspace().has_frozen());
     let is_new =
-        |number| regions.iter().all(|region| region.get(&key(number)).expect("read").as_deref() == Some(b"new"));
+        |number| keyspaces.iter().all(|keyspace| keyspace.get(&key(number)).expect("read").as_deref() == Some(b"new"));
     assert!((0..300).all(is_new));
 }
 
@@ -86,18 +86,18 @@ fn a_level_takes_spills_while_it_is_spilled_itself() {
     let backing = Arc::new(FailingBacking::new(128 << 20));
     let options = options().spill_threads(2).growth_factor(2);
     let db = Db::create_on(Arc::clone(&backing), options.clone()).expect("a store");
-    let (home, region) = (&db.default_region().open().unwrap().home, db.default_region().region());
-    let trees = || region.version().levels;
+    let (home, keyspace) = (&db.default_keyspace().open().unwrap().home, db.default_keyspace().keyspace());
+    let trees = || keyspace.version().levels;
     let mut expected = std::collections::BTreeMap::new();
     // Less than fills the level in memory: no thread spills it.
     let mut put_some = |round: u64| {
         let numbers = (0..300).map(|number| (number * 7 + round * 13) % 5000);
         put(&db, numbers.clone(), &round.to_le_bytes());
         expected.extend(numbers.map(|number| (number, round)));
-        assert!(region.freeze());
+        assert!(keyspace.freeze());
         expected.clone()
     };
-    let spill = || region.begin_spill(false).filter(Spill::is_of_memory);
+    let spill = || keyspace.begin_spill(false).filter(Spill::is_of_memory);
     let check = |db: &Db, expected: &std::collections::BTreeMap<u64, u64>| {
         for (number, round) in expected {
             assert_eq!(db.get(&key(*number)).expect("read"), Some(round.to_le_bytes().to_vec()));
@@ -107,7 +107,7 @@ fn a_level_takes_spills_while_it_is_spilled_itself() {
     let held = (0..).find_map(|round| {
         put_some(round);
         home.finish_spill(spill().expect("the memory is due")).expect("spilled");
-        region.begin_spill(false)
+        keyspace.begin_spill(false)
     });
     let held = held.expect("the level is full");
     let spilling = trees()[1].spilling;
@@ -119,15 +119,15 @@ fn a_level_takes_spills_while_it_is_spilled_itself() {
         assert!(trees()[1].active.is_some() && trees()[1].spilling == spilling);
         check(&db, &all);
     }
-    assert!(region.begin_spill(false).is_none(), "the level is full again, but not spilled yet");
-    let committed = home.segment.regions().into_iter().find(|entry| entry.number == region.number);
+    assert!(keyspace.begin_spill(false).is_none(), "the level is full again, but not spilled yet");
+    let committed = home.segment.keyspaces().into_iter().find(|entry| entry.number == keyspace.number);
     assert_eq!(committed.map(|entry| entry.levels), Some(trees()), "it is durable so");
     let last = spilling.map(|root| root.entries);
     home.finish_spill(held).expect("spilled");
     assert_eq!((trees()[1].spilling, trees()[2].active.map(|root| root.entries)), (None, last));
     check(&db, &all);
     // What has come meanwhile is next.
-    home.finish_spill(region.begin_spill(false).expect("the level is full")).expect("spilled");
+    home.finish_spill(keyspace.begin_spill(false).expect("the level is full")).expect("spilled");
     assert!(trees()[1].active.is_none());
     check(&db, &all);
     db.close().expect("closed");
@@ -141,21 +141,21 @@ fn a_part_that_fails_gives_back_what_all_have_taken() {
     let db = Db::create_on(Arc::clone(&backing), options).expect("a store");
     put(&db, 0..9000, b"old");
     db.flush().expect("spilled");
-    let region = db.default_region().region();
-    let root = region.version().levels[1].active.expect("a tree");
+    let keyspace = db.default_keyspace().keyspace();
+    let root = keyspace.version().levels[1].active.expect("a tree");
     assert!(root.blocks > 40, "{root:?}");
     evict_all(&db, &backing);
     // All leaves are in memory but those at the end.
     assert!((0..8000).all(|number| db.contains(&key(number)).expect("read")));
     backing.fail(Some(unit_of(last_leaf(&db, root))));
     put(&db, (0..9000).step_by(30), b"new");
-    let taken_blocks = || db.default_region().open().unwrap().home.segment.allocator().taken_blocks();
+    let taken_blocks = || db.default_keyspace().open().unwrap().home.segment.allocator().taken_blocks();
     // The spill before may still be giving back what it has made outdated.
-    wait_for_spills(&db.default_region().open().unwrap().home);
+    wait_for_spills(&db.default_keyspace().open().unwrap().home);
     let before = taken_blocks();
     begin_to_spill(&db, &db);
-    wait_until("the spill has not failed", || region.has_failed());
-    wait_for_spills(&db.default_region().open().unwrap().home);
+    wait_until("the spill has not failed", || keyspace.has_failed());
+    wait_for_spills(&db.default_keyspace().open().unwrap().home);
     assert_eq!(taken_blocks(), before);
     backing.fail(None);
     // It could not be read, which is remembered as long as it is in memory.
@@ -171,14 +171,14 @@ fn a_part_that_fails_gives_back_what_all_have_taken() {
 fn a_merge_that_fails_at_its_end_gives_back_its_tree() {
     let backing = Arc::new(FailingBacking::new(256 << 20));
     let db = Db::create_on(Arc::clone(&backing), options().spill_threads(1)).expect("a store");
-    let region = db.default_region();
-    region.put(b"00000000x", &vec![7; 2 << 20]).expect("room");
-    put(region, 0..20_000, b"old");
+    let keyspace = db.default_keyspace();
+    keyspace.put(b"00000000x", &vec![7; 2 << 20]).expect("room");
+    put(keyspace, 0..20_000, b"old");
     db.flush().expect("spilled");
     db.collect_garbage().expect("merged");
-    region.delete(b"00000000x").expect("room");
+    keyspace.delete(b"00000000x").expect("room");
     db.flush().expect("spilled");
-    let home = &db.default_region().open().unwrap().home;
+    let home = &db.default_keyspace().open().unwrap().home;
     let head = {
         let allocator = home.segment.allocator();
         let of_values = allocator.units().filter(|(_, of)| of.purpose == Purpose::Extents);
@@ -189,13 +189,13 @@ fn a_merge_that_fails_at_its_end_gives_back_its_tree() {
     let mut failures = 0;
     for round in 0..100_u64 {
         let numbers = (0..360).map(|place| (place * 55 + round * 13) % 20_000);
-        put(region, numbers, b"new");
+        put(keyspace, numbers, b"new");
         let _ = db.flush();
         // Nothing else goes on: what is taken now is so after a merge that has failed.
         wait_for_spills(home);
         let before = home.segment.allocator().taken_blocks();
         // What has failed rests, but for who wants all to be merged.
-        if home.merge_all(region.region()).is_err() {
+        if home.merge_all(keyspace.keyspace()).is_err() {
             failures += 1;
             wait_for_spills(home);
             assert_eq!(home.segment.allocator().taken_blocks(), before, "round {round}");
@@ -207,35 +207,35 @@ fn a_merge_that_fails_at_its_end_gives_back_its_tree() {
     panic!("{failures} merges have failed");
 }
 
-/// Numbers go on for all regions of a segment, while one of them has nothing to do.
+/// Numbers go on for all keyspaces of a segment, while one of them has nothing to do.
 #[test]
-fn a_region_that_was_idle_for_long_goes_on() {
+fn a_keyspace_that_was_idle_for_long_goes_on() {
     let disk = Arc::new(MemoryBacking::new(64 << 20).expect("memory"));
     let options = || Options::new().memory_bytes(32 << 20);
     let db = Db::create_on(Arc::clone(&disk), options()).expect("a store");
-    let (busy, idle) = (db.region_or_create("busy").expect("room"), db.region_or_create("idle").expect("room"));
+    let (busy, idle) = (db.keyspace_or_create("busy").expect("room"), db.keyspace_or_create("idle").expect("room"));
     busy.put(b"a", b"1").expect("room");
     db.flush().expect("room");
-    busy.region().log.skip_numbers(1 << 46);
+    busy.keyspace().log.skip_numbers(1 << 46);
     busy.put(b"b", b"2").expect("room");
     db.flush().expect("room");
     drop((busy, idle));
     db.close().expect("written");
     let db = Db::open_on(Arc::clone(&disk), options()).expect("it is whole");
-    let (busy, idle) = (db.region("busy").expect("there"), db.region("idle").expect("there"));
+    let (busy, idle) = (db.keyspace("busy").expect("there"), db.keyspace("idle").expect("there"));
     assert_eq!(busy.get(b"b").expect("read"), Some(b"2".to_vec()));
     busy.put(b"c", b"3").expect("room");
     db.flush().expect("room");
-    busy.region().log.skip_numbers(1 << 47);
+    busy.keyspace().log.skip_numbers(1 << 47);
     let snapshot = db.snapshot();
     idle.put(b"d", b"4").expect("room");
-    assert_eq!(snapshot.region("idle").expect("there").get(b"d").expect("read"), None);
+    assert_eq!(snapshot.keyspace("idle").expect("there").get(b"d").expect("read"), None);
     db.flush().expect("room");
     idle.put(b"e", b"5").expect("room");
     drop((snapshot, busy, idle));
     db.close().expect("written");
     let db = Db::open_on(disk, options()).expect("it is whole");
-    let idle = db.region("idle").expect("there");
+    let idle = db.keyspace("idle").expect("there");
     assert_eq!(
         (idle.get(b"d").expect("read"), idle.get(b"e").expect("read")),
         (Some(b"4".to_vec()), Some(b"5".to_vec()))
@@ -246,7 +246,7 @@ fn a_region_that_was_idle_for_long_goes_on() {
 fn a_flush_tries_again_what_has_found_no_room() {
     let db = Db::create_on(MemoryBacking::new(64 << 20).expect("memory"), options()).expect("a store");
     (0..100).for_each(|number| db.put(&key(number), b"value").expect("room"));
-    let segment = Arc::clone(&db.default_region().open().unwrap().home.segment);
+    let segment = Arc::clone(&db.default_keyspace().open().unwrap().home.segment);
     let held: Vec<u64> = std::iter::from_fn(|| segment.take_chunk().ok()).collect();
     assert!(matches!(db.flush(), Err(Error::Full { .. })), "{} chunks are held", held.len());
     held.into_iter().for_each(|offset| segment.allocator().free(Freed { offset, blocks: UNIT_BLOCKS }));

@@ -47,7 +47,7 @@ impl PartUnits {
         }
         let room = room(of, bits);
         if room > 0 && unit >= self.first {
-            self.by_owner.entry((of.purpose, of.region)).or_default().insert((room, unit));
+            self.by_owner.entry((of.purpose, of.keyspace)).or_default().insert((room, unit));
         }
     }
 
@@ -61,7 +61,7 @@ impl PartUnits {
         if room == 0 || unit < self.first {
             return;
         }
-        let owner = (of.purpose, of.region);
+        let owner = (of.purpose, of.keyspace);
         let Some(units) = self.by_owner.get_mut(&owner) else { return };
         let was_there = units.remove(&(room, unit));
         debug_assert!(was_there, "unit {unit} of {owner:?} with {room} blocks");

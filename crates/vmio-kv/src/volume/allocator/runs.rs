@@ -69,7 +69,7 @@ impl Allocator {
     /// or none. No more than `new_units` are taken from those that nobody has.
     pub(crate) fn take_runs(
         &mut self,
-        region: u32,
+        keyspace: u32,
         blocks: u64,
         head_blocks: impl Fn(usize) -> u64,
         mut new_units: u64,
@@ -81,7 +81,7 @@ impl Allocator {
                 0 => (head_blocks(taken.extents.len()), u64::MAX),
                 left => (left, PIECE_BLOCKS),
             };
-            let run = self.take_run(region, most, least.min(most), new_units > 0, &taken.new_units);
+            let run = self.take_run(keyspace, most, least.min(most), new_units > 0, &taken.new_units);
             let Some((extent, is_new)) = run else { break false };
             if is_new {
                 new_units -= 1;
@@ -109,10 +109,10 @@ impl Allocator {
     }
 
     /// Takes a run of at most so many blocks, and of no fewer than `least`. One that is shorter than wanted is a whole number of pieces.
-    fn take_run(&mut self, region: u32, most: u64, least: u64, may_begin: bool, own: &[u64]) -> Option<(Extent, bool)> {
+    fn take_run(&mut self, keyspace: u32, most: u64, least: u64, may_begin: bool, own: &[u64]) -> Option<(Extent, bool)> {
         let wanted = most.min(UNIT_BLOCKS);
         let is_unit = wanted == UNIT_BLOCKS && may_begin;
-        let found = if is_unit { None } else { self.longest_run(region, wanted, least, own) };
+        let found = if is_unit { None } else { self.longest_run(keyspace, wanted, least, own) };
         let (unit, first, blocks, is_new) = match found {
             Some((unit, first, blocks)) if blocks >= wanted.min(SPLIT_BLOCKS) || !may_begin => {
                 (unit, first, blocks, false)
@@ -123,7 +123,7 @@ impl Allocator {
         let blocks = if blocks < wanted { blocks - blocks % PIECE_BLOCKS } else { wanted };
         self.change(unit, |map, index| {
             if is_new {
-                map.units[index] = Unit { purpose: Purpose::Extents, region, ..Unit::default() };
+                map.units[index] = Unit { purpose: Purpose::Extents, keyspace, ..Unit::default() };
                 map.mark_unit(index);
             }
             map.set(index, first, blocks, true);
@@ -131,10 +131,10 @@ impl Allocator {
         Some((Extent { offset: unit * UNIT_BYTES + first * BLOCK_BYTES as u64, blocks }, is_new))
     }
 
-    /// A run that is long enough in the region's units, of one that has no longer one if there is, or else the longest that is no shorter than
+    /// A run that is long enough in the keyspace's units, of one that has no longer one if there is, or else the longest that is no shorter than
     /// `least`. Units that others have begun and not shared yet are left out.
-    fn longest_run(&self, region: u32, wanted: u64, least: u64, own: &[u64]) -> Option<(u64, u64, u64)> {
-        let owner = (Purpose::Extents, region);
+    fn longest_run(&self, keyspace: u32, wanted: u64, least: u64, own: &[u64]) -> Option<(u64, u64, u64)> {
+        let owner = (Purpose::Extents, keyspace);
         let is_shared = |unit: &u64| self.granted.contains(unit) && (!self.in_use.contains(unit) || own.contains(unit));
         let enough = self.parts.with_room(owner, wanted..).map(|(_, unit)| unit).find(is_shared);
         let longest = || self.parts.with_room(owner, least..).rev().map(|(_, unit)| unit).find(is_shared);
@@ -146,7 +146,7 @@ impl Allocator {
     }
 
     /// Marks blocks as taken, and pending, that a record of the log refers to. False if they are not free for it.
-    pub(crate) fn take_found_run(&mut self, extent: Extent, region: u32) -> bool {
+    pub(crate) fn take_found_run(&mut self, extent: Extent, keyspace: u32) -> bool {
         let unit = unit_of(extent.offset);
         let Some((group, index)) = self.reach(unit) else { return false };
         let first = extent.offset % UNIT_BYTES / BLOCK_BYTES as u64;
@@ -162,12 +162,12 @@ impl Allocator {
         let is_taken = self.change(unit, |map, index| {
             // What the table says of a unit without a block that is taken was of a commit that never came.
             if map.taken[index] == [0; UNIT_WORDS] {
-                map.units[index] = Unit { purpose: Purpose::Extents, region, ..Unit::default() };
+                map.units[index] = Unit { purpose: Purpose::Extents, keyspace, ..Unit::default() };
                 map.mark_unit(index);
             }
             let of = map.units[index];
             let is_free = masks(first, extent.blocks).all(|(word, mask)| map.taken[index][word] & mask == 0);
-            let is_taken = of.purpose == Purpose::Extents && of.region == region && is_free;
+            let is_taken = of.purpose == Purpose::Extents && of.keyspace == keyspace && is_free;
             if is_taken {
                 map.set(index, first, extent.blocks, true);
             }
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(allocator.take_runs(1, 300, |_| 1, 0), None, "they have just been begun");
         allocator.share(&taken.new_units);
         assert!(allocator.take_runs(1, 300, |_| 1, 0).is_some(), "there is room in the second");
-        assert_eq!(allocator.take_runs(2, 100, |_| 1, 0), None, "which is no other region's");
+        assert_eq!(allocator.take_runs(2, 100, |_| 1, 0), None, "which is no other keyspace's");
     }
 
     #[test]
@@ -272,7 +272,7 @@ mod tests {
         let extent = Extent { offset: 4 * UNIT_BYTES + 7 * 4096, blocks: 100 };
         assert!(allocator.take_found_run(extent, 1));
         assert!(!allocator.take_found_run(Extent { offset: extent.offset + 99 * 4096, blocks: 1 }, 1));
-        assert!(!allocator.take_found_run(Extent { offset: 4 * UNIT_BYTES, blocks: 1 }, 2), "another region's unit");
+        assert!(!allocator.take_found_run(Extent { offset: 4 * UNIT_BYTES, blocks: 1 }, 2), "another keyspace's unit");
         assert!(!allocator.take_found_run(Extent { offset: UNIT_BYTES + 4096, blocks: 1 }, 1), "the group's own");
         assert!(!allocator.take_found_run(Extent { offset: 40 * UNIT_BYTES, blocks: 1 }, 1));
         allocator.find_free_units();

@@ -20,16 +20,16 @@ fn key(number: u64) -> Vec<u8> {
     format!("job {number:08}").into_bytes()
 }
 
-fn first_in(region: &Region, view: &Arc<View>, bound: Bound<&[u8]>, direction: Direction) -> (Option<Vec<u8>>, u64) {
-    let mut cursor = RegionCursor::seek(region, view, bound, direction).unwrap();
+fn first_in(keyspace: &Keyspace, view: &Arc<View>, bound: Bound<&[u8]>, direction: Direction) -> (Option<Vec<u8>>, u64) {
+    let mut cursor = KeyspaceCursor::seek(keyspace, view, bound, direction).unwrap();
     let found = cursor.next(|_| false).unwrap();
     (found.map(|known| known.bytes), cursor.looked)
 }
 
 /// The first key from a bound on, and how many entries were gone by.
 fn first(db: &Db, bound: Bound<&[u8]>, direction: Direction) -> (Option<Vec<u8>>, u64) {
-    let region = db.default_region().region();
-    first_in(region, &Arc::new(View::begin(region)), bound, direction)
+    let keyspace = db.default_keyspace().keyspace();
+    first_in(keyspace, &Arc::new(View::begin(keyspace)), bound, direction)
 }
 
 #[test]
@@ -153,10 +153,10 @@ fn what_was_learnt_outlives_a_flush_and_is_cut_by_what_is_put() {
         db.put(&key(number), b"new").unwrap();
         expected.push(number);
         expected.sort_unstable();
-        let region = db.default_region().region();
+        let keyspace = db.default_keyspace().keyspace();
         for direction in [Direction::Up, Direction::Down] {
-            let view = Arc::new(View::begin(region));
-            let mut cursor = RegionCursor::seek(region, &view, Bound::Unbounded, direction).unwrap();
+            let view = Arc::new(View::begin(keyspace));
+            let mut cursor = KeyspaceCursor::seek(keyspace, &view, Bound::Unbounded, direction).unwrap();
             let mut found = Vec::new();
             while let Some(known) = cursor.next(|_| false).unwrap() {
                 found.push(known.bytes);
@@ -175,9 +175,9 @@ fn what_was_learnt_outlives_a_flush_and_is_cut_by_what_is_put() {
 fn a_snapshot_goes_by_what_it_does_not_show_once() {
     for is_flushed in [false, true] {
         let db = store();
-        let region = db.default_region().region();
-        let begin = || Arc::new(View::begin(region));
-        let look = |view: &Arc<View>, direction| first_in(region, view, Bound::Unbounded, direction);
+        let keyspace = db.default_keyspace().keyspace();
+        let begin = || Arc::new(View::begin(keyspace));
+        let look = |view: &Arc<View>, direction| first_in(keyspace, view, Bound::Unbounded, direction);
         db.put(&key(LEFT), b"job").unwrap();
         if is_flushed {
             db.flush().unwrap();
@@ -209,10 +209,10 @@ fn a_snapshot_goes_by_what_it_does_not_show_once() {
 #[test]
 fn a_range_ends_where_it_is_said_to() {
     let db = delete_many(true, false, false);
-    let region = db.default_region().region();
-    let view = Arc::new(View::begin(region));
+    let keyspace = db.default_keyspace().keyspace();
+    let view = Arc::new(View::begin(keyspace));
     let (from, to) = (key(100), key(110));
-    let mut cursor = RegionCursor::seek(region, &view, Bound::Included(&from), Direction::Up).unwrap();
+    let mut cursor = KeyspaceCursor::seek(keyspace, &view, Bound::Included(&from), Direction::Up).unwrap();
     let found = cursor.next(|known| known.compare_to(&to) == Some(Ordering::Greater)).unwrap();
     assert_eq!(found, None);
     assert!(cursor.looked <= 12, "went by {} entries", cursor.looked);
@@ -222,15 +222,15 @@ fn a_range_ends_where_it_is_said_to() {
 fn what_is_shown_of_a_lower_level_is_not_taken_for_gone_by() {
     for direction in [Direction::Up, Direction::Down] {
         let db = store();
-        let region = db.default_region().region();
+        let keyspace = db.default_keyspace().keyspace();
         // The last of many that are looked at together.
         let left = if direction == Direction::Up { 32 * 64 - 1 } else { 0 };
         db.put(&key(left), b"below").unwrap();
         db.flush().unwrap();
-        let view = Arc::new(View::begin(region));
+        let view = Arc::new(View::begin(keyspace));
         (0..32 * 64).for_each(|number| db.put(&key(number), b"later").unwrap());
         for _ in 0..3 {
-            assert_eq!(first_in(region, &view, Bound::Unbounded, direction).0, Some(key(left)));
+            assert_eq!(first_in(keyspace, &view, Bound::Unbounded, direction).0, Some(key(left)));
         }
     }
 }
@@ -258,40 +258,40 @@ fn a_range_that_was_cut_comes_together_again() {
 }
 
 #[test]
-fn what_is_learnt_of_a_cleared_region_is_not_for_views_of_what_it_had() {
+fn what_is_learnt_of_a_cleared_keyspace_is_not_for_views_of_what_it_had() {
     let db = store();
-    let region = db.default_region().region();
+    let keyspace = db.default_keyspace().keyspace();
     (0..MANY).for_each(|number| db.put(&key(number), b"job").unwrap());
-    let before = Arc::new(View::begin(region));
-    db.default_region().clear().unwrap();
-    let cleared = Arc::new(View::begin(region));
+    let before = Arc::new(View::begin(keyspace));
+    db.default_keyspace().clear().unwrap();
+    let cleared = Arc::new(View::begin(keyspace));
     assert_eq!(cleared.before, before.before, "nothing was written in between");
     (0..MANY).for_each(|number| db.delete(&key(number)).unwrap());
     for direction in [Direction::Up, Direction::Down] {
-        assert_eq!(first_in(region, &cleared, Bound::Unbounded, direction).0, None);
+        assert_eq!(first_in(keyspace, &cleared, Bound::Unbounded, direction).0, None);
         assert_eq!(first(&db, Bound::Unbounded, direction).0, None);
         let (_, looked) = first(&db, Bound::Unbounded, direction);
         assert!(looked <= FEW, "went by {looked} entries");
     }
-    assert_eq!(first_in(region, &before, Bound::Unbounded, Direction::Up).0, Some(key(0)));
-    assert_eq!(first_in(region, &before, Bound::Unbounded, Direction::Down).0, Some(key(MANY - 1)));
+    assert_eq!(first_in(keyspace, &before, Bound::Unbounded, Direction::Up).0, Some(key(0)));
+    assert_eq!(first_in(keyspace, &before, Bound::Unbounded, Direction::Down).0, Some(key(MANY - 1)));
 }
 
 #[test]
-fn what_was_known_of_a_region_is_not_for_what_is_put_once_it_is_cleared() {
+fn what_was_known_of_a_keyspace_is_not_for_what_is_put_once_it_is_cleared() {
     let db = delete_many(true, false, false);
-    let region = db.default_region().region();
+    let keyspace = db.default_keyspace().keyspace();
     first(&db, Bound::Unbounded, Direction::Up);
     first(&db, Bound::Unbounded, Direction::Down);
-    let before = Arc::new(View::begin(region));
-    db.default_region().clear().unwrap();
+    let before = Arc::new(View::begin(keyspace));
+    db.default_keyspace().clear().unwrap();
     for number in [7, 19_000] {
         db.put(&key(number), b"new").unwrap();
     }
     assert_eq!(first(&db, Bound::Unbounded, Direction::Up).0, Some(key(7)));
     assert_eq!(first(&db, Bound::Unbounded, Direction::Down).0, Some(key(19_000)));
     for direction in [Direction::Up, Direction::Down] {
-        let (found, looked) = first_in(region, &before, Bound::Unbounded, direction);
+        let (found, looked) = first_in(keyspace, &before, Bound::Unbounded, direction);
         assert_eq!(found, Some(key(LEFT)));
         assert!(looked <= FEW, "went by {looked} entries");
     }
@@ -300,13 +300,13 @@ fn what_was_known_of_a_region_is_not_for_what_is_put_once_it_is_cleared() {
 #[test]
 fn who_sees_an_idle_level_in_memory_learns_nothing_of_the_one_that_has_replaced_it() {
     let db = delete_many(true, true, true);
-    let region = db.default_region().region();
-    let before = Arc::new(View::begin(region));
-    let turn = region.begin_write().unwrap();
-    region.begin_memory_at(region.log.end());
+    let keyspace = db.default_keyspace().keyspace();
+    let before = Arc::new(View::begin(keyspace));
+    let turn = keyspace.begin_write().unwrap();
+    keyspace.begin_memory_at(keyspace.log.end());
     drop(turn);
     db.put(&key(7), b"new").unwrap();
-    assert_eq!(first_in(region, &before, Bound::Unbounded, Direction::Up).0, Some(key(LEFT)));
+    assert_eq!(first_in(keyspace, &before, Bound::Unbounded, Direction::Up).0, Some(key(LEFT)));
     assert_eq!(first(&db, Bound::Unbounded, Direction::Up).0, Some(key(7)));
 }
 

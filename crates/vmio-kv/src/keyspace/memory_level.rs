@@ -10,11 +10,11 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::format::extents::{Extent, LargeRecord};
 use crate::format::leaf::KnownKey;
 use crate::format::pointer::{Pointer, PointerKind};
-use crate::region::LevelMemory;
-use crate::region::arena;
-use crate::region::contents::{Contents, Records};
-use crate::region::gaps::Gaps;
-use crate::region::key_tree::{Entry, KeyTree};
+use crate::keyspace::LevelMemory;
+use crate::keyspace::arena;
+use crate::keyspace::contents::{Contents, Records};
+use crate::keyspace::gaps::Gaps;
+use crate::keyspace::key_tree::{Entry, KeyTree};
 use crate::tree::Direction;
 
 /// What a key of which older records are kept takes besides its bytes: its share of a node, and two allocations.
@@ -98,7 +98,7 @@ pub(crate) struct MemoryLevel {
     large: Mutex<BTreeMap<u64, LargeRoom>>,
     /// What it takes is part of.
     all: Arc<LevelMemory>,
-    /// Where the region is known to have no values.
+    /// Where the keyspace is known to have no values.
     gaps: Arc<Gaps>,
     /// The number of the first record that may be in it, and where that is in the log.
     pub(crate) first_sequence: u64,
@@ -111,7 +111,7 @@ impl MemoryLevel {
         Self::with_gaps(first_sequence, log_offset, all, Arc::new(Gaps::new(all)))
     }
 
-    /// The one that comes after this one, which [`freeze`](Self::freeze) has closed: the region has the same values.
+    /// The one that comes after this one, which [`freeze`](Self::freeze) has closed: the keyspace has the same values.
     pub(super) fn following(&self, first_sequence: u64, log_offset: u64) -> Self {
         Self::with_gaps(first_sequence, log_offset, &self.all, Arc::clone(&self.gaps))
     }
@@ -264,7 +264,7 @@ impl MemoryLevel {
         Shown { known, passed }
     }
 
-    /// Where the region is known to have no values.
+    /// Where the keyspace is known to have no values.
     pub(super) fn gaps(&self) -> &Gaps {
         &self.gaps
     }
@@ -274,7 +274,7 @@ impl MemoryLevel {
         Gaps::new(&self.all)
     }
 
-    /// Has the region know that a view, which sees the records below a number, shows nothing between two places, unless something has
+    /// Has the keyspace know that a view, which sees the records below a number, shows nothing between two places, unless something has
     /// been put there since. Tells from which number on it is known.
     ///
     /// Whoever puts a record into the level waits meanwhile, and cuts what has been learnt; whoever begins the next level does as well.

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::format::leaf::common_prefix;
 use crate::format::pointer::Pointer;
-use crate::region::arena::Arena;
+use crate::keyspace::arena::Arena;
 use crate::tree::Direction;
 
 /// Keys of a node.

@@ -1,29 +1,29 @@
-//! A region loses all that it has, at once: it is cleared, or is to be no more.
+//! A keyspace loses all that it has, at once: it is cleared, or is to be no more.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::Result;
-use crate::format::catalogue::{LEVELS, LevelRoots, RegionEntry};
+use crate::format::catalogue::{LEVELS, LevelRoots, KeyspaceEntry};
 use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
 use crate::format::pointer::PointerKind;
-use crate::region::memory_level::MemoryLevel;
-use crate::region::{Region, Version};
+use crate::keyspace::memory_level::MemoryLevel;
+use crate::keyspace::{Keyspace, Version};
 use crate::tree::{Newer, Tree};
 use crate::volume::era::Outdated;
 use crate::volume::garbage::Garbage;
 
-/// A region that nobody writes to, since it is about to lose what it has.
-pub(crate) struct Removal<'region> {
-    region: &'region Region,
+/// A keyspace that nobody writes to, since it is about to lose what it has.
+pub(crate) struct Removal<'keyspace> {
+    keyspace: &'keyspace Keyspace,
     version: Arc<Version>,
 }
 
 impl Drop for Removal<'_> {
     fn drop(&mut self) {
-        self.region.writing().is_removed = false;
-        self.region.changed.notify_all();
+        self.keyspace.writing().is_removed = false;
+        self.keyspace.changed.notify_all();
     }
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Removed {
     pub(crate) outdated: Vec<Freed>,
 }
 
-impl Region {
+impl Keyspace {
     /// Has writers wait, and begins no spill of it. What one is about to publish would come back: it has ended when this returns.
     /// No two do so at a time.
     pub(crate) fn begin_removal(&self) -> Result<Removal<'_>> {
@@ -53,14 +53,14 @@ impl Region {
         while writing.is_spilled.contains(&true) {
             self.changed.wait(&mut writing);
         }
-        Ok(Removal { region: self, version: self.version() })
+        Ok(Removal { keyspace: self, version: self.version() })
     }
 }
 
 impl Removal<'_> {
     /// All that it has. The leaves of its trees are read for that, and the heads of large values.
     pub(crate) fn contents(&self) -> Result<Removed> {
-        let Removal { region, version, .. } = self;
+        let Removal { keyspace, version, .. } = self;
         let mut removed = Removed::default();
         for level in std::iter::once(&version.memory).chain(&version.frozen) {
             // Those that were replaced there have been counted.
@@ -73,31 +73,31 @@ impl Removal<'_> {
         }
         removed.outdated.extend(removed.extents.iter().copied().map(Freed::from));
         for root in version.roots() {
-            let tree = Tree::new(&region.log, region.number, root, version.epoch);
+            let tree = Tree::new(&keyspace.log, keyspace.number, root, version.epoch);
             removed.outdated.extend(tree.blocks()?.freed());
             each_pointer(&tree, |pointer| removed.garbage.count(pointer))?;
         }
-        let dead = region.extents_of_dead(removed.garbage.large())?;
+        let dead = keyspace.extents_of_dead(removed.garbage.large())?;
         removed.outdated.extend(dead.into_iter().map(Freed::from));
         Ok(removed)
     }
 
     /// It is not known whether it is committed.
     pub(crate) fn fail(self, why: &str) {
-        self.region.fail(why);
+        self.keyspace.fail(why);
     }
 
     /// Has readers see that it has nothing, which a commit of that epoch has made durable. It goes on as the entry says, or is no more.
-    pub(crate) fn publish(self, epoch: u64, outdated: Vec<Freed>, goes_on: Option<&RegionEntry>) {
-        let Removal { region, version } = &self;
-        let mut writing = region.writing();
+    pub(crate) fn publish(self, epoch: u64, outdated: Vec<Freed>, goes_on: Option<&KeyspaceEntry>) {
+        let Removal { keyspace, version } = &self;
+        let mut writing = keyspace.writing();
         writing.has_no_room = false;
         // Who waits for them to be spilled need not wait any more.
         writing.spilled_memories += u64::from(version.frozen.is_some()) + u64::from(!version.memory.is_empty());
         let (log_offset, log_sequence) = match goes_on {
             Some(entry) => (entry.log_offset, entry.log_sequence),
             None => {
-                region.is_dropped.store(true, Ordering::Release);
+                keyspace.is_dropped.store(true, Ordering::Release);
                 (version.memory.log_offset, version.memory.first_sequence)
             }
         };
@@ -107,16 +107,16 @@ impl Removal<'_> {
         // Snapshots alone may hold it.
         version.memory.freeze();
         version.memory.spilled();
-        region.version.store(Arc::new(Version {
+        keyspace.version.store(Arc::new(Version {
             // What is known to be empty from here on is not for views of what there was, though they see the same numbers.
-            memory: Arc::new(MemoryLevel::new(log_sequence, log_offset, &region.level_memory)),
+            memory: Arc::new(MemoryLevel::new(log_sequence, log_offset, &keyspace.level_memory)),
             frozen: None,
             levels: [LevelRoots::default(); LEVELS],
             epoch,
-            era: version.era.end(Outdated::new(&region.log.segment.retired, outdated)),
+            era: version.era.end(Outdated::new(&keyspace.log.segment.retired, outdated)),
         }));
-        region.tree_records.clear();
-        region.changed.notify_all();
+        keyspace.tree_records.clear();
+        keyspace.changed.notify_all();
     }
 }
 

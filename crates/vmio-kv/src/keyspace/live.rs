@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::format::pointer::Pointer;
-use crate::region::{Region, Version};
+use crate::keyspace::{Keyspace, Version};
 use crate::tree::{Answer, Tree};
 
 /// What is known of a record.
@@ -24,7 +24,7 @@ struct Looked {
     in_doubt: Vec<Pointer>,
 }
 
-impl Region {
+impl Keyspace {
     /// Whether each of some records, given by key and place, is the newest of its key on the device. Levels in memory are not looked at.
     ///
     /// A record that no level refers to is outdated whatever its key is. So other records are read, to be compared by their keys, only where a level

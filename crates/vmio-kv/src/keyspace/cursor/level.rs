@@ -1,4 +1,4 @@
-//! A level of a region, entry by entry.
+//! A level of a keyspace, entry by entry.
 
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::format::catalogue::Root;
 use crate::format::leaf::KnownKey;
 use crate::log::Log;
-use crate::region::Region;
-use crate::region::memory_level::{LOOKED_MAX, MemoryLevel, Shown};
+use crate::keyspace::Keyspace;
+use crate::keyspace::memory_level::{LOOKED_MAX, MemoryLevel, Shown};
 use crate::tree::{Cursor, Direction};
 
 /// Entries that are taken from a level in memory at a time, first and in the end: who looks for one key needs few.
@@ -101,13 +101,13 @@ impl LevelCursor {
     }
 
     pub(super) fn tree(
-        region: &Region,
+        keyspace: &Keyspace,
         root: Root,
         epoch: u64,
         bound: Bound<&[u8]>,
         direction: Direction,
     ) -> Result<Self> {
-        let mut cursor = Cursor::seek(&region.log, region.number, root, epoch, bound, direction)?;
+        let mut cursor = Cursor::seek(&keyspace.log, keyspace.number, root, epoch, bound, direction)?;
         let next = next_of_tree(&mut cursor)?;
         Ok(LevelCursor { place: Place::Tree(cursor), next })
     }

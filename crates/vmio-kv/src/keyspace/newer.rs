@@ -6,7 +6,7 @@ use std::ops::Bound;
 use crate::error::Result;
 use crate::format::leaf::KnownKey;
 use crate::log::Log;
-use crate::region::memory_level::{MemoryLevel, NEWEST};
+use crate::keyspace::memory_level::{MemoryLevel, NEWEST};
 use crate::tree::{Cursor, Direction, Newer, Source, Tree};
 
 /// Entries that are taken from a level in memory at a time.

@@ -1,4 +1,4 @@
-//! A region of a store that is open, and what is done to it.
+//! A keyspace of a store that is open, and what is done to it.
 
 use std::sync::Arc;
 
@@ -8,18 +8,18 @@ use crate::error::Result;
 use crate::format::record::RecordKind;
 use crate::log::Append;
 use crate::options::Durability;
-use crate::region::memory_level::{NEWEST, room_for};
-use crate::region::{Admitted, Region, Version, WriteTurn};
+use crate::keyspace::memory_level::{NEWEST, room_for};
+use crate::keyspace::{Admitted, Keyspace, Version, WriteTurn};
 use crate::volume::reserve::Claim;
 
-/// A region, and the segment that it is in.
+/// A keyspace, and the segment that it is in.
 #[derive(Clone)]
-pub(crate) struct OpenRegion {
+pub(crate) struct OpenKeyspace {
     pub(crate) home: Arc<OpenSegment>,
-    pub(crate) region: Arc<Region>,
+    pub(crate) keyspace: Arc<Keyspace>,
 }
 
-impl OpenRegion {
+impl OpenKeyspace {
     /// What writes are durable by, unless they say otherwise.
     pub(super) fn durability(&self) -> Durability {
         self.home.store.options.default_durability()
@@ -32,13 +32,13 @@ impl OpenRegion {
 
     pub(super) fn write_one(&self, kind: RecordKind, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
         let claim = if kind == RecordKind::Delete { Claim::Delete } else { Claim::Put };
-        let record = Append { kind, region: self.region.number, key, value };
+        let record = Append { kind, keyspace: self.keyspace.number, key, value };
         self.home.write_where_room(claim, || self.try_write_one(&record, claim, durability))
     }
 
     fn try_write_one(&self, record: &Append<'_>, claim: Claim, durability: Durability) -> Result<()> {
-        let admitted = self.home.admit(self.region.room_to_begin() + room_for(record.key))?;
-        self.append(admitted, self.region.begin_write()?, record, claim, durability)
+        let admitted = self.home.admit(self.keyspace.room_to_begin() + room_for(record.key))?;
+        self.append(admitted, self.keyspace.begin_write()?, record, claim, durability)
     }
 
     /// Writes a record in a turn, which ends with it, and for which there is room in memory.
@@ -55,13 +55,13 @@ impl OpenRegion {
         let is_full = turn.put(record.key, at.sequence, at.pointer);
         drop(turn);
         drop(admitted);
-        home.spill_if_due(&self.region, is_full);
+        home.spill_if_due(&self.keyspace, is_full);
         home.slow_down(1, u64::from(at.pointer.record_bytes()));
         home.log.keep(durability, at.sequence + 1)
     }
 
     /// It as it is now, in a version of it.
-    pub(super) fn newest<'region>(&'region self, version: &'region Version) -> Reading<'region> {
-        Reading { region: &self.region, version, before: NEWEST }
+    pub(super) fn newest<'keyspace>(&'keyspace self, version: &'keyspace Version) -> Reading<'keyspace> {
+        Reading { keyspace: &self.keyspace, version, before: NEWEST }
     }
 }

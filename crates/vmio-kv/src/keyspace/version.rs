@@ -1,13 +1,13 @@
-//! What a region is at one moment, for those who read.
+//! What a keyspace is at one moment, for those who read.
 
 use std::sync::Arc;
 
 use crate::format::catalogue::{LEVELS, LevelRoots, Root};
 use crate::format::pointer::Pointer;
-use crate::region::memory_level::{MemoryLevel, NEWEST};
+use crate::keyspace::memory_level::{MemoryLevel, NEWEST};
 use crate::volume::era::Era;
 
-/// A region at one moment.
+/// A keyspace at one moment.
 pub(crate) struct Version {
     /// The level in memory that is written to.
     pub(crate) memory: Arc<MemoryLevel>,

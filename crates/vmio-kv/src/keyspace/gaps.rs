@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 
-use crate::region::LevelMemory;
+use crate::keyspace::LevelMemory;
 use crate::tree::Direction;
 
 /// The most that are kept at a time.
@@ -79,7 +79,7 @@ struct Ranges {
     hand: Vec<u8>,
 }
 
-/// All that are known of a region, or of a view.
+/// All that are known of a keyspace, or of a view.
 pub(crate) struct Gaps {
     ranges: RwLock<Ranges>,
     /// Whether there are any: puts look at this first. Who puts and who learns keep each other off, see

@@ -1,13 +1,13 @@
-//! A region as it was at one moment, whatever is written to it later.
+//! A keyspace as it was at one moment, whatever is written to it later.
 
 use std::sync::{Arc, OnceLock};
 
-use crate::region::gaps::{Ahead, Gaps};
-use crate::region::memory_level::{MemoryLevel, Staying};
-use crate::region::{Region, Version};
+use crate::keyspace::gaps::{Ahead, Gaps};
+use crate::keyspace::memory_level::{MemoryLevel, Staying};
+use crate::keyspace::{Keyspace, Version};
 use crate::tree::Direction;
 
-/// A region at one moment: a version, and of its level in memory what was there by then.
+/// A keyspace at one moment: a version, and of its level in memory what was there by then.
 pub(crate) struct View {
     pub(crate) version: Arc<Version>,
     /// Records from this number on came later.
@@ -23,9 +23,9 @@ impl View {
 
     /// What is known of the way from a place on; `None` is behind all keys.
     pub(super) fn ahead(&self, place: Option<&[u8]>, direction: Direction) -> Ahead {
-        let of_region = self.version.memory.gaps().ahead(place, direction, self.before);
+        let of_keyspace = self.version.memory.gaps().ahead(place, direction, self.before);
         let own = self.gaps.get().map_or(Ahead::Nothing, |gaps| gaps.ahead(place, direction, self.before));
-        of_region.or(own, direction)
+        of_keyspace.or(own, direction)
     }
 
     /// Learns that it shows nothing between two places.
@@ -39,22 +39,22 @@ impl View {
     /// What there is at present.
     ///
     /// If the level in memory is frozen between the two steps, the moment is that: it was after the call began.
-    pub(crate) fn begin(region: &Region) -> View {
-        let version = region.version();
+    pub(crate) fn begin(keyspace: &Keyspace) -> View {
+        let version = keyspace.version();
         let before = version.memory.stay().begin_view();
         View::new(version, before)
     }
 
-    /// The same of several regions, in the order of their numbers, at one and the same moment: of a batch all is seen or nothing.
-    pub(crate) fn begin_all<'region>(regions: impl Iterator<Item = &'region Region> + Clone) -> Vec<View> {
+    /// The same of several keyspaces, in the order of their numbers, at one and the same moment: of a batch all is seen or nothing.
+    pub(crate) fn begin_all<'keyspace>(keyspaces: impl Iterator<Item = &'keyspace Keyspace> + Clone) -> Vec<View> {
         loop {
-            let versions: Vec<Arc<Version>> = regions.clone().map(Region::version).collect();
+            let versions: Vec<Arc<Version>> = keyspaces.clone().map(Keyspace::version).collect();
             // Whoever writes a batch holds all its levels at once, too.
             let levels: Vec<Staying<'_>> = versions.iter().map(|version| version.memory.stay()).collect();
             let is_current =
-                |(version, region): (&Arc<Version>, &Region)| Arc::ptr_eq(&version.memory, &region.version().memory);
-            if !versions.iter().zip(regions.clone()).all(is_current) {
-                // A level was frozen before it was held: what came then may be seen in other regions.
+                |(version, keyspace): (&Arc<Version>, &Keyspace)| Arc::ptr_eq(&version.memory, &keyspace.version().memory);
+            if !versions.iter().zip(keyspaces.clone()).all(is_current) {
+                // A level was frozen before it was held: what came then may be seen in other keyspaces.
                 continue;
             }
             let bounds: Vec<u64> = levels.iter().map(Staying::begin_view).collect();
@@ -65,9 +65,9 @@ impl View {
 }
 
 impl View {
-    /// Whether nothing was written since. The caller has the region's turn: so that stays.
-    pub(crate) fn is_newest(&self, region: &Region) -> bool {
-        Arc::ptr_eq(&self.version, &region.version()) && self.version.memory.stay().is_before(self.before)
+    /// Whether nothing was written since. The caller has the keyspace's turn: so that stays.
+    pub(crate) fn is_newest(&self, keyspace: &Keyspace) -> bool {
+        Arc::ptr_eq(&self.version, &keyspace.version()) && self.version.memory.stay().is_before(self.before)
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::format::leaf::KnownKey;
 use crate::log::Log;
-use crate::region::gaps::behind;
+use crate::keyspace::gaps::behind;
 use crate::tree::Direction;
 
 /// Shorter ones are gone by each time: to go past one at once costs about as much.

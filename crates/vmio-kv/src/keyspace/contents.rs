@@ -21,7 +21,7 @@ pub(crate) struct Contents {
     pub(crate) records: Option<Records>,
 }
 
-/// Those of a region's trees that are known.
+/// Those of a keyspace's trees that are known.
 #[derive(Default)]
 pub(super) struct TreeRecords(Mutex<HashMap<(u64, u64), Records>>);
 

@@ -1,18 +1,18 @@
-//! Spills of a region: the level in memory into the first on the device, and each that is full into the one below.
+//! Spills of a keyspace: the level in memory into the first on the device, and each that is full into the one below.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::Result;
 use crate::extents::extents_of_dead;
-use crate::format::catalogue::{LEVELS, LevelRoots, RegionEntry, Root};
+use crate::format::catalogue::{LEVELS, LevelRoots, KeyspaceEntry, Root};
 use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
 use crate::format::leaf::ENTRIES_MAX;
 use crate::format::pointer::Pointer;
-use crate::region::contents::{Contents, Records};
-use crate::region::memory_level::MemoryLevel;
-use crate::region::{Limits, Region, Version};
+use crate::keyspace::contents::{Contents, Records};
+use crate::keyspace::memory_level::MemoryLevel;
+use crate::keyspace::{Limits, Keyspace, Version};
 use crate::tree::{MergeThreads, Merged, Newer, Target, Tree, merge};
 use crate::volume::block_runs::BlockRuns;
 use crate::volume::era::Outdated;
@@ -28,8 +28,8 @@ const MEMORY_ENTRY_BYTES: u64 = 56;
 
 /// A level that is being spilled into the one below: nobody else spills it, nor begins to spill the one below, as long as this
 /// is there. Level 0 is the one in memory.
-pub(crate) struct Spill<'region> {
-    region: &'region Region,
+pub(crate) struct Spill<'keyspace> {
+    keyspace: &'keyspace Keyspace,
     level: usize,
     version: Arc<Version>,
     /// Chunks that are emptied meanwhile are not given up.
@@ -37,8 +37,8 @@ pub(crate) struct Spill<'region> {
 }
 
 /// A spill that is done but not committed.
-pub(crate) struct Spilled<'region> {
-    spill: Spill<'region>,
+pub(crate) struct Spilled<'keyspace> {
+    spill: Spill<'keyspace>,
     /// Of the level below.
     root: Option<Root>,
     pub(crate) taken: BlockRuns,
@@ -51,13 +51,13 @@ pub(crate) struct Spilled<'region> {
 
 impl Drop for Spill<'_> {
     fn drop(&mut self) {
-        self.region.writing().is_spilled[self.level] = false;
+        self.keyspace.writing().is_spilled[self.level] = false;
         // Somebody may wait until nothing of it is spilled.
-        self.region.changed.notify_all();
+        self.keyspace.changed.notify_all();
     }
 }
 
-impl<'region> Spill<'region> {
+impl<'keyspace> Spill<'keyspace> {
     /// Which level it is.
     pub(crate) fn level(&self) -> usize {
         self.level
@@ -69,7 +69,7 @@ impl<'region> Spill<'region> {
     }
 
     /// Merges the level into the one below, by some threads.
-    pub(crate) fn merge(self, threads: &MergeThreads) -> Result<Spilled<'region>> {
+    pub(crate) fn merge(self, threads: &MergeThreads) -> Result<Spilled<'keyspace>> {
         match &self.version.frozen {
             Some(frozen) if self.level == 0 => {
                 let frozen = Arc::clone(frozen);
@@ -79,17 +79,17 @@ impl<'region> Spill<'region> {
         }
     }
 
-    fn merge_memory(self, frozen: &MemoryLevel, threads: &MergeThreads) -> Result<Spilled<'region>> {
+    fn merge_memory(self, frozen: &MemoryLevel, threads: &MergeThreads) -> Result<Spilled<'keyspace>> {
         let merged = self.merge_newer(frozen, threads)?;
         let outdated = frozen.extents_of_dead().into_iter().map(Freed::from).collect();
         Ok(Spilled { extents: frozen.extents(), ..self.spilled(merged, outdated)? })
     }
 
-    fn merge_tree(self, threads: &MergeThreads) -> Result<Spilled<'region>> {
+    fn merge_tree(self, threads: &MergeThreads) -> Result<Spilled<'keyspace>> {
         let Some(root) = self.version.levels[self.level].spilling else {
             unreachable!("a level whose spill has begun has a tree that is spilled");
         };
-        let tree = Tree::new(&self.region.log, self.region.number, root, OF_MERGES);
+        let tree = Tree::new(&self.keyspace.log, self.keyspace.number, root, OF_MERGES);
         let outdated = tree.blocks()?.freed().collect();
         let merged = self.merge_newer(&tree, threads)?;
         self.spilled(merged, outdated)
@@ -98,22 +98,22 @@ impl<'region> Spill<'region> {
     fn merge_newer(&self, newer: &dyn Newer, threads: &MergeThreads) -> Result<Merged> {
         let below = self.level + 1;
         let target = Target {
-            region: self.region.number,
+            keyspace: self.keyspace.number,
             level: below as u8,
             old: self.version.levels[below].active,
             is_lowest: is_lowest(&self.version, below),
             // As many as a full level in memory fills: a target that is no larger is done soon.
-            part_leaves: self.region.entries_max(0) / ENTRIES_MAX as u64,
+            part_leaves: self.keyspace.entries_max(0) / ENTRIES_MAX as u64,
         };
-        merge(&self.region.log, &target, newer, threads)
+        merge(&self.keyspace.log, &target, newer, threads)
     }
 
-    fn spilled(self, merged: Merged, mut outdated: Vec<Freed>) -> Result<Spilled<'region>> {
+    fn spilled(self, merged: Merged, mut outdated: Vec<Freed>) -> Result<Spilled<'keyspace>> {
         let Merged { root, taken, outdated: replaced, garbage } = merged;
         outdated.extend(replaced.freed());
-        let dead = self.region.extents_of_dead(garbage.large());
+        let dead = self.keyspace.extents_of_dead(garbage.large());
         // Nobody else knows of the nodes.
-        let dead = dead.inspect_err(|_| self.region.log.segment.abandon(taken.freed()))?;
+        let dead = dead.inspect_err(|_| self.keyspace.log.segment.abandon(taken.freed()))?;
         outdated.extend(dead.into_iter().map(Freed::from));
         Ok(Spilled { spill: self, root, taken, extents: Vec::new(), outdated, garbage })
     }
@@ -127,21 +127,21 @@ impl Spilled<'_> {
         levels
     }
 
-    /// The region as it will be in the catalogue. No other spill of it is published before this one.
-    pub(crate) fn entry(&self) -> RegionEntry {
-        let region = self.spill.region;
-        let version = region.version.load();
+    /// The keyspace as it will be in the catalogue. No other spill of it is published before this one.
+    pub(crate) fn entry(&self) -> KeyspaceEntry {
+        let keyspace = self.spill.keyspace;
+        let version = keyspace.version.load();
         let (log_offset, log_sequence) = match self.spill.is_of_memory() {
             true => (version.memory.log_offset, version.memory.first_sequence),
-            false => region.replay_from(),
+            false => keyspace.replay_from(),
         };
         let levels = self.levels(&version);
-        RegionEntry { number: region.number, name: region.name.clone(), log_sequence, log_offset, levels }
+        KeyspaceEntry { number: keyspace.number, name: keyspace.name.clone(), log_sequence, log_offset, levels }
     }
 
     /// Notes what the new tree holds, if that is known of what it was made of.
     fn note_records(&self, version: &Version) {
-        let trees = &self.spill.region.tree_records;
+        let trees = &self.spill.keyspace.tree_records;
         let (level, below) = (self.spill.level, self.spill.level + 1);
         let newer = match (&version.frozen, version.levels[level].spilling) {
             (Some(frozen), _) if level == 0 => frozen.contents().records,
@@ -157,19 +157,19 @@ impl Spilled<'_> {
 
     /// Has readers see what a commit of that epoch has made durable.
     pub(crate) fn publish(mut self, epoch: u64) {
-        let region = self.spill.region;
-        let mut writing = region.writing();
+        let keyspace = self.spill.keyspace;
+        let mut writing = keyspace.writing();
         writing.spilled_memories += u64::from(self.spill.is_of_memory());
         writing.has_no_room = false;
-        let version = region.version.load_full();
+        let version = keyspace.version.load_full();
         let outdated = std::mem::take(&mut self.outdated);
-        let era = version.era.end(Outdated::new(&region.log.segment.retired, outdated));
+        let era = version.era.end(Outdated::new(&keyspace.log.segment.retired, outdated));
         if let Some(frozen) = version.frozen.as_ref().filter(|_| self.spill.is_of_memory()) {
             frozen.spilled();
         }
         let levels = self.levels(&version);
         self.note_records(&version);
-        region.version.store(Arc::new(Version {
+        keyspace.version.store(Arc::new(Version {
             memory: Arc::clone(&version.memory),
             frozen: version.frozen.clone().filter(|_| !self.spill.is_of_memory()),
             levels,
@@ -177,12 +177,12 @@ impl Spilled<'_> {
             era,
         }));
         drop(writing);
-        region.changed.notify_all();
-        region.level_memory.wake();
+        keyspace.changed.notify_all();
+        keyspace.level_memory.wake();
     }
 }
 
-/// The same of a region that has nothing yet.
+/// The same of a keyspace that has nothing yet.
 pub(crate) fn spill_blocks_of_new(limits: Limits) -> u64 {
     blocks_of_memory(limits.memory_level_bytes)
 }
@@ -192,13 +192,13 @@ fn blocks_of_memory(bytes: u64) -> u64 {
     bytes / MEMORY_ENTRY_BYTES / (ENTRIES_MAX as u64 / 2)
 }
 
-/// Whether nothing of a region is below what is merged into a level.
+/// Whether nothing of a keyspace is below what is merged into a level.
 fn is_lowest(version: &Version, level: usize) -> bool {
     version.levels[level].spilling.is_none()
         && version.levels[level + 1..].iter().all(|below| below.active.is_none() && below.spilling.is_none())
 }
 
-impl Region {
+impl Keyspace {
     /// Begins another level in memory, if the one before is spilled, and this one has anything.
     pub(crate) fn freeze(&self) -> bool {
         let writing = self.writing();
@@ -207,7 +207,7 @@ impl Region {
             return version.frozen.is_some();
         }
         version.memory.freeze();
-        // All records of the region that are in the log are in the level: writers hold the lock until theirs is.
+        // All records of the keyspace that are in the log are in the level: writers hold the lock until theirs is.
         let (log_offset, first_sequence) = self.log.end();
         self.version.store(Arc::new(Version {
             memory: Arc::new(version.memory.following(first_sequence, log_offset)),
@@ -220,7 +220,7 @@ impl Region {
         true
     }
 
-    /// Where the log has to be read from for this region: an offset, and the number of the record there.
+    /// Where the log has to be read from for this keyspace: an offset, and the number of the record there.
     pub(crate) fn replay_from(&self) -> (u64, u64) {
         let version = self.version.load();
         let oldest = version.frozen.as_ref().unwrap_or(&version.memory);
@@ -281,7 +281,7 @@ impl Region {
             }));
         }
         let under_way = self.log.segment.merges.begin();
-        Some(Spill { region: self, level, version: self.version(), _under_way: under_way })
+        Some(Spill { keyspace: self, level, version: self.version(), _under_way: under_way })
     }
 
     /// All blocks that some large values have, which nothing refers to any longer.
@@ -328,7 +328,7 @@ impl Region {
         self.writing().has_no_room
     }
 
-    /// Nodes that a spill of the region may take, about.
+    /// Nodes that a spill of the keyspace may take, about.
     pub(crate) fn spill_blocks(&self) -> u64 {
         let version = self.version.load();
         let trees: u64 = version.roots().map(|root| u64::from(root.blocks)).sum();

@@ -1,28 +1,28 @@
-//! A region of a store, as users hold it.
+//! A keyspace of a store, as users hold it.
 
 use std::sync::Arc;
 
 use crate::db::held::Held;
-use crate::db::open_region::OpenRegion;
+use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::scan::Progress;
-use crate::db::{Holder, RegionSnapshot, Scan, check_key, check_value_length};
+use crate::db::{Holder, KeyspaceSnapshot, Scan, check_key, check_value_length};
 use crate::error::Result;
 use crate::format::record::RecordKind;
 use crate::key_range::KeyRange;
 use crate::log::LOG_VALUE_BYTES_MAX;
 use crate::options::Durability;
 
-/// A region of a store: a name space of keys.
-pub struct RegionHandle {
+/// A keyspace of a store: a name space of keys.
+pub struct KeyspaceHandle {
     name: Arc<str>,
     segment: u32,
-    pub(super) held: Held<OpenRegion>,
+    pub(super) held: Held<OpenKeyspace>,
 }
 
-impl RegionHandle {
-    pub(super) fn new(held: Held<OpenRegion>) -> Result<Self> {
-        let OpenRegion { region, .. } = held.get()?;
-        Ok(RegionHandle { name: region.name.as_str().into(), segment: region.segment(), held })
+impl KeyspaceHandle {
+    pub(super) fn new(held: Held<OpenKeyspace>) -> Result<Self> {
+        let OpenKeyspace { keyspace, .. } = held.get()?;
+        Ok(KeyspaceHandle { name: keyspace.name.as_str().into(), segment: keyspace.segment(), held })
     }
 
     /// Its name.
@@ -36,26 +36,26 @@ impl RegionHandle {
     }
 
     /// What is behind it, for the process that has opened the store.
-    pub(crate) fn open(&self) -> Result<&OpenRegion> {
+    pub(crate) fn open(&self) -> Result<&OpenKeyspace> {
         let open = self.held.get()?;
-        if open.region.is_dropped() { Err(open.region.gone()) } else { Ok(open) }
+        if open.keyspace.is_dropped() { Err(open.keyspace.gone()) } else { Ok(open) }
     }
 
     /// Something else that is held of the same store.
-    pub(crate) fn hold<U>(&self, holder: Holder, make: impl FnOnce(&OpenRegion) -> U) -> Held<U> {
+    pub(crate) fn hold<U>(&self, holder: Holder, make: impl FnOnce(&OpenKeyspace) -> U) -> Held<U> {
         self.held.map(holder, make)
     }
 
     /// The same, held by somebody else.
     pub(super) fn held_by(&self, holder: Holder) -> Self {
-        let held = self.hold(holder, OpenRegion::clone);
-        RegionHandle { name: Arc::clone(&self.name), segment: self.segment, held }
+        let held = self.hold(holder, OpenKeyspace::clone);
+        KeyspaceHandle { name: Arc::clone(&self.name), segment: self.segment, held }
     }
 
-    /// The region itself.
+    /// The keyspace itself.
     #[cfg(test)]
-    pub(crate) fn region(&self) -> &Arc<crate::region::Region> {
-        &self.held.get().expect("the process has opened it").region
+    pub(crate) fn keyspace(&self) -> &Arc<crate::keyspace::Keyspace> {
+        &self.held.get().expect("the process has opened it").keyspace
     }
 
     /// Sets a key's value.
@@ -97,22 +97,22 @@ impl RegionHandle {
         self.open()?.delete(key, durability)
     }
 
-    /// The region as it is now: what is written later is not seen. One that is no more has nothing.
-    pub fn snapshot(&self) -> RegionSnapshot {
-        RegionSnapshot::of(self)
+    /// The keyspace as it is now: what is written later is not seen. One that is no more has nothing.
+    pub fn snapshot(&self) -> KeyspaceSnapshot {
+        KeyspaceSnapshot::of(self)
     }
 
     /// A key's value.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let open = self.open()?;
-        open.newest(&open.region.current()).get(key)
+        open.newest(&open.keyspace.current()).get(key)
     }
 
     /// Has `look` see a key's value where it lies, and returns what it answers; it is not called if there is none. The value's pages
     /// are pinned meanwhile: for long values that is cheaper than a copy, for short ones [`Self::get`] is.
     pub fn get_ref<Answer>(&self, key: &[u8], look: impl FnOnce(&[u8]) -> Answer) -> Result<Option<Answer>> {
         let open = self.open()?;
-        open.newest(&open.region.current()).get_ref(key, look)
+        open.newest(&open.keyspace.current()).get_ref(key, look)
     }
 
     /// The values of several keys, in their order, all as they are now. What has to be read for them from the device is
@@ -125,7 +125,7 @@ impl RegionHandle {
     /// Whether a key has a value.
     pub fn contains(&self, key: &[u8]) -> Result<bool> {
         let open = self.open()?;
-        open.newest(&open.region.current()).contains(key)
+        open.newest(&open.keyspace.current()).contains(key)
     }
 
     /// Keys and values of a range in order, as they are now: what is written meanwhile is not seen.
@@ -139,15 +139,15 @@ impl RegionHandle {
     }
 }
 
-impl Clone for RegionHandle {
+impl Clone for KeyspaceHandle {
     fn clone(&self) -> Self {
-        self.held_by(Holder::Region)
+        self.held_by(Holder::Keyspace)
     }
 }
 
-impl std::fmt::Debug for RegionHandle {
+impl std::fmt::Debug for KeyspaceHandle {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "region {:?}", self.name)?;
+        write!(out, "keyspace {:?}", self.name)?;
         self.open().map_or(Ok(()), |open| write!(out, " of {}", open.home.store.device.name()))
     }
 }

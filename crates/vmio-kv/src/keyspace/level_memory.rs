@@ -1,4 +1,4 @@
-//! What the levels in memory of all regions take together: the cache has the rest, beside what logs keep in memory. Nothing is added beyond
+//! What the levels in memory of all keyspaces take together: the cache has the rest, beside what logs keep in memory. Nothing is added beyond
 //! their sum: who writes is admitted first, and waits for spills as long as there is no room. Before it comes to that, writers are slowed.
 
 use std::sync::Arc;
@@ -149,7 +149,7 @@ impl LevelMemory {
         self.notify();
     }
 
-    /// What ranges may take that are known to be empty, those of all regions and views.
+    /// What ranges may take that are known to be empty, those of all keyspaces and views.
     pub(super) fn gaps_bytes_max(&self) -> u64 {
         self.most_bytes / GAPS_SHARE
     }

@@ -1,4 +1,4 @@
-//! A region: keys and values of their own, in a level in memory and levels on the device.
+//! A keyspace: keys and values of their own, in a level in memory and levels on the device.
 
 pub(crate) mod arena;
 pub(crate) mod contents;
@@ -22,18 +22,18 @@ use arc_swap::{ArcSwap, Guard};
 use parking_lot::{Condvar, MutexGuard};
 
 use crate::error::{Error, Result};
-use crate::format::catalogue::{LEVELS, LevelRoots, RegionEntry};
+use crate::format::catalogue::{LEVELS, LevelRoots, KeyspaceEntry};
 use crate::format::extents::LargeRecord;
 use crate::format::geometry::UNIT_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::Record;
 use crate::log::Log;
-use crate::region::contents::TreeRecords;
-use crate::region::memory_level::{BEGUN_BYTES, Filling, MemoryLevel, NEWEST};
+use crate::keyspace::contents::TreeRecords;
+use crate::keyspace::memory_level::{BEGUN_BYTES, Filling, MemoryLevel, NEWEST};
 use crate::streak_lock::StreakLock;
 use crate::tree::Tree;
 use crate::volume::era::Era;
-pub(crate) use cursor::RegionCursor;
+pub(crate) use cursor::KeyspaceCursor;
 pub(crate) use level_memory::{Admitted, Hope, LevelMemory, ScanRoom};
 pub(crate) use removal::Removed;
 pub(crate) use spill::{Spill, Spilled, spill_blocks_of_new};
@@ -43,10 +43,10 @@ pub(crate) use view::View;
 /// Bytes of large values that a level in memory refers to when it is spilled, though it is not full.
 const LARGE_BYTES_MAX: u64 = 256 << 20;
 
-/// So many numbers others may take while a region has nothing in memory: its level tells numbers apart by 47 bits from where it begins.
+/// So many numbers others may take while a keyspace has nothing in memory: its level tells numbers apart by 47 bits from where it begins.
 const IDLE_NUMBERS_MAX: u64 = 1 << 40;
 
-/// What a region's levels may hold.
+/// What a keyspace's levels may hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Bytes of the level in memory.
@@ -55,8 +55,8 @@ pub(crate) struct Limits {
     pub(crate) growth_factor: u64,
 }
 
-/// A region.
-pub(crate) struct Region {
+/// A keyspace.
+pub(crate) struct Keyspace {
     pub(crate) number: u32,
     pub(crate) name: String,
     pub(crate) log: Arc<Log>,
@@ -91,9 +91,9 @@ struct Writing {
     resting: [Option<Instant>; LEVELS],
 }
 
-impl Region {
-    /// A region as it was committed, with nothing in memory.
-    pub(crate) fn new(log: &Arc<Log>, limits: Limits, level_memory: &Arc<LevelMemory>, entry: &RegionEntry) -> Self {
+impl Keyspace {
+    /// A keyspace as it was committed, with nothing in memory.
+    pub(crate) fn new(log: &Arc<Log>, limits: Limits, level_memory: &Arc<LevelMemory>, entry: &KeyspaceEntry) -> Self {
         let version = Version {
             memory: Arc::new(MemoryLevel::new(entry.log_sequence, entry.log_offset, level_memory)),
             frozen: None,
@@ -101,7 +101,7 @@ impl Region {
             epoch: log.segment.epoch(),
             era: Era::first(),
         };
-        Region {
+        Keyspace {
             number: entry.number,
             name: entry.name.clone(),
             log: Arc::clone(log),
@@ -116,7 +116,7 @@ impl Region {
         }
     }
 
-    /// With what an opening has found in the log, in a level that begins where the region's does.
+    /// With what an opening has found in the log, in a level that begins where the keyspace's does.
     pub(crate) fn with_memory(self, level: MemoryLevel) -> Self {
         let version = self.version.load();
         let (levels, epoch, era) = (version.levels, version.epoch, Arc::clone(&version.era));
@@ -130,10 +130,10 @@ impl Region {
         self.log.segment.number
     }
 
-    /// An entry of the catalogue for a region that has nothing yet.
-    pub(crate) fn empty_entry(number: u32, name: &str, log_offset: u64, log_sequence: u64) -> RegionEntry {
+    /// An entry of the catalogue for a keyspace that has nothing yet.
+    pub(crate) fn empty_entry(number: u32, name: &str, log_offset: u64, log_sequence: u64) -> KeyspaceEntry {
         let levels = [LevelRoots::default(); LEVELS];
-        RegionEntry { number, name: name.to_owned(), log_sequence, log_offset, levels }
+        KeyspaceEntry { number, name: name.to_owned(), log_sequence, log_offset, levels }
     }
 
     /// What there is at present. It stays readable as long as it is held.
@@ -155,7 +155,7 @@ impl Region {
         self.writing.lock()
     }
 
-    /// Has writers of the region wait, as long as the turn is held; fails if a spill has failed, and waits while the level in
+    /// Has writers of the keyspace wait, as long as the turn is held; fails if a spill has failed, and waits while the level in
     /// memory is full and the one before it is still being spilled.
     pub(crate) fn begin_write(&self) -> Result<WriteTurn<'_>> {
         let mut writing = self.writing();
@@ -178,7 +178,7 @@ impl Region {
 
     /// The error that it is no more.
     pub(crate) fn gone(&self) -> Error {
-        Error::NoRegion { volume: self.log.segment.device.name().to_owned(), name: self.name.clone() }
+        Error::NoKeyspace { volume: self.log.segment.device.name().to_owned(), name: self.name.clone() }
     }
 
     fn has_room(&self, writing: &Writing) -> Result<bool> {
@@ -217,7 +217,7 @@ impl Region {
         if self.memory_bytes() == 0 { BEGUN_BYTES } else { 0 }
     }
 
-    fn turn<'region>(&'region self, writing: MutexGuard<'region, Writing>) -> WriteTurn<'region> {
+    fn turn<'keyspace>(&'keyspace self, writing: MutexGuard<'keyspace, Writing>) -> WriteTurn<'keyspace> {
         let mut memory = Arc::clone(&self.version.load().memory);
         let is_first = memory.bytes() == 0;
         if is_first {
@@ -227,13 +227,13 @@ impl Region {
                 memory = self.begin_memory_at(end);
             }
         }
-        WriteTurn { region: self, memory, is_first, _writing: writing }
+        WriteTurn { keyspace: self, memory, is_first, _writing: writing }
     }
 
     /// Has a level in memory that nothing was put into be one for records from here on. The caller has the turn.
     fn begin_memory_at(&self, (log_offset, sequence): (u64, u64)) -> Arc<MemoryLevel> {
         let version = self.version.load_full();
-        // Views of it learn no more of what the region has.
+        // Views of it learn no more of what the keyspace has.
         version.memory.freeze();
         let memory = Arc::new(version.memory.following(sequence, log_offset));
         self.version.store(Arc::new(Version {
@@ -303,14 +303,14 @@ impl Region {
     }
 }
 
-/// The right to write to a region.
-pub(crate) struct WriteTurn<'region> {
-    region: &'region Region,
+/// The right to write to a keyspace.
+pub(crate) struct WriteTurn<'keyspace> {
+    keyspace: &'keyspace Keyspace,
     /// The level in memory, which is not frozen as long as the turn is held.
     memory: Arc<MemoryLevel>,
     /// There was nothing in the level, so that it was noted where the log ended.
     is_first: bool,
-    _writing: MutexGuard<'region, Writing>,
+    _writing: MutexGuard<'keyspace, Writing>,
 }
 
 impl Drop for WriteTurn<'_> {
@@ -319,19 +319,19 @@ impl Drop for WriteTurn<'_> {
             return;
         }
         // What was written is in memory by now.
-        *self.region.pending.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.keyspace.pending.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
 impl WriteTurn<'_> {
     /// The newest record of a key that is in memory.
     pub(crate) fn in_memory(&self, key: &[u8]) -> Option<Pointer> {
-        self.region.version.load().in_memory(key, NEWEST)
+        self.keyspace.version.load().in_memory(key, NEWEST)
     }
 
     /// Makes a record of the log the newest of its key. Tells whether the level in memory is full.
     pub(crate) fn put(&self, key: &[u8], sequence: u64, pointer: Pointer) -> bool {
-        self.region.put_pointer(&self.memory, key, sequence, pointer);
+        self.keyspace.put_pointer(&self.memory, key, sequence, pointer);
         self.is_full()
     }
 
@@ -342,7 +342,7 @@ impl WriteTurn<'_> {
 
     /// Whether the level in memory is full.
     pub(crate) fn is_full(&self) -> bool {
-        self.memory.bytes() >= self.region.limits.memory_level_bytes
+        self.memory.bytes() >= self.keyspace.limits.memory_level_bytes
     }
 
     /// Learns of a large value that is about to be put. Tells whether there are so many that they should be spilled: then those among

@@ -1,4 +1,4 @@
-//! Going through a region in order: all its levels at once, the newest record of each key.
+//! Going through a keyspace in order: all its levels at once, the newest record of each key.
 
 mod level;
 mod run;
@@ -13,15 +13,15 @@ use crate::error::Result;
 use crate::format::leaf::KnownKey;
 use crate::format::pointer::PointerKind;
 use crate::log::Log;
-use crate::region::cursor::level::{LevelCursor, Next};
-use crate::region::cursor::run::{Run, place_before};
-use crate::region::gaps::{Ahead, behind};
-use crate::region::memory_level::NEWEST;
-use crate::region::{Region, View};
+use crate::keyspace::cursor::level::{LevelCursor, Next};
+use crate::keyspace::cursor::run::{Run, place_before};
+use crate::keyspace::gaps::{Ahead, behind};
+use crate::keyspace::memory_level::NEWEST;
+use crate::keyspace::{Keyspace, View};
 use crate::tree::Direction;
 
-/// A place in a region.
-pub(crate) struct RegionCursor {
+/// A place in a keyspace.
+pub(crate) struct KeyspaceCursor {
     log: Arc<Log>,
     /// Keeps what the levels refer to.
     view: Arc<View>,
@@ -37,11 +37,11 @@ pub(crate) struct RegionCursor {
     looked: u64,
 }
 
-impl RegionCursor {
+impl KeyspaceCursor {
     /// At the first key on the way that is within a bound.
-    pub(crate) fn seek(region: &Region, view: &Arc<View>, bound: Bound<&[u8]>, direction: Direction) -> Result<Self> {
-        let mut cursor = RegionCursor {
-            log: Arc::clone(&region.log),
+    pub(crate) fn seek(keyspace: &Keyspace, view: &Arc<View>, bound: Bound<&[u8]>, direction: Direction) -> Result<Self> {
+        let mut cursor = KeyspaceCursor {
+            log: Arc::clone(&keyspace.log),
             view: Arc::clone(view),
             direction,
             levels: Vec::new(),
@@ -67,7 +67,7 @@ impl RegionCursor {
         let frozen = version.frozen.iter().map(|frozen| LevelCursor::memory(frozen, NEWEST, bound, direction));
         cursor.levels.extend(frozen);
         for root in version.roots() {
-            cursor.levels.push(LevelCursor::tree(region, root, version.epoch, bound, direction)?);
+            cursor.levels.push(LevelCursor::tree(keyspace, root, version.epoch, bound, direction)?);
         }
         cursor.run = end.map(Run::from_place);
         Ok(cursor)
@@ -77,7 +77,7 @@ impl RegionCursor {
     fn look_ahead(&mut self, place: Option<&[u8]>) -> Option<Vec<u8>> {
         let mut ahead = self.view.ahead(place, self.direction);
         let mut end = None;
-        // Those of the view and of the region may follow each other.
+        // Those of the view and of the keyspace may follow each other.
         while let Ahead::Within(place) = ahead {
             ahead = self.view.ahead(Some(&place), self.direction);
             end = Some(place);
