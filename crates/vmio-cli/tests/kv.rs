@@ -58,7 +58,7 @@ fn a_store_is_taken_over_from_a_process_that_has_it_open() -> TestResult {
     let is_open = || -> std::io::Result<bool> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", old.id()))?;
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
-        Ok(names.into_iter().any(|name| name.trim_end() == "vmio-kv-spill"))
+        Ok(names.into_iter().any(|name| name.trim_end() == "vmio-kv-compact"))
     };
     while !is_open()? {
         std::thread::sleep(std::time::Duration::from_millis(10));

@@ -1,4 +1,4 @@
-//! A store: a volume's segments, each with its log and its keyspaces, and the threads that spill.
+//! A store: a volume's segments, each with its log and its keyspaces, and the threads that compact.
 
 mod collector;
 mod creation;
@@ -21,7 +21,7 @@ mod scan;
 mod segment_handle;
 mod segments;
 mod snapshot;
-mod spiller;
+mod compactor;
 mod stats;
 mod value_reader;
 
@@ -40,7 +40,7 @@ use crate::error::{Error, Result};
 use crate::format::extents::LARGE_BYTES_MAX;
 use crate::format::geometry::UNIT_BYTES;
 use crate::options::{Durability, Options};
-use crate::keyspace::{LevelMemory, Limits, Keyspace};
+use crate::keyspace::{MemtableBudget, Limits, Keyspace};
 use crate::tree::MergeThreads;
 use crate::volume::Volume;
 use crate::volume::unit_lives::UnitLives;
@@ -94,9 +94,9 @@ pub(crate) struct Store {
     in_doubt: Mutex<BTreeMap<String, u32>>,
     /// How many segments there are.
     segments: AtomicU64,
-    level_memory: Arc<LevelMemory>,
+    memtable_budget: Arc<MemtableBudget>,
     options: Options,
-    spills: spiller::Queue,
+    compactions: compactor::Queue,
     collector: collector::Wake,
     scanned: ScannedRecords,
     merge_threads: MergeThreads,
@@ -126,8 +126,8 @@ impl Store {
             keyspaces: RwLock::default(),
             in_doubt: Mutex::default(),
             segments: AtomicU64::new(0),
-            level_memory: Arc::new(LevelMemory::new(options.level_bytes(), options.memory_step_bytes())),
-            spills: spiller::Queue::default(),
+            memtable_budget: Arc::new(MemtableBudget::new(options.memtable_budget_bytes(), options.memory_step_bytes())),
+            compactions: compactor::Queue::default(),
             collector: collector::Wake::default(),
             scanned: ScannedRecords::new(),
             merge_threads: MergeThreads::new(options.merge_threads()),
@@ -168,7 +168,7 @@ impl Store {
     /// There is one more segment, whose log has its end in memory.
     fn add_segment(&self) {
         self.segments.fetch_add(1, Ordering::Relaxed);
-        self.level_memory.add_beside(self.options.tail_bytes());
+        self.memtable_budget.add_beside(self.options.tail_bytes());
     }
 
     /// Fails if it is open for reading alone, or was closed, or the caller is a forked child.
@@ -261,7 +261,7 @@ impl Db {
     /// Creates a segment, durably: with a log of its own, and room of its own, which grows as it needs it. Keyspaces that must not share a
     /// log with others, or are to move between owners, have one of their own; see [`SegmentHandle`].
     ///
-    /// It takes some units that are no segment's: 64 MiB, and what a spill may need. The volume becomes longer by as much; if
+    /// It takes some units that are no segment's: 64 MiB, and what a compaction may need. The volume becomes longer by as much; if
     /// [`Options::max_volume_bytes`] does not allow that, it is [`Error::Full`]. Of [`Options::memory_bytes`] it takes 8 MiB.
     ///
     /// ```
@@ -332,37 +332,37 @@ impl Db {
         self.opened()?.segments.sync()
     }
 
-    /// Spills what is in memory by now, and returns when that is done and durable: of what was written before, the next opening has
+    /// Flushes what is in memory by now, and returns when that is done and durable: of what was written before, the next opening has
     /// nothing to read back.
     pub fn flush(&self) -> Result<()> {
         let segments = &self.opened()?.segments;
         let store = segments.store();
         store.check_writable()?;
         let keyspaces: Vec<Arc<Keyspace>> = store.keyspaces().values().cloned().collect();
-        let freeze = |keyspace: &Arc<Keyspace>| {
-            if keyspace.freeze() {
-                store.spills.put(keyspace);
+        let rotate = |keyspace: &Arc<Keyspace>| {
+            if keyspace.rotate_memtable() {
+                store.compactions.put(keyspace);
             }
         };
         // What is written from here on is for the next one.
-        let targets: Vec<u64> = keyspaces.iter().map(|keyspace| keyspace.memories_so_far()).collect();
-        keyspaces.iter().for_each(freeze);
+        let targets: Vec<u64> = keyspaces.iter().map(|keyspace| keyspace.memtables_so_far()).collect();
+        keyspaces.iter().for_each(rotate);
         for (keyspace, target) in keyspaces.iter().zip(targets) {
             loop {
-                let spilled = keyspace.spilled_memories();
-                if spilled >= target {
+                let compacted = keyspace.flushed_memtables();
+                if compacted >= target {
                     break;
                 }
-                // One may still be frozen, or be left by a spill that found no room: then this one's memory is frozen after it.
-                freeze(keyspace);
-                segments.of(keyspace).wait_for_spill_after(keyspace, spilled)?;
+                // An older immutable memtable may wait, or be left by a flush that found no room: then this one's memtable is rotated after it.
+                rotate(keyspace);
+                segments.of(keyspace).wait_for_flush_after(keyspace, compacted)?;
             }
         }
         self.sync()
     }
 
     /// Collects garbage of the logs until that is within [`Options::max_space_amplification`], or nothing more is to be gained. It
-    /// is collected in the background as well; this one is thorough: what is in memory is spilled first, and where garbage may be
+    /// is collected in the background as well; this one is thorough: what is in memory is flushed first, and where garbage may be
     /// known only when levels meet, they are all merged. Chunks that somebody still reads come free when he has ended.
     pub fn collect_garbage(&self) -> Result<()> {
         self.opened()?.segments.all().iter().try_for_each(|segment| segment.collect_all())

@@ -1,7 +1,7 @@
 //! A persistent key-value store on memory-mapped I/O: Kreon's design, made safe against crashes.
 //!
 //! Keys and values are appended to a log. An index of several levels says where: one in memory, the others B-trees on the
-//! device, each larger than the one above. When a level is full its entries are merged into the next one (a *spill*): keys'
+//! device, each larger than the one above. When a level is full its entries are merged into the next one (a *flush* from memory, a *compaction* from level to level; Kreon calls both a *spill*): keys'
 //! fronts and pointers move, values never do. Nodes and records are read by loads through a [`vmio::Mapping`]; there is
 //! no other cache.
 //!

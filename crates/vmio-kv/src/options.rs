@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::format::geometry::UNIT_BYTES;
 use crate::keyspace::Limits;
 use crate::keyspace::arena::ARENA_BYTES_MAX;
-use crate::keyspace::memory_level::BEGUN_BYTES;
+use crate::keyspace::memtable::BEGUN_BYTES;
 use crate::volume::UNITS_MAX;
 
 /// When a write is durable. What is lost is always the end of a segment's log: of what was written there all up to some point is kept.
@@ -19,7 +19,7 @@ use crate::volume::UNITS_MAX;
 pub enum Durability {
     /// When the log is next written and flushed: at the latest when the store is closed. What is in this process's memory
     /// by then, 8 MiB at most, is lost if it is killed; unlike a log in the page cache, which only a power cut takes. That takes
-    /// what was written since the last flush: another write's, a close, or the end of a spill.
+    /// what was written since the last flush: another write's, a close, or the end of a compaction.
     None,
     /// At the latest after this time, and as soon as the device has taken what came before: a kill and a power cut lose what is newer. Given with
     /// a write it holds for that write, whatever the store's default is.
@@ -32,7 +32,7 @@ pub enum Durability {
 #[derive(Clone, Debug)]
 pub struct Options {
     memory_bytes: u64,
-    memory_level_bytes: Option<u64>,
+    memtable_bytes: Option<u64>,
     filter_bytes: u64,
     growth_factor: u64,
     durability: Durability,
@@ -41,7 +41,7 @@ pub struct Options {
     max_space_amplification: f64,
     max_recovery_log_bytes: u64,
     discard: Option<bool>,
-    spill_threads: Option<usize>,
+    compaction_threads: Option<usize>,
     page_observer: Option<PageObserver>,
     take_over: bool,
     overwrite: bool,
@@ -60,15 +60,15 @@ const VOLUME_BYTES_MAX: u64 = UNITS_MAX * UNIT_BYTES;
 const _: () = assert!(VOLUME_BYTES_MAX == 8_490_068_213_760);
 /// The log's chunks in memory.
 const TAIL_BYTES: u64 = 8 << 20;
-/// A level in memory is no larger than this share of the volume: the nodes that it is spilled to take about as much.
+/// A memtable is no larger than this share of the volume: the nodes that it is flushed to take about as much.
 const VOLUME_SHARE: u64 = 16;
 /// What the cache keeps in any case.
 const CACHE_BYTES_MIN: u64 = 8 << 20;
 
-/// The most threads that spill.
-const SPILL_THREADS_MAX: usize = 64;
-/// How many spill at most if nobody says.
-const SPILL_THREADS: usize = 4;
+/// The most threads that compact.
+const COMPACTION_THREADS_MAX: usize = 64;
+/// How many compact at most if nobody says.
+const COMPACTION_THREADS: usize = 4;
 
 const MEMORY_BYTES_MIN: u64 = *Options::MEMORY_BYTES.start();
 const _: () = assert!(MEMORY_BYTES_MIN - MEMORY_BYTES_MIN / 4 - TAIL_BYTES >= CACHE_BYTES_MIN);
@@ -81,7 +81,7 @@ impl Options {
     pub fn new() -> Self {
         Options {
             memory_bytes: 256 << 20,
-            memory_level_bytes: None,
+            memtable_bytes: None,
             filter_bytes: 0,
             growth_factor: 10,
             durability: Durability::Sync,
@@ -90,7 +90,7 @@ impl Options {
             max_space_amplification: 1.5,
             max_recovery_log_bytes: 1 << 30,
             discard: None,
-            spill_threads: None,
+            compaction_threads: None,
             page_observer: None,
             take_over: false,
             overwrite: false,
@@ -102,7 +102,7 @@ impl Options {
     }
 
     /// The memory that the store may take, in bytes: 32 MiB at least. 8 MiB are for the end of each segment's log, a quarter for
-    /// the levels in memory of all keyspaces together, half of that for those that are being spilled; the cache of nodes and records has
+    /// the memtables of all keyspaces together, half of that for those that are being flushed; the cache of nodes and records has
     /// the rest, and what the levels do not take at the moment. Of the quarter each keyspace has 32 KiB at least, and the cache has 8 MiB
     /// at least: a store with more keyspaces or segments than that allows is not opened, nor is a further one created.
     ///
@@ -122,10 +122,10 @@ impl Options {
         self
     }
 
-    /// Bytes of a keyspace's level in memory, from which on it is spilled; an eighth of the memory, and a sixteenth of what the volume may
+    /// Bytes of a keyspace's memtable, from which on it is flushed; an eighth of the memory, and a sixteenth of what the volume may
     /// become, unless this says otherwise, which is the most.
-    pub fn memory_level_bytes(mut self, bytes: u64) -> Self {
-        self.memory_level_bytes = Some(bytes);
+    pub fn memtable_bytes(mut self, bytes: u64) -> Self {
+        self.memtable_bytes = Some(bytes);
         self
     }
 
@@ -151,7 +151,7 @@ impl Options {
 
     /// How long the file of a volume is that is created: as long as it may become unless this says otherwise, and 1 GiB if that is not
     /// said either. It is sparse: what is not used takes no room, but for what
-    /// is kept free for spills, deletions and collections, which is allocated.
+    /// is kept free for compactions, deletions and collections, which is allocated.
     pub fn volume_bytes(mut self, bytes: u64) -> Self {
         self.volume_bytes = Some(bytes);
         self
@@ -172,8 +172,8 @@ impl Options {
         self
     }
 
-    /// Bytes of the log that an opening may have to read back: 16 MiB at least, 1 GiB by default. From half of it on levels in memory
-    /// are spilled before they are full, those with the oldest records first, and writers are slowed as it is approached. Several
+    /// Bytes of the log that an opening may have to read back: 16 MiB at least, 1 GiB by default. From half of it on memtables
+    /// are compacted before they are full, those with the oldest records first, and writers are slowed as it is approached. Several
     /// segments have equal parts of it, of 16 MiB at least.
     pub fn max_recovery_log_bytes(mut self, bytes: u64) -> Self {
         self.max_recovery_log_bytes = bytes;
@@ -187,11 +187,11 @@ impl Options {
         self
     }
 
-    /// Threads that spill: 1 to 64; half as many as there are processors, 1 to 4, unless this says otherwise. With one, spills
-    /// come one after the other. More spill several keyspaces and levels at once, and divide a level that is large among those that
+    /// Threads that compact: 1 to 64; half as many as there are processors, 1 to 4, unless this says otherwise. With one, compactions
+    /// come one after the other. More compact several keyspaces and levels at once, and divide a level that is large among those that
     /// have nothing else to do. For each, a volume keeps some more MiB free.
-    pub fn spill_threads(mut self, threads: usize) -> Self {
-        self.spill_threads = Some(threads);
+    pub fn compaction_threads(mut self, threads: usize) -> Self {
+        self.compaction_threads = Some(threads);
         self
     }
 
@@ -291,8 +291,8 @@ impl Options {
         if self.max_recovery_log_bytes < RECOVERY_LOG_MIN {
             return wrong("max_recovery_log_bytes", self.max_recovery_log_bytes, "it is 16 MiB at least");
         }
-        if !(1..=SPILL_THREADS_MAX).contains(&self.merge_threads()) {
-            return wrong("spill_threads", self.merge_threads() as u64, "there are 1 to 64");
+        if !(1..=COMPACTION_THREADS_MAX).contains(&self.merge_threads()) {
+            return wrong("compaction_threads", self.merge_threads() as u64, "there are 1 to 64");
         }
         if self.volume_bytes_max() > VOLUME_BYTES_MAX {
             let why = "a volume has 8490068213760 bytes (7.7 TiB) at most";
@@ -315,31 +315,31 @@ impl Options {
         }
     }
 
-    /// In a volume that may become so long: of a short one, what a spill may take must not be all of it.
+    /// In a volume that may become so long: of a short one, what a compaction may take must not be all of it.
     pub(crate) fn limits(&self, volume_bytes: u64) -> Limits {
         // What is replayed may be two levels in one.
         let most = (self.memory_bytes / 8).min(ARENA_BYTES_MAX / 4).min(volume_bytes / VOLUME_SHARE);
-        let memory_level_bytes = self.memory_level_bytes.unwrap_or(most).min(most);
-        Limits { memory_level_bytes, growth_factor: self.growth_factor }
+        let memtable_bytes = self.memtable_bytes.unwrap_or(most).min(most);
+        Limits { memtable_bytes, growth_factor: self.growth_factor }
     }
 
-    /// What the levels in memory of all keyspaces may take, those that are being spilled among them.
-    pub(crate) fn level_bytes(&self) -> u64 {
+    /// What the memtables of all keyspaces may take, those that are being flushed among them.
+    pub(crate) fn memtable_budget_bytes(&self) -> u64 {
         self.memory_bytes / 4
     }
 
     /// Fails if there are more keyspaces than their levels can be begun for: that takes half of what is for those that are written to at most.
     pub(crate) fn check_keyspaces(&self, keyspaces: usize) -> Result<()> {
-        if keyspaces as u64 * BEGUN_BYTES <= self.level_bytes() / 4 {
+        if keyspaces as u64 * BEGUN_BYTES <= self.memtable_budget_bytes() / 4 {
             return Ok(());
         }
-        let why = "a sixteenth of it has to hold 8 KiB for the level in memory of each keyspace";
+        let why = "a sixteenth of it has to hold 8 KiB for the memtable of each keyspace";
         Err(Error::Option { option: "memory_bytes", value: self.memory_bytes, why })
     }
 
-    /// Fails if there are more segments than the ends of their logs have room for beside levels in memory and the least cache.
+    /// Fails if there are more segments than the ends of their logs have room for beside memtables and the least cache.
     pub(crate) fn check_segments(&self, segments: usize) -> Result<()> {
-        if self.memory_bytes - self.level_bytes() - self.filter_bytes >= segments as u64 * TAIL_BYTES + CACHE_BYTES_MIN
+        if self.memory_bytes - self.memtable_budget_bytes() - self.filter_bytes >= segments as u64 * TAIL_BYTES + CACHE_BYTES_MIN
         {
             return Ok(());
         }
@@ -365,18 +365,18 @@ impl Options {
         Ok(cache)
     }
 
-    /// What the cache has as long as levels in memory keep to their sum, and there is one segment.
+    /// What the cache has as long as memtables keep to their sum, and there is one segment.
     pub(crate) fn cache_bytes(&self) -> u64 {
-        self.cache_bytes_beside(self.level_bytes() + TAIL_BYTES)
+        self.cache_bytes_beside(self.memtable_budget_bytes() + TAIL_BYTES)
     }
 
-    /// What it has where levels in memory, and the ends of logs, take so much. Where snapshots hold levels beyond their sum, that is the
+    /// What it has where memtables, and the ends of logs, take so much. Where snapshots hold levels beyond their sum, that is the
     /// cache's loss.
     pub(crate) fn cache_bytes_beside(&self, bytes: u64) -> u64 {
         self.memory_bytes - (bytes + self.filter_bytes).min(self.memory_bytes - CACHE_BYTES_MIN)
     }
 
-    /// By how much levels in memory have to change before the cache does.
+    /// By how much memtables have to change before the cache does.
     pub(crate) fn memory_step_bytes(&self) -> u64 {
         self.memory_bytes / 64
     }
@@ -397,7 +397,7 @@ impl Options {
 
     pub(crate) fn merge_threads(&self) -> usize {
         let processors = || std::thread::available_parallelism().map_or(1, |processors| processors.get());
-        self.spill_threads.unwrap_or_else(|| (processors() / 2).clamp(1, SPILL_THREADS))
+        self.compaction_threads.unwrap_or_else(|| (processors() / 2).clamp(1, COMPACTION_THREADS))
     }
 
     /// Of one segment of so many.

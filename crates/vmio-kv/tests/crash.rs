@@ -30,14 +30,14 @@ fn has_two_segments(seed: u64) -> bool {
     seed % 3 == 1
 }
 
-/// Most have several threads that spill.
+/// Most have several threads that compact.
 fn options(seed: u64) -> Options {
     let max_volume_bytes = VOLUME_BYTES + if has_two_segments(seed) { SEGMENT_BYTES } else { 0 };
     Options::new()
         .max_volume_bytes(max_volume_bytes)
-        .spill_threads(1 + seed as usize % 4)
+        .compaction_threads(1 + seed as usize % 4)
         .memory_bytes(32 << 20)
-        .memory_level_bytes(6 << 10)
+        .memtable_bytes(6 << 10)
         .growth_factor(3)
         .durability(Durability::None)
         .max_space_amplification(1.1)
@@ -203,7 +203,7 @@ fn live(
     Ok(())
 }
 
-/// How many records recovery has brought back, and spills there were: that the test tests something.
+/// How many records recovery has brought back, and compactions there were: that the test tests something.
 #[derive(Default)]
 struct Seen {
     records: u64,
@@ -297,9 +297,9 @@ fn what_was_acknowledged_survives_power_cuts() {
     assert!(seen.bytes_discarded > 0, "nothing was discarded");
 }
 
-/// What a spill has taken is part of no commit but its own: of one that never came nothing stays taken.
+/// What a compaction has taken is part of no commit but its own: of one that never came nothing stays taken.
 #[test]
-fn commits_beside_a_spill_leave_nothing_of_it_behind() {
+fn commits_during_a_compaction_leave_nothing_of_it_behind() {
     for seed in 0..test_depth::pick(5, 12) {
         let disk = SimulatedDisk::new(seed, &[VOLUME_BYTES]);
         let db = Db::create_on(disk.open(0), options(seed)).unwrap();

@@ -158,6 +158,6 @@ fn who_cannot_create_it_leaves_nothing() {
     let missing = folder.path().join("no folder").join("store");
     assert!(matches!(Db::open_or_create(&missing, options()), Err(Error::Io(vmio::Error::Open { .. }))));
     let path = folder.path().join("store");
-    assert!(Db::create(&path, options().memory_level_bytes(1 << 20).filter_bytes(u64::MAX)).is_err());
+    assert!(Db::create(&path, options().memtable_bytes(1 << 20).filter_bytes(u64::MAX)).is_err());
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -71,7 +71,7 @@ fn key(number: u16) -> Vec<u8> {
 fn options() -> Options {
     Options::new()
         .memory_bytes(33 << 20)
-        .memory_level_bytes(40 << 10)
+        .memtable_bytes(40 << 10)
         .growth_factor(2)
         .durability(Durability::None)
         .max_volume_bytes(256 << 20)
@@ -198,7 +198,7 @@ impl Drop for Ends<'_> {
 #[test]
 fn who_scans_beside_writers_misses_nothing() {
     const PLACES: u64 = 2000;
-    let db = Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options().memory_level_bytes(4 << 20)).unwrap();
+    let db = Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options().memtable_bytes(4 << 20)).unwrap();
     let places = |writer: u64| writer * PLACES..(writer + 1) * PLACES;
     // Deleted keys all over, so that there is something to go past.
     for number in 0..2 * PLACES {

@@ -9,8 +9,8 @@ use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, Options};
 
 fn store() -> Db {
-    // Everything spills all the time.
-    let options = Options::new().memory_bytes(32 << 20).memory_level_bytes(6 << 10).growth_factor(2);
+    // Everything is compacted all the time.
+    let options = Options::new().memory_bytes(32 << 20).memtable_bytes(6 << 10).growth_factor(2);
     Db::create_on(MemoryBacking::new(128 << 20).unwrap(), options.durability(Durability::None)).unwrap()
 }
 

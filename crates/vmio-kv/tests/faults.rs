@@ -79,11 +79,11 @@ impl Backing for FailingDevice {
     }
 }
 
-fn options(spill_threads: usize) -> Options {
+fn options(compaction_threads: usize) -> Options {
     Options::new()
-        .spill_threads(spill_threads)
+        .compaction_threads(compaction_threads)
         .memory_bytes(32 << 20)
-        .memory_level_bytes(4 << 10)
+        .memtable_bytes(4 << 10)
         .growth_factor(2)
         .durability(Durability::Sync)
 }

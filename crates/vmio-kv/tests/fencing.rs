@@ -22,7 +22,7 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 fn options() -> Options {
     Options::new()
         .memory_bytes(32 << 20)
-        .memory_level_bytes(6 << 10)
+        .memtable_bytes(6 << 10)
         .growth_factor(3)
         .durability(Durability::None)
         .max_space_amplification(1.1)
@@ -132,7 +132,7 @@ fn step(db: &Db, random: &mut Random, history: &mut History) -> Result<(), Error
 fn run(seed: u64, stop_after: u64, seen: &mut Seen) -> bool {
     let when = format!("seed {seed}, stopped after {stop_after}");
     let mut random = Random(seed);
-    let options = || options().spill_threads(1 + seed as usize % 4);
+    let options = || options().compaction_threads(1 + seed as usize % 4);
     let disk = SimulatedDisk::new(seed, &[64 * MIB]);
     let db = Db::create_on(disk.open(0), options()).unwrap();
     if seed % 2 == 1 {
@@ -261,7 +261,7 @@ fn power_may_fail_while_a_store_of_several_keyspaces_is_taken_over() {
     let step = test_depth::step(5, 1);
     loop {
         let when = format!("power fails after {operations} operations");
-        let options = || options().memory_level_bytes(1 << 20);
+        let options = || options().memtable_bytes(1 << 20);
         let disk = SimulatedDisk::new(operations, &[64 * MIB]);
         let old = Db::create_on(disk.open(0), options()).unwrap();
         // The last one has a segment of its own, every other time.
@@ -333,8 +333,8 @@ fn who_takes_over_needs_no_lock_and_keeps_others_off() {
 #[test]
 fn what_was_a_former_owners_table_may_be_the_logs_after_a_crash() {
     let disk = SimulatedDisk::new(1, &[256 * MIB]);
-    // Nothing is spilled: no commit says what the log has taken.
-    let options = options().memory_level_bytes(1 << 20);
+    // Nothing is compacted: no commit says what the log has taken.
+    let options = options().memtable_bytes(1 << 20);
     let old = Db::create_on(disk.open(0), options.clone()).unwrap();
     old.put_with(b"first", b"1", Durability::Sync).unwrap();
     let new = Db::open_on(disk.open(0), options.clone().take_over(true)).unwrap();

@@ -103,8 +103,8 @@ impl Backing for Sparse {
 fn options() -> Options {
     Options::new()
         .memory_bytes(32 * MIB)
-        .memory_level_bytes(256 << 10)
-        .spill_threads(1)
+        .memtable_bytes(256 << 10)
+        .compaction_threads(1)
         .max_volume_bytes(VOLUME_BYTES)
         .durability(Durability::None)
 }

@@ -17,10 +17,10 @@ use vmio_kv::{Db, Durability, Error, Options, WriteBatch};
 
 const MIB: u64 = 1 << 20;
 
-fn options(memory_level_bytes: u64) -> Options {
+fn options(memtable_bytes: u64) -> Options {
     Options::new()
         .memory_bytes(32 << 20)
-        .memory_level_bytes(memory_level_bytes)
+        .memtable_bytes(memtable_bytes)
         .growth_factor(2)
         .durability(Durability::None)
 }
@@ -62,14 +62,14 @@ fn a_small_working_set_may_be_overwritten_for_ever() {
     const VOLUME: u64 = 40 * MIB;
     const KEYS: u64 = 500;
     let disk = Arc::new(MemoryBacking::new(VOLUME).unwrap());
-    // Once with a level in memory that never fills, once with levels that spill all the time.
-    for memory_level_bytes in [4 * MIB, 16 << 10] {
-        let disk = if memory_level_bytes == 4 * MIB {
+    // Once with a memtable that never fills, once with levels that flush all the time.
+    for memtable_bytes in [4 * MIB, 16 << 10] {
+        let disk = if memtable_bytes == 4 * MIB {
             Arc::clone(&disk)
         } else {
             Arc::new(MemoryBacking::new(VOLUME).unwrap())
         };
-        let db = Db::create_on(disk, options(memory_level_bytes)).unwrap();
+        let db = Db::create_on(disk, options(memtable_bytes)).unwrap();
         let (mut written, mut round) = (0, 0);
         while written < 20 * VOLUME {
             for number in 0..KEYS {
@@ -101,7 +101,7 @@ fn a_full_store_has_room_again_when_something_is_deleted() {
         };
         let mut count = 0;
         let mut refusals = 0;
-        // Spills that end may make a little room.
+        // Compactions that end may make a little room.
         while refusals < 3 {
             match db.put(&key(count), &value(count, cycle, 20_000)) {
                 Ok(()) => (count, refusals) = (count + 1, 0),
@@ -115,7 +115,7 @@ fn a_full_store_has_room_again_when_something_is_deleted() {
         assert!(count >= 1000, "{count}");
         check(&db, |_| Some(cycle), count);
         db.close().unwrap();
-        // Any number of openings. What these spill and collect may leave room for one more.
+        // Any number of openings. What these compact and collect may leave room for one more.
         for _ in 0..10 {
             let db = Db::open_on(Arc::clone(&disk), options(16 << 10)).unwrap();
             match db.put(b"no", &[0; 20_000]) {
@@ -308,7 +308,7 @@ fn a_damaged_chunk_is_left_alone() {
     }
 }
 
-/// Of what opening reads back nothing is given up before it is spilled.
+/// Of what opening reads back nothing is given up before it is compacted.
 #[test]
 fn what_opening_reads_back_is_there_after_a_power_cut() {
     const KEYS: u64 = 1000;
@@ -344,7 +344,7 @@ fn openings_do_not_fill_the_volume() {
     check(&db, |_| Some(1), OPENINGS);
 }
 
-/// What its memory began with was given up long ago, and a spill of another keyspace says from where the log is read back.
+/// What its memory began with was given up long ago, and a flush of another keyspace says from where the log is read back.
 #[test]
 fn a_keyspace_that_was_idle_does_not_have_the_log_read_from_its_beginning() {
     const KEYS: u64 = 200;

@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 const UNIT: u64 = 2 * MIB;
 
 fn options() -> Options {
-    Options::new().memory_bytes(32 << 20).memory_level_bytes(64 << 10).growth_factor(3).durability(Durability::None)
+    Options::new().memory_bytes(32 << 20).memtable_bytes(64 << 10).growth_factor(3).durability(Durability::None)
 }
 
 fn value(number: u64, bytes: usize) -> Vec<u8> {
@@ -69,7 +69,7 @@ fn a_full_store_has_room_again_when_it_has_grown() {
     db.close().unwrap();
 
     let db = Db::open_on(disk.open(0), options().max_volume_bytes(96 * MIB)).unwrap();
-    // Unless a spill has had it grow before.
+    // Unless a compaction has had it grow before.
     if let Err(error) = db.grow(70 * MIB) {
         assert!(matches!(error, Error::VolumeLength { least, .. } if least > 70 * MIB), "{error}");
     }

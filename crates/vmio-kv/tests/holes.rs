@@ -20,7 +20,7 @@ const SLACK: u64 = 42 * MIB;
 fn options() -> Options {
     Options::new()
         .memory_bytes(32 << 20)
-        .memory_level_bytes(256 << 10)
+        .memtable_bytes(256 << 10)
         .durability(Durability::None)
         .max_volume_bytes(256 << 20)
 }

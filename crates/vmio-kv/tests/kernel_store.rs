@@ -15,7 +15,7 @@ const LEAF: u8 = 8;
 fn options() -> Options {
     Options::new()
         .memory_bytes(32 << 20)
-        .memory_level_bytes(64 << 10)
+        .memtable_bytes(64 << 10)
         .growth_factor(4)
         .volume_bytes(256 << 20)
         .durability(Durability::None)
@@ -38,7 +38,7 @@ fn has_module() -> bool {
     is_there
 }
 
-/// Spilled, collected, opened again; its nodes and records come and go, for the cache holds a part of them.
+/// Compacted, collected, opened again; its nodes and records come and go, for the cache holds a part of them.
 #[test]
 fn a_store_lives_on_the_module() {
     if !has_module() {

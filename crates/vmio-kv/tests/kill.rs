@@ -90,7 +90,7 @@ fn durability(life: u64) -> Durability {
 fn options(life: u64) -> Options {
     Options::new()
         .memory_bytes(32 << 20)
-        .memory_level_bytes(16 << 10)
+        .memtable_bytes(16 << 10)
         .growth_factor(3)
         .max_volume_bytes(4 << 30)
         .durability(durability(life))

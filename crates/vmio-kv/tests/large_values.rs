@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 fn options() -> Options {
     Options::new()
         .memory_bytes(32 << 20)
-        .memory_level_bytes(16 << 10)
+        .memtable_bytes(16 << 10)
         .growth_factor(2)
         .durability(Durability::None)
         .max_space_amplification(1.1)
@@ -366,7 +366,7 @@ fn heads(disk: &MemoryBacking, key: &[u8]) -> Vec<u64> {
 
 /// It need not be read to know what has been taken.
 #[test]
-fn a_head_that_is_damaged_before_its_level_is_spilled_stops_nobody() {
+fn a_head_that_is_damaged_before_its_level_is_compacted_stops_nobody() {
     for is_reopened in [false, true] {
         let disk = disk(64);
         let mut db = Db::create_on(Arc::clone(&disk), options()).unwrap();

@@ -21,7 +21,7 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 fn options() -> Options {
     Options::new()
         .memory_bytes(32 << 20)
-        .memory_level_bytes(256 << 10)
+        .memtable_bytes(256 << 10)
         .growth_factor(3)
         .durability(Durability::None)
         .max_space_amplification(1.2)
@@ -160,10 +160,10 @@ fn deep_trees_with_long_pivots_are_made_by_several_threads() {
     make_deep_trees(3);
 }
 
-fn make_deep_trees(spill_threads: usize) {
+fn make_deep_trees(compaction_threads: usize) {
     const KEYS: u64 = 9000;
     let disk = disk(256);
-    let options = || options().spill_threads(spill_threads);
+    let options = || options().compaction_threads(compaction_threads);
     let mut db = Db::create_on(Arc::clone(&disk), options()).unwrap();
     let mut model = Model::new();
     let of = |number: u64| match number % 10 {
@@ -238,9 +238,9 @@ impl Backing for Counting {
 
 /// What separates leaves that stay is not written anew.
 #[test]
-fn a_spill_keeps_the_long_pivots_of_leaves_that_it_keeps() {
+fn a_compaction_keeps_the_long_pivots_of_leaves_that_it_keeps() {
     let (disk, written) = (disk(256), Arc::new(AtomicU64::new(0)));
-    let options = options().memory_level_bytes(4 << 20).growth_factor(100);
+    let options = options().memtable_bytes(4 << 20).growth_factor(100);
     let db = Db::create_on(Counting(Arc::clone(&disk), Arc::clone(&written)), options.clone()).unwrap();
     (0..8000).for_each(|number| db.put(&key(9000, 2 * number), b"value").unwrap());
     db.flush().unwrap();
@@ -259,7 +259,7 @@ fn a_spill_keeps_the_long_pivots_of_leaves_that_it_keeps() {
 #[test]
 fn a_damaged_piece_of_a_pivot_is_named() {
     let disk = disk(96);
-    let db = Db::create_on(Arc::clone(&disk), options().memory_level_bytes(4 << 20)).unwrap();
+    let db = Db::create_on(Arc::clone(&disk), options().memtable_bytes(4 << 20)).unwrap();
     (0..500).for_each(|number| db.put(&key(6000, number), b"value").unwrap());
     db.flush().unwrap();
     db.close().unwrap();

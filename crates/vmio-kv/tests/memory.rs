@@ -9,13 +9,13 @@ use vmio_kv::{Db, Durability, Options, WriteBatch, check};
 
 const MIB: u64 = 1 << 20;
 const MEMORY: u64 = 32 * MIB;
-/// What the levels in memory may take of that.
+/// What the memtables may take of that.
 const LEVELS: u64 = MEMORY / 4;
 /// What the process has beside the store: threads' stacks, what malloc keeps, and the pages of the program that are touched.
 const PROCESS: u64 = 6 * MIB;
 
 fn options() -> Options {
-    Options::new().memory_bytes(MEMORY).durability(Durability::None).spill_threads(1)
+    Options::new().memory_bytes(MEMORY).durability(Durability::None).compaction_threads(1)
 }
 
 /// A line of this process's status, in bytes.
@@ -67,7 +67,7 @@ fn key(number: u64, bytes: usize) -> Vec<u8> {
     key
 }
 
-/// Writes batches to all of some keyspaces, and looks after each what the levels in memory have.
+/// Writes batches to all of some keyspaces, and looks after each what the memtables have.
 fn levels_after(keyspaces: usize, per_batch: u64, key_bytes: usize, batches: u64) -> u64 {
     let folder = tempfile::tempdir().unwrap();
     let db = Db::create(folder.path().join("store"), options().volume_bytes(4 << 30)).unwrap();
@@ -79,7 +79,7 @@ fn levels_after(keyspaces: usize, per_batch: u64, key_bytes: usize, batches: u64
             writes.put(&handles[number as usize % keyspaces], &key(number, key_bytes), b"v").unwrap();
         }
         db.write(&writes).unwrap();
-        most = most.max(db.stats().unwrap().memory_level_bytes);
+        most = most.max(db.stats().unwrap().memtable_bytes);
     }
     for number in (0..batches * per_batch).step_by(997) {
         assert!(handles[number as usize % keyspaces].contains(&key(number, key_bytes)).unwrap(), "{number}");
@@ -131,9 +131,9 @@ fn an_opening_keeps_of_each_key_the_newest_record() {
 }
 
 #[test]
-fn an_opening_with_less_memory_spills_as_it_reads() {
+fn an_opening_with_less_memory_flushes_as_it_reads() {
     let (_folder, file) = file();
-    let (test, options) = ("an_opening_with_less_memory_spills_as_it_reads", options().volume_bytes(1 << 30));
+    let (test, options) = ("an_opening_with_less_memory_flushes_as_it_reads", options().volume_bytes(1 << 30));
     const KEYS: u64 = 600_000;
     if std::env::var("VMIO_MEMORY_PART").is_err() {
         let db = Db::create(&file, options.clone().memory_bytes(16 * MEMORY)).unwrap();
@@ -142,13 +142,13 @@ fn an_opening_with_less_memory_spills_as_it_reads() {
             let keyspace = if number % 3 == 0 { &other } else { db.default_keyspace() };
             keyspace.put(&key(number, 40), &number.to_le_bytes()).unwrap();
         }
-        assert!(db.stats().unwrap().memory_level_bytes > MEMORY);
+        assert!(db.stats().unwrap().memtable_bytes > MEMORY);
         drop(other);
         db.close().unwrap();
     }
     within_memory(test, "opening", &file, |file| {
         let db = Db::open(file, options.clone()).unwrap();
-        assert!(db.recovery().records >= KEYS && db.stats().unwrap().memory_level_bytes <= LEVELS);
+        assert!(db.recovery().records >= KEYS && db.stats().unwrap().memtable_bytes <= LEVELS);
         for number in (0..KEYS).step_by(29) {
             let keyspace = if number % 3 == 0 { db.keyspace("other").unwrap() } else { db.default_keyspace().clone() };
             assert_eq!(keyspace.get(&key(number, 40)).unwrap().unwrap(), number.to_le_bytes());

@@ -109,12 +109,12 @@ fn large_value(seed: u8) -> Vec<u8> {
     (0..bytes).map(|at| (at >> 13) as u8 ^ at as u8 ^ seed).collect()
 }
 
-fn options(spill_threads: usize) -> Options {
-    // Everything spills, to several levels.
+fn options(compaction_threads: usize) -> Options {
+    // Everything is compacted, to several levels.
     Options::new()
-        .spill_threads(spill_threads)
+        .compaction_threads(compaction_threads)
         .memory_bytes(33 << 20)
-        .memory_level_bytes(20 << 10)
+        .memtable_bytes(20 << 10)
         // Few, so that leaves share places.
         .filter_bytes(2 << 10)
         .growth_factor(2)
@@ -359,8 +359,8 @@ fn keyspaces(db: &Db) -> [KeyspaceHandle; 2] {
 proptest! {
     #![proptest_config(ProptestConfig { cases: test_depth::pick(16, 40), ..ProptestConfig::default() })]
     #[test]
-    fn a_store_holds_what_maps_do(steps in steps(), spill_threads in 1_usize..=4, has_two_segments: bool) {
-        let options = options(spill_threads);
+    fn a_store_holds_what_maps_do(steps in steps(), compaction_threads in 1_usize..=4, has_two_segments: bool) {
+        let options = options(compaction_threads);
         // The first segment has it all when it is created.
         let disk = Arc::new(MemoryBacking::new(128 << 20).unwrap());
         let mut db = Db::create_on(Arc::clone(&disk), options.clone()).unwrap();

@@ -54,7 +54,7 @@ impl<B: Backing> Backing for WriteProtected<B> {
 
 fn options() -> Options {
     // Levels of some thousand records.
-    Options::new().memory_bytes(32 << 20).memory_level_bytes(64 << 10).durability(Durability::None)
+    Options::new().memory_bytes(32 << 20).memtable_bytes(64 << 10).durability(Durability::None)
 }
 
 type Pairs = BTreeMap<(String, Vec<u8>), Vec<u8>>;

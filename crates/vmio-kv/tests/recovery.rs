@@ -1,4 +1,4 @@
-//! How much of the log is read back after a crash is bounded, however little the levels in memory are filled by it.
+//! How much of the log is read back after a crash is bounded, however little the memtables are filled by it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -71,11 +71,11 @@ fn a_keyspace_that_is_written_to_seldom_does_not_hold_the_others_log() {
     crash_after(5, 30_000, 2400);
 }
 
-/// Power fails at any time of an opening that has to spill since it has less memory than who wrote.
+/// Power fails at any time of an opening that has to flush since it has less memory than who wrote.
 #[test]
-fn an_opening_that_spills_may_be_cut_short() {
+fn an_opening_that_flushes_may_be_cut_short() {
     let large = Options::new().memory_bytes(1 << 30).durability(Durability::None);
-    let small = Options::new().memory_bytes(32 << 20).durability(Durability::None).spill_threads(1);
+    let small = Options::new().memory_bytes(32 << 20).durability(Durability::None).compaction_threads(1);
     let disk = SimulatedDisk::new(3, &[256 * MIB]);
     let db = Db::create_on(disk.open(0), large.clone()).unwrap();
     for number in 0..200_000_u64 {
@@ -92,7 +92,7 @@ fn an_opening_that_spills_may_be_cut_short() {
     drop(db);
     let all = |db: &Db| db.scan(..).map(|pair| pair.unwrap()).collect::<Vec<_>>();
     let db = Db::open_on(disk.after_power_cut().open(0), large.clone().read_only(true)).unwrap();
-    assert!(db.stats().unwrap().memory_level_bytes > 10 * MIB);
+    assert!(db.stats().unwrap().memtable_bytes > 10 * MIB);
     let expected = all(&db);
     drop(db);
     let mut was_cut = 0;
@@ -103,7 +103,7 @@ fn an_opening_that_spills_may_be_cut_short() {
         let cut = cut.after_power_cut();
         assert_sound(cut.open(0), &small, &format!("after a power cut at {at}"));
         let db = Db::open_on(cut.open(0), small.clone()).unwrap();
-        assert!(db.stats().unwrap().memory_level_bytes <= 8 * MIB);
+        assert!(db.stats().unwrap().memtable_bytes <= 8 * MIB);
         assert!(all(&db) == expected, "cut at {at}");
         drop(db);
         assert_sound(cut.open(0), &small, &format!("opened after a power cut at {at}"));

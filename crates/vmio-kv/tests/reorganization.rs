@@ -117,7 +117,7 @@ fn what_is_written_meanwhile_is_not_written_over() {
     /// So many of the keys are written to.
     const WRITTEN: u64 = 4_000;
     let backing = Arc::new(MemoryBacking::new(VOLUME_BYTES).unwrap());
-    let db = shuffled(Arc::clone(&backing), options().memory_level_bytes(64 << 10).growth_factor(2));
+    let db = shuffled(Arc::clone(&backing), options().memtable_bytes(64 << 10).growth_factor(2));
     let (is_over, db_of_all) = (AtomicBool::new(false), &db);
     // Who writes a key is one thread: so it knows what has to be there.
     let write = |thread: u64| {
@@ -168,7 +168,7 @@ fn a_power_cut_amid_moves_brings_no_older_value_back() {
     /// One key in so many is written to, just behind the scan: what it has read is about to be moved.
     const WRITTEN: u64 = 16;
     let put = |db: &Db, number: u64, round, durability| db.put_with(&key(number), &value(number, round), durability);
-    let options = || options().memory_level_bytes(256 << 10).growth_factor(3);
+    let options = || options().memtable_bytes(256 << 10).growth_factor(3);
     let mut moved = 0;
     for seed in 0..test_depth::pick(2, 5) {
         let mut random = Random(seed);

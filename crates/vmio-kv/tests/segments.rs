@@ -16,9 +16,9 @@ const MIB: u64 = 1 << 20;
 fn options() -> Options {
     Options::new()
         .memory_bytes(32 << 20)
-        .memory_level_bytes(64 << 10)
+        .memtable_bytes(64 << 10)
         .growth_factor(3)
-        .spill_threads(2)
+        .compaction_threads(2)
         .durability(Durability::None)
         .max_volume_bytes(512 * MIB)
 }
@@ -114,7 +114,7 @@ fn a_second_segment_has_keyspaces_of_its_own_and_shares_names() {
 #[test]
 fn each_log_is_read_back_for_itself() {
     let disk = SimulatedDisk::new(5, &[64 * MIB]);
-    let db = Db::create_on(disk.open(0), options().memory_level_bytes(1 << 20)).unwrap();
+    let db = Db::create_on(disk.open(0), options().memtable_bytes(1 << 20)).unwrap();
     let other = db.create_segment().unwrap().keyspace_or_create("other").unwrap();
     put_all(&other, 0..300, 1000);
     put_all(&db, 0..200, 1000);
@@ -135,7 +135,7 @@ fn each_log_is_read_back_for_itself() {
 #[test]
 fn a_snapshot_shows_all_segments_at_one_moment() {
     let disk = SimulatedDisk::new(5, &[64 * MIB]);
-    let db = Db::create_on(disk.open(0), options().memory_level_bytes(20 << 10)).unwrap();
+    let db = Db::create_on(disk.open(0), options().memtable_bytes(20 << 10)).unwrap();
     let second = db.create_segment().unwrap().keyspace_or_create("second").unwrap();
     let (is_over, looks) = (AtomicBool::new(false), AtomicUsize::new(0));
     let number = |found: Option<Vec<u8>>| found.map_or(0, |found| u64::from_le_bytes(found[..8].try_into().unwrap()));
@@ -184,7 +184,7 @@ fn a_segment_needs_room_and_leave_to_take_it() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     };
-    // It begins with what there is beside full levels in memory, and gets what they do not take.
+    // It begins with what there is beside full memtables, and gets what they do not take.
     wait_until("the cache has the rest", &|| cache_bytes() > 45 * MIB);
     let with_one = cache_bytes();
     for more in 1..5 {

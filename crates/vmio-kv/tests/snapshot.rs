@@ -1,4 +1,4 @@
-//! Points in time beside writers and spills.
+//! Points in time beside writers and compactions.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,8 +14,8 @@ const ACCOUNTS: u64 = 300;
 const EACH: i64 = 1000;
 
 fn store() -> Db {
-    // Everything spills all the time.
-    let options = Options::new().memory_bytes(32 << 20).memory_level_bytes(6 << 10).growth_factor(2);
+    // Everything is compacted all the time.
+    let options = Options::new().memory_bytes(32 << 20).memtable_bytes(6 << 10).growth_factor(2);
     Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options.durability(Durability::None)).unwrap()
 }
 
@@ -131,10 +131,10 @@ fn a_scan_sees_nothing_that_comes_while_it_goes_on() {
     });
 }
 
-/// Each batch fills its levels, so that they are frozen all the time while snapshots begin.
+/// Each batch fills its levels, so that memtables are made immutable all the time while snapshots begin.
 #[test]
-fn a_snapshot_shows_batches_whole_while_levels_are_frozen() {
-    let options = Options::new().memory_bytes(32 << 20).memory_level_bytes(1).durability(Durability::None);
+fn a_snapshot_shows_batches_whole_while_memtables_are_made_immutable() {
+    let options = Options::new().memory_bytes(32 << 20).memtable_bytes(1).durability(Durability::None);
     let db = Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options).unwrap();
     let (left, right) = (db.keyspace_or_create("left").unwrap(), db.keyspace_or_create("right").unwrap());
     let write = |value: u64| {

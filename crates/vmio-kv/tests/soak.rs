@@ -180,7 +180,7 @@ fn check_bounds(db: &Db, contents: &Contents) {
     assert!(stats.log_bytes <= limit, "{} MiB of log, {} allowed: {stats:?}", stats.log_bytes / MIB, limit / MIB);
     assert!(stats.recovery_log_bytes <= RECOVERY, "{stats:?}");
     // A batch of 2000 deletions is let in whole.
-    assert!(stats.memory_level_bytes <= MEMORY / 4 + MIB, "{stats:?}");
+    assert!(stats.memtable_bytes <= MEMORY / 4 + MIB, "{stats:?}");
 }
 
 /// Goes on where the store is, until it is killed.

@@ -152,7 +152,7 @@ fn the_log_stays_within_its_limit_beside_a_keyspace_of_short_records() {
 fn what_was_deleted_counts_as_garbage_before_levels_meet() {
     const KEYS: u64 = 130_000;
     const LEFT: u64 = 40_000;
-    let db = Db::create_on(MemoryBacking::new(1 << 30).unwrap(), options().memory_level_bytes(512 << 10)).unwrap();
+    let db = Db::create_on(MemoryBacking::new(1 << 30).unwrap(), options().memtable_bytes(512 << 10)).unwrap();
     let value = vec![4; 1000];
     (0..KEYS).for_each(|number| db.put(&number.to_be_bytes(), &value).unwrap());
     db.collect_garbage().unwrap();
@@ -169,7 +169,7 @@ fn what_was_deleted_counts_as_garbage_before_levels_meet() {
 fn the_log_stays_within_its_limit_where_long_records_are_among_short_ones() {
     const SHORT: u64 = 400_000;
     const LONG: u64 = 1000;
-    let wide = options().max_recovery_log_bytes(1 << 30).memory_level_bytes(1 << 20);
+    let wide = options().max_recovery_log_bytes(1 << 30).memtable_bytes(1 << 20);
     let db = Db::create_on(MemoryBacking::new(1 << 30).unwrap(), wide).unwrap();
     (0..SHORT).for_each(|number| db.put(&number.to_be_bytes(), &[1; 8]).unwrap());
     db.collect_garbage().unwrap();
@@ -222,7 +222,7 @@ fn room_comes_back_while_nobody_writes() {
 /// What goes on while writers write ends with what was there when it began.
 #[test]
 fn a_flush_and_a_collection_end_while_writers_go_on() {
-    let db = Db::create_on(MemoryBacking::new(512 * MIB).unwrap(), options().memory_level_bytes(64 << 10)).unwrap();
+    let db = Db::create_on(MemoryBacking::new(512 * MIB).unwrap(), options().memtable_bytes(64 << 10)).unwrap();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let writer = |first: u64| {

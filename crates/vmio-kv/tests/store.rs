@@ -17,10 +17,10 @@ use support::simulated_disk::SimulatedDisk;
 use vmio::backing::MemoryBacking;
 use vmio_kv::{Db, Durability, Engine, Error, Options, Stats, WriteBatch};
 
-fn options(memory_level_bytes: u64) -> Options {
+fn options(memtable_bytes: u64) -> Options {
     Options::new()
         .memory_bytes(32 << 20)
-        .memory_level_bytes(memory_level_bytes)
+        .memtable_bytes(memtable_bytes)
         .growth_factor(4)
         .durability(Durability::None)
 }
@@ -121,7 +121,7 @@ fn a_full_store_opens_and_refuses_writes() {
     assert!(matches!(db.put(b"one more", &vec![1; 1 << 20]), Err(Error::Full { .. })));
 }
 
-/// Batches over two keyspaces, single writes to both, and spills, all at once: nobody waits for ever, and no batch is seen or
+/// Batches over two keyspaces, single writes to both, and compactions, all at once: nobody waits for ever, and no batch is seen or
 /// found in part.
 #[test]
 fn writers_of_several_keyspaces_do_not_wait_for_each_other_for_ever() {
@@ -251,20 +251,20 @@ fn the_cache_has_what_levels_in_memory_do_not_take() {
     let is_idle = |stats: Stats| stats.cache_bytes >= (64 - 8 - 8) * MIB;
     wait_until("nothing is in memory", &is_idle);
     let mut number = 0_u64;
-    while db.stats().unwrap().memory_level_bytes < 7 * MIB {
+    while db.stats().unwrap().memtable_bytes < 7 * MIB {
         for _ in 0..1000 {
             number += 1;
             db.put(&number.to_be_bytes(), b"value").unwrap();
         }
     }
-    wait_until("a level is nearly full", &|stats| stats.cache_bytes <= (64 - 8) * MIB - stats.memory_level_bytes);
+    wait_until("a level is nearly full", &|stats| stats.cache_bytes <= (64 - 8) * MIB - stats.memtable_bytes);
     assert!(db.stats().unwrap().cache_bytes >= (64 - 8 - 16 - 8) * MIB);
     db.flush().unwrap();
-    wait_until("it has been spilled", &is_idle);
+    wait_until("it has been compacted", &is_idle);
     assert_eq!(db.get(&number.to_be_bytes()).unwrap().as_deref(), Some(&b"value"[..]));
 }
 
-/// However many keyspaces there are, their levels in memory take a quarter together, and all of it what it may.
+/// However many keyspaces there are, their memtables take a quarter together, and all of it what it may.
 #[test]
 fn levels_of_many_keyspaces_share_one_sum() {
     const MIB: u64 = 1 << 20;
@@ -280,8 +280,8 @@ fn levels_of_many_keyspaces_share_one_sum() {
         keyspaces[((keyspace % KEYSPACES) * (keyspace % 7) / 6) as usize].put(&number.to_be_bytes(), b"value").unwrap();
         if number % 1000 == 0 {
             let stats = db.stats().unwrap();
-            most = most.max(stats.memory_level_bytes);
-            assert!(stats.memory_level_bytes <= 16 * MIB, "{stats:?}");
+            most = most.max(stats.memtable_bytes);
+            assert!(stats.memtable_bytes <= 16 * MIB, "{stats:?}");
         }
     }
     assert!(most > 4 * MIB, "{most} bytes at most: the memory is used");

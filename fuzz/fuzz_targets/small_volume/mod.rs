@@ -82,9 +82,9 @@ impl Backing for Device {
 fn options() -> Options {
     Options::new()
         .memory_bytes(32 << 20)
-        .memory_level_bytes(8 << 10)
+        .memtable_bytes(8 << 10)
         .growth_factor(2)
-        .spill_threads(1)
+        .compaction_threads(1)
         .durability(Durability::None)
 }
 

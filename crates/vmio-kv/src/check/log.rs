@@ -415,7 +415,7 @@ fn found_record(offset: u64, record: &Record<'_>) -> Found {
         RecordKind::Delete => "delete",
         RecordKind::EndOfChunk => "end of the chunk",
         RecordKind::Durable => "durable",
-        RecordKind::SpillMark => "spill mark",
+        RecordKind::FlushMark => "flush mark",
         RecordKind::Relocation => "relocation",
         RecordKind::RangeDelete => "range delete",
         RecordKind::Extents => "extents",

@@ -436,7 +436,7 @@ fn found_keyspace(offset: u64, keyspace: &KeyspaceEntry) -> Found {
         ("log_offset", keyspace.log_offset.into()),
     ];
     for (level, roots) in keyspace.levels.iter().enumerate() {
-        for root in [roots.active, roots.spilling].into_iter().flatten() {
+        for root in [roots.active, roots.compacting].into_iter().flatten() {
             let text = format!(
                 "level {level}: root at byte {}, {} entries, height {}, {} nodes",
                 root.offset, root.entries, root.height, root.blocks

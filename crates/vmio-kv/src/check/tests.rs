@@ -11,7 +11,7 @@ use crate::format::volume_header::{HEADER_OFFSETS, segment_tables};
 use crate::{Db, Durability, Error, KEY_BYTES_MAX, WriteBatch};
 
 fn options() -> Options {
-    Options::new().memory_bytes(32 << 20).memory_level_bytes(8 << 10).growth_factor(2).durability(Durability::None)
+    Options::new().memory_bytes(32 << 20).memtable_bytes(8 << 10).growth_factor(2).durability(Durability::None)
 }
 
 /// Two keyspaces with several levels each, and a log that goes on behind them.

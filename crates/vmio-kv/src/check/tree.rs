@@ -52,7 +52,7 @@ impl Check<'_> {
     pub(super) fn trees(&mut self, state: &mut State, chain: &Chain, keyspaces: &[KeyspaceEntry]) {
         let roots = |keyspace: &KeyspaceEntry| {
             let levels = keyspace.levels.into_iter().enumerate();
-            levels.flat_map(|(level, roots)| [(level, roots.active), (level, roots.spilling)]).collect::<Vec<_>>()
+            levels.flat_map(|(level, roots)| [(level, roots.active), (level, roots.compacting)]).collect::<Vec<_>>()
         };
         let all = keyspaces.iter().flat_map(&roots);
         let of = all.filter_map(|(_, root)| root).fold(0_u64, |sum, root| sum.saturating_add(root.entries));

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::format::record::RecordKind;
 use crate::key_range::KeyRange;
 use crate::log::Append;
-use crate::keyspace::memory_level::room_for;
+use crate::keyspace::memtable::room_for;
 use crate::keyspace::{Admitted, View, WriteTurn};
 use crate::tree::Direction;
 use crate::volume::reserve::Claim;
@@ -75,7 +75,7 @@ impl OpenKeyspace {
         let turn = self.keyspace.begin_write()?;
         let Some(found) = self.end(&Arc::new(View::begin(&self.keyspace)), direction)? else { return Ok(None) };
         // Who has a turn waits for nobody's room.
-        let admitted = self.home.store.level_memory.admit_anyway(self.keyspace.room_to_begin() + room_for(&found.0));
+        let admitted = self.home.store.memtable_budget.admit_anyway(self.keyspace.room_to_begin() + room_for(&found.0));
         self.take(admitted, turn, found).map(Some)
     }
 

@@ -10,11 +10,11 @@ use crate::format::extents::LargeRecord;
 use crate::format::record::RecordKind;
 use crate::format::superblock::Superblock;
 use crate::log::Replayed;
-use crate::keyspace::LevelMemory;
-use crate::keyspace::memory_level::{MemoryLevel, room_for};
+use crate::keyspace::MemtableBudget;
+use crate::keyspace::memtable::{Memtable, room_for};
 use crate::volume::segment::Segment;
 
-/// So many numbers no level in memory comes by: it tells its records apart by fewer bits.
+/// So many numbers no memtable comes by: it tells its records apart by fewer bits.
 pub(super) const NUMBERS_MAX: u64 = 1 << 46;
 
 /// The records that no level has yet, by keyspace.
@@ -24,7 +24,7 @@ pub(super) struct FoundRecords<'segment> {
     next_keyspace: u32,
     keyspaces: BTreeMap<u32, OfKeyspace>,
     count: u64,
-    level_memory: Arc<LevelMemory>,
+    memtable_budget: Arc<MemtableBudget>,
     /// Whether somebody reads again what the levels have no room for.
     may_leave: bool,
     /// The first record that was left.
@@ -38,7 +38,7 @@ struct OfKeyspace {
     /// Its levels have what is older.
     since: u64,
     /// The newest of each key, from the first record on: what was overwritten takes no memory, however much of it the log has.
-    memory: Option<MemoryLevel>,
+    memtable: Option<Memtable>,
     /// What is large among them, by what the level points to.
     large: BTreeMap<u64, FoundLarge>,
 }
@@ -55,16 +55,16 @@ impl<'segment> FoundRecords<'segment> {
         segment: &'segment Segment,
         superblock: &Superblock,
         keyspaces: &[KeyspaceEntry],
-        level_memory: &Arc<LevelMemory>,
+        memtable_budget: &Arc<MemtableBudget>,
         may_leave: bool,
     ) -> Self {
-        let empty = |entry: &KeyspaceEntry| OfKeyspace { since: entry.log_sequence, memory: None, large: BTreeMap::new() };
+        let empty = |entry: &KeyspaceEntry| OfKeyspace { since: entry.log_sequence, memtable: None, large: BTreeMap::new() };
         FoundRecords {
             segment,
             next_keyspace: superblock.next_keyspace,
             keyspaces: keyspaces.iter().map(|entry| (entry.number, empty(entry))).collect(),
             count: 0,
-            level_memory: Arc::clone(level_memory),
+            memtable_budget: Arc::clone(memtable_budget),
             may_leave,
             left_from: None,
             has_large: false,
@@ -76,7 +76,7 @@ impl<'segment> FoundRecords<'segment> {
         self.count
     }
 
-    /// From which record on, by its place and number, some were left, since the levels had no room for them: others have to be spilled
+    /// From which record on, by its place and number, some were left, since the levels had no room for them: others have to be compacted
     /// first, and for that the log has to be there.
     pub(super) fn left_from(&self) -> Option<(u64, u64)> {
         self.left_from
@@ -104,7 +104,7 @@ impl<'segment> FoundRecords<'segment> {
         };
         let Replayed { key, sequence, mut pointer, .. } = record;
         let place = pointer.offset();
-        let first = of_keyspace.memory.as_ref().map_or(sequence, |memory| memory.first_sequence);
+        let first = of_keyspace.memtable.as_ref().map_or(sequence, |memtable| memtable.first_sequence);
         if sequence - first >= NUMBERS_MAX {
             let what = "of the records that a keyspace's levels lack the first one's number";
             return Err(self.segment.damaged_superblock(Damage::Value { what, found: first }));
@@ -112,7 +112,7 @@ impl<'segment> FoundRecords<'segment> {
         self.count += 1;
         if record.kind == RecordKind::Extents {
             self.has_large = true;
-        } else if self.may_leave && !self.has_large && !self.level_memory.has_room(room_for(key)) {
+        } else if self.may_leave && !self.has_large && !self.memtable_budget.has_room(room_for(key)) {
             self.left_from.get_or_insert((pointer.offset(), sequence));
         }
         if self.left_from.is_some() {
@@ -125,8 +125,8 @@ impl<'segment> FoundRecords<'segment> {
             let record_offset = mem::replace(&mut pointer, value.pointer()).offset();
             of_keyspace.large.insert(pointer.to_bits(), FoundLarge { record_offset, value });
         }
-        let memory = of_keyspace.memory.get_or_insert_with(|| MemoryLevel::new(sequence, place, &self.level_memory));
-        let replaced = memory.fill().insert(key, sequence, pointer);
+        let memtable = of_keyspace.memtable.get_or_insert_with(|| Memtable::new(sequence, place, &self.memtable_budget));
+        let replaced = memtable.fill().insert(key, sequence, pointer);
         if let Some(replaced) = replaced {
             of_keyspace.large.remove(&replaced.to_bits());
             self.segment.count_garbage(replaced);
@@ -134,19 +134,19 @@ impl<'segment> FoundRecords<'segment> {
         Ok(())
     }
 
-    /// Where the level in memory of a keyspace has to begin, by a record's place and number: at the first that was found, or was left.
+    /// Where the memtable of a keyspace has to begin, by a record's place and number: at the first that was found, or was left.
     pub(super) fn begins_at(&self, number: u32) -> Option<(u64, u64)> {
-        let memory = self.keyspaces.get(&number).and_then(|of_keyspace| of_keyspace.memory.as_ref());
-        memory.map(|memory| (memory.log_offset, memory.first_sequence)).or(self.left_from)
+        let memtable = self.keyspaces.get(&number).and_then(|of_keyspace| of_keyspace.memtable.as_ref());
+        memtable.map(|memtable| (memtable.log_offset, memtable.first_sequence)).or(self.left_from)
     }
 
     /// After the last record, before anybody looks for room: takes the extents of large values, which no bitmap has yet. Of values that were replaced
     /// nothing is taken, and nobody may give it back.
     pub(super) fn take_extents(&self) -> Result<()> {
-        for (number, OfKeyspace { memory, large, .. }) in &self.keyspaces {
+        for (number, OfKeyspace { memtable, large, .. }) in &self.keyspaces {
             for FoundLarge { record_offset, value } in large.values() {
-                if let Some(memory) = memory {
-                    memory.add_large(value);
+                if let Some(memtable) = memtable {
+                    memtable.add_large(value);
                 }
                 for extent in value.extents() {
                     if !self.segment.allocator().take_found_run(extent, *number) {
@@ -160,8 +160,8 @@ impl<'segment> FoundRecords<'segment> {
         Ok(())
     }
 
-    /// A keyspace's level in memory; it is asked for once.
-    pub(super) fn level(&mut self, number: u32) -> Option<MemoryLevel> {
-        self.keyspaces.remove(&number).and_then(|of_keyspace| of_keyspace.memory)
+    /// A keyspace's memtable; it is asked for once.
+    pub(super) fn level(&mut self, number: u32) -> Option<Memtable> {
+        self.keyspaces.remove(&number).and_then(|of_keyspace| of_keyspace.memtable)
     }
 }

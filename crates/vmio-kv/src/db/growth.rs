@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::db::{Db, OpenSegment, Store};
 use crate::error::Result;
 use crate::format::geometry::{UNIT_BLOCKS, UNIT_BYTES};
-use crate::keyspace::spill_blocks_of_new;
+use crate::keyspace::compaction_blocks_of_new;
 use crate::volume::Volume;
 use crate::volume::reserve::Claim;
 
@@ -28,7 +28,7 @@ impl Db {
 impl OpenSegment {
     /// How many units a segment gets when it is created: so many that a keyspace finds room in it.
     pub(super) fn units_of_new(store: &Store) -> u64 {
-        let blocks = spill_blocks_of_new(store.limits());
+        let blocks = compaction_blocks_of_new(store.limits());
         STEP_UNITS_MIN + blocks.div_ceil(UNIT_BLOCKS) + 2 * store.merge_threads.most() as u64
     }
 
@@ -52,7 +52,7 @@ impl OpenSegment {
         if !lacks_room && self.segment.check_room(claim, chunks).is_ok() {
             return true;
         }
-        // A spill that found no room is tried again by whoever makes room.
+        // A compaction that found no room is tried again by whoever makes room.
         !lacks_room && self.lengthen(&mut volume, chunks)
     }
 

@@ -15,7 +15,7 @@ use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::RecordKind;
 use crate::log::{Append, LOG_VALUE_BYTES_MAX};
 use crate::options::Durability;
-use crate::keyspace::memory_level::{room_for, room_for_large};
+use crate::keyspace::memtable::{room_for, room_for_large};
 use crate::keyspace::{Keyspace, Version};
 use crate::volume::reserve::Claim;
 
@@ -123,8 +123,8 @@ impl OpenKeyspace {
         let is_full = turn.put(key, at.sequence, pointer) || has_many;
         drop(turn);
         drop(admitted);
-        if is_full && self.keyspace.freeze() {
-            home.store.spills.put(&self.keyspace);
+        if is_full && self.keyspace.rotate_memtable() {
+            home.store.compactions.put(&self.keyspace);
         }
         home.slow_down(1, u64::from(at.pointer.record_bytes()));
         home.log.keep(durability, at.sequence + 1)

@@ -1,4 +1,4 @@
-//! The thread that gives the cache what the levels in memory do not take.
+//! The thread that gives the cache what the memtables do not take.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -7,17 +7,17 @@ use vmio::SignalsBlocked;
 
 use crate::device::Device;
 use crate::options::Options;
-use crate::keyspace::LevelMemory;
+use crate::keyspace::MemtableBudget;
 
 /// The thread.
 pub(super) struct MemoryBalance {
-    levels: Arc<LevelMemory>,
+    levels: Arc<MemtableBudget>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl MemoryBalance {
     pub(super) fn start(
-        levels: &Arc<LevelMemory>,
+        levels: &Arc<MemtableBudget>,
         device: &Arc<Device>,
         options: &Options,
     ) -> std::io::Result<MemoryBalance> {

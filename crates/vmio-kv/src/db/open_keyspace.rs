@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::format::record::RecordKind;
 use crate::log::Append;
 use crate::options::Durability;
-use crate::keyspace::memory_level::{NEWEST, room_for};
+use crate::keyspace::memtable::{NEWEST, room_for};
 use crate::keyspace::{Admitted, Keyspace, Version, WriteTurn};
 use crate::volume::reserve::Claim;
 
@@ -55,7 +55,7 @@ impl OpenKeyspace {
         let is_full = turn.put(record.key, at.sequence, at.pointer);
         drop(turn);
         drop(admitted);
-        home.spill_if_due(&self.keyspace, is_full);
+        home.compact_if_due(&self.keyspace, is_full);
         home.slow_down(1, u64::from(at.pointer.record_bytes()));
         home.log.keep(durability, at.sequence + 1)
     }

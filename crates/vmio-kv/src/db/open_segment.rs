@@ -13,7 +13,7 @@ use crate::format::record::RecordKind;
 use crate::format::superblock::CATALOGUE_BLOCKS_MAX;
 use crate::log::{Append, Appended, LOG_VALUE_BYTES_MAX, Log, LogWriter};
 use crate::options::Durability;
-use crate::keyspace::memory_level::{room_for, room_for_large};
+use crate::keyspace::memtable::{room_for, room_for_large};
 use crate::keyspace::{Admitted, Hope, Keyspace, WriteTurn};
 use crate::volume::commit::Changes;
 use crate::volume::reserve::Claim;
@@ -25,7 +25,7 @@ pub(crate) struct OpenSegment {
     pub(crate) store: Arc<Store>,
     pub(crate) segment: Arc<Segment>,
     pub(crate) log: Arc<Log>,
-    /// Whoever holds it commits a spill, and has it seen: one after the other.
+    /// Whoever holds it commits a compaction, and has it seen: one after the other.
     pub(super) committing: Mutex<()>,
     pub(super) collector: Collector,
     pub(super) reorganized: Reorganized,
@@ -59,7 +59,7 @@ impl OpenSegment {
         // Numbers of records that a crash loses are given again: those of the keyspace have to be higher.
         self.log.sync(log_sequence)?;
         let entry = Keyspace::empty_entry(number, name, log_offset, log_sequence);
-        let keyspace = Keyspace::new(&self.log, store.limits(), &store.level_memory, &entry);
+        let keyspace = Keyspace::new(&self.log, store.limits(), &store.memtable_budget, &entry);
         let changes = Changes { keyspaces: vec![entry], next_keyspace: Some(number + 1), ..Changes::default() };
         self.segment.commit(changes, &[])?;
         let keyspace = store.add_keyspace(keyspace);
@@ -101,13 +101,13 @@ impl OpenSegment {
         Ok(done)
     }
 
-    /// Waits until one more level in memory of a keyspace has been spilled than so many. A spill that has found no room is tried again: there
+    /// Waits until one more memtable of a keyspace has been flushed than so many. A flush that has found no room is tried again: there
     /// may be some by now.
-    pub(super) fn wait_for_spill_after(&self, keyspace: &Keyspace, spilled: u64) -> Result<()> {
-        match keyspace.wait_for_spill_after(spilled) {
+    pub(super) fn wait_for_flush_after(&self, keyspace: &Keyspace, compacted: u64) -> Result<()> {
+        match keyspace.wait_for_flush_after(compacted) {
             Err(Error::Full { .. }) => {
                 self.make_room(Claim::Put, 0)?;
-                keyspace.wait_for_spill_after(spilled)
+                keyspace.wait_for_flush_after(compacted)
             }
             waited => waited,
         }
@@ -167,27 +167,27 @@ impl OpenSegment {
         drop(turns);
         drop(admitted);
         for (keyspace, is_full) in keyspaces.iter().zip(full) {
-            self.spill_if_due(keyspace, is_full);
+            self.compact_if_due(keyspace, is_full);
         }
         self.slow_down(records.len(), appended.iter().map(|at| u64::from(at.pointer.record_bytes())).sum());
         appended.last().map_or(Ok(()), |last| self.log.keep(durability, last.sequence + 1))
     }
 
-    /// Waits until so many bytes more may be in levels in memory. Who waits has no turn; what he is admitted to is counted until he has written,
+    /// Waits until so many bytes more may be in memtables. Who waits has no turn; what he is admitted to is counted until he has written,
     /// or given up.
     pub(super) fn admit(&self, bytes: u64) -> Result<Admitted<'_>> {
-        self.store.level_memory.admit(bytes, || {
+        self.store.memtable_budget.admit(bytes, || {
             let keyspaces: Vec<Arc<Keyspace>> = self.store.keyspaces().values().cloned().collect();
-            if keyspaces.iter().any(|keyspace| keyspace.spills_memory()) {
-                return Ok(Hope::Spills);
+            if keyspaces.iter().any(|keyspace| keyspace.is_flushing()) {
+                return Ok(Hope::Flush);
             }
-            let can_be_frozen = |keyspace: &&Arc<Keyspace>| !keyspace.has_frozen() && !keyspace.has_failed();
-            let largest = keyspaces.iter().filter(can_be_frozen).max_by_key(|keyspace| keyspace.memory_bytes());
-            if let Some(largest) = largest.filter(|largest| largest.freeze()) {
-                self.store.spills.put(largest);
-                return Ok(Hope::Spills);
+            let can_be_rotated = |keyspace: &&Arc<Keyspace>| !keyspace.has_immutable() && !keyspace.has_failed();
+            let largest = keyspaces.iter().filter(can_be_rotated).max_by_key(|keyspace| keyspace.memtable_bytes());
+            if let Some(largest) = largest.filter(|largest| largest.rotate_memtable()) {
+                self.store.compactions.put(largest);
+                return Ok(Hope::Flush);
             }
-            // Whoever makes room in this segment has it spilled, and then it can be waited for. What cannot be spilled elsewhere, or any
+            // Whoever makes room in this segment has it compacted, and then it can be waited for. What cannot be compacted elsewhere, or any
             // more, is beside what he may add.
             match keyspaces.iter().any(|keyspace| keyspace.segment() == self.segment.number && keyspace.lacks_room()) {
                 true => Err(self.segment.full(UNIT_BYTES)),
@@ -196,27 +196,27 @@ impl OpenSegment {
         })
     }
 
-    /// Has a keyspace's level in memory spilled if it is full, or the largest of all if these have come to what they may take.
-    pub(super) fn spill_if_due(&self, keyspace: &Arc<Keyspace>, is_full: bool) {
+    /// Has a keyspace's memtable flushed if it is full, or the largest of all if these have come to what they may take.
+    pub(super) fn compact_if_due(&self, keyspace: &Arc<Keyspace>, is_full: bool) {
         if is_full {
-            if keyspace.freeze() {
-                self.store.spills.put(keyspace);
+            if keyspace.rotate_memtable() {
+                self.store.compactions.put(keyspace);
             }
-        } else if self.store.level_memory.is_crowded() {
-            self.store.spills.relieve();
+        } else if self.store.memtable_budget.is_crowded() {
+            self.store.compactions.relieve();
         }
     }
 
-    /// Has a writer wait, the longer the closer the levels in memory come to what they may take, and the log to its bounds: so spills
+    /// Has a writer wait, the longer the closer the memtables come to what they may take, and the log to its bounds: so flushes
     /// and collections keep up with writers, and nobody waits for a whole one.
     pub(super) fn slow_down(&self, records: usize, bytes: u64) {
-        if let Some(delay) = self.store.level_memory.delay(records) {
+        if let Some(delay) = self.store.memtable_budget.delay(records) {
             std::thread::sleep(delay);
         }
         self.collector.pace.keep(bytes);
     }
 
-    /// Turns of all these keyspaces. Who has to wait for a spill of one holds none meanwhile: the spill may need them.
+    /// Turns of all these keyspaces. Who has to wait for a compaction of one holds none meanwhile: the compaction may need them.
     fn begin_writes<'keyspace>(keyspaces: &[&'keyspace Arc<Keyspace>]) -> Result<Vec<WriteTurn<'keyspace>>> {
         loop {
             let mut turns = Vec::with_capacity(keyspaces.len());
@@ -237,7 +237,7 @@ impl OpenSegment {
     }
 }
 
-/// What a batch adds to levels in memory at most, of which large values have been `stored`.
+/// What a batch adds to memtables at most, of which large values have been `stored`.
 fn room_for_all(keyspaces: &[&Arc<Keyspace>], operations: &[Operation], stored: &[Option<Stored>]) -> u64 {
     let begun: u64 = keyspaces.iter().map(|keyspace| keyspace.room_to_begin()).sum();
     let keys: u64 = operations.iter().map(|operation| room_for(operation.append().key)).sum();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::db::memory_balance::MemoryBalance;
 use crate::db::segments::Segments;
-use crate::db::spiller::Spiller;
+use crate::db::compactor::Compactor;
 use crate::db::{Recovery, SegmentHandle};
 use crate::error::{Error, Result};
 use crate::log::LogWriter;
@@ -19,9 +19,9 @@ pub(super) struct Opened {
     threads: Mutex<Option<Threads>>,
 }
 
-/// In the order in which they have to end: what spills appends nothing, but syncs the logs.
+/// In the order in which they have to end: what compacts appends nothing, but syncs the logs.
 struct Threads {
-    spiller: Spiller,
+    compactor: Compactor,
     /// Of each segment.
     writers: Vec<LogWriter>,
     memory: Option<MemoryBalance>,
@@ -34,9 +34,9 @@ impl Opened {
         let segments = Arc::new(segments);
         let failed = segments.store().failed("starting threads");
         let writers = segments.all().iter().map(|segment| segment.start_writer()).collect::<Result<_>>()?;
-        let spiller = Spiller::start(&segments).map_err(&failed)?;
+        let compactor = Compactor::start(&segments).map_err(&failed)?;
         drop(failed);
-        let threads = Mutex::new(Some(Threads { spiller, writers, memory: None }));
+        let threads = Mutex::new(Some(Threads { compactor, writers, memory: None }));
         Ok((Opened { segments, threads }, recovery))
     }
 
@@ -46,9 +46,9 @@ impl Opened {
         if !store.options.reads_only() {
             store.collector.wake();
             // An opening may have found more than they are to hold.
-            store.spills.relieve();
+            store.compactions.relieve();
         }
-        let memory = MemoryBalance::start(&store.level_memory, &store.device, &store.options);
+        let memory = MemoryBalance::start(&store.memtable_budget, &store.device, &store.options);
         let memory = memory.map_err(store.failed("starting threads"))?;
         if let Some(threads) = &mut *self.threads() {
             threads.memory = Some(memory);
@@ -77,9 +77,9 @@ impl Opened {
     pub(super) fn close(&self) -> Result<()> {
         let store = self.segments.store();
         let mut threads = self.threads();
-        let Some(Threads { spiller, writers, memory }) = threads.take() else { return Ok(()) };
+        let Some(Threads { compactor, writers, memory }) = threads.take() else { return Ok(()) };
         store.is_closed.store(true, Ordering::Relaxed);
-        drop(spiller);
+        drop(compactor);
         let synced = self.segments.sync();
         drop(writers);
         drop(memory);

@@ -19,7 +19,7 @@ use crate::format::volume_header::SegmentEntry;
 use crate::log::{Log, replay, replay_again};
 use crate::options::Options;
 use crate::keyspace::Keyspace;
-use crate::keyspace::memory_level::room_for;
+use crate::keyspace::memtable::room_for;
 use crate::volume::Volume;
 use crate::volume::commit::Changes;
 use crate::volume::segment::Segment;
@@ -86,13 +86,13 @@ impl OpenSegment {
             return Err(segment.damaged_superblock(Damage::Value { what, found: superblock.log_replay_sequence }));
         }
         check_names(store, &segment, &entries)?;
-        // Who reads alone spills nothing; nor does a new owner before the log is his from its beginning on.
-        let may_spill = claim.is_none() && !options.reads_only();
-        let mut found = FoundRecords::new(&segment, &superblock, &entries, &store.level_memory, may_spill);
+        // Who reads alone compacts nothing; nor does a new owner before the log is his from its beginning on.
+        let may_flush = claim.is_none() && !options.reads_only();
+        let mut found = FoundRecords::new(&segment, &superblock, &entries, &store.memtable_budget, may_flush);
         let mut end = replay(&segment, &superblock, |record| found.take(record))?;
         if found.must_take_all() {
             drop(found);
-            found = FoundRecords::new(&segment, &superblock, &entries, &store.level_memory, false);
+            found = FoundRecords::new(&segment, &superblock, &entries, &store.memtable_budget, false);
             end = replay(&segment, &superblock, |record| found.take(record))?;
         }
         found.take_extents()?;
@@ -135,9 +135,9 @@ impl OpenSegment {
             // Of a keyspace that nothing was written to for long no record is near the number that was committed.
             let (log_offset, log_sequence) = found.begins_at(entry.number).unwrap_or_else(|| log.end());
             let its = KeyspaceEntry { log_offset, log_sequence, ..entry.clone() };
-            let mut keyspace = Keyspace::new(&log, store.limits(), &store.level_memory, &its);
+            let mut keyspace = Keyspace::new(&log, store.limits(), &store.memtable_budget, &its);
             if let Some(level) = found.level(entry.number) {
-                keyspace = keyspace.with_memory(level);
+                keyspace = keyspace.with_memtable(level);
             }
             let keyspace = store.add_keyspace(keyspace);
             if let Err(error) = log.check_goes_on() {
@@ -165,14 +165,14 @@ impl OpenSegment {
         Ok((opened, Recovery { records, log_bytes, ..Recovery::default() }))
     }
 
-    /// Reads a part of the log once more, of which the levels in memory had no room for all records, and spills as it comes to that.
+    /// Reads a part of the log once more, of which the memtables had no room for all records, and flushes as it comes to that.
     fn read_again(&self, superblock: &Superblock, entries: &[KeyspaceEntry], from: (u64, u64), end: u64) -> Result<()> {
         let keyspaces: BTreeMap<u32, Arc<Keyspace>> =
             self.keyspaces().into_iter().map(|keyspace| (keyspace.number, keyspace)).collect();
         let since: BTreeMap<u32, u64> = entries.iter().map(|entry| (entry.number, entry.log_sequence)).collect();
-        let mut can_spill = self.log.check_goes_on().is_ok();
-        // Where others have all of it, spills would be many and small.
-        let least = self.store.options.level_bytes() / 16;
+        let mut can_flush = self.log.check_goes_on().is_ok();
+        // Where others have all of it, compactions would be many and small.
+        let least = self.store.options.memtable_budget_bytes() / 16;
         self.log.set_replayed(Some(from));
         replay_again(&self.segment, superblock, from, end, |record| {
             let is_lacking = since.get(&record.keyspace).is_some_and(|since| record.sequence >= *since);
@@ -181,14 +181,14 @@ impl OpenSegment {
                 return Ok(());
             };
             self.log.set_replayed(Some((record.pointer.offset(), record.sequence)));
-            if can_spill && !self.store.level_memory.has_room(room_for(record.key)) {
-                let largest = keyspaces.values().max_by_key(|keyspace| keyspace.memory_bytes());
-                let taken: u64 = keyspaces.values().map(|keyspace| keyspace.memory_bytes()).sum();
+            if can_flush && !self.store.memtable_budget.has_room(room_for(record.key)) {
+                let largest = keyspaces.values().max_by_key(|keyspace| keyspace.memtable_bytes());
+                let taken: u64 = keyspaces.values().map(|keyspace| keyspace.memtable_bytes()).sum();
                 if let Some(largest) = largest.filter(|_| taken >= least) {
-                    if largest.freeze() {
-                        self.spill_all(largest)?;
+                    if largest.rotate_memtable() {
+                        self.compact_all(largest)?;
                     }
-                    can_spill = !largest.lacks_room();
+                    can_flush = !largest.lacks_room();
                 }
             }
             keyspace.replay(record.key, record.sequence, record.pointer);
@@ -203,7 +203,7 @@ impl OpenSegment {
         self.log.bytes_since(self.segment.superblock().log_replay_sequence)
     }
 
-    /// Has levels in memory spilled, full or not, before an opening has too much to read back: those with the oldest records, from
+    /// Has memtables flushed, full or not, before an opening has too much to read back: those with the oldest records, from
     /// half of the limit on. Writers are slowed as it is approached.
     pub(super) fn keep_recovery_short(&self) {
         let (bytes, most) = (self.recovery_log_bytes(), self.recovery_log_bytes_max());
@@ -211,7 +211,7 @@ impl OpenSegment {
         // Two chunks are begun before anybody looks again.
         let left = (most / 2).saturating_sub(2 * UNIT_BYTES).max(UNIT_BYTES);
         let keyspaces = self.keyspaces();
-        // A level that cannot be spilled is read back for as long as that is so: nobody waits for it.
+        // A level that cannot be compacted is read back for as long as that is so: nobody waits for it.
         let is_stuck = keyspaces.iter().any(|keyspace| keyspace.has_failed() || keyspace.lacks_room());
         self.collector.pace.set(Bound::Recovery, if is_stuck { 0.0 } else { beyond as f64 / left as f64 });
         if beyond == 0 {
@@ -222,8 +222,8 @@ impl OpenSegment {
         let first = self.segment.superblock().log_replay_sequence;
         for keyspace in keyspaces {
             let is_old = keyspace.oldest_in_memory().is_some_and(|(_, sequence)| sequence <= first + (end - first) / 2);
-            if is_old && !keyspace.has_failed() && !keyspace.has_frozen() && keyspace.freeze() {
-                self.store.spills.put(&keyspace);
+            if is_old && !keyspace.has_failed() && !keyspace.has_immutable() && keyspace.rotate_memtable() {
+                self.store.compactions.put(&keyspace);
             }
         }
     }

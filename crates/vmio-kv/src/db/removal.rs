@@ -66,7 +66,7 @@ impl OpenSegment {
         self.store.check_writable()?;
         // What is moved meanwhile would come back.
         let collecting = self.collecting();
-        self.store.spills.forget_apart();
+        self.store.compactions.forget_apart();
         self.log.check_goes_on()?;
         let removal = keyspace.begin_removal()?;
         let Removed { garbage, extents, outdated } = removal.contents()?;

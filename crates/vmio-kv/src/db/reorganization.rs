@@ -17,7 +17,7 @@ use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::RecordKind;
 use crate::log::Append;
-use crate::keyspace::memory_level::room_for;
+use crate::keyspace::memtable::room_for;
 use crate::keyspace::{Keyspace, KeyspaceCursor, Version, View};
 use crate::tree::Direction;
 use crate::volume::reserve::Claim;
@@ -124,7 +124,7 @@ impl Drop for Gathering {
             let (keyspace, view) = (Arc::clone(keyspace), Arc::clone(view));
             let (from, records) = (mem::replace(from, Bound::Unbounded), mem::take(records));
             let apart = RecordsApart { keyspace, view, from, direction: *direction, records };
-            self.home.store.spills.reorganize(apart);
+            self.home.store.compactions.reorganize(apart);
         }
     }
 }
@@ -171,11 +171,11 @@ impl OpenSegment {
         mut records: Vec<ReadRecord>,
     ) -> Result<()> {
         // Writers wait for the same device and the same memory.
-        if records.len() < BLOCKS_MIN || self.log.is_behind() || self.store.level_memory.is_crowded() {
+        if records.len() < BLOCKS_MIN || self.log.is_behind() || self.store.memtable_budget.is_crowded() {
             return Ok(());
         }
         let bytes = records.iter().map(|record| room_for(&record.key)).sum::<u64>() + keyspace.room_to_begin();
-        let Some(_admitted) = self.store.level_memory.try_admit(bytes) else { return Ok(()) };
+        let Some(_admitted) = self.store.memtable_budget.try_admit(bytes) else { return Ok(()) };
         let Some(turn) = keyspace.try_begin_write()? else { return Ok(()) };
         // What was put since may be in a level by now: that is for the next scan.
         if !Arc::ptr_eq(&keyspace.version(), version) {
@@ -197,7 +197,7 @@ impl OpenSegment {
             self.reorganized.bytes.fetch_add(u64::from(at.pointer.record_bytes()), Ordering::Relaxed);
         }
         drop(turn);
-        self.spill_if_due(keyspace, is_full);
+        self.compact_if_due(keyspace, is_full);
         if self.log.take_begun_chunk() {
             self.store.collector.wake();
         }
@@ -210,7 +210,7 @@ mod tests {
     use vmio::backing::MemoryBacking;
 
     use super::*;
-    use crate::keyspace::memory_level::NEWEST;
+    use crate::keyspace::memtable::NEWEST;
     use crate::{Db, Durability, Options};
 
     const KEYS: u64 = 20;
@@ -277,11 +277,11 @@ mod tests {
             change(db);
             db.flush().unwrap();
         };
-        let freeze = |db: &Db| {
+        let rotate = |db: &Db| {
             change(db);
-            assert!(db.default_keyspace().keyspace().freeze());
+            assert!(db.default_keyspace().keyspace().rotate_memtable());
         };
-        let betweens: [&dyn Fn(&Db); 3] = [&change, &flush, &freeze];
+        let betweens: [&dyn Fn(&Db); 3] = [&change, &flush, &rotate];
         for between in betweens {
             let db = moved_beside(Direction::Up, between);
             assert_eq!(values(&db), expected);

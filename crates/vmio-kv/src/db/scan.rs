@@ -310,7 +310,7 @@ mod tests {
         let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
         let db = Db::create_on(Arc::clone(&backing), options.clone()).expect("a store");
         (0..100).for_each(|number| db.put(&key(number), &number.to_le_bytes()).expect("room"));
-        db.flush().expect("spilled");
+        db.flush().expect("compacted");
         db.close().expect("closed");
         let db = Db::open_on(Arc::clone(&backing), options).expect("a store");
         let version = db.default_keyspace().keyspace().version();

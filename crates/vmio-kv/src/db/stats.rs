@@ -33,8 +33,8 @@ pub struct SegmentStats {
     pub recovery_log_bytes: u64,
     /// Entries of the levels on the device, over all keyspaces; a key counts once for each level that has it.
     pub level_entries: u64,
-    /// Bytes of the levels in memory, about.
-    pub memory_level_bytes: u64,
+    /// Bytes of the memtables, about.
+    pub memtable_bytes: u64,
 }
 
 /// How much there is of what: of the volume, and over all segments, whose sums can be read as if they were fields of it.
@@ -74,7 +74,7 @@ impl Add for SegmentStats {
             recovery_log_bytes: self.recovery_log_bytes + other.recovery_log_bytes,
             // What a damaged catalogue says may be anything.
             level_entries: self.level_entries.saturating_add(other.level_entries),
-            memory_level_bytes: self.memory_level_bytes + other.memory_level_bytes,
+            memtable_bytes: self.memtable_bytes + other.memtable_bytes,
         }
     }
 }
@@ -96,7 +96,7 @@ impl OpenSegment {
         drop(allocator);
         let log = self.segment.allocator().log_chunks.space();
         let versions: Vec<_> = self.keyspaces().iter().map(|keyspace| keyspace.version()).collect();
-        let memory = versions.iter().flat_map(|version| std::iter::once(&version.memory).chain(&version.frozen));
+        let memory = versions.iter().flat_map(|version| std::iter::once(&version.memtable).chain(&version.immutable));
         SegmentStats {
             segment_bytes,
             space_bytes: units * UNIT_BYTES,
@@ -112,7 +112,7 @@ impl OpenSegment {
                 .iter()
                 .flat_map(|version| version.roots())
                 .fold(0, |sum: u64, root| sum.saturating_add(root.entries)),
-            memory_level_bytes: memory.map(|level| level.bytes()).sum(),
+            memtable_bytes: memory.map(|level| level.bytes()).sum(),
         }
     }
 }

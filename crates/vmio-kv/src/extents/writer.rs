@@ -61,7 +61,7 @@ impl Stored {
         &self.bytes
     }
 
-    /// What levels in memory have to know of it.
+    /// What memtables have to know of it.
     pub(crate) fn record(&self) -> &LargeRecord {
         &self.record
     }

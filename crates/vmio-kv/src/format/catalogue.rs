@@ -55,11 +55,11 @@ pub(crate) struct Root {
     pub(crate) blocks: u32,
 }
 
-/// A level's two trees: one that takes what the level above spills, and one that spills into the level below.
+/// A level's two trees: one that takes what the level above is compacted into, and one that is compacted into the level below.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LevelRoots {
     pub(crate) active: Option<Root>,
-    pub(crate) spilling: Option<Root>,
+    pub(crate) compacting: Option<Root>,
 }
 
 /// A keyspace of a segment.
@@ -111,7 +111,7 @@ pub(crate) fn to_block(segment: Uuid, keyspaces: &[KeyspaceEntry], offset: u64, 
             name_bytes: keyspace.name.len() as u8,
             reserved: [0; 39],
             name,
-            roots: keyspace.levels.map(|level| [root_row(level.active), root_row(level.spilling)]),
+            roots: keyspace.levels.map(|level| [root_row(level.active), root_row(level.compacting)]),
         }
     };
     let rows: Vec<KeyspaceRow> = keyspaces.iter().map(row).collect();
@@ -144,7 +144,7 @@ pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Vec<KeyspaceEntry>, Dama
             log_offset: row.log_offset.get(),
             levels: std::array::from_fn(|level| LevelRoots {
                 active: root(&row.roots[level][0]),
-                spilling: root(&row.roots[level][1]),
+                compacting: root(&row.roots[level][1]),
             }),
         })
     };
@@ -166,7 +166,7 @@ mod tests {
             log_offset: 7,
             levels: std::array::from_fn(|level| LevelRoots {
                 active: (level % 2 == 0).then_some(tree),
-                spilling: (level % 3 == 0).then_some(tree),
+                compacting: (level % 3 == 0).then_some(tree),
             }),
         };
         let keyspaces: Vec<KeyspaceEntry> = (1..=7).map(keyspace).collect();

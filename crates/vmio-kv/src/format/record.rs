@@ -47,8 +47,8 @@ pub(crate) enum RecordKind {
     EndOfChunk = 3,
     /// All records with lower numbers than the value's eight bytes say were durable when this was written.
     Durable = 4,
-    /// The keyspace's records before this one are about to be spilled.
-    SpillMark = 5,
+    /// The keyspace's records before this one are about to be compacted.
+    FlushMark = 5,
     /// A record that was moved: the value begins with its own number and the pointer that it had.
     Relocation = 6,
     /// All keys from the key up to the value are deleted.
@@ -64,7 +64,7 @@ impl RecordKind {
             2 => RecordKind::Delete,
             3 => RecordKind::EndOfChunk,
             4 => RecordKind::Durable,
-            5 => RecordKind::SpillMark,
+            5 => RecordKind::FlushMark,
             6 => RecordKind::Relocation,
             7 => RecordKind::RangeDelete,
             8 => RecordKind::Extents,

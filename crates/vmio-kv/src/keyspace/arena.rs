@@ -32,7 +32,7 @@ impl Arena {
     pub(super) fn take(&mut self, bytes: usize) -> u32 {
         assert!(bytes <= CHUNK_BYTES, "{bytes} bytes at once");
         if self.chunks.is_empty() || self.taken + bytes > CHUNK_BYTES {
-            assert!(self.bytes() <= ARENA_BYTES_MAX, "a level in memory has no more addresses");
+            assert!(self.bytes() <= ARENA_BYTES_MAX, "a memtable has no more addresses");
             self.chunks.push(chunk());
             self.taken = 0;
         }

@@ -16,7 +16,7 @@ use crate::log::Log;
 use crate::keyspace::cursor::level::{LevelCursor, Next};
 use crate::keyspace::cursor::run::{Run, place_before};
 use crate::keyspace::gaps::{Ahead, behind};
-use crate::keyspace::memory_level::NEWEST;
+use crate::keyspace::memtable::NEWEST;
 use crate::keyspace::{Keyspace, View};
 use crate::tree::Direction;
 
@@ -63,9 +63,9 @@ impl KeyspaceCursor {
             (None, _) => bound,
         };
         let version = &view.version;
-        cursor.levels.push(LevelCursor::memory(&version.memory, view.before, bound, direction));
-        let frozen = version.frozen.iter().map(|frozen| LevelCursor::memory(frozen, NEWEST, bound, direction));
-        cursor.levels.extend(frozen);
+        cursor.levels.push(LevelCursor::memtable(&version.memtable, view.before, bound, direction));
+        let immutable = version.immutable.iter().map(|immutable| LevelCursor::memtable(immutable, NEWEST, bound, direction));
+        cursor.levels.extend(immutable);
         for root in version.roots() {
             cursor.levels.push(LevelCursor::tree(keyspace, root, version.epoch, bound, direction)?);
         }

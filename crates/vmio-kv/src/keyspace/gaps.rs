@@ -1,7 +1,7 @@
 //! Ranges of keys that are known to have no value: who looks for the next key that has one goes past each of them at once.
 //!
 //! Scans learn them where they have gone by many deleted keys in a row, and whatever is put cuts them. They say nothing of where the
-//! deletions stand, in memory or in which level: so spills and collections change nothing about them. They are in memory alone.
+//! deletions stand, in memory or in which level: so flushes and collections change nothing about them. They are in memory alone.
 //!
 //! A range begins and ends at places between keys. A place is some bytes: keys that are less are before it, others behind.
 
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 
-use crate::keyspace::LevelMemory;
+use crate::keyspace::MemtableBudget;
 use crate::tree::Direction;
 
 /// The most that are kept at a time.
@@ -83,16 +83,16 @@ struct Ranges {
 pub(crate) struct Gaps {
     ranges: RwLock<Ranges>,
     /// Whether there are any: puts look at this first. Who puts and who learns keep each other off, see
-    /// [`MemoryLevel::learn`](super::memory_level::MemoryLevel::learn).
+    /// [`Memtable::learn`](super::memtable::Memtable::learn).
     any: AtomicBool,
     /// What they take is part of.
-    memory: Arc<LevelMemory>,
+    budget: Arc<MemtableBudget>,
 }
 
 impl Gaps {
     /// None yet.
-    pub(crate) fn new(memory: &Arc<LevelMemory>) -> Self {
-        Gaps { ranges: RwLock::default(), any: AtomicBool::new(false), memory: Arc::clone(memory) }
+    pub(crate) fn new(budget: &Arc<MemtableBudget>) -> Self {
+        Gaps { ranges: RwLock::default(), any: AtomicBool::new(false), budget: Arc::clone(budget) }
     }
 
     /// What those who see records below a number know of the way from a place on; `None` is behind all keys.
@@ -120,12 +120,12 @@ impl Gaps {
                 since = since.max(gap.since);
             }
             let known = known.clone();
-            if let Some(gap) = ranges.take(&known, &self.memory) {
+            if let Some(gap) = ranges.take(&known, &self.budget) {
                 is_used |= gap.is_used.load(Ordering::Relaxed);
                 (start, end) = (start.min(known), end.max(gap.end));
             }
         }
-        ranges.insert(start, Gap::new(end, since, is_used), &self.memory);
+        ranges.insert(start, Gap::new(end, since, is_used), &self.budget);
         self.any.store(!ranges.by_start.is_empty(), Ordering::Relaxed);
         since
     }
@@ -138,13 +138,13 @@ impl Gaps {
         let mut ranges = self.ranges.write();
         let within = ranges.up_to(Bound::Included(key)).filter(|(_, gap)| *gap.end > *key);
         let Some(start) = within.map(|(start, _)| start.clone()) else { return };
-        let Some(gap) = ranges.take(&start, &self.memory) else { return };
+        let Some(gap) = ranges.take(&start, &self.budget) else { return };
         let behind = behind(key);
         if behind < gap.end {
-            ranges.insert(behind, Gap::new(gap.end, gap.since, false), &self.memory);
+            ranges.insert(behind, Gap::new(gap.end, gap.since, false), &self.budget);
         }
         if *start < *key {
-            ranges.insert(start, Gap::new(key.to_vec(), gap.since, false), &self.memory);
+            ranges.insert(start, Gap::new(key.to_vec(), gap.since, false), &self.budget);
         }
         self.any.store(!ranges.by_start.is_empty(), Ordering::Relaxed);
     }
@@ -153,7 +153,7 @@ impl Gaps {
 impl Drop for Gaps {
     fn drop(&mut self) {
         let bytes = self.ranges.get_mut().by_start.iter().map(|(start, gap)| gap.bytes(start)).sum();
-        self.memory.give_back_of_gaps(bytes);
+        self.budget.give_back_of_gaps(bytes);
     }
 }
 
@@ -190,18 +190,18 @@ impl Ranges {
         next.map_or(Ahead::Nothing, |(_, gap)| Ahead::Begins(gap.end.clone()))
     }
 
-    fn take(&mut self, start: &[u8], memory: &LevelMemory) -> Option<Gap> {
+    fn take(&mut self, start: &[u8], budget: &MemtableBudget) -> Option<Gap> {
         let gap = self.by_start.remove(start)?;
-        memory.give_back_of_gaps(gap.bytes(start));
+        budget.give_back_of_gaps(gap.bytes(start));
         Some(gap)
     }
 
     /// Others are forgotten for it; if there are none, it is.
-    fn insert(&mut self, start: Vec<u8>, gap: Gap, memory: &LevelMemory) {
+    fn insert(&mut self, start: Vec<u8>, gap: Gap, budget: &MemtableBudget) {
         let bytes = gap.bytes(&start);
-        while self.by_start.len() >= GAPS_MAX || !memory.take_for_gaps(bytes) {
+        while self.by_start.len() >= GAPS_MAX || !budget.take_for_gaps(bytes) {
             let Some(unused) = self.unused() else { return };
-            self.take(&unused, memory);
+            self.take(&unused, budget);
         }
         self.by_start.insert(start, gap);
     }
@@ -230,8 +230,8 @@ mod tests {
 
     use super::*;
 
-    fn memory(bytes: u64) -> Arc<LevelMemory> {
-        Arc::new(LevelMemory::new(bytes, 1 << 20))
+    fn budget(bytes: u64) -> Arc<MemtableBudget> {
+        Arc::new(MemtableBudget::new(bytes, 1 << 20))
     }
 
     fn place(number: u8) -> Vec<u8> {
@@ -253,7 +253,7 @@ mod tests {
             3 => (0_u8..24).prop_map(Step::Delete),
             3 => (0_u8..24, 0_usize..6).prop_map(|(from, ago)| Step::Learn(from, ago)),
         ], 1..80)) {
-            let gaps = Gaps::new(&memory(1 << 20));
+            let gaps = Gaps::new(&budget(1 << 20));
             // What there was before each number.
             let mut states: Vec<BTreeSet<u8>> = vec![BTreeSet::new()];
             for step in steps {
@@ -266,7 +266,7 @@ mod tests {
                     Step::Delete(key) => { now.remove(&key); }
                     Step::Learn(from, ago) => {
                         let since = states.len() - 1 - ago.min(states.len() - 1);
-                        // As the level in memory does: what was put since must not be in it.
+                        // As the memtable does: what was put since must not be in it.
                         let free = |key: &u8| states[since..].iter().all(|state| !state.contains(key));
                         if let Some(end) = (from..24).take_while(free).last() {
                             gaps.learn(place(from), behind(&place(end)), since as u64);
@@ -294,7 +294,7 @@ mod tests {
         /// Who goes from one to the next meets all of them, and where no key is put between, they are one.
         #[test]
         fn all_of_them_are_met(parts in proptest::collection::vec((0_u8..60, 1_u8..6), 1..20)) {
-            let gaps = Gaps::new(&memory(1 << 20));
+            let gaps = Gaps::new(&budget(1 << 20));
             let mut covered = BTreeSet::new();
             for (start, count) in parts {
                 gaps.learn(place(start), place(start + count), 0);
@@ -335,8 +335,8 @@ mod tests {
 
     #[test]
     fn they_take_no_more_than_their_share_and_those_that_are_used_stay() {
-        let memory = memory(1 << 20);
-        let gaps = Gaps::new(&memory);
+        let budget = budget(1 << 20);
+        let gaps = Gaps::new(&budget);
         let key = |number: u64| number.to_be_bytes().to_vec();
         gaps.learn(key(500), key(501), 7);
         for number in 0..10_000 {
@@ -344,9 +344,9 @@ mod tests {
             assert_eq!(gaps.ahead(Some(&key(500)), Direction::Up, 7), Ahead::Within(key(501)), "{number}");
         }
         let kept = gaps.ranges.read().by_start.len() as u64;
-        assert!(memory.gaps_bytes() <= memory.gaps_bytes_max() && memory.gaps_bytes() == kept * (GAP_BYTES + 16));
-        assert!(kept > memory.gaps_bytes_max() / (GAP_BYTES + 16) - 2, "{kept}");
+        assert!(budget.gaps_bytes() <= budget.gaps_bytes_max() && budget.gaps_bytes() == kept * (GAP_BYTES + 16));
+        assert!(kept > budget.gaps_bytes_max() / (GAP_BYTES + 16) - 2, "{kept}");
         drop(gaps);
-        assert_eq!(memory.gaps_bytes(), 0);
+        assert_eq!(budget.gaps_bytes(), 0);
     }
 }

@@ -1,16 +1,16 @@
-//! A keyspace: keys and values of their own, in a level in memory and levels on the device.
+//! A keyspace: keys and values of their own, in a memtable and levels on the device.
 
 pub(crate) mod arena;
 pub(crate) mod contents;
 mod cursor;
 mod gaps;
 mod key_tree;
-mod level_memory;
+mod memtable_budget;
 mod live;
-pub(crate) mod memory_level;
+pub(crate) mod memtable;
 mod newer;
 mod removal;
-mod spill;
+mod compaction;
 mod version;
 mod view;
 
@@ -29,18 +29,18 @@ use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::Record;
 use crate::log::Log;
 use crate::keyspace::contents::TreeRecords;
-use crate::keyspace::memory_level::{BEGUN_BYTES, Filling, MemoryLevel, NEWEST};
+use crate::keyspace::memtable::{BEGUN_BYTES, Filling, Memtable, NEWEST};
 use crate::streak_lock::StreakLock;
 use crate::tree::Tree;
 use crate::volume::era::Era;
 pub(crate) use cursor::KeyspaceCursor;
-pub(crate) use level_memory::{Admitted, Hope, LevelMemory, ScanRoom};
+pub(crate) use memtable_budget::{Admitted, Hope, MemtableBudget, ScanRoom};
 pub(crate) use removal::Removed;
-pub(crate) use spill::{Spill, Spilled, spill_blocks_of_new};
+pub(crate) use compaction::{Compaction, Compacted, compaction_blocks_of_new};
 pub(crate) use version::Version;
 pub(crate) use view::View;
 
-/// Bytes of large values that a level in memory refers to when it is spilled, though it is not full.
+/// Bytes of large values that a memtable refers to when it is flushed, though it is not full.
 const LARGE_BYTES_MAX: u64 = 256 << 20;
 
 /// So many numbers others may take while a keyspace has nothing in memory: its level tells numbers apart by 47 bits from where it begins.
@@ -49,8 +49,8 @@ const IDLE_NUMBERS_MAX: u64 = 1 << 40;
 /// What a keyspace's levels may hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Bytes of the level in memory.
-    pub(crate) memory_level_bytes: u64,
+    /// Bytes of the memtable.
+    pub(crate) memtable_bytes: u64,
     /// How many times more entries each level has than the one above.
     pub(crate) growth_factor: u64,
 }
@@ -61,10 +61,10 @@ pub(crate) struct Keyspace {
     pub(crate) name: String,
     pub(crate) log: Arc<Log>,
     pub(super) limits: Limits,
-    pub(super) level_memory: Arc<LevelMemory>,
+    pub(super) memtable_budget: Arc<MemtableBudget>,
     /// What readers look at.
     version: ArcSwap<Version>,
-    /// Writers take turns: it holds whether anything is to be spilled, and whether spilling has failed.
+    /// Writers take turns: it holds whether anything is to be compacted, and whether compacting has failed.
     writing: StreakLock<Writing>,
     changed: Condvar,
     /// It is no more. Snapshots may show it.
@@ -79,24 +79,24 @@ pub(crate) struct Keyspace {
 struct Writing {
     failed: Option<String>,
     has_no_room: bool,
-    /// Which levels are being spilled.
-    is_spilled: [bool; LEVELS],
+    /// Which levels are being compacted.
+    is_compacting: [bool; LEVELS],
     /// Which are to be, though they are not full.
     is_asked_for: [bool; LEVELS],
-    /// How many levels in memory have been spilled, or were taken away.
-    spilled_memories: u64,
-    /// All that it has is being taken away: nobody writes, nor spills.
+    /// How many memtables have been flushed, or were taken away.
+    flushed_memtables: u64,
+    /// All that it has is being taken away: nobody writes, nor compacts.
     is_removed: bool,
-    /// Levels whose spill has failed are left alone until then: what has failed once is likely to fail again.
+    /// Levels whose compaction has failed are left alone until then: what has failed once is likely to fail again.
     resting: [Option<Instant>; LEVELS],
 }
 
 impl Keyspace {
     /// A keyspace as it was committed, with nothing in memory.
-    pub(crate) fn new(log: &Arc<Log>, limits: Limits, level_memory: &Arc<LevelMemory>, entry: &KeyspaceEntry) -> Self {
+    pub(crate) fn new(log: &Arc<Log>, limits: Limits, memtable_budget: &Arc<MemtableBudget>, entry: &KeyspaceEntry) -> Self {
         let version = Version {
-            memory: Arc::new(MemoryLevel::new(entry.log_sequence, entry.log_offset, level_memory)),
-            frozen: None,
+            memtable: Arc::new(Memtable::new(entry.log_sequence, entry.log_offset, memtable_budget)),
+            immutable: None,
             levels: entry.levels,
             epoch: log.segment.epoch(),
             era: Era::first(),
@@ -106,7 +106,7 @@ impl Keyspace {
             name: entry.name.clone(),
             log: Arc::clone(log),
             limits,
-            level_memory: Arc::clone(level_memory),
+            memtable_budget: Arc::clone(memtable_budget),
             version: ArcSwap::from_pointee(version),
             writing: StreakLock::default(),
             changed: Condvar::new(),
@@ -117,10 +117,10 @@ impl Keyspace {
     }
 
     /// With what an opening has found in the log, in a level that begins where the keyspace's does.
-    pub(crate) fn with_memory(self, level: MemoryLevel) -> Self {
+    pub(crate) fn with_memtable(self, level: Memtable) -> Self {
         let version = self.version.load();
         let (levels, epoch, era) = (version.levels, version.epoch, Arc::clone(&version.era));
-        self.version.store(Arc::new(Version { memory: Arc::new(level), frozen: None, levels, epoch, era }));
+        self.version.store(Arc::new(Version { memtable: Arc::new(level), immutable: None, levels, epoch, era }));
         drop(version);
         self
     }
@@ -146,17 +146,17 @@ impl Keyspace {
         self.version.load()
     }
 
-    /// What its level in memory takes that is written to.
-    pub(crate) fn memory_bytes(&self) -> u64 {
-        self.version.load().memory.bytes()
+    /// What its memtable takes that is written to.
+    pub(crate) fn memtable_bytes(&self) -> u64 {
+        self.version.load().memtable.bytes()
     }
 
     fn writing(&self) -> MutexGuard<'_, Writing> {
         self.writing.lock()
     }
 
-    /// Has writers of the keyspace wait, as long as the turn is held; fails if a spill has failed, and waits while the level in
-    /// memory is full and the one before it is still being spilled.
+    /// Has writers of the keyspace wait, as long as the turn is held; fails if a flush has failed, and waits while the memtable
+    ///  is full and the one before it is still being flushed.
     pub(crate) fn begin_write(&self) -> Result<WriteTurn<'_>> {
         let mut writing = self.writing();
         while !self.has_room(&writing)? {
@@ -165,7 +165,7 @@ impl Keyspace {
         Ok(self.turn(writing))
     }
 
-    /// The same, but does not wait for a spill.
+    /// The same, but does not wait for a compaction.
     pub(crate) fn try_begin_write(&self) -> Result<Option<WriteTurn<'_>>> {
         let writing = self.writing();
         Ok(self.has_room(&writing)?.then(|| self.turn(writing)))
@@ -192,13 +192,13 @@ impl Keyspace {
             return Ok(false);
         }
         let version = self.version.load();
-        if version.frozen.is_none() || version.memory.bytes() < self.limits.memory_level_bytes {
+        if version.immutable.is_none() || version.memtable.bytes() < self.limits.memtable_bytes {
             return Ok(true);
         }
         self.check(writing).map(|()| false)
     }
 
-    /// Fails if there is no use in waiting for a spill.
+    /// Fails if there is no use in waiting for a compaction.
     fn check(&self, writing: &Writing) -> Result<()> {
         match &writing.failed {
             Some(why) => Err(self.log.stopped(why)),
@@ -207,52 +207,52 @@ impl Keyspace {
         }
     }
 
-    /// Whether a level in memory is being spilled, or will be, and so gives back what it takes.
-    pub(crate) fn spills_memory(&self) -> bool {
-        self.has_frozen() && self.check(&self.writing()).is_ok()
+    /// Whether a memtable is being flushed, or will be, and so gives back what it takes.
+    pub(crate) fn is_flushing(&self) -> bool {
+        self.has_immutable() && self.check(&self.writing()).is_ok()
     }
 
-    /// What begins with the next record if its level in memory has none, besides that.
+    /// What begins with the next record if its memtable has none, besides that.
     pub(crate) fn room_to_begin(&self) -> u64 {
-        if self.memory_bytes() == 0 { BEGUN_BYTES } else { 0 }
+        if self.memtable_bytes() == 0 { BEGUN_BYTES } else { 0 }
     }
 
     fn turn<'keyspace>(&'keyspace self, writing: MutexGuard<'keyspace, Writing>) -> WriteTurn<'keyspace> {
-        let mut memory = Arc::clone(&self.version.load().memory);
-        let is_first = memory.bytes() == 0;
+        let mut memtable = Arc::clone(&self.version.load().memtable);
+        let is_first = memtable.bytes() == 0;
         if is_first {
             let end = self.log.end();
             *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
-            if end.1 - memory.first_sequence > IDLE_NUMBERS_MAX {
-                memory = self.begin_memory_at(end);
+            if end.1 - memtable.first_sequence > IDLE_NUMBERS_MAX {
+                memtable = self.begin_memtable_at(end);
             }
         }
-        WriteTurn { keyspace: self, memory, is_first, _writing: writing }
+        WriteTurn { keyspace: self, memtable, is_first, _writing: writing }
     }
 
-    /// Has a level in memory that nothing was put into be one for records from here on. The caller has the turn.
-    fn begin_memory_at(&self, (log_offset, sequence): (u64, u64)) -> Arc<MemoryLevel> {
+    /// Has a memtable that nothing was put into be one for records from here on. The caller has the turn.
+    fn begin_memtable_at(&self, (log_offset, sequence): (u64, u64)) -> Arc<Memtable> {
         let version = self.version.load_full();
         // Views of it learn no more of what the keyspace has.
-        version.memory.freeze();
-        let memory = Arc::new(version.memory.following(sequence, log_offset));
+        version.memtable.make_immutable();
+        let memtable = Arc::new(version.memtable.following(sequence, log_offset));
         self.version.store(Arc::new(Version {
-            memory: Arc::clone(&memory),
-            frozen: version.frozen.clone(),
+            memtable: Arc::clone(&memtable),
+            immutable: version.immutable.clone(),
             levels: version.levels,
             epoch: version.epoch,
             era: Arc::clone(&version.era),
         }));
-        memory
+        memtable
     }
 
-    /// Puts a record that an opening has read again into the level in memory.
+    /// Puts a record that an opening has read again into the memtable.
     pub(crate) fn replay(&self, key: &[u8], sequence: u64, pointer: Pointer) {
-        self.put_pointer(&self.version.load().memory, key, sequence, pointer);
+        self.put_pointer(&self.version.load().memtable, key, sequence, pointer);
     }
 
-    fn put_pointer(&self, memory: &MemoryLevel, key: &[u8], sequence: u64, pointer: Pointer) {
-        let replaced = memory.fill().insert(key, sequence, pointer);
+    fn put_pointer(&self, memtable: &Memtable, key: &[u8], sequence: u64, pointer: Pointer) {
+        let replaced = memtable.fill().insert(key, sequence, pointer);
         if let Some(replaced) = replaced {
             self.log.segment.count_garbage(replaced);
         }
@@ -306,8 +306,8 @@ impl Keyspace {
 /// The right to write to a keyspace.
 pub(crate) struct WriteTurn<'keyspace> {
     keyspace: &'keyspace Keyspace,
-    /// The level in memory, which is not frozen as long as the turn is held.
-    memory: Arc<MemoryLevel>,
+    /// The memtable, which is not immutable as long as the turn is held.
+    memtable: Arc<Memtable>,
     /// There was nothing in the level, so that it was noted where the log ended.
     is_first: bool,
     _writing: MutexGuard<'keyspace, Writing>,
@@ -329,25 +329,25 @@ impl WriteTurn<'_> {
         self.keyspace.version.load().in_memory(key, NEWEST)
     }
 
-    /// Makes a record of the log the newest of its key. Tells whether the level in memory is full.
+    /// Makes a record of the log the newest of its key. Tells whether the memtable is full.
     pub(crate) fn put(&self, key: &[u8], sequence: u64, pointer: Pointer) -> bool {
-        self.keyspace.put_pointer(&self.memory, key, sequence, pointer);
+        self.keyspace.put_pointer(&self.memtable, key, sequence, pointer);
         self.is_full()
     }
 
-    /// The level in memory, to put several.
+    /// The memtable, to put several.
     pub(crate) fn fill(&self) -> Filling<'_> {
-        self.memory.fill()
+        self.memtable.fill()
     }
 
-    /// Whether the level in memory is full.
+    /// Whether the memtable is full.
     pub(crate) fn is_full(&self) -> bool {
-        self.memory.bytes() >= self.keyspace.limits.memory_level_bytes
+        self.memtable.bytes() >= self.keyspace.limits.memtable_bytes
     }
 
-    /// Learns of a large value that is about to be put. Tells whether there are so many that they should be spilled: then those among
+    /// Learns of a large value that is about to be put. Tells whether there are so many that they should be compacted: then those among
     /// them that have been replaced give back their room, and opening has not to look for more.
     pub(crate) fn add_large(&self, value: &LargeRecord) -> bool {
-        self.memory.add_large(value) >= LARGE_BYTES_MAX
+        self.memtable.add_large(value) >= LARGE_BYTES_MAX
     }
 }

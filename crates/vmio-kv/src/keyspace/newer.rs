@@ -1,4 +1,4 @@
-//! What spills bring into the level below: a level in memory, or a tree.
+//! What flushes and compactions bring into the level below: a memtable, or a tree.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -6,20 +6,20 @@ use std::ops::Bound;
 use crate::error::Result;
 use crate::format::leaf::KnownKey;
 use crate::log::Log;
-use crate::keyspace::memory_level::{MemoryLevel, NEWEST};
+use crate::keyspace::memtable::{Memtable, NEWEST};
 use crate::tree::{Cursor, Direction, Newer, Source, Tree};
 
-/// Entries that are taken from a level in memory at a time.
+/// Entries that are taken from a memtable at a time.
 const BATCH: usize = 256;
 
-impl Newer for MemoryLevel {
+impl Newer for Memtable {
     fn source(&self, from: &[u8]) -> Result<Box<dyn Source + '_>> {
         Ok(Box::new(MemorySource { level: self, batch: VecDeque::new(), from: Bound::Included(from.to_vec()) }))
     }
 }
 
 struct MemorySource<'level> {
-    level: &'level MemoryLevel,
+    level: &'level Memtable,
     batch: VecDeque<KnownKey>,
     /// Where the next batch begins.
     from: Bound<Vec<u8>>,

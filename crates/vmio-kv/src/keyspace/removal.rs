@@ -8,7 +8,7 @@ use crate::format::catalogue::{LEVELS, LevelRoots, KeyspaceEntry};
 use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
 use crate::format::pointer::PointerKind;
-use crate::keyspace::memory_level::MemoryLevel;
+use crate::keyspace::memtable::Memtable;
 use crate::keyspace::{Keyspace, Version};
 use crate::tree::{Newer, Tree};
 use crate::volume::era::Outdated;
@@ -39,7 +39,7 @@ pub(crate) struct Removed {
 }
 
 impl Keyspace {
-    /// Has writers wait, and begins no spill of it. What one is about to publish would come back: it has ended when this returns.
+    /// Has writers wait, and begins no compaction of it. What one is about to publish would come back: it has ended when this returns.
     /// No two do so at a time.
     pub(crate) fn begin_removal(&self) -> Result<Removal<'_>> {
         let mut writing = self.writing();
@@ -50,7 +50,7 @@ impl Keyspace {
             return Err(self.log.stopped(why));
         }
         writing.is_removed = true;
-        while writing.is_spilled.contains(&true) {
+        while writing.is_compacting.contains(&true) {
             self.changed.wait(&mut writing);
         }
         Ok(Removal { keyspace: self, version: self.version() })
@@ -62,7 +62,7 @@ impl Removal<'_> {
     pub(crate) fn contents(&self) -> Result<Removed> {
         let Removal { keyspace, version, .. } = self;
         let mut removed = Removed::default();
-        for level in std::iter::once(&version.memory).chain(&version.frozen) {
+        for level in std::iter::once(&version.memtable).chain(&version.immutable) {
             // Those that were replaced there have been counted.
             each_pointer(&**level, |pointer| {
                 if pointer.kind() != PointerKind::Extents {
@@ -92,25 +92,25 @@ impl Removal<'_> {
         let Removal { keyspace, version } = &self;
         let mut writing = keyspace.writing();
         writing.has_no_room = false;
-        // Who waits for them to be spilled need not wait any more.
-        writing.spilled_memories += u64::from(version.frozen.is_some()) + u64::from(!version.memory.is_empty());
+        // Who waits for them to be compacted need not wait any more.
+        writing.flushed_memtables += u64::from(version.immutable.is_some()) + u64::from(!version.memtable.is_empty());
         let (log_offset, log_sequence) = match goes_on {
             Some(entry) => (entry.log_offset, entry.log_sequence),
             None => {
                 keyspace.is_dropped.store(true, Ordering::Release);
-                (version.memory.log_offset, version.memory.first_sequence)
+                (version.memtable.log_offset, version.memtable.first_sequence)
             }
         };
-        if let Some(frozen) = &version.frozen {
-            frozen.spilled();
+        if let Some(immutable) = &version.immutable {
+            immutable.flushed();
         }
         // Snapshots alone may hold it.
-        version.memory.freeze();
-        version.memory.spilled();
+        version.memtable.make_immutable();
+        version.memtable.flushed();
         keyspace.version.store(Arc::new(Version {
             // What is known to be empty from here on is not for views of what there was, though they see the same numbers.
-            memory: Arc::new(MemoryLevel::new(log_sequence, log_offset, &keyspace.level_memory)),
-            frozen: None,
+            memtable: Arc::new(Memtable::new(log_sequence, log_offset, &keyspace.memtable_budget)),
+            immutable: None,
             levels: [LevelRoots::default(); LEVELS],
             epoch,
             era: version.era.end(Outdated::new(&keyspace.log.segment.retired, outdated)),

@@ -3,11 +3,11 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::keyspace::gaps::{Ahead, Gaps};
-use crate::keyspace::memory_level::{MemoryLevel, Staying};
+use crate::keyspace::memtable::{Memtable, Staying};
 use crate::keyspace::{Keyspace, Version};
 use crate::tree::Direction;
 
-/// A keyspace at one moment: a version, and of its level in memory what was there by then.
+/// A keyspace at one moment: a version, and of its memtable what was there by then.
 pub(crate) struct View {
     pub(crate) version: Arc<Version>,
     /// Records from this number on came later.
@@ -23,25 +23,25 @@ impl View {
 
     /// What is known of the way from a place on; `None` is behind all keys.
     pub(super) fn ahead(&self, place: Option<&[u8]>, direction: Direction) -> Ahead {
-        let of_keyspace = self.version.memory.gaps().ahead(place, direction, self.before);
+        let of_keyspace = self.version.memtable.gaps().ahead(place, direction, self.before);
         let own = self.gaps.get().map_or(Ahead::Nothing, |gaps| gaps.ahead(place, direction, self.before));
         of_keyspace.or(own, direction)
     }
 
     /// Learns that it shows nothing between two places.
     pub(super) fn learn(&self, start: Vec<u8>, end: Vec<u8>) {
-        let known_since = self.version.memory.learn(&start, &end, self.before);
+        let known_since = self.version.memtable.learn(&start, &end, self.before);
         if known_since.is_none_or(|since| since > self.before) {
-            self.gaps.get_or_init(|| self.version.memory.no_gaps()).learn(start, end, self.before);
+            self.gaps.get_or_init(|| self.version.memtable.no_gaps()).learn(start, end, self.before);
         }
     }
 
     /// What there is at present.
     ///
-    /// If the level in memory is frozen between the two steps, the moment is that: it was after the call began.
+    /// If the memtable is made immutable between the two steps, the moment is that: it was after the call began.
     pub(crate) fn begin(keyspace: &Keyspace) -> View {
         let version = keyspace.version();
-        let before = version.memory.stay().begin_view();
+        let before = version.memtable.stay().begin_view();
         View::new(version, before)
     }
 
@@ -50,11 +50,11 @@ impl View {
         loop {
             let versions: Vec<Arc<Version>> = keyspaces.clone().map(Keyspace::version).collect();
             // Whoever writes a batch holds all its levels at once, too.
-            let levels: Vec<Staying<'_>> = versions.iter().map(|version| version.memory.stay()).collect();
+            let levels: Vec<Staying<'_>> = versions.iter().map(|version| version.memtable.stay()).collect();
             let is_current =
-                |(version, keyspace): (&Arc<Version>, &Keyspace)| Arc::ptr_eq(&version.memory, &keyspace.version().memory);
+                |(version, keyspace): (&Arc<Version>, &Keyspace)| Arc::ptr_eq(&version.memtable, &keyspace.version().memtable);
             if !versions.iter().zip(keyspaces.clone()).all(is_current) {
-                // A level was frozen before it was held: what came then may be seen in other keyspaces.
+                // A memtable was made immutable before it was held: what came then may be seen in other keyspaces.
                 continue;
             }
             let bounds: Vec<u64> = levels.iter().map(Staying::begin_view).collect();
@@ -67,13 +67,13 @@ impl View {
 impl View {
     /// Whether nothing was written since. The caller has the keyspace's turn: so that stays.
     pub(crate) fn is_newest(&self, keyspace: &Keyspace) -> bool {
-        Arc::ptr_eq(&self.version, &keyspace.version()) && self.version.memory.stay().is_before(self.before)
+        Arc::ptr_eq(&self.version, &keyspace.version()) && self.version.memtable.stay().is_before(self.before)
     }
 }
 
 impl Drop for View {
     fn drop(&mut self) {
-        let memory: &MemoryLevel = &self.version.memory;
-        memory.release(self.before);
+        let memtable: &Memtable = &self.version.memtable;
+        memtable.release(self.before);
     }
 }

@@ -428,7 +428,7 @@ impl Log {
         writer::unwritten(&self.state()) > 2 * WRITE_BYTES
     }
 
-    /// Has the next record have a number that is so much higher: as if others had been there, and spilled.
+    /// Has the next record have a number that is so much higher: as if others had been there, and compacted.
     #[cfg(test)]
     pub(crate) fn skip_numbers(&self, numbers: u64) {
         let mut state = self.state();
@@ -447,7 +447,7 @@ impl Log {
         (state.appender.chunk().header.generation, state.durable)
     }
 
-    /// Says that an opening has records from one on still to read: for levels in memory, and for commits, the log ends there.
+    /// Says that an opening has records from one on still to read: for memtables, and for commits, the log ends there.
     pub(crate) fn set_replayed(&self, replayed: Option<(u64, u64)>) {
         self.state().replayed = replayed;
     }

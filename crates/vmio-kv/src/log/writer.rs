@@ -334,7 +334,7 @@ mod tests {
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // The same keys again: nothing is spilled.
+                // The same keys again: nothing is compacted.
                 for number in (0..64_u64).cycle().take_while(|_| !is_over.load(Ordering::SeqCst)) {
                     db.put(&number.to_le_bytes(), &[7; VALUE_BYTES]).expect("room");
                 }

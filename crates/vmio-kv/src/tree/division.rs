@@ -82,7 +82,7 @@ mod tests {
 
     /// Divides the tree of these keys in several ways.
     fn divide(mut keys: impl Iterator<Item = Vec<u8>>, height: u16) -> Result<()> {
-        let options = Options::new().memory_bytes(32 << 20).memory_level_bytes(200 << 10).growth_factor(100);
+        let options = Options::new().memory_bytes(32 << 20).memtable_bytes(200 << 10).growth_factor(100);
         let db = Db::create_on(MemoryBacking::new(256 << 20)?, options.durability(Durability::None))?;
         keys.try_for_each(|key| db.put(&key, b"x"))?;
         db.flush()?;

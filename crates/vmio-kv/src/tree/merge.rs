@@ -1,4 +1,4 @@
-//! A spill: merges newer entries into a tree, leaf by leaf, and makes a new tree that shares what has not changed (Kreon §3.2.1).
+//! A compaction: merges newer entries into a tree, leaf by leaf, and makes a new tree that shares what has not changed (Kreon §3.2.1).
 //!
 //! Only keys and pointers move. Leaves of the old tree that no newer entry falls into are kept; the others are read, merged and
 //! written anew, one behind the other.

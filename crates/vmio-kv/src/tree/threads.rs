@@ -1,4 +1,4 @@
-//! The threads that merge: each spill has one, and has the parts of its target merged by others that have nothing to do.
+//! The threads that merge: each compaction has one, and has the parts of its target merged by others that have nothing to do.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ impl Drop for Claimed<'_> {
 type Done<Answer> = Result<Vec<(usize, Answer)>>;
 
 impl MergeThreads {
-    /// At most so many, as long as no more spills go on.
+    /// At most so many, as long as no more compactions go on.
     pub(crate) fn new(most: usize) -> Self {
         MergeThreads { most, busy: AtomicUsize::new(0) }
     }

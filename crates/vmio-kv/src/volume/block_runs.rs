@@ -1,6 +1,6 @@
 //! Blocks by the runs that they make.
 //!
-//! Nodes are written one behind the other, and a tree that has been spilled is given up whole: a list of its blocks would grow with
+//! Nodes are written one behind the other, and a tree that has been compacted is given up whole: a list of its blocks would grow with
 //! the tree, to many megabytes, where runs are few.
 
 use crate::format::extents::Extent;

@@ -1,4 +1,4 @@
-//! What a spill leaves behind in the log and in large values, by what somebody has to do about it.
+//! What a compaction leaves behind in the log and in large values, by what somebody has to do about it.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What has to stay free so that a store that is full can still spill, commit, collect and delete; and room that is somebody's before he
+//! What has to stay free so that a store that is full can still compact, commit, collect and delete; and room that is somebody's before he
 //! takes it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,21 +34,21 @@ pub(crate) enum Claim {
 /// How many units stay free.
 #[derive(Default)]
 pub(crate) struct Reserve {
-    spill_units: AtomicU64,
+    compaction_units: AtomicU64,
     /// Whoever reckons them holds it: what is set last was reckoned last.
     reckoning: Mutex<()>,
 }
 
 impl Reserve {
-    /// Sets what the largest spill may take to what is `reckoned`.
-    pub(crate) fn set_spill_units(&self, reckoned: impl FnOnce() -> u64) {
+    /// Sets what the largest compaction may take to what is `reckoned`.
+    pub(crate) fn set_compaction_units(&self, reckoned: impl FnOnce() -> u64) {
         let _reckoning = self.reckoning.lock().unwrap_or_else(PoisonError::into_inner);
-        self.spill_units.store(reckoned(), Ordering::Relaxed);
+        self.compaction_units.store(reckoned(), Ordering::Relaxed);
     }
 
     /// How many units have to be free beside what is claimed, of so many that the segment has.
     pub(crate) fn least_free(&self, claim: Claim, units_in_all: u64) -> u64 {
-        let for_moves = OWN_UNITS + self.spill_units.load(Ordering::Relaxed);
+        let for_moves = OWN_UNITS + self.compaction_units.load(Ordering::Relaxed);
         let for_puts = for_moves + MOVE_UNITS + DELETE_UNITS;
         match claim {
             Claim::Move => for_moves,

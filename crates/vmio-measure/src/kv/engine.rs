@@ -31,7 +31,7 @@ pub trait Engine: Send + Sync {
     /// Closes it; everything is durable.
     fn close(self: Box<Self>) -> Result<()>;
 
-    /// How full its levels in memory are, 1 where writers have to wait; `None` where it has none or does not tell.
+    /// How full its memtables are, 1 where writers have to wait; `None` where it has none or does not tell.
     fn memory_fill(&self) -> Option<f64> {
         None
     }

@@ -77,7 +77,7 @@ Scenarios, each on a store of its own:
   mass-delete  deletes of the first half of all keys in their order, after each hundredth a seek to the first that is left; one thread
   keyspaces  L, A, C and G in 300 keyspaces (tables, column families)
   reopen     opening after a load and a clean close
-  recovery   opening after kill -9 during a load: of vmio when both levels in memory are full
+  recovery   opening after kill -9 during a load: of vmio when both memtables are full
 
 Durability: with `periodic`, a sync each second makes writes durable, for all engines; with `sync`, they are when
 they return; with `none`, no more is done than the engine does by itself.

@@ -9,7 +9,7 @@ use super::engine::{Engine, EngineKind, Keyspace, Replayed, Setup, Stores};
 use super::page_trace::PageTrace;
 
 const BESIDE_BYTES_MIN: u64 = 16 << 20;
-const MEMORY_LEVEL_BYTES_MIN: u64 = 64 << 10;
+const MEMTABLE_BYTES_MIN: u64 = 64 << 10;
 
 /// Those of vmio-kv alone.
 #[derive(Clone, Copy, Debug)]
@@ -43,8 +43,8 @@ pub struct MeasuredByVmioBench {
 /// A store in a file of the folder.
 pub struct VmioEngine {
     keyspaces: Vec<VmioKeyspace>,
-    /// Of the two levels in memory of all keyspaces.
-    memory_levels_bytes: u64,
+    /// Of the two memtables of all keyspaces.
+    memtables_bytes: u64,
     page_trace: Option<Arc<PageTrace>>,
     db: Db,
 }
@@ -59,12 +59,12 @@ impl VmioEngine {
         let volume_bytes = 3 * setup.written_bytes + 2 * setup.data_bytes + (1 << 30);
         let durability = if setup.sync_writes { Durability::Sync } else { Durability::None };
         let keyspaces = u64::from(setup.keyspaces);
-        let level_bytes = (memory_bytes / 8 / keyspaces).max(MEMORY_LEVEL_BYTES_MIN);
+        let memtable_bytes = (memory_bytes / 8 / keyspaces).max(MEMTABLE_BYTES_MIN);
         let page_trace = setup.page_trace.as_deref().map(PageTrace::create).transpose()?.map(Arc::new);
         let mut options = Options::new()
             .engine(engine)
             .memory_bytes(memory_bytes)
-            .memory_level_bytes(level_bytes)
+            .memtable_bytes(memtable_bytes)
             .filter_bytes(setup.filter_bytes)
             .max_volume_bytes(volume_bytes)
             .durability(durability);
@@ -79,7 +79,7 @@ impl VmioEngine {
                 setup.keyspace_names().map(open).collect::<vmio_kv::Result<_>>()?
             }
         };
-        Ok(Self { memory_levels_bytes: 2 * level_bytes * u64::from(setup.keyspaces), keyspaces, page_trace, db })
+        Ok(Self { memtables_bytes: 2 * memtable_bytes * u64::from(setup.keyspaces), keyspaces, page_trace, db })
     }
 }
 
@@ -104,7 +104,7 @@ impl Engine for VmioEngine {
 
     fn memory_fill(&self) -> Option<f64> {
         let stats = self.db.stats().ok()?;
-        Some(stats.memory_level_bytes as f64 / self.memory_levels_bytes as f64)
+        Some(stats.memtable_bytes as f64 / self.memtables_bytes as f64)
     }
 
     fn replayed(&self) -> Option<Replayed> {

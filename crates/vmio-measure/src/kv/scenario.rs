@@ -21,7 +21,7 @@ pub enum Scenario {
     Keyspaces,
     /// Opening after a load and a clean close
     Reopen,
-    /// Opening after a process was killed while it loaded, its levels in memory full
+    /// Opening after a process was killed while it loaded, its memtables full
     Recovery,
 }
 

@@ -469,7 +469,7 @@ fn figures(stats: &SegmentStats) -> serde_json::Value {
         "reorganized_bytes": stats.reorganized_bytes,
         "recovery_log_bytes": stats.recovery_log_bytes,
         "level_entries": stats.level_entries,
-        "memory_level_bytes": stats.memory_level_bytes,
+        "memtable_bytes": stats.memtable_bytes,
     })
 }
 
@@ -506,7 +506,7 @@ fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> anyhow::Result<()
     let (chunks, moved) = (stats.collected_chunks, format_size(stats.moved_bytes));
     writeln!(output, "collected  {chunks} chunks of the log since it was opened, {moved} moved")?;
     writeln!(output, "entries    {} in levels on the device", stats.level_entries)?;
-    writeln!(output, "in memory  {}", format_size(stats.memory_level_bytes))?;
+    writeln!(output, "in memory  {}", format_size(stats.memtable_bytes))?;
     if segments.len() > 1 {
         for segment in &segments {
             let stats = segment.stats()?;

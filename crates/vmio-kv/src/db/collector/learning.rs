@@ -1,4 +1,4 @@
-//! Where the garbage is: what is in doubt until levels meet, and what may not be collected before memory is spilled.
+//! Where the garbage is: what is in doubt until levels meet, and what may not be collected before memory is flushed.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::format::geometry::{UNIT_BYTES, unit_of};
 use crate::keyspace::Keyspace;
 use crate::keyspace::contents::Contents;
 
-/// What is not worth a spill.
+/// What is not worth a compaction.
 const LEAST_BYTES: u64 = 2 * UNIT_BYTES;
 
 /// What an entry takes in a leaf.
@@ -18,7 +18,7 @@ const ENTRY_BYTES: u64 = 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Learning {
     Nothing,
-    /// What is in memory is spilled: the log is read back from there on, and chunks before may be collected.
+    /// What is in memory is flushed: the log is read back from there on, and chunks before may be collected.
     Memory,
     /// All levels are merged.
     Levels,
@@ -78,7 +78,7 @@ impl OpenSegment {
         in_doubt >= LEAST_BYTES && entries * ENTRY_BYTES < in_doubt / 4
     }
 
-    /// Garbage of chunks that an opening would read back: it can be collected once memory is spilled.
+    /// Garbage of chunks that an opening would read back: it can be collected once memory is flushed.
     fn bytes_held_back(&self) -> u64 {
         let open = self.log.open_chunks();
         let held_back = self.log.chunks_to_read_back();
@@ -87,13 +87,13 @@ impl OpenSegment {
         held_back.into_iter().filter(|chunk| !open.contains(chunk)).map(of_chunk).sum()
     }
 
-    /// Has levels be spilled in the background that tell of garbage; tells whether some are.
+    /// Has levels be compacted in the background that tell of garbage; tells whether some are.
     pub(super) fn learn(&self, learning: Learning) -> Result<bool> {
         if learning != Learning::Most {
             return Ok(false);
         }
         let keyspaces = self.keyspaces();
-        if keyspaces.iter().any(|keyspace| keyspace.spills_memory()) {
+        if keyspaces.iter().any(|keyspace| keyspace.is_flushing()) {
             return Ok(true);
         }
         let in_doubt = self.bytes_in_doubt_now();
@@ -103,9 +103,9 @@ impl OpenSegment {
         }
         if held_back >= in_doubt {
             let mut has_any = false;
-            let may_freeze = |keyspace: &&Arc<Keyspace>| !keyspace.has_failed() && !keyspace.has_frozen() && keyspace.freeze();
-            for keyspace in keyspaces.iter().filter(may_freeze) {
-                self.store.spills.put(keyspace);
+            let may_rotate = |keyspace: &&Arc<Keyspace>| !keyspace.has_failed() && !keyspace.has_immutable() && keyspace.rotate_memtable();
+            for keyspace in keyspaces.iter().filter(may_rotate) {
+                self.store.compactions.put(keyspace);
                 has_any = true;
             }
             return Ok(has_any);
@@ -118,7 +118,7 @@ impl OpenSegment {
         by_keyspace.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
         let asked = by_keyspace.into_iter().find(|(keyspace, bytes)| *bytes > 0 && keyspace.ask_for_merge());
         if let Some((keyspace, _)) = &asked {
-            self.store.spills.put(keyspace);
+            self.store.compactions.put(keyspace);
         }
         Ok(asked.is_some())
     }
@@ -129,18 +129,18 @@ impl OpenSegment {
             return Ok(());
         }
         for keyspace in self.keyspaces().iter().filter(|keyspace| !keyspace.has_failed()) {
-            // What a spill that failed has left is lost to no reader, and stays.
-            let target = keyspace.memories_so_far();
+            // What a compaction that failed has left is lost to no reader, and stays.
+            let target = keyspace.memtables_so_far();
             loop {
-                let spilled = keyspace.spilled_memories();
-                if spilled >= target || !keyspace.freeze() {
+                let compacted = keyspace.flushed_memtables();
+                if compacted >= target || !keyspace.rotate_memtable() {
                     break;
                 }
-                self.spill_all(keyspace)?;
+                self.compact_all(keyspace)?;
                 if keyspace.lacks_room() {
                     break;
                 }
-                keyspace.wait_for_spill_after(spilled)?;
+                keyspace.wait_for_flush_after(compacted)?;
             }
             if learning == Learning::Levels {
                 self.merge_all(keyspace)?;

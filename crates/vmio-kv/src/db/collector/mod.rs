@@ -1,7 +1,7 @@
 //! Garbage collection of the log: what is live in the chunks with the most garbage is appended anew, and the chunks are given up.
 //!
-//! A thread of the store's does it, beside writers and spills, one chunk after the other; whoever finds no room does the same.
-//! Where garbage is not known yet, or may not be collected yet, levels are spilled first: `learning.rs`.
+//! A thread of the store's does it, beside writers and compactions, one chunk after the other; whoever finds no room does the same.
+//! Where garbage is not known yet, or may not be collected yet, levels are compacted first: `learning.rs`.
 
 mod learning;
 mod moves;
@@ -72,7 +72,7 @@ enum Step {
     Emptied,
     /// The goal is reached.
     Reached,
-    /// Nothing can be gained before levels have been spilled, which they are being.
+    /// Nothing can be gained before levels have been compacted, which they are being.
     Learns,
     /// Nothing more is to be gained.
     InVain,
@@ -121,7 +121,7 @@ impl OpenSegment {
         (live as f64 * self.store.options.space_amplification()) as u64
     }
 
-    /// What the last commit says whose spill readers see: between a commit and that, levels that are looked at lack what is not read back
+    /// What the last commit says whose compaction readers see: between a commit and that, levels that are looked at lack what is not read back
     /// any more.
     fn published_superblock(&self) -> Superblock {
         let _committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -172,7 +172,7 @@ impl OpenSegment {
                 // Others may have made room enough.
                 Err(Error::Full { .. }) => return Ok(Step::InVain),
                 // Its keyspaces take no writes since the store is being closed: there is nothing wrong with the chunk.
-                Err(_) if self.store.spills.is_stopping() => return Ok(Step::InVain),
+                Err(_) if self.store.compactions.is_stopping() => return Ok(Step::InVain),
                 Err(error) => self.leave_alone(unit, error)?,
             }
         }
@@ -187,7 +187,7 @@ impl OpenSegment {
         self.store.check_writable()?;
         let mut state = self.collecting();
         self.log.check_goes_on()?;
-        self.store.spills.forget_apart();
+        self.store.compactions.forget_apart();
         // What somebody has read until now.
         self.segment.give_back()?;
         let goal = Goal::Limit { slack_bytes: 0 };
@@ -208,7 +208,7 @@ impl OpenSegment {
             self.give_up_emptied(&mut state, 1)?;
         }
         drop(state);
-        // A spill that is done may still hold what it has replaced.
+        // A compaction that is done may still hold what it has replaced.
         self.segment.merges.wait();
         self.segment.give_back()?;
         self.discard_free(1);
@@ -223,12 +223,12 @@ impl OpenSegment {
             let lacks_none = self.keyspaces().iter().all(|keyspace| !keyspace.lacks_room());
             lacks_none && self.segment.check_room(claim, chunks).is_ok()
         };
-        let spill_again = || {
+        let compact_again = || {
             let mut lacking = self.keyspaces().into_iter().filter(|keyspace| keyspace.lacks_room());
-            lacking.try_for_each(|keyspace| self.spill_all(&keyspace))
+            lacking.try_for_each(|keyspace| self.compact_all(&keyspace))
         };
         // Somebody else may have made it meanwhile.
-        self.store.spills.forget_apart();
+        self.store.compactions.forget_apart();
         self.segment.give_back()?;
         if has_room() {
             return Ok(true);
@@ -237,7 +237,7 @@ impl OpenSegment {
         if state.was_in_vain == Some(place()) {
             return Ok(false);
         }
-        spill_again()?;
+        compact_again()?;
         if has_room() {
             return Ok(true);
         }
@@ -247,7 +247,7 @@ impl OpenSegment {
             while self.step(&mut state, goal, Learning::Nothing)? == Step::Emptied {
                 self.give_up_emptied(&mut state, 1)?;
                 // What was given up may be held by readers: then more moves would take what is kept for deletions.
-                if self.store.spills.is_stopping() || self.segment.check_room(Claim::Delete, 1).is_err() {
+                if self.store.compactions.is_stopping() || self.segment.check_room(Claim::Delete, 1).is_err() {
                     break;
                 }
             }
@@ -255,7 +255,7 @@ impl OpenSegment {
                 break;
             }
         }
-        spill_again()?;
+        compact_again()?;
         if !has_room() {
             // What merges that go on have replaced comes free with their end.
             self.segment.merges.wait();
@@ -269,7 +269,7 @@ impl OpenSegment {
     /// Has nothing be referred to in a chunk that a former owner may still write to; nor is the log read back from there any more.
     pub(super) fn leave_chunk(&self, chunk: u64) -> Result<()> {
         let mut state = self.collecting();
-        self.spill_memories_at_once()?;
+        self.flush_memtables_at_once()?;
         self.allow_collection();
         if !self.empty(unit_of(chunk))? {
             return Err(self.segment.stopped("the former owner's last chunk is read back"));

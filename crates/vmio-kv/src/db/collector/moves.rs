@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::format::geometry::{UNIT_BYTES, unit_of};
 use crate::format::pointer::Pointer;
 use crate::log::{Append, Appended, Visited};
-use crate::keyspace::memory_level::room_for;
+use crate::keyspace::memtable::room_for;
 use crate::keyspace::{Admitted, Keyspace, WriteTurn};
 use crate::volume::reserve::Claim;
 
@@ -89,22 +89,22 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// Room in memory for records that are moved. Who waits for room may wait for this thread, so it waits for nobody but a spill: where
+    /// Room in memory for records that are moved. Who waits for room may wait for this thread, so it waits for nobody but a flush: where
     /// others have all of it, what is moved takes a sixteenth more.
     fn admit_moves(&self, records: &[&Visited<'_>]) -> Result<Admitted<'_>> {
         let bytes = records.iter().map(|record| room_for(record.key)).sum();
-        let memory = &self.store.level_memory;
-        if let Some(admitted) = memory.try_admit(bytes) {
+        let budget = &self.store.memtable_budget;
+        if let Some(admitted) = budget.try_admit(bytes) {
             return Ok(admitted);
         }
         let keyspaces = self.keyspaces();
-        if keyspaces.iter().map(|keyspace| keyspace.memory_bytes()).sum::<u64>() >= self.store.options.level_bytes() / 16 {
+        if keyspaces.iter().map(|keyspace| keyspace.memtable_bytes()).sum::<u64>() >= self.store.options.memtable_budget_bytes() / 16 {
             self.learn_all(Learning::Memory)?;
             if keyspaces.iter().any(|keyspace| keyspace.lacks_room()) {
                 return Err(self.segment.full(UNIT_BYTES));
             }
         }
-        Ok(memory.admit_anyway(bytes))
+        Ok(budget.admit_anyway(bytes))
     }
 
     fn turn_to_move<'keyspace>(&self, keyspace: &'keyspace Arc<Keyspace>) -> Result<WriteTurn<'keyspace>> {
@@ -112,11 +112,11 @@ impl OpenSegment {
             return Ok(turn);
         }
         // Who waits for room waits for this thread, perhaps.
-        self.spill_all(keyspace)?;
+        self.compact_all(keyspace)?;
         keyspace.begin_write()
     }
 
-    /// Moves records within a turn, whose keys are in no level in memory unless they were put since.
+    /// Moves records within a turn, whose keys are in no memtable unless they were put since.
     fn move_within(&self, turn: WriteTurn<'_>, keyspace: &Arc<Keyspace>, records: &[&Visited<'_>]) -> Result<()> {
         let is_newest = |record: &&&Visited<'_>| turn.in_memory(record.key).is_none();
         let appends: Vec<Append<'_>> = records
@@ -139,7 +139,7 @@ impl OpenSegment {
         let is_full = turn.is_full();
         drop(turn);
         self.collector.moved_bytes.fetch_add(moved, Ordering::Relaxed);
-        self.spill_if_due(keyspace, is_full);
+        self.compact_if_due(keyspace, is_full);
         done
     }
 }

@@ -1,4 +1,4 @@
-//! What collects, beside a spill at its worst moment.
+//! What collects, beside a compaction at its worst moment.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use vmio::backing::MemoryBacking;
 use super::*;
 use crate::{Db, Durability, Options};
 
-/// A spill is committed, and its levels are not to be seen yet: what it has taken from memory is in no level that a collection looks at.
+/// A flush is committed, and its levels are not to be seen yet: what it has taken from memory is in no level that a collection looks at.
 #[test]
-fn a_chunk_stays_between_the_commit_of_a_spill_and_its_publication() {
+fn a_chunk_stays_between_the_commit_of_a_compaction_and_its_publication() {
     const KEYS: u32 = 3000;
-    let options = Options::new().memory_bytes(32 << 20).memory_level_bytes(1 << 20).durability(Durability::None);
+    let options = Options::new().memory_bytes(32 << 20).memtable_bytes(1 << 20).durability(Durability::None);
     let db = Db::create_on(MemoryBacking::new(128 << 20).expect("memory"), options).expect("a store");
     (0..KEYS).for_each(|number| db.put(&number.to_be_bytes(), &[1; 1000]).expect("room"));
     db.sync().expect("written");
@@ -20,13 +20,13 @@ fn a_chunk_stays_between_the_commit_of_a_spill_and_its_publication() {
     let (home, keyspace) = (&open.home, &open.keyspace);
     let chunk = home.log.chunks_to_read_back()[0];
     assert!(!home.log.open_chunks().contains(&chunk));
-    assert!(keyspace.freeze());
-    let spill = keyspace.begin_spill(false).expect("the memory is due");
+    assert!(keyspace.rotate_memtable());
+    let compaction = keyspace.begin_compaction(false).expect("the memory is due");
     // Who writes holds up who publishes.
     let turn = keyspace.begin_write().expect("a turn");
     let epoch = home.segment.epoch();
     thread::scope(|scope| {
-        let spilled = scope.spawn(|| home.finish_spill(spill));
+        let compacted = scope.spawn(|| home.finish_compaction(compaction));
         let began = Instant::now();
         while home.segment.epoch() == epoch {
             assert!(began.elapsed() < Duration::from_secs(60), "it is committed");
@@ -36,7 +36,7 @@ fn a_chunk_stays_between_the_commit_of_a_spill_and_its_publication() {
         // Who does not wait for the publication is through by then.
         thread::sleep(Duration::from_millis(200));
         drop(turn);
-        spilled.join().expect("no panic").expect("spilled");
+        compacted.join().expect("no panic").expect("compacted");
         assert!(emptied.join().expect("no panic").expect("read"), "all of it was moved");
     });
     let mut state = home.collecting();

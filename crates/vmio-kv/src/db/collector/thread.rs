@@ -1,4 +1,4 @@
-//! The thread that collects: woken when a chunk of a log is begun or a spill has ended, and now and then while nobody writes.
+//! The thread that collects: woken when a chunk of a log is begun or a compaction has ended, and now and then while nobody writes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,8 +18,8 @@ use crate::volume::reserve::Claim;
 
 /// After so long without a chunk begun nobody counts as writing.
 const IDLE: Duration = Duration::from_millis(500);
-/// While a spill goes on that has to end first.
-const SPILL: Duration = Duration::from_millis(20);
+/// While a compaction goes on that has to end first.
+const COMPACTION_WAIT: Duration = Duration::from_millis(20);
 /// Beyond the limit, and what is left to background collection beside it, the log may take so much more: there writers wait.
 const BOUND_BYTES: u64 = 32 << 20;
 /// So many chunks of a segment are collected before the others have their turn.
@@ -109,14 +109,14 @@ impl Segments {
             if woken == Woken::Stop {
                 return;
             }
-            // A spill that is waited for may end without a chunk begun.
+            // A compaction that is waited for may end without a chunk begun.
             let is_idle = woken == Woken::Idle && wait == IDLE;
             wait = IDLE;
             for segment in self.all() {
                 match segment.collect_due(is_idle) {
                     // The others come in between.
                     Ok(Step::Emptied) => wait = Duration::ZERO,
-                    Ok(Step::Learns) => wait = wait.min(SPILL),
+                    Ok(Step::Learns) => wait = wait.min(COMPACTION_WAIT),
                     Ok(Step::Reached | Step::InVain) => {}
                     Err(error) => {
                         // Nobody waits for what cannot be.
@@ -133,7 +133,7 @@ impl Segments {
 }
 
 impl OpenSegment {
-    /// Collects what is due, some chunks at a time. Spills go on meanwhile, and so do writers, at the pace that this sets.
+    /// Collects what is due, some chunks at a time. Compactions go on meanwhile, and so do writers, at the pace that this sets.
     fn collect_due(&self, is_idle: bool) -> Result<Step> {
         let mut has_emptied = false;
         for _ in 0..CHUNKS_A_ROUND {
@@ -152,7 +152,7 @@ impl OpenSegment {
             self.collector.is_in_vain.store(step == Step::InVain, Ordering::Relaxed);
             self.set_pace();
             match step {
-                Step::Emptied if !self.store.spills.is_stopping() => has_emptied = true,
+                Step::Emptied if !self.store.compactions.is_stopping() => has_emptied = true,
                 // What was moved is in memory, and so what was learnt may be more.
                 Step::Reached if is_idle && has_emptied => return Ok(Step::Learns),
                 step => return Ok(step),

@@ -7,7 +7,7 @@ use crate::extents::Stored;
 use crate::format::extents::Extent;
 use crate::format::geometry::UNIT_BLOCKS;
 use crate::format::unit_table::Purpose;
-use crate::keyspace::memory_level::NEWEST;
+use crate::keyspace::memtable::NEWEST;
 use crate::volume::allocator::Cursor;
 use crate::volume::segment::Segment;
 use crate::{Db, Durability, Error, Options, KeyspaceHandle, WriteBatch};
@@ -20,7 +20,7 @@ const VALUES: u32 = 150;
 /// to the end. The batch goes through, and the store goes on.
 fn batch_beside<Taken>(take: impl FnOnce(&Db) -> Taken) {
     let backing = Arc::new(FailingBacking::new(64 << 20));
-    let options = Options::new().memory_bytes(32 << 20).memory_level_bytes(64 << 10).durability(Durability::None);
+    let options = Options::new().memory_bytes(32 << 20).memtable_bytes(64 << 10).durability(Durability::None);
     let db = Db::create_on(Arc::clone(&backing), options.clone()).expect("a store");
     let mut batch = WriteBatch::new();
     for number in 0..VALUES {
@@ -70,7 +70,7 @@ fn large_values_leave_a_batch_its_room() {
     });
 }
 
-/// What a spill has taken that is not done.
+/// What a compaction has taken that is not done.
 struct Nodes {
     segment: Arc<Segment>,
     cursor: Cursor,
@@ -85,7 +85,7 @@ impl Drop for Nodes {
 }
 
 #[test]
-fn spills_leave_a_batch_its_room() {
+fn compactions_leave_a_batch_its_space() {
     batch_beside(|db| {
         let handle = db.default_keyspace();
         let segment = Arc::clone(&handle.open().unwrap().home.segment);

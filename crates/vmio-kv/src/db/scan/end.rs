@@ -82,7 +82,7 @@ impl End {
             passed: Passed::default(),
             ahead_max: 1,
             gone_by: 0,
-            room: ScanRoom::new(&open.home.store.level_memory),
+            room: ScanRoom::new(&open.home.store.memtable_budget),
             looked_at: 0,
             is_apart: false,
             gathering: None,

@@ -9,10 +9,10 @@ use crate::format::catalogue::Root;
 use crate::format::leaf::KnownKey;
 use crate::log::Log;
 use crate::keyspace::Keyspace;
-use crate::keyspace::memory_level::{LOOKED_MAX, MemoryLevel, Shown};
+use crate::keyspace::memtable::{LOOKED_MAX, Memtable, Shown};
 use crate::tree::{Cursor, Direction};
 
-/// Entries that are taken from a level in memory at a time, first and in the end: who looks for one key needs few.
+/// Entries that are taken from a memtable at a time, first and in the end: who looks for one key needs few.
 const BATCH_MIN: usize = 4;
 const BATCH_MAX: usize = 64;
 
@@ -63,7 +63,7 @@ enum Place {
 }
 
 struct MemoryCursor {
-    level: Arc<MemoryLevel>,
+    level: Arc<Memtable>,
     /// Records from this number on are not seen.
     before: u64,
     direction: Direction,
@@ -72,7 +72,7 @@ struct MemoryCursor {
 }
 
 impl MemoryCursor {
-    fn new(level: &Arc<MemoryLevel>, before: u64, direction: Direction) -> Self {
+    fn new(level: &Arc<Memtable>, before: u64, direction: Direction) -> Self {
         MemoryCursor { level: Arc::clone(level), before, direction, shown: Shown::default(), most: BATCH_MIN }
     }
 
@@ -94,7 +94,7 @@ impl MemoryCursor {
 }
 
 impl LevelCursor {
-    pub(super) fn memory(level: &Arc<MemoryLevel>, before: u64, bound: Bound<&[u8]>, direction: Direction) -> Self {
+    pub(super) fn memtable(level: &Arc<Memtable>, before: u64, bound: Bound<&[u8]>, direction: Direction) -> Self {
         let mut cursor = MemoryCursor::new(level, before, direction);
         let next = cursor.next_within(bound);
         LevelCursor { place: Place::Memory(cursor), next }

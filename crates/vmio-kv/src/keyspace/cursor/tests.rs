@@ -298,12 +298,12 @@ fn what_was_known_of_a_keyspace_is_not_for_what_is_put_once_it_is_cleared() {
 }
 
 #[test]
-fn who_sees_an_idle_level_in_memory_learns_nothing_of_the_one_that_has_replaced_it() {
+fn a_view_of_an_idle_memtable_learns_nothing_of_its_successor() {
     let db = delete_many(true, true, true);
     let keyspace = db.default_keyspace().keyspace();
     let before = Arc::new(View::begin(keyspace));
     let turn = keyspace.begin_write().unwrap();
-    keyspace.begin_memory_at(keyspace.log.end());
+    keyspace.begin_memtable_at(keyspace.log.end());
     drop(turn);
     db.put(&key(7), b"new").unwrap();
     assert_eq!(first_in(keyspace, &before, Bound::Unbounded, Direction::Up).0, Some(key(LEFT)));

@@ -1,5 +1,5 @@
 //! Which free units have room on the device. A file is sparse, and its file system may be full when a hole is to be written to: so only units
-//! are given out that have got their room before, and what is kept free for spills, commits and deletions is there for certain.
+//! are given out that have got their room before, and what is kept free for compactions, commits and deletions is there for certain.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

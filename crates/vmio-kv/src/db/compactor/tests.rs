@@ -1,4 +1,4 @@
-//! Spills that go on at once, and one of which a part fails.
+//! Compactions that go on at once, and one of which a part fails.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::tree::Tree;
 use crate::{Db, Durability, Options, KeyspaceHandle};
 
 fn options() -> Options {
-    Options::new().memory_bytes(32 << 20).memory_level_bytes(20 << 10).durability(Durability::None)
+    Options::new().memory_bytes(32 << 20).memtable_bytes(20 << 10).durability(Durability::None)
 }
 
 fn key(number: u64) -> Vec<u8> {
@@ -34,7 +34,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// Nothing is merged, and what was has been committed and has given back what it made outdated.
-fn wait_for_spills(home: &OpenSegment) {
+fn wait_for_compactions(home: &OpenSegment) {
     home.segment.merges.wait();
     drop(home.committing.lock().expect("nobody has panicked"));
 }
@@ -52,52 +52,52 @@ fn evict_all(db: &Db, backing: &FailingBacking) {
     (0..backing.len() / UNIT_BYTES).for_each(|unit| device.evict(unit));
 }
 
-fn begin_to_spill(db: &Db, keyspace: &KeyspaceHandle) {
-    assert!(keyspace.keyspace().freeze());
-    db.opened().unwrap().segments.store().spills.put(keyspace.keyspace());
+fn begin_to_compact(db: &Db, keyspace: &KeyspaceHandle) {
+    assert!(keyspace.keyspace().rotate_memtable());
+    db.opened().unwrap().segments.store().compactions.put(keyspace.keyspace());
 }
 
 #[test]
-fn a_keyspace_is_spilled_while_another_one_is() {
+fn two_keyspaces_are_compacted_at_once() {
     let backing = Arc::new(FailingBacking::new(128 << 20));
-    let db = Db::create_on(Arc::clone(&backing), options().spill_threads(2)).expect("a store");
+    let db = Db::create_on(Arc::clone(&backing), options().compaction_threads(2)).expect("a store");
     let keyspaces = ["left", "right"].map(|name| db.keyspace_or_create(name).expect("room"));
     keyspaces.iter().for_each(|keyspace| put(keyspace, 0..300, b"old"));
-    db.flush().expect("spilled");
+    db.flush().expect("compacted");
     evict_all(&db, &backing);
     let [left, right] = &keyspaces;
     let root = left.keyspace().version().levels[1].active.expect("a tree");
     backing.hold_next(unit_of(last_leaf(left, root)));
     keyspaces.iter().for_each(|keyspace| put(keyspace, 0..300, b"new"));
-    begin_to_spill(&db, left);
-    assert!(backing.wait_for_read(|| !left.keyspace().has_frozen()));
-    begin_to_spill(&db, right);
-    wait_until("it waits for the other one", || !right.keyspace().has_frozen());
-    assert!(left.keyspace().has_frozen());
+    begin_to_compact(&db, left);
+    assert!(backing.wait_for_read(|| !left.keyspace().has_immutable()));
+    begin_to_compact(&db, right);
+    wait_until("it waits for the other one", || !right.keyspace().has_immutable());
+    assert!(left.keyspace().has_immutable());
     backing.go_on();
-    wait_until("it goes on", || !left.keyspace().has_frozen());
+    wait_until("it goes on", || !left.keyspace().has_immutable());
     let is_new =
         |number| keyspaces.iter().all(|keyspace| keyspace.get(&key(number)).expect("read").as_deref() == Some(b"new"));
     assert!((0..300).all(is_new));
 }
 
 #[test]
-fn a_level_takes_spills_while_it_is_spilled_itself() {
+fn a_level_takes_compactions_while_it_is_compacted_itself() {
     let backing = Arc::new(FailingBacking::new(128 << 20));
-    let options = options().spill_threads(2).growth_factor(2);
+    let options = options().compaction_threads(2).growth_factor(2);
     let db = Db::create_on(Arc::clone(&backing), options.clone()).expect("a store");
     let (home, keyspace) = (&db.default_keyspace().open().unwrap().home, db.default_keyspace().keyspace());
     let trees = || keyspace.version().levels;
     let mut expected = std::collections::BTreeMap::new();
-    // Less than fills the level in memory: no thread spills it.
+    // Less than fills the memtable: no thread flushes it.
     let mut put_some = |round: u64| {
         let numbers = (0..300).map(|number| (number * 7 + round * 13) % 5000);
         put(&db, numbers.clone(), &round.to_le_bytes());
         expected.extend(numbers.map(|number| (number, round)));
-        assert!(keyspace.freeze());
+        assert!(keyspace.rotate_memtable());
         expected.clone()
     };
-    let spill = || keyspace.begin_spill(false).filter(Spill::is_of_memory);
+    let compaction = || keyspace.begin_compaction(false).filter(Compaction::is_flush);
     let check = |db: &Db, expected: &std::collections::BTreeMap<u64, u64>| {
         for (number, round) in expected {
             assert_eq!(db.get(&key(*number)).expect("read"), Some(round.to_le_bytes().to_vec()));
@@ -106,28 +106,28 @@ fn a_level_takes_spills_while_it_is_spilled_itself() {
     };
     let held = (0..).find_map(|round| {
         put_some(round);
-        home.finish_spill(spill().expect("the memory is due")).expect("spilled");
-        keyspace.begin_spill(false)
+        home.finish_compaction(compaction().expect("the memory is due")).expect("compacted");
+        keyspace.begin_compaction(false)
     });
     let held = held.expect("the level is full");
-    let spilling = trees()[1].spilling;
-    assert!(spilling.is_some() && trees()[1].active.is_none());
+    let compacting = trees()[1].compacting;
+    assert!(compacting.is_some() && trees()[1].active.is_none());
     let mut all = Default::default();
     for round in 100..104 {
         all = put_some(round);
-        home.finish_spill(spill().expect("the memory is due")).expect("spilled");
-        assert!(trees()[1].active.is_some() && trees()[1].spilling == spilling);
+        home.finish_compaction(compaction().expect("the memory is due")).expect("compacted");
+        assert!(trees()[1].active.is_some() && trees()[1].compacting == compacting);
         check(&db, &all);
     }
-    assert!(keyspace.begin_spill(false).is_none(), "the level is full again, but not spilled yet");
+    assert!(keyspace.begin_compaction(false).is_none(), "the level is full again, but not compacted yet");
     let committed = home.segment.keyspaces().into_iter().find(|entry| entry.number == keyspace.number);
     assert_eq!(committed.map(|entry| entry.levels), Some(trees()), "it is durable so");
-    let last = spilling.map(|root| root.entries);
-    home.finish_spill(held).expect("spilled");
-    assert_eq!((trees()[1].spilling, trees()[2].active.map(|root| root.entries)), (None, last));
+    let last = compacting.map(|root| root.entries);
+    home.finish_compaction(held).expect("compacted");
+    assert_eq!((trees()[1].compacting, trees()[2].active.map(|root| root.entries)), (None, last));
     check(&db, &all);
     // What has come meanwhile is next.
-    home.finish_spill(keyspace.begin_spill(false).expect("the level is full")).expect("spilled");
+    home.finish_compaction(keyspace.begin_compaction(false).expect("the level is full")).expect("compacted");
     assert!(trees()[1].active.is_none());
     check(&db, &all);
     db.close().expect("closed");
@@ -137,10 +137,10 @@ fn a_level_takes_spills_while_it_is_spilled_itself() {
 #[test]
 fn a_part_that_fails_gives_back_what_all_have_taken() {
     let backing = Arc::new(FailingBacking::new(128 << 20));
-    let options = options().spill_threads(3).growth_factor(100);
+    let options = options().compaction_threads(3).growth_factor(100);
     let db = Db::create_on(Arc::clone(&backing), options).expect("a store");
     put(&db, 0..9000, b"old");
-    db.flush().expect("spilled");
+    db.flush().expect("compacted");
     let keyspace = db.default_keyspace().keyspace();
     let root = keyspace.version().levels[1].active.expect("a tree");
     assert!(root.blocks > 40, "{root:?}");
@@ -150,12 +150,12 @@ fn a_part_that_fails_gives_back_what_all_have_taken() {
     backing.fail(Some(unit_of(last_leaf(&db, root))));
     put(&db, (0..9000).step_by(30), b"new");
     let taken_blocks = || db.default_keyspace().open().unwrap().home.segment.allocator().taken_blocks();
-    // The spill before may still be giving back what it has made outdated.
-    wait_for_spills(&db.default_keyspace().open().unwrap().home);
+    // The compaction before may still be giving back what it has made outdated.
+    wait_for_compactions(&db.default_keyspace().open().unwrap().home);
     let before = taken_blocks();
-    begin_to_spill(&db, &db);
-    wait_until("the spill has not failed", || keyspace.has_failed());
-    wait_for_spills(&db.default_keyspace().open().unwrap().home);
+    begin_to_compact(&db, &db);
+    wait_until("the compaction has not failed", || keyspace.has_failed());
+    wait_for_compactions(&db.default_keyspace().open().unwrap().home);
     assert_eq!(taken_blocks(), before);
     backing.fail(None);
     // It could not be read, which is remembered as long as it is in memory.
@@ -170,14 +170,14 @@ fn a_part_that_fails_gives_back_what_all_have_taken() {
 #[test]
 fn a_merge_that_fails_at_its_end_gives_back_its_tree() {
     let backing = Arc::new(FailingBacking::new(256 << 20));
-    let db = Db::create_on(Arc::clone(&backing), options().spill_threads(1)).expect("a store");
+    let db = Db::create_on(Arc::clone(&backing), options().compaction_threads(1)).expect("a store");
     let keyspace = db.default_keyspace();
     keyspace.put(b"00000000x", &vec![7; 2 << 20]).expect("room");
     put(keyspace, 0..20_000, b"old");
-    db.flush().expect("spilled");
+    db.flush().expect("compacted");
     db.collect_garbage().expect("merged");
     keyspace.delete(b"00000000x").expect("room");
-    db.flush().expect("spilled");
+    db.flush().expect("compacted");
     let home = &db.default_keyspace().open().unwrap().home;
     let head = {
         let allocator = home.segment.allocator();
@@ -192,12 +192,12 @@ fn a_merge_that_fails_at_its_end_gives_back_its_tree() {
         put(keyspace, numbers, b"new");
         let _ = db.flush();
         // Nothing else goes on: what is taken now is so after a merge that has failed.
-        wait_for_spills(home);
+        wait_for_compactions(home);
         let before = home.segment.allocator().taken_blocks();
         // What has failed rests, but for who wants all to be merged.
         if home.merge_all(keyspace.keyspace()).is_err() {
             failures += 1;
-            wait_for_spills(home);
+            wait_for_compactions(home);
             assert_eq!(home.segment.allocator().taken_blocks(), before, "round {round}");
         }
         if failures == 3 {

@@ -1,4 +1,4 @@
-//! Several keyspaces and levels that are spilled at once, each by several threads, beside readers and collections.
+//! Several keyspaces and levels that are compacted at once, each by several threads, beside readers and collections.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,8 +18,8 @@ const KEYSPACES: u64 = 4;
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn options() -> Options {
-    let options = Options::new().memory_bytes(48 << 20).memory_level_bytes(24 << 10).growth_factor(3);
-    options.spill_threads(4).durability(Durability::None)
+    let options = Options::new().memory_bytes(48 << 20).memtable_bytes(24 << 10).growth_factor(3);
+    options.compaction_threads(4).durability(Durability::None)
 }
 
 /// Some are told apart by their records alone.
@@ -55,7 +55,7 @@ fn same(keyspace: &KeyspaceHandle, model: &Model) {
 }
 
 #[test]
-fn keyspaces_are_spilled_beside_each_other() {
+fn keyspaces_are_compacted_concurrently() {
     let disk = Arc::new(MemoryBacking::new(512 << 20).unwrap());
     let mut models = vec![Model::new(); KEYSPACES as usize];
     for life in 0..3 {

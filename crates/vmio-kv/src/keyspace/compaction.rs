@@ -1,4 +1,4 @@
-//! Spills of a keyspace: the level in memory into the first on the device, and each that is full into the one below.
+//! Flushes and compactions of a keyspace: the memtable into the first level on the device, and each level that is full into the one below.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::format::free_log::Freed;
 use crate::format::leaf::ENTRIES_MAX;
 use crate::format::pointer::Pointer;
 use crate::keyspace::contents::{Contents, Records};
-use crate::keyspace::memory_level::MemoryLevel;
+use crate::keyspace::memtable::Memtable;
 use crate::keyspace::{Limits, Keyspace, Version};
 use crate::tree::{MergeThreads, Merged, Newer, Target, Tree, merge};
 use crate::volume::block_runs::BlockRuns;
@@ -20,15 +20,15 @@ use crate::volume::garbage::Garbage;
 use crate::volume::merges::UnderWay;
 use crate::volume::unit_lives::OF_MERGES;
 
-/// So long a level is left alone whose spill has failed.
+/// So long a level is left alone whose compaction has failed.
 const REST: Duration = Duration::from_secs(5);
 
-/// What an entry of the level in memory takes, about: for the sizes of the levels below.
+/// What an entry of the memtable takes, about: for the sizes of the levels below.
 const MEMORY_ENTRY_BYTES: u64 = 56;
 
-/// A level that is being spilled into the one below: nobody else spills it, nor begins to spill the one below, as long as this
+/// A memtable or a level that is being compacted into the one below: nobody else compacts it, nor begins to compact the one below, as long as this
 /// is there. Level 0 is the one in memory.
-pub(crate) struct Spill<'keyspace> {
+pub(crate) struct Compaction<'keyspace> {
     keyspace: &'keyspace Keyspace,
     level: usize,
     version: Arc<Version>,
@@ -36,9 +36,9 @@ pub(crate) struct Spill<'keyspace> {
     _under_way: UnderWay,
 }
 
-/// A spill that is done but not committed.
-pub(crate) struct Spilled<'keyspace> {
-    spill: Spill<'keyspace>,
+/// A compaction that is done but not committed.
+pub(crate) struct Compacted<'keyspace> {
+    compaction: Compaction<'keyspace>,
     /// Of the level below.
     root: Option<Root>,
     pub(crate) taken: BlockRuns,
@@ -49,50 +49,50 @@ pub(crate) struct Spilled<'keyspace> {
     pub(crate) garbage: Garbage,
 }
 
-impl Drop for Spill<'_> {
+impl Drop for Compaction<'_> {
     fn drop(&mut self) {
-        self.keyspace.writing().is_spilled[self.level] = false;
-        // Somebody may wait until nothing of it is spilled.
+        self.keyspace.writing().is_compacting[self.level] = false;
+        // Somebody may wait until nothing of it is compacted.
         self.keyspace.changed.notify_all();
     }
 }
 
-impl<'keyspace> Spill<'keyspace> {
+impl<'keyspace> Compaction<'keyspace> {
     /// Which level it is.
     pub(crate) fn level(&self) -> usize {
         self.level
     }
 
-    /// Whether it is the level in memory.
-    pub(crate) fn is_of_memory(&self) -> bool {
+    /// Whether it is the memtable.
+    pub(crate) fn is_flush(&self) -> bool {
         self.level == 0
     }
 
     /// Merges the level into the one below, by some threads.
-    pub(crate) fn merge(self, threads: &MergeThreads) -> Result<Spilled<'keyspace>> {
-        match &self.version.frozen {
-            Some(frozen) if self.level == 0 => {
-                let frozen = Arc::clone(frozen);
-                self.merge_memory(&frozen, threads)
+    pub(crate) fn merge(self, threads: &MergeThreads) -> Result<Compacted<'keyspace>> {
+        match &self.version.immutable {
+            Some(immutable) if self.level == 0 => {
+                let immutable = Arc::clone(immutable);
+                self.merge_memtable(&immutable, threads)
             }
             _ => self.merge_tree(threads),
         }
     }
 
-    fn merge_memory(self, frozen: &MemoryLevel, threads: &MergeThreads) -> Result<Spilled<'keyspace>> {
-        let merged = self.merge_newer(frozen, threads)?;
-        let outdated = frozen.extents_of_dead().into_iter().map(Freed::from).collect();
-        Ok(Spilled { extents: frozen.extents(), ..self.spilled(merged, outdated)? })
+    fn merge_memtable(self, immutable: &Memtable, threads: &MergeThreads) -> Result<Compacted<'keyspace>> {
+        let merged = self.merge_newer(immutable, threads)?;
+        let outdated = immutable.extents_of_dead().into_iter().map(Freed::from).collect();
+        Ok(Compacted { extents: immutable.extents(), ..self.compacted(merged, outdated)? })
     }
 
-    fn merge_tree(self, threads: &MergeThreads) -> Result<Spilled<'keyspace>> {
-        let Some(root) = self.version.levels[self.level].spilling else {
-            unreachable!("a level whose spill has begun has a tree that is spilled");
+    fn merge_tree(self, threads: &MergeThreads) -> Result<Compacted<'keyspace>> {
+        let Some(root) = self.version.levels[self.level].compacting else {
+            unreachable!("a level whose compaction has begun has a tree that is compacted");
         };
         let tree = Tree::new(&self.keyspace.log, self.keyspace.number, root, OF_MERGES);
         let outdated = tree.blocks()?.freed().collect();
         let merged = self.merge_newer(&tree, threads)?;
-        self.spilled(merged, outdated)
+        self.compacted(merged, outdated)
     }
 
     fn merge_newer(&self, newer: &dyn Newer, threads: &MergeThreads) -> Result<Merged> {
@@ -102,37 +102,37 @@ impl<'keyspace> Spill<'keyspace> {
             level: below as u8,
             old: self.version.levels[below].active,
             is_lowest: is_lowest(&self.version, below),
-            // As many as a full level in memory fills: a target that is no larger is done soon.
+            // As many as a full memtable fills: a target that is no larger is done soon.
             part_leaves: self.keyspace.entries_max(0) / ENTRIES_MAX as u64,
         };
         merge(&self.keyspace.log, &target, newer, threads)
     }
 
-    fn spilled(self, merged: Merged, mut outdated: Vec<Freed>) -> Result<Spilled<'keyspace>> {
+    fn compacted(self, merged: Merged, mut outdated: Vec<Freed>) -> Result<Compacted<'keyspace>> {
         let Merged { root, taken, outdated: replaced, garbage } = merged;
         outdated.extend(replaced.freed());
         let dead = self.keyspace.extents_of_dead(garbage.large());
         // Nobody else knows of the nodes.
         let dead = dead.inspect_err(|_| self.keyspace.log.segment.abandon(taken.freed()))?;
         outdated.extend(dead.into_iter().map(Freed::from));
-        Ok(Spilled { spill: self, root, taken, extents: Vec::new(), outdated, garbage })
+        Ok(Compacted { compaction: self, root, taken, extents: Vec::new(), outdated, garbage })
     }
 }
 
-impl Spilled<'_> {
+impl Compacted<'_> {
     fn levels(&self, version: &Version) -> [LevelRoots; LEVELS] {
         let mut levels = version.levels;
-        levels[self.spill.level].spilling = None;
-        levels[self.spill.level + 1].active = self.root;
+        levels[self.compaction.level].compacting = None;
+        levels[self.compaction.level + 1].active = self.root;
         levels
     }
 
-    /// The keyspace as it will be in the catalogue. No other spill of it is published before this one.
+    /// The keyspace as it will be in the catalogue. No other compaction of it is published before this one.
     pub(crate) fn entry(&self) -> KeyspaceEntry {
-        let keyspace = self.spill.keyspace;
+        let keyspace = self.compaction.keyspace;
         let version = keyspace.version.load();
-        let (log_offset, log_sequence) = match self.spill.is_of_memory() {
-            true => (version.memory.log_offset, version.memory.first_sequence),
+        let (log_offset, log_sequence) = match self.compaction.is_flush() {
+            true => (version.memtable.log_offset, version.memtable.first_sequence),
             false => keyspace.replay_from(),
         };
         let levels = self.levels(&version);
@@ -141,77 +141,77 @@ impl Spilled<'_> {
 
     /// Notes what the new tree holds, if that is known of what it was made of.
     fn note_records(&self, version: &Version) {
-        let trees = &self.spill.keyspace.tree_records;
-        let (level, below) = (self.spill.level, self.spill.level + 1);
-        let newer = match (&version.frozen, version.levels[level].spilling) {
-            (Some(frozen), _) if level == 0 => frozen.contents().records,
-            (_, spilling) => trees.take(spilling),
+        let trees = &self.compaction.keyspace.tree_records;
+        let (level, below) = (self.compaction.level, self.compaction.level + 1);
+        let newer = match (&version.immutable, version.levels[level].compacting) {
+            (Some(immutable), _) if level == 0 => immutable.contents().records,
+            (_, compacting) => trees.take(compacting),
         };
         let older = trees.take(version.levels[below].active);
         if let (Some(newer), Some(older), Some(root)) = (newer, older, self.root) {
             let outdated: u64 = self.garbage.of_log().map(|(_, bytes)| u64::from(bytes)).sum();
-            let deletions = if is_lowest(&self.spill.version, below) { 0 } else { newer.deletions + older.deletions };
+            let deletions = if is_lowest(&self.compaction.version, below) { 0 } else { newer.deletions + older.deletions };
             trees.put(root, Records { bytes: (newer.bytes + older.bytes).saturating_sub(outdated), deletions });
         }
     }
 
     /// Has readers see what a commit of that epoch has made durable.
     pub(crate) fn publish(mut self, epoch: u64) {
-        let keyspace = self.spill.keyspace;
+        let keyspace = self.compaction.keyspace;
         let mut writing = keyspace.writing();
-        writing.spilled_memories += u64::from(self.spill.is_of_memory());
+        writing.flushed_memtables += u64::from(self.compaction.is_flush());
         writing.has_no_room = false;
         let version = keyspace.version.load_full();
         let outdated = std::mem::take(&mut self.outdated);
         let era = version.era.end(Outdated::new(&keyspace.log.segment.retired, outdated));
-        if let Some(frozen) = version.frozen.as_ref().filter(|_| self.spill.is_of_memory()) {
-            frozen.spilled();
+        if let Some(immutable) = version.immutable.as_ref().filter(|_| self.compaction.is_flush()) {
+            immutable.flushed();
         }
         let levels = self.levels(&version);
         self.note_records(&version);
         keyspace.version.store(Arc::new(Version {
-            memory: Arc::clone(&version.memory),
-            frozen: version.frozen.clone().filter(|_| !self.spill.is_of_memory()),
+            memtable: Arc::clone(&version.memtable),
+            immutable: version.immutable.clone().filter(|_| !self.compaction.is_flush()),
             levels,
             epoch,
             era,
         }));
         drop(writing);
         keyspace.changed.notify_all();
-        keyspace.level_memory.wake();
+        keyspace.memtable_budget.wake();
     }
 }
 
 /// The same of a keyspace that has nothing yet.
-pub(crate) fn spill_blocks_of_new(limits: Limits) -> u64 {
-    blocks_of_memory(limits.memory_level_bytes)
+pub(crate) fn compaction_blocks_of_new(limits: Limits) -> u64 {
+    blocks_of_memtable(limits.memtable_bytes)
 }
 
-fn blocks_of_memory(bytes: u64) -> u64 {
+fn blocks_of_memtable(bytes: u64) -> u64 {
     // Leaves of keys with little in common are half full.
     bytes / MEMORY_ENTRY_BYTES / (ENTRIES_MAX as u64 / 2)
 }
 
 /// Whether nothing of a keyspace is below what is merged into a level.
 fn is_lowest(version: &Version, level: usize) -> bool {
-    version.levels[level].spilling.is_none()
-        && version.levels[level + 1..].iter().all(|below| below.active.is_none() && below.spilling.is_none())
+    version.levels[level].compacting.is_none()
+        && version.levels[level + 1..].iter().all(|below| below.active.is_none() && below.compacting.is_none())
 }
 
 impl Keyspace {
-    /// Begins another level in memory, if the one before is spilled, and this one has anything.
-    pub(crate) fn freeze(&self) -> bool {
+    /// Begins another memtable, if the one before is flushed, and this one has anything.
+    pub(crate) fn rotate_memtable(&self) -> bool {
         let writing = self.writing();
         let version = self.version.load_full();
-        if version.frozen.is_some() || version.memory.is_empty() || writing.is_removed {
-            return version.frozen.is_some();
+        if version.immutable.is_some() || version.memtable.is_empty() || writing.is_removed {
+            return version.immutable.is_some();
         }
-        version.memory.freeze();
+        version.memtable.make_immutable();
         // All records of the keyspace that are in the log are in the level: writers hold the lock until theirs is.
         let (log_offset, first_sequence) = self.log.end();
         self.version.store(Arc::new(Version {
-            memory: Arc::new(version.memory.following(first_sequence, log_offset)),
-            frozen: Some(Arc::clone(&version.memory)),
+            memtable: Arc::new(version.memtable.following(first_sequence, log_offset)),
+            immutable: Some(Arc::clone(&version.memtable)),
             levels: version.levels,
             epoch: version.epoch,
             era: Arc::clone(&version.era),
@@ -223,7 +223,7 @@ impl Keyspace {
     /// Where the log has to be read from for this keyspace: an offset, and the number of the record there.
     pub(crate) fn replay_from(&self) -> (u64, u64) {
         let version = self.version.load();
-        let oldest = version.frozen.as_ref().unwrap_or(&version.memory);
+        let oldest = version.immutable.as_ref().unwrap_or(&version.memtable);
         (oldest.log_offset, oldest.first_sequence)
     }
 
@@ -232,33 +232,33 @@ impl Keyspace {
         // In this order: what is no longer pending is in memory.
         let pending = *self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let version = self.version.load();
-        let has_any = version.frozen.is_some() || !version.memory.is_empty();
+        let has_any = version.immutable.is_some() || !version.memtable.is_empty();
         if has_any { Some(self.replay_from()) } else { pending }
     }
 
     fn entries_max(&self, level: usize) -> u64 {
-        let first = self.limits.memory_level_bytes / MEMORY_ENTRY_BYTES;
+        let first = self.limits.memtable_bytes / MEMORY_ENTRY_BYTES;
         first.saturating_mul(self.limits.growth_factor.saturating_pow(level as u32))
     }
 
-    /// Begins the next spill that is due, if one is and can be: of the memory first. All levels but the lowest are due if they are to
+    /// Begins the next compaction that is due, if one is and can be: of the memory first. All levels but the lowest are due if they are to
     /// be `merged`.
-    pub(crate) fn begin_spill(&self, merged: bool) -> Option<Spill<'_>> {
+    pub(crate) fn begin_compaction(&self, merged: bool) -> Option<Compaction<'_>> {
         let mut writing = self.writing();
         let version = self.version.load_full();
         let is_due = |level: &usize| {
-            let LevelRoots { active, spilling } = version.levels[*level];
+            let LevelRoots { active, compacting } = version.levels[*level];
             let is_full = active.is_some_and(|root| root.entries > self.entries_max(*level));
             match level {
-                0 => version.frozen.is_some(),
+                0 => version.immutable.is_some(),
                 _ => {
                     let is_asked_for = merged || writing.is_asked_for[*level];
-                    spilling.is_some() || is_full || (is_asked_for && active.is_some() && !is_lowest(&version, *level))
+                    compacting.is_some() || is_full || (is_asked_for && active.is_some() && !is_lowest(&version, *level))
                 }
             }
         };
         // What the level above is merged into is not finished: its tree stays where it is.
-        let can_begin = |level: &usize| !writing.is_spilled[*level] && (*level == 0 || !writing.is_spilled[level - 1]);
+        let can_begin = |level: &usize| !writing.is_compacting[*level] && (*level == 0 || !writing.is_compacting[level - 1]);
         // Who wants all to be merged waits for nothing.
         let rests = |level: &usize| !merged && writing.resting[*level].is_some_and(|until| Instant::now() < until);
         if writing.is_removed {
@@ -266,22 +266,22 @@ impl Keyspace {
         }
         let level = (0..LEVELS - 1).filter(can_begin).filter(|level| !rests(level)).find(is_due)?;
         writing.resting[level] = None;
-        (writing.is_spilled[level], writing.is_asked_for[level]) = (true, false);
+        (writing.is_compacting[level], writing.is_asked_for[level]) = (true, false);
         let mut levels = version.levels;
         // One that has failed is tried again; what has come since waits for the next.
-        if level > 0 && levels[level].spilling.is_none() {
-            // From here on the level takes what is spilled from above in another tree.
-            levels[level].spilling = levels[level].active.take();
+        if level > 0 && levels[level].compacting.is_none() {
+            // From here on the level takes what is compacted from above in another tree.
+            levels[level].compacting = levels[level].active.take();
             self.version.store(Arc::new(Version {
-                memory: Arc::clone(&version.memory),
-                frozen: version.frozen.clone(),
+                memtable: Arc::clone(&version.memtable),
+                immutable: version.immutable.clone(),
                 levels,
                 epoch: version.epoch,
                 era: Arc::clone(&version.era),
             }));
         }
         let under_way = self.log.segment.merges.begin();
-        Some(Spill { keyspace: self, level, version: self.version(), _under_way: under_way })
+        Some(Compaction { keyspace: self, level, version: self.version(), _under_way: under_way })
     }
 
     /// All blocks that some large values have, which nothing refers to any longer.
@@ -298,97 +298,97 @@ impl Keyspace {
         let _writing = self.writing();
         let version = self.version.load_full();
         self.version.store(Arc::new(Version {
-            memory: Arc::clone(&version.memory),
-            frozen: version.frozen.clone(),
+            memtable: Arc::clone(&version.memtable),
+            immutable: version.immutable.clone(),
             levels: version.levels,
             epoch,
             era: version.era.end(Arc::clone(chunks)),
         }));
     }
 
-    /// A spill found no room: who would wait for it is refused, until one does. Nobody waits for one of levels alone.
+    /// A compaction found no room: who would wait for it is refused, until one does. Nobody waits for one of levels alone.
     pub(crate) fn lack_room(&self) {
-        self.writing().has_no_room = self.has_frozen();
+        self.writing().has_no_room = self.has_immutable();
         self.changed.notify_all();
-        self.level_memory.wake();
+        self.memtable_budget.wake();
     }
 
-    /// Whether a level in memory waits to be spilled.
-    pub(crate) fn has_frozen(&self) -> bool {
-        self.version.load().frozen.is_some()
+    /// Whether a memtable waits to be flushed.
+    pub(crate) fn has_immutable(&self) -> bool {
+        self.version.load().immutable.is_some()
     }
 
-    /// Whether a spill has failed.
+    /// Whether a compaction has failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.writing().failed.is_some()
     }
 
-    /// Whether a spill has found no room.
+    /// Whether a compaction has found no room.
     pub(crate) fn lacks_room(&self) -> bool {
         self.writing().has_no_room
     }
 
-    /// Nodes that a spill of the keyspace may take, about.
-    pub(crate) fn spill_blocks(&self) -> u64 {
+    /// Nodes that a compaction of the keyspace may take, about.
+    pub(crate) fn compaction_blocks(&self) -> u64 {
         let version = self.version.load();
         let trees: u64 = version.roots().map(|root| u64::from(root.blocks)).sum();
-        let frozen = version.frozen.as_ref().map_or(0, |frozen| frozen.bytes());
-        let memory = self.limits.memory_level_bytes.max(version.memory.bytes()) + frozen;
-        trees + blocks_of_memory(memory)
+        let immutable = version.immutable.as_ref().map_or(0, |immutable| immutable.bytes());
+        let memtable = self.limits.memtable_bytes.max(version.memtable.bytes()) + immutable;
+        trees + blocks_of_memtable(memtable)
     }
 
-    /// Has writers be refused: a spill has failed.
+    /// Has writers be refused: a compaction has failed.
     pub(crate) fn fail(&self, why: &str) {
         self.writing().failed.get_or_insert_with(|| why.to_owned());
         self.changed.notify_all();
-        self.level_memory.wake();
+        self.memtable_budget.wake();
     }
 
-    /// How many levels in memory will have been spilled when all has been that is there now.
-    pub(crate) fn memories_so_far(&self) -> u64 {
+    /// How many memtables will have been flushed when all has been that is there now.
+    pub(crate) fn memtables_so_far(&self) -> u64 {
         let writing = self.writing();
         let version = self.version.load();
-        writing.spilled_memories + u64::from(version.frozen.is_some()) + u64::from(!version.memory.is_empty())
+        writing.flushed_memtables + u64::from(version.immutable.is_some()) + u64::from(!version.memtable.is_empty())
     }
 
     /// How many have been.
-    pub(crate) fn spilled_memories(&self) -> u64 {
-        self.writing().spilled_memories
+    pub(crate) fn flushed_memtables(&self) -> u64 {
+        self.writing().flushed_memtables
     }
 
-    /// Waits until one more level in memory has been spilled than so many; fails if a spill has failed.
-    pub(crate) fn wait_for_spill_after(&self, spilled: u64) -> Result<()> {
+    /// Waits until one more memtable has been flushed than so many; fails if a flush has failed.
+    pub(crate) fn wait_for_flush_after(&self, compacted: u64) -> Result<()> {
         let mut writing = self.writing();
-        while writing.spilled_memories <= spilled && self.version.load().frozen.is_some() {
+        while writing.flushed_memtables <= compacted && self.version.load().immutable.is_some() {
             self.check(&writing)?;
             self.changed.wait(&mut writing);
         }
         Ok(())
     }
 
-    /// What each level holds, from the level in memory downwards.
+    /// What each level holds, from the memtable downwards.
     pub(crate) fn contents(&self) -> Vec<Contents> {
         let version = self.version.load();
-        let memory = std::iter::once(&version.memory).chain(&version.frozen).map(|level| level.contents());
-        memory.chain(version.roots().map(|root| self.tree_records.of(root))).collect()
+        let memtable = std::iter::once(&version.memtable).chain(&version.immutable).map(|level| level.contents());
+        memtable.chain(version.roots().map(|root| self.tree_records.of(root))).collect()
     }
 
     /// Whether a level on the device is being merged into the one below.
     pub(crate) fn is_merged(&self) -> bool {
-        self.writing().is_spilled[1..].contains(&true)
+        self.writing().is_compacting[1..].contains(&true)
     }
 
-    /// A spill of a level on the device has failed: it is left alone for a while.
+    /// A compaction of a level on the device has failed: it is left alone for a while.
     pub(crate) fn rest(&self, level: usize) {
         self.writing().resting[level] = Some(Instant::now() + REST);
     }
 
-    /// Has the upper one of the two levels with the most entries be spilled, so that these meet; tells whether there are two.
+    /// Has the upper one of the two levels with the most entries be compacted, so that these meet; tells whether there are two.
     pub(crate) fn ask_for_merge(&self) -> bool {
         let levels = {
             let version = self.version.load();
             let entries = |level: usize| match level {
-                0 => version.memory.keys(),
+                0 => version.memtable.keys(),
                 _ => version.levels[level].active.map_or(0, |root| root.entries),
             };
             let mut levels: Vec<(u64, usize)> = (0..LEVELS).map(|level| (entries(level), level)).collect();
@@ -397,7 +397,7 @@ impl Keyspace {
             levels.into_iter().take(2).map(|(_, level)| level).collect::<Vec<_>>()
         };
         match (levels.len(), levels.into_iter().min()) {
-            (2, Some(0)) => self.freeze(),
+            (2, Some(0)) => self.rotate_memtable(),
             (2, Some(level)) => {
                 let mut writing = self.writing();
                 let rests = writing.resting[level].is_some_and(|until| Instant::now() < until);

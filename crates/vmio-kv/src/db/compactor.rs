@@ -1,4 +1,4 @@
-//! The threads that spill, and commit what they have spilled.
+//! The threads that compact, and commit what they have compacted.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,14 +13,14 @@ use crate::db::segments::Segments;
 use crate::error::{Error, Result};
 use crate::format::catalogue::{LEVELS, KeyspaceEntry};
 use crate::format::geometry::UNIT_BLOCKS;
-use crate::keyspace::{Keyspace, Spill, Spilled};
+use crate::keyspace::{Keyspace, Compaction, Compacted};
 use crate::tree::RUN_BLOCKS_MAX;
 use crate::volume::commit::Changes;
 
 /// So many scans' records wait at most to be written side by side, for each thread that has nothing else to do.
 const APART_MAX: usize = 4;
 
-/// Keyspaces that have something to spill.
+/// Keyspaces that have something to compact.
 #[derive(Default)]
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
@@ -33,7 +33,7 @@ struct Waiting {
     apart: VecDeque<RecordsApart>,
     /// Threads that wait for something to do.
     idle: usize,
-    /// The levels in memory may have come to what they may take together.
+    /// The memtables may have come to what they may take together.
     relieve: bool,
     stopping: bool,
 }
@@ -43,7 +43,7 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a keyspace spilled; once if it is waiting already.
+    /// Has a keyspace compacted; once if it is waiting already.
     pub(super) fn put(&self, keyspace: &Arc<Keyspace>) {
         let mut waiting = self.waiting();
         if !waiting.keyspaces.iter().any(|other| Arc::ptr_eq(other, keyspace)) {
@@ -54,7 +54,7 @@ impl Queue {
         }
     }
 
-    /// Has the largest level in memory spilled, if all of them take too much.
+    /// Has the largest memtable flushed, if all of them take too much.
     pub(super) fn relieve(&self) {
         let mut waiting = self.waiting();
         if !std::mem::replace(&mut waiting.relieve, true) {
@@ -89,7 +89,7 @@ impl Queue {
                 return None;
             }
             if let Some(keyspace) = waiting.keyspaces.pop_front() {
-                return Some(Work::Spill(keyspace));
+                return Some(Work::Compact(keyspace));
             }
             if std::mem::take(&mut waiting.relieve) {
                 return Some(Work::Relieve);
@@ -105,50 +105,50 @@ impl Queue {
 }
 
 enum Work {
-    Spill(Arc<Keyspace>),
+    Compact(Arc<Keyspace>),
     Relieve,
     Reorganize(RecordsApart),
 }
 
-/// The threads, and the one that collects garbage: it may wait for a spill.
-pub(super) struct Spiller {
+/// The threads, and the one that collects garbage: it may wait for a compaction.
+pub(super) struct Compactor {
     segments: Arc<Segments>,
     threads: Vec<JoinHandle<()>>,
     collector: Option<CollectorThread>,
 }
 
-impl Spiller {
+impl Compactor {
     pub(super) fn start(segments: &Arc<Segments>) -> std::io::Result<Self> {
         // If one cannot be started, this ends those that were.
-        let mut spiller = Spiller { segments: Arc::clone(segments), threads: Vec::new(), collector: None };
+        let mut compactor = Compactor { segments: Arc::clone(segments), threads: Vec::new(), collector: None };
         let _signals = SignalsBlocked::new();
         for _ in 0..segments.store().merge_threads.most() {
             let its = Arc::clone(segments);
             let work = move || {
-                while let Some(work) = its.store().spills.take() {
+                while let Some(work) = its.store().compactions.take() {
                     its.do_work(work)
                 }
             };
-            spiller.threads.push(std::thread::Builder::new().name("vmio-kv-spill".to_owned()).spawn(work)?);
+            compactor.threads.push(std::thread::Builder::new().name("vmio-kv-compact".to_owned()).spawn(work)?);
         }
         if !segments.store().options.reads_only() {
-            spiller.collector = Some(CollectorThread::start(segments)?);
+            compactor.collector = Some(CollectorThread::start(segments)?);
         }
-        Ok(spiller)
+        Ok(compactor)
     }
 }
 
-impl Drop for Spiller {
+impl Drop for Compactor {
     fn drop(&mut self) {
         let store = self.segments.store();
-        store.spills.waiting().stopping = true;
-        store.spills.forget_apart();
-        store.spills.changed.notify_all();
+        store.compactions.waiting().stopping = true;
+        store.compactions.forget_apart();
+        store.compactions.changed.notify_all();
         // Handles may outlive the store: nobody would make room for them.
         store.keyspaces().values().for_each(|keyspace| keyspace.fail("it was closed"));
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a thread that spills has panicked");
+                tracing::error!("a compaction thread has panicked");
             }
         }
         // It waits for nobody now.
@@ -160,13 +160,13 @@ impl Segments {
     fn do_work(&self, work: Work) {
         let store = self.store();
         match work {
-            Work::Spill(keyspace) => {
-                if let Err(error) = self.of(&keyspace).spill_all(&keyspace) {
-                    tracing::error!(%error, keyspace = keyspace.name, "a spill failed");
+            Work::Compact(keyspace) => {
+                if let Err(error) = self.of(&keyspace).compact_all(&keyspace) {
+                    tracing::error!(%error, keyspace = keyspace.name, "a compaction failed");
                 }
                 store.collector.wake();
             }
-            Work::Relieve => self.freeze_largest(),
+            Work::Relieve => self.rotate_largest_memtable(),
             Work::Reorganize(apart) => {
                 if let Err(error) = self.of(&apart.keyspace).reorganize(apart) {
                     tracing::debug!(%error, "records stay where they are");
@@ -175,36 +175,36 @@ impl Segments {
         }
     }
 
-    /// Has the largest levels in memory spilled as long as all of them take too much.
-    fn freeze_largest(&self) {
+    /// Has the largest memtables flushed as long as all of them take too much.
+    fn rotate_largest_memtable(&self) {
         let store = self.store();
-        while store.level_memory.is_crowded() && !store.spills.is_stopping() {
-            let can_be_frozen = |keyspace: &&Arc<Keyspace>| !keyspace.has_frozen() && !keyspace.has_failed();
+        while store.memtable_budget.is_crowded() && !store.compactions.is_stopping() {
+            let can_be_rotated = |keyspace: &&Arc<Keyspace>| !keyspace.has_immutable() && !keyspace.has_failed();
             let largest = {
                 let keyspaces = store.keyspaces();
-                keyspaces.values().filter(can_be_frozen).max_by_key(|keyspace| keyspace.memory_bytes()).cloned()
+                keyspaces.values().filter(can_be_rotated).max_by_key(|keyspace| keyspace.memtable_bytes()).cloned()
             };
-            let Some(largest) = largest.filter(|largest| largest.freeze()) else { break };
-            store.spills.put(&largest);
+            let Some(largest) = largest.filter(|largest| largest.rotate_memtable()) else { break };
+            store.compactions.put(&largest);
         }
     }
 }
 
 impl OpenSegment {
-    /// Spills what is due of a keyspace and is not spilled by others. Where there is no room for that, what is in memory stays there;
+    /// Flushes what is due of a keyspace and is not flushed by others. Where there is no room for that, what is in memory stays there;
     /// collections try it again.
-    pub(super) fn spill_all(&self, keyspace: &Keyspace) -> Result<()> {
-        while self.spill_one(keyspace, false)? {}
+    pub(super) fn compact_all(&self, keyspace: &Keyspace) -> Result<()> {
+        while self.compact_one(keyspace, false)? {}
         Ok(())
     }
 
-    /// Spills all that a keyspace has by now into one level, whatever is written meanwhile.
+    /// Compacts all that a keyspace has by now into one level, whatever is written meanwhile.
     pub(super) fn merge_all(&self, keyspace: &Keyspace) -> Result<()> {
         for _ in 0..2 * LEVELS {
-            if self.spill_one(keyspace, true)? {
+            if self.compact_one(keyspace, true)? {
                 continue;
             }
-            let is_others = keyspace.spills_memory() || keyspace.is_merged();
+            let is_others = keyspace.is_flushing() || keyspace.is_merged();
             // What others are merging may have to be merged further.
             self.segment.merges.wait();
             if !is_others {
@@ -214,24 +214,24 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// The next spill that is due, or that is to be done so that all comes to be `merged`; tells whether it was done.
-    fn spill_one(&self, keyspace: &Keyspace, merged: bool) -> Result<bool> {
-        let Some(spill) = keyspace.begin_spill(merged) else { return Ok(false) };
-        let (level, is_of_memory) = (spill.level(), spill.is_of_memory());
-        match self.finish_spill(spill) {
+    /// The next compaction that is due, or that is to be done so that all comes to be `merged`; tells whether it was done.
+    fn compact_one(&self, keyspace: &Keyspace, merged: bool) -> Result<bool> {
+        let Some(compaction) = keyspace.begin_compaction(merged) else { return Ok(false) };
+        let (level, is_flush) = (compaction.level(), compaction.is_flush());
+        match self.finish_compaction(compaction) {
             Ok(()) => Ok(true),
             Err(Error::Full { .. }) if self.grow() => Ok(true),
             Err(error @ Error::Full { .. }) => {
-                tracing::warn!(%error, keyspace = keyspace.name, "there is no room for a spill");
+                tracing::warn!(%error, keyspace = keyspace.name, "there is no room for a compaction");
                 keyspace.lack_room();
-                if !is_of_memory {
+                if !is_flush {
                     keyspace.rest(level);
                 }
                 Ok(false)
             }
             Err(error) => {
-                if is_of_memory {
-                    tracing::error!(%error, keyspace = keyspace.name, "a spill failed: the keyspace takes no more writes");
+                if is_flush {
+                    tracing::error!(%error, keyspace = keyspace.name, "a compaction failed: the keyspace takes no more writes");
                     keyspace.fail(&error.with_causes());
                 } else {
                     keyspace.rest(level);
@@ -241,22 +241,22 @@ impl OpenSegment {
         }
     }
 
-    /// Does a spill that was begun, and commits it.
-    pub(super) fn finish_spill(&self, spill: Spill<'_>) -> Result<()> {
-        let spilled = spill.merge(&self.store.merge_threads)?;
-        self.commit_spilled(vec![spilled], |entries| entries.first().map(|entry| self.replay_from(entry)))
+    /// Does a compaction that was begun, and commits it.
+    pub(super) fn finish_compaction(&self, compaction: Compaction<'_>) -> Result<()> {
+        let compacted = compaction.merge(&self.store.merge_threads)?;
+        self.commit_compacted(vec![compacted], |entries| entries.first().map(|entry| self.replay_from(entry)))
     }
 
-    /// Spills what all keyspaces have in memory, with one commit. As long as the log is read back from a former owner's chunk, which
+    /// Flushes what all keyspaces have in memory, with one commit. As long as the log is read back from a former owner's chunk, which
     /// does not lead to ours, no keyspace may begin behind it, nor may anything there be called durable.
-    pub(super) fn spill_memories_at_once(&self) -> Result<()> {
+    pub(super) fn flush_memtables_at_once(&self) -> Result<()> {
         let keyspaces = self.keyspaces();
         let mut all = Vec::new();
-        for keyspace in keyspaces.iter().filter(|keyspace| keyspace.freeze()) {
-            while let Some(spill) = keyspace.begin_spill(false) {
-                match spill.merge(&self.store.merge_threads) {
-                    Ok(spilled) => {
-                        all.push(spilled);
+        for keyspace in keyspaces.iter().filter(|keyspace| keyspace.rotate_memtable()) {
+            while let Some(compaction) = keyspace.begin_compaction(false) {
+                match compaction.merge(&self.store.merge_threads) {
+                    Ok(compacted) => {
+                        all.push(compacted);
                         break;
                     }
                     Err(Error::Full { .. }) if self.grow() => {}
@@ -264,13 +264,13 @@ impl OpenSegment {
                 }
             }
         }
-        self.commit_spilled(all, |_| Some(self.log.end()))
+        self.commit_compacted(all, |_| Some(self.log.end()))
     }
 
-    /// Commits spills that are done, together. From where the log is read back then follows from what the keyspaces will be.
-    fn commit_spilled(
+    /// Commits compactions that are done, together. From where the log is read back then follows from what the keyspaces will be.
+    fn commit_compacted(
         &self,
-        mut all: Vec<Spilled<'_>>,
+        mut all: Vec<Compacted<'_>>,
         replay: impl FnOnce(&[KeyspaceEntry]) -> Option<(u64, u64)>,
     ) -> Result<()> {
         self.log.check_goes_on()?;
@@ -278,35 +278,35 @@ impl OpenSegment {
         self.log.sync_all()?;
         let _committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut changes, mut outdated) = (Changes::default(), Vec::new());
-        for spilled in &mut all {
+        for compacted in &mut all {
             // The commit has what it makes garbage.
             let mut allocator = self.segment.allocator();
-            spilled.garbage.of_log().for_each(|(unit, bytes)| allocator.add_garbage(unit, bytes));
+            compacted.garbage.of_log().for_each(|(unit, bytes)| allocator.add_garbage(unit, bytes));
             drop(allocator);
-            changes.keyspaces.push(spilled.entry());
-            changes.taken.append(std::mem::take(&mut spilled.taken));
-            changes.extents.extend(&spilled.extents);
-            outdated.extend(&spilled.outdated);
+            changes.keyspaces.push(compacted.entry());
+            changes.taken.append(std::mem::take(&mut compacted.taken));
+            changes.extents.extend(&compacted.extents);
+            outdated.extend(&compacted.outdated);
         }
         changes.replay = replay(&changes.keyspaces);
         changes.log = Some(self.log.position());
         let epoch = self.segment.commit(changes, &outdated)?;
-        all.into_iter().for_each(|spilled| spilled.publish(epoch));
+        all.into_iter().for_each(|compacted| compacted.publish(epoch));
         self.segment.give_back()?;
         self.keep_reserve();
         Ok(())
     }
 
-    /// Has as much room kept free as the largest spills may take that go on at a time: their nodes, what is left of the runs that these
+    /// Has as much room kept free as the largest compactions may take that go on at a time: their nodes, what is left of the runs that these
     /// are written in, and for each a unit of leaves and one of inner nodes that are begun.
     pub(super) fn keep_reserve(&self) {
-        self.segment.reserve.set_spill_units(|| {
-            let mut blocks: Vec<u64> = self.keyspaces().iter().map(|keyspace| keyspace.spill_blocks()).collect();
+        self.segment.reserve.set_compaction_units(|| {
+            let mut blocks: Vec<u64> = self.keyspaces().iter().map(|keyspace| keyspace.compaction_blocks()).collect();
             blocks.sort_unstable_by_key(|blocks| std::cmp::Reverse(*blocks));
-            let spills = self.store.merge_threads.most();
-            let nodes: u64 = blocks.into_iter().take(spills).sum();
-            let runs = 2 * (spills as u64 - 1) * RUN_BLOCKS_MAX;
-            (nodes + runs).div_ceil(UNIT_BLOCKS) + 2 * spills as u64
+            let compactions = self.store.merge_threads.most();
+            let nodes: u64 = blocks.into_iter().take(compactions).sum();
+            let runs = 2 * (compactions as u64 - 1) * RUN_BLOCKS_MAX;
+            (nodes + runs).div_ceil(UNIT_BLOCKS) + 2 * compactions as u64
         });
         if !self.store.options.reads_only() {
             self.segment.make_reserve_ready();

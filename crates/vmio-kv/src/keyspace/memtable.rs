@@ -1,4 +1,4 @@
-//! The level in memory: keys in order, and where their newest records are; of older ones those that somebody's view shows.
+//! The memtable: keys in order, and where their newest records are; of older ones those that somebody's view shows.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Bound, ControlFlow};
@@ -10,7 +10,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::format::extents::{Extent, LargeRecord};
 use crate::format::leaf::KnownKey;
 use crate::format::pointer::{Pointer, PointerKind};
-use crate::keyspace::LevelMemory;
+use crate::keyspace::MemtableBudget;
 use crate::keyspace::arena;
 use crate::keyspace::contents::{Contents, Records};
 use crate::keyspace::gaps::Gaps;
@@ -73,15 +73,15 @@ pub(crate) struct Shown {
     pub(crate) passed: Option<KnownKey>,
 }
 
-/// What a large value has taken: a spill has not to read its head for that.
+/// What a large value has taken: a compaction has not to read its head for that.
 struct LargeRoom {
     extents: Box<[Extent]>,
     /// It was replaced: nothing newer than a view shows it any more.
     is_dead: bool,
 }
 
-/// A level in memory.
-pub(crate) struct MemoryLevel {
+/// A memtable.
+pub(crate) struct Memtable {
     entries: RwLock<Entries>,
     /// For each view the number that its records are below, in order.
     views: Mutex<Vec<u64>>,
@@ -90,14 +90,14 @@ pub(crate) struct MemoryLevel {
     deletions: AtomicU64,
     /// Bytes of the records of the log that its newest entries point to.
     record_bytes: AtomicU64,
-    is_frozen: AtomicBool,
-    is_spilled: AtomicBool,
+    is_immutable: AtomicBool,
+    is_flushed: AtomicBool,
     /// Bytes of the large values that were put into it.
     large_bytes: AtomicU64,
     /// What these have taken, by the places of their heads.
     large: Mutex<BTreeMap<u64, LargeRoom>>,
     /// What it takes is part of.
-    all: Arc<LevelMemory>,
+    all: Arc<MemtableBudget>,
     /// Where the keyspace is known to have no values.
     gaps: Arc<Gaps>,
     /// The number of the first record that may be in it, and where that is in the log.
@@ -105,18 +105,18 @@ pub(crate) struct MemoryLevel {
     pub(crate) log_offset: u64,
 }
 
-impl MemoryLevel {
+impl Memtable {
     /// An empty one, for records from this number on. Nothing is known of what levels on the device have.
-    pub(crate) fn new(first_sequence: u64, log_offset: u64, all: &Arc<LevelMemory>) -> Self {
+    pub(crate) fn new(first_sequence: u64, log_offset: u64, all: &Arc<MemtableBudget>) -> Self {
         Self::with_gaps(first_sequence, log_offset, all, Arc::new(Gaps::new(all)))
     }
 
-    /// The one that comes after this one, which [`freeze`](Self::freeze) has closed: the keyspace has the same values.
+    /// The one that comes after this one, which [`make_immutable`](Self::make_immutable) has closed: the keyspace has the same values.
     pub(super) fn following(&self, first_sequence: u64, log_offset: u64) -> Self {
         Self::with_gaps(first_sequence, log_offset, &self.all, Arc::clone(&self.gaps))
     }
 
-    fn with_gaps(first_sequence: u64, log_offset: u64, all: &Arc<LevelMemory>, gaps: Arc<Gaps>) -> Self {
+    fn with_gaps(first_sequence: u64, log_offset: u64, all: &Arc<MemtableBudget>, gaps: Arc<Gaps>) -> Self {
         let entries = Entries {
             newest: KeyTree::new(first_sequence),
             older: BTreeMap::new(),
@@ -124,15 +124,15 @@ impl MemoryLevel {
             end: first_sequence,
             puts_end: first_sequence,
         };
-        MemoryLevel {
+        Memtable {
             entries: RwLock::new(entries),
             views: Mutex::default(),
             bytes: AtomicU64::new(0),
             keys: AtomicU64::new(0),
             deletions: AtomicU64::new(0),
             record_bytes: AtomicU64::new(0),
-            is_frozen: AtomicBool::new(false),
-            is_spilled: AtomicBool::new(false),
+            is_immutable: AtomicBool::new(false),
+            is_flushed: AtomicBool::new(false),
             large_bytes: AtomicU64::new(0),
             large: Mutex::default(),
             all: Arc::clone(all),
@@ -199,18 +199,18 @@ impl MemoryLevel {
         self.all.remove(bytes);
     }
 
-    /// Nothing is written to it any more: it is to be spilled.
-    pub(super) fn freeze(&self) {
+    /// Nothing is written to it any more: it is to be flushed.
+    pub(super) fn make_immutable(&self) {
         // Nobody learns meanwhile what is empty, nor from then on: later puts are in another level.
         let _entries = self.entries.write();
-        self.is_frozen.store(true, Ordering::Relaxed);
-        self.all.freeze(with_begun(self.bytes()));
+        self.is_immutable.store(true, Ordering::Relaxed);
+        self.all.make_immutable(with_begun(self.bytes()));
     }
 
     /// It has been.
-    pub(super) fn spilled(&self) {
-        self.is_spilled.store(true, Ordering::Relaxed);
-        self.all.spilled(with_begun(self.bytes()));
+    pub(super) fn flushed(&self) {
+        self.is_flushed.store(true, Ordering::Relaxed);
+        self.all.flushed(with_begun(self.bytes()));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -280,7 +280,7 @@ impl MemoryLevel {
     /// Whoever puts a record into the level waits meanwhile, and cuts what has been learnt; whoever begins the next level does as well.
     pub(super) fn learn(&self, start: &[u8], end: &[u8], before: u64) -> Option<u64> {
         let entries = self.entries.read();
-        if self.is_frozen.load(Ordering::Relaxed) {
+        if self.is_immutable.load(Ordering::Relaxed) {
             return None;
         }
         // If anything was put since, each of the keys has to be looked at; what was put and deleted again was there in between.
@@ -295,12 +295,12 @@ impl MemoryLevel {
     }
 }
 
-impl Drop for MemoryLevel {
+impl Drop for Memtable {
     fn drop(&mut self) {
         let bytes = with_begun(self.bytes());
-        match (*self.is_frozen.get_mut(), *self.is_spilled.get_mut()) {
-            (_, true) => self.all.remove_spilled(bytes),
-            (true, false) => self.all.remove_frozen(bytes),
+        match (*self.is_immutable.get_mut(), *self.is_flushed.get_mut()) {
+            (_, true) => self.all.remove_flushed(bytes),
+            (true, false) => self.all.remove_immutable(bytes),
             (false, false) => self.all.remove(bytes),
         }
     }
@@ -341,9 +341,9 @@ fn bytes_of_log(pointer: Pointer) -> u64 {
     if pointer.kind() == PointerKind::Extents { 0 } else { u64::from(pointer.record_bytes()) }
 }
 
-/// A level in memory that nobody else looks at.
+/// A memtable that nobody else looks at.
 pub(crate) struct Filling<'level> {
-    level: &'level MemoryLevel,
+    level: &'level Memtable,
     entries: RwLockWriteGuard<'level, Entries>,
 }
 
@@ -409,9 +409,9 @@ impl Filling<'_> {
     }
 }
 
-/// A level in memory that stays as it is.
+/// A memtable that stays as it is.
 pub(crate) struct Staying<'level> {
-    level: &'level MemoryLevel,
+    level: &'level Memtable,
     entries: RwLockReadGuard<'level, Entries>,
 }
 
@@ -421,7 +421,7 @@ impl Staying<'_> {
         self.entries.end <= before
     }
 
-    /// Begins a view of what there is: of records below the number that it returns. [`MemoryLevel::release`] ends it.
+    /// Begins a view of what there is: of records below the number that it returns. [`Memtable::release`] ends it.
     pub(crate) fn begin_view(&self) -> u64 {
         let before = self.entries.end;
         // In order: it only rises, and stays while it is taken.
@@ -443,9 +443,9 @@ mod tests {
         Pointer::new(PointerKind::Value, offset, 64)
     }
 
-    fn level() -> MemoryLevel {
-        let memory = Arc::new(LevelMemory::new(1 << 30, 1 << 20));
-        MemoryLevel::new(1, 0, &memory)
+    fn level() -> Memtable {
+        let memory = Arc::new(MemtableBudget::new(1 << 30, 1 << 20));
+        Memtable::new(1, 0, &memory)
     }
 
     #[test]

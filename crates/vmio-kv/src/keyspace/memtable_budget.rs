@@ -1,5 +1,5 @@
-//! What the levels in memory of all keyspaces take together: the cache has the rest, beside what logs keep in memory. Nothing is added beyond
-//! their sum: who writes is admitted first, and waits for spills as long as there is no room. Before it comes to that, writers are slowed.
+//! What the memtables of all keyspaces take together: the cache has the rest, beside what logs keep in memory. Nothing is added beyond
+//! their sum: who writes is admitted first, and waits for compactions as long as there is no room. Before it comes to that, writers are slowed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -26,13 +26,13 @@ const SCANS_STEPS: u64 = 4;
 const SCAN_ROOM_BYTES: u64 = 64 << 10;
 
 /// A count of bytes that somebody waits for to change by more than a little, and that others are not to bring beyond a limit.
-pub(crate) struct LevelMemory {
+pub(crate) struct MemtableBudget {
     bytes: AtomicU64,
-    /// Those of them that are not written to any more: of levels that are to be spilled, or have been and are still read.
+    /// Those of them that are not written to any more: of levels that are to be compacted, or have been and are still read.
     closed_bytes: AtomicU64,
-    /// Of these, those that are to be spilled.
-    frozen_bytes: AtomicU64,
-    /// What writers are admitted to, and what the levels have that are written to or to be spilled: in one number, so that no two are
+    /// Of these, those that are to be compacted.
+    immutable_bytes: AtomicU64,
+    /// What writers are admitted to, and what the levels have that are written to or to be compacted: in one number, so that no two are
     /// admitted to the same room. What snapshots hold is no room that anybody could wait for.
     taken_bytes: AtomicU64,
     /// What the cache does not have either, beside levels.
@@ -59,34 +59,34 @@ pub(crate) struct LevelMemory {
     has_changed: Condvar,
 }
 
-/// The right to add so many bytes to levels in memory, until they have been added.
-pub(crate) struct Admitted<'memory> {
-    memory: &'memory LevelMemory,
+/// The right to add so many bytes to memtables, until they have been added.
+pub(crate) struct Admitted<'budget> {
+    budget: &'budget MemtableBudget,
     bytes: u64,
 }
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        self.memory.free(self.bytes);
+        self.budget.free(self.bytes);
     }
 }
 
 /// Room for what a scan reads ahead: the cache's loss as long as it is there.
 pub(crate) struct ScanRoom {
-    memory: Arc<LevelMemory>,
+    budget: Arc<MemtableBudget>,
     bytes: u64,
 }
 
 impl ScanRoom {
     /// None yet.
-    pub(crate) fn new(memory: &Arc<LevelMemory>) -> Self {
-        ScanRoom { memory: Arc::clone(memory), bytes: 0 }
+    pub(crate) fn new(budget: &Arc<MemtableBudget>) -> Self {
+        ScanRoom { budget: Arc::clone(budget), bytes: 0 }
     }
 
     /// Whether it is for so many bytes, or could be made so.
     pub(crate) fn reaches(&mut self, bytes: u64) -> bool {
         while self.bytes < bytes {
-            if !self.memory.take_for_scan(SCAN_ROOM_BYTES) {
+            if !self.budget.take_for_scan(SCAN_ROOM_BYTES) {
                 return false;
             }
             self.bytes += SCAN_ROOM_BYTES;
@@ -99,7 +99,7 @@ impl ScanRoom {
     /// It is for nothing any more.
     pub(crate) fn give_back(&mut self) {
         if self.bytes > 0 {
-            self.memory.give_back_of_scan(std::mem::take(&mut self.bytes));
+            self.budget.give_back_of_scan(std::mem::take(&mut self.bytes));
         }
     }
 }
@@ -113,19 +113,19 @@ impl Drop for ScanRoom {
 /// What somebody who waits to be admitted can hope for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hope {
-    /// Levels are spilled, or will be.
-    Spills,
-    /// No level has anything that could be spilled.
+    /// Levels are compacted, or will be.
+    Flush,
+    /// No level has anything that could be compacted.
     Nothing,
 }
 
-impl LevelMemory {
+impl MemtableBudget {
     /// Nothing yet, of so many bytes at most; who waits is told of each multiple of `step_bytes` that it comes past.
     pub(crate) fn new(most_bytes: u64, step_bytes: u64) -> Self {
-        LevelMemory {
+        MemtableBudget {
             bytes: AtomicU64::new(0),
             closed_bytes: AtomicU64::new(0),
-            frozen_bytes: AtomicU64::new(0),
+            immutable_bytes: AtomicU64::new(0),
             taken_bytes: AtomicU64::new(0),
             beside_bytes: AtomicU64::new(0),
             gaps_bytes: AtomicU64::new(0),
@@ -205,41 +205,41 @@ impl LevelMemory {
         self.tell(before, before - bytes);
     }
 
-    /// A level of so many bytes is to be spilled.
-    pub(super) fn freeze(&self, bytes: u64) {
+    /// A level of so many bytes is to be compacted.
+    pub(super) fn make_immutable(&self, bytes: u64) {
         self.closed_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.frozen_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.immutable_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// It has been: only snapshots may hold it.
-    pub(super) fn spilled(&self, bytes: u64) {
-        self.frozen_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    pub(super) fn flushed(&self, bytes: u64) {
+        self.immutable_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.free(bytes);
     }
 
-    /// One that was spilled is gone.
-    pub(super) fn remove_spilled(&self, bytes: u64) {
+    /// One that was compacted is gone.
+    pub(super) fn remove_flushed(&self, bytes: u64) {
         self.remove_read(bytes);
         self.closed_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// One that was to be is gone.
-    pub(super) fn remove_frozen(&self, bytes: u64) {
-        self.spilled(bytes);
-        self.remove_spilled(bytes);
+    pub(super) fn remove_immutable(&self, bytes: u64) {
+        self.flushed(bytes);
+        self.remove_flushed(bytes);
     }
 
     fn written_to(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed).saturating_sub(self.closed_bytes.load(Ordering::Relaxed))
     }
 
-    /// Whether levels that are written to are to be spilled: they have their half of it, or have what somebody waits for.
+    /// Whether levels that are written to are to be compacted: they have their half of it, or have what somebody waits for.
     pub(crate) fn is_crowded(&self) -> bool {
         let written_to = self.written_to();
         let wanted = self.wanted_bytes.load(Ordering::Relaxed);
         let is_in_the_way = || {
-            let frozen = self.frozen_bytes.load(Ordering::Relaxed);
-            let stays = self.taken_bytes.load(Ordering::Relaxed).saturating_sub(frozen);
+            let immutable = self.immutable_bytes.load(Ordering::Relaxed);
+            let stays = self.taken_bytes.load(Ordering::Relaxed).saturating_sub(immutable);
             written_to > 0 && stays.saturating_add(wanted) > self.most_bytes
         };
         written_to >= self.most_bytes / 2 || (wanted > 0 && is_in_the_way())
@@ -254,17 +254,17 @@ impl LevelMemory {
     pub(crate) fn try_admit(&self, bytes: u64) -> Option<Admitted<'_>> {
         let with_these = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= self.most_bytes);
         let taken = self.taken_bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, with_these);
-        taken.is_ok().then(|| Admitted { memory: self, bytes })
+        taken.is_ok().then(|| Admitted { budget: self, bytes })
     }
 
     /// Admits him, whether there is room or not.
     pub(crate) fn admit_anyway(&self, bytes: u64) -> Admitted<'_> {
         self.taken_bytes.fetch_add(bytes, Ordering::SeqCst);
-        Admitted { memory: self, bytes }
+        Admitted { budget: self, bytes }
     }
 
-    /// Admits him once there is room; if there never will be, once no level has anything. He holds nothing that a spill needs. `press` has
-    /// levels spilled, and tells what there is to hope for.
+    /// Admits him once there is room; if there never will be, once no level has anything. He holds nothing that a compaction needs. `press` has
+    /// levels compacted, and tells what there is to hope for.
     pub(crate) fn admit(&self, bytes: u64, mut press: impl FnMut() -> Result<Hope>) -> Result<Admitted<'_>> {
         if self.waiting.load(Ordering::SeqCst) == 0
             && let Some(admitted) = self.try_admit(bytes)
@@ -281,7 +281,7 @@ impl LevelMemory {
                 break Ok(admitted);
             }
             match press() {
-                Ok(Hope::Spills) => {}
+                Ok(Hope::Flush) => {}
                 // Others have been admitted, who will add to levels, or give up.
                 Ok(Hope::Nothing) if self.claimed() => {}
                 Ok(Hope::Nothing) => break Ok(self.admit_anyway(bytes)),
@@ -300,7 +300,7 @@ impl LevelMemory {
 
     /// Whether anybody is admitted, and has not added all yet.
     fn claimed(&self) -> bool {
-        let levels = self.written_to() + self.frozen_bytes.load(Ordering::Relaxed);
+        let levels = self.written_to() + self.immutable_bytes.load(Ordering::Relaxed);
         self.taken_bytes.load(Ordering::SeqCst) > levels
     }
 
@@ -317,7 +317,7 @@ impl LevelMemory {
         }
     }
 
-    /// How long a writer of some records has to sleep, so that spills keep up: not at all below seven eighths of the limit, and
+    /// How long a writer of some records has to sleep, so that compactions keep up: not at all below seven eighths of the limit, and
     /// from there on by the square of what is beyond.
     pub(crate) fn delay(&self, records: usize) -> Option<Duration> {
         let free_of_delay = self.most_bytes / 8 * 7;
@@ -375,133 +375,133 @@ mod tests {
 
     #[test]
     fn steps_are_told_and_what_is_in_between_is_not() {
-        let memory = LevelMemory::new(1000, 100);
-        assert_eq!(memory.wait(None), Some(100));
-        memory.add(250);
-        assert_eq!(memory.wait(Some(100)), Some(300));
-        memory.remove(40);
+        let budget = MemtableBudget::new(1000, 100);
+        assert_eq!(budget.wait(None), Some(100));
+        budget.add(250);
+        assert_eq!(budget.wait(Some(100)), Some(300));
+        budget.remove(40);
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| memory.wait(Some(300)));
-            memory.remove(20);
+            let waits = scope.spawn(|| budget.wait(Some(300)));
+            budget.remove(20);
             assert_eq!(waits.join().expect("no panic"), Some(200));
         });
-        memory.add_beside(50);
-        assert_eq!(memory.wait(Some(200)), Some(250));
-        memory.end();
-        assert_eq!(memory.wait(None), None);
+        budget.add_beside(50);
+        assert_eq!(budget.wait(Some(200)), Some(250));
+        budget.end();
+        assert_eq!(budget.wait(None), None);
     }
 
     #[test]
     fn scans_share_a_sixteenth_and_are_the_caches_loss() {
-        let memory = Arc::new(LevelMemory::new(1 << 20, 128 << 10));
-        assert_eq!(memory.wait(None), Some(128 << 10));
-        let [mut first, mut second] = [ScanRoom::new(&memory), ScanRoom::new(&memory)];
+        let budget = Arc::new(MemtableBudget::new(1 << 20, 128 << 10));
+        assert_eq!(budget.wait(None), Some(128 << 10));
+        let [mut first, mut second] = [ScanRoom::new(&budget), ScanRoom::new(&budget)];
         assert!(first.reaches(300 << 10) && first.reaches(200 << 10));
-        assert_eq!(memory.wait(None), Some((128 + 384) << 10));
+        assert_eq!(budget.wait(None), Some((128 + 384) << 10));
         assert!(second.reaches(192 << 10) && !second.reaches(193 << 10));
-        assert_eq!(memory.wait(None), Some((128 + 512) << 10));
+        assert_eq!(budget.wait(None), Some((128 + 512) << 10));
         drop(first);
         assert!(second.reaches(512 << 10) && !second.reaches(513 << 10));
         drop(second);
-        assert_eq!(memory.wait(None), Some(128 << 10));
-        assert!(memory.try_admit(1 << 20).is_some(), "writers wait for no scan");
+        assert_eq!(budget.wait(None), Some(128 << 10));
+        assert!(budget.try_admit(1 << 20).is_some(), "writers wait for no scan");
     }
 
     #[test]
     fn writers_are_slowed_by_and_by() {
         let slept = |bytes: u64| {
-            let memory = LevelMemory::new(1000, 100);
-            memory.add(bytes);
-            (0..1000).filter_map(|_| memory.delay(1)).sum::<Duration>()
+            let budget = MemtableBudget::new(1000, 100);
+            budget.add(bytes);
+            (0..1000).filter_map(|_| budget.delay(1)).sum::<Duration>()
         };
         assert_eq!(slept(875), Duration::ZERO);
         let delays: Vec<Duration> = [900, 925, 950, 975, 1000].into_iter().map(slept).collect();
         assert!(delays.is_sorted() && delays[0] > Duration::ZERO, "{delays:?}");
         assert_eq!(delays[4], 1000 * DELAY_MAX);
         assert_eq!(slept(5000), delays[4], "no more than that");
-        let memory = LevelMemory::new(1000, 100);
-        memory.add(1000);
-        assert_eq!(memory.delay(1_000_000), Some(SLEEP_MAX), "a batch does not sleep for all its records");
+        let budget = MemtableBudget::new(1000, 100);
+        budget.add(1000);
+        assert_eq!(budget.delay(1_000_000), Some(SLEEP_MAX), "a batch does not sleep for all its records");
     }
 
     #[test]
-    fn what_is_being_spilled_crowds_nobody() {
-        let memory = LevelMemory::new(1000, 100);
-        memory.add(500);
-        assert!(memory.is_crowded());
-        memory.freeze(300);
-        assert!(!memory.is_crowded());
-        memory.add(400);
-        assert!(memory.is_crowded() && memory.delay(1000).is_some());
-        memory.spilled(300);
-        assert!(memory.delay(1000).is_none(), "a snapshot holds it");
-        memory.remove_spilled(300);
-        assert_eq!(memory.written_to(), 600);
-        memory.freeze(600);
-        memory.remove_frozen(600);
-        assert_eq!((memory.written_to(), memory.taken_bytes.into_inner()), (0, 0));
+    fn memtables_that_are_being_flushed_crowd_nobody() {
+        let budget = MemtableBudget::new(1000, 100);
+        budget.add(500);
+        assert!(budget.is_crowded());
+        budget.make_immutable(300);
+        assert!(!budget.is_crowded());
+        budget.add(400);
+        assert!(budget.is_crowded() && budget.delay(1000).is_some());
+        budget.flushed(300);
+        assert!(budget.delay(1000).is_none(), "a snapshot holds it");
+        budget.remove_flushed(300);
+        assert_eq!(budget.written_to(), 600);
+        budget.make_immutable(600);
+        budget.remove_immutable(600);
+        assert_eq!((budget.written_to(), budget.taken_bytes.into_inner()), (0, 0));
     }
 
     #[test]
-    fn who_finds_no_room_waits_and_has_levels_spilled() {
-        let memory = LevelMemory::new(1000, 100);
-        let first = memory.try_admit(600).expect("there is room");
-        memory.add(550);
+    fn writers_without_space_wait_and_have_memtables_flushed() {
+        let budget = MemtableBudget::new(1000, 100);
+        let first = budget.try_admit(600).expect("there is room");
+        budget.add(550);
         drop(first);
-        assert!(memory.try_admit(500).is_none() && memory.is_crowded());
+        assert!(budget.try_admit(500).is_none() && budget.is_crowded());
         let mut pressed = 0;
-        let admitted = memory.admit(500, || {
+        let admitted = budget.admit(500, || {
             pressed += 1;
-            assert!(memory.is_crowded());
-            memory.freeze(550);
-            memory.spilled(550);
-            Ok(Hope::Spills)
+            assert!(budget.is_crowded());
+            budget.make_immutable(550);
+            budget.flushed(550);
+            Ok(Hope::Flush)
         });
-        assert_eq!(admitted.expect("it was spilled").bytes, 500);
-        assert_eq!((pressed, memory.taken_bytes.load(Ordering::Relaxed)), (1, 0));
+        assert_eq!(admitted.expect("it was compacted").bytes, 500);
+        assert_eq!((pressed, budget.taken_bytes.load(Ordering::Relaxed)), (1, 0));
     }
 
     #[test]
     fn what_never_fits_is_admitted_alone_and_not_beside_others() {
-        let memory = LevelMemory::new(1000, 100);
-        let other = memory.try_admit(100).expect("there is room");
+        let budget = MemtableBudget::new(1000, 100);
+        let other = budget.try_admit(100).expect("there is room");
         let mut other = Some(other);
-        let admitted = memory.admit(5000, || {
+        let admitted = budget.admit(5000, || {
             // The first look finds somebody else.
             other.take();
             Ok(Hope::Nothing)
         });
         assert_eq!(admitted.expect("nothing is there").bytes, 5000);
         assert!(other.is_none());
-        let memory = LevelMemory::new(1000, 100);
-        memory.add(990);
+        let budget = MemtableBudget::new(1000, 100);
+        budget.add(990);
         let full = || {
             Err(crate::error::Error::Full { volume: String::new(), wanted: 1, place: crate::error::FullPlace::Volume })
         };
-        assert!(memory.admit(20, full).is_err(), "where nothing can be spilled");
-        assert!(memory.try_admit(10).is_some(), "who has given up is in nobody's way");
+        assert!(budget.admit(20, full).is_err(), "where nothing can be compacted");
+        assert!(budget.try_admit(10).is_some(), "who has given up is in nobody's way");
     }
 
     #[test]
     fn no_two_are_admitted_to_the_same_room() {
-        let memory = LevelMemory::new(1000, 100);
+        let budget = MemtableBudget::new(1000, 100);
         let most = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..2000 {
-                        let admitted = memory.admit(300, || Ok(Hope::Spills)).expect("others end");
-                        most.fetch_max(memory.taken_bytes.load(Ordering::SeqCst), Ordering::Relaxed);
-                        memory.add(200);
-                        most.fetch_max(memory.bytes.load(Ordering::SeqCst), Ordering::Relaxed);
+                        let admitted = budget.admit(300, || Ok(Hope::Flush)).expect("others end");
+                        most.fetch_max(budget.taken_bytes.load(Ordering::SeqCst), Ordering::Relaxed);
+                        budget.add(200);
+                        most.fetch_max(budget.bytes.load(Ordering::SeqCst), Ordering::Relaxed);
                         drop(admitted);
-                        memory.remove(200);
+                        budget.remove(200);
                     }
                 });
             }
         });
         // Each is counted twice while it is being added.
         assert!(most.into_inner() <= 1600, "three are admitted at a time");
-        assert_eq!(memory.taken_bytes.into_inner(), 0);
+        assert_eq!(budget.taken_bytes.into_inner(), 0);
     }
 }
