@@ -15,7 +15,7 @@ use crate::keyspace::memtable::Memtable;
 use crate::keyspace::{Limits, Keyspace, Version};
 use crate::tree::{MergeThreads, Merged, Newer, Target, Tree, merge};
 use crate::volume::block_runs::BlockRuns;
-use crate::volume::era::Outdated;
+use crate::volume::epoch::Outdated;
 use crate::volume::garbage::Garbage;
 use crate::volume::merges::UnderWay;
 use crate::volume::unit_lives::OF_MERGES;
@@ -163,7 +163,7 @@ impl Compacted<'_> {
         writing.has_no_room = false;
         let version = keyspace.version.load_full();
         let outdated = std::mem::take(&mut self.outdated);
-        let era = version.era.end(Outdated::new(&keyspace.log.segment.retired, outdated));
+        let reclamation_epoch = version.reclamation_epoch.end(Outdated::new(&keyspace.log.segment.retired, outdated));
         if let Some(immutable) = version.immutable.as_ref().filter(|_| self.compaction.is_flush()) {
             immutable.flushed();
         }
@@ -174,7 +174,7 @@ impl Compacted<'_> {
             immutable: version.immutable.clone().filter(|_| !self.compaction.is_flush()),
             levels,
             epoch,
-            era,
+            reclamation_epoch,
         }));
         drop(writing);
         keyspace.changed.notify_all();
@@ -214,7 +214,7 @@ impl Keyspace {
             immutable: Some(Arc::clone(&version.memtable)),
             levels: version.levels,
             epoch: version.epoch,
-            era: Arc::clone(&version.era),
+            reclamation_epoch: Arc::clone(&version.reclamation_epoch),
         }));
         self.changed.notify_all();
         true
@@ -277,7 +277,7 @@ impl Keyspace {
                 immutable: version.immutable.clone(),
                 levels,
                 epoch: version.epoch,
-                era: Arc::clone(&version.era),
+                reclamation_epoch: Arc::clone(&version.reclamation_epoch),
             }));
         }
         let under_way = self.log.segment.merges.begin();
@@ -302,7 +302,7 @@ impl Keyspace {
             immutable: version.immutable.clone(),
             levels: version.levels,
             epoch,
-            era: version.era.end(Arc::clone(chunks)),
+            reclamation_epoch: version.reclamation_epoch.end(Arc::clone(chunks)),
         }));
     }
 

@@ -32,7 +32,7 @@ use crate::keyspace::contents::TreeRecords;
 use crate::keyspace::memtable::{BEGUN_BYTES, Filling, Memtable, NEWEST};
 use crate::streak_lock::StreakLock;
 use crate::tree::Tree;
-use crate::volume::era::Era;
+use crate::volume::epoch::ReclamationEpoch;
 pub(crate) use cursor::KeyspaceCursor;
 pub(crate) use memtable_budget::{Admitted, Hope, MemtableBudget, ScanRoom};
 pub(crate) use removal::Removed;
@@ -99,7 +99,7 @@ impl Keyspace {
             immutable: None,
             levels: entry.levels,
             epoch: log.segment.epoch(),
-            era: Era::first(),
+            reclamation_epoch: ReclamationEpoch::first(),
         };
         Keyspace {
             number: entry.number,
@@ -119,8 +119,8 @@ impl Keyspace {
     /// With what an opening has found in the log, in a level that begins where the keyspace's does.
     pub(crate) fn with_memtable(self, level: Memtable) -> Self {
         let version = self.version.load();
-        let (levels, epoch, era) = (version.levels, version.epoch, Arc::clone(&version.era));
-        self.version.store(Arc::new(Version { memtable: Arc::new(level), immutable: None, levels, epoch, era }));
+        let (levels, epoch, reclamation_epoch) = (version.levels, version.epoch, Arc::clone(&version.reclamation_epoch));
+        self.version.store(Arc::new(Version { memtable: Arc::new(level), immutable: None, levels, epoch, reclamation_epoch }));
         drop(version);
         self
     }
@@ -241,7 +241,7 @@ impl Keyspace {
             immutable: version.immutable.clone(),
             levels: version.levels,
             epoch: version.epoch,
-            era: Arc::clone(&version.era),
+            reclamation_epoch: Arc::clone(&version.reclamation_epoch),
         }));
         memtable
     }

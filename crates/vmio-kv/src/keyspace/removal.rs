@@ -11,7 +11,7 @@ use crate::format::pointer::PointerKind;
 use crate::keyspace::memtable::Memtable;
 use crate::keyspace::{Keyspace, Version};
 use crate::tree::{Newer, Tree};
-use crate::volume::era::Outdated;
+use crate::volume::epoch::Outdated;
 use crate::volume::garbage::Garbage;
 
 /// A keyspace that nobody writes to, since it is about to lose what it has.
@@ -113,7 +113,7 @@ impl Removal<'_> {
             immutable: None,
             levels: [LevelRoots::default(); LEVELS],
             epoch,
-            era: version.era.end(Outdated::new(&keyspace.log.segment.retired, outdated)),
+            reclamation_epoch: version.reclamation_epoch.end(Outdated::new(&keyspace.log.segment.retired, outdated)),
         }));
         keyspace.tree_records.clear();
         keyspace.changed.notify_all();

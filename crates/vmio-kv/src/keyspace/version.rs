@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::format::catalogue::{LEVELS, LevelRoots, Root};
 use crate::format::pointer::Pointer;
 use crate::keyspace::memtable::{Memtable, NEWEST};
-use crate::volume::era::Era;
+use crate::volume::epoch::ReclamationEpoch;
 
 /// A keyspace at one moment.
 pub(crate) struct Version {
@@ -18,7 +18,7 @@ pub(crate) struct Version {
     /// The commit since which it is the newest.
     pub(crate) epoch: u64,
     /// Keeps what the trees refer to from being used again.
-    pub(crate) era: Arc<Era>,
+    pub(crate) reclamation_epoch: Arc<ReclamationEpoch>,
 }
 
 impl Version {

@@ -5,7 +5,7 @@ pub(crate) mod block_runs;
 pub(crate) mod commit;
 pub(crate) mod content;
 mod creation;
-pub(crate) mod era;
+pub(crate) mod epoch;
 pub(crate) mod extents;
 pub(crate) mod garbage;
 mod growth;

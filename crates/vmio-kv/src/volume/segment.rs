@@ -20,7 +20,7 @@ use crate::format::volume_header::{SegmentEntry, segment_tables};
 use crate::streak_lock::StreakLock;
 use crate::volume::allocator::{Allocator, Cursor, Entered};
 use crate::volume::commit::{Changes, Committed};
-use crate::volume::era::Retired;
+use crate::volume::epoch::Retired;
 use crate::volume::merges::Merges;
 use crate::volume::ownership::Ownership;
 use crate::volume::reserve::{Claim, Reservation, Reserve};

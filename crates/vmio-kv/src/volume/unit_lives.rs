@@ -5,7 +5,7 @@
 //! something else. They are recognised by two epochs, without reading anything:
 //!
 //! - the commit that ended the unit's former life. A leaf that is no newer was written before this life began;
-//! - the commit that ended this life. Versions that are no older have a newer entry of each key. Older versions hold the era that
+//! - the commit that ended this life. Versions that are no older have a newer entry of each key. Older versions hold the reclamation epoch that
 //!   keeps the unit from a new life, and read what is there.
 
 use std::sync::Arc;

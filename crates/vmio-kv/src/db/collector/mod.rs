@@ -17,7 +17,7 @@ use crate::format::free_log::Freed;
 use crate::format::geometry::{UNIT_BLOCKS, UNIT_BYTES, unit_of};
 use crate::format::superblock::Superblock;
 use crate::volume::commit::Changes;
-use crate::volume::era::Outdated;
+use crate::volume::epoch::Outdated;
 use crate::volume::log_chunks::LogSpace;
 use crate::volume::merges::Moment;
 use crate::volume::reserve::Claim;

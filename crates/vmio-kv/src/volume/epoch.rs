@@ -1,8 +1,8 @@
 //! When what a commit has taken out of use may be used again: when nobody can reach it any longer.
 //!
 //! A version of a keyspace refers to nodes and records. The commit that makes the next version retires some of them, which
-//! readers of the version, and of all before it, may still look at. Each version holds an era, each era the next one: so an
-//! era ends only after all before it, and what was retired with it is given back then.
+//! readers of the version, and of all before it, may still look at. Each version holds a reclamation epoch, each reclamation epoch the next one: so a
+//! reclamation epoch ends only after all before it, and what was retired with it is given back then.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -23,7 +23,7 @@ impl Retired {
     }
 }
 
-/// What a commit has taken out of use. It goes where [`Retired`] has it when the last era that ended with it is over: that of one
+/// What a commit has taken out of use. It goes where [`Retired`] has it when the last reclamation epoch that ended with it is over: that of one
 /// keyspace for its nodes, those of all keyspaces for chunks of the log.
 pub(crate) struct Outdated {
     retired: Arc<Retired>,
@@ -44,29 +44,29 @@ impl Drop for Outdated {
 
 /// The time between two commits of a keyspace.
 #[derive(Default)]
-pub(crate) struct Era {
-    ending: OnceLock<(Arc<Outdated>, Arc<Era>)>,
+pub(crate) struct ReclamationEpoch {
+    ending: OnceLock<(Arc<Outdated>, Arc<ReclamationEpoch>)>,
 }
 
-impl Era {
+impl ReclamationEpoch {
     /// The first one.
-    pub(crate) fn first() -> Arc<Era> {
+    pub(crate) fn first() -> Arc<ReclamationEpoch> {
         Arc::default()
     }
 
     /// Ends it with what its last commit has retired, and begins the next one.
-    pub(crate) fn end(&self, outdated: Arc<Outdated>) -> Arc<Era> {
-        let next = Era::first();
+    pub(crate) fn end(&self, outdated: Arc<Outdated>) -> Arc<ReclamationEpoch> {
+        let next = ReclamationEpoch::first();
         let ended = self.ending.set((outdated, Arc::clone(&next)));
-        assert!(ended.is_ok(), "an era ends once");
+        assert!(ended.is_ok(), "a reclamation epoch ends once");
         next
     }
 }
 
-impl Drop for Era {
+impl Drop for ReclamationEpoch {
     fn drop(&mut self) {
         let mut ending = self.ending.take();
-        // In a loop: a chain of eras that ends at once must not end by recursion.
+        // In a loop: a chain of reclamation epochs that ends at once must not end by recursion.
         while let Some((outdated, next)) = ending {
             drop(outdated);
             ending = Arc::into_inner(next).and_then(|mut next| next.ending.take());
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn what_is_retired_waits_for_all_earlier_readers() {
         let retired = Arc::new(Retired::default());
-        let first = Era::first();
+        let first = ReclamationEpoch::first();
         let second = first.end(Outdated::new(&retired, freed(1)));
         let third = second.end(Outdated::new(&retired, freed(2)));
         drop(second);
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn a_later_reader_does_not_hold_earlier_blocks() {
         let retired = Arc::new(Retired::default());
-        let first = Era::first();
+        let first = ReclamationEpoch::first();
         let second = first.end(Outdated::new(&retired, freed(1)));
         drop(first);
         assert_eq!(retired.take(), freed(1));
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn a_long_chain_ends_without_recursion() {
         let retired = Arc::new(Retired::default());
-        let first = Era::first();
+        let first = ReclamationEpoch::first();
         let mut last = Arc::clone(&first);
         for number in 0..1_000_000 {
             last = last.end(Outdated::new(&retired, freed(number)));
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn what_several_keyspaces_share_waits_for_the_readers_of_all() {
         let retired = Arc::new(Retired::default());
-        let (left, right) = (Era::first(), Era::first());
+        let (left, right) = (ReclamationEpoch::first(), ReclamationEpoch::first());
         let chunk = Outdated::new(&retired, freed(1));
         let _next = (left.end(Arc::clone(&chunk)), right.end(Arc::clone(&chunk)));
         drop((chunk, left));
