@@ -58,12 +58,12 @@ impl Check<'_> {
         let owners = Owners::new(&groups);
         let mut state = State { uuid: entry.uuid, epoch, superblock, owners, retired: BTreeSet::new() };
         let mut epochs = Vec::new();
-        let needed = state.superblock.allocator_epochs.needs(state.superblock.granted_units(&groups));
+        let needed = state.superblock.allocator_epochs.needs(state.superblock.write_fence_end(&groups));
         for group in &groups {
             let of_bitmaps = self.bitmaps(&mut state, group);
-            epochs.extend(of_bitmaps.into_iter().take(group.bitmaps_granted(needed) as usize).flatten());
+            epochs.extend(of_bitmaps.into_iter().take(group.bitmaps_below(needed) as usize).flatten());
             let of_tables = self.unit_tables(&mut state, group);
-            epochs.extend(of_tables.into_iter().take(group.unit_tables_granted(needed) as usize).flatten());
+            epochs.extend(of_tables.into_iter().take(group.unit_tables_below(needed) as usize).flatten());
         }
         if !state.superblock.allocator_epochs.allows(epochs.into_iter()) {
             self.wrong("the bitmap or the unit table", first.bitmaps(0)[0], Damage::Stale);
@@ -215,8 +215,8 @@ impl Check<'_> {
             }
             self.report.units_taken += 1;
             let (offset, row) = (unit * UNIT_BYTES, owners.row);
-            if row.purpose != Purpose::Group && state.superblock.granted != 0 && unit >= state.superblock.granted {
-                self.wrong(BITMAP, offset, "blocks of the unit are taken, and it was never granted to an owner");
+            if row.purpose != Purpose::Group && state.superblock.write_fence != 0 && unit >= state.superblock.write_fence {
+                self.wrong(BITMAP, offset, "blocks of the unit are taken, and no owner's write fence has reached it");
             }
             if row.purpose == Purpose::Free {
                 self.wrong(UNIT_TABLE, offset, "the unit is free, and blocks of it are taken");
@@ -422,7 +422,7 @@ fn found_superblock(offset: u64, epoch: u64, superblock: &Superblock) -> Found {
             ("free_log", superblock.free_log.into()),
             ("next_keyspace", u64::from(superblock.next_keyspace).into()),
             ("units", superblock.units.into()),
-            ("granted", superblock.granted.into()),
+            ("write_fence", superblock.write_fence.into()),
             ("catalogue_blocks", (superblock.catalogue.len() as u64).into()),
         ],
     }

@@ -63,7 +63,7 @@ impl Check<'_> {
                         ("segment", u64::from(segment.number).into()),
                         ("owner_epoch", record.owner_epoch.into()),
                         ("is_in_force", u64::from(record.is_in_force()).into()),
-                        ("granted", record.granted.into()),
+                        ("write_fence", record.write_fence.into()),
                     ],
                 }),
                 Err(damage) => self.note(OWNER, offset, format!("{damage}: a take-over was cut short")),

@@ -103,18 +103,18 @@ impl Group {
 
     /// Bitmap blocks that have to be read if units from one on were never granted: those of others, and the first, which has the group's
     /// own unit. The others are as when the group was laid out.
-    pub(crate) fn bitmaps_granted(self, granted: u64) -> u64 {
-        self.granted_units(granted).div_ceil(BITMAP_UNITS).max(1)
+    pub(crate) fn bitmaps_below(self, write_fence: u64) -> u64 {
+        self.units_below(write_fence).div_ceil(BITMAP_UNITS).max(1)
     }
 
     /// The same of the unit table's.
-    pub(crate) fn unit_tables_granted(self, granted: u64) -> u64 {
-        self.granted_units(granted).div_ceil(UNIT_TABLE_UNITS).max(1)
+    pub(crate) fn unit_tables_below(self, write_fence: u64) -> u64 {
+        self.units_below(write_fence).div_ceil(UNIT_TABLE_UNITS).max(1)
     }
 
     /// How many of its units lie before one of the volume.
-    pub(crate) fn granted_units(self, granted: u64) -> u64 {
-        granted.saturating_sub(self.first_unit).min(self.units)
+    pub(crate) fn units_below(self, write_fence: u64) -> u64 {
+        write_fence.saturating_sub(self.first_unit).min(self.units)
     }
 
     /// Unit table blocks that describe units it has.

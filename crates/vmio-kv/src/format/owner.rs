@@ -21,7 +21,7 @@ const ROWS_AT: usize = HEADER_BYTES + size_of::<Fields>();
 #[repr(C)]
 struct Fields {
     claim: [u8; 16],
-    granted: U64,
+    write_fence: U64,
     reserved: [u8; 24],
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct OwnerRecord {
     /// Tells it from another that claims the same epoch.
     pub(crate) claim: Uuid,
     /// Units from this on are not written to by this owner as long as only the claim is there.
-    pub(crate) granted: u64,
+    pub(crate) write_fence: u64,
     /// Of each group that the segment had then, in their order, the unit that is its own; none as long as this is a claim alone.
     pub(crate) own_units: Vec<u64>,
 }
@@ -57,7 +57,7 @@ impl OwnerRecord {
 
     pub(crate) fn to_block(&self, segment: Uuid, offset: u64) -> Block {
         assert!(self.own_units.len() <= OWN_UNITS_MAX, "{} own units", self.own_units.len());
-        let fields = Fields { claim: self.claim.0, granted: U64::new(self.granted), reserved: [0; 24] };
+        let fields = Fields { claim: self.claim.0, write_fence: U64::new(self.write_fence), reserved: [0; 24] };
         let rows: Vec<U32> = self.own_units.iter().map(|unit| U32::new(*unit as u32)).collect();
         let rows = rows.as_slice().as_bytes();
         let mut block = Block::ZERO;
@@ -75,16 +75,16 @@ impl OwnerRecord {
             return Err(Damage::Count { found: sealed.count, most: OWN_UNITS_MAX });
         }
         let fields = Fields::read_from_bytes(&sealed.bytes[HEADER_BYTES..ROWS_AT]).map_err(|_| Damage::Length)?;
-        let granted = fields.granted.get();
-        if granted > u64::from(u32::MAX) {
-            return Err(Damage::Value { what: "the first unit that was not granted", found: granted });
+        let write_fence = fields.write_fence.get();
+        if write_fence > u64::from(u32::MAX) {
+            return Err(Damage::Value { what: "the unit that the write fence ends at", found: write_fence });
         }
         let bytes = &sealed.bytes[ROWS_AT..ROWS_AT + sealed.count * size_of::<U32>()];
         let rows = <[U32]>::ref_from_bytes(bytes).map_err(|_| Damage::Length)?;
         Ok(OwnerRecord {
             owner_epoch: sealed.epoch,
             claim: Uuid(fields.claim),
-            granted,
+            write_fence,
             own_units: rows.iter().map(|unit| u64::from(unit.get())).collect(),
         })
     }
@@ -103,11 +103,11 @@ mod tests {
     #[test]
     fn it_comes_back() {
         for own_units in [vec![], vec![7], (0..OWN_UNITS_MAX as u64).collect()] {
-            let record = OwnerRecord { owner_epoch: 5, claim: Uuid([2; 16]), granted: 77, own_units };
+            let record = OwnerRecord { owner_epoch: 5, claim: Uuid([2; 16]), write_fence: 77, own_units };
             assert_eq!(read_back(&record), Ok(record.clone()));
         }
-        for (owner_epoch, granted) in [(1 << 32, 77), (5, 1 << 32)] {
-            let record = OwnerRecord { owner_epoch, claim: Uuid([2; 16]), granted, own_units: vec![] };
+        for (owner_epoch, write_fence) in [(1 << 32, 77), (5, 1 << 32)] {
+            let record = OwnerRecord { owner_epoch, claim: Uuid([2; 16]), write_fence, own_units: vec![] };
             assert!(matches!(read_back(&record), Err(Damage::Value { .. })));
         }
     }

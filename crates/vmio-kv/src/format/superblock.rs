@@ -35,7 +35,7 @@ struct Fields {
     catalogue_blocks: U32,
     allocator_epochs: U64,
     units: U64,
-    granted: U64,
+    write_fence: U64,
     reserved: [u8; 104],
 }
 
@@ -65,11 +65,11 @@ impl AllocatorEpochs {
     /// It is of all blocks. Older programs write it so, and take one that is not for none.
     const OF_ALL: u64 = 1 << 32;
     /// It is of those that describe units which were granted, and of each group's first ones: no others have to be read.
-    const OF_GRANTED: u64 = 1 << 33;
+    const OF_WRITABLE: u64 = 1 << 33;
 
     /// Of blocks of these epochs: group by group the bitmap's, then the unit table's, those of units that were granted.
     pub(crate) fn of(epochs: impl Iterator<Item = u64>) -> Self {
-        AllocatorEpochs(Self::OF_GRANTED | Self::checksum(epochs))
+        AllocatorEpochs(Self::OF_WRITABLE | Self::checksum(epochs))
     }
 
     fn checksum(epochs: impl Iterator<Item = u64>) -> u64 {
@@ -77,13 +77,13 @@ impl AllocatorEpochs {
     }
 
     /// Units of which the blocks have to be read, of those that are granted up to one, and of all.
-    pub(crate) fn needs(self, granted: u64) -> u64 {
-        if self.0 & Self::OF_GRANTED != 0 { granted } else { u64::MAX }
+    pub(crate) fn needs(self, write_fence: u64) -> u64 {
+        if self.0 & Self::OF_WRITABLE != 0 { write_fence } else { u64::MAX }
     }
 
     /// Whether these can be the epochs of the blocks that it needs. Superblocks written before there was this checksum have none.
     pub(crate) fn allows(self, found: impl Iterator<Item = u64>) -> bool {
-        self.0 & (Self::OF_ALL | Self::OF_GRANTED) == 0 || self.0 as u32 as u64 == Self::checksum(found)
+        self.0 & (Self::OF_ALL | Self::OF_WRITABLE) == 0 || self.0 as u32 as u64 == Self::checksum(found)
     }
 }
 
@@ -113,16 +113,16 @@ pub(crate) struct Superblock {
     pub(crate) units: u64,
     /// Units from this on were never given out, and nothing was written there; 0 if nothing is known of that. A new owner
     /// keeps to them, since the one before may still write to the others.
-    pub(crate) granted: u64,
+    pub(crate) write_fence: u64,
     /// The blocks of the catalogue of keyspaces.
     pub(crate) catalogue: Vec<BlockReference>,
 }
 
 impl Superblock {
     /// The first unit that was never given out, if the segment has these groups.
-    pub(crate) fn granted_units(&self, groups: &[Group]) -> u64 {
+    pub(crate) fn write_fence_end(&self, groups: &[Group]) -> u64 {
         let end = groups.last().map_or(0, |group| group.end());
-        if self.granted == 0 { end } else { self.granted.min(end) }
+        if self.write_fence == 0 { end } else { self.write_fence.min(end) }
     }
 
     pub(crate) fn to_block(&self, segment: Uuid, offset: u64, epoch: u64) -> Block {
@@ -141,7 +141,7 @@ impl Superblock {
             catalogue_blocks: U32::new(self.catalogue.len() as u32),
             allocator_epochs: U64::new(self.allocator_epochs.0),
             units: U64::new(self.units),
-            granted: U64::new(self.granted),
+            write_fence: U64::new(self.write_fence),
             reserved: [0; 104],
         };
         let row = |block: &BlockReference| BlockRow { offset: U64::new(block.offset), epoch: U64::new(block.epoch) };
@@ -182,7 +182,7 @@ impl Superblock {
             },
             allocator_epochs: AllocatorEpochs(fields.allocator_epochs.get()),
             units: fields.units.get(),
-            granted: fields.granted.get(),
+            write_fence: fields.write_fence.get(),
             catalogue: rows.iter().map(reference).collect(),
         })
     }
@@ -206,7 +206,7 @@ mod tests {
             next_keyspace: 9,
             allocator_epochs: AllocatorEpochs::of([10, 11].into_iter()),
             units: 12,
-            granted: 13,
+            write_fence: 13,
             catalogue: (0..200).map(|index| BlockReference { offset: index * 4096, epoch: index }).collect(),
         }
     }

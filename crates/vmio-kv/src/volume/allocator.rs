@@ -3,7 +3,7 @@
 //! What has been taken since the last commit, and is part of no commit yet, is *pending*: the device's bitmap does not have it,
 //! so that it is free again if the commit never comes. Chunks of the log are never pending; recovery finds them by their chain.
 
-mod grants;
+mod write_fences;
 mod part_units;
 mod room;
 mod runs;
@@ -105,9 +105,9 @@ pub(crate) struct Allocator {
     /// Units that a cursor stands in.
     in_use: BTreeSet<u64>,
     /// Which units are given out: a superblock that is durable says so, and no other owner may write to them.
-    granted: Range<u64>,
+    write_fence: Range<u64>,
     /// A unit was refused that is beyond them.
-    lacks_grant: bool,
+    hit_write_fence: bool,
     /// Which units are the log's.
     pub(crate) log_chunks: LogChunks,
 }
@@ -189,7 +189,7 @@ impl Allocator {
         Self::of(groups.iter().map(|group| GroupMap::new(*group, Pair::NEW)).collect(), 0)
     }
 
-    fn of(groups: Vec<GroupMap>, granted: u64) -> Self {
+    fn of(groups: Vec<GroupMap>, write_fence: u64) -> Self {
         let mut allocator = Allocator {
             groups,
             free: FreeUnits::default(),
@@ -198,8 +198,8 @@ impl Allocator {
             reserved: 0,
             parts: PartUnits::default(),
             in_use: BTreeSet::new(),
-            granted: 0..granted,
-            lacks_grant: false,
+            write_fence: 0..write_fence,
+            hit_write_fence: false,
             log_chunks: LogChunks::default(),
         };
         allocator.usable_end = allocator.end();
@@ -210,7 +210,7 @@ impl Allocator {
 
     /// All units that somebody has some of.
     fn find_parts(&self) -> PartUnits {
-        let mut parts = PartUnits::new(self.granted.start);
+        let mut parts = PartUnits::new(self.write_fence.start);
         for map in &self.groups {
             let units = map.units.iter().zip(&map.taken).zip(map.group.first_unit..);
             units.for_each(|((of, bits), unit)| parts.insert(unit, *of, bits));
@@ -247,7 +247,7 @@ impl Allocator {
     /// Has new units be free.
     pub(crate) fn use_units(&mut self, units: Range<u64>) {
         self.usable_end = self.usable_end.max(units.end);
-        (units.start..units.end.min(self.granted.end)).for_each(|unit| self.give_up_if_empty(unit));
+        (units.start..units.end.min(self.write_fence.end)).for_each(|unit| self.give_up_if_empty(unit));
         self.find_unused();
     }
 
@@ -260,7 +260,7 @@ impl Allocator {
     /// units from `needed` on no blocks are read.
     pub(crate) fn read<E>(
         groups: &[Group],
-        granted: u64,
+        write_fence: u64,
         needed: u64,
         mut read: impl FnMut(Kind, [u64; 2]) -> Result<Newest, E>,
         damaged: impl Fn(u64, Damage) -> E,
@@ -268,8 +268,8 @@ impl Allocator {
         let mut maps = Vec::new();
         for group in groups {
             let mut map = GroupMap::new(*group, Pair::UNKNOWN);
-            map.reach(group.granted_units(granted) as usize);
-            for index in 0..group.bitmaps_granted(needed) as usize {
+            map.reach(group.units_below(write_fence) as usize);
+            for index in 0..group.bitmaps_below(needed) as usize {
                 let offsets = group.bitmaps(index as u64);
                 let Newest { copy, block, other_is_newer } = read(Kind::Bitmap, offsets)?;
                 let bits = unseal(&block.0, Kind::Bitmap, offsets[copy])
@@ -284,7 +284,7 @@ impl Allocator {
                 }
                 map.bitmaps[index] = Pair { copy, epoch, dirty: other_is_newer, is_known: true };
             }
-            for index in 0..group.unit_tables_granted(needed) as usize {
+            for index in 0..group.unit_tables_below(needed) as usize {
                 let offsets = group.unit_tables(index as u64);
                 let Newest { copy, block, other_is_newer } = read(Kind::UnitTable, offsets)?;
                 let units = unseal(&block.0, Kind::UnitTable, offsets[copy])
@@ -301,7 +301,7 @@ impl Allocator {
             }
             maps.push(map);
         }
-        Ok(Self::of(maps, granted))
+        Ok(Self::of(maps, write_fence))
     }
 
     /// Finds out which units are free, once all that is known to be taken is marked. A unit without a block that is taken is,
@@ -379,12 +379,12 @@ impl Allocator {
             self.free.lacks_room = self.hollow_units() > 0;
             return None;
         }
-        self.pop_granted_unit(is_own)
+        self.pop_writable_unit(is_own)
     }
 
-    fn pop_granted_unit(&mut self, is_own: bool) -> Option<u64> {
-        if !self.is_granted(is_own) {
-            self.lacks_grant = true;
+    fn pop_writable_unit(&mut self, is_own: bool) -> Option<u64> {
+        if !self.is_within_write_fence(is_own) {
+            self.hit_write_fence = true;
             return None;
         }
         let unit = self.free.ready.first().copied()?;
@@ -401,7 +401,7 @@ impl Allocator {
 
     /// The same of those that somebody has reserved, of which there is one.
     pub(crate) fn take_reserved_chunk(&mut self, former: impl FnOnce(u64) -> u64) -> Option<u64> {
-        let unit = self.pop_granted_unit(false)?;
+        let unit = self.pop_writable_unit(false)?;
         self.reserved -= 1;
         self.take_found_chunk(unit, former(unit));
         Some(unit)
@@ -497,7 +497,7 @@ impl Allocator {
         // The segment's own blocks are few, and when room is short any will do.
         let any_will_do = purpose == Purpose::Segment || self.free_units_with_holes() <= OWN_UNITS;
         let least = if any_will_do { 1 } else { REUSE_BLOCKS_MIN };
-        let is_there = |unit: &u64| self.granted.contains(unit) && !self.in_use.contains(unit);
+        let is_there = |unit: &u64| self.write_fence.contains(unit) && !self.in_use.contains(unit);
         let by_room = self.parts.with_room((purpose, keyspace), least..).rev().map(|(_, unit)| unit);
         by_room.into_iter().find(is_there)
     }
@@ -551,19 +551,19 @@ impl Allocator {
     }
 
     /// Of which epochs the newest copies of its blocks are, but for those that tell of units from this one on alone.
-    pub(crate) fn epochs(&self, granted: u64) -> impl Iterator<Item = u64> + '_ {
+    pub(crate) fn epochs(&self, write_fence: u64) -> impl Iterator<Item = u64> + '_ {
         let pairs = self.groups.iter().flat_map(move |map| {
-            let bitmaps = map.bitmaps.iter().take(map.group.bitmaps_granted(granted) as usize);
-            bitmaps.chain(map.tables.iter().take(map.group.unit_tables_granted(granted) as usize))
+            let bitmaps = map.bitmaps.iter().take(map.group.bitmaps_below(write_fence) as usize);
+            bitmaps.chain(map.tables.iter().take(map.group.unit_tables_below(write_fence) as usize))
         });
         pairs.map(|pair| pair.epoch)
     }
 
     /// What has changed since the last commit, as blocks of the next one, which grants units up to one. They count as written.
-    pub(crate) fn changed(&mut self, segment: Uuid, epoch: u64, granted: u64) -> Changed {
+    pub(crate) fn changed(&mut self, segment: Uuid, epoch: u64, write_fence: u64) -> Changed {
         let (mut blocks, mut unused) = (Vec::new(), Vec::new());
         for map in &mut self.groups {
-            unused.extend(map.unused_blocks(segment, epoch, granted));
+            unused.extend(map.unused_blocks(segment, epoch, write_fence));
             map.changed(segment, epoch, &mut blocks);
         }
         Changed { blocks, unused }

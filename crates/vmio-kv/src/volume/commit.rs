@@ -55,7 +55,7 @@ pub(crate) struct Changes {
     /// The groups that it has from now on, if these are more or longer.
     pub(crate) groups: Option<Vec<Group>>,
     /// More units are needed than are granted.
-    pub(crate) grant_more: bool,
+    pub(crate) extend_write_fence: bool,
 }
 
 impl Committed {
@@ -156,7 +156,7 @@ impl Segment {
     fn write_commit(&self, committed: &mut Committed, changes: Changes, retiring: &[Freed]) -> Result<()> {
         self.check_owner(committed)?;
         // The nodes that the new state refers to. Where units are granted alone, somebody waits, and there are none.
-        if !changes.grant_more {
+        if !changes.extend_write_fence {
             self.device.sync()?;
         }
         let epoch = committed.epoch + 1;
@@ -217,8 +217,8 @@ impl Segment {
                 new_units = allocator.extend(groups);
                 superblock.units = allocator.units_in_all();
             }
-            superblock.granted = allocator.next_grant(changes.grant_more);
-            allocator.unknown_blocks(superblock.granted)
+            superblock.write_fence = allocator.next_write_fence(changes.extend_write_fence);
+            allocator.unknown_blocks(superblock.write_fence)
         };
         for block in unknown {
             let is_own = |sealed: &Sealed<'_>| (sealed.uuid == self.uuid).then_some(0);
@@ -228,8 +228,8 @@ impl Segment {
         let allocated = {
             let mut allocator = self.allocator();
             taken.iter().chain(changes.extents.iter().copied()).for_each(|run| allocator.commit_run(run));
-            let changed = allocator.changed(self.uuid, epoch, superblock.granted);
-            superblock.allocator_epochs = AllocatorEpochs::of(allocator.epochs(superblock.granted));
+            let changed = allocator.changed(self.uuid, epoch, superblock.write_fence);
+            superblock.allocator_epochs = AllocatorEpochs::of(allocator.epochs(superblock.write_fence));
             changed
         };
         for (offset, block) in blocks.iter().chain(&allocated.blocks) {
@@ -242,7 +242,7 @@ impl Segment {
         self.device.flush()?;
         // If nobody has claimed the segment by now, whoever does reads this superblock.
         self.check_owner(committed)?;
-        let granted = superblock.granted;
+        let write_fence = superblock.write_fence;
         (committed.epoch, committed.superblock, committed.catalogue) = (epoch, superblock, catalogue);
         // Before anything that it retires is free: who takes that again labels it with a later one.
         self.epoch.store(epoch, Ordering::Release);
@@ -252,7 +252,7 @@ impl Segment {
         outdated.into_iter().for_each(|freed| allocator.free(freed));
         // Not before: what is in a unit that no superblock knows would be lost.
         allocator.use_units(new_units);
-        allocator.grant_up_to(granted);
+        allocator.extend_write_fence(write_fence);
         Ok(())
     }
 

@@ -58,7 +58,7 @@ const DISCARD_SHARE: usize = 16;
 pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
     give_own_units_room(device, &entry.groups)?;
     let mut allocator = Allocator::new(&entry.groups);
-    allocator.grant_up_to(allocator.next_grant(true));
+    allocator.extend_write_fence(allocator.next_write_fence(true));
     give_chunks_room(device, &mut allocator, 2)?;
     let full = || {
         let volume = device.name().to_owned();
@@ -78,9 +78,9 @@ pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
     let mut front = Box::new(Block::ZERO);
     front.0[..header.to_bytes().len()].copy_from_slice(&header.to_bytes());
     device.write(chunk, &front.0)?;
-    allocator.grant_up_to(unit_of(next) + 1);
-    let granted = allocator.next_grant(true);
-    let changed = allocator.changed(entry.uuid, EPOCH_FIRST, granted);
+    allocator.extend_write_fence(unit_of(next) + 1);
+    let write_fence = allocator.next_write_fence(true);
+    let changed = allocator.changed(entry.uuid, EPOCH_FIRST, write_fence);
     changed.blocks.iter().try_for_each(|(offset, block)| device.write(*offset, &block.0))?;
     changed.unused.iter().try_for_each(|unused| unused.write(device))?;
     device.flush()?;
@@ -94,9 +94,9 @@ pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
         log_durable: 1,
         free_log: 0,
         next_keyspace: 1,
-        allocator_epochs: AllocatorEpochs::of(allocator.epochs(granted)),
+        allocator_epochs: AllocatorEpochs::of(allocator.epochs(write_fence)),
         units: units_of(&entry.groups),
-        granted,
+        write_fence,
         catalogue: Vec::new(),
     };
     let copies = first_group(device, entry)?.superblocks();
@@ -157,9 +157,9 @@ impl Segment {
             let damage = Damage::Value { what: "the number of its units", found: units_of(&entry.groups) };
             return Err(device.damaged("the table of segments", segment_tables(0)[0], damage));
         };
-        let granted = superblock.granted_units(&groups);
-        let needed = superblock.allocator_epochs.needs(granted);
-        let mut allocator = Allocator::read(&groups, granted, needed, read, wrong)?;
+        let write_fence = superblock.write_fence_end(&groups);
+        let needed = superblock.allocator_epochs.needs(write_fence);
+        let mut allocator = Allocator::read(&groups, write_fence, needed, read, wrong)?;
         if !superblock.allocator_epochs.allows(allocator.epochs(needed)) {
             let first = entry.groups[0].bitmaps(0)[0];
             return Err(device.damaged("the bitmap or the unit table", first, Damage::Stale));
@@ -208,7 +208,7 @@ impl Segment {
             keyspaces.push(read_catalogue(&device, entry.uuid, *reference)?);
         }
         // One that says 0 has all; once it grows it must not. Who opens it may use all features from its first commit on.
-        let superblock = Superblock { units: units_of(&groups), granted, incompatible: FEATURES, ..superblock };
+        let superblock = Superblock { units: units_of(&groups), write_fence, incompatible: FEATURES, ..superblock };
         let committed = Committed::new(copies, epoch, superblock, keyspaces, free_log_blocks);
         // Another than other openings have begun with, most likely.
         let failed =
@@ -359,16 +359,16 @@ impl Segment {
     pub(super) fn take<Taken>(&self, mut take: impl FnMut(&mut Allocator) -> Option<Taken>) -> Result<Option<Taken>> {
         let mut has_tried_all = false;
         loop {
-            let (taken, lacks_grant, lacks_room, ready) = {
+            let (taken, hit_write_fence, lacks_room, ready) = {
                 let mut allocator = self.allocator();
                 let taken = take(&mut allocator);
-                (taken, allocator.take_lacks_grant(), allocator.take_lacks_room(), allocator.free_units())
+                (taken, allocator.take_hit_write_fence(), allocator.take_lacks_room(), allocator.free_units())
             };
-            if taken.is_some() || has_tried_all || !(lacks_grant || lacks_room) {
+            if taken.is_some() || has_tried_all || !(hit_write_fence || lacks_room) {
                 return Ok(taken);
             }
-            if lacks_grant {
-                self.commit(Changes { grant_more: true, ..Changes::default() }, &[])?;
+            if hit_write_fence {
+                self.commit(Changes { extend_write_fence: true, ..Changes::default() }, &[])?;
             } else {
                 // What is left in units that are begun is taken where no other has room.
                 has_tried_all = !self.make_ready(ready + 1)?;

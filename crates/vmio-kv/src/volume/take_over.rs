@@ -121,8 +121,8 @@ impl Volume {
                 // An owner who commits while we claim may have been granted more than we saw. The next epoch is left out: of somebody who
                 // opens the segment, or has created it, and comes late.
                 let owner_epoch = own.map_or(newest_epoch + 2, |own| own.record.owner_epoch);
-                let granted = unit_behind(&entry.groups, first_unit, units_needed(entry)).unwrap_or(first_unit);
-                let record = OwnerRecord { owner_epoch, claim: name, granted, own_units: Vec::new() };
+                let write_fence = unit_behind(&entry.groups, first_unit, units_needed(entry)).unwrap_or(first_unit);
+                let record = OwnerRecord { owner_epoch, claim: name, write_fence, own_units: Vec::new() };
                 write_record(&self.device, entry, &record, 2 * half)?;
                 claims.insert(entry.number, Claim { record, half, first_unit });
                 self.standing.retain(|standing| standing.number != entry.number);
@@ -157,13 +157,13 @@ impl Volume {
         let (.., superblock) = read_superblock(&self.device, entry)?;
         let groups = first_units(&entry.groups, superblock.units).unwrap_or_else(|| entry.groups.clone());
         let others = || records.iter().map(|(_, record)| record).filter(|record| record.claim != name);
-        let granted = others().map(|record| record.granted).max().unwrap_or(0);
+        let write_fence = others().map(|record| record.write_fence).max().unwrap_or(0);
         let newest_epoch = others().map(|record| record.owner_epoch).max().unwrap_or(0);
         // None is ever given up.
         let keyspaces = superblock.next_keyspace.saturating_sub(1) as usize;
         Ok(Owners {
             half,
-            first_unit: superblock.granted_units(&groups).max(granted),
+            first_unit: superblock.write_fence_end(&groups).max(write_fence),
             newest_epoch: newest_epoch.max(superblock.owner_epoch),
             keyspaces,
         })
@@ -195,8 +195,8 @@ impl Volume {
         let may_write = self.may_write();
         self.change(self.layout.grown(number, self.unused_from..end), &may_write)?;
         let entry = self.segment(number)?;
-        let granted = unit_behind(&entry.groups, claim.first_unit, units_needed(entry));
-        claim.record.granted = granted.unwrap_or(claim.first_unit);
+        let write_fence = unit_behind(&entry.groups, claim.first_unit, units_needed(entry));
+        claim.record.write_fence = write_fence.unwrap_or(claim.first_unit);
         may_write()?;
         write_record(&self.device, entry, &claim.record, 2 * claim.half)
     }
@@ -224,7 +224,7 @@ impl Segment {
         let new_units = allocator.extend(groups);
         allocator.use_units(new_units);
         allocator.keep_off(claim.first_unit);
-        allocator.grant_up_to(claim.record.granted);
+        allocator.extend_write_fence(claim.record.write_fence);
     }
 
     /// Commits the state anew in places of the new owner's own, and has them be those that count.

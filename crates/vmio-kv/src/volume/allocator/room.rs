@@ -40,7 +40,7 @@ impl Allocator {
     /// One whose units all have room.
     pub(crate) fn with_room(groups: &[crate::format::geometry::Group]) -> Self {
         let mut allocator = Allocator::new(groups);
-        allocator.grant_up_to(u64::MAX);
+        allocator.extend_write_fence(u64::MAX);
         allocator.give_all_room();
         allocator
     }
@@ -70,13 +70,13 @@ impl Allocator {
 
     /// A unit of which something is kept is nobody's from now on. One that is not granted, and has no room, is unused as others are.
     pub(super) fn add_free(&mut self, unit: u64) {
-        if !(self.granted.start..self.usable_end).contains(&unit) {
+        if !(self.write_fence.start..self.usable_end).contains(&unit) {
             return;
         }
         let has_room = self.has_room(unit);
         if has_room {
             self.free.ready.insert(unit);
-        } else if unit < self.granted.end {
+        } else if unit < self.write_fence.end {
             self.free.hollow.insert(unit);
         } else {
             return;
@@ -147,7 +147,7 @@ impl Allocator {
         let mut beside = (self.free_units() as usize).saturating_sub(kept);
         // From the end: units are taken from the front.
         let mut found = Vec::new();
-        for unit in self.free.held.range(self.granted.clone()).rev() {
+        for unit in self.free.held.range(self.write_fence.clone()).rev() {
             let is_ready = self.free.ready.contains(unit);
             if found.len() == units {
                 break;

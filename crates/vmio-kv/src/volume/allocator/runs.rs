@@ -135,7 +135,7 @@ impl Allocator {
     /// `least`. Units that others have begun and not shared yet are left out.
     fn longest_run(&self, keyspace: u32, wanted: u64, least: u64, own: &[u64]) -> Option<(u64, u64, u64)> {
         let owner = (Purpose::Extents, keyspace);
-        let is_shared = |unit: &u64| self.granted.contains(unit) && (!self.in_use.contains(unit) || own.contains(unit));
+        let is_shared = |unit: &u64| self.write_fence.contains(unit) && (!self.in_use.contains(unit) || own.contains(unit));
         let enough = self.parts.with_room(owner, wanted..).map(|(_, unit)| unit).find(is_shared);
         let longest = || self.parts.with_room(owner, least..).rev().map(|(_, unit)| unit).find(is_shared);
         let unit = enough.or_else(longest)?;

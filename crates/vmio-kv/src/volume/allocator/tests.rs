@@ -200,18 +200,18 @@ fn what_is_reserved_nobody_else_gets() {
 }
 
 #[test]
-fn what_is_reserved_is_granted_to_the_last_unit() {
+fn the_write_fence_covers_reserved_units_to_the_last() {
     let mut allocator = Allocator::with_room(&group(12));
-    allocator.grant_up_to(3);
+    allocator.extend_write_fence(3);
     allocator.reserve(11);
     for _ in 0..11 {
         let mut taken = allocator.take_reserved_chunk(|_| 0);
         if taken.is_none() {
-            assert!(allocator.take_lacks_grant());
-            allocator.grant_up_to(allocator.next_grant(true));
+            assert!(allocator.take_hit_write_fence());
+            allocator.extend_write_fence(allocator.next_write_fence(true));
             taken = allocator.take_reserved_chunk(|_| 0);
         }
-        assert!(taken.is_some(), "one grant is enough");
+        assert!(taken.is_some(), "one extension is enough");
     }
     assert_eq!(allocator.free_units(), 0);
 }
@@ -228,7 +228,7 @@ fn a_full_segment_says_so() {
 #[test]
 fn units_without_room_are_not_given_out() {
     let mut allocator = Allocator::new(&group(6));
-    allocator.grant_up_to(u64::MAX);
+    allocator.extend_write_fence(u64::MAX);
     assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (0, 5));
     assert!(allocator.take_chunk(|_| 0).is_none());
     assert!(allocator.take_lacks_room() && !allocator.take_lacks_room());

@@ -80,17 +80,17 @@ impl GroupMap {
     }
 
     /// Blocks that were never written, of units that will not be granted, and of which there is nothing to say. They count as written.
-    pub(super) fn unused_blocks(&mut self, segment: Uuid, epoch: u64, granted: u64) -> Vec<UnusedBlocks> {
+    pub(super) fn unused_blocks(&mut self, segment: Uuid, epoch: u64, write_fence: u64) -> Vec<UnusedBlocks> {
         let (group, known) = (self.group, self.units.len() as u64);
         let lists = [
-            (Kind::Bitmap, &mut self.bitmaps, group.bitmaps_granted(granted), known.div_ceil(BITMAP_UNITS)),
-            (Kind::UnitTable, &mut self.tables, group.unit_tables_granted(granted), known.div_ceil(UNIT_TABLE_UNITS)),
+            (Kind::Bitmap, &mut self.bitmaps, group.bitmaps_below(write_fence), known.div_ceil(BITMAP_UNITS)),
+            (Kind::UnitTable, &mut self.tables, group.unit_tables_below(write_fence), known.div_ceil(UNIT_TABLE_UNITS)),
         ];
-        let of_list = |(kind, pairs, granted, known): (Kind, &mut Vec<Pair>, u64, u64)| {
+        let of_list = |(kind, pairs, write_fence, known): (Kind, &mut Vec<Pair>, u64, u64)| {
             // What is new is behind what is not.
             let new = pairs.iter().rev().take_while(|pair| pair.is_new() && pair.dirty).count() as u64;
             let end = pairs.len() as u64;
-            let indexes = granted.max(known).max(end - new).min(end)..end;
+            let indexes = write_fence.max(known).max(end - new).min(end)..end;
             let written = Pair { copy: 0, epoch, dirty: false, is_known: true };
             pairs[indexes.start as usize..].fill(written);
             (!indexes.is_empty()).then_some(UnusedBlocks { segment, epoch, kind, group, indexes })
@@ -125,7 +125,7 @@ impl Allocator {
 
     /// Units of a group that are not granted, and that no commit has to have first for them to be free.
     fn range_beyond(&self, map: &GroupMap) -> Range<u64> {
-        let start = map.group.first_unit.max(self.granted.end).max(self.granted.start);
+        let start = map.group.first_unit.max(self.write_fence.end).max(self.write_fence.start);
         start..map.group.end().min(self.usable_end)
     }
 
@@ -166,16 +166,16 @@ impl Allocator {
 
     /// The same after something has been said of a unit.
     pub(super) fn note_unused(&mut self, unit: u64) {
-        if unit >= self.granted.end {
+        if unit >= self.write_fence.end {
             self.find_unused();
         }
     }
 
     /// Blocks of which it has to be known where their newest copy is, if units up to one are granted.
-    pub(crate) fn unknown_blocks(&self, granted: u64) -> Vec<UnknownBlock> {
+    pub(crate) fn unknown_blocks(&self, write_fence: u64) -> Vec<UnknownBlock> {
         let of_map = |(place, map): (usize, &GroupMap)| {
             let group = map.group;
-            let wanted = (group.bitmaps_granted(granted), group.unit_tables_granted(granted));
+            let wanted = (group.bitmaps_below(write_fence), group.unit_tables_below(write_fence));
             let unknown = map.unknown_blocks(wanted.0, wanted.1);
             unknown.map(move |found| Self::unknown(place, group, found)).collect::<Vec<_>>()
         };
@@ -219,20 +219,20 @@ mod tests {
         let mut allocator = Allocator::new(&groups);
         let free = 100 * GROUP_UNITS_MAX - 1 - 100;
         assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (0, free), "all but the groups' own");
-        let granted = allocator.next_grant(true);
-        assert_eq!(granted, 2 + 512);
-        allocator.grant_up_to(granted);
-        give_room_below(&mut allocator, granted);
+        let write_fence = allocator.next_write_fence(true);
+        assert_eq!(write_fence, 2 + 512);
+        allocator.extend_write_fence(write_fence);
+        give_room_below(&mut allocator, write_fence);
         let chunks: Vec<u64> = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).collect();
         assert_eq!(chunks, (2..513).collect::<Vec<_>>(), "one is for commits");
         let kept: usize = allocator.groups.iter().map(|map| map.units.len()).sum();
         assert_eq!(kept, 513 + 99);
         assert_eq!(allocator.free_units_with_holes(), free - 511);
-        let changed = allocator.changed(Uuid([1; 16]), 1, granted);
+        let changed = allocator.changed(Uuid([1; 16]), 1, write_fence);
         let unused: u64 = changed.unused.iter().map(|unused| unused.indexes.end - unused.indexes.start).sum();
         let all: u64 = groups.iter().map(|group| group.bitmaps_in_use() + group.unit_tables_in_use()).sum();
         assert_eq!((changed.blocks.len() as u64, unused), (9 + 3 + 99 * 2, all - 9 - 3 - 99 * 2));
-        assert!(allocator.changed(Uuid([1; 16]), 2, granted).blocks.is_empty());
+        assert!(allocator.changed(Uuid([1; 16]), 2, write_fence).blocks.is_empty());
     }
 
     fn give_room_below(allocator: &mut Allocator, end: u64) {
@@ -242,30 +242,30 @@ mod tests {
     }
 
     #[test]
-    fn what_gets_room_before_its_grant_counts_once_and_is_given_out_with_it() {
+    fn a_unit_allocated_beyond_the_write_fence_counts_once_and_is_taken_once_within_it() {
         let mut allocator = Allocator::new(&groups(1, 2 * GROUP_UNITS_MAX));
         let free = allocator.free_units_with_holes();
-        allocator.grant_up_to(4);
+        allocator.extend_write_fence(4);
         give_room_below(&mut allocator, 7);
         assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (5, free));
         assert_eq!(allocator.take_chunk(|_| 0), Some(2));
-        assert_eq!(allocator.take_chunk(|_| 0), None, "one is for commits, and the next is not granted");
-        assert!(allocator.take_lacks_grant() && !allocator.take_lacks_room());
-        allocator.grant_up_to(9);
+        assert_eq!(allocator.take_chunk(|_| 0), None, "one is for commits, and the next is beyond the write fence");
+        assert!(allocator.take_hit_write_fence() && !allocator.take_lacks_room());
+        allocator.extend_write_fence(9);
         assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (4, free - 1));
         assert_eq!(allocator.next_without_room(false), Some(7), "the others have it");
         let chunks: Vec<u64> = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).collect();
         assert_eq!(chunks, [3, 4, 5]);
-        assert!(allocator.take_lacks_room() && !allocator.take_lacks_grant());
+        assert!(allocator.take_lacks_room() && !allocator.take_hit_write_fence());
         give_room_below(&mut allocator, 20);
-        allocator.grant_up_to(3);
+        allocator.extend_write_fence(3);
         assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (14, free - 4));
     }
 
     #[test]
     fn a_full_file_system_is_not_asked_for_room_for_all_of_a_long_volume() {
         let mut allocator = Allocator::new(&groups(1, 100 * GROUP_UNITS_MAX));
-        allocator.grant_up_to(12);
+        allocator.extend_write_fence(12);
         let refuse_all = |allocator: &mut Allocator| {
             let next = || {
                 let unit = allocator.next_without_room(true)?;
@@ -277,21 +277,21 @@ mod tests {
         assert_eq!(
             refuse_all(&mut allocator),
             (2..524).collect::<Vec<_>>(),
-            "those that are granted, and so many more"
+            "those within the write fence, and 8 more"
         );
-        allocator.grant_up_to(20);
+        allocator.extend_write_fence(20);
         assert_eq!(refuse_all(&mut allocator), (524..532).collect::<Vec<_>>(), "none twice");
         assert_eq!(allocator.next_without_room(false), Some(2), "but when there may be room again");
     }
 
     #[test]
-    fn a_grant_that_goes_on_into_the_next_group_leaves_that_ones_own_unit_out() {
+    fn a_write_fence_that_reaches_the_next_group_leaves_out_its_own_unit() {
         let groups = groups(1, 2 * GROUP_UNITS_MAX);
         let mut allocator = Allocator::new(&groups);
         let second = groups[1].first_unit;
-        allocator.grant_up_to(second - 3);
-        assert_eq!(allocator.next_grant(true), second + 1 + 509);
-        allocator.grant_up_to(second + 3);
+        allocator.extend_write_fence(second - 3);
+        assert_eq!(allocator.next_write_fence(true), second + 1 + 509);
+        allocator.extend_write_fence(second + 3);
         give_room_below(&mut allocator, second + 3);
         let taken: Vec<u64> = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).collect();
         assert_eq!(taken[taken.len() - 4..], [second - 3, second - 2, second - 1, second + 1]);

@@ -13,10 +13,10 @@ const STEP_UNITS: std::ops::RangeInclusive<u64> = 8..=512;
 
 impl Allocator {
     /// Whether the first free unit is given out; one more, if there is one and that is not for the segment's own blocks: a commit finds room.
-    pub(super) fn is_granted(&self, is_own: bool) -> bool {
+    pub(super) fn is_within_write_fence(&self, is_own: bool) -> bool {
         let more = self.free.ready.len().saturating_sub(1);
         let behind = if is_own { 0 } else { more.min(OWN_UNITS as usize) };
-        self.free.ready.iter().nth(behind).is_some_and(|unit| *unit < self.granted.end)
+        self.free.ready.iter().nth(behind).is_some_and(|unit| *unit < self.write_fence.end)
     }
 
     /// The unit behind the last one.
@@ -25,31 +25,31 @@ impl Allocator {
     }
 
     /// Whether a unit was refused since this was last asked because it is not granted.
-    pub(crate) fn take_lacks_grant(&mut self) -> bool {
-        std::mem::take(&mut self.lacks_grant)
+    pub(crate) fn take_hit_write_fence(&mut self) -> bool {
+        std::mem::take(&mut self.hit_write_fence)
     }
 
     /// Up to which unit the next commit is to grant them: further than now if few are left, or if somebody needs `more`.
-    pub(crate) fn next_grant(&self, more: bool) -> u64 {
+    pub(crate) fn next_write_fence(&self, more: bool) -> u64 {
         let step = (self.units_in_all() / 16).clamp(*STEP_UNITS.start(), *STEP_UNITS.end()) as usize;
         // All that are hollow are granted.
-        let left = self.free.ready.range(..self.granted.end).take(step).count() + self.free.hollow.len();
+        let left = self.free.ready.range(..self.write_fence.end).take(step).count() + self.free.hollow.len();
         // What a volume has grown by is no free unit yet.
         let last = self.beyond().take(step).last().filter(|_| more || left < step / 2);
-        last.map_or(self.granted.end, |unit| unit + 1).min(self.end())
+        last.map_or(self.write_fence.end, |unit| unit + 1).min(self.end())
     }
 
     /// Units up to this one are granted: a superblock that is durable says so.
-    pub(crate) fn grant_up_to(&mut self, unit: u64) {
-        let before = std::mem::replace(&mut self.granted.end, unit);
-        let ungranted = self.free.hollow.split_off(&unit);
-        ungranted.iter().for_each(|unit| _ = self.free.held.remove(unit));
+    pub(crate) fn extend_write_fence(&mut self, unit: u64) {
+        let before = std::mem::replace(&mut self.write_fence.end, unit);
+        let beyond_fence = self.free.hollow.split_off(&unit);
+        beyond_fence.iter().for_each(|unit| _ = self.free.held.remove(unit));
         let mut new = Vec::new();
         for map in &mut self.groups {
             let (first, end) = (map.group.first_unit, map.group.end());
-            map.reach(map.group.granted_units(unit) as usize);
-            let granted = before.max(first)..unit.min(end);
-            new.extend(granted.filter(|unit| map.is_free((unit - first) as usize)));
+            map.reach(map.group.units_below(unit) as usize);
+            let write_fence = before.max(first)..unit.min(end);
+            new.extend(write_fence.filter(|unit| map.is_free((unit - first) as usize)));
         }
         let refused_end = self.free.refused_end;
         new.retain(|unit| !self.in_use.contains(unit));
@@ -64,13 +64,13 @@ impl Allocator {
 
     /// Keeps off units that another owner was granted before, who may still be there.
     pub(crate) fn keep_off(&mut self, unit: u64) {
-        self.granted.start = unit;
+        self.write_fence.start = unit;
         self.find_free_units();
     }
 
     /// There is no other owner any more: has all units that are free be free, and those that were groups' own.
     pub(crate) fn forget_former_owners(&mut self) {
-        let before = std::mem::take(&mut self.granted.start);
+        let before = std::mem::take(&mut self.write_fence.start);
         let own: Vec<u64> = self.groups.iter().map(|map| map.group.own_unit).collect();
         for map in &mut self.groups {
             for index in 0..map.units.len() {
@@ -110,23 +110,23 @@ mod tests {
     use crate::volume::allocator::Cursor;
 
     #[test]
-    fn only_what_is_granted_is_given_out_and_one_unit_stays_for_commits() {
+    fn only_units_within_the_write_fence_are_taken_and_one_is_kept_for_commits() {
         let mut allocator = Allocator::with_room(&[Group::new(1, 100)]);
-        allocator.grant_up_to(0);
+        allocator.extend_write_fence(0);
         assert_eq!(allocator.take_chunk(|_| 0), None);
-        assert!(allocator.take_lacks_grant() && !allocator.take_lacks_grant());
-        assert_eq!(allocator.next_grant(false), 10, "eight beside the group's own");
-        allocator.grant_up_to(10);
+        assert!(allocator.take_hit_write_fence() && !allocator.take_hit_write_fence());
+        assert_eq!(allocator.next_write_fence(false), 10, "eight beside the group's own");
+        allocator.extend_write_fence(10);
         let taken: Vec<u64> = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).collect();
         assert_eq!(taken, (2..9).collect::<Vec<_>>());
-        assert!(allocator.take_lacks_grant());
+        assert!(allocator.take_hit_write_fence());
         let own = allocator.take_block(&mut Cursor::default(), Purpose::Segment, 0).expect("it is kept for that");
         assert_eq!(own.0 / crate::format::geometry::UNIT_BYTES, 9);
-        assert_eq!(allocator.next_grant(false), 18);
+        assert_eq!(allocator.next_write_fence(false), 18);
     }
 
     #[test]
-    fn a_new_owner_takes_nothing_that_was_granted_before() {
+    fn a_new_owner_takes_nothing_within_former_write_fences() {
         let mut allocator = Allocator::with_room(&[Group::new(1, 100)]);
         let (mut nodes, mut cursor) = (Vec::new(), Cursor::default());
         for _ in 0..700 {
@@ -134,7 +134,7 @@ mod tests {
         }
         allocator.leave(&mut cursor);
         allocator.keep_off(20);
-        allocator.grant_up_to(40);
+        allocator.extend_write_fence(40);
         assert_eq!(allocator.free_units(), 81);
         let (at, _) = allocator.take_block(&mut cursor, Purpose::Leaves(1), 7).expect("room");
         assert_eq!(at / crate::format::geometry::UNIT_BYTES, 20, "not in a unit with room, nor in one that is free");
@@ -143,7 +143,7 @@ mod tests {
             allocator.free(crate::format::free_log::Freed { offset, blocks: 1 });
         }
         assert_eq!(allocator.free_units(), 79, "what comes free there is given to nobody");
-        assert_eq!(allocator.begin_discard(21, 0), vec![], "nor is what is not granted discarded");
+        assert_eq!(allocator.begin_discard(21, 0), vec![], "nor is anything beyond the write fence discarded");
         allocator.forget_former_owners();
         assert_eq!(allocator.free_units(), 98, "all but what the node and the group have");
         assert_eq!(allocator.take_chunk(|_| 0), Some(1), "which has left its first unit");
