@@ -35,7 +35,7 @@ use vmio::backing::{Access, Backing, FileBacking};
 
 use crate::db::opened::Opened;
 use crate::db::reorganization::ScannedRecords;
-use crate::device::{Beside, Device};
+use crate::device::{TakeoverBacking, Device};
 use crate::error::{Error, Result};
 use crate::format::extents::LARGE_BYTES_MAX;
 use crate::format::geometry::UNIT_BYTES;
@@ -168,7 +168,7 @@ impl Store {
     /// There is one more segment, whose log has its end in memory.
     fn add_segment(&self) {
         self.segments.fetch_add(1, Ordering::Relaxed);
-        self.memtable_budget.add_beside(self.options.tail_bytes());
+        self.memtable_budget.add_other(self.options.tail_bytes());
     }
 
     /// Fails if it is open for reading alone, or was closed, or the caller is a forked child.
@@ -207,7 +207,7 @@ impl Db {
 
     fn map(cache: &Cache, backing: impl Backing + 'static, options: &Options) -> Result<Arc<Device>> {
         let backing: Arc<dyn Backing> =
-            if options.takes_over() { Arc::new(Beside(backing)) } else { Arc::new(backing) };
+            if options.takes_over() { Arc::new(TakeoverBacking(backing)) } else { Arc::new(backing) };
         let identity = backing.identity();
         let device = Device::open(cache, backing, options.volume_bytes_max()).map_err(|error| {
             let by = identity.and_then(Holders::in_words);

@@ -367,12 +367,12 @@ impl Options {
 
     /// What the cache has as long as memtables keep to their sum, and there is one segment.
     pub(crate) fn cache_bytes(&self) -> u64 {
-        self.cache_bytes_beside(self.memtable_budget_bytes() + TAIL_BYTES)
+        self.cache_bytes_without(self.memtable_budget_bytes() + TAIL_BYTES)
     }
 
     /// What it has where memtables, and the ends of logs, take so much. Where snapshots hold levels beyond their sum, that is the
     /// cache's loss.
-    pub(crate) fn cache_bytes_beside(&self, bytes: u64) -> u64 {
+    pub(crate) fn cache_bytes_without(&self, bytes: u64) -> u64 {
         self.memory_bytes - (bytes + self.filter_bytes).min(self.memory_bytes - CACHE_BYTES_MIN)
     }
 

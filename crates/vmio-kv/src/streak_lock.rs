@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_has_it_beside_another_and_everybody_gets_it() {
+    fn one_thread_at_a_time_has_it_and_each_gets_it() {
         let lock = StreakLock::new((0_u64, false));
         std::thread::scope(|scope| {
             for _ in 0..8 {

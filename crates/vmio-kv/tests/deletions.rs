@@ -196,7 +196,7 @@ impl Drop for Ends<'_> {
 
 /// One key goes from place to place, each time by a batch that deletes it here and puts it there: so whoever scans finds one.
 #[test]
-fn who_scans_beside_writers_misses_nothing() {
+fn scans_during_writes_miss_nothing() {
     const PLACES: u64 = 2000;
     let db = Db::create_on(MemoryBacking::new(256 << 20).unwrap(), options().memtable_bytes(4 << 20)).unwrap();
     let places = |writer: u64| writer * PLACES..(writer + 1) * PLACES;

@@ -364,7 +364,7 @@ fn an_owner_who_does_not_look_after_each_flush_is_told_at_his_next_commit() {
 }
 
 #[test]
-fn without_room_beside_the_old_owners_the_volume_grows_or_it_is_refused() {
+fn without_space_outside_old_fences_the_volume_grows_or_the_takeover_is_refused() {
     let disk = SimulatedDisk::new(5, &[40 * MIB]);
     let old = Db::create_on(disk.open(0), options().max_volume_bytes(40 * MIB)).unwrap();
     let mut keys = 0_u64;

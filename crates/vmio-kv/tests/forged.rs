@@ -73,7 +73,7 @@ fn a_number_beyond_all_that_can_be_is_damage() {
 
 /// A volume has grown into what another one was.
 #[test]
-fn a_copy_that_another_volume_has_left_is_passed_over() {
+fn a_copy_that_another_volume_has_left_is_skipped() {
     let disk = Arc::new(MemoryBacking::new(256 << 20).unwrap());
     let db = Db::create_on(Arc::clone(&disk), options()).unwrap();
     for round in 0..20_u8 {

@@ -82,7 +82,7 @@ fn a_small_working_set_may_be_overwritten_for_ever() {
         check(&db, |_| Some(round - 1), KEYS);
         db.collect_garbage().unwrap();
         let stats = db.stats().unwrap();
-        // Beside what is live the log has the chunks that are written to.
+        // TakeoverBacking what is live the log has the chunks that are written to.
         assert!(stats.log_bytes <= stats.live_bytes * 3 / 2 + 10 * MIB, "{stats:?}");
         assert!(stats.collected_chunks > 100, "{stats:?}");
         check(&db, |_| Some(round - 1), KEYS);
@@ -153,7 +153,7 @@ fn a_full_store_has_room_again_when_something_is_deleted() {
 
 /// Older levels keep entries whose records are gone, and whose places hold others.
 #[test]
-fn entries_of_older_levels_whose_records_are_gone_are_passed_over() {
+fn entries_of_older_levels_whose_records_are_gone_are_skipped() {
     const KEYS: u64 = 3000;
     let disk = Arc::new(MemoryBacking::new(96 * MIB).unwrap());
     let mut db = Db::create_on(Arc::clone(&disk), options(24 << 10)).unwrap();
@@ -220,7 +220,7 @@ fn a_scan_keeps_the_chunks_that_it_may_read() {
 
 /// What is put while a record is moved is newer than what was moved.
 #[test]
-fn writers_beside_collections_have_the_last_word() {
+fn writers_during_collections_have_the_last_word() {
     const KEYS: u64 = 400;
     const WRITERS: u64 = 2;
     let disk = Arc::new(MemoryBacking::new(96 * MIB).unwrap());
@@ -380,7 +380,7 @@ fn a_keyspace_that_was_idle_does_not_have_the_log_read_from_its_beginning() {
 
 /// The same with batches: who moves a record waits for one nearly always, and has to look again.
 #[test]
-fn batches_beside_collections_have_the_last_word() {
+fn batches_during_collections_have_the_last_word() {
     const KEYS: u64 = 400;
     let db =
         Db::create_on(MemoryBacking::new(96 * MIB).unwrap(), options(64 << 10).max_space_amplification(1.1)).unwrap();

@@ -173,7 +173,7 @@ fn keyspaces_come_and_go_for_ever() {
 
 /// Whoever writes beside it is before it or behind it: of a batch nothing is left, or all.
 #[test]
-fn writers_go_on_beside_it() {
+fn writers_go_on_during_it() {
     let disk = Arc::new(MemoryBacking::new(256 << 20).unwrap());
     let db = Db::create_on(Arc::clone(&disk), options()).unwrap();
     let is_over = AtomicBool::new(false);

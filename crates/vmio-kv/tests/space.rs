@@ -124,7 +124,7 @@ fn the_log_stays_within_its_limit_with_small_values() {
 
 /// Most of the keys are in a keyspace of short records, nearly all bytes in one of long ones.
 #[test]
-fn the_log_stays_within_its_limit_beside_a_keyspace_of_short_records() {
+fn the_log_stays_within_its_limit_despite_a_keyspace_of_short_records() {
     const KEYS: u64 = 800;
     let wide = options().max_recovery_log_bytes(1 << 30);
     let db = Db::create_on(MemoryBacking::new(1 << 30).unwrap(), wide).unwrap();

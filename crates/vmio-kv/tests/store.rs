@@ -247,7 +247,7 @@ fn the_cache_has_what_levels_in_memory_do_not_take() {
             std::thread::sleep(Duration::from_millis(1));
         }
     };
-    // Beside the log's end and the cache's own buffers.
+    // TakeoverBacking the log's end and the cache's own buffers.
     let is_idle = |stats: Stats| stats.cache_bytes >= (64 - 8 - 8) * MIB;
     wait_until("nothing is in memory", &is_idle);
     let mut number = 0_u64;

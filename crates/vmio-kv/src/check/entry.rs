@@ -132,7 +132,7 @@ fn check_key(leaf: &Leaf<'_>, index: usize, key: &[u8]) -> Result<(), String> {
         return Err("what it says of its key is not its record's".to_owned());
     }
     if !leaf.candidates(key).contains(&index) || leaf.is_key(index, key, key_hash(key)) == Some(false) {
-        return Err("a search for its key passes it over".to_owned());
+        return Err("a search for its key skips it".to_owned());
     }
     Ok(())
 }

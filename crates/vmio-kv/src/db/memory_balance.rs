@@ -28,7 +28,7 @@ impl MemoryBalance {
             while let Some(bytes) = its.wait(known) {
                 known = Some(bytes);
                 // To give memory back may take a while: what it is by then is looked at anew.
-                if let Err(error) = device.resize_cache(options.cache_bytes_beside(bytes)) {
+                if let Err(error) = device.resize_cache(options.cache_bytes_without(bytes)) {
                     tracing::warn!(%error, "the cache stays as large as it is");
                 }
             }

@@ -226,7 +226,7 @@ mod tests {
 
     /// Records of a store that are in a level, as a scan has read them; and what becomes of them if something comes between the look
     /// whether they are the newest, and the move.
-    fn moved_beside(direction: Direction, between: impl FnOnce(&Db)) -> Db {
+    fn moved_during(direction: Direction, between: impl FnOnce(&Db)) -> Db {
         let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
         let db = Db::create_on(MemoryBacking::new(64 << 20).unwrap(), options).unwrap();
         (0..KEYS).rev().for_each(|number| db.put(&key(number), &number.to_le_bytes()).unwrap());
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn records_come_to_lie_in_the_order_of_their_keys() {
         for direction in [Direction::Up, Direction::Down] {
-            let db = moved_beside(direction, |_| ());
+            let db = moved_during(direction, |_| ());
             assert!(values(&db).into_iter().eq((0..KEYS).map(Some)));
             assert!(db.stats().unwrap().reorganized_bytes > 0);
             db.flush().unwrap();
@@ -283,7 +283,7 @@ mod tests {
         };
         let betweens: [&dyn Fn(&Db); 3] = [&change, &flush, &rotate];
         for between in betweens {
-            let db = moved_beside(Direction::Up, between);
+            let db = moved_during(Direction::Up, between);
             assert_eq!(values(&db), expected);
             db.flush().unwrap();
             assert_eq!(values(&db), expected);

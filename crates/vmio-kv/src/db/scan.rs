@@ -176,7 +176,7 @@ impl Progress {
         let wants_value = self.wants_values && !is_large && value.is_none();
         let key = RefCell::new(bytes);
         let value = if wants_value || !complete {
-            log.read_passed(&end.passed, pointer, |record| {
+            log.read_from_bypass(&end.bypassed, pointer, |record| {
                 if !complete {
                     let mut key = key.borrow_mut();
                     key.clear();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     /// While a leaf is searched, which takes reading a record, it is evicted, and cannot be read again.
-    fn beside_a_failure<Answer: Send>(read: impl Fn(&Db) -> Result<Answer> + Sync) -> Result<Answer> {
+    fn during_a_failure<Answer: Send>(read: impl Fn(&Db) -> Result<Answer> + Sync) -> Result<Answer> {
         let backing = Arc::new(FailingBacking::new(64 << 20));
         let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
         let db = Db::create_on(Arc::clone(&backing), options.clone()).expect("a store");
@@ -338,7 +338,7 @@ mod tests {
             let get = |db: &Db| Ok(db.get(&key(number))?.map(|value| (key(number), value)));
             let up = |db: &Db| db.scan(key(number)..).next().transpose();
             let down = |db: &Db| db.scan(..=key(number)).next_back().transpose();
-            for found in [beside_a_failure(get), beside_a_failure(up), beside_a_failure(down)] {
+            for found in [during_a_failure(get), during_a_failure(up), during_a_failure(down)] {
                 match found {
                     Err(Error::Io(vmio::Error::Read { .. })) => errors += 1,
                     found => assert_eq!(found.expect("no other error"), expected),

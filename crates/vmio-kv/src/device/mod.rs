@@ -1,13 +1,13 @@
 //! The bytes of a volume: what is published is read by loads through a mapping; what is new is stored there, or written past it.
 
 mod admission;
-mod beside;
+mod takeover;
 #[cfg(test)]
 pub(crate) mod failing_backing;
 pub(crate) mod leaf_filters;
 mod page_observer;
-mod passed;
-mod passing;
+mod bypass_batch;
+mod bypass_look;
 mod verifier;
 
 use std::io;
@@ -22,10 +22,10 @@ use crate::format::block::{Block, Kind, Sealed, unseal, unseal_checked};
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
 use crate::volume::content::Content;
 use admission::Admission;
-pub(crate) use beside::Beside;
+pub(crate) use takeover::TakeoverBacking;
 use leaf_filters::LeafFilters;
 pub(crate) use page_observer::PageObserver;
-pub(crate) use passed::Passed;
+pub(crate) use bypass_batch::BypassBatch;
 pub(crate) use verifier::NodeUnits;
 use verifier::NodeVerifier;
 

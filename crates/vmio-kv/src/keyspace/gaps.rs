@@ -276,7 +276,7 @@ mod tests {
                 states.push(now);
                 for (before, state) in states.iter().enumerate() {
                     for key in 0..24_u8 {
-                        // Which keys may be passed over, from either side.
+                        // Which keys may be skipped, from either side.
                         if let Ahead::Within(end) = gaps.ahead(Some(&place(key)), Direction::Up, before as u64) {
                             prop_assert!(end > place(key));
                             prop_assert!(state.iter().all(|there| *there < key || place(*there) >= end));

@@ -256,13 +256,13 @@ impl KeyTree {
         place.is_there.then(entry)
     }
 
-    /// Where a key belongs; `passing` is told of the branches above, and of their children on the way.
-    fn find(&self, key: &[u8], mut passing: impl FnMut(u32, usize)) -> Place {
+    /// Where a key belongs; `on_way` is told of the branches above, and of their children on the way.
+    fn find(&self, key: &[u8], mut on_way: impl FnMut(u32, usize)) -> Place {
         let mut at = self.root;
         for _ in 0..self.branches {
             let branch = self.branch(at);
             let child = branch.keys.child_of(&self.entries, key);
-            passing(at, child);
+            on_way(at, child);
             at = branch.children[child];
         }
         match self.leaf(at).keys.search(&self.entries, key) {
@@ -381,8 +381,8 @@ impl KeyTree {
             (Bound::Included(key) | Bound::Excluded(key), _) => {
                 let place = self.find(key, |_, _| {});
                 let is_included = matches!(bound, Bound::Included(_));
-                let is_passed = place.is_there && is_included == (direction == Direction::Down);
-                (place.leaf, place.index + usize::from(is_passed))
+                let is_bypassed = place.is_there && is_included == (direction == Direction::Down);
+                (place.leaf, place.index + usize::from(is_bypassed))
             }
         };
         loop {

@@ -70,7 +70,7 @@ struct Entries {
 pub(crate) struct Shown {
     pub(crate) known: VecDeque<KnownKey>,
     /// The last key that was looked at, if so many behind them are not shown that more were not looked at.
-    pub(crate) passed: Option<KnownKey>,
+    pub(crate) skipped: Option<KnownKey>,
 }
 
 /// What a large value has taken: a compaction has not to read its head for that.
@@ -245,7 +245,7 @@ impl Memtable {
     /// does not show many.
     pub(crate) fn some(&self, bound: Bound<&[u8]>, direction: Direction, before: u64, most: usize) -> Shown {
         let entries = self.entries.read();
-        let (mut known, mut passed, mut bytes, mut in_a_row) = (VecDeque::new(), None, 0, 0);
+        let (mut known, mut skipped, mut bytes, mut in_a_row) = (VecDeque::new(), None, 0, 0);
         entries.newest.walk(bound, direction, |key, entry| {
             match entries.at(key, entry, before) {
                 Some(pointer) => {
@@ -256,12 +256,12 @@ impl Memtable {
                 None => in_a_row += 1,
             }
             if in_a_row == LOOKED_MAX {
-                passed = Some(KnownKey::whole(key, entry.pointer));
+                skipped = Some(KnownKey::whole(key, entry.pointer));
             }
-            let goes_on = known.len() < most && bytes < BATCH_BYTES && passed.is_none();
+            let goes_on = known.len() < most && bytes < BATCH_BYTES && skipped.is_none();
             if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
-        Shown { known, passed }
+        Shown { known, skipped }
     }
 
     /// Where the keyspace is known to have no values.

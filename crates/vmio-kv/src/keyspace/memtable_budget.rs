@@ -36,7 +36,7 @@ pub(crate) struct MemtableBudget {
     /// admitted to the same room. What snapshots hold is no room that anybody could wait for.
     taken_bytes: AtomicU64,
     /// What the cache does not have either, beside levels.
-    beside_bytes: AtomicU64,
+    other_bytes: AtomicU64,
     /// What ranges take that are known to be empty.
     gaps_bytes: AtomicU64,
     /// What scans have read ahead.
@@ -127,7 +127,7 @@ impl MemtableBudget {
             closed_bytes: AtomicU64::new(0),
             immutable_bytes: AtomicU64::new(0),
             taken_bytes: AtomicU64::new(0),
-            beside_bytes: AtomicU64::new(0),
+            other_bytes: AtomicU64::new(0),
             gaps_bytes: AtomicU64::new(0),
             scans_bytes: AtomicU64::new(0),
             most_bytes,
@@ -144,8 +144,8 @@ impl MemtableBudget {
     }
 
     /// So many bytes are taken for ever by something else.
-    pub(crate) fn add_beside(&self, bytes: u64) {
-        self.beside_bytes.fetch_add(bytes, Ordering::Relaxed);
+    pub(crate) fn add_other(&self, bytes: u64) {
+        self.other_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.notify();
     }
 
@@ -351,7 +351,7 @@ impl MemtableBudget {
             // No step as long as there are none.
             let gaps = self.gaps_bytes.load(Ordering::Relaxed).next_multiple_of(self.step_bytes);
             let scans = self.scans_bytes.load(Ordering::Relaxed).next_multiple_of(self.step_bytes);
-            let bytes = levels + gaps + scans + self.beside_bytes.load(Ordering::Relaxed);
+            let bytes = levels + gaps + scans + self.other_bytes.load(Ordering::Relaxed);
             if *is_over {
                 return None;
             }
@@ -385,7 +385,7 @@ mod tests {
             budget.remove(20);
             assert_eq!(waits.join().expect("no panic"), Some(200));
         });
-        budget.add_beside(50);
+        budget.add_other(50);
         assert_eq!(budget.wait(Some(200)), Some(250));
         budget.end();
         assert_eq!(budget.wait(None), None);
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_fits_is_admitted_alone_and_not_beside_others() {
+    fn writers_that_never_fit_are_admitted_alone() {
         let budget = MemtableBudget::new(1000, 100);
         let other = budget.try_admit(100).expect("there is room");
         let mut other = Some(other);

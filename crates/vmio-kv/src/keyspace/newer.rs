@@ -67,7 +67,7 @@ impl TreeSource<'_> {
     fn find_current(&mut self) -> Result<()> {
         loop {
             self.current = self.cursor.next()?;
-            if self.current.is_some() || self.cursor.take_passed().is_none() {
+            if self.current.is_some() || self.cursor.take_skipped().is_none() {
                 return Ok(());
             }
         }

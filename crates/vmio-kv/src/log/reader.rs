@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic;
 
-use crate::device::Passed;
+use crate::device::BypassBatch;
 use crate::error::{Damage, Error, Result};
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
@@ -60,7 +60,7 @@ impl Log {
         let seed = self.seed_of(pointer)?;
         let whole = |bytes: &[u8]| Record::read(seed, bytes).map(|record| read(&record)).map_err(&damaged);
         let most = (range_of(pointer).end - pointer.offset()) as usize;
-        if let Some(answer) = self.device().look_in_passing(pointer.offset(), most, whole)? {
+        if let Some(answer) = self.device().bypass_look(pointer.offset(), most, whole)? {
             return Ok(answer);
         }
         // As far as its page, first: most records end there.
@@ -113,20 +113,20 @@ impl Log {
     }
 
     /// Reads records that are about to be wanted, all at once, if they are neither in memory nor worth a place there.
-    pub(crate) fn read_in_passing(&self, records: impl Iterator<Item = Pointer>) -> Passed {
+    pub(crate) fn bypass_read(&self, records: impl Iterator<Item = Pointer>) -> BypassBatch {
         // Heads are looked at in place.
         let records = records.filter(|record| record.kind() != PointerKind::Extents);
-        self.device().read_in_passing(self.on_device(records))
+        self.device().bypass_read(self.on_device(records))
     }
 
     /// The same as [`Self::read`], from what was read before if it is there.
-    pub(crate) fn read_passed<Answer>(
+    pub(crate) fn read_from_bypass<Answer>(
         &self,
-        passed: &Passed,
+        bypassed: &BypassBatch,
         pointer: Pointer,
         read: impl Fn(&Record<'_>) -> Answer,
     ) -> Result<Answer> {
-        if let Some(bytes) = passed.get(range_of(pointer))
+        if let Some(bytes) = bypassed.get(range_of(pointer))
             && let Ok(record) = Record::read(self.seed_of(pointer)?, bytes)
         {
             return Ok(read(&record));
@@ -151,13 +151,13 @@ impl Log {
                 true => 0..0,
                 false => range_of(record),
             });
-            let (passed, count) = self.device().read_along(ranges);
+            let (bypassed, count) = self.device().bypass_read_nearby(ranges);
             let (now, later) = rest.split_at(count);
             for who in now {
                 let record = record_of(who);
-                let is_passed = passed.get(range_of(record)).is_some();
-                if let Ok(answer) = self.read_passed(&passed, record, |record| take(who, record)) {
-                    taken(who, answer, is_passed);
+                let is_bypassed = bypassed.get(range_of(record)).is_some();
+                if let Ok(answer) = self.read_from_bypass(&bypassed, record, |record| take(who, record)) {
+                    taken(who, answer, is_bypassed);
                 }
             }
             rest = later;

@@ -92,7 +92,7 @@ mod tests {
     use crate::format::block::Uuid;
 
     #[test]
-    fn what_was_appended_is_read_beside_the_next() {
+    fn what_was_appended_is_read_while_more_is_appended() {
         let header = ChunkHeader {
             segment: Uuid([1; 16]),
             offset: 0,

@@ -14,8 +14,8 @@ use crate::tree::Tree;
 
 /// Entries that are taken from a leaf at a time.
 const BATCH: usize = 16;
-/// Superseded entries that are passed over before whoever goes through the tree is told: others may lead past them.
-const PASSED_MAX: usize = 64;
+/// Superseded entries that are skipped before whoever goes through the tree is told: others may lead past them.
+const SKIPPED_MAX: usize = 64;
 /// Leaves that are read ahead of the one that a cursor comes to.
 const AHEAD: usize = 4;
 
@@ -72,8 +72,8 @@ pub(crate) struct Cursor<L> {
     leaf: Option<Step>,
     /// The entries that come next.
     batch: VecDeque<KnownKey>,
-    /// If that is empty, and it is not at the end: the last key of many that were passed over.
-    passed: Option<KnownKey>,
+    /// If that is empty, and it is not at the end: the last key of many that were skipped.
+    skipped: Option<KnownKey>,
 }
 
 impl<L: Deref<Target = Log> + Clone> Cursor<L> {
@@ -88,7 +88,7 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
     ) -> Result<Self> {
         let (path, batch) = (Vec::new(), VecDeque::new());
         let mut cursor =
-            Cursor { log: log.clone(), keyspace, root, epoch, direction, path, leaf: None, batch, passed: None };
+            Cursor { log: log.clone(), keyspace, root, epoch, direction, path, leaf: None, batch, skipped: None };
         let tree = Tree::new(log, keyspace, root, epoch);
         let node = match bound {
             Bound::Included(key) | Bound::Excluded(key) => {
@@ -183,11 +183,11 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
         }
     }
 
-    /// Takes some entries out of the leaf, or the next one that has any. What is superseded is passed over; after much of that it stops
+    /// Takes some entries out of the leaf, or the next one that has any. What is superseded is skipped; after much of that it stops
     /// at a key of which all is known.
     fn fill(&mut self) -> Result<()> {
-        let mut passed = 0;
-        self.passed = None;
+        let mut skipped = 0;
+        self.skipped = None;
         while self.batch.is_empty() {
             let next = match self.leaf.take() {
                 Some(next) => Some(next),
@@ -201,34 +201,34 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
                 let is_there = |index: &usize| *index < leaf.len() && !tree.is_superseded(leaf, *index);
                 let mut keys = Vec::with_capacity(BATCH);
                 keys.extend(indexes.clone().filter(is_there).map(|index| leaf.key(index)));
-                let all_passed = keys.is_empty() && last < leaf.len();
-                Ok((keys, all_passed.then(|| leaf.key(last))))
+                let all_skipped = keys.is_empty() && last < leaf.len();
+                Ok((keys, all_skipped.then(|| leaf.key(last))))
             })?;
             self.batch.extend(keys);
             if self.direction == Direction::Down {
                 self.batch.make_contiguous().reverse();
             }
             self.leaf = next.later(indexes.len(), self.direction);
-            passed += indexes.len();
-            self.passed = last.filter(|last| last.complete && passed >= PASSED_MAX);
-            if self.passed.is_some() {
+            skipped += indexes.len();
+            self.skipped = last.filter(|last| last.complete && skipped >= SKIPPED_MAX);
+            if self.skipped.is_some() {
                 break;
             }
         }
         Ok(())
     }
 
-    /// What is known of the next entry on the way; `None` at the end, or if it has [passed](Self::take_passed) many.
+    /// What is known of the next entry on the way; `None` at the end, or if it has [skipped](Self::take_skipped) many.
     pub(crate) fn next(&mut self) -> Result<Option<KnownKey>> {
-        if self.batch.is_empty() && self.passed.is_none() {
+        if self.batch.is_empty() && self.skipped.is_none() {
             self.fill()?;
         }
         Ok(self.batch.pop_front())
     }
 
     /// A key that it has come to without an entry to show, since all up to it, and its own, are superseded; told once, and then it goes on.
-    pub(crate) fn take_passed(&mut self) -> Option<KnownKey> {
-        self.passed.take()
+    pub(crate) fn take_skipped(&mut self) -> Option<KnownKey> {
+        self.skipped.take()
     }
 }
 
@@ -238,7 +238,7 @@ fn count(tree: Tree<'_>, leaf: &Leaf<'_>, key: &[u8], is_counted: impl Fn(Orderi
     let (mut low, mut high) = (candidates.start, candidates.end);
     while low < high {
         let half = low.midpoint(high);
-        // What is superseded is passed over: its key may not be known any more.
+        // What is superseded is skipped: its key may not be known any more.
         let Some(middle) = (half..high).find(|index| !tree.is_superseded(leaf, *index)) else {
             high = half;
             continue;

@@ -64,8 +64,8 @@ impl<'log> Tree<'log> {
     }
 
     /// The same for a single look-up: a leaf that is not in memory comes there only if it is wanted often.
-    fn passing_leaf<Answer>(&self, child: Child, look: impl Fn(&Leaf<'_>) -> Result<Answer>) -> Result<Answer> {
-        self.log.device().look_at_node_in_passing(Kind::Leaf, child.offset(), |sealed| {
+    fn bypass_leaf<Answer>(&self, child: Child, look: impl Fn(&Leaf<'_>) -> Result<Answer>) -> Result<Answer> {
+        self.log.device().bypass_look_at_node(Kind::Leaf, child.offset(), |sealed| {
             let leaf = self.check(sealed, child).and_then(|()| Leaf::from_block(sealed));
             look(&leaf.map_err(self.damaged(Kind::Leaf, child))?)
         })
@@ -164,7 +164,7 @@ impl<'log> Tree<'log> {
     ) -> Result<Option<(Pointer, Option<Answer>)>> {
         let hash = key_hash(key);
         let filters = self.log.device().leaf_filters();
-        let found = self.passing_leaf(place, |leaf| {
+        let found = self.bypass_leaf(place, |leaf| {
             for index in leaf.candidates(key).filter(|index| !self.is_superseded(leaf, *index)) {
                 let pointer = leaf.pointer(index).record();
                 match leaf.is_key(index, key, hash) {

@@ -32,7 +32,7 @@ impl TakenExtents {
         // Some of it goes to units that are begun, perhaps.
         segment.make_ready_for(Claim::Put, blocks / UNIT_BLOCKS + 2)?;
         let taken = segment.take(|allocator| {
-            let new_units = segment.units_beside(Claim::Put, allocator);
+            let new_units = segment.units_besides(Claim::Put, allocator);
             allocator.take_runs(keyspace, blocks, &head_blocks, new_units)
         })?;
         let Some(TakenRuns { extents, head: Some(head), new_units }) = taken else {

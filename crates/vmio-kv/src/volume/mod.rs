@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_without_its_table_is_passed_over() -> Result<()> {
+    fn a_header_without_its_table_is_skipped() -> Result<()> {
         for late in HEADER_OFFSETS {
             let cache = Cache::builder().capacity(8 << 20).build()?;
             let device = Arc::new(Device::open(&cache, Arc::new(MemoryBacking::new(64 * UNIT_BYTES)?), 0)?);

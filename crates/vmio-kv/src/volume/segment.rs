@@ -301,7 +301,7 @@ impl Segment {
     }
 
     /// How many units there are beside what is kept for others than such a claim.
-    pub(super) fn units_beside(&self, claim: Claim, allocator: &Allocator) -> u64 {
+    pub(super) fn units_besides(&self, claim: Claim, allocator: &Allocator) -> u64 {
         allocator.free_units().saturating_sub(self.reserve.least_free(claim, allocator.units_in_all()))
     }
 

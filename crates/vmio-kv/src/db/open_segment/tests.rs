@@ -18,7 +18,7 @@ const VALUES: u32 = 150;
 
 /// A batch waits for the device, with some of it in the log. `take` takes all the room that it gets meanwhile, and what it returns holds that
 /// to the end. The batch goes through, and the store goes on.
-fn batch_beside<Taken>(take: impl FnOnce(&Db) -> Taken) {
+fn batch_during<Taken>(take: impl FnOnce(&Db) -> Taken) {
     let backing = Arc::new(FailingBacking::new(64 << 20));
     let options = Options::new().memory_bytes(32 << 20).memtable_bytes(64 << 10).durability(Durability::None);
     let db = Db::create_on(Arc::clone(&backing), options.clone()).expect("a store");
@@ -54,7 +54,7 @@ fn batch_beside<Taken>(take: impl FnOnce(&Db) -> Taken) {
 
 #[test]
 fn large_values_leave_a_batch_its_room() {
-    batch_beside(|db| {
+    batch_during(|db| {
         let keyspace = db.default_keyspace();
         let (mut stored, value) = (Vec::new(), vec![1; 2 << 20]);
         loop {
@@ -86,7 +86,7 @@ impl Drop for Nodes {
 
 #[test]
 fn compactions_leave_a_batch_its_space() {
-    batch_beside(|db| {
+    batch_during(|db| {
         let handle = db.default_keyspace();
         let segment = Arc::clone(&handle.open().unwrap().home.segment);
         let mut nodes = Nodes { segment, cursor: Cursor::default(), runs: Vec::new() };

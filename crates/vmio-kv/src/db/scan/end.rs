@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::reorganization::Gathering;
-use crate::device::Passed;
+use crate::device::BypassBatch;
 use crate::error::{Error, Result};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::leaf::KnownKey;
@@ -18,7 +18,7 @@ const BY_KEY_MAX: usize = 32;
 /// More than these are read in the order of their places: one for so many that have been gone by, so that who stops has had little read in vain.
 const GONE_BY_SHARE: u64 = 4;
 /// Where fewer than one of so many records are read past the cache, it is not worth it.
-const PASSED_SHARE: usize = 4;
+const BYPASSED_SHARE: usize = 4;
 /// Longer records are read when the scan comes to them.
 const BY_PLACE_BYTES_MAX: u32 = 2 * BLOCK_BYTES as u32;
 /// What a record that is ahead takes beside its key and value: itself, its place in the order of reading, and what the allocator adds to both.
@@ -29,7 +29,7 @@ pub(super) struct End {
     cursor: KeyspaceCursor,
     ahead: VecDeque<Ahead>,
     /// The records' blocks, if they were read in the order of their keys.
-    pub(super) passed: Passed,
+    pub(super) bypassed: BypassBatch,
     ahead_max: usize,
     /// Keys that were ahead, and are not any more.
     gone_by: u64,
@@ -52,7 +52,7 @@ pub(super) struct Ahead {
     /// If its record was read, and the value is wanted.
     pub(super) value: Option<Vec<u8>>,
     /// It was, and was not in memory.
-    is_passed: bool,
+    is_bypassed: bool,
 }
 
 impl Ahead {
@@ -79,7 +79,7 @@ impl End {
         End {
             cursor,
             ahead: VecDeque::new(),
-            passed: Passed::default(),
+            bypassed: BypassBatch::default(),
             ahead_max: 1,
             gone_by: 0,
             room: ScanRoom::new(&open.home.store.memtable_budget),
@@ -122,7 +122,7 @@ impl End {
                         // Not twice as many, for which it has no room.
                         self.ahead.reserve_exact(BY_KEY_MAX.max(self.ahead.len() / 8));
                     }
-                    self.ahead.push_back(Ahead { known, value: None, is_passed: false });
+                    self.ahead.push_back(Ahead { known, value: None, is_bypassed: false });
                     if self.ahead.len() >= BY_KEY_MAX && !self.room.reaches(bytes) {
                         break;
                     }
@@ -136,21 +136,21 @@ impl End {
     /// Reads the records of the keys ahead, and says how many keys are to be ahead the next time.
     fn read(&mut self, log: &Log, wants_values: bool) {
         // First it gives back its memory, which the next takes.
-        self.passed = Passed::default();
-        let passed = match self.ahead.len() {
+        self.bypassed = BypassBatch::default();
+        let bypassed = match self.ahead.len() {
             // One alone is read when it is looked at.
             0 | 1 => 0,
             2..=BY_KEY_MAX => {
                 let wanted =
                     self.ahead.iter().map(|ahead| &ahead.known).filter(|known| wants_values || !known.complete);
-                self.passed = log.read_in_passing(wanted.map(|known| known.pointer));
-                self.passed.blocks()
+                self.bypassed = log.bypass_read(wanted.map(|known| known.pointer));
+                self.bypassed.blocks()
             }
             _ => self.read_by_place(log, wants_values),
         };
         self.ahead_max = if self.ahead_max < BY_KEY_MAX {
             2 * self.ahead_max
-        } else if passed * PASSED_SHARE >= self.ahead.len() {
+        } else if bypassed * BYPASSED_SHARE >= self.ahead.len() {
             let gone_by = self.gone_by + self.ahead.len() as u64;
             BY_KEY_MAX.max(usize::try_from(gone_by / GONE_BY_SHARE).unwrap_or(usize::MAX))
         } else {
@@ -170,10 +170,10 @@ impl End {
         let reorganizes = wants_values && store.options.reorganizes_scanned();
         self.is_apart = reorganizes && {
             let pointers = some().map(|ahead| ahead.known.pointer);
-            let mut by_place: Vec<u64> = some().filter(|ahead| ahead.is_passed).map(Ahead::block).collect();
+            let mut by_place: Vec<u64> = some().filter(|ahead| ahead.is_bypassed).map(Ahead::block).collect();
             by_place.sort_unstable();
             by_place.dedup();
-            store.scanned.are_apart_again(pointers, self.passed.blocks() + by_place.len())
+            store.scanned.are_apart_again(pointers, self.bypassed.blocks() + by_place.len())
         };
         if !self.is_apart {
             self.gathering = None;
@@ -199,13 +199,13 @@ impl End {
             &order,
             |wanted| wanted.record,
             take,
-            |wanted, (key, value), is_passed| {
+            |wanted, (key, value), is_bypassed| {
                 let ahead = &mut ahead[wanted.place as usize];
                 if let Some(key) = key {
                     (ahead.known.bytes, ahead.known.complete) = (key, true);
                 }
-                (ahead.value, ahead.is_passed) = (value, is_passed);
-                count += usize::from(is_passed);
+                (ahead.value, ahead.is_bypassed) = (value, is_bypassed);
+                count += usize::from(is_bypassed);
             },
         );
         count

@@ -78,12 +78,12 @@ impl MemoryCursor {
 
     /// The first entry within a bound, which the caller has come to.
     fn next_within(&mut self, bound: Bound<&[u8]>) -> Option<Next> {
-        if self.shown.known.is_empty() && self.shown.passed.is_none() {
+        if self.shown.known.is_empty() && self.shown.skipped.is_none() {
             self.shown = self.level.some(bound, self.direction, self.before, self.most);
             self.most = BATCH_MAX.min(4 * self.most);
         }
         let known = self.shown.known.pop_front().map(Next::Entry);
-        known.or_else(|| self.shown.passed.take().map(Next::Nothing))
+        known.or_else(|| self.shown.skipped.take().map(Next::Nothing))
     }
 
     /// The same, wherever the caller is.
@@ -146,5 +146,5 @@ impl LevelCursor {
 
 fn next_of_tree(cursor: &mut Cursor<Arc<Log>>) -> Result<Option<Next>> {
     let entry = cursor.next()?.map(Next::Entry);
-    Ok(entry.or_else(|| cursor.take_passed().map(Next::Nothing)))
+    Ok(entry.or_else(|| cursor.take_skipped().map(Next::Nothing)))
 }

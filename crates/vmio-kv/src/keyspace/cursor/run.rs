@@ -16,7 +16,7 @@ pub(super) struct Run {
     begin: Begin,
     /// The last of several.
     last: Option<KnownKey>,
-    passed: usize,
+    skipped: usize,
 }
 
 enum Begin {
@@ -45,23 +45,23 @@ fn place_behind(key: &[u8], direction: Direction) -> Vec<u8> {
 impl Run {
     /// With a first key; so many were looked at for it.
     pub(super) fn from_key(first: KnownKey, looked: usize) -> Self {
-        Run { begin: Begin::Key(first), last: None, passed: looked }
+        Run { begin: Begin::Key(first), last: None, skipped: looked }
     }
 
     /// From the end of what is known to be empty on.
     pub(super) fn from_place(place: Vec<u8>) -> Self {
-        Run { begin: Begin::Place(place), last: None, passed: 0 }
+        Run { begin: Begin::Place(place), last: None, skipped: 0 }
     }
 
     /// Goes on to a key; so many were looked at for it.
     pub(super) fn push(&mut self, known: KnownKey, looked: usize) {
         self.last = Some(known);
-        self.passed += looked;
+        self.skipped += looked;
     }
 
     /// Whether so much of it has come together that it should be learnt before it goes on.
     pub(super) fn is_long(&self) -> bool {
-        self.passed >= PART
+        self.skipped >= PART
     }
 
     /// The two places, in the order of keys, that it is between, and where it goes on; none if it is not worth it. Of keys that are not
@@ -74,7 +74,7 @@ impl Run {
     ) -> Result<Option<[Vec<u8>; 2]>> {
         // A range that was cut comes together again: else each of its parts would be gone to for ever.
         let joins_two = is_before_known && matches!(self.begin, Begin::Place(_));
-        let is_worth_it = self.passed >= LEARNT_MIN || joins_two;
+        let is_worth_it = self.skipped >= LEARNT_MIN || joins_two;
         let Some(last) = self.last.as_mut().filter(|_| is_worth_it) else { return Ok(None) };
         log.complete(last)?;
         let end = place_behind(&last.bytes, direction);

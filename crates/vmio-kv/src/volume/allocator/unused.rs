@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(
             refuse_all(&mut allocator),
             (2..524).collect::<Vec<_>>(),
-            "those within the write fence, and 8 more"
+            "those within the write fence, and REFUSED_UNITS_MAX more"
         );
         allocator.extend_write_fence(20);
         assert_eq!(refuse_all(&mut allocator), (524..532).collect::<Vec<_>>(), "none twice");

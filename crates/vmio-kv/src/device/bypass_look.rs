@@ -10,19 +10,19 @@ use crate::format::block::{Block, Kind, Sealed, unseal};
 use crate::format::geometry::BLOCK_BYTES;
 
 /// Blocks that are read past the mapping at a time, for a look at them.
-pub(super) const PASSING_BLOCKS: usize = 4;
+pub(super) const BYPASS_BLOCKS_MAX: usize = 4;
 /// A cache of whose pages more than one in this number are free has room. Evictors free some hundreds at a time.
 const FREE_SHARE: u64 = 8;
 
 thread_local! {
     /// Where a thread reads them to, those that nobody looks at: a record is looked at while its leaf is.
-    static PASSING: RefCell<Vec<Box<[Block; PASSING_BLOCKS]>>> = const { RefCell::new(Vec::new()) };
+    static BYPASS_BUFFERS: RefCell<Vec<Box<[Block; BYPASS_BLOCKS_MAX]>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Device {
     /// Has `look` see published bytes that are neither in memory nor worth a place there: they are read past the mapping,
     /// into memory of the thread. `None` if they are one or the other, or too many.
-    pub(crate) fn look_in_passing<Answer>(
+    pub(crate) fn bypass_look<Answer>(
         &self,
         offset: u64,
         bytes: usize,
@@ -31,7 +31,7 @@ impl Device {
         let start = offset - offset % BLOCK_BYTES as u64;
         let end = offset.saturating_add(bytes as u64).div_ceil(BLOCK_BYTES as u64).saturating_mul(BLOCK_BYTES as u64);
         let blocks = ((end - start) / BLOCK_BYTES as u64) as usize;
-        if !(1..=PASSING_BLOCKS).contains(&blocks) || end > self.len() {
+        if !(1..=BYPASS_BLOCKS_MAX).contains(&blocks) || end > self.len() {
             return Ok(None);
         }
         let is_resident = |block: u64| self.mapping.is_resident(start + block * BLOCK_BYTES as u64);
@@ -40,12 +40,12 @@ impl Device {
             return Ok(None);
         }
         self.touched(start..end, false);
-        let idle = PASSING.with_borrow_mut(Vec::pop);
-        let mut buffer = idle.unwrap_or_else(|| Box::new([Block::ZERO; PASSING_BLOCKS]));
+        let idle = BYPASS_BUFFERS.with_borrow_mut(Vec::pop);
+        let mut buffer = idle.unwrap_or_else(|| Box::new([Block::ZERO; BYPASS_BLOCKS_MAX]));
         let bytes_read = &mut buffer.as_mut_bytes()[..blocks * BLOCK_BYTES];
         let at = (offset - start) as usize;
         let answer = self.read(start, bytes_read).and_then(|()| look(&bytes_read[at..at + bytes]));
-        PASSING.with_borrow_mut(|idle| idle.push(buffer));
+        BYPASS_BUFFERS.with_borrow_mut(|idle| idle.push(buffer));
         answer.map(Some)
     }
 
@@ -55,17 +55,17 @@ impl Device {
     }
 
     /// Has `look` see a published node that most likely nobody wants again soon: it comes into the cache only if it is worth a place there.
-    pub(crate) fn look_at_node_in_passing<Answer>(
+    pub(crate) fn bypass_look_at_node<Answer>(
         &self,
         kind: Kind,
         offset: u64,
         look: impl Fn(&Sealed<'_>) -> Result<Answer>,
     ) -> Result<Answer> {
-        let passed = self.look_in_passing(offset, BLOCK_BYTES, |bytes| {
+        let bypassed = self.bypass_look(offset, BLOCK_BYTES, |bytes| {
             let whole = bytes.first_chunk().and_then(|block| unseal(block, kind, offset).ok());
             whole.map(|sealed| look(&sealed)).transpose()
         })?;
-        match passed.flatten() {
+        match bypassed.flatten() {
             Some(answer) => Ok(answer),
             // Or it is damaged: that is told by who reads it into the cache.
             None => self.look_at_node(kind, offset, look),
@@ -91,24 +91,24 @@ mod tests {
         let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * UNIT_BYTES)?), 64 * UNIT_BYTES)?;
         let block = |number: u64| UNIT_BYTES + number * BLOCK_BYTES as u64;
         (0..200).try_for_each(|number| device.write(block(number), &[number as u8; BLOCK_BYTES]))?;
-        let in_passing = |number, bytes| device.look_in_passing(block(number), bytes, |bytes| Ok(bytes.to_vec()));
-        assert_eq!(in_passing(0, 8)?, None, "there is room");
+        let bypass_look = |number, bytes| device.bypass_look(block(number), bytes, |bytes| Ok(bytes.to_vec()));
+        assert_eq!(bypass_look(0, 8)?, None, "there is room");
         for number in 0..2 * (32 << 20) / BLOCK_BYTES as u64 {
             device.look(8 * UNIT_BYTES + number * BLOCK_BYTES as u64, 1, |_| Ok(()))?;
         }
-        (1..100).try_for_each(|number| in_passing(number, 8).map(drop))?;
-        let seen = in_passing(150, 2 * BLOCK_BYTES)?.expect("nobody has wanted it");
+        (1..100).try_for_each(|number| bypass_look(number, 8).map(drop))?;
+        let seen = bypass_look(150, 2 * BLOCK_BYTES)?.expect("nobody has wanted it");
         assert!(
             seen[..BLOCK_BYTES].iter().all(|byte| *byte == 150) && seen[BLOCK_BYTES..].iter().all(|byte| *byte == 151)
         );
         assert!(!device.mapping.is_resident(block(150)));
-        assert_eq!(in_passing(150, 8)?, None, "it is wanted again");
-        assert_eq!(in_passing(160, 8 * BLOCK_BYTES)?, None, "it is too long");
+        assert_eq!(bypass_look(150, 8)?, None, "it is wanted again");
+        assert_eq!(bypass_look(160, 8 * BLOCK_BYTES)?, None, "it is too long");
         device.look(block(170), 8, |_| Ok(()))?;
-        assert_eq!(in_passing(170, 8)?, None, "it is in memory");
+        assert_eq!(bypass_look(170, 8)?, None, "it is in memory");
         device.fetch(std::iter::once(block(180)..block(181)));
-        assert_eq!(in_passing(180, 8)?, None, "it is on its way");
-        assert_eq!(in_passing(63 * UNIT_BYTES / BLOCK_BYTES as u64, 8)?, None, "it is beyond the end");
+        assert_eq!(bypass_look(180, 8)?, None, "it is on its way");
+        assert_eq!(bypass_look(63 * UNIT_BYTES / BLOCK_BYTES as u64, 8)?, None, "it is beyond the end");
         Ok(())
     }
 
@@ -129,7 +129,7 @@ mod tests {
         for number in 0..2 * (32 << 20) / BLOCK_BYTES as u64 {
             device.look(8 * UNIT_BYTES + number * BLOCK_BYTES as u64, 1, |_| Ok(()))?;
         }
-        let epoch = |number| device.look_at_node_in_passing(Kind::Leaf, place(number), |leaf| Ok(leaf.epoch));
+        let epoch = |number| device.bypass_look_at_node(Kind::Leaf, place(number), |leaf| Ok(leaf.epoch));
         for number in 0..3 {
             assert_eq!(epoch(number)?, 10 + number);
             assert!(!device.mapping.is_resident(place(number)));

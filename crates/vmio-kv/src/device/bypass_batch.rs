@@ -7,7 +7,7 @@ use std::ops::Range;
 use zerocopy::IntoBytes;
 
 use crate::device::Device;
-use crate::device::passing::PASSING_BLOCKS;
+use crate::device::bypass_look::BYPASS_BLOCKS_MAX;
 use crate::format::block::Block;
 use crate::format::geometry::BLOCK_BYTES;
 
@@ -25,7 +25,7 @@ thread_local! {
 
 /// What was read; none of it may be believed without a look at its checksum.
 #[derive(Default)]
-pub(crate) struct Passed {
+pub(crate) struct BypassBatch {
     /// Which blocks of the volume, ascending.
     numbers: Vec<u64>,
     /// Bit *n*: the block *n* of those has come.
@@ -33,7 +33,7 @@ pub(crate) struct Passed {
     blocks: Option<Box<[Block]>>,
 }
 
-impl Passed {
+impl BypassBatch {
     /// How many blocks were read.
     pub(crate) fn blocks(&self) -> usize {
         self.numbers.len()
@@ -53,7 +53,7 @@ impl Passed {
     }
 }
 
-impl Drop for Passed {
+impl Drop for BypassBatch {
     fn drop(&mut self) {
         if let Some(blocks) = self.blocks.take() {
             // A thread that ends has none any more.
@@ -70,7 +70,7 @@ fn blocks_of(range: &Range<u64>) -> Range<u64> {
 impl Device {
     /// Reads ranges of the log that somebody is about to look at, but for what is in memory. What is worth a place there is
     /// read into the cache in the background, as are long ranges; what could not be read, he who looks is told.
-    pub(crate) fn read_in_passing(&self, ranges: impl Iterator<Item = Range<u64>>) -> Passed {
+    pub(crate) fn bypass_read(&self, ranges: impl Iterator<Item = Range<u64>>) -> BypassBatch {
         let mut numbers = Vec::with_capacity(BLOCKS_MAX);
         let mut into_cache = Vec::new();
         for range in ranges.filter(|range| !range.is_empty() && range.end <= self.len()) {
@@ -84,7 +84,7 @@ impl Device {
                 continue;
             }
             let count = (blocks.end - blocks.start) as usize;
-            if count > PASSING_BLOCKS.min(BLOCKS_MAX - numbers.len())
+            if count > BYPASS_BLOCKS_MAX.min(BLOCKS_MAX - numbers.len())
                 || !is_begun && self.admission.admits(blocks.start, || self.has_room())
             {
                 into_cache.push(range);
@@ -95,7 +95,7 @@ impl Device {
         }
         self.prefetch(into_cache.into_iter());
         if numbers.is_empty() {
-            return Passed::default();
+            return BypassBatch::default();
         }
         numbers.sort_unstable();
         numbers.dedup();
@@ -106,19 +106,19 @@ impl Device {
         self.batches.read(&*self.backing, reads, |place, read| {
             come |= u64::from(matches!(read, Ok(BLOCK_BYTES))) << place;
         });
-        Passed { numbers, come, blocks: Some(blocks) }
+        BypassBatch { numbers, come, blocks: Some(blocks) }
     }
 }
 
 impl Device {
     /// Reads ranges of the log, which ascend, past the cache, but for what is in memory; where little lies between two of them that is read
     /// as well, so that one read does for both. Tells how many of them it has dealt with: as many as there is room for.
-    pub(crate) fn read_along(&self, ranges: impl Iterator<Item = Range<u64>>) -> (Passed, usize) {
+    pub(crate) fn bypass_read_nearby(&self, ranges: impl Iterator<Item = Range<u64>>) -> (BypassBatch, usize) {
         let mut runs: Vec<Range<u64>> = Vec::new();
         let (mut count, mut dealt_with) = (0, 0);
         for range in ranges {
             let blocks = blocks_of(&range);
-            let is_wanted = !range.is_empty() && range.end <= self.len() && blocks.clone().count() <= PASSING_BLOCKS;
+            let is_wanted = !range.is_empty() && range.end <= self.len() && blocks.clone().count() <= BYPASS_BLOCKS_MAX;
             if is_wanted && !blocks.clone().all(|block| self.mapping.is_resident(block * BLOCK_BYTES as u64)) {
                 let near = runs.last_mut().filter(|run| blocks.start <= run.end + BETWEEN_MAX);
                 let from = near.as_ref().map_or(blocks.start, |run| run.end);
@@ -134,12 +134,12 @@ impl Device {
             }
             dealt_with += 1;
         }
-        let passed = if runs.is_empty() { Passed::default() } else { self.read_runs(&runs) };
-        (passed, dealt_with)
+        let bypassed = if runs.is_empty() { BypassBatch::default() } else { self.read_runs(&runs) };
+        (bypassed, dealt_with)
     }
 
     /// Reads runs of blocks, which ascend, for which there is room.
-    fn read_runs(&self, runs: &[Range<u64>]) -> Passed {
+    fn read_runs(&self, runs: &[Range<u64>]) -> BypassBatch {
         let numbers: Vec<u64> = runs.iter().cloned().flatten().collect();
         let mut blocks = IDLE.take().unwrap_or_else(|| vec![Block::ZERO; BLOCKS_MAX].into());
         let mut rest = &mut blocks[..];
@@ -154,7 +154,7 @@ impl Device {
             let whole = read.unwrap_or(0) / BLOCK_BYTES;
             (first..first + whole).for_each(|place| come |= 1 << place);
         });
-        Passed { numbers, come, blocks: Some(blocks) }
+        BypassBatch { numbers, come, blocks: Some(blocks) }
     }
 }
 
@@ -183,7 +183,7 @@ mod tests {
         for block in 0..2 * (32 << 20) / BLOCK {
             device.look(8 * UNIT_BYTES + block * BLOCK, 1, |_| Ok(()))?;
         }
-        device.look_in_passing(place(399), 8, |_| Ok(()))?;
+        device.bypass_look(place(399), 8, |_| Ok(()))?;
         device.look(place(7), 1, |_| Ok(()))?;
         let range = |from: u64, bytes: u64| from..from + bytes;
         let wanted = [
@@ -193,11 +193,11 @@ mod tests {
             range(place(30) + 4000, 96),
             range(place(7), 10),
             // Too long, and beyond the end.
-            range(place(200), BLOCK * PASSING_BLOCKS as u64 + 1),
+            range(place(200), BLOCK * BYPASS_BLOCKS_MAX as u64 + 1),
             range(64 * UNIT_BYTES - 10, 20),
         ];
-        let passed = device.read_in_passing(wanted.iter().cloned());
-        let of = |range: &Range<u64>| passed.get(range.clone()).map(<[u8]>::to_vec);
+        let bypassed = device.bypass_read(wanted.iter().cloned());
+        let of = |range: &Range<u64>| bypassed.get(range.clone()).map(<[u8]>::to_vec);
         assert_eq!(of(&wanted[0]), Some(vec![30; 50]));
         assert_eq!(of(&wanted[1]), Some([vec![10; 96], vec![11; 104]].concat()));
         assert_eq!(of(&wanted[2]), Some(vec![30; 96]));
@@ -205,11 +205,11 @@ mod tests {
         assert_eq!(of(&range(place(31), 1)), None);
         assert!([10, 11, 30].into_iter().all(|block| !device.mapping.is_resident(place(block))));
         // Wanted again so soon, it comes into the cache.
-        let again = device.read_in_passing(std::iter::once(wanted[0].clone()));
+        let again = device.bypass_read(std::iter::once(wanted[0].clone()));
         assert_eq!(again.get(wanted[0].clone()), None);
         assert_eq!(device.look(place(30), 1, |bytes| Ok(bytes[0]))?, 30);
         // No more than there is room for at a time.
-        let many = device.read_in_passing((40..180).map(|block| range(place(block), BLOCK)));
+        let many = device.bypass_read((40..180).map(|block| range(place(block), BLOCK)));
         let come: Vec<_> = (40..180).filter(|block| many.get(range(place(*block), BLOCK)).is_some()).collect();
         assert_eq!(come, Vec::from_iter(40..40 + BLOCKS_MAX as u64));
         Ok(())

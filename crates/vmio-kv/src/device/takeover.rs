@@ -7,9 +7,9 @@ use std::os::fd::BorrowedFd;
 use vmio::backing::{Access, Backing, FileUser};
 
 /// A backing that is opened beside one that somebody has open for writing.
-pub(crate) struct Beside<B>(pub(crate) B);
+pub(crate) struct TakeoverBacking<B>(pub(crate) B);
 
-impl<B: Backing> Backing for Beside<B> {
+impl<B: Backing> Backing for TakeoverBacking<B> {
     fn len(&self) -> u64 {
         self.0.len()
     }
