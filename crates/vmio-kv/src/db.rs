@@ -43,7 +43,7 @@ use crate::options::{Durability, Options};
 use crate::keyspace::{MemtableBudget, Limits, Keyspace};
 use crate::tree::MergeThreads;
 use crate::volume::Volume;
-use crate::volume::unit_lives::UnitLives;
+use crate::volume::chunk_generations::ChunkGenerations;
 use crate::write_batch::{WriteBatch, Writes};
 pub(crate) use held::Held;
 pub(crate) use holders::{Holder, Holders};
@@ -86,7 +86,7 @@ pub(crate) struct Store {
     device: Arc<Device>,
     /// Whoever makes it longer, or creates a segment, holds it.
     volume: Mutex<Volume>,
-    lives: UnitLives,
+    chunk_generations: ChunkGenerations,
     /// Those of all segments.
     keyspaces: RwLock<BTreeMap<String, Arc<Keyspace>>>,
     /// Whoever creates a keyspace, or takes what one has, holds it: names are unique over all segments. It has those whose creation has
@@ -120,7 +120,7 @@ impl Store {
         Ok(Store {
             process: Held::new((), Holders::of(device.identity())).map_err(failed)?,
             is_closed: AtomicBool::new(false),
-            lives: UnitLives::new(device.units_max()),
+            chunk_generations: ChunkGenerations::new(device.units_max()),
             device,
             volume: Mutex::new(volume),
             keyspaces: RwLock::default(),

@@ -12,7 +12,7 @@ use crate::format::record::{ALIGNMENT, FRONT_BYTES, Record, RecordKind};
 use crate::format::unit_table::{Purpose, Unit};
 
 impl Check<'_> {
-    /// Checks an entry; gives its key, or nothing if its record is of a life of the unit that has ended.
+    /// Checks an entry; gives its key, or nothing if its record is of a generation of the chunk that has ended.
     pub(super) fn entry(
         &mut self,
         state: &mut State,

@@ -52,7 +52,7 @@ pub struct Report {
     pub nodes: u64,
     /// Entries in leaves.
     pub entries: u64,
-    /// Entries among them whose record is in a former life of its unit: a newer record of the key is elsewhere.
+    /// Entries among them whose record is in a previous generation of its chunk: a newer record of the key is elsewhere.
     pub superseded_entries: u64,
     /// Values in extents, those over 256 KiB, the newest of their keys or not.
     pub large_values: u64,

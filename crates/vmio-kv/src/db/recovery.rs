@@ -77,7 +77,7 @@ impl OpenSegment {
     pub(super) fn open(store: &Arc<Store>, entry: &SegmentEntry, claim: Option<Claim>) -> Result<(Self, Recovery)> {
         let options = &store.options;
         let device = Arc::clone(&store.device);
-        let segment = Arc::new(Segment::open(device, &store.lives, &store.looks_after_flushes, entry)?);
+        let segment = Arc::new(Segment::open(device, &store.chunk_generations, &store.looks_after_flushes, entry)?);
         let superblock = segment.superblock();
         let entries = segment.keyspaces();
         options.check_keyspaces(store.keyspaces().len() + entries.len())?;

@@ -328,7 +328,7 @@ impl Device {
                 return Err(self.failed("storing", at, std::io::ErrorKind::ReadOnlyFilesystem.into()));
             };
             // SAFETY: the page is pinned for writing, and no reference to it exists: whoever allocated the block has not
-            // published it, and its former life's readers have gone (`volume::epoch`).
+            // published it, and the readers of its previous generation have gone (`volume::epoch`).
             unsafe { std::ptr::copy_nonoverlapping(block.0.as_ptr(), target, BLOCK_BYTES) };
         }
         Ok(())

@@ -47,7 +47,7 @@ impl Stored {
         let head_number = segment.next_head_number();
         let seed = Seed::of_head(segment.uuid, taken.head.offset, head_number);
         let head_bytes = write_head(segment, keyspace, key, taken.head, seed, &head.to_bytes())?;
-        // Pages of a former life may have come in since the room was taken.
+        // Pages of a previous generation may have come in since the room was taken.
         for extent in taken.all() {
             segment.device.drop_pages(extent.offset, extent.bytes())?;
         }

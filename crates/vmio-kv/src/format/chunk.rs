@@ -40,7 +40,7 @@ pub(crate) struct ChunkHeader {
     pub(crate) offset: u64,
     /// The owner's epoch, which rises with each opening, in the upper half, and below it a number that rises from chunk to
     /// chunk. So none is used twice: the records' checksums begin with it, since a chunk that was in use before, even
-    /// in a life that a power cut has undone, holds whole records of then.
+    /// in an opening that a power cut has undone, holds whole records of then.
     pub(crate) generation: u64,
     /// The number of its first record.
     pub(crate) first_sequence: u64,

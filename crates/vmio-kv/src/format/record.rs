@@ -96,7 +96,7 @@ pub(crate) struct Record<'bytes> {
     pub(crate) value: &'bytes [u8],
 }
 
-/// What checksums of records begin with: those of another segment, or of a chunk's former life, pass for none of this one.
+/// What checksums of records begin with: those of another segment, or of a chunk's previous generation, pass for none of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seed(u32);
 

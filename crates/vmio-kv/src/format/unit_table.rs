@@ -102,7 +102,7 @@ pub(crate) struct Unit {
     pub(crate) references: u32,
     /// Bytes of a log chunk, or of extents, that nobody refers to any longer.
     pub(crate) garbage: u32,
-    /// Of a log chunk the epoch of the commit that ended the unit's former life; 48 bits are kept.
+    /// Of a log chunk the epoch of the commit that ended the unit's previous generation; 48 bits are kept.
     pub(crate) former_epoch: u64,
 }
 

@@ -18,7 +18,7 @@ use crate::volume::block_runs::BlockRuns;
 use crate::volume::epoch::Outdated;
 use crate::volume::garbage::Garbage;
 use crate::volume::merges::UnderWay;
-use crate::volume::unit_lives::OF_MERGES;
+use crate::volume::chunk_generations::OF_MERGES;
 
 /// So long a level is left alone whose compaction has failed.
 const REST: Duration = Duration::from_secs(5);
@@ -293,7 +293,7 @@ impl Keyspace {
         Ok(extents)
     }
 
-    /// Has readers know that a commit of that epoch has ended the lives of some chunks, whose live records have been moved.
+    /// Has readers know that a commit of that epoch has ended the generations of some chunks, whose live records have been moved.
     pub(crate) fn outlive(&self, chunks: &Arc<Outdated>, epoch: u64) {
         let _writing = self.writing();
         let version = self.version.load_full();

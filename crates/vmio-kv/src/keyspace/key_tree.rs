@@ -381,8 +381,8 @@ impl KeyTree {
             (Bound::Included(key) | Bound::Excluded(key), _) => {
                 let place = self.find(key, |_, _| {});
                 let is_included = matches!(bound, Bound::Included(_));
-                let is_bypassed = place.is_there && is_included == (direction == Direction::Down);
-                (place.leaf, place.index + usize::from(is_bypassed))
+                let is_skipped = place.is_there && is_included == (direction == Direction::Down);
+                (place.leaf, place.index + usize::from(is_skipped))
             }
         };
         loop {

@@ -61,10 +61,10 @@ impl Log {
         let ReadChunk { header, bytes } = chunk;
         let seed = Seed::new(header.segment, header.generation);
         let (mut at, mut expected) = (RECORDS_AT, header.first_sequence);
-        let (life, began) = self.life;
+        let (generation, began) = self.first_of_this_opening;
         loop {
             // There is the record that ends it, or a former owner may go on there, and nothing of that counts.
-            if expected + 1 >= began && header.generation < life {
+            if expected + 1 >= began && header.generation < generation {
                 return Ok(());
             }
             let offset = header.offset + at as u64;

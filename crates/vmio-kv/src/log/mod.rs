@@ -68,7 +68,7 @@ pub(crate) struct Appended {
 pub(crate) struct Log {
     pub(super) segment: Arc<Segment>,
     /// The first generation since the opening, and the number of its first record.
-    life: (u64, u64),
+    first_of_this_opening: (u64, u64),
     pub(super) state: StreakLock<State>,
     /// Somebody may go on who appends, or who writes.
     pub(super) changed: Condvar,
@@ -216,7 +216,7 @@ impl Log {
         };
         Log {
             segment,
-            life: (header.generation, header.first_sequence),
+            first_of_this_opening: (header.generation, header.first_sequence),
             state: StreakLock::new(state),
             changed: Condvar::new(),
             flushed: Condvar::new(),
@@ -468,7 +468,7 @@ fn chunks_before(chunks: &VecDeque<(u64, u64)>, sequence: u64) -> usize {
     chunks.partition_point(|(first, _)| *first <= sequence).saturating_sub(1)
 }
 
-/// Ends a chunk that the last life of the segment has left, so that each but the newest says where it ends.
+/// Ends a chunk that the last opening of the segment has left, so that each but the newest says where it ends.
 fn end_chunk(segment: &Segment, header: &ChunkHeader, at: usize, sequence: u64) -> Result<()> {
     let record = Record { kind: RecordKind::EndOfChunk, continues: false, keyspace: 0, sequence, key: &[], value: &[] };
     let start = at - at % BLOCK_BYTES;

@@ -277,7 +277,7 @@ pub(crate) fn vouched(record: &Record<'_>) -> u64 {
 }
 
 /// Whether the chunk behind this one, whose header is not whole, begins with the record that comes next. No crash leaves that, since
-/// both begin in the same sector: the header was damaged later. The chunk's generation can only be guessed: the next of this life, or
+/// both begin in the same sector: the header was damaged later. The chunk's generation can only be guessed: the next of this opening, or
 /// the first of a later one.
 pub(crate) fn has_lost_its_header(header: &ChunkHeader, next: &[u8], expected: u64, owner_epoch: u64) -> bool {
     const OWNERS_MAX: usize = 1000;

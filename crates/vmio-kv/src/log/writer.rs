@@ -205,7 +205,7 @@ impl Log {
             let mut written = flushed.and_then(|()| self.write_piece(&chunk, start, stop));
             let is_through = !is_last && stop == aim;
             if is_through {
-                // A page of the unit's former life may have come in since it was taken, by a read that was asked for before. From
+                // A page of the unit's previous generation may have come in since it was taken, by a read that was asked for before. From
                 // now on what is read is what was written, and until then readers have the chunk in memory.
                 let drop_pages = || self.device().drop_pages(chunk.header.offset, CHUNK_BYTES as u64);
                 written = written.and_then(|()| drop_pages());

@@ -19,7 +19,7 @@ use crate::tree::upper::Upper;
 use crate::tree::{MergeThreads, Tree};
 use crate::volume::block_runs::BlockRuns;
 use crate::volume::garbage::Garbage;
-use crate::volume::unit_lives::OF_MERGES;
+use crate::volume::chunk_generations::OF_MERGES;
 
 /// Entries in order, the newest of each key alone.
 pub(crate) trait Source {

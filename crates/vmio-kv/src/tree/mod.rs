@@ -135,7 +135,7 @@ impl<'log> Tree<'log> {
             return false;
         }
         let unit = unit_of(pointer.offset());
-        self.log.segment.lives.is_superseded(unit, leaf.epoch(), self.epoch)
+        self.log.segment.chunk_generations.is_superseded(unit, leaf.epoch(), self.epoch)
     }
 
     /// Where the newest record of a key is that the tree has. If that takes reading the record, `read` sees it at once.

@@ -392,7 +392,7 @@ impl Allocator {
         Some(unit)
     }
 
-    /// Takes a whole unit for a chunk of the log, nothing of which is pending. `former` says which commit ended its former life.
+    /// Takes a whole unit for a chunk of the log, nothing of which is pending. `former` says which commit ended its previous generation.
     pub(crate) fn take_chunk(&mut self, former: impl FnOnce(u64) -> u64) -> Option<u64> {
         let unit = self.pop_free_unit(Purpose::Log)?;
         self.take_found_chunk(unit, former(unit));
@@ -408,7 +408,7 @@ impl Allocator {
     }
 
     /// Marks a whole unit as a chunk that was found in the chain of the log. If no commit has it as that, then `former` or an
-    /// earlier one ended its former life.
+    /// earlier one ended its previous generation.
     pub(crate) fn take_found_chunk(&mut self, unit: u64, former: u64) {
         let is_new = self.change(unit, |map, index| {
             let is_new = map.units[index].purpose != Purpose::Log;

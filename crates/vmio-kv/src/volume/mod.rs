@@ -16,7 +16,7 @@ pub(crate) mod reserve;
 mod room;
 pub(crate) mod segment;
 pub(crate) mod take_over;
-pub(crate) mod unit_lives;
+pub(crate) mod chunk_generations;
 
 use std::cmp::Reverse;
 use std::sync::Arc;

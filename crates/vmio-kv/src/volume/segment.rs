@@ -25,7 +25,7 @@ use crate::volume::merges::Merges;
 use crate::volume::ownership::Ownership;
 use crate::volume::reserve::{Claim, Reservation, Reserve};
 use crate::volume::room::{AHEAD_UNITS, give_chunks_room, give_own_units_room};
-use crate::volume::unit_lives::UnitLives;
+use crate::volume::chunk_generations::ChunkGenerations;
 
 /// A segment of a volume.
 pub(crate) struct Segment {
@@ -33,7 +33,7 @@ pub(crate) struct Segment {
     pub(crate) number: u32,
     pub(crate) uuid: Uuid,
     pub(crate) retired: Arc<Retired>,
-    pub(crate) lives: UnitLives,
+    pub(crate) chunk_generations: ChunkGenerations,
     pub(crate) merges: Merges,
     pub(crate) reserve: Reserve,
     pub(crate) ownership: Ownership,
@@ -141,7 +141,7 @@ impl Segment {
     /// [`Self::ready`] then. All segments of a store share whether they look after each flush if they were taken over.
     pub(crate) fn open(
         device: Arc<Device>,
-        lives: &UnitLives,
+        chunk_generations: &ChunkGenerations,
         looks_after_flushes: &Arc<AtomicBool>,
         entry: &SegmentEntry,
     ) -> Result<Self> {
@@ -215,7 +215,7 @@ impl Segment {
             |source| Error::Device { volume: device.name().to_owned(), action: "numbering", offset: 0, source };
         let [low, high, ..] = Uuid::random().map_err(failed)?.0;
         Ok(Segment {
-            lives: lives.clone(),
+            chunk_generations: chunk_generations.clone(),
             merges: Merges::default(),
             reserve: Reserve::default(),
             device,
@@ -237,7 +237,7 @@ impl Segment {
         let mut allocator = self.allocator();
         allocator.find_free_units();
         for (unit, of) in allocator.units() {
-            self.lives.know(unit, (of.purpose == Purpose::Log).then_some(of.former_epoch), opened);
+            self.chunk_generations.know(unit, (of.purpose == Purpose::Log).then_some(of.former_epoch), opened);
             if matches!(of.purpose, Purpose::Leaves(_) | Purpose::Branches(_)) {
                 self.device.know_unit(unit, true, priority(of.purpose))?;
             }
@@ -378,7 +378,7 @@ impl Segment {
 
     /// Takes a unit for a chunk of the log.
     pub(crate) fn take_chunk(&self) -> Result<u64> {
-        let taken = self.take(|allocator| allocator.take_chunk(|unit| self.lives.begin(unit)))?;
+        let taken = self.take(|allocator| allocator.take_chunk(|unit| self.chunk_generations.begin(unit)))?;
         self.begin_chunk(taken.ok_or_else(|| self.full(UNIT_BYTES))?)
     }
 
@@ -386,7 +386,7 @@ impl Segment {
     pub(super) fn take_reserved_unit(&self, reserved: &mut u64) -> Result<u64> {
         let taken = self.take(|allocator| {
             let left = reserved.checked_sub(1)?;
-            let unit = allocator.take_reserved_chunk(|unit| self.lives.begin(unit))?;
+            let unit = allocator.take_reserved_chunk(|unit| self.chunk_generations.begin(unit))?;
             *reserved = left;
             Some(unit)
         })?;

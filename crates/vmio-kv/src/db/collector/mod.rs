@@ -305,7 +305,7 @@ impl OpenSegment {
         let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
         let epoch = self.segment.commit(Changes { log: Some(self.log.position()), ..Changes::default() }, &chunks)?;
         for chunk in &chunks {
-            self.segment.lives.end(unit_of(chunk.offset), epoch);
+            self.segment.chunk_generations.end(unit_of(chunk.offset), epoch);
             self.segment.allocator().log_chunks.end(unit_of(chunk.offset));
         }
         state.emptied.drain(..count);

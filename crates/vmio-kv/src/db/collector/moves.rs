@@ -49,7 +49,7 @@ impl OpenSegment {
                 self.move_live(&keyspace, some)?;
             }
         }
-        self.segment.lives.empty(unit);
+        self.segment.chunk_generations.empty(unit);
         // Nothing of it is live: it counts as such until it is given up.
         let mut allocator = self.segment.allocator();
         allocator.log_chunks.forbid(unit);
