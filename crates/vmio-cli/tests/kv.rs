@@ -87,7 +87,7 @@ fn what_former_owners_hold_is_told_from_a_full_store() -> TestResult {
     let refusal = (0..20)
         .map(|round| take_over(&round.to_string()))
         .find(|output| !matches!(output, Ok(output) if output.status.success()));
-    let said = String::from_utf8(refusal.ok_or("each has found room")??.stderr)?;
+    let said = String::from_utf8(refusal.ok_or("each has found space")??.stderr)?;
     assert!(said.contains("open it without --take-over"), "{said}");
     succeeded(kv("put", &store).args(["key", "green"]))?;
     assert_eq!(succeeded(kv("get", &store).arg("key"))?, "green");

@@ -43,7 +43,7 @@ fn a_store_on_a_full_disk_is_read() -> TestResult {
     let Some(disk) = Disk::new(dir.path(), FileSystem::Ext4)? else { return Ok(()) };
     let store = created(disk.path())?;
     fill(disk.path())?;
-    // Some room is the store's already; then it is refused.
+    // Some space is the store's already; then it is refused.
     let value = "x".repeat(100_000);
     let put = |number: u32| kv("put", &store).args([&format!("long {number}"), &value]).output();
     let refused = (0..200).map(put).find(|put| put.as_ref().is_ok_and(|put| !put.status.success()));

@@ -100,7 +100,7 @@ pub(crate) struct Store {
     collector: collector::Wake,
     scanned: ScannedRecords,
     merge_threads: MergeThreads,
-    /// Whether room that comes free is given back.
+    /// Whether space that comes free is given back.
     discards: AtomicBool,
     /// Whether each flush of a log is followed by a look whether somebody has taken the store over.
     looks_after_flushes: Arc<AtomicBool>,
@@ -258,7 +258,7 @@ impl Db {
         self.opened()?.segments.keyspace_or_create(name, None)
     }
 
-    /// Creates a segment, durably: with a log of its own, and room of its own, which grows as it needs it. Keyspaces that must not share a
+    /// Creates a segment, durably: with a log of its own, and space of its own, which grows as it needs it. Keyspaces that must not share a
     /// log with others, or are to move between owners, have one of their own; see [`SegmentHandle`].
     ///
     /// It takes some units that are no segment's: 64 MiB, and what a compaction may need. The volume becomes longer by as much; if
@@ -353,7 +353,7 @@ impl Db {
                 if compacted >= target {
                     break;
                 }
-                // An older immutable memtable may wait, or be left by a flush that found no room: then this one's memtable is rotated after it.
+                // An older immutable memtable may wait, or be left by a flush that found no space: then this one's memtable is rotated after it.
                 rotate(keyspace);
                 segments.of(keyspace).wait_for_flush_after(keyspace, compacted)?;
             }
@@ -368,7 +368,7 @@ impl Db {
         self.opened()?.segments.all().iter().try_for_each(|segment| segment.collect_all())
     }
 
-    /// Says that no owner is there any more from whom the store was taken over: the room that he could have written to may be used
+    /// Says that no owner is there any more from whom the store was taken over: the space that he could have written to may be used
     /// again. Who opens it without [`Options::take_over`] says the same.
     pub fn forget_former_owners(&self) -> Result<()> {
         let segments = &self.opened()?.segments;

@@ -116,7 +116,7 @@ pub enum Error {
         /// The most.
         most: u64,
     },
-    /// There is no room left: in the volume, or in the file system that its file is on.
+    /// There is no space left: in the volume, or in the file system that its file is on.
     #[error("{}", full(volume, *wanted, *place))]
     Full {
         /// The volume.
@@ -242,7 +242,7 @@ pub enum FullPlace {
     /// The volume: it has to grow, or something in it has to go.
     Volume,
     /// The file system that the volume's file is on, or what its owner may take there. Deletions from the store go on, and puts do as
-    /// soon as there is room again.
+    /// soon as there is space again.
     FileSystem,
 }
 
@@ -253,7 +253,7 @@ fn full(volume: &str, wanted: u64, place: FullPlace) -> String {
         }
         FullPlace::FileSystem => format!(
             "{volume}: the file system that the file is on is full: {wanted} bytes more were wanted; \
-             make room there, or delete something from the store"
+             make space there, or delete something from the store"
         ),
     }
 }
@@ -319,12 +319,12 @@ pub enum Damage {
     /// It ends before it should.
     #[error("it ends before it should")]
     Length,
-    /// It says that it has more parts than it has room for.
-    #[error("it says that it has {found} parts, and there is room for {most}")]
+    /// It says that it has more parts than it has space for.
+    #[error("it says that it has {found} parts, and there is space for {most}")]
     Count {
         /// What it says.
         found: usize,
-        /// What there is room for.
+        /// What there is space for.
         most: usize,
     },
     /// A value that cannot be.

@@ -150,14 +150,14 @@ impl Options {
     }
 
     /// How long the file of a volume is that is created: as long as it may become unless this says otherwise, and 1 GiB if that is not
-    /// said either. It is sparse: what is not used takes no room, but for what
+    /// said either. It is sparse: what is not used takes no space, but for what
     /// is kept free for compactions, deletions and collections, which is allocated.
     pub fn volume_bytes(mut self, bytes: u64) -> Self {
         self.volume_bytes = Some(bytes);
         self
     }
 
-    /// How long the volume may become at most. Up to that its file grows by itself when puts find no room, and by [`crate::Db::grow`];
+    /// How long the volume may become at most. Up to that its file grows by itself when puts find no space, and by [`crate::Db::grow`];
     /// without, it stays as long as it is. 7.7 TiB at most. Growth needs address space, and no memory before it comes to that.
     pub fn max_volume_bytes(mut self, bytes: u64) -> Self {
         self.max_volume_bytes = Some(bytes);
@@ -180,7 +180,7 @@ impl Options {
         self
     }
 
-    /// Whether room that comes free in the volume is given back: as holes of a file, or by having a block device forget it. Files do so
+    /// Whether space that comes free in the volume is given back: as holes of a file, or by having a block device forget it. Files do so
     /// by default, block devices do not.
     pub fn discard(mut self, discard: bool) -> Self {
         self.discard = Some(discard);
@@ -214,7 +214,7 @@ impl Options {
     /// Whether the store is taken over from another process, or another node, that may still have it open and is not to be waited for.
     /// What that one has acknowledged as durable is there; from then on all of its writes fail with [`crate::Error::Fenced`], and what it
     /// still writes hits nothing. Units that it could write to are given to nobody before [`crate::Db::forget_former_owners`] or an opening
-    /// without this: without room beside them, and leave to grow, it is [`crate::Error::Full`]. Two must not take over at the
+    /// without this: without space beside them, and leave to grow, it is [`crate::Error::Full`]. Two must not take over at the
     /// same moment. What the other one acknowledges after its last commit is there, and not acknowledged any more, only if it was
     /// opened with [`Options::fenced`]. See docs/design/kv.md.
     pub fn take_over(mut self, take_over: bool) -> Self {
@@ -262,7 +262,7 @@ impl Options {
     }
 
     /// Whether small records that scans go through again and again, and for which they read many blocks of the device, are written anew
-    /// side by side (Kreon, §3.2.3); by default they are. It is done in the background, where there is room
+    /// side by side (Kreon, §3.2.3); by default they are. It is done in the background, where there is space
     /// enough, and costs a put for each record, and again when writes have taken its neighbours elsewhere.
     pub fn reorganize_scanned(mut self, reorganize: bool) -> Self {
         self.reorganize_scanned = reorganize;
@@ -337,7 +337,7 @@ impl Options {
         Err(Error::Option { option: "memory_bytes", value: self.memory_bytes, why })
     }
 
-    /// Fails if there are more segments than the ends of their logs have room for beside memtables and the least cache.
+    /// Fails if there are more segments than the ends of their logs have space for beside memtables and the least cache.
     pub(crate) fn check_segments(&self, segments: usize) -> Result<()> {
         if self.memory_bytes - self.memtable_budget_bytes() - self.filter_bytes >= segments as u64 * TAIL_BYTES + CACHE_BYTES_MIN
         {

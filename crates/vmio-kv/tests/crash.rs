@@ -47,7 +47,7 @@ fn key(number: u64) -> Vec<u8> {
     match number % 6 {
         0 => format!("{number}").into_bytes(),
         1 => format!("a front that many keys share, longer than an entry's window {number:04}").into_bytes(),
-        // What separates two leaves of these is longer than a node has room for.
+        // What separates two leaves of these is longer than a node has space for.
         _ => format!("{}{number:03}{}", "k".repeat(2000), "e".repeat(number as usize * 7)).into_bytes(),
     }
 }
@@ -160,7 +160,7 @@ fn live(
             }
         }
         let durability = if random.below(8) == 0 { Durability::Sync } else { Durability::None };
-        // What fails may have been done all the same, but not for want of room.
+        // What fails may have been done all the same, but not for want of space.
         history.states.push(state);
         match db.write_with(&batch, durability) {
             Err(Error::Full { .. }) => {

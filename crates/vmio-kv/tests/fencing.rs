@@ -508,7 +508,7 @@ fn what_cannot_be_opened_is_not_claimed() {
 
 /// The first segment that is taken over leaves what the other one lacks, however little there is; where it is too little, nobody is fenced.
 #[test]
-fn room_that_two_segments_lack_is_enough_for_both_or_nobody_is_fenced() {
+fn takeover_finds_space_for_both_segments_or_fences_neither() {
     let disk = SimulatedDisk::new(5, &[40 * MIB]);
     let old = Db::create_on(disk.open(0), options().max_volume_bytes(128 * MIB)).unwrap();
     let second = old.create_segment().unwrap().keyspace_or_create(SECOND).unwrap();

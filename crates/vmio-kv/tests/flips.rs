@@ -44,7 +44,7 @@ fn key(number: u32) -> Vec<u8> {
     match number % 6 {
         0 => format!("{number:04}").into_bytes(),
         1 => format!("a front that many keys share, longer than a window {number}").into_bytes(),
-        // What separates two leaves of these is longer than a node has room for.
+        // What separates two leaves of these is longer than a node has space for.
         _ => format!("{}{number:05}", "k".repeat(1100)).into_bytes(),
     }
 }

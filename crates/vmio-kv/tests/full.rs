@@ -1,4 +1,4 @@
-//! A store that is full is opened, deleted from, closed and killed again and again, and loses nothing: openings take room as well.
+//! A store that is full is opened, deleted from, closed and killed again and again, and loses nothing: openings take space as well.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Garbage collection of the log: room comes back, and nothing is lost or uncovered by it, whoever reads or writes meanwhile.
+//! Garbage collection of the log: space comes back, and nothing is lost or uncovered by it, whoever reads or writes meanwhile.
 
 #![allow(clippy::unwrap_used)]
 
@@ -90,9 +90,9 @@ fn a_small_working_set_may_be_overwritten_for_ever() {
     }
 }
 
-/// Puts are refused first; all that was put is there, also after opening it again; deletions make room for more.
+/// Puts are refused first; all that was put is there, also after opening it again; deletions make space for more.
 #[test]
-fn a_full_store_has_room_again_when_something_is_deleted() {
+fn a_full_store_has_space_again_when_something_is_deleted() {
     let disk = Arc::new(MemoryBacking::new(64 * MIB).unwrap());
     for cycle in 0..3 {
         let db = match cycle {
@@ -101,7 +101,7 @@ fn a_full_store_has_room_again_when_something_is_deleted() {
         };
         let mut count = 0;
         let mut refusals = 0;
-        // Compactions that end may make a little room.
+        // Compactions that end may make a little space.
         while refusals < 3 {
             match db.put(&key(count), &value(count, cycle, 20_000)) {
                 Ok(()) => (count, refusals) = (count + 1, 0),
@@ -115,7 +115,7 @@ fn a_full_store_has_room_again_when_something_is_deleted() {
         assert!(count >= 1000, "{count}");
         check(&db, |_| Some(cycle), count);
         db.close().unwrap();
-        // Any number of openings. What these compact and collect may leave room for one more.
+        // Any number of openings. What these compact and collect may leave space for one more.
         for _ in 0..10 {
             let db = Db::open_on(Arc::clone(&disk), options(16 << 10)).unwrap();
             match db.put(b"no", &[0; 20_000]) {

@@ -22,7 +22,7 @@ fn value(number: u64, bytes: usize) -> Vec<u8> {
     number.to_le_bytes().repeat(bytes / 8)
 }
 
-/// Puts until there is no room; how many there are then.
+/// Puts until there is no space; how many there are then.
 fn fill(db: &Db, from: u64, bytes: usize) -> u64 {
     for number in from.. {
         match db.put(&number.to_be_bytes(), &value(number, bytes)) {
@@ -61,7 +61,7 @@ fn a_store_grows_to_what_is_said_and_allowed() {
 }
 
 #[test]
-fn a_full_store_has_room_again_when_it_has_grown() {
+fn a_full_store_has_space_again_when_it_has_grown() {
     let disk = SimulatedDisk::new(3, &[40 * MIB]);
     let db = Db::create_on(disk.open(0), options()).unwrap();
     let first = fill(&db, 0, 1000);
@@ -115,7 +115,7 @@ fn a_file_grows_for_a_value_that_is_larger_than_it() {
     assert!(db.get(b"large").unwrap().unwrap() == large);
 }
 
-/// A group has 25 GiB; what is not used of the file takes no room.
+/// A group has 25 GiB; what is not used of the file takes no space.
 #[test]
 fn a_volume_grows_beyond_a_group() {
     let folder = tempfile::tempdir().unwrap();

@@ -13,7 +13,7 @@ use vmio::backing::{Access, FileBacking};
 use vmio_kv::{Db, Durability, Options};
 
 const MIB: u64 = 1 << 20;
-/// What is reserved and keeps its room (eight units, and four more), units that have not come together yet, and what the file system needs
+/// What is reserved and keeps its space (eight units, and four more), units that have not come together yet, and what the file system needs
 /// for itself.
 const SLACK: u64 = 42 * MIB;
 

@@ -31,7 +31,7 @@ const LIFE: &str = "VMIO_TEST_LIFE";
 const THREADS: u64 = 3;
 const KEYS: u64 = 900;
 const KEYSPACES: [&str; 3] = ["default", "second", "third"];
-/// A store does without the room of records that are replaced: after so many lives there is another.
+/// A store does without the space of records that are replaced: after so many lives there is another.
 const LIVES_OF_A_STORE: u64 = 20;
 
 type Place = (usize, Vec<u8>);

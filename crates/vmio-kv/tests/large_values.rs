@@ -1,4 +1,4 @@
-//! Values over 1 MiB: they come back, in whole and in part; their room comes back too, and not before somebody who reads them has ended.
+//! Values over 1 MiB: they come back, in whole and in part; their space comes back too, and not before somebody who reads them has ended.
 
 #![allow(clippy::unwrap_used)]
 
@@ -164,9 +164,9 @@ fn what_cannot_be_put_leaves_nothing_behind() {
     assert_sound(disk, &options(), "closed");
 }
 
-/// A volume takes far more in its life than it has room for at a time.
+/// A volume takes far more in its life than it has space for at a time.
 #[test]
-fn the_room_of_what_was_replaced_is_used_again() {
+fn the_space_of_what_was_replaced_is_used_again() {
     let disk = disk(64);
     let mut db = Db::create_on(Arc::clone(&disk), options()).unwrap();
     let mut random = Random(3);
@@ -207,7 +207,7 @@ fn the_room_of_what_was_replaced_is_used_again() {
 }
 
 #[test]
-fn who_reads_a_value_keeps_its_room() {
+fn who_reads_a_value_keeps_its_space() {
     let disk = disk(144);
     let db = Db::create_on(Arc::clone(&disk), options()).unwrap();
     let (in_tree, in_memory) = (value(1, 8 * MIB), value(2, 8 * MIB));
@@ -400,9 +400,9 @@ fn a_head_that_is_damaged_before_its_level_is_compacted_stops_nobody() {
     }
 }
 
-/// Nor to give it back: of a value that no tree ever had the room is known.
+/// Nor to give it back: of a value that no tree ever had the space is known.
 #[test]
-fn what_was_replaced_in_memory_gives_its_room_back_though_its_head_is_damaged() {
+fn what_was_replaced_in_memory_gives_its_space_back_though_its_head_is_damaged() {
     let disk = disk(64);
     let db = Db::create_on(Arc::clone(&disk), options()).unwrap();
     db.put(b"large", &value(1, 5 * MIB)).unwrap();

@@ -288,7 +288,7 @@ fn a_damaged_piece_of_a_pivot_is_named() {
     assert_eq!(db.scan(..).map(Result::unwrap).count(), 500, "a scan needs no pivots");
 }
 
-/// A store of long keys that is full takes deletions, and has room again after them.
+/// A store of long keys that is full takes deletions, and has space again after them.
 #[test]
 fn a_full_store_of_long_keys_goes_on_after_deletions() {
     let disk = disk(64);

@@ -88,7 +88,7 @@ fn levels_after(keyspaces: usize, per_batch: u64, key_bytes: usize, batches: u64
 }
 
 #[test]
-fn batches_over_many_keyspaces_wait_for_room_in_memory() {
+fn batches_over_many_keyspaces_wait_for_space_in_memory() {
     let most = levels_after(24, 24_000, 100, 25);
     assert!(most <= LEVELS, "{} KiB, and {} are allowed", most >> 10, LEVELS >> 10);
 }

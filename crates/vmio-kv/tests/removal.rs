@@ -39,7 +39,7 @@ fn is_gone<T>(result: vmio_kv::Result<T>) -> bool {
 
 /// All that a keyspace had comes back, and what is left stays what it was.
 #[test]
-fn room_comes_back_when_a_keyspace_is_cleared_or_dropped() {
+fn space_comes_back_when_a_keyspace_is_cleared_or_dropped() {
     for (drops, reopens) in [(false, false), (true, false), (false, true), (true, true)] {
         let disk = Arc::new(MemoryBacking::new(256 << 20).unwrap());
         let mut db = Db::create_on(Arc::clone(&disk), options()).unwrap();

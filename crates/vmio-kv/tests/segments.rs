@@ -1,4 +1,4 @@
-//! Several segments in one volume: each with its log and its room, under one name space, one cache and one point in time.
+//! Several segments in one volume: each with its log and its space, under one name space, one cache and one point in time.
 
 #![allow(clippy::unwrap_used)]
 
@@ -165,7 +165,7 @@ fn a_snapshot_shows_all_segments_at_one_moment() {
 }
 
 #[test]
-fn a_segment_needs_room_and_leave_to_take_it() {
+fn a_segment_needs_space_within_the_longest_volume() {
     let disk = SimulatedDisk::new(3, &[64 * MIB]);
     let db = Db::create_on(disk.open(0), options().max_volume_bytes(64 * MIB)).unwrap();
     let error = db.create_segment().unwrap_err();
@@ -201,7 +201,7 @@ fn a_segment_needs_room_and_leave_to_take_it() {
     assert_eq!(Db::open_on(disk.open(0), options().memory_bytes(128 << 20)).unwrap().segments().unwrap().len(), 5);
 }
 
-/// Puts until there is no room; how many there are then.
+/// Puts until there is no space; how many there are then.
 fn fill(keyspace: &KeyspaceHandle, from: u64, most: u64, bytes: usize) -> u64 {
     for number in from..from + most {
         match keyspace.put(&number.to_be_bytes(), &value(number, bytes)) {
@@ -315,7 +315,7 @@ fn a_crash_while_a_segment_is_created_leaves_it_there_or_not() {
 }
 
 /// An owner is stopped while he creates a segment, at one of his writes after the other (`VMIO_TEST_STEP=1` takes each). Another takes the
-/// store over, and needs room where the segment was to be; what the first one writes late hits nothing of it, and he owns neither segment.
+/// store over, and needs space where the segment was to be; what the first one writes late hits nothing of it, and he owns neither segment.
 #[test]
 fn a_segment_that_is_created_late_hits_nothing_of_the_new_owners() {
     let mut stopped = 0;

@@ -1,5 +1,5 @@
 //! All at once, for as long as somebody waits: updates, a queue, mass deletions, snapshots, batches and large values, in a cgroup
-//! little larger than the store's memory. The process is killed again and again, and what the store promises of its room, of its
+//! little larger than the store's memory. The process is killed again and again, and what the store promises of its space, of its
 //! memory and of what an opening reads back is looked at all the while.
 //!
 //! Operations follow from their number. Each is a batch that has the number, too: so it is known after a kill how far the store came, and

@@ -199,7 +199,7 @@ fn wait_until(what: impl Fn() -> String, is_so: impl Fn() -> bool) {
 
 /// Nobody writes any more: what is garbage goes, also where only a merge tells of it, and what a snapshot held when it has gone.
 #[test]
-fn room_comes_back_while_nobody_writes() {
+fn space_comes_back_while_nobody_writes() {
     let db = Db::create_on(MemoryBacking::new(512 * MIB).unwrap(), options()).unwrap();
     let value = vec![3; 1000];
     let put = |db: &Db| (0..40_000_u32).for_each(|number| db.put(&number.to_be_bytes(), &value).unwrap());

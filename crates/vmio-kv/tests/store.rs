@@ -83,7 +83,7 @@ fn units_that_held_nodes_hold_records_later() {
 }
 
 #[test]
-fn opening_takes_no_room() {
+fn opening_takes_no_space() {
     let disk = Arc::new(MemoryBacking::new(64 << 20).unwrap());
     let db = Db::create_on(Arc::clone(&disk), options(1 << 20)).unwrap();
     db.put(b"key", b"value").unwrap();

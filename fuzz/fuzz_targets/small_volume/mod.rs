@@ -92,7 +92,7 @@ pub fn key(number: u32) -> Vec<u8> {
     match number % 3 {
         0 => format!("{number:04}").into_bytes(),
         1 => format!("a front that many keys share, longer than a window {number}").into_bytes(),
-        // So many that what separates their leaves is longer than a node has room for.
+        // So many that what separates their leaves is longer than a node has space for.
         _ => format!("{}{number}", "k".repeat(6000)).into_bytes(),
     }
 }

@@ -34,7 +34,7 @@ pub struct Report {
     pub problem_count: u64,
     /// What a crash may leave, and is not wrong: the first thousand things.
     pub notes: Vec<Finding>,
-    /// Blocks that are taken and that nothing refers to: room that is lost until the volume is made anew.
+    /// Blocks that are taken and that nothing refers to: space that is lost until the volume is made anew.
     pub leaked_blocks: u64,
     /// Units among them that the log had taken ahead when a crash came.
     pub leaked_chunks: u64,

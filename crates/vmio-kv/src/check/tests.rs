@@ -35,7 +35,7 @@ fn key(number: u32) -> Vec<u8> {
     match number % 3 {
         0 => number.to_be_bytes().to_vec(),
         1 => format!("a front that many share, longer than a window {number}").into_bytes(),
-        // What separates these is longer than a node has room for. They are few: of a log of one chunk all is read back.
+        // What separates these is longer than a node has space for. They are few: of a log of one chunk all is read back.
         _ if number.is_multiple_of(4) => format!("{}{number}", "long".repeat(300)).into_bytes(),
         _ => format!("{number}").into_bytes(),
     }

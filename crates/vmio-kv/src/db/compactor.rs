@@ -62,7 +62,7 @@ impl Queue {
         }
     }
 
-    /// Has records written side by side, if a thread has nothing else to do: what waits holds room.
+    /// Has records written side by side, if a thread has nothing else to do: what waits holds space.
     pub(super) fn reorganize(&self, apart: RecordsApart) {
         let mut waiting = self.waiting();
         if !waiting.stopping && waiting.apart.len() < APART_MAX * waiting.idle {
@@ -144,7 +144,7 @@ impl Drop for Compactor {
         store.compactions.waiting().stopping = true;
         store.compactions.forget_apart();
         store.compactions.changed.notify_all();
-        // Handles may outlive the store: nobody would make room for them.
+        // Handles may outlive the store: nobody would make space for them.
         store.keyspaces().values().for_each(|keyspace| keyspace.fail("it was closed"));
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
@@ -191,7 +191,7 @@ impl Segments {
 }
 
 impl OpenSegment {
-    /// Flushes what is due of a keyspace and is not flushed by others. Where there is no room for that, what is in memory stays there;
+    /// Flushes what is due of a keyspace and is not flushed by others. Where there is no space for that, what is in memory stays there;
     /// collections try it again.
     pub(super) fn compact_all(&self, keyspace: &Keyspace) -> Result<()> {
         while self.compact_one(keyspace, false)? {}
@@ -222,8 +222,8 @@ impl OpenSegment {
             Ok(()) => Ok(true),
             Err(Error::Full { .. }) if self.grow() => Ok(true),
             Err(error @ Error::Full { .. }) => {
-                tracing::warn!(%error, keyspace = keyspace.name, "there is no room for a compaction");
-                keyspace.lack_room();
+                tracing::warn!(%error, keyspace = keyspace.name, "there is no space for a compaction");
+                keyspace.lack_space();
                 if !is_flush {
                     keyspace.rest(level);
                 }
@@ -293,14 +293,14 @@ impl OpenSegment {
         let epoch = self.segment.commit(changes, &outdated)?;
         all.into_iter().for_each(|compacted| compacted.publish(epoch));
         self.segment.give_back()?;
-        self.keep_reserve();
+        self.update_free_reserve();
         Ok(())
     }
 
-    /// Has as much room kept free as the largest compactions may take that go on at a time: their nodes, what is left of the runs that these
+    /// Has as much space kept free as the largest compactions may take that go on at a time: their nodes, what is left of the runs that these
     /// are written in, and for each a unit of leaves and one of inner nodes that are begun.
-    pub(super) fn keep_reserve(&self) {
-        self.segment.reserve.set_compaction_units(|| {
+    pub(super) fn update_free_reserve(&self) {
+        self.segment.free_reserve.set_compaction_units(|| {
             let mut blocks: Vec<u64> = self.keyspaces().iter().map(|keyspace| keyspace.compaction_blocks()).collect();
             blocks.sort_unstable_by_key(|blocks| std::cmp::Reverse(*blocks));
             let compactions = self.store.merge_threads.most();
@@ -309,7 +309,7 @@ impl OpenSegment {
             (nodes + runs).div_ceil(UNIT_BLOCKS) + 2 * compactions as u64
         });
         if !self.store.options.reads_only() {
-            self.segment.make_reserve_ready();
+            self.segment.allocate_free_reserve();
         }
     }
 }

@@ -8,10 +8,10 @@ use crate::error::Result;
 use crate::format::record::RecordKind;
 use crate::key_range::KeyRange;
 use crate::log::Append;
-use crate::keyspace::memtable::room_for;
+use crate::keyspace::memtable::space_for;
 use crate::keyspace::{Admitted, View, WriteTurn};
 use crate::tree::Direction;
-use crate::volume::reserve::Claim;
+use crate::volume::space_reservation::SpacePriority;
 
 /// A key and its value.
 type Pair = (Vec<u8>, Vec<u8>);
@@ -58,14 +58,14 @@ impl KeyspaceHandle {
 
 impl OpenKeyspace {
     fn pop(&self, direction: Direction) -> Result<Option<Pair>> {
-        self.home.write_where_room(Claim::Delete, || self.try_pop(direction))
+        self.home.write_or_make_space(SpacePriority::Delete, || self.try_pop(direction))
     }
 
     fn try_pop(&self, direction: Direction) -> Result<Option<Pair>> {
         for _ in 0..TRIES {
             let view = Arc::new(View::begin(&self.keyspace));
             let Some(found) = self.end(&view, direction)? else { return Ok(None) };
-            let admitted = self.home.admit(self.keyspace.room_to_begin() + room_for(&found.0))?;
+            let admitted = self.home.admit(self.keyspace.space_to_begin() + space_for(&found.0))?;
             let turn = self.keyspace.begin_write()?;
             if view.is_newest(&self.keyspace) {
                 drop(view);
@@ -74,8 +74,8 @@ impl OpenKeyspace {
         }
         let turn = self.keyspace.begin_write()?;
         let Some(found) = self.end(&Arc::new(View::begin(&self.keyspace)), direction)? else { return Ok(None) };
-        // Who has a turn waits for nobody's room.
-        let admitted = self.home.store.memtable_budget.admit_anyway(self.keyspace.room_to_begin() + room_for(&found.0));
+        // Who has a turn waits for nobody's space.
+        let admitted = self.home.store.memtable_budget.admit_anyway(self.keyspace.space_to_begin() + space_for(&found.0));
         self.take(admitted, turn, found).map(Some)
     }
 
@@ -86,7 +86,7 @@ impl OpenKeyspace {
 
     fn take(&self, admitted: Admitted<'_>, turn: WriteTurn<'_>, found: Pair) -> Result<Pair> {
         let record = Append { kind: RecordKind::Delete, keyspace: self.keyspace.number, key: &found.0, value: &[] };
-        self.append(admitted, turn, &record, Claim::Delete, self.durability())?;
+        self.append(admitted, turn, &record, SpacePriority::Delete, self.durability())?;
         Ok(found)
     }
 }

@@ -11,7 +11,7 @@ use crate::format::record::RecordKind;
 use crate::format::superblock::Superblock;
 use crate::log::Replayed;
 use crate::keyspace::MemtableBudget;
-use crate::keyspace::memtable::{Memtable, room_for};
+use crate::keyspace::memtable::{Memtable, space_for};
 use crate::volume::segment::Segment;
 
 /// So many numbers no memtable comes by: it tells its records apart by fewer bits.
@@ -25,7 +25,7 @@ pub(super) struct FoundRecords<'segment> {
     keyspaces: BTreeMap<u32, OfKeyspace>,
     count: u64,
     memtable_budget: Arc<MemtableBudget>,
-    /// Whether somebody reads again what the levels have no room for.
+    /// Whether somebody reads again what the levels have no space for.
     may_leave: bool,
     /// The first record that was left.
     left_from: Option<(u64, u64)>,
@@ -76,13 +76,13 @@ impl<'segment> FoundRecords<'segment> {
         self.count
     }
 
-    /// From which record on, by its place and number, some were left, since the levels had no room for them: others have to be compacted
+    /// From which record on, by its place and number, some were left, since the levels had no space for them: others have to be compacted
     /// first, and for that the log has to be there.
     pub(super) fn left_from(&self) -> Option<(u64, u64)> {
         self.left_from
     }
 
-    /// Whether records were left, and a large value came after them. What those have taken has to be known before anybody takes room, and
+    /// Whether records were left, and a large value came after them. What those have taken has to be known before anybody takes space, and
     /// which of them are the newest of their keys: all has to be taken in.
     pub(super) fn must_take_all(&self) -> bool {
         self.has_large && self.left_from.is_some()
@@ -112,7 +112,7 @@ impl<'segment> FoundRecords<'segment> {
         self.count += 1;
         if record.kind == RecordKind::Extents {
             self.has_large = true;
-        } else if self.may_leave && !self.has_large && !self.memtable_budget.has_room(room_for(key)) {
+        } else if self.may_leave && !self.has_large && !self.memtable_budget.has_space(space_for(key)) {
             self.left_from.get_or_insert((pointer.offset(), sequence));
         }
         if self.left_from.is_some() {
@@ -140,7 +140,7 @@ impl<'segment> FoundRecords<'segment> {
         memtable.map(|memtable| (memtable.log_offset, memtable.first_sequence)).or(self.left_from)
     }
 
-    /// After the last record, before anybody looks for room: takes the extents of large values, which no bitmap has yet. Of values that were replaced
+    /// After the last record, before anybody looks for space: takes the extents of large values, which no bitmap has yet. Of values that were replaced
     /// nothing is taken, and nobody may give it back.
     pub(super) fn take_extents(&self) -> Result<()> {
         for (number, OfKeyspace { memtable, large, .. }) in &self.keyspaces {

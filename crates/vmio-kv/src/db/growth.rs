@@ -1,4 +1,4 @@
-//! Making a volume longer, and its segments, when they have no room, or when somebody says so.
+//! Making a volume longer, and its segments, when they have no space, or when somebody says so.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::format::geometry::{UNIT_BLOCKS, UNIT_BYTES};
 use crate::keyspace::compaction_blocks_of_new;
 use crate::volume::Volume;
-use crate::volume::reserve::Claim;
+use crate::volume::space_reservation::SpacePriority;
 
 /// A segment grows by itself by a quarter of the volume, and by no less than this.
 const STEP_UNITS_MIN: u64 = 32;
@@ -26,7 +26,7 @@ impl Db {
 }
 
 impl OpenSegment {
-    /// How many units a segment gets when it is created: so many that a keyspace finds room in it.
+    /// How many units a segment gets when it is created: so many that a keyspace finds space in it.
     pub(super) fn units_of_new(store: &Store) -> u64 {
         let blocks = compaction_blocks_of_new(store.limits());
         STEP_UNITS_MIN + blocks.div_ceil(UNIT_BLOCKS) + 2 * store.merge_threads.most() as u64
@@ -38,22 +38,22 @@ impl OpenSegment {
             return;
         }
         if let Err(error) = self.segment.discard_free(least) {
-            // The room is free all the same.
+            // The space is free all the same.
             tracing::warn!(%error, "what comes free stays with the file");
             self.store.discards.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Makes the segment longer by a step, or by as much as is claimed, unless somebody else has made room meanwhile. Tells whether there may
-    /// be room now.
-    pub(super) fn grow_for(&self, claim: Claim, chunks: u64) -> bool {
+    /// Makes the segment longer by a step, or by as much as is claimed, unless somebody else has made space meanwhile. Tells whether there may
+    /// be space now.
+    pub(super) fn grow_for(&self, priority: SpacePriority, chunks: u64) -> bool {
         let mut volume = self.store.volume();
-        let lacks_room = self.keyspaces().iter().any(|keyspace| keyspace.lacks_room());
-        if !lacks_room && self.segment.check_room(claim, chunks).is_ok() {
+        let lacks_space = self.keyspaces().iter().any(|keyspace| keyspace.lacks_space());
+        if !lacks_space && self.segment.check_space(priority, chunks).is_ok() {
             return true;
         }
-        // A compaction that found no room is tried again by whoever makes room.
-        !lacks_room && self.lengthen(&mut volume, chunks)
+        // A compaction that found no space is tried again by whoever makes space.
+        !lacks_space && self.lengthen(&mut volume, chunks)
     }
 
     /// Makes the segment longer by a step. Tells whether it is longer now, if perhaps by less.
@@ -62,7 +62,7 @@ impl OpenSegment {
     }
 
     fn lengthen(&self, volume: &mut Volume, wanted_units: u64) -> bool {
-        // What is new would have no room either.
+        // What is new would have no space either.
         if self.segment.file_system_is_full() {
             return false;
         }

@@ -15,12 +15,12 @@ use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::RecordKind;
 use crate::log::{Append, LOG_VALUE_BYTES_MAX};
 use crate::options::Durability;
-use crate::keyspace::memtable::{room_for, room_for_large};
+use crate::keyspace::memtable::{space_for, space_for_large};
 use crate::keyspace::{Keyspace, Version};
-use crate::volume::reserve::Claim;
+use crate::volume::space_reservation::SpacePriority;
 
 impl OpenSegment {
-    /// Writes the bytes of a large value, of which nothing is known yet; where there is no room, the volume grows, or garbage is
+    /// Writes the bytes of a large value, of which nothing is known yet; where there is no space, the volume grows, or garbage is
     /// collected first.
     pub(super) fn store_value(
         &self,
@@ -31,12 +31,12 @@ impl OpenSegment {
     ) -> Result<Stored> {
         self.store.check_writable()?;
         loop {
-            // Nothing has been read when it finds no room.
+            // Nothing has been read when it finds no space.
             let stored = Stored::write(&self.segment, keyspace.number, key, value_bytes, source);
             let Err(Error::Full { volume, wanted, place }) = stored else { return stored };
             // What is free in the last unit may be too short. Others may take what comes free, and then there may be more of it.
             let units = wanted / UNIT_BYTES + 1;
-            if !self.grow_for(Claim::Put, units) && !self.make_room(Claim::Put, units)? {
+            if !self.grow_for(SpacePriority::Put, units) && !self.make_space(SpacePriority::Put, units)? {
                 return Err(Error::Full { volume, wanted, place });
             }
         }
@@ -89,7 +89,7 @@ impl KeyspaceHandle {
         open.newest(&open.keyspace.version()).get_range(key, range)
     }
 
-    /// A key's value, to be read as a file is: in parts, from anywhere. It stays what it is, whatever is written meanwhile; its room
+    /// A key's value, to be read as a file is: in parts, from anywhere. It stays what it is, whatever is written meanwhile; its space
     /// is not used again as long as it is read.
     pub fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
         let open = self.open()?;
@@ -108,16 +108,16 @@ impl OpenKeyspace {
         durability: Durability,
     ) -> Result<()> {
         let stored = self.home.store_value(&self.keyspace, key, value_bytes, source)?;
-        self.home.write_where_room(Claim::Put, || self.try_put_stored(key, &stored, durability))
+        self.home.write_or_make_space(SpacePriority::Put, || self.try_put_stored(key, &stored, durability))
     }
 
     fn try_put_stored(&self, key: &[u8], stored: &Stored, durability: Durability) -> Result<()> {
         let home = &self.home;
-        let bytes = self.keyspace.room_to_begin() + room_for(key) + room_for_large(stored.record());
+        let bytes = self.keyspace.space_to_begin() + space_for(key) + space_for_large(stored.record());
         let admitted = home.admit(bytes)?;
         let turn = self.keyspace.begin_write()?;
         let (kind, keyspace, value) = (RecordKind::Extents, self.keyspace.number, stored.record_value());
-        let at = home.log.append_one_record(&Append { kind, keyspace, key, value }, Claim::Put)?;
+        let at = home.log.append_one_record(&Append { kind, keyspace, key, value }, SpacePriority::Put)?;
         let pointer = stored.keep(at.pointer);
         let has_many = turn.add_large(stored.record());
         let is_full = turn.put(key, at.sequence, pointer) || has_many;

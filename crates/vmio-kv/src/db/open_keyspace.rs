@@ -8,9 +8,9 @@ use crate::error::Result;
 use crate::format::record::RecordKind;
 use crate::log::Append;
 use crate::options::Durability;
-use crate::keyspace::memtable::{NEWEST, room_for};
+use crate::keyspace::memtable::{NEWEST, space_for};
 use crate::keyspace::{Admitted, Keyspace, Version, WriteTurn};
-use crate::volume::reserve::Claim;
+use crate::volume::space_reservation::SpacePriority;
 
 /// A keyspace, and the segment that it is in.
 #[derive(Clone)]
@@ -31,27 +31,27 @@ impl OpenKeyspace {
     }
 
     pub(super) fn write_one(&self, kind: RecordKind, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
-        let claim = if kind == RecordKind::Delete { Claim::Delete } else { Claim::Put };
+        let priority = if kind == RecordKind::Delete { SpacePriority::Delete } else { SpacePriority::Put };
         let record = Append { kind, keyspace: self.keyspace.number, key, value };
-        self.home.write_where_room(claim, || self.try_write_one(&record, claim, durability))
+        self.home.write_or_make_space(priority, || self.try_write_one(&record, priority, durability))
     }
 
-    fn try_write_one(&self, record: &Append<'_>, claim: Claim, durability: Durability) -> Result<()> {
-        let admitted = self.home.admit(self.keyspace.room_to_begin() + room_for(record.key))?;
-        self.append(admitted, self.keyspace.begin_write()?, record, claim, durability)
+    fn try_write_one(&self, record: &Append<'_>, priority: SpacePriority, durability: Durability) -> Result<()> {
+        let admitted = self.home.admit(self.keyspace.space_to_begin() + space_for(record.key))?;
+        self.append(admitted, self.keyspace.begin_write()?, record, priority, durability)
     }
 
-    /// Writes a record in a turn, which ends with it, and for which there is room in memory.
+    /// Writes a record in a turn, which ends with it, and for which there is space in memory.
     pub(super) fn append(
         &self,
         admitted: Admitted<'_>,
         turn: WriteTurn<'_>,
         record: &Append<'_>,
-        claim: Claim,
+        priority: SpacePriority,
         durability: Durability,
     ) -> Result<()> {
         let home = &self.home;
-        let at = home.log.append_one_record(record, claim)?;
+        let at = home.log.append_one_record(record, priority)?;
         let is_full = turn.put(record.key, at.sequence, at.pointer);
         drop(turn);
         drop(admitted);

@@ -13,10 +13,10 @@ use crate::format::record::RecordKind;
 use crate::format::superblock::CATALOGUE_BLOCKS_MAX;
 use crate::log::{Append, Appended, LOG_VALUE_BYTES_MAX, Log, LogWriter};
 use crate::options::Durability;
-use crate::keyspace::memtable::{room_for, room_for_large};
+use crate::keyspace::memtable::{space_for, space_for_large};
 use crate::keyspace::{Admitted, Hope, Keyspace, WriteTurn};
 use crate::volume::commit::Changes;
-use crate::volume::reserve::Claim;
+use crate::volume::space_reservation::SpacePriority;
 use crate::volume::segment::Segment;
 use crate::write_batch::Operation;
 
@@ -63,7 +63,7 @@ impl OpenSegment {
         let changes = Changes { keyspaces: vec![entry], next_keyspace: Some(number + 1), ..Changes::default() };
         self.segment.commit(changes, &[])?;
         let keyspace = store.add_keyspace(keyspace);
-        self.keep_reserve();
+        self.update_free_reserve();
         Ok(keyspace)
     }
 
@@ -80,13 +80,13 @@ impl OpenSegment {
             .unwrap_or(end)
     }
 
-    /// Writes, and has garbage collected if there is no room.
-    pub(super) fn write_where_room<Done>(&self, claim: Claim, write: impl Fn() -> Result<Done>) -> Result<Done> {
+    /// Writes, and has garbage collected if there is no space.
+    pub(super) fn write_or_make_space<Done>(&self, priority: SpacePriority, write: impl Fn() -> Result<Done>) -> Result<Done> {
         self.store.check_writable()?;
         let done = loop {
             match write() {
                 Err(full @ Error::Full { wanted, .. }) => {
-                    if !self.grow_for(claim, wanted / UNIT_BYTES) && !self.make_room(claim, wanted / UNIT_BYTES)? {
+                    if !self.grow_for(priority, wanted / UNIT_BYTES) && !self.make_space(priority, wanted / UNIT_BYTES)? {
                         return Err(full);
                     }
                 }
@@ -101,12 +101,12 @@ impl OpenSegment {
         Ok(done)
     }
 
-    /// Waits until one more memtable of a keyspace has been flushed than so many. A flush that has found no room is tried again: there
+    /// Waits until one more memtable of a keyspace has been flushed than so many. A flush that has found no space is tried again: there
     /// may be some by now.
     pub(super) fn wait_for_flush_after(&self, keyspace: &Keyspace, compacted: u64) -> Result<()> {
         match keyspace.wait_for_flush_after(compacted) {
             Err(Error::Full { .. }) => {
-                self.make_room(Claim::Put, 0)?;
+                self.make_space(SpacePriority::Put, 0)?;
                 keyspace.wait_for_flush_after(compacted)
             }
             waited => waited,
@@ -115,14 +115,14 @@ impl OpenSegment {
 
     pub(super) fn write(&self, batch: &[Operation], durability: Durability) -> Result<()> {
         let are_deletions = batch.iter().all(|operation| operation.append().kind == RecordKind::Delete);
-        let claim = if are_deletions { Claim::Delete } else { Claim::Put };
+        let priority = if are_deletions { SpacePriority::Delete } else { SpacePriority::Put };
         let store_large = |operation: &Operation| {
             let Append { key, value, .. } = operation.append();
             let is_large = value.len() > LOG_VALUE_BYTES_MAX;
             is_large.then(|| self.store_value(&operation.keyspace, key, value.len() as u64, &mut &*value)).transpose()
         };
         let stored = batch.iter().map(store_large).collect::<Result<Vec<_>>>()?;
-        self.write_where_room(claim, || self.try_write(batch, &stored, claim, durability))
+        self.write_or_make_space(priority, || self.try_write(batch, &stored, priority, durability))
     }
 
     /// Large values have been `stored`.
@@ -130,7 +130,7 @@ impl OpenSegment {
         &self,
         operations: &[Operation],
         stored: &[Option<Stored>],
-        claim: Claim,
+        priority: SpacePriority,
         durability: Durability,
     ) -> Result<()> {
         if operations.is_empty() {
@@ -140,12 +140,12 @@ impl OpenSegment {
         let mut keyspaces: Vec<&Arc<Keyspace>> = operations.iter().map(|operation| &operation.keyspace).collect();
         keyspaces.sort_unstable_by_key(|keyspace| keyspace.number);
         keyspaces.dedup_by_key(|keyspace| keyspace.number);
-        let admitted = self.admit(room_for_all(&keyspaces, operations, stored))?;
+        let admitted = self.admit(space_for_all(&keyspaces, operations, stored))?;
         let turns = Self::begin_writes(&keyspaces)?;
         let appends = operations.iter().zip(stored).map(|(operation, stored)| operation.append_as(stored.as_ref()));
         let records: Vec<Append<'_>> = appends.collect();
         let mut appended: Vec<Appended> = Vec::with_capacity(records.len());
-        self.log.append(&records, claim, &mut appended)?;
+        self.log.append(&records, priority, &mut appended)?;
         // All levels at once: who begins a view sees all of it, or nothing.
         let mut levels: Vec<_> = turns.iter().map(WriteTurn::fill).collect();
         let mut replaced = Vec::new();
@@ -187,9 +187,9 @@ impl OpenSegment {
                 self.store.compactions.put(largest);
                 return Ok(Hope::Flush);
             }
-            // Whoever makes room in this segment has it compacted, and then it can be waited for. What cannot be compacted elsewhere, or any
+            // Whoever makes space in this segment has it compacted, and then it can be waited for. What cannot be compacted elsewhere, or any
             // more, is beside what he may add.
-            match keyspaces.iter().any(|keyspace| keyspace.segment() == self.segment.number && keyspace.lacks_room()) {
+            match keyspaces.iter().any(|keyspace| keyspace.segment() == self.segment.number && keyspace.lacks_space()) {
                 true => Err(self.segment.full(UNIT_BYTES)),
                 false => Ok(Hope::Nothing),
             }
@@ -238,10 +238,10 @@ impl OpenSegment {
 }
 
 /// What a batch adds to memtables at most, of which large values have been `stored`.
-fn room_for_all(keyspaces: &[&Arc<Keyspace>], operations: &[Operation], stored: &[Option<Stored>]) -> u64 {
-    let begun: u64 = keyspaces.iter().map(|keyspace| keyspace.room_to_begin()).sum();
-    let keys: u64 = operations.iter().map(|operation| room_for(operation.append().key)).sum();
-    let large: u64 = stored.iter().flatten().map(|stored| room_for_large(stored.record())).sum();
+fn space_for_all(keyspaces: &[&Arc<Keyspace>], operations: &[Operation], stored: &[Option<Stored>]) -> u64 {
+    let begun: u64 = keyspaces.iter().map(|keyspace| keyspace.space_to_begin()).sum();
+    let keys: u64 = operations.iter().map(|operation| space_for(operation.append().key)).sum();
+    let large: u64 = stored.iter().flatten().map(|stored| space_for_large(stored.record())).sum();
     begun + keys + large
 }
 

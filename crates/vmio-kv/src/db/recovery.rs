@@ -19,7 +19,7 @@ use crate::format::volume_header::SegmentEntry;
 use crate::log::{Log, replay, replay_again};
 use crate::options::Options;
 use crate::keyspace::Keyspace;
-use crate::keyspace::memtable::room_for;
+use crate::keyspace::memtable::space_for;
 use crate::volume::Volume;
 use crate::volume::commit::Changes;
 use crate::volume::segment::Segment;
@@ -51,7 +51,7 @@ impl Segments {
                 false => volume.note_claims()?,
             }
             volume.mend()?;
-            volume.ensure_fixed_room();
+            volume.ensure_fixed_space();
             // What is read may be in a cache of the system's alone, after a kill: nothing is written over before it is durable.
             volume.device.flush()?;
         }
@@ -154,7 +154,7 @@ impl OpenSegment {
             dropped: Mutex::default(),
         };
         store.add_segment();
-        opened.keep_reserve();
+        opened.update_free_reserve();
         opened.allow_collection_of_old();
         if let Some(from) = left_from {
             opened.read_again(&superblock, &entries, from, log_end)?;
@@ -165,7 +165,7 @@ impl OpenSegment {
         Ok((opened, Recovery { records, log_bytes, ..Recovery::default() }))
     }
 
-    /// Reads a part of the log once more, of which the memtables had no room for all records, and flushes as it comes to that.
+    /// Reads a part of the log once more, of which the memtables had no space for all records, and flushes as it comes to that.
     fn read_again(&self, superblock: &Superblock, entries: &[KeyspaceEntry], from: (u64, u64), end: u64) -> Result<()> {
         let keyspaces: BTreeMap<u32, Arc<Keyspace>> =
             self.keyspaces().into_iter().map(|keyspace| (keyspace.number, keyspace)).collect();
@@ -181,14 +181,14 @@ impl OpenSegment {
                 return Ok(());
             };
             self.log.set_replayed(Some((record.pointer.offset(), record.sequence)));
-            if can_flush && !self.store.memtable_budget.has_room(room_for(record.key)) {
+            if can_flush && !self.store.memtable_budget.has_space(space_for(record.key)) {
                 let largest = keyspaces.values().max_by_key(|keyspace| keyspace.memtable_bytes());
                 let taken: u64 = keyspaces.values().map(|keyspace| keyspace.memtable_bytes()).sum();
                 if let Some(largest) = largest.filter(|_| taken >= least) {
                     if largest.rotate_memtable() {
                         self.compact_all(largest)?;
                     }
-                    can_flush = !largest.lacks_room();
+                    can_flush = !largest.lacks_space();
                 }
             }
             keyspace.replay(record.key, record.sequence, record.pointer);
@@ -212,7 +212,7 @@ impl OpenSegment {
         let left = (most / 2).saturating_sub(2 * UNIT_BYTES).max(UNIT_BYTES);
         let keyspaces = self.keyspaces();
         // A level that cannot be compacted is read back for as long as that is so: nobody waits for it.
-        let is_stuck = keyspaces.iter().any(|keyspace| keyspace.has_failed() || keyspace.lacks_room());
+        let is_stuck = keyspaces.iter().any(|keyspace| keyspace.has_failed() || keyspace.lacks_space());
         self.collector.pace.set(Bound::Recovery, if is_stuck { 0.0 } else { beyond as f64 / left as f64 });
         if beyond == 0 {
             return;

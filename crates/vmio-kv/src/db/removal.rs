@@ -12,7 +12,7 @@ impl KeyspaceHandle {
     /// Has no key have a value, durably and at once: after a crash all of it is there, or nothing. Of a [`Db`] it is the keyspace that is
     /// there from the start. What was written before to keyspaces of the same segment is durable as well.
     ///
-    /// Its leaves are read for that, to give room back and to count what is garbage of the log; writers of the keyspace wait meanwhile.
+    /// Its leaves are read for that, to give space back and to count what is garbage of the log; writers of the keyspace wait meanwhile.
     /// Snapshots and scans from before show what was there.
     ///
     /// ```
@@ -99,7 +99,7 @@ impl OpenSegment {
         drop(committing);
         drop(collecting);
         self.segment.give_back()?;
-        self.keep_reserve();
+        self.update_free_reserve();
         self.store.collector.wake();
         Ok(())
     }

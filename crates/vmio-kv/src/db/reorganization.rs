@@ -17,10 +17,10 @@ use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::RecordKind;
 use crate::log::Append;
-use crate::keyspace::memtable::room_for;
+use crate::keyspace::memtable::space_for;
 use crate::keyspace::{Keyspace, KeyspaceCursor, Version, View};
 use crate::tree::Direction;
-use crate::volume::reserve::Claim;
+use crate::volume::space_reservation::SpacePriority;
 
 /// Fewer blocks than this are not worth a write.
 const BLOCKS_MIN: usize = 8;
@@ -108,7 +108,7 @@ impl Gathering {
         Gathering { home: Arc::clone(&open.home), apart, bytes: 0 }
     }
 
-    /// Takes the next record in; tells whether there is room for more.
+    /// Takes the next record in; tells whether there is space for more.
     pub(super) fn take(&mut self, pointer: Pointer, key: &[u8], value: &[u8]) -> bool {
         self.bytes += key.len() + value.len();
         let record = ReadRecord { key: key.to_vec(), value: value.to_vec() };
@@ -174,7 +174,7 @@ impl OpenSegment {
         if records.len() < BLOCKS_MIN || self.log.is_behind() || self.store.memtable_budget.is_crowded() {
             return Ok(());
         }
-        let bytes = records.iter().map(|record| room_for(&record.key)).sum::<u64>() + keyspace.room_to_begin();
+        let bytes = records.iter().map(|record| space_for(&record.key)).sum::<u64>() + keyspace.space_to_begin();
         let Some(_admitted) = self.store.memtable_budget.try_admit(bytes) else { return Ok(()) };
         let Some(turn) = keyspace.try_begin_write()? else { return Ok(()) };
         // What was put since may be in a level by now: that is for the next scan.
@@ -187,9 +187,9 @@ impl OpenSegment {
         }
         let mut is_full = false;
         for ReadRecord { key, value } in &records {
-            // Not as a batch: where one finds no room the others are none the worse.
+            // Not as a batch: where one finds no space the others are none the worse.
             let append = Append { kind: RecordKind::Put, keyspace: keyspace.number, key, value };
-            let at = match self.log.append_one_record(&append, Claim::Unasked) {
+            let at = match self.log.append_one_record(&append, SpacePriority::Background) {
                 Err(Error::Full { .. }) => break,
                 at => at?,
             };

@@ -41,7 +41,7 @@ use crate::tree::Direction;
 /// # }
 /// ```
 ///
-/// It owns what it shows, and may outlive whatever it was asked of. As long as it is there the room of that is not used again.
+/// It owns what it shows, and may outlive whatever it was asked of. As long as it is there the space of that is not used again.
 pub struct Scan {
     held: Held<Progress>,
     is_over: bool,
@@ -309,7 +309,7 @@ mod tests {
         let backing = Arc::new(FailingBacking::new(64 << 20));
         let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
         let db = Db::create_on(Arc::clone(&backing), options.clone()).expect("a store");
-        (0..100).for_each(|number| db.put(&key(number), &number.to_le_bytes()).expect("room"));
+        (0..100).for_each(|number| db.put(&key(number), &number.to_le_bytes()).expect("space"));
         db.flush().expect("compacted");
         db.close().expect("closed");
         let db = Db::open_on(Arc::clone(&backing), options).expect("a store");

@@ -7,7 +7,7 @@ use crate::db::segments::Segments;
 use crate::db::{Holder, OpenSegment, KeyspaceHandle, SegmentStats};
 use crate::error::Result;
 
-/// A segment of a store: some keyspaces, a log that they share, and room of their own in the volume. See [`crate::Db::create_segment`].
+/// A segment of a store: some keyspaces, a log that they share, and space of their own in the volume. See [`crate::Db::create_segment`].
 ///
 /// Keyspaces of different segments share no log: writes to them are never in one batch, and what is durable of one says nothing of the
 /// other; after a crash one may have what was written later, and the other not what was written before, unless that had been acknowledged as

@@ -89,7 +89,7 @@ impl Segments {
         let entry = volume.create_segment(&first.segment, units)?;
         drop(volume);
         let (segment, _) = OpenSegment::open(store, &entry, None)?;
-        segment.keep_reserve();
+        segment.update_free_reserve();
         tracing::info!(volume = store.device.name(), number = entry.number, "a segment was created");
         Ok(Arc::new(segment))
     }

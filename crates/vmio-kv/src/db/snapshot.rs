@@ -17,7 +17,7 @@ use crate::keyspace::{Keyspace, Version, View};
 /// All keyspaces of a store, in whichever segments, as they were at one moment: what was written later is not seen, and of a batch all or
 /// nothing.
 ///
-/// It holds up neither writers nor compactions. As long as it is there, the room of what it shows is not used again, be that
+/// It holds up neither writers nor compactions. As long as it is there, the space of what it shows is not used again, be that
 /// overwritten or deleted: a nearly full store may become full by it, and a memtable that was flushed stays in memory.
 #[derive(Clone)]
 pub struct Snapshot {

@@ -23,7 +23,7 @@ pub struct ValueReader {
 /// Where a value is read from.
 pub(super) struct Source {
     log: Arc<Log>,
-    /// Keeps its room from being used again.
+    /// Keeps its space from being used again.
     _version: Arc<Version>,
     value: Value,
     /// The piece that it is in, and its number, if it was read.

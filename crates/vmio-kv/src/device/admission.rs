@@ -14,7 +14,7 @@ const WINDOW_SHARE: u64 = 4;
 /// A slot has a page's number above, and below the number of the miss.
 const MISS_BITS: u32 = 28;
 const MISS_MASK: u64 = (1 << MISS_BITS) - 1;
-/// How often somebody looks whether the cache has room, in misses.
+/// How often somebody looks whether the cache has space, in misses.
 const LOOKS_APART: u64 = 64;
 
 /// The pages that were missed of late.
@@ -22,26 +22,26 @@ pub(super) struct Admission {
     slots: Box<[AtomicU64]>,
     /// Counted by all threads: on a line of its own, so that what they only read stays with them.
     misses: CachePadded<AtomicU64>,
-    has_room: AtomicBool,
+    has_space: AtomicBool,
 }
 
 impl Admission {
     /// For a cache of so many pages.
     pub(super) fn new(cache_pages: u64) -> Self {
         let slots = (0..cache_pages.clamp(WINDOW_SHARE, 1 << (MISS_BITS - 1))).map(|_| AtomicU64::new(0)).collect();
-        Admission { slots, misses: CachePadded::new(AtomicU64::new(0)), has_room: AtomicBool::new(true) }
+        Admission { slots, misses: CachePadded::new(AtomicU64::new(0)), has_space: AtomicBool::new(true) }
     }
 
-    /// Whether a page that is missed is to come into the cache: if that has room, or the page was missed of late.
-    pub(super) fn admits(&self, page: u64, cache_has_room: impl Fn() -> bool) -> bool {
+    /// Whether a page that is missed is to come into the cache: if that has space, or the page was missed of late.
+    pub(super) fn admits(&self, page: u64, cache_has_space: impl Fn() -> bool) -> bool {
         let miss = self.misses.fetch_add(1, Ordering::Relaxed);
         if miss.is_multiple_of(LOOKS_APART) {
-            self.has_room.store(cache_has_room(), Ordering::Relaxed);
+            self.has_space.store(cache_has_space(), Ordering::Relaxed);
         }
         let before = self.slot(page).swap(Self::entry(page, miss), Ordering::Relaxed);
         let ago = miss.wrapping_sub(before) & MISS_MASK;
         let is_back = before >> MISS_BITS == Self::name(page) && ago <= self.slots.len() as u64 / WINDOW_SHARE;
-        is_back || self.has_room.load(Ordering::Relaxed)
+        is_back || self.has_space.load(Ordering::Relaxed)
     }
 
     /// Says that a page is on its way into the cache: who wants it next waits for it there.
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_has_room_takes_all() {
+    fn a_cache_that_has_space_takes_all() {
         let admission = Admission::new(4096);
         (0..1000).for_each(|page| assert!(admission.admits(page, || true)));
         let refused = (1000..1200).filter(|page| !admission.admits(*page, || false)).count();

@@ -85,7 +85,7 @@ impl Device {
             }
             let count = (blocks.end - blocks.start) as usize;
             if count > BYPASS_BLOCKS_MAX.min(BLOCKS_MAX - numbers.len())
-                || !is_begun && self.admission.admits(blocks.start, || self.has_room())
+                || !is_begun && self.admission.admits(blocks.start, || self.has_space())
             {
                 into_cache.push(range);
             } else {
@@ -112,7 +112,7 @@ impl Device {
 
 impl Device {
     /// Reads ranges of the log, which ascend, past the cache, but for what is in memory; where little lies between two of them that is read
-    /// as well, so that one read does for both. Tells how many of them it has dealt with: as many as there is room for.
+    /// as well, so that one read does for both. Tells how many of them it has dealt with: as many as there is space for.
     pub(crate) fn bypass_read_nearby(&self, ranges: impl Iterator<Item = Range<u64>>) -> (BypassBatch, usize) {
         let mut runs: Vec<Range<u64>> = Vec::new();
         let (mut count, mut dealt_with) = (0, 0);
@@ -138,7 +138,7 @@ impl Device {
         (bypassed, dealt_with)
     }
 
-    /// Reads runs of blocks, which ascend, for which there is room.
+    /// Reads runs of blocks, which ascend, for which there is space.
     fn read_runs(&self, runs: &[Range<u64>]) -> BypassBatch {
         let numbers: Vec<u64> = runs.iter().cloned().flatten().collect();
         let mut blocks = IDLE.take().unwrap_or_else(|| vec![Block::ZERO; BLOCKS_MAX].into());
@@ -208,7 +208,7 @@ mod tests {
         let again = device.bypass_read(std::iter::once(wanted[0].clone()));
         assert_eq!(again.get(wanted[0].clone()), None);
         assert_eq!(device.look(place(30), 1, |bytes| Ok(bytes[0]))?, 30);
-        // No more than there is room for at a time.
+        // No more than there is space for at a time.
         let many = device.bypass_read((40..180).map(|block| range(place(block), BLOCK)));
         let come: Vec<_> = (40..180).filter(|block| many.get(range(place(*block), BLOCK)).is_some()).collect();
         assert_eq!(come, Vec::from_iter(40..40 + BLOCKS_MAX as u64));

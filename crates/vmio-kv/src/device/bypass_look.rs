@@ -11,7 +11,7 @@ use crate::format::geometry::BLOCK_BYTES;
 
 /// Blocks that are read past the mapping at a time, for a look at them.
 pub(super) const BYPASS_BLOCKS_MAX: usize = 4;
-/// A cache of whose pages more than one in this number are free has room. Evictors free some hundreds at a time.
+/// A cache of whose pages more than one in this number are free has space. Evictors free some hundreds at a time.
 const FREE_SHARE: u64 = 8;
 
 thread_local! {
@@ -35,7 +35,7 @@ impl Device {
             return Ok(None);
         }
         let is_resident = |block: u64| self.mapping.is_resident(start + block * BLOCK_BYTES as u64);
-        if (0..blocks as u64).all(is_resident) || self.admission.admits(start / BLOCK_BYTES as u64, || self.has_room())
+        if (0..blocks as u64).all(is_resident) || self.admission.admits(start / BLOCK_BYTES as u64, || self.has_space())
         {
             return Ok(None);
         }
@@ -49,7 +49,7 @@ impl Device {
         answer.map(Some)
     }
 
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_space(&self) -> bool {
         let stats = self.cache.stats();
         stats.free_pages > stats.capacity_pages / FREE_SHARE
     }
@@ -92,7 +92,7 @@ mod tests {
         let block = |number: u64| UNIT_BYTES + number * BLOCK_BYTES as u64;
         (0..200).try_for_each(|number| device.write(block(number), &[number as u8; BLOCK_BYTES]))?;
         let bypass_look = |number, bytes| device.bypass_look(block(number), bytes, |bytes| Ok(bytes.to_vec()));
-        assert_eq!(bypass_look(0, 8)?, None, "there is room");
+        assert_eq!(bypass_look(0, 8)?, None, "there is space");
         for number in 0..2 * (32 << 20) / BLOCK_BYTES as u64 {
             device.look(8 * UNIT_BYTES + number * BLOCK_BYTES as u64, 1, |_| Ok(()))?;
         }

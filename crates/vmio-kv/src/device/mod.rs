@@ -274,16 +274,16 @@ impl Device {
         Ok(self.mapping.advise(range, Advice::Priority(priority))?)
     }
 
-    /// Has what some units hold forgotten, in memory and on the device, which takes their room back: nobody refers to them.
+    /// Has what some units hold forgotten, in memory and on the device, which takes their space back: nobody refers to them.
     pub(crate) fn discard(&self, units: Range<u64>) -> Result<()> {
         let range = units.start * UNIT_BYTES..units.end * UNIT_BYTES;
         // Nodes that no commit came to know may be in memory alone: they must not be written into the hole.
         self.mapping.advise(range.clone(), Advice::Invalidate)?;
         let start = range.start;
-        self.backing.discard(range).map_err(|source| self.failed("giving room back", start, source))
+        self.backing.discard(range).map_err(|source| self.failed("giving space back", start, source))
     }
 
-    /// Has a unit have room on the device, so that no write to it finds none.
+    /// Has a unit have space on the device, so that no write to it finds none.
     pub(crate) fn allocate(&self, unit: u64) -> Result<()> {
         let start = unit * UNIT_BYTES;
         self.backing.allocate(start..start + UNIT_BYTES).map_err(|source| match source.kind() {

@@ -17,7 +17,7 @@ use crate::volume::segment::Segment;
 /// Blocks that are written at a time: 1 MiB.
 const BUFFER_BLOCKS: u64 = 16 * PIECE_BLOCKS;
 
-/// A value that is on the device, perhaps not durably, and that nothing refers to yet. Its room is free again if it is dropped.
+/// A value that is on the device, perhaps not durably, and that nothing refers to yet. Its space is free again if it is dropped.
 pub(crate) struct Stored {
     segment: Arc<Segment>,
     taken: TakenExtents,
@@ -26,7 +26,7 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// Takes room for a value, and writes as many bytes of `source`.
+    /// Takes space for a value, and writes as many bytes of `source`.
     pub(crate) fn write(
         segment: &Arc<Segment>,
         keyspace: u32,
@@ -47,7 +47,7 @@ impl Stored {
         let head_number = segment.next_head_number();
         let seed = Seed::of_head(segment.uuid, taken.head.offset, head_number);
         let head_bytes = write_head(segment, keyspace, key, taken.head, seed, &head.to_bytes())?;
-        // Pages of a previous generation may have come in since the room was taken.
+        // Pages of a previous generation may have come in since the space was taken.
         for extent in taken.all() {
             segment.device.drop_pages(extent.offset, extent.bytes())?;
         }
@@ -66,7 +66,7 @@ impl Stored {
         &self.record
     }
 
-    /// The log has that record of it, and keeps its room. Gives what levels point to, in place of the record, which opening alone needs.
+    /// The log has that record of it, and keeps its space. Gives what levels point to, in place of the record, which opening alone needs.
     pub(crate) fn keep(&self, record: Pointer) -> Pointer {
         self.taken.keep();
         self.segment.count_garbage(record);

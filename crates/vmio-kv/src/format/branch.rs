@@ -11,7 +11,7 @@ use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pivot::{FRONT_BYTES, OwnedPivot, Pivot, Rest, SHORT_BYTES_MAX};
 use crate::format::record::KEY_BYTES_MAX;
 
-/// What stands for the length of a pivot that is longer than the node has room for.
+/// What stands for the length of a pivot that is longer than the node has space for.
 const LONG: u16 = u16::MAX;
 const BLOCK_NUMBER_BITS: u32 = 40;
 
@@ -175,8 +175,8 @@ pub(crate) struct BranchBuilder {
 }
 
 impl BranchBuilder {
-    /// Whether it has room for another child.
-    pub(crate) fn has_room(&self, pivot: &OwnedPivot) -> bool {
+    /// Whether it has space for another child.
+    pub(crate) fn has_space(&self, pivot: &OwnedPivot) -> bool {
         HEADER_BYTES + self.bytes + self.bytes_of(pivot) <= BLOCK_BYTES
     }
 
@@ -188,7 +188,7 @@ impl BranchBuilder {
     /// Appends a child. The first one's pivot is not kept here: it becomes the node's own.
     pub(crate) fn push(&mut self, pivot: OwnedPivot, child: Child) {
         let most = if pivot.rest.is_some() { FRONT_BYTES } else { SHORT_BYTES_MAX };
-        assert!(self.has_room(&pivot) && pivot.front.len() <= most, "{} bytes of a pivot", pivot.front.len());
+        assert!(self.has_space(&pivot) && pivot.front.len() <= most, "{} bytes of a pivot", pivot.front.len());
         self.bytes += self.bytes_of(&pivot);
         self.children.push((pivot, child));
     }
@@ -279,7 +279,7 @@ mod tests {
             let mut builder = BranchBuilder::default();
             let (in_node, rests) = with_rests(&pivots);
             for (index, pivot) in in_node.iter().enumerate() {
-                if !builder.has_room(pivot) {
+                if !builder.has_space(pivot) {
                     break;
                 }
                 builder.push(pivot.clone(), Child::new(index as u64 * 4096, 1 << 30 | 77));
@@ -324,7 +324,7 @@ mod tests {
     fn children_with(pivot: &OwnedPivot) -> usize {
         let mut builder = BranchBuilder::default();
         let mut children = 0;
-        while builder.has_room(pivot) {
+        while builder.has_space(pivot) {
             builder.push(pivot.clone(), Child::new(4096, 1));
             children += 1;
         }

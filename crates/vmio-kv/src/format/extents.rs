@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_no_pointer_has_room_for_is_damage() {
+    fn a_number_that_no_pointer_has_space_for_is_damage() {
         let large = LargeRecord { head_offset: 3 * UNIT_BYTES, head_number: 4096, head_bytes: 5000, list: list() };
         assert!(matches!(LargeRecord::from_bytes(&large.to_bytes()), Err(Damage::Value { found: 4096, .. })));
     }

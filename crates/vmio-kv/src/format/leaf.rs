@@ -173,10 +173,10 @@ impl<'block> Leaf<'block> {
 
     /// What is known of an entry's key.
     pub(crate) fn key(&self, index: usize) -> KnownKey {
-        // Allocators give no less, but for a word: a key that is a little longer than what is known takes no other room when its record is read.
+        // Allocators give no less, but for a word: a key that is a little longer than what is known takes no other space when its record is read.
         const UNIT: usize = 2 * size_of::<u64>();
-        let room = (self.prefix.len() + WINDOW_BYTES + UNIT / 2).next_multiple_of(UNIT) - UNIT / 2;
-        let mut bytes = Vec::with_capacity(room);
+        let space = (self.prefix.len() + WINDOW_BYTES + UNIT / 2).next_multiple_of(UNIT) - UNIT / 2;
+        let mut bytes = Vec::with_capacity(space);
         bytes.extend_from_slice(self.prefix);
         bytes.extend_from_slice(self.window(index));
         let pointer = self.pointer(index);
@@ -233,22 +233,22 @@ pub(crate) struct LeafBuilder {
 }
 
 impl LeafBuilder {
-    /// Whether it has room for a key, and how long its prefix would be then.
+    /// Whether it has space for a key, and how long its prefix would be then.
     fn prefix_with(&self, key: &KnownKey) -> Option<usize> {
         let prefix_bytes = match self.keys.first() {
             Some(first) => common_prefix(&first.bytes[..self.prefix_bytes], &key.bytes),
             None => key.bytes.len().min(PREFIX_BYTES_MAX),
         };
-        let room = BLOCK_BYTES - ENTRIES_AT - prefix_bytes;
-        ((self.keys.len() + 1) * size_of::<EntryRow>() <= room).then_some(prefix_bytes)
+        let space = BLOCK_BYTES - ENTRIES_AT - prefix_bytes;
+        ((self.keys.len() + 1) * size_of::<EntryRow>() <= space).then_some(prefix_bytes)
     }
 
-    /// Appends a key that is greater than all before; gives it back if there is no room.
+    /// Appends a key that is greater than all before; gives it back if there is no space.
     pub(crate) fn push(&mut self, key: KnownKey) -> Result<(), KnownKey> {
         match self.prefix_with(&key) {
             Some(prefix_bytes) => {
                 self.prefix_bytes = prefix_bytes;
-                // Of those between the first and the last nobody asks for more than the leaf has room for.
+                // Of those between the first and the last nobody asks for more than the leaf has space for.
                 if let [_, .., before] = self.keys.as_mut_slice() {
                     before.forget_end();
                 }

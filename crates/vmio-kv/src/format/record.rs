@@ -130,7 +130,7 @@ impl<'bytes> Record<'bytes> {
         record_bytes(self.key.len(), self.value.len())
     }
 
-    /// Writes it to the front of `place`, which has room for it.
+    /// Writes it to the front of `place`, which has space for it.
     pub(crate) fn write(&self, seed: Seed, place: &mut [u8]) {
         assert!(self.kind.has_key() != self.key.is_empty(), "a {:?} with {} bytes of key", self.kind, self.key.len());
         assert!(self.key.len() <= KEY_BYTES_MAX && self.value.len() <= VALUE_BYTES_MAX + KEY_BYTES_MAX);

@@ -7,7 +7,7 @@ use crate::error::Damage;
 use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
 use crate::format::geometry::{BLOCK_BYTES, Group, number};
 
-/// Blocks of the catalogue that a superblock has room for.
+/// Blocks of the catalogue that a superblock has space for.
 pub(crate) const CATALOGUE_BLOCKS_MAX: usize = 200;
 
 /// Pivots that are longer than [`crate::format::pivot::SHORT_BYTES_MAX`].

@@ -14,7 +14,7 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const HEADER_OFFSETS: [u64; 2] = [0, BLOCK_BYTES as u64];
 /// Blocks of the segment table; each lies there twice, behind the header. Behind them are the owners' records.
 pub(crate) const SEGMENT_TABLES: u64 = (OWNERS_AT - 2) / 2;
-/// Segments that a block of the table has room for.
+/// Segments that a block of the table has space for.
 pub(crate) const SEGMENTS_A_TABLE: usize = (BLOCK_BYTES - HEADER_BYTES - 16) / size_of::<SegmentRow>();
 /// Groups that one row of the table names; a segment with more has more rows.
 pub(crate) const ROW_GROUPS: usize = 5;

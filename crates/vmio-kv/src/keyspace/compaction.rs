@@ -160,7 +160,7 @@ impl Compacted<'_> {
         let keyspace = self.compaction.keyspace;
         let mut writing = keyspace.writing();
         writing.flushed_memtables += u64::from(self.compaction.is_flush());
-        writing.has_no_room = false;
+        writing.has_no_space = false;
         let version = keyspace.version.load_full();
         let outdated = std::mem::take(&mut self.outdated);
         let reclamation_epoch = version.reclamation_epoch.end(Outdated::new(&keyspace.log.segment.retired, outdated));
@@ -306,9 +306,9 @@ impl Keyspace {
         }));
     }
 
-    /// A compaction found no room: who would wait for it is refused, until one does. Nobody waits for one of levels alone.
-    pub(crate) fn lack_room(&self) {
-        self.writing().has_no_room = self.has_immutable();
+    /// A compaction found no space: who would wait for it is refused, until one does. Nobody waits for one of levels alone.
+    pub(crate) fn lack_space(&self) {
+        self.writing().has_no_space = self.has_immutable();
         self.changed.notify_all();
         self.memtable_budget.wake();
     }
@@ -323,9 +323,9 @@ impl Keyspace {
         self.writing().failed.is_some()
     }
 
-    /// Whether a compaction has found no room.
-    pub(crate) fn lacks_room(&self) -> bool {
-        self.writing().has_no_room
+    /// Whether a compaction has found no space.
+    pub(crate) fn lacks_space(&self) -> bool {
+        self.writing().has_no_space
     }
 
     /// Nodes that a compaction of the keyspace may take, about.

@@ -167,7 +167,7 @@ impl Keys {
         self.search(entries, key).map_or_else(|place| place, |place| place + 1)
     }
 
-    /// Makes room at a place; the caller has seen that there is any.
+    /// Makes space at a place; the caller has seen that there is any.
     fn insert(&mut self, entries: &Entries, index: usize, entry: u32) {
         let (key, len) = (entries.key(entry), self.len());
         if len == 0 {
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_key_has_room() {
+    fn the_longest_key_has_space() {
         let (mut tree, mut model) = (KeyTree::new(100), Model::new());
         for number in 0..100 {
             put(&mut tree, &mut model, &vec![number as u8; 1 << 16], number);

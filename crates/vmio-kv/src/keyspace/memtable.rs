@@ -21,7 +21,7 @@ use crate::tree::Direction;
 const OLDER_BYTES: u64 = 64;
 
 /// What a large value takes besides its extents: its share of a node, and an allocation.
-const LARGE_ROOM_BYTES: u64 = 64;
+const LARGE_SPACE_BYTES: u64 = 64;
 
 /// What a level that has anything takes beside: the pages that its last entry and its last node are in.
 pub(crate) const BEGUN_BYTES: u64 = 2 * 4096;
@@ -42,15 +42,15 @@ const LEARNT_MAX: usize = 4096;
 pub(crate) const NEWEST: u64 = u64::MAX;
 
 /// What a key adds to a level at most, of which nothing else is in it.
-pub(crate) fn room_for(key: &[u8]) -> u64 {
+pub(crate) fn space_for(key: &[u8]) -> u64 {
     let key = (key.len() as u64).next_multiple_of(8);
     // What is left of a chunk of the arena may be too short for it.
     ENTRY_BYTES + key + key * key / arena::CHUNK_BYTES as u64
 }
 
 /// What a large value adds.
-pub(crate) fn room_for_large(value: &LargeRecord) -> u64 {
-    LARGE_ROOM_BYTES + value.extents().count() as u64 * size_of::<Extent>() as u64
+pub(crate) fn space_for_large(value: &LargeRecord) -> u64 {
+    LARGE_SPACE_BYTES + value.extents().count() as u64 * size_of::<Extent>() as u64
 }
 
 /// The newest record of each key, and others.
@@ -74,7 +74,7 @@ pub(crate) struct Shown {
 }
 
 /// What a large value has taken: a compaction has not to read its head for that.
-struct LargeRoom {
+struct LargeSpace {
     extents: Box<[Extent]>,
     /// It was replaced: nothing newer than a view shows it any more.
     is_dead: bool,
@@ -95,7 +95,7 @@ pub(crate) struct Memtable {
     /// Bytes of the large values that were put into it.
     large_bytes: AtomicU64,
     /// What these have taken, by the places of their heads.
-    large: Mutex<BTreeMap<u64, LargeRoom>>,
+    large: Mutex<BTreeMap<u64, LargeSpace>>,
     /// What it takes is part of.
     all: Arc<MemtableBudget>,
     /// Where the keyspace is known to have no values.
@@ -164,28 +164,28 @@ impl Memtable {
     /// Learns of a large value that is about to be put into it; returns how many bytes all of them have.
     pub(crate) fn add_large(&self, value: &LargeRecord) -> u64 {
         let extents: Box<[Extent]> = value.extents().collect();
-        self.grow(room_for_large(value));
-        self.large.lock().insert(value.head_offset, LargeRoom { extents, is_dead: false });
+        self.grow(space_for_large(value));
+        self.large.lock().insert(value.head_offset, LargeSpace { extents, is_dead: false });
         let bytes = value.list.value_bytes;
         self.large_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes
     }
 
     /// What the large values have taken that were put into it.
     pub(super) fn extents(&self) -> Vec<Extent> {
-        self.large.lock().values().flat_map(|room| &room.extents).copied().collect()
+        self.large.lock().values().flat_map(|space| &space.extents).copied().collect()
     }
 
     /// The same of those that have been replaced there. Views may still show them.
     pub(super) fn extents_of_dead(&self) -> Vec<Extent> {
         let large = self.large.lock();
-        large.values().filter(|room| room.is_dead).flat_map(|room| &room.extents).copied().collect()
+        large.values().filter(|space| space.is_dead).flat_map(|space| &space.extents).copied().collect()
     }
 
     fn bury(&self, replaced: Pointer) {
         if replaced.kind() == PointerKind::Extents
-            && let Some(room) = self.large.lock().get_mut(&replaced.offset())
+            && let Some(space) = self.large.lock().get_mut(&replaced.offset())
         {
-            room.is_dead = true;
+            space.is_dead = true;
         }
     }
 
@@ -458,7 +458,7 @@ mod tests {
         assert_eq!(level.get(b"b", NEWEST), None);
         let bytes = level.bytes();
         assert_eq!(level.fill().insert(b"a", 8, pointer(32)), Some(pointer(16)));
-        assert_eq!(level.bytes(), bytes, "what is overwritten takes no more room");
+        assert_eq!(level.bytes(), bytes, "what is overwritten takes no more space");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! What the memtables of all keyspaces take together: the cache has the rest, beside what logs keep in memory. Nothing is added beyond
-//! their sum: who writes is admitted first, and waits for compactions as long as there is no room. Before it comes to that, writers are slowed.
+//! their sum: who writes is admitted first, and waits for compactions as long as there is no space. Before it comes to that, writers are slowed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ const DELAY_MAX: Duration = Duration::from_millis(1);
 /// Nobody sleeps for less: what several records owe is slept by one.
 const SLEEP_MIN: Duration = Duration::from_micros(100);
 
-/// Nor for more: a batch of many records would sleep long after there is room again.
+/// Nor for more: a batch of many records would sleep long after there is space again.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
 
 /// The part of what all levels may take that ranges may take which are known to be empty.
@@ -22,8 +22,8 @@ const GAPS_SHARE: u64 = 16;
 
 /// What scans may read ahead, all together, in steps of which memory has 64: a sixteenth.
 const SCANS_STEPS: u64 = 4;
-/// A scan takes its room by so much at a time.
-const SCAN_ROOM_BYTES: u64 = 64 << 10;
+/// A scan takes its space by so much at a time.
+const SCAN_SPACE_BYTES: u64 = 64 << 10;
 
 /// A count of bytes that somebody waits for to change by more than a little, and that others are not to bring beyond a limit.
 pub(crate) struct MemtableBudget {
@@ -33,7 +33,7 @@ pub(crate) struct MemtableBudget {
     /// Of these, those that are to be compacted.
     immutable_bytes: AtomicU64,
     /// What writers are admitted to, and what the levels have that are written to or to be compacted: in one number, so that no two are
-    /// admitted to the same room. What snapshots hold is no room that anybody could wait for.
+    /// admitted to the same space. What snapshots hold is no space that anybody could wait for.
     taken_bytes: AtomicU64,
     /// What the cache does not have either, beside levels.
     other_bytes: AtomicU64,
@@ -71,31 +71,31 @@ impl Drop for Admitted<'_> {
     }
 }
 
-/// Room for what a scan reads ahead: the cache's loss as long as it is there.
-pub(crate) struct ScanRoom {
+/// Space for what a scan reads ahead: the cache's loss as long as it is there.
+pub(crate) struct ScanSpace {
     budget: Arc<MemtableBudget>,
     bytes: u64,
 }
 
-impl ScanRoom {
+impl ScanSpace {
     /// None yet.
     pub(crate) fn new(budget: &Arc<MemtableBudget>) -> Self {
-        ScanRoom { budget: Arc::clone(budget), bytes: 0 }
+        ScanSpace { budget: Arc::clone(budget), bytes: 0 }
     }
 
     /// Whether it is for so many bytes, or could be made so.
     pub(crate) fn reaches(&mut self, bytes: u64) -> bool {
         while self.bytes < bytes {
-            if !self.budget.take_for_scan(SCAN_ROOM_BYTES) {
+            if !self.budget.take_for_scan(SCAN_SPACE_BYTES) {
                 return false;
             }
-            self.bytes += SCAN_ROOM_BYTES;
+            self.bytes += SCAN_SPACE_BYTES;
         }
         true
     }
 }
 
-impl ScanRoom {
+impl ScanSpace {
     /// It is for nothing any more.
     pub(crate) fn give_back(&mut self) {
         if self.bytes > 0 {
@@ -104,7 +104,7 @@ impl ScanRoom {
     }
 }
 
-impl Drop for ScanRoom {
+impl Drop for ScanSpace {
     fn drop(&mut self) {
         self.give_back();
     }
@@ -245,25 +245,25 @@ impl MemtableBudget {
         written_to >= self.most_bytes / 2 || (wanted > 0 && is_in_the_way())
     }
 
-    /// Whether there is room for so many bytes more.
-    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+    /// Whether there is space for so many bytes more.
+    pub(crate) fn has_space(&self, bytes: u64) -> bool {
         self.taken_bytes.load(Ordering::SeqCst) + bytes <= self.most_bytes
     }
 
-    /// Admits a writer who adds so many bytes, if there is room.
+    /// Admits a writer who adds so many bytes, if there is space.
     pub(crate) fn try_admit(&self, bytes: u64) -> Option<Admitted<'_>> {
         let with_these = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= self.most_bytes);
         let taken = self.taken_bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, with_these);
         taken.is_ok().then(|| Admitted { budget: self, bytes })
     }
 
-    /// Admits him, whether there is room or not.
+    /// Admits him, whether there is space or not.
     pub(crate) fn admit_anyway(&self, bytes: u64) -> Admitted<'_> {
         self.taken_bytes.fetch_add(bytes, Ordering::SeqCst);
         Admitted { budget: self, bytes }
     }
 
-    /// Admits him once there is room; if there never will be, once no level has anything. He holds nothing that a compaction needs. `press` has
+    /// Admits him once there is space; if there never will be, once no level has anything. He holds nothing that a compaction needs. `press` has
     /// levels compacted, and tells what there is to hope for.
     pub(crate) fn admit(&self, bytes: u64, mut press: impl FnMut() -> Result<Hope>) -> Result<Admitted<'_>> {
         if self.waiting.load(Ordering::SeqCst) == 0
@@ -395,7 +395,7 @@ mod tests {
     fn scans_share_a_sixteenth_and_are_the_caches_loss() {
         let budget = Arc::new(MemtableBudget::new(1 << 20, 128 << 10));
         assert_eq!(budget.wait(None), Some(128 << 10));
-        let [mut first, mut second] = [ScanRoom::new(&budget), ScanRoom::new(&budget)];
+        let [mut first, mut second] = [ScanSpace::new(&budget), ScanSpace::new(&budget)];
         assert!(first.reaches(300 << 10) && first.reaches(200 << 10));
         assert_eq!(budget.wait(None), Some((128 + 384) << 10));
         assert!(second.reaches(192 << 10) && !second.reaches(193 << 10));
@@ -445,7 +445,7 @@ mod tests {
     #[test]
     fn writers_without_space_wait_and_have_memtables_flushed() {
         let budget = MemtableBudget::new(1000, 100);
-        let first = budget.try_admit(600).expect("there is room");
+        let first = budget.try_admit(600).expect("there is space");
         budget.add(550);
         drop(first);
         assert!(budget.try_admit(500).is_none() && budget.is_crowded());
@@ -464,7 +464,7 @@ mod tests {
     #[test]
     fn writers_that_never_fit_are_admitted_alone() {
         let budget = MemtableBudget::new(1000, 100);
-        let other = budget.try_admit(100).expect("there is room");
+        let other = budget.try_admit(100).expect("there is space");
         let mut other = Some(other);
         let admitted = budget.admit(5000, || {
             // The first look finds somebody else.
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_are_admitted_to_the_same_room() {
+    fn no_two_writers_are_admitted_to_the_same_space() {
         let budget = MemtableBudget::new(1000, 100);
         let most = AtomicU64::new(0);
         std::thread::scope(|scope| {

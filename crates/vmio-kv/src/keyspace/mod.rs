@@ -34,7 +34,7 @@ use crate::streak_lock::StreakLock;
 use crate::tree::Tree;
 use crate::volume::epoch::ReclamationEpoch;
 pub(crate) use cursor::KeyspaceCursor;
-pub(crate) use memtable_budget::{Admitted, Hope, MemtableBudget, ScanRoom};
+pub(crate) use memtable_budget::{Admitted, Hope, MemtableBudget, ScanSpace};
 pub(crate) use removal::Removed;
 pub(crate) use compaction::{Compaction, Compacted, compaction_blocks_of_new};
 pub(crate) use version::Version;
@@ -78,7 +78,7 @@ pub(crate) struct Keyspace {
 #[derive(Default)]
 struct Writing {
     failed: Option<String>,
-    has_no_room: bool,
+    has_no_space: bool,
     /// Which levels are being compacted.
     is_compacting: [bool; LEVELS],
     /// Which are to be, though they are not full.
@@ -159,7 +159,7 @@ impl Keyspace {
     ///  is full and the one before it is still being flushed.
     pub(crate) fn begin_write(&self) -> Result<WriteTurn<'_>> {
         let mut writing = self.writing();
-        while !self.has_room(&writing)? {
+        while !self.has_space(&writing)? {
             self.changed.wait(&mut writing);
         }
         Ok(self.turn(writing))
@@ -168,7 +168,7 @@ impl Keyspace {
     /// The same, but does not wait for a compaction.
     pub(crate) fn try_begin_write(&self) -> Result<Option<WriteTurn<'_>>> {
         let writing = self.writing();
-        Ok(self.has_room(&writing)?.then(|| self.turn(writing)))
+        Ok(self.has_space(&writing)?.then(|| self.turn(writing)))
     }
 
     /// Whether it is no more.
@@ -181,7 +181,7 @@ impl Keyspace {
         Error::NoKeyspace { volume: self.log.segment.device.name().to_owned(), name: self.name.clone() }
     }
 
-    fn has_room(&self, writing: &Writing) -> Result<bool> {
+    fn has_space(&self, writing: &Writing) -> Result<bool> {
         if self.is_dropped() {
             return Err(self.gone());
         }
@@ -202,7 +202,7 @@ impl Keyspace {
     fn check(&self, writing: &Writing) -> Result<()> {
         match &writing.failed {
             Some(why) => Err(self.log.stopped(why)),
-            None if writing.has_no_room => Err(self.log.segment.full(UNIT_BYTES)),
+            None if writing.has_no_space => Err(self.log.segment.full(UNIT_BYTES)),
             None => Ok(()),
         }
     }
@@ -213,7 +213,7 @@ impl Keyspace {
     }
 
     /// What begins with the next record if its memtable has none, besides that.
-    pub(crate) fn room_to_begin(&self) -> u64 {
+    pub(crate) fn space_to_begin(&self) -> u64 {
         if self.memtable_bytes() == 0 { BEGUN_BYTES } else { 0 }
     }
 
@@ -346,7 +346,7 @@ impl WriteTurn<'_> {
     }
 
     /// Learns of a large value that is about to be put. Tells whether there are so many that they should be compacted: then those among
-    /// them that have been replaced give back their room, and opening has not to look for more.
+    /// them that have been replaced give back their space, and opening has not to look for more.
     pub(crate) fn add_large(&self, value: &LargeRecord) -> bool {
         self.memtable.add_large(value) >= LARGE_BYTES_MAX
     }

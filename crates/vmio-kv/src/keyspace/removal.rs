@@ -91,7 +91,7 @@ impl Removal<'_> {
     pub(crate) fn publish(self, epoch: u64, outdated: Vec<Freed>, goes_on: Option<&KeyspaceEntry>) {
         let Removal { keyspace, version } = &self;
         let mut writing = keyspace.writing();
-        writing.has_no_room = false;
+        writing.has_no_space = false;
         // Who waits for them to be compacted need not wait any more.
         writing.flushed_memtables += u64::from(version.immutable.is_some()) + u64::from(!version.memtable.is_empty());
         let (log_offset, log_sequence) = match goes_on {

@@ -25,7 +25,7 @@ use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{Record, RecordKind, Seed, VALUE_BYTES_MAX, record_bytes};
 use crate::streak_lock::StreakLock;
-use crate::volume::reserve::{Claim, Reservation};
+use crate::volume::space_reservation::{SpacePriority, SpaceReservation};
 use crate::volume::segment::Segment;
 pub(crate) use chunk_walk::Visited;
 use deadline::Deadline;
@@ -45,7 +45,7 @@ const UNWRITTEN_BYTES_MAX: usize = 5 << 20;
 /// eighth in the end so.
 pub(crate) const LOG_VALUE_BYTES_MAX: usize = 256 << 10;
 const _: () = assert!(8 * LOG_VALUE_BYTES_MAX <= CHUNK_BYTES && LOG_VALUE_BYTES_MAX <= VALUE_BYTES_MAX);
-/// The record that ends a chunk; there is always room for it.
+/// The record that ends a chunk; there is always space for it.
 const END_BYTES: usize = record_bytes(0, 0);
 
 /// What somebody wants to append.
@@ -121,7 +121,7 @@ impl Log {
         let mut failed = None;
         let mut next_sequence = end.next_sequence;
         let header = match end.empty {
-            // Nothing was written since the last opening: no more room is taken.
+            // Nothing was written since the last opening: no more space is taken.
             Some(empty) => ChunkHeader { generation: owner_epoch << 32, begins_anew: true, ..empty },
             None => {
                 let next = segment.take_chunk().or_else(|error| match error {
@@ -149,7 +149,7 @@ impl Log {
                 }
             }
         };
-        segment.ensure_room(header.offset / CHUNK_BYTES as u64)?;
+        segment.ensure_space(header.offset / CHUNK_BYTES as u64)?;
         segment.device.begin_unit(header.offset / CHUNK_BYTES as u64, false, 64)?;
         let mut to_read_back = end.to_read_back;
         if end.empty.is_none() {
@@ -250,14 +250,14 @@ impl Log {
     /// Appends records that count together or not at all, and tells where each is. They are durable after [`Self::sync`].
     ///
     /// It is refused beforehand if the claim is to more chunks than there are for it; others leave them alone from then on.
-    pub(crate) fn append(&self, records: &[Append<'_>], claim: Claim, appended: &mut Vec<Appended>) -> Result<()> {
+    pub(crate) fn append(&self, records: &[Append<'_>], priority: SpacePriority, appended: &mut Vec<Appended>) -> Result<()> {
         appended.clear();
         let mut state = self.turn();
-        let mut room = self.reserve_room(&state, records, claim)?;
+        let mut space = self.reserve_space(&state, records, priority)?;
         state.is_appending = true;
         let mut done = Ok(());
         for (index, record) in records.iter().enumerate() {
-            done = self.make_room(&mut state, record_bytes(record.key.len(), record.value.len()), &mut room);
+            done = self.make_space(&mut state, record_bytes(record.key.len(), record.value.len()), &mut space);
             if let Err(error) = &done {
                 if index > 0 {
                     // Half of the batch is in the log: nothing may follow it.
@@ -273,11 +273,11 @@ impl Log {
     }
 
     /// Appends a record that stands alone.
-    pub(crate) fn append_one_record(&self, record: &Append<'_>, claim: Claim) -> Result<Appended> {
+    pub(crate) fn append_one_record(&self, record: &Append<'_>, priority: SpacePriority) -> Result<Appended> {
         let mut state = self.turn();
-        let mut room = self.reserve_room(&state, std::slice::from_ref(record), claim)?;
+        let mut space = self.reserve_space(&state, std::slice::from_ref(record), priority)?;
         let bytes = record_bytes(record.key.len(), record.value.len());
-        let done = self.make_room(&mut state, bytes, &mut room);
+        let done = self.make_space(&mut state, bytes, &mut space);
         let appended = done.map(|()| self.append_one(&mut state, record, false));
         self.end_turn(state);
         appended
@@ -303,24 +303,24 @@ impl Log {
     }
 
     /// Reserves the chunks that records may take. Who appends is alone: the chunk that was begun stays his meanwhile.
-    fn reserve_room(&self, state: &State, records: &[Append<'_>], claim: Claim) -> Result<Reservation<'_>> {
+    fn reserve_space(&self, state: &State, records: &[Append<'_>], priority: SpacePriority) -> Result<SpaceReservation<'_>> {
         let beside = record_bytes(0, 8) + END_BYTES;
-        let (mut chunks, mut room) = (0, state.appender.room());
+        let (mut chunks, mut space) = (0, state.appender.space());
         for record in records {
             let bytes = record_bytes(record.key.len(), record.value.len());
-            if room < bytes + beside {
+            if space < bytes + beside {
                 chunks += 1;
-                room = CHUNK_BYTES - RECORDS_AT;
+                space = CHUNK_BYTES - RECORDS_AT;
             }
-            room = room.saturating_sub(bytes + beside);
+            space = space.saturating_sub(bytes + beside);
         }
-        match (claim, chunks) {
-            // What is moved makes room.
-            (Claim::Move, 0) => Ok(self.segment.reserve_none()),
+        match (priority, chunks) {
+            // What is moved makes space.
+            (SpacePriority::Move, 0) => Ok(self.segment.reserve_none()),
             // It takes none, but for the chunk of the next opening, which must be able to collect.
-            (Claim::Delete, 0) => self.segment.reserve(Claim::Move, 0),
-            // Refused before the room is taken that others need.
-            _ => self.segment.reserve(claim, chunks),
+            (SpacePriority::Delete, 0) => self.segment.reserve(SpacePriority::Move, 0),
+            // Refused before the space is taken that others need.
+            _ => self.segment.reserve(priority, chunks),
         }
     }
 
@@ -340,9 +340,9 @@ impl Log {
         Appended { sequence, pointer: Pointer::new(pointed, start + at as u64, bytes as u32) }
     }
 
-    /// Begins another chunk if the newest has no room for so many bytes, and waits for the device if too much is in memory: then others
+    /// Begins another chunk if the newest has no space for so many bytes, and waits for the device if too much is in memory: then others
     /// do not append meanwhile.
-    fn make_room(&self, state: &mut MutexGuard<'_, State>, bytes: usize, room: &mut Reservation<'_>) -> Result<()> {
+    fn make_space(&self, state: &mut MutexGuard<'_, State>, bytes: usize, space: &mut SpaceReservation<'_>) -> Result<()> {
         loop {
             if let Some(why) = &state.failed {
                 return Err(self.stopped(why));
@@ -351,11 +351,11 @@ impl Log {
                 return Err(self.stopped("it was closed"));
             }
             if writer::unwritten(state) <= UNWRITTEN_BYTES_MAX {
-                if self.vouch(state, bytes) || state.appender.room() >= bytes + END_BYTES {
+                if self.vouch(state, bytes) || state.appender.space() >= bytes + END_BYTES {
                     return Ok(());
                 }
                 if state.chunks.len() < TAIL_CHUNKS_MAX {
-                    self.begin_chunk(state, room)?;
+                    self.begin_chunk(state, space)?;
                     continue;
                 }
             }
@@ -365,10 +365,10 @@ impl Log {
         }
     }
 
-    /// Says in the log what is durable, if that was not said yet and there is room for it beside what comes.
+    /// Says in the log what is durable, if that was not said yet and there is space for it beside what comes.
     fn vouch(&self, state: &mut State, bytes: usize) -> bool {
         let mark = record_bytes(0, 8);
-        if state.durable <= state.vouched || state.appender.room() < bytes + mark + END_BYTES {
+        if state.durable <= state.vouched || state.appender.space() < bytes + mark + END_BYTES {
             return false;
         }
         state.vouched = state.durable;
@@ -378,8 +378,8 @@ impl Log {
         true
     }
 
-    fn begin_chunk(&self, state: &mut State, room: &mut Reservation<'_>) -> Result<()> {
-        let next = room.take_chunk()?;
+    fn begin_chunk(&self, state: &mut State, space: &mut SpaceReservation<'_>) -> Result<()> {
+        let next = space.take_chunk()?;
         let end = Append { kind: RecordKind::EndOfChunk, keyspace: 0, key: &[], value: &[] };
         self.append_one(state, &end, false);
         let last = &state.appender.chunk().header;
@@ -484,7 +484,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_may_be_longer_than_a_vouching_mark_leaves_room_for() {
+    fn a_batch_may_be_longer_than_a_vouching_mark_leaves_space_for() {
         // The longest record, a mark and an end fit a chunk of their own.
         let longest = record_bytes(crate::format::record::KEY_BYTES_MAX, crate::format::record::VALUE_BYTES_MAX);
         assert!(longest + record_bytes(0, 8) + END_BYTES + crate::format::chunk::RECORDS_AT <= CHUNK_BYTES);

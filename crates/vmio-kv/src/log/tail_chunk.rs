@@ -70,8 +70,8 @@ impl Appender {
         &self.0
     }
 
-    /// How many more bytes it has room for.
-    pub(crate) fn room(&self) -> usize {
+    /// How many more bytes it has space for.
+    pub(crate) fn space(&self) -> usize {
         CHUNK_BYTES - self.0.filled()
     }
 

@@ -255,7 +255,7 @@ impl Log {
     /// Has memory for the next chunk there before an appender needs it.
     fn make_spare(&self) {
         let is_wanted = |state: &State| {
-            state.spare.is_none() && state.chunks.len() < TAIL_CHUNKS_MAX && state.appender.room() < CHUNK_BYTES / 2
+            state.spare.is_none() && state.chunks.len() < TAIL_CHUNKS_MAX && state.appender.space() < CHUNK_BYTES / 2
         };
         if is_wanted(&self.state()) {
             let spare = ChunkMemory::new();
@@ -278,7 +278,7 @@ mod tests {
     use crate::device::failing_backing::FailingBacking;
     use crate::format::record::RecordKind;
     use crate::log::Append;
-    use crate::volume::reserve::Claim;
+    use crate::volume::space_reservation::SpacePriority;
     use crate::{Db, Options};
 
     const VALUE_BYTES: usize = 64 << 10;
@@ -300,7 +300,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for number in 0..PUTS {
-                    db.put(&number.to_le_bytes(), &[number as u8; VALUE_BYTES]).expect("room");
+                    db.put(&number.to_le_bytes(), &[number as u8; VALUE_BYTES]).expect("space");
                     done.fetch_add(1, Ordering::SeqCst);
                 }
             });
@@ -336,7 +336,7 @@ mod tests {
             scope.spawn(|| {
                 // The same keys again: nothing is compacted.
                 for number in (0..64_u64).cycle().take_while(|_| !is_over.load(Ordering::SeqCst)) {
-                    db.put(&number.to_le_bytes(), &[7; VALUE_BYTES]).expect("room");
+                    db.put(&number.to_le_bytes(), &[7; VALUE_BYTES]).expect("space");
                 }
             });
             wait_until(|| unwritten(&db.default_keyspace().keyspace().log.state()) > 4 << 20);
@@ -368,7 +368,7 @@ mod tests {
                 scope.spawn(move || {
                     for _ in 0..RECORDS {
                         let record = Append { kind: RecordKind::Put, keyspace, key: b"key", value: b"value" };
-                        let at = log.append_one_record(&record, Claim::Put).expect("room");
+                        let at = log.append_one_record(&record, SpacePriority::Put).expect("space");
                         number.store(at.sequence, Ordering::SeqCst);
                         log.sync(at.sequence + 1).expect("flushed");
                     }

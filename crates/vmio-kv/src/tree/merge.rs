@@ -14,7 +14,7 @@ use crate::format::pivot::{OwnedPivot, Rest};
 use crate::format::pointer::PointerKind;
 use crate::log::Log;
 use crate::tree::division::{Division, Placed, children};
-use crate::tree::node_writer::{NodeRoom, NodeWriter, TakenNodes, Which};
+use crate::tree::node_writer::{NodeSpace, NodeWriter, TakenNodes, Which};
 use crate::tree::upper::Upper;
 use crate::tree::{MergeThreads, Tree};
 use crate::volume::block_runs::BlockRuns;
@@ -60,8 +60,8 @@ pub(crate) struct Merged {
 }
 
 /// What came of the merge of a part, or of all of them one behind the other.
-struct Done<'room> {
-    taken: TakenNodes<'room>,
+struct Done<'space> {
+    taken: TakenNodes<'space>,
     upper: Upper,
     outdated: BlockRuns,
     /// The old tree's long pivots that were met.
@@ -105,22 +105,22 @@ const PARTS_A_THREAD: usize = 4;
 /// it is the lowest level.
 pub(crate) fn merge(log: &Log, target: &Target, newer: &dyn Newer, threads: &MergeThreads) -> Result<Merged> {
     let old = target.old.map(|root| Tree::new(log, target.keyspace, root, OF_MERGES));
-    let room = NodeRoom::new(&log.segment, target.keyspace, target.level);
+    let space = NodeSpace::new(&log.segment, target.keyspace, target.level);
     let begin = |start: &OwnedPivot| -> Result<Merge<'_>> {
         let first = old.map_or(Ok(Vec::new()), |tree| tree.whole_pivot(start))?;
         Ok(Merge {
             log,
             old,
             source: newer.source(&first)?,
-            writer: NodeWriter::new(&room),
+            writer: NodeWriter::new(&space),
             is_lowest: target.is_lowest,
             before: if first.is_empty() { Before::Nothing } else { Before::Kept(start.clone()) },
             leaf: LeafBuilder::default(),
-            done: Done::none(&room),
+            done: Done::none(&space),
         })
     };
-    let mut done = Done::none(&room);
-    let mut writer = NodeWriter::new(&room);
+    let mut done = Done::none(&space);
+    let mut writer = NodeWriter::new(&space);
     match (old, target.old) {
         (Some(tree), Some(root)) => {
             let worth = u64::from(root.blocks) / target.part_leaves.max(1);
@@ -258,7 +258,7 @@ impl<'merge> Merge<'merge> {
         if let Err(key) = self.leaf.push(key) {
             self.finish_leaf()?;
             if self.leaf.push(key).is_err() {
-                unreachable!("an empty leaf has room for a key");
+                unreachable!("an empty leaf has space for a key");
             }
         }
         Ok(())
@@ -276,9 +276,9 @@ impl<'merge> Merge<'merge> {
             }
             Before::Kept(pivot) => pivot,
         };
-        let room = self.writer.room();
+        let space = self.writer.space();
         let leaf = &mut self.leaf;
-        let seal = |offset, epoch| leaf.finish(room.segment.uuid, room.keyspace, offset, epoch);
+        let seal = |offset, epoch| leaf.finish(space.segment.uuid, space.keyspace, offset, epoch);
         let child = self.writer.write(Which::Leaf, seal)?;
         self.done.upper.push(&mut self.writer, Placed { pivot, child })
     }
@@ -301,10 +301,10 @@ impl<'merge> Merge<'merge> {
     }
 }
 
-impl<'room> Done<'room> {
-    fn none(room: &'room NodeRoom<'_>) -> Self {
+impl<'space> Done<'space> {
+    fn none(space: &'space NodeSpace<'_>) -> Self {
         Done {
-            taken: TakenNodes::none(room.segment),
+            taken: TakenNodes::none(space.segment),
             upper: Upper::default(),
             outdated: BlockRuns::default(),
             long_pivots: Vec::new(),
@@ -315,7 +315,7 @@ impl<'room> Done<'room> {
     }
 
     /// Has those of the next part as well.
-    fn append(&mut self, writer: &mut NodeWriter<'room>, mut next: Self) -> Result<()> {
+    fn append(&mut self, writer: &mut NodeWriter<'space>, mut next: Self) -> Result<()> {
         self.taken.append(next.taken);
         self.outdated.append(next.outdated);
         self.long_pivots.append(&mut next.long_pivots);
@@ -326,7 +326,7 @@ impl<'room> Done<'room> {
     }
 
     /// With all inner nodes, which are new.
-    fn into_tree(mut self, mut writer: NodeWriter<'room>, old: Option<(Tree<'_>, Root)>) -> Result<Merged> {
+    fn into_tree(mut self, mut writer: NodeWriter<'space>, old: Option<(Tree<'_>, Root)>) -> Result<Merged> {
         let top = self.upper.finish(&mut writer)?;
         if let Some((tree, _)) = old {
             self.drop_long_pivots(tree)?;

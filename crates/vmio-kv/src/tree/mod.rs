@@ -130,7 +130,7 @@ impl<'log> Tree<'log> {
     /// Whether a newer level has the key of an entry, and what the entry points to may be gone: then it is as if it were not there.
     fn is_superseded(&self, leaf: &Leaf<'_>, index: usize) -> bool {
         let pointer = leaf.pointer(index);
-        // Large values' room is not given up before the entry goes.
+        // Large values' space is not given up before the entry goes.
         if pointer.kind() == PointerKind::Extents {
             return false;
         }

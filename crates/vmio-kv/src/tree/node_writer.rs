@@ -25,7 +25,7 @@ pub(super) enum Which {
 }
 
 /// Where the nodes of a new tree come to lie: those who write parts of it take runs of the same units, one behind the other.
-pub(super) struct NodeRoom<'segment> {
+pub(super) struct NodeSpace<'segment> {
     pub(super) segment: &'segment Segment,
     pub(super) keyspace: u32,
     level: u8,
@@ -33,10 +33,10 @@ pub(super) struct NodeRoom<'segment> {
     branches: Mutex<Cursor>,
 }
 
-impl<'segment> NodeRoom<'segment> {
+impl<'segment> NodeSpace<'segment> {
     /// For a tree of that level of a keyspace.
     pub(super) fn new(segment: &'segment Segment, keyspace: u32, level: u8) -> Self {
-        NodeRoom { segment, keyspace, level, leaves: Mutex::default(), branches: Mutex::default() }
+        NodeSpace { segment, keyspace, level, leaves: Mutex::default(), branches: Mutex::default() }
     }
 
     fn take_run(&self, which: Which) -> Result<Extent> {
@@ -50,7 +50,7 @@ impl<'segment> NodeRoom<'segment> {
     }
 }
 
-impl Drop for NodeRoom<'_> {
+impl Drop for NodeSpace<'_> {
     fn drop(&mut self) {
         let mut allocator = self.segment.allocator();
         for cursor in [&mut self.leaves, &mut self.branches] {
@@ -113,16 +113,16 @@ impl Run {
 }
 
 /// The nodes of a tree that is being made, or of a part of it. If it is dropped before [`Self::finish`], they are given back.
-pub(super) struct NodeWriter<'room> {
-    room: &'room NodeRoom<'room>,
+pub(super) struct NodeWriter<'space> {
+    space: &'space NodeSpace<'space>,
     leaves: Run,
     branches: Run,
-    taken: TakenNodes<'room>,
+    taken: TakenNodes<'space>,
 }
 
-impl<'room> NodeWriter<'room> {
-    pub(super) fn new(room: &'room NodeRoom<'room>) -> Self {
-        NodeWriter { room, leaves: Run::none(), branches: Run::none(), taken: TakenNodes::none(room.segment) }
+impl<'space> NodeWriter<'space> {
+    pub(super) fn new(space: &'space NodeSpace<'space>) -> Self {
+        NodeWriter { space, leaves: Run::none(), branches: Run::none(), taken: TakenNodes::none(space.segment) }
     }
 
     /// Stores a node. To be sealed it has to know the place and the epoch that it is given.
@@ -132,12 +132,12 @@ impl<'room> NodeWriter<'room> {
             Which::Branch => &mut self.branches,
         };
         if run.free_blocks() == 0 {
-            self.room.segment.device.store(run.taken.offset, &run.nodes)?;
+            self.space.segment.device.store(run.taken.offset, &run.nodes)?;
             run.nodes.clear();
             run.taken = Extent { offset: 0, blocks: 0 };
-            run.taken = self.room.take_run(which)?;
+            run.taken = self.space.take_run(which)?;
             // Later than that of whatever these blocks held: a write that is lost leaves an older node.
-            run.epoch = self.room.segment.next_epoch();
+            run.epoch = self.space.segment.next_epoch();
         }
         let offset = run.end();
         self.taken.blocks.push(offset);
@@ -146,21 +146,21 @@ impl<'room> NodeWriter<'room> {
     }
 
     /// Stores what is left.
-    pub(super) fn finish(mut self) -> Result<TakenNodes<'room>> {
+    pub(super) fn finish(mut self) -> Result<TakenNodes<'space>> {
         for run in [&self.leaves, &self.branches] {
-            self.room.segment.device.store(run.taken.offset, &run.nodes)?;
+            self.space.segment.device.store(run.taken.offset, &run.nodes)?;
         }
-        Ok(mem::replace(&mut self.taken, TakenNodes::none(self.room.segment)))
+        Ok(mem::replace(&mut self.taken, TakenNodes::none(self.space.segment)))
     }
 
-    pub(super) fn room(&self) -> &'room NodeRoom<'room> {
-        self.room
+    pub(super) fn space(&self) -> &'space NodeSpace<'space> {
+        self.space
     }
 }
 
 impl Drop for NodeWriter<'_> {
     fn drop(&mut self) {
         let unused = [&self.leaves, &self.branches].map(|run| Freed { offset: run.end(), blocks: run.free_blocks() });
-        self.room.segment.abandon(unused.into_iter().filter(|freed| freed.blocks > 0));
+        self.space.segment.abandon(unused.into_iter().filter(|freed| freed.blocks > 0));
     }
 }

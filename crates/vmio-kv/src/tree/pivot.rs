@@ -83,12 +83,12 @@ impl NodeWriter<'_> {
             return Ok(Pivot { front: bytes, rest: None });
         }
         let rest = bytes.split_off(FRONT_BYTES);
-        let room = self.room();
+        let space = self.space();
         let mut next = None;
         // From the last one on, since each says where the one behind it is.
         for bytes in rest.chunks(PIECE_BYTES).rev() {
             let piece = Piece { bytes, next };
-            let seal = |offset, epoch| piece.to_block(room.segment.uuid, room.keyspace, offset, epoch);
+            let seal = |offset, epoch| piece.to_block(space.segment.uuid, space.keyspace, offset, epoch);
             next = Some(self.write(Which::Branch, seal)?);
         }
         Ok(Pivot { front: bytes, rest: next.map(|first| Rest { first, bytes: rest.len() }) })

@@ -33,7 +33,7 @@ impl Upper {
     /// Puts a leaf behind those before.
     pub(super) fn push(&mut self, writer: &mut NodeWriter<'_>, leaf: Placed) -> Result<()> {
         self.long_pivots.extend(leaf.pivot.rest.map(place));
-        if !self.last.has_room(&leaf.pivot) {
+        if !self.last.has_space(&leaf.pivot) {
             self.nodes.push(finish(writer, &mut self.last)?);
         }
         self.last.push(leaf.pivot, leaf.child);
@@ -93,7 +93,7 @@ fn branches(writer: &mut NodeWriter<'_>, children: Vec<Placed>) -> Result<Vec<Pl
     let mut above = Vec::new();
     let mut builder = BranchBuilder::default();
     for Placed { pivot, child } in children {
-        if !builder.has_room(&pivot) {
+        if !builder.has_space(&pivot) {
             above.push(finish(writer, &mut builder)?);
         }
         builder.push(pivot, child);
@@ -106,10 +106,10 @@ fn branches(writer: &mut NodeWriter<'_>, children: Vec<Placed>) -> Result<Vec<Pl
 
 /// Writes a node, and empties its builder.
 fn finish(writer: &mut NodeWriter<'_>, builder: &mut BranchBuilder) -> Result<Placed> {
-    let room = writer.room();
+    let space = writer.space();
     let mut own = OwnedPivot::default();
     let child = writer.write(Which::Branch, |offset, epoch| {
-        let (pivot, block) = builder.finish(room.segment.uuid, room.keyspace, offset, epoch);
+        let (pivot, block) = builder.finish(space.segment.uuid, space.keyspace, offset, epoch);
         own = pivot;
         block
     })?;
@@ -126,7 +126,7 @@ mod tests {
     use crate::format::geometry::BLOCK_BYTES;
     use crate::tree::Tree;
     use crate::tree::division::children;
-    use crate::tree::node_writer::NodeRoom;
+    use crate::tree::node_writer::NodeSpace;
     use crate::{Db, Options};
 
     fn leaf(number: u64) -> Placed {
@@ -146,7 +146,7 @@ mod tests {
     fn parts_make_one_tree_and_their_leaves_stay_in_no_memory() -> Result<()> {
         let db = Db::create_on(MemoryBacking::new(256 << 20)?, Options::new().memory_bytes(32 << 20))?;
         let keyspace = db.default_keyspace().keyspace();
-        let room = NodeRoom::new(&keyspace.log.segment, keyspace.number, 1);
+        let space = NodeSpace::new(&keyspace.log.segment, keyspace.number, 1);
         let cases = [
             (&[0][..], None),
             (&[1], Some(1)),
@@ -158,7 +158,7 @@ mod tests {
             (&[20_000, 3, 0, 1, 20_000, 400], Some(3)),
         ];
         for (parts, height) in cases {
-            let mut writer = NodeWriter::new(&room);
+            let mut writer = NodeWriter::new(&space);
             let (mut upper, mut count) = (Upper::default(), 0);
             for leaves in parts {
                 let mut part = Upper::default();

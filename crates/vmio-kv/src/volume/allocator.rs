@@ -5,7 +5,7 @@
 
 mod write_fences;
 mod part_units;
-mod room;
+mod space;
 mod runs;
 mod unused;
 
@@ -21,9 +21,9 @@ use crate::format::free_log::Freed;
 use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, UNIT_TABLE_UNITS};
 use crate::format::unit_table::{self, Purpose, Unit};
 use crate::volume::log_chunks::LogChunks;
-use crate::volume::reserve::OWN_UNITS;
+use crate::volume::space_reservation::OWN_UNITS;
 use part_units::PartUnits;
-use room::FreeUnits;
+use space::FreeUnits;
 pub(crate) use runs::TakenRuns;
 pub(crate) use unused::UnusedBlocks;
 
@@ -84,8 +84,8 @@ struct GroupMap {
     units: Vec<Unit>,
     taken: Vec<UnitBits>,
     pending: Vec<UnitBits>,
-    /// Which units are known to have room on the device, so that no write to them lacks it.
-    has_room: Vec<bool>,
+    /// Which units are known to have space on the device, so that no write to them lacks it.
+    has_space: Vec<bool>,
     bitmaps: Vec<Pair>,
     tables: Vec<Pair>,
 }
@@ -94,11 +94,11 @@ struct GroupMap {
 pub(crate) struct Allocator {
     groups: Vec<GroupMap>,
     free: FreeUnits,
-    /// How many units are free, were never granted, and have no room.
+    /// How many units are free, were never granted, and have no space.
     unused_units: u64,
     /// Up to this one a unit that is not granted is free: a commit has it.
     usable_end: u64,
-    /// So many of those with room are somebody's already.
+    /// So many of those with space are somebody's already.
     reserved: u64,
     /// Those that somebody has some of.
     parts: PartUnits,
@@ -119,7 +119,7 @@ impl GroupMap {
             units: vec![Self::own()],
             taken: vec![UnitBits::default()],
             pending: vec![UnitBits::default()],
-            has_room: vec![false],
+            has_space: vec![false],
             bitmaps: vec![pair; group.bitmaps_in_use() as usize],
             tables: vec![pair; group.unit_tables_in_use() as usize],
         };
@@ -376,7 +376,7 @@ impl Allocator {
         let is_own = purpose == Purpose::Segment;
         let kept = if is_own { 0 } else { OWN_UNITS };
         if self.free_units() <= kept {
-            self.free.lacks_room = self.hollow_units() > 0;
+            self.free.lacks_space = self.hollow_units() > 0;
             return None;
         }
         self.pop_writable_unit(is_own)
@@ -429,7 +429,7 @@ impl Allocator {
         self.note_unused(unit);
     }
 
-    /// Takes a block, which is pending; behind the cursor's last one if there is room.
+    /// Takes a block, which is pending; behind the cursor's last one if there is space.
     pub(crate) fn take_block(&mut self, cursor: &mut Cursor, purpose: Purpose, keyspace: u32) -> Option<(u64, Entered)> {
         let (taken, entered) = self.take_blocks(cursor, purpose, keyspace, 1)?;
         Some((taken.offset, entered))
@@ -494,12 +494,12 @@ impl Allocator {
     }
 
     fn unit_to_reuse(&self, purpose: Purpose, keyspace: u32) -> Option<u64> {
-        // The segment's own blocks are few, and when room is short any will do.
+        // The segment's own blocks are few, and when space is short any will do.
         let any_will_do = purpose == Purpose::Segment || self.free_units_with_holes() <= OWN_UNITS;
         let least = if any_will_do { 1 } else { REUSE_BLOCKS_MIN };
         let is_there = |unit: &u64| self.write_fence.contains(unit) && !self.in_use.contains(unit);
-        let by_room = self.parts.with_room((purpose, keyspace), least..).rev().map(|(_, unit)| unit);
-        by_room.into_iter().find(is_there)
+        let by_space = self.parts.with_space((purpose, keyspace), least..).rev().map(|(_, unit)| unit);
+        by_space.into_iter().find(is_there)
     }
 
     /// Has a cursor stand nowhere.

@@ -14,7 +14,7 @@ use crate::format::superblock::{AllocatorEpochs, BlockReference, CATALOGUE_BLOCK
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::{Cursor, Entered};
 use crate::volume::block_runs::BlockRuns;
-use crate::volume::reserve::OWN_UNITS;
+use crate::volume::space_reservation::OWN_UNITS;
 use crate::volume::segment::Segment;
 
 /// What the last commit said, and what is needed to make the next one.
@@ -102,8 +102,8 @@ impl Committed {
                 }
                 None => {
                     // Where one was that is no more.
-                    let with_room = catalogue.iter().position(|block| block.len() < catalogue::KEYSPACES);
-                    let block = with_room.unwrap_or_else(|| {
+                    let with_space = catalogue.iter().position(|block| block.len() < catalogue::KEYSPACES);
+                    let block = with_space.unwrap_or_else(|| {
                         catalogue.push(Vec::new());
                         catalogue.len() - 1
                     });
@@ -265,7 +265,7 @@ impl Segment {
         match entered {
             Entered::No => {}
             Entered::New(unit) => self.device.begin_unit(unit, false, 0)?,
-            Entered::Again(_) => self.ensure_room(unit_of(offset))?,
+            Entered::Again(_) => self.ensure_space(unit_of(offset))?,
         }
         Ok(offset)
     }

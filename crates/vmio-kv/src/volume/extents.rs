@@ -1,4 +1,4 @@
-//! Room for large values.
+//! Space for large values.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::format::extents::Extent;
 use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, UNIT_BYTES, unit_of};
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::TakenRuns;
-use crate::volume::reserve::Claim;
+use crate::volume::space_reservation::SpacePriority;
 use crate::volume::segment::{Segment, priority};
 
 /// Blocks for a value that nothing refers to yet: they are free again if it is dropped before [`Self::keep`].
@@ -22,7 +22,7 @@ pub(crate) struct TakenExtents {
 }
 
 impl TakenExtents {
-    /// Takes room for so many blocks, and for a head that is as long as `head_blocks` says of so many extents.
+    /// Takes space for so many blocks, and for a head that is as long as `head_blocks` says of so many extents.
     pub(crate) fn new(
         segment: &Arc<Segment>,
         keyspace: u32,
@@ -30,9 +30,9 @@ impl TakenExtents {
         head_blocks: impl Fn(usize) -> u64,
     ) -> Result<Self> {
         // Some of it goes to units that are begun, perhaps.
-        segment.make_ready_for(Claim::Put, blocks / UNIT_BLOCKS + 2)?;
+        segment.make_ready_for(SpacePriority::Put, blocks / UNIT_BLOCKS + 2)?;
         let taken = segment.take(|allocator| {
-            let new_units = segment.units_besides(Claim::Put, allocator);
+            let new_units = segment.units_besides(SpacePriority::Put, allocator);
             allocator.take_runs(keyspace, blocks, &head_blocks, new_units)
         })?;
         let Some(TakenRuns { extents, head: Some(head), new_units }) = taken else {
@@ -43,7 +43,7 @@ impl TakenExtents {
             segment.device.begin_unit(*unit, false, priority(Purpose::Extents))?;
         }
         segment.allocator().share(&taken.new_units);
-        taken.all().try_for_each(|extent| segment.ensure_room(unit_of(extent.offset)))?;
+        taken.all().try_for_each(|extent| segment.ensure_space(unit_of(extent.offset)))?;
         Ok(taken)
     }
 

@@ -11,7 +11,7 @@ use crate::format::pointer::{Pointer, PointerKind};
 pub(crate) struct Garbage {
     /// Bytes, by units.
     bytes: BTreeMap<u64, u32>,
-    /// Large values, whose room is given back.
+    /// Large values, whose space is given back.
     large: Vec<Pointer>,
 }
 

@@ -15,7 +15,7 @@ use crate::format::volume_header::{
     HEADER_OFFSETS, SEGMENTS_A_TABLE, SegmentEntry, VolumeHeader, rows_of, segment_tables, segments_from_block,
     segments_to_block,
 };
-use crate::volume::room::give_own_units_room;
+use crate::volume::space::give_own_units_space;
 use crate::volume::segment::Segment;
 use crate::volume::{Layout, UNITS_MAX, Volume, groups_of};
 
@@ -149,8 +149,8 @@ impl Volume {
             return Err(Error::Option { option: "rows of segments", value: rows as u64, why });
         }
         self.device.grow(layout.header.units * UNIT_BYTES)?;
-        // Before anything says that it is longer: what cannot be finished for lack of room must not be begun.
-        layout.segments.iter().try_for_each(|segment| give_own_units_room(&self.device, &segment.groups))?;
+        // Before anything says that it is longer: what cannot be finished for lack of space must not be begun.
+        layout.segments.iter().try_for_each(|segment| give_own_units_space(&self.device, &segment.groups))?;
         layout.write(&self.device, may_write).inspect_err(|error| self.failed = Some(error.with_causes()))?;
         self.unused_from = self.unused_from.max(layout.end_of_groups());
         self.layout = layout;

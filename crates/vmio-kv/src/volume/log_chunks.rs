@@ -1,4 +1,4 @@
-//! The log's chunks by how much of each is garbage: which one gives the most room is known at once, however many there are.
+//! The log's chunks by how much of each is garbage: which one gives the most space is known at once, however many there are.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -23,8 +23,8 @@ use crate::volume::commit::{Changes, Committed};
 use crate::volume::epoch::Retired;
 use crate::volume::merges::Merges;
 use crate::volume::ownership::Ownership;
-use crate::volume::reserve::{Claim, Reservation, Reserve};
-use crate::volume::room::{AHEAD_UNITS, give_chunks_room, give_own_units_room};
+use crate::volume::space_reservation::{SpacePriority, SpaceReservation, FreeReserve};
+use crate::volume::space::{AHEAD_UNITS, give_chunks_space, give_own_units_space};
 use crate::volume::chunk_generations::ChunkGenerations;
 
 /// A segment of a volume.
@@ -35,11 +35,11 @@ pub(crate) struct Segment {
     pub(crate) retired: Arc<Retired>,
     pub(crate) chunk_generations: ChunkGenerations,
     pub(crate) merges: Merges,
-    pub(crate) reserve: Reserve,
+    pub(crate) free_reserve: FreeReserve,
     pub(crate) ownership: Ownership,
     allocator: StreakLock<Allocator>,
-    /// Whoever gives units room on the device, or takes it from them, holds it.
-    pub(super) room: Mutex<()>,
+    /// Whoever gives units space on the device, or takes it from them, holds it.
+    pub(super) allocating: Mutex<()>,
     pub(super) committed: Mutex<Committed>,
     /// The number of the last commit, for those who must not wait for the one under way.
     pub(super) epoch: AtomicU64,
@@ -56,10 +56,10 @@ const DISCARD_SHARE: usize = 16;
 
 /// Lays out an empty segment: a log of one chunk, and the next one taken.
 pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
-    give_own_units_room(device, &entry.groups)?;
+    give_own_units_space(device, &entry.groups)?;
     let mut allocator = Allocator::new(&entry.groups);
     allocator.extend_write_fence(allocator.next_write_fence(true));
-    give_chunks_room(device, &mut allocator, 2)?;
+    give_chunks_space(device, &mut allocator, 2)?;
     let full = || {
         let volume = device.name().to_owned();
         Error::Full { volume, wanted: 2 * UNIT_BYTES, place: FullPlace::Volume }
@@ -217,14 +217,14 @@ impl Segment {
         Ok(Segment {
             chunk_generations: chunk_generations.clone(),
             merges: Merges::default(),
-            reserve: Reserve::default(),
+            free_reserve: FreeReserve::default(),
             device,
             number: entry.number,
             uuid: entry.uuid,
             retired: Arc::default(),
             ownership: Ownership::new(looks_after_flushes),
             allocator: StreakLock::new(allocator),
-            room: Mutex::default(),
+            allocating: Mutex::default(),
             committed: Mutex::new(committed),
             epoch: AtomicU64::new(epoch),
             heads: AtomicU32::new(u32::from_le_bytes([low, high, 0, 0])),
@@ -286,28 +286,28 @@ impl Segment {
         self.heads.fetch_add(1, Ordering::Relaxed) % HEAD_NUMBERS
     }
 
-    /// How many units have to be free with room for a claim to so many chunks, and whether they are.
-    fn units_for(&self, claim: Claim, chunks: u64, allocator: &Allocator) -> (u64, bool) {
-        let least = |claim| self.reserve.least_free(claim, allocator.units_in_all()) + chunks;
-        match claim {
-            // Nothing is given room on the device for what is to stay free beside.
-            Claim::Unasked => {
-                let wanted = least(Claim::Put);
-                let has_much = allocator.free_units_with_holes() >= least(claim);
+    /// How many units have to be free with space for a claim to so many chunks, and whether they are.
+    fn units_for(&self, priority: SpacePriority, chunks: u64, allocator: &Allocator) -> (u64, bool) {
+        let least = |priority| self.free_reserve.least_free(priority, allocator.units_in_all()) + chunks;
+        match priority {
+            // Nothing is given space on the device for what is to stay free beside.
+            SpacePriority::Background => {
+                let wanted = least(SpacePriority::Put);
+                let has_much = allocator.free_units_with_holes() >= least(priority);
                 (if has_much { wanted } else { u64::MAX }, has_much && allocator.free_units() >= wanted)
             }
-            _ => (least(claim), allocator.free_units() >= least(claim)),
+            _ => (least(priority), allocator.free_units() >= least(priority)),
         }
     }
 
     /// How many units there are beside what is kept for others than such a claim.
-    pub(super) fn units_besides(&self, claim: Claim, allocator: &Allocator) -> u64 {
-        allocator.free_units().saturating_sub(self.reserve.least_free(claim, allocator.units_in_all()))
+    pub(super) fn units_besides(&self, priority: SpacePriority, allocator: &Allocator) -> u64 {
+        allocator.free_units().saturating_sub(self.free_reserve.least_free(priority, allocator.units_in_all()))
     }
 
-    /// Has so many units have room for a claim, if there is any for them.
-    pub(super) fn make_ready_for(&self, claim: Claim, units: u64) -> Result<()> {
-        let (wanted, is_there) = self.units_for(claim, units, &self.allocator());
+    /// Has so many units have space for a claim, if there is any for them.
+    pub(super) fn make_ready_for(&self, priority: SpacePriority, units: u64) -> Result<()> {
+        let (wanted, is_there) = self.units_for(priority, units, &self.allocator());
         if !is_there && wanted < u64::MAX {
             self.make_ready(wanted)?;
         }
@@ -315,8 +315,8 @@ impl Segment {
     }
 
     /// Refuses a claim to so many chunks if what is kept for others would not be left: as it is now. Who is to find them reserves them.
-    pub(crate) fn check_room(&self, claim: Claim, chunks: u64) -> Result<()> {
-        let (wanted, is_there) = self.units_for(claim, chunks, &self.allocator());
+    pub(crate) fn check_space(&self, priority: SpacePriority, chunks: u64) -> Result<()> {
+        let (wanted, is_there) = self.units_for(priority, chunks, &self.allocator());
         if is_there || (wanted < u64::MAX && self.make_ready(wanted)?) {
             return Ok(());
         }
@@ -324,14 +324,14 @@ impl Segment {
     }
 
     /// The same, and nobody else takes the chunks as long as the reservation is there.
-    pub(crate) fn reserve(&self, claim: Claim, chunks: u64) -> Result<Reservation<'_>> {
+    pub(crate) fn reserve(&self, priority: SpacePriority, chunks: u64) -> Result<SpaceReservation<'_>> {
         loop {
             let wanted = {
                 let mut allocator = self.allocator();
-                let (wanted, is_there) = self.units_for(claim, chunks, &allocator);
+                let (wanted, is_there) = self.units_for(priority, chunks, &allocator);
                 if is_there {
                     allocator.reserve(chunks);
-                    return Ok(Reservation::new(self, chunks));
+                    return Ok(SpaceReservation::new(self, chunks));
                 }
                 wanted
             };
@@ -342,14 +342,14 @@ impl Segment {
     }
 
     /// For who takes no chunk.
-    pub(crate) fn reserve_none(&self) -> Reservation<'_> {
-        Reservation::new(self, 0)
+    pub(crate) fn reserve_none(&self) -> SpaceReservation<'_> {
+        SpaceReservation::new(self, 0)
     }
 
     /// Takes units into use behind those that it has, if these groups have more.
     pub(crate) fn grow(&self, groups: &[Group]) -> Result<()> {
         if units_of(groups) > self.allocator().units_in_all() {
-            give_own_units_room(&self.device, groups)?;
+            give_own_units_space(&self.device, groups)?;
             self.commit(Changes { groups: Some(groups.to_vec()), ..Changes::default() }, &[])?;
         }
         Ok(())
@@ -359,18 +359,18 @@ impl Segment {
     pub(super) fn take<Taken>(&self, mut take: impl FnMut(&mut Allocator) -> Option<Taken>) -> Result<Option<Taken>> {
         let mut has_tried_all = false;
         loop {
-            let (taken, hit_write_fence, lacks_room, ready) = {
+            let (taken, hit_write_fence, lacks_space, ready) = {
                 let mut allocator = self.allocator();
                 let taken = take(&mut allocator);
-                (taken, allocator.take_hit_write_fence(), allocator.take_lacks_room(), allocator.free_units())
+                (taken, allocator.take_hit_write_fence(), allocator.take_lacks_space(), allocator.free_units())
             };
-            if taken.is_some() || has_tried_all || !(hit_write_fence || lacks_room) {
+            if taken.is_some() || has_tried_all || !(hit_write_fence || lacks_space) {
                 return Ok(taken);
             }
             if hit_write_fence {
                 self.commit(Changes { extend_write_fence: true, ..Changes::default() }, &[])?;
             } else {
-                // What is left in units that are begun is taken where no other has room.
+                // What is left in units that are begun is taken where no other has space.
                 has_tried_all = !self.make_ready(ready + 1)?;
             }
         }
@@ -407,7 +407,7 @@ impl Segment {
             Entered::No => Ok(()),
             Entered::New(unit) => self.device.begin_unit(unit, true, priority(purpose)),
             // What the device has there is no node, or not ours any more: it must not be read.
-            Entered::Again(free) => self.ensure_room(unit_of(taken.offset)).and_then(|()| {
+            Entered::Again(free) => self.ensure_space(unit_of(taken.offset)).and_then(|()| {
                 free.into_iter().try_for_each(|freed| self.device.forget_blocks(freed.offset, freed.blocks))
             }),
         };
@@ -424,10 +424,10 @@ impl Segment {
     pub(crate) fn discard_free(&self, least: usize) -> Result<()> {
         let mut units = DISCARD_UNITS.max(least);
         loop {
-            // What is reserved keeps its room, and what is next. Few at a time: what is being discarded is not to be had.
-            let _alone = self.room();
+            // What is reserved keeps its space, and what is next. Few at a time: what is being discarded is not to be had.
+            let _alone = self.allocating();
             let mut allocator = self.allocator();
-            let kept = self.reserve.least_free(Claim::Put, allocator.units_in_all()) + AHEAD_UNITS;
+            let kept = self.free_reserve.least_free(SpacePriority::Put, allocator.units_in_all()) + AHEAD_UNITS;
             let runs = allocator.begin_discard(units, kept as usize);
             drop(allocator);
             if runs.is_empty() {
@@ -450,7 +450,7 @@ impl Segment {
 
     /// Counts a record that nobody points to any longer.
     pub(crate) fn count_garbage(&self, record: Pointer) {
-        // The room of large values is given back, not collected.
+        // The space of large values is given back, not collected.
         if record.kind() == PointerKind::Extents {
             return;
         }

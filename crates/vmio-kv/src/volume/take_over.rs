@@ -16,14 +16,14 @@ use crate::format::volume_header::{SEGMENTS_A_TABLE, SegmentEntry, segment_table
 use crate::volume::Volume;
 use crate::volume::commit::Changes;
 use crate::volume::ownership::{Standing, in_force, read_records};
-use crate::volume::reserve::OWN_UNITS;
+use crate::volume::space_reservation::OWN_UNITS;
 use crate::volume::segment::{Segment, read_superblock};
 
 use zerocopy::IntoBytes;
 
 /// Units that a claim grants beside the groups' own, until the first superblock does.
 const CLAIM_UNITS: u64 = 8;
-/// By how many units a volume grows at least that has no room for a new owner.
+/// By how many units a volume grows at least that has no space for a new owner.
 const GROWTH_UNITS_MIN: u64 = 32;
 
 /// A segment that was claimed.
@@ -111,7 +111,7 @@ impl Volume {
             self.may_write()()?;
             // Nobody is fenced in vain.
             may_open(segments.len(), owners.iter().map(|owners| owners.keyspaces).sum())?;
-            self.check_room(segments.iter().zip(&owners))?;
+            self.check_space(segments.iter().zip(&owners))?;
             for (entry, Owners { half, first_unit, newest_epoch, .. }) in segments.iter().zip(owners) {
                 let own = claims.get(&entry.number);
                 if own.is_some_and(|own| own.first_unit >= first_unit && own.half == half) {
@@ -145,7 +145,7 @@ impl Volume {
         let mut lacking_in_all = claims.iter().map(|claim| lacking(self, claim)).sum::<Result<u64>>()?;
         for (number, claim) in &mut claims {
             lacking_in_all -= lacking(self, (number, claim))?;
-            self.find_room(*number, claim, lacking_in_all)?;
+            self.find_space(*number, claim, lacking_in_all)?;
         }
         Ok(claims)
     }
@@ -169,8 +169,8 @@ impl Volume {
         })
     }
 
-    /// Fails if the volume cannot become so long that each segment has room behind what others were granted.
-    fn check_room<'entry>(&self, owners: impl Iterator<Item = (&'entry SegmentEntry, &'entry Owners)>) -> Result<()> {
+    /// Fails if the volume cannot become so long that each segment has space behind what others were granted.
+    fn check_space<'entry>(&self, owners: impl Iterator<Item = (&'entry SegmentEntry, &'entry Owners)>) -> Result<()> {
         let lacking: u64 = owners.map(|(entry, owners)| units_lacking(entry, owners.first_unit)).sum();
         if self.layout.header.units + lacking <= self.units_max() {
             return Ok(());
@@ -179,9 +179,9 @@ impl Volume {
         Err(Error::Full { volume, wanted: lacking * UNIT_BYTES, place: FullPlace::Volume })
     }
 
-    /// Has a segment have room behind what others were granted, and the claim say up to where it goes. So many units have to be left to
+    /// Has a segment have space behind what others were granted, and the claim say up to where it goes. So many units have to be left to
     /// other segments.
-    fn find_room(&mut self, number: u32, claim: &mut Claim, left: u64) -> Result<()> {
+    fn find_space(&mut self, number: u32, claim: &mut Claim, left: u64) -> Result<()> {
         let lacking = units_lacking(self.segment(number)?, claim.first_unit);
         if lacking == 0 {
             return Ok(());

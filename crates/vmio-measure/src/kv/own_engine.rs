@@ -55,7 +55,7 @@ impl VmioEngine {
     pub fn open(setup: &Setup, engine: vmio_kv::Engine) -> Result<Self> {
         // The program, its stacks, page tables and what the allocator holds back come beside the store's memory.
         let memory_bytes = setup.memory_bytes - (setup.memory_bytes / 10).max(BESIDE_BYTES_MIN);
-        // Sparse, so that room which is not used costs nothing.
+        // Sparse, so that space which is not used costs nothing.
         let volume_bytes = 3 * setup.written_bytes + 2 * setup.data_bytes + (1 << 30);
         let durability = if setup.sync_writes { Durability::Sync } else { Durability::None };
         let keyspaces = u64::from(setup.keyspaces);

@@ -67,7 +67,7 @@ enum KvCommand {
         #[arg(value_parser = parse_size)]
         size: u64,
     },
-    /// Add a segment to a store: a log and room for keyspaces that are to have their own
+    /// Add a segment to a store: a log and space for keyspaces that are to have their own
     #[command(after_help = CREATE_SEGMENT_EXAMPLES)]
     CreateSegment {
         #[command(flatten)]
@@ -280,7 +280,7 @@ impl StoreArgs {
         open(&self.store, options).map_err(|error| match error.downcast_ref() {
             // What each owner could write to is given to nobody as long as he may be there.
             Some(vmio_kv::Error::Full { place: FullPlace::Volume, .. }) if self.take_over => error.context(
-                "its room is held for owners that it was taken over from: when they have ended, open it without --take-over; or grow it",
+                "its space is held for owners that it was taken over from: when they have ended, open it without --take-over; or grow it",
             ),
             _ => error,
         })

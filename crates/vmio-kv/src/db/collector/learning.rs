@@ -137,7 +137,7 @@ impl OpenSegment {
                     break;
                 }
                 self.compact_all(keyspace)?;
-                if keyspace.lacks_room() {
+                if keyspace.lacks_space() {
                     break;
                 }
                 keyspace.wait_for_flush_after(compacted)?;

@@ -1,6 +1,6 @@
 //! Garbage collection of the log: what is live in the chunks with the most garbage is appended anew, and the chunks are given up.
 //!
-//! A thread of the store's does it, beside writers and compactions, one chunk after the other; whoever finds no room does the same.
+//! A thread of the store's does it, beside writers and compactions, one chunk after the other; whoever finds no space does the same.
 //! Where garbage is not known yet, or may not be collected yet, levels are compacted first: `learning.rs`.
 
 mod learning;
@@ -20,12 +20,12 @@ use crate::volume::commit::Changes;
 use crate::volume::epoch::Outdated;
 use crate::volume::log_chunks::LogSpace;
 use crate::volume::merges::Moment;
-use crate::volume::reserve::Claim;
+use crate::volume::space_reservation::SpacePriority;
 use learning::Learning;
 pub(super) use pace::{Bound, Pace};
 pub(super) use thread::{CollectorThread, Wake};
 
-/// When room is short, chunks are collected that have this much garbage.
+/// When space is short, chunks are collected that have this much garbage.
 const GARBAGE_BYTES_MIN: u64 = UNIT_BYTES / 16;
 /// So many chunks are given up by one commit, unless somebody waits for them.
 const CHUNKS_A_COMMIT: usize = 8;
@@ -62,7 +62,7 @@ enum Goal {
     /// The log takes no more than its limit, and so much beside.
     Limit { slack_bytes: u64 },
     /// So many chunks are there for a claim.
-    Room { claim: Claim, chunks: u64 },
+    FreeChunks { priority: SpacePriority, chunks: u64 },
 }
 
 /// What came of a step.
@@ -103,8 +103,8 @@ impl OpenSegment {
     fn least_garbage(&self, state: &Collecting, goal: Goal) -> Option<u64> {
         let most = self.store.options.space_amplification();
         match goal {
-            Goal::Room { claim, chunks } => {
-                self.segment.check_room(claim, chunks).is_err().then_some(GARBAGE_BYTES_MIN)
+            Goal::FreeChunks { priority, chunks } => {
+                self.segment.check_space(priority, chunks).is_err().then_some(GARBAGE_BYTES_MIN)
             }
             Goal::Limit { slack_bytes } => {
                 let space = self.space_to_be(state);
@@ -147,7 +147,7 @@ impl OpenSegment {
         self.allow_collection();
         self.give_up_emptied(state, CHUNKS_A_COMMIT)?;
         let Some(least) = self.least_garbage(state, goal) else { return Ok(Step::Reached) };
-        // Merges hold them: more moves would take room, and give none yet.
+        // Merges hold them: more moves would take space, and give none yet.
         if state.emptied.len() >= 2 * CHUNKS_A_COMMIT {
             return Ok(Step::Learns);
         }
@@ -169,7 +169,7 @@ impl OpenSegment {
                     return Ok(Step::Emptied);
                 }
                 Ok(false) => {}
-                // Others may have made room enough.
+                // Others may have made space enough.
                 Err(Error::Full { .. }) => return Ok(Step::InVain),
                 // Its keyspaces take no writes since the store is being closed: there is nothing wrong with the chunk.
                 Err(_) if self.store.compactions.is_stopping() => return Ok(Step::InVain),
@@ -215,22 +215,22 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// Makes room for a write that was refused; tells whether it is worth another try.
-    pub(super) fn make_room(&self, claim: Claim, chunks: u64) -> Result<bool> {
+    /// Makes space for a write that was refused; tells whether it is worth another try.
+    pub(super) fn make_space(&self, priority: SpacePriority, chunks: u64) -> Result<bool> {
         let mut state = self.collecting();
-        let goal = Goal::Room { claim, chunks };
-        let has_room = || {
-            let lacks_none = self.keyspaces().iter().all(|keyspace| !keyspace.lacks_room());
-            lacks_none && self.segment.check_room(claim, chunks).is_ok()
+        let goal = Goal::FreeChunks { priority, chunks };
+        let has_space = || {
+            let lacks_none = self.keyspaces().iter().all(|keyspace| !keyspace.lacks_space());
+            lacks_none && self.segment.check_space(priority, chunks).is_ok()
         };
         let compact_again = || {
-            let mut lacking = self.keyspaces().into_iter().filter(|keyspace| keyspace.lacks_room());
+            let mut lacking = self.keyspaces().into_iter().filter(|keyspace| keyspace.lacks_space());
             lacking.try_for_each(|keyspace| self.compact_all(&keyspace))
         };
         // Somebody else may have made it meanwhile.
         self.store.compactions.forget_apart();
         self.segment.give_back()?;
-        if has_room() {
+        if has_space() {
             return Ok(true);
         }
         let place = || (self.log.end().1, self.segment.allocator().free_units());
@@ -238,7 +238,7 @@ impl OpenSegment {
             return Ok(false);
         }
         compact_again()?;
-        if has_room() {
+        if has_space() {
             return Ok(true);
         }
         self.log.check_goes_on()?;
@@ -247,23 +247,23 @@ impl OpenSegment {
             while self.step(&mut state, goal, Learning::Nothing)? == Step::Emptied {
                 self.give_up_emptied(&mut state, 1)?;
                 // What was given up may be held by readers: then more moves would take what is kept for deletions.
-                if self.store.compactions.is_stopping() || self.segment.check_room(Claim::Delete, 1).is_err() {
+                if self.store.compactions.is_stopping() || self.segment.check_space(SpacePriority::Delete, 1).is_err() {
                     break;
                 }
             }
-            if self.segment.check_room(claim, chunks).is_ok() {
+            if self.segment.check_space(priority, chunks).is_ok() {
                 break;
             }
         }
         compact_again()?;
-        if !has_room() {
+        if !has_space() {
             // What merges that go on have replaced comes free with their end.
             self.segment.merges.wait();
             self.segment.give_back()?;
         }
-        let has_room = has_room();
-        state.was_in_vain = (!has_room).then(place);
-        Ok(has_room)
+        let has_space = has_space();
+        state.was_in_vain = (!has_space).then(place);
+        Ok(has_space)
     }
 
     /// Has nothing be referred to in a chunk that a former owner may still write to; nor is the log read back from there any more.

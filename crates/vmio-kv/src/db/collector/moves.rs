@@ -13,9 +13,9 @@ use crate::error::Result;
 use crate::format::geometry::{UNIT_BYTES, unit_of};
 use crate::format::pointer::Pointer;
 use crate::log::{Append, Appended, Visited};
-use crate::keyspace::memtable::room_for;
+use crate::keyspace::memtable::space_for;
 use crate::keyspace::{Admitted, Keyspace, WriteTurn};
-use crate::volume::reserve::Claim;
+use crate::volume::space_reservation::SpacePriority;
 
 /// Keys that are looked up together.
 const KEYS_MAX: usize = 512;
@@ -89,10 +89,10 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// Room in memory for records that are moved. Who waits for room may wait for this thread, so it waits for nobody but a flush: where
+    /// Space in memory for records that are moved. Who waits for space may wait for this thread, so it waits for nobody but a flush: where
     /// others have all of it, what is moved takes a sixteenth more.
     fn admit_moves(&self, records: &[&Visited<'_>]) -> Result<Admitted<'_>> {
-        let bytes = records.iter().map(|record| room_for(record.key)).sum();
+        let bytes = records.iter().map(|record| space_for(record.key)).sum();
         let budget = &self.store.memtable_budget;
         if let Some(admitted) = budget.try_admit(bytes) {
             return Ok(admitted);
@@ -100,7 +100,7 @@ impl OpenSegment {
         let keyspaces = self.keyspaces();
         if keyspaces.iter().map(|keyspace| keyspace.memtable_bytes()).sum::<u64>() >= self.store.options.memtable_budget_bytes() / 16 {
             self.learn_all(Learning::Memory)?;
-            if keyspaces.iter().any(|keyspace| keyspace.lacks_room()) {
+            if keyspaces.iter().any(|keyspace| keyspace.lacks_space()) {
                 return Err(self.segment.full(UNIT_BYTES));
             }
         }
@@ -111,7 +111,7 @@ impl OpenSegment {
         if let Some(turn) = keyspace.try_begin_write()? {
             return Ok(turn);
         }
-        // Who waits for room waits for this thread, perhaps.
+        // Who waits for space waits for this thread, perhaps.
         self.compact_all(keyspace)?;
         keyspace.begin_write()
     }
@@ -125,9 +125,9 @@ impl OpenSegment {
             .map(|record| Append { kind: record.kind, keyspace: keyspace.number, key: record.key, value: record.value })
             .collect();
         let mut appended: Vec<Appended> = Vec::with_capacity(appends.len());
-        // Not as a batch: where one finds no room the others are none the worse.
+        // Not as a batch: where one finds no space the others are none the worse.
         let done = appends.iter().try_for_each(|append| {
-            appended.push(self.log.append_one_record(append, Claim::Move)?);
+            appended.push(self.log.append_one_record(append, SpacePriority::Move)?);
             Ok(())
         });
         let mut level = turn.fill();

@@ -11,7 +11,7 @@ const DELAY_NS_A_BYTE: f64 = 250.0;
 const SLEEP_MIN: Duration = Duration::from_micros(100);
 /// Nor for more at a time.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
-/// Who has come to the bound waits until there is room, and no longer than this: the collector may be waiting itself.
+/// Who has come to the bound waits until there is space, and no longer than this: the collector may be waiting itself.
 const WAIT_MAX: Duration = Duration::from_millis(60);
 
 /// Who has written more waits so much longer for each of these.
@@ -23,7 +23,7 @@ const BOUND: u32 = 1000;
 /// What is bounded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bound {
-    /// The room that the log takes.
+    /// The space that the log takes.
     Space,
     /// What an opening would read back.
     Recovery,
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_at_the_bound_goes_on_when_there_is_room() {
+    fn a_writer_at_the_bound_goes_on_when_there_is_space() {
         let pace = Pace::default();
         pace.set(Bound::Space, 1.5);
         assert!((pace.part() - 1.5).abs() < 1e-6);

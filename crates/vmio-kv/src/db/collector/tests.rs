@@ -14,7 +14,7 @@ fn a_chunk_stays_between_the_commit_of_a_compaction_and_its_publication() {
     const KEYS: u32 = 3000;
     let options = Options::new().memory_bytes(32 << 20).memtable_bytes(1 << 20).durability(Durability::None);
     let db = Db::create_on(MemoryBacking::new(128 << 20).expect("memory"), options).expect("a store");
-    (0..KEYS).for_each(|number| db.put(&number.to_be_bytes(), &[1; 1000]).expect("room"));
+    (0..KEYS).for_each(|number| db.put(&number.to_be_bytes(), &[1; 1000]).expect("space"));
     db.sync().expect("written");
     let open = db.default_keyspace().open().expect("open");
     let (home, keyspace) = (&open.home, &open.keyspace);

@@ -14,7 +14,7 @@ use crate::db::OpenSegment;
 use crate::db::segments::Segments;
 use crate::error::{Error, Result};
 use crate::format::geometry::UNIT_BYTES;
-use crate::volume::reserve::Claim;
+use crate::volume::space_reservation::SpacePriority;
 
 /// After so long without a chunk begun nobody counts as writing.
 const IDLE: Duration = Duration::from_millis(500);
@@ -165,7 +165,7 @@ impl OpenSegment {
         let chunks = self.chunks_to_keep() / 2 + 1;
         let is_short = !self.may_grow() && self.chunks_left() < chunks;
         match is_short {
-            true => Goal::Room { claim: Claim::Put, chunks },
+            true => Goal::FreeChunks { priority: SpacePriority::Put, chunks },
             false if is_idle => Goal::Limit { slack_bytes: IDLE_SLACK_BYTES.min(self.slack_bytes()) },
             false => Goal::Limit { slack_bytes: self.slack_bytes() },
         }
@@ -180,7 +180,7 @@ impl OpenSegment {
             part = part.max(space.bytes.saturating_sub(free_of_delay) as f64 / BOUND_BYTES as f64);
             if !self.may_grow() {
                 let least = self.chunks_to_keep();
-                // Who finds no room is refused: nobody stops before.
+                // Who finds no space is refused: nobody stops before.
                 part = part.max(0.9 * least.saturating_sub(self.chunks_left()) as f64 / least as f64);
             }
         }
@@ -190,7 +190,7 @@ impl OpenSegment {
     /// Chunks that are left for puts.
     fn chunks_left(&self) -> u64 {
         let allocator = self.segment.allocator();
-        let least_free = self.segment.reserve.least_free(Claim::Put, allocator.units_in_all());
+        let least_free = self.segment.free_reserve.least_free(SpacePriority::Put, allocator.units_in_all());
         allocator.free_units_with_holes().saturating_sub(least_free)
     }
 

@@ -22,7 +22,7 @@ fn key(number: u64) -> Vec<u8> {
 }
 
 fn put(keyspace: &KeyspaceHandle, numbers: impl Iterator<Item = u64>, value: &[u8]) {
-    numbers.for_each(|number| keyspace.put(&key(number), value).expect("room"));
+    numbers.for_each(|number| keyspace.put(&key(number), value).expect("space"));
 }
 
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
@@ -61,7 +61,7 @@ fn begin_to_compact(db: &Db, keyspace: &KeyspaceHandle) {
 fn two_keyspaces_are_compacted_at_once() {
     let backing = Arc::new(FailingBacking::new(128 << 20));
     let db = Db::create_on(Arc::clone(&backing), options().compaction_threads(2)).expect("a store");
-    let keyspaces = ["left", "right"].map(|name| db.keyspace_or_create(name).expect("room"));
+    let keyspaces = ["left", "right"].map(|name| db.keyspace_or_create(name).expect("space"));
     keyspaces.iter().for_each(|keyspace| put(keyspace, 0..300, b"old"));
     db.flush().expect("compacted");
     evict_all(&db, &backing);
@@ -172,11 +172,11 @@ fn a_merge_that_fails_at_its_end_gives_back_its_tree() {
     let backing = Arc::new(FailingBacking::new(256 << 20));
     let db = Db::create_on(Arc::clone(&backing), options().compaction_threads(1)).expect("a store");
     let keyspace = db.default_keyspace();
-    keyspace.put(b"00000000x", &vec![7; 2 << 20]).expect("room");
+    keyspace.put(b"00000000x", &vec![7; 2 << 20]).expect("space");
     put(keyspace, 0..20_000, b"old");
     db.flush().expect("compacted");
     db.collect_garbage().expect("merged");
-    keyspace.delete(b"00000000x").expect("room");
+    keyspace.delete(b"00000000x").expect("space");
     db.flush().expect("compacted");
     let home = &db.default_keyspace().open().unwrap().home;
     let head = {
@@ -213,25 +213,25 @@ fn a_keyspace_that_was_idle_for_long_goes_on() {
     let disk = Arc::new(MemoryBacking::new(64 << 20).expect("memory"));
     let options = || Options::new().memory_bytes(32 << 20);
     let db = Db::create_on(Arc::clone(&disk), options()).expect("a store");
-    let (busy, idle) = (db.keyspace_or_create("busy").expect("room"), db.keyspace_or_create("idle").expect("room"));
-    busy.put(b"a", b"1").expect("room");
-    db.flush().expect("room");
+    let (busy, idle) = (db.keyspace_or_create("busy").expect("space"), db.keyspace_or_create("idle").expect("space"));
+    busy.put(b"a", b"1").expect("space");
+    db.flush().expect("space");
     busy.keyspace().log.skip_numbers(1 << 46);
-    busy.put(b"b", b"2").expect("room");
-    db.flush().expect("room");
+    busy.put(b"b", b"2").expect("space");
+    db.flush().expect("space");
     drop((busy, idle));
     db.close().expect("written");
     let db = Db::open_on(Arc::clone(&disk), options()).expect("it is whole");
     let (busy, idle) = (db.keyspace("busy").expect("there"), db.keyspace("idle").expect("there"));
     assert_eq!(busy.get(b"b").expect("read"), Some(b"2".to_vec()));
-    busy.put(b"c", b"3").expect("room");
-    db.flush().expect("room");
+    busy.put(b"c", b"3").expect("space");
+    db.flush().expect("space");
     busy.keyspace().log.skip_numbers(1 << 47);
     let snapshot = db.snapshot();
-    idle.put(b"d", b"4").expect("room");
+    idle.put(b"d", b"4").expect("space");
     assert_eq!(snapshot.keyspace("idle").expect("there").get(b"d").expect("read"), None);
-    db.flush().expect("room");
-    idle.put(b"e", b"5").expect("room");
+    db.flush().expect("space");
+    idle.put(b"e", b"5").expect("space");
     drop((snapshot, busy, idle));
     db.close().expect("written");
     let db = Db::open_on(disk, options()).expect("it is whole");
@@ -243,12 +243,12 @@ fn a_keyspace_that_was_idle_for_long_goes_on() {
 }
 
 #[test]
-fn a_flush_tries_again_what_has_found_no_room() {
+fn a_flush_retries_what_has_found_no_space() {
     let db = Db::create_on(MemoryBacking::new(64 << 20).expect("memory"), options()).expect("a store");
-    (0..100).for_each(|number| db.put(&key(number), b"value").expect("room"));
+    (0..100).for_each(|number| db.put(&key(number), b"value").expect("space"));
     let segment = Arc::clone(&db.default_keyspace().open().unwrap().home.segment);
     let held: Vec<u64> = std::iter::from_fn(|| segment.take_chunk().ok()).collect();
     assert!(matches!(db.flush(), Err(Error::Full { .. })), "{} chunks are held", held.len());
     held.into_iter().for_each(|offset| segment.allocator().free(Freed { offset, blocks: UNIT_BLOCKS }));
-    db.flush().expect("there is room again");
+    db.flush().expect("there is space again");
 }

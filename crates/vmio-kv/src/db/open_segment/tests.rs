@@ -1,4 +1,4 @@
-//! Batches that have begun, beside others who take room.
+//! Batches that have begun, beside others who take space.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const VALUE_BYTES: usize = 100_000;
 /// Eight chunks of them.
 const VALUES: u32 = 150;
 
-/// A batch waits for the device, with some of it in the log. `take` takes all the room that it gets meanwhile, and what it returns holds that
+/// A batch waits for the device, with some of it in the log. `take` takes all the space that it gets meanwhile, and what it returns holds that
 /// to the end. The batch goes through, and the store goes on.
 fn batch_during<Taken>(take: impl FnOnce(&Db) -> Taken) {
     let backing = Arc::new(FailingBacking::new(64 << 20));
@@ -34,7 +34,7 @@ fn batch_during<Taken>(take: impl FnOnce(&Db) -> Taken) {
         }
         let taken = take(&db);
         backing.let_through(u64::MAX);
-        writer.join().expect("no panic").expect("a batch that has begun finds room");
+        writer.join().expect("no panic").expect("a batch that has begun finds space");
         taken
     });
     db.sync().expect("the log goes on");
@@ -43,7 +43,7 @@ fn batch_during<Taken>(take: impl FnOnce(&Db) -> Taken) {
         Err(error) => panic!("{error}"),
     }
     drop(taken);
-    db.put(b"one more", &[1; 1000]).expect("there is room again");
+    db.put(b"one more", &[1; 1000]).expect("there is space again");
     db.close().expect("closed");
     let db = Db::open_on(backing, options).expect("a store");
     for number in 0..VALUES {
@@ -53,7 +53,7 @@ fn batch_during<Taken>(take: impl FnOnce(&Db) -> Taken) {
 }
 
 #[test]
-fn large_values_leave_a_batch_its_room() {
+fn large_values_leave_a_batch_its_space() {
     batch_during(|db| {
         let keyspace = db.default_keyspace();
         let (mut stored, value) = (Vec::new(), vec![1; 2 << 20]);
@@ -115,13 +115,13 @@ fn nothing_comes_between_the_records_of_a_batch_that_waits() {
     }
     backing.let_through(0);
     std::thread::scope(|scope| {
-        scope.spawn(|| db.write(&batch).expect("room"));
+        scope.spawn(|| db.write(&batch).expect("space"));
         let log = &db.default_keyspace().open().unwrap().home.log;
         while !log.is_behind() {
             std::thread::yield_now();
         }
-        scope.spawn(|| other.put(b"key", b"value").expect("room"));
-        scope.spawn(|| other.put(b"longer", &[1; VALUE_BYTES]).expect("room"));
+        scope.spawn(|| other.put(b"key", b"value").expect("space"));
+        scope.spawn(|| other.put(b"longer", &[1; VALUE_BYTES]).expect("space"));
         // They have come by then, or nothing is seen of a fault.
         std::thread::sleep(std::time::Duration::from_millis(50));
         backing.let_through(u64::MAX);

@@ -11,7 +11,7 @@ use crate::format::leaf::KnownKey;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::Record;
 use crate::log::Log;
-use crate::keyspace::{KeyspaceCursor, ScanRoom};
+use crate::keyspace::{KeyspaceCursor, ScanSpace};
 
 /// Records that are read ahead in the order of their keys.
 const BY_KEY_MAX: usize = 32;
@@ -33,7 +33,7 @@ pub(super) struct End {
     ahead_max: usize,
     /// Keys that were ahead, and are not any more.
     gone_by: u64,
-    room: ScanRoom,
+    space: ScanSpace,
     /// Of so many keys ahead it is known whether their records lie apart in the log, and were read so before.
     looked_at: usize,
     /// They do.
@@ -82,7 +82,7 @@ impl End {
             bypassed: BypassBatch::default(),
             ahead_max: 1,
             gone_by: 0,
-            room: ScanRoom::new(&open.home.store.memtable_budget),
+            space: ScanSpace::new(&open.home.store.memtable_budget),
             looked_at: 0,
             is_apart: false,
             gathering: None,
@@ -119,11 +119,11 @@ impl End {
                     let is_short = record_bytes <= BY_PLACE_BYTES_MAX;
                     bytes += AHEAD_BYTES + if is_short { u64::from(record_bytes) } else { known.bytes.len() as u64 };
                     if self.ahead.len() == self.ahead.capacity() {
-                        // Not twice as many, for which it has no room.
+                        // Not twice as many, for which it has no space.
                         self.ahead.reserve_exact(BY_KEY_MAX.max(self.ahead.len() / 8));
                     }
                     self.ahead.push_back(Ahead { known, value: None, is_bypassed: false });
-                    if self.ahead.len() >= BY_KEY_MAX && !self.room.reaches(bytes) {
+                    if self.ahead.len() >= BY_KEY_MAX && !self.space.reaches(bytes) {
                         break;
                     }
                 }
@@ -157,7 +157,7 @@ impl End {
             BY_KEY_MAX
         };
         if self.ahead.len() <= BY_KEY_MAX && self.ahead_max <= BY_KEY_MAX {
-            self.room.give_back();
+            self.space.give_back();
             self.ahead.shrink_to(BY_KEY_MAX);
         }
     }

@@ -239,13 +239,13 @@ fn what_is_shown_of_a_lower_level_is_not_taken_for_gone_by() {
 #[test]
 fn a_range_that_was_cut_comes_together_again() {
     let db = store();
-    (0..6000).for_each(|number| db.put(&key(number), b"job").expect("room"));
-    (0..5999).for_each(|number| db.delete(&key(number)).expect("room"));
+    (0..6000).for_each(|number| db.put(&key(number), b"job").expect("space"));
+    (0..5999).for_each(|number| db.delete(&key(number)).expect("space"));
     let last = Some(key(5999));
     assert_eq!(first(&db, Bound::Unbounded, Direction::Up).0, last);
     for number in (100..5000).step_by(49) {
-        db.put(&key(number), b"again").expect("room");
-        db.delete(&key(number)).expect("room");
+        db.put(&key(number), b"again").expect("space");
+        db.delete(&key(number)).expect("space");
     }
     let looks: Vec<u64> = std::iter::repeat_with(|| first(&db, Bound::Unbounded, Direction::Up))
         .map(|(found, looked)| {

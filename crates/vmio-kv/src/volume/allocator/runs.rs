@@ -136,8 +136,8 @@ impl Allocator {
     fn longest_run(&self, keyspace: u32, wanted: u64, least: u64, own: &[u64]) -> Option<(u64, u64, u64)> {
         let owner = (Purpose::Extents, keyspace);
         let is_shared = |unit: &u64| self.write_fence.contains(unit) && (!self.in_use.contains(unit) || own.contains(unit));
-        let enough = self.parts.with_room(owner, wanted..).map(|(_, unit)| unit).find(is_shared);
-        let longest = || self.parts.with_room(owner, least..).rev().map(|(_, unit)| unit).find(is_shared);
+        let enough = self.parts.with_space(owner, wanted..).map(|(_, unit)| unit).find(is_shared);
+        let longest = || self.parts.with_space(owner, least..).rev().map(|(_, unit)| unit).find(is_shared);
         let unit = enough.or_else(longest)?;
         let (group, index) = self.place(unit)?;
         let runs = || free_runs(&self.groups[group].taken[index]);
@@ -212,7 +212,7 @@ mod tests {
     use crate::format::geometry::Group;
 
     fn allocator(units: u64) -> Allocator {
-        Allocator::with_room(&[Group::new(1, units)])
+        Allocator::with_space(&[Group::new(1, units)])
     }
 
     fn overlap(left: &Extent, right: &Extent) -> bool {
@@ -258,11 +258,11 @@ mod tests {
         let mut allocator = allocator(10);
         assert_eq!(allocator.take_runs(1, 600, |_| 1, 1), None);
         assert_eq!(allocator.free_units(), 9);
-        let taken = allocator.take_runs(1, 600, |_| 1, 2).expect("room");
+        let taken = allocator.take_runs(1, 600, |_| 1, 2).expect("space");
         assert_eq!((taken.extents.len(), taken.new_units.len()), (2, 2));
         assert_eq!(allocator.take_runs(1, 300, |_| 1, 0), None, "they have just been begun");
         allocator.share(&taken.new_units);
-        assert!(allocator.take_runs(1, 300, |_| 1, 0).is_some(), "there is room in the second");
+        assert!(allocator.take_runs(1, 300, |_| 1, 0).is_some(), "there is space in the second");
         assert_eq!(allocator.take_runs(2, 100, |_| 1, 0), None, "which is no other keyspace's");
     }
 

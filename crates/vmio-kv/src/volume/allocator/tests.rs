@@ -27,7 +27,7 @@ fn reopen(device: &mut HashMap<u64, Block>, allocator: &mut Allocator, groups: &
         Ok::<_, Damage>(Newest { copy, block: Box::new(device[&offsets[copy]]), other_is_newer: false })
     };
     let mut read = Allocator::read(groups, u64::MAX, u64::MAX, newest, |_, damage| damage).expect("whole");
-    read.give_all_room();
+    read.give_all_space();
     read.find_free_units();
     read
 }
@@ -44,7 +44,7 @@ proptest! {
     #[test]
     fn what_is_taken_is_taken_once_and_what_was_committed_comes_back(steps in proptest::collection::vec(0_u8..6, 1..200)) {
         let groups = group(12);
-        let mut allocator = Allocator::with_room(&groups);
+        let mut allocator = Allocator::with_space(&groups);
         let mut device = HashMap::new();
         let (mut cursors, mut epoch) = ([Cursor::default(), Cursor::default()], 0);
         // Block by offset, and whether a commit has it.
@@ -108,7 +108,7 @@ proptest! {
 
 #[test]
 fn units_come_free_when_their_last_block_does() {
-    let mut allocator = Allocator::with_room(&group(4));
+    let mut allocator = Allocator::with_space(&group(4));
     assert_eq!(allocator.free_units(), 3);
     let mut cursor = Cursor::default();
     let offsets: Vec<u64> =
@@ -126,7 +126,7 @@ fn units_come_free_when_their_last_block_does() {
 fn a_segment_grows_within_its_group_and_beyond() {
     let small = group(70);
     let large = crate::format::geometry::grown(&small, small[0].end()..GROUP_UNITS_MAX + 10);
-    let (mut device, mut allocator) = (HashMap::new(), Allocator::with_room(&small));
+    let (mut device, mut allocator) = (HashMap::new(), Allocator::with_space(&small));
     let before: Vec<u64> = (0..60).filter_map(|_| allocator.take_chunk(|_| 0)).collect();
     drop(reopen(&mut device, &mut allocator, &small, 1));
     let new = allocator.extend(&large);
@@ -134,7 +134,7 @@ fn a_segment_grows_within_its_group_and_beyond() {
     assert_eq!(allocator.free_units(), 70 - 1 - 60, "nothing of it is taken before it is committed");
     let read = reopen(&mut device, &mut allocator, &large, 2);
     allocator.use_units(new);
-    allocator.give_all_room();
+    allocator.give_all_space();
     // All but the groups' own, 9 units of the second group among them.
     for mut allocator in [allocator, read] {
         assert_eq!(allocator.free_units(), GROUP_UNITS_MAX + 9 - 2 - 60);
@@ -149,7 +149,7 @@ fn a_segment_grows_within_its_group_and_beyond() {
 
 #[test]
 fn what_is_discarded_is_free_and_nobody_gets_it_meanwhile() {
-    let mut allocator = Allocator::with_room(&group(41));
+    let mut allocator = Allocator::with_space(&group(41));
     assert_eq!(allocator.begin_discard(41, 0), []);
     assert_eq!(allocator.begin_discard(20, 21), [], "so many are to be kept");
     let runs = allocator.begin_discard(20, 20);
@@ -160,7 +160,7 @@ fn what_is_discarded_is_free_and_nobody_gets_it_meanwhile() {
     allocator.end_discard(runs);
     assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (1, 21));
     assert_eq!(allocator.begin_discard(2, 0), [], "once is enough");
-    allocator.give_all_room();
+    allocator.give_all_space();
     assert_eq!(allocator.free_units(), 21);
     for unit in [2, 3, 5] {
         allocator.free(Freed { offset: unit * UNIT_BYTES, blocks: UNIT_BLOCKS });
@@ -170,7 +170,7 @@ fn what_is_discarded_is_free_and_nobody_gets_it_meanwhile() {
 
 #[test]
 fn what_something_else_has_is_no_chunk() {
-    let mut allocator = Allocator::with_room(&group(4));
+    let mut allocator = Allocator::with_space(&group(4));
     let log = allocator.take_chunk(|_| 0).expect("a unit");
     let (node, _) = allocator.take_block(&mut Cursor::default(), Purpose::Leaves(1), 1).expect("a block");
     let may_be: Vec<u64> = (0..9).filter(|unit| allocator.may_be_chunk(*unit)).collect();
@@ -179,7 +179,7 @@ fn what_something_else_has_is_no_chunk() {
 
 #[test]
 fn what_is_reserved_nobody_else_gets() {
-    let mut allocator = Allocator::with_room(&group(41));
+    let mut allocator = Allocator::with_space(&group(41));
     allocator.reserve(10);
     assert_eq!(allocator.free_units(), 30);
     assert_eq!(allocator.begin_discard(31, 0), [], "what is reserved stays");
@@ -201,7 +201,7 @@ fn what_is_reserved_nobody_else_gets() {
 
 #[test]
 fn the_write_fence_covers_reserved_units_to_the_last() {
-    let mut allocator = Allocator::with_room(&group(12));
+    let mut allocator = Allocator::with_space(&group(12));
     allocator.extend_write_fence(3);
     allocator.reserve(11);
     for _ in 0..11 {
@@ -218,43 +218,43 @@ fn the_write_fence_covers_reserved_units_to_the_last() {
 
 #[test]
 fn a_full_segment_says_so() {
-    let mut allocator = Allocator::with_room(&group(3));
+    let mut allocator = Allocator::with_space(&group(3));
     assert!(allocator.take_chunk(|_| 0).is_some());
     assert!(allocator.take_chunk(|_| 0).is_none());
     assert!(allocator.take_block(&mut Cursor::default(), Purpose::Leaves(1), 1).is_none());
-    assert!(allocator.take_block(&mut Cursor::default(), Purpose::Segment, 0).is_some(), "for commits there is room");
+    assert!(allocator.take_block(&mut Cursor::default(), Purpose::Segment, 0).is_some(), "for commits there is space");
 }
 
 #[test]
-fn units_without_room_are_not_given_out() {
+fn units_without_space_are_not_given_out() {
     let mut allocator = Allocator::new(&group(6));
     allocator.extend_write_fence(u64::MAX);
     assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (0, 5));
     assert!(allocator.take_chunk(|_| 0).is_none());
-    assert!(allocator.take_lacks_room() && !allocator.take_lacks_room());
+    assert!(allocator.take_lacks_space() && !allocator.take_lacks_space());
     for _ in 0..3 {
-        let unit = allocator.next_without_room(false).expect("a unit");
-        allocator.got_room(unit);
+        let unit = allocator.next_without_space(false).expect("a unit");
+        allocator.got_space(unit);
     }
     assert_eq!(allocator.take_chunk(|_| 0), Some(2));
     // The file system is full: of one unit it was found out that it is a hole, and the other may be none.
-    allocator.got_no_room(5);
-    assert_eq!(allocator.next_without_room(true), Some(6));
+    allocator.got_no_space(5);
+    assert_eq!(allocator.next_without_space(true), Some(6));
     allocator.know_if_full(true);
     assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (2, 2));
-    allocator.got_room(6);
-    assert_eq!((allocator.next_without_room(true), allocator.next_without_room(false)), (None, Some(5)));
-    // What comes free keeps its room, until it is discarded.
+    allocator.got_space(6);
+    assert_eq!((allocator.next_without_space(true), allocator.next_without_space(false)), (None, Some(5)));
+    // What comes free keeps its space, until it is discarded.
     allocator.free(Freed { offset: 2 * UNIT_BYTES, blocks: UNIT_BLOCKS });
     assert_eq!(allocator.free_units(), 4);
     let runs = allocator.begin_discard(1, 3);
     allocator.end_discard(runs);
-    assert_eq!((allocator.free_units(), allocator.next_without_room(true)), (3, None));
+    assert_eq!((allocator.free_units(), allocator.next_without_space(true)), (3, None));
 }
 
 #[test]
 fn what_units_hold_is_counted_as_they_are_taken_and_given_back() {
-    let mut allocator = Allocator::with_room(&[Group::new(1, 40)]);
+    let mut allocator = Allocator::with_space(&[Group::new(1, 40)]);
     let as_walked = |allocator: &Allocator| allocator.units().filter(|(_, unit)| unit.purpose != Purpose::Free).count();
     let mut cursor = Cursor::default();
     let taken: Vec<u64> =

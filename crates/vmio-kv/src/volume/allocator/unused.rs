@@ -70,7 +70,7 @@ impl GroupMap {
             self.units.resize(units, Unit::default());
             self.taken.resize(units, UnitBits::default());
             self.pending.resize(units, UnitBits::default());
-            self.has_room.resize(units, false);
+            self.has_space.resize(units, false);
         }
     }
 
@@ -117,7 +117,7 @@ impl Allocator {
         Some((group, index))
     }
 
-    /// Units of a group that are free and were never granted, in order, those with room among them.
+    /// Units of a group that are free and were never granted, in order, those with space among them.
     fn beyond_of<'map>(&self, map: &'map GroupMap) -> impl Iterator<Item = u64> + use<'map> {
         let first = map.group.first_unit;
         self.range_beyond(map).filter(move |unit| map.is_free((unit - first) as usize))
@@ -134,7 +134,7 @@ impl Allocator {
         self.groups.iter().flat_map(|map| self.beyond_of(map))
     }
 
-    /// Those of them without room.
+    /// Those of them without space.
     pub(super) fn unused(&self) -> impl Iterator<Item = u64> + '_ {
         self.groups.iter().flat_map(|map| self.unused_of(map))
     }
@@ -142,14 +142,14 @@ impl Allocator {
     fn unused_of<'map>(&self, map: &'map GroupMap) -> impl Iterator<Item = u64> + use<'map> {
         let first = map.group.first_unit;
         self.beyond_of(map)
-            .filter(move |unit| !map.has_room.get((unit - first) as usize).is_some_and(|has_room| *has_room))
+            .filter(move |unit| !map.has_space.get((unit - first) as usize).is_some_and(|has_space| *has_space))
     }
 
     /// Whether a unit is one of those.
     pub(super) fn is_unused(&self, unit: u64) -> bool {
         self.place(unit).is_some_and(|(group, index)| {
             let map = &self.groups[group];
-            self.range_beyond(map).contains(&unit) && map.is_free(index) && !self.has_room(unit)
+            self.range_beyond(map).contains(&unit) && map.is_free(index) && !self.has_space(unit)
         })
     }
 
@@ -222,7 +222,7 @@ mod tests {
         let write_fence = allocator.next_write_fence(true);
         assert_eq!(write_fence, 2 + 512);
         allocator.extend_write_fence(write_fence);
-        give_room_below(&mut allocator, write_fence);
+        give_space_below(&mut allocator, write_fence);
         let chunks: Vec<u64> = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).collect();
         assert_eq!(chunks, (2..513).collect::<Vec<_>>(), "one is for commits");
         let kept: usize = allocator.groups.iter().map(|map| map.units.len()).sum();
@@ -235,9 +235,9 @@ mod tests {
         assert!(allocator.changed(Uuid([1; 16]), 2, write_fence).blocks.is_empty());
     }
 
-    fn give_room_below(allocator: &mut Allocator, end: u64) {
-        while let Some(unit) = allocator.next_without_room(false).filter(|unit| *unit < end) {
-            allocator.got_room(unit);
+    fn give_space_below(allocator: &mut Allocator, end: u64) {
+        while let Some(unit) = allocator.next_without_space(false).filter(|unit| *unit < end) {
+            allocator.got_space(unit);
         }
     }
 
@@ -246,30 +246,30 @@ mod tests {
         let mut allocator = Allocator::new(&groups(1, 2 * GROUP_UNITS_MAX));
         let free = allocator.free_units_with_holes();
         allocator.extend_write_fence(4);
-        give_room_below(&mut allocator, 7);
+        give_space_below(&mut allocator, 7);
         assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (5, free));
         assert_eq!(allocator.take_chunk(|_| 0), Some(2));
         assert_eq!(allocator.take_chunk(|_| 0), None, "one is for commits, and the next is beyond the write fence");
-        assert!(allocator.take_hit_write_fence() && !allocator.take_lacks_room());
+        assert!(allocator.take_hit_write_fence() && !allocator.take_lacks_space());
         allocator.extend_write_fence(9);
         assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (4, free - 1));
-        assert_eq!(allocator.next_without_room(false), Some(7), "the others have it");
+        assert_eq!(allocator.next_without_space(false), Some(7), "the others have it");
         let chunks: Vec<u64> = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).collect();
         assert_eq!(chunks, [3, 4, 5]);
-        assert!(allocator.take_lacks_room() && !allocator.take_hit_write_fence());
-        give_room_below(&mut allocator, 20);
+        assert!(allocator.take_lacks_space() && !allocator.take_hit_write_fence());
+        give_space_below(&mut allocator, 20);
         allocator.extend_write_fence(3);
         assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (14, free - 4));
     }
 
     #[test]
-    fn a_full_file_system_is_not_asked_for_room_for_all_of_a_long_volume() {
+    fn a_full_file_system_is_not_asked_for_space_for_all_of_a_long_volume() {
         let mut allocator = Allocator::new(&groups(1, 100 * GROUP_UNITS_MAX));
         allocator.extend_write_fence(12);
         let refuse_all = |allocator: &mut Allocator| {
             let next = || {
-                let unit = allocator.next_without_room(true)?;
-                allocator.got_no_room(unit);
+                let unit = allocator.next_without_space(true)?;
+                allocator.got_no_space(unit);
                 Some(unit)
             };
             std::iter::from_fn(next).collect::<Vec<u64>>()
@@ -281,7 +281,7 @@ mod tests {
         );
         allocator.extend_write_fence(20);
         assert_eq!(refuse_all(&mut allocator), (524..532).collect::<Vec<_>>(), "none twice");
-        assert_eq!(allocator.next_without_room(false), Some(2), "but when there may be room again");
+        assert_eq!(allocator.next_without_space(false), Some(2), "but when there may be space again");
     }
 
     #[test]
@@ -292,7 +292,7 @@ mod tests {
         allocator.extend_write_fence(second - 3);
         assert_eq!(allocator.next_write_fence(true), second + 1 + 509);
         allocator.extend_write_fence(second + 3);
-        give_room_below(&mut allocator, second + 3);
+        give_space_below(&mut allocator, second + 3);
         let taken: Vec<u64> = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).collect();
         assert_eq!(taken[taken.len() - 4..], [second - 3, second - 2, second - 1, second + 1]);
     }

@@ -6,13 +6,13 @@
 use crate::format::bitmap::{UNIT_WORDS, UnitBits};
 use crate::format::unit_table::{Purpose, Unit};
 use crate::volume::allocator::{Allocator, Pair};
-use crate::volume::reserve::OWN_UNITS;
+use crate::volume::space_reservation::OWN_UNITS;
 
 /// Units that are granted at a time: a sixteenth of all, but no more than a GiB.
 const STEP_UNITS: std::ops::RangeInclusive<u64> = 8..=512;
 
 impl Allocator {
-    /// Whether the first free unit is given out; one more, if there is one and that is not for the segment's own blocks: a commit finds room.
+    /// Whether the first free unit is given out; one more, if there is one and that is not for the segment's own blocks: a commit finds space.
     pub(super) fn is_within_write_fence(&self, is_own: bool) -> bool {
         let more = self.free.ready.len().saturating_sub(1);
         let behind = if is_own { 0 } else { more.min(OWN_UNITS as usize) };
@@ -55,7 +55,7 @@ impl Allocator {
         new.retain(|unit| !self.in_use.contains(unit));
         for unit in new {
             self.add_free(unit);
-            if unit < refused_end && !self.has_room(unit) {
+            if unit < refused_end && !self.has_space(unit) {
                 self.free.held.remove(&unit);
             }
         }
@@ -85,7 +85,7 @@ impl Allocator {
         self.use_units(0..before);
     }
 
-    /// Has each group's own blocks be in another unit, all of which the next commit writes. `None` if there is no room.
+    /// Has each group's own blocks be in another unit, all of which the next commit writes. `None` if there is no space.
     pub(crate) fn move_own_units(&mut self) -> Option<Vec<u64>> {
         let mut own_units = Vec::new();
         for group in 0..self.groups.len() {
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn only_units_within_the_write_fence_are_taken_and_one_is_kept_for_commits() {
-        let mut allocator = Allocator::with_room(&[Group::new(1, 100)]);
+        let mut allocator = Allocator::with_space(&[Group::new(1, 100)]);
         allocator.extend_write_fence(0);
         assert_eq!(allocator.take_chunk(|_| 0), None);
         assert!(allocator.take_hit_write_fence() && !allocator.take_hit_write_fence());
@@ -127,17 +127,17 @@ mod tests {
 
     #[test]
     fn a_new_owner_takes_nothing_within_former_write_fences() {
-        let mut allocator = Allocator::with_room(&[Group::new(1, 100)]);
+        let mut allocator = Allocator::with_space(&[Group::new(1, 100)]);
         let (mut nodes, mut cursor) = (Vec::new(), Cursor::default());
         for _ in 0..700 {
-            nodes.push(allocator.take_block(&mut cursor, Purpose::Leaves(1), 7).expect("room").0);
+            nodes.push(allocator.take_block(&mut cursor, Purpose::Leaves(1), 7).expect("space").0);
         }
         allocator.leave(&mut cursor);
         allocator.keep_off(20);
         allocator.extend_write_fence(40);
         assert_eq!(allocator.free_units(), 81);
-        let (at, _) = allocator.take_block(&mut cursor, Purpose::Leaves(1), 7).expect("room");
-        assert_eq!(at / crate::format::geometry::UNIT_BYTES, 20, "not in a unit with room, nor in one that is free");
+        let (at, _) = allocator.take_block(&mut cursor, Purpose::Leaves(1), 7).expect("space");
+        assert_eq!(at / crate::format::geometry::UNIT_BYTES, 20, "not in a unit with space, nor in one that is free");
         assert_eq!(allocator.move_own_units(), Some(vec![21]));
         for offset in nodes {
             allocator.free(crate::format::free_log::Freed { offset, blocks: 1 });
