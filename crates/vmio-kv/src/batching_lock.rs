@@ -18,15 +18,15 @@ const SLEEPS: u32 = 5;
 
 /// The lock, and what it protects.
 #[derive(Default)]
-pub(crate) struct StreakLock<T> {
+pub(crate) struct BatchingLock<T> {
     of: Mutex<T>,
     /// Of those who wait one has it: he alone looks.
     first: Mutex<()>,
 }
 
-impl<T> StreakLock<T> {
+impl<T> BatchingLock<T> {
     pub(crate) fn new(of: T) -> Self {
-        StreakLock { of: Mutex::new(of), first: Mutex::new(()) }
+        BatchingLock { of: Mutex::new(of), first: Mutex::new(()) }
     }
 
     /// Waits until nobody has it.
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn one_thread_at_a_time_has_it_and_each_gets_it() {
-        let lock = StreakLock::new((0_u64, false));
+        let lock = BatchingLock::new((0_u64, false));
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {

@@ -38,7 +38,7 @@ use crate::db::reorganization::ScannedRecords;
 use crate::device::{TakeoverBacking, Device};
 use crate::error::{Error, Result};
 use crate::format::extents::LARGE_BYTES_MAX;
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::options::{Durability, Options};
 use crate::keyspace::{MemtableBudget, Limits, Keyspace};
 use crate::tree::MergeThreads;
@@ -182,7 +182,7 @@ impl Store {
     }
 
     fn limits(&self) -> Limits {
-        self.options.limits(self.device.units_max() * UNIT_BYTES)
+        self.options.limits(self.device.units_max() * ALLOCATION_UNIT_BYTES)
     }
 
     fn failed(&self, action: &'static str) -> impl Fn(std::io::Error) -> Error + '_ {

@@ -30,7 +30,7 @@ mod log;
 mod options;
 mod keyspace;
 mod sparse_words;
-mod streak_lock;
+mod batching_lock;
 mod tree;
 mod volume;
 mod write_batch;

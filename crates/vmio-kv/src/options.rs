@@ -7,7 +7,7 @@ use vmio::{Cache, Engine};
 
 use crate::device::PageObserver;
 use crate::error::{Error, Result};
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::keyspace::Limits;
 use crate::keyspace::arena::ARENA_BYTES_MAX;
 use crate::keyspace::memtable::BEGUN_BYTES;
@@ -56,7 +56,7 @@ const RECOVERY_LOG_MIN: u64 = 16 << 20;
 /// How long a volume is if nobody says.
 const VOLUME_BYTES: u64 = 1 << 30;
 /// The longest that one may become: its table of segments has no more rows.
-const VOLUME_BYTES_MAX: u64 = UNITS_MAX * UNIT_BYTES;
+const VOLUME_BYTES_MAX: u64 = UNITS_MAX * ALLOCATION_UNIT_BYTES;
 const _: () = assert!(VOLUME_BYTES_MAX == 8_490_068_213_760);
 /// The log's chunks in memory.
 const TAIL_BYTES: u64 = 8 << 20;

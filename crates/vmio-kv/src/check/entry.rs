@@ -5,11 +5,11 @@ use crate::check::segment::State;
 use crate::check::tree::Walk;
 use crate::error::Damage;
 use crate::format::chunk::{CHUNK_BYTES, RECORDS_AT};
-use crate::format::geometry::{UNIT_BYTES, unit_of};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, unit_of};
 use crate::format::leaf::{Leaf, key_hash};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{ALIGNMENT, FRONT_BYTES, Record, RecordKind};
-use crate::format::unit_table::{Purpose, Unit};
+use crate::format::unit_table::{Purpose, AllocationUnit};
 
 impl Check<'_> {
     /// Checks an entry; gives its key, or nothing if its record is of a generation of the chunk that has ended.
@@ -74,7 +74,7 @@ impl Check<'_> {
     /// The bytes of a record, as many as it says.
     fn record(&self, offset: u64) -> Result<Vec<u8>, String> {
         let damaged = damaged_at(offset);
-        let at = (offset % UNIT_BYTES) as usize;
+        let at = (offset % ALLOCATION_UNIT_BYTES) as usize;
         if !at.is_multiple_of(ALIGNMENT) || !(RECORDS_AT..=CHUNK_BYTES - FRONT_BYTES).contains(&at) {
             return Err(damaged(Damage::Value { what: "its place in the chunk", found: at as u64 }));
         }
@@ -92,7 +92,7 @@ fn damaged_at(offset: u64) -> impl Fn(Damage) -> String {
 }
 
 /// Whether a unit was given back, and perhaps taken again, since a leaf was written: its entries that point there are superseded.
-fn is_superseded(unit: &Unit, leaf_epoch: u64) -> bool {
+fn is_superseded(unit: &AllocationUnit, leaf_epoch: u64) -> bool {
     unit.purpose != Purpose::Log || leaf_epoch <= unit.former_epoch
 }
 

@@ -8,7 +8,7 @@ use crate::error::Damage;
 use crate::format::block::Uuid;
 use crate::format::catalogue::KeyspaceEntry;
 use crate::format::extents::{Extent, Head, LargeRecord, PIECE_BYTES, head_extent};
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BYTES};
 use crate::format::pointer::Pointer;
 use crate::format::record::{FRONT_BYTES, Record, RecordKind, Seed};
 use crate::format::unit_table::Purpose;
@@ -127,14 +127,14 @@ impl Check<'_> {
 
     /// Reads a head.
     pub(super) fn head(&self, uuid: Uuid, offset: u64, number: u32) -> Result<FoundHead, String> {
-        let at = (offset % UNIT_BYTES) as usize;
+        let at = (offset % ALLOCATION_UNIT_BYTES) as usize;
         if !offset.is_multiple_of(BLOCK_BYTES as u64) {
             return Err(Damage::Value { what: "its place", found: offset }.to_string());
         }
         let front = self.bytes(offset, FRONT_BYTES)?;
         let length = front.first_chunk().ok_or(Damage::Length).and_then(Record::length);
         let length = length.map_err(|damage| damage.to_string())?;
-        if at + length > UNIT_BYTES as usize {
+        if at + length > ALLOCATION_UNIT_BYTES as usize {
             return Err(Damage::Length.to_string());
         }
         let bytes = self.bytes(offset, length)?;

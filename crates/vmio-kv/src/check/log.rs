@@ -14,7 +14,7 @@ use crate::format::block::Block;
 use crate::format::catalogue::KeyspaceEntry;
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::extents::LargeRecord;
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES, unit_of};
+use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BYTES, unit_of};
 use crate::format::record::{ALIGNMENT, Record, RecordKind, Seed};
 use crate::format::unit_table::Purpose;
 use crate::log::{has_lost_its_header, vouched};
@@ -179,7 +179,7 @@ impl Check<'_> {
         let is_chunk = |owners: &UnitOwners| owners.is_taken() && owners.row.purpose == Purpose::Log;
         let units = state.owners.units().filter(|(unit, owners)| is_chunk(owners) && !state.retired.contains(unit));
         let mut chunks = Vec::new();
-        for chunk in units.map(|(unit, _)| unit * UNIT_BYTES) {
+        for chunk in units.map(|(unit, _)| unit * ALLOCATION_UNIT_BYTES) {
             let header = self.block(chunk).map(|block| ChunkHeader::from_bytes(&block.0));
             match header {
                 Ok(Ok(header)) if header.segment == state.uuid && header.offset == chunk => {
@@ -199,7 +199,7 @@ impl Check<'_> {
 
     /// Reads a chunk that is whole and belongs here.
     fn chunk(&mut self, state: &State, chunk: u64) -> Result<(ChunkHeader, Vec<Block>), String> {
-        if !chunk.is_multiple_of(UNIT_BYTES) || state.owners.get(unit_of(chunk)).is_none() {
+        if !chunk.is_multiple_of(ALLOCATION_UNIT_BYTES) || state.owners.get(unit_of(chunk)).is_none() {
             return Err(Damage::Value { what: "its place", found: chunk }.to_string());
         }
         let mut bytes = vec![Block::ZERO; CHUNK_BYTES / BLOCK_BYTES];
@@ -344,7 +344,7 @@ impl Check<'_> {
         let next = walk.header.next;
         // It was taken no later than the chunk before it got this header: perhaps after the last commit, also where that is read back.
         let is_new = walk.header.generation > state.superblock.log_generation;
-        let Some(owners) = state.owners.get(unit_of(next)).filter(|_| next.is_multiple_of(UNIT_BYTES)) else {
+        let Some(owners) = state.owners.get(unit_of(next)).filter(|_| next.is_multiple_of(ALLOCATION_UNIT_BYTES)) else {
             return self.wrong(CHUNK, walk.chunk, Damage::Value { what: "the chunk that follows", found: next });
         };
         if !is_new && owners.row.purpose != Purpose::Log {
@@ -372,7 +372,7 @@ impl Check<'_> {
 
 /// The chunk from which opening reads.
 fn replayed_chunk(state: &State) -> u64 {
-    unit_of(state.superblock.log_replay_from) * UNIT_BYTES
+    unit_of(state.superblock.log_replay_from) * ALLOCATION_UNIT_BYTES
 }
 
 /// Whether a chunk was begun after the last commit. Its generation says so, but of the chunk that is read back: an opening that finds it

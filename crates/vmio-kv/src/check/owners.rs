@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::format::bitmap::{UNIT_WORDS, UnitBits};
-use crate::format::geometry::{BLOCK_BYTES, Group, UNIT_BYTES, unit_of};
-use crate::format::unit_table::{Purpose, Unit};
+use crate::format::geometry::{BLOCK_BYTES, Group, ALLOCATION_UNIT_BYTES, unit_of};
+use crate::format::unit_table::{Purpose, AllocationUnit};
 
 /// The units of a segment: what its bitmap and its table say of them, and who was found to have their blocks.
 pub(super) struct Owners {
@@ -15,7 +15,7 @@ pub(super) struct Owners {
 
 /// A unit of which there is nothing to say.
 static UNUSED: UnitOwners = UnitOwners {
-    row: Unit { purpose: Purpose::Free, keyspace: 0, references: 0, garbage: 0, former_epoch: 0 },
+    row: AllocationUnit { purpose: Purpose::Free, keyspace: 0, references: 0, garbage: 0, former_epoch: 0 },
     taken: Bits::None,
     owned: Bits::None,
     pending: Bits::None,
@@ -64,7 +64,7 @@ impl Bits {
 #[derive(Clone, Default)]
 pub(super) struct UnitOwners {
     /// What the table says.
-    pub(super) row: Unit,
+    pub(super) row: AllocationUnit,
     /// Blocks that the bitmap says are taken.
     pub(super) taken: Bits,
     /// Blocks that somebody was found to have.
@@ -160,7 +160,7 @@ impl Owners {
     /// Says that somebody has a block.
     pub(super) fn own(&mut self, offset: u64) -> Result<(), Conflict> {
         let unit = self.get_mut(unit_of(offset)).ok_or(Conflict::Outside)?;
-        let block = offset % UNIT_BYTES / BLOCK_BYTES as u64;
+        let block = offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
         if unit.owned.contains(block) {
             return Err(Conflict::Twice);
         }
@@ -174,7 +174,7 @@ impl Owners {
             Ok(()) | Err(Conflict::Free) => {}
             conflict => return conflict,
         }
-        let block = offset % UNIT_BYTES / BLOCK_BYTES as u64;
+        let block = offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
         if let Some(unit) = self.get_mut(unit_of(offset)) {
             unit.pending.insert(block);
         }
@@ -183,7 +183,7 @@ impl Owners {
 
     /// Whether a block was said to be such.
     pub(super) fn is_pending(&self, offset: u64) -> bool {
-        let block = offset % UNIT_BYTES / BLOCK_BYTES as u64;
+        let block = offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
         let unit = self.units.get(&unit_of(offset));
         unit.is_some_and(|unit| unit.pending.contains(block))
     }

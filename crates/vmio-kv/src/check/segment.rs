@@ -12,10 +12,10 @@ use crate::format::block::{Block, Kind, Uuid};
 use crate::format::catalogue::{self, KeyspaceEntry};
 use crate::format::free_log;
 use crate::format::geometry::{
-    BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, UNIT_TABLE_UNITS, first_units, unit_of,
+    BITMAP_UNITS, BLOCK_BYTES, Group, ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, UNIT_TABLE_UNITS, first_units, unit_of,
 };
 use crate::format::superblock::{FEATURES, Superblock};
-use crate::format::unit_table::{self, Purpose, Unit};
+use crate::format::unit_table::{self, Purpose, AllocationUnit};
 use crate::format::volume_header::SegmentEntry;
 use crate::volume::segment::EPOCH_FIRST;
 
@@ -189,7 +189,7 @@ impl Check<'_> {
             match rows {
                 Ok(rows) => {
                     self.count(UNIT_TABLE, offset, rows.len() as u64, UNIT_TABLE_UNITS.min(group.units - first));
-                    let used = (group.first_unit + first..).zip(rows).filter(|(_, row)| *row != Unit::default());
+                    let used = (group.first_unit + first..).zip(rows).filter(|(_, row)| *row != AllocationUnit::default());
                     for (unit, row) in used {
                         state.owners.get_mut(unit).into_iter().for_each(|owners| owners.row = row);
                     }
@@ -214,7 +214,7 @@ impl Check<'_> {
                 continue;
             }
             self.report.units_taken += 1;
-            let (offset, row) = (unit * UNIT_BYTES, owners.row);
+            let (offset, row) = (unit * ALLOCATION_UNIT_BYTES, owners.row);
             if row.purpose != Purpose::Group && state.superblock.write_fence != 0 && unit >= state.superblock.write_fence {
                 self.wrong(BITMAP, offset, "blocks of the unit are taken, and no owner's write fence has reached it");
             }
@@ -222,7 +222,7 @@ impl Check<'_> {
                 self.wrong(UNIT_TABLE, offset, "the unit is free, and blocks of it are taken");
             }
             // Sizes of records are known to an eighth.
-            if u64::from(row.garbage) > UNIT_BYTES + UNIT_BYTES / 8 {
+            if u64::from(row.garbage) > ALLOCATION_UNIT_BYTES + ALLOCATION_UNIT_BYTES / 8 {
                 self.wrong(UNIT_TABLE, offset, format!("{} bytes of garbage are counted in a unit", row.garbage));
             }
             self.found(Structure::Units, || Found {
@@ -330,7 +330,7 @@ impl Check<'_> {
             let Ok(block) = self.block(next) else { break };
             let rows = whole(&block, Kind::FreeLog, next, state.uuid).and_then(|sealed| free_log::from_block(&sealed));
             let Ok((freed, behind)) = rows else { break };
-            let units = freed.iter().filter(|freed| freed.blocks == UNIT_BLOCKS && freed.offset % UNIT_BYTES == 0);
+            let units = freed.iter().filter(|freed| freed.blocks == ALLOCATION_UNIT_BLOCKS && freed.offset % ALLOCATION_UNIT_BYTES == 0);
             retired.extend(units.map(|freed| unit_of(freed.offset)));
             next = behind;
         }
@@ -357,7 +357,7 @@ impl Check<'_> {
             };
             for freed in freed {
                 let unit = unit_of(freed.offset);
-                if freed.blocks == UNIT_BLOCKS && chain.contains(unit) {
+                if freed.blocks == ALLOCATION_UNIT_BLOCKS && chain.contains(unit) {
                     // It was taken again since.
                     chain.reused.remove(&unit);
                     continue;
@@ -377,7 +377,7 @@ impl Check<'_> {
             next = behind;
         }
         for unit in &chain.reused {
-            self.wrong("a chunk of the log", unit * UNIT_BYTES, Conflict::Twice);
+            self.wrong("a chunk of the log", unit * ALLOCATION_UNIT_BYTES, Conflict::Twice);
         }
     }
 
@@ -385,7 +385,7 @@ impl Check<'_> {
         for (unit, owners) in state.owners.units() {
             let leaked = owners.leaked();
             let Some(first) = owners.first_leaked() else { continue };
-            let offset = unit * UNIT_BYTES + first * BLOCK_BYTES as u64;
+            let offset = unit * ALLOCATION_UNIT_BYTES + first * BLOCK_BYTES as u64;
             if owners.row.purpose == Purpose::Group {
                 self.note("a unit", offset, "it was a group's own until the segment was taken over");
                 continue;

@@ -4,7 +4,7 @@ use crate::check::found::{Found, Structure};
 use crate::check::{Check, whole};
 use crate::error::{Damage, Result};
 use crate::format::block::{Block, Kind, Uuid, unseal};
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::format::owner::{OwnerRecord, owner_records};
 use crate::format::volume_header::{HEADER_OFFSETS, SegmentEntry, VolumeHeader, segment_tables, segments_from_block};
 use crate::volume::{Layout, Volume};
@@ -26,14 +26,14 @@ impl Check<'_> {
             Err(error) => return Err(error),
         };
         // A copy of a volume that has grown, or was about to, may be torn.
-        let may_be_torn = epoch > 1 || self.device.len() > header.units * UNIT_BYTES;
+        let may_be_torn = epoch > 1 || self.device.len() > header.units * ALLOCATION_UNIT_BYTES;
         self.headers(may_be_torn);
         self.tables(header.uuid, may_be_torn);
         self.report.segments = segments.len() as u64;
         for segment in &segments {
             self.found(Structure::Superblock, || Found {
                 what: "segment",
-                offset: segment.groups.first().map_or(0, |group| group.first_unit * UNIT_BYTES),
+                offset: segment.groups.first().map_or(0, |group| group.first_unit * ALLOCATION_UNIT_BYTES),
                 fields: vec![
                     ("number", u64::from(segment.number).into()),
                     ("uuid", hex(segment.uuid).into()),

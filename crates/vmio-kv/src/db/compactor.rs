@@ -12,7 +12,7 @@ use crate::db::reorganization::RecordsApart;
 use crate::db::segments::Segments;
 use crate::error::{Error, Result};
 use crate::format::catalogue::{LEVELS, KeyspaceEntry};
-use crate::format::geometry::UNIT_BLOCKS;
+use crate::format::geometry::ALLOCATION_UNIT_BLOCKS;
 use crate::keyspace::{Keyspace, Compaction, Compacted};
 use crate::tree::RUN_BLOCKS_MAX;
 use crate::volume::commit::Changes;
@@ -306,7 +306,7 @@ impl OpenSegment {
             let compactions = self.store.merge_threads.most();
             let nodes: u64 = blocks.into_iter().take(compactions).sum();
             let runs = 2 * (compactions as u64 - 1) * RUN_BLOCKS_MAX;
-            (nodes + runs).div_ceil(UNIT_BLOCKS) + 2 * compactions as u64
+            (nodes + runs).div_ceil(ALLOCATION_UNIT_BLOCKS) + 2 * compactions as u64
         });
         if !self.store.options.reads_only() {
             self.segment.allocate_free_reserve();

@@ -8,7 +8,7 @@ use vmio::backing::{Access, Backing, FileBacking, NewFile};
 
 use crate::db::Db;
 use crate::error::{Error, Result};
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::options::Options;
 use crate::volume::Volume;
 use crate::volume::content::Content;
@@ -26,7 +26,7 @@ impl Db {
     pub fn create(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let path = path.as_ref();
         crate::volume::check_length(options.new_volume_bytes())?;
-        let wanted = options.new_volume_bytes() / UNIT_BYTES * UNIT_BYTES;
+        let wanted = options.new_volume_bytes() / ALLOCATION_UNIT_BYTES * ALLOCATION_UNIT_BYTES;
         // Before there is a file.
         options.check_creates()?;
         let cache = options.cache()?;

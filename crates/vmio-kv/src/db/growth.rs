@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use crate::db::{Db, OpenSegment, Store};
 use crate::error::Result;
-use crate::format::geometry::{UNIT_BLOCKS, UNIT_BYTES};
+use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES};
 use crate::keyspace::compaction_blocks_of_new;
 use crate::volume::Volume;
 use crate::volume::space_reservation::SpacePriority;
@@ -21,7 +21,7 @@ impl Db {
     pub fn grow(&self, bytes: u64) -> Result<()> {
         let store = self.opened()?.segments.store();
         store.check_writable()?;
-        store.volume().grow(&self.default.open()?.home.segment, bytes / UNIT_BYTES)
+        store.volume().grow(&self.default.open()?.home.segment, bytes / ALLOCATION_UNIT_BYTES)
     }
 }
 
@@ -29,7 +29,7 @@ impl OpenSegment {
     /// How many units a segment gets when it is created: so many that a keyspace finds space in it.
     pub(super) fn units_of_new(store: &Store) -> u64 {
         let blocks = compaction_blocks_of_new(store.limits());
-        STEP_UNITS_MIN + blocks.div_ceil(UNIT_BLOCKS) + 2 * store.merge_threads.most() as u64
+        STEP_UNITS_MIN + blocks.div_ceil(ALLOCATION_UNIT_BLOCKS) + 2 * store.merge_threads.most() as u64
     }
 
     /// Has the file system take back what came free, if that is wanted and it can.
@@ -69,7 +69,7 @@ impl OpenSegment {
         let step = (volume.units() / 4).max(STEP_UNITS_MIN).max(wanted_units);
         let before = volume.units();
         let given = volume.give(&self.segment, step);
-        let (name, number, bytes) = (self.store.device.name(), self.segment.number, volume.units() * UNIT_BYTES);
+        let (name, number, bytes) = (self.store.device.name(), self.segment.number, volume.units() * ALLOCATION_UNIT_BYTES);
         match &given {
             Ok(true) if volume.units() > before => tracing::info!(volume = name, number, bytes, "it has grown"),
             Ok(_) => {}

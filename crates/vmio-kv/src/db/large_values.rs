@@ -10,7 +10,7 @@ use crate::db::value_reader::Source;
 use crate::db::{Holder, OpenSegment, KeyspaceHandle, KeyspaceSnapshot, ValueReader, check_key, check_value_length};
 use crate::error::{Error, Result};
 use crate::extents::{LargeValue, Stored};
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::RecordKind;
 use crate::log::{Append, LOG_VALUE_BYTES_MAX};
@@ -35,7 +35,7 @@ impl OpenSegment {
             let stored = Stored::write(&self.segment, keyspace.number, key, value_bytes, source);
             let Err(Error::Full { volume, wanted, place }) = stored else { return stored };
             // What is free in the last unit may be too short. Others may take what comes free, and then there may be more of it.
-            let units = wanted / UNIT_BYTES + 1;
+            let units = wanted / ALLOCATION_UNIT_BYTES + 1;
             if !self.grow_for(SpacePriority::Put, units) && !self.make_space(SpacePriority::Put, units)? {
                 return Err(Error::Full { volume, wanted, place });
             }

@@ -8,7 +8,7 @@ use crate::db::reorganization::Reorganized;
 use crate::error::{Error, Result};
 use crate::extents::Stored;
 use crate::format::catalogue::{KEYSPACES, KeyspaceEntry};
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::format::record::RecordKind;
 use crate::format::superblock::CATALOGUE_BLOCKS_MAX;
 use crate::log::{Append, Appended, LOG_VALUE_BYTES_MAX, Log, LogWriter};
@@ -86,7 +86,7 @@ impl OpenSegment {
         let done = loop {
             match write() {
                 Err(full @ Error::Full { wanted, .. }) => {
-                    if !self.grow_for(priority, wanted / UNIT_BYTES) && !self.make_space(priority, wanted / UNIT_BYTES)? {
+                    if !self.grow_for(priority, wanted / ALLOCATION_UNIT_BYTES) && !self.make_space(priority, wanted / ALLOCATION_UNIT_BYTES)? {
                         return Err(full);
                     }
                 }
@@ -190,7 +190,7 @@ impl OpenSegment {
             // Whoever makes space in this segment has it compacted, and then it can be waited for. What cannot be compacted elsewhere, or any
             // more, is beside what he may add.
             match keyspaces.iter().any(|keyspace| keyspace.segment() == self.segment.number && keyspace.lacks_space()) {
-                true => Err(self.segment.full(UNIT_BYTES)),
+                true => Err(self.segment.full(ALLOCATION_UNIT_BYTES)),
                 false => Ok(Hope::Nothing),
             }
         })

@@ -12,7 +12,7 @@ use crate::db::segments::Segments;
 use crate::db::{OpenSegment, Store};
 use crate::error::{Damage, Result};
 use crate::format::catalogue::KeyspaceEntry;
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::format::record::RecordKind;
 use crate::format::superblock::Superblock;
 use crate::format::volume_header::SegmentEntry;
@@ -209,7 +209,7 @@ impl OpenSegment {
         let (bytes, most) = (self.recovery_log_bytes(), self.recovery_log_bytes_max());
         let beyond = bytes.saturating_sub(most / 2);
         // Two chunks are begun before anybody looks again.
-        let left = (most / 2).saturating_sub(2 * UNIT_BYTES).max(UNIT_BYTES);
+        let left = (most / 2).saturating_sub(2 * ALLOCATION_UNIT_BYTES).max(ALLOCATION_UNIT_BYTES);
         let keyspaces = self.keyspaces();
         // A level that cannot be compacted is read back for as long as that is so: nobody waits for it.
         let is_stuck = keyspaces.iter().any(|keyspace| keyspace.has_failed() || keyspace.lacks_space());

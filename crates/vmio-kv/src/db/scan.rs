@@ -296,7 +296,7 @@ mod tests {
     use super::*;
     use crate::Error;
     use crate::device::failing_backing::FailingBacking;
-    use crate::format::geometry::{UNIT_BYTES, unit_of};
+    use crate::format::geometry::{ALLOCATION_UNIT_BYTES, unit_of};
     use crate::{Db, Durability, Options};
 
     fn key(number: u32) -> Vec<u8> {
@@ -318,7 +318,7 @@ mod tests {
         let leaf = unit_of(root.offset);
         let first = db.default_keyspace().keyspace().find(&version, u64::MAX, &key(0)).expect("read").expect("there");
         let device = &db.default_keyspace().keyspace().log.segment.device;
-        (0..backing.len() / UNIT_BYTES).for_each(|unit| device.evict(unit));
+        (0..backing.len() / ALLOCATION_UNIT_BYTES).for_each(|unit| device.evict(unit));
         backing.hold_next(unit_of(first.offset()));
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| read(&db));

@@ -4,7 +4,7 @@ use std::ops::{Add, Deref};
 use std::sync::atomic::Ordering;
 
 use crate::db::{OpenSegment, Store};
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BYTES};
 
 /// How much there is of what, in one segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Add for SegmentStats {
 impl Stats {
     /// Of a store whose segments have so much together.
     pub(super) fn new(store: &Store, segments: SegmentStats) -> Self {
-        let volume_bytes = store.volume().units() * UNIT_BYTES;
+        let volume_bytes = store.volume().units() * ALLOCATION_UNIT_BYTES;
         Stats { volume_bytes, cache_bytes: store.device.cache_bytes(), segments }
     }
 }
@@ -91,7 +91,7 @@ impl OpenSegment {
     pub(super) fn stats(&self) -> SegmentStats {
         let allocator = self.segment.allocator();
         let units = allocator.taken_units();
-        let segment_bytes = allocator.units_in_all() * UNIT_BYTES;
+        let segment_bytes = allocator.units_in_all() * ALLOCATION_UNIT_BYTES;
         let extents_bytes = allocator.blocks_of_extents() * BLOCK_BYTES as u64;
         drop(allocator);
         let log = self.segment.allocator().log_chunks.space();
@@ -99,7 +99,7 @@ impl OpenSegment {
         let memory = versions.iter().flat_map(|version| std::iter::once(&version.memtable).chain(&version.immutable));
         SegmentStats {
             segment_bytes,
-            space_bytes: units * UNIT_BYTES,
+            space_bytes: units * ALLOCATION_UNIT_BYTES,
             log_bytes: log.bytes,
             garbage_bytes: log.garbage_bytes,
             live_bytes: log.bytes - log.garbage_bytes,

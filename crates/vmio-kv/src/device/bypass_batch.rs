@@ -167,21 +167,21 @@ mod tests {
 
     use super::*;
     use crate::error::Result;
-    use crate::format::geometry::UNIT_BYTES;
+    use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 
     const BLOCK: u64 = BLOCK_BYTES as u64;
 
     #[test]
     fn what_is_wanted_once_is_read_at_once_and_stays_out_of_a_full_cache() -> Result<()> {
         let folder = tempfile::tempdir().expect("a folder");
-        let backing = Arc::new(FileBacking::create(folder.path().join("volume"), 64 * UNIT_BYTES)?);
+        let backing = Arc::new(FileBacking::create(folder.path().join("volume"), 64 * ALLOCATION_UNIT_BYTES)?);
         let cache = Cache::builder().capacity(32 << 20).build()?;
         let device = Device::open(&cache, Arc::clone(&backing) as Arc<dyn Backing>, 0)?;
-        let place = |block: u64| UNIT_BYTES + block * BLOCK;
+        let place = |block: u64| ALLOCATION_UNIT_BYTES + block * BLOCK;
         (0..400).try_for_each(|block| device.write(place(block), &Block([block as u8; BLOCK_BYTES]).0))?;
         // The cache is full of something else.
         for block in 0..2 * (32 << 20) / BLOCK {
-            device.look(8 * UNIT_BYTES + block * BLOCK, 1, |_| Ok(()))?;
+            device.look(8 * ALLOCATION_UNIT_BYTES + block * BLOCK, 1, |_| Ok(()))?;
         }
         device.bypass_look(place(399), 8, |_| Ok(()))?;
         device.look(place(7), 1, |_| Ok(()))?;
@@ -194,7 +194,7 @@ mod tests {
             range(place(7), 10),
             // Too long, and beyond the end.
             range(place(200), BLOCK * BYPASS_BLOCKS_MAX as u64 + 1),
-            range(64 * UNIT_BYTES - 10, 20),
+            range(64 * ALLOCATION_UNIT_BYTES - 10, 20),
         ];
         let bypassed = device.bypass_read(wanted.iter().cloned());
         let of = |range: &Range<u64>| bypassed.get(range.clone()).map(<[u8]>::to_vec);

@@ -83,18 +83,18 @@ mod tests {
     use super::*;
     use crate::error::Error;
     use crate::format::block::{Label, Uuid, seal};
-    use crate::format::geometry::UNIT_BYTES;
+    use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 
     #[test]
     fn what_is_wanted_once_does_not_come_into_a_full_cache() -> Result<()> {
         let cache = Cache::builder().capacity(32 << 20).build()?;
-        let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * UNIT_BYTES)?), 64 * UNIT_BYTES)?;
-        let block = |number: u64| UNIT_BYTES + number * BLOCK_BYTES as u64;
+        let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * ALLOCATION_UNIT_BYTES)?), 64 * ALLOCATION_UNIT_BYTES)?;
+        let block = |number: u64| ALLOCATION_UNIT_BYTES + number * BLOCK_BYTES as u64;
         (0..200).try_for_each(|number| device.write(block(number), &[number as u8; BLOCK_BYTES]))?;
         let bypass_look = |number, bytes| device.bypass_look(block(number), bytes, |bytes| Ok(bytes.to_vec()));
         assert_eq!(bypass_look(0, 8)?, None, "there is space");
         for number in 0..2 * (32 << 20) / BLOCK_BYTES as u64 {
-            device.look(8 * UNIT_BYTES + number * BLOCK_BYTES as u64, 1, |_| Ok(()))?;
+            device.look(8 * ALLOCATION_UNIT_BYTES + number * BLOCK_BYTES as u64, 1, |_| Ok(()))?;
         }
         (1..100).try_for_each(|number| bypass_look(number, 8).map(drop))?;
         let seen = bypass_look(150, 2 * BLOCK_BYTES)?.expect("nobody has wanted it");
@@ -108,16 +108,16 @@ mod tests {
         assert_eq!(bypass_look(170, 8)?, None, "it is in memory");
         device.fetch(std::iter::once(block(180)..block(181)));
         assert_eq!(bypass_look(180, 8)?, None, "it is on its way");
-        assert_eq!(bypass_look(63 * UNIT_BYTES / BLOCK_BYTES as u64, 8)?, None, "it is beyond the end");
+        assert_eq!(bypass_look(63 * ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64, 8)?, None, "it is beyond the end");
         Ok(())
     }
 
     #[test]
     fn a_leaf_that_is_wanted_once_does_not_come_into_a_full_cache() -> Result<()> {
         let cache = Cache::builder().capacity(32 << 20).build()?;
-        let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * UNIT_BYTES)?), 64 * UNIT_BYTES)?;
+        let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * ALLOCATION_UNIT_BYTES)?), 64 * ALLOCATION_UNIT_BYTES)?;
         device.know_unit(1, true, 2)?;
-        let place = |number: u64| UNIT_BYTES + number * BLOCK_BYTES as u64;
+        let place = |number: u64| ALLOCATION_UNIT_BYTES + number * BLOCK_BYTES as u64;
         for number in 0..4 {
             let mut block = Block::ZERO;
             let label = Label { kind: Kind::Leaf, keyspace: 1, offset: place(number), epoch: 10 + number };
@@ -127,7 +127,7 @@ mod tests {
             device.write(place(number), &block.0)?;
         }
         for number in 0..2 * (32 << 20) / BLOCK_BYTES as u64 {
-            device.look(8 * UNIT_BYTES + number * BLOCK_BYTES as u64, 1, |_| Ok(()))?;
+            device.look(8 * ALLOCATION_UNIT_BYTES + number * BLOCK_BYTES as u64, 1, |_| Ok(()))?;
         }
         let epoch = |number| device.bypass_look_at_node(Kind::Leaf, place(number), |leaf| Ok(leaf.epoch));
         for number in 0..3 {

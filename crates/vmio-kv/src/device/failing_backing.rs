@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use vmio::backing::{Access, Backing, MemoryBacking};
 
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 
 const NO_UNIT: u64 = u64::MAX;
 /// A write is long that has so many bytes, as the log's pieces have. Those of large values have more.
@@ -110,7 +110,7 @@ impl Backing for FailingBacking {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let unit = offset / UNIT_BYTES;
+        let unit = offset / ALLOCATION_UNIT_BYTES;
         if unit == self.held.load(Ordering::SeqCst)
             && self.hold.compare_exchange(ARMED, HOLDS, Ordering::SeqCst, Ordering::SeqCst).is_ok()
         {

@@ -19,7 +19,7 @@ use vmio::{Advice, Cache, Mapping, MappingOptions, OfProcess, OnReadError, Pin};
 
 use crate::error::{Damage, Error, FullPlace, Result};
 use crate::format::block::{Block, Kind, Sealed, unseal, unseal_checked};
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BYTES};
 use crate::volume::content::Content;
 use admission::Admission;
 pub(crate) use takeover::TakeoverBacking;
@@ -73,7 +73,7 @@ impl Device {
     pub(crate) fn open(cache: &Cache, backing: Arc<dyn Backing>, bytes_max: u64) -> Result<Self> {
         let name = backing.describe();
         let bytes_max = bytes_max.max(backing.len());
-        let node_units = Arc::new(NodeUnits::new(bytes_max / UNIT_BYTES));
+        let node_units = Arc::new(NodeUnits::new(bytes_max / ALLOCATION_UNIT_BYTES));
         let options = MappingOptions::new()
             .access(backing.access())
             .reserve(bytes_max)
@@ -131,7 +131,7 @@ impl Device {
 
     /// How many units it may have.
     pub(crate) fn units_max(&self) -> u64 {
-        self.bytes_max / UNIT_BYTES
+        self.bytes_max / ALLOCATION_UNIT_BYTES
     }
 
     /// Has at least so many bytes, durably. What is new is zeros.
@@ -255,7 +255,7 @@ impl Device {
 
     /// Says whether a unit holds nodes, which are verified as they arrive. What it held before is not read again.
     pub(crate) fn begin_unit(&self, unit: u64, holds_nodes: bool, priority: u8) -> Result<()> {
-        let range = unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES;
+        let range = unit * ALLOCATION_UNIT_BYTES..(unit + 1) * ALLOCATION_UNIT_BYTES;
         self.node_units.set(unit, holds_nodes);
         if holds_nodes {
             self.forget(range.clone())?;
@@ -270,13 +270,13 @@ impl Device {
     /// The same for a unit whose contents stay, on opening.
     pub(crate) fn know_unit(&self, unit: u64, holds_nodes: bool, priority: u8) -> Result<()> {
         self.node_units.set(unit, holds_nodes);
-        let range = unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES;
+        let range = unit * ALLOCATION_UNIT_BYTES..(unit + 1) * ALLOCATION_UNIT_BYTES;
         Ok(self.mapping.advise(range, Advice::Priority(priority))?)
     }
 
     /// Has what some units hold forgotten, in memory and on the device, which takes their space back: nobody refers to them.
     pub(crate) fn discard(&self, units: Range<u64>) -> Result<()> {
-        let range = units.start * UNIT_BYTES..units.end * UNIT_BYTES;
+        let range = units.start * ALLOCATION_UNIT_BYTES..units.end * ALLOCATION_UNIT_BYTES;
         // Nodes that no commit came to know may be in memory alone: they must not be written into the hole.
         self.mapping.advise(range.clone(), Advice::Invalidate)?;
         let start = range.start;
@@ -285,10 +285,10 @@ impl Device {
 
     /// Has a unit have space on the device, so that no write to it finds none.
     pub(crate) fn allocate(&self, unit: u64) -> Result<()> {
-        let start = unit * UNIT_BYTES;
-        self.backing.allocate(start..start + UNIT_BYTES).map_err(|source| match source.kind() {
+        let start = unit * ALLOCATION_UNIT_BYTES;
+        self.backing.allocate(start..start + ALLOCATION_UNIT_BYTES).map_err(|source| match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Error::Full { volume: self.name.clone(), wanted: UNIT_BYTES, place: FullPlace::FileSystem }
+                Error::Full { volume: self.name.clone(), wanted: ALLOCATION_UNIT_BYTES, place: FullPlace::FileSystem }
             }
             _ => self.failed("allocating", start, source),
         })
@@ -400,7 +400,7 @@ impl Device {
     /// Gives up the pages of a unit, as an evictor would.
     #[cfg(test)]
     pub(crate) fn evict(&self, unit: u64) {
-        let range = unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES;
+        let range = unit * ALLOCATION_UNIT_BYTES..(unit + 1) * ALLOCATION_UNIT_BYTES;
         self.mapping.flush(range.clone()).expect("written");
         self.mapping.advise(range, Advice::DontNeed).expect("given up");
     }
@@ -455,7 +455,7 @@ mod tests {
     #[test]
     fn a_flush_that_failed_fails_for_all_that_come_after() {
         for by_mapping in [false, true] {
-            let backing = Arc::new(FailingBacking::new(4 * UNIT_BYTES));
+            let backing = Arc::new(FailingBacking::new(4 * ALLOCATION_UNIT_BYTES));
             let cache = Cache::builder().capacity(8 << 20).build().expect("a cache");
             let device = Device::open(&cache, Arc::clone(&backing) as Arc<dyn Backing>, 0).expect("a device");
             device.flush().expect("nothing has failed yet");
@@ -472,14 +472,14 @@ mod tests {
     /// What is looked at is evicted meanwhile, and cannot be read again at first.
     #[test]
     fn what_a_look_has_seen_of_poison_does_not_count() {
-        let backing = Arc::new(FailingBacking::new(4 * UNIT_BYTES));
-        backing.write_at(UNIT_BYTES, &[7; BLOCK_BYTES]).expect("memory");
+        let backing = Arc::new(FailingBacking::new(4 * ALLOCATION_UNIT_BYTES));
+        backing.write_at(ALLOCATION_UNIT_BYTES, &[7; BLOCK_BYTES]).expect("memory");
         let cache = Cache::builder().capacity(8 << 20).build().expect("a cache");
         let device = Device::open(&cache, Arc::clone(&backing) as Arc<dyn Backing>, 0).expect("a device");
         let looks = Cell::new(0);
         let saw_poison = Cell::new(false);
         let looked = || {
-            device.look(UNIT_BYTES, BLOCK_BYTES, |bytes| {
+            device.look(ALLOCATION_UNIT_BYTES, BLOCK_BYTES, |bytes| {
                 let first = bytes[0];
                 if looks.replace(looks.get() + 1) == 0 {
                     device.evict(1);
@@ -499,20 +499,20 @@ mod tests {
     #[test]
     fn a_unit_takes_nodes_long_after_it_was_begun() -> Result<()> {
         let cache = Cache::builder().capacity(8 << 20).build()?;
-        let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * UNIT_BYTES)?), 0)?;
+        let device = Device::open(&cache, Arc::new(MemoryBacking::new(64 * ALLOCATION_UNIT_BYTES)?), 0)?;
         let nodes = vec![Block::ZERO; 64];
         let unit = 4;
         device.begin_unit(unit, true, 200)?;
-        device.store(unit * UNIT_BYTES, &nodes)?;
+        device.store(unit * ALLOCATION_UNIT_BYTES, &nodes)?;
         // They leave memory, and the cache forgets which pages of the unit were ever touched.
         for other in 8..48 {
             device.begin_unit(other, true, 2)?;
             for run in 0..8 {
-                device.store(other * UNIT_BYTES + run * (nodes.len() * BLOCK_BYTES) as u64, &nodes)?;
+                device.store(other * ALLOCATION_UNIT_BYTES + run * (nodes.len() * BLOCK_BYTES) as u64, &nodes)?;
             }
         }
         // What the device has behind them is no node.
-        device.store(unit * UNIT_BYTES + (nodes.len() * BLOCK_BYTES) as u64, &nodes)
+        device.store(unit * ALLOCATION_UNIT_BYTES + (nodes.len() * BLOCK_BYTES) as u64, &nodes)
     }
 
     #[test]
@@ -520,12 +520,12 @@ mod tests {
         const WRITERS: u64 = 4;
         const UNITS: u64 = 24;
         let cache = Cache::builder().capacity(6 << 20).build()?;
-        let device = Device::open(&cache, Arc::new(MemoryBacking::new((WRITERS * UNITS + 8) * UNIT_BYTES)?), 0)?;
+        let device = Device::open(&cache, Arc::new(MemoryBacking::new((WRITERS * UNITS + 8) * ALLOCATION_UNIT_BYTES)?), 0)?;
         let nodes = vec![Block::ZERO; 512];
         std::thread::scope(|scope| {
             let write = |unit: u64| {
                 device.begin_unit(unit, true, 2)?;
-                device.store(unit * UNIT_BYTES, &nodes)
+                device.store(unit * ALLOCATION_UNIT_BYTES, &nodes)
             };
             let writers: Vec<_> = (0..WRITERS)
                 .map(|writer| scope.spawn(move || (0..UNITS).try_for_each(|unit| write(1 + writer * UNITS + unit))))

@@ -2,10 +2,10 @@
 
 use crate::error::Damage;
 use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
-use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, UNIT_BLOCKS};
+use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, ALLOCATION_UNIT_BLOCKS};
 
 /// Words of 64 bits that a unit's blocks take.
-pub(crate) const UNIT_WORDS: usize = (UNIT_BLOCKS / 64) as usize;
+pub(crate) const UNIT_WORDS: usize = (ALLOCATION_UNIT_BLOCKS / 64) as usize;
 const START: usize = BLOCK_BYTES - BITMAP_UNITS as usize * UNIT_WORDS * 8;
 
 const _: () = assert!(START == HEADER_BYTES + 16);

@@ -5,13 +5,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
 use crate::format::block::Uuid;
-use crate::format::geometry::{UNIT_BYTES, number};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, number};
 
 const MAGIC: [u8; 4] = *b"vmkl";
 const UNCHECKED: usize = 8;
 
 /// Length of a chunk: a unit.
-pub(crate) const CHUNK_BYTES: usize = UNIT_BYTES as usize;
+pub(crate) const CHUNK_BYTES: usize = ALLOCATION_UNIT_BYTES as usize;
 /// Where the first record of a chunk is.
 pub(crate) const RECORDS_AT: usize = size_of::<ChunkRow>();
 

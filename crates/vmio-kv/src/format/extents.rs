@@ -7,7 +7,7 @@ use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, UNIT_BYTES};
+use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES};
 use crate::format::pointer::Pointer;
 use crate::format::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX, record_bytes};
 
@@ -35,10 +35,10 @@ impl Extent {
     }
 
     fn check(self) -> Result<Self, Damage> {
-        let first = self.offset % UNIT_BYTES / BLOCK_BYTES as u64;
-        let is_within = self.offset.is_multiple_of(BLOCK_BYTES as u64) && first + self.blocks <= UNIT_BLOCKS;
+        let first = self.offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
+        let is_within = self.offset.is_multiple_of(BLOCK_BYTES as u64) && first + self.blocks <= ALLOCATION_UNIT_BLOCKS;
         // Unit 0 is the volume's own.
-        if self.offset < UNIT_BYTES || self.blocks == 0 || !is_within {
+        if self.offset < ALLOCATION_UNIT_BYTES || self.blocks == 0 || !is_within {
             return Err(Damage::Value { what: "an extent's place", found: self.offset });
         }
         Ok(self)
@@ -72,8 +72,8 @@ const HEAD_VALUE_BYTES_MAX: usize =
 
 const _: () = assert!(size_of::<ListRow>() == 16 && size_of::<HeadRow>() == 16 && size_of::<ExtentRow>() == 8);
 const _: () = assert!(HEAD_VALUE_BYTES_MAX <= VALUE_BYTES_MAX);
-const _: () = assert!(record_bytes(KEY_BYTES_MAX, HEAD_VALUE_BYTES_MAX) as u64 <= UNIT_BYTES);
-const _: () = assert!(PIECE_BLOCKS == 16 && UNIT_BLOCKS.is_multiple_of(PIECE_BLOCKS));
+const _: () = assert!(record_bytes(KEY_BYTES_MAX, HEAD_VALUE_BYTES_MAX) as u64 <= ALLOCATION_UNIT_BYTES);
+const _: () = assert!(PIECE_BLOCKS == 16 && ALLOCATION_UNIT_BLOCKS.is_multiple_of(PIECE_BLOCKS));
 
 /// Numbers of heads are less: they fit where the places of heads, which begin with a block, are zeros.
 pub(crate) const HEAD_NUMBERS: u32 = BLOCK_BYTES as u32;
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     fn list() -> ExtentList {
-        let extent = |unit: u64, block: u64, blocks| Extent { offset: unit * UNIT_BYTES + block * 4096, blocks };
+        let extent = |unit: u64, block: u64, blocks| Extent { offset: unit * ALLOCATION_UNIT_BYTES + block * 4096, blocks };
         ExtentList {
             value_bytes: (512 + 32 + 7) * 4096 - 5,
             extents: vec![extent(5, 0, 512), extent(9, 480, 32), extent(3, 1, 7)],
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_is_written_comes_back() {
-        let head_offset = 3 * UNIT_BYTES + 9 * 4096;
+        let head_offset = 3 * ALLOCATION_UNIT_BYTES + 9 * 4096;
         let large = LargeRecord { head_offset, head_number: 4095, head_bytes: 5000, list: list() };
         assert_eq!(LargeRecord::from_bytes(&large.to_bytes()), Ok(large.clone()));
         assert_eq!(large.extents().map(|extent| extent.blocks).collect::<Vec<_>>(), [512, 32, 7, 2]);
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_number_that_no_pointer_has_space_for_is_damage() {
-        let large = LargeRecord { head_offset: 3 * UNIT_BYTES, head_number: 4096, head_bytes: 5000, list: list() };
+        let large = LargeRecord { head_offset: 3 * ALLOCATION_UNIT_BYTES, head_number: 4096, head_bytes: 5000, list: list() };
         assert!(matches!(LargeRecord::from_bytes(&large.to_bytes()), Err(Damage::Value { found: 4096, .. })));
     }
 
@@ -273,7 +273,7 @@ mod tests {
         assert!(change(|list| list.extents.swap(1, 2)), "pieces would be in two extents");
         assert!(change(|list| list.extents[1].offset += 4096), "one goes beyond its unit");
         assert!(change(|list| list.extents[2].offset = 4096), "the volume's own unit");
-        assert!(change(|list| list.extents.insert(0, Extent { offset: UNIT_BYTES, blocks: 0 })));
+        assert!(change(|list| list.extents.insert(0, Extent { offset: ALLOCATION_UNIT_BYTES, blocks: 0 })));
     }
 
     proptest! {

@@ -10,9 +10,9 @@ use crate::error::Damage;
 /// The unit of allocation within a unit, and of reading.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 /// What a keyspace takes from the allocator at a time, for one use: 2 MiB.
-pub(crate) const UNIT_BYTES: u64 = 2 << 20;
+pub(crate) const ALLOCATION_UNIT_BYTES: u64 = 2 << 20;
 /// Blocks of a unit.
-pub(crate) const UNIT_BLOCKS: u64 = UNIT_BYTES / BLOCK_BYTES as u64;
+pub(crate) const ALLOCATION_UNIT_BLOCKS: u64 = ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
 
 /// Units whose blocks one bitmap block covers.
 pub(crate) const BITMAP_UNITS: u64 = 63;
@@ -32,7 +32,7 @@ const UNIT_TABLES_AT: u64 = BITMAPS_AT + 2 * GROUP_BITMAPS;
 
 const _: () = assert!(GROUP_BITMAPS * BITMAP_UNITS == GROUP_UNITS_MAX);
 const _: () = assert!(GROUP_UNIT_TABLES * UNIT_TABLE_UNITS == GROUP_UNITS_MAX);
-const _: () = assert!(UNIT_TABLES_AT + 2 * GROUP_UNIT_TABLES == UNIT_BLOCKS);
+const _: () = assert!(UNIT_TABLES_AT + 2 * GROUP_UNIT_TABLES == ALLOCATION_UNIT_BLOCKS);
 
 /// The smallest volume: its own unit, a group's first, and some to work with.
 pub(crate) const VOLUME_UNITS_MIN: u64 = 16;
@@ -76,7 +76,7 @@ impl Group {
     }
 
     fn block_offset(self, block: u64) -> u64 {
-        self.own_unit * UNIT_BYTES + block * BLOCK_BYTES as u64
+        self.own_unit * ALLOCATION_UNIT_BYTES + block * BLOCK_BYTES as u64
     }
 
     /// Where the two copies of the superblock are, if the group is its segment's first.
@@ -187,7 +187,7 @@ pub(crate) fn first_units(groups: &[Group], units: u64) -> Option<Vec<Group>> {
 
 /// The unit of the volume in which a byte lies.
 pub(crate) fn unit_of(offset: u64) -> u64 {
-    offset / UNIT_BYTES
+    offset / ALLOCATION_UNIT_BYTES
 }
 
 #[cfg(test)]
@@ -230,7 +230,7 @@ mod tests {
         let mut all: Vec<u64> = group.superblocks().to_vec();
         all.extend((0..group.bitmaps_in_use()).flat_map(|index| group.bitmaps(index)));
         all.extend((0..group.unit_tables_in_use()).flat_map(|index| group.unit_tables(index)));
-        let whole: Vec<u64> = (0..UNIT_BLOCKS).map(|block| UNIT_BYTES + block * BLOCK_BYTES as u64).collect();
+        let whole: Vec<u64> = (0..ALLOCATION_UNIT_BLOCKS).map(|block| ALLOCATION_UNIT_BYTES + block * BLOCK_BYTES as u64).collect();
         all.sort_unstable();
         assert_eq!(all, whole);
     }

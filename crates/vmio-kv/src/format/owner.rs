@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
 use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, number};
+use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BLOCKS, number};
 use crate::format::volume_header::SEGMENTS_A_TABLE;
 
 /// The first block of unit 0 that is for owners' records.
@@ -26,7 +26,7 @@ struct Fields {
 }
 
 const _: () = assert!(size_of::<Fields>() == 48);
-const _: () = assert!(OWNERS_AT + (SEGMENTS_A_TABLE * OWNER_RECORDS) as u64 <= UNIT_BLOCKS);
+const _: () = assert!(OWNERS_AT + (SEGMENTS_A_TABLE * OWNER_RECORDS) as u64 <= ALLOCATION_UNIT_BLOCKS);
 
 /// What a new owner says. First it claims the segment, which fences the one before; it is in force once it names the units that
 /// hold what is known of the segment's groups.
@@ -116,7 +116,7 @@ mod tests {
     fn the_records_of_all_segments_are_in_the_volumes_own_unit() {
         let mut all: Vec<u64> = (0..SEGMENTS_A_TABLE as u32).flat_map(owner_records).collect();
         assert_eq!(all[0], OWNERS_AT * BLOCK_BYTES as u64);
-        assert!(all.iter().all(|offset| *offset < UNIT_BLOCKS * BLOCK_BYTES as u64));
+        assert!(all.iter().all(|offset| *offset < ALLOCATION_UNIT_BLOCKS * BLOCK_BYTES as u64));
         all.dedup();
         assert_eq!(all.len(), SEGMENTS_A_TABLE * OWNER_RECORDS);
     }

@@ -94,7 +94,7 @@ impl Purpose {
 
 /// A unit, as the table describes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Unit {
+pub(crate) struct AllocationUnit {
     pub(crate) purpose: Purpose,
     /// The keyspace whose unit it is; 0 for the segment's own.
     pub(crate) keyspace: u32,
@@ -107,9 +107,9 @@ pub(crate) struct Unit {
 }
 
 /// A block of the table.
-pub(crate) fn to_block(segment: Uuid, units: &[Unit], offset: u64, epoch: u64) -> Block {
+pub(crate) fn to_block(segment: Uuid, units: &[AllocationUnit], offset: u64, epoch: u64) -> Block {
     assert!(units.len() <= ROWS, "{} units in a block of the unit table", units.len());
-    let row = |unit: &Unit| {
+    let row = |unit: &AllocationUnit| {
         let (purpose, level) = unit.purpose.to_bytes();
         let (keyspace, flags) = match unit.purpose {
             Purpose::Log => (unit.former_epoch as u32, (unit.former_epoch >> 32) as u16),
@@ -133,7 +133,7 @@ pub(crate) fn to_block(segment: Uuid, units: &[Unit], offset: u64, epoch: u64) -
 }
 
 /// What it says.
-pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Vec<Unit>, Damage> {
+pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Vec<AllocationUnit>, Damage> {
     if sealed.count > ROWS {
         return Err(Damage::Count { found: sealed.count, most: ROWS });
     }
@@ -145,7 +145,7 @@ pub(crate) fn from_block(sealed: &Sealed<'_>) -> Result<Vec<Unit>, Damage> {
             Purpose::Log => (0, u64::from(row.keyspace.get()) | u64::from(row.flags.get()) << 32),
             _ => (row.keyspace.get(), 0),
         };
-        Ok(Unit { purpose, keyspace, references: row.references.get(), garbage: row.garbage.get(), former_epoch })
+        Ok(AllocationUnit { purpose, keyspace, references: row.references.get(), garbage: row.garbage.get(), former_epoch })
     };
     rows.iter().map(unit).collect()
 }
@@ -161,9 +161,9 @@ mod tests {
         let more = [Purpose::Extents, Purpose::Segment];
         let unit = |purpose: &Purpose| {
             let (keyspace, former_epoch) = if *purpose == Purpose::Log { (0, (1 << 48) - 5) } else { (5, 0) };
-            Unit { purpose: *purpose, keyspace, references: 1, garbage: 77, former_epoch }
+            AllocationUnit { purpose: *purpose, keyspace, references: 1, garbage: 77, former_epoch }
         };
-        let units: Vec<Unit> = kinds.iter().chain(&more).map(unit).collect();
+        let units: Vec<AllocationUnit> = kinds.iter().chain(&more).map(unit).collect();
         let block = to_block(Uuid([1; 16]), &units, 8192, 4);
         let sealed = unseal(&block.0, Kind::UnitTable, 8192).expect("whole");
         assert_eq!(from_block(&sealed).expect("whole"), units);
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn an_unknown_purpose_or_level_is_damage() {
         for (at, what) in [(START + 4, "a unit's purpose"), (START + 5, "a unit's level")] {
-            let mut block = to_block(Uuid([1; 16]), &[Unit::default()], 8192, 4);
+            let mut block = to_block(Uuid([1; 16]), &[AllocationUnit::default()], 8192, 4);
             block.0[at] = 200;
             seal(&mut block.0, Uuid([1; 16]), Label { kind: Kind::UnitTable, keyspace: 0, offset: 8192, epoch: 4 }, 1);
             let sealed = unseal(&block.0, Kind::UnitTable, 8192).expect("whole");

@@ -7,11 +7,11 @@ use memmap2::{Advice, MmapMut};
 /// What is asked of the system at a time. It gives memory for what is written to alone.
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
 /// Addresses count these.
-const UNIT_BYTES: usize = 8;
-const CHUNK_UNITS: u32 = (CHUNK_BYTES / UNIT_BYTES) as u32;
+const ALLOCATION_UNIT_BYTES: usize = 8;
+const CHUNK_UNITS: u32 = (CHUNK_BYTES / ALLOCATION_UNIT_BYTES) as u32;
 
 /// The most that an address finds.
-pub(crate) const ARENA_BYTES_MAX: u64 = (u32::MAX as u64 - CHUNK_UNITS as u64) * UNIT_BYTES as u64;
+pub(crate) const ARENA_BYTES_MAX: u64 = (u32::MAX as u64 - CHUNK_UNITS as u64) * ALLOCATION_UNIT_BYTES as u64;
 
 /// Memory of its own: other than what `malloc` hands out, all of it goes back to the system at once.
 #[derive(Default)]
@@ -36,19 +36,19 @@ impl Arena {
             self.chunks.push(chunk());
             self.taken = 0;
         }
-        let address = (self.chunks.len() - 1) as u32 * CHUNK_UNITS + (self.taken / UNIT_BYTES) as u32;
-        self.taken += bytes.next_multiple_of(UNIT_BYTES);
+        let address = (self.chunks.len() - 1) as u32 * CHUNK_UNITS + (self.taken / ALLOCATION_UNIT_BYTES) as u32;
+        self.taken += bytes.next_multiple_of(ALLOCATION_UNIT_BYTES);
         address
     }
 
     /// What begins at an address.
     pub(super) fn at(&self, address: u32) -> &[u8] {
-        &self.chunks[(address / CHUNK_UNITS) as usize][(address % CHUNK_UNITS) as usize * UNIT_BYTES..]
+        &self.chunks[(address / CHUNK_UNITS) as usize][(address % CHUNK_UNITS) as usize * ALLOCATION_UNIT_BYTES..]
     }
 
     /// The same, to be changed.
     pub(super) fn at_mut(&mut self, address: u32) -> &mut [u8] {
-        &mut self.chunks[(address / CHUNK_UNITS) as usize][(address % CHUNK_UNITS) as usize * UNIT_BYTES..]
+        &mut self.chunks[(address / CHUNK_UNITS) as usize][(address % CHUNK_UNITS) as usize * ALLOCATION_UNIT_BYTES..]
     }
 }
 

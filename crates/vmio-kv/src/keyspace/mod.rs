@@ -24,13 +24,13 @@ use parking_lot::{Condvar, MutexGuard};
 use crate::error::{Error, Result};
 use crate::format::catalogue::{LEVELS, LevelRoots, KeyspaceEntry};
 use crate::format::extents::LargeRecord;
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::Record;
 use crate::log::Log;
 use crate::keyspace::contents::TreeRecords;
 use crate::keyspace::memtable::{BEGUN_BYTES, Filling, Memtable, NEWEST};
-use crate::streak_lock::StreakLock;
+use crate::batching_lock::BatchingLock;
 use crate::tree::Tree;
 use crate::volume::epoch::ReclamationEpoch;
 pub(crate) use cursor::KeyspaceCursor;
@@ -65,7 +65,7 @@ pub(crate) struct Keyspace {
     /// What readers look at.
     version: ArcSwap<Version>,
     /// Writers take turns: it holds whether anything is to be compacted, and whether compacting has failed.
-    writing: StreakLock<Writing>,
+    writing: BatchingLock<Writing>,
     changed: Condvar,
     /// It is no more. Snapshots may show it.
     is_dropped: AtomicBool,
@@ -108,7 +108,7 @@ impl Keyspace {
             limits,
             memtable_budget: Arc::clone(memtable_budget),
             version: ArcSwap::from_pointee(version),
-            writing: StreakLock::default(),
+            writing: BatchingLock::default(),
             changed: Condvar::new(),
             is_dropped: AtomicBool::new(false),
             tree_records: TreeRecords::default(),
@@ -202,7 +202,7 @@ impl Keyspace {
     fn check(&self, writing: &Writing) -> Result<()> {
         match &writing.failed {
             Some(why) => Err(self.log.stopped(why)),
-            None if writing.has_no_space => Err(self.log.segment.full(UNIT_BYTES)),
+            None if writing.has_no_space => Err(self.log.segment.full(ALLOCATION_UNIT_BYTES)),
             None => Ok(()),
         }
     }

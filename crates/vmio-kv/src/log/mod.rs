@@ -24,7 +24,7 @@ use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{Record, RecordKind, Seed, VALUE_BYTES_MAX, record_bytes};
-use crate::streak_lock::StreakLock;
+use crate::batching_lock::BatchingLock;
 use crate::volume::space_reservation::{SpacePriority, SpaceReservation};
 use crate::volume::segment::Segment;
 pub(crate) use chunk_walk::Visited;
@@ -69,7 +69,7 @@ pub(crate) struct Log {
     pub(super) segment: Arc<Segment>,
     /// The first generation since the opening, and the number of its first record.
     first_of_this_opening: (u64, u64),
-    pub(super) state: StreakLock<State>,
+    pub(super) state: BatchingLock<State>,
     /// Somebody may go on who appends, or who writes.
     pub(super) changed: Condvar,
     /// A flush has ended.
@@ -217,7 +217,7 @@ impl Log {
         Log {
             segment,
             first_of_this_opening: (header.generation, header.first_sequence),
-            state: StreakLock::new(state),
+            state: BatchingLock::new(state),
             changed: Condvar::new(),
             flushed: Condvar::new(),
             deadline: Deadline::new(),

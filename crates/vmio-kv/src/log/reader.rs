@@ -8,7 +8,7 @@ use std::sync::atomic;
 use crate::device::BypassBatch;
 use crate::error::{Damage, Error, Result};
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES};
+use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BYTES};
 use crate::format::leaf::KnownKey;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{FRONT_BYTES, Record, Seed};
@@ -26,12 +26,12 @@ impl ChunkSeeds {
     }
 
     fn get(&self, chunk: u64) -> Option<Seed> {
-        let word = self.0.get(chunk / UNIT_BYTES)?.load(atomic::Ordering::Relaxed);
+        let word = self.0.get(chunk / ALLOCATION_UNIT_BYTES)?.load(atomic::Ordering::Relaxed);
         (word & Self::KNOWN != 0).then_some(Seed::from_bits(word as u32))
     }
 
     pub(super) fn put(&self, chunk: u64, seed: Seed) {
-        if let Some(place) = self.0.get(chunk / UNIT_BYTES) {
+        if let Some(place) = self.0.get(chunk / ALLOCATION_UNIT_BYTES) {
             place.store(Self::KNOWN | u64::from(seed.to_bits()), atomic::Ordering::Relaxed);
         }
     }
@@ -40,7 +40,7 @@ impl ChunkSeeds {
 impl Log {
     /// The chunk that holds a byte of the volume, if it is in memory.
     fn tail_of(&self, offset: u64) -> Option<Arc<TailChunk>> {
-        let start = offset - offset % UNIT_BYTES;
+        let start = offset - offset % ALLOCATION_UNIT_BYTES;
         self.tails.load().iter().find(|chunk| chunk.header.offset == start).cloned()
     }
 
@@ -96,7 +96,7 @@ impl Log {
     /// How long the record is of which these bytes are the front.
     fn length(&self, pointer: Pointer, front: &[u8]) -> Result<usize> {
         let length = front.first_chunk::<FRONT_BYTES>().ok_or(Damage::Length).and_then(Record::length);
-        let fits = |length: &usize| (pointer.offset() % UNIT_BYTES) as usize + length <= CHUNK_BYTES;
+        let fits = |length: &usize| (pointer.offset() % ALLOCATION_UNIT_BYTES) as usize + length <= CHUNK_BYTES;
         length
             .and_then(|length| if fits(&length) { Ok(length) } else { Err(Damage::Length) })
             .map_err(self.damaged_record(pointer))
@@ -146,7 +146,7 @@ impl Log {
         let mut rest = wanted;
         while !rest.is_empty() {
             let tails = self.tails.load();
-            let is_in_tail = |at: u64| tails.iter().any(|tail| tail.header.offset == at - at % UNIT_BYTES);
+            let is_in_tail = |at: u64| tails.iter().any(|tail| tail.header.offset == at - at % ALLOCATION_UNIT_BYTES);
             let ranges = rest.iter().map(&record_of).map(|record| match is_in_tail(record.offset()) {
                 true => 0..0,
                 false => range_of(record),
@@ -168,7 +168,7 @@ impl Log {
     fn on_device(&self, records: impl Iterator<Item = Pointer>) -> impl Iterator<Item = Range<u64>> {
         let tails = self.tails.load();
         records.filter_map(move |record| {
-            let chunk = record.offset() - record.offset() % UNIT_BYTES;
+            let chunk = record.offset() - record.offset() % ALLOCATION_UNIT_BYTES;
             tails.iter().all(|tail| tail.header.offset != chunk).then(|| range_of(record))
         })
     }
@@ -178,7 +178,7 @@ impl Log {
         if pointer.kind() == PointerKind::Extents {
             return Ok(Seed::of_head(self.segment.uuid, pointer.offset(), pointer.head_number()));
         }
-        let at = (pointer.offset() % UNIT_BYTES) as usize;
+        let at = (pointer.offset() % ALLOCATION_UNIT_BYTES) as usize;
         if !(RECORDS_AT..=CHUNK_BYTES - FRONT_BYTES).contains(&at) {
             let damage = Damage::Value { what: "its place in the chunk", found: at as u64 };
             return Err(self.damaged_record(pointer)(damage));
@@ -223,14 +223,14 @@ impl Log {
 }
 
 fn read_tail(tail: &TailChunk, pointer: Pointer) -> Result<Record<'_>, Damage> {
-    let at = (pointer.offset() % UNIT_BYTES) as usize;
+    let at = (pointer.offset() % ALLOCATION_UNIT_BYTES) as usize;
     Record::read(tail.seed, tail.bytes().get(at..).ok_or(Damage::Length)?)
 }
 
 /// Where a record is, as far as its pointer tells: an eighth too far at most.
 fn range_of(pointer: Pointer) -> Range<u64> {
-    let chunk = pointer.offset() - pointer.offset() % UNIT_BYTES;
-    pointer.offset()..(chunk + UNIT_BYTES).min(pointer.offset() + u64::from(pointer.record_bytes()))
+    let chunk = pointer.offset() - pointer.offset() % ALLOCATION_UNIT_BYTES;
+    pointer.offset()..(chunk + ALLOCATION_UNIT_BYTES).min(pointer.offset() + u64::from(pointer.record_bytes()))
 }
 
 /// How many bytes of a record are looked at first: as far as its page goes, or its front.

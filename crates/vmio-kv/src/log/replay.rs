@@ -8,7 +8,7 @@ use crate::error::{Damage, Result};
 use crate::format::block::Block;
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::free_log::Freed;
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, UNIT_BYTES, unit_of};
+use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, unit_of};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{ALIGNMENT, Record, RecordKind, Seed};
 use crate::format::superblock::Superblock;
@@ -38,7 +38,7 @@ pub(crate) struct End {
 impl End {
     /// Has the log go on elsewhere: the last chunk is written to by a former owner, perhaps, and the next one may be as well.
     pub(crate) fn leave_next_chunk(&mut self, segment: &Segment) {
-        segment.allocator().free(Freed { offset: self.next_chunk, blocks: UNIT_BLOCKS });
+        segment.allocator().free(Freed { offset: self.next_chunk, blocks: ALLOCATION_UNIT_BLOCKS });
         (self.empty, self.open) = (None, None);
         // Left out: where the log is read from goes on by numbers, and must leave the place where the former owner's next record would be.
         self.next_sequence += 1;
@@ -117,7 +117,7 @@ pub(crate) fn replay(
     if durable > expected || is_vouched_for(segment, &header, bytes.all(), at, expected)? {
         return Err(device.damaged("a record of the log that was durable", chunk + at as u64, Damage::Checksum));
     }
-    if !header.next.is_multiple_of(UNIT_BYTES) || !segment.allocator().may_be_chunk(unit_of(header.next)) {
+    if !header.next.is_multiple_of(ALLOCATION_UNIT_BYTES) || !segment.allocator().may_be_chunk(unit_of(header.next)) {
         let damage = Damage::Value { what: "the chunk that follows", found: header.next };
         return Err(device.damaged("a chunk of the log", chunk, damage));
     }
@@ -186,7 +186,7 @@ struct Reading {
 
 impl Reading {
     fn begin(segment: &Segment, superblock: &Superblock) -> Result<Self> {
-        let chunk = superblock.log_replay_from - superblock.log_replay_from % UNIT_BYTES;
+        let chunk = superblock.log_replay_from - superblock.log_replay_from % ALLOCATION_UNIT_BYTES;
         let at = (superblock.log_replay_from - chunk) as usize;
         if !at.is_multiple_of(ALIGNMENT) || !(RECORDS_AT..=CHUNK_BYTES).contains(&at) {
             let what = "the place from which the log is read";
@@ -290,7 +290,7 @@ pub(crate) fn has_lost_its_header(header: &ChunkHeader, next: &[u8], expected: u
 }
 
 pub(super) fn read_chunk(segment: &Segment, chunk: u64, bytes: &mut ChunkBytes) -> Result<Result<ChunkHeader, Damage>> {
-    if !chunk.is_multiple_of(UNIT_BYTES) || !segment.allocator().may_be_chunk(unit_of(chunk)) {
+    if !chunk.is_multiple_of(ALLOCATION_UNIT_BYTES) || !segment.allocator().may_be_chunk(unit_of(chunk)) {
         return Ok(Err(Damage::Value { what: "its place", found: chunk }));
     }
     segment.device.read(chunk, bytes.0.as_mut_slice().as_mut_bytes())?;

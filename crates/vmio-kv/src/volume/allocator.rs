@@ -18,8 +18,8 @@ use crate::format::bitmap::{self, UNIT_WORDS, UnitBits};
 use crate::format::block::{Block, Kind, Uuid, unseal};
 use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
-use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, Group, UNIT_BLOCKS, UNIT_BYTES, UNIT_TABLE_UNITS};
-use crate::format::unit_table::{self, Purpose, Unit};
+use crate::format::geometry::{BITMAP_UNITS, BLOCK_BYTES, Group, ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, UNIT_TABLE_UNITS};
+use crate::format::unit_table::{self, Purpose, AllocationUnit};
 use crate::volume::log_chunks::LogChunks;
 use crate::volume::space_reservation::OWN_UNITS;
 use part_units::PartUnits;
@@ -81,7 +81,7 @@ impl Pair {
 struct GroupMap {
     group: Group,
     /// As far as anybody has had any: those behind are free.
-    units: Vec<Unit>,
+    units: Vec<AllocationUnit>,
     taken: Vec<UnitBits>,
     pending: Vec<UnitBits>,
     /// Which units are known to have space on the device, so that no write to them lacks it.
@@ -128,8 +128,8 @@ impl GroupMap {
     }
 
     /// What the unit is that has its blocks.
-    fn own() -> Unit {
-        Unit { purpose: Purpose::Group, ..Unit::default() }
+    fn own() -> AllocationUnit {
+        AllocationUnit { purpose: Purpose::Group, ..AllocationUnit::default() }
     }
 
     /// Becomes longer, if `group` is.
@@ -176,7 +176,7 @@ impl GroupMap {
             *pair = Pair { copy: 1 - pair.copy, epoch, dirty: false, is_known: true };
             let first = index * UNIT_TABLE_UNITS as usize;
             let units = first..(self.group.units as usize).min(first + UNIT_TABLE_UNITS as usize);
-            let units: Vec<Unit> = units.map(|unit| self.units.get(unit).copied().unwrap_or_default()).collect();
+            let units: Vec<AllocationUnit> = units.map(|unit| self.units.get(unit).copied().unwrap_or_default()).collect();
             let offset = self.group.unit_tables(index as u64)[pair.copy];
             blocks.push((offset, unit_table::to_block(segment, &units, offset, epoch)));
         }
@@ -292,7 +292,7 @@ impl Allocator {
                 let (epoch, units) = units.map_err(|damage| damaged(offsets[copy], damage))?;
                 let first = index * UNIT_TABLE_UNITS as usize;
                 for (place, unit) in (first..).zip(units) {
-                    if place < map.units.len() || unit != Unit::default() {
+                    if place < map.units.len() || unit != AllocationUnit::default() {
                         map.reach(place + 1);
                         map.units[place] = unit;
                     }
@@ -312,7 +312,7 @@ impl Allocator {
             for index in 0..map.units.len() {
                 if map.taken[index] == UnitBits::default() {
                     if map.units[index].purpose != Purpose::Free {
-                        map.units[index] = Unit::default();
+                        map.units[index] = AllocationUnit::default();
                         map.mark_unit(index);
                     }
                     found.push(map.group.first_unit + index as u64);
@@ -354,7 +354,7 @@ impl Allocator {
     }
 
     /// All units that somebody may have had, and what they are for.
-    pub(crate) fn units(&self) -> impl Iterator<Item = (u64, Unit)> + '_ {
+    pub(crate) fn units(&self) -> impl Iterator<Item = (u64, AllocationUnit)> + '_ {
         self.groups.iter().flat_map(|map| {
             map.units.iter().enumerate().map(move |(index, unit)| (map.group.first_unit + index as u64, *unit))
         })
@@ -413,7 +413,7 @@ impl Allocator {
         let is_new = self.change(unit, |map, index| {
             let is_new = map.units[index].purpose != Purpose::Log;
             if is_new {
-                map.units[index] = Unit { purpose: Purpose::Log, former_epoch: former, ..Unit::default() };
+                map.units[index] = AllocationUnit { purpose: Purpose::Log, former_epoch: former, ..AllocationUnit::default() };
             }
             map.taken[index] = [u64::MAX; UNIT_WORDS];
             map.pending[index] = UnitBits::default();
@@ -454,7 +454,7 @@ impl Allocator {
             None => {
                 let unit = self.pop_free_unit(purpose)?;
                 self.change(unit, |map, index| {
-                    map.units[index] = Unit { purpose, keyspace, ..Unit::default() };
+                    map.units[index] = AllocationUnit { purpose, keyspace, ..AllocationUnit::default() };
                     map.mark_unit(index);
                 })?;
                 (unit, Entered::New(unit))
@@ -472,8 +472,8 @@ impl Allocator {
             return Vec::new();
         };
         let mut free: Vec<Freed> = Vec::new();
-        for block in (0..UNIT_BLOCKS).filter(|block| bits[*block as usize / 64] >> (block % 64) & 1 == 0) {
-            let offset = unit * UNIT_BYTES + block * BLOCK_BYTES as u64;
+        for block in (0..ALLOCATION_UNIT_BLOCKS).filter(|block| bits[*block as usize / 64] >> (block % 64) & 1 == 0) {
+            let offset = unit * ALLOCATION_UNIT_BYTES + block * BLOCK_BYTES as u64;
             match free.last_mut() {
                 Some(last) if last.offset + last.blocks * BLOCK_BYTES as u64 == offset => last.blocks += 1,
                 _ => free.push(Freed { offset, blocks: 1 }),
@@ -486,11 +486,11 @@ impl Allocator {
         let (group, index) = self.reach(unit)?;
         let bits = &self.groups[group].taken[index];
         let is_free = |block: &u64| bits[*block as usize / 64] >> (block % 64) & 1 == 0;
-        let first = (*next..UNIT_BLOCKS).find(is_free)?;
-        let blocks = (first..UNIT_BLOCKS).take(most as usize).take_while(is_free).count() as u64;
+        let first = (*next..ALLOCATION_UNIT_BLOCKS).find(is_free)?;
+        let blocks = (first..ALLOCATION_UNIT_BLOCKS).take(most as usize).take_while(is_free).count() as u64;
         self.change(unit, |map, index| map.set(index, first, blocks, true))?;
         *next = first + blocks;
-        Some(Extent { offset: unit * UNIT_BYTES + first * BLOCK_BYTES as u64, blocks })
+        Some(Extent { offset: unit * ALLOCATION_UNIT_BYTES + first * BLOCK_BYTES as u64, blocks })
     }
 
     fn unit_to_reuse(&self, purpose: Purpose, keyspace: u32) -> Option<u64> {
@@ -514,8 +514,8 @@ impl Allocator {
     pub(crate) fn free(&mut self, freed: Freed) {
         let first = freed.offset / BLOCK_BYTES as u64;
         let blocks = first..first + freed.blocks;
-        for unit in first / UNIT_BLOCKS..blocks.end.div_ceil(UNIT_BLOCKS) {
-            let of_unit = |block: u64| block.clamp(unit * UNIT_BLOCKS, (unit + 1) * UNIT_BLOCKS) - unit * UNIT_BLOCKS;
+        for unit in first / ALLOCATION_UNIT_BLOCKS..blocks.end.div_ceil(ALLOCATION_UNIT_BLOCKS) {
+            let of_unit = |block: u64| block.clamp(unit * ALLOCATION_UNIT_BLOCKS, (unit + 1) * ALLOCATION_UNIT_BLOCKS) - unit * ALLOCATION_UNIT_BLOCKS;
             let (from, to) = (of_unit(blocks.start), of_unit(blocks.end));
             self.change(unit, |map, index| map.clear(index, from, to - from));
             self.give_up_if_empty(unit);
@@ -530,7 +530,7 @@ impl Allocator {
         }
         if map.units[index].purpose != Purpose::Free {
             self.change(unit, |map, index| {
-                map.units[index] = Unit::default();
+                map.units[index] = AllocationUnit::default();
                 map.mark_unit(index);
             });
             self.log_chunks.end(unit);
@@ -544,7 +544,7 @@ impl Allocator {
         if let Some((group, index)) = self.reach(unit) {
             let map = &mut self.groups[group];
             // After a crash some is counted again.
-            map.units[index].garbage = map.units[index].garbage.saturating_add(bytes).min(UNIT_BYTES as u32);
+            map.units[index].garbage = map.units[index].garbage.saturating_add(bytes).min(ALLOCATION_UNIT_BYTES as u32);
             map.mark_unit(index);
             self.log_chunks.add_garbage(unit, u64::from(bytes));
         }

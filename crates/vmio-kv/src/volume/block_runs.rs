@@ -61,19 +61,19 @@ impl Extend<u64> for BlockRuns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, UNIT_BYTES};
+    use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES};
 
     #[test]
     fn neighbours_within_a_unit_are_one_run() {
-        let offset = |unit: u64, block: u64| unit * UNIT_BYTES + block * BLOCK_BYTES as u64;
+        let offset = |unit: u64, block: u64| unit * ALLOCATION_UNIT_BYTES + block * BLOCK_BYTES as u64;
         let mut runs = BlockRuns::default();
-        runs.extend((UNIT_BLOCKS - 3..UNIT_BLOCKS).map(|block| offset(1, block)));
+        runs.extend((ALLOCATION_UNIT_BLOCKS - 3..ALLOCATION_UNIT_BLOCKS).map(|block| offset(1, block)));
         runs.extend((0..2).map(|block| offset(2, block)));
         let mut others = BlockRuns::default();
         others.extend([offset(2, 3), offset(2, 2)]);
         runs.append(others);
         let run = |unit, block, blocks| Extent { offset: offset(unit, block), blocks };
-        let wanted = [run(1, UNIT_BLOCKS - 3, 3), run(2, 0, 2), run(2, 3, 1), run(2, 2, 1)];
+        let wanted = [run(1, ALLOCATION_UNIT_BLOCKS - 3, 3), run(2, 0, 2), run(2, 3, 1), run(2, 2, 1)];
         assert_eq!(runs.iter().collect::<Vec<_>>(), wanted);
         assert_eq!(runs.blocks(), 7);
     }

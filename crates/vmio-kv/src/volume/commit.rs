@@ -9,7 +9,7 @@ use crate::format::block::{Block, Sealed};
 use crate::format::catalogue::{self, KeyspaceEntry};
 use crate::format::extents::Extent;
 use crate::format::free_log::{self, Freed};
-use crate::format::geometry::{Group, UNIT_BYTES, unit_of};
+use crate::format::geometry::{Group, ALLOCATION_UNIT_BYTES, unit_of};
 use crate::format::superblock::{AllocatorEpochs, BlockReference, CATALOGUE_BLOCKS_MAX, Superblock};
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::{Cursor, Entered};
@@ -261,7 +261,7 @@ impl Segment {
         if taken.is_none() && self.make_ready(OWN_UNITS)? {
             taken = self.allocator().take_block(cursor, Purpose::Segment, 0);
         }
-        let (offset, entered) = taken.ok_or_else(|| self.full(UNIT_BYTES))?;
+        let (offset, entered) = taken.ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))?;
         match entered {
             Entered::No => {}
             Entered::New(unit) => self.device.begin_unit(unit, false, 0)?,
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn neighbours_within_a_unit_share_a_row() {
         let row =
-            |unit: u64, block: u64, blocks| Freed { offset: unit * UNIT_BYTES + block * BLOCK_BYTES as u64, blocks };
+            |unit: u64, block: u64, blocks| Freed { offset: unit * ALLOCATION_UNIT_BYTES + block * BLOCK_BYTES as u64, blocks };
         let rows = vec![row(3, 511, 1), row(3, 8, 1), row(4, 0, 512), row(3, 7, 1), row(3, 10, 2), row(5, 0, 1)];
         assert_eq!(joined(rows), [row(3, 7, 2), row(3, 10, 2), row(3, 511, 1), row(4, 0, 512), row(5, 0, 1)]);
     }

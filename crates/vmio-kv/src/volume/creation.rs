@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 
 use crate::error::{Error, FullPlace, Result};
 use crate::format::block::{Block, Uuid};
-use crate::format::geometry::{UNIT_BLOCKS, UNIT_BYTES, groups, units_of};
+use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, groups, units_of};
 use crate::format::volume_header::{SEGMENTS_A_TABLE, SEVERAL_SEGMENTS, SegmentEntry};
 use crate::volume::Volume;
 use crate::volume::segment::{Segment, format};
@@ -30,7 +30,7 @@ impl Volume {
         }
         let end = self.unused_from + units;
         if end > self.units_max() {
-            let wanted = (end - self.layout.header.units) * UNIT_BYTES;
+            let wanted = (end - self.layout.header.units) * ALLOCATION_UNIT_BYTES;
             return Err(Error::Full { volume: self.device.name().to_owned(), wanted, place: FullPlace::Volume });
         }
         let entry = SegmentEntry { uuid, number, groups: groups(self.unused_from, end) };
@@ -42,10 +42,10 @@ impl Volume {
         }
         // From here on who takes the volume over leaves these units alone, or we see his claim now.
         may_write()?;
-        let zeros = vec![Block::ZERO; UNIT_BLOCKS as usize];
+        let zeros = vec![Block::ZERO; ALLOCATION_UNIT_BLOCKS as usize];
         for group in &entry.groups {
             // What is left there of a segment that was not finished must not be taken for this one's.
-            self.device.write(group.own_unit * UNIT_BYTES, zeros.as_slice().as_bytes())?;
+            self.device.write(group.own_unit * ALLOCATION_UNIT_BYTES, zeros.as_slice().as_bytes())?;
         }
         format(&self.device, &entry)?;
         let mut layout = self.layout.lengthened(end);

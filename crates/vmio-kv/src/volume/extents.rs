@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::format::extents::Extent;
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, UNIT_BYTES, unit_of};
+use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, unit_of};
 use crate::format::unit_table::Purpose;
 use crate::volume::allocator::TakenRuns;
 use crate::volume::space_reservation::SpacePriority;
@@ -30,13 +30,13 @@ impl TakenExtents {
         head_blocks: impl Fn(usize) -> u64,
     ) -> Result<Self> {
         // Some of it goes to units that are begun, perhaps.
-        segment.make_ready_for(SpacePriority::Put, blocks / UNIT_BLOCKS + 2)?;
+        segment.make_ready_for(SpacePriority::Put, blocks / ALLOCATION_UNIT_BLOCKS + 2)?;
         let taken = segment.take(|allocator| {
             let new_units = segment.units_besides(SpacePriority::Put, allocator);
             allocator.take_runs(keyspace, blocks, &head_blocks, new_units)
         })?;
         let Some(TakenRuns { extents, head: Some(head), new_units }) = taken else {
-            return Err(segment.full((blocks * BLOCK_BYTES as u64).next_multiple_of(UNIT_BYTES)));
+            return Err(segment.full((blocks * BLOCK_BYTES as u64).next_multiple_of(ALLOCATION_UNIT_BYTES)));
         };
         let taken = TakenExtents { segment: Arc::clone(segment), extents, head, new_units, is_kept: Cell::new(false) };
         for unit in &taken.new_units {

@@ -50,16 +50,16 @@ impl Garbage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::geometry::UNIT_BYTES;
+    use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 
     #[test]
     fn records_are_counted_by_chunks_and_large_values_are_kept() {
-        let record = |unit: u64, at: u64, kind| Pointer::new(kind, unit * UNIT_BYTES + at, 128);
+        let record = |unit: u64, at: u64, kind| Pointer::new(kind, unit * ALLOCATION_UNIT_BYTES + at, 128);
         let bytes = record(3, 64, PointerKind::Value).record_bytes();
         let mut garbage = Garbage::default();
         garbage.count(record(3, 64, PointerKind::Value));
         garbage.count(record(5, 0, PointerKind::Tombstone));
-        let (mut next, large) = (Garbage::default(), Pointer::of_head(7 * UNIT_BYTES, 1, 4096));
+        let (mut next, large) = (Garbage::default(), Pointer::of_head(7 * ALLOCATION_UNIT_BYTES, 1, 4096));
         for record in [record(3, 512, PointerKind::Value), record(2, 8, PointerKind::Value), large] {
             next.count(record);
         }

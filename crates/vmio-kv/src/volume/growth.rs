@@ -10,7 +10,7 @@ use std::ops::Range;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::block::{Kind, Sealed, unseal};
-use crate::format::geometry::{Group, UNIT_BYTES, grown};
+use crate::format::geometry::{Group, ALLOCATION_UNIT_BYTES, grown};
 use crate::format::volume_header::{
     HEADER_OFFSETS, SEGMENTS_A_TABLE, SegmentEntry, VolumeHeader, rows_of, segment_tables, segments_from_block,
     segments_to_block,
@@ -103,9 +103,9 @@ impl Volume {
 
     /// Makes the volume that many units long. What is new the segment has if it is the only one; else whoever needs it first.
     pub(crate) fn grow(&mut self, segment: &Segment, units: u64) -> Result<()> {
-        let (least, most) = ((self.units() + 1) * UNIT_BYTES, self.units_max() * UNIT_BYTES);
-        if !(least..=most).contains(&(units * UNIT_BYTES)) {
-            return Err(Error::VolumeLength { bytes: units * UNIT_BYTES, least, most });
+        let (least, most) = ((self.units() + 1) * ALLOCATION_UNIT_BYTES, self.units_max() * ALLOCATION_UNIT_BYTES);
+        if !(least..=most).contains(&(units * ALLOCATION_UNIT_BYTES)) {
+            return Err(Error::VolumeLength { bytes: units * ALLOCATION_UNIT_BYTES, least, most });
         }
         let layout = match self.layout.segments.as_slice() {
             [only] => self.layout.grown(only.number, self.unused_from..units),
@@ -148,7 +148,7 @@ impl Volume {
             let why = "the table of segments has 63, each with up to five groups of units";
             return Err(Error::Option { option: "rows of segments", value: rows as u64, why });
         }
-        self.device.grow(layout.header.units * UNIT_BYTES)?;
+        self.device.grow(layout.header.units * ALLOCATION_UNIT_BYTES)?;
         // Before anything says that it is longer: what cannot be finished for lack of space must not be begun.
         layout.segments.iter().try_for_each(|segment| give_own_units_space(&self.device, &segment.groups))?;
         layout.write(&self.device, may_write).inspect_err(|error| self.failed = Some(error.with_causes()))?;

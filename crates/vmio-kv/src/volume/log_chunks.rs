@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 
 /// Chunks are told apart by so many steps of garbage.
 const STEPS: usize = 64;
@@ -41,16 +41,16 @@ impl Default for LogChunks {
 }
 
 fn step(garbage: u64) -> usize {
-    (garbage * STEPS as u64 / UNIT_BYTES) as usize
+    (garbage * STEPS as u64 / ALLOCATION_UNIT_BYTES) as usize
 }
 
 impl LogChunks {
     /// A unit is a chunk from now on, of which so much is garbage. It may not be collected yet.
     pub(crate) fn begin(&mut self, unit: u64, garbage: u64) {
         self.end(unit);
-        let garbage = garbage.min(UNIT_BYTES - 1);
+        let garbage = garbage.min(ALLOCATION_UNIT_BYTES - 1);
         self.chunks.insert(unit, Chunk { garbage, is_collectable: false });
-        self.space.bytes += UNIT_BYTES;
+        self.space.bytes += ALLOCATION_UNIT_BYTES;
         self.space.garbage_bytes += garbage;
     }
 
@@ -58,7 +58,7 @@ impl LogChunks {
     pub(crate) fn end(&mut self, unit: u64) {
         self.forbid(unit);
         if let Some(chunk) = self.chunks.remove(&unit) {
-            self.space.bytes -= UNIT_BYTES;
+            self.space.bytes -= ALLOCATION_UNIT_BYTES;
             self.space.garbage_bytes -= chunk.garbage;
         }
     }
@@ -68,7 +68,7 @@ impl LogChunks {
         let Some(chunk) = self.chunks.get_mut(&unit) else { return };
         let before = chunk.garbage;
         // Records are counted an eighth too long at most, and after a crash some are counted again.
-        chunk.garbage = (before + bytes).min(UNIT_BYTES - 1);
+        chunk.garbage = (before + bytes).min(ALLOCATION_UNIT_BYTES - 1);
         let after = chunk.garbage;
         self.space.garbage_bytes += after - before;
         if chunk.is_collectable {
@@ -141,19 +141,19 @@ mod tests {
         let mut chunks = LogChunks::default();
         (1..=3).for_each(|unit| chunks.begin(unit, 0));
         assert_eq!(chunks.most_garbage(), None, "none may be collected");
-        chunks.add_garbage(2, UNIT_BYTES / 2);
+        chunks.add_garbage(2, ALLOCATION_UNIT_BYTES / 2);
         chunks.allow(1);
         assert_eq!(chunks.most_garbage(), Some((1, 0)));
         chunks.allow(2);
-        assert_eq!(chunks.most_garbage(), Some((2, UNIT_BYTES / 2)));
-        chunks.add_garbage(1, 2 * UNIT_BYTES);
-        assert_eq!(chunks.most_garbage(), Some((1, UNIT_BYTES - 1)), "no chunk has more than it holds");
+        assert_eq!(chunks.most_garbage(), Some((2, ALLOCATION_UNIT_BYTES / 2)));
+        chunks.add_garbage(1, 2 * ALLOCATION_UNIT_BYTES);
+        assert_eq!(chunks.most_garbage(), Some((1, ALLOCATION_UNIT_BYTES - 1)), "no chunk has more than it holds");
         chunks.forbid(1);
-        assert_eq!(chunks.most_garbage(), Some((2, UNIT_BYTES / 2)));
+        assert_eq!(chunks.most_garbage(), Some((2, ALLOCATION_UNIT_BYTES / 2)));
         chunks.end(2);
         chunks.add_garbage(2, 1);
         assert_eq!(chunks.most_garbage(), None);
-        let space = LogSpace { bytes: 2 * UNIT_BYTES, garbage_bytes: UNIT_BYTES - 1, collectable_bytes: 0 };
+        let space = LogSpace { bytes: 2 * ALLOCATION_UNIT_BYTES, garbage_bytes: ALLOCATION_UNIT_BYTES - 1, collectable_bytes: 0 };
         assert_eq!((chunks.space(), chunks.len()), (space, 2));
     }
 
@@ -169,9 +169,9 @@ mod tests {
     proptest! {
         #[test]
         fn sums_and_order_are_those_of_a_list(steps in proptest::collection::vec(prop_oneof![
-            (0_u64..6, 0..UNIT_BYTES).prop_map(|(unit, garbage)| Step::Begin(unit, garbage)),
+            (0_u64..6, 0..ALLOCATION_UNIT_BYTES).prop_map(|(unit, garbage)| Step::Begin(unit, garbage)),
             (0_u64..6).prop_map(Step::End),
-            (0_u64..6, 0..UNIT_BYTES).prop_map(|(unit, bytes)| Step::Add(unit, bytes)),
+            (0_u64..6, 0..ALLOCATION_UNIT_BYTES).prop_map(|(unit, bytes)| Step::Add(unit, bytes)),
             (0_u64..6).prop_map(Step::Allow),
             (0_u64..6).prop_map(Step::Forbid),
         ], 1..100)) {
@@ -181,7 +181,7 @@ mod tests {
                 match step {
                     Step::Begin(unit, garbage) => {
                         chunks.begin(unit, garbage);
-                        model.insert(unit, (garbage.min(UNIT_BYTES - 1), false));
+                        model.insert(unit, (garbage.min(ALLOCATION_UNIT_BYTES - 1), false));
                     }
                     Step::End(unit) => {
                         chunks.end(unit);
@@ -189,7 +189,7 @@ mod tests {
                     }
                     Step::Add(unit, bytes) => {
                         chunks.add_garbage(unit, bytes);
-                        model.entry(unit).and_modify(|(garbage, _)| *garbage = (*garbage + bytes).min(UNIT_BYTES - 1));
+                        model.entry(unit).and_modify(|(garbage, _)| *garbage = (*garbage + bytes).min(ALLOCATION_UNIT_BYTES - 1));
                     }
                     Step::Allow(unit) => {
                         chunks.allow(unit);
@@ -202,7 +202,7 @@ mod tests {
                 }
                 let collectable = || model.values().filter(|(_, is_collectable)| *is_collectable);
                 let space = LogSpace {
-                    bytes: model.len() as u64 * UNIT_BYTES,
+                    bytes: model.len() as u64 * ALLOCATION_UNIT_BYTES,
                     garbage_bytes: model.values().map(|(garbage, _)| garbage).sum(),
                     collectable_bytes: collectable().map(|(garbage, _)| garbage).sum(),
                 };

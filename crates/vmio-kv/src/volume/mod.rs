@@ -25,7 +25,7 @@ use crate::device::{Device, Newest};
 use crate::error::{Damage, Error, Result};
 use crate::format::block::{Block, Kind, Sealed, Uuid, unseal};
 use crate::format::geometry::{
-    BLOCK_BYTES, GROUP_UNITS_MAX, Group, UNIT_BYTES, VOLUME_BYTES_MAX, VOLUME_UNITS_MIN, groups,
+    BLOCK_BYTES, GROUP_UNITS_MAX, Group, ALLOCATION_UNIT_BYTES, VOLUME_BYTES_MAX, VOLUME_UNITS_MIN, groups,
 };
 use crate::format::volume_header::{
     HEADER_OFFSETS, MOVED_OWN_UNITS, ROW_GROUPS, SEGMENTS_A_TABLE, SegmentEntry, VERSION, VOLUME_FEATURES,
@@ -72,7 +72,7 @@ impl Volume {
         device.allocate(0)?;
         HEADER_OFFSETS.into_iter().try_for_each(|offset| device.write(offset, &creation_mark(uuid, offset).0))?;
         device.flush()?;
-        let units = device.len() / UNIT_BYTES;
+        let units = device.len() / ALLOCATION_UNIT_BYTES;
         let segment = SegmentEntry { uuid: Uuid::random().map_err(failed)?, number: 0, groups: groups(1, units) };
         segment::format(&device, &segment)?;
         let segments = vec![segment];
@@ -132,7 +132,7 @@ impl Volume {
     /// What is there by now: somebody else may have made it longer.
     fn read_again(device: &Device) -> Result<Layout> {
         match Self::read(device) {
-            Err(Error::Truncated { wanted, .. }) if wanted <= device.units_max() * UNIT_BYTES => {
+            Err(Error::Truncated { wanted, .. }) if wanted <= device.units_max() * ALLOCATION_UNIT_BYTES => {
                 device.grow(wanted)?;
                 Self::read(device)
             }
@@ -181,11 +181,11 @@ impl Volume {
         if unknown != 0 {
             return Err(Error::UnknownFeatures { volume: volume(), features: unknown });
         }
-        if header.units > VOLUME_BYTES_MAX / UNIT_BYTES || header.units * UNIT_BYTES > device.len() {
+        if header.units > VOLUME_BYTES_MAX / ALLOCATION_UNIT_BYTES || header.units * ALLOCATION_UNIT_BYTES > device.len() {
             return Err(Error::Truncated {
                 volume: volume(),
                 found: device.len(),
-                wanted: header.units.saturating_mul(UNIT_BYTES),
+                wanted: header.units.saturating_mul(ALLOCATION_UNIT_BYTES),
             });
         }
         let tables = segment_tables(0);
@@ -279,7 +279,7 @@ fn has_block(length: u64, offset: u64) -> bool {
 fn read_headers(device: &Device) -> Result<Vec<(Box<Block>, u64)>> {
     let units_there = |sealed: &Sealed<'_>| {
         let units = VolumeHeader::from_block(sealed).map_or(0, |header| header.units);
-        if units.saturating_mul(UNIT_BYTES) <= device.len() { units } else { 0 }
+        if units.saturating_mul(ALLOCATION_UNIT_BYTES) <= device.len() { units } else { 0 }
     };
     let mut found = Vec::new();
     for offset in HEADER_OFFSETS.into_iter().filter(|offset| has_block(device.len(), *offset)) {
@@ -293,7 +293,7 @@ fn read_headers(device: &Device) -> Result<Vec<(Box<Block>, u64)>> {
 
 /// Refuses a length that no volume can have.
 pub(crate) fn check_length(bytes: u64) -> Result<()> {
-    let (least, most) = (VOLUME_UNITS_MIN * UNIT_BYTES, UNITS_MAX * UNIT_BYTES);
+    let (least, most) = (VOLUME_UNITS_MIN * ALLOCATION_UNIT_BYTES, UNITS_MAX * ALLOCATION_UNIT_BYTES);
     if (least..=most).contains(&bytes) { Ok(()) } else { Err(Error::VolumeLength { bytes, least, most }) }
 }
 
@@ -308,7 +308,7 @@ mod tests {
     fn a_header_without_its_table_is_skipped() -> Result<()> {
         for late in HEADER_OFFSETS {
             let cache = Cache::builder().capacity(8 << 20).build()?;
-            let device = Arc::new(Device::open(&cache, Arc::new(MemoryBacking::new(64 * UNIT_BYTES)?), 0)?);
+            let device = Arc::new(Device::open(&cache, Arc::new(MemoryBacking::new(64 * ALLOCATION_UNIT_BYTES)?), 0)?);
             let layout = Volume::create(Arc::clone(&device), false)?.layout;
             let header = VolumeHeader { segments: 2, ..layout.header };
             device.write(late, &header.to_block(late, layout.epoch + 1).0)?;

@@ -12,12 +12,12 @@ use crate::format::catalogue::{self, KeyspaceEntry};
 use crate::format::chunk::ChunkHeader;
 use crate::format::extents::{Extent, HEAD_NUMBERS};
 use crate::format::free_log::{self, Freed};
-use crate::format::geometry::{BLOCK_BYTES, Group, UNIT_BYTES, first_units, unit_of, units_of};
+use crate::format::geometry::{BLOCK_BYTES, Group, ALLOCATION_UNIT_BYTES, first_units, unit_of, units_of};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::superblock::{AllocatorEpochs, BlockReference, FEATURES, Superblock};
 use crate::format::unit_table::Purpose;
 use crate::format::volume_header::{SegmentEntry, segment_tables};
-use crate::streak_lock::StreakLock;
+use crate::batching_lock::BatchingLock;
 use crate::volume::allocator::{Allocator, Cursor, Entered};
 use crate::volume::commit::{Changes, Committed};
 use crate::volume::epoch::Retired;
@@ -37,7 +37,7 @@ pub(crate) struct Segment {
     pub(crate) merges: Merges,
     pub(crate) free_reserve: FreeReserve,
     pub(crate) ownership: Ownership,
-    allocator: StreakLock<Allocator>,
+    allocator: BatchingLock<Allocator>,
     /// Whoever gives units space on the device, or takes it from them, holds it.
     pub(super) allocating: Mutex<()>,
     pub(super) committed: Mutex<Committed>,
@@ -62,10 +62,10 @@ pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
     give_chunks_space(device, &mut allocator, 2)?;
     let full = || {
         let volume = device.name().to_owned();
-        Error::Full { volume, wanted: 2 * UNIT_BYTES, place: FullPlace::Volume }
+        Error::Full { volume, wanted: 2 * ALLOCATION_UNIT_BYTES, place: FullPlace::Volume }
     };
-    let chunk = allocator.take_chunk(|_| 0).ok_or_else(full)? * UNIT_BYTES;
-    let next = allocator.take_chunk(|_| 0).ok_or_else(full)? * UNIT_BYTES;
+    let chunk = allocator.take_chunk(|_| 0).ok_or_else(full)? * ALLOCATION_UNIT_BYTES;
+    let next = allocator.take_chunk(|_| 0).ok_or_else(full)? * ALLOCATION_UNIT_BYTES;
     let header = ChunkHeader {
         segment: entry.uuid,
         offset: chunk,
@@ -223,7 +223,7 @@ impl Segment {
             uuid: entry.uuid,
             retired: Arc::default(),
             ownership: Ownership::new(looks_after_flushes),
-            allocator: StreakLock::new(allocator),
+            allocator: BatchingLock::new(allocator),
             allocating: Mutex::default(),
             committed: Mutex::new(committed),
             epoch: AtomicU64::new(epoch),
@@ -320,7 +320,7 @@ impl Segment {
         if is_there || (wanted < u64::MAX && self.make_ready(wanted)?) {
             return Ok(());
         }
-        Err(self.full(chunks.max(1) * UNIT_BYTES))
+        Err(self.full(chunks.max(1) * ALLOCATION_UNIT_BYTES))
     }
 
     /// The same, and nobody else takes the chunks as long as the reservation is there.
@@ -336,7 +336,7 @@ impl Segment {
                 wanted
             };
             if wanted == u64::MAX || !self.make_ready(wanted)? {
-                return Err(self.full(chunks.max(1) * UNIT_BYTES));
+                return Err(self.full(chunks.max(1) * ALLOCATION_UNIT_BYTES));
             }
         }
     }
@@ -379,7 +379,7 @@ impl Segment {
     /// Takes a unit for a chunk of the log.
     pub(crate) fn take_chunk(&self) -> Result<u64> {
         let taken = self.take(|allocator| allocator.take_chunk(|unit| self.chunk_generations.begin(unit)))?;
-        self.begin_chunk(taken.ok_or_else(|| self.full(UNIT_BYTES))?)
+        self.begin_chunk(taken.ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))?)
     }
 
     /// Takes one of so many units that are reserved, of which there is one less then.
@@ -390,19 +390,19 @@ impl Segment {
             *reserved = left;
             Some(unit)
         })?;
-        taken.ok_or_else(|| self.full(UNIT_BYTES))
+        taken.ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))
     }
 
     /// Has a unit that was taken be a chunk of the log; returns where it begins.
     pub(super) fn begin_chunk(&self, unit: u64) -> Result<u64> {
         self.device.begin_unit(unit, false, priority(Purpose::Log))?;
-        Ok(unit * UNIT_BYTES)
+        Ok(unit * ALLOCATION_UNIT_BYTES)
     }
 
     /// Takes up to so many blocks in a row for nodes, pending until they are committed.
     pub(crate) fn take_nodes(&self, cursor: &mut Cursor, purpose: Purpose, keyspace: u32, most: u64) -> Result<Extent> {
         let taken = self.take(|allocator| allocator.take_blocks(cursor, purpose, keyspace, most))?;
-        let (taken, entered) = taken.ok_or_else(|| self.full(UNIT_BYTES))?;
+        let (taken, entered) = taken.ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))?;
         let begun = match entered {
             Entered::No => Ok(()),
             Entered::New(unit) => self.device.begin_unit(unit, true, priority(purpose)),

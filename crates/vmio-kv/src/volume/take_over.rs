@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use crate::device::Device;
 use crate::error::{Damage, Error, FullPlace, Result};
 use crate::format::block::{Block, Uuid};
-use crate::format::geometry::{Group, UNIT_BLOCKS, UNIT_BYTES, first_units, unit_behind, units_from};
+use crate::format::geometry::{Group, ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, first_units, unit_behind, units_from};
 use crate::format::owner::{OWN_UNITS_MAX, OWNER_RECORDS, OwnerRecord, owner_records};
 use crate::format::volume_header::{SEGMENTS_A_TABLE, SegmentEntry, segment_tables};
 use crate::volume::Volume;
@@ -176,7 +176,7 @@ impl Volume {
             return Ok(());
         }
         let volume = self.device.name().to_owned();
-        Err(Error::Full { volume, wanted: lacking * UNIT_BYTES, place: FullPlace::Volume })
+        Err(Error::Full { volume, wanted: lacking * ALLOCATION_UNIT_BYTES, place: FullPlace::Volume })
     }
 
     /// Has a segment have space behind what others were granted, and the claim say up to where it goes. So many units have to be left to
@@ -190,7 +190,7 @@ impl Volume {
         let end = self.units_max().saturating_sub(left).min(least + GROWTH_UNITS_MIN);
         if end < least {
             let volume = self.device.name().to_owned();
-            return Err(Error::Full { volume, wanted: lacking * UNIT_BYTES, place: FullPlace::Volume });
+            return Err(Error::Full { volume, wanted: lacking * ALLOCATION_UNIT_BYTES, place: FullPlace::Volume });
         }
         let may_write = self.may_write();
         self.change(self.layout.grown(number, self.unused_from..end), &may_write)?;
@@ -231,7 +231,7 @@ impl Segment {
     pub(crate) fn establish(&self, volume: &mut Volume, claim: Claim, owner_epoch: u64) -> Result<()> {
         // One more for the commit.
         self.make_ready(volume.segment(self.number)?.groups.len() as u64 + 2 * OWN_UNITS)?;
-        let own_units = self.allocator().move_own_units().ok_or_else(|| self.full(UNIT_BYTES))?;
+        let own_units = self.allocator().move_own_units().ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))?;
         if own_units.len() > OWN_UNITS_MAX {
             let volume = self.device.name().to_owned();
             return Err(Error::Option {
@@ -241,9 +241,9 @@ impl Segment {
             })
             .inspect_err(|_| tracing::error!(volume, "it has too many groups to be taken over"));
         }
-        let zeros = vec![Block::ZERO; UNIT_BLOCKS as usize];
+        let zeros = vec![Block::ZERO; ALLOCATION_UNIT_BLOCKS as usize];
         for unit in &own_units {
-            self.device.write(unit * UNIT_BYTES, zeros.as_slice().as_bytes())?;
+            self.device.write(unit * ALLOCATION_UNIT_BYTES, zeros.as_slice().as_bytes())?;
         }
         let mut groups = volume.segment(self.number)?.groups.clone();
         groups.iter_mut().zip(&own_units).for_each(|(group, unit)| group.own_unit = *unit);

@@ -34,7 +34,7 @@ use vmio_measure::kv::{OwnBenchArgs, run_own};
 use vmio_report::size::{format_size, parse_size, parse_within};
 
 /// Volumes have their lengths in these.
-const UNIT_BYTES: u64 = 2 << 20;
+const ALLOCATION_UNIT_BYTES: u64 = 2 << 20;
 
 /// Keep keys and values in a file or block device
 #[derive(Args)]
@@ -449,7 +449,7 @@ fn create_segment(store: &StoreArgs, size: u64) -> anyhow::Result<u32> {
         error => error.into(),
     });
     let number = segment?.number();
-    if db.stats()?.volume_bytes / UNIT_BYTES < wanted / UNIT_BYTES {
+    if db.stats()?.volume_bytes / ALLOCATION_UNIT_BYTES < wanted / ALLOCATION_UNIT_BYTES {
         db.grow(wanted)?;
     }
     db.close()?;

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use crate::db::OpenSegment;
 use crate::error::Result;
-use crate::format::geometry::{UNIT_BYTES, unit_of};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, unit_of};
 use crate::keyspace::Keyspace;
 use crate::keyspace::contents::Contents;
 
 /// What is not worth a compaction.
-const LEAST_BYTES: u64 = 2 * UNIT_BYTES;
+const LEAST_BYTES: u64 = 2 * ALLOCATION_UNIT_BYTES;
 
 /// What an entry takes in a leaf.
 const ENTRY_BYTES: u64 = 24;

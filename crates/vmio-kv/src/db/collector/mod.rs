@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::db::OpenSegment;
 use crate::error::{Error, Result};
 use crate::format::free_log::Freed;
-use crate::format::geometry::{UNIT_BLOCKS, UNIT_BYTES, unit_of};
+use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, unit_of};
 use crate::format::superblock::Superblock;
 use crate::volume::commit::Changes;
 use crate::volume::epoch::Outdated;
@@ -26,13 +26,13 @@ pub(super) use pace::{Bound, Pace};
 pub(super) use thread::{CollectorThread, Wake};
 
 /// When space is short, chunks are collected that have this much garbage.
-const GARBAGE_BYTES_MIN: u64 = UNIT_BYTES / 16;
+const GARBAGE_BYTES_MIN: u64 = ALLOCATION_UNIT_BYTES / 16;
 /// So many chunks are given up by one commit, unless somebody waits for them.
 const CHUNKS_A_COMMIT: usize = 8;
 /// Garbage that is not worth a collection of its own while the log is written to: an eighth of the volume at most.
 const SLACK_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=24 << 20;
 /// The same when nobody writes.
-const IDLE_SLACK_BYTES: u64 = 4 * UNIT_BYTES;
+const IDLE_SLACK_BYTES: u64 = 4 * ALLOCATION_UNIT_BYTES;
 
 /// A segment's collection of garbage.
 #[derive(Default)]
@@ -86,7 +86,7 @@ impl OpenSegment {
 
     /// What background collection leaves beside the limit.
     fn slack_bytes(&self) -> u64 {
-        let most = self.store.device.units_max() * UNIT_BYTES / 8;
+        let most = self.store.device.units_max() * ALLOCATION_UNIT_BYTES / 8;
         most.clamp(*SLACK_BYTES.start(), *SLACK_BYTES.end())
     }
 
@@ -94,8 +94,8 @@ impl OpenSegment {
     fn space_to_be(&self, state: &Collecting) -> LogSpace {
         let emptied = state.emptied.len() as u64;
         let mut space = self.segment.allocator().log_chunks.space();
-        space.bytes -= emptied * UNIT_BYTES;
-        space.garbage_bytes -= emptied * (UNIT_BYTES - 1);
+        space.bytes -= emptied * ALLOCATION_UNIT_BYTES;
+        space.garbage_bytes -= emptied * (ALLOCATION_UNIT_BYTES - 1);
         space
     }
 
@@ -109,7 +109,7 @@ impl OpenSegment {
             Goal::Limit { slack_bytes } => {
                 let space = self.space_to_be(state);
                 let is_too_large = space.bytes > self.limit(space) + slack_bytes;
-                is_too_large.then_some((UNIT_BYTES as f64 * (1.0 - 1.0 / most)) as u64)
+                is_too_large.then_some((ALLOCATION_UNIT_BYTES as f64 * (1.0 - 1.0 / most)) as u64)
             }
         }
     }
@@ -139,7 +139,7 @@ impl OpenSegment {
     pub(super) fn allow_collection_of_old(&self) {
         let mut open = self.log.open_chunks();
         open.extend(self.log.chunks_to_read_back());
-        self.segment.allocator().log_chunks.allow_all_but(|unit| open.contains(&(unit * UNIT_BYTES)));
+        self.segment.allocator().log_chunks.allow_all_but(|unit| open.contains(&(unit * ALLOCATION_UNIT_BYTES)));
     }
 
     /// Empties a chunk, if the goal is not reached and one is worth it; else sees to it that there is one.
@@ -153,7 +153,7 @@ impl OpenSegment {
         }
         let next = || self.segment.allocator().log_chunks.most_garbage();
         // A merge of levels tells of more garbage than moves of so much live data would gain.
-        let gains_little = next().is_none_or(|(_, garbage)| garbage < UNIT_BYTES / 4 * 3);
+        let gains_little = next().is_none_or(|(_, garbage)| garbage < ALLOCATION_UNIT_BYTES / 4 * 3);
         if learning == Learning::Most
             && gains_little
             && self.is_cheap_to_learn()
@@ -193,7 +193,7 @@ impl OpenSegment {
         let goal = Goal::Limit { slack_bytes: 0 };
         for learning in [Learning::Memory, Learning::Levels] {
             // Less than a chunk is nothing to be gained; of large values nothing is known before.
-            let is_short = self.least_garbage(&state, goal).is_none() || self.bytes_in_doubt_now() < UNIT_BYTES;
+            let is_short = self.least_garbage(&state, goal).is_none() || self.bytes_in_doubt_now() < ALLOCATION_UNIT_BYTES;
             if learning == Learning::Levels && is_short && !self.has_large_in_doubt() {
                 break;
             }
@@ -297,7 +297,7 @@ impl OpenSegment {
         if count < least.max(1) {
             return Ok(false);
         }
-        let chunk = |(unit, _): &(u64, Moment)| Freed { offset: unit * UNIT_BYTES, blocks: UNIT_BLOCKS };
+        let chunk = |(unit, _): &(u64, Moment)| Freed { offset: unit * ALLOCATION_UNIT_BYTES, blocks: ALLOCATION_UNIT_BLOCKS };
         let chunks: Vec<Freed> = state.emptied[..count].iter().map(chunk).collect();
         // What has taken the place of their records must not be lost when they are.
         self.log.sync_all()?;

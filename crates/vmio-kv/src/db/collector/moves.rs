@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use crate::db::OpenSegment;
 use crate::db::collector::learning::Learning;
 use crate::error::Result;
-use crate::format::geometry::{UNIT_BYTES, unit_of};
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, unit_of};
 use crate::format::pointer::Pointer;
 use crate::log::{Append, Appended, Visited};
 use crate::keyspace::memtable::space_for;
@@ -26,7 +26,7 @@ impl OpenSegment {
     /// Appends anew what is live in a chunk, and has merges drop whatever points there. Tells whether it has: a chunk that has records
     /// in memory is left as it is.
     pub(super) fn empty(&self, unit: u64) -> Result<bool> {
-        let chunk = unit * UNIT_BYTES;
+        let chunk = unit * ALLOCATION_UNIT_BYTES;
         let superblock = self.published_superblock();
         let is_open = || self.log.open_chunks().contains(&chunk);
         if unit == unit_of(superblock.log_replay_from) || is_open() {
@@ -53,7 +53,7 @@ impl OpenSegment {
         // Nothing of it is live: it counts as such until it is given up.
         let mut allocator = self.segment.allocator();
         allocator.log_chunks.forbid(unit);
-        allocator.log_chunks.add_garbage(unit, UNIT_BYTES);
+        allocator.log_chunks.add_garbage(unit, ALLOCATION_UNIT_BYTES);
         Ok(true)
     }
 
@@ -101,7 +101,7 @@ impl OpenSegment {
         if keyspaces.iter().map(|keyspace| keyspace.memtable_bytes()).sum::<u64>() >= self.store.options.memtable_budget_bytes() / 16 {
             self.learn_all(Learning::Memory)?;
             if keyspaces.iter().any(|keyspace| keyspace.lacks_space()) {
-                return Err(self.segment.full(UNIT_BYTES));
+                return Err(self.segment.full(ALLOCATION_UNIT_BYTES));
             }
         }
         Ok(budget.admit_anyway(bytes))

@@ -13,7 +13,7 @@ use super::{Bound, Goal, IDLE_SLACK_BYTES, Step};
 use crate::db::OpenSegment;
 use crate::db::segments::Segments;
 use crate::error::{Error, Result};
-use crate::format::geometry::UNIT_BYTES;
+use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::volume::space_reservation::SpacePriority;
 
 /// After so long without a chunk begun nobody counts as writing.
@@ -204,4 +204,4 @@ impl OpenSegment {
     }
 }
 
-const _: () = assert!(BOUND_BYTES.is_multiple_of(UNIT_BYTES));
+const _: () = assert!(BOUND_BYTES.is_multiple_of(ALLOCATION_UNIT_BYTES));

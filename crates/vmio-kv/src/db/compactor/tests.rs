@@ -8,7 +8,7 @@ use super::*;
 use crate::device::failing_backing::FailingBacking;
 use crate::format::catalogue::Root;
 use crate::format::free_log::Freed;
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BYTES, unit_of};
+use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BYTES, unit_of};
 use crate::format::unit_table::Purpose;
 use crate::tree::Tree;
 use crate::{Db, Durability, Options, KeyspaceHandle};
@@ -49,7 +49,7 @@ fn last_leaf(keyspace: &KeyspaceHandle, root: Root) -> u64 {
 
 fn evict_all(db: &Db, backing: &FailingBacking) {
     let device = &db.default_keyspace().open().unwrap().home.store.device;
-    (0..backing.len() / UNIT_BYTES).for_each(|unit| device.evict(unit));
+    (0..backing.len() / ALLOCATION_UNIT_BYTES).for_each(|unit| device.evict(unit));
 }
 
 fn begin_to_compact(db: &Db, keyspace: &KeyspaceHandle) {
@@ -249,6 +249,6 @@ fn a_flush_retries_what_has_found_no_space() {
     let segment = Arc::clone(&db.default_keyspace().open().unwrap().home.segment);
     let held: Vec<u64> = std::iter::from_fn(|| segment.take_chunk().ok()).collect();
     assert!(matches!(db.flush(), Err(Error::Full { .. })), "{} chunks are held", held.len());
-    held.into_iter().for_each(|offset| segment.allocator().free(Freed { offset, blocks: UNIT_BLOCKS }));
+    held.into_iter().for_each(|offset| segment.allocator().free(Freed { offset, blocks: ALLOCATION_UNIT_BLOCKS }));
     db.flush().expect("there is space again");
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::device::failing_backing::FailingBacking;
 use crate::extents::Stored;
 use crate::format::extents::Extent;
-use crate::format::geometry::UNIT_BLOCKS;
+use crate::format::geometry::ALLOCATION_UNIT_BLOCKS;
 use crate::format::unit_table::Purpose;
 use crate::keyspace::memtable::NEWEST;
 use crate::volume::allocator::Cursor;
@@ -92,7 +92,7 @@ fn compactions_leave_a_batch_its_space() {
         let mut nodes = Nodes { segment, cursor: Cursor::default(), runs: Vec::new() };
         loop {
             let Nodes { segment, cursor, runs } = &mut nodes;
-            match segment.take_nodes(cursor, Purpose::Leaves(1), handle.keyspace().number, UNIT_BLOCKS) {
+            match segment.take_nodes(cursor, Purpose::Leaves(1), handle.keyspace().number, ALLOCATION_UNIT_BLOCKS) {
                 Ok(run) => runs.push(run),
                 Err(Error::Full { .. }) => break,
                 Err(error) => panic!("{error}"),

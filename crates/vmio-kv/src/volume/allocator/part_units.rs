@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeFrom;
 
 use crate::format::bitmap::UnitBits;
-use crate::format::geometry::UNIT_BLOCKS;
-use crate::format::unit_table::{Purpose, Unit};
+use crate::format::geometry::ALLOCATION_UNIT_BLOCKS;
+use crate::format::unit_table::{Purpose, AllocationUnit};
 use crate::volume::allocator::runs::free_runs;
 
 /// Units by whose they are, and how much space they have: free blocks, or, of those for large values, the longest run of them.
@@ -21,11 +21,11 @@ pub(super) struct PartUnits {
 
 /// Blocks of a unit that are free.
 fn free_blocks(bits: &UnitBits) -> u64 {
-    UNIT_BLOCKS - bits.iter().map(|word| u64::from(word.count_ones())).sum::<u64>()
+    ALLOCATION_UNIT_BLOCKS - bits.iter().map(|word| u64::from(word.count_ones())).sum::<u64>()
 }
 
 /// How much space a unit has for more of the same.
-fn space(of: Unit, bits: &UnitBits) -> u16 {
+fn space(of: AllocationUnit, bits: &UnitBits) -> u16 {
     let blocks = match of.purpose {
         Purpose::Free | Purpose::Group | Purpose::Log => 0,
         Purpose::Extents => free_runs(bits).map(|(_, blocks)| blocks).max().unwrap_or(0),
@@ -40,10 +40,10 @@ impl PartUnits {
         PartUnits { first, ..Self::default() }
     }
 
-    pub(super) fn insert(&mut self, unit: u64, of: Unit, bits: &UnitBits) {
+    pub(super) fn insert(&mut self, unit: u64, of: AllocationUnit, bits: &UnitBits) {
         self.taken += u64::from(of.purpose != Purpose::Free);
         if of.purpose == Purpose::Extents {
-            self.blocks_of_extents += UNIT_BLOCKS - free_blocks(bits);
+            self.blocks_of_extents += ALLOCATION_UNIT_BLOCKS - free_blocks(bits);
         }
         let space = space(of, bits);
         if space > 0 && unit >= self.first {
@@ -52,10 +52,10 @@ impl PartUnits {
     }
 
     /// Takes out what was put in with the same.
-    pub(super) fn remove(&mut self, unit: u64, of: Unit, bits: &UnitBits) {
+    pub(super) fn remove(&mut self, unit: u64, of: AllocationUnit, bits: &UnitBits) {
         self.taken -= u64::from(of.purpose != Purpose::Free);
         if of.purpose == Purpose::Extents {
-            self.blocks_of_extents -= UNIT_BLOCKS - free_blocks(bits);
+            self.blocks_of_extents -= ALLOCATION_UNIT_BLOCKS - free_blocks(bits);
         }
         let space = space(of, bits);
         if space == 0 || unit < self.first {

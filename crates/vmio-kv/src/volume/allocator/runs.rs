@@ -3,12 +3,12 @@
 use crate::format::bitmap::{UNIT_WORDS, UnitBits};
 use crate::format::extents::{Extent, PIECE_BLOCKS};
 use crate::format::free_log::Freed;
-use crate::format::geometry::{BLOCK_BYTES, UNIT_BLOCKS, UNIT_BYTES, unit_of};
-use crate::format::unit_table::{Purpose, Unit};
+use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BLOCKS, ALLOCATION_UNIT_BYTES, unit_of};
+use crate::format::unit_table::{Purpose, AllocationUnit};
 use crate::volume::allocator::{Allocator, GroupMap};
 
 /// A run of so many blocks is taken for a part of a value, though others would be longer: a unit lacks less than an eighth in the end so.
-const SPLIT_BLOCKS: u64 = UNIT_BLOCKS / 8;
+const SPLIT_BLOCKS: u64 = ALLOCATION_UNIT_BLOCKS / 8;
 
 /// What was taken for a value.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -36,8 +36,8 @@ pub(super) fn free_runs(bits: &UnitBits) -> impl Iterator<Item = (u64, u64)> + '
     let is_free = |block: &u64| bits[*block as usize / 64] >> (block % 64) & 1 == 0;
     let mut next = 0;
     std::iter::from_fn(move || {
-        let first = (next..UNIT_BLOCKS).find(is_free)?;
-        next = (first..UNIT_BLOCKS).find(|block| !is_free(block)).unwrap_or(UNIT_BLOCKS);
+        let first = (next..ALLOCATION_UNIT_BLOCKS).find(is_free)?;
+        next = (first..ALLOCATION_UNIT_BLOCKS).find(|block| !is_free(block)).unwrap_or(ALLOCATION_UNIT_BLOCKS);
         Some((first, next - first))
     })
 }
@@ -110,8 +110,8 @@ impl Allocator {
 
     /// Takes a run of at most so many blocks, and of no fewer than `least`. One that is shorter than wanted is a whole number of pieces.
     fn take_run(&mut self, keyspace: u32, most: u64, least: u64, may_begin: bool, own: &[u64]) -> Option<(Extent, bool)> {
-        let wanted = most.min(UNIT_BLOCKS);
-        let is_unit = wanted == UNIT_BLOCKS && may_begin;
+        let wanted = most.min(ALLOCATION_UNIT_BLOCKS);
+        let is_unit = wanted == ALLOCATION_UNIT_BLOCKS && may_begin;
         let found = if is_unit { None } else { self.longest_run(keyspace, wanted, least, own) };
         let (unit, first, blocks, is_new) = match found {
             Some((unit, first, blocks)) if blocks >= wanted.min(SPLIT_BLOCKS) || !may_begin => {
@@ -123,12 +123,12 @@ impl Allocator {
         let blocks = if blocks < wanted { blocks - blocks % PIECE_BLOCKS } else { wanted };
         self.change(unit, |map, index| {
             if is_new {
-                map.units[index] = Unit { purpose: Purpose::Extents, keyspace, ..Unit::default() };
+                map.units[index] = AllocationUnit { purpose: Purpose::Extents, keyspace, ..AllocationUnit::default() };
                 map.mark_unit(index);
             }
             map.set(index, first, blocks, true);
         })?;
-        Some((Extent { offset: unit * UNIT_BYTES + first * BLOCK_BYTES as u64, blocks }, is_new))
+        Some((Extent { offset: unit * ALLOCATION_UNIT_BYTES + first * BLOCK_BYTES as u64, blocks }, is_new))
     }
 
     /// A run that is long enough in the keyspace's units, of one that has no longer one if there is, or else the longest that is no shorter than
@@ -149,7 +149,7 @@ impl Allocator {
     pub(crate) fn take_found_run(&mut self, extent: Extent, keyspace: u32) -> bool {
         let unit = unit_of(extent.offset);
         let Some((group, index)) = self.reach(unit) else { return false };
-        let first = extent.offset % UNIT_BYTES / BLOCK_BYTES as u64;
+        let first = extent.offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
         // A former owner's, who is no more: see `forget_former_owners`.
         let is_own = self.groups.iter().any(|map| map.group.own_unit == unit);
         let map = &mut self.groups[group];
@@ -162,7 +162,7 @@ impl Allocator {
         let is_taken = self.change(unit, |map, index| {
             // What the table says of a unit without a block that is taken was of a commit that never came.
             if map.taken[index] == [0; UNIT_WORDS] {
-                map.units[index] = Unit { purpose: Purpose::Extents, keyspace, ..Unit::default() };
+                map.units[index] = AllocationUnit { purpose: Purpose::Extents, keyspace, ..AllocationUnit::default() };
                 map.mark_unit(index);
             }
             let of = map.units[index];
@@ -182,7 +182,7 @@ impl Allocator {
 
     /// Blocks that are part of the next commit.
     pub(crate) fn commit_run(&mut self, extent: Extent) {
-        let first = extent.offset % UNIT_BYTES / BLOCK_BYTES as u64;
+        let first = extent.offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
         self.change(unit_of(extent.offset), |map, index| map.set(index, first, extent.blocks, false));
     }
 
@@ -269,12 +269,12 @@ mod tests {
     #[test]
     fn what_the_log_refers_to_is_taken_once() {
         let mut allocator = allocator(10);
-        let extent = Extent { offset: 4 * UNIT_BYTES + 7 * 4096, blocks: 100 };
+        let extent = Extent { offset: 4 * ALLOCATION_UNIT_BYTES + 7 * 4096, blocks: 100 };
         assert!(allocator.take_found_run(extent, 1));
         assert!(!allocator.take_found_run(Extent { offset: extent.offset + 99 * 4096, blocks: 1 }, 1));
-        assert!(!allocator.take_found_run(Extent { offset: 4 * UNIT_BYTES, blocks: 1 }, 2), "another keyspace's unit");
-        assert!(!allocator.take_found_run(Extent { offset: UNIT_BYTES + 4096, blocks: 1 }, 1), "the group's own");
-        assert!(!allocator.take_found_run(Extent { offset: 40 * UNIT_BYTES, blocks: 1 }, 1));
+        assert!(!allocator.take_found_run(Extent { offset: 4 * ALLOCATION_UNIT_BYTES, blocks: 1 }, 2), "another keyspace's unit");
+        assert!(!allocator.take_found_run(Extent { offset: ALLOCATION_UNIT_BYTES + 4096, blocks: 1 }, 1), "the group's own");
+        assert!(!allocator.take_found_run(Extent { offset: 40 * ALLOCATION_UNIT_BYTES, blocks: 1 }, 1));
         allocator.find_free_units();
         assert_eq!(allocator.free_units(), 8);
     }

@@ -80,7 +80,7 @@ proptest! {
                 }
                 4 => {
                     if let Some(unit) = units.pop_first() {
-                        allocator.free(Freed { offset: unit * UNIT_BYTES, blocks: UNIT_BLOCKS });
+                        allocator.free(Freed { offset: unit * ALLOCATION_UNIT_BYTES, blocks: ALLOCATION_UNIT_BLOCKS });
                     }
                 }
                 _ => {
@@ -93,8 +93,8 @@ proptest! {
                     for (unit, _) in read.units().skip(1) {
                         let (group, index) = read.place(unit).expect("it is of the group");
                         let bits = read.groups[group].taken[index];
-                        for block in 0..UNIT_BLOCKS {
-                            let offset = unit * UNIT_BYTES + block * BLOCK_BYTES as u64;
+                        for block in 0..ALLOCATION_UNIT_BLOCKS {
+                            let offset = unit * ALLOCATION_UNIT_BYTES + block * BLOCK_BYTES as u64;
                             let is_taken = bits[block as usize / 64] >> (block % 64) & 1 == 1;
                             let expected = units.contains(&unit) || taken.get(&offset) == Some(&true);
                             prop_assert_eq!(is_taken, expected, "block {} of unit {}", block, unit);
@@ -163,7 +163,7 @@ fn what_is_discarded_is_free_and_nobody_gets_it_meanwhile() {
     allocator.give_all_space();
     assert_eq!(allocator.free_units(), 21);
     for unit in [2, 3, 5] {
-        allocator.free(Freed { offset: unit * UNIT_BYTES, blocks: UNIT_BLOCKS });
+        allocator.free(Freed { offset: unit * ALLOCATION_UNIT_BYTES, blocks: ALLOCATION_UNIT_BLOCKS });
     }
     assert_eq!(allocator.begin_discard(4, 0), [21..22, 5..6, 2..4]);
 }
@@ -190,8 +190,8 @@ fn what_is_reserved_nobody_else_gets() {
     assert!(allocator.take_runs(1, 20, |_| 1, u64::MAX).is_none());
     // A commit takes that, and no more.
     let mut cursor = Cursor::default();
-    let own = (0..UNIT_BLOCKS + 1).filter(|_| allocator.take_block(&mut cursor, Purpose::Segment, 0).is_some()).count();
-    assert_eq!((own as u64, allocator.free_units()), (UNIT_BLOCKS, 0));
+    let own = (0..ALLOCATION_UNIT_BLOCKS + 1).filter(|_| allocator.take_block(&mut cursor, Purpose::Segment, 0).is_some()).count();
+    assert_eq!((own as u64, allocator.free_units()), (ALLOCATION_UNIT_BLOCKS, 0));
     allocator.cancel(3);
     assert_eq!(allocator.free_units(), 3);
     assert_eq!(std::iter::from_fn(|| allocator.take_chunk(|_| 0)).count(), 2);
@@ -245,7 +245,7 @@ fn units_without_space_are_not_given_out() {
     allocator.got_space(6);
     assert_eq!((allocator.next_without_space(true), allocator.next_without_space(false)), (None, Some(5)));
     // What comes free keeps its space, until it is discarded.
-    allocator.free(Freed { offset: 2 * UNIT_BYTES, blocks: UNIT_BLOCKS });
+    allocator.free(Freed { offset: 2 * ALLOCATION_UNIT_BYTES, blocks: ALLOCATION_UNIT_BLOCKS });
     assert_eq!(allocator.free_units(), 4);
     let runs = allocator.begin_discard(1, 3);
     allocator.end_discard(runs);
@@ -267,7 +267,7 @@ fn what_units_hold_is_counted_as_they_are_taken_and_given_back() {
     taken.iter().step_by(3).map(first).for_each(|freed| allocator.free(freed));
     allocator.share(&value.new_units);
     value.extents.into_iter().for_each(|extent| allocator.free(extent.into()));
-    allocator.free(Freed { offset: chunk * UNIT_BYTES, blocks: UNIT_BLOCKS });
+    allocator.free(Freed { offset: chunk * ALLOCATION_UNIT_BYTES, blocks: ALLOCATION_UNIT_BLOCKS });
     allocator.leave(&mut cursor);
     assert_eq!(&allocator.parts, &allocator.find_parts());
     allocator.extend(&[Group::new(1, 60)]);

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::format::bitmap::{self, UnitBits};
 use crate::format::block::{Block, Kind, Uuid, unseal};
 use crate::format::geometry::{BITMAP_UNITS, Group, UNIT_TABLE_UNITS};
-use crate::format::unit_table::{self, Unit};
+use crate::format::unit_table::{self, AllocationUnit};
 use crate::volume::allocator::{Allocator, GroupMap, Pair};
 
 /// A block of which it has not been looked at where its newest copy is.
@@ -54,7 +54,7 @@ impl UnusedBlocks {
         let offset = self.offset(index);
         match self.kind {
             Kind::Bitmap => bitmap::to_block(self.segment, &vec![UnitBits::default(); units], offset, self.epoch),
-            _ => unit_table::to_block(self.segment, &vec![Unit::default(); units], offset, self.epoch),
+            _ => unit_table::to_block(self.segment, &vec![AllocationUnit::default(); units], offset, self.epoch),
         }
     }
 }
@@ -67,7 +67,7 @@ impl GroupMap {
     /// Has something to say of so many units at least.
     pub(super) fn reach(&mut self, units: usize) {
         if self.units.len() < units {
-            self.units.resize(units, Unit::default());
+            self.units.resize(units, AllocationUnit::default());
             self.taken.resize(units, UnitBits::default());
             self.pending.resize(units, UnitBits::default());
             self.has_space.resize(units, false);

@@ -4,7 +4,7 @@
 //! written to. A new owner is granted none that was granted before him, whether it is free or not.
 
 use crate::format::bitmap::{UNIT_WORDS, UnitBits};
-use crate::format::unit_table::{Purpose, Unit};
+use crate::format::unit_table::{Purpose, AllocationUnit};
 use crate::volume::allocator::{Allocator, Pair};
 use crate::volume::space_reservation::OWN_UNITS;
 
@@ -91,7 +91,7 @@ impl Allocator {
         for group in 0..self.groups.len() {
             let unit = self.pop_free_unit(Purpose::Group)?;
             self.change(unit, |map, index| {
-                map.units[index] = Unit { purpose: Purpose::Group, ..Unit::default() };
+                map.units[index] = AllocationUnit { purpose: Purpose::Group, ..AllocationUnit::default() };
                 map.taken[index] = [u64::MAX; UNIT_WORDS];
             })?;
             let map = &mut self.groups[group];
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(taken, (2..9).collect::<Vec<_>>());
         assert!(allocator.take_hit_write_fence());
         let own = allocator.take_block(&mut Cursor::default(), Purpose::Segment, 0).expect("it is kept for that");
-        assert_eq!(own.0 / crate::format::geometry::UNIT_BYTES, 9);
+        assert_eq!(own.0 / crate::format::geometry::ALLOCATION_UNIT_BYTES, 9);
         assert_eq!(allocator.next_write_fence(false), 18);
     }
 
@@ -137,7 +137,7 @@ mod tests {
         allocator.extend_write_fence(40);
         assert_eq!(allocator.free_units(), 81);
         let (at, _) = allocator.take_block(&mut cursor, Purpose::Leaves(1), 7).expect("space");
-        assert_eq!(at / crate::format::geometry::UNIT_BYTES, 20, "not in a unit with space, nor in one that is free");
+        assert_eq!(at / crate::format::geometry::ALLOCATION_UNIT_BYTES, 20, "not in a unit with space, nor in one that is free");
         assert_eq!(allocator.move_own_units(), Some(vec![21]));
         for offset in nodes {
             allocator.free(crate::format::free_log::Freed { offset, blocks: 1 });
