@@ -5,8 +5,8 @@ mod creation;
 mod ends;
 mod found_records;
 mod growth;
-mod held;
-mod holders;
+mod open_handle;
+mod open_handles;
 mod large_values;
 mod memory_balance;
 mod open_keyspace;
@@ -45,8 +45,8 @@ use crate::tree::MergeThreads;
 use crate::volume::Volume;
 use crate::volume::chunk_generations::ChunkGenerations;
 use crate::write_batch::{WriteBatch, Writes};
-pub(crate) use held::Held;
-pub(crate) use holders::{Holder, Holders};
+pub(crate) use open_handle::OpenHandle;
+pub(crate) use open_handles::{HandleKind, OpenHandles};
 pub(crate) use open_keyspace::OpenKeyspace;
 pub(crate) use open_segment::OpenSegment;
 pub use recovery::Recovery;
@@ -76,13 +76,13 @@ pub const VALUE_LENGTH_MAX: u64 = LARGE_BYTES_MAX;
 pub struct Db {
     default: KeyspaceHandle,
     recovery: Recovery,
-    held: Held<Arc<Opened>>,
+    handle: OpenHandle<Arc<Opened>>,
 }
 
 /// What all segments of a store share.
 pub(crate) struct Store {
     /// What is held of it is held by the process that has opened it.
-    process: Held<()>,
+    process: OpenHandle<()>,
     device: Arc<Device>,
     /// Whoever makes it longer, or creates a segment, holds it.
     volume: Mutex<Volume>,
@@ -118,7 +118,7 @@ impl Store {
             source,
         };
         Ok(Store {
-            process: Held::new((), Holders::of(device.identity())).map_err(failed)?,
+            process: OpenHandle::new((), OpenHandles::of(device.identity())).map_err(failed)?,
             is_closed: AtomicBool::new(false),
             chunk_generations: ChunkGenerations::new(device.units_max()),
             device,
@@ -138,7 +138,7 @@ impl Store {
     }
 
     /// What somebody outside gets to hold of it.
-    fn hold<U>(&self, holder: Holder, make: impl FnOnce() -> U) -> Held<U> {
+    fn open_handle<U>(&self, holder: HandleKind, make: impl FnOnce() -> U) -> OpenHandle<U> {
         self.process.map(holder, |()| make())
     }
 
@@ -210,10 +210,10 @@ impl Db {
             if options.takes_over() { Arc::new(TakeoverBacking(backing)) } else { Arc::new(backing) };
         let identity = backing.identity();
         let device = Device::open(cache, backing, options.volume_bytes_max()).map_err(|error| {
-            let by = identity.and_then(Holders::in_words);
-            match (error, by) {
-                (Error::Io(vmio::Error::AlreadyMapped { backing: volume, .. }), Some(by)) => {
-                    Error::StillHeld { volume, by }
+            let handles = identity.and_then(OpenHandles::in_words);
+            match (error, handles) {
+                (Error::Io(vmio::Error::AlreadyMapped { backing: volume, .. }), Some(handles)) => {
+                    Error::StillOpen { volume, handles }
                 }
                 (error, _) => error,
             }
@@ -224,15 +224,15 @@ impl Db {
     fn start(volume: Volume, options: Options) -> Result<Db> {
         let (opened, recovery) = Opened::start(volume, options)?;
         let default = opened.segments.keyspace_or_create(DEFAULT_KEYSPACE, None)?;
-        let held = default.hold(Holder::Db, |_| Arc::new(opened));
-        let default = default.held_by(Holder::Db);
-        held.get()?.begin_upkeep()?;
-        Ok(Db { default, recovery, held })
+        let handle = default.open_handle(HandleKind::Db, |_| Arc::new(opened));
+        let default = default.with_kind(HandleKind::Db);
+        handle.get()?.begin_upkeep()?;
+        Ok(Db { default, recovery, handle })
     }
 
     /// What is behind it, for the process that has opened it.
     fn opened(&self) -> Result<&Opened> {
-        self.held.get().map(|opened| &**opened)
+        self.handle.get().map(|opened| &**opened)
     }
 
     /// What opening it has brought back.
@@ -324,7 +324,7 @@ impl Db {
     /// All keyspaces of all segments as they are now: what is written later is not seen, and of a batch all or nothing.
     pub fn snapshot(&self) -> Snapshot {
         let now = |opened: &Arc<Opened>| snapshot::Keyspaces::now(&opened.segments);
-        Snapshot::new(self.held.map(Holder::Snapshot, now), &self.default)
+        Snapshot::new(self.handle.map(HandleKind::Snapshot, now), &self.default)
     }
 
     /// Returns once all writes that have returned are durable, those to all segments.
@@ -393,7 +393,7 @@ impl Db {
 
 impl Clone for Db {
     fn clone(&self) -> Self {
-        Db { default: self.default.held_by(Holder::Db), recovery: self.recovery, held: self.held.clone() }
+        Db { default: self.default.with_kind(HandleKind::Db), recovery: self.recovery, handle: self.handle.clone() }
     }
 }
 

@@ -15,13 +15,13 @@ pub enum Error {
     /// A forked child used a store that its parent has opened, or something that is held of one.
     #[error("this store belongs to the parent process: open it anew in the child, once the parent has closed it")]
     Forked,
-    /// This process has the store open, or still holds something of one that was closed: whatever that shows stays as it is.
-    #[error("{volume} is held in this process by {by}: it can be opened again when that is gone")]
-    StillHeld {
+    /// This process has open handles of the store, though perhaps of one that was closed.
+    #[error("{volume} is still open in this process, by {handles}: drop these before it is opened again")]
+    StillOpen {
         /// The volume.
         volume: String,
-        /// What holds it, in words.
-        by: String,
+        /// The kinds of handles, in words.
+        handles: String,
     },
     /// The keyspace that is there from the start was to be dropped.
     #[error("keyspace {name:?} is there from the start, and stays; `clear` takes all that it has")]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::db::{Held, Holder, OpenKeyspace, OpenSegment, KeyspaceHandle, check_key, check_value_length};
+use crate::db::{OpenHandle, HandleKind, OpenKeyspace, OpenSegment, KeyspaceHandle, check_key, check_value_length};
 use crate::error::{Error, Result};
 use crate::extents::Stored;
 use crate::format::record::RecordKind;
@@ -13,7 +13,7 @@ use crate::keyspace::Keyspace;
 #[derive(Default)]
 pub struct WriteBatch {
     /// What it has, once it has any.
-    writes: Option<Held<Writes>>,
+    writes: Option<OpenHandle<Writes>>,
     count: usize,
 }
 
@@ -66,7 +66,7 @@ impl WriteBatch {
         let OpenKeyspace { home, keyspace } = handle.open()?;
         check_key(key)?;
         let none = |open: &OpenKeyspace| Writes { home: Arc::clone(&open.home), operations: Vec::new() };
-        let writes = self.writes.get_or_insert_with(|| handle.hold(Holder::Batch, none)).get_mut()?;
+        let writes = self.writes.get_or_insert_with(|| handle.open_handle(HandleKind::Batch, none)).get_mut()?;
         if !Arc::ptr_eq(&writes.home, home) {
             let first = writes.operations.first().map_or_else(String::new, |first| first.keyspace.name.clone());
             return Err(Error::BatchAcrossSegments { first, second: handle.name().to_owned() });
@@ -89,6 +89,6 @@ impl WriteBatch {
 
     /// What it has, if it has any.
     pub(crate) fn writes(&self) -> Result<Option<&Writes>> {
-        self.writes.as_ref().map(Held::get).transpose()
+        self.writes.as_ref().map(OpenHandle::get).transpose()
     }
 }

@@ -23,7 +23,7 @@ fn options() -> Options {
 /// Whether somebody has it open, in this process or another.
 fn is_in_use(error: &Error) -> bool {
     let is_of_file = matches!(error, Error::Io(vmio::Error::InUse { .. } | vmio::Error::AlreadyMapped { .. }));
-    is_of_file || matches!(error, Error::StillHeld { .. })
+    is_of_file || matches!(error, Error::StillOpen { .. })
 }
 
 /// Opens or creates it, and uses it.

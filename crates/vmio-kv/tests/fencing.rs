@@ -305,7 +305,7 @@ fn who_takes_over_needs_no_lock_and_keeps_others_off() {
     old.put(b"in memory", b"1").unwrap();
     let snapshot = old.snapshot();
     let is_in_use = |result: Result<Db, Error>| {
-        matches!(result, Err(Error::StillHeld { .. } | Error::Io(vmio::Error::InUse { .. })))
+        matches!(result, Err(Error::StillOpen { .. } | Error::Io(vmio::Error::InUse { .. })))
     };
     assert!(is_in_use(Db::open(&path, options())));
     let new = Db::open(&path, options().take_over(true)).unwrap();

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::db::held::Held;
+use crate::db::open_handle::OpenHandle;
 use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::scan::Progress;
-use crate::db::{Holder, KeyspaceSnapshot, Scan, check_key, check_value_length};
+use crate::db::{HandleKind, KeyspaceSnapshot, Scan, check_key, check_value_length};
 use crate::error::Result;
 use crate::format::record::RecordKind;
 use crate::key_range::KeyRange;
@@ -16,13 +16,13 @@ use crate::options::Durability;
 pub struct KeyspaceHandle {
     name: Arc<str>,
     segment: u32,
-    pub(super) held: Held<OpenKeyspace>,
+    pub(super) handle: OpenHandle<OpenKeyspace>,
 }
 
 impl KeyspaceHandle {
-    pub(super) fn new(held: Held<OpenKeyspace>) -> Result<Self> {
-        let OpenKeyspace { keyspace, .. } = held.get()?;
-        Ok(KeyspaceHandle { name: keyspace.name.as_str().into(), segment: keyspace.segment(), held })
+    pub(super) fn new(handle: OpenHandle<OpenKeyspace>) -> Result<Self> {
+        let OpenKeyspace { keyspace, .. } = handle.get()?;
+        Ok(KeyspaceHandle { name: keyspace.name.as_str().into(), segment: keyspace.segment(), handle })
     }
 
     /// Its name.
@@ -37,25 +37,25 @@ impl KeyspaceHandle {
 
     /// What is behind it, for the process that has opened the store.
     pub(crate) fn open(&self) -> Result<&OpenKeyspace> {
-        let open = self.held.get()?;
+        let open = self.handle.get()?;
         if open.keyspace.is_dropped() { Err(open.keyspace.gone()) } else { Ok(open) }
     }
 
     /// Something else that is held of the same store.
-    pub(crate) fn hold<U>(&self, holder: Holder, make: impl FnOnce(&OpenKeyspace) -> U) -> Held<U> {
-        self.held.map(holder, make)
+    pub(crate) fn open_handle<U>(&self, kind: HandleKind, make: impl FnOnce(&OpenKeyspace) -> U) -> OpenHandle<U> {
+        self.handle.map(kind, make)
     }
 
     /// The same, held by somebody else.
-    pub(super) fn held_by(&self, holder: Holder) -> Self {
-        let held = self.hold(holder, OpenKeyspace::clone);
-        KeyspaceHandle { name: Arc::clone(&self.name), segment: self.segment, held }
+    pub(super) fn with_kind(&self, kind: HandleKind) -> Self {
+        let handle = self.open_handle(kind, OpenKeyspace::clone);
+        KeyspaceHandle { name: Arc::clone(&self.name), segment: self.segment, handle }
     }
 
     /// The keyspace itself.
     #[cfg(test)]
     pub(crate) fn keyspace(&self) -> &Arc<crate::keyspace::Keyspace> {
-        &self.held.get().expect("the process has opened it").keyspace
+        &self.handle.get().expect("the process has opened it").keyspace
     }
 
     /// Sets a key's value.
@@ -130,7 +130,7 @@ impl KeyspaceHandle {
 
     /// Keys and values of a range in order, as they are now: what is written meanwhile is not seen.
     pub fn scan(&self, range: impl Into<KeyRange>) -> Scan {
-        Scan::new(self.hold(Holder::Scan, |open| Progress::now(open, range.into())))
+        Scan::new(self.open_handle(HandleKind::Scan, |open| Progress::now(open, range.into())))
     }
 
     /// The same of the keys that begin with a prefix.
@@ -141,7 +141,7 @@ impl KeyspaceHandle {
 
 impl Clone for KeyspaceHandle {
     fn clone(&self) -> Self {
-        self.held_by(Holder::Keyspace)
+        self.with_kind(HandleKind::Keyspace)
     }
 }
 

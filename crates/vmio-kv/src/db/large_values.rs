@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::reading::Reading;
 use crate::db::value_reader::Source;
-use crate::db::{Holder, OpenSegment, KeyspaceHandle, KeyspaceSnapshot, ValueReader, check_key, check_value_length};
+use crate::db::{HandleKind, OpenSegment, KeyspaceHandle, KeyspaceSnapshot, ValueReader, check_key, check_value_length};
 use crate::error::{Error, Result};
 use crate::extents::{LargeValue, Stored};
 use crate::format::geometry::ALLOCATION_UNIT_BYTES;
@@ -95,7 +95,7 @@ impl KeyspaceHandle {
         let open = self.open()?;
         let version = open.keyspace.version();
         let source = open.newest(&version).source(key, &version)?;
-        source.map(|source| ValueReader::new(self.hold(Holder::Reader, |_| source))).transpose()
+        source.map(|source| ValueReader::new(self.open_handle(HandleKind::Reader, |_| source))).transpose()
     }
 }
 
@@ -141,7 +141,7 @@ impl KeyspaceSnapshot {
     pub fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
         let (reading, version) = self.reading()?;
         let source = reading.source(key, version)?;
-        source.map(|source| ValueReader::new(self.hold(Holder::Reader, source))).transpose()
+        source.map(|source| ValueReader::new(self.open_handle(HandleKind::Reader, source))).transpose()
     }
 }
 

@@ -8,12 +8,12 @@ use std::iter::FusedIterator;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::db::held::Held;
+use crate::db::open_handle::OpenHandle;
 use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::reorganization::Gathering;
 use crate::db::scan::end::{Ahead, End};
 use crate::db::value_reader::Source;
-use crate::db::{Holder, ValueReader};
+use crate::db::{HandleKind, ValueReader};
 use crate::error::Result;
 use crate::extents::LargeValue;
 use crate::format::leaf::KnownKey;
@@ -43,7 +43,7 @@ use crate::tree::Direction;
 ///
 /// It owns what it shows, and may outlive whatever it was asked of. As long as it is there the space of that is not used again.
 pub struct Scan {
-    held: Held<Progress>,
+    handle: OpenHandle<Progress>,
     is_over: bool,
 }
 
@@ -71,8 +71,8 @@ pub(super) struct Progress {
 }
 
 impl Scan {
-    pub(super) fn new(held: Held<Progress>) -> Self {
-        Scan { held, is_over: false }
+    pub(super) fn new(handle: OpenHandle<Progress>) -> Self {
+        Scan { handle, is_over: false }
     }
 
     /// Values to be read in parts: so one over 1 MiB need not be in memory as a whole.
@@ -107,7 +107,7 @@ impl Scan {
 
     /// A forked child is told by `next`.
     fn change(&mut self, change: impl FnOnce(&mut Progress)) {
-        if let Ok(progress) = self.held.get_mut() {
+        if let Ok(progress) = self.handle.get_mut() {
             change(progress);
         }
     }
@@ -122,7 +122,7 @@ impl Scan {
         if self.is_over {
             return None;
         }
-        let next = self.held.get_mut().and_then(|progress| progress.take(direction));
+        let next = self.handle.get_mut().and_then(|progress| progress.take(direction));
         self.is_over = !matches!(next, Ok(Some(_)));
         next.transpose()
     }
@@ -263,12 +263,12 @@ impl Readers {
     fn step(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, ValueReader)>> {
         let found = self.0.step(direction)?;
         Some(found.and_then(|(key, value)| {
-            let Progress { open, view, large, .. } = self.0.held.get_mut()?;
+            let Progress { open, view, large, .. } = self.0.handle.get_mut()?;
             let source = match large.take() {
                 Some(large) => Source::large(&open.keyspace.log, &view.version, large),
                 None => Source::small(&open.keyspace.log, &view.version, value),
             };
-            Ok((key, ValueReader::new(self.0.held.map(Holder::Reader, |_| source))?))
+            Ok((key, ValueReader::new(self.0.handle.map(HandleKind::Reader, |_| source))?))
         }))
     }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::db::held::Held;
+use crate::db::open_handle::OpenHandle;
 use crate::db::segments::Segments;
-use crate::db::{Holder, OpenSegment, KeyspaceHandle, SegmentStats};
+use crate::db::{HandleKind, OpenSegment, KeyspaceHandle, SegmentStats};
 use crate::error::Result;
 
 /// A segment of a store: some keyspaces, a log that they share, and space of their own in the volume. See [`crate::Db::create_segment`].
@@ -16,7 +16,7 @@ use crate::error::Result;
 #[derive(Clone)]
 pub struct SegmentHandle {
     number: u32,
-    held: Held<OpenedSegment>,
+    handle: OpenHandle<OpenedSegment>,
 }
 
 /// A segment, and all others.
@@ -29,8 +29,8 @@ struct OpenedSegment {
 impl SegmentHandle {
     pub(super) fn new(segments: &Arc<Segments>, segment: Arc<OpenSegment>) -> Self {
         let number = segment.segment.number;
-        let held = segments.store().hold(Holder::Segment, || OpenedSegment { segments: Arc::clone(segments), segment });
-        SegmentHandle { number, held }
+        let handle = segments.store().open_handle(HandleKind::Segment, || OpenedSegment { segments: Arc::clone(segments), segment });
+        SegmentHandle { number, handle }
     }
 
     /// Its number: 0 for the one that is there from the start, and counted on from there. It stays.
@@ -41,24 +41,24 @@ impl SegmentHandle {
     /// A keyspace by its name; it is created here, durably, if no segment has it. If another one has, that is
     /// [`crate::Error::KeyspaceElsewhere`].
     pub fn keyspace_or_create(&self, name: &str) -> Result<KeyspaceHandle> {
-        let OpenedSegment { segments, segment } = self.held.get()?;
+        let OpenedSegment { segments, segment } = self.handle.get()?;
         segments.keyspace_or_create(name, Some(segment))
     }
 
     /// The names of its keyspaces.
     pub fn keyspace_names(&self) -> Result<Vec<String>> {
-        Ok(self.held.get()?.segment.keyspaces().iter().map(|keyspace| keyspace.name.clone()).collect())
+        Ok(self.handle.get()?.segment.keyspaces().iter().map(|keyspace| keyspace.name.clone()).collect())
     }
 
     /// How much there is of what in it.
     pub fn stats(&self) -> Result<SegmentStats> {
-        Ok(self.held.get()?.segment.stats())
+        Ok(self.handle.get()?.segment.stats())
     }
 }
 
 impl std::fmt::Debug for SegmentHandle {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "segment {}", self.number)?;
-        self.held.get().map_or(Ok(()), |open| write!(out, " of {}", open.segment.store.device.name()))
+        self.handle.get().map_or(Ok(()), |open| write!(out, " of {}", open.segment.store.device.name()))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::db::{Holder, OpenKeyspace, OpenSegment, KeyspaceHandle, SegmentHandle, Stats, Store};
+use crate::db::{HandleKind, OpenKeyspace, OpenSegment, KeyspaceHandle, SegmentHandle, Stats, Store};
 use crate::error::{Error, Result};
 use crate::format::catalogue::NAME_BYTES_MAX;
 use crate::keyspace::Keyspace;
@@ -40,7 +40,7 @@ impl Segments {
     }
 
     fn handle(&self, keyspace: &Arc<Keyspace>) -> Result<KeyspaceHandle> {
-        KeyspaceHandle::new(self.store.hold(Holder::Keyspace, || self.open_keyspace(keyspace)))
+        KeyspaceHandle::new(self.store.open_handle(HandleKind::Keyspace, || self.open_keyspace(keyspace)))
     }
 
     pub(super) fn handles(self: &Arc<Self>) -> Vec<SegmentHandle> {

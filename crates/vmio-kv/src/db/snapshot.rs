@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::db::held::Held;
+use crate::db::open_handle::OpenHandle;
 use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::reading::Reading;
 use crate::db::scan::Progress;
 use crate::db::segments::Segments;
-use crate::db::{DEFAULT_KEYSPACE, Holder, KeyspaceHandle, Scan};
+use crate::db::{DEFAULT_KEYSPACE, HandleKind, KeyspaceHandle, Scan};
 use crate::error::{Error, Result};
 use crate::key_range::KeyRange;
 use crate::keyspace::{Keyspace, Version, View};
@@ -22,7 +22,7 @@ use crate::keyspace::{Keyspace, Version, View};
 #[derive(Clone)]
 pub struct Snapshot {
     default: KeyspaceSnapshot,
-    held: Held<Keyspaces>,
+    handle: OpenHandle<Keyspaces>,
 }
 
 /// What a snapshot shows.
@@ -34,21 +34,21 @@ pub(super) struct Keyspaces {
 
 impl Snapshot {
     /// Of a store whose first keyspace this is.
-    pub(super) fn new(held: Held<Keyspaces>, default: &KeyspaceHandle) -> Snapshot {
-        let of_default = held.get().ok().and_then(|keyspaces| keyspaces.by_name.get(DEFAULT_KEYSPACE).cloned());
-        Snapshot { default: of_default.unwrap_or_else(|| default.snapshot()), held }
+    pub(super) fn new(handle: OpenHandle<Keyspaces>, default: &KeyspaceHandle) -> Snapshot {
+        let of_default = handle.get().ok().and_then(|keyspaces| keyspaces.by_name.get(DEFAULT_KEYSPACE).cloned());
+        Snapshot { default: of_default.unwrap_or_else(|| default.snapshot()), handle }
     }
 
     /// A keyspace by its name, if it was there.
     pub fn keyspace(&self, name: &str) -> Result<&KeyspaceSnapshot> {
-        let Keyspaces { by_name, volume } = self.held.get()?;
+        let Keyspaces { by_name, volume } = self.handle.get()?;
         let no_keyspace = || Error::NoKeyspace { volume: volume.clone(), name: name.to_owned() };
         by_name.get(name).ok_or_else(no_keyspace)
     }
 
     /// The names of all keyspaces that were there.
     pub fn keyspace_names(&self) -> Result<impl Iterator<Item = &str>> {
-        Ok(self.held.get()?.by_name.keys().map(String::as_str))
+        Ok(self.handle.get()?.by_name.keys().map(String::as_str))
     }
 }
 
@@ -63,7 +63,7 @@ impl Keyspaces {
             let shown = || Shown { open: segments.open_keyspace(keyspace), view: Arc::new(view) };
             let snapshot = KeyspaceSnapshot {
                 name: keyspace.name.as_str().into(),
-                held: segments.store().hold(Holder::Snapshot, shown),
+                handle: segments.store().open_handle(HandleKind::Snapshot, shown),
             };
             (keyspace.name.clone(), snapshot)
         };
@@ -85,7 +85,7 @@ impl Deref for Snapshot {
 #[derive(Clone)]
 pub struct KeyspaceSnapshot {
     name: Arc<str>,
-    held: Held<Shown>,
+    handle: OpenHandle<Shown>,
 }
 
 /// A keyspace, and the moment that is shown.
@@ -97,9 +97,9 @@ struct Shown {
 
 impl KeyspaceSnapshot {
     pub(super) fn of(handle: &KeyspaceHandle) -> Self {
-        let held = handle
-            .hold(Holder::Snapshot, |open| Shown { open: open.clone(), view: Arc::new(View::begin(&open.keyspace)) });
-        KeyspaceSnapshot { name: handle.name().into(), held }
+        let handle = handle
+            .open_handle(HandleKind::Snapshot, |open| Shown { open: open.clone(), view: Arc::new(View::begin(&open.keyspace)) });
+        KeyspaceSnapshot { name: handle.name().into(), handle }
     }
 
     /// The keyspace's name.
@@ -109,13 +109,13 @@ impl KeyspaceSnapshot {
 
     /// How it is read, and the version that it reads.
     pub(super) fn reading(&self) -> Result<(Reading<'_>, &Arc<Version>)> {
-        let Shown { open, view } = self.held.get()?;
+        let Shown { open, view } = self.handle.get()?;
         Ok((Reading { keyspace: &open.keyspace, version: &view.version, before: view.before }, &view.version))
     }
 
     /// Something else that is held of the same store.
-    pub(super) fn hold<U>(&self, holder: Holder, value: U) -> Held<U> {
-        self.held.map(holder, |_| value)
+    pub(super) fn open_handle<U>(&self, kind: HandleKind, value: U) -> OpenHandle<U> {
+        self.handle.map(kind, |_| value)
     }
 
     /// The value that a key had.
@@ -141,8 +141,8 @@ impl KeyspaceSnapshot {
     /// Keys and values of a range in order.
     pub fn scan(&self, range: impl Into<KeyRange>) -> Scan {
         Scan::new(
-            self.held
-                .map(Holder::Scan, |Shown { open, view }| Progress::new(open.clone(), Arc::clone(view), range.into())),
+            self.handle
+                .map(HandleKind::Scan, |Shown { open, view }| Progress::new(open.clone(), Arc::clone(view), range.into())),
         )
     }
 
@@ -155,7 +155,7 @@ impl KeyspaceSnapshot {
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "snapshot of the store")?;
-        self.held.get().map_or(Ok(()), |keyspaces| write!(out, " in {}", keyspaces.volume))
+        self.handle.get().map_or(Ok(()), |keyspaces| write!(out, " in {}", keyspaces.volume))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
 
-use crate::db::held::Held;
+use crate::db::open_handle::OpenHandle;
 use crate::error::Result;
 use crate::extents::LargeValue;
 use crate::format::extents::PIECE_BYTES;
@@ -17,7 +17,7 @@ const AHEAD_BYTES: u64 = 1 << 20;
 pub struct ValueReader {
     bytes: u64,
     at: u64,
-    held: Held<Source>,
+    handle: OpenHandle<Source>,
 }
 
 /// Where a value is read from.
@@ -39,8 +39,8 @@ enum Value {
 }
 
 impl ValueReader {
-    pub(super) fn new(held: Held<Source>) -> Result<Self> {
-        Ok(ValueReader { bytes: held.get()?.bytes(), at: 0, held })
+    pub(super) fn new(handle: OpenHandle<Source>) -> Result<Self> {
+        Ok(ValueReader { bytes: handle.get()?.bytes(), at: 0, handle })
     }
 
     /// How many bytes the value has.
@@ -117,7 +117,7 @@ impl Read for ValueReader {
     /// What is damaged, or cannot be read, is an error that has the [`crate::Error`] in it.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let at = self.at;
-        let read = self.held.get_mut().and_then(|source| source.read_some(at, buffer)).map_err(io::Error::other)?;
+        let read = self.handle.get_mut().and_then(|source| source.read_some(at, buffer)).map_err(io::Error::other)?;
         self.at += read as u64;
         Ok(read)
     }

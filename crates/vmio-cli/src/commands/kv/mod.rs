@@ -28,7 +28,7 @@ use line::{Form, Format};
 use load::Loaded;
 use scan::ScanArgs;
 use serde_json::json;
-use vmio::backing::{Access, Backing, FileBacking, FileUser, Holder};
+use vmio::backing::{Access, Backing, FileBacking, FileUser, HandleKind};
 use vmio_kv::{DEFAULT_KEYSPACE, Db, Durability, FullPlace, Options, KeyspaceHandle, SegmentHandle, SegmentStats};
 use vmio_measure::kv::{OwnBenchArgs, run_own};
 use vmio_report::size::{format_size, parse_size, parse_within};
@@ -418,7 +418,7 @@ fn open(store: &Path, options: Options) -> anyhow::Result<Db> {
             Io(vmio::Error::InUse { holder, wanted, .. }) => {
                 // Who only reads should not put an end to somebody's writing.
                 let or_take_over = match (holder, wanted) {
-                    (Holder::User(FileUser::CachedWriter | FileUser::Successor), FileUser::CachedWriter) => {
+                    (HandleKind::User(FileUser::CachedWriter | FileUser::Successor), FileUser::CachedWriter) => {
                         ", or take it over (--take-over): what that process writes from then on fails"
                     }
                     _ => "",

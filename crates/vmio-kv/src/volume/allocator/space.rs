@@ -18,7 +18,7 @@ pub(super) struct FreeUnits {
     /// Those that are granted and may be holes. Of those that are not, nothing is kept: see [`Allocator::unused`].
     pub(super) hollow: BTreeSet<u64>,
     /// Those of the two of which the device may still hold something.
-    pub(super) held: BTreeSet<u64>,
+    pub(super) discardable: BTreeSet<u64>,
     /// Units below that were never granted, and have no space, were refused it by a full file system.
     pub(super) refused_end: u64,
     /// A unit was refused though there are hollow ones.
@@ -31,7 +31,7 @@ impl FreeUnits {
     pub(super) fn remove(&mut self, unit: u64) {
         self.ready.remove(&unit);
         self.hollow.remove(&unit);
-        self.held.remove(&unit);
+        self.discardable.remove(&unit);
     }
 }
 
@@ -81,7 +81,7 @@ impl Allocator {
         } else {
             return;
         }
-        self.free.held.insert(unit);
+        self.free.discardable.insert(unit);
     }
 
     /// Whether a unit is known to have space.
@@ -110,7 +110,7 @@ impl Allocator {
 
     /// The file system has no space for a free unit, of which it holds nothing now.
     pub(crate) fn got_no_space(&mut self, unit: u64) {
-        self.free.held.remove(&unit);
+        self.free.discardable.remove(&unit);
         if self.is_unused(unit) {
             self.free.refused_end = unit + 1;
         }
@@ -121,9 +121,9 @@ impl Allocator {
         if !is_full {
             return self.free.hollow.first().copied().or_else(|| self.unused().next());
         }
-        let held = self.free.held.iter().find(|unit| self.free.hollow.contains(unit)).copied();
+        let discardable = self.free.discardable.iter().find(|unit| self.free.hollow.contains(unit)).copied();
         // Those that got space ahead of their grant are the first ones, but for a few that were refused.
-        held.or_else(|| self.unused().take(REFUSED_UNITS_MAX).find(|unit| *unit >= self.free.refused_end))
+        discardable.or_else(|| self.unused().take(REFUSED_UNITS_MAX).find(|unit| *unit >= self.free.refused_end))
     }
 
     /// Notes whether the file system had space when it was asked last.
@@ -147,7 +147,7 @@ impl Allocator {
         let mut beside = (self.free_units() as usize).saturating_sub(kept);
         // From the end: units are taken from the front.
         let mut found = Vec::new();
-        for unit in self.free.held.range(self.write_fence.clone()).rev() {
+        for unit in self.free.discardable.range(self.write_fence.clone()).rev() {
             let is_ready = self.free.ready.contains(unit);
             if found.len() == units {
                 break;

@@ -43,7 +43,7 @@ impl Allocator {
     pub(crate) fn extend_write_fence(&mut self, unit: u64) {
         let before = std::mem::replace(&mut self.write_fence.end, unit);
         let beyond_fence = self.free.hollow.split_off(&unit);
-        beyond_fence.iter().for_each(|unit| _ = self.free.held.remove(unit));
+        beyond_fence.iter().for_each(|unit| _ = self.free.discardable.remove(unit));
         let mut new = Vec::new();
         for map in &mut self.groups {
             let (first, end) = (map.group.first_unit, map.group.end());
@@ -56,7 +56,7 @@ impl Allocator {
         for unit in new {
             self.add_free(unit);
             if unit < refused_end && !self.has_space(unit) {
-                self.free.held.remove(&unit);
+                self.free.discardable.remove(&unit);
             }
         }
         self.find_unused();

@@ -1,4 +1,4 @@
-//! Who holds a store: its clones, and what is left of one that was closed.
+//! Handles that keep a store open: clones, and those that are left of a store that was closed.
 #![allow(clippy::unwrap_used)]
 
 use std::io::Read;
@@ -10,45 +10,45 @@ fn options() -> Options {
 }
 
 #[test]
-fn who_holds_a_store_is_named_when_it_is_opened_again() {
+fn the_error_of_a_second_opening_names_the_open_handles() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let db = Db::create(&path, options()).unwrap();
     db.put(b"key", b"value").unwrap();
-    let held_by = || match Db::open(&path, options()) {
-        Err(Error::StillHeld { volume, by }) => {
+    let open_handles = || match Db::open(&path, options()) {
+        Err(Error::StillOpen { volume, handles }) => {
             assert!(volume.contains("store"), "{volume}");
-            by
+            handles
         }
         Err(error) => panic!("{error}"),
         Ok(_) => panic!("it was opened twice"),
     };
-    assert_eq!(held_by(), "an open `Db`");
+    assert_eq!(open_handles(), "an open `Db`");
     let clone = db.clone();
     db.close().unwrap();
-    assert_eq!(held_by(), "an open `Db`", "a clone of one that was closed");
+    assert_eq!(open_handles(), "an open `Db`", "a clone of one that was closed");
     let keyspace = clone.default_keyspace().clone();
     let (snapshot, scan, reader) = (keyspace.snapshot(), keyspace.scan(..), keyspace.reader(b"key").unwrap().unwrap());
     let segment = clone.segment(0).unwrap();
     let mut batch = WriteBatch::new();
     batch.put(&keyspace, b"a", b"b").unwrap();
     drop(clone);
-    assert_eq!(held_by(), "a keyspace's handle, a segment's handle, a snapshot, a scan, a value's reader and a batch");
+    assert_eq!(open_handles(), "a keyspace's handle, a segment's handle, a snapshot, a scan, a value's reader and a batch");
     drop((keyspace, segment, scan, reader));
-    assert_eq!(held_by(), "a snapshot and a batch");
+    assert_eq!(open_handles(), "a snapshot and a batch");
     let snapshot = [snapshot.clone(), snapshot];
     drop(batch);
     let [first, second] = snapshot;
     drop(first);
-    assert_eq!(held_by(), "a snapshot");
+    assert_eq!(open_handles(), "a snapshot");
     assert_eq!(second.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
     drop(second);
     assert_eq!(Db::open(&path, options()).unwrap().get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
 }
 
-/// Scans own what they show: nothing else need be held.
+/// Scans own what they show: no other handle is needed.
 #[test]
-fn a_scan_outlives_what_it_was_asked_of() {
+fn a_scan_outlives_the_handle_that_began_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let scans: Vec<Box<dyn Iterator<Item = _> + Send>> = {
