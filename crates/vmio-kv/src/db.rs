@@ -3,7 +3,7 @@
 mod collector;
 mod creation;
 mod ends;
-mod found_records;
+mod recovered_records;
 mod growth;
 mod open_handle;
 mod open_handles;

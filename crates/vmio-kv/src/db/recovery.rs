@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::db::collector::{Bound, Collector};
-use crate::db::found_records::{FoundRecords, NUMBERS_MAX};
+use crate::db::recovered_records::{RecoveredRecords, NUMBERS_MAX};
 use crate::db::reorganization::Reorganized;
 use crate::db::segments::Segments;
 use crate::db::{OpenSegment, Store};
@@ -88,11 +88,11 @@ impl OpenSegment {
         check_names(store, &segment, &entries)?;
         // Who reads alone compacts nothing; nor does a new owner before the log is his from its beginning on.
         let may_flush = claim.is_none() && !options.reads_only();
-        let mut found = FoundRecords::new(&segment, &superblock, &entries, &store.memtable_budget, may_flush);
+        let mut found = RecoveredRecords::new(&segment, &superblock, &entries, &store.memtable_budget, may_flush);
         let mut end = replay(&segment, &superblock, |record| found.take(record))?;
         if found.must_take_all() {
             drop(found);
-            found = FoundRecords::new(&segment, &superblock, &entries, &store.memtable_budget, false);
+            found = RecoveredRecords::new(&segment, &superblock, &entries, &store.memtable_budget, false);
             end = replay(&segment, &superblock, |record| found.take(record))?;
         }
         found.take_extents()?;

@@ -13,7 +13,7 @@ use crate::format::pointer::Pointer;
 use crate::keyspace::contents::{Contents, Records};
 use crate::keyspace::memtable::Memtable;
 use crate::keyspace::{Limits, Keyspace, Version};
-use crate::tree::{MergeThreads, Merged, Newer, Target, Tree, merge};
+use crate::tree::{MergeThreads, Merged, MergeInput, Target, Tree, merge};
 use crate::volume::block_runs::BlockRuns;
 use crate::volume::epoch::Outdated;
 use crate::volume::garbage::Garbage;
@@ -95,7 +95,7 @@ impl<'keyspace> Compaction<'keyspace> {
         self.compacted(merged, outdated)
     }
 
-    fn merge_newer(&self, newer: &dyn Newer, threads: &MergeThreads) -> Result<Merged> {
+    fn merge_newer(&self, newer: &dyn MergeInput, threads: &MergeThreads) -> Result<Merged> {
         let below = self.level + 1;
         let target = Target {
             keyspace: self.keyspace.number,

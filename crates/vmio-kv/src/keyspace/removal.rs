@@ -10,7 +10,7 @@ use crate::format::free_log::Freed;
 use crate::format::pointer::PointerKind;
 use crate::keyspace::memtable::Memtable;
 use crate::keyspace::{Keyspace, Version};
-use crate::tree::{Newer, Tree};
+use crate::tree::{MergeInput, Tree};
 use crate::volume::epoch::Outdated;
 use crate::volume::garbage::Garbage;
 
@@ -120,7 +120,7 @@ impl Removal<'_> {
     }
 }
 
-fn each_pointer(level: &dyn Newer, mut see: impl FnMut(crate::format::pointer::Pointer)) -> Result<()> {
+fn each_pointer(level: &dyn MergeInput, mut see: impl FnMut(crate::format::pointer::Pointer)) -> Result<()> {
     let mut source = level.source(&[])?;
     while let Some(known) = source.next()? {
         see(known.pointer);

@@ -31,7 +31,7 @@ pub(crate) trait Source {
 }
 
 /// What is merged into a tree: each thread that merges a part has a source of its own.
-pub(crate) trait Newer: Sync {
+pub(crate) trait MergeInput: Sync {
     /// Its entries from a key on.
     fn source(&self, from: &[u8]) -> Result<Box<dyn Source + '_>>;
 }
@@ -103,7 +103,7 @@ const PARTS_A_THREAD: usize = 4;
 
 /// Merges what is newer into a tree of a keyspace, for its level, by some threads. Deletions that meet nothing below are dropped if
 /// it is the lowest level.
-pub(crate) fn merge(log: &Log, target: &Target, newer: &dyn Newer, threads: &MergeThreads) -> Result<Merged> {
+pub(crate) fn merge(log: &Log, target: &Target, newer: &dyn MergeInput, threads: &MergeThreads) -> Result<Merged> {
     let old = target.old.map(|root| Tree::new(log, target.keyspace, root, OF_MERGES));
     let space = NodeSpace::new(&log.segment, target.keyspace, target.level);
     let begin = |start: &OwnedPivot| -> Result<Merge<'_>> {

@@ -7,12 +7,12 @@ use crate::error::Result;
 use crate::format::leaf::KnownKey;
 use crate::log::Log;
 use crate::keyspace::memtable::{Memtable, NEWEST};
-use crate::tree::{Cursor, Direction, Newer, Source, Tree};
+use crate::tree::{Cursor, Direction, MergeInput, Source, Tree};
 
 /// Entries that are taken from a memtable at a time.
 const BATCH: usize = 256;
 
-impl Newer for Memtable {
+impl MergeInput for Memtable {
     fn source(&self, from: &[u8]) -> Result<Box<dyn Source + '_>> {
         Ok(Box::new(MemorySource { level: self, batch: VecDeque::new(), from: Bound::Included(from.to_vec()) }))
     }
@@ -49,7 +49,7 @@ impl Source for MemorySource<'_> {
     }
 }
 
-impl Newer for Tree<'_> {
+impl MergeInput for Tree<'_> {
     fn source(&self, from: &[u8]) -> Result<Box<dyn Source + '_>> {
         let cursor = self.cursor(Bound::Included(from), Direction::Up)?;
         let mut source = TreeSource { cursor, current: None };

@@ -18,7 +18,7 @@ use crate::volume::segment::Segment;
 pub(super) const NUMBERS_MAX: u64 = 1 << 46;
 
 /// The records that no level has yet, by keyspace.
-pub(super) struct FoundRecords<'segment> {
+pub(super) struct RecoveredRecords<'segment> {
     segment: &'segment Segment,
     /// The number that no keyspace has had.
     next_keyspace: u32,
@@ -40,16 +40,16 @@ struct OfKeyspace {
     /// The newest of each key, from the first record on: what was overwritten takes no memory, however much of it the log has.
     memtable: Option<Memtable>,
     /// What is large among them, by what the level points to.
-    large: BTreeMap<u64, FoundLarge>,
+    large: BTreeMap<u64, RecoveredLarge>,
 }
 
 /// A record of a large value, and where it is.
-struct FoundLarge {
+struct RecoveredLarge {
     record_offset: u64,
     value: LargeRecord,
 }
 
-impl<'segment> FoundRecords<'segment> {
+impl<'segment> RecoveredRecords<'segment> {
     /// None yet, of a segment with these keyspaces.
     pub(super) fn new(
         segment: &'segment Segment,
@@ -59,7 +59,7 @@ impl<'segment> FoundRecords<'segment> {
         may_leave: bool,
     ) -> Self {
         let empty = |entry: &KeyspaceEntry| OfKeyspace { since: entry.log_sequence, memtable: None, large: BTreeMap::new() };
-        FoundRecords {
+        RecoveredRecords {
             segment,
             next_keyspace: superblock.next_keyspace,
             keyspaces: keyspaces.iter().map(|entry| (entry.number, empty(entry))).collect(),
@@ -123,7 +123,7 @@ impl<'segment> FoundRecords<'segment> {
             let value = LargeRecord::from_bytes(record.value).map_err(damaged)?;
             self.segment.count_garbage(pointer);
             let record_offset = mem::replace(&mut pointer, value.pointer()).offset();
-            of_keyspace.large.insert(pointer.to_bits(), FoundLarge { record_offset, value });
+            of_keyspace.large.insert(pointer.to_bits(), RecoveredLarge { record_offset, value });
         }
         let memtable = of_keyspace.memtable.get_or_insert_with(|| Memtable::new(sequence, place, &self.memtable_budget));
         let replaced = memtable.fill().insert(key, sequence, pointer);
@@ -144,7 +144,7 @@ impl<'segment> FoundRecords<'segment> {
     /// nothing is taken, and nobody may give it back.
     pub(super) fn take_extents(&self) -> Result<()> {
         for (number, OfKeyspace { memtable, large, .. }) in &self.keyspaces {
-            for FoundLarge { record_offset, value } in large.values() {
+            for RecoveredLarge { record_offset, value } in large.values() {
                 if let Some(memtable) = memtable {
                     memtable.add_large(value);
                 }
