@@ -1,6 +1,6 @@
 //! The generations of units as chunks of the log, and which entries of leaves point into one that has ended.
 //!
-//! A chunk is given up once its live records have been moved. Older levels may still have entries that point into it. MergeInput levels have newer
+//! A chunk is given up once its live records have been moved. Older levels may still have entries that point into it. Newer levels have newer
 //! entries of the same keys, so nobody needs the old ones; but they must not be followed once the unit holds something else. Two epochs tell,
 //! without a read:
 //!
