@@ -1,18 +1,19 @@
-//! A lock that many threads take again and again, each for a short time, where there may be more of them than processors.
+//! A lock for many threads that each take it often and for a short time, where there may be more threads than processors.
 //!
-//! With a plain one each that lets go wakes another, who finds it taken again, or takes it and all that is in the other processor's cache: a
-//! system call and a switch of threads for each time it is taken. Here nobody wakes anybody for it. Whoever has it takes it again and again; who has
-//! waited in vain for some microseconds looks again after a sleep, one at a time, in the order in which they came.
+//! A plain lock wakes a waiter at each release. The waiter finds the lock taken again, or takes it and pulls its data out of the other
+//! processor's cache: a system call and a context switch each time. Here a release wakes no one, so that one thread takes the lock many
+//! times in a row. A waiter spins for some microseconds, and then polls between sleeps. Waiters poll one at a time, in the order of their
+//! arrival.
 
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// How often it is tried before a thread sleeps, and how long it waits in between: some microseconds in all, longer than a put takes.
+/// How often a thread tries the lock before it sleeps, and how long it spins between: some microseconds in all, longer than a put takes.
 const TRIES: usize = 8;
 const SPINS: usize = 8;
-/// How long the first of those who wait sleeps at first, and how often, twice as long each time: whoever looks keeps a processor from somebody,
-/// who may be the one who has the lock. Then he is woken, and gets it within a millisecond.
+/// How long the first waiter sleeps at first, and how often; each sleep is twice as long as the one before. A waiter that polls takes a
+/// processor that the lock's owner may need, so after these sleeps it waits to be woken. It has waited less than two milliseconds by then.
 const SLEEP: Duration = Duration::from_micros(50);
 const SLEEPS: u32 = 5;
 
@@ -20,7 +21,7 @@ const SLEEPS: u32 = 5;
 #[derive(Default)]
 pub(crate) struct BatchingLock<T> {
     of: Mutex<T>,
-    /// Of those who wait one has it: he alone looks.
+        /// The first waiter has it, and alone polls.
     first: Mutex<()>,
 }
 
@@ -29,7 +30,7 @@ impl<T> BatchingLock<T> {
         BatchingLock { of: Mutex::new(of), first: Mutex::new(()) }
     }
 
-    /// Waits until nobody has it.
+    /// Waits until no other thread has the lock.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         if let Some(guard) = self.try_some() {
             return guard;
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_thread_at_a_time_has_it_and_each_gets_it() {
+        fn one_thread_at_a_time_has_the_lock_and_each_gets_it() {
         let lock = BatchingLock::new((0_u64, false));
         std::thread::scope(|scope| {
             for _ in 0..8 {

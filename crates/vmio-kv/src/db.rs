@@ -57,22 +57,43 @@ pub use snapshot::{KeyspaceSnapshot, Snapshot};
 pub use stats::{SegmentStats, Stats};
 pub use value_reader::ValueReader;
 
-/// The keyspace that is there from the start.
+/// The name of the keyspace that every store has.
 pub const DEFAULT_KEYSPACE: &str = "default";
 
-/// The longest key, in bytes: 64 KiB.
+/// The longest key: 64 KiB, in bytes.
 pub const KEY_BYTES_MAX: usize = crate::format::record::KEY_BYTES_MAX;
 
-/// The longest value, in bytes: 1 GiB.
+/// The longest value: 1 GiB, in bytes.
 pub const VALUE_LENGTH_MAX: u64 = LARGE_BYTES_MAX;
 
 /// A persistent key-value store.
 ///
-/// Any threads may use it. Writers to one keyspace take turns; readers wait for nobody but the device.
+/// A `Db` derefs to the handle of its default keyspace, so that `db.put` and `db.get` work on that one.
 ///
-/// A clone is the same store, which closes with the last of them, or when [`Self::close`] is called for one of them: for all.
+/// Threads may share it. Writers to one keyspace take turns. Readers wait for the device alone.
 ///
-/// A forked child of the process has nothing of the store: whatever it asks of it is [`Error::Forked`], and what it drops is left alone.
+/// A clone refers to the same store. The store closes when its last clone is dropped, or when [`Self::close`] is called on any of them.
+///
+/// In a forked child each call returns [`Error::Forked`], and drops do nothing.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("store");
+/// use vmio_kv::{Db, Options};
+///
+/// let db = Db::open_or_create(&path, Options::new())?;
+/// let colors = db.keyspace_or_create("colors")?;
+/// colors.put(b"apple", b"red")?;
+/// db.put(b"apple", b"fruit")?;
+/// assert_eq!(colors.get(b"apple")?.as_deref(), Some(&b"red"[..]));
+/// assert_eq!(db.keyspace_names()?, ["colors", "default"]);
+/// db.close()?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Db {
     default: KeyspaceHandle,
     recovery: Recovery,
@@ -81,16 +102,16 @@ pub struct Db {
 
 /// What all segments of a store share.
 pub(crate) struct Store {
-    /// What is held of it is held by the process that has opened it.
+    /// The handle that all others are made from: it belongs to the process that has opened the store.
     process: OpenHandle<()>,
     device: Arc<Device>,
-    /// Whoever makes it longer, or creates a segment, holds it.
+    /// Held while the volume is made longer, and while a segment is created.
     volume: Mutex<Volume>,
     chunk_generations: ChunkGenerations,
-    /// Those of all segments.
+    /// The keyspaces of all segments, by name.
     keyspaces: RwLock<BTreeMap<String, Arc<Keyspace>>>,
-    /// Whoever creates a keyspace, or takes what one has, holds it: names are unique over all segments. It has those whose creation has
-    /// failed, with their segment: they may be there when the store is opened again.
+    /// Held while a keyspace is created, cleared or dropped: names are unique over all segments. It has the names of keyspaces whose
+    /// creation has failed, with their segment: they may be there when the store is opened again.
     in_doubt: Mutex<BTreeMap<String, u32>>,
     /// How many segments there are.
     segments: AtomicU64,
@@ -100,11 +121,11 @@ pub(crate) struct Store {
     collector: collector::Wake,
     scanned: ScannedRecords,
     merge_threads: MergeThreads,
-    /// Whether space that comes free is given back.
+    /// Whether freed space is given back to the file system or the device.
     discards: AtomicBool,
-    /// Whether each flush of a log is followed by a look whether somebody has taken the store over.
+    /// Whether each flush of a log is followed by a check whether the store was taken over.
     looks_after_flushes: Arc<AtomicBool>,
-    /// Nothing is written any more.
+    /// No more writes are accepted.
     is_closed: AtomicBool,
 }
 
@@ -137,9 +158,9 @@ impl Store {
         })
     }
 
-    /// What somebody outside gets to hold of it.
-    fn open_handle<U>(&self, holder: HandleKind, make: impl FnOnce() -> U) -> OpenHandle<U> {
-        self.process.map(holder, |()| make())
+    /// Makes another handle of the store.
+    fn open_handle<U>(&self, kind: HandleKind, make: impl FnOnce() -> U) -> OpenHandle<U> {
+        self.process.map(kind, |()| make())
     }
 
     fn volume(&self) -> MutexGuard<'_, Volume> {
@@ -165,13 +186,13 @@ impl Store {
         self.keyspaces.write().unwrap_or_else(PoisonError::into_inner).remove(&keyspace.name);
     }
 
-    /// There is one more segment, whose log has its end in memory.
+    /// Counts another segment, and the memory that the end of its log takes.
     fn add_segment(&self) {
         self.segments.fetch_add(1, Ordering::Relaxed);
         self.memtable_budget.add_other(self.options.tail_bytes());
     }
 
-    /// Fails if it is open for reading alone, or was closed, or the caller is a forked child.
+    /// Fails if the store is read-only or closed, or if the caller is a forked child.
     fn check_writable(&self) -> Result<()> {
         self.process.get()?;
         let volume = || self.device.name().to_owned();
@@ -191,7 +212,12 @@ impl Store {
 }
 
 impl Db {
-    /// Opens a store, and brings back what was durable, whatever has happened to it.
+    /// Opens a store and recovers all that was durable.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoVolume`] if the file holds no store; [`Error::StillOpen`] if this process has it open; [`Error::Damaged`] if a block is
+    /// damaged and has no good copy.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let access = if options.reads_only() { Access::ReadOnly } else { Access::ReadWrite };
         let backing = FileBacking::open(path, access)?;
@@ -199,7 +225,7 @@ impl Db {
         Self::open_on(backing, options)
     }
 
-    /// Opens the store on a backing.
+    /// Opens the store on a backing; see [`Self::open`].
     pub fn open_on(backing: impl Backing + 'static, options: Options) -> Result<Db> {
         let device = Self::map(&options.cache()?, backing, &options)?;
         Self::start(Volume::open(device)?, options)
@@ -230,40 +256,50 @@ impl Db {
         Ok(Db { default, recovery, handle })
     }
 
-    /// What is behind it, for the process that has opened it.
+    /// The open store; fails in a forked child.
     fn opened(&self) -> Result<&Opened> {
         self.handle.get().map(|opened| &**opened)
     }
 
-    /// What opening it has brought back.
+    /// What was recovered when the store was opened.
     pub fn recovery(&self) -> Recovery {
         self.recovery
     }
 
-    /// The keyspace that is there from the start.
+    /// The keyspace that every store has.
     pub fn default_keyspace(&self) -> &KeyspaceHandle {
         &self.default
     }
 
-    /// A keyspace by its name, in whichever segment.
+    /// The keyspace of a name, in whichever segment it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoKeyspace`] if there is none.
     pub fn keyspace(&self, name: &str) -> Result<KeyspaceHandle> {
         let segments = &self.opened()?.segments;
         let no_keyspace = || Error::NoKeyspace { volume: segments.store().device.name().to_owned(), name: name.to_owned() };
         segments.keyspace(name)?.ok_or_else(no_keyspace)
     }
 
-    /// A keyspace by its name; it is created, durably, if it is not there: in the first segment. [`SegmentHandle::keyspace_or_create`] creates
-    /// it in another one.
+    /// The keyspace of a name. If there is none, it is created durably in the first segment; [`SegmentHandle::keyspace_or_create`] creates
+    /// it in another.
     pub fn keyspace_or_create(&self, name: &str) -> Result<KeyspaceHandle> {
         self.opened()?.segments.keyspace_or_create(name, None)
     }
 
-    /// Creates a segment, durably: with a log of its own, and space of its own, which grows as it needs it. Keyspaces that must not share a
-    /// log with others, or are to move between owners, have one of their own; see [`SegmentHandle`].
+    /// Creates a segment, durably. It has a log of its own, and space of its own that grows as needed.
     ///
-    /// It takes some units that are no segment's: 64 MiB, and what a compaction may need. The volume becomes longer by as much; if
-    /// [`Options::max_volume_bytes`] does not allow that, it is [`Error::Full`]. Of [`Options::memory_bytes`] it takes 8 MiB.
+    /// Give keyspaces their own segment if they must not share a log with others; see [`SegmentHandle`].
     ///
+    /// A segment takes 64 MiB of allocation units that no other segment has, and as much as a compaction may need. The volume grows by
+    /// that. The segment also takes 8 MiB of [`Options::memory_bytes`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`] if [`Options::max_volume_bytes`] does not allow the growth.
+    ///
+    /// # Examples
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let folder = tempfile::tempdir()?;
@@ -288,12 +324,16 @@ impl Db {
         self.opened()?.create_segment()
     }
 
-    /// All segments, in the order of their numbers; the first one, 0, is there from the start.
+    /// All segments in the order of their numbers. Every store has the first one, number 0.
     pub fn segments(&self) -> Result<Vec<SegmentHandle>> {
         Ok(self.opened()?.segments.handles())
     }
 
-    /// A segment by its number.
+    /// The segment of a number.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSegment`] if there is none.
     pub fn segment(&self, number: u32) -> Result<SegmentHandle> {
         let segments = &self.opened()?.segments;
         let no_segment = || Error::NoSegment { volume: segments.store().device.name().to_owned(), number };
@@ -305,12 +345,16 @@ impl Db {
         Ok(self.opened()?.segments.store().keyspaces().keys().cloned().collect())
     }
 
-    /// Writes a batch: after a crash all of it is there, or nothing.
+    /// Writes a batch atomically: after a crash all of its writes are there, or none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BatchAcrossSegments`] if the batch was made for another store.
     pub fn write(&self, batch: &WriteBatch) -> Result<()> {
         self.write_with(batch, self.default.open()?.durability())
     }
 
-    /// The same, with a durability of its own.
+    /// Writes a batch atomically, with a durability for this write.
     pub fn write_with(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
         let store = self.opened()?.segments.store();
         let Some(Writes { home, operations }) = batch.writes()? else { return Ok(()) };
@@ -321,19 +365,19 @@ impl Db {
         home.write(operations, durability)
     }
 
-    /// All keyspaces of all segments as they are now: what is written later is not seen, and of a batch all or nothing.
+    /// A view of all keyspaces at one moment. It does not show later writes, and shows each batch whole or not at all.
     pub fn snapshot(&self) -> Snapshot {
         let now = |opened: &Arc<Opened>| snapshot::Keyspaces::now(&opened.segments);
         Snapshot::new(self.handle.map(HandleKind::Snapshot, now), &self.default)
     }
 
-    /// Returns once all writes that have returned are durable, those to all segments.
+    /// Makes all writes to all segments durable that have returned before this call.
     pub fn sync(&self) -> Result<()> {
         self.opened()?.segments.sync()
     }
 
-    /// Flushes what is in memory by now, and returns when that is done and durable: of what was written before, the next opening has
-    /// nothing to read back.
+    /// Flushes all memtables, and returns once their contents are durable. The next opening has nothing to read back of what was written
+    /// before this call.
     pub fn flush(&self) -> Result<()> {
         let segments = &self.opened()?.segments;
         let store = segments.store();
@@ -344,32 +388,33 @@ impl Db {
                 store.compactions.put(keyspace);
             }
         };
-        // What is written from here on is for the next one.
+                // What is written from here on is for the next flush.
         let targets: Vec<u64> = keyspaces.iter().map(|keyspace| keyspace.memtables_so_far()).collect();
         keyspaces.iter().for_each(rotate);
         for (keyspace, target) in keyspaces.iter().zip(targets) {
             loop {
-                let compacted = keyspace.flushed_memtables();
-                if compacted >= target {
-                    break;
-                }
-                // An older immutable memtable may wait, or be left by a flush that found no space: then this one's memtable is rotated after it.
-                rotate(keyspace);
-                segments.of(keyspace).wait_for_flush_after(keyspace, compacted)?;
+                                let flushed = keyspace.flushed_memtables();
+                                if flushed >= target {
+                                    break;
+                                }
+                                // An older immutable memtable may wait for its flush, or its flush has found no space: then this one is rotated after it.
+                                rotate(keyspace);
+                                segments.of(keyspace).wait_for_flush_after(keyspace, flushed)?;
             }
         }
         self.sync()
     }
 
-    /// Collects garbage of the logs until that is within [`Options::max_space_amplification`], or nothing more is to be gained. It
-    /// is collected in the background as well; this one is thorough: what is in memory is flushed first, and where garbage may be
-    /// known only when levels meet, they are all merged. Chunks that somebody still reads come free when he has ended.
+    /// Collects garbage of the logs until they are within [`Options::max_space_amplification`], or until no more can be gained.
+    ///
+    /// Garbage is collected in the background as well. This call is thorough: it flushes all memtables first, and merges all levels where
+    /// only a merge finds garbage. Chunks that a snapshot or a scan still reads come free once that is dropped.
     pub fn collect_garbage(&self) -> Result<()> {
         self.opened()?.segments.all().iter().try_for_each(|segment| segment.collect_all())
     }
 
-    /// Says that no owner is there any more from whom the store was taken over: the space that he could have written to may be used
-    /// again. Who opens it without [`Options::take_over`] says the same.
+    /// Allows the space to be used again that former owners could write to. Call it once no process is left from which the store was taken
+    /// over. An opening without [`Options::take_over`] does the same.
     pub fn forget_former_owners(&self) -> Result<()> {
         let segments = &self.opened()?.segments;
         segments.store().volume().forget_former_owners();
@@ -377,15 +422,15 @@ impl Db {
         Ok(())
     }
 
-    /// How much there is of what, over all segments.
+    /// Sizes and counts, summed over all segments.
     pub fn stats(&self) -> Result<Stats> {
         Ok(self.opened()?.segments.stats())
     }
 
-    /// Makes all writes durable and closes the store, for its clones as well; tells what a mere drop could only log. Where one of them
-    /// was closed before, there is nothing left to do.
+    /// Makes all writes durable and closes the store, for all clones. A drop does the same, but can only log an error.
     ///
-    /// What is held of it, clones, handles, snapshots, scans and readers, can be read on; a write is [`Error::Closed`].
+    /// Open handles, snapshots, scans and readers can still be read. Their writes fail with [`Error::Closed`]. Closing a closed store does
+    /// nothing.
     pub fn close(self) -> Result<()> {
         self.opened()?.close()
     }
@@ -400,7 +445,7 @@ impl Clone for Db {
 impl std::ops::Deref for Db {
     type Target = KeyspaceHandle;
 
-    /// The keyspace that is there from the start: so `db.put` goes there.
+    /// The default keyspace, so that `db.put` writes to it.
     fn deref(&self) -> &KeyspaceHandle {
         &self.default
     }

@@ -1,4 +1,4 @@
-//! Writes that count together or not at all.
+//! Writes that are applied atomically.
 
 use std::sync::Arc;
 
@@ -9,10 +9,32 @@ use crate::format::record::RecordKind;
 use crate::log::Append;
 use crate::keyspace::Keyspace;
 
-/// Writes to any keyspaces of one segment: after a crash all of them are there, or none.
+/// Writes that are applied atomically: after a crash all of them are there, or none.
+///
+/// A batch may write to several keyspaces of one segment.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// use vmio_kv::{Db, Options, WriteBatch};
+///
+/// let db = Db::create(folder.path().join("store"), Options::new())?;
+/// let index = db.keyspace_or_create("by name")?;
+/// let mut batch = WriteBatch::new();
+/// batch.put(&db, b"7", b"Ada")?;
+/// batch.put(&index, b"Ada", b"7")?;
+/// batch.delete(&db, b"6")?;
+/// assert_eq!(batch.len(), 3);
+/// db.write(&batch)?;
+/// assert_eq!(index.get(b"Ada")?.as_deref(), Some(&b"7"[..]));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Default)]
 pub struct WriteBatch {
-    /// What it has, once it has any.
+    /// The writes, once there are any.
     writes: Option<OpenHandle<Writes>>,
     count: usize,
 }
@@ -35,7 +57,7 @@ impl Operation {
         Append { kind: self.kind, keyspace: self.keyspace.number, key: &self.key, value: &self.value }
     }
 
-    /// The same, of a value that was `stored` if it is large.
+    /// The record to append. A large value is `stored` in extents by then.
     pub(crate) fn append_as<'bytes>(&'bytes self, stored: Option<&'bytes Stored>) -> Append<'bytes> {
         match stored {
             Some(stored) => Append { kind: RecordKind::Extents, value: stored.record_value(), ..self.append() },
@@ -45,19 +67,26 @@ impl Operation {
 }
 
 impl WriteBatch {
-    /// An empty one.
+    /// An empty batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds the setting of a key's value. One over 256 KiB is written on its own before the batch is. If the keyspace is in another segment
-    /// than those before it, that is [`Error::BatchAcrossSegments`], and nothing is added.
+    /// Adds a put. A value over 256 KiB is written on its own before the batch is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BatchAcrossSegments`] if the keyspace is in another segment than those before it; nothing is added then.
     pub fn put(&mut self, keyspace: &KeyspaceHandle, key: &[u8], value: &[u8]) -> Result<()> {
         check_value_length(value.len() as u64)?;
         self.add(keyspace, RecordKind::Put, key, value)
     }
 
-    /// Adds the deletion of a key. The same goes for the keyspace.
+    /// Adds a deletion.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BatchAcrossSegments`] if the keyspace is in another segment than those before it; nothing is added then.
     pub fn delete(&mut self, keyspace: &KeyspaceHandle, key: &[u8]) -> Result<()> {
         self.add(keyspace, RecordKind::Delete, key, &[])
     }
@@ -77,17 +106,17 @@ impl WriteBatch {
         Ok(())
     }
 
-    /// How many writes it has.
+    /// The number of writes.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether it has none.
+    /// Whether there are no writes.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// What it has, if it has any.
+    /// The writes, if there are any.
     pub(crate) fn writes(&self) -> Result<Option<&Writes>> {
         self.writes.as_ref().map(OpenHandle::get).transpose()
     }

@@ -1,4 +1,4 @@
-//! The threads that compact, and commit what they have compacted.
+//! The threads that flush and compact, and the commits of their results.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,10 +17,10 @@ use crate::keyspace::{Keyspace, Compaction, Compacted};
 use crate::tree::RUN_BLOCKS_MAX;
 use crate::volume::commit::Changes;
 
-/// So many scans' records wait at most to be written side by side, for each thread that has nothing else to do.
+/// How many batches of scanned records wait to be written side by side, for each idle thread.
 const APART_MAX: usize = 4;
 
-/// Keyspaces that have something to compact.
+/// The keyspaces that have something to flush or compact, and other work for idle threads.
 #[derive(Default)]
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
@@ -31,9 +31,9 @@ pub(super) struct Queue {
 struct Waiting {
     keyspaces: VecDeque<Arc<Keyspace>>,
     apart: VecDeque<RecordsApart>,
-    /// Threads that wait for something to do.
+        /// Threads that wait for work.
     idle: usize,
-    /// The memtables may have come to what they may take together.
+        /// The memtables may have reached their budget.
     relieve: bool,
     stopping: bool,
 }
@@ -43,7 +43,7 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a keyspace compacted; once if it is waiting already.
+    /// Queues a keyspace, unless it is queued already.
     pub(super) fn put(&self, keyspace: &Arc<Keyspace>) {
         let mut waiting = self.waiting();
         if !waiting.keyspaces.iter().any(|other| Arc::ptr_eq(other, keyspace)) {
@@ -54,7 +54,7 @@ impl Queue {
         }
     }
 
-    /// Has the largest memtable flushed, if all of them take too much.
+    /// Queues a flush of the largest memtables, if all of them together take too much.
     pub(super) fn relieve(&self) {
         let mut waiting = self.waiting();
         if !std::mem::replace(&mut waiting.relieve, true) {
@@ -62,7 +62,7 @@ impl Queue {
         }
     }
 
-    /// Has records written side by side, if a thread has nothing else to do: what waits holds space.
+    /// Queues records to be written side by side, if a thread is idle: queued records hold memory.
     pub(super) fn reorganize(&self, apart: RecordsApart) {
         let mut waiting = self.waiting();
         if !waiting.stopping && waiting.apart.len() < APART_MAX * waiting.idle {
@@ -71,7 +71,7 @@ impl Queue {
         }
     }
 
-    /// Leaves records where they are that wait to be written side by side: what they hold may be used again.
+    /// Forgets all queued records, which stay where they are. What they hold comes free.
     pub(super) fn forget_apart(&self) {
         let apart = std::mem::take(&mut self.waiting().apart);
         drop(apart);
@@ -110,7 +110,7 @@ enum Work {
     Reorganize(RecordsApart),
 }
 
-/// The threads, and the one that collects garbage: it may wait for a compaction.
+/// The compaction threads, and the collector's, which may wait for a compaction.
 pub(super) struct Compactor {
     segments: Arc<Segments>,
     threads: Vec<JoinHandle<()>>,
@@ -119,7 +119,7 @@ pub(super) struct Compactor {
 
 impl Compactor {
     pub(super) fn start(segments: &Arc<Segments>) -> std::io::Result<Self> {
-        // If one cannot be started, this ends those that were.
+                // If a thread cannot be started, the drop ends those that were.
         let mut compactor = Compactor { segments: Arc::clone(segments), threads: Vec::new(), collector: None };
         let _signals = SignalsBlocked::new();
         for _ in 0..segments.store().merge_threads.most() {
@@ -144,14 +144,14 @@ impl Drop for Compactor {
         store.compactions.waiting().stopping = true;
         store.compactions.forget_apart();
         store.compactions.changed.notify_all();
-        // Handles may outlive the store: nobody would make space for them.
+                // Handles may outlive the store: no flush would make space for their writes.
         store.keyspaces().values().for_each(|keyspace| keyspace.fail("it was closed"));
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a compaction thread has panicked");
             }
         }
-        // It waits for nobody now.
+                // The collector waits for no compaction now.
         self.collector = None;
     }
 }
@@ -175,7 +175,7 @@ impl Segments {
         }
     }
 
-    /// Has the largest memtables flushed as long as all of them take too much.
+    /// Rotates the largest memtables as long as all of them together take too much.
     fn rotate_largest_memtable(&self) {
         let store = self.store();
         while store.memtable_budget.is_crowded() && !store.compactions.is_stopping() {
@@ -191,21 +191,21 @@ impl Segments {
 }
 
 impl OpenSegment {
-    /// Flushes what is due of a keyspace and is not flushed by others. Where there is no space for that, what is in memory stays there;
-    /// collections try it again.
+    /// Does all flushes and compactions of a keyspace that are due and that no other thread does. If there is no space, the memtable stays
+    /// in memory; garbage collections try again.
     pub(super) fn compact_all(&self, keyspace: &Keyspace) -> Result<()> {
         while self.compact_one(keyspace, false)? {}
         Ok(())
     }
 
-    /// Compacts all that a keyspace has by now into one level, whatever is written meanwhile.
+    /// Merges all that a keyspace has at this moment into one level, whatever is written meanwhile.
     pub(super) fn merge_all(&self, keyspace: &Keyspace) -> Result<()> {
         for _ in 0..2 * LEVELS {
             if self.compact_one(keyspace, true)? {
                 continue;
             }
             let is_others = keyspace.is_flushing() || keyspace.is_merged();
-            // What others are merging may have to be merged further.
+                        // What another thread has merged may have to be merged further.
             self.segment.merges.wait();
             if !is_others {
                 break;
@@ -214,7 +214,7 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// The next compaction that is due, or that is to be done so that all comes to be `merged`; tells whether it was done.
+    /// Does the next flush or compaction that is due; with `merged` also those that bring all into one level. Returns whether there was one.
     fn compact_one(&self, keyspace: &Keyspace, merged: bool) -> Result<bool> {
         let Some(compaction) = keyspace.begin_compaction(merged) else { return Ok(false) };
         let (level, is_flush) = (compaction.level(), compaction.is_flush());
@@ -241,14 +241,14 @@ impl OpenSegment {
         }
     }
 
-    /// Does a compaction that was begun, and commits it.
+    /// Does a compaction that has begun, and commits it.
     pub(super) fn finish_compaction(&self, compaction: Compaction<'_>) -> Result<()> {
         let compacted = compaction.merge(&self.store.merge_threads)?;
         self.commit_compacted(vec![compacted], |entries| entries.first().map(|entry| self.replay_from(entry)))
     }
 
-    /// Flushes what all keyspaces have in memory, with one commit. As long as the log is read back from a former owner's chunk, which
-    /// does not lead to ours, no keyspace may begin behind it, nor may anything there be called durable.
+    /// Flushes the memtables of all keyspaces with one commit. The log may still be read back from a former owner's chunk, which does not
+    /// lead to ours: until then no keyspace may begin behind that chunk, and nothing behind it may be called durable.
     pub(super) fn flush_memtables_at_once(&self) -> Result<()> {
         let keyspaces = self.keyspaces();
         let mut all = Vec::new();
@@ -267,19 +267,19 @@ impl OpenSegment {
         self.commit_compacted(all, |_| Some(self.log.end()))
     }
 
-    /// Commits compactions that are done, together. From where the log is read back then follows from what the keyspaces will be.
+    /// Commits finished compactions together. The keyspaces' new state says from where the log is read back.
     fn commit_compacted(
         &self,
         mut all: Vec<Compacted<'_>>,
         replay: impl FnOnce(&[KeyspaceEntry]) -> Option<(u64, u64)>,
     ) -> Result<()> {
         self.log.check_goes_on()?;
-        // The levels are about to point to records: these have to be there first.
+                // The levels are about to point to records, which must be durable first.
         self.log.sync_all()?;
         let _committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut changes, mut outdated) = (Changes::default(), Vec::new());
         for compacted in &mut all {
-            // The commit has what it makes garbage.
+                        // The commit records the garbage that it makes.
             let mut allocator = self.segment.allocator();
             compacted.garbage.of_log().for_each(|(unit, bytes)| allocator.add_garbage(unit, bytes));
             drop(allocator);
@@ -297,8 +297,8 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// Has as much space kept free as the largest compactions may take that go on at a time: their nodes, what is left of the runs that these
-    /// are written in, and for each a unit of leaves and one of inner nodes that are begun.
+    /// Sets the free reserve to what the largest concurrent compactions may take: their nodes, the rests of the runs that they write in,
+    /// and for each a begun unit of leaves and one of inner nodes.
     pub(super) fn update_free_reserve(&self) {
         self.segment.free_reserve.set_compaction_units(|| {
             let mut blocks: Vec<u64> = self.keyspaces().iter().map(|keyspace| keyspace.compaction_blocks()).collect();

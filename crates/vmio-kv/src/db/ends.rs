@@ -1,4 +1,4 @@
-//! A keyspace's first key and its last one, to look at and to take.
+//! The first and the last pair of a keyspace: to read and to pop.
 
 use std::sync::Arc;
 
@@ -16,22 +16,24 @@ use crate::volume::space_reservation::SpacePriority;
 /// A key and its value.
 type Pair = (Vec<u8>, Vec<u8>);
 
-/// So often a key is looked for while others write; then they wait for it.
+/// How often a pop looks for the key while others write; after that they wait.
 const TRIES: usize = 3;
 
 impl KeyspaceHandle {
-    /// The first key that has a value, and that.
+    /// The first key, with its value.
     pub fn first(&self) -> Result<Option<Pair>> {
         self.scan(..).next().transpose()
     }
 
-    /// The last key that has a value, and that.
+    /// The last key, with its value.
     pub fn last(&self) -> Result<Option<Pair>> {
         self.scan(..).next_back().transpose()
     }
 
-    /// Deletes the first key that has a value, and returns both. Of several who do so at once, each gets another one: between the look and
-    /// the deletion nobody else writes to the keyspace.
+    /// Deletes the first key and returns it with its value. Concurrent pops get different keys: no write comes between the look-up and the
+    /// deletion.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,7 +52,7 @@ impl KeyspaceHandle {
         self.open()?.pop(Direction::Up)
     }
 
-    /// The same of the last key.
+    /// Deletes the last key and returns it with its value.
     pub fn pop_last(&self) -> Result<Option<Pair>> {
         self.open()?.pop(Direction::Down)
     }
@@ -74,12 +76,12 @@ impl OpenKeyspace {
         }
         let turn = self.keyspace.begin_write()?;
         let Some(found) = self.end(&Arc::new(View::begin(&self.keyspace)), direction)? else { return Ok(None) };
-        // Who has a turn waits for nobody's space.
+                // A writer with a turn must not wait for memory: a flush may need the turn.
         let admitted = self.home.store.memtable_budget.admit_anyway(self.keyspace.space_to_begin() + space_for(&found.0));
         self.take(admitted, turn, found).map(Some)
     }
 
-    /// The first pair on the way that a view shows.
+    /// The first pair of a view in a direction.
     fn end(&self, view: &Arc<View>, direction: Direction) -> Result<Option<Pair>> {
         Progress::new(self.clone(), Arc::clone(view), KeyRange::from(..)).take(direction)
     }

@@ -1,4 +1,4 @@
-//! A keyspace of a store, as users hold it.
+//! The handle of a keyspace.
 
 use std::sync::Arc;
 
@@ -12,7 +12,29 @@ use crate::key_range::KeyRange;
 use crate::log::LOG_VALUE_BYTES_MAX;
 use crate::options::Durability;
 
-/// A keyspace of a store: a name space of keys.
+/// A handle of a keyspace, which is an independent set of keys.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// use vmio_kv::{Db, Options};
+///
+/// let db = Db::create(folder.path().join("store"), Options::new())?;
+/// let colors = db.keyspace_or_create("colors")?;
+/// colors.put(b"apple", b"red")?;
+/// colors.put(b"plum", b"blue")?;
+/// assert!(colors.contains(b"apple")?);
+/// assert_eq!(colors.get_ref(b"apple", |value| value.len())?, Some(3));
+/// assert_eq!(colors.multi_get(&["plum", "pear"])?, [Some(b"blue".to_vec()), None]);
+/// let keys: Vec<_> = colors.scan(..).keys().collect::<Result<_, _>>()?;
+/// assert_eq!(keys, [b"apple".to_vec(), b"plum".to_vec()]);
+/// colors.delete(b"apple")?;
+/// assert_eq!(colors.get(b"apple")?, None);
+/// # Ok(())
+/// # }
+/// ```
 pub struct KeyspaceHandle {
     name: Arc<str>,
     segment: u32,
@@ -25,28 +47,28 @@ impl KeyspaceHandle {
         Ok(KeyspaceHandle { name: keyspace.name.as_str().into(), segment: keyspace.segment(), handle })
     }
 
-    /// Its name.
+    /// The keyspace's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The number of the segment that it is in.
+    /// The number of the keyspace's segment.
     pub fn segment(&self) -> u32 {
         self.segment
     }
 
-    /// What is behind it, for the process that has opened the store.
+    /// The open keyspace; fails in a forked child, and once the keyspace was dropped.
     pub(crate) fn open(&self) -> Result<&OpenKeyspace> {
         let open = self.handle.get()?;
         if open.keyspace.is_dropped() { Err(open.keyspace.gone()) } else { Ok(open) }
     }
 
-    /// Something else that is held of the same store.
+    /// Makes another handle of the same store.
     pub(crate) fn open_handle<U>(&self, kind: HandleKind, make: impl FnOnce(&OpenKeyspace) -> U) -> OpenHandle<U> {
         self.handle.map(kind, make)
     }
 
-    /// The same, held by somebody else.
+    /// The same handle, counted as another kind.
     pub(super) fn with_kind(&self, kind: HandleKind) -> Self {
         let handle = self.open_handle(kind, OpenKeyspace::clone);
         KeyspaceHandle { name: Arc::clone(&self.name), segment: self.segment, handle }
@@ -59,11 +81,16 @@ impl KeyspaceHandle {
     }
 
     /// Sets a key's value.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`](crate::Error::Full) if there is no space; [`Error::KeyLength`](crate::Error::KeyLength) and
+    /// [`Error::ValueLength`](crate::Error::ValueLength) if the key or the value is too long.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.put_with(key, value, self.open()?.durability())
     }
 
-    /// The same, with a durability of its own.
+    /// Sets a key's value, with a durability for this write.
     pub fn put_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
         let open = self.open()?;
         check_key(key)?;
@@ -74,12 +101,14 @@ impl KeyspaceHandle {
         open.write_one(RecordKind::Put, key, value, durability)
     }
 
-    /// Has a key have no value. It is no error if it has none.
+    /// Deletes a key. A key that has no value is no error.
     pub fn delete(&self, key: &[u8]) -> Result<()> {
         self.delete_with(key, self.open()?.durability())
     }
 
-    /// The same, with a durability of its own.
+    /// Deletes a key, with a durability for this write.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -97,7 +126,7 @@ impl KeyspaceHandle {
         self.open()?.delete(key, durability)
     }
 
-    /// The keyspace as it is now: what is written later is not seen. One that is no more has nothing.
+    /// A view of the keyspace at this moment. It does not show later writes. The view of a dropped keyspace is empty.
     pub fn snapshot(&self) -> KeyspaceSnapshot {
         KeyspaceSnapshot::of(self)
     }
@@ -108,15 +137,15 @@ impl KeyspaceHandle {
         open.newest(&open.keyspace.current()).get(key)
     }
 
-    /// Has `look` see a key's value where it lies, and returns what it answers; it is not called if there is none. The value's pages
-    /// are pinned meanwhile: for long values that is cheaper than a copy, for short ones [`Self::get`] is.
+    /// Calls `look` with a key's value where it lies, and returns the answer. It is not called if the key has no value.
+    ///
+    /// The value's pages are pinned meanwhile. For long values that is cheaper than a copy; for short ones [`Self::get`] is.
     pub fn get_ref<Answer>(&self, key: &[u8], look: impl FnOnce(&[u8]) -> Answer) -> Result<Option<Answer>> {
         let open = self.open()?;
         open.newest(&open.keyspace.current()).get_ref(key, look)
     }
 
-    /// The values of several keys, in their order, all as they are now. What has to be read for them from the device is
-    /// read together.
+    /// The values of several keys, in their order, all of one moment. Their device reads are made together.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
         self.open()?;
         self.snapshot().multi_get(keys)
@@ -128,12 +157,12 @@ impl KeyspaceHandle {
         open.newest(&open.keyspace.current()).contains(key)
     }
 
-    /// Keys and values of a range in order, as they are now: what is written meanwhile is not seen.
+    /// Iterates over the keys and values of a range in order. It shows one moment: later writes are not seen.
     pub fn scan(&self, range: impl Into<KeyRange>) -> Scan {
         Scan::new(self.open_handle(HandleKind::Scan, |open| Progress::now(open, range.into())))
     }
 
-    /// The same of the keys that begin with a prefix.
+    /// Iterates over the keys and values whose keys begin with a prefix.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Scan {
         self.scan(KeyRange::prefix(prefix))
     }

@@ -1,4 +1,4 @@
-//! Values of any length: from a stream, and read in parts.
+//! Values of any length: put from a stream, and read in parts.
 
 use std::io::Read;
 use std::ops::{Bound, RangeBounds};
@@ -20,8 +20,7 @@ use crate::keyspace::{Keyspace, Version};
 use crate::volume::space_reservation::SpacePriority;
 
 impl OpenSegment {
-    /// Writes the bytes of a large value, of which nothing is known yet; where there is no space, the volume grows, or garbage is
-    /// collected first.
+    /// Writes the bytes of a large value, which no record refers to yet. Where there is no space the volume grows, or garbage is collected.
     pub(super) fn store_value(
         &self,
         keyspace: &Keyspace,
@@ -31,10 +30,10 @@ impl OpenSegment {
     ) -> Result<Stored> {
         self.store.check_writable()?;
         loop {
-            // Nothing has been read when it finds no space.
+                        // It finds no space before it reads anything from the source.
             let stored = Stored::write(&self.segment, keyspace.number, key, value_bytes, source);
             let Err(Error::Full { volume, wanted, place }) = stored else { return stored };
-            // What is free in the last unit may be too short. Others may take what comes free, and then there may be more of it.
+                        // The rest of the last unit may be too short. Others may take what comes free, and then more may come free.
             let units = wanted / ALLOCATION_UNIT_BYTES + 1;
             if !self.grow_for(SpacePriority::Put, units) && !self.make_space(SpacePriority::Put, units)? {
                 return Err(Error::Full { volume, wanted, place });
@@ -44,9 +43,15 @@ impl OpenSegment {
 }
 
 impl KeyspaceHandle {
-    /// Sets a key's value to the next `value_bytes` bytes of `source`, up to 1 GiB. Those of a value over 256 KiB are written as they
-    /// come, and flushed before the log says where they are; one MiB of memory is enough. If the source fails or ends too early,
-    /// that is [`Error::Source`], and the key keeps the value that it had.
+    /// Sets a key's value to the next `value_bytes` bytes of `source`, up to 1 GiB.
+    ///
+    /// A value over 256 KiB is written as it is read, and made durable before the log refers to it; it takes 1 MiB of memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Source`] if the source fails or ends too early. The key keeps its value then.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -64,7 +69,7 @@ impl KeyspaceHandle {
         self.put_stream_with(key, value_bytes, source, self.open()?.durability())
     }
 
-    /// The same, with a durability of its own.
+    /// Sets a key's value from a stream, with a durability for this write.
     pub fn put_stream_with(
         &self,
         key: &[u8],
@@ -83,14 +88,14 @@ impl KeyspaceHandle {
         self.put_with(key, &value, durability)
     }
 
-    /// The part of a key's value that is within a range; what is beyond its end is left out.
+    /// A part of a key's value. A range that reaches beyond the value's end is cut off there.
     pub fn get_range(&self, key: &[u8], range: impl RangeBounds<u64>) -> Result<Option<Vec<u8>>> {
         let open = self.open()?;
         open.newest(&open.keyspace.version()).get_range(key, range)
     }
 
-    /// A key's value, to be read as a file is: in parts, from anywhere. It stays what it is, whatever is written meanwhile; its space
-    /// is not used again as long as it is read.
+    /// A reader of a key's value, like a file: it reads any part. Later writes do not change what it reads. The value's space is not used
+    /// again while the reader exists.
     pub fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
         let open = self.open()?;
         let version = open.keyspace.version();
@@ -132,12 +137,12 @@ impl OpenKeyspace {
 }
 
 impl KeyspaceSnapshot {
-    /// The part of the value that a key had; see [`KeyspaceHandle::get_range`].
+    /// A part of the value that a key had; see [`KeyspaceHandle::get_range`].
     pub fn get_range(&self, key: &[u8], range: impl RangeBounds<u64>) -> Result<Option<Vec<u8>>> {
         self.reading()?.0.get_range(key, range)
     }
 
-    /// The value that a key had, to be read in parts; see [`KeyspaceHandle::reader`].
+    /// A reader of the value that a key had; see [`KeyspaceHandle::reader`].
     pub fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
         let (reading, version) = self.reading()?;
         let source = reading.source(key, version)?;
@@ -146,7 +151,7 @@ impl KeyspaceSnapshot {
 }
 
 impl Reading<'_> {
-    /// All of the value that a record has, or that is elsewhere.
+    /// All of a value, be it in its record or in extents.
     pub(super) fn value(&self, key: &[u8], pointer: Pointer) -> Result<Vec<u8>> {
         let log = &self.keyspace.log;
         if pointer.kind() == PointerKind::Extents {
@@ -155,7 +160,7 @@ impl Reading<'_> {
         log.read(pointer, |record| record.value.to_vec())
     }
 
-    /// The same, to be read in parts.
+    /// A value, to be read in parts.
     fn source(&self, key: &[u8], version: &Arc<Version>) -> Result<Option<Source>> {
         let Some(pointer) = self.find(key)? else { return Ok(None) };
         let log = &self.keyspace.log;

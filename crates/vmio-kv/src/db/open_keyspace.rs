@@ -1,4 +1,4 @@
-//! A keyspace of a store that is open, and what is done to it.
+//! A keyspace of an open store, and the writes to it.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::keyspace::memtable::{NEWEST, space_for};
 use crate::keyspace::{Admitted, Keyspace, Version, WriteTurn};
 use crate::volume::space_reservation::SpacePriority;
 
-/// A keyspace, and the segment that it is in.
+/// A keyspace and its segment.
 #[derive(Clone)]
 pub(crate) struct OpenKeyspace {
     pub(crate) home: Arc<OpenSegment>,
@@ -20,7 +20,7 @@ pub(crate) struct OpenKeyspace {
 }
 
 impl OpenKeyspace {
-    /// What writes are durable by, unless they say otherwise.
+    /// The durability of writes that do not name one.
     pub(super) fn durability(&self) -> Durability {
         self.home.store.options.default_durability()
     }
@@ -41,7 +41,7 @@ impl OpenKeyspace {
         self.append(admitted, self.keyspace.begin_write()?, record, priority, durability)
     }
 
-    /// Writes a record in a turn, which ends with it, and for which there is space in memory.
+    /// Writes a record and ends the turn. The record's memory has been admitted.
     pub(super) fn append(
         &self,
         admitted: Admitted<'_>,
@@ -60,7 +60,7 @@ impl OpenKeyspace {
         home.log.keep(durability, at.sequence + 1)
     }
 
-    /// It as it is now, in a version of it.
+    /// The keyspace as it is now, in one of its versions.
     pub(super) fn newest<'keyspace>(&'keyspace self, version: &'keyspace Version) -> Reading<'keyspace> {
         Reading { keyspace: &self.keyspace, version, before: NEWEST }
     }

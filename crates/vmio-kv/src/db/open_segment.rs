@@ -1,4 +1,4 @@
-//! A segment of a store that is open: its log, and what is done to its keyspaces.
+//! A segment of an open store: its log, and what is done to its keyspaces.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -20,43 +20,43 @@ use crate::volume::space_reservation::SpacePriority;
 use crate::volume::segment::Segment;
 use crate::write_batch::Operation;
 
-/// A segment of a store, with what it has of its own beside what all share.
+/// A segment of a store, with what it does not share with other segments.
 pub(crate) struct OpenSegment {
     pub(crate) store: Arc<Store>,
     pub(crate) segment: Arc<Segment>,
     pub(crate) log: Arc<Log>,
-    /// Whoever holds it commits a compaction, and has it seen: one after the other.
+        /// Held while a compaction is committed and published: one at a time.
     pub(super) committing: Mutex<()>,
     pub(super) collector: Collector,
     pub(super) reorganized: Reorganized,
-    /// Keyspaces that are no more, and that somebody may still read.
+        /// Dropped keyspaces that may still be read.
     pub(super) dropped: Mutex<Vec<Weak<Keyspace>>>,
 }
 
 impl OpenSegment {
-    /// Starts the thread that writes its log.
+    /// Starts the thread that writes the log.
     pub(super) fn start_writer(&self) -> Result<LogWriter> {
         LogWriter::start(&self.log).map_err(self.store.failed("starting threads"))
     }
 
-    /// Its keyspaces.
+    /// The segment's keyspaces.
     pub(super) fn keyspaces(&self) -> Vec<Arc<Keyspace>> {
         let of_all = self.store.keyspaces();
         of_all.values().filter(|keyspace| keyspace.segment() == self.segment.number).cloned().collect()
     }
 
-    /// Creates a keyspace, durably, whose name no other one has.
+    /// Creates a keyspace durably. No other one has its name.
     pub(super) fn create_keyspace(&self, name: &str) -> Result<Arc<Keyspace>> {
         self.store.check_writable()?;
         let most = KEYSPACES * CATALOGUE_BLOCKS_MAX;
         if self.keyspaces().len() == most {
-            return Err(Error::Option { option: "keyspaces", value: most as u64 + 1, why: "a segment has 1400 at most" });
+                        return Err(Error::Option { option: "keyspaces", value: most as u64 + 1, why: "a segment has 1400 or fewer" });
         }
         let store = &self.store;
         store.options.check_keyspaces(store.keyspaces().len() + 1)?;
         let number = self.segment.superblock().next_keyspace;
         let (log_offset, log_sequence) = self.log.end();
-        // Numbers of records that a crash loses are given again: those of the keyspace have to be higher.
+                // Record numbers that a crash loses are used again: those of the keyspace must be higher.
         self.log.sync(log_sequence)?;
         let entry = Keyspace::empty_entry(number, name, log_offset, log_sequence);
         let keyspace = Keyspace::new(&self.log, store.limits(), &store.memtable_budget, &entry);
@@ -67,9 +67,9 @@ impl OpenSegment {
         Ok(keyspace)
     }
 
-    /// From where the log has to be read if a crash comes once this keyspace is as it is about to be.
+    /// From where the log has to be read back after a crash, once this keyspace is as it is about to be.
     pub(super) fn replay_from(&self, changed: &KeyspaceEntry) -> (u64, u64) {
-        // First: whatever is written later lies behind it.
+                // First of all: later writes lie behind it.
         let end = self.log.end();
         let keyspaces = self.keyspaces();
         let others = keyspaces.iter().filter(|keyspace| keyspace.number != changed.number);
@@ -80,7 +80,7 @@ impl OpenSegment {
             .unwrap_or(end)
     }
 
-    /// Writes, and has garbage collected if there is no space.
+    /// Writes, and where there is no space grows the volume or collects garbage, and tries again.
     pub(super) fn write_or_make_space<Done>(&self, priority: SpacePriority, write: impl Fn() -> Result<Done>) -> Result<Done> {
         self.store.check_writable()?;
         let done = loop {
@@ -101,13 +101,12 @@ impl OpenSegment {
         Ok(done)
     }
 
-    /// Waits until one more memtable of a keyspace has been flushed than so many. A flush that has found no space is tried again: there
-    /// may be some by now.
-    pub(super) fn wait_for_flush_after(&self, keyspace: &Keyspace, compacted: u64) -> Result<()> {
-        match keyspace.wait_for_flush_after(compacted) {
+    /// Waits until more memtables of a keyspace have been flushed than `flushed`. A flush that has found no space is tried again.
+    pub(super) fn wait_for_flush_after(&self, keyspace: &Keyspace, flushed: u64) -> Result<()> {
+                match keyspace.wait_for_flush_after(flushed) {
             Err(Error::Full { .. }) => {
                 self.make_space(SpacePriority::Put, 0)?;
-                keyspace.wait_for_flush_after(compacted)
+                                keyspace.wait_for_flush_after(flushed)
             }
             waited => waited,
         }
@@ -125,7 +124,7 @@ impl OpenSegment {
         self.write_or_make_space(priority, || self.try_write(batch, &stored, priority, durability))
     }
 
-    /// Large values have been `stored`.
+    /// Writes a batch whose large values have been `stored`.
     fn try_write(
         &self,
         operations: &[Operation],
@@ -146,8 +145,8 @@ impl OpenSegment {
         let records: Vec<Append<'_>> = appends.collect();
         let mut appended: Vec<Appended> = Vec::with_capacity(records.len());
         self.log.append(&records, priority, &mut appended)?;
-        // All levels at once: who begins a view sees all of it, or nothing.
-        let mut levels: Vec<_> = turns.iter().map(WriteTurn::fill).collect();
+                // All memtables at once: a view sees all of the batch, or nothing.
+                let mut memtables: Vec<_> = turns.iter().map(WriteTurn::fill).collect();
         let mut replaced = Vec::new();
         let mut has_many_large = vec![false; turns.len()];
         for ((record, at), stored) in records.iter().zip(&appended).zip(stored) {
@@ -158,9 +157,9 @@ impl OpenSegment {
                 pointer = stored.keep(pointer);
                 has_many_large[place] = turns[place].add_large(stored.record());
             }
-            replaced.extend(levels[place].insert(record.key, at.sequence, pointer));
+                        replaced.extend(memtables[place].insert(record.key, at.sequence, pointer));
         }
-        drop(levels);
+                drop(memtables);
         replaced.into_iter().for_each(|pointer| self.segment.count_garbage(pointer));
         let full: Vec<bool> =
             turns.iter().zip(has_many_large).map(|(turn, has_many)| has_many || turn.is_full()).collect();
@@ -173,8 +172,7 @@ impl OpenSegment {
         appended.last().map_or(Ok(()), |last| self.log.keep(durability, last.sequence + 1))
     }
 
-    /// Waits until so many bytes more may be in memtables. Who waits has no turn; what he is admitted to is counted until he has written,
-    /// or given up.
+    /// Waits until memtables may take that many more bytes. The caller has no turn. The bytes count as taken until the admission is dropped.
     pub(super) fn admit(&self, bytes: u64) -> Result<Admitted<'_>> {
         self.store.memtable_budget.admit(bytes, || {
             let keyspaces: Vec<Arc<Keyspace>> = self.store.keyspaces().values().cloned().collect();
@@ -187,8 +185,7 @@ impl OpenSegment {
                 self.store.compactions.put(largest);
                 return Ok(Hope::Flush);
             }
-            // Whoever makes space in this segment has it compacted, and then it can be waited for. What cannot be compacted elsewhere, or any
-            // more, is beside what he may add.
+                        // Making space in this segment flushes it, and then a writer can wait for the flush. Where nothing can be flushed, the bytes are admitted beyond the budget.
             match keyspaces.iter().any(|keyspace| keyspace.segment() == self.segment.number && keyspace.lacks_space()) {
                 true => Err(self.segment.full(ALLOCATION_UNIT_BYTES)),
                 false => Ok(Hope::Nothing),
@@ -196,7 +193,7 @@ impl OpenSegment {
         })
     }
 
-    /// Has a keyspace's memtable flushed if it is full, or the largest of all if these have come to what they may take.
+    /// Has a keyspace's memtable flushed if it is full, or the largest ones if all together take too much.
     pub(super) fn compact_if_due(&self, keyspace: &Arc<Keyspace>, is_full: bool) {
         if is_full {
             if keyspace.rotate_memtable() {
@@ -207,8 +204,8 @@ impl OpenSegment {
         }
     }
 
-    /// Has a writer wait, the longer the closer the memtables come to what they may take, and the log to its bounds: so flushes
-    /// and collections keep up with writers, and nobody waits for a whole one.
+    /// Delays a writer: the longer, the closer the memtables come to their budget and the log to its limits. So flushes and collections
+    /// keep up, and writers seldom wait for a whole one.
     pub(super) fn slow_down(&self, records: usize, bytes: u64) {
         if let Some(delay) = self.store.memtable_budget.delay(records) {
             std::thread::sleep(delay);
@@ -216,7 +213,7 @@ impl OpenSegment {
         self.collector.pace.keep(bytes);
     }
 
-    /// Turns of all these keyspaces. Who has to wait for a compaction of one holds none meanwhile: the compaction may need them.
+    /// Takes the turns of all keyspaces. While it waits for one keyspace's flush it holds no turn, which the flush may need.
     fn begin_writes<'keyspace>(keyspaces: &[&'keyspace Arc<Keyspace>]) -> Result<Vec<WriteTurn<'keyspace>>> {
         loop {
             let mut turns = Vec::with_capacity(keyspaces.len());
@@ -237,7 +234,7 @@ impl OpenSegment {
     }
 }
 
-/// What a batch adds to memtables at most, of which large values have been `stored`.
+/// What a batch adds to memtables at most. Its large values have been `stored`.
 fn space_for_all(keyspaces: &[&Arc<Keyspace>], operations: &[Operation], stored: &[Option<Stored>]) -> u64 {
     let begun: u64 = keyspaces.iter().map(|keyspace| keyspace.space_to_begin()).sum();
     let keys: u64 = operations.iter().map(|operation| space_for(operation.append().key)).sum();

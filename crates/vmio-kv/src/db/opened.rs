@@ -1,4 +1,4 @@
-//! A store that is open: its segments, and the threads that work for it until it is closed.
+//! An open store: its segments, and the threads that work for it until it is closed.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,20 +15,20 @@ use crate::volume::Volume;
 /// What all clones of a store share.
 pub(super) struct Opened {
     pub(super) segments: Arc<Segments>,
-    /// Nothing once it is closed. Who creates a segment holds it.
+        /// `None` once the store is closed. Held while a segment is created.
     threads: Mutex<Option<Threads>>,
 }
 
-/// In the order in which they have to end: what compacts appends nothing, but syncs the logs.
+/// In the order in which they have to end: compactions append no records, but sync the logs.
 struct Threads {
     compactor: Compactor,
-    /// Of each segment.
+        /// One for each segment.
     writers: Vec<LogWriter>,
     memory: Option<MemoryBalance>,
 }
 
 impl Opened {
-    /// Opens a volume's segments, and starts the threads, but for the one that sizes the cache.
+    /// Opens a volume's segments, and starts all threads but the one that sizes the cache.
     pub(super) fn start(volume: Volume, options: Options) -> Result<(Self, Recovery)> {
         let (segments, recovery) = Segments::recover(volume, options)?;
         let segments = Arc::new(segments);
@@ -40,12 +40,12 @@ impl Opened {
         Ok((Opened { segments, threads }, recovery))
     }
 
-    /// Has what a life before this one has left be seen to, once all keyspaces are there.
+    /// Begins the background work that recovery has left, once all keyspaces are there.
     pub(super) fn begin_upkeep(&self) -> Result<()> {
         let store = self.segments.store();
         if !store.options.reads_only() {
             store.collector.wake();
-            // An opening may have found more than they are to hold.
+                        // The recovered memtables may exceed their budget.
             store.compactions.relieve();
         }
         let memory = MemoryBalance::start(&store.memtable_budget, &store.device, &store.options);
@@ -73,7 +73,7 @@ impl Opened {
         Ok(self.segments.add(segment))
     }
 
-    /// Makes all writes durable, and ends the threads, unless that was done before.
+    /// Makes all writes durable and ends the threads, unless the store was closed before.
     pub(super) fn close(&self) -> Result<()> {
         let store = self.segments.store();
         let mut threads = self.threads();

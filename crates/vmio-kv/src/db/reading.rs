@@ -1,20 +1,20 @@
-//! Reading a keyspace by keys.
+//! Reads of a keyspace by key.
 
 use crate::db::check_key;
 use crate::error::Result;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::keyspace::{Keyspace, Version};
 
-/// Keys that are looked up together: what is read for them stays in memory until it is used.
+/// How many keys are looked up together: what is read for them must stay in the cache until it is used.
 const TOGETHER_MAX: usize = 64;
 /// Bytes of records that are read together.
 const RECORD_BYTES_MAX: u64 = 4 << 20;
 
-/// A keyspace at one moment, as somebody reads it.
+/// A keyspace at one moment.
 pub(super) struct Reading<'keyspace> {
     pub(super) keyspace: &'keyspace Keyspace,
     pub(super) version: &'keyspace Version,
-    /// Records in memory from this number on are not seen.
+        /// Records in memtables from this number on are not seen.
     pub(super) before: u64,
 }
 
@@ -32,7 +32,7 @@ impl Reading<'_> {
         check_key(key)?;
         let found = self.keyspace.look_up(self.version, self.before, key, |record| record.value.to_vec())?;
         match found.filter(|(pointer, _)| pointer.kind() != PointerKind::Tombstone) {
-            // It was read when it was looked for, since it took that to know its key.
+                        // The look-up has read the record to compare its key.
             Some((pointer, Some(value))) if pointer.kind() != PointerKind::Extents => Ok(Some(value)),
             Some((pointer, _)) => self.value(key, pointer).map(Some),
             None => Ok(None),

@@ -1,4 +1,4 @@
-//! What an opening finds in a segment's log, before the keyspaces that it belongs to are there.
+//! The records that an opening finds in a segment's log, before its keyspaces are there.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -14,43 +14,43 @@ use crate::keyspace::MemtableBudget;
 use crate::keyspace::memtable::{Memtable, space_for};
 use crate::volume::segment::Segment;
 
-/// So many numbers no memtable comes by: it tells its records apart by fewer bits.
+/// More numbers than the records of a memtable span: it tells them apart by fewer bits.
 pub(super) const NUMBERS_MAX: u64 = 1 << 46;
 
-/// The records that no level has yet, by keyspace.
+/// The records of the log that no level has, by keyspace.
 pub(super) struct RecoveredRecords<'segment> {
     segment: &'segment Segment,
-    /// The number that no keyspace has had.
+        /// The next keyspace gets this number.
     next_keyspace: u32,
     keyspaces: BTreeMap<u32, OfKeyspace>,
     count: u64,
     memtable_budget: Arc<MemtableBudget>,
-    /// Whether somebody reads again what the levels have no space for.
+        /// Whether records that the memtables have no space for are read again later.
     may_leave: bool,
-    /// The first record that was left.
+        /// The place and number of the first record that was left out.
     left_from: Option<(u64, u64)>,
-    /// There are large values.
+        /// There was a record of a large value.
     has_large: bool,
 }
 
-/// Those of a keyspace.
+/// The records of one keyspace.
 struct OfKeyspace {
-    /// Its levels have what is older.
+        /// Its levels have all records with lower numbers.
     since: u64,
-    /// The newest of each key, from the first record on: what was overwritten takes no memory, however much of it the log has.
+        /// The newest record of each key. Overwritten records take no memory, however many the log has.
     memtable: Option<Memtable>,
-    /// What is large among them, by what the level points to.
+        /// The large values among them, by the pointers in the memtable.
     large: BTreeMap<u64, RecoveredLarge>,
 }
 
-/// A record of a large value, and where it is.
+/// The record of a large value, and its place.
 struct RecoveredLarge {
     record_offset: u64,
     value: LargeRecord,
 }
 
 impl<'segment> RecoveredRecords<'segment> {
-    /// None yet, of a segment with these keyspaces.
+    /// No records yet, of a segment with these keyspaces.
     pub(super) fn new(
         segment: &'segment Segment,
         superblock: &Superblock,
@@ -71,31 +71,31 @@ impl<'segment> RecoveredRecords<'segment> {
         }
     }
 
-    /// How many they are.
+    /// The number of records.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// From which record on, by its place and number, some were left, since the levels had no space for them: others have to be compacted
-    /// first, and for that the log has to be there.
+    /// The place and number of the first record that was left out, because the memtables had no space. They have to be flushed first, for
+    /// which the log has to be open.
     pub(super) fn left_from(&self) -> Option<(u64, u64)> {
         self.left_from
     }
 
-    /// Whether records were left, and a large value came after them. What those have taken has to be known before anybody takes space, and
-    /// which of them are the newest of their keys: all has to be taken in.
+    /// Whether a large value came after a record that was left out. Its extents must be taken before any other space is, and for that it
+    /// must be known which values are the newest: all records have to be recovered at once.
     pub(super) fn must_take_all(&self) -> bool {
         self.has_large && self.left_from.is_some()
     }
 
-    /// Takes a record in, the next of the log, if its keyspace is there and does not have it in a level.
+    /// Takes the log's next record in, unless its keyspace is gone or has it in a level.
     pub(super) fn take(&mut self, record: Replayed<'_>) -> Result<()> {
         if !matches!(record.kind, RecordKind::Put | RecordKind::Delete | RecordKind::Extents) {
             return Ok(());
         }
         if record.keyspace >= self.next_keyspace {
-            // Keyspaces are committed before anything is put into them: this superblock is not the newest that there was.
-            let what = "a record's keyspace, which it does not know,";
+                        // A keyspace is committed before its first record is written: there was a newer superblock than this one.
+                        let what = "a record's keyspace, which is unknown,";
             return Err(self.segment.damaged_superblock(Damage::Value { what, found: u64::from(record.keyspace) }));
         }
         let Some(of_keyspace) = self.keyspaces.get_mut(&record.keyspace).filter(|keyspace| record.sequence >= keyspace.since)
@@ -106,7 +106,7 @@ impl<'segment> RecoveredRecords<'segment> {
         let place = pointer.offset();
         let first = of_keyspace.memtable.as_ref().map_or(sequence, |memtable| memtable.first_sequence);
         if sequence - first >= NUMBERS_MAX {
-            let what = "of the records that a keyspace's levels lack the first one's number";
+                        let what = "the first record that a keyspace's levels lack";
             return Err(self.segment.damaged_superblock(Damage::Value { what, found: first }));
         }
         self.count += 1;
@@ -134,14 +134,14 @@ impl<'segment> RecoveredRecords<'segment> {
         Ok(())
     }
 
-    /// Where the memtable of a keyspace has to begin, by a record's place and number: at the first that was found, or was left.
+    /// Where the memtable of a keyspace has to begin, as a record's place and number: at its first record, or at the first that was left out.
     pub(super) fn begins_at(&self, number: u32) -> Option<(u64, u64)> {
         let memtable = self.keyspaces.get(&number).and_then(|of_keyspace| of_keyspace.memtable.as_ref());
         memtable.map(|memtable| (memtable.log_offset, memtable.first_sequence)).or(self.left_from)
     }
 
-    /// After the last record, before anybody looks for space: takes the extents of large values, which no bitmap has yet. Of values that were replaced
-    /// nothing is taken, and nobody may give it back.
+    /// Takes the extents of the newest large values, which no bitmap has yet. It comes after the last record, and before any other space is
+    /// taken. The extents of replaced values stay free.
     pub(super) fn take_extents(&self) -> Result<()> {
         for (number, OfKeyspace { memtable, large, .. }) in &self.keyspaces {
             for RecoveredLarge { record_offset, value } in large.values() {
@@ -150,7 +150,7 @@ impl<'segment> RecoveredRecords<'segment> {
                 }
                 for extent in value.extents() {
                     if !self.segment.allocator().take_found_run(extent, *number) {
-                        let what = "the place of an extent, which is not free,";
+                                                let what = "the place of an extent, which is taken,";
                         let damage = Damage::Value { what, found: extent.offset };
                         return Err(self.segment.device.damaged("a record of the log", *record_offset, damage));
                     }
@@ -160,8 +160,8 @@ impl<'segment> RecoveredRecords<'segment> {
         Ok(())
     }
 
-    /// A keyspace's memtable; it is asked for once.
-    pub(super) fn level(&mut self, number: u32) -> Option<Memtable> {
+    /// A keyspace's memtable. It can be taken once.
+    pub(super) fn take_memtable(&mut self, number: u32) -> Option<Memtable> {
         self.keyspaces.remove(&number).and_then(|of_keyspace| of_keyspace.memtable)
     }
 }

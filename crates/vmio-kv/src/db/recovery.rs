@@ -1,4 +1,4 @@
-//! Opening a store: what was committed, and then what the log has beyond that.
+//! Opening a store: first what was committed, then the records of the log that came after.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -25,15 +25,15 @@ use crate::volume::commit::Changes;
 use crate::volume::segment::Segment;
 use crate::volume::take_over::Claim;
 
-/// What opening a store has brought back.
+/// What was recovered when a store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// Records of the log that no level had.
+        /// Records of the log that no level had.
     pub records: u64,
-    /// Bytes of the log that were read for them.
+        /// Bytes of the log that were read.
     pub log_bytes: u64,
-    /// How long it took.
+        /// How long the opening took.
     pub time: Duration,
 }
 
@@ -41,7 +41,7 @@ impl Segments {
     /// Opens all segments of a volume.
     pub(super) fn recover(mut volume: Volume, options: Options) -> Result<(Segments, Recovery)> {
         let started = Instant::now();
-        // First: what is read from here on the former owner does not change any more, or has not acknowledged.
+                // First the claims: from here on the former owner changes nothing that is read, or does not acknowledge it.
         let may_open =
             |segments, keyspaces| options.check_segments(segments).and_then(|()| options.check_keyspaces(keyspaces));
         let mut claims = BTreeMap::new();
@@ -52,7 +52,7 @@ impl Segments {
             }
             volume.mend()?;
             volume.ensure_fixed_space();
-            // What is read may be in a cache of the system's alone, after a kill: nothing is written over before it is durable.
+                        // After a kill, what is read may be in a cache of the system's alone: it must be durable before anything is overwritten.
             volume.device.flush()?;
         }
         let entries = volume.segments().to_vec();
@@ -73,7 +73,7 @@ impl Segments {
 }
 
 impl OpenSegment {
-    /// Opens a segment, with its keyspaces.
+    /// Opens a segment and its keyspaces.
     pub(super) fn open(store: &Arc<Store>, entry: &SegmentEntry, claim: Option<Claim>) -> Result<(Self, Recovery)> {
         let options = &store.options;
         let device = Arc::clone(&store.device);
@@ -82,11 +82,11 @@ impl OpenSegment {
         let entries = segment.keyspaces();
         options.check_keyspaces(store.keyspaces().len() + entries.len())?;
         if superblock.log_replay_sequence.saturating_sub(superblock.log_durable) >= NUMBERS_MAX {
-            let what = "the number from which the log is read, far beyond what was durable,";
+                        let what = "the number from which the log is read, far beyond the durable ones,";
             return Err(segment.damaged_superblock(Damage::Value { what, found: superblock.log_replay_sequence }));
         }
         check_names(store, &segment, &entries)?;
-        // Who reads alone compacts nothing; nor does a new owner before the log is his from its beginning on.
+                // A read-only store flushes nothing. Nor does a new owner, before the log is its own from its beginning on.
         let may_flush = claim.is_none() && !options.reads_only();
         let mut found = RecoveredRecords::new(&segment, &superblock, &entries, &store.memtable_budget, may_flush);
         let mut end = replay(&segment, &superblock, |record| found.take(record))?;
@@ -104,8 +104,8 @@ impl OpenSegment {
             None => segment.allocator().forget_former_owners(),
         }
         segment.ready()?;
-        // The owner's epoch is in every generation of its log: it has to be durable before any is used.
-        // One that the log has seen, and no superblock has any more, is not used again either.
+                // The owner's epoch is in each generation of its log: it must be durable before any chunk has it.
+                // An epoch that only the log still has, and no superblock, is not used again either.
         let mut owner_epoch = superblock.owner_epoch.max(end.generation >> 32) + 1;
         let left_chunk = claim.is_some().then_some(end.last_chunk);
         match claim {
@@ -116,7 +116,7 @@ impl OpenSegment {
             }
             None if options.reads_only() => {}
             None => {
-                // Of those who had taken it over, or wanted to, none may own it again; who has come since may, and we are told.
+                                // None of the former owners and claimants may own the segment again. One that has come since may, and then we are fenced.
                 owner_epoch = owner_epoch.max(store.volume().least_epoch(segment.number));
                 segment.own(owner_epoch);
                 segment.commit(Changes { owner_epoch: Some(owner_epoch), ..Changes::default() }, &[])?;
@@ -132,13 +132,13 @@ impl OpenSegment {
         };
         let log = Arc::new(log);
         for entry in &entries {
-            // Of a keyspace that nothing was written to for long no record is near the number that was committed.
+                        // A keyspace that was idle for long has no record near the number that was committed.
             let (log_offset, log_sequence) = found.begins_at(entry.number).unwrap_or_else(|| log.end());
             let its = KeyspaceEntry { log_offset, log_sequence, ..entry.clone() };
             let mut keyspace = Keyspace::new(&log, store.limits(), &store.memtable_budget, &its);
-            if let Some(level) = found.level(entry.number) {
-                keyspace = keyspace.with_memtable(level);
-            }
+                        if let Some(memtable) = found.take_memtable(entry.number) {
+                            keyspace = keyspace.with_memtable(memtable);
+                        }
             let keyspace = store.add_keyspace(keyspace);
             if let Err(error) = log.check_goes_on() {
                 keyspace.fail(&error.with_causes());
@@ -165,13 +165,13 @@ impl OpenSegment {
         Ok((opened, Recovery { records, log_bytes, ..Recovery::default() }))
     }
 
-    /// Reads a part of the log once more, of which the memtables had no space for all records, and flushes as it comes to that.
+    /// Reads a part of the log again whose records the memtables had no space for, and flushes as it goes.
     fn read_again(&self, superblock: &Superblock, entries: &[KeyspaceEntry], from: (u64, u64), end: u64) -> Result<()> {
         let keyspaces: BTreeMap<u32, Arc<Keyspace>> =
             self.keyspaces().into_iter().map(|keyspace| (keyspace.number, keyspace)).collect();
         let since: BTreeMap<u32, u64> = entries.iter().map(|entry| (entry.number, entry.log_sequence)).collect();
         let mut can_flush = self.log.check_goes_on().is_ok();
-        // Where others have all of it, compactions would be many and small.
+                // Where other keyspaces have nearly all of the budget, flushes would be many and small.
         let least = self.store.options.memtable_budget_bytes() / 16;
         self.log.set_replayed(Some(from));
         replay_again(&self.segment, superblock, from, end, |record| {
@@ -203,21 +203,21 @@ impl OpenSegment {
         self.log.bytes_since(self.segment.superblock().log_replay_sequence)
     }
 
-    /// Has memtables flushed, full or not, before an opening has too much to read back: those with the oldest records, from
-    /// half of the limit on. Writers are slowed as it is approached.
+    /// Has memtables flushed, full or not, before an opening has too much to read back. From half of the limit on it flushes those with the
+    /// oldest records; writers are slowed as the limit is approached.
     pub(super) fn keep_recovery_short(&self) {
         let (bytes, most) = (self.recovery_log_bytes(), self.recovery_log_bytes_max());
         let beyond = bytes.saturating_sub(most / 2);
-        // Two chunks are begun before anybody looks again.
+                // Two chunks are begun before the next look.
         let left = (most / 2).saturating_sub(2 * ALLOCATION_UNIT_BYTES).max(ALLOCATION_UNIT_BYTES);
         let keyspaces = self.keyspaces();
-        // A level that cannot be compacted is read back for as long as that is so: nobody waits for it.
+                // The log of a memtable that cannot be flushed stays long anyway: writers do not wait for it.
         let is_stuck = keyspaces.iter().any(|keyspace| keyspace.has_failed() || keyspace.lacks_space());
         self.collector.pace.set(Bound::Recovery, if is_stuck { 0.0 } else { beyond as f64 / left as f64 });
         if beyond == 0 {
             return;
         }
-        // What the older half of that is needed for.
+                // The memtables that need the older half of that log.
         let (_, end) = self.log.end();
         let first = self.segment.superblock().log_replay_sequence;
         for keyspace in keyspaces {
@@ -233,13 +233,13 @@ impl OpenSegment {
     }
 }
 
-/// Of two keyspaces with one name nobody could say which is meant.
+/// Fails if two keyspaces have one name: nobody could say which is meant.
 fn check_names(store: &Store, segment: &Segment, entries: &[KeyspaceEntry]) -> Result<()> {
     let mut names: BTreeSet<&str> = BTreeSet::new();
     let keyspaces = store.keyspaces();
     let second = entries.iter().find(|entry| !names.insert(&entry.name) || keyspaces.contains_key(&entry.name));
     second.map_or(Ok(()), |entry| {
-        let what = "another keyspace has the name of one whose number";
+                    let what = "a keyspace with another one's name, whose number";
         Err(segment.damaged_superblock(Damage::Value { what, found: entry.number.into() }))
     })
 }

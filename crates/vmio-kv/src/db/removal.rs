@@ -1,4 +1,4 @@
-//! Taking all that a keyspace has, and keyspaces themselves.
+//! Clearing and dropping keyspaces.
 
 use std::sync::{Arc, PoisonError, Weak};
 
@@ -9,11 +9,12 @@ use crate::keyspace::{Keyspace, Removed};
 use crate::volume::commit::Changes;
 
 impl KeyspaceHandle {
-    /// Has no key have a value, durably and at once: after a crash all of it is there, or nothing. Of a [`Db`] it is the keyspace that is
-    /// there from the start. What was written before to keyspaces of the same segment is durable as well.
+    /// Deletes all keys, durably and atomically. On a [`Db`] it clears the default keyspace.
     ///
-    /// Its leaves are read for that, to give space back and to count what is garbage of the log; writers of the keyspace wait meanwhile.
-    /// Snapshots and scans from before show what was there.
+    /// It also makes earlier writes to keyspaces of the same segment durable. It reads the keyspace's leaves, to free space and to count
+    /// garbage; writers of the keyspace wait meanwhile. Snapshots and scans that began before still show the keys.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,15 +31,19 @@ impl KeyspaceHandle {
     /// ```
     pub fn clear(&self) -> Result<()> {
         let open = self.open()?;
-        // Nobody creates a keyspace meanwhile, who would wait for those who look at all of them.
+                // No keyspace is created meanwhile: it would have to wait for those who look at all keyspaces.
         let _naming = open.home.store.in_doubt();
         open.home.remove(&open.keyspace, true)
     }
 }
 
 impl Db {
-    /// Has a keyspace be no more, with all that it has: durably and at once, as [`KeyspaceHandle::clear`] does. Handles of it are
-    /// [`Error::NoKeyspace`] from then on; its name may be given to another one. [`DEFAULT_KEYSPACE`] stays: [`Error::KeyspaceStays`].
+    /// Drops a keyspace with all of its keys, durably and atomically, as [`KeyspaceHandle::clear`] does. Its handles fail with
+    /// [`Error::NoKeyspace`] from then on. Its name can be used again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoKeyspace`] if there is none of that name; [`Error::KeyspaceStays`] for [`DEFAULT_KEYSPACE`].
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.opened()?.segments.drop_keyspace(name)
     }
@@ -61,16 +66,16 @@ impl Segments {
 }
 
 impl OpenSegment {
-    /// Takes all that a keyspace has, and the keyspace itself unless it `stays`.
+    /// Deletes all that a keyspace has, and the keyspace itself unless it `stays`.
     fn remove(&self, keyspace: &Arc<Keyspace>, stays: bool) -> Result<()> {
         self.store.check_writable()?;
-        // What is moved meanwhile would come back.
+                // A record that the collector moves meanwhile would come back.
         let collecting = self.collecting();
         self.store.compactions.forget_apart();
         self.log.check_goes_on()?;
         let removal = keyspace.begin_removal()?;
         let Removed { garbage, extents, outdated } = removal.contents()?;
-        // The keyspace's later records have higher numbers; and those that a crash loses are given again.
+                // The keyspace's later records must have higher numbers, and numbers that a crash loses are used again.
         let (log_offset, log_sequence) = self.log.end();
         self.log.sync(log_sequence)?;
         let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,7 +109,7 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// Its keyspaces, and those that are no more but that somebody may still read.
+    /// The segment's keyspaces, and dropped ones that may still be read.
     pub(super) fn readable_keyspaces(&self) -> Vec<Arc<Keyspace>> {
         let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
         dropped.retain(|keyspace| keyspace.strong_count() > 0);

@@ -1,4 +1,4 @@
-//! Going through a keyspace, from both ends.
+//! Scans of a keyspace, from both ends.
 
 mod end;
 
@@ -22,8 +22,13 @@ use crate::key_range::{KeyRange, is_beyond};
 use crate::keyspace::{KeyspaceCursor, View};
 use crate::tree::Direction;
 
-/// Keys and values of a range in order, as they were when the scan began; backwards by `rev` or `next_back`. It ends with the
-/// first error. Records of the next keys are read ahead, the more the longer it goes on.
+/// An iterator over the keys and values of a range, in order, as they were when the scan began. `rev` and `next_back` go backwards.
+///
+/// It ends with the first error. It reads ahead, the more the longer it goes on.
+///
+/// A scan may outlive the handle that began it. The space of what it shows is not used again while it exists.
+///
+/// # Examples
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -40,33 +45,31 @@ use crate::tree::Direction;
 /// # Ok(())
 /// # }
 /// ```
-///
-/// It owns what it shows, and may outlive whatever it was asked of. As long as it is there the space of that is not used again.
 pub struct Scan {
     handle: OpenHandle<Progress>,
     is_over: bool,
 }
 
-/// The same, but for the values, which are not read; see [`Scan::keys`].
+/// A scan that reads keys alone; see [`Scan::keys`].
 pub struct Keys(Scan);
 
-/// The same, but for large values, which are not read yet; see [`Scan::readers`].
+/// A scan that returns values as readers; see [`Scan::readers`].
 pub struct Readers(Scan);
 
-/// How far a scan has come.
+/// The state of a scan.
 pub(super) struct Progress {
     open: OpenKeyspace,
     view: Arc<View>,
     range: KeyRange,
-    /// Where the two ends have not been yet.
+        /// The part of the range that neither end has reached yet.
     left: KeyRange,
     front: Option<End>,
     back: Option<End>,
     wants_values: bool,
-    /// Large values are not read, but left here.
+        /// Whether large values are left in `large`, unread.
     leaves_large: bool,
     large: Option<LargeValue>,
-    /// The keyspace was no more when it began.
+        /// The keyspace had been dropped when the scan began.
     is_of_dropped: bool,
 }
 
@@ -75,19 +78,19 @@ impl Scan {
         Scan { handle, is_over: false }
     }
 
-    /// Values to be read in parts: so one over 1 MiB need not be in memory as a whole.
+    /// Returns values as readers, so that a long value need not be in memory as a whole.
     pub fn readers(mut self) -> Readers {
         self.change(|progress| progress.leaves_large = true);
         Readers(self)
     }
 
-    /// The keys alone. Of long keys the records are read all the same, since they alone hold all of them.
+    /// Returns keys alone. Records are read for long keys only, since nothing else has all of their bytes.
     pub fn keys(mut self) -> Keys {
         self.change(|progress| progress.wants_values = false);
         Keys(self)
     }
 
-    /// Has `next` go on with the first key of the range that is not less than this one, be that ahead or behind.
+    /// Moves the front to the first key of the range that is not less than `key`, ahead or behind.
     pub fn seek(&mut self, key: &[u8]) {
         self.change(|Progress { range, left, .. }| {
             let is_before = is_beyond(&range.lower, Ordering::Less, |lower| Some(key.cmp(lower)));
@@ -96,7 +99,7 @@ impl Scan {
         self.begin_anew();
     }
 
-    /// Has `next_back` go on with the last key of the range that is not greater than this one, be that ahead or behind.
+    /// Moves the back to the last key of the range that is not greater than `key`, ahead or behind.
     pub fn seek_back(&mut self, key: &[u8]) {
         self.change(|Progress { range, left, .. }| {
             let is_behind = is_beyond(&range.upper, Ordering::Greater, |upper| Some(key.cmp(upper)));
@@ -105,7 +108,7 @@ impl Scan {
         self.begin_anew();
     }
 
-    /// A forked child is told by `next`.
+    /// Changes the scan; in a forked child it does nothing, and `next` returns the error.
     fn change(&mut self, change: impl FnOnce(&mut Progress)) {
         if let Ok(progress) = self.handle.get_mut() {
             change(progress);
@@ -113,7 +116,7 @@ impl Scan {
     }
 
     fn begin_anew(&mut self) {
-        // The other end has perhaps found nothing more where there is something now.
+                // The other end may have stopped where there is more to show now.
         self.change(|progress| (progress.front, progress.back) = (None, None));
         self.is_over = false;
     }
@@ -129,10 +132,10 @@ impl Scan {
 }
 
 impl Progress {
-    /// What a keyspace has now.
+    /// A scan of what a keyspace has now.
     pub(super) fn now(open: &OpenKeyspace, range: KeyRange) -> Self {
         let view = Arc::new(View::begin(&open.keyspace));
-        // Behind the view: what that shows was there then.
+                // After the view: what it shows was there then.
         Progress { is_of_dropped: open.keyspace.is_dropped(), ..Self::new(open.clone(), view, range) }
     }
 
@@ -172,7 +175,7 @@ impl Progress {
         let Some(next) = end.next(open, self.wants_values, is_beyond_end)? else { return Ok(None) };
         let Ahead { known: KnownKey { bytes, complete, pointer, .. }, value, .. } = next;
         let is_large = pointer.kind() == PointerKind::Extents;
-        // Its record is its head.
+                // The record of a large value is its head.
         let wants_value = self.wants_values && !is_large && value.is_none();
         let key = RefCell::new(bytes);
         let value = if wants_value || !complete {
@@ -299,12 +302,12 @@ mod tests {
     use crate::format::geometry::{ALLOCATION_UNIT_BYTES, unit_of};
     use crate::{Db, Durability, Options};
 
-    fn key(number: u32) -> Vec<u8> {
-        // Leaves know too little of them to tell them apart.
+        fn key(number: u32) -> Vec<u8> {
+            // A leaf has too few bytes of these keys to tell them apart.
         format!("{} a middle that many keys share {number:04}", if number < 50 { 'a' } else { 'b' }).into_bytes()
     }
 
-    /// While a leaf is searched, which takes reading a record, it is evicted, and cannot be read again.
+        /// Evicts a leaf while it is searched, which reads a record, and fails when it is read again.
     fn during_a_failure<Answer: Send>(read: impl Fn(&Db) -> Result<Answer> + Sync) -> Result<Answer> {
         let backing = Arc::new(FailingBacking::new(64 << 20));
         let options = Options::new().memory_bytes(32 << 20).durability(Durability::None);
@@ -331,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_that_cannot_be_read_again_is_an_error_and_no_wrong_answer() {
+        fn a_leaf_that_cannot_be_read_again_is_an_error_not_a_wrong_answer() {
         let mut errors = 0;
         for number in [0, 20, 49, 50, 99_u32] {
             let expected = Some((key(number), number.to_le_bytes().to_vec()));

@@ -7,10 +7,10 @@ use crate::error::{Error, Result};
 use crate::format::catalogue::NAME_BYTES_MAX;
 use crate::keyspace::Keyspace;
 
-/// A store's segments, one at least.
+/// A store's segments, at least one.
 pub(crate) struct Segments {
     store: Arc<Store>,
-    /// In the order of their numbers.
+        /// In the order of their numbers.
     all: RwLock<Vec<Arc<OpenSegment>>>,
 }
 
@@ -27,11 +27,11 @@ impl Segments {
         self.all.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The one that a keyspace is in.
+    /// The segment of a keyspace.
     pub(super) fn of(&self, keyspace: &Keyspace) -> Arc<OpenSegment> {
         let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
         let found = all.iter().find(|segment| segment.segment.number == keyspace.segment());
-        let Some(found) = found else { unreachable!("a keyspace is created in a segment that is there") };
+                let Some(found) = found else { unreachable!("a keyspace's segment is open") };
         Arc::clone(found)
     }
 
@@ -52,7 +52,7 @@ impl Segments {
         keyspace.map(|keyspace| self.handle(&keyspace)).transpose()
     }
 
-    /// A keyspace by its name; it is created if it is not there. It is to be in a segment, if one is said.
+    /// The keyspace of a name. It is created if there is none; in the `wanted` segment, if one is given.
     pub(super) fn keyspace_or_create(&self, name: &str, wanted: Option<&Arc<OpenSegment>>) -> Result<KeyspaceHandle> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(Error::KeyspaceName { name: name.to_owned(), most: NAME_BYTES_MAX });
@@ -67,7 +67,7 @@ impl Segments {
         let home = wanted.map_or_else(|| Arc::clone(&self.all()[0]), Arc::clone);
         let number = home.segment.number;
         if let Some(other) = in_doubt.get(name).filter(|other| **other != number) {
-            let why = format!("creating the keyspace {name} in segment {other} has failed, and it may be there");
+                        let why = format!("creating the keyspace {name} in segment {other} has failed, and it may exist there");
             return Err(Error::Stopped { volume: self.store.device.name().to_owned(), why });
         }
         let created = home.create_keyspace(name);
@@ -79,12 +79,12 @@ impl Segments {
         self.handle(&keyspace)
     }
 
-    /// Creates a segment, which is no part of the store before [`Self::add`].
+    /// Creates a segment. It becomes part of the store with [`Self::add`].
     pub(super) fn create(&self) -> Result<Arc<OpenSegment>> {
         let store = &self.store;
         let (first, units) = (Arc::clone(&self.all()[0]), OpenSegment::units_of_new(store));
         let mut volume = store.volume();
-        // Those too whose creation has failed behind its last write: an opening has them.
+                // Segments count whose creation has failed after its last write: an opening finds them.
         store.options.check_segments(volume.segments().len() + 1)?;
         let entry = volume.create_segment(&first.segment, units)?;
         drop(volume);
@@ -99,7 +99,7 @@ impl Segments {
         SegmentHandle::new(self, segment)
     }
 
-    /// Returns once all writes that have returned are durable. If one segment fails, the others are made durable all the same.
+    /// Makes all writes durable that have returned. If one segment fails, the others are made durable all the same.
     pub(super) fn sync(&self) -> Result<()> {
         self.all().iter().map(|segment| segment.log.sync_all()).fold(Ok(()), Result::and)
     }

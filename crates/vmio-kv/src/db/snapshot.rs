@@ -1,4 +1,4 @@
-//! Points in time, to be read as long as they are held.
+//! Snapshots: views of one moment.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -14,18 +14,36 @@ use crate::error::{Error, Result};
 use crate::key_range::KeyRange;
 use crate::keyspace::{Keyspace, Version, View};
 
-/// All keyspaces of a store, in whichever segments, as they were at one moment: what was written later is not seen, and of a batch all or
-/// nothing.
+/// A view of all keyspaces of a store at one moment. It does not show later writes, and shows each batch whole or not at all.
 ///
-/// It holds up neither writers nor compactions. As long as it is there, the space of what it shows is not used again, be that
-/// overwritten or deleted: a nearly full store may become full by it, and a memtable that was flushed stays in memory.
+/// A `Snapshot` derefs to the snapshot of the default keyspace.
+///
+/// It delays neither writers nor compactions. The space of what it shows is not used again while it exists, so a nearly full store may
+/// become full. A memtable that was flushed stays in memory as long as a snapshot shows it.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// use vmio_kv::{Db, Options};
+///
+/// let db = Db::create(folder.path().join("store"), Options::new())?;
+/// db.put(b"state", b"old")?;
+/// let snapshot = db.snapshot();
+/// db.put(b"state", b"new")?;
+/// assert_eq!(snapshot.get(b"state")?.as_deref(), Some(&b"old"[..]));
+/// assert_eq!(snapshot.keyspace("default")?.scan(..).count(), 1);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Snapshot {
     default: KeyspaceSnapshot,
     handle: OpenHandle<Keyspaces>,
 }
 
-/// What a snapshot shows.
+/// The keyspaces that a snapshot shows.
 #[derive(Clone)]
 pub(super) struct Keyspaces {
     by_name: BTreeMap<String, KeyspaceSnapshot>,
@@ -33,20 +51,24 @@ pub(super) struct Keyspaces {
 }
 
 impl Snapshot {
-    /// Of a store whose first keyspace this is.
+    /// A snapshot of a store with that default keyspace.
     pub(super) fn new(handle: OpenHandle<Keyspaces>, default: &KeyspaceHandle) -> Snapshot {
         let of_default = handle.get().ok().and_then(|keyspaces| keyspaces.by_name.get(DEFAULT_KEYSPACE).cloned());
         Snapshot { default: of_default.unwrap_or_else(|| default.snapshot()), handle }
     }
 
-    /// A keyspace by its name, if it was there.
+    /// The snapshot of a keyspace.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoKeyspace`] if there was none of that name.
     pub fn keyspace(&self, name: &str) -> Result<&KeyspaceSnapshot> {
         let Keyspaces { by_name, volume } = self.handle.get()?;
         let no_keyspace = || Error::NoKeyspace { volume: volume.clone(), name: name.to_owned() };
         by_name.get(name).ok_or_else(no_keyspace)
     }
 
-    /// The names of all keyspaces that were there.
+    /// The names of all keyspaces that there were.
     pub fn keyspace_names(&self) -> Result<impl Iterator<Item = &str>> {
         Ok(self.handle.get()?.by_name.keys().map(String::as_str))
     }
@@ -54,7 +76,7 @@ impl Snapshot {
 
 impl Keyspaces {
     pub(super) fn now(segments: &Segments) -> Keyspaces {
-        // No keyspace is created meanwhile: a batch that writes to it as well would be seen in part.
+                // No keyspace is created meanwhile: a batch that writes to it as well would be shown in part.
         let named = segments.store().keyspaces();
         let mut keyspaces: Vec<&Arc<Keyspace>> = named.values().collect();
         keyspaces.sort_unstable_by_key(|keyspace| (keyspace.segment(), keyspace.number));
@@ -75,20 +97,20 @@ impl Keyspaces {
 impl Deref for Snapshot {
     type Target = KeyspaceSnapshot;
 
-    /// The keyspace that is there from the start: so `snapshot.get` looks there.
+    /// The snapshot of the default keyspace, so that `snapshot.get` reads from it.
     fn deref(&self) -> &KeyspaceSnapshot {
         &self.default
     }
 }
 
-/// A keyspace as it was at one moment; see [`Snapshot`].
+/// A view of a keyspace at one moment; see [`Snapshot`] and [`KeyspaceHandle::snapshot`].
 #[derive(Clone)]
 pub struct KeyspaceSnapshot {
     name: Arc<str>,
     handle: OpenHandle<Shown>,
 }
 
-/// A keyspace, and the moment that is shown.
+/// A keyspace and the moment that is shown.
 #[derive(Clone)]
 struct Shown {
     open: OpenKeyspace,
@@ -107,13 +129,13 @@ impl KeyspaceSnapshot {
         &self.name
     }
 
-    /// How it is read, and the version that it reads.
+    /// The reads of the moment, and its version.
     pub(super) fn reading(&self) -> Result<(Reading<'_>, &Arc<Version>)> {
         let Shown { open, view } = self.handle.get()?;
         Ok((Reading { keyspace: &open.keyspace, version: &view.version, before: view.before }, &view.version))
     }
 
-    /// Something else that is held of the same store.
+    /// Makes another handle of the same store.
     pub(super) fn open_handle<U>(&self, kind: HandleKind, value: U) -> OpenHandle<U> {
         self.handle.map(kind, |_| value)
     }
@@ -123,7 +145,7 @@ impl KeyspaceSnapshot {
         self.reading()?.0.get(key)
     }
 
-    /// Has `look` see the value that a key had; see [`KeyspaceHandle::get_ref`].
+    /// Calls `look` with the value that a key had; see [`KeyspaceHandle::get_ref`].
     pub fn get_ref<Answer>(&self, key: &[u8], look: impl FnOnce(&[u8]) -> Answer) -> Result<Option<Answer>> {
         self.reading()?.0.get_ref(key, look)
     }
@@ -138,7 +160,7 @@ impl KeyspaceSnapshot {
         self.reading()?.0.contains(key)
     }
 
-    /// Keys and values of a range in order.
+    /// Iterates over the keys and values of a range in order.
     pub fn scan(&self, range: impl Into<KeyRange>) -> Scan {
         Scan::new(
             self.handle
@@ -146,7 +168,7 @@ impl KeyspaceSnapshot {
         )
     }
 
-    /// The same of the keys that begin with a prefix.
+    /// Iterates over the keys and values whose keys begin with a prefix.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Scan {
         self.scan(KeyRange::prefix(prefix))
     }

@@ -1,4 +1,4 @@
-//! One end of a scan: what comes next there, and what is read of it before it is asked for.
+//! One end of a scan: the next keys there, and their records, which are read ahead.
 
 use std::collections::VecDeque;
 
@@ -13,45 +13,47 @@ use crate::format::record::Record;
 use crate::log::Log;
 use crate::keyspace::{KeyspaceCursor, ScanSpace};
 
-/// Records that are read ahead in the order of their keys.
+/// How many records are read ahead in the order of their keys.
 const BY_KEY_MAX: usize = 32;
-/// More than these are read in the order of their places: one for so many that have been gone by, so that who stops has had little read in vain.
+/// More records than that are read in the order of their places: one for each four that the scan has gone by. So a scan that stops has read
+/// little in vain.
 const GONE_BY_SHARE: u64 = 4;
-/// Where fewer than one of so many records are read past the cache, it is not worth it.
+/// Where fewer than one record in this many is read past the cache, reading by place is not worth it.
 const BYPASSED_SHARE: usize = 4;
 /// Longer records are read when the scan comes to them.
 const BY_PLACE_BYTES_MAX: u32 = 2 * BLOCK_BYTES as u32;
-/// What a record that is ahead takes beside its key and value: itself, its place in the order of reading, and what the allocator adds to both.
+/// What a record that is ahead takes besides its key and value: itself, its place in the order of reading, and what the allocator adds to
+/// both.
 const AHEAD_BYTES: u64 = (size_of::<Ahead>() + size_of::<Wanted>() + 4 * size_of::<usize>()) as u64;
 
-/// One end of a scan: a cursor, the keys that it has passed, and their records.
+/// One end of a scan: a cursor, the keys that it has read ahead, and their records.
 pub(super) struct End {
     cursor: KeyspaceCursor,
     ahead: VecDeque<Ahead>,
-    /// The records' blocks, if they were read in the order of their keys.
+        /// The records' blocks, if they were read in the order of their keys.
     pub(super) bypassed: BypassBatch,
     ahead_max: usize,
-    /// Keys that were ahead, and are not any more.
+        /// How many keys the scan has gone by.
     gone_by: u64,
     space: ScanSpace,
-    /// Of so many keys ahead it is known whether their records lie apart in the log, and were read so before.
+        /// For how many keys ahead it is known whether their records lie apart, and were often read so.
     looked_at: usize,
-    /// They do.
+        /// Whether they do.
     pub(super) is_apart: bool,
-    /// Those of them that were come by.
+        /// Those of these records that the scan has gone by.
     pub(super) gathering: Option<Gathering>,
     is_over: bool,
-    /// What comes behind the keys.
+        /// What comes after the keys.
     failure: Option<Error>,
 }
 
 /// A key that is ahead.
 pub(super) struct Ahead {
-    /// All of it is known once its record was read.
+        /// It is complete once its record was read.
     pub(super) known: KnownKey,
-    /// If its record was read, and the value is wanted.
+        /// The value, if it is wanted and its record was read.
     pub(super) value: Option<Vec<u8>>,
-    /// It was, and was not in memory.
+        /// Whether the record was read past the cache.
     is_bypassed: bool,
 }
 
@@ -61,7 +63,7 @@ impl Ahead {
     }
 }
 
-/// A key that is ahead, by its place, whose record is to be read.
+/// A key whose record is to be read, by its place among those ahead.
 struct Wanted {
     record: Pointer,
     place: u32,
@@ -119,7 +121,7 @@ impl End {
                     let is_short = record_bytes <= BY_PLACE_BYTES_MAX;
                     bytes += AHEAD_BYTES + if is_short { u64::from(record_bytes) } else { known.bytes.len() as u64 };
                     if self.ahead.len() == self.ahead.capacity() {
-                        // Not twice as many, for which it has no space.
+                                                // Not twice as many, which were not admitted.
                         self.ahead.reserve_exact(BY_KEY_MAX.max(self.ahead.len() / 8));
                     }
                     self.ahead.push_back(Ahead { known, value: None, is_bypassed: false });
@@ -133,12 +135,12 @@ impl End {
         }
     }
 
-    /// Reads the records of the keys ahead, and says how many keys are to be ahead the next time.
+    /// Reads the records of the keys ahead, and decides how many keys are read ahead the next time.
     fn read(&mut self, log: &Log, wants_values: bool) {
-        // First it gives back its memory, which the next takes.
+                // First it gives its memory back, which the next batch takes.
         self.bypassed = BypassBatch::default();
         let bypassed = match self.ahead.len() {
-            // One alone is read when it is looked at.
+                        // A single record is read when the scan comes to it.
             0 | 1 => 0,
             2..=BY_KEY_MAX => {
                 let wanted =
@@ -162,7 +164,7 @@ impl End {
         }
     }
 
-    /// Looks whether the records of this key and the next few lie apart.
+    /// Looks whether the records of this key and the next ones lie apart.
     fn look_whether_apart(&mut self, open: &OpenKeyspace, wants_values: bool, next: &Ahead) {
         let some = || std::iter::once(next).chain(&self.ahead).take(BY_KEY_MAX);
         self.looked_at = some().count();
@@ -180,7 +182,7 @@ impl End {
         }
     }
 
-    /// Tells how many of the records were not in memory.
+    /// Reads records in the order of their places. Returns how many were not in the cache.
     fn read_by_place(&mut self, log: &Log, wants_values: bool) -> usize {
         let is_wanted = |known: &KnownKey| {
             (wants_values || !known.complete)
