@@ -13,7 +13,7 @@ use parking_lot::{Mutex, MutexGuard};
 const TRIES: usize = 8;
 const SPINS: usize = 8;
 /// How long the first waiter sleeps at first, and how often; each sleep is twice as long as the one before. A waiter that polls takes a
-/// processor that the lock's owner may need, so after these sleeps it waits to be woken. It has waited less than two milliseconds by then.
+/// processor that the lock's owner may need. So after these sleeps it waits to be woken, and gets the lock within a millisecond.
 const SLEEP: Duration = Duration::from_micros(50);
 const SLEEPS: u32 = 5;
 

@@ -1,19 +1,19 @@
-//! Memory that things are put into one behind the other, and that is given back as a whole.
+//! An arena: allocations lie one behind the other, and are freed all at once.
 
 use std::alloc::{Layout, handle_alloc_error};
 
 use memmap2::{Advice, MmapMut};
 
-/// What is asked of the system at a time. It gives memory for what is written to alone.
+/// How much is mapped at a time. The system gives memory only for what is written to.
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
-/// Addresses count these.
-const ALLOCATION_UNIT_BYTES: usize = 8;
-const CHUNK_UNITS: u32 = (CHUNK_BYTES / ALLOCATION_UNIT_BYTES) as u32;
+/// Addresses count words.
+const WORD_BYTES: usize = 8;
+const CHUNK_WORDS: u32 = (CHUNK_BYTES / WORD_BYTES) as u32;
 
-/// The most that an address finds.
-pub(crate) const ARENA_BYTES_MAX: u64 = (u32::MAX as u64 - CHUNK_UNITS as u64) * ALLOCATION_UNIT_BYTES as u64;
+/// The most bytes that addresses reach.
+pub(crate) const ARENA_BYTES_MAX: u64 = (u32::MAX as u64 - CHUNK_WORDS as u64) * WORD_BYTES as u64;
 
-/// Memory of its own: other than what `malloc` hands out, all of it goes back to the system at once.
+/// Mapped memory, which goes back to the system at once when the arena is dropped, unlike memory of `malloc`.
 #[derive(Default)]
 pub(super) struct Arena {
     chunks: Vec<MmapMut>,
@@ -22,13 +22,13 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    /// How much is taken.
+    /// How many bytes are taken.
     pub(super) fn bytes(&self) -> u64 {
         let before = self.chunks.len().saturating_sub(1) * CHUNK_BYTES;
         (before + self.taken) as u64
     }
 
-    /// Takes zeroed bytes, at a multiple of eight; returns their address.
+    /// Takes zeroed bytes at a multiple of eight. Returns their address.
     pub(super) fn take(&mut self, bytes: usize) -> u32 {
         assert!(bytes <= CHUNK_BYTES, "{bytes} bytes at once");
         if self.chunks.is_empty() || self.taken + bytes > CHUNK_BYTES {
@@ -36,28 +36,28 @@ impl Arena {
             self.chunks.push(chunk());
             self.taken = 0;
         }
-        let address = (self.chunks.len() - 1) as u32 * CHUNK_UNITS + (self.taken / ALLOCATION_UNIT_BYTES) as u32;
-        self.taken += bytes.next_multiple_of(ALLOCATION_UNIT_BYTES);
+                let address = (self.chunks.len() - 1) as u32 * CHUNK_WORDS + (self.taken / WORD_BYTES) as u32;
+                self.taken += bytes.next_multiple_of(WORD_BYTES);
         address
     }
 
-    /// What begins at an address.
+    /// The bytes from an address on.
     pub(super) fn at(&self, address: u32) -> &[u8] {
-        &self.chunks[(address / CHUNK_UNITS) as usize][(address % CHUNK_UNITS) as usize * ALLOCATION_UNIT_BYTES..]
+                &self.chunks[(address / CHUNK_WORDS) as usize][(address % CHUNK_WORDS) as usize * WORD_BYTES..]
     }
 
-    /// The same, to be changed.
+    /// The bytes from an address on, to be changed.
     pub(super) fn at_mut(&mut self, address: u32) -> &mut [u8] {
-        &mut self.chunks[(address / CHUNK_UNITS) as usize][(address % CHUNK_UNITS) as usize * ALLOCATION_UNIT_BYTES..]
+                &mut self.chunks[(address / CHUNK_WORDS) as usize][(address % CHUNK_WORDS) as usize * WORD_BYTES..]
     }
 }
 
 fn chunk() -> MmapMut {
     let Ok(chunk) = MmapMut::map_anon(CHUNK_BYTES) else {
-        // As any other allocation does that fails.
+                // As any other failed allocation does.
         handle_alloc_error(Layout::new::<[u8; CHUNK_BYTES]>())
     };
-    // A huge page would take more than what is written to. It is advice: a kernel without huge pages refuses it.
+        // A huge page would take more memory than what is written. It is advice: a kernel without huge pages refuses it.
     let _ = chunk.advise(Advice::NoHugePage);
     chunk
 }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_stays_where_it_is() {
+        fn allocations_keep_their_bytes() {
         let mut arena = Arena::default();
         assert_eq!(arena.bytes(), 0);
         let places: Vec<u32> = (0..100_000_u64)

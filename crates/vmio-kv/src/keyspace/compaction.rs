@@ -1,4 +1,4 @@
-//! Flushes and compactions of a keyspace: the memtable into the first level on the device, and each level that is full into the one below.
+//! Flushes and compactions of a keyspace: a memtable into the first level on the device, and each full level into the one below.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,55 +20,55 @@ use crate::volume::garbage::Garbage;
 use crate::volume::merges::UnderWay;
 use crate::volume::chunk_generations::OF_MERGES;
 
-/// So long a level is left alone whose compaction has failed.
+/// How long a level is left alone after a failed compaction.
 const REST: Duration = Duration::from_secs(5);
 
-/// What an entry of the memtable takes, about: for the sizes of the levels below.
+/// What an entry takes in a memtable, about: the sizes of the levels below follow from it.
 const MEMORY_ENTRY_BYTES: u64 = 56;
 
-/// A memtable or a level that is being compacted into the one below: nobody else compacts it, nor begins to compact the one below, as long as this
-/// is there. Level 0 is the one in memory.
+/// A flush of the immutable memtable, which is level 0, or a compaction of a level into the one below. While it exists no other thread
+/// compacts the level, nor begins to compact the one below.
 pub(crate) struct Compaction<'keyspace> {
     keyspace: &'keyspace Keyspace,
     level: usize,
     version: Arc<Version>,
-    /// Chunks that are emptied meanwhile are not given up.
+        /// Keeps chunks from being given up that are emptied meanwhile.
     _under_way: UnderWay,
 }
 
-/// A compaction that is done but not committed.
+/// A compaction that is done, but not committed.
 pub(crate) struct Compacted<'keyspace> {
     compaction: Compaction<'keyspace>,
-    /// Of the level below.
+        /// The new root of the level below.
     root: Option<Root>,
     pub(crate) taken: BlockRuns,
-    /// Extents of large values that were in memory alone.
+        /// Extents of large values that no tree has had so far.
     pub(crate) extents: Vec<Extent>,
     pub(crate) outdated: Vec<Freed>,
-    /// Records that nothing points to then.
+        /// Records that nothing points to once it is committed.
     pub(crate) garbage: Garbage,
 }
 
 impl Drop for Compaction<'_> {
     fn drop(&mut self) {
         self.keyspace.writing().is_compacting[self.level] = false;
-        // Somebody may wait until nothing of it is compacted.
+                // A removal may wait until no level of the keyspace is compacted.
         self.keyspace.changed.notify_all();
     }
 }
 
 impl<'keyspace> Compaction<'keyspace> {
-    /// Which level it is.
+    /// The level that is compacted.
     pub(crate) fn level(&self) -> usize {
         self.level
     }
 
-    /// Whether it is the memtable.
+    /// Whether it flushes a memtable.
     pub(crate) fn is_flush(&self) -> bool {
         self.level == 0
     }
 
-    /// Merges the level into the one below, by some threads.
+    /// Merges the level into the one below, with the help of idle threads.
     pub(crate) fn merge(self, threads: &MergeThreads) -> Result<Compacted<'keyspace>> {
         match &self.version.immutable {
             Some(immutable) if self.level == 0 => {
@@ -87,7 +87,7 @@ impl<'keyspace> Compaction<'keyspace> {
 
     fn merge_tree(self, threads: &MergeThreads) -> Result<Compacted<'keyspace>> {
         let Some(root) = self.version.levels[self.level].compacting else {
-            unreachable!("a level whose compaction has begun has a tree that is compacted");
+                        unreachable!("a compaction that has begun has set the level's tree aside");
         };
         let tree = Tree::new(&self.keyspace.log, self.keyspace.number, root, OF_MERGES);
         let outdated = tree.blocks()?.freed().collect();
@@ -102,7 +102,7 @@ impl<'keyspace> Compaction<'keyspace> {
             level: below as u8,
             old: self.version.levels[below].active,
             is_lowest: is_lowest(&self.version, below),
-            // As many as a full memtable fills: a target that is no larger is done soon.
+                        // As many leaves as a full memtable fills: a target that is no larger is done soon.
             part_leaves: self.keyspace.entries_max(0) / ENTRIES_MAX as u64,
         };
         merge(&self.keyspace.log, &target, newer, threads)
@@ -112,7 +112,7 @@ impl<'keyspace> Compaction<'keyspace> {
         let Merged { root, taken, outdated: replaced, garbage } = merged;
         outdated.extend(replaced.freed());
         let dead = self.keyspace.extents_of_dead(garbage.large());
-        // Nobody else knows of the nodes.
+                // Nothing else refers to the new nodes yet.
         let dead = dead.inspect_err(|_| self.keyspace.log.segment.abandon(taken.freed()))?;
         outdated.extend(dead.into_iter().map(Freed::from));
         Ok(Compacted { compaction: self, root, taken, extents: Vec::new(), outdated, garbage })
@@ -127,7 +127,7 @@ impl Compacted<'_> {
         levels
     }
 
-    /// The keyspace as it will be in the catalogue. No other compaction of it is published before this one.
+    /// The keyspace's new entry in the catalogue. No other compaction of it is published before this one.
     pub(crate) fn entry(&self) -> KeyspaceEntry {
         let keyspace = self.compaction.keyspace;
         let version = keyspace.version.load();
@@ -139,7 +139,7 @@ impl Compacted<'_> {
         KeyspaceEntry { number: keyspace.number, name: keyspace.name.clone(), log_sequence, log_offset, levels }
     }
 
-    /// Notes what the new tree holds, if that is known of what it was made of.
+    /// Notes what the new tree holds, if that is known of its inputs.
     fn note_records(&self, version: &Version) {
         let trees = &self.compaction.keyspace.tree_records;
         let (level, below) = (self.compaction.level, self.compaction.level + 1);
@@ -155,7 +155,7 @@ impl Compacted<'_> {
         }
     }
 
-    /// Has readers see what a commit of that epoch has made durable.
+    /// Shows readers what the commit of that epoch has made durable.
     pub(crate) fn publish(mut self, epoch: u64) {
         let keyspace = self.compaction.keyspace;
         let mut writing = keyspace.writing();
@@ -182,7 +182,7 @@ impl Compacted<'_> {
     }
 }
 
-/// The same of a keyspace that has nothing yet.
+/// The nodes that a flush of a new keyspace may take, about.
 pub(crate) fn compaction_blocks_of_new(limits: Limits) -> u64 {
     blocks_of_memtable(limits.memtable_bytes)
 }
@@ -192,14 +192,15 @@ fn blocks_of_memtable(bytes: u64) -> u64 {
     bytes / MEMORY_ENTRY_BYTES / (ENTRIES_MAX as u64 / 2)
 }
 
-/// Whether nothing of a keyspace is below what is merged into a level.
+/// Whether a level that is merged into has nothing of the keyspace below it.
 fn is_lowest(version: &Version, level: usize) -> bool {
     version.levels[level].compacting.is_none()
         && version.levels[level + 1..].iter().all(|below| below.active.is_none() && below.compacting.is_none())
 }
 
 impl Keyspace {
-    /// Begins another memtable, if the one before is flushed, and this one has anything.
+    /// Makes the memtable immutable and begins another one, if the one before was flushed and this one has anything. Returns whether there
+    /// is an immutable one now.
     pub(crate) fn rotate_memtable(&self) -> bool {
         let writing = self.writing();
         let version = self.version.load_full();
@@ -207,7 +208,7 @@ impl Keyspace {
             return version.immutable.is_some();
         }
         version.memtable.make_immutable();
-        // All records of the keyspace that are in the log are in the level: writers hold the lock until theirs is.
+                // All of the keyspace's records in the log are in the memtable: a writer holds the lock until its own is.
         let (log_offset, first_sequence) = self.log.end();
         self.version.store(Arc::new(Version {
             memtable: Arc::new(version.memtable.following(first_sequence, log_offset)),
@@ -220,16 +221,16 @@ impl Keyspace {
         true
     }
 
-    /// Where the log has to be read from for this keyspace: an offset, and the number of the record there.
+    /// From where the log has to be read back for this keyspace: the place and number of a record.
     pub(crate) fn replay_from(&self) -> (u64, u64) {
         let version = self.version.load();
         let oldest = version.immutable.as_ref().unwrap_or(&version.memtable);
         (oldest.log_offset, oldest.first_sequence)
     }
 
-    /// The same, if it has anything in memory.
+    /// The same; `None` if the keyspace has nothing in memory.
     pub(crate) fn oldest_in_memory(&self) -> Option<(u64, u64)> {
-        // In this order: what is no longer pending is in memory.
+                // In this order: a write that is no longer pending is in the memtable.
         let pending = *self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let version = self.version.load();
         let has_any = version.immutable.is_some() || !version.memtable.is_empty();
@@ -241,8 +242,7 @@ impl Keyspace {
         first.saturating_mul(self.limits.growth_factor.saturating_pow(level as u32))
     }
 
-    /// Begins the next compaction that is due, if one is and can be: of the memory first. All levels but the lowest are due if they are to
-    /// be `merged`.
+    /// Begins the next flush or compaction that is due and can begin; flushes come first. With `merged` all levels but the lowest are due.
     pub(crate) fn begin_compaction(&self, merged: bool) -> Option<Compaction<'_>> {
         let mut writing = self.writing();
         let version = self.version.load_full();
@@ -257,9 +257,9 @@ impl Keyspace {
                 }
             }
         };
-        // What the level above is merged into is not finished: its tree stays where it is.
+                // While the level above is merged into this one, its tree stays where it is.
         let can_begin = |level: &usize| !writing.is_compacting[*level] && (*level == 0 || !writing.is_compacting[level - 1]);
-        // Who wants all to be merged waits for nothing.
+                // A full merge does not wait for levels that have failed.
         let rests = |level: &usize| !merged && writing.resting[*level].is_some_and(|until| Instant::now() < until);
         if writing.is_removed {
             return None;
@@ -268,9 +268,9 @@ impl Keyspace {
         writing.resting[level] = None;
         (writing.is_compacting[level], writing.is_asked_for[level]) = (true, false);
         let mut levels = version.levels;
-        // One that has failed is tried again; what has come since waits for the next.
+                // A failed compaction is tried again with the tree that was set aside. What has come since waits for the next one.
         if level > 0 && levels[level].compacting.is_none() {
-            // From here on the level takes what is compacted from above in another tree.
+                        // From here on the level above is merged into another tree.
             levels[level].compacting = levels[level].active.take();
             self.version.store(Arc::new(Version {
                 memtable: Arc::clone(&version.memtable),
@@ -284,7 +284,7 @@ impl Keyspace {
         Some(Compaction { keyspace: self, level, version: self.version(), _under_way: under_way })
     }
 
-    /// All blocks that some large values have, which nothing refers to any longer.
+    /// All blocks of some large values that nothing refers to any longer.
     pub(super) fn extents_of_dead(&self, values: &[Pointer]) -> Result<Vec<Extent>> {
         let mut extents = Vec::new();
         for pointer in values {
@@ -293,7 +293,7 @@ impl Keyspace {
         Ok(extents)
     }
 
-    /// Has readers know that a commit of that epoch has ended the generations of some chunks, whose live records have been moved.
+    /// Shows readers that a commit of that epoch has ended the generations of some chunks, whose live records have been moved.
     pub(crate) fn outlive(&self, chunks: &Arc<Outdated>, epoch: u64) {
         let _writing = self.writing();
         let version = self.version.load_full();
@@ -306,71 +306,72 @@ impl Keyspace {
         }));
     }
 
-    /// A compaction found no space: who would wait for it is refused, until one does. Nobody waits for one of levels alone.
+    /// Notes that a flush found no space: writers that would wait for it fail, until one succeeds. No writer waits for a compaction of
+    /// levels alone.
     pub(crate) fn lack_space(&self) {
         self.writing().has_no_space = self.has_immutable();
         self.changed.notify_all();
         self.memtable_budget.wake();
     }
 
-    /// Whether a memtable waits to be flushed.
+    /// Whether there is an immutable memtable, which waits to be flushed.
     pub(crate) fn has_immutable(&self) -> bool {
         self.version.load().immutable.is_some()
     }
 
-    /// Whether a compaction has failed.
+    /// Whether a flush has failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.writing().failed.is_some()
     }
 
-    /// Whether a compaction has found no space.
+    /// Whether a flush has found no space.
     pub(crate) fn lacks_space(&self) -> bool {
         self.writing().has_no_space
     }
 
-    /// Nodes that a compaction of the keyspace may take, about.
+    /// Nodes that the keyspace's flush and compactions may take, about.
     pub(crate) fn compaction_blocks(&self) -> u64 {
         let version = self.version.load();
         let trees: u64 = version.roots().map(|root| u64::from(root.blocks)).sum();
         let immutable = version.immutable.as_ref().map_or(0, |immutable| immutable.bytes());
-        let memtable = self.limits.memtable_bytes.max(version.memtable.bytes()) + immutable;
-        trees + blocks_of_memtable(memtable)
+                let bytes = self.limits.memtable_bytes.max(version.memtable.bytes()) + immutable;
+                trees + blocks_of_memtable(bytes)
     }
 
-    /// Has writers be refused: a compaction has failed.
+    /// Makes all writes fail, since a flush has failed.
     pub(crate) fn fail(&self, why: &str) {
         self.writing().failed.get_or_insert_with(|| why.to_owned());
         self.changed.notify_all();
         self.memtable_budget.wake();
     }
 
-    /// How many memtables will have been flushed when all has been that is there now.
+    /// How many memtables will have been flushed once the present ones are.
     pub(crate) fn memtables_so_far(&self) -> u64 {
         let writing = self.writing();
         let version = self.version.load();
         writing.flushed_memtables + u64::from(version.immutable.is_some()) + u64::from(!version.memtable.is_empty())
     }
 
-    /// How many have been.
+    /// How many memtables have been flushed.
     pub(crate) fn flushed_memtables(&self) -> u64 {
         self.writing().flushed_memtables
     }
 
-    /// Waits until one more memtable has been flushed than so many; fails if a flush has failed.
-    pub(crate) fn wait_for_flush_after(&self, compacted: u64) -> Result<()> {
+    /// Waits until more memtables have been flushed than `flushed`; fails if a flush has failed.
+    pub(crate) fn wait_for_flush_after(&self, flushed: u64) -> Result<()> {
         let mut writing = self.writing();
-        while writing.flushed_memtables <= compacted && self.version.load().immutable.is_some() {
+                while writing.flushed_memtables <= flushed && self.version.load().immutable.is_some() {
             self.check(&writing)?;
             self.changed.wait(&mut writing);
         }
         Ok(())
     }
 
-    /// What each level holds, from the memtable downwards.
+    /// What each level holds, from the memtables downwards.
     pub(crate) fn contents(&self) -> Vec<Contents> {
         let version = self.version.load();
-        let memtable = std::iter::once(&version.memtable).chain(&version.immutable).map(|level| level.contents());
-        memtable.chain(version.roots().map(|root| self.tree_records.of(root))).collect()
+                let memtables = std::iter::once(&version.memtable).chain(&version.immutable).map(|level| level.contents());
+                memtables.chain(version.roots().map(|root| self.tree_records.of(root))).collect()
     }
 
     /// Whether a level on the device is being merged into the one below.
@@ -378,12 +379,12 @@ impl Keyspace {
         self.writing().is_compacting[1..].contains(&true)
     }
 
-    /// A compaction of a level on the device has failed: it is left alone for a while.
+    /// Leaves a level alone for a while, since its compaction has failed.
     pub(crate) fn rest(&self, level: usize) {
         self.writing().resting[level] = Some(Instant::now() + REST);
     }
 
-    /// Has the upper one of the two levels with the most entries be compacted, so that these meet; tells whether there are two.
+    /// Asks for a compaction of the upper one of the two levels with the most entries, so that these meet. Returns whether there are two.
     pub(crate) fn ask_for_merge(&self) -> bool {
         let levels = {
             let version = self.version.load();

@@ -1,5 +1,5 @@
-//! What levels hold of the log: bytes of records, and deletions. Trees do not say it on the device, so it is known of those that were made since
-//! the store was opened.
+//! What levels hold of the log: bytes of records, and deletions. Trees do not have these counts on the device. They are known for the trees
+//! that were made since the store was opened.
 
 use std::collections::HashMap;
 
@@ -14,14 +14,14 @@ pub(crate) struct Records {
     pub(crate) deletions: u64,
 }
 
-/// A level.
+/// What a level holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contents {
     pub(crate) entries: u64,
     pub(crate) records: Option<Records>,
 }
 
-/// Those of a keyspace's trees that are known.
+/// The known counts of a keyspace's trees.
 #[derive(Default)]
 pub(super) struct TreeRecords(Mutex<HashMap<(u64, u64), Records>>);
 
@@ -34,7 +34,7 @@ impl TreeRecords {
         Contents { entries: root.entries, records: self.0.lock().get(&key(root)).copied() }
     }
 
-    /// What a tree is known to hold, which is about to be replaced; nothing if there was none.
+    /// What is known of a tree that is about to be replaced; nothing if there was none.
     pub(super) fn take(&self, root: Option<Root>) -> Option<Records> {
         root.map_or(Some(Records::default()), |root| self.0.lock().remove(&key(root)))
     }
@@ -43,7 +43,7 @@ impl TreeRecords {
         self.0.lock().insert(key(root), records);
     }
 
-    /// All trees have gone.
+    /// Forgets all trees.
     pub(super) fn clear(&self) {
         self.0.lock().clear();
     }

@@ -1,4 +1,4 @@
-//! Going through a keyspace in order: all its levels at once, the newest record of each key.
+//! A cursor over a keyspace in the order of its keys: it merges all levels, and finds the newest record of each key.
 
 mod level;
 mod run;
@@ -20,25 +20,25 @@ use crate::keyspace::memtable::NEWEST;
 use crate::keyspace::{Keyspace, View};
 use crate::tree::Direction;
 
-/// A place in a keyspace.
+/// A place in a keyspace, between two keys.
 pub(crate) struct KeyspaceCursor {
     log: Arc<Log>,
-    /// Keeps what the levels refer to.
+        /// Keeps what the levels refer to from being used again.
     view: Arc<View>,
     direction: Direction,
-    /// In order of age, the newest first.
+        /// The newest level first.
     levels: Vec<LevelCursor>,
-    /// The keys without values that it has just gone by.
+        /// Keys without values that it has just gone by.
     run: Option<Run>,
-    /// Where the next range begins that is known to be empty.
+        /// Where the next known gap begins.
     ahead: Option<Vec<u8>>,
-    /// Entries that it has gone by, those that it has returned among them.
+        /// How many entries it has gone by, returned ones included.
     #[cfg(test)]
     looked: u64,
 }
 
 impl KeyspaceCursor {
-    /// At the first key on the way that is within a bound.
+    /// A cursor at the first key in a direction that is within a bound.
     pub(crate) fn seek(keyspace: &Keyspace, view: &Arc<View>, bound: Bound<&[u8]>, direction: Direction) -> Result<Self> {
         let mut cursor = KeyspaceCursor {
             log: Arc::clone(&keyspace.log),
@@ -73,11 +73,11 @@ impl KeyspaceCursor {
         Ok(cursor)
     }
 
-    /// Learns what is known of the way from a place on; returns where the range ends that this is in, if it is known to be empty.
+    /// Looks up the gaps from a place on. Returns where the gap ends that the place is in, if it is in one.
     fn look_ahead(&mut self, place: Option<&[u8]>) -> Option<Vec<u8>> {
         let mut ahead = self.view.ahead(place, self.direction);
         let mut end = None;
-        // Those of the view and of the keyspace may follow each other.
+                // Gaps of the view and of the keyspace may follow each other.
         while let Ahead::Within(place) = ahead {
             ahead = self.view.ahead(Some(&place), self.direction);
             end = Some(place);
@@ -86,7 +86,7 @@ impl KeyspaceCursor {
         end
     }
 
-    /// What is known of the next key that has a value; none if all that follows is known to be beyond an end.
+    /// What is known of the next key with a value; `None` if all that follows is known to be beyond an end.
     pub(crate) fn next(&mut self, is_beyond: impl Fn(&KnownKey) -> bool) -> Result<Option<KnownKey>> {
         loop {
             match self.nearest()?.filter(|next| !is_beyond(next.known())) {
@@ -103,7 +103,7 @@ impl KeyspaceCursor {
         }
     }
 
-    /// What is known of the next key, which may have been deleted: the newest level's entry of it, taken out of all levels.
+    /// What is known of the next key, which may have been deleted: the newest level's entry. It is taken out of all levels.
     pub(crate) fn next_or_deleted(&mut self) -> Result<Option<KnownKey>> {
         loop {
             match self.nearest()? {
@@ -114,7 +114,7 @@ impl KeyspaceCursor {
         }
     }
 
-    /// What is the next of all levels, taken out of them.
+    /// Takes the next entry out of all levels.
     fn nearest(&mut self) -> Result<Option<Next>> {
         #[cfg(test)]
         {
@@ -140,7 +140,7 @@ impl KeyspaceCursor {
                 nearest = Some(index);
                 beside.clear();
             } else if ordering == Ordering::Equal && shows_nothing {
-                // Of the same key an older level may have an entry, which counts.
+                                // An older level may have an entry of the same key, which counts.
                 beside.extend(nearest.replace(index));
             } else if ordering == Ordering::Equal {
                 beside.push(index);
@@ -152,7 +152,7 @@ impl KeyspaceCursor {
         nearest.map_or(Ok(None), |nearest| self.levels[nearest].take())
     }
 
-    /// Goes by a key that has no value; and where it is known that none follows for long, past all of these.
+    /// Goes by a key that has no value. At the beginning of a known gap it goes past all of the gap.
     fn pass(&mut self, next: Next) -> Result<()> {
         let looked = next.looked();
         let mut known = next.into_known();
@@ -175,8 +175,8 @@ impl KeyspaceCursor {
         Ok(())
     }
 
-    /// Whether a key is where the next range begins that is known to be empty, or beyond; then all of the key is known. One that cannot
-    /// be told is not: it is gone by like others.
+    /// Whether a key is at or beyond the beginning of the next known gap; all of the key is known then. If that cannot be told the answer
+    /// is no, and the key is gone by like others.
     fn reaches_what_is_ahead(&self, known: &mut KnownKey) -> bool {
         let Some(place) = &self.ahead else { return false };
         let is_there = |ordering: Ordering| match self.direction {
@@ -192,8 +192,8 @@ impl KeyspaceCursor {
         self.run = None;
     }
 
-    /// Has others know of the keys without values, if there are so many that it is worth it, or if they lie between two ranges that are
-    /// known. What cannot be read is not learnt.
+    /// Records a gap where there were many keys without values, or where they lie between two known gaps. A gap that cannot be read is not
+    /// recorded.
     fn learn(&mut self, is_before_known: bool) {
         let Some(run) = &mut self.run else { return };
         if let Ok(Some([start, end])) = run.places(&self.log, self.direction, is_before_known) {

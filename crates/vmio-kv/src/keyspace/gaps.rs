@@ -1,9 +1,9 @@
-//! Ranges of keys that are known to have no value: who looks for the next key that has one goes past each of them at once.
+//! Gaps: ranges of keys that are known to have no value. A search for the next key with a value goes past each gap at once.
 //!
-//! Scans learn them where they have gone by many deleted keys in a row, and whatever is put cuts them. They say nothing of where the
-//! deletions stand, in memory or in which level: so flushes and collections change nothing about them. They are in memory alone.
+//! Scans find gaps where they have gone by many deleted keys in a row. A put into a gap cuts it. Gaps say nothing of where the deletions
+//! are, so that flushes and collections do not change them. They are kept in memory only.
 //!
-//! A range begins and ends at places between keys. A place is some bytes: keys that are less are before it, others behind.
+//! A gap begins and ends at places between keys. A place is a byte string: lesser keys are before it, others behind it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -15,12 +15,12 @@ use parking_lot::RwLock;
 use crate::keyspace::MemtableBudget;
 use crate::tree::Direction;
 
-/// The most that are kept at a time.
+/// The most gaps at a time.
 const GAPS_MAX: usize = 1 << 16;
-/// What one takes besides the bytes of its two places: its share of a node, and two allocations.
+/// What a gap takes besides the bytes of its two places: its share of a node, and two allocations.
 const GAP_BYTES: u64 = 112;
 
-/// The place that is directly behind a key.
+/// The place directly behind a key.
 pub(super) fn behind(key: &[u8]) -> Vec<u8> {
     let mut place = Vec::with_capacity(key.len() + 1);
     place.extend_from_slice(key);
@@ -31,16 +31,16 @@ pub(super) fn behind(key: &[u8]) -> Vec<u8> {
 /// What is known of the way from a place on.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ahead {
-    /// The way begins in a gap, which ends at this place.
+        /// The place is in a gap, which ends here.
     Within(Vec<u8>),
-    /// The next one begins at this place.
+        /// The next gap begins here.
     Begins(Vec<u8>),
-    /// There is none.
+        /// There is no gap.
     Nothing,
 }
 
 impl Ahead {
-    /// What two know together.
+    /// What two sets of gaps say together.
     pub(super) fn or(self, other: Ahead, direction: Direction) -> Ahead {
         match (self, other) {
             (Ahead::Nothing, known) | (known, Ahead::Nothing) => known,
@@ -55,9 +55,9 @@ impl Ahead {
 
 struct Gap {
     end: Vec<u8>,
-    /// From this number on it is there: who sees the records below that number, or below a higher one, sees nothing in it.
+        /// Views of the records below this number, or below a higher one, have nothing in the gap.
     since: u64,
-    /// Whether somebody has gone past it of late.
+        /// Whether a search has gone past it of late.
     is_used: AtomicBool,
 }
 
@@ -71,31 +71,30 @@ impl Gap {
     }
 }
 
-/// Ranges that have nothing in common, nor touch each other unless a key that was put is between.
+/// Gaps that do not overlap. Two that touch are one, unless a put has come between.
 #[derive(Default)]
 struct Ranges {
     by_start: BTreeMap<Vec<u8>, Gap>,
-    /// Where the search for one that is not used goes on.
+        /// Where the search for an unused gap goes on.
     hand: Vec<u8>,
 }
 
-/// All that are known of a keyspace, or of a view.
+/// All known gaps of a keyspace, or of a view.
 pub(crate) struct Gaps {
     ranges: RwLock<Ranges>,
-    /// Whether there are any: puts look at this first. Who puts and who learns keep each other off, see
-    /// [`Memtable::learn`](super::memtable::Memtable::learn).
+        /// Whether there are any: puts look at this first. Puts and learning exclude each other; see [`Memtable::learn`](super::memtable::Memtable::learn).
     any: AtomicBool,
-    /// What they take is part of.
+        /// The budget that the gaps' memory counts in.
     budget: Arc<MemtableBudget>,
 }
 
 impl Gaps {
-    /// None yet.
+    /// No gaps yet.
     pub(crate) fn new(budget: &Arc<MemtableBudget>) -> Self {
         Gaps { ranges: RwLock::default(), any: AtomicBool::new(false), budget: Arc::clone(budget) }
     }
 
-    /// What those who see records below a number know of the way from a place on; `None` is behind all keys.
+    /// What views of the records below a number know of the way from a place on. `None` is behind all keys.
     pub(super) fn ahead(&self, place: Option<&[u8]>, direction: Direction, before: u64) -> Ahead {
         if !self.any.load(Ordering::Relaxed) {
             return Ahead::Nothing;
@@ -107,8 +106,8 @@ impl Gaps {
         }
     }
 
-    /// Learns that nothing is between two places, for those who see the records below a number or a higher one. Tells from which number
-    /// on it is known now: from a higher one if it has become one with its neighbours.
+    /// Adds a gap between two places, for views of the records below `since` or a higher number. Returns from which number on it is known
+    /// now: a higher one if the gap was joined with its neighbours.
     pub(super) fn learn(&self, start: Vec<u8>, end: Vec<u8>, since: u64) -> u64 {
         let (mut start, mut end, mut since, mut is_used) = (start, end, since, false);
         let mut ranges = self.ranges.write();
@@ -130,7 +129,7 @@ impl Gaps {
         since
     }
 
-    /// A key has a value from here on.
+    /// Cuts the gap that a key is in: the key has a value from here on.
     pub(super) fn cut(&self, key: &[u8]) {
         if !self.any.load(Ordering::Relaxed) {
             return;
@@ -158,7 +157,7 @@ impl Drop for Gaps {
 }
 
 impl Ranges {
-    /// The last one that begins within a bound.
+    /// The last gap that begins within a bound.
     fn up_to(&self, bound: Bound<&[u8]>) -> Option<(&Vec<u8>, &Gap)> {
         self.by_start.range::<[u8], _>((Bound::Unbounded, bound)).next_back()
     }
@@ -196,7 +195,7 @@ impl Ranges {
         Some(gap)
     }
 
-    /// Others are forgotten for it; if there are none, it is.
+    /// Adds a gap, and forgets unused ones for it. If none is unused, the gap is not added.
     fn insert(&mut self, start: Vec<u8>, gap: Gap, budget: &MemtableBudget) {
         let bytes = gap.bytes(&start);
         while self.by_start.len() >= GAPS_MAX || !budget.take_for_gaps(bytes) {
@@ -206,9 +205,9 @@ impl Ranges {
         self.by_start.insert(start, gap);
     }
 
-    /// The next that nobody has gone past since it was looked at last.
+    /// The next gap that no search has gone past since the last look at it.
     fn unused(&mut self) -> Option<Vec<u8>> {
-        // Once all of them are marked as not used, the first is.
+                // Once all are marked as unused, the first is.
         for _ in 0..=self.by_start.len() {
             let next = self.by_start.range::<[u8], _>((Bound::Excluded(&*self.hand), Bound::Unbounded)).next();
             let (start, gap) = next.or_else(|| self.by_start.first_key_value())?;
@@ -242,19 +241,19 @@ mod tests {
     enum Step {
         Put(u8),
         Delete(u8),
-        /// Somebody who sees what there was so many steps ago learns what is empty from a key on.
+                /// A view of what there was some steps ago learns what is empty from a key on.
         Learn(u8, usize),
     }
 
     proptest! {
         #[test]
-        fn nothing_is_in_a_gap_for_those_who_may_use_it(steps in proptest::collection::vec(prop_oneof![
+                fn a_gap_has_no_keys_for_the_views_that_use_it(steps in proptest::collection::vec(prop_oneof![
             2 => (0_u8..24).prop_map(Step::Put),
             3 => (0_u8..24).prop_map(Step::Delete),
             3 => (0_u8..24, 0_usize..6).prop_map(|(from, ago)| Step::Learn(from, ago)),
         ], 1..80)) {
             let gaps = Gaps::new(&budget(1 << 20));
-            // What there was before each number.
+                        // The keys before each number.
             let mut states: Vec<BTreeSet<u8>> = vec![BTreeSet::new()];
             for step in steps {
                 let mut now = states[states.len() - 1].clone();
@@ -266,7 +265,7 @@ mod tests {
                     Step::Delete(key) => { now.remove(&key); }
                     Step::Learn(from, ago) => {
                         let since = states.len() - 1 - ago.min(states.len() - 1);
-                        // As the memtable does: what was put since must not be in it.
+                                                // As the memtable does: keys that were put since must not be in it.
                         let free = |key: &u8| states[since..].iter().all(|state| !state.contains(key));
                         if let Some(end) = (from..24).take_while(free).last() {
                             gaps.learn(place(from), behind(&place(end)), since as u64);
@@ -276,7 +275,7 @@ mod tests {
                 states.push(now);
                 for (before, state) in states.iter().enumerate() {
                     for key in 0..24_u8 {
-                        // Which keys may be skipped, from either side.
+                                                // The keys that may be skipped, from either side.
                         if let Ahead::Within(end) = gaps.ahead(Some(&place(key)), Direction::Up, before as u64) {
                             prop_assert!(end > place(key));
                             prop_assert!(state.iter().all(|there| *there < key || place(*there) >= end));
@@ -291,9 +290,9 @@ mod tests {
             }
         }
 
-        /// Who goes from one to the next meets all of them, and where no key is put between, they are one.
+                /// A walk from one gap to the next meets all of them. Gaps that touch are one.
         #[test]
-        fn all_of_them_are_met(parts in proptest::collection::vec((0_u8..60, 1_u8..6), 1..20)) {
+                fn a_walk_meets_all_gaps(parts in proptest::collection::vec((0_u8..60, 1_u8..6), 1..20)) {
             let gaps = Gaps::new(&budget(1 << 20));
             let mut covered = BTreeSet::new();
             for (start, count) in parts {
@@ -334,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn they_take_no_more_than_their_share_and_those_that_are_used_stay() {
+        fn gaps_take_no_more_than_their_share_and_used_ones_stay() {
         let budget = budget(1 << 20);
         let gaps = Gaps::new(&budget);
         let key = |number: u64| number.to_be_bytes().to_vec();

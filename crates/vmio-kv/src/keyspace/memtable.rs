@@ -1,4 +1,4 @@
-//! The memtable: keys in order, and where their newest records are; of older ones those that somebody's view shows.
+//! The memtable: keys in order, with their newest records in the log, and older ones that views show.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Bound, ControlFlow};
@@ -17,51 +17,51 @@ use crate::keyspace::gaps::Gaps;
 use crate::keyspace::key_tree::{Entry, KeyTree};
 use crate::tree::Direction;
 
-/// What a key of which older records are kept takes besides its bytes: its share of a node, and two allocations.
+/// What a key with older records takes besides its bytes: its share of a node, and two allocations.
 const OLDER_BYTES: u64 = 64;
 
 /// What a large value takes besides its extents: its share of a node, and an allocation.
 const LARGE_SPACE_BYTES: u64 = 64;
 
-/// What a level that has anything takes beside: the pages that its last entry and its last node are in.
+/// What a memtable with any entry takes besides: the pages of its last entry and its last node.
 pub(crate) const BEGUN_BYTES: u64 = 2 * 4096;
 
-/// What an entry takes at most besides its key: what stands before that, and its part of a node that is half full and of those above.
+/// The most that an entry takes besides its key: the bytes before it, and its share of half-full nodes.
 const ENTRY_BYTES: u64 = 16 + 24;
 
-/// Bytes of keys after which no more entries are taken at a time.
+/// A batch of entries ends after this many bytes of keys.
 const BATCH_BYTES: usize = 128 << 10;
 
-/// Keys that are looked at, at a time, for some that a view shows.
+/// How many keys in a row a batch goes by that a view does not show.
 pub(super) const LOOKED_MAX: usize = 64;
 
-/// Keys that are looked at while writers wait, to know whether all of them are deleted.
+/// The most keys that are looked at, while writers wait, to find out whether all are deleted.
 const LEARNT_MAX: usize = 4096;
 
-/// What sees all records that there are.
+/// The bound of a view of all records.
 pub(crate) const NEWEST: u64 = u64::MAX;
 
-/// What a key adds to a level at most, of which nothing else is in it.
+/// The most that a single key adds to a memtable.
 pub(crate) fn space_for(key: &[u8]) -> u64 {
     let key = (key.len() as u64).next_multiple_of(8);
-    // What is left of a chunk of the arena may be too short for it.
+        // The rest of the arena's chunk may be too short for it.
     ENTRY_BYTES + key + key * key / arena::CHUNK_BYTES as u64
 }
 
-/// What a large value adds.
+/// What a large value adds to a memtable.
 pub(crate) fn space_for_large(value: &LargeRecord) -> u64 {
     LARGE_SPACE_BYTES + value.extents().count() as u64 * size_of::<Extent>() as u64
 }
 
-/// The newest record of each key, and others.
+/// The newest record of each key, and older ones.
 struct Entries {
     newest: KeyTree,
-    /// Of some keys, records before the newest that views may show, the newest first.
+        /// Older records that views may show, of some keys; the newest first.
     older: BTreeMap<Box<[u8]>, Vec<Entry>>,
     older_bytes: u64,
-    /// Higher than the numbers of all records.
+        /// Higher than all records' numbers.
     end: u64,
-    /// Higher than the numbers of all records but those of deletions.
+        /// Higher than all puts' numbers.
     puts_end: u64,
 }
 
@@ -69,54 +69,54 @@ struct Entries {
 #[derive(Default)]
 pub(crate) struct Shown {
     pub(crate) known: VecDeque<KnownKey>,
-    /// The last key that was looked at, if so many behind them are not shown that more were not looked at.
+        /// The last key that was looked at, if the look ended because it had gone by many keys in a row.
     pub(crate) skipped: Option<KnownKey>,
 }
 
-/// What a large value has taken: a compaction has not to read its head for that.
+/// The extents of a large value, so that a flush need not read its head for them.
 struct LargeSpace {
     extents: Box<[Extent]>,
-    /// It was replaced: nothing newer than a view shows it any more.
+        /// Whether it was replaced: only older views show it.
     is_dead: bool,
 }
 
-/// A memtable.
+/// A keyspace's newest records: mutable first, then immutable until it has been flushed.
 pub(crate) struct Memtable {
     entries: RwLock<Entries>,
-    /// For each view the number that its records are below, in order.
+        /// For each view, the number that its records are below, in order.
     views: Mutex<Vec<u64>>,
     bytes: AtomicU64,
     keys: AtomicU64,
     deletions: AtomicU64,
-    /// Bytes of the records of the log that its newest entries point to.
+        /// Bytes of the records in the log that the newest entries point to.
     record_bytes: AtomicU64,
     is_immutable: AtomicBool,
     is_flushed: AtomicBool,
-    /// Bytes of the large values that were put into it.
+        /// Bytes of the large values that were put into it.
     large_bytes: AtomicU64,
-    /// What these have taken, by the places of their heads.
+        /// The extents of these, by the places of their heads.
     large: Mutex<BTreeMap<u64, LargeSpace>>,
-    /// What it takes is part of.
-    all: Arc<MemtableBudget>,
-    /// Where the keyspace is known to have no values.
+        /// The budget that its memory counts in.
+        budget: Arc<MemtableBudget>,
+        /// Where the keyspace is known to have no values.
     gaps: Arc<Gaps>,
-    /// The number of the first record that may be in it, and where that is in the log.
+        /// The number of the first record that may be in it, and its place in the log.
     pub(crate) first_sequence: u64,
     pub(crate) log_offset: u64,
 }
 
 impl Memtable {
-    /// An empty one, for records from this number on. Nothing is known of what levels on the device have.
-    pub(crate) fn new(first_sequence: u64, log_offset: u64, all: &Arc<MemtableBudget>) -> Self {
-        Self::with_gaps(first_sequence, log_offset, all, Arc::new(Gaps::new(all)))
+    /// An empty memtable, for records from this number on. No gaps of the levels on the device are known.
+    pub(crate) fn new(first_sequence: u64, log_offset: u64, budget: &Arc<MemtableBudget>) -> Self {
+        Self::with_gaps(first_sequence, log_offset, budget, Arc::new(Gaps::new(budget)))
     }
 
-    /// The one that comes after this one, which [`make_immutable`](Self::make_immutable) has closed: the keyspace has the same values.
+    /// The memtable that follows this one, once [`make_immutable`](Self::make_immutable) was called. The keyspace's gaps stay the same.
     pub(super) fn following(&self, first_sequence: u64, log_offset: u64) -> Self {
-        Self::with_gaps(first_sequence, log_offset, &self.all, Arc::clone(&self.gaps))
+                Self::with_gaps(first_sequence, log_offset, &self.budget, Arc::clone(&self.gaps))
     }
 
-    fn with_gaps(first_sequence: u64, log_offset: u64, all: &Arc<MemtableBudget>, gaps: Arc<Gaps>) -> Self {
+        fn with_gaps(first_sequence: u64, log_offset: u64, budget: &Arc<MemtableBudget>, gaps: Arc<Gaps>) -> Self {
         let entries = Entries {
             newest: KeyTree::new(first_sequence),
             older: BTreeMap::new(),
@@ -135,7 +135,7 @@ impl Memtable {
             is_flushed: AtomicBool::new(false),
             large_bytes: AtomicU64::new(0),
             large: Mutex::default(),
-            all: Arc::clone(all),
+                        budget: Arc::clone(budget),
             gaps,
             first_sequence,
             log_offset,
@@ -152,7 +152,7 @@ impl Memtable {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// Its keys, the records that they point to, and how many deletions were put into it.
+    /// Its keys, their records' bytes, and its deletions.
     pub(crate) fn contents(&self) -> Contents {
         let records = Records {
             bytes: self.record_bytes.load(Ordering::Relaxed),
@@ -161,7 +161,7 @@ impl Memtable {
         Contents { entries: self.keys.load(Ordering::Relaxed), records: Some(records) }
     }
 
-    /// Learns of a large value that is about to be put into it; returns how many bytes all of them have.
+    /// Adds a large value that is about to be put. Returns how many bytes all of them have.
     pub(crate) fn add_large(&self, value: &LargeRecord) -> u64 {
         let extents: Box<[Extent]> = value.extents().collect();
         self.grow(space_for_large(value));
@@ -170,12 +170,12 @@ impl Memtable {
         self.large_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes
     }
 
-    /// What the large values have taken that were put into it.
+    /// The extents of all large values that were put into it.
     pub(super) fn extents(&self) -> Vec<Extent> {
         self.large.lock().values().flat_map(|space| &space.extents).copied().collect()
     }
 
-    /// The same of those that have been replaced there. Views may still show them.
+    /// The extents of those that were replaced in it. Views may still show them.
     pub(super) fn extents_of_dead(&self) -> Vec<Extent> {
         let large = self.large.lock();
         large.values().filter(|space| space.is_dead).flat_map(|space| &space.extents).copied().collect()
@@ -191,40 +191,43 @@ impl Memtable {
 
     fn grow(&self, bytes: u64) {
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.all.add(with_begun(before + bytes) - with_begun(before));
+                self.budget.add(with_begun(before + bytes) - with_begun(before));
     }
 
     fn shrink(&self, bytes: u64) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.all.remove(bytes);
+                self.budget.remove(bytes);
     }
 
-    /// Nothing is written to it any more: it is to be flushed.
+    /// Ends all writes to it: it is to be flushed.
     pub(super) fn make_immutable(&self) {
-        // Nobody learns meanwhile what is empty, nor from then on: later puts are in another level.
-        let _entries = self.entries.write();
-        self.is_immutable.store(true, Ordering::Relaxed);
-        self.all.make_immutable(with_begun(self.bytes()));
+                // No view learns a gap of the keyspace meanwhile, nor later: further puts go to another memtable.
+                let _entries = self.entries.write();
+                let was_immutable = self.is_immutable.swap(true, Ordering::Relaxed);
+                debug_assert!(!was_immutable, "a memtable becomes immutable once");
+                self.budget.make_immutable(with_begun(self.bytes()));
     }
 
-    /// It has been.
+    /// Notes that it was flushed.
     pub(super) fn flushed(&self) {
-        self.is_flushed.store(true, Ordering::Relaxed);
-        self.all.flushed(with_begun(self.bytes()));
+        debug_assert!(self.is_immutable.load(Ordering::Relaxed), "a memtable that is written to was flushed");
+        let was_flushed = self.is_flushed.swap(true, Ordering::Relaxed);
+        debug_assert!(!was_flushed, "a memtable is flushed once");
+        self.budget.flushed(with_begun(self.bytes()));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.read().newest.is_empty()
     }
 
-    /// Has everybody wait who looks at it: what is inserted meanwhile is seen at once.
+    /// Locks it for insertions. Readers wait, and see all of them at once.
     pub(crate) fn fill(&self) -> Filling<'_> {
-        Filling { level: self, entries: self.entries.write() }
+                Filling { memtable: self, entries: self.entries.write() }
     }
 
-    /// Nothing is inserted meanwhile.
+    /// Locks it against insertions.
     pub(crate) fn stay(&self) -> Staying<'_> {
-        Staying { level: self, entries: self.entries.read() }
+                Staying { memtable: self, entries: self.entries.read() }
     }
 
     /// Ends a view.
@@ -235,14 +238,13 @@ impl Memtable {
         }
     }
 
-    /// Where the newest record of a key is, of those with numbers below `before`; a view holds that, or it is [`NEWEST`].
+    /// The newest record of a key, of those with numbers below `before`: a view's bound, or [`NEWEST`].
     pub(crate) fn get(&self, key: &[u8], before: u64) -> Option<Pointer> {
         let entries = self.entries.read();
         entries.newest.get(key).and_then(|entry| entries.at(key, &entry, before))
     }
 
-    /// Some entries in order, the first of them on the way that are within a bound; fewer of them if their keys are long, or if a view
-    /// does not show many.
+    /// The first entries within a bound, in order. There are fewer than `most` if their keys are long, or if the view shows few.
     pub(crate) fn some(&self, bound: Bound<&[u8]>, direction: Direction, before: u64, most: usize) -> Shown {
         let entries = self.entries.read();
         let (mut known, mut skipped, mut bytes, mut in_a_row) = (VecDeque::new(), None, 0, 0);
@@ -269,21 +271,21 @@ impl Memtable {
         &self.gaps
     }
 
-    /// None, for a view of the level to learn.
+    /// No gaps yet, for a view to learn its own.
     pub(super) fn no_gaps(&self) -> Gaps {
-        Gaps::new(&self.all)
+                Gaps::new(&self.budget)
     }
 
-    /// Has the keyspace know that a view, which sees the records below a number, shows nothing between two places, unless something has
-    /// been put there since. Tells from which number on it is known.
+    /// Adds a gap that a view of the records below `before` has found, unless a put has come into it since. Returns from which number on it
+    /// is known.
     ///
-    /// Whoever puts a record into the level waits meanwhile, and cuts what has been learnt; whoever begins the next level does as well.
+    /// Puts wait meanwhile, and cut gaps afterwards; a rotation waits as well.
     pub(super) fn learn(&self, start: &[u8], end: &[u8], before: u64) -> Option<u64> {
         let entries = self.entries.read();
         if self.is_immutable.load(Ordering::Relaxed) {
             return None;
         }
-        // If anything was put since, each of the keys has to be looked at; what was put and deleted again was there in between.
+                // If there were puts since, each key has to be looked at. A key that was put and deleted since was there in between.
         let since = if entries.puts_end <= before {
             before
         } else if entries.are_deleted(start, end) {
@@ -299,20 +301,20 @@ impl Drop for Memtable {
     fn drop(&mut self) {
         let bytes = with_begun(self.bytes());
         match (*self.is_immutable.get_mut(), *self.is_flushed.get_mut()) {
-            (_, true) => self.all.remove_flushed(bytes),
-            (true, false) => self.all.remove_immutable(bytes),
-            (false, false) => self.all.remove(bytes),
+                        (_, true) => self.budget.remove_flushed(bytes),
+                        (true, false) => self.budget.remove_immutable(bytes),
+                        (false, false) => self.budget.remove(bytes),
         }
     }
 }
 
-/// What a level takes that has so many bytes.
+/// What a memtable of that many bytes takes.
 fn with_begun(bytes: u64) -> u64 {
     if bytes == 0 { 0 } else { bytes + BEGUN_BYTES }
 }
 
 impl Entries {
-    /// Whether all that there is between two places is deleted; false if there is too much to say.
+        /// Whether all keys between two places are deleted; false if there are too many.
     fn are_deleted(&self, start: &[u8], end: &[u8]) -> bool {
         let (mut are_deleted, mut looked) = (true, 0);
         self.newest.walk(Bound::Included(start), Direction::Up, |key, entry| {
@@ -326,7 +328,7 @@ impl Entries {
         are_deleted
     }
 
-    /// Where a key's newest record below a number is.
+        /// A key's newest record below a number.
     fn at(&self, key: &[u8], newest: &Entry, before: u64) -> Option<Pointer> {
         if newest.sequence < before {
             return Some(newest.pointer);
@@ -336,57 +338,57 @@ impl Entries {
     }
 }
 
-/// What a record takes of the log; large values are elsewhere.
+/// What a record takes in the log. Large values are elsewhere.
 fn bytes_of_log(pointer: Pointer) -> u64 {
     if pointer.kind() == PointerKind::Extents { 0 } else { u64::from(pointer.record_bytes()) }
 }
 
-/// A memtable that nobody else looks at.
-pub(crate) struct Filling<'level> {
-    level: &'level Memtable,
-    entries: RwLockWriteGuard<'level, Entries>,
+/// A memtable that is locked for insertions.
+pub(crate) struct Filling<'memtable> {
+    memtable: &'memtable Memtable,
+    entries: RwLockWriteGuard<'memtable, Entries>,
 }
 
 impl Filling<'_> {
-    /// Sets the newest record of a key. Returns what is replaced: garbage, though a view may still show it.
+        /// Sets the newest record of a key. Returns the replaced record: it is garbage, though a view may still show it.
     pub(crate) fn insert(&mut self, key: &[u8], sequence: u64, pointer: Pointer) -> Option<Pointer> {
         self.entries.end = self.entries.end.max(sequence + 1);
         if pointer.kind() != PointerKind::Tombstone {
             self.entries.puts_end = self.entries.puts_end.max(sequence + 1);
-            self.level.gaps.cut(key);
+                        self.memtable.gaps.cut(key);
         }
         let newest = &mut self.entries.newest;
         let before = newest.bytes();
         let entry = Entry { sequence, pointer };
         if pointer.kind() == PointerKind::Tombstone {
-            self.level.deletions.fetch_add(1, Ordering::Relaxed);
+                        self.memtable.deletions.fetch_add(1, Ordering::Relaxed);
         }
         let Some((place, replaced)) = newest.insert(key, entry) else {
             let added = newest.bytes() - before;
-            self.level.keys.fetch_add(1, Ordering::Relaxed);
-            self.level.record_bytes.fetch_add(bytes_of_log(pointer), Ordering::Relaxed);
-            self.level.grow(added);
+                        self.memtable.keys.fetch_add(1, Ordering::Relaxed);
+                        self.memtable.record_bytes.fetch_add(bytes_of_log(pointer), Ordering::Relaxed);
+                        self.memtable.grow(added);
             return None;
         };
         if sequence < replaced.sequence {
-            self.level.bury(pointer);
+                        self.memtable.bury(pointer);
             return Some(pointer);
         }
         newest.set(place, entry);
-        self.level.record_bytes.fetch_add(bytes_of_log(pointer), Ordering::Relaxed);
-        self.level.record_bytes.fetch_sub(bytes_of_log(replaced.pointer), Ordering::Relaxed);
-        self.level.bury(replaced.pointer);
+                self.memtable.record_bytes.fetch_add(bytes_of_log(pointer), Ordering::Relaxed);
+                self.memtable.record_bytes.fetch_sub(bytes_of_log(replaced.pointer), Ordering::Relaxed);
+                self.memtable.bury(replaced.pointer);
         self.keep_for_views(key, replaced);
         Some(replaced.pointer)
     }
 
     fn keep_for_views(&mut self, key: &[u8], replaced: Entry) {
         let entries = &mut *self.entries;
-        let views = self.level.views.lock();
+                let views = self.memtable.views.lock();
         let Some(newest) = views.last() else {
-            // What views have kept goes with the first replacement that comes after them.
+                        // Records that were kept for views go with the first replacement after the last view.
             entries.older.clear();
-            self.level.shrink(std::mem::take(&mut entries.older_bytes));
+                        self.memtable.shrink(std::mem::take(&mut entries.older_bytes));
             return;
         };
         if *newest <= replaced.sequence {
@@ -399,33 +401,33 @@ impl Filling<'_> {
         });
         let before = older.len() as u64;
         older.insert(0, replaced);
-        // Of those between the same two views, nobody sees but the newest.
+                // Of several records between the same two views, only the newest is shown.
         older.dedup_by_key(|entry| views.partition_point(|before| *before <= entry.sequence));
         added += older.len() as u64 * size_of::<Entry>() as u64;
         let removed = before * size_of::<Entry>() as u64;
         entries.older_bytes = entries.older_bytes + added - removed;
-        self.level.grow(added);
-        self.level.shrink(removed);
+                self.memtable.grow(added);
+                self.memtable.shrink(removed);
     }
 }
 
-/// A memtable that stays as it is.
-pub(crate) struct Staying<'level> {
-    level: &'level Memtable,
-    entries: RwLockReadGuard<'level, Entries>,
+/// A memtable that is locked against insertions.
+pub(crate) struct Staying<'memtable> {
+    memtable: &'memtable Memtable,
+    entries: RwLockReadGuard<'memtable, Entries>,
 }
 
 impl Staying<'_> {
-    /// Whether all its records are below a number.
+        /// Whether all its records are below a number.
     pub(crate) fn is_before(&self, before: u64) -> bool {
         self.entries.end <= before
     }
 
-    /// Begins a view of what there is: of records below the number that it returns. [`Memtable::release`] ends it.
+        /// Begins a view of the present records: those below the number that it returns. [`Memtable::release`] ends it.
     pub(crate) fn begin_view(&self) -> u64 {
         let before = self.entries.end;
-        // In order: it only rises, and stays while it is taken.
-        self.level.views.lock().push(before);
+                // The list stays in order: this number only rises, and not while the lock is held.
+                self.memtable.views.lock().push(before);
         before
     }
 }
@@ -443,14 +445,14 @@ mod tests {
         Pointer::new(PointerKind::Value, offset, 64)
     }
 
-    fn level() -> Memtable {
-        let memory = Arc::new(MemtableBudget::new(1 << 30, 1 << 20));
-        Memtable::new(1, 0, &memory)
-    }
+        fn memtable() -> Memtable {
+            let budget = Arc::new(MemtableBudget::new(1 << 30, 1 << 20));
+            Memtable::new(1, 0, &budget)
+        }
 
     #[test]
     fn the_newest_record_of_a_key_counts() {
-        let level = level();
+                let level = memtable();
         assert_eq!(level.fill().insert(b"a", 5, pointer(8)), None);
         assert_eq!(level.fill().insert(b"a", 7, pointer(16)), Some(pointer(8)));
         assert_eq!(level.fill().insert(b"a", 6, pointer(24)), Some(pointer(24)), "an older one is garbage at once");
@@ -462,8 +464,8 @@ mod tests {
     }
 
     #[test]
-    fn what_no_view_shows_is_not_kept() {
-        let level = level();
+        fn records_that_no_view_shows_are_not_kept() {
+            let level = memtable();
         level.fill().insert(b"a", 1, pointer(8));
         let bytes = level.bytes();
         let view = level.stay().begin_view();
@@ -491,12 +493,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn views_stay_what_they_were(steps in proptest::collection::vec(prop_oneof![
+                fn views_never_change(steps in proptest::collection::vec(prop_oneof![
             4 => (0_u8..6).prop_map(Step::Insert),
             1 => Just(Step::Begin),
             1 => any::<prop::sample::Index>().prop_map(Step::End),
         ], 1..200)) {
-            let level = level();
+                        let level = memtable();
             let mut model = Model::new();
             let mut views: Vec<(u64, Model)> = Vec::new();
             for (sequence, step) in (1..).zip(steps) {

@@ -1,5 +1,7 @@
-//! What the memtables of all keyspaces take together: the cache has the rest, beside what logs keep in memory. Nothing is added beyond
-//! their sum: who writes is admitted first, and waits for compactions as long as there is no space. Before it comes to that, writers are slowed.
+//! The memory of all memtables together; the cache has the rest, besides what logs keep in memory.
+//!
+//! Nothing is added beyond the budget: a writer is admitted first, and waits for flushes while there is no space. Before it comes to that,
+//! writers are slowed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -9,57 +11,56 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::Result;
 
-/// By how much a record is delayed when the limit is reached.
+/// The delay of a record when the budget is used up.
 const DELAY_MAX: Duration = Duration::from_millis(1);
-/// Nobody sleeps for less: what several records owe is slept by one.
+/// No sleep is shorter: delays add up until then, and one writer sleeps for several records.
 const SLEEP_MIN: Duration = Duration::from_micros(100);
 
-/// Nor for more: a batch of many records would sleep long after there is space again.
+/// No sleep is longer: after a batch of many records a writer would sleep long after there is space again.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
 
-/// The part of what all levels may take that ranges may take which are known to be empty.
+/// The gaps may take this part of the budget.
 const GAPS_SHARE: u64 = 16;
 
-/// What scans may read ahead, all together, in steps of which memory has 64: a sixteenth.
+/// How much all scans may read ahead together, in steps of a 64th of the memory: a sixteenth.
 const SCANS_STEPS: u64 = 4;
-/// A scan takes its space by so much at a time.
+/// How much a scan takes at a time.
 const SCAN_SPACE_BYTES: u64 = 64 << 10;
 
-/// A count of bytes that somebody waits for to change by more than a little, and that others are not to bring beyond a limit.
+/// The memory of all memtables: a count with a limit, for which writers wait, and whose changes by a step or more the cache follows.
 pub(crate) struct MemtableBudget {
     bytes: AtomicU64,
-    /// Those of them that are not written to any more: of levels that are to be compacted, or have been and are still read.
+        /// Bytes of immutable memtables, to be flushed or flushed and still read.
     closed_bytes: AtomicU64,
-    /// Of these, those that are to be compacted.
+        /// Bytes of memtables that are to be flushed.
     immutable_bytes: AtomicU64,
-    /// What writers are admitted to, and what the levels have that are written to or to be compacted: in one number, so that no two are
-    /// admitted to the same space. What snapshots hold is no space that anybody could wait for.
+        /// What writers are admitted to, and what mutable memtables and those to be flushed have: in one number, so that no two writers are admitted to the same space. Memtables that only snapshots hold do not count: no writer could wait for them.
     taken_bytes: AtomicU64,
-    /// What the cache does not have either, beside levels.
+        /// What else the cache does not have.
     other_bytes: AtomicU64,
-    /// What ranges take that are known to be empty.
+        /// Bytes of gaps.
     gaps_bytes: AtomicU64,
-    /// What scans have read ahead.
+        /// Bytes that scans have read ahead.
     scans_bytes: AtomicU64,
-    /// What all levels may take; half of it is for those that are written to.
+        /// The budget; half of it is for mutable memtables.
     most_bytes: u64,
-    /// By how much writers are to be delayed, and have not been.
+        /// By how much writers are yet to be delayed.
     owed_ns: AtomicU64,
     step_bytes: u64,
     is_over: Mutex<bool>,
     changed: Condvar,
-    /// Who is the next to be admitted holds it while he waits.
+        /// Held by the first of the waiting writers.
     front: Mutex<()>,
-    /// How many wait, he among them: nobody comes before them.
+        /// How many writers wait: no other is admitted before them.
     waiting: AtomicUsize,
-    /// What he waits for.
+        /// How much the first one waits for.
     wanted_bytes: AtomicU64,
-    /// How often something has changed that he waits for.
+        /// Counts the changes that the first one may wait for.
     changes: Mutex<u64>,
     has_changed: Condvar,
 }
 
-/// The right to add so many bytes to memtables, until they have been added.
+/// The right to add that many bytes to memtables. They count as taken until it is dropped.
 pub(crate) struct Admitted<'budget> {
     budget: &'budget MemtableBudget,
     bytes: u64,
@@ -71,19 +72,19 @@ impl Drop for Admitted<'_> {
     }
 }
 
-/// Space for what a scan reads ahead: the cache's loss as long as it is there.
+/// What a scan reads ahead: it is taken from the cache while this exists.
 pub(crate) struct ScanSpace {
     budget: Arc<MemtableBudget>,
     bytes: u64,
 }
 
 impl ScanSpace {
-    /// None yet.
+        /// Nothing yet.
     pub(crate) fn new(budget: &Arc<MemtableBudget>) -> Self {
         ScanSpace { budget: Arc::clone(budget), bytes: 0 }
     }
 
-    /// Whether it is for so many bytes, or could be made so.
+        /// Takes as much as is lacking to that many bytes. Returns whether there are that many.
     pub(crate) fn reaches(&mut self, bytes: u64) -> bool {
         while self.bytes < bytes {
             if !self.budget.take_for_scan(SCAN_SPACE_BYTES) {
@@ -96,7 +97,7 @@ impl ScanSpace {
 }
 
 impl ScanSpace {
-    /// It is for nothing any more.
+        /// Gives all of it back.
     pub(crate) fn give_back(&mut self) {
         if self.bytes > 0 {
             self.budget.give_back_of_scan(std::mem::take(&mut self.bytes));
@@ -110,17 +111,17 @@ impl Drop for ScanSpace {
     }
 }
 
-/// What somebody who waits to be admitted can hope for.
+/// What a writer that is not admitted can hope for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hope {
-    /// Levels are compacted, or will be.
+        /// A memtable is being flushed, or will be.
     Flush,
-    /// No level has anything that could be compacted.
+        /// No memtable can be flushed.
     Nothing,
 }
 
 impl MemtableBudget {
-    /// Nothing yet, of so many bytes at most; who waits is told of each multiple of `step_bytes` that it comes past.
+        /// An empty budget of `most_bytes`. [`Self::wait`] returns for each multiple of `step_bytes` that is crossed.
     pub(crate) fn new(most_bytes: u64, step_bytes: u64) -> Self {
         MemtableBudget {
             bytes: AtomicU64::new(0),
@@ -143,37 +144,37 @@ impl MemtableBudget {
         }
     }
 
-    /// So many bytes are taken for ever by something else.
+        /// Takes bytes for ever, for something else.
     pub(crate) fn add_other(&self, bytes: u64) {
         self.other_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.notify();
     }
 
-    /// What ranges may take that are known to be empty, those of all keyspaces and views.
+        /// How much the gaps of all keyspaces and views may take.
     pub(super) fn gaps_bytes_max(&self) -> u64 {
         self.most_bytes / GAPS_SHARE
     }
 
-    /// What they take.
+        /// How much they take.
     #[cfg(test)]
     pub(super) fn gaps_bytes(&self) -> u64 {
         self.gaps_bytes.load(Ordering::Relaxed)
     }
 
-    /// So many bytes for one of them, if they have not the most that they may take.
+        /// Takes bytes for a gap, unless all gaps would take too much.
     pub(super) fn take_for_gaps(&self, bytes: u64) -> bool {
         let more = |before: u64| Some(before + bytes).filter(|bytes| *bytes <= self.gaps_bytes_max());
         let taken = self.gaps_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         taken.inspect(|before| self.tell(*before, *before + bytes)).is_ok()
     }
 
-    /// One of them is gone.
+        /// Gives a gap's bytes back.
     pub(super) fn give_back_of_gaps(&self, bytes: u64) {
         let before = self.gaps_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.tell(before, before - bytes);
     }
 
-    /// So many bytes for what a scan reads ahead, if all scans have not the most that they may take.
+        /// Takes bytes for a scan, unless all scans would take too much.
     fn take_for_scan(&self, bytes: u64) -> bool {
         let most = SCANS_STEPS * self.step_bytes;
         let more = |before: u64| Some(before + bytes).filter(|bytes| *bytes <= most);
@@ -181,20 +182,20 @@ impl MemtableBudget {
         taken.inspect(|before| self.tell(*before, *before + bytes)).is_ok()
     }
 
-    /// It has let go of them.
+        /// Gives a scan's bytes back.
     fn give_back_of_scan(&self, bytes: u64) {
         let before = self.scans_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.tell(before, before - bytes);
     }
 
-    /// So many more.
+        /// Adds bytes of a mutable memtable.
     pub(super) fn add(&self, bytes: u64) {
         self.taken_bytes.fetch_add(bytes, Ordering::SeqCst);
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.tell(before, before + bytes);
     }
 
-    /// So many fewer, of a level that is written to.
+        /// Removes bytes of a mutable memtable.
     pub(super) fn remove(&self, bytes: u64) {
         self.remove_read(bytes);
         self.free(bytes);
@@ -205,25 +206,25 @@ impl MemtableBudget {
         self.tell(before, before - bytes);
     }
 
-    /// A level of so many bytes is to be compacted.
+        /// Counts a memtable as immutable.
     pub(super) fn make_immutable(&self, bytes: u64) {
         self.closed_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.immutable_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// It has been: only snapshots may hold it.
+        /// Counts an immutable memtable as flushed: only snapshots may hold it.
     pub(super) fn flushed(&self, bytes: u64) {
         self.immutable_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.free(bytes);
     }
 
-    /// One that was compacted is gone.
+        /// Removes a flushed memtable.
     pub(super) fn remove_flushed(&self, bytes: u64) {
         self.remove_read(bytes);
         self.closed_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// One that was to be is gone.
+        /// Removes an immutable memtable that was not flushed.
     pub(super) fn remove_immutable(&self, bytes: u64) {
         self.flushed(bytes);
         self.remove_flushed(bytes);
@@ -233,7 +234,7 @@ impl MemtableBudget {
         self.bytes.load(Ordering::Relaxed).saturating_sub(self.closed_bytes.load(Ordering::Relaxed))
     }
 
-    /// Whether levels that are written to are to be compacted: they have their half of it, or have what somebody waits for.
+        /// Whether mutable memtables should be flushed: they have their half of the budget, or what a waiting writer needs.
     pub(crate) fn is_crowded(&self) -> bool {
         let written_to = self.written_to();
         let wanted = self.wanted_bytes.load(Ordering::Relaxed);
@@ -245,33 +246,32 @@ impl MemtableBudget {
         written_to >= self.most_bytes / 2 || (wanted > 0 && is_in_the_way())
     }
 
-    /// Whether there is space for so many bytes more.
+        /// Whether there is space for that many more bytes.
     pub(crate) fn has_space(&self, bytes: u64) -> bool {
         self.taken_bytes.load(Ordering::SeqCst) + bytes <= self.most_bytes
     }
 
-    /// Admits a writer who adds so many bytes, if there is space.
+        /// Admits a writer that adds bytes, if there is space.
     pub(crate) fn try_admit(&self, bytes: u64) -> Option<Admitted<'_>> {
         let with_these = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= self.most_bytes);
         let taken = self.taken_bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, with_these);
         taken.is_ok().then(|| Admitted { budget: self, bytes })
     }
 
-    /// Admits him, whether there is space or not.
+        /// Admits a writer, whether there is space or not.
     pub(crate) fn admit_anyway(&self, bytes: u64) -> Admitted<'_> {
         self.taken_bytes.fetch_add(bytes, Ordering::SeqCst);
         Admitted { budget: self, bytes }
     }
 
-    /// Admits him once there is space; if there never will be, once no level has anything. He holds nothing that a compaction needs. `press` has
-    /// levels compacted, and tells what there is to hope for.
+        /// Admits a writer once there is space. If there never will be, it is admitted once no other writer is. The caller holds nothing that a flush needs. `press` has memtables flushed, and says what there is to hope for.
     pub(crate) fn admit(&self, bytes: u64, mut press: impl FnMut() -> Result<Hope>) -> Result<Admitted<'_>> {
         if self.waiting.load(Ordering::SeqCst) == 0
             && let Some(admitted) = self.try_admit(bytes)
         {
             return Ok(admitted);
         }
-        // In this order: who frees something after our look sees that somebody waits.
+                // In this order: what is freed after our look wakes us.
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let front = self.front.lock();
         self.wanted_bytes.store(bytes, Ordering::Relaxed);
@@ -282,8 +282,8 @@ impl MemtableBudget {
             }
             match press() {
                 Ok(Hope::Flush) => {}
-                // Others have been admitted, who will add to levels, or give up.
-                Ok(Hope::Nothing) if self.claimed() => {}
+                                // Others are admitted, and will add to memtables, or give up.
+                                Ok(Hope::Nothing) if self.has_admitted() => {}
                 Ok(Hope::Nothing) => break Ok(self.admit_anyway(bytes)),
                 Err(error) => break Err(error),
             }
@@ -298,10 +298,10 @@ impl MemtableBudget {
         admitted
     }
 
-    /// Whether anybody is admitted, and has not added all yet.
-    fn claimed(&self) -> bool {
-        let levels = self.written_to() + self.immutable_bytes.load(Ordering::Relaxed);
-        self.taken_bytes.load(Ordering::SeqCst) > levels
+        /// Whether a writer is admitted that has not added all yet.
+        fn has_admitted(&self) -> bool {
+            let memtables = self.written_to() + self.immutable_bytes.load(Ordering::Relaxed);
+            self.taken_bytes.load(Ordering::SeqCst) > memtables
     }
 
     fn free(&self, bytes: u64) {
@@ -309,7 +309,7 @@ impl MemtableBudget {
         self.wake();
     }
 
-    /// Something is not as it was when somebody began to wait to be admitted.
+        /// Wakes the first waiting writer, since something has changed.
     pub(super) fn wake(&self) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             *self.changes.lock() += 1;
@@ -317,8 +317,7 @@ impl MemtableBudget {
         }
     }
 
-    /// How long a writer of some records has to sleep, so that compactions keep up: not at all below seven eighths of the limit, and
-    /// from there on by the square of what is beyond.
+        /// How long a writer of some records has to sleep, so that flushes keep up: not at all below seven eighths of the budget, and from there on by the square of the excess.
     pub(crate) fn delay(&self, records: usize) -> Option<Duration> {
         let free_of_delay = self.most_bytes / 8 * 7;
         let beyond = self.taken_bytes.load(Ordering::Relaxed).checked_sub(free_of_delay)?;
@@ -338,20 +337,20 @@ impl MemtableBudget {
     }
 
     fn notify(&self) {
-        // Whoever is between looking and waiting holds it.
+                // A thread between its look and its wait holds it.
         drop(self.is_over.lock());
         self.changed.notify_all();
     }
 
-    /// What it is, rounded up by a step and less, and what is taken beside; once that is not `known`. `None` when it is over.
+        /// Waits until what is taken is not `known` any more, and returns it in steps, rounded up. `None` once [`Self::end`] was called.
     pub(crate) fn wait(&self, known: Option<u64>) -> Option<u64> {
         let mut is_over = self.is_over.lock();
         loop {
-            let levels = (self.bytes.load(Ordering::Relaxed) / self.step_bytes + 1) * self.step_bytes;
-            // No step as long as there are none.
+                        let memtables = (self.bytes.load(Ordering::Relaxed) / self.step_bytes + 1) * self.step_bytes;
+                        // No step while there are none.
             let gaps = self.gaps_bytes.load(Ordering::Relaxed).next_multiple_of(self.step_bytes);
             let scans = self.scans_bytes.load(Ordering::Relaxed).next_multiple_of(self.step_bytes);
-            let bytes = levels + gaps + scans + self.other_bytes.load(Ordering::Relaxed);
+                        let bytes = memtables + gaps + scans + self.other_bytes.load(Ordering::Relaxed);
             if *is_over {
                 return None;
             }
@@ -362,7 +361,7 @@ impl MemtableBudget {
         }
     }
 
-    /// Nobody need wait any more.
+        /// Ends all waits.
     pub(crate) fn end(&self) {
         *self.is_over.lock() = true;
         self.changed.notify_all();
@@ -374,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_are_told_and_what_is_in_between_is_not() {
+        fn waits_end_at_steps_only() {
         let budget = MemtableBudget::new(1000, 100);
         assert_eq!(budget.wait(None), Some(100));
         budget.add(250);
@@ -392,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn scans_share_a_sixteenth_and_are_the_caches_loss() {
+        fn scans_share_a_sixteenth_which_the_cache_loses() {
         let budget = Arc::new(MemtableBudget::new(1 << 20, 128 << 10));
         assert_eq!(budget.wait(None), Some(128 << 10));
         let [mut first, mut second] = [ScanSpace::new(&budget), ScanSpace::new(&budget)];
@@ -408,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_are_slowed_by_and_by() {
+        fn writers_are_slowed_gradually() {
         let slept = |bytes: u64| {
             let budget = MemtableBudget::new(1000, 100);
             budget.add(bytes);
@@ -425,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn memtables_that_are_being_flushed_crowd_nobody() {
+        fn memtables_that_are_being_flushed_do_not_count_as_mutable() {
         let budget = MemtableBudget::new(1000, 100);
         budget.add(500);
         assert!(budget.is_crowded());
@@ -457,7 +456,7 @@ mod tests {
             budget.flushed(550);
             Ok(Hope::Flush)
         });
-        assert_eq!(admitted.expect("it was compacted").bytes, 500);
+                assert_eq!(admitted.expect("it was flushed").bytes, 500);
         assert_eq!((pressed, budget.taken_bytes.load(Ordering::Relaxed)), (1, 0));
     }
 
@@ -467,7 +466,7 @@ mod tests {
         let other = budget.try_admit(100).expect("there is space");
         let mut other = Some(other);
         let admitted = budget.admit(5000, || {
-            // The first look finds somebody else.
+                        // The first look finds another writer.
             other.take();
             Ok(Hope::Nothing)
         });
@@ -478,8 +477,8 @@ mod tests {
         let full = || {
             Err(crate::error::Error::Full { volume: String::new(), wanted: 1, place: crate::error::FullPlace::Volume })
         };
-        assert!(budget.admit(20, full).is_err(), "where nothing can be compacted");
-        assert!(budget.try_admit(10).is_some(), "who has given up is in nobody's way");
+                assert!(budget.admit(20, full).is_err(), "where nothing can be flushed");
+                assert!(budget.try_admit(10).is_some(), "a writer that has given up blocks no other");
     }
 
     #[test]
@@ -500,7 +499,7 @@ mod tests {
                 });
             }
         });
-        // Each is counted twice while it is being added.
+                // Bytes count twice while they are being added.
         assert!(most.into_inner() <= 1600, "three are admitted at a time");
         assert_eq!(budget.taken_bytes.into_inner(), 0);
     }

@@ -1,4 +1,4 @@
-//! What flushes and compactions bring into the level below: a memtable, or a tree.
+//! The inputs of merges: a memtable or a tree, whose entries are merged into the level below.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -9,27 +9,27 @@ use crate::log::Log;
 use crate::keyspace::memtable::{Memtable, NEWEST};
 use crate::tree::{Cursor, Direction, MergeInput, Source, Tree};
 
-/// Entries that are taken from a memtable at a time.
+/// How many entries are taken from a memtable at a time.
 const BATCH: usize = 256;
 
 impl MergeInput for Memtable {
     fn source(&self, from: &[u8]) -> Result<Box<dyn Source + '_>> {
-        Ok(Box::new(MemorySource { level: self, batch: VecDeque::new(), from: Bound::Included(from.to_vec()) }))
+                Ok(Box::new(MemtableSource { memtable: self, batch: VecDeque::new(), from: Bound::Included(from.to_vec()) }))
     }
 }
 
-struct MemorySource<'level> {
-    level: &'level Memtable,
+struct MemtableSource<'memtable> {
+    memtable: &'memtable Memtable,
     batch: VecDeque<KnownKey>,
     /// Where the next batch begins.
     from: Bound<Vec<u8>>,
 }
 
-impl MemorySource<'_> {
+impl MemtableSource<'_> {
     fn fill(&mut self) {
         if self.batch.is_empty() {
             let from = self.from.as_ref().map(Vec::as_slice);
-            self.batch.extend(self.level.some(from, Direction::Up, NEWEST, BATCH).known);
+                        self.batch.extend(self.memtable.some(from, Direction::Up, NEWEST, BATCH).known);
             if let Some(last) = self.batch.back() {
                 self.from = Bound::Excluded(last.bytes.clone());
             }
@@ -37,7 +37,7 @@ impl MemorySource<'_> {
     }
 }
 
-impl Source for MemorySource<'_> {
+impl Source for MemtableSource<'_> {
     fn peek(&mut self) -> Result<Option<&mut KnownKey>> {
         self.fill();
         Ok(self.batch.front_mut())

@@ -1,4 +1,4 @@
-//! A keyspace: keys and values of their own, in a memtable and levels on the device.
+//! A keyspace: an independent set of keys, in memtables and in levels on the device.
 
 pub(crate) mod arena;
 pub(crate) mod contents;
@@ -40,38 +40,38 @@ pub(crate) use compaction::{Compaction, Compacted, compaction_blocks_of_new};
 pub(crate) use version::Version;
 pub(crate) use view::View;
 
-/// Bytes of large values that a memtable refers to when it is flushed, though it is not full.
+/// A memtable is flushed when its large values have this many bytes, though it is not full.
 const LARGE_BYTES_MAX: u64 = 256 << 20;
 
-/// So many numbers others may take while a keyspace has nothing in memory: its level tells numbers apart by 47 bits from where it begins.
+/// How many numbers other keyspaces may take while a memtable is empty: it stores 47 bits of its records' numbers, relative to its first.
 const IDLE_NUMBERS_MAX: u64 = 1 << 40;
 
-/// What a keyspace's levels may hold.
+/// The limits of a keyspace's levels.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+    /// Bytes of a full memtable.
     /// Bytes of the memtable.
     pub(crate) memtable_bytes: u64,
     /// How many times more entries each level has than the one above.
     pub(crate) growth_factor: u64,
 }
 
-/// A keyspace.
+/// An open keyspace.
 pub(crate) struct Keyspace {
     pub(crate) number: u32,
     pub(crate) name: String,
     pub(crate) log: Arc<Log>,
     pub(super) limits: Limits,
     pub(super) memtable_budget: Arc<MemtableBudget>,
-    /// What readers look at.
+        /// What readers see.
     version: ArcSwap<Version>,
-    /// Writers take turns: it holds whether anything is to be compacted, and whether compacting has failed.
+        /// Held by the writer whose turn it is. It has the state of flushes and compactions.
     writing: BatchingLock<Writing>,
     changed: Condvar,
-    /// It is no more. Snapshots may show it.
+        /// Whether it was dropped. Snapshots may still show it.
     is_dropped: AtomicBool,
-    /// What its trees hold, as far as that is known.
+        /// What its trees hold, as far as that is known.
     tree_records: TreeRecords,
-    /// Where the log ended when the write began that is under way: its record may be in the log and not yet in memory.
+        /// Where the log ended when the present write began: its record may be in the log, and not yet in the memtable.
     pending: Mutex<Option<(u64, u64)>>,
 }
 
@@ -79,20 +79,20 @@ pub(crate) struct Keyspace {
 struct Writing {
     failed: Option<String>,
     has_no_space: bool,
-    /// Which levels are being compacted.
+        /// Which levels are being flushed or compacted.
     is_compacting: [bool; LEVELS],
-    /// Which are to be, though they are not full.
+        /// Which levels are to be compacted, though they are not full.
     is_asked_for: [bool; LEVELS],
-    /// How many memtables have been flushed, or were taken away.
+        /// How many memtables have been flushed or removed.
     flushed_memtables: u64,
-    /// All that it has is being taken away: nobody writes, nor compacts.
+        /// All keys are being removed: there are no writes, flushes or compactions meanwhile.
     is_removed: bool,
-    /// Levels whose compaction has failed are left alone until then: what has failed once is likely to fail again.
+        /// Until when levels are left alone whose compaction has failed: the next try is likely to fail as well.
     resting: [Option<Instant>; LEVELS],
 }
 
 impl Keyspace {
-    /// A keyspace as it was committed, with nothing in memory.
+    /// A keyspace as it was committed, with an empty memtable.
     pub(crate) fn new(log: &Arc<Log>, limits: Limits, memtable_budget: &Arc<MemtableBudget>, entry: &KeyspaceEntry) -> Self {
         let version = Version {
             memtable: Arc::new(Memtable::new(entry.log_sequence, entry.log_offset, memtable_budget)),
@@ -116,37 +116,38 @@ impl Keyspace {
         }
     }
 
-    /// With what an opening has found in the log, in a level that begins where the keyspace's does.
-    pub(crate) fn with_memtable(self, level: Memtable) -> Self {
+    /// With the memtable that an opening has recovered. It begins where the keyspace's own does.
+    pub(crate) fn with_memtable(self, memtable: Memtable) -> Self {
         let version = self.version.load();
         let (levels, epoch, reclamation_epoch) = (version.levels, version.epoch, Arc::clone(&version.reclamation_epoch));
-        self.version.store(Arc::new(Version { memtable: Arc::new(level), immutable: None, levels, epoch, reclamation_epoch }));
+                let memtable = Arc::new(memtable);
+                self.version.store(Arc::new(Version { memtable, immutable: None, levels, epoch, reclamation_epoch }));
         drop(version);
         self
     }
 
-    /// The number of the segment that it is in.
+    /// The number of its segment.
     pub(crate) fn segment(&self) -> u32 {
         self.log.segment.number
     }
 
-    /// An entry of the catalogue for a keyspace that has nothing yet.
+    /// The catalogue's entry of an empty keyspace.
     pub(crate) fn empty_entry(number: u32, name: &str, log_offset: u64, log_sequence: u64) -> KeyspaceEntry {
         let levels = [LevelRoots::default(); LEVELS];
         KeyspaceEntry { number, name: name.to_owned(), log_sequence, log_offset, levels }
     }
 
-    /// What there is at present. It stays readable as long as it is held.
+    /// The present version. It stays readable while it is held.
     pub(crate) fn version(&self) -> Arc<Version> {
         self.version.load_full()
     }
 
-    /// The same for the time of a look-up: threads do not have to agree on a count for it.
+    /// The present version for a look-up, without a shared reference count.
     pub(crate) fn current(&self) -> Guard<Arc<Version>> {
         self.version.load()
     }
 
-    /// What its memtable takes that is written to.
+    /// Bytes of the mutable memtable.
     pub(crate) fn memtable_bytes(&self) -> u64 {
         self.version.load().memtable.bytes()
     }
@@ -155,8 +156,8 @@ impl Keyspace {
         self.writing.lock()
     }
 
-    /// Has writers of the keyspace wait, as long as the turn is held; fails if a flush has failed, and waits while the memtable
-    ///  is full and the one before it is still being flushed.
+    /// Takes the turn to write. Waits while another writer has it, and while the memtable is full and the one before it is still being
+    /// flushed. Fails if a flush has failed.
     pub(crate) fn begin_write(&self) -> Result<WriteTurn<'_>> {
         let mut writing = self.writing();
         while !self.has_space(&writing)? {
@@ -165,18 +166,18 @@ impl Keyspace {
         Ok(self.turn(writing))
     }
 
-    /// The same, but does not wait for a compaction.
+    /// Takes the turn to write; `None` if a flush would have to be waited for.
     pub(crate) fn try_begin_write(&self) -> Result<Option<WriteTurn<'_>>> {
         let writing = self.writing();
         Ok(self.has_space(&writing)?.then(|| self.turn(writing)))
     }
 
-    /// Whether it is no more.
+    /// Whether it was dropped.
     pub(crate) fn is_dropped(&self) -> bool {
         self.is_dropped.load(Ordering::Acquire)
     }
 
-    /// The error that it is no more.
+    /// The error of a dropped keyspace.
     pub(crate) fn gone(&self) -> Error {
         Error::NoKeyspace { volume: self.log.segment.device.name().to_owned(), name: self.name.clone() }
     }
@@ -198,7 +199,7 @@ impl Keyspace {
         self.check(writing).map(|()| false)
     }
 
-    /// Fails if there is no use in waiting for a compaction.
+    /// Fails if it is no use to wait for a flush.
     fn check(&self, writing: &Writing) -> Result<()> {
         match &writing.failed {
             Some(why) => Err(self.log.stopped(why)),
@@ -207,12 +208,12 @@ impl Keyspace {
         }
     }
 
-    /// Whether a memtable is being flushed, or will be, and so gives back what it takes.
+    /// Whether a memtable is being flushed, or will be, and so frees its memory.
     pub(crate) fn is_flushing(&self) -> bool {
         self.has_immutable() && self.check(&self.writing()).is_ok()
     }
 
-    /// What begins with the next record if its memtable has none, besides that.
+    /// What the next record takes besides, if the memtable is empty.
     pub(crate) fn space_to_begin(&self) -> u64 {
         if self.memtable_bytes() == 0 { BEGUN_BYTES } else { 0 }
     }
@@ -230,10 +231,10 @@ impl Keyspace {
         WriteTurn { keyspace: self, memtable, is_first, _writing: writing }
     }
 
-    /// Has a memtable that nothing was put into be one for records from here on. The caller has the turn.
+    /// Replaces an empty memtable by one for records from here on. The caller has the turn.
     fn begin_memtable_at(&self, (log_offset, sequence): (u64, u64)) -> Arc<Memtable> {
         let version = self.version.load_full();
-        // Views of it learn no more of what the keyspace has.
+                // Views of it learn no more gaps of the keyspace.
         version.memtable.make_immutable();
         let memtable = Arc::new(version.memtable.following(sequence, log_offset));
         self.version.store(Arc::new(Version {
@@ -258,18 +259,18 @@ impl Keyspace {
         }
     }
 
-    /// The newest record of a key in a version, of those with numbers below `before`; a tombstone is none.
+    /// The newest record of a key in a version, of those with numbers below `before`. `None` for a tombstone.
     pub(crate) fn find(&self, version: &Version, before: u64, key: &[u8]) -> Result<Option<Pointer>> {
         let newest = self.newest(version, before, key)?;
         Ok(newest.filter(|pointer| pointer.kind() != PointerKind::Tombstone))
     }
 
-    /// The same, and a tombstone is one.
+    /// The same, but a tombstone is returned.
     pub(crate) fn newest(&self, version: &Version, before: u64, key: &[u8]) -> Result<Option<Pointer>> {
         Ok(self.look_up(version, before, key, |_| ())?.map(|(pointer, _)| pointer))
     }
 
-    /// The newest record of a key. If it has to be read to be found, `read` sees it at once. A tombstone is one.
+    /// The newest record of a key, which may be a tombstone. If its record has to be read, `read` is called with it.
     pub(crate) fn look_up<Answer>(
         &self,
         version: &Version,
@@ -289,7 +290,7 @@ impl Keyspace {
         Ok(None)
     }
 
-    /// The same for several keys, for which nodes are read together.
+    /// The newest records of several keys, whose nodes are read together. `None` for tombstones.
     pub(crate) fn find_many(&self, version: &Version, before: u64, keys: &[&[u8]]) -> Result<Vec<Option<Pointer>>> {
         let mut found: Vec<Option<Pointer>> = keys.iter().map(|key| version.in_memory(key, before)).collect();
         for root in version.roots() {
@@ -303,12 +304,12 @@ impl Keyspace {
     }
 }
 
-/// The right to write to a keyspace.
+/// The turn to write to a keyspace.
 pub(crate) struct WriteTurn<'keyspace> {
     keyspace: &'keyspace Keyspace,
-    /// The memtable, which is not immutable as long as the turn is held.
+        /// The memtable, which does not become immutable while the turn is held.
     memtable: Arc<Memtable>,
-    /// There was nothing in the level, so that it was noted where the log ended.
+        /// The memtable was empty, and so the log's end was noted as pending.
     is_first: bool,
     _writing: MutexGuard<'keyspace, Writing>,
 }
@@ -318,24 +319,24 @@ impl Drop for WriteTurn<'_> {
         if !self.is_first {
             return;
         }
-        // What was written is in memory by now.
+                // The written record is in the memtable by now.
         *self.keyspace.pending.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
 impl WriteTurn<'_> {
-    /// The newest record of a key that is in memory.
+        /// The newest record of a key that is in memory.
     pub(crate) fn in_memory(&self, key: &[u8]) -> Option<Pointer> {
         self.keyspace.version.load().in_memory(key, NEWEST)
     }
 
-    /// Makes a record of the log the newest of its key. Tells whether the memtable is full.
+        /// Makes a record of the log the newest of its key. Returns whether the memtable is full.
     pub(crate) fn put(&self, key: &[u8], sequence: u64, pointer: Pointer) -> bool {
         self.keyspace.put_pointer(&self.memtable, key, sequence, pointer);
         self.is_full()
     }
 
-    /// The memtable, to put several.
+        /// The memtable, locked for several puts.
     pub(crate) fn fill(&self) -> Filling<'_> {
         self.memtable.fill()
     }
@@ -345,8 +346,7 @@ impl WriteTurn<'_> {
         self.memtable.bytes() >= self.keyspace.limits.memtable_bytes
     }
 
-    /// Learns of a large value that is about to be put. Tells whether there are so many that they should be compacted: then those among
-    /// them that have been replaced give back their space, and opening has not to look for more.
+        /// Adds a large value that is about to be put. Returns whether there are so many that they should be flushed: then replaced ones free their space, and an opening has fewer to look for.
     pub(crate) fn add_large(&self, value: &LargeRecord) -> bool {
         self.memtable.add_large(value) >= LARGE_BYTES_MAX
     }

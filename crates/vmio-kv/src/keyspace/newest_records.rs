@@ -1,4 +1,4 @@
-//! Which records are the newest of their keys, as far as levels on the device say: what a chunk of the log has to keep.
+//! Which records are the newest of their keys in the levels on the device: a chunk of the log has to keep those.
 
 use crate::error::Result;
 use crate::format::pointer::Pointer;
@@ -8,16 +8,16 @@ use crate::tree::{Answer, Tree};
 /// What is known of a record.
 #[derive(Default)]
 enum Standing {
-    /// No level that was looked at refers to it.
+        /// No level so far refers to it.
     #[default]
     Unknown,
-    /// A newer one of its key is there.
+        /// There is a newer record of its key.
     Outdated,
-    /// A level refers to it, and none above has the key for sure.
+        /// A level refers to it, and no level above has its key for sure.
     Referred,
 }
 
-/// A record, and those of levels above it that may be of its key.
+/// A record, and records of levels above that may have its key.
 #[derive(Default)]
 struct Looked {
     standing: Standing,
@@ -25,10 +25,10 @@ struct Looked {
 }
 
 impl Keyspace {
-    /// Whether each of some records, given by key and place, is the newest of its key on the device. Levels in memory are not looked at.
+    /// Whether each of some records, given by key and place, is the newest of its key on the device. Memtables are not looked at.
     ///
-    /// A record that no level refers to is outdated whatever its key is. So other records are read, to be compared by their keys, only where a level
-    /// refers to this one, and one above it may have the key.
+    /// A record that no level refers to is outdated, whatever its key is. So other records are read, to compare their keys, only if a level
+    /// refers to this record and a level above may have its key.
     pub(crate) fn are_newest(&self, version: &Version, records: &[(&[u8], Pointer)]) -> Result<Vec<bool>> {
         let mut looked: Vec<Looked> = records.iter().map(|_| Looked::default()).collect();
         for root in version.roots() {

@@ -1,4 +1,4 @@
-//! A keyspace loses all that it has, at once: it is cleared, or is to be no more.
+//! Removal of all keys of a keyspace, which is cleared or dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use crate::tree::{MergeInput, Tree};
 use crate::volume::epoch::Outdated;
 use crate::volume::garbage::Garbage;
 
-/// A keyspace that nobody writes to, since it is about to lose what it has.
+/// A keyspace without writers, which is about to lose all keys.
 pub(crate) struct Removal<'keyspace> {
     keyspace: &'keyspace Keyspace,
     version: Arc<Version>,
@@ -27,20 +27,20 @@ impl Drop for Removal<'_> {
     }
 }
 
-/// What nothing refers to once that is committed.
+/// What nothing refers to once the removal is committed.
 #[derive(Default)]
 pub(crate) struct Removed {
-    /// Records of the log, newest of their keys or not known to be older.
+        /// Records of the log that were not counted as garbage yet.
     pub(crate) garbage: Garbage,
-    /// What large values have taken that are in memory alone: no commit knows of it.
+        /// Extents of large values that only memtables refer to: no commit has them.
     pub(crate) extents: Vec<Extent>,
-    /// That too, nodes, and what large values of the trees have taken.
+        /// Those extents, nodes, and extents of large values that trees refer to.
     pub(crate) outdated: Vec<Freed>,
 }
 
 impl Keyspace {
-    /// Has writers wait, and begins no compaction of it. What one is about to publish would come back: it has ended when this returns.
-    /// No two do so at a time.
+    /// Stops writers, flushes and compactions. It returns once those have ended that had begun: what they publish would come back. The
+    /// caller does not remove twice at a time.
     pub(crate) fn begin_removal(&self) -> Result<Removal<'_>> {
         let mut writing = self.writing();
         if self.is_dropped() {
@@ -49,7 +49,8 @@ impl Keyspace {
         if let Some(why) = &writing.failed {
             return Err(self.log.stopped(why));
         }
-        writing.is_removed = true;
+                assert!(!writing.is_removed, "a keyspace is removed twice at a time");
+                writing.is_removed = true;
         while writing.is_compacting.contains(&true) {
             self.changed.wait(&mut writing);
         }
@@ -58,12 +59,12 @@ impl Keyspace {
 }
 
 impl Removal<'_> {
-    /// All that it has. The leaves of its trees are read for that, and the heads of large values.
+        /// All that the keyspace has. It reads the leaves of its trees, and the heads of large values.
     pub(crate) fn contents(&self) -> Result<Removed> {
         let Removal { keyspace, version, .. } = self;
         let mut removed = Removed::default();
         for level in std::iter::once(&version.memtable).chain(&version.immutable) {
-            // Those that were replaced there have been counted.
+                        // Records that were replaced in a memtable have been counted.
             each_pointer(&**level, |pointer| {
                 if pointer.kind() != PointerKind::Extents {
                     removed.garbage.count(pointer);
@@ -82,17 +83,17 @@ impl Removal<'_> {
         Ok(removed)
     }
 
-    /// It is not known whether it is committed.
+        /// Makes all writes fail: it is not known whether the removal was committed.
     pub(crate) fn fail(self, why: &str) {
         self.keyspace.fail(why);
     }
 
-    /// Has readers see that it has nothing, which a commit of that epoch has made durable. It goes on as the entry says, or is no more.
+        /// Shows readers the removal that a commit of that epoch has made durable. The keyspace goes on as the entry says, or is dropped.
     pub(crate) fn publish(self, epoch: u64, outdated: Vec<Freed>, goes_on: Option<&KeyspaceEntry>) {
         let Removal { keyspace, version } = &self;
         let mut writing = keyspace.writing();
         writing.has_no_space = false;
-        // Who waits for them to be compacted need not wait any more.
+                // A wait for its memtables to be flushed ends.
         writing.flushed_memtables += u64::from(version.immutable.is_some()) + u64::from(!version.memtable.is_empty());
         let (log_offset, log_sequence) = match goes_on {
             Some(entry) => (entry.log_offset, entry.log_sequence),
@@ -104,11 +105,11 @@ impl Removal<'_> {
         if let Some(immutable) = &version.immutable {
             immutable.flushed();
         }
-        // Snapshots alone may hold it.
+                // Only snapshots may hold it now.
         version.memtable.make_immutable();
         version.memtable.flushed();
         keyspace.version.store(Arc::new(Version {
-            // What is known to be empty from here on is not for views of what there was, though they see the same numbers.
+                        // Without the old gaps: views of what there was see the same numbers.
             memtable: Arc::new(Memtable::new(log_sequence, log_offset, &keyspace.memtable_budget)),
             immutable: None,
             levels: [LevelRoots::default(); LEVELS],

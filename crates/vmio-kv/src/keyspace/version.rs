@@ -1,4 +1,4 @@
-//! What a keyspace is at one moment, for those who read.
+//! A version of a keyspace: what readers see at one moment.
 
 use std::sync::Arc;
 
@@ -7,24 +7,24 @@ use crate::format::pointer::Pointer;
 use crate::keyspace::memtable::{Memtable, NEWEST};
 use crate::volume::epoch::ReclamationEpoch;
 
-/// A keyspace at one moment.
+/// What a keyspace has at one moment.
 pub(crate) struct Version {
-    /// The memtable that is written to.
+        /// The mutable memtable.
     pub(crate) memtable: Arc<Memtable>,
-    /// The immutable one, which is being flushed, and is not written to any more.
+        /// The immutable memtable, which is being flushed.
     pub(crate) immutable: Option<Arc<Memtable>>,
-    /// The trees of the levels on the device, from 1; 0 has checkpoints.
+        /// The trees of the levels on the device, from 1 on; 0 has checkpoints.
     pub(crate) levels: [LevelRoots; LEVELS],
-    /// The commit since which it is the newest.
+        /// The commit that made it.
     pub(crate) epoch: u64,
-    /// Keeps what the trees refer to from being used again.
+        /// Keeps what the trees refer to from being used again.
     pub(crate) reclamation_epoch: Arc<ReclamationEpoch>,
 }
 
 impl Version {
-    /// Of a key's records in memory with numbers below `before`, the newest.
+        /// The newest of a key's records in memory with numbers below `before`.
     pub(crate) fn in_memory(&self, key: &[u8], before: u64) -> Option<Pointer> {
-        // Nothing is in it: that is known without a look, for which readers of other cores would have to wait.
+                // An empty memtable is known without its lock, for which readers on other cores would have to wait.
         let newest = if self.memtable.bytes() == 0 { None } else { self.memtable.get(key, before) };
         newest.or_else(|| self.immutable.as_ref()?.get(key, NEWEST))
     }

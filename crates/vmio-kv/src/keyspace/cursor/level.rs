@@ -1,4 +1,4 @@
-//! A level of a keyspace, entry by entry.
+//! A cursor over one level of a keyspace.
 
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -12,14 +12,14 @@ use crate::keyspace::Keyspace;
 use crate::keyspace::memtable::{LOOKED_MAX, Memtable, Shown};
 use crate::tree::{Cursor, Direction};
 
-/// Entries that are taken from a memtable at a time, first and in the end: who looks for one key needs few.
+/// How many entries are taken from a memtable at a time, at first and at most: a search for one key needs few.
 const BATCH_MIN: usize = 4;
 const BATCH_MAX: usize = 64;
 
 /// What comes next in a level.
 pub(super) enum Next {
     Entry(KnownKey),
-    /// Up to this key, and of it, it shows nothing.
+        /// The level shows nothing up to this key, nor of it.
     Nothing(KnownKey),
 }
 
@@ -36,7 +36,7 @@ impl Next {
         }
     }
 
-    /// How many entries were looked at for it.
+        /// How many entries were looked at for it.
     pub(super) fn looked(&self) -> usize {
         match self {
             Next::Entry(_) => 1,
@@ -51,53 +51,54 @@ impl Next {
     }
 }
 
-/// A level, and what is the next on the way.
+/// A place in a level, and what comes next in a direction.
 pub(super) struct LevelCursor {
     place: Place,
     pub(super) next: Option<Next>,
 }
 
 enum Place {
-    Memory(MemoryCursor),
+        Memtable(MemtableCursor),
     Tree(Cursor<Arc<Log>>),
 }
 
-struct MemoryCursor {
-    level: Arc<Memtable>,
-    /// Records from this number on are not seen.
+struct MemtableCursor {
+    memtable: Arc<Memtable>,
+        /// Records from this number on are not seen.
     before: u64,
     direction: Direction,
     shown: Shown,
     most: usize,
 }
 
-impl MemoryCursor {
-    fn new(level: &Arc<Memtable>, before: u64, direction: Direction) -> Self {
-        MemoryCursor { level: Arc::clone(level), before, direction, shown: Shown::default(), most: BATCH_MIN }
+impl MemtableCursor {
+    fn new(memtable: &Arc<Memtable>, before: u64, direction: Direction) -> Self {
+        let (memtable, shown) = (Arc::clone(memtable), Shown::default());
+        MemtableCursor { memtable, before, direction, shown, most: BATCH_MIN }
     }
 
-    /// The first entry within a bound, which the caller has come to.
+        /// The first entry within a bound, which the cursor has come to.
     fn next_within(&mut self, bound: Bound<&[u8]>) -> Option<Next> {
         if self.shown.known.is_empty() && self.shown.skipped.is_none() {
-            self.shown = self.level.some(bound, self.direction, self.before, self.most);
+                        self.shown = self.memtable.some(bound, self.direction, self.before, self.most);
             self.most = BATCH_MAX.min(4 * self.most);
         }
         let known = self.shown.known.pop_front().map(Next::Entry);
         known.or_else(|| self.shown.skipped.take().map(Next::Nothing))
     }
 
-    /// The same, wherever the caller is.
+        /// The first entry within a bound, wherever the cursor is.
     fn skip_to(&mut self, bound: Bound<&[u8]>) -> Option<Next> {
-        *self = MemoryCursor::new(&self.level, self.before, self.direction);
+                *self = MemtableCursor::new(&self.memtable, self.before, self.direction);
         self.next_within(bound)
     }
 }
 
 impl LevelCursor {
-    pub(super) fn memtable(level: &Arc<Memtable>, before: u64, bound: Bound<&[u8]>, direction: Direction) -> Self {
-        let mut cursor = MemoryCursor::new(level, before, direction);
-        let next = cursor.next_within(bound);
-        LevelCursor { place: Place::Memory(cursor), next }
+        pub(super) fn memtable(memtable: &Arc<Memtable>, before: u64, bound: Bound<&[u8]>, direction: Direction) -> Self {
+            let mut cursor = MemtableCursor::new(memtable, before, direction);
+            let next = cursor.next_within(bound);
+            LevelCursor { place: Place::Memtable(cursor), next }
     }
 
     pub(super) fn tree(
@@ -112,17 +113,17 @@ impl LevelCursor {
         Ok(LevelCursor { place: Place::Tree(cursor), next })
     }
 
-    /// To the next entry on the way; returns the one that it has been at.
+        /// Goes to the next entry; returns the one that it was at.
     pub(super) fn take(&mut self) -> Result<Option<Next>> {
         let Some(taken) = self.next.take() else { return Ok(None) };
         self.next = match &mut self.place {
-            Place::Memory(cursor) => cursor.next_within(Bound::Excluded(&taken.known().bytes)),
+                        Place::Memtable(cursor) => cursor.next_within(Bound::Excluded(&taken.known().bytes)),
             Place::Tree(cursor) => next_of_tree(cursor)?,
         };
         Ok(Some(taken))
     }
 
-    /// To the first entry behind a place on the way, if it may be before that.
+        /// Goes to the first entry behind a place, unless it is there already.
     pub(super) fn skip_to(&mut self, place: &[u8], direction: Direction) -> Result<()> {
         let Some(next) = &self.next else { return Ok(()) };
         let ordering = next.known().compare_to(place);
@@ -134,7 +135,7 @@ impl LevelCursor {
             return Ok(());
         }
         self.next = match &mut self.place {
-            Place::Memory(cursor) => cursor.skip_to(bound),
+                        Place::Memtable(cursor) => cursor.skip_to(bound),
             Place::Tree(cursor) => {
                 cursor.skip_to(bound)?;
                 next_of_tree(cursor)?

@@ -1,4 +1,4 @@
-//! Keys in a row that have no value.
+//! Runs of keys that have no value.
 
 use crate::error::Result;
 use crate::format::leaf::KnownKey;
@@ -6,27 +6,27 @@ use crate::log::Log;
 use crate::keyspace::gaps::behind;
 use crate::tree::Direction;
 
-/// Shorter ones are gone by each time: to go past one at once costs about as much.
+/// Shorter runs are not recorded as gaps: going by their keys costs about as much as going past a gap.
 const LEARNT_MIN: usize = 32;
-/// Longer ones are learnt in parts: who learns one keeps writers waiting, and who does not go on has learnt something.
+/// Longer runs are recorded in parts: recording keeps writers waiting, and a cursor that stops early has recorded something.
 const PART: usize = 512;
 
 /// Keys in a row that a cursor has gone by.
 pub(super) struct Run {
     begin: Begin,
-    /// The last of several.
+        /// The last of several keys.
     last: Option<KnownKey>,
     skipped: usize,
 }
 
 enum Begin {
-    /// With the first of them.
+        /// Begins with this key.
     Key(KnownKey),
-    /// Where it is known already that there is nothing.
+        /// Begins where a known gap ends.
     Place(Vec<u8>),
 }
 
-/// The place before a key on the way.
+/// The place before a key, in a direction.
 pub(super) fn place_before(key: &[u8], direction: Direction) -> Vec<u8> {
     match direction {
         Direction::Up => key.to_vec(),
@@ -34,7 +34,7 @@ pub(super) fn place_before(key: &[u8], direction: Direction) -> Vec<u8> {
     }
 }
 
-/// The place behind a key on the way.
+/// The place behind a key, in a direction.
 fn place_behind(key: &[u8], direction: Direction) -> Vec<u8> {
     match direction {
         Direction::Up => behind(key),
@@ -43,36 +43,35 @@ fn place_behind(key: &[u8], direction: Direction) -> Vec<u8> {
 }
 
 impl Run {
-    /// With a first key; so many were looked at for it.
+        /// A run that begins with a key, for which `looked` keys were looked at.
     pub(super) fn from_key(first: KnownKey, looked: usize) -> Self {
         Run { begin: Begin::Key(first), last: None, skipped: looked }
     }
 
-    /// From the end of what is known to be empty on.
+        /// A run that begins at the end of a known gap.
     pub(super) fn from_place(place: Vec<u8>) -> Self {
         Run { begin: Begin::Place(place), last: None, skipped: 0 }
     }
 
-    /// Goes on to a key; so many were looked at for it.
+        /// Adds a key, for which `looked` keys were looked at.
     pub(super) fn push(&mut self, known: KnownKey, looked: usize) {
         self.last = Some(known);
         self.skipped += looked;
     }
 
-    /// Whether so much of it has come together that it should be learnt before it goes on.
+        /// Whether the run is so long that a part of it should be recorded.
     pub(super) fn is_long(&self) -> bool {
         self.skipped >= PART
     }
 
-    /// The two places, in the order of keys, that it is between, and where it goes on; none if it is not worth it. Of keys that are not
-    /// known as a whole the records are read.
+        /// The places that the run begins and ends at, in the order of keys, if it is worth recording; the run begins anew at its end. It reads the records of keys that are not known as a whole.
     pub(super) fn places(
         &mut self,
         log: &Log,
         direction: Direction,
         is_before_known: bool,
     ) -> Result<Option<[Vec<u8>; 2]>> {
-        // A range that was cut comes together again: else each of its parts would be gone to for ever.
+                // Gaps that a put has cut are joined again: otherwise a cursor would stop at each part for ever.
         let joins_two = is_before_known && matches!(self.begin, Begin::Place(_));
         let is_worth_it = self.skipped >= LEARNT_MIN || joins_two;
         let Some(last) = self.last.as_mut().filter(|_| is_worth_it) else { return Ok(None) };

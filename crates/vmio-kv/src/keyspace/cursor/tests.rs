@@ -1,4 +1,4 @@
-//! What it takes to find the next key that has a value, whatever was deleted before it: counted, not timed.
+//! What it takes to find the next key with a value behind deleted ones: counted, not timed.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use vmio::backing::MemoryBacking;
 use super::*;
 use crate::{Db, Durability, Options};
 
-/// What a look may go by that has nothing to learn any more.
+/// The most entries that a search goes by once the gaps are known.
 const FEW: u64 = 100;
 
 fn store() -> Db {
@@ -26,7 +26,7 @@ fn first_in(keyspace: &Keyspace, view: &Arc<View>, bound: Bound<&[u8]>, directio
     (found.map(|known| known.bytes), cursor.looked)
 }
 
-/// The first key from a bound on, and how many entries were gone by.
+/// The first key from a bound on, and how many entries the search went by.
 fn first(db: &Db, bound: Bound<&[u8]>, direction: Direction) -> (Option<Vec<u8>>, u64) {
     let keyspace = db.default_keyspace().keyspace();
     first_in(keyspace, &Arc::new(View::begin(keyspace)), bound, direction)
@@ -53,7 +53,7 @@ fn a_queue_costs_the_same_as_it_goes_on() {
 }
 
 #[test]
-fn so_does_a_queue_from_the_other_end() {
+fn a_queue_in_the_other_direction_costs_the_same_as_it_goes_on() {
     let db = store();
     let mut most = 0;
     db.put(&key(9999), b"job").unwrap();
@@ -83,14 +83,14 @@ fn a_stack_costs_the_same_however_much_was_taken_from_it() {
 }
 
 const MANY: u64 = 20_000;
-/// The one key of the many that stays.
+/// The one key that is not deleted.
 const LEFT: u64 = 12_345;
 
-/// Where the many are when they are deleted, and where what deletes them.
+/// A store with many deleted keys: their puts and deletions are in memtables or in levels.
 fn delete_many(values_flushed: bool, deletions_flushed: bool, below: bool) -> Db {
     let db = store();
     if below {
-        // A level that is below all others keeps what deletes.
+                // The lowest level has all keys, so that the deletions are kept.
         (0..MANY).for_each(|number| db.put(&key(number), b"old").unwrap());
         db.flush().unwrap();
         db.collect_garbage().unwrap();
@@ -107,11 +107,11 @@ fn delete_many(values_flushed: bool, deletions_flushed: bool, below: bool) -> Db
 }
 
 #[test]
-fn what_was_deleted_is_gone_by_once() {
+fn deleted_keys_are_gone_by_once() {
     for case in 0..8 {
         let db = delete_many(case & 1 > 0, case & 2 > 0, case & 4 > 0);
         let (below, above) = (key(LEFT - 5000), key(LEFT + 5000));
-        // Once, from either end.
+                // Once from either end.
         let (_, once) = first(&db, Bound::Unbounded, Direction::Up);
         let (_, back) = first(&db, Bound::Unbounded, Direction::Down);
         assert!(once + back <= MANY + 1000, "case {case}: {once} and {back}");
@@ -138,7 +138,7 @@ fn what_was_deleted_is_gone_by_once() {
 }
 
 #[test]
-fn what_was_learnt_outlives_a_flush_and_is_cut_by_what_is_put() {
+fn gaps_outlive_a_flush_and_are_cut_by_puts() {
     let db = delete_many(true, false, true);
     first(&db, Bound::Unbounded, Direction::Up);
     first(&db, Bound::Unbounded, Direction::Down);
@@ -172,7 +172,7 @@ fn what_was_learnt_outlives_a_flush_and_is_cut_by_what_is_put() {
 }
 
 #[test]
-fn a_snapshot_goes_by_what_it_does_not_show_once() {
+fn a_snapshot_goes_by_keys_that_it_does_not_show_once() {
     for is_flushed in [false, true] {
         let db = store();
         let keyspace = db.default_keyspace().keyspace();
@@ -189,7 +189,7 @@ fn a_snapshot_goes_by_what_it_does_not_show_once() {
         others().for_each(|number| db.delete(&key(number)).unwrap());
         db.delete(&key(LEFT)).unwrap();
         let after = begin();
-        // What is put later is not for them, and neither is what others learn.
+                // Later puts are not for these views, nor are gaps that others find.
         db.put(&key(1), b"again").unwrap();
         first(&db, Bound::Unbounded, Direction::Up);
         for (view, lowest, highest) in
@@ -207,7 +207,7 @@ fn a_snapshot_goes_by_what_it_does_not_show_once() {
 }
 
 #[test]
-fn a_range_ends_where_it_is_said_to() {
+fn a_search_ends_at_the_end_of_its_range() {
     let db = delete_many(true, false, false);
     let keyspace = db.default_keyspace().keyspace();
     let view = Arc::new(View::begin(keyspace));
@@ -219,11 +219,11 @@ fn a_range_ends_where_it_is_said_to() {
 }
 
 #[test]
-fn what_is_shown_of_a_lower_level_is_not_taken_for_gone_by() {
+fn a_key_of_a_lower_level_is_shown_though_newer_ones_are_skipped() {
     for direction in [Direction::Up, Direction::Down] {
         let db = store();
         let keyspace = db.default_keyspace().keyspace();
-        // The last of many that are looked at together.
+                // The last of the keys that are looked at together.
         let left = if direction == Direction::Up { 32 * 64 - 1 } else { 0 };
         db.put(&key(left), b"below").unwrap();
         db.flush().unwrap();
@@ -235,9 +235,9 @@ fn what_is_shown_of_a_lower_level_is_not_taken_for_gone_by() {
     }
 }
 
-/// A queue whose jobs come again: each cuts what is known to be empty, and is taken.
+/// A queue whose jobs come again: each put cuts the gap, and is deleted again.
 #[test]
-fn a_range_that_was_cut_comes_together_again() {
+fn a_gap_that_was_cut_is_joined_again() {
     let db = store();
     (0..6000).for_each(|number| db.put(&key(number), b"job").expect("space"));
     (0..5999).for_each(|number| db.delete(&key(number)).expect("space"));
@@ -258,7 +258,7 @@ fn a_range_that_was_cut_comes_together_again() {
 }
 
 #[test]
-fn what_is_learnt_of_a_cleared_keyspace_is_not_for_views_of_what_it_had() {
+fn gaps_of_a_cleared_keyspace_do_not_hide_what_older_views_show() {
     let db = store();
     let keyspace = db.default_keyspace().keyspace();
     (0..MANY).for_each(|number| db.put(&key(number), b"job").unwrap());
@@ -278,7 +278,7 @@ fn what_is_learnt_of_a_cleared_keyspace_is_not_for_views_of_what_it_had() {
 }
 
 #[test]
-fn what_was_known_of_a_keyspace_is_not_for_what_is_put_once_it_is_cleared() {
+fn gaps_from_before_a_clear_do_not_hide_later_puts() {
     let db = delete_many(true, false, false);
     let keyspace = db.default_keyspace().keyspace();
     first(&db, Bound::Unbounded, Direction::Up);
@@ -311,7 +311,7 @@ fn a_view_of_an_idle_memtable_learns_nothing_of_its_successor() {
 }
 
 #[test]
-fn an_opening_knows_none_and_what_was_put_before_it_is_found() {
+fn an_opening_knows_no_gaps_and_finds_earlier_puts() {
     let backing = Arc::new(MemoryBacking::new(256 << 20).unwrap());
     let options = Options::new().memory_bytes(64 << 20).durability(Durability::None);
     let db = Db::create_on(Arc::clone(&backing), options.clone()).unwrap();
@@ -333,7 +333,7 @@ fn an_opening_knows_none_and_what_was_put_before_it_is_found() {
 }
 
 #[test]
-fn a_queue_whose_jobs_are_popped_costs_the_same_as_it_goes_on() {
+fn a_queue_that_is_popped_costs_the_same_as_it_goes_on() {
     let db = store();
     db.put(&key(0), b"job").unwrap();
     let mut most = 0;
