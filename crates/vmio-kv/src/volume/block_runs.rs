@@ -1,13 +1,13 @@
-//! Blocks by the runs that they make.
+//! Lists of blocks, as runs.
 //!
-//! Nodes are written one behind the other, and a tree that has been compacted is given up whole: a list of its blocks would grow with
-//! the tree, to many megabytes, where runs are few.
+//! Nodes are written one behind the other, and a tree that was compacted is freed as a whole. A list of its single blocks would grow with
+//! the tree, to many megabytes; its runs are few.
 
 use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
 use crate::format::geometry::unit_of;
 
-/// Blocks, in the order in which they were added. No run goes beyond a unit.
+/// Blocks in the order in which they were added. No run goes beyond an allocation unit.
 #[derive(Debug, Default)]
 pub(crate) struct BlockRuns {
     runs: Vec<Extent>,
@@ -20,7 +20,7 @@ impl BlockRuns {
         self.push_run(Extent { offset, blocks: 1 });
     }
 
-    /// Adds a run, which is longer then than it was if it begins where the last one ends.
+        /// Adds a run. It is joined with the last one if it begins where that ends.
     pub(crate) fn push_run(&mut self, run: Extent) {
         self.blocks += run.blocks;
         match self.runs.last_mut() {
@@ -31,12 +31,12 @@ impl BlockRuns {
         }
     }
 
-    /// Adds all of another.
+        /// Adds all blocks of another list.
     pub(crate) fn append(&mut self, other: Self) {
         other.runs.into_iter().for_each(|run| self.push_run(run));
     }
 
-    /// How many blocks there are.
+        /// The number of blocks.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
@@ -46,7 +46,7 @@ impl BlockRuns {
         self.runs.iter().copied()
     }
 
-    /// The runs, to be given back.
+        /// The runs, to be freed.
     pub(crate) fn freed(&self) -> impl Iterator<Item = Freed> + '_ {
         self.iter().map(Freed::from)
     }

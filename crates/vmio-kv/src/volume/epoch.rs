@@ -1,19 +1,19 @@
-//! When what a commit has taken out of use may be used again: when nobody can reach it any longer.
+//! Reclamation epochs: when blocks that a commit has outdated may be used again.
 //!
-//! A version of a keyspace refers to nodes and records. The commit that makes the next version retires some of them, which
-//! readers of the version, and of all before it, may still look at. Each version holds a reclamation epoch, each reclamation epoch the next one: so a
-//! reclamation epoch ends only after all before it, and what was retired with it is given back then.
+//! A version of a keyspace refers to nodes and records. The commit that makes the next version outdates some of them, which readers of
+//! earlier versions may still look at. Each version holds a reclamation epoch, and each epoch holds the next one. So an epoch ends only
+//! after all before it, and what was outdated at its end is freed then.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::format::free_log::Freed;
 
-/// Where blocks go whose last reader has gone.
+/// The blocks that have lost their last reader.
 #[derive(Default)]
 pub(crate) struct Retired(Mutex<Vec<Freed>>);
 
 impl Retired {
-    /// Takes all that nobody reads any more.
+        /// Takes all blocks without readers.
     pub(crate) fn take(&self) -> Vec<Freed> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -23,8 +23,8 @@ impl Retired {
     }
 }
 
-/// What a commit has taken out of use. It goes where [`Retired`] has it when the last reclamation epoch that ended with it is over: that of one
-/// keyspace for its nodes, those of all keyspaces for chunks of the log.
+/// Blocks that a commit has outdated. They become [`Retired`] when the last reclamation epoch that ended with them has no readers: one
+/// keyspace's epoch for its nodes, all keyspaces' epochs for chunks of the log.
 pub(crate) struct Outdated {
     retired: Arc<Retired>,
     freed: Vec<Freed>,
@@ -49,12 +49,12 @@ pub(crate) struct ReclamationEpoch {
 }
 
 impl ReclamationEpoch {
-    /// The first one.
+        /// The first epoch.
     pub(crate) fn first() -> Arc<ReclamationEpoch> {
         Arc::default()
     }
 
-    /// Ends it with what its last commit has retired, and begins the next one.
+        /// Ends the epoch with the blocks that its last commit has outdated, and begins the next one.
     pub(crate) fn end(&self, outdated: Arc<Outdated>) -> Arc<ReclamationEpoch> {
         let next = ReclamationEpoch::first();
         let ended = self.ending.set((outdated, Arc::clone(&next)));
@@ -66,7 +66,7 @@ impl ReclamationEpoch {
 impl Drop for ReclamationEpoch {
     fn drop(&mut self) {
         let mut ending = self.ending.take();
-        // In a loop: a chain of reclamation epochs that ends at once must not end by recursion.
+                // In a loop: a long chain of epochs must not end by recursion.
         while let Some((outdated, next)) = ending {
             drop(outdated);
             ending = Arc::into_inner(next).and_then(|mut next| next.ending.take());
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_retired_waits_for_all_earlier_readers() {
+        fn outdated_blocks_wait_for_all_earlier_readers() {
         let retired = Arc::new(Retired::default());
         let first = ReclamationEpoch::first();
         let second = first.end(Outdated::new(&retired, freed(1)));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_keyspaces_share_waits_for_the_readers_of_all() {
+        fn chunks_wait_for_the_readers_of_all_keyspaces() {
         let retired = Arc::new(Retired::default());
         let (left, right) = (ReclamationEpoch::first(), ReclamationEpoch::first());
         let chunk = Outdated::new(&retired, freed(1));

@@ -11,25 +11,25 @@ use crate::volume::allocator::TakenRuns;
 use crate::volume::space_reservation::SpacePriority;
 use crate::volume::segment::{Segment, priority};
 
-/// Blocks for a value that nothing refers to yet: they are free again if it is dropped before [`Self::keep`].
+/// Blocks for a value that nothing refers to yet. They are freed on drop unless [`Self::keep`] was called.
 pub(crate) struct TakenExtents {
     segment: Arc<Segment>,
     pub(crate) extents: Vec<Extent>,
     pub(crate) head: Extent,
-    /// Units that nobody had.
+        /// Units that were free.
     new_units: Vec<u64>,
     is_kept: Cell<bool>,
 }
 
 impl TakenExtents {
-    /// Takes space for so many blocks, and for a head that is as long as `head_blocks` says of so many extents.
+        /// Takes that many blocks, and a head whose length `head_blocks` says for a number of extents.
     pub(crate) fn new(
         segment: &Arc<Segment>,
         keyspace: u32,
         blocks: u64,
         head_blocks: impl Fn(usize) -> u64,
     ) -> Result<Self> {
-        // Some of it goes to units that are begun, perhaps.
+                // Some of the value may go to units that are taken in part.
         segment.make_ready_for(SpacePriority::Put, blocks / ALLOCATION_UNIT_BLOCKS + 2)?;
         let taken = segment.take(|allocator| {
             let new_units = segment.units_besides(SpacePriority::Put, allocator);
@@ -51,7 +51,7 @@ impl TakenExtents {
         self.extents.iter().copied().chain([self.head])
     }
 
-    /// Something refers to them now.
+        /// Keeps the blocks: something refers to them now.
     pub(crate) fn keep(&self) {
         self.is_kept.set(true);
     }
@@ -59,7 +59,7 @@ impl TakenExtents {
 
 impl Drop for TakenExtents {
     fn drop(&mut self) {
-        // A child that was forked while a value's source was read leaves the parent's locks alone.
+                // A child that was forked while the value's source was read leaves the parent's locks alone.
         if !self.is_kept.get() && self.segment.device.check_not_forked().is_ok() {
             let mut allocator = self.segment.allocator();
             allocator.share(&self.new_units);

@@ -1,17 +1,16 @@
-//! What a compaction leaves behind in the log and in large values, by what somebody has to do about it.
+//! The garbage that a compaction makes, in the log and of large values.
 
 use std::collections::BTreeMap;
 
 use crate::format::geometry::unit_of;
 use crate::format::pointer::{Pointer, PointerKind};
 
-/// Records that no entry points to any longer: those of the log by the chunks that they are in, since there may be as many as
-/// entries.
+/// Records that no entry points to any more. Records of the log are counted by chunk, since there may be as many as entries.
 #[derive(Debug, Default)]
 pub(crate) struct Garbage {
-    /// Bytes, by units.
+        /// Bytes by unit.
     bytes: BTreeMap<u64, u32>,
-    /// Large values, whose space is given back.
+        /// Large values, whose space is freed.
     large: Vec<Pointer>,
 }
 
@@ -25,7 +24,7 @@ impl Garbage {
         }
     }
 
-    /// Counts all of another.
+        /// Adds all of another.
     pub(crate) fn append(&mut self, mut other: Self) {
         other.bytes.iter().for_each(|(unit, bytes)| self.add(*unit, *bytes));
         self.large.append(&mut other.large);
@@ -36,7 +35,7 @@ impl Garbage {
         *bytes = bytes.saturating_add(more);
     }
 
-    /// Units of the log, and how many bytes of each.
+        /// Units of the log, with their bytes of garbage.
     pub(crate) fn of_log(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.bytes.iter().map(|(unit, bytes)| (*unit, *bytes))
     }

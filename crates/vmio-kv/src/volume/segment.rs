@@ -1,4 +1,4 @@
-//! A segment: its allocator, its catalogue of keyspaces, and what its last commit said.
+//! A segment: its allocator, its catalogue of keyspaces, and its last commit.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,27 +38,27 @@ pub(crate) struct Segment {
     pub(crate) free_reserve: FreeReserve,
     pub(crate) ownership: Ownership,
     allocator: BatchingLock<Allocator>,
-    /// Whoever gives units space on the device, or takes it from them, holds it.
+        /// Held while units are given space on the device, or lose it.
     pub(super) allocating: Mutex<()>,
     pub(super) committed: Mutex<Committed>,
-    /// The number of the last commit, for those who must not wait for the one under way.
+        /// The epoch of the last commit, for readers that must not wait for the one under way.
     pub(super) epoch: AtomicU64,
-    /// Heads of large values that were written, from a random number on.
+        /// Counts the heads of large values, from a random number on.
     heads: AtomicU32,
 }
 
-/// The epoch of a segment in which nothing was committed yet.
+/// The epoch of an empty segment.
 pub(crate) const EPOCH_FIRST: u64 = 1;
 
-/// Free units are given back to the file system when so many have come together, or such a share of a short volume.
+/// How many free units are worth a discard, and which share of a short volume.
 const DISCARD_UNITS: usize = 8;
 const DISCARD_SHARE: usize = 16;
 
-/// Lays out an empty segment: a log of one chunk, and the next one taken.
+/// Lays out an empty segment: a log of one chunk, and the next chunk taken.
 pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
     give_own_units_space(device, &entry.groups)?;
     let mut allocator = Allocator::new(&entry.groups);
-    allocator.extend_write_fence(allocator.next_write_fence(true));
+    allocator.set_write_fence(allocator.next_write_fence(true));
     give_chunks_space(device, &mut allocator, 2)?;
     let full = || {
         let volume = device.name().to_owned();
@@ -78,7 +78,7 @@ pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
     let mut front = Box::new(Block::ZERO);
     front.0[..header.to_bytes().len()].copy_from_slice(&header.to_bytes());
     device.write(chunk, &front.0)?;
-    allocator.extend_write_fence(unit_of(next) + 1);
+    allocator.set_write_fence(unit_of(next) + 1);
     let write_fence = allocator.next_write_fence(true);
     let changed = allocator.changed(entry.uuid, EPOCH_FIRST, write_fence);
     changed.blocks.iter().try_for_each(|(offset, block)| device.write(*offset, &block.0))?;
@@ -101,7 +101,7 @@ pub(super) fn format(device: &Device, entry: &SegmentEntry) -> Result<()> {
     };
     let copies = first_group(device, entry)?.superblocks();
     for (copy, offset) in copies.into_iter().enumerate() {
-        // The other copy is void, whatever the device held there.
+                // The other copy is void, whatever was there.
         let block = if copy as u64 == EPOCH_FIRST % 2 {
             superblock.to_block(entry.uuid, offset, EPOCH_FIRST)
         } else {
@@ -117,7 +117,7 @@ fn first_group(device: &Device, entry: &SegmentEntry) -> Result<Group> {
     entry.groups.first().copied().ok_or_else(wrong)
 }
 
-/// Where a segment's superblocks are, the epoch of the newest, and what it says.
+/// The places of a segment's superblocks, the epoch of the newest, and that one.
 pub(super) fn read_superblock(device: &Device, entry: &SegmentEntry) -> Result<([u64; 2], u64, Superblock)> {
     let copies = first_group(device, entry)?.superblocks();
     let Some(Newest { copy, block, .. }) = device.read_pair(Kind::Superblock, copies, u64::MAX)? else {
@@ -137,8 +137,7 @@ pub(super) fn read_superblock(device: &Device, entry: &SegmentEntry) -> Result<(
 }
 
 impl Segment {
-    /// Reads the newest committed state. Chunks of the log that are newer are to be marked by whoever replays it, who calls
-    /// [`Self::ready`] then. All segments of a store share whether they look after each flush if they were taken over.
+        /// Reads the last committed state. The caller replays the log, marks its newer chunks, and then calls [`Self::ready`]. `looks_after_flushes` is shared by all segments of a store.
     pub(crate) fn open(
         device: Arc<Device>,
         chunk_generations: &ChunkGenerations,
@@ -146,7 +145,7 @@ impl Segment {
         entry: &SegmentEntry,
     ) -> Result<Self> {
         let (copies, epoch, superblock) = read_superblock(&device, entry)?;
-        // Where the volume has grown into what another one was, that may have left a copy.
+                // Where the volume has grown over another one, that may have left a copy.
         let is_own = |sealed: &Sealed<'_>| (sealed.uuid == entry.uuid).then_some(0);
         let read = |kind: Kind, offsets: [u64; 2]| match device.read_best(kind, offsets, epoch, is_own)? {
             Some(found) => Ok(found),
@@ -165,7 +164,7 @@ impl Segment {
             return Err(device.damaged("the bitmap or the unit table", first, Damage::Stale));
         }
         if groups != entry.groups {
-            // Growth was cut short: what it has left must be written over before its epoch comes again.
+                        // Growth was cut short: blocks that it has left must be overwritten before their epoch comes again.
             for block in allocator.last_unknown_blocks() {
                 let newest = device.read_best(block.kind, block.offsets, epoch, is_own)?;
                 allocator.know_newest(block, newest.as_ref());
@@ -181,7 +180,7 @@ impl Segment {
             free_log_blocks.push(next);
             let block = device.read_block(next)?;
             let rows = unseal(&block.0, Kind::FreeLog, next).and_then(|sealed| {
-                // Each commit writes its own.
+                                // Each commit writes its own free log.
                 match (sealed.uuid == entry.uuid, sealed.epoch) {
                     (false, _) => Err(Damage::Foreign),
                     (true, found) if found != epoch => Err(Damage::Epoch { found, wanted: epoch }),
@@ -189,7 +188,7 @@ impl Segment {
                 }
             });
             let (freed, behind) = rows.map_err(|damage| device.damaged("the free log", next, damage))?;
-            // Who might have read them is gone.
+                        // Their readers are gone.
             for freed in freed {
                 let end =
                     freed.blocks.checked_mul(BLOCK_BYTES as u64).and_then(|bytes| bytes.checked_add(freed.offset));
@@ -207,10 +206,10 @@ impl Segment {
         for reference in &superblock.catalogue {
             keyspaces.push(read_catalogue(&device, entry.uuid, *reference)?);
         }
-        // One that says 0 has all; once it grows it must not. Who opens it may use all features from its first commit on.
+                // 0 means all units; once the segment grows it must not. The owner may use all features from its first commit on.
         let superblock = Superblock { units: units_of(&groups), write_fence, incompatible: FEATURES, ..superblock };
         let committed = Committed::new(copies, epoch, superblock, keyspaces, free_log_blocks);
-        // Another than other openings have begun with, most likely.
+                // Most likely not the number that another opening has begun with.
         let failed =
             |source| Error::Device { volume: device.name().to_owned(), action: "numbering", offset: 0, source };
         let [low, high, ..] = Uuid::random().map_err(failed)?.0;
@@ -231,7 +230,7 @@ impl Segment {
         })
     }
 
-    /// All that is taken has been marked: what is not is free. Tells the device which units hold nodes.
+        /// Finds the free units, once everything taken is marked, and tells the device which units hold nodes.
     pub(crate) fn ready(&self) -> Result<()> {
         let opened = self.epoch();
         let mut allocator = self.allocator();
@@ -249,48 +248,48 @@ impl Segment {
         self.allocator.lock()
     }
 
-    /// What the last commit said.
+        /// The last commit's superblock.
     pub(crate) fn superblock(&self) -> Superblock {
         self.committed.lock().unwrap_or_else(PoisonError::into_inner).superblock.clone()
     }
 
-    /// The error that the superblock is not what it should be.
+        /// The error of a superblock that is not what it should be.
     pub(crate) fn damaged_superblock(&self, damage: Damage) -> Error {
         let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
         self.device.damaged("the superblock", committed.copies[committed.epoch as usize % 2], damage)
     }
 
-    /// Has the superblock's copies be elsewhere from the next commit on.
+        /// Moves the superblock's copies, from the next commit on.
     pub(super) fn move_superblocks(&self, copies: [u64; 2]) {
         self.committed.lock().unwrap_or_else(PoisonError::into_inner).copies = copies;
     }
 
-    /// The keyspaces that were committed.
+        /// The committed keyspaces.
     pub(crate) fn keyspaces(&self) -> Vec<KeyspaceEntry> {
         let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
         committed.keyspaces().cloned().collect()
     }
 
-    /// The number of the last commit.
+        /// The epoch of the last commit.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// The number of the commit under way, or of the next: what nodes that are built now say.
+        /// The epoch of the next commit, or of the one under way: nodes that are built now have it.
     pub(crate) fn next_epoch(&self) -> u64 {
         self.epoch() + 1
     }
 
-    /// The number of the next head of a large value. Of the 4096 before it none has the same.
+        /// The number of the next large value's head. None of the 4096 before it has the same.
     pub(crate) fn next_head_number(&self) -> u32 {
         self.heads.fetch_add(1, Ordering::Relaxed) % HEAD_NUMBERS
     }
 
-    /// How many units have to be free with space for a claim to so many chunks, and whether they are.
+        /// How many units have to be free, with space, for a write of that priority that takes `chunks`, and whether they are.
     fn units_for(&self, priority: SpacePriority, chunks: u64, allocator: &Allocator) -> (u64, bool) {
         let least = |priority| self.free_reserve.least_free(priority, allocator.units_in_all()) + chunks;
         match priority {
-            // Nothing is given space on the device for what is to stay free beside.
+                        // Background writes give no units space that have to stay free for others.
             SpacePriority::Background => {
                 let wanted = least(SpacePriority::Put);
                 let has_much = allocator.free_units_with_holes() >= least(priority);
@@ -300,12 +299,12 @@ impl Segment {
         }
     }
 
-    /// How many units there are beside what is kept for others than such a claim.
+        /// How many units a write of that priority may take.
     pub(super) fn units_besides(&self, priority: SpacePriority, allocator: &Allocator) -> u64 {
         allocator.free_units().saturating_sub(self.free_reserve.least_free(priority, allocator.units_in_all()))
     }
 
-    /// Has so many units have space for a claim, if there is any for them.
+        /// Gives that many units space for a write of that priority, as far as there is any.
     pub(super) fn make_ready_for(&self, priority: SpacePriority, units: u64) -> Result<()> {
         let (wanted, is_there) = self.units_for(priority, units, &self.allocator());
         if !is_there && wanted < u64::MAX {
@@ -314,7 +313,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Refuses a claim to so many chunks if what is kept for others would not be left: as it is now. Who is to find them reserves them.
+        /// Fails if a write of that priority may not take that many chunks now. It does not reserve them.
     pub(crate) fn check_space(&self, priority: SpacePriority, chunks: u64) -> Result<()> {
         let (wanted, is_there) = self.units_for(priority, chunks, &self.allocator());
         if is_there || (wanted < u64::MAX && self.make_ready(wanted)?) {
@@ -323,7 +322,7 @@ impl Segment {
         Err(self.full(chunks.max(1) * ALLOCATION_UNIT_BYTES))
     }
 
-    /// The same, and nobody else takes the chunks as long as the reservation is there.
+        /// Reserves that many chunks for a write of that priority, or fails.
     pub(crate) fn reserve(&self, priority: SpacePriority, chunks: u64) -> Result<SpaceReservation<'_>> {
         loop {
             let wanted = {
@@ -341,12 +340,12 @@ impl Segment {
         }
     }
 
-    /// For who takes no chunk.
+        /// A reservation of no chunk.
     pub(crate) fn reserve_none(&self) -> SpaceReservation<'_> {
         SpaceReservation::new(self, 0)
     }
 
-    /// Takes units into use behind those that it has, if these groups have more.
+        /// Takes more units into use, if these groups have more.
     pub(crate) fn grow(&self, groups: &[Group]) -> Result<()> {
         if units_of(groups) > self.allocator().units_in_all() {
             give_own_units_space(&self.device, groups)?;
@@ -355,7 +354,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Takes something of the allocator, having more units granted first if it takes that.
+        /// Takes something from the allocator. Where it needs units beyond the write fence, or units with space, those are provided first.
     pub(super) fn take<Taken>(&self, mut take: impl FnMut(&mut Allocator) -> Option<Taken>) -> Result<Option<Taken>> {
         let mut has_tried_all = false;
         loop {
@@ -370,7 +369,7 @@ impl Segment {
             if hit_write_fence {
                 self.commit(Changes { extend_write_fence: true, ..Changes::default() }, &[])?;
             } else {
-                // What is left in units that are begun is taken where no other has space.
+                                // If no other unit gets space, what is left in units taken in part will do.
                 has_tried_all = !self.make_ready(ready + 1)?;
             }
         }
@@ -382,7 +381,7 @@ impl Segment {
         self.begin_chunk(taken.ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))?)
     }
 
-    /// Takes one of so many units that are reserved, of which there is one less then.
+        /// Takes a reserved unit; `reserved` counts those that are left.
     pub(super) fn take_reserved_unit(&self, reserved: &mut u64) -> Result<u64> {
         let taken = self.take(|allocator| {
             let left = reserved.checked_sub(1)?;
@@ -393,38 +392,37 @@ impl Segment {
         taken.ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))
     }
 
-    /// Has a unit that was taken be a chunk of the log; returns where it begins.
+        /// Begins a chunk of the log in a unit that was taken. Returns its place.
     pub(super) fn begin_chunk(&self, unit: u64) -> Result<u64> {
         self.device.begin_unit(unit, false, priority(Purpose::Log))?;
         Ok(unit * ALLOCATION_UNIT_BYTES)
     }
 
-    /// Takes up to so many blocks in a row for nodes, pending until they are committed.
+        /// Takes up to `most` blocks in a row for nodes. They are pending until a commit has them.
     pub(crate) fn take_nodes(&self, cursor: &mut Cursor, purpose: Purpose, keyspace: u32, most: u64) -> Result<Extent> {
         let taken = self.take(|allocator| allocator.take_blocks(cursor, purpose, keyspace, most))?;
         let (taken, entered) = taken.ok_or_else(|| self.full(ALLOCATION_UNIT_BYTES))?;
         let begun = match entered {
             Entered::No => Ok(()),
             Entered::New(unit) => self.device.begin_unit(unit, true, priority(purpose)),
-            // What the device has there is no node, or not ours any more: it must not be read.
+                        // What the device has there is no node, or an outdated one: it must not be read.
             Entered::Again(free) => self.ensure_space(unit_of(taken.offset)).and_then(|()| {
                 free.into_iter().try_for_each(|freed| self.device.forget_blocks(freed.offset, freed.blocks))
             }),
         };
         if begun.is_err() {
-            // Others may share the cursor.
+                        // Other threads may share the cursor.
             self.allocator().leave(cursor);
             self.abandon(std::iter::once(taken.into()));
         }
         begun.map(|()| taken)
     }
 
-    /// Has the device give up what it holds of free units, down to `least` of them together: a commit is durable that does not refer to
-    /// them, and nobody reads them any more.
+        /// Discards free units, down to `least` of them together. A durable commit does not refer to them, and they have no readers.
     pub(crate) fn discard_free(&self, least: usize) -> Result<()> {
         let mut units = DISCARD_UNITS.max(least);
         loop {
-            // What is reserved keeps its space, and what is next. Few at a time: what is being discarded is not to be had.
+                        // The reserve and the next units keep their space. Few at a time: units cannot be taken while they are being discarded.
             let _alone = self.allocating();
             let mut allocator = self.allocator();
             let kept = self.free_reserve.least_free(SpacePriority::Put, allocator.units_in_all()) + AHEAD_UNITS;
@@ -443,21 +441,21 @@ impl Segment {
         }
     }
 
-    /// So many free units are worth a discard while others write: fewer in a short volume.
+        /// How many free units are worth a discard while others write: fewer in a short volume.
     pub(crate) fn worth_a_discard(&self) -> usize {
         (self.allocator().units_in_all() as usize / DISCARD_SHARE).clamp(1, DISCARD_UNITS)
     }
 
-    /// Counts a record that nobody points to any longer.
+        /// Counts a record as garbage.
     pub(crate) fn count_garbage(&self, record: Pointer) {
-        // The space of large values is given back, not collected.
+                // The space of large values is freed, not collected.
         if record.kind() == PointerKind::Extents {
             return;
         }
         self.allocator().add_garbage(unit_of(record.offset()), record.record_bytes());
     }
 
-    /// Gives blocks back that nobody has published.
+        /// Frees blocks that were never published.
     pub(crate) fn abandon(&self, blocks: impl Iterator<Item = Freed>) {
         let mut allocator = self.allocator();
         blocks.for_each(|freed| allocator.free(freed));
@@ -478,7 +476,7 @@ fn read_catalogue(device: &Device, segment: Uuid, reference: BlockReference) -> 
     catalogue::from_block(&sealed).map_err(damaged)
 }
 
-/// Kreon's order of eviction (§3.3.1): of level N inner nodes 2N − 1 and leaves 2N, the log behind them all.
+/// The order of eviction (Kreon §3.3.1): 2N − 1 for inner nodes of level N, 2N for its leaves, and then the log.
 pub(crate) fn priority(purpose: Purpose) -> u8 {
     match purpose {
         Purpose::Leaves(level) => 2 * level,

@@ -1,5 +1,5 @@
-//! Space on the device for what a segment writes: units get it before they are given out, so that a file system that is full is noticed before
-//! anything is written, and what is reserved is there for certain.
+//! Space on the device: a unit gets its space before it is taken. So a full file system is noticed before anything is written, and reserved
+//! units can be written to for certain.
 
 use std::sync::{MutexGuard, PoisonError};
 
@@ -11,15 +11,15 @@ use crate::volume::allocator::Allocator;
 use crate::volume::space_reservation::{SpacePriority, OWN_UNITS};
 use crate::volume::segment::Segment;
 
-/// Units that get space beyond what is needed at the moment. Nothing is given back before as many are free beside these.
+/// How many more units get space than are needed at the moment. No fewer than this stay allocated besides the reserve.
 pub(super) const AHEAD_UNITS: u64 = 4;
 
-/// Gives the groups' own units space: nothing is written to them then that finds none.
+/// Gives the groups' own units space, so that writes to them never lack it.
 pub(super) fn give_own_units_space(device: &Device, groups: &[Group]) -> Result<()> {
     groups.iter().try_for_each(|group| device.allocate(group.own_unit))
 }
 
-/// Gives so many free units space, for chunks, in a segment that nobody else has yet.
+/// Gives free units space for chunks, in a segment that is being created.
 pub(super) fn give_chunks_space(device: &Device, allocator: &mut Allocator, chunks: u64) -> Result<()> {
     while allocator.free_units() < OWN_UNITS + chunks {
         let Some(unit) = allocator.next_without_space(false) else { return Ok(()) };
@@ -30,7 +30,7 @@ pub(super) fn give_chunks_space(device: &Device, allocator: &mut Allocator, chun
 }
 
 impl Volume {
-    /// Has what lies in fixed places have space, as far as there is any: a volume may have been made when it got none.
+        /// Gives the volume's fixed blocks space, as far as there is any: older volumes were made without.
     pub(crate) fn ensure_fixed_space(&self) {
         let of_segments =
             || self.segments().iter().try_for_each(|entry| give_own_units_space(&self.device, &entry.groups));
@@ -41,13 +41,12 @@ impl Volume {
 }
 
 impl Segment {
-    /// Nobody else gives units space, or takes it from them, meanwhile.
+        /// Locks the space of units: none gets it or loses it meanwhile.
     pub(super) fn allocating(&self) -> MutexGuard<'_, ()> {
         self.allocating.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has so many free units have space, and some more. Tells whether there are so many; if not, the volume has no more, or its file system
-    /// no space for them.
+        /// Gives free units space until `wanted` of them have it, and some more. Returns whether there are `wanted`. If not, the volume has no more units, or its file system has no space for them.
     pub(crate) fn make_ready(&self, wanted: u64) -> Result<bool> {
         let _alone = self.allocating();
         let mut is_full = false;
@@ -55,7 +54,7 @@ impl Segment {
             let unit = {
                 let mut allocator = self.allocator();
                 let ready = allocator.free_units();
-                // What is ahead is not worth trying each unit.
+                                // On a full file system the extra units are not worth a try each.
                 let aim = if is_full { wanted } else { wanted + AHEAD_UNITS };
                 match allocator.next_without_space(is_full).filter(|_| ready < aim) {
                     Some(unit) => unit,
@@ -68,7 +67,7 @@ impl Segment {
             match self.device.allocate(unit) {
                 Ok(()) => self.allocator().got_space(unit),
                 Err(Error::Full { .. }) => {
-                    // A part of it may have got some, which others of them can use.
+                                        // A part of the unit may have got space, which others can use.
                     if let Err(error) = self.device.discard(unit..unit + 1) {
                         tracing::debug!(%error, unit, "a part of a unit keeps its space");
                     }
@@ -80,17 +79,17 @@ impl Segment {
         }
     }
 
-    /// Has what is reserved have space, as far as there is any.
+        /// Gives the reserve its space, as far as there is any.
     pub(crate) fn allocate_free_reserve(&self) {
         let wanted = self.free_reserve.least_free(SpacePriority::Put, self.allocator().units_in_all());
         if self.allocator().free_units() < wanted
             && let Err(error) = self.make_ready(wanted)
         {
-            tracing::warn!(%error, "what is reserved may have no space on the device");
+                        tracing::warn!(%error, "the reserve may have no space on the device");
         }
     }
 
-    /// Has a unit that is taken have space: one of a store that was made when units were given out without.
+        /// Gives a taken unit its space: older stores took units without.
     pub(crate) fn ensure_space(&self, unit: u64) -> Result<()> {
         if self.allocator().has_space(unit) {
             return Ok(());
@@ -101,12 +100,12 @@ impl Segment {
         Ok(())
     }
 
-    /// Whether it lacks not units but space for them, which a longer volume would not have either.
+        /// Whether the file system has no space for more units, so that a longer volume would not help.
     pub(crate) fn file_system_is_full(&self) -> bool {
         self.allocator().file_system_is_full()
     }
 
-    /// The error that it, or the file system, has no space for so many bytes.
+        /// The error of a full volume or file system.
     pub(crate) fn full(&self, wanted: u64) -> Error {
         let volume = self.device.name().to_owned();
         let place = if self.file_system_is_full() { FullPlace::FileSystem } else { FullPlace::Volume };

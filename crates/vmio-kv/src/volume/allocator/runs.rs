@@ -1,4 +1,4 @@
-//! Blocks in a row, for large values.
+//! Runs of blocks, for large values.
 
 use crate::format::bitmap::{UNIT_WORDS, UnitBits};
 use crate::format::extents::{Extent, PIECE_BLOCKS};
@@ -7,21 +7,21 @@ use crate::format::geometry::{BLOCK_BYTES, ALLOCATION_UNIT_BLOCKS, ALLOCATION_UN
 use crate::format::unit_table::{Purpose, AllocationUnit};
 use crate::volume::allocator::{Allocator, GroupMap};
 
-/// A run of so many blocks is taken for a part of a value, though others would be longer: a unit lacks less than an eighth in the end so.
+/// A free run of this many blocks is taken for a part of a value, though another one is longer: in the end a unit wastes less than an eighth.
 const SPLIT_BLOCKS: u64 = ALLOCATION_UNIT_BLOCKS / 8;
 
 /// What was taken for a value.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct TakenRuns {
     /// For its bytes, in their order.
-    pub(crate) extents: Vec<Extent>,
+    /// For its bytes, in their order.
+        /// For its head.
     /// For its head.
     pub(crate) head: Option<Extent>,
-    /// Units among them that nobody had; until [`Allocator::share`] no other value gets blocks of them.
+        /// Units among them that were free. No other value gets blocks of them before [`Allocator::share`].
     pub(crate) new_units: Vec<u64>,
 }
 
-/// Some bits of a word: `blocks` from `first` on, both of the unit.
+/// The bits of `blocks` blocks from `first` on, as words and masks.
 fn masks(first: u64, blocks: u64) -> impl Iterator<Item = (usize, u64)> {
     let end = first + blocks;
     (first / 64..end.div_ceil(64)).map(move |word| {
@@ -31,7 +31,7 @@ fn masks(first: u64, blocks: u64) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// The free runs of a unit: where they begin, and their lengths.
+/// The free runs of a unit: their first blocks and their lengths.
 pub(super) fn free_runs(bits: &UnitBits) -> impl Iterator<Item = (u64, u64)> + '_ {
     let is_free = |block: &u64| bits[*block as usize / 64] >> (block % 64) & 1 == 0;
     let mut next = 0;
@@ -65,8 +65,7 @@ impl GroupMap {
 }
 
 impl Allocator {
-    /// Takes blocks for a value and its head, which is in one piece, and as long as `head_blocks` says of so many extents: pending, all
-    /// or none. No more than `new_units` are taken from those that nobody has.
+        /// Takes blocks for a value and its head, all or none. They are pending. The head is one run, whose length `head_blocks` says for a number of extents. At most `new_units` free units are begun.
     pub(crate) fn take_runs(
         &mut self,
         keyspace: u32,
@@ -103,12 +102,12 @@ impl Allocator {
         None
     }
 
-    /// Lets others have blocks of units that were begun.
+        /// Lets other values have blocks of units that were begun.
     pub(crate) fn share(&mut self, units: &[u64]) {
         units.iter().for_each(|unit| _ = self.in_use.remove(unit));
     }
 
-    /// Takes a run of at most so many blocks, and of no fewer than `least`. One that is shorter than wanted is a whole number of pieces.
+        /// Takes a run of at most `most` and at least `least` blocks. A run that is shorter than wanted is a whole number of pieces.
     fn take_run(&mut self, keyspace: u32, most: u64, least: u64, may_begin: bool, own: &[u64]) -> Option<(Extent, bool)> {
         let wanted = most.min(ALLOCATION_UNIT_BLOCKS);
         let is_unit = wanted == ALLOCATION_UNIT_BLOCKS && may_begin;
@@ -131,8 +130,7 @@ impl Allocator {
         Some((Extent { offset: unit * ALLOCATION_UNIT_BYTES + first * BLOCK_BYTES as u64, blocks }, is_new))
     }
 
-    /// A run that is long enough in the keyspace's units, of one that has no longer one if there is, or else the longest that is no shorter than
-    /// `least`. Units that others have begun and not shared yet are left out.
+        /// The shortest free run of the keyspace's units that is long enough, or the longest one that has `least` blocks. Units are left out that other values have begun and not shared yet.
     fn longest_run(&self, keyspace: u32, wanted: u64, least: u64, own: &[u64]) -> Option<(u64, u64, u64)> {
         let owner = (Purpose::Extents, keyspace);
         let is_shared = |unit: &u64| self.write_fence.contains(unit) && (!self.in_use.contains(unit) || own.contains(unit));
@@ -145,12 +143,12 @@ impl Allocator {
         run.map(|(first, blocks)| (unit, first, blocks))
     }
 
-    /// Marks blocks as taken, and pending, that a record of the log refers to. False if they are not free for it.
+        /// Marks blocks as taken, and pending, that a record of the log refers to. Returns false if they are not free.
     pub(crate) fn take_found_run(&mut self, extent: Extent, keyspace: u32) -> bool {
         let unit = unit_of(extent.offset);
         let Some((group, index)) = self.reach(unit) else { return false };
         let first = extent.offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
-        // A former owner's, who is no more: see `forget_former_owners`.
+                // The unit may have been a former owner's, which is gone: see `forget_former_owners`.
         let is_own = self.groups.iter().any(|map| map.group.own_unit == unit);
         let map = &mut self.groups[group];
         if map.units[index].purpose == Purpose::Group && !is_own {
@@ -160,7 +158,7 @@ impl Allocator {
             self.free.remove(unit);
         }
         let is_taken = self.change(unit, |map, index| {
-            // What the table says of a unit without a block that is taken was of a commit that never came.
+                        // Without a taken block, what the table says of the unit was of a commit that never came.
             if map.taken[index] == [0; UNIT_WORDS] {
                 map.units[index] = AllocationUnit { purpose: Purpose::Extents, keyspace, ..AllocationUnit::default() };
                 map.mark_unit(index);
@@ -180,19 +178,23 @@ impl Allocator {
         is_taken
     }
 
-    /// Blocks that are part of the next commit.
-    pub(crate) fn commit_run(&mut self, extent: Extent) {
-        let first = extent.offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
-        self.change(unit_of(extent.offset), |map, index| map.set(index, first, extent.blocks, false));
+        /// Makes blocks part of the next commit.
+        pub(crate) fn commit_run(&mut self, extent: Extent) {
+            let first = extent.offset % ALLOCATION_UNIT_BYTES / BLOCK_BYTES as u64;
+            self.change(unit_of(extent.offset), |map, index| {
+                let is_taken = masks(first, extent.blocks).all(|(word, mask)| map.taken[index][word] & mask == mask);
+                debug_assert!(is_taken, "{extent:?} is committed, and is not taken");
+                map.set(index, first, extent.blocks, false);
+            });
     }
 
-    /// What the unit is for in which a byte lies.
+        /// The purpose of the unit that a byte is in.
     pub(crate) fn purpose_of(&self, offset: u64) -> Purpose {
         let unit = self.place(unit_of(offset)).and_then(|(group, index)| self.groups[group].units.get(index));
         unit.map_or(Purpose::Free, |unit| unit.purpose)
     }
 
-    /// Blocks that large values have taken.
+        /// The number of blocks of large values.
     pub(crate) fn blocks_of_extents(&self) -> u64 {
         self.parts.blocks_of_extents()
     }
@@ -221,7 +223,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn runs_are_whole_and_nobody_elses(steps in proptest::collection::vec((1_u64..1500, 0_usize..4), 1..60)) {
+                fn runs_are_whole_and_do_not_overlap(steps in proptest::collection::vec((1_u64..1500, 0_usize..4), 1..60)) {
             let mut allocator = allocator(10);
             let mut values: Vec<TakenRuns> = Vec::new();
             for (blocks, end) in steps {
@@ -263,11 +265,11 @@ mod tests {
         assert_eq!(allocator.take_runs(1, 300, |_| 1, 0), None, "they have just been begun");
         allocator.share(&taken.new_units);
         assert!(allocator.take_runs(1, 300, |_| 1, 0).is_some(), "there is space in the second");
-        assert_eq!(allocator.take_runs(2, 100, |_| 1, 0), None, "which is no other keyspace's");
+                assert_eq!(allocator.take_runs(2, 100, |_| 1, 0), None, "another keyspace has no unit");
     }
 
     #[test]
-    fn what_the_log_refers_to_is_taken_once() {
+        fn extents_that_the_log_refers_to_are_taken_once() {
         let mut allocator = allocator(10);
         let extent = Extent { offset: 4 * ALLOCATION_UNIT_BYTES + 7 * 4096, blocks: 100 };
         assert!(allocator.take_found_run(extent, 1));

@@ -1,5 +1,5 @@
-//! Units that nobody has had yet. They are free, and nothing is kept of them: what a segment takes of memory, and what an opening reads, goes
-//! by the units that were granted, not by how long the volume is.
+//! Units that were never taken. They are free, and nothing is stored about them: memory and the reads of an opening depend on the write
+//! fence, not on the volume's length.
 
 use std::ops::Range;
 
@@ -13,17 +13,17 @@ use crate::format::geometry::{BITMAP_UNITS, Group, UNIT_TABLE_UNITS};
 use crate::format::unit_table::{self, AllocationUnit};
 use crate::volume::allocator::{Allocator, GroupMap, Pair};
 
-/// A block of which it has not been looked at where its newest copy is.
+/// A block whose newest copy is not known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnknownBlock {
     pub(crate) kind: Kind,
-    /// Where its copies are.
+        /// The places of its copies.
     pub(crate) offsets: [u64; 2],
     group: usize,
     index: usize,
 }
 
-/// Blocks in a row, each with its other copy behind it, that say of units that they are free. None was written before.
+/// Blocks in a row, each followed by its other copy, that say of units that they are free. They were never written before.
 #[derive(Debug)]
 pub(crate) struct UnusedBlocks {
     segment: Uuid,
@@ -34,7 +34,7 @@ pub(crate) struct UnusedBlocks {
 }
 
 impl UnusedBlocks {
-    /// Writes them with void other copies: whatever the device holds there is none.
+        /// Writes them, and voids their other copies.
     pub(crate) fn write(&self, device: &Device) -> Result<()> {
         let Some(first) = self.indexes.clone().next() else { return Ok(()) };
         let mut blocks = vec![Block::ZERO; 2 * (self.indexes.end - first) as usize];
@@ -64,7 +64,7 @@ fn offsets(group: Group, kind: Kind, index: u64) -> [u64; 2] {
 }
 
 impl GroupMap {
-    /// Has something to say of so many units at least.
+        /// Makes the lists at least that many units long.
     pub(super) fn reach(&mut self, units: usize) {
         if self.units.len() < units {
             self.units.resize(units, AllocationUnit::default());
@@ -74,12 +74,12 @@ impl GroupMap {
         }
     }
 
-    /// Whether none of a unit's blocks is taken.
+        /// Whether none of a unit's blocks is taken.
     pub(super) fn is_free(&self, index: usize) -> bool {
         self.taken.get(index).is_none_or(|bits| *bits == UnitBits::default())
     }
 
-    /// Blocks that were never written, of units that will not be granted, and of which there is nothing to say. They count as written.
+        /// Blocks that were never written, of units beyond the write fence that have nothing. They count as written.
     pub(super) fn unused_blocks(&mut self, segment: Uuid, epoch: u64, write_fence: u64) -> Vec<UnusedBlocks> {
         let (group, known) = (self.group, self.units.len() as u64);
         let lists = [
@@ -87,7 +87,7 @@ impl GroupMap {
             (Kind::UnitTable, &mut self.tables, group.unit_tables_below(write_fence), known.div_ceil(UNIT_TABLE_UNITS)),
         ];
         let of_list = |(kind, pairs, write_fence, known): (Kind, &mut Vec<Pair>, u64, u64)| {
-            // What is new is behind what is not.
+                        // New blocks are behind all others.
             let new = pairs.iter().rev().take_while(|pair| pair.is_new() && pair.dirty).count() as u64;
             let end = pairs.len() as u64;
             let indexes = write_fence.max(known).max(end - new).min(end)..end;
@@ -98,7 +98,7 @@ impl GroupMap {
         lists.into_iter().filter_map(of_list).collect()
     }
 
-    /// Its blocks of which nothing is known, from the first of each kind up to so many, and those that have changed.
+        /// The unknown blocks among the first ones of each kind, and those that have changed.
     fn unknown_blocks(&self, bitmaps: u64, tables: u64) -> impl Iterator<Item = (Kind, usize)> + '_ {
         let of_list = |kind: Kind, pairs: &[Pair], count: u64| {
             let is_wanted = |(index, pair): &(usize, &Pair)| !pair.is_known && (pair.dirty || (*index as u64) < count);
@@ -110,31 +110,31 @@ impl GroupMap {
 }
 
 impl Allocator {
-    /// The place of a unit, of which something is going to be said.
+        /// The place of a unit, whose lists are made long enough.
     pub(super) fn reach(&mut self, unit: u64) -> Option<(usize, usize)> {
         let (group, index) = self.place(unit)?;
         self.groups[group].reach(index + 1);
         Some((group, index))
     }
 
-    /// Units of a group that are free and were never granted, in order, those with space among them.
+        /// A group's free units beyond the write fence, in order, with or without space.
     fn beyond_of<'map>(&self, map: &'map GroupMap) -> impl Iterator<Item = u64> + use<'map> {
         let first = map.group.first_unit;
         self.range_beyond(map).filter(move |unit| map.is_free((unit - first) as usize))
     }
 
-    /// Units of a group that are not granted, and that no commit has to have first for them to be free.
+        /// A group's units beyond the write fence that are free by the last commit.
     fn range_beyond(&self, map: &GroupMap) -> Range<u64> {
         let start = map.group.first_unit.max(self.write_fence.end).max(self.write_fence.start);
         start..map.group.end().min(self.usable_end)
     }
 
-    /// All units that are free and were never granted.
+        /// All free units beyond the write fence.
     pub(super) fn beyond(&self) -> impl Iterator<Item = u64> + '_ {
         self.groups.iter().flat_map(|map| self.beyond_of(map))
     }
 
-    /// Those of them without space.
+        /// Those of them without space.
     pub(super) fn unused(&self) -> impl Iterator<Item = u64> + '_ {
         self.groups.iter().flat_map(|map| self.unused_of(map))
     }
@@ -145,7 +145,7 @@ impl Allocator {
             .filter(move |unit| !map.has_space.get((unit - first) as usize).is_some_and(|has_space| *has_space))
     }
 
-    /// Whether a unit is one of those.
+        /// Whether a unit is free, beyond the write fence, and without space.
     pub(super) fn is_unused(&self, unit: u64) -> bool {
         self.place(unit).is_some_and(|(group, index)| {
             let map = &self.groups[group];
@@ -153,10 +153,10 @@ impl Allocator {
         })
     }
 
-    /// Counts them.
+        /// Counts those units.
     pub(super) fn find_unused(&mut self) {
         let of_map = |map: &GroupMap| {
-            // Behind what is kept of the group there is nothing to look at.
+                        // Behind the group's lists all units are free.
             let (known, beyond) = (map.group.first_unit + map.taken.len() as u64, self.range_beyond(map));
             let behind = beyond.end.saturating_sub(beyond.start.max(known));
             behind + self.unused_of(map).take_while(|unit| *unit < known).count() as u64
@@ -164,14 +164,14 @@ impl Allocator {
         self.unused_units = self.groups.iter().map(of_map).sum();
     }
 
-    /// The same after something has been said of a unit.
+        /// Counts them again, after a unit has changed.
     pub(super) fn note_unused(&mut self, unit: u64) {
         if unit >= self.write_fence.end {
             self.find_unused();
         }
     }
 
-    /// Blocks of which it has to be known where their newest copy is, if units up to one are granted.
+        /// Blocks whose newest copies have to be known, with that write fence.
     pub(crate) fn unknown_blocks(&self, write_fence: u64) -> Vec<UnknownBlock> {
         let of_map = |(place, map): (usize, &GroupMap)| {
             let group = map.group;
@@ -182,7 +182,7 @@ impl Allocator {
         self.groups.iter().enumerate().flat_map(of_map).collect()
     }
 
-    /// The last ones of the last group: a growth that was cut short may have left copies of them that tell of more units.
+        /// The last blocks of the last group: growth that was cut short may have left copies of them that tell of more units.
     pub(crate) fn last_unknown_blocks(&self) -> Vec<UnknownBlock> {
         let Some(map) = self.groups.last() else { return Vec::new() };
         let (bitmaps, tables) = (map.bitmaps.len(), map.tables.len());
@@ -195,7 +195,7 @@ impl Allocator {
         UnknownBlock { kind, offsets: offsets(of, kind, index as u64), group, index }
     }
 
-    /// Learns where the newest copy of a block is. What it says is known. If neither is whole, the next commit writes it.
+        /// Notes where the newest copy of a block is. If neither copy is whole, the next commit writes the block.
     pub(crate) fn know_newest(&mut self, block: UnknownBlock, newest: Option<&Newest>) {
         let map = &mut self.groups[block.group];
         let pairs = if block.kind == Kind::Bitmap { &mut map.bitmaps } else { &mut map.tables };
@@ -214,14 +214,14 @@ mod tests {
     use crate::format::geometry::{GROUP_UNITS_MAX, groups};
 
     #[test]
-    fn what_nobody_has_had_is_free_and_takes_no_memory() {
+        fn units_that_were_never_taken_are_free_and_take_no_memory() {
         let groups = groups(1, 100 * GROUP_UNITS_MAX);
         let mut allocator = Allocator::new(&groups);
         let free = 100 * GROUP_UNITS_MAX - 1 - 100;
         assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (0, free), "all but the groups' own");
         let write_fence = allocator.next_write_fence(true);
         assert_eq!(write_fence, 2 + 512);
-        allocator.extend_write_fence(write_fence);
+        allocator.set_write_fence(write_fence);
         give_space_below(&mut allocator, write_fence);
         let chunks: Vec<u64> = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).collect();
         assert_eq!(chunks, (2..513).collect::<Vec<_>>(), "one is for commits");
@@ -245,27 +245,27 @@ mod tests {
     fn a_unit_allocated_beyond_the_write_fence_counts_once_and_is_taken_once_within_it() {
         let mut allocator = Allocator::new(&groups(1, 2 * GROUP_UNITS_MAX));
         let free = allocator.free_units_with_holes();
-        allocator.extend_write_fence(4);
+        allocator.set_write_fence(4);
         give_space_below(&mut allocator, 7);
         assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (5, free));
         assert_eq!(allocator.take_chunk(|_| 0), Some(2));
         assert_eq!(allocator.take_chunk(|_| 0), None, "one is for commits, and the next is beyond the write fence");
         assert!(allocator.take_hit_write_fence() && !allocator.take_lacks_space());
-        allocator.extend_write_fence(9);
+        allocator.set_write_fence(9);
         assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (4, free - 1));
         assert_eq!(allocator.next_without_space(false), Some(7), "the others have it");
         let chunks: Vec<u64> = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).collect();
         assert_eq!(chunks, [3, 4, 5]);
         assert!(allocator.take_lacks_space() && !allocator.take_hit_write_fence());
         give_space_below(&mut allocator, 20);
-        allocator.extend_write_fence(3);
+        allocator.set_write_fence(3);
         assert_eq!((allocator.free_units(), allocator.free_units_with_holes()), (14, free - 4));
     }
 
     #[test]
-    fn a_full_file_system_is_not_asked_for_space_for_all_of_a_long_volume() {
+        fn a_full_file_system_is_asked_for_space_for_few_units() {
         let mut allocator = Allocator::new(&groups(1, 100 * GROUP_UNITS_MAX));
-        allocator.extend_write_fence(12);
+        allocator.set_write_fence(12);
         let refuse_all = |allocator: &mut Allocator| {
             let next = || {
                 let unit = allocator.next_without_space(true)?;
@@ -279,7 +279,7 @@ mod tests {
             (2..524).collect::<Vec<_>>(),
             "those within the write fence, and REFUSED_UNITS_MAX more"
         );
-        allocator.extend_write_fence(20);
+        allocator.set_write_fence(20);
         assert_eq!(refuse_all(&mut allocator), (524..532).collect::<Vec<_>>(), "none twice");
         assert_eq!(allocator.next_without_space(false), Some(2), "but when there may be space again");
     }
@@ -289,9 +289,9 @@ mod tests {
         let groups = groups(1, 2 * GROUP_UNITS_MAX);
         let mut allocator = Allocator::new(&groups);
         let second = groups[1].first_unit;
-        allocator.extend_write_fence(second - 3);
+        allocator.set_write_fence(second - 3);
         assert_eq!(allocator.next_write_fence(true), second + 1 + 509);
-        allocator.extend_write_fence(second + 3);
+        allocator.set_write_fence(second + 3);
         give_space_below(&mut allocator, second + 3);
         let taken: Vec<u64> = std::iter::from_fn(|| allocator.take_chunk(|_| 0)).collect();
         assert_eq!(taken[taken.len() - 4..], [second - 3, second - 2, second - 1, second + 1]);
