@@ -1,4 +1,4 @@
-//! Reading a record by its pointer, from memory or from the device.
+//! Reads of records by their pointers, from memory or from the device.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::format::record::{FRONT_BYTES, Record, Seed};
 use crate::log::{Log, TailChunk};
 use crate::sparse_words::SparseWords;
 
-/// What records' checksums begin with, by chunk: kept, so that reading a record does not take reading its chunk's header.
+/// The seeds of records' checksums by chunk, so that a read of a record need not read its chunk's header.
 pub(super) struct ChunkSeeds(SparseWords);
 
 impl ChunkSeeds {
@@ -38,7 +38,7 @@ impl ChunkSeeds {
 }
 
 impl Log {
-    /// The chunk that holds a byte of the volume, if it is in memory.
+    /// The chunk that a byte of the volume is in, if it is in memory.
     fn tail_of(&self, offset: u64) -> Option<Arc<TailChunk>> {
         let start = offset - offset % ALLOCATION_UNIT_BYTES;
         self.tails.load().iter().find(|chunk| chunk.header.offset == start).cloned()
@@ -50,10 +50,10 @@ impl Log {
         move |damage| self.device().damaged(structure, pointer.offset(), damage)
     }
 
-    /// Hands a record to `read`, its checksum checked; twice, if it may have seen something else the first time.
+    /// Calls `read` with a record whose checksum is right; twice, if the page changed the first time.
     pub(crate) fn read<Answer>(&self, pointer: Pointer, read: impl Fn(&Record<'_>) -> Answer) -> Result<Answer> {
         let damaged = self.damaged_record(pointer);
-        // It may have been written and given up since we looked: then the device has it.
+        // Otherwise it may have been written and dropped since we looked: then the device has it.
         if let Some(tail) = self.tail_of(pointer.offset()) {
             return read_tail(&tail, pointer).map(|record| read(&record)).map_err(damaged);
         }
@@ -63,7 +63,7 @@ impl Log {
         if let Some(answer) = self.device().bypass_look(pointer.offset(), most, whole)? {
             return Ok(answer);
         }
-        // As far as its page, first: most records end there.
+        // First up to the end of its page, where most records end.
         let in_page = front_in_page(pointer);
         let answer = self.device().look(pointer.offset(), in_page, |bytes| {
             let length = self.length(pointer, bytes)?;
@@ -75,7 +75,7 @@ impl Log {
         }
     }
 
-    /// The same, once and in place: its pages stay in memory meanwhile.
+    /// Calls `read` with a record in place. Its pages stay pinned meanwhile.
     pub(crate) fn read_pinned<Answer>(
         &self,
         pointer: Pointer,
@@ -93,7 +93,7 @@ impl Log {
         })
     }
 
-    /// How long the record is of which these bytes are the front.
+    /// The length of a record that begins with these bytes.
     fn length(&self, pointer: Pointer, front: &[u8]) -> Result<usize> {
         let length = front.first_chunk::<FRONT_BYTES>().ok_or(Damage::Length).and_then(Record::length);
         let fits = |length: &usize| (pointer.offset() % ALLOCATION_UNIT_BYTES) as usize + length <= CHUNK_BYTES;
@@ -102,24 +102,24 @@ impl Log {
             .map_err(self.damaged_record(pointer))
     }
 
-    /// Whether a record is one of a key.
+    /// Whether a record has that key.
     pub(crate) fn has_key(&self, pointer: Pointer, key: &[u8]) -> Result<bool> {
         Ok(self.read(pointer, |record| (record.key == key).then_some(()))?.is_some())
     }
 
-    /// Begins to read records, all at once, that are about to be wanted.
+    /// Begins to read records that will be wanted, all at once.
     pub(crate) fn fetch(&self, records: impl Iterator<Item = Pointer>) {
         self.device().fetch(self.on_device(records));
     }
 
-    /// Reads records that are about to be wanted, all at once, if they are neither in memory nor worth a place there.
+    /// Reads records that will be wanted, all at once, if they are neither in the cache nor worth a place there.
     pub(crate) fn bypass_read(&self, records: impl Iterator<Item = Pointer>) -> BypassBatch {
-        // Heads are looked at in place.
+        // Heads are read in place.
         let records = records.filter(|record| record.kind() != PointerKind::Extents);
         self.device().bypass_read(self.on_device(records))
     }
 
-    /// The same as [`Self::read`], from what was read before if it is there.
+    /// The same as [`Self::read`], from a bypass batch if it has the record.
     pub(crate) fn read_from_bypass<Answer>(
         &self,
         bypassed: &BypassBatch,
@@ -134,14 +134,14 @@ impl Log {
         self.read(pointer, read)
     }
 
-    /// Has `take` see the records of those who want them, who are in the order of their records' places, and tells each what `take` has made of
-    /// it, and whether it was not in memory. Who wants one that cannot be read is told nothing.
-    pub(crate) fn read_by_place<Who, Answer>(
+    /// Reads the records of some items, which are in the order of their records' places. For each it calls `take`, and then `taken` with
+    /// the answer and whether the record was not in the cache. Items whose records cannot be read are left out.
+    pub(crate) fn read_by_place<Item, Answer>(
         &self,
-        wanted: &[Who],
-        record_of: impl Fn(&Who) -> Pointer,
-        take: impl Fn(&Who, &Record<'_>) -> Answer,
-        mut taken: impl FnMut(&Who, Answer, bool),
+        wanted: &[Item],
+        record_of: impl Fn(&Item) -> Pointer,
+        take: impl Fn(&Item, &Record<'_>) -> Answer,
+        mut taken: impl FnMut(&Item, Answer, bool),
     ) {
         let mut rest = wanted;
         while !rest.is_empty() {
@@ -153,18 +153,18 @@ impl Log {
             });
             let (bypassed, count) = self.device().bypass_read_nearby(ranges);
             let (now, later) = rest.split_at(count);
-            for who in now {
-                let record = record_of(who);
+            for item in now {
+                let record = record_of(item);
                 let is_bypassed = bypassed.get(range_of(record)).is_some();
-                if let Ok(answer) = self.read_from_bypass(&bypassed, record, |record| take(who, record)) {
-                    taken(who, answer, is_bypassed);
+                if let Ok(answer) = self.read_from_bypass(&bypassed, record, |record| take(item, record)) {
+                    taken(item, answer, is_bypassed);
                 }
             }
             rest = later;
         }
     }
 
-    /// Where records are that are not in memory.
+    /// The places of those records that are not in memory.
     fn on_device(&self, records: impl Iterator<Item = Pointer>) -> impl Iterator<Item = Range<u64>> {
         let tails = self.tails.load();
         records.filter_map(move |record| {
@@ -173,7 +173,7 @@ impl Log {
         })
     }
 
-    /// What the checksum begins with of a record on the device.
+    /// The seed of a record's checksum on the device.
     fn seed_of(&self, pointer: Pointer) -> Result<Seed> {
         if pointer.kind() == PointerKind::Extents {
             return Ok(Seed::of_head(self.segment.uuid, pointer.offset(), pointer.head_number()));
@@ -199,7 +199,7 @@ impl Log {
         Ok(seed)
     }
 
-    /// Learns all of a key from its record.
+    /// Reads the rest of a key from its record.
     pub(crate) fn complete(&self, known: &mut KnownKey) -> Result<()> {
         if !known.complete {
             known.bytes = self.read(known.pointer, |record| record.key.to_vec())?;
@@ -208,7 +208,7 @@ impl Log {
         Ok(())
     }
 
-    /// How two keys compare; their records are read if it takes that.
+    /// Compares two keys. Their records are read if that is needed.
     pub(crate) fn compare(&self, left: &mut KnownKey, right: &mut KnownKey) -> Result<Ordering> {
         if let Some(known) = left.compare(right) {
             return Ok(known);
@@ -227,13 +227,13 @@ fn read_tail(tail: &TailChunk, pointer: Pointer) -> Result<Record<'_>, Damage> {
     Record::read(tail.seed, tail.bytes().get(at..).ok_or(Damage::Length)?)
 }
 
-/// Where a record is, as far as its pointer tells: an eighth too far at most.
+/// The range of a record, as far as its pointer tells: up to an eighth too long.
 fn range_of(pointer: Pointer) -> Range<u64> {
     let chunk = pointer.offset() - pointer.offset() % ALLOCATION_UNIT_BYTES;
     pointer.offset()..(chunk + ALLOCATION_UNIT_BYTES).min(pointer.offset() + u64::from(pointer.record_bytes()))
 }
 
-/// How many bytes of a record are looked at first: as far as its page goes, or its front.
+/// How many bytes of a record are read first: up to the end of its page, or its front.
 fn front_in_page(pointer: Pointer) -> usize {
     (BLOCK_BYTES - pointer.offset() as usize % BLOCK_BYTES).max(FRONT_BYTES)
 }

@@ -1,5 +1,4 @@
-//! The inner nodes of a tree that is being made: those above the leaves are written as these come, so that what is in memory does
-//! not grow with the leaves.
+//! The inner nodes of a new tree. Those right above the leaves are written as the leaves come, so that memory does not grow with the leaves.
 
 use std::collections::BTreeSet;
 
@@ -12,14 +11,14 @@ use crate::tree::node_writer::{NodeWriter, Which};
 /// The height of the nodes right above the leaves.
 const ABOVE_LEAVES: u16 = 2;
 
-/// What is above the leaves of a tree, or of a part of it, so far.
+/// What is above the leaves of a new tree, or of a part of it, so far.
 #[derive(Default)]
 pub(super) struct Upper {
-    /// Nodes of that height that are written.
+    /// Nodes of that height that were written.
     nodes: Vec<Placed>,
-    /// The leaves behind them.
+    /// The leaves behind those nodes.
     last: BranchBuilder,
-    /// Where the first pieces of the leaves' long pivots are.
+    /// The places of the first pieces of the leaves' long pivots.
     long_pivots: BTreeSet<u64>,
 }
 
@@ -30,7 +29,7 @@ pub(super) struct Top {
 }
 
 impl Upper {
-    /// Puts a leaf behind those before.
+    /// Adds a leaf at the end.
     pub(super) fn push(&mut self, writer: &mut NodeWriter<'_>, leaf: Placed) -> Result<()> {
         self.long_pivots.extend(leaf.pivot.rest.map(place));
         if !self.last.has_space(&leaf.pivot) {
@@ -40,7 +39,7 @@ impl Upper {
         Ok(())
     }
 
-    /// Puts the leaves of the next part behind them.
+    /// Adds the leaves of the next part.
     pub(super) fn append(&mut self, writer: &mut NodeWriter<'_>, mut next: Self) -> Result<()> {
         self.long_pivots.append(&mut next.long_pivots);
         if next.nodes.is_empty() {
@@ -55,7 +54,7 @@ impl Upper {
         Ok(())
     }
 
-    /// Writes what is left. There is no top where there are no leaves; a leaf that is alone is one itself.
+    /// Writes the remaining nodes. Without leaves there is no top; a single leaf is the top itself.
     pub(super) fn finish(&mut self, writer: &mut NodeWriter<'_>) -> Result<Option<Top>> {
         let (mut nodes, mut height) = (std::mem::take(&mut self.nodes), ABOVE_LEAVES);
         match self.last.len() {
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_make_one_tree_and_their_leaves_stay_in_no_memory() -> Result<()> {
+    fn parts_make_one_tree_and_memory_does_not_grow_with_the_leaves() -> Result<()> {
         let db = Db::create_on(MemoryBacking::new(256 << 20)?, Options::new().memory_bytes(32 << 20))?;
         let keyspace = db.default_keyspace().keyspace();
         let space = NodeSpace::new(&keyspace.log.segment, keyspace.number, 1);
